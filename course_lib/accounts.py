@@ -16,6 +16,8 @@ from course_lib.units import Bytes
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "temporaries")
 """Everything that is alive in a training step belongs to exactly one of these, in this order."""
 
+_NONE = Bytes(0)
+
 
 @dataclass(frozen=True)
 class MemoryAccount(Mapping[str, Bytes]):
@@ -29,11 +31,11 @@ class MemoryAccount(Mapping[str, Bytes]):
         temporaries: everything else: results on their way from one operation to the next, inputs, buffers.
     """
 
-    parameters: Bytes = Bytes(0)
-    gradients: Bytes = Bytes(0)
-    optimizer: Bytes = Bytes(0)
-    activations: Bytes = Bytes(0)
-    temporaries: Bytes = Bytes(0)
+    parameters: Bytes = _NONE
+    gradients: Bytes = _NONE
+    optimizer: Bytes = _NONE
+    activations: Bytes = _NONE
+    temporaries: Bytes = _NONE
 
     def __post_init__(self) -> None:
         for f in fields(self):

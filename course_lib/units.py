@@ -13,7 +13,7 @@ Lesson 00 opens this module.
 from __future__ import annotations
 
 import re
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 _BINARY = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
 _DECIMAL_BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}
@@ -33,6 +33,12 @@ class Quantity:
 
     units: ClassVar[dict[str, float]]
     auto_units: ClassVar[tuple[str, ...]]
+
+    if TYPE_CHECKING:  # every subclass is also an int or a float
+
+        def __new__(cls, value: object = 0) -> Self: ...
+        def __float__(self) -> float: ...
+        def __int__(self) -> int: ...
 
     def to(self, unit: str) -> float:
         """This quantity as a bare number of `unit` (`Bytes(2048).to("KiB") == 2.0`)."""
@@ -87,20 +93,20 @@ class Quantity:
         """Wrap a product with a plain number; the product or quotient of two quantities is a plain number."""
         if value is NotImplemented or isinstance(other, Quantity):
             return value  # type: ignore[return-value]
-        return type(self)(value)  # type: ignore[call-arg]
+        return type(self)(value)
 
 
 class Bytes(Quantity, int):
     """A whole number of bytes; prints binary units (KiB, MiB, GiB) unless asked for decimal ones (kB, MB, GB)."""
 
-    units = {**_BINARY, **_DECIMAL_BYTES}
+    units: ClassVar[dict[str, float]] = {**_BINARY, **_DECIMAL_BYTES}
     auto_units = tuple(_BINARY)
 
 
 class Flops(Quantity, int):
     """A whole number of floating-point operations (never operations per second); a multiply-add counts as two."""
 
-    units = {"FLOP": 1, "kFLOP": 10**3, "MFLOP": 10**6, "GFLOP": 10**9, "TFLOP": 10**12, "PFLOP": 10**15,
+    units: ClassVar[dict[str, float]] = {"FLOP": 1, "kFLOP": 10**3, "MFLOP": 10**6, "GFLOP": 10**9, "TFLOP": 10**12, "PFLOP": 10**15,
              "EFLOP": 10**18, "ZFLOP": 10**21, "PF-day": 86_400 * 10**15}  # fmt: skip
     auto_units = tuple(units)[:-1]
 
@@ -108,14 +114,35 @@ class Flops(Quantity, int):
 class Seconds(Quantity, float):
     """A duration in seconds."""
 
-    units = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "days": 86_400.0}
+    units: ClassVar[dict[str, float]] = {
+        "ns": 1e-9,
+        "µs": 1e-6,
+        "ms": 1e-3,
+        "s": 1.0,
+        "min": 60.0,
+        "h": 3600.0,
+        "days": 86_400.0,
+    }
     auto_units = ("ns", "µs", "ms", "s", "min", "h", "days")
 
 
 class Count(Quantity, int):
     """A number of things: parameters, messages, calls."""
 
-    units = {"": 1, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+    units: ClassVar[dict[str, float]] = {
+        "": 1,
+        "thousand": 10**3,
+        "million": 10**6,
+        "billion": 10**9,
+        "trillion": 10**12,
+    }
+    auto_units = ("",)
+
+
+class Ratio(Quantity, float):
+    """A bare number that need not be whole: a loss, a share, a ratio."""
+
+    units: ClassVar[dict[str, float]] = {"": 1.0}
     auto_units = ("",)
 
 

@@ -1,0 +1,7 @@
+"""What a lesson's cells call to talk with their reader: `ask` for a guess, `show` for source, `self_check` for exercises."""
+
+from course_lib.notebook.ask import Ask, ask
+from course_lib.notebook.self_check import self_check
+from course_lib.notebook.show import show
+
+__all__ = ["Ask", "ask", "self_check", "show"]

@@ -1,0 +1,84 @@
+"""compare(): agrees, refuses, renders, and carries its numbers as metadata."""
+
+import pytest
+
+from course_lib.accounts import MemoryAccount
+from course_lib.compare import ComparisonError, compare
+from course_lib.units import Bytes, Flops
+
+
+class Typed:
+    """A stand-in for what `ask` returns."""
+
+    def __init__(self, value, unit, answered=True):
+        self.value, self.unit, self.answered = value, unit, answered
+
+
+def test_equal_numbers_pass_at_tolerance_zero():
+    table = compare(predicted=Bytes(4096), measured=Bytes(4096))
+    assert table.ok and "1, exactly" in str(table)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "tolerance", "passes"),
+    [
+        (Bytes(1000), Bytes(1001), 0, False),
+        (Bytes(1000), Bytes(1010), 0.01, True),
+        (Bytes(1000), Bytes(990), 0.01, True),
+        (Bytes(1000), Bytes(1011), 0.01, False),
+        (Bytes(0), Bytes(0), 0, True),
+        (Bytes(0), Bytes(1), 0.5, False),
+        (Bytes(1000), Bytes(5), None, True),
+        (1.0, float("nan"), 0.1, False),
+    ],
+)
+def test_the_tolerance_is_relative_to_the_prediction(predicted, measured, tolerance, passes):
+    if passes:
+        assert compare(predicted=predicted, measured=measured, tolerance=tolerance).ok
+    else:
+        with pytest.raises(ComparisonError):
+            compare(predicted=predicted, measured=measured, tolerance=tolerance)
+
+
+def test_one_wrong_row_of_an_account_fails_and_is_named_with_its_numbers():
+    right = MemoryAccount(parameters=Bytes(100), gradients=Bytes(100))
+    wrong = MemoryAccount(parameters=Bytes(100), gradients=Bytes(96), temporaries=Bytes(4))
+    with pytest.raises(ComparisonError, match="gradients: measured 96 is 0.96 × the predicted 100") as caught:
+        compare(predicted=right, measured=wrong)
+    assert [row.name for row in caught.value.comparison.rows if not row.ok] == ["gradients", "temporaries"]
+
+
+def test_rows_that_are_zero_on_both_sides_are_left_out():
+    account = MemoryAccount(parameters=Bytes(8))
+    assert [row.name for row in compare(predicted=account, measured=account).rows] == ["parameters", "total"]
+
+
+def test_the_guess_stands_in_its_column_and_a_default_in_brackets():
+    account = MemoryAccount(parameters=Bytes(2**20))
+    assert "3.00 MiB" in str(compare(guess=Typed(3, "MiB"), predicted=account, measured=account))
+    unanswered = str(compare(guess=Typed(3, "MiB", answered=False), predicted=account, measured=account))
+    assert "(3.00 MiB)" in unanswered and "typical first guess" in unanswered
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"predicted": Bytes(1), "measured": Flops(1)}, "compares Bytes with Flops"),
+        ({"predicted": {"a": 1}, "measured": {"b": 1}}, "same rows.*a, b"),
+        ({"predicted": 1, "measured": 1, "tolerance": -1}, "tolerance must be 0 or more"),
+        ({"predicted": Bytes(1), "measured": Bytes(1), "guess": Typed(1, "GFLOP")}, "guess is in GFLOP"),
+        ({"predicted": {"a": 1, "b": 2}, "measured": {"a": 1, "b": 2}, "guess": 1}, "row 'total'"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        compare(**arguments)
+
+
+def test_the_bundle_holds_html_text_and_the_numbers():
+    data, metadata = compare(
+        predicted={"<p>": Bytes(10)}, measured={"<p>": Bytes(11)}, tolerance=0.2
+    )._repr_mimebundle_()
+    assert "&lt;p&gt;" in data["text/html"] and "<p>" in data["text/plain"]
+    (check,) = metadata["course"]["checks"]
+    assert check == {"name": "<p>", "predicted": 10, "measured": 11, "ratio": 1.1, "tolerance": 0.2, "ok": True}
