@@ -1,0 +1,149 @@
+"""One look for every figure of the course: size, colours, fonts, a caption below, and words for those who cannot see it.
+
+A drawing function asks for `new_figure(...)`, draws on plain matplotlib axes and hands the figure to `present(...)`.
+Nothing here touches pyplot, so no figure stays open behind a cell and no cell changes the look of the next one.
+
+    figure, (axes,) = new_figure(height=2.6)
+    axes.barh(["Adam"], [24], color=PALETTE["optimizer"])
+    present(figure, caption="Adam's state is three times the size of the weights.", alt="One bar, 24 GB long.")
+
+Colours are Okabe and Ito's (2008), chosen so that readers with any common colour-vision deficiency tell them apart.
+
+Lesson 00 opens this module.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from typing import Any
+
+from IPython.display import display
+from matplotlib import cycler
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D", "#B8A800")
+"""One colour for each rank, or each line of a plot, in this order. Use them through `series_color`."""
+
+PALETTE = {
+    "parameters": "#0072B2",
+    "gradients": "#009E73",
+    "optimizer": "#E69F00",
+    "activations": "#CC79A7",
+    "temporaries": "#A6A6A6",
+    "sign": "#D55E00",
+    "exponent": "#0072B2",
+    "fraction": "#009E73",
+    "guess": "#A6A6A6",
+    "predicted": "#0072B2",
+    "measured": "#D55E00",
+}
+"""A thing keeps its colour from the first lesson to the last: memory by category, the fields of a float, and
+what was guessed, predicted and measured."""
+
+INK, MUTED, GRID = "#1F2328", "#59636E", "#DDE1E6"
+"""Text, secondary text, and lines that should step back."""
+
+WIDTH_PX = 720
+"""Width of a figure on the page, in CSS pixels: it fits beside a notebook's prompt column."""
+
+_CSS_DPI = 96  # at this many CSS pixels an inch, a 10-point font is 13 pixels high: as tall as notebook code
+_PIXELS_PER_CSS_PIXEL = 2  # sharp on a high-density screen
+
+
+def series_color(index: int) -> str:
+    """The colour of rank or series number `index`; after eight the colours repeat."""
+    return SERIES[index % len(SERIES)]
+
+
+def new_figure(rows: int = 1, columns: int = 1, height: float = 3.0) -> tuple[Figure, list[Axes]]:
+    """An empty figure in the course's style, as wide as the page.
+
+    Args:
+        rows: number of rows of axes.
+        columns: number of columns of axes.
+        height: height of the whole figure in inches (the width is 7.5).
+
+    Returns:
+        The figure and its axes in reading order, left to right and then down. One axes is a list of one:
+        `figure, (axes,) = new_figure()`.
+
+    Raises:
+        ValueError: a number is not positive.
+    """
+    if rows < 1 or columns < 1 or height <= 0:
+        raise ValueError(
+            f"new_figure needs at least one row, one column and a positive height in inches; "
+            f"given rows={rows}, columns={columns}, height={height}"
+        )
+    figure = Figure(figsize=(WIDTH_PX / _CSS_DPI, height), dpi=_CSS_DPI, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    axes = [each for row in grid for each in row]
+    for each in axes:
+        _style(each)
+    return figure, axes
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG of 1440 pixels across; the same drawing gives the same bytes (no date, no version inside)."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=_CSS_DPI * _PIXELS_PER_CSS_PIXEL, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def present(figure: Figure, *, caption: str, alt: str, widget: Any = None) -> None:
+    """Show the figure as this cell's output, its caption below it, and close it.
+
+    The picture travels as `image/png` with its alternative text (what GitHub, Colab and an HTML export read), the
+    caption as a second output. JupyterLab drops the alternative text of pictures, therefore the same words also stand
+    below the caption, folded away under "In words".
+
+    Args:
+        figure: any matplotlib figure; afterwards it is empty.
+        caption: what the reader should see in the figure. Always visible. May hold TeX between dollar signs.
+        alt: the figure told to someone who cannot see it: what is drawn and the numbers that matter.
+        widget: an ipywidget to show in the picture's place wherever a kernel or its saved state can drive it; the
+            picture is then what a static viewer shows.
+
+    Raises:
+        ValueError: the caption or the alternative text is missing.
+    """
+    for name, text in (("caption", caption), ("alt", alt)):
+        if not text.strip():
+            raise ValueError(f"present needs a {name}, given {text!r}; write one sentence that says what to see")
+    picture = base64.b64encode(png(figure)).decode("ascii")
+    bundle: dict[str, Any] = {"image/png": picture, "text/plain": alt}
+    if widget is not None:
+        bundle["application/vnd.jupyter.widget-view+json"] = {
+            "version_major": 2,
+            "version_minor": 0,
+            "model_id": widget.model_id,
+        }
+    display(bundle, raw=True, metadata={"image/png": {"width": WIDTH_PX, "alt": alt}})
+    display({"text/html": _caption_html(caption, alt), "text/plain": caption}, raw=True)
+    figure.clear()
+
+
+def _caption_html(caption: str, alt: str) -> str:
+    """Caption and folded description. Plain tags, because GitHub and untrusted notebooks strip most styling."""
+    return (
+        f'<div style="max-width: {WIDTH_PX}px"><p><em>{html.escape(caption, quote=False)}</em></p>'
+        f"<details><summary><small>In words</small></summary>"
+        f"<p><small>{html.escape(alt, quote=False)}</small></p></details></div>"
+    )
+
+
+def _style(axes: Axes) -> None:
+    """Two spines, a quiet grid behind the data, and the course's colours in order."""
+    axes.set_prop_cycle(cycler(color=SERIES))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(MUTED)
+    axes.tick_params(colors=MUTED, labelcolor=INK, labelsize=9.5)
+    axes.grid(True, color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    for label in (axes.title, axes.xaxis.label, axes.yaxis.label):
+        label.set_color(INK)
