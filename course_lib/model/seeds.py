@@ -1,0 +1,41 @@
+"""Random numbers that belong to (seed, step, rank) or (seed, layer), and never to a process.
+
+A process's own random state depends on everything that the process did before; four ranks would draw the same numbers
+or different ones by accident. Here every draw is a pure function of integers that name it, computed with integer
+arithmetic alone, so it is the same on every machine and in every version of Python.
+
+Lesson 00 opens this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+_MASK = 2**64 - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def scramble(number: int) -> int:
+    """A 64-bit integer whose bits all depend on all bits of `number` (the finaliser of SplitMix64, Steele et al. 2014)."""
+    number = (number ^ (number >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    number = (number ^ (number >> 27)) * 0x94D049BB133111EB & _MASK
+    return number ^ (number >> 31)
+
+
+def mix(*names: int) -> int:
+    """One 64-bit seed from the integers that name a draw: `mix(seed, layer)`, `mix(seed, step, rank)`.
+
+    The order counts: `mix(1, 2) != mix(2, 1)`.
+    """
+    state = 0
+    for name in names:
+        state = scramble((state + _GOLDEN + name) & _MASK)
+    return state
+
+
+def integers(*names: int) -> Iterator[int]:
+    """An endless stream of 64-bit integers (SplitMix64) that `names` name; the same names give the same stream."""
+    state = mix(*names)
+    while True:
+        state = (state + _GOLDEN) & _MASK
+        yield scramble(state)

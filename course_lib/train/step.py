@@ -1,0 +1,38 @@
+"""One training step on one device: the oracle of this course.
+
+Every faster, leaner or more parallel way to take a step must end with the same loss, the same gradients and the same
+weights as this one.
+
+Lesson 00 opens this module.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+
+def train_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch: tuple[Int[Tensor, "batch seq"], Int[Tensor, "batch seq"]],
+) -> Float[Tensor, ""]:
+    """Forward, backward, step.
+
+    The gradients stay alive until the next call, so that they can be looked at after this one.
+
+    Args:
+        model: called as `model(inputs, targets)`; it returns the mean loss.
+        optimizer: over the model's parameters.
+        batch: inputs and targets, on the model's device.
+
+    Returns:
+        The loss before the step, in nats, detached: holding on to it does not hold on to the graph.
+    """
+    inputs, targets = batch
+    optimizer.zero_grad(set_to_none=True)
+    loss = model(inputs, targets)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
