@@ -57,7 +57,7 @@ class Quantity:
             return super().__format__(spec)
         unit = match["unit"] or self.best_unit()
         value = self.to(unit)
-        whole = self.units[unit] == 1 and value == int(value) and match["digits"] is None
+        whole = self.units[unit] == 1 and value.is_integer() and match["digits"] is None
         digits = 0 if whole else int(match["digits"] or 2)
         return f"{value:,.{digits}f} {unit}".rstrip()
 
