@@ -19,8 +19,8 @@ import html
 import io
 from typing import Any
 
+from cycler import cycler
 from IPython.display import display
-from matplotlib import cycler
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
