@@ -40,6 +40,10 @@ class ComparisonError(AssertionError):
         lines = [f"{row.name}: {row.explain()}" for row in wrong]
         super().__init__("measurement and prediction disagree\n" + "\n".join(lines) + f"\n\n{comparison}")
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the table, without the stack of library calls above it."""
+        return [f"ComparisonError: {self}"]
+
 
 @dataclass(frozen=True)
 class Row:

@@ -1,0 +1,602 @@
+# %% [markdown]
+# # 00 · How this course measures
+#
+# **The question:** how do I know what my code costs?
+#
+# | | |
+# |---|---|
+# | Time | 30 minutes, of which about 20 seconds are computing on 2 CPU cores |
+# | A GPU | changes nothing here: the formulas are the same, the seconds get shorter |
+# | Opens | `model/gpt.py`, `model/text.py`, `train/step.py`, `compare.py`, `predict/`, `measure/`, `ranks/` |
+
+# %% [markdown]
+# Someone tells you: *this model needs eight GPUs*. Does it? Perhaps they counted bytes. Perhaps they tried seven and it
+# crashed. Perhaps they read it somewhere.
+#
+# In this course nobody gets away with that, least of all the course itself. Each claim goes through the same three
+# steps. You **guess**, before anything runs. A **formula** says what should come out. A **measurement** says what
+# did. The three stand in one table, and if formula and measurement disagree, the notebook stops with an error.
+#
+# There are only three things to count: bytes that a device **holds**, operations that it **computes**, and bytes that
+# it **sends**. By the end of this page you will have counted all three for a real training step, the last one
+# across four real processes.
+
+# %%
+import math
+
+import torch
+import torch.distributed as dist
+
+from course_lib import measure, predict, ranks
+from course_lib.compare import compare
+from course_lib.figures.memory import memory_timeline
+from course_lib.model import text, zoo
+from course_lib.model.gpt import GPT, Attention, GPTConfig
+from course_lib.notebook import ask, self_check, show
+from course_lib.train.step import train_step
+from course_lib.units import Bytes, Count, Flops, Ratio, Seconds
+
+# %% [markdown]
+# ## 1 · A model that you can hold in your hand
+#
+# Here is a GPT. It is the architecture of GPT-2, 150 times smaller, so that a laptop can train it. Four layers; each token
+# is a vector of 128 numbers, its *width*; four attention heads look back over at most 128 tokens, the *context*. Its
+# vocabulary has 256 entries because its tokens are bytes, and a byte has 256 values.
+
+# %%
+SMALL = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=128)
+model = GPT(SMALL, seed=0)
+
+# %% [markdown]
+# The library that you import is meant to be read. `show` prints the source of anything in it, and the source that
+# you read is the source that runs. This is the heart of the model, attention:
+
+# %%
+show(Attention.explicit)
+
+# %% [markdown]
+# How many numbers does the model have to learn? Each of the four layers has its matrices: three of
+# 128 × 128 that make queries, keys and values, one that mixes the heads, and two of 128 × 512 in the MLP. Together
+# they are 12 times the square of the width.
+#
+# **Before you run the next cell**, guess. Not by adding up everything; by the largest thing that you see.
+
+# %%
+guess = ask("How many parameters does the model have?", default=500_000)
+
+# %% [markdown]
+# The whole count has four terms. With $L$ layers, width $d$, vocabulary $V$ and context $S$:
+#
+# $$N = \underbrace{12\,L\,d^2}_{\text{matrices}} + \underbrace{13\,L\,d}_{\text{biases and norms}}
+# + \underbrace{(V + S)\,d}_{\text{embeddings}} + \underbrace{2\,d}_{\text{last norm}}$$
+#
+# (The shapes of Radford et al. 2019, Table 2, counted.) The measurement is not a formula. It walks over the tensors.
+
+# %%
+compare(
+    guess=guess,
+    predicted=predict.parameters(SMALL),
+    measured=Count(sum(p.numel() for p in model.parameters())),
+    tolerance=0,
+    name="parameters",
+)
+
+# %% [markdown]
+# The ratio is 1, exactly, and the last column says that nothing less was accepted: `tolerance=0`. The matrices alone
+# are $12 \cdot 4 \cdot 128^2 = 786{,}432$. If you guessed by them, you were within 7 %, and that is how people in this
+# field guess: $12 L d^2$, and the rest is small. It gets smaller still for larger models, because the square grows
+# faster than the rest.
+#
+# What does a failed claim look like? Somebody writes the formula from memory and takes $4\,d^2$ instead of $12\,d^2$
+# for a layer. They forgot the MLP.
+
+# %% tags=["raises-exception"]
+wrong = Count(4 * 4 * 128**2 + 13 * 4 * 128 + (256 + 128) * 128 + 2 * 128)
+compare(predicted=wrong, measured=predict.parameters(SMALL), name="parameters")
+
+# %% [markdown]
+# An error, not a shrug. It says what was predicted, what was measured and how far they are apart. (The notebook goes
+# on because this cell is marked as a failure on purpose. There will be more of those; they are where the learning is.)
+
+# %% [markdown]
+# ## 2 · One step, the oracle
+#
+# A language model learns from text, and you have some on your disk already: Python ships its own manual. No
+# download, half a megabyte of real English with code in it.
+
+# %%
+manual = text.python_manual()
+inputs, targets = batch = manual.batch(seed=0, step=0, rank=0, batch_size=8, context=128)
+print(bytes(inputs[0, :60].tolist()))
+print(bytes(targets[0, :60].tolist()))
+
+# %% [markdown]
+# The second line is the first one, moved by one byte: at each position the model sees the text so far and should name
+# the next byte. `inputs` and `targets` are 8 sequences of 128 bytes each, 1,024 tokens in one step.
+#
+# Notice the arguments. A batch is a function of `seed`, `step` and `rank`, and of nothing else. Ask twice, and you get the
+# same bytes twice; ask from another process with its own `rank`, and you get that process's share. Much later, when
+# training runs on many machines, this is what lets us replay any step on one.
+#
+# And this is a training step, all of it:
+
+# %%
+show(train_step, docstring=False)
+
+# %% [markdown]
+# Remember it. Whatever clever way of training you build in this course, sharded, pipelined, in 16 bits, it must
+# end with the weights that *this* function produces. It is the **oracle** of every test in the library.
+#
+# What loss should a model that has learned nothing have? It should find all 256 bytes equally likely. The loss is
+# the surprise about the right one, $-\ln \frac{1}{256} = \ln 256$.
+
+# %%
+guess = ask("What is the loss before any training?", default=1.0)
+
+# %%
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+loss = train_step(model, optimizer, batch)
+
+compare(guess=guess, predicted=Ratio(math.log(256)), measured=Ratio(loss.item()), tolerance=0.02, name="first loss")
+
+# %% [markdown]
+# Close, and this time we did not ask for equality. Fresh weights are small random numbers, so the model is *almost*
+# indifferent between the bytes; 2 % leaves room for the almost. The rule for tolerances in this course: bytes,
+# operations and messages are counted, so they must be equal. Where numbers are rounded or random, the tolerance is
+# stated beforehand, and you may ask where it comes from.
+
+# %% [markdown]
+# ## 3 · Bytes that a device holds
+#
+# The weights are stored as 32-bit numbers, 4 bytes each:
+
+# %%
+weights = Bytes(4 * predict.parameters(SMALL))
+print(f"weights: {weights:MiB}, or {weights:MB}")
+
+# %% [markdown]
+# One number, two names. A MiB is $2^{20}$ bytes, a MB is $10^6$. At this size they differ by 5 %, at the size of a
+# GPU's memory (GiB against GB) by 7 %, and slides confuse them all the time. `Bytes` prints the one that you
+# ask for and never calls one by the other's name.
+#
+# Now the whole step. Besides its weights it needs a **gradient** for each of them, and AdamW keeps two more numbers for
+# each (a running mean of the gradient, and one of its square). So, how much memory is in use at the worst moment
+# of a step?
+
+# %%
+guess = ask("How many MiB are alive at the peak of one training step?", unit="MiB", default=13)
+
+# %% [markdown]
+# `measure.memory` watches every tensor that is born and every one that dies while the block runs, and sorts
+# their bytes into five categories. It counts storages, not names: two views of one tensor are one.
+
+# %%
+with measure.memory(model, optimizer) as record:
+    train_step(model, optimizer, batch)
+
+compare(
+    guess=guess,
+    predicted=predict.peak(SMALL, batch_size=8, seq=128, optimizer="adam"),
+    measured=record.peak,
+    tolerance=0.01,
+    unit="MiB",
+)
+
+# %% [markdown]
+# Most first guesses are near 13 MiB: weights, gradients and two numbers for Adam, four times 3.2. That part is right, to
+# the byte. The surprise is the line *activations*. The forward pass leaves behind every intermediate result that the
+# backward pass will need, and there are far more of those than there are weights.
+#
+# The picture shows when.
+
+# %%
+memory_timeline(record)
+
+# %% [markdown]
+# Read it from left to right. Weights and Adam's state lie at the bottom, flat: they are always there. The forward pass piles
+# up activations, layer upon layer. At the top of the hill the loss is known; from there the backward pass eats
+# the pile from the top, and the gradients grow as it shrinks.
+#
+# That hill is why this course exists. It is made of *batch size × sequence length × layers*, three numbers that you
+# want to be large. Lesson 02 takes it apart byte by byte, and lesson 03 flattens it.
+#
+# **Change one thing.** Set `batch_size=4` in the cell that made the batch and in the prediction. Which of the five lines
+# halves, and which do not move? Decide first.
+
+# %% [markdown]
+# ## 4 · Operations that a device computes
+#
+# A matrix product of $(m \times k)$ with $(k \times n)$ needs $2mkn$ operations: a multiplication and an addition for each
+# triple. Nearly all of a transformer's work is of that kind. Each parameter in a matrix meets each token once on
+# the way forward, and the backward pass does two products where the forward pass did one. That gives the most used
+# rule of thumb in the field: with $N$ parameters and $D$ tokens,
+#
+# $$C \approx 6\,N\,D \quad \text{operations}$$
+#
+# (Kaplan et al. 2020, §2.1). Our step has 1,024 tokens. Multiply.
+
+# %%
+guess = ask("How many GFLOP does one training step compute?", unit="GFLOP", default=2)
+
+# %% [markdown]
+# `predict.step_flops` is longer than the rule of thumb: it adds up every matrix product of the model, those of
+# attention included. `measure.flops` does not know our model at all. It counts what PyTorch executes.
+
+# %%
+with measure.flops() as counted:
+    train_step(model, optimizer, batch)
+
+exact = predict.step_flops(SMALL, batch_size=8, seq=128)
+compare(guess=guess, predicted=exact, measured=counted.total, tolerance=0, name="one step", unit="GFLOP")
+
+# %%
+rule = Flops(6 * predict.parameters(SMALL) * inputs.numel())
+compare(predicted=rule, measured=counted.total, tolerance=0.10, name="6ND against the count", unit="GFLOP")
+
+# %% [markdown]
+# The long formula is exact. The rule of thumb is a few per cent low, and you can say why. It forgets that
+# attention multiplies activations by activations, with no parameter involved; it wrongly counts the position
+# table, which is looked up and not multiplied. The first error grows with the context, and for very long texts the
+# rule fails.
+#
+# An operation is not a second. How fast does this machine do them?
+
+# %% tags=["varies"]
+step_time = measure.seconds(lambda: train_step(model, optimizer, batch), repeats=5)
+print(f"{step_time} a step, so {counted.total.to('GFLOP') / step_time:.0f} GFLOP/s on {torch.get_num_threads()} thread(s)")
+
+# %% [markdown]
+# That is the first number on this page that differs from machine to machine, and on one machine from hour to hour. So the
+# course never builds an argument on seconds alone. Bytes and operations are facts about the *program*; seconds are a fact
+# about a program, a machine and an afternoon.
+
+# %% [markdown]
+# ## 5 · Does it learn?
+#
+# Counting is pointless if the thing that we count does not work. A text from a known source lets us say how well it *can*
+# work. `text.stories` writes English sentences by throwing dice in a small grammar. We know the dice, so we know
+# exactly how much surprise is left for a perfect reader: the *entropy* of the text. No model can get below it.
+
+# %%
+stories = text.stories(seed=0)
+print(bytes(stories.batch(seed=0, step=0, rank=0, batch_size=1, context=160)[0][0].tolist()).decode())
+print(f"entropy: {stories.entropy_per_byte:.3f} nats a byte")
+
+# %%
+guess = ask("The loss after 150 steps, in nats a byte?", default=2.0)
+
+# %%
+reader = GPT(SMALL, seed=0)
+adam = torch.optim.AdamW(reader.parameters(), lr=3e-3)
+losses = [
+    train_step(reader, adam, stories.batch(seed=0, step=step, rank=0, batch_size=8, context=128)).item()
+    for step in range(150)
+]
+
+# %% [markdown]
+# TODO figure: loss curve with the floor
+
+# %% [markdown]
+# ## 6 · Four processes
+#
+# Everything so far ran in one process. The rest of the course needs several that work together, each with its own
+# memory, like GPUs in a rack. In this field each of them is called a **rank**, numbered from 0, and their number is the
+# **world size**. Here is a function. It is defined in this cell, in no file, and it runs in four new processes:
+
+# %%
+def hello():
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    print(f"I am one of {world_size}")
+    return rank**2
+
+
+ranks.run(hello, world_size=4)
+
+# %% [markdown]
+# Real processes, each with its own Python. What they print appears with their rank in front; what they return
+# comes back as a list in rank order. The first call starts them, the later ones find them waiting:
+
+# %% tags=["varies"]
+measure.seconds(lambda: ranks.run(hello, world_size=4), repeats=5)
+
+# %% [markdown]
+# ## 7 · Bytes that a rank sends
+#
+# Ranks share nothing. If they are to train one model together, they must send each other numbers, and the most
+# important way to do it is the **all-reduce**: each rank brings a tensor, and afterwards each rank holds the sum of
+# all of them.
+
+# %%
+def add_up():
+    mine = torch.full((3,), float(dist.get_rank() + 1))
+    dist.all_reduce(mine)
+    return mine.tolist()
+
+
+ranks.run(add_up, world_size=4)
+
+# %% [markdown]
+# 1 + 2 + 3 + 4 = 10, on all four. But who paid? Suppose each rank brings 4 MB, and there are $p$ ranks. A rank cannot
+# know the sum without hearing of the other $p - 1$ tensors. Must it then receive, and so somebody send, $(p-1) \times 4$ MB?
+
+# %%
+guess = ask("How many MB does each of 4 ranks send to all-reduce a tensor of 4 MB?", unit="MB", default=12)
+
+# %% [markdown]
+# It need not, and here is the trick. Cut the tensor into $p$ parts. First each rank collects *one* part from everybody and adds it
+# up: it sends away the other $p-1$ parts, a share of $\frac{p-1}{p}$. Then each rank hands its finished part to everybody:
+# the same share again. With $n$ bytes in the tensor each rank sends
+#
+# $$2\,\frac{p-1}{p}\,n \quad\text{bytes}$$
+#
+# (Patarasuk and Yuan 2009; lesson 06 builds it). However many ranks join, nobody sends more than $2n$.
+#
+# To measure it, `measure.traffic` asks the operating system how many bytes left this process through its network
+# sockets. No formula is involved: whatever the backend does, it must pass that gate.
+
+# %%
+def all_reduce_traffic(n_bytes):
+    tensor = torch.ones(n_bytes // 4)
+    with measure.traffic() as sent:
+        dist.all_reduce(tensor)
+        dist.barrier()
+    return sent.wire_bytes
+
+
+n_bytes = 4_000_000
+sent = {p: ranks.run(all_reduce_traffic, n_bytes, world_size=p) for p in (2, 3, 4)}
+
+# %%
+compare(
+    guess=guess,
+    predicted={f"{p} ranks": predict.all_reduce_bytes(Bytes(n_bytes), world_size=p) for p in (2, 3, 4)},
+    measured={f"{p} ranks": max(sent[p]) for p in (2, 3, 4)},
+    tolerance=0.01,
+    unit="MB",
+)
+
+# %% [markdown]
+# The measured numbers are a little above the formula. The rest are *headers*: a few dozen bytes with each message that say
+# what it is, and the barrier at the end, which is a message too. For 4 MB that is nothing. For 4 bytes it would be almost
+# everything, and lesson 06 is about the difference.
+
+# %% [markdown]
+# ## 8 · All three at once: train on four ranks
+#
+# You now hold every piece of **data parallelism**, the oldest way to train on many devices. Every rank has a copy
+# of the model, takes a quarter of the batch, computes its gradients, and then all ranks average their gradients with an
+# all-reduce. If that is right, four ranks with 2 sequences each must end with the weights of one process with 8.
+
+# %%
+def data_parallel_step(config, inputs, targets):
+    rank, p = dist.get_rank(), dist.get_world_size()
+    model = GPT(config, seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss = model(inputs.chunk(p)[rank], targets.chunk(p)[rank])
+    loss.backward()
+    with measure.traffic() as sent:
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= p
+        dist.barrier()
+    optimizer.step()
+    return [parameter.detach() for parameter in model.parameters()], sent.wire_bytes
+
+
+replicas = ranks.run(data_parallel_step, SMALL, inputs, targets, world_size=4)
+
+# %%
+oracle = GPT(SMALL, seed=0)
+train_step(oracle, torch.optim.SGD(oracle.parameters(), lr=0.1), batch)
+
+worst = max(
+    (mine - truth).abs().max().item()
+    for weights, _ in replicas
+    for mine, truth in zip(weights, oracle.parameters(), strict=True)
+)
+print(f"largest difference of any weight on any rank: below 1e-6 is {worst < 1e-6}")
+
+# %% [markdown]
+# Not one of 842,496 weights on any of the four ranks is off by a millionth. They are not equal to the last bit, and they
+# should not be: a sum of four quarters is rounded in another order than a sum of eight.
+#
+# And the price? The gradients are as large as the weights, 4 bytes each, and each goes through an all-reduce.
+
+# %%
+guess = ask("How many MB does each of the 4 ranks send for this one step?", unit="MB", default=3)
+
+# %%
+compare(
+    guess=guess,
+    predicted=predict.all_reduce_bytes(weights, world_size=4),
+    measured=max(sent_bytes for _, sent_bytes in replicas),
+    tolerance=0.02,
+    name="sent by a rank",
+    unit="MB",
+)
+
+# %% [markdown]
+# You have just predicted the network traffic of a distributed training step from the parameter count, to within 2 %, before you
+# had ever seen one.
+
+# %% [markdown]
+# ## 9 · What goes wrong, part one: a rank that raises
+#
+# With one process an error is an error. With four, one of them fails while three are waiting for it, and the real
+# message drowns. Here rank 2 divides by zero on its way to the all-reduce. What will the other three do?
+
+# %% tags=["raises-exception"]
+def one_bad_apple():
+    rank = dist.get_rank()
+    share = 1.0 / (2 - rank)
+    tensor = torch.tensor([share])
+    dist.all_reduce(tensor)
+    return tensor.item()
+
+
+ranks.run(one_bad_apple, world_size=4)
+
+# %% [markdown]
+# Read the report from the top. One sentence says what happened. Then each rank says how it ended: rank 2 `raised`, with
+# the line of the cell and the values in it; the others were `waiting`, in the all-reduce, for a partner that will never
+# come. Nothing hangs. The four processes have been replaced, and the next call works:
+
+# %%
+ranks.run(add_up, world_size=4)
+
+# %% [markdown]
+# ## 10 · What goes wrong, part two: the deadlock
+#
+# The next bug is the one that costs people their weekends, because *nothing fails*. Somebody wants to print the mean
+# loss, but only once, so they put it inside `if rank == 0`. Look at the cell before you run it. Who waits for whom?
+
+# %% tags=["raises-exception"]
+def print_mean_loss():
+    loss = torch.tensor([2.5 + dist.get_rank()])
+    if dist.get_rank() == 0:
+        dist.all_reduce(loss)
+        print(f"mean loss: {loss.item() / dist.get_world_size()}")
+    return "done"
+
+
+ranks.run(print_mean_loss, world_size=4, timeout_s=10)
+
+# %% [markdown]
+# An all-reduce is a meeting: it takes place when *everybody* has come. Rank 0 sits in the room. The others have left the
+# building, with the result "done" in their pockets. On a cluster this run would sit there, at full price, until
+# somebody notices or a timeout of half an hour strikes; and then the message would be "timed out".
+#
+# `ranks.run` watches who has called what, so it can *prove* that the meeting will never happen, and it says so at once
+# instead of waiting for the 10 seconds to pass.
+#
+# **Repair it.** Move one line out of the `if`. Which one, and which must stay inside?
+
+# %%
+def print_mean_loss():
+    loss = torch.tensor([2.5 + dist.get_rank()])
+    dist.all_reduce(loss)
+    if dist.get_rank() == 0:
+        print(f"mean loss: {loss.item() / dist.get_world_size()}")
+
+
+_ = ranks.run(print_mean_loss, world_size=4)
+
+# %% [markdown]
+# Everyone comes to the meeting; only one writes the minutes.
+
+# %% [markdown]
+# ## 11 · Can you trust our instruments?
+#
+# You should ask. `measure` is our own code, and an instrument that is built by the people who make the claims needs an
+# independent witness. PyTorch brings two: a counter of operations, and a tracker of memory that its own
+# engineers use to plan runs. All three saw the same step.
+
+# %%
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.utils.flop_counter import FlopCounterMode
+
+torch_tracker, torch_flops = MemTracker(), FlopCounterMode(display=False)
+torch_tracker.track_external(model, optimizer, *batch)
+with torch_flops, torch_tracker:
+    train_step(model, optimizer, batch)
+
+# %%
+torch_peak = next(iter(torch_tracker.get_tracker_snapshot("peak").values()))["Total"]
+compare(
+    predicted={"peak memory": record.peak.total, "operations": counted.total},
+    measured={"peak memory": Bytes(torch_peak), "operations": Flops(torch_flops.get_total_flops())},
+    columns=("this course", "PyTorch"),
+)
+
+# %% [markdown]
+# ## 12 · The same formulas, 200,000 times larger
+#
+# A formula that is exact for 0.8 million parameters has no reason to stop there. GPT-3's paper prints the shape of
+# the model (96 layers of width 12,288) and, in Table D.1, what training it took. Our formulas only get the shape.
+
+# %%
+gpt3 = zoo.GPT3_175B
+compare(
+    predicted={"parameters": predict.parameters(gpt3.config)},
+    measured={"parameters": gpt3.published_parameters},
+    tolerance=0.006,
+    columns=("our formula", "the paper"),
+    unit="billion",
+)
+
+# %%
+training = Flops(6 * predict.parameters(gpt3.config) * 300_000_000_000)
+compare(
+    predicted={"training compute": training},
+    measured={"training compute": Flops(314 * 10**21)},
+    tolerance=0.01,
+    columns=("our formula", "the paper"),
+    unit="PF-day",
+)
+
+# %% [markdown]
+# (Brown et al. 2020, Tables 2.1 and D.1: 174,600 million parameters, 300 billion tokens, $3.14 \cdot 10^{23}$ operations. A
+# PF-day is a day at $10^{15}$ operations a second.)
+#
+# Thousands of petaflop-days: one machine that does $10^{15}$ operations every second would have to run for ten years. And
+# the weights in 16 bits weigh 2 bytes each:
+
+# %%
+weights_175b = Bytes(2 * predict.parameters(gpt3.config))
+print(f"{weights_175b:GB}, or {weights_175b:GiB}")
+
+# %% [markdown]
+# The largest GPU in our table of hardware does not hold a quarter of that, and weights are only the beginning: you saw
+# what stands on top of them. *Bigger than one GPU* is not a figure of speech. The rest of the course is about what to do.
+
+# %% [markdown]
+# ## What you have now
+#
+# | Question | Formula | Instrument |
+# |---|---|---|
+# | How many parameters? | $12Ld^2 + 13Ld + (V+S)d + 2d$ | count the tensors |
+# | What does a device hold? | weights + gradients + 2 × weights (Adam) + activations | `measure.memory` |
+# | What does it compute? | $\approx 6ND$, or all matrix products exactly | `measure.flops` |
+# | What does a rank send? | $2\frac{p-1}{p}n$ for an all-reduce of $n$ bytes | `measure.traffic` |
+# | Is it right? | the oracle: `train_step` on one device | the largest difference |
+#
+# And one habit: guess first. A wrong guess teaches more than a late one.
+
+# %% [markdown]
+# ## Exercises
+#
+# **1.** GPT-2 XL has 48 layers of width 1,600, a vocabulary of 50,257 and a context of 1,024. The paper prints 1,542
+# million parameters, and the paper is wrong. Work out the number with the formula of section 1, with paper and pencil or with Python.
+
+# %%
+answer_1 = None  # a number of parameters
+
+self_check(answer_1, predict.parameters(zoo.GPT2_XL.config), hint="Four terms. The largest is 12 · 48 · 1600².")
+
+# %% [markdown]
+# **2.** Eight ranks all-reduce gradients of 1 GB. How many GB does each rank send? And sixteen ranks? (Write the second answer.)
+
+# %%
+answer_2 = None  # GB sent by each of 16 ranks
+
+self_check(
+    answer_2,
+    predict.all_reduce_bytes(Bytes(10**9), world_size=16).to("GB"),
+    tolerance=0.001,
+    hint="2 (p - 1) / p, and p is 16. Does it come out below 2?",
+)
+
+# %% [markdown]
+# **3.** This function deadlocks on 2 ranks. Repair it by changing the order of two lines, so that both ranks return what the other one sent.
+
+# %%
+def swap():
+    me = dist.get_rank()
+    mine, theirs = torch.tensor([float(me)]), torch.empty(1)
+    if me == 0:
+        dist.send(mine, dst=1)
+        dist.recv(theirs, src=1)
+    else:
+        dist.recv(theirs, src=0)
+        dist.send(mine, dst=0)
+    return theirs.item()
