@@ -1,0 +1,93 @@
+"""Named GPUs: how much they hold, how fast they compute and how fast they move bytes, each figure with its source.
+
+Three conventions hide in such tables, and each is worth a factor of two or 7 %:
+
+- peaks here are *dense*; data sheets since 2020 like to print the peak with 2:4 sparsity, which is twice that, and which
+  no training run in this course uses;
+- link speeds here are for *one direction*; NVLink figures in print add both;
+- a data sheet's "80 GB" of GPU memory are 80 GiB (part of which the driver keeps), while its GB/s are 10^9.
+
+Lesson 02 opens this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from course_lib.units import Bytes
+
+_TFLOP = 10**12
+_GB = 10**9
+
+
+@dataclass(frozen=True)
+class GPU:
+    """What one accelerator can do at best.
+
+    Attributes:
+        name: as sold.
+        memory: bytes on the card, as its maker counts them; a process sees 1 to 5 % less.
+        dense_flops_per_s: format → peak FLOP/s without sparsity. "fp16" and "bf16" mean tensor cores with fp32 sums where
+            the card has them, "fp32" the ordinary units.
+        has_sparsity: whether 2:4 sparsity doubles the tensor cores' peaks.
+        memory_bytes_per_s: bandwidth of its memory.
+        link_bytes_per_s: bandwidth to another GPU of the same machine in *one* direction (NVLink where it has it, else
+            PCIe).
+        source: where the figures were read.
+    """
+
+    name: str
+    memory: Bytes
+    dense_flops_per_s: Mapping[str, float]
+    has_sparsity: bool
+    memory_bytes_per_s: float
+    link_bytes_per_s: float
+    source: str
+
+    def peak(self, number_format: str, sparse: bool = False) -> float:
+        """Peak FLOP/s in `number_format` ("fp32", "tf32", "bf16", …); `sparse=True` gives the data sheet's 2:4 figure.
+
+        Raises:
+            ValueError: the card has no such units.
+        """
+        if number_format not in self.dense_flops_per_s:
+            known = ", ".join(self.dense_flops_per_s)
+            raise ValueError(f"no peak in {number_format!r} is known for the {self.name}; known are {known}")
+        if sparse and not (self.has_sparsity and number_format not in ("fp64", "fp32")):
+            raise ValueError(f"the {self.name} has no 2:4 sparsity in {number_format!r}; ask for sparse=False")
+        return self.dense_flops_per_s[number_format] * (2 if sparse else 1)
+
+
+def _gpu(
+    name: str, memory_gib: int, tflops: dict[str, float], memory_gb_per_s: float, link_gb_per_s: float, source: str,
+    has_sparsity: bool = True,
+) -> GPU:  # fmt: skip
+    peaks = {number_format: value * _TFLOP for number_format, value in tflops.items()}
+    memory = Bytes(memory_gib * 2**30)
+    return GPU(name, memory, peaks, has_sparsity, memory_gb_per_s * _GB, link_gb_per_s * _GB, source)
+
+
+_STAS = "stas00/ml-engineering, accelerators and network chapters"
+_V100 = {"fp64": 7.8, "fp32": 15.7, "fp16": 125}
+_A100 = {"fp64": 9.7, "fp32": 19.5, "tf32": 156, "fp16": 312, "bf16": 312, "int8": 624}
+_HOPPER = {"fp64": 33.5, "fp32": 67, "tf32": 494.7, "fp16": 989.4, "bf16": 989.4, "fp8": 1978.9}
+_T4 = {"fp32": 8.1, "fp16": 65, "int8": 130}
+_L4 = {"fp32": 30.3, "tf32": 60, "fp16": 121, "bf16": 121, "fp8": 242.5}
+_3090 = {"fp32": 35.6, "tf32": 35.6, "fp16": 71.2, "bf16": 71.2}
+_4090 = {"fp32": 82.6, "tf32": 82.6, "fp16": 165.2, "bf16": 165.2, "fp8": 330.3}
+
+_V100_SHEET = "NVIDIA V100 data sheet (SXM2); llm-analysis gpu_configs"
+T4 = _gpu("T4", 16, _T4, 320, 16, "NVIDIA T4 data sheet", has_sparsity=False)
+V100_16GB = _gpu("V100 16GB", 16, _V100, 900, 150, _V100_SHEET, has_sparsity=False)
+V100_32GB = _gpu("V100 32GB", 32, _V100, 900, 150, _V100_SHEET, has_sparsity=False)
+RTX_3090 = _gpu("RTX 3090", 24, _3090, 936, 56.25, "NVIDIA Ampere GA102 whitepaper v2, Table 9")
+RTX_4090 = _gpu("RTX 4090", 24, _4090, 1008, 32, "NVIDIA Ada whitepaper, appendix A")
+L4 = _gpu("L4", 24, _L4, 300, 32, "NVIDIA L4 data sheet (which prints sparse peaks)")
+A100_40GB = _gpu("A100 40GB", 40, _A100, 1555, 300, _STAS)
+A100_80GB = _gpu("A100 80GB", 80, _A100, 2039, 300, _STAS)
+H100_80GB = _gpu("H100 SXM 80GB", 80, _HOPPER, 3350, 450, f"{_STAS}; glennklockwood.com")
+H200_141GB = _gpu("H200 141GB", 141, _HOPPER, 4800, 450, f"{_STAS}; glennklockwood.com")
+
+ALL: tuple[GPU, ...] = tuple(gpu for gpu in globals().values() if isinstance(gpu, GPU))
+"""Every card, smallest first."""

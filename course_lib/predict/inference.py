@@ -1,0 +1,32 @@
+"""What generating text keeps in memory.
+
+Lesson 02 opens this module.
+"""
+
+from __future__ import annotations
+
+from course_lib.predict.params import Shape, config_of, kv_heads_of
+from course_lib.units import Bytes
+
+
+def kv_cache(shape: Shape, batch_size: int, seq: int, bytes_per_element: int = 2, kv_heads: int | None = None) -> Bytes:
+    """Bytes of the cached keys and values: 2 · layers · kv_heads · head_width · batch · seq · bytes_per_element.
+
+    The 2 stands for keys *and* values, and is forgotten in more than one published calculator.
+
+    Args:
+        shape: a config, or a row of the zoo.
+        batch_size: sequences that are generated at once.
+        seq: tokens per sequence so far.
+        bytes_per_element: 2 for fp16 and bf16, 1 for int8.
+        kv_heads: to ask what another grouping would hold; the shape's own by default.
+
+    Raises:
+        ValueError: the query heads do not split into `kv_heads` equal groups.
+    """
+    config = config_of(shape)
+    kv_heads = kv_heads_of(config) if kv_heads is None else kv_heads
+    if kv_heads < 1 or config.heads % kv_heads:
+        raise ValueError(f"{config.heads} query heads do not split into kv_heads={kv_heads} equal groups")
+    elements = 2 * config.layers * kv_heads * config.head_width * batch_size * seq
+    return Bytes(elements * bytes_per_element)
