@@ -1,0 +1,36 @@
+"""Number formats: what 64, 32, 16, 8, 4 bits and 1 bit can hold, and how rounding gets there.
+
+Lesson 01 opens this package.
+"""
+
+from course_lib.numerics.formats import (
+    BF16,
+    FORMATS,
+    FP4_E2M1,
+    FP6_E2M3,
+    FP6_E3M2,
+    FP8_E4M3FN,
+    FP8_E5M2,
+    FP16,
+    FP32,
+    FP64,
+    TF32,
+    TORCH_DTYPES,
+    FloatFormat,
+)
+
+__all__ = [
+    "BF16",
+    "FORMATS",
+    "FP16",
+    "FP32",
+    "FP4_E2M1",
+    "FP64",
+    "FP6_E2M3",
+    "FP6_E3M2",
+    "FP8_E4M3FN",
+    "FP8_E5M2",
+    "TF32",
+    "TORCH_DTYPES",
+    "FloatFormat",
+]

@@ -1,0 +1,131 @@
+"""int8, int4 and 1-bit grids: against torch's own fake quantization, and against what a grid must do."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from course_lib.numerics.quantize import (
+    max_error,
+    pack_int4,
+    quantize,
+    quantize_sign,
+    rms_error,
+    signal_to_noise_db,
+    unpack_int4,
+)
+
+GRIDS = [(bits, dim, symmetric) for bits in (8, 4) for dim in (None, 0, 1, -1) for symmetric in (True, False)]
+
+
+def uneven_matrix(rows: int = 12, columns: int = 37) -> torch.Tensor:
+    """Rows of very different size, as channels of a weight matrix are."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(rows, columns, generator=generator) * 2.0 ** torch.arange(rows)[:, None]
+
+
+@pytest.mark.parametrize(("bits", "dim", "symmetric"), GRIDS)
+def test_equals_torchs_fake_quantization(bits, dim, symmetric):
+    x = uneven_matrix()
+    ours = quantize(x, bits, channel_dim=dim, symmetric=symmetric)
+    low, high = (-(2 ** (bits - 1)) + symmetric, 2 ** (bits - 1) - 1)
+    scale, zero = ours.scale.flatten(), ours.zero_point.flatten()
+    if dim is None:
+        theirs = torch.fake_quantize_per_tensor_affine(x, scale.item(), int(zero), low, high)
+    else:
+        theirs = torch.fake_quantize_per_channel_affine(x, scale, zero, dim % 2, low, high)
+    torch.testing.assert_close(ours.dequantize(), theirs, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(("bits", "dim", "symmetric"), GRIDS)
+def test_error_is_at_most_half_a_step_and_zero_stays_zero(bits, dim, symmetric):
+    x = uneven_matrix()
+    x[3, 5] = 0.0
+    grid = quantize(x, bits, channel_dim=dim, symmetric=symmetric)
+    error = (grid.dequantize() - x).abs()
+    # An affine grid's zero point is rounded too, so its two ends may lie half a step further out.
+    assert bool((error <= grid.scale * (0.5 + 1e-4) * (1 if symmetric else 2)).all())
+    assert grid.dequantize()[3, 5] == 0.0
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_channels_keep_small_rows_alive(symmetric):
+    x = uneven_matrix()
+    whole, rows = (quantize(x, 4, channel_dim=dim, symmetric=symmetric).dequantize() for dim in (None, 0))
+    assert bool((whole[:4] == 0).all())
+    assert signal_to_noise_db(x[:4], rows[:4]) > 12
+
+
+def test_affine_uses_the_whole_grid_of_a_one_sided_tensor():
+    x = torch.rand(1000, generator=torch.Generator().manual_seed(0))
+    affine, symmetric = (quantize(x, 4, symmetric=s).dequantize() for s in (False, True))
+    assert rms_error(x, affine) < 0.6 * rms_error(x, symmetric)
+
+
+@pytest.mark.parametrize("value", [0.0, 3.0, -3.0])
+def test_constant_tensors(value):
+    x = torch.full((5,), value)
+    for symmetric in (True, False):
+        torch.testing.assert_close(quantize(x, 8, symmetric=symmetric).dequantize(), x)
+
+
+def test_stored_bytes_count_values_scales_and_zero_points():
+    x = torch.randn(16, 33)
+    assert quantize(x, 8).stored_bytes == 16 * 33 + 4
+    assert quantize(x, 4, channel_dim=0).stored_bytes == 16 * 33 / 2 + 16 * 4
+    assert quantize(x + 9, 4, channel_dim=0, symmetric=False).stored_bytes == 16 * 33 / 2 + 16 * (4 + 1)
+    assert quantize_sign(x, channel_dim=0).stored_bytes == 16 * 33 / 8 + 16 * 4
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (16,), (3, 5), (2, 3, 4)], ids=str)
+def test_int4_packs_two_in_a_byte_and_comes_back(shape):
+    values = torch.randint(-8, 8, shape, generator=torch.Generator().manual_seed(0))
+    packed = pack_int4(values)
+    assert packed.dtype == torch.uint8 and packed.numel() == math.ceil(values.numel() / 2)
+    assert torch.equal(unpack_int4(packed, shape), values.to(torch.int8))
+
+
+def test_int4_byte_layout():
+    assert pack_int4(torch.tensor([1, -1, -8])).tolist() == [0xF1, 0x08]
+
+
+@pytest.mark.parametrize("shape", [(1,), (8,), (9,), (4, 6), ()], ids=str)
+def test_signs_come_back(shape):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(2))
+    signs = quantize_sign(x)
+    torch.testing.assert_close(signs.dequantize(), x.abs().mean() * torch.where(x < 0, -1.0, 1.0))
+
+
+def test_the_mean_magnitude_is_the_best_scale():
+    x = uneven_matrix()
+    signs = quantize_sign(x, channel_dim=0)
+    best = rms_error(x, signs.dequantize())
+    assert all(rms_error(x, signs.dequantize() * factor) > best for factor in (0.95, 1.05))
+
+
+def test_error_measures():
+    x, y = torch.tensor([3.0, 4.0]), torch.tensor([3.0, 3.0])
+    assert rms_error(x, y) == pytest.approx(math.sqrt(0.5))
+    assert max_error(x, y) == 1.0
+    assert signal_to_noise_db(x, y) == pytest.approx(10 * math.log10(25 / 1))
+    assert signal_to_noise_db(x, x) == math.inf
+    assert signal_to_noise_db(torch.zeros(2), y) == -math.inf
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: quantize(torch.ones(2), 5), "8 or 4 bits"),
+        (lambda: quantize(torch.ones(2, 2), channel_dim=2), "give 0 to 1"),
+        (lambda: quantize(torch.tensor([1.0, torch.nan])), "inf or nan"),
+        (lambda: quantize(torch.ones(0)), "needs floats"),
+        (lambda: quantize_sign(torch.arange(3)), "needs floats"),
+        (lambda: pack_int4(torch.tensor([8])), "-8 to 7"),
+        (lambda: unpack_int4(torch.zeros(3, dtype=torch.uint8), (7,)), "packs into 4"),
+    ],
+)
+def test_mistakes_are_explained(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
