@@ -222,6 +222,7 @@ def test_overflow(specials, overflow, expected):
     fmt = FloatFormat(4, 3, specials=specials, overflow=overflow)
     x = torch.tensor([1e9, torch.inf, -1e9, -torch.inf, torch.nan, 1.0])
     assert same(fmt.round(x), torch.tensor([expected, expected, -expected, -expected, torch.nan, 1.0]))
+    assert same(fmt.round(-1e9), torch.tensor(-expected))
     limit = fmt.max + fmt.spacing(fmt.max).item() / 2
     assert fmt.round(limit * (1 - 2.0**-30)).item() == fmt.max  # nearer to max than to the first number that is not
 
