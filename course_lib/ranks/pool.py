@@ -1,0 +1,183 @@
+"""`run` and `Ranks`: call a function on several processes, from a notebook cell.
+
+The processes stay between calls, so a call costs milliseconds instead of the seconds that a launcher needs. Inside the
+function `torch.distributed` is ready: `dist.get_rank()`, `dist.all_reduce(x)` work at once. Lesson 00 opens this module.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import cloudpickle
+
+from course_lib.ranks.call import Call, check_timeout
+from course_lib.ranks.crew import Crew
+from course_lib.ranks.launch import IN_RANK
+from course_lib.ranks.ship import pack
+from course_lib.ranks.wire import Job
+
+MAX_WORLD_SIZE = 64
+"""Every rank is a process, and gloo joins every pair by a socket: 64 ranks hold 2,016 connections."""
+
+
+class Ranks:
+    """A group of rank processes of your own. Use it as a context manager, or call `close()`.
+
+    Args:
+        world_size: how many processes.
+        backend: what torch.distributed shall use. None takes NCCL (and gloo for CPU tensors) when every rank can have
+            a GPU of its own, else gloo.
+        timeout_s: seconds that one call may take.
+        diagnose: compare the communication calls of all ranks with each other while they run; finds wrong orders,
+            shapes and dtypes, and deadlocks within a second. Switch it off when you time communication.
+
+    Raises:
+        ValueError: `world_size` or `timeout_s` makes no sense.
+    """
+
+    def __init__(
+        self, world_size: int = 4, backend: str | None = None, timeout_s: float = 60, diagnose: bool = True
+    ) -> None:
+        self.world_size = check_world_size(world_size)
+        self.timeout_s = check_timeout(timeout_s)
+        self.diagnose = diagnose
+        self.backend = backend or default_backend(world_size)
+        self._lock = threading.RLock()
+        self._owner = os.getpid()
+        self._crew: Crew | None = Crew(self.world_size, self.backend)
+
+    def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call `fn(*args, **kwargs)` on every rank; all results, in rank order.
+
+        `fn` and what it uses may be defined in notebook cells. Modules that it imports are read from disk by the ranks,
+        and again when you edit their files. Each call begins like a fresh process: torch's default seed and dtype.
+
+        Raises:
+            RankFailure: a rank raised, died, or was not done in time; all ranks have then been replaced.
+            ValueError: an argument, or a variable that `fn` uses, cannot be shipped; the message names it.
+        """
+        return self.call(fn, args, kwargs, self.timeout_s, self.diagnose)
+
+    def call(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], timeout_s: float, diagnose: bool
+    ) -> list[Any]:
+        """`run`, with the time limit and the diagnosis chosen for this call only."""
+        packed = pack(fn, args, kwargs)
+        with self._lock:
+            crew = self._standing_crew()
+            try:
+                crew.wait_until_ready()
+                crew.send_to_all(("run", Job(packed, crew.tracker.news(), diagnose)))
+                call = Call(crew, timeout_s)
+                blobs = call.blobs()
+            except BaseException:  # KeyboardInterrupt too: a crew that was left in the middle of a call is useless
+                self._replace(crew)
+                raise
+            if not call.reusable:
+                self._replace(crew)
+        return [cloudpickle.loads(blob) for blob in blobs]
+
+    def _standing_crew(self) -> Crew:
+        if self._owner != os.getpid():
+            raise RuntimeError("these ranks belong to the process that made this one by os.fork(); make new ones here")
+        if self._crew is None:
+            raise ValueError("these ranks are closed: make a new ranks.Ranks(...), or use ranks.run(...)")
+        if not self._crew.is_whole():
+            self._replace(self._crew)
+        return self._crew
+
+    def _replace(self, crew: Crew) -> None:
+        """Kill the crew and start the next one, without waiting for it."""
+        crew.end()
+        self._crew = Crew(self.world_size, self.backend)
+
+    def close(self) -> None:
+        """End the processes. Safe to call twice."""
+        with self._lock:
+            if self._crew is not None and self._owner == os.getpid():
+                self._crew.end()
+            self._crew = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+_shared: dict[tuple[int, str], Ranks] = {}
+
+
+def shared(world_size: int, backend: str | None = None) -> Ranks:
+    """The pool of `world_size` ranks that all `run` calls of this process share; made on first use."""
+    check_world_size(world_size)
+    key = world_size, backend or default_backend(world_size)
+    pool = _shared.get(key)
+    if pool is None or pool._owner != os.getpid() or pool._crew is None:
+        pool = _shared[key] = Ranks(*key)
+    return pool
+
+
+def run(
+    fn: Callable[..., Any],
+    /,
+    *args: Any,
+    world_size: int = 4,
+    timeout_s: float = 60,
+    diagnose: bool = True,
+    **kwargs: Any,
+) -> list[Any]:
+    """Call `fn(*args, **kwargs)` on `world_size` processes that share a process group; the results in rank order.
+
+    The processes are started on the first call and stay for the next ones. See `Ranks.run` for what `fn` may be.
+
+    Args:
+        fn: the function; may be defined in a notebook cell.
+        world_size: how many ranks.
+        timeout_s: seconds after which the call is ended and reported as a hang.
+        diagnose: compare the ranks' communication calls while they run (see `Ranks`); switch it off for timings.
+
+    Raises:
+        RankFailure: a rank raised, died, or was not done in time.
+        ValueError: `world_size` or `timeout_s` makes no sense, or something cannot be shipped.
+    """
+    check_timeout(timeout_s)
+    return shared(world_size).call(fn, args, kwargs, timeout_s, diagnose)
+
+
+def check_world_size(world_size: Any) -> int:
+    """`world_size`, if that many ranks can be started.
+
+    Raises:
+        ValueError: it is not a whole number between 1 and `MAX_WORLD_SIZE`, or we already are inside a rank.
+    """
+    if IN_RANK in os.environ:
+        raise ValueError("this function already runs in a rank: use torch.distributed here, and ranks.run outside")
+    if isinstance(world_size, bool) or not isinstance(world_size, int):
+        raise ValueError(
+            f"world_size={world_size!r} is a {type(world_size).__name__}: give a whole number of ranks (4)"
+        )
+    if world_size < 1:
+        raise ValueError(f"world_size={world_size}: there must be at least 1 rank to call the function on")
+    if world_size > MAX_WORLD_SIZE:
+        pairs = world_size * (world_size - 1) // 2
+        raise ValueError(
+            f"world_size={world_size}: every rank is a process on this machine, and each of the {pairs:,} pairs holds a "
+            f"connection; at most {MAX_WORLD_SIZE} are started. What needs more ranks than that is seen at 4 or 8 too"
+        )
+    return world_size
+
+
+def default_backend(world_size: int) -> str:
+    """NCCL for GPU tensors (and gloo for CPU tensors) when every rank can have its own GPU, else gloo."""
+    import torch
+
+    if torch.distributed.is_nccl_available() and torch.cuda.device_count() >= world_size:
+        return "cpu:gloo,cuda:nccl"
+    return "gloo"

@@ -1,0 +1,113 @@
+"""What ranks print: whole lines, labelled by rank, in an order that does not depend on who was faster.
+
+Rank 0's lines appear while they are printed; the others' are kept and follow in rank order when the call ends, also when
+it ends in a failure. `sys.stdout` and `sys.stderr` of a rank travel as messages; what C code prints lands in the rank's
+log file and follows last. Lesson 00 uses this module without opening it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import IO
+
+_HELD_CHARACTERS = 8 << 20
+_CHATTER = re.compile(r"^\[(Gloo\]|[WIE]\d{4} )")
+"""Lines that gloo and c10 log on their own: they hold times and addresses, and nobody asked for them."""
+
+
+class LabelledStream(io.TextIOBase):
+    """A rank's `sys.stdout` or `sys.stderr`: hands over whole lines, so that two ranks never share one."""
+
+    def __init__(self, emit: Callable[[str], None], fd: int) -> None:
+        self._emit = emit
+        self._fd = fd
+        self._line = ""
+
+    encoding = "utf-8"
+
+    def writable(self) -> bool:
+        """True, as for any output stream."""
+        return True
+
+    def fileno(self) -> int:
+        """The C-level stream (a log file), for code that hands it to a child process."""
+        return self._fd
+
+    def write(self, text: str) -> int:
+        """Keep `text` until its line is complete."""
+        complete, newline, self._line = (self._line + text).rpartition("\n")
+        if newline:
+            self._emit(complete + newline)
+        return len(text)
+
+    def end_line(self) -> None:
+        """Hand over a last line that has no newline."""
+        if self._line:
+            self.write("\n")
+
+
+class Printer:
+    """The notebook's side: shows the lines of one call."""
+
+    def __init__(self, world_size: int) -> None:
+        self._held: list[list[tuple[str, str]]] = [[] for _ in range(world_size)]
+        self._room = [_HELD_CHARACTERS] * world_size
+
+    def take(self, rank: int, stream: str, text: str) -> None:
+        """Show or keep what `rank` printed on `stream` ("stdout" or "stderr")."""
+        if rank == 0:
+            self._show(rank, stream, text)
+        elif self._room[rank] > 0:
+            self._room[rank] -= len(text)
+            if self._room[rank] <= 0:
+                text += f"… rank {rank} printed more than {_HELD_CHARACTERS >> 20} MiB; the rest is not kept\n"
+            self._held[rank].append((stream, text))
+
+    def finish(self) -> None:
+        """Show what was kept, in rank order."""
+        for rank, held in enumerate(self._held):
+            for stream, text in held:
+                self._show(rank, stream, text)
+            held.clear()
+
+    @staticmethod
+    def _show(rank: int, stream: str, text: str) -> None:
+        target = sys.stderr if stream == "stderr" else sys.stdout
+        target.write("".join(f"[rank {rank}] {line}\n" for line in text.splitlines()))
+        target.flush()
+
+
+class Log:
+    """A nameless file that takes what the C code of one rank prints; it outlives the rank."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self._seen = 0
+
+    def skip(self) -> None:
+        """Forget what was printed so far (the noise of starting up)."""
+        self._seen = os.fstat(self.file.fileno()).st_size
+
+    def news(self) -> str:
+        """What was printed since the last time, without the backend's own chatter."""
+        fd = self.file.fileno()
+        size = os.fstat(fd).st_size
+        if size <= self._seen:
+            return ""
+        text = _read_at(fd, size - self._seen, self._seen).decode(errors="replace")
+        self._seen = size
+        return "".join(line for line in text.splitlines(keepends=True) if not _CHATTER.match(line))
+
+
+def _read_at(fd: int, count: int, offset: int) -> bytes:
+    """Read without moving the position at which the rank writes."""
+    if hasattr(os, "pread"):
+        return os.pread(fd, count, offset)
+    os.lseek(fd, offset, os.SEEK_SET)
+    data = os.read(fd, count)
+    os.lseek(fd, 0, os.SEEK_END)
+    return data
