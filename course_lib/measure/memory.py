@@ -1,0 +1,309 @@
+"""Who holds the memory of a training step, at every moment of it.
+
+    with measure.memory(model, optimizer) as record:
+        train_step(model, optimizer, batch)
+
+    record.peak            # bytes by category at the worst moment
+    record.largest(5)      # the blocks that made it so
+
+The peak is a maximum over time and not a sum over categories: gradients and activations are rarely large at the same
+moment. Hence the record keeps lifetimes (`tracker.py`) and owners (`owners.py`), and this file draws up the account.
+
+Lesson 00 opens this module; lesson 02 looks inside.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from course_lib.accounts import CATEGORIES, MemoryAccount
+from course_lib.measure.owners import Owners
+from course_lib.measure.tracker import Phase, Tracker, each_tensor
+from course_lib.units import Bytes
+
+
+@contextmanager
+def memory(
+    model: nn.Module | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    inputs: Tensor | tuple[Tensor, ...] | list[Tensor] = (),
+) -> Iterator[MemoryRecord]:
+    """Record the live bytes of everything that PyTorch computes inside the `with` block.
+
+    Counted are all storages (each once, however many tensors view it) of the model, its gradients, its buffers, the
+    optimizer's state and `inputs` from the start; a model or optimizer that is not given here, from the start as soon
+    as it is called; any other tensor from before, as soon as an operation reads it; and everything that is made
+    inside. Memory that a kernel takes and returns within one operation is not seen, nor is what the allocator holds in
+    reserve (on a GPU `record.allocator` has those).
+
+    What another `saved_tensors_hooks` packs inside (as `torch.utils.checkpoint` does) counts as temporaries.
+
+    Args:
+        model: whose parameters, gradients and buffers are counted from the start.
+        optimizer: whose state is counted from the start.
+        inputs: other tensors to count from the start, such as a batch.
+
+    Yields:
+        The record. It can be read inside the block, too, and is closed even when the block raises.
+
+    Raises:
+        ValueError: another record is open.
+    """
+    if MemoryRecord.is_open:
+        raise ValueError("measure.memory is already open: close that `with` block before opening another one")
+    tracker = Tracker()
+    owners = Owners(tracker)
+    record = MemoryRecord(tracker, owners)
+    with ExitStack() as stack:
+        stack.callback(record.close)
+        if model is not None:
+            owners.meet_model(model)
+        if optimizer is not None:
+            owners.meet_optimizer(optimizer)
+        for tensor in each_tensor(inputs):
+            tracker.add(tensor, from_start=True)
+        tracker.row += 1
+        stack.enter_context(owners.watch())
+        original = torch.UntypedStorage.resize_
+        stack.callback(setattr, torch.UntypedStorage, "resize_", original)
+        torch.UntypedStorage.resize_ = tracker.resizes(original)
+        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(tracker.pack, tracker.unpack))
+        stack.enter_context(tracker)
+        yield record
+
+
+@dataclass(frozen=True)
+class LiveStorage:
+    """One block of memory that was alive at some moment.
+
+    Attributes:
+        name: a parameter's name, or the module and operation that made the block.
+        shape, dtype: of the first tensor seen on it.
+        category: as in `MemoryAccount`.
+        bytes: the size of the whole block.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    category: str
+    bytes: Bytes
+
+
+class Timeline:
+    """Bytes alive by row (one for each operation) and category.
+
+    Attributes:
+        bytes: int64 array of shape (rows, 5); columns in the order of `CATEGORIES`. Row 0 is the moment of entry.
+        phases: "forward", "backward", "optimizer step" with their rows.
+    """
+
+    def __init__(self, tracker: Tracker) -> None:
+        end = tracker.row + 1
+        change = np.zeros((end + 1, len(CATEGORIES)), dtype=np.int64)
+        for storage in tracker.storages:
+            for first, last, category, nbytes in storage.spans(end):
+                change[first, CATEGORIES.index(category)] += nbytes
+                change[last, CATEGORIES.index(category)] -= nbytes
+        self.bytes = change.cumsum(axis=0)[:-1]
+        self.phases = tuple(Phase(p.name, p.start, min(p.stop, end)) for p in tracker.phases)
+
+    @property
+    def peak_row(self) -> int:
+        """The first row in which the most bytes were alive."""
+        return int(self.bytes.sum(axis=1).argmax())
+
+    def account(self, row: int) -> MemoryAccount:
+        """The bytes alive in one row; -1 is the last."""
+        return MemoryAccount(*(Bytes(n) for n in self.bytes[row]))
+
+    def phase_at(self, row: int) -> str:
+        """The phase that a row belongs to, or ""."""
+        return next((p.name for p in self.phases if p.start <= row < p.stop), "")
+
+    def __len__(self) -> int:
+        return len(self.bytes)
+
+    def __getitem__(self, category: str) -> np.ndarray:
+        """One category's bytes over all rows."""
+        return self.bytes[:, CATEGORIES.index(category)]
+
+
+class MemoryRecord:
+    """What `measure.memory` yields: accounts of the bytes alive at the start, at the peak, at the end and in between."""
+
+    is_open = False
+
+    def __init__(self, tracker: Tracker, owners: Owners) -> None:
+        self._tracker = tracker
+        self._owners: Owners | None = owners
+        self._timeline: Timeline | None = None
+        self._allocator_before = _allocated()
+        if self._allocator_before is not None:
+            torch.cuda.reset_peak_memory_stats()
+        type(self).is_open = True
+        self.allocator: Mapping[str, Bytes] = {}
+        """On a GPU, the CUDA allocator's own numbers ("before", "peak", "after"); it rounds blocks up to 512 bytes."""
+
+    def close(self) -> None:
+        """End the record (leaving the `with` block does it)."""
+        type(self).is_open = False
+        if self._owners is not None:
+            self._owners.settle()
+        self._tracker.close()
+        self._timeline = Timeline(self._tracker)
+        self._owners = None  # a closed record keeps no model alive
+        after = _allocated()
+        if after is not None:
+            before = self._allocator_before or Bytes(0)
+            self.allocator = {"before": before, "peak": Bytes(torch.cuda.max_memory_allocated()), "after": after}
+
+    @property
+    def timeline(self) -> Timeline:
+        """Bytes by operation and category, up to now."""
+        if self._timeline is not None:
+            return self._timeline
+        assert self._owners is not None
+        self._owners.settle()
+        return Timeline(self._tracker)
+
+    @property
+    def before(self) -> MemoryAccount:
+        """What was alive at entry."""
+        return self.timeline.account(0)
+
+    @property
+    def peak(self) -> MemoryAccount:
+        """What was alive at the moment when the most was."""
+        timeline = self.timeline
+        return timeline.account(timeline.peak_row)
+
+    @property
+    def peak_phase(self) -> str:
+        """The phase in which the peak occurred: "forward", "backward", "optimizer step" or ""."""
+        timeline = self.timeline
+        return timeline.phase_at(timeline.peak_row)
+
+    @property
+    def now(self) -> MemoryAccount:
+        """What is alive now; after the `with` block, what was alive when it ended."""
+        return self.timeline.account(-1)
+
+    @property
+    def after(self) -> MemoryAccount:
+        """What was alive at exit: the same as `now`."""
+        return self.now
+
+    def end_of(self, phase: str, occurrence: int = 0) -> MemoryAccount:
+        """What was alive when a phase ended, all temporaries of its last operation gone.
+
+        Args:
+            phase: "forward", "backward" or "optimizer step".
+            occurrence: which of them, when the record holds several steps; -1 is the last.
+
+        Raises:
+            ValueError: the record has no such phase.
+        """
+        timeline = self.timeline
+        stops = [p.stop for p in timeline.phases if p.name == phase]
+        if not -len(stops) <= occurrence < len(stops):
+            seen = ", ".join(p.name for p in timeline.phases) or "none"
+            raise ValueError(f"no phase {phase!r} number {occurrence} in this record; it has: {seen}")
+        return timeline.account(stops[occurrence] - 1)
+
+    def largest(self, n: int = 5, at: str = "peak") -> LargestStorages:
+        """The largest blocks alive at the peak, or now.
+
+        Args:
+            n: how many.
+            at: "peak" or "now".
+
+        Raises:
+            ValueError: `at` is neither.
+        """
+        if at not in ("peak", "now"):
+            raise ValueError(f'largest(at={at!r}): choose "peak" or "now"')
+        timeline = self.timeline
+        row = timeline.peak_row if at == "peak" else len(timeline) - 1
+        blocks = [
+            LiveStorage(s.name, tuple(s.shape), s.dtype, category, Bytes(nbytes))
+            for s in self._tracker.storages
+            for first, last, category, nbytes in s.spans(len(timeline))
+            if first <= row < last
+        ]
+        return LargestStorages(sorted(blocks, key=lambda block: -block.bytes)[:n])
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        timeline = self.timeline
+        peak = f"peak ({self.peak_phase})" if self.peak_phase else "peak"
+        accounts = {"at entry": self.before}
+        if any(p.name == "forward" for p in timeline.phases):
+            accounts["after forward"] = self.end_of("forward", -1)
+        accounts |= {peak: self.peak, "at exit" if self._owners is None else "now": self.now}
+        rows = [[name, *(f"{n:.2MiB}" for n in (*a.values(), a.total))] for name, a in accounts.items()]
+        return ["alive", *CATEGORIES, "total"], rows
+
+    def __repr__(self) -> str:
+        return as_text(*self._table())
+
+    def _repr_html_(self) -> str:
+        return as_html(*self._table())
+
+
+class LargestStorages(list[LiveStorage]):
+    """A list of blocks that prints as a table."""
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        rows = [
+            [
+                b.name,
+                "×".join(map(str, b.shape)) or "scalar",
+                str(b.dtype).removeprefix("torch."),
+                b.category,
+                f"{b.bytes}",
+            ]
+            for b in self
+        ]
+        return ["block", "shape", "dtype", "category", "bytes"], rows
+
+    def __repr__(self) -> str:
+        return as_text(*self._table())
+
+    def _repr_html_(self) -> str:
+        return as_html(*self._table())
+
+
+def as_text(header: list[str], rows: list[list[str]]) -> str:
+    """A table in columns, the first one flush left."""
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    lines = [
+        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        for row in (header, *rows)
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def as_html(header: list[str], rows: list[list[str]]) -> str:
+    """The same table in HTML; the first cell of each row is its heading."""
+    head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in header)
+    body = "".join(
+        f'<tr><th scope="row" style="text-align: left">{html.escape(row[0])}</th>'
+        + "".join(f'<td style="text-align: right">{html.escape(cell)}</td>' for cell in row[1:])
+        + "</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _allocated() -> Bytes | None:
+    """What CUDA's allocator has handed out; None where no GPU is in use."""
+    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+        return None
+    return Bytes(torch.cuda.memory_allocated())
