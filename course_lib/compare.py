@@ -257,7 +257,8 @@ def _guess(guess: Guess | Number, like: Quantity) -> tuple[Quantity, bool]:
 def _digits(value: Quantity, unit: str) -> str:
     """Format precision that shows a small number in `unit` with three significant digits."""
     if isinstance(value, Ratio):
-        return ".4"
+        plain = 0.01 <= abs(value) < 10_000 and not value.is_integer()
+        return ".4" if plain else ".6g"
     size = abs(value.to(unit))
     return "" if size == 0 or size >= 0.1 or value.units[unit] == 1 else ".4"
 

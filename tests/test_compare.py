@@ -4,7 +4,7 @@ import pytest
 
 from course_lib.accounts import MemoryAccount
 from course_lib.compare import ComparisonError, compare
-from course_lib.units import Bytes, Flops
+from course_lib.units import Bytes, Flops, Ratio
 
 
 class Typed:
@@ -73,6 +73,11 @@ def test_the_guess_stands_in_its_column_and_a_default_in_brackets():
 def test_what_cannot_be_compared_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         compare(**arguments)
+
+
+@pytest.mark.parametrize(("value", "text"), [(6.103515625e-05, "6.10352e-05"), (3.4e38, "3.4e+38"), (5.5452, "5.5452")])
+def test_ratios_of_any_size_keep_their_digits(value, text):
+    assert text in str(compare(predicted=Ratio(value), measured=Ratio(value)))
 
 
 def test_the_bundle_holds_html_text_and_the_numbers():
