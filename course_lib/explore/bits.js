@@ -51,9 +51,9 @@ function asTyped(x) {
   return toText(x).replace("NaN", "nan").replace("Infinity", "inf").replace("e+", "e");
 }
 
-// How many significant digits tell neighbouring numbers of a format apart.
+// How many significant digits tell neighbouring numbers of a format apart; seven at least, for a stable look.
 function digitsOf(format) {
-  return Math.max(3, 1 + Math.ceil((1 + format.fraction_bits) * Math.log10(2)));
+  return Math.max(7, 1 + Math.ceil((1 + format.fraction_bits) * Math.log10(2)));
 }
 
 // A number, exact where nine digits hold it, else with `digits` significant digits.

@@ -208,4 +208,4 @@ def _draw_row(axes: Axes, row: BitRow, form: FloatFormat, left: int, y: float) -
         axes.text(x + 0.5, y + 0.52, bit, ha="center", va="center", size=7.5, color="white" if on else MUTED)
     words = "exact" if row.error == 0 else f"off by {row.error:.2g}, relative {row.relative:.2g}"
     words = f"{_short(row.stored)}   {words}" + (f"   {row.note}" if row.note else "")
-    axes.text(-1 - form.exponent_bits, y + 1.32, words, va="center", color=MUTED, size=7.5)
+    axes.text(-left, y + 1.32, words, va="center", color=MUTED, size=7.5)

@@ -1,4 +1,4 @@
-"""One look for every figure of the course: size, colours, fonts, a caption below, and words for those who cannot see it.
+"""One look for every figure: size, colours, fonts, a caption below, and words for those who cannot see it.
 
 A drawing function asks for `new_figure(...)`, draws on plain matplotlib axes and hands the figure to `present(...)`.
 Nothing here touches pyplot, so no figure stays open behind a cell and no cell changes the look of the next one.
@@ -7,7 +7,8 @@ Nothing here touches pyplot, so no figure stays open behind a cell and no cell c
     axes.barh(["Adam"], [24], color=PALETTE["optimizer"])
     present(figure, caption="Adam's state is three times the size of the weights.", alt="One bar, 24 GB long.")
 
-Colours are Okabe and Ito's (2008), chosen so that readers with any common colour-vision deficiency tell them apart.
+Colours are Okabe and Ito's (2008), chosen so that readers with any common colour-vision deficiency tell them apart;
+two greys and an indigo (Tol 2021) stand for the black and yellow that would be lost on a white page.
 
 Lesson 00 opens this module.
 """
@@ -25,7 +26,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D", "#B8A800")
+SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D", "#332288")
 """One colour for each rank, or each line of a plot, in this order. Use them through `series_color`."""
 
 PALETTE = {
@@ -33,11 +34,11 @@ PALETTE = {
     "gradients": "#009E73",
     "optimizer": "#E69F00",
     "activations": "#CC79A7",
-    "temporaries": "#A6A6A6",
+    "temporaries": "#5F5F5F",
     "sign": "#D55E00",
     "exponent": "#0072B2",
     "fraction": "#009E73",
-    "guess": "#A6A6A6",
+    "guess": "#7A7A7A",
     "predicted": "#0072B2",
     "measured": "#D55E00",
 }
@@ -98,9 +99,9 @@ def png(figure: Figure) -> bytes:
 def present(figure: Figure, *, caption: str, alt: str, widget: Any = None) -> None:
     """Show the figure as this cell's output, its caption below it, and close it.
 
-    The picture travels as `image/png` with its alternative text (what GitHub, Colab and an HTML export read), the
-    caption as a second output. JupyterLab drops the alternative text of pictures, therefore the same words also stand
-    below the caption, folded away under "In words".
+    The picture travels as `image/png` with its alternative text in the metadata, the caption as a second output.
+    JupyterLab, and HTML exports in its look, drop the alternative text of pictures; therefore the same words also
+    stand below the caption, folded away under "In words".
 
     Args:
         figure: any matplotlib figure; afterwards it is empty.
