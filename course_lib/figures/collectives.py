@@ -30,9 +30,9 @@ def all_reduce_in_two_passes(world_size: int = 4) -> None:
         draw_two_passes(world_size),
         caption=f"Each pass moves {share} of the tensor out of each rank. A striped cell is a finished sum: "
         f"after the first pass each rank owns one, after the second everybody has all.",
-        alt=f"Three panels with {world_size} ranks as rows and {world_size} parts of the tensor as columns. Before: each row has "
-        f"its own colour. After the first pass the cell on the diagonal of each row holds all colours. After the "
-        f"second pass all cells hold all colours.",
+        alt=f"Three panels with {world_size} ranks as rows and {world_size} parts of the tensor as columns. "
+        "Before: each row has its own colour. After the first pass the cell on the diagonal of each row holds all "
+        "colours. After the second pass all cells hold all colours.",
     )
 
 

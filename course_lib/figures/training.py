@@ -1,4 +1,4 @@
-"""Loss curves, with the floor that no model can pass drawn in.
+"""Loss curves, with the losses of readers who know just so much drawn in.
 
 Lesson 00 opens this module.
 """
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from course_lib.figures.style import INK, MUTED, new_figure, present, series_color
+from course_lib.figures.style import INK, new_figure, present, series_color
 
 
 def loss_curves(
@@ -18,8 +18,7 @@ def loss_curves(
     *,
     caption: str,
     alt: str,
-    start: float | None = None,
-    floor: float | None = None,
+    levels: Mapping[str, float] | None = None,
 ) -> None:
     """Show the loss of one or more runs over their steps.
 
@@ -27,34 +26,26 @@ def loss_curves(
         curves: name → loss of each step, in nats per token.
         caption: what the reader should see.
         alt: the figure in words.
-        start: loss of a model that knows nothing (a dotted line), e.g. log of the vocabulary's size.
-        floor: entropy of the source (a solid line at the bottom): no model can get below it.
+        levels: name → loss of a reader who knows just that much, drawn as a dotted line: "knows nothing" (the log of
+            the vocabulary's size) at the top, the entropy of the source at the bottom.
     """
-    present(draw_loss_curves(curves, start=start, floor=floor), caption=caption, alt=alt)
+    present(draw_loss_curves(curves, levels), caption=caption, alt=alt)
 
 
-def draw_loss_curves(
-    curves: Mapping[str, Sequence[float]], *, start: float | None = None, floor: float | None = None
-) -> Figure:
+def draw_loss_curves(curves: Mapping[str, Sequence[float]], levels: Mapping[str, float] | None = None) -> Figure:
     """The figure of `loss_curves`, not yet shown."""
     figure, (axes,) = new_figure(height=3.0)
     longest = max(len(losses) for losses in curves.values())
     for index, (name, losses) in enumerate(curves.items()):
         axes.plot(losses, color=series_color(index), linewidth=1.8, label=name)
-    if start is not None:
-        axes.axhline(start, color=MUTED, linewidth=1.2, linestyle=":")
+    for name, level in (levels or {}).items():
+        axes.axhline(level, color=INK, linewidth=1.2, linestyle=":")
         axes.annotate(
-            "knows nothing", (longest, start), (0, -4), textcoords="offset points", ha="right", va="top", color=MUTED
+            name, (longest, level), (-2, 3), textcoords="offset points", ha="right", va="bottom", color=INK, size=9
         )
-    if floor is not None:
-        axes.axhline(floor, color=INK, linewidth=1.2)
-        axes.annotate(
-            "entropy of the text: the floor", (0, floor), (0, -4), textcoords="offset points", va="top", color=INK
-        )
-    tops = [loss for losses in curves.values() for loss in losses if math.isfinite(loss)]
-    axes.set(
-        xlabel="step", ylabel="loss (nats per token)", ylim=(0, 1.08 * max([*tops, start or 0])), xlim=(0, longest)
-    )
+    finite = [loss for losses in curves.values() for loss in losses if math.isfinite(loss)]
+    highest = max([*finite, *(levels or {}).values()])
+    axes.set(xlabel="step", ylabel="loss (nats per token)", ylim=(0, 1.12 * highest), xlim=(0, longest))
     if len(curves) > 1:
         axes.legend(frameon=False, loc="upper right")
     return figure
