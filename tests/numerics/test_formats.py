@@ -342,6 +342,7 @@ def test_spacing():
         (lambda: FP4_E2M1.encode(torch.tensor([torch.nan])), "remove the nan"),
     ],
 )
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_mistakes_are_explained(call, words):
     with pytest.raises(ValueError, match=words):
         call()

@@ -126,6 +126,7 @@ def test_error_measures():
         (lambda: unpack_int4(torch.zeros(3, dtype=torch.uint8), (7,)), "packs into 4"),
     ],
 )
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_mistakes_are_explained(call, words):
     with pytest.raises(ValueError, match=words):
         call()

@@ -1,0 +1,1 @@
+"""What the `course` command does: open JupyterLab, run lessons, look at this machine."""

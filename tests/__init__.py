@@ -1,0 +1,1 @@
+"""Real processes, real notebooks, a real browser."""

@@ -1,0 +1,37 @@
+"""Shared by all tests. Importing it first makes every signature of `course_lib` a run-time check."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: many ranks share few cores
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import pytest
+from jaxtyping import config, install_import_hook
+
+import tests.typecheck  # noqa: F401  (the hook's generated code imports only `tests`)
+
+install_import_hook("course_lib", "tests.typecheck.check")
+
+
+@pytest.fixture
+def unchecked_shapes() -> Iterator[None]:
+    """Signatures are not checked: for tests of what the library itself says about a wrong tensor."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what this machine cannot run, and say so."""
+    if not any(item.get_closest_marker("gpu") for item in items):
+        return
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
