@@ -3,6 +3,9 @@
 Lesson 00 opens this package.
 """
 
-from course_lib.measure.memory import MemoryRecord, memory
+from course_lib.measure.flops import FlopRecord, flops
+from course_lib.measure.memory import MemoryRecord, Timeline, memory
+from course_lib.measure.time import seconds
+from course_lib.measure.traffic import traffic
 
-__all__ = ["MemoryRecord", "memory"]
+__all__ = ["FlopRecord", "MemoryRecord", "Timeline", "flops", "memory", "seconds", "traffic"]

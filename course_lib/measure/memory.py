@@ -14,10 +14,8 @@ Lesson 00 opens this module; lesson 02 looks inside.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -25,7 +23,8 @@ from torch import Tensor, nn
 
 from course_lib.accounts import CATEGORIES, MemoryAccount
 from course_lib.measure.owners import Owners
-from course_lib.measure.tracker import Phase, Tracker, each_tensor
+from course_lib.measure.tables import LargestStorages, LiveStorage, as_html, as_text
+from course_lib.measure.tracker import Phase, Tracker, tensors_in
 from course_lib.units import Bytes
 
 
@@ -67,7 +66,7 @@ def memory(
             owners.meet_model(model)
         if optimizer is not None:
             owners.meet_optimizer(optimizer)
-        for tensor in each_tensor(inputs):
+        for tensor in tensors_in(inputs):
             tracker.add(tensor, from_start=True)
         tracker.row += 1
         stack.enter_context(owners.watch())
@@ -77,24 +76,6 @@ def memory(
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(tracker.pack, tracker.unpack))
         stack.enter_context(tracker)
         yield record
-
-
-@dataclass(frozen=True)
-class LiveStorage:
-    """One block of memory that was alive at some moment.
-
-    Attributes:
-        name: a parameter's name, or the module and operation that made the block.
-        shape, dtype: of the first tensor seen on it.
-        category: as in `MemoryAccount`.
-        bytes: the size of the whole block.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    category: str
-    bytes: Bytes
 
 
 class Timeline:
@@ -137,7 +118,7 @@ class Timeline:
 
 
 class MemoryRecord:
-    """What `measure.memory` yields: accounts of the bytes alive at the start, at the peak, at the end and in between."""
+    """What `measure.memory` yields: the bytes alive at entry, at the peak, at exit and at every moment between."""
 
     is_open = False
 
@@ -158,7 +139,6 @@ class MemoryRecord:
         if self._owners is not None:
             self._owners.settle()
         self._tracker.close()
-        self._timeline = Timeline(self._tracker)
         self._owners = None  # a closed record keeps no model alive
         after = _allocated()
         if after is not None:
@@ -168,11 +148,12 @@ class MemoryRecord:
     @property
     def timeline(self) -> Timeline:
         """Bytes by operation and category, up to now."""
-        if self._timeline is not None:
-            return self._timeline
-        assert self._owners is not None
-        self._owners.settle()
-        return Timeline(self._tracker)
+        if self._owners is not None:
+            self._owners.settle()
+            return Timeline(self._tracker)
+        if self._timeline is None:
+            self._timeline = Timeline(self._tracker)
+        return self._timeline
 
     @property
     def before(self) -> MemoryAccount:
@@ -233,7 +214,7 @@ class MemoryRecord:
         timeline = self.timeline
         row = timeline.peak_row if at == "peak" else len(timeline) - 1
         blocks = [
-            LiveStorage(s.name, tuple(s.shape), s.dtype, category, Bytes(nbytes))
+            LiveStorage(s.label, tuple(s.shape), s.dtype, category, Bytes(nbytes))
             for s in self._tracker.storages
             for first, last, category, nbytes in s.spans(len(timeline))
             if first <= row < last
@@ -255,51 +236,6 @@ class MemoryRecord:
 
     def _repr_html_(self) -> str:
         return as_html(*self._table())
-
-
-class LargestStorages(list[LiveStorage]):
-    """A list of blocks that prints as a table."""
-
-    def _table(self) -> tuple[list[str], list[list[str]]]:
-        rows = [
-            [
-                b.name,
-                "×".join(map(str, b.shape)) or "scalar",
-                str(b.dtype).removeprefix("torch."),
-                b.category,
-                f"{b.bytes}",
-            ]
-            for b in self
-        ]
-        return ["block", "shape", "dtype", "category", "bytes"], rows
-
-    def __repr__(self) -> str:
-        return as_text(*self._table())
-
-    def _repr_html_(self) -> str:
-        return as_html(*self._table())
-
-
-def as_text(header: list[str], rows: list[list[str]]) -> str:
-    """A table in columns, the first one flush left."""
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
-    lines = [
-        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        for row in (header, *rows)
-    ]
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def as_html(header: list[str], rows: list[list[str]]) -> str:
-    """The same table in HTML; the first cell of each row is its heading."""
-    head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in header)
-    body = "".join(
-        f'<tr><th scope="row" style="text-align: left">{html.escape(row[0])}</th>'
-        + "".join(f'<td style="text-align: right">{html.escape(cell)}</td>' for cell in row[1:])
-        + "</tr>"
-        for row in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _allocated() -> Bytes | None:

@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+_LIFT = torch.ops.aten.lift_fresh.default
+
 
 class TrackedStorage(weakref.ref):
     """One block of memory: when it lived, how large it was, what it was for. A weak reference to it, too.
@@ -35,11 +37,14 @@ class TrackedStorage(weakref.ref):
         saved: the spans of rows during which autograd held it for a backward pass.
         holders: how many nodes of the graph hold it now.
         address: the key under which the tracker knows it while it lives.
-        name: of its owner, or of the module and the operation that made it.
+        made_by, place: the operation that made it (None: it was there before) and the module or phase that ran then.
+        name: its owner's name for it, or "".
         shape, dtype: of the first tensor seen on it.
     """
 
-    __slots__ = ("address", "born", "died", "dtype", "holders", "name", "owner", "saved", "shape", "sizes")
+    __slots__ = (
+        "address", "born", "died", "dtype", "holders", "made_by", "name", "owner", "place", "saved", "shape", "sizes"
+    )  # fmt: skip
 
     address: int
     born: int
@@ -48,6 +53,8 @@ class TrackedStorage(weakref.ref):
     owner: str
     saved: list[tuple[int, int | None]]
     holders: int
+    made_by: Any
+    place: str
     name: str
     shape: torch.Size
     dtype: torch.dtype
@@ -67,6 +74,14 @@ class TrackedStorage(weakref.ref):
             return self.owner
         saved = any(start <= row and (stop is None or row < stop) for start, stop in self.saved)
         return "activations" if saved else "temporaries"
+
+    @property
+    def label(self) -> str:
+        """Its name, or where it came from: "blocks.0.attention: softmax"."""
+        if self.name or self.made_by is None:
+            return self.name or "input"
+        operation = self.made_by._schema.name.split("::")[-1].strip("_")
+        return f"{self.place}: {operation}" if self.place else operation
 
     def size(self, row: int) -> int:
         """Its bytes in this row."""
@@ -115,32 +130,32 @@ class Tracker(TorchDispatchMode):
         self.phases: list[Phase] = []
         self.where: list[str] = []
         self._live: dict[int, TrackedStorage] = {}
-        self._phase: Phase | None = None
+        self.phase: str | None = None
         self._open = True
         self._aside = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation, then look at what it made."""
-        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+        if types and any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # a DTensor and its like: let it unwrap itself, then look at the plain tensors inside
         if self._aside or not self._open:
             return func(*args, **(kwargs or {}))
         self._notice_backward()
-        made_by_python = func is torch.ops.aten.lift_fresh.default  # torch.tensor([…]): new, although an argument
-        if not made_by_python:
-            for tensor in each_tensor(args):
-                self.add(tensor)
+        # What a backward pass or an optimizer reads has been met before; torch.tensor([…]) reads what it has just made.
+        if self.phase not in ("backward", "optimizer step") and func is not _LIFT:
+            for tensor in tensors_in(args):
+                self._add(tensor)
         result = func(*args, **(kwargs or {}))
-        for tensor in each_tensor(result):
-            self.add(tensor, made_by=func)
+        for tensor in tensors_in(result):
+            self._add(tensor, func)
         self.row += 1
         return result
 
-    def add(self, tensor: Tensor, made_by: Any = None, from_start: bool = False) -> list[TrackedStorage]:
+    def add(self, tensor: Tensor, from_start: bool = False) -> list[TrackedStorage]:
         """The storages under a tensor, now known: born in this row, or before the first one if `from_start`."""
-        return [self._add(plain, made_by, from_start) for plain in plain_tensors(tensor)]
+        return [self._add(plain, from_start=from_start) for plain in plain_tensors(tensor)]
 
-    def _add(self, tensor: Tensor, made_by: Any, from_start: bool) -> TrackedStorage:
+    def _add(self, tensor: Tensor, made_by: Any = None, from_start: bool = False) -> TrackedStorage:
         block = tensor.untyped_storage()
         known = self._live.get(block._cdata)
         if known is not None:
@@ -155,16 +170,11 @@ class Tracker(TorchDispatchMode):
         storage.shape, storage.dtype, storage.saved, storage.holders = tensor.shape, tensor.dtype, [], 0
         # A leaf that was not made here and wants a gradient is somebody's weight, even without a module around it.
         storage.owner = "parameters" if made_by is None and tensor.is_leaf and tensor.requires_grad else ""
-        storage.name = "input" if made_by is None else self._origin(made_by)
+        storage.name, storage.made_by = "", made_by
+        storage.place = self.where[-1] if self.where else self.phase or ""
         self._live[block._cdata] = storage
         self.storages.append(storage)
         return storage
-
-    def _origin(self, made_by: Any) -> str:
-        """Where a result came from, in words: "blocks.0.attention: softmax"."""
-        operation = made_by._schema.name.split("::")[-1].strip("_")
-        place = self.where[-1] if self.where else self.phase
-        return f"{place}: {operation}" if place else operation
 
     def _freed(self, storage: TrackedStorage) -> None:
         """What a storage's weak reference calls when the memory goes."""
@@ -184,7 +194,7 @@ class Tracker(TorchDispatchMode):
         storages = self.add(alias)
         for storage in storages:
             if storage.holders == 0:
-                made_here = storage.name != "input" and not storage.saved
+                made_here = storage.made_by is not None and not storage.saved
                 storage.saved.append((storage.born if made_here else self.row, None))
             storage.holders += 1
         return Saved(alias, storages, self)
@@ -212,18 +222,15 @@ class Tracker(TorchDispatchMode):
 
     def begin(self, phase: str | None) -> None:
         """End the current phase and begin another (or none); the row between them shows what is alive there."""
-        if self._phase is not None:
-            self._phase.stop = self.row + 1
+        self._end_phase()
         self.row += 1
-        self._phase = None
+        self.phase = phase
         if phase is not None:
-            self._phase = Phase(phase, self.row, self.row + 1)
-            self.phases.append(self._phase)
+            self.phases.append(Phase(phase, self.row, self.row + 1))
 
-    @property
-    def phase(self) -> str | None:
-        """The name of the current phase."""
-        return self._phase.name if self._phase else None
+    def _end_phase(self) -> None:
+        if self.phase is not None:
+            self.phases[-1].stop = self.row + 1
 
     def _notice_backward(self) -> None:
         """A backward pass announces itself by nothing but the autograd engine being at work."""
@@ -235,8 +242,7 @@ class Tracker(TorchDispatchMode):
 
     def close(self) -> None:
         """Stop watching; what is alive now counts as alive at the end."""
-        if self._phase is not None:
-            self._phase.stop = self.row + 1
+        self._end_phase()
         self._open = False
         self._live.clear()
 
@@ -254,13 +260,18 @@ class Tracker(TorchDispatchMode):
         return resize_
 
 
-def each_tensor(values: Any) -> Iterator[Tensor]:
+def tensors_in(values: Any) -> list[Tensor]:
     """All tensors in what an operation takes or returns: one, or lists and tuples of them."""
     if isinstance(values, Tensor):
-        yield values
-    elif isinstance(values, (list, tuple)):
+        return [values]
+    found: list[Tensor] = []
+    if isinstance(values, (list, tuple)):
         for value in values:
-            yield from each_tensor(value)
+            if isinstance(value, Tensor):
+                found.append(value)
+            elif isinstance(value, (list, tuple)):
+                found.extend(tensors_in(value))
+    return found
 
 
 def plain_tensors(tensor: Tensor) -> Iterable[Tensor]:

@@ -1,0 +1,88 @@
+"""Floating-point operations, counted while they happen.
+
+    with measure.flops() as counted:
+        train_step(model, optimizer, batch)
+
+    counted.total          # Flops
+    counted                # the same by operation, as a table
+
+PyTorch's `FlopCounterMode` knows matrix products, convolutions and attention kernels on a GPU; the attention kernel
+that runs on a CPU it leaves out, and this module adds it. Like the papers, neither counts element-wise work (softmax,
+norms, GELU, the optimizer).
+
+Lesson 00 opens this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+from course_lib.measure.tables import as_html, as_text
+from course_lib.units import Flops
+
+
+class FlopRecord:
+    """What `measure.flops` yields; it fills as the block runs."""
+
+    def __init__(self, counter: FlopCounterMode) -> None:
+        self._counter = counter
+
+    @property
+    def total(self) -> Flops:
+        """All floating-point operations so far; a multiply-add is two."""
+        return Flops(self._counter.get_total_flops())
+
+    @property
+    def by_operation(self) -> dict[str, Flops]:
+        """Operation name ("mm", "bmm", …) → operations, the most expensive first."""
+        counts = self._counter.get_flop_counts().get("Global", {})
+        named = {str(packet).split(".")[-1].strip("_"): Flops(count) for packet, count in counts.items()}
+        return dict(sorted(named.items(), key=lambda item: -item[1]))
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        rows = [[name, f"{count}", f"{count / max(1, self.total):.1%}"] for name, count in self.by_operation.items()]
+        return ["operation", "FLOPs", "share"], [*rows, ["total", f"{self.total}", ""]]
+
+    def __repr__(self) -> str:
+        return as_text(*self._table())
+
+    def _repr_html_(self) -> str:
+        return as_html(*self._table())
+
+
+@contextmanager
+def flops() -> Iterator[FlopRecord]:
+    """Count the floating-point operations of everything inside the `with` block, forward and backward.
+
+    A matrix product of (m, k) and (k, n) counts 2·m·k·n. Attention kernels count their matrix products in full, as if
+    no score were masked (the convention of PyTorch and of the papers), forward 4·B·H·S²·K and backward 2.5 times that,
+    because the fused backward computes the scores again.
+
+    Yields:
+        The record, with `.total` and `.by_operation`.
+    """
+    counter = FlopCounterMode(display=False, custom_mapping=_CPU_ATTENTION)
+    with counter:
+        yield FlopRecord(counter)
+
+
+def _attention(query: Any, key: Any, value: Any, *_args: Any, out_shape: Any = None, **_kwargs: Any) -> int:
+    return sdpa_flop_count(query, key, value)
+
+
+def _attention_backward(
+    grad: Any, query: Any, key: Any, value: Any, *_args: Any, out_shape: Any = None, **_kwargs: Any
+) -> int:
+    return sdpa_backward_flop_count(grad, query, key, value)
+
+
+_CPU_ATTENTION = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+}
+"""The kernels behind `scaled_dot_product_attention` on a CPU; FlopCounterMode calls these with shapes."""
