@@ -4,11 +4,15 @@ A `Grammar` is a set of symbols; each has alternatives with whole-number weights
 symbols in braces. A symbol in lower case is drawn anew wherever it stands. A symbol in CAPITALS is drawn once per story
 and then repeated, so that a reader who remembers the hero's name is not surprised to meet it again.
 
-    >>> Grammar({"story": [(1, "{NAME} saw a {thing}. ")], "NAME": [(1, "Ada"), (1, "Bo")], "thing": [(3, "cat"), (1, "cow")]})
+    Grammar({
+        "story": [(1, "{NAME} saw a {thing}, and {NAME} laughed. ")],
+        "NAME": [(1, "Ada"), (1, "Bo")],
+        "thing": [(3, "cat"), (1, "cow")],
+    })
 
-Why the entropy is exact: if two different sequences of draws never give the same text, then the entropy of a story is the
-sum of the entropies of its draws (the chain rule), however the draws are mixed with fixed text. Divided by the expected
-length this is the entropy per byte of an endless stream of stories (the stories are independent of each other).
+Why the entropy is exact: if two different sequences of draws never give the same text, then the entropy of a story is
+the sum of the entropies of its draws (the chain rule), however the draws are mixed with fixed text. Divided by the
+expected length this is the entropy per byte of an endless stream of stories, which are independent of each other.
 
 Lesson 00 opens this module.
 """

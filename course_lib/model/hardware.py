@@ -2,8 +2,8 @@
 
 Three conventions hide in such tables, and each is worth a factor of two or 7 %:
 
-- peaks here are *dense*; data sheets since 2020 like to print the peak with 2:4 sparsity, which is twice that, and which
-  no training run in this course uses;
+- peaks here are *dense*; data sheets since 2020 like to print the peak with 2:4 sparsity, which is twice that, and
+  which no training run in this course uses;
 - link speeds here are for *one direction*; NVLink figures in print add both;
 - a data sheet's "80 GB" of GPU memory are 80 GiB (part of which the driver keeps), while its GB/s are 10^9.
 
@@ -28,8 +28,8 @@ class GPU:
     Attributes:
         name: as sold.
         memory: bytes on the card, as its maker counts them; a process sees 1 to 5 % less.
-        dense_flops_per_s: format → peak FLOP/s without sparsity. "fp16" and "bf16" mean tensor cores with fp32 sums where
-            the card has them, "fp32" the ordinary units.
+        dense_flops_per_s: format → peak FLOP/s without sparsity. "fp16" and "bf16" mean tensor cores with fp32 sums
+            where the card has them, "fp32" the ordinary units.
         has_sparsity: whether 2:4 sparsity doubles the tensor cores' peaks.
         memory_bytes_per_s: bandwidth of its memory.
         link_bytes_per_s: bandwidth to another GPU of the same machine in *one* direction (NVLink where it has it, else

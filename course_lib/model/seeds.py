@@ -16,7 +16,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 def scramble(number: int) -> int:
-    """A 64-bit integer whose bits all depend on all bits of `number` (the finaliser of SplitMix64, Steele et al. 2014)."""
+    """A 64-bit integer; each bit depends on all bits of `number` (SplitMix64's last step; Steele et al. 2014)."""
     number = (number ^ (number >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
     number = (number ^ (number >> 27)) * 0x94D049BB133111EB & _MASK
     return number ^ (number >> 31)

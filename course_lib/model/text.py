@@ -1,8 +1,8 @@
 """Text to train on, without a download. Tokens are bytes, so the vocabulary has 256 entries and needs no tokenizer.
 
 Three sources: `stories`, endless and of known entropy; `python_manual`, half a megabyte of real English that ships with
-Python; and any `file` or `folder` of yours. A batch is a function of (seed, step, rank) and of nothing else: no source has
-a position, a cache or a random state that a call would change. Any process can therefore replay any step of any rank.
+Python; and any `file` or `folder` of yours. A batch is a function of (seed, step, rank) and of nothing else: no source
+has a position, a cache or a random state that a call would change. So any process can replay any step of any rank.
 
 Lesson 00 opens this module.
 """
@@ -20,7 +20,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from course_lib.model.grammar import STORIES, Grammar
-from course_lib.model.seeds import integers, mix
+from course_lib.model.seeds import integers
 
 VOCAB_SIZE = 256
 """Different tokens in every text: a token is a byte."""
@@ -40,8 +40,8 @@ class TextSource(ABC):
         """The batch that `rank` trains on in `step`: the same for the same arguments, on every machine.
 
         The rows of all ranks together do not depend on how many ranks there are: rank r has the rows from
-        r · batch_size of the step's global batch. So one process that asks for rank 0 and a batch of p · batch_size gets
-        what p ranks get together.
+        r · batch_size of the step's global batch. So one process that asks for rank 0 and a batch of p · batch_size
+        gets what p ranks get together.
 
         Returns:
             Inputs and targets, int64 of shape (batch_size, context) on the CPU.
@@ -51,7 +51,8 @@ class TextSource(ABC):
         """
         if min(batch_size, context) < 1 or min(step, rank) < 0:
             raise ValueError(
-                f"batch_size={batch_size} and context={context} must be at least 1, step={step} and rank={rank} at least 0"
+                f"batch_size={batch_size} and context={context} must be at least 1, "
+                f"step={step} and rank={rank} at least 0"
             )
         first_row = rank * batch_size
         rows = [self.window(integers(seed, step, row), context + 1) for row in range(first_row, first_row + batch_size)]
@@ -79,7 +80,7 @@ class Stories(TextSource):
 
     def window(self, draws: Iterator[int], length: int) -> bytes:
         """`length` bytes of a fresh stream."""
-        draws = integers(self.seed, mix(next(draws)))
+        draws = integers(self.seed, next(draws))
         text = self._started(draws)
         while len(text) < length:
             text += self.grammar.story(draws).encode()
@@ -88,8 +89,8 @@ class Stories(TextSource):
     def _started(self, draws: Iterator[int]) -> bytes:
         """The rest of a story, cut at a byte of the stream that is chosen uniformly.
 
-        A uniform byte falls into long stories more often than into short ones, in proportion to their length. So propose
-        a byte among as many as the longest story has, and try again where the story is shorter than that.
+        A uniform byte falls into long stories more often than into short ones, in proportion to their length. So
+        propose a byte among as many as the longest story has, and try again where the story is shorter than that.
         """
         while True:
             story = self.grammar.story(draws).encode()
@@ -122,7 +123,9 @@ def stories(seed: int = 0) -> Stories:
 
 
 def python_manual() -> Corpus:
-    """The language reference that Python carries for `help()`: real English and code. It differs a little between Python versions.
+    """The language reference that Python carries for `help()`: real English and code.
+
+    Its text differs a little from one version of Python to the next.
 
     Raises:
         ValueError: this Python was installed without it.

@@ -32,8 +32,8 @@ def forward_flops(shape: Shape, batch_size: int, seq: int) -> Flops:
 def step_flops(shape: Shape, batch_size: int, seq: int, recompute: bool = False) -> Flops:
     """FLOPs of a training step: forward, and a backward pass of twice as many.
 
-    Each multiplication of the forward pass has two in the backward pass, one for the gradient of each factor. There is no
-    exception at the first layer: its input is not data but an embedding, which wants a gradient too. The optimizer's
+    Each multiplication of the forward pass has two in the backward pass, one for the gradient of each factor. There is
+    no exception at the first layer: its input is not data but an embedding, which wants a gradient too. The optimizer's
     step has no matrix multiplication.
 
     Args:
@@ -41,7 +41,8 @@ def step_flops(shape: Shape, batch_size: int, seq: int, recompute: bool = False)
         batch_size: sequences in the batch.
         seq: tokens in a sequence.
         recompute: whether every block runs forward a second time before its backward pass (full activation
-            recomputation). The head does not.
+            recomputation). The head does not. PyTorch's `checkpoint` is a little cheaper: it stops when it has what it
+            needs, before a block's last multiplication, unless told otherwise by `set_checkpoint_early_stop(False)`.
 
     Raises:
         ValueError: `shape` has relative positions.
@@ -88,7 +89,7 @@ def token_flops_palm(shape: Shape, seq: int, parameters: int) -> Flops:
     Args:
         shape: a config, or a row of the zoo.
         seq: tokens in a sequence.
-        parameters: N. Position tables multiply nothing, so leave them out; a tied embedding stays, as the head's matrix.
+        parameters: N. Position tables multiply nothing, so leave them out; a tied embedding stays: it is the head.
     """
     config = config_of(shape)
     return Flops(6 * parameters + 12 * config.layers * config.heads * config.head_width * seq)

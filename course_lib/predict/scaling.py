@@ -11,8 +11,8 @@ from course_lib.units import Flops, Seconds
 def training_flops(parameters: float, tokens: float, recompute: bool = False) -> Flops:
     """C = 6·N·D: two operations per parameter and token forward, four backward (Kaplan et al. 2020, §2.1).
 
-    With `recompute` it is 8·N·D: the forward pass is paid for twice (Narayanan et al. 2021, eq. 4). Attention's s² part is
-    left out; `step_flops` has it.
+    With `recompute` it is 8·N·D: the forward pass is paid for twice (Narayanan et al. 2021, eq. 4). Attention's s² part
+    is left out; `step_flops` has it.
     """
     return Flops(round((8 if recompute else 6) * parameters * tokens))
 

@@ -73,7 +73,7 @@ def broadcast_bytes(n_bytes: int, world_size: int, rank: int = 0) -> Bytes:
 def tree_children(world_size: int, rank: int) -> int:
     """How many children `rank` has in the binomial tree rooted at rank 0.
 
-    Rank r hands on to r + 1, r + 2, r + 4, … as long as the step is smaller than r's lowest set bit and the rank exists.
+    Rank r hands on to r + 1, r + 2, r + 4, … while the step is smaller than r's lowest set bit and the rank exists.
     """
     lowest_bit = rank & -rank or world_size
     return sum(1 for k in range(world_size.bit_length()) if 2**k < lowest_bit and rank + 2**k < world_size)

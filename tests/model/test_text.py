@@ -1,0 +1,148 @@
+import math
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from course_lib.model import text
+from course_lib.model.seeds import integers
+
+SOURCES = [text.stories(0), text.python_manual(), text.Corpus(bytes(range(256)) * 4, "all bytes")]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=["stories", "manual", "corpus"])
+def test_a_batch_is_a_function_of_its_arguments(source: text.TextSource) -> None:
+    def batch(seed: int = 0, step: int = 0, rank: int = 0) -> torch.Tensor:
+        return source.batch(seed, step, rank, batch_size=3, context=40)[0]
+
+    first = batch()
+    others = [batch(seed=1), batch(step=1), batch(rank=1), batch(step=1, rank=1)]
+    assert torch.equal(first, batch())
+    for i, a in enumerate([first, *others]):
+        assert not any(torch.equal(a, b) for b in others[i:])
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=["stories", "manual", "corpus"])
+def test_targets_are_the_inputs_one_byte_later(source: text.TextSource) -> None:
+    inputs, targets = source.batch(0, 0, 0, 5, 33)
+    assert inputs.shape == targets.shape == (5, 33)
+    assert inputs.dtype == targets.dtype == torch.int64
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+    assert int(inputs.min()) >= 0 and int(inputs.max()) < text.VOCAB_SIZE
+    assert inputs.is_contiguous() and targets.is_contiguous()
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=["stories", "manual", "corpus"])
+def test_the_global_batch_does_not_depend_on_the_number_of_ranks(source: text.TextSource) -> None:
+    whole = source.batch(seed=2, step=9, rank=0, batch_size=8, context=20)
+    for world_size in (2, 4, 8):
+        parts = [source.batch(2, 9, rank, 8 // world_size, 20) for rank in range(world_size)]
+        for i in range(2):
+            assert torch.equal(torch.cat([part[i] for part in parts]), whole[i])
+
+
+def test_another_process_gets_the_same_bytes() -> None:
+    """Even with another hash seed, which is where hidden dependence on a process tends to hide."""
+    program = "from course_lib.model import text; print(text.stories(1).batch(2, 3, 4, 2, 50)[0].tolist())"
+    there = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "77"},
+        cwd=Path(text.__file__).parents[2],
+    )  # fmt: skip
+    assert there.stdout.strip() == str(text.stories(1).batch(2, 3, 4, 2, 50)[0].tolist())
+
+
+def test_stories_have_seeds_of_their_own() -> None:
+    assert not torch.equal(text.stories(0).batch(0, 0, 0, 2, 50)[0], text.stories(1).batch(0, 0, 0, 2, 50)[0])
+
+
+def test_a_window_of_stories_is_a_piece_of_the_endless_stream() -> None:
+    """Stationary: the share of each byte is the same at the window's start as in a long run of stories."""
+    source = text.stories(0)
+    count = 20_000
+    starts = Counter(source.window(integers(9, i), 1) for i in range(count))
+    draws = integers(11)
+    stream = "".join(source.grammar.story(draws) for _ in range(4000)).encode()
+    for byte in b" \nathMZ":
+        share = stream.count(byte) / len(stream)
+        assert starts[bytes([byte])] / count == pytest.approx(share, abs=5 * (share / count) ** 0.5)
+
+
+def test_no_table_of_ngrams_beats_the_floor() -> None:
+    """Counts on one half, losses on the other: honest predictors come near the entropy and stay above it."""
+    source = text.stories(0)
+    train, held_out = (source.window(integers(13, i), 150_000) for i in range(2))
+    losses = [held_out_loss(train, held_out, n) for n in (1, 2, 4, 8, 12)]
+    assert losses[0] == pytest.approx(text.ngram_entropy(train, 1), rel=0.01)
+    assert losses[:4] == sorted(losses[:4], reverse=True)
+    assert source.entropy_per_byte < min(losses) < 2.0 * source.entropy_per_byte
+
+
+def held_out_loss(train: bytes, held_out: bytes, n: int) -> float:
+    """Loss of an n-gram table that falls back on shorter contexts (Witten-Bell) and at last on 1/256."""
+    tables = [Counter(train[i : i + k] for i in range(len(train) - k + 1)) for k in range(n + 1)]
+    kinds = [Counter(gram[:-1] for gram in table) for table in tables[1:]]
+
+    def p(gram: bytes) -> float:
+        if not gram:
+            return 1 / 256
+        context, k = gram[:-1], len(gram)
+        seen, different = tables[k - 1][context], kinds[k - 1][context]
+        return p(gram[1:]) if not seen else (tables[k][gram] + different * p(gram[1:])) / (seen + different)
+
+    places = range(n, len(held_out) - n, 7)
+    return -sum(math.log(p(held_out[i : i + n])) for i in places) / len(places)
+
+
+def test_ngram_entropy_of_known_sequences() -> None:
+    assert text.ngram_entropy(b"abab" * 100, 1) == pytest.approx(math.log(2))
+    assert text.ngram_entropy(b"abab" * 100, 2) == pytest.approx(0, abs=1e-12)
+    assert text.ngram_entropy(bytes(range(256)) * 3, 1) == pytest.approx(math.log(256))
+    with pytest.raises(ValueError, match="at least 1"):
+        text.ngram_entropy(b"abc", 0)
+
+
+def test_the_manual_is_large_and_english() -> None:
+    data = text.python_manual().data
+    assert len(data) > 300_000
+    assert b"The ``if`` statement" in data or b'The "if" statement' in data
+
+
+def test_corpus_windows_reach_both_ends() -> None:
+    source = text.Corpus(b"0123456789", "digits")
+    windows = {source.window(integers(i), 9) for i in range(40)}
+    assert windows == {b"012345678", b"123456789"}
+    assert source.window(integers(0), 10) == b"0123456789"
+    with pytest.raises(ValueError, match="digits has 10 bytes, too few for a window of 11"):
+        source.window(integers(0), 11)
+
+
+def test_files_and_folders(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "b.txt").write_bytes(b"second")
+    (tmp_path / "a.txt").write_bytes(b"first")
+    (tmp_path / "sub" / "c.txt").write_bytes(b"third")
+    (tmp_path / "d.md").write_bytes(b"other")
+    assert text.folder(tmp_path).data == b"first\nsecond\nthird"
+    assert text.folder(tmp_path, "*.md").data == text.file(tmp_path / "d.md").data == b"other"
+
+
+def test_missing_and_empty_files(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is not a file.*text.folder"):
+        text.file(tmp_path)
+    with pytest.raises(ValueError, match="is not a folder"):
+        text.folder(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="no file in .* matches"):
+        text.folder(tmp_path)
+    (tmp_path / "e.txt").write_bytes(b" \n")
+    with pytest.raises(ValueError, match="is empty"):
+        text.file(tmp_path / "e.txt")
+
+
+@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"context": 0}, {"step": -1}, {"rank": -1}])
+def test_impossible_batches_are_refused(wrong: dict) -> None:
+    arguments = {"seed": 0, "step": 0, "rank": 0, "batch_size": 1, "context": 8} | wrong
+    with pytest.raises(ValueError, match="at least"):
+        text.stories(0).batch(**arguments)

@@ -1,0 +1,98 @@
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+from torch.utils.flop_counter import FlopCounterMode
+
+from course_lib import predict
+from course_lib.model import zoo
+from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.train.step import train_step
+
+BASE = GPTConfig(layers=3, width=24, heads=4, vocab_size=50, context=20)
+SHAPES = [
+    replace(BASE, norm=norm, positions=positions, bias=bias, tied=tied, ffn_width=ffn_width)
+    for norm, positions, bias, tied, ffn_width in product(
+        ("layernorm", "rmsnorm"), ("learned", "rotary"), (True, False), (True, False), (None, 70)
+    )
+]
+
+
+def batch(batch_size: int = 5, seq: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
+    tokens = torch.randint(50, (batch_size, seq + 1), generator=torch.Generator().manual_seed(0))
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+@pytest.mark.parametrize("config", SHAPES)
+def test_exact_against_pytorchs_counter(config: GPTConfig) -> None:
+    model = GPT(config)
+    with FlopCounterMode(display=False) as forward:
+        model(*batch())
+    assert predict.forward_flops(config, 5, 12) == forward.get_total_flops()
+    optimizer = torch.optim.AdamW(model.parameters())
+    with FlopCounterMode(display=False) as step:
+        train_step(model, optimizer, batch())
+    assert predict.step_flops(config, 5, 12) == step.get_total_flops()
+
+
+def test_recomputation_exact_against_pytorchs_counter() -> None:
+    """PyTorch's `checkpoint` stops early by default: it leaves out the last multiplication of each block."""
+    model = GPT(BASE)
+    for block in model.blocks:
+        block.forward = lambda x, run=block.forward: checkpoint(run, x, use_reentrant=False)
+    counted = []
+    for early_stop in (False, True):
+        with FlopCounterMode(display=False) as step, set_checkpoint_early_stop(early_stop):
+            model(*batch()).backward()
+        counted.append(step.get_total_flops())
+    assert predict.step_flops(BASE, 5, 12, recompute=True) == counted[0]
+    last_multiplications = BASE.layers * 2 * 5 * 12 * BASE.mlp_width * BASE.width
+    assert counted[0] - counted[1] == last_multiplications
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_the_papers_form_is_ours(recompute: bool) -> None:
+    for config, batch_size, seq in (
+        (BASE, 3, 20),
+        (zoo.GPT3_175B.config, 8, 2048),
+        (zoo.MT_NLG_530B.config, 280, 2048),
+    ):
+        ours = predict.step_flops(config, batch_size, seq, recompute)
+        assert predict.step_flops_paper(config, batch_size, seq, recompute) == ours
+        h, layers, vocab = config.width, config.layers, config.vocab_size
+        factor, head = (96, 16) if recompute else (72, 12)
+        printed = factor * batch_size * seq * layers * h**2 * (1 + seq / (6 * h) + vocab / (head * layers * h))
+        assert printed == pytest.approx(ours, rel=1e-12)
+
+
+def test_six_nd_is_close_where_the_context_is_short() -> None:
+    config, seq = zoo.GPT3_175B.config, 2048
+    exact = predict.step_flops(config, 1, seq)
+    rule = predict.training_flops(predict.parameters(config), seq)
+    assert rule == pytest.approx(exact, rel=0.03)
+    assert predict.step_flops(config, 1, 10 * seq) > 1.2 * 10 * rule
+
+
+def test_grouped_queries_and_gates_by_hand() -> None:
+    """Llama 3 8B, one token's worth of one layer: q and o are d², k and v are d²/4, three matrices in the MLP."""
+    d, ffn, seq = 4096, 14336, 100
+    block = 2 * (2 * d * d + 2 * d * d // 4 + 3 * d * ffn) + 4 * seq * d
+    assert predict.forward_flops(zoo.LLAMA3_8B, 1, seq) == seq * (32 * block + 2 * d * 128_256)
+
+
+def test_palms_form_counts_what_ours_counts() -> None:
+    """6N + 12lHQs with N the matrices alone is exactly the step."""
+    config = replace(BASE, bias=False, positions="rotary", norm="rmsnorm")
+    matrices = predict.parameters(config) - (2 * config.layers + 1) * config.width
+    assert 12 * 5 * predict.token_flops_palm(config, 12, matrices) == predict.step_flops(config, 5, 12)
+
+
+def test_unknown_shapes_are_refused() -> None:
+    with pytest.raises(ValueError, match="relative positions"):
+        predict.step_flops(zoo.GOPHER_280B, 1, 2048)
+    with pytest.raises(ValueError, match="4 × width"):
+        predict.step_flops_paper(replace(BASE, ffn_width=70), 1, 12)
+    with pytest.raises(ValueError, match="4 × width"):
+        predict.step_flops_paper(zoo.LLAMA3_8B, 1, 12)

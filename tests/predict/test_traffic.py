@@ -1,0 +1,146 @@
+"""The formulas against messages that are really passed: each algorithm runs on arrays, and every send is counted."""
+
+import numpy as np
+import pytest
+
+from course_lib import predict
+from course_lib.predict.traffic import ALL_REDUCE_ALGORITHMS, tree_children
+
+
+class Network:
+    """p ranks in one process; `send` copies an array from one to another and notes what that cost the sender."""
+
+    def __init__(self, p: int, n: int) -> None:
+        self.p = p
+        self.held = [np.random.default_rng(rank).integers(0, 100, n).astype(np.int64) for rank in range(p)]
+        self.total = sum(self.held)
+        self.bytes, self.messages = [0] * p, [0] * p
+
+    def send(self, source: int, array: np.ndarray) -> np.ndarray:
+        self.bytes[source] += array.nbytes
+        self.messages[source] += 1
+        return array.copy()
+
+
+def ring(net: Network) -> None:
+    parts = [np.array_split(held, net.p) for held in net.held]
+    for phase in (0, 1):
+        for step in range(net.p - 1):
+            places = [(rank - step + phase) % net.p for rank in range(net.p)]
+            sent = [net.send(rank, parts[rank][place]) for rank, place in enumerate(places)]
+            for rank, place in enumerate(places):
+                right, old = parts[(rank + 1) % net.p], parts[(rank + 1) % net.p][place]
+                right[place] = sent[rank] + (0 if phase else old)
+    net.held = [np.concatenate(p) for p in parts]
+
+
+def direct(net: Network) -> None:
+    before = [held.copy() for held in net.held]
+    for source in range(net.p):
+        for target in range(net.p):
+            if source != target:
+                net.held[target] = net.held[target] + net.send(source, before[source])
+
+
+def manager(net: Network) -> None:
+    for worker in range(1, net.p):
+        net.held[0] = net.held[0] + net.send(worker, net.held[worker])
+    for worker in range(1, net.p):
+        net.held[worker] = net.send(0, net.held[0])
+
+
+def tree(net: Network) -> None:
+    edges = [(rank & (rank - 1), rank) for rank in range(1, net.p)]
+    for parent, child in reversed(edges):  # a child's own children have larger numbers: they were added before
+        net.held[parent] = net.held[parent] + net.send(child, net.held[child])
+    for parent, child in edges:
+        net.held[child] = net.send(parent, net.held[parent])
+
+
+def recursive_doubling(net: Network) -> None:
+    distance = 1
+    while distance < net.p:
+        sent = [net.send(rank, net.held[rank]) for rank in range(net.p)]
+        net.held = [net.held[rank] + sent[rank ^ distance] for rank in range(net.p)]
+        distance *= 2
+
+
+def halving_doubling(net: Network) -> None:
+    ranges = [(0, len(net.held[0]))] * net.p
+    history = []
+    distance = net.p // 2
+    while distance:
+        history.append((distance, list(ranges)))
+        halves = []
+        for rank, (low, high) in enumerate(ranges):
+            middle = (low + high) // 2
+            halves.append(((low, middle), (middle, high)) if not rank & distance else ((middle, high), (low, middle)))
+        sent = [net.send(rank, net.held[rank][slice(*give)]) for rank, (_, give) in enumerate(halves)]
+        for rank, (keep, _) in enumerate(halves):
+            net.held[rank][slice(*keep)] += sent[rank ^ distance]
+        ranges = [keep for keep, _ in halves]
+        distance //= 2
+    for distance, before in reversed(history):
+        sent = [net.send(rank, net.held[rank][slice(*ranges[rank])]) for rank in range(net.p)]
+        for rank in range(net.p):
+            net.held[rank][slice(*ranges[rank ^ distance])] = sent[rank ^ distance]
+        ranges = before
+
+
+RUN = {run.__name__: run for run in (ring, direct, manager, tree, recursive_doubling, halving_doubling)}
+CASES = [
+    (algorithm, p)
+    for algorithm in ALL_REDUCE_ALGORITHMS
+    for p in (1, 2, 3, 4, 5, 6, 7, 8, 16)
+    if algorithm not in ("recursive_doubling", "halving_doubling") or not p & (p - 1)
+]
+
+
+@pytest.mark.parametrize(("algorithm", "p"), CASES)
+def test_bytes_and_messages_of_every_rank(algorithm: str, p: int) -> None:
+    net = Network(p, n=5 * 16 * 3 * 7)
+    n_bytes = net.held[0].nbytes
+    RUN[algorithm](net)
+    assert all(np.array_equal(held, net.total) for held in net.held)
+    for rank in range(p):
+        assert predict.all_reduce_bytes(n_bytes, p, algorithm, rank) == net.bytes[rank]
+        assert predict.all_reduce_messages(p, algorithm, rank) == net.messages[rank]
+
+
+@pytest.mark.parametrize("p", [2, 3, 5, 8])
+def test_a_ring_with_uneven_parts_has_the_formula_as_its_mean(p: int) -> None:
+    net = Network(p, n=1001)
+    n_bytes = net.held[0].nbytes
+    ring(net)
+    assert np.mean(net.bytes) == pytest.approx(predict.all_reduce_bytes(n_bytes, p), abs=0.5)
+    assert max(net.bytes) - min(net.bytes) <= 2 * 8
+
+
+@pytest.mark.parametrize("p", range(1, 20))
+def test_tree_reaches_every_rank_once(p: int) -> None:
+    assert sum(tree_children(p, rank) for rank in range(p)) == p - 1
+    assert sum(predict.broadcast_bytes(10, p, rank) for rank in range(p)) == 10 * (p - 1)
+
+
+def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather() -> None:
+    for p in (1, 2, 4, 8):
+        halves = predict.reduce_scatter_bytes(800, p) + predict.all_gather_bytes(800, p)
+        assert predict.all_reduce_bytes(800, p) == halves
+    assert predict.all_to_all_bytes(800, 4) == 600
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"world_size": 0}, "at least one rank"),
+        ({"world_size": 4, "rank": 4}, "rank=4 does not exist among 4"),
+        ({"world_size": 4, "algorithm": "star"}, "one of ring, direct, manager"),
+        ({"world_size": 6, "algorithm": "halving_doubling"}, "power of two; 6 is not"),
+        ({"world_size": 6, "algorithm": "recursive_doubling"}, "power of two; 6 is not"),
+    ],
+)
+def test_refuses(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        predict.all_reduce_bytes(100, **arguments)
+    with pytest.raises(ValueError, match=message):
+        predict.all_reduce_messages(**arguments)
