@@ -23,11 +23,11 @@ from course_lib.ranks.ship import SurroundingsTracker
 from course_lib.ranks.wire import Channel, Settings, encode
 
 if TYPE_CHECKING:
-    import torch.distributed as dist
+    from torch._C._distributed_c10d import TCPStore
 
 _START_S = 60.0
 _numbers = itertools.count(1)
-_store: tuple[int, dist.TCPStore] | None = None
+_store: tuple[int, TCPStore] | None = None
 
 
 class Crew:
@@ -116,7 +116,7 @@ def _store_port() -> int:
     """
     global _store
     if _store is None or _store[0] != os.getpid():
-        from torch.distributed import TCPStore
+        from torch._C._distributed_c10d import TCPStore
 
         if os.name == "nt":
             _store = os.getpid(), TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

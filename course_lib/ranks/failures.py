@@ -7,9 +7,10 @@ says it, and then tells for every rank what became of it, with the reader's own 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from textwrap import indent
+from types import MappingProxyType
 from typing import Literal
 
 State = Literal["returned", "raised", "died", "waiting", "running"]
@@ -43,6 +44,7 @@ class RankReport:
         rank: its number.
         state: "returned", "raised" (an exception), "died" (its process ended), "waiting" (blocked in a communication)
             or "running" (busy in code of its own when the call was ended).
+            A rank whose connection broke because another one died counts as waiting.
         traceback: the exception's traceback if it raised, else where it was, with the reader's source lines.
         waits_in: the communication that a waiting rank is blocked in.
         exit_code: how the process of a rank that died ended; minus the signal's number if a signal killed it.
@@ -108,16 +110,21 @@ class RankFailure(RuntimeError):
 
     def _render_traceback_(self) -> list[str]:
         """What a notebook shows: the report. The notebook's own stack would only show how ranks are supervised."""
-        return f"{type(self).__name__}: {self}".splitlines()
+        notes: list[str] = getattr(self, "__notes__", [])
+        return "\n\n".join([f"{type(self).__name__}: {self}", *notes]).splitlines()
 
 
-def with_others(reports: list[RankReport], first: list[int]) -> str:
+def one_sentence(
+    reports: list[RankReport], first: Collection[int] = (), fates: Mapping[int, str] = MappingProxyType({})
+) -> str:
     """The fates of all ranks as one sentence, the ranks in `first` first, equal fates said once.
+
+    `fates` holds, for some ranks, better words than their report's own.
 
     Example: "rank 1 raised ValueError: no; rank 0 waits in all_reduce (cell [5] line 7); ranks 2 and 3 returned".
     """
     ordered = sorted(reports, key=lambda report: (report.rank not in first, report.rank))
-    return "; ".join(_told_once(ordered, lambda report: report.fate))
+    return "; ".join(_told_once(ordered, lambda report: fates.get(report.rank, report.fate)))
 
 
 def _told_once(reports: list[RankReport], tell: Callable[[RankReport], str]) -> list[str]:

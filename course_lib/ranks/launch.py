@@ -1,6 +1,6 @@
 """Starting and ending rank processes: by forking a zygote where the system can, else one fresh Python per rank.
 
-Both launchers offer the same four verbs (`start`, `kill`, `signal`, `exit_code`), so nothing above cares which one works.
+Both launchers offer the same verbs (`start`, `kill`, `signal`, `exit_code`), so nothing above cares which one works.
 The fresh Pythons (Windows) are as correct but slower: each imports torch, so a first call takes about as long as
 `torch.multiprocessing.spawn`; later calls are as fast as anywhere. Lesson 00 uses this module without opening it.
 """
@@ -202,11 +202,15 @@ _lock = threading.Lock()
 _launcher: ForkLauncher | SpawnLauncher | None = None
 
 
+def can_fork() -> bool:
+    """Whether this system has what the `ForkLauncher` needs."""
+    return hasattr(os, "fork") and hasattr(socket, "send_fds")
+
+
 def launcher() -> Launcher:
     """The one launcher of this process, started on first use (and again after a fork, or if its zygote was killed)."""
     global _launcher
     with _lock:
         if _launcher is None or not _launcher.alive or _launcher._owner != os.getpid():
-            can_fork = hasattr(os, "fork") and hasattr(socket, "send_fds")
-            _launcher = ForkLauncher() if can_fork else SpawnLauncher()
+            _launcher = ForkLauncher() if can_fork() else SpawnLauncher()
         return _launcher

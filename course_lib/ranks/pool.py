@@ -1,11 +1,14 @@
 """`run` and `Ranks`: call a function on several processes, from a notebook cell.
 
 The processes stay between calls, so a call costs milliseconds instead of the seconds that a launcher needs. Inside the
-function `torch.distributed` is ready: `dist.get_rank()`, `dist.all_reduce(x)` work at once. Lesson 00 opens this module.
+function `torch.distributed` is ready: `dist.get_rank()` and `dist.all_reduce(x)` work at once.
+
+Lesson 00 opens this module.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -14,8 +17,9 @@ from typing import Any, Self
 
 import cloudpickle
 
-from course_lib.ranks.call import Call, check_timeout
+from course_lib.ranks.call import Call
 from course_lib.ranks.crew import Crew
+from course_lib.ranks.failures import RankFailure
 from course_lib.ranks.launch import IN_RANK
 from course_lib.ranks.ship import pack
 from course_lib.ranks.wire import Job
@@ -49,6 +53,8 @@ class Ranks:
         self._lock = threading.RLock()
         self._owner = os.getpid()
         self._crew: Crew | None = Crew(self.world_size, self.backend)
+        self.generation = 0
+        """How often the processes had to be replaced."""
 
     def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Any]:
         """Call `fn(*args, **kwargs)` on every rank; all results, in rank order.
@@ -60,25 +66,33 @@ class Ranks:
             RankFailure: a rank raised, died, or was not done in time; all ranks have then been replaced.
             ValueError: an argument, or a variable that `fn` uses, cannot be shipped; the message names it.
         """
-        return self.call(fn, args, kwargs, self.timeout_s, self.diagnose)
+        return self.call(pack(fn, args, kwargs), self.timeout_s, self.diagnose)
 
-    def call(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], timeout_s: float, diagnose: bool
-    ) -> list[Any]:
-        """`run`, with the time limit and the diagnosis chosen for this call only."""
-        packed = pack(fn, args, kwargs)
+    def call(self, packed: bytes, timeout_s: float, diagnose: bool, lasting: bool = False) -> list[Any]:
+        """`run`, for a call that is packed already, with its own time limit and diagnosis.
+
+        Args:
+            packed: what `ship.pack` made of the function and its arguments.
+            timeout_s: seconds that this call may take.
+            diagnose: whether to compare the ranks' communication calls.
+            lasting: the ranks hold state that the reader needs: begin where the last call ended, and keep the
+                processes after an exception if they can still be used.
+        """
         with self._lock:
             crew = self._standing_crew()
+            call = Call(crew, timeout_s, diagnose)
+            usable = False
             try:
                 crew.wait_until_ready()
-                crew.send_to_all(("run", Job(packed, crew.tracker.news(), diagnose)))
-                call = Call(crew, timeout_s)
+                crew.send_to_all(("run", Job(packed, crew.tracker.news(), diagnose, fresh=not lasting)))
                 blobs = call.blobs()
-            except BaseException:  # KeyboardInterrupt too: a crew that was left in the middle of a call is useless
-                self._replace(crew)
+                usable = call.leaves_group_usable
+            except RankFailure:
+                usable = lasting and call.leaves_group_usable
                 raise
-            if not call.reusable:
-                self._replace(crew)
+            finally:  # after a KeyboardInterrupt too: a crew that was left in the middle of a call is useless
+                if not usable:
+                    self._replace(crew)
         return [cloudpickle.loads(blob) for blob in blobs]
 
     def _standing_crew(self) -> Crew:
@@ -93,6 +107,7 @@ class Ranks:
     def _replace(self, crew: Crew) -> None:
         """Kill the crew and start the next one, without waiting for it."""
         crew.end()
+        self.generation += 1
         self._crew = Crew(self.world_size, self.backend)
 
     def close(self) -> None:
@@ -148,7 +163,7 @@ def run(
         ValueError: `world_size` or `timeout_s` makes no sense, or something cannot be shipped.
     """
     check_timeout(timeout_s)
-    return shared(world_size).call(fn, args, kwargs, timeout_s, diagnose)
+    return shared(world_size).call(pack(fn, args, kwargs), timeout_s, diagnose)
 
 
 def check_world_size(world_size: Any) -> int:
@@ -168,10 +183,21 @@ def check_world_size(world_size: Any) -> int:
     if world_size > MAX_WORLD_SIZE:
         pairs = world_size * (world_size - 1) // 2
         raise ValueError(
-            f"world_size={world_size}: every rank is a process on this machine, and each of the {pairs:,} pairs holds a "
-            f"connection; at most {MAX_WORLD_SIZE} are started. What needs more ranks than that is seen at 4 or 8 too"
+            f"world_size={world_size}: every rank is a process on this machine, and each of the {pairs:,} pairs holds "
+            f"a connection; at most {MAX_WORLD_SIZE} are started. What needs more ranks than that is seen at 4 or 8 too"
         )
     return world_size
+
+
+def check_timeout(timeout_s: Any) -> float:
+    """`timeout_s` as a float.
+
+    Raises:
+        ValueError: it is not a positive number of seconds.
+    """
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < math.inf:
+        raise ValueError(f"timeout_s={timeout_s!r}: give the seconds that a call may take, a number above 0 (60)")
+    return float(timeout_s)
 
 
 def default_backend(world_size: int) -> str:

@@ -1,8 +1,8 @@
 """What ranks print: whole lines, labelled by rank, in an order that does not depend on who was faster.
 
-Rank 0's lines appear while they are printed; the others' are kept and follow in rank order when the call ends, also when
-it ends in a failure. `sys.stdout` and `sys.stderr` of a rank travel as messages; what C code prints lands in the rank's
-log file and follows last. Lesson 00 uses this module without opening it.
+Rank 0's lines appear while they are printed; the others' are kept and follow in rank order when the call ends, also
+when it ends in a failure. `sys.stdout` and `sys.stderr` of a rank travel as messages; what C code prints lands in the
+rank's log file and follows last. Lesson 00 uses this module without opening it.
 """
 
 from __future__ import annotations

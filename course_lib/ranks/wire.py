@@ -1,9 +1,9 @@
 """Messages between the notebook's process and its ranks: pickled tuples over a socket, one length in front of each.
 
 A message is a tuple whose first item says what it is. From the notebook: `("start", settings)`, `("run", job)`,
-`("where", ticket)`. From a rank: `("ready",)`, `("out", stream, text)`, `("entered", call)`, `("returned", ...)`,
-`("raised", ...)`, `("here", ticket, position)`. Sockets rather than pipes, because one `select` then serves every
-operating system. Lesson 00 uses this module without opening it.
+`("where",)`. From a rank: `("ready", pid)`, `("out", stream, text)`, `("entered", call)`, `("received", call)`,
+`("here", position)`, `("returned", result, reusable)`, `("raised", error, traceback)`. Sockets rather than pipes,
+because one `select` then serves every operating system. Lesson 00 uses this module without opening it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from course_lib.ranks.matching import Waiting
     from course_lib.ranks.ship import Surroundings
 
 _HEADER = struct.Struct("<Q")
@@ -35,11 +36,36 @@ class Settings:
 
 @dataclass(frozen=True)
 class Job:
-    """One call, the same bytes for every rank; the body of `("run", job)`."""
+    """One call, the same bytes for every rank; the body of `("run", job)`.
+
+    Attributes:
+        call: the pickled (function, arguments, keyword arguments).
+        surroundings: what changed in the notebook's process since the last call.
+        diagnose: announce communication calls to the notebook.
+        fresh: begin like a new process (torch's seed, dtype and gradient mode), instead of where the last call ended.
+    """
 
     call: bytes
     surroundings: Surroundings
     diagnose: bool
+    fresh: bool
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a rank is; the body of `("here", position)`.
+
+    Attributes:
+        site: the innermost line of the reader's code.
+        stack: the reader's part of the stack, with source lines.
+        waiting: the call that it announced and is still in, if any.
+        collective: the communication it is in by other evidence (its stack, the backend's recorder), or "".
+    """
+
+    site: str
+    stack: str
+    waiting: Waiting | None
+    collective: str
 
 
 def encode(message: tuple[Any, ...]) -> bytes:

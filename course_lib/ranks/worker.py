@@ -25,11 +25,12 @@ from typing import Any
 import cloudpickle
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from course_lib.ranks import stacks
 from course_lib.ranks.prints import LabelledStream
-from course_lib.ranks.ship import Surroundings
-from course_lib.ranks.wire import Channel, Job, Settings
+from course_lib.ranks.tap import Tap, collective_in
+from course_lib.ranks.wire import Channel, Job, Position, Settings
 
 _FRESH_SEED = torch.default_generator.initial_seed()
 _NEVER = datetime.timedelta(days=1)
@@ -43,6 +44,7 @@ class Rank:
         self.channel = channel
         self.jobs: queue.SimpleQueue[Job | Settings] = queue.SimpleQueue()
         self.main_thread = threading.get_ident()
+        self._tap: Tap | None = None
         self._out = LabelledStream(lambda text: channel.send(("out", "stdout", text)), 1)
         self._err = LabelledStream(lambda text: channel.send(("out", "stderr", text)), 2)
 
@@ -64,16 +66,23 @@ class Rank:
 
     def _take(self, message: tuple[Any, ...]) -> None:
         if message[0] == "where":
-            frame = sys._current_frames().get(self.main_thread)
-            self.channel.send(("here", message[1], stacks.stack_text(frame)))
+            self.channel.send(("here", self._position()))
         else:
             self.jobs.put(message[1])
+
+    def _position(self) -> Position:
+        """Where the main thread is; of its waiting, else of any thread's (autograd has its own for GPUs)."""
+        frame = sys._current_frames().get(self.main_thread)
+        waits = dict(self._tap.waiting) if self._tap else {}
+        waiting = waits.get(self.main_thread) or next(iter(waits.values()), None)
+        return Position(stacks.call_site(frame), stacks.stack_text(frame), waiting, collective_in(frame))
 
     def work(self) -> None:
         """The main thread: join the group, then make one call after the other."""
         settings = self.jobs.get()
         assert isinstance(settings, Settings)
         self._join(settings)
+        self._tap = Tap(settings.rank, self.channel.send)
         sys.stdout, sys.stderr = self._out, self._err
         self.channel.send(("ready", os.getpid()))
         while True:
@@ -91,10 +100,10 @@ class Rank:
         torch.set_num_threads(1)
         if "nccl" in settings.backend:
             torch.cuda.set_device(settings.rank)
-        store = dist.TCPStore("127.0.0.1", settings.store_port, is_master=False)
+        store = TCPStore("127.0.0.1", settings.store_port, is_master=False)
         dist.init_process_group(
             settings.backend,
-            store=dist.PrefixStore(str(settings.crew), store),
+            store=PrefixStore(str(settings.crew), store),
             rank=settings.rank,
             world_size=settings.world_size,
             timeout=_NEVER,
@@ -103,7 +112,7 @@ class Rank:
     def _answer(self, job: Job) -> tuple[Any, ...]:
         """Make the call. Whatever it raises, `SystemExit` included, is reported and does not end the rank."""
         try:
-            self._settle(job.surroundings)
+            self._settle(job)
             fn, args, kwargs = cloudpickle.loads(job.call)
             result = fn(*args, **kwargs)
             try:
@@ -115,8 +124,14 @@ class Rank:
             text = stacks.traceback_text(error)
             return "raised", text.strip().splitlines()[-1], text
 
-    def _settle(self, surroundings: Surroundings) -> None:
-        """Look like the notebook, and like a process that has just begun: nothing of the last call shows through."""
+    def _settle(self, job: Job) -> None:
+        """Look like the notebook; in a fresh job also like a new process, so that no earlier call shows through."""
+        assert self._tap is not None
+        if job.diagnose:
+            self._tap.put_on()
+        else:
+            self._tap.take_off()
+        surroundings = job.surroundings
         stacks.know_cells(surroundings.cells)
         if surroundings.path is not None:
             sys.path[:] = surroundings.path
@@ -127,9 +142,10 @@ class Rank:
                 os.environ[name] = value
         for name in surroundings.stale:
             sys.modules.pop(name, None)
-        torch.default_generator.manual_seed(_FRESH_SEED)
-        torch.set_default_dtype(torch.float32)
-        torch.set_grad_enabled(True)
+        if job.fresh:
+            torch.default_generator.manual_seed(_FRESH_SEED)
+            torch.set_default_dtype(torch.float32)
+            torch.set_grad_enabled(True)
 
 
 def _flush_c_output() -> None:

@@ -1,0 +1,269 @@
+"""Do the ranks make the same calls? Compares the k-th call of every group over its ranks, as the calls arrive.
+
+Pure data, no processes: a `Matcher` takes what ranks say they are about to do and answers with what is wrong, if
+anything. Gloo itself finds little of it: another dtype of the same size, another shape or another order give wrong
+numbers in silence, and a missing call is a "timeout" that names nobody. Lesson 06 opens this module.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+
+class Entry(NamedTuple):
+    """A rank is about to call a collective.
+
+    Attributes:
+        group: the process group's name.
+        members: its ranks.
+        sequence: how many collectives of this group the rank called before, in this run.
+        collective: the function's name.
+        details: what all ranks must agree on, as (name, value) pairs: shape, dtype, reduce op, root.
+        site: the line that calls it.
+        tensor: what the reader's code calls the tensor: all of its names, sorted; empty if it has none.
+    """
+
+    group: str
+    members: tuple[int, ...]
+    sequence: int
+    collective: str
+    details: tuple[tuple[str, object], ...]
+    site: str
+    tensor: tuple[str, ...] = ()
+
+
+class Transfer(NamedTuple):
+    """A rank is about to send or receive.
+
+    Attributes:
+        group: the process group's name.
+        direction: "send" or "recv".
+        sender: the sending rank; None where a receiver takes from anybody and has not got it yet.
+        receiver: the receiving rank.
+        tag: only transfers with the same tag match.
+        sequence: how many transfers of this direction, between these two with this tag, came before.
+        collective: the function's name.
+        elements: how many numbers, None for objects.
+        dtype: their type, None for objects.
+        site: the line that calls it.
+    """
+
+    group: str
+    direction: Literal["send", "recv"]
+    sender: int | None
+    receiver: int
+    tag: int
+    sequence: int
+    collective: str
+    elements: int | None
+    dtype: str | None
+    site: str
+
+    @property
+    def rank(self) -> int:
+        """The rank that makes this call."""
+        return self.receiver if self.direction == "recv" or self.sender is None else self.sender
+
+    @property
+    def peer(self) -> int | None:
+        """The rank at the other end."""
+        return self.sender if self.direction == "recv" else self.receiver
+
+
+Call = Entry | Transfer
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The call that a thread is in: `ticket` grows with every call, so two equal ones mean that nothing moved."""
+
+    call: Call
+    ticket: int
+
+
+@dataclass
+class Mismatch:
+    """Calls that contradict each other.
+
+    Attributes:
+        verdict: the contradiction in words.
+        calls: rank → the call it made there.
+        members: the ranks that make a call there.
+    """
+
+    verdict: str
+    calls: dict[int, Call]
+    members: tuple[int, ...]
+
+
+@dataclass
+class Unanswered:
+    """Calls that wait for ranks which returned without making theirs.
+
+    Attributes:
+        calls: rank → the call it made.
+        absent: the ranks that did not.
+    """
+
+    calls: dict[int, Call]
+    absent: set[int]
+
+
+@dataclass
+class _Group:
+    members: tuple[int, ...]
+    made: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    open: dict[int, dict[int, Entry]] = field(default_factory=dict)
+    names: dict[tuple[object, ...], dict[str, set[str]]] = field(default_factory=dict)
+
+
+class Matcher:
+    """All calls of one run."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, _Group] = {}
+        self._channels: dict[tuple[object, ...], dict[str, deque[Transfer]]] = defaultdict(
+            lambda: {"send": deque(), "recv": deque()}
+        )
+        self._matched: dict[tuple[object, ...], int] = defaultdict(int)
+        self._from_anyone: dict[int, int] = defaultdict(int)
+
+    def take(self, rank: int, call: Call) -> Mismatch | None:
+        """`rank` is about to make `call`; what that contradicts, or None."""
+        if isinstance(call, Transfer):
+            return self._take_transfer(call)
+        group = self._groups.setdefault(call.group, _Group(call.members))
+        group.made[rank] = call.sequence + 1
+        calls = group.open.setdefault(call.sequence, {})
+        first_rank, first = next(iter(calls.items()), (rank, call))
+        calls[rank] = call
+        if (first.collective, first.details) != (call.collective, call.details):
+            return Mismatch(_difference(first_rank, first, rank, call), dict(calls), group.members)
+        if len(calls) < len(group.members):
+            return None
+        del group.open[call.sequence]
+        return self._other_order(group, calls)
+
+    def add_latecomer(self, mismatch: Mismatch, rank: int, call: Call) -> None:
+        """After a mismatch: note the call that one more rank makes at the same place."""
+        first = next(iter(mismatch.calls.values()))
+        same_place = isinstance(call, Entry) and isinstance(first, Entry) and call[:3] == first[:3]
+        if same_place and rank not in mismatch.calls:
+            mismatch.calls[rank] = call
+
+    def _other_order(self, group: _Group, calls: dict[int, Entry]) -> Mismatch | None:
+        """Same calls in another order: over time, the names that two ranks pair with each other close a cycle.
+
+        A rank that passes `a` where another passes `b` proves nothing: the code of a root and of the others may well
+        name them differently. But if elsewhere it passes `b` where the other passes `a`, the sums mix `a` with `b`.
+        """
+        reference_rank = group.members[0]
+        reference = calls[reference_rank]
+        for rank in group.members[1:]:
+            ours, theirs = reference.tensor, calls[rank].tensor
+            if not ours or not theirs or ours == theirs:
+                continue
+            key = (reference.collective, reference.details, rank)
+            pairs = group.names.setdefault(key, defaultdict(set))
+            ours_name, theirs_name = "/".join(ours), "/".join(theirs)
+            pairs[ours_name].add(theirs_name)
+            if _reaches(pairs, theirs_name, ours_name):
+                verdict = _order_verdict(reference_rank, reference, rank, calls[rank])
+                return Mismatch(verdict, dict(calls), group.members)
+        return None
+
+    def _take_transfer(self, call: Transfer) -> Mismatch | None:
+        if call.sender is None:
+            self._from_anyone[call.receiver] += 1
+            return None
+        key = (call.group, call.sender, call.receiver, call.tag)
+        channel = self._channels[key]
+        channel[call.direction].append(call)
+        if not (channel["send"] and channel["recv"]):
+            return None
+        self._matched[key] += 1
+        send, receive = channel["send"].popleft(), channel["recv"].popleft()
+        if (send.elements, send.dtype) == (receive.elements, receive.dtype):
+            return None
+        verdict = (
+            f"send and recv do not fit: rank {send.rank} sends {_amount(send)} to rank {receive.rank} ({send.site}), "
+            f"which receives {_amount(receive)} ({receive.site})"
+        )
+        return Mismatch(verdict, {send.rank: send, receive.rank: receive}, (send.rank, receive.rank))
+
+    def received_from_anyone(self, call: Transfer) -> Mismatch | None:
+        """A `recv` without a source has its message now: `call` says from whom."""
+        self._from_anyone[call.receiver] -= 1
+        return self._take_transfer(call)
+
+    def waits_for(self, call: Call) -> set[int]:
+        """The ranks that have not made their part of `call` yet (empty: it can go on)."""
+        if isinstance(call, Entry):
+            group = self._groups.get(call.group)
+            return {m for m in call.members if group is None or group.made[m] <= call.sequence}
+        if call.sender is None:
+            return set()
+        key = (call.group, call.sender, call.receiver, call.tag)
+        return set() if self._matched[key] > call.sequence else {call.peer} - {None}  # type: ignore[return-value]
+
+    def unanswered(self, returned: set[int]) -> Unanswered | None:
+        """A call that can never complete, because a rank that it needs has returned."""
+        for group in self._groups.values():
+            for calls in group.open.values():
+                if absent := returned.intersection(group.members).difference(calls):
+                    return Unanswered(dict(calls), absent)
+        for channel in self._channels.values():
+            for call in (*channel["send"], *channel["recv"]):
+                if call.peer in returned and not self._from_anyone[call.receiver]:
+                    return Unanswered({call.rank: call}, {call.peer})
+        return None
+
+    @property
+    def has_open_calls(self) -> bool:
+        """Whether some call still waits for a rank."""
+        waiting = any(group.open for group in self._groups.values())
+        return waiting or any(q["send"] or q["recv"] for q in self._channels.values())
+
+
+def _difference(first_rank: int, first: Entry, rank: int, call: Entry) -> str:
+    if first.collective != call.collective:
+        return (
+            f"the ranks call different collectives: rank {first_rank} calls {first.collective} ({first.site}) "
+            f"where rank {rank} calls {call.collective} ({call.site})"
+        )
+    theirs = dict(call.details)
+    name, ours = next((name, value) for name, value in first.details if theirs.get(name) != value)
+    return (
+        f"the ranks call {call.collective} with different {name}: rank {first_rank} has {ours} ({first.site}), "
+        f"rank {rank} has {theirs.get(name)} ({call.site})"
+    )
+
+
+def _order_verdict(reference_rank: int, reference: Entry, rank: int, call: Entry) -> str:
+    shared = set(reference.tensor) & set(call.tensor)
+    ours, theirs = (" = ".join(n for n in e.tensor if n not in shared) for e in (reference, call))
+    return (
+        f"the ranks make the same calls in another order: rank {reference_rank} calls {reference.collective} "
+        f"with {ours} ({reference.site}) where rank {rank} passes {theirs} ({call.site}), and elsewhere the other "
+        f"way round, so each result mixes them"
+    )
+
+
+def _reaches(pairs: dict[str, set[str]], start: str, goal: str) -> bool:
+    """Whether `goal` can be reached from `start` along `pairs`."""
+    seen, todo = {start}, [start]
+    while todo:
+        name = todo.pop()
+        if name == goal:
+            return True
+        todo += pairs.get(name, set()) - seen
+        seen |= pairs.get(name, set())
+    return False
+
+
+def _amount(transfer: Transfer) -> str:
+    if transfer.elements is None:
+        return "objects"
+    return f"{transfer.elements:,} {transfer.dtype} value{'' if transfer.elements == 1 else 's'}"
