@@ -1,0 +1,267 @@
+"""Recompute: keep a layer's input, throw away everything computed from it, and run the layer again when needed.
+
+The backward pass wants the tensors that the forward pass computed, so autograd saves them: for N layers, N times what
+one layer saves. Recompute (the field also says *activation checkpointing*) saves the inputs of *segments* alone. When
+the backward pass reaches a segment, its forward pass runs a second time, and only then do its inner tensors exist, one
+segment at a time (Chen et al. 2016, "Training deep nets with sublinear memory cost", §4).
+
+With N equal layers whose input has X bytes and which save A bytes (their input among them), in segments of K layers:
+
+    held between forward and backward     ceil(N/K) · X
+    held at the peak, in the backward     ceil(N/K) · X  +  K · A - X        (least where K = sqrt(N · X / A))
+    computed                              one more forward pass: 4/3 of a plain step, where backward costs two forwards
+
+A segment also remembers the state of the random numbers, so that dropout drops the same elements again: 5,056 bytes on
+the CPU and 16 more on each GPU in use.
+
+Selective recompute (Korthikanti et al. 2022, §5) runs again only what is large and cheap: in attention, the S x S
+scores, softmax and dropout. `recompute_only(model, Attention, "explicit")` says just that.
+
+Lesson 03 opens this module.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NoReturn
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+
+def recompute(fn: Callable[..., Any], *args: Any, preserve_rng: bool = True, **kwargs: Any) -> Any:
+    """`fn(*args, **kwargs)`, with the same gradients, but nothing kept for the backward pass except the arguments.
+
+    Gradients are equal bit for bit, as the same operations run on the same numbers. (One exception: a parameter used
+    in three segments or more gets the same summands, added in another order.) Parameters that `fn` reaches without
+    being handed them get theirs too, even where no argument requires a gradient.
+
+    Args:
+        fn: a module or function; it must compute the same each time, and it runs twice, so a side effect (a counter,
+            BatchNorm's running mean) happens twice. Calls may be nested.
+        args, kwargs: anything; tensors may sit in nested lists, tuples and dicts.
+        preserve_rng: rewind the random numbers for the second run. Without it, dropout drops other elements and the
+            gradients are wrong.
+
+    Returns:
+        What `fn` returns: tensors, or nested lists, tuples and dicts of them and of anything else.
+
+    Raises:
+        ValueError: in the backward pass, when it was started by `torch.autograd.grad` or `backward(inputs=…)`.
+            Parameters inside receive their gradients in `.grad`, and those two ask for none there. Also when it
+            reaches a tensor that left `fn` by another way than its result.
+    """
+    if not torch.is_grad_enabled():
+        return fn(*args, **kwargs)
+    inputs, put_inputs = take_tensors((args, kwargs))
+    segment = Segment(fn, put_inputs, Surroundings(inputs, preserve_rng))
+    # A Function without an input that requires a gradient is left out of the graph, and with it the gradients of all
+    # parameters inside. This empty input keeps it in.
+    ticket = torch.empty(0, requires_grad=True)
+    outputs = Recompute.apply(segment, ticket, *inputs)
+    return segment.put_outputs(outputs)
+
+
+class Recompute(torch.autograd.Function):
+    """The idea itself: a forward pass that forgets, and a backward pass that starts by running it again."""
+
+    @staticmethod
+    def forward(ctx: Any, segment: Segment, ticket: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Run the segment. Of all that autograd would save, only the inputs stay."""
+        ctx.segment = segment
+        ctx.save_for_backward(*inputs)
+        ctx.set_materialize_grads(False)
+        # Autograd stays on, to learn which results depend on a parameter; its tensors go at once.
+        with torch.enable_grad(), saved_tensors_hooks(_forget, _too_late):
+            results = segment.run(_cut_off(inputs))
+        outputs = tuple(result.detach() for result in results)
+        pairs = zip(results, outputs, strict=True)
+        ctx.mark_non_differentiable(*(output for result, output in pairs if not result.requires_grad))
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Run the segment again, now keeping everything, and go backward through it."""
+        if not torch.autograd._is_checkpoint_valid():
+            raise ValueError(
+                "a recomputed segment cannot serve torch.autograd.grad or backward(inputs=...): the parameters inside "
+                "receive their gradients in .grad; call loss.backward() and read them there"
+            )
+        inputs = _cut_off(ctx.saved_tensors)
+        with torch.enable_grad(), ctx.segment.surroundings.restored():
+            results = ctx.segment.run(inputs)
+        pairs = zip(results, gradients, strict=True)
+        roots, their_gradients = zip(*((root, g) for root, g in pairs if root.requires_grad and g is not None))
+        torch.autograd.backward(roots, their_gradients)  # parameters get their gradients here
+        return (None, None, *(tensor.grad for tensor in inputs))
+
+
+class Segment:
+    """A call that can be made again with other tensors in the places of the first ones."""
+
+    def __init__(self, fn: Callable[..., Any], put_inputs: Callable[..., Any], surroundings: Surroundings) -> None:
+        self.fn, self.put_inputs, self.surroundings = fn, put_inputs, surroundings
+        self.put_outputs: Callable[[Sequence[Tensor]], Any]
+
+    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The tensors of what `fn` returns."""
+        args, kwargs = self.put_inputs(inputs)
+        outputs, self.put_outputs = take_tensors(self.fn(*args, **kwargs))
+        return outputs
+
+
+class Surroundings:
+    """What a function can see besides its arguments, and must see again: the random state and autocast."""
+
+    def __init__(self, tensors: Sequence[Tensor], preserve_rng: bool) -> None:
+        kinds = {"cpu", *(tensor.device.type for tensor in tensors)}
+        self.autocast = [
+            (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind), torch.is_autocast_cache_enabled())
+            for kind in sorted(kinds)
+            if torch.amp.is_autocast_available(kind)
+        ]
+        gpus = {tensor.device.index for tensor in tensors if tensor.is_cuda}
+        if torch.cuda.is_initialized():
+            gpus.add(torch.cuda.current_device())
+        self.gpu_rng = {gpu: torch.cuda.get_rng_state(gpu) for gpu in gpus} if preserve_rng else {}
+        self.cpu_rng = torch.get_rng_state() if preserve_rng else None
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Inside, everything is as it was; afterwards, as it was before: the draws inside leave no trace outside."""
+        with ExitStack() as stack:
+            for kind, dtype, enabled, cache in self.autocast:
+                stack.enter_context(torch.autocast(kind, dtype, enabled, cache))
+            if self.cpu_rng is not None:
+                stack.enter_context(torch.random.fork_rng(list(self.gpu_rng)))
+                torch.set_rng_state(self.cpu_rng)
+                for gpu, state in self.gpu_rng.items():
+                    torch.cuda.set_rng_state(state, gpu)
+            yield
+
+
+def recompute_segments(
+    layers: Iterable[Callable[..., Any]], x: Float[Tensor, "..."], every: int, preserve_rng: bool = True
+) -> Float[Tensor, "..."]:
+    """x through all layers, of which only every K-th input is kept.
+
+    Args:
+        layers: modules or functions from one tensor to one tensor.
+        x: input of the first.
+        every: K, layers in a segment; the last segment may be shorter. K = 1 keeps every layer's input, K ≥ N only x.
+        preserve_rng: as in `recompute`.
+
+    Raises:
+        ValueError: `every` is less than 1.
+    """
+    for segment in segments(layers, every):
+        x = recompute(segment, x, preserve_rng=preserve_rng)
+    return x
+
+
+def segments(layers: Iterable[Callable[..., Any]], every: int) -> list[Callable[..., Any]]:
+    """Consecutive layers bundled by `every` into functions of one argument.
+
+    Raises:
+        ValueError: `every` is less than 1.
+    """
+    if every < 1:
+        raise ValueError(f"every={every} given; a segment has at least 1 layer")
+    layers = list(layers)
+    return [functools.partial(_chain, layers[start : start + every]) for start in range(0, len(layers), every)]
+
+
+class RecomputedLayers(nn.ModuleList):
+    """A ModuleList that hands out its layers in recomputed segments to whoever loops over it.
+
+    `model.blocks = RecomputedLayers(model.blocks, every=4)` is all that a model needs whose forward pass says
+    `for block in self.blocks: x = block(x)`. Parameters keep their names; `model.blocks[3]` is still the fourth block.
+
+    Args:
+        layers: from one tensor to one tensor.
+        every: K, as in `recompute_segments`.
+
+    Raises:
+        ValueError: `every` is less than 1.
+    """
+
+    def __init__(self, layers: Iterable[nn.Module], every: int) -> None:
+        layers = list(layers)
+        super().__init__(layers)
+        self.every = every
+        segments(layers, every)  # refuses a wrong `every` here and not in the first step
+
+    def __iter__(self) -> Iterator[Any]:
+        """The segments, each recomputed."""
+        layers = self._modules.values()
+        return (functools.partial(recompute, segment) for segment in segments(layers, self.every))  # type: ignore[arg-type]
+
+
+def recompute_only(model: nn.Module, kind: type[nn.Module], method: str = "forward") -> nn.Module:
+    """Selective recompute: one method of every module of one kind, in place.
+
+    `recompute_only(gpt, Attention, "explicit")` runs scores, softmax and dropout again (Korthikanti et al. 2022);
+    `recompute_only(gpt, Attention)` the projections as well; `recompute_only(gpt, Block)` everything.
+
+    Returns:
+        The same model.
+
+    Raises:
+        ValueError: the model has no such module, or such a module has no such method.
+    """
+    chosen = [module for module in model.modules() if isinstance(module, kind)]
+    if not chosen or not hasattr(kind, method):
+        known = sorted({type(module).__name__ for module in model.modules()})
+        raise ValueError(f"no {kind.__name__} with a method {method!r} in this model; it has {', '.join(known)}")
+    for module in chosen:
+        setattr(module, method, functools.partial(recompute, getattr(module, method)))
+    return model
+
+
+def take_tensors(tree: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]:
+    """The tensors of nested lists, tuples and dicts, and a function that puts others in their places.
+
+    The function holds no tensor: what is to be kept must go through `save_for_backward`.
+    """
+    leaves, structure = tree_flatten(tree)
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    tensors = [leaves[place] for place in places]
+    for place in places:
+        leaves[place] = None
+
+    def put(others: Sequence[Tensor]) -> Any:
+        filled = list(leaves)
+        for place, other in zip(places, others, strict=True):
+            filled[place] = other
+        return tree_unflatten(filled, structure)
+
+    return tensors, put
+
+
+def _chain(layers: Iterable[Callable[..., Any]], x: Tensor) -> Tensor:
+    for layer in layers:
+        x = layer(x)
+    return x
+
+
+def _cut_off(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The same memory, cut off from the graph that led to it: a backward pass ends here, in `.grad`."""
+    return [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
+
+
+def _forget(_saved: Tensor) -> None:
+    return None
+
+
+def _too_late(_nothing: None) -> NoReturn:
+    raise ValueError(
+        "the backward pass reached a tensor computed inside a recomputed function, but what it needs was thrown away: "
+        "let the function return the tensor, in lists, tuples or dicts, not store it or wrap it in another object"
+    )

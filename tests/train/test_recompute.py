@@ -1,0 +1,405 @@
+"""Recompute: the same gradients to the bit, and the bytes and the FLOPs that the formulas say."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+from course_lib.model.gpt import GPT, Attention, Block, GPTConfig
+from course_lib.train.recompute import (
+    RecomputedLayers,
+    recompute,
+    recompute_only,
+    recompute_segments,
+    segments,
+    take_tensors,
+)
+from tests.mutants.train import recompute as mutants
+from tests.train.saved import SavedBytes, gradients
+
+LAYERS, BATCH, WIDTH = 16, 8, 32
+X_BYTES = BATCH * WIDTH * 4
+LAYER_FLOPS = 2 * BATCH * WIDTH * 4 * WIDTH * 2  # two matrices, a multiply-add counts as two
+
+
+class Layer(nn.Module):
+    """Two matrices with a tanh and dropout between them. It saves its input (X bytes), tanh's result (4X), dropout's
+    mask (4X: on a CPU it is a tensor of floats) and the dropped result (4X), which the second matrix multiplies."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.dropout = nn.Dropout(0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.dropout(self.up(x).tanh()))
+
+
+INNER_BYTES = (4 + 4 + 4) * X_BYTES
+
+
+def chain() -> nn.ModuleList:
+    return nn.ModuleList(Layer(seed) for seed in range(LAYERS))
+
+
+def an_input(requires_grad: bool = False) -> Tensor:
+    return torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(1)).requires_grad_(requires_grad)
+
+
+def plain(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    for layer in layers:
+        x = layer(x)
+    return x
+
+
+def outcome(run: Callable[[], Tensor], module: nn.Module, *inputs: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Result and all gradients, and the random numbers that the rest of the program would see."""
+    torch.manual_seed(7)
+    result = run()
+    result.square().sum().backward()
+    found = [result.detach(), *gradients(module), *(x.grad.clone() for x in inputs if x.grad is not None)]
+    for x in inputs:
+        x.grad = None
+    return found, torch.get_rng_state()
+
+
+def assert_same(ours: list[Tensor], theirs: list[Tensor]) -> None:
+    assert len(ours) == len(theirs)
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+# The checks, for the library and for the known-wrong versions ------------------------------------------------------
+
+
+def check_gradients(recompute: Callable[..., Any]) -> None:
+    """Dropout included, bit for bit; and the random numbers after the step are those of a plain step."""
+    layers, x = nn.ModuleList([Layer(0), Layer(1)]), an_input(requires_grad=True)
+    ours, random_after = outcome(lambda: recompute(layers[1], recompute(layers[0], x)), layers, x)
+    theirs, expected_random = outcome(lambda: plain(layers, x), layers, x)
+    assert_same(ours, theirs)
+    assert torch.equal(random_after, expected_random)
+
+
+def check_parameters_get_gradients(recompute: Callable[..., Any]) -> None:
+    """No argument requires a gradient, as in the first layer of a network; the parameters inside do."""
+    layer, x = Layer(0), an_input()
+    theirs, _ = outcome(lambda: layer(x), layer)
+    torch.manual_seed(7)
+    result = recompute(lambda: layer(x))
+    assert result.requires_grad
+    result.square().sum().backward()
+    assert_same([result.detach(), *gradients(layer)], theirs)
+
+
+def check_autocast(recompute: Callable[..., Any]) -> None:
+    """The second run casts as the first one did, although the backward pass runs outside of autocast."""
+    layer, x = Layer(0), an_input(requires_grad=True)
+
+    def run(call: Callable[..., Any]) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return call(layer, x).float()
+
+    ours, _ = outcome(lambda: run(recompute), layer, x)
+    theirs, _ = outcome(lambda: run(lambda fn, x: fn(x)), layer, x)
+    assert_same(ours, theirs)
+
+
+def check_bytes_and_flops(recompute: Callable[..., Any], every: int) -> None:
+    """What is held between the passes, what is held at the peak, and one forward pass more."""
+    layers, x = chain(), an_input()
+    with SavedBytes(layers.parameters()) as saved, FlopCounterMode(display=False) as flops:
+        for segment in segments(layers, every):
+            x = recompute(segment, x)
+        boundaries = -(-LAYERS // every)
+        assert saved.now == boundaries * X_BYTES
+        saved.peak = 0
+        assert flops.get_total_flops() == LAYERS * LAYER_FLOPS
+        x.sum().backward()
+    last = LAYERS - (boundaries - 1) * every  # layers of the last segment, the first to run again
+    # A segment of K layers saves K inputs, of which the first is the boundary that is held already. A short last
+    # segment is gone, with its boundary, before the first full one runs again.
+    peaks = [boundaries * X_BYTES + last * INNER_BYTES + (last - 1) * X_BYTES]
+    if boundaries > 1:
+        peaks.append((boundaries - 1) * X_BYTES + every * INNER_BYTES + (every - 1) * X_BYTES)
+    assert saved.peak == max(peaks)
+    assert saved.now == 0
+    backward = 2 * LAYERS * LAYER_FLOPS - LAYER_FLOPS // 2  # the first matrix's input needs no gradient
+    assert flops.get_total_flops() == 2 * LAYERS * LAYER_FLOPS + backward
+
+
+def check_all(recompute: Callable[..., Any]) -> None:
+    check_gradients(recompute)
+    check_parameters_get_gradients(recompute)
+    check_autocast(recompute)
+    for every in (1, 5, 16):
+        check_bytes_and_flops(recompute, every)
+
+
+def test_the_library_passes_the_checks():
+    check_all(recompute)
+
+
+@pytest.mark.parametrize("mutant", mutants.ALL, ids=lambda fn: fn.__name__)
+def test_a_wrong_version_does_not_pass(mutant):
+    with pytest.raises(AssertionError):
+        check_all(mutant)
+
+
+# Bytes and FLOPs ---------------------------------------------------------------------------------------------------
+
+
+def test_the_plain_chain_saves_what_the_formula_adds_up():
+    layers = chain()
+    with SavedBytes(layers.parameters()) as saved:
+        result = plain(layers, an_input())
+        assert saved.now == LAYERS * (X_BYTES + INNER_BYTES)
+        del result
+    assert saved.now == 0
+
+
+@pytest.mark.parametrize("every", range(1, LAYERS + 1))
+def test_bytes_and_flops_for_every_k(every):
+    check_bytes_and_flops(recompute, every)
+
+
+@pytest.mark.parametrize("every", range(1, LAYERS + 1))
+def test_gradients_for_every_k(every):
+    layers, x = chain(), an_input(requires_grad=True)
+    ours, random_after = outcome(lambda: recompute_segments(layers, x, every), layers, x)
+    theirs, expected_random = outcome(lambda: plain(layers, x), layers, x)
+    assert_same(ours, theirs)
+    assert torch.equal(random_after, expected_random)
+
+
+def test_the_peak_is_least_in_between():
+    peaks = []
+    for every in range(1, LAYERS + 1):
+        layers = chain()
+        with SavedBytes(layers.parameters()) as saved:
+            recompute_segments(layers, an_input(), every).sum().backward()
+        peaks.append(saved.peak)
+    least = 1 + peaks.index(min(peaks))
+    assert least == 1 and peaks[-1] == max(peaks)  # this layer saves 13 times its input: sqrt(16 / 13) = 1.1
+
+
+def test_a_chain_whose_layers_save_only_their_input_has_its_minimum_at_sqrt_n():
+    layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))
+    peaks = []
+    for every in range(1, LAYERS + 1):
+        with SavedBytes(layers.parameters()) as saved:
+            recompute_segments(layers, an_input(), every).sum().backward()
+        peaks.append(saved.peak // X_BYTES)
+    assert min(peaks) == 7 and peaks[3] == 7  # 4 boundaries, and 3 more inputs inside the segment
+
+
+def config(**changes: Any) -> GPTConfig:
+    return GPTConfig(
+        **{"layers": 4, "width": 32, "heads": 4, "vocab_size": 50, "context": 16, "dropout": 0.1} | changes
+    )
+
+
+def tokens() -> tuple[Tensor, Tensor]:
+    draw = torch.randint(50, (2, 3, 16), generator=torch.Generator().manual_seed(2))
+    return draw[0], draw[1]
+
+
+def gpt_outcome(prepare: Callable[[GPT], object]) -> tuple[list[Tensor], int, int]:
+    """Loss and gradients, bytes held after the forward pass, FLOPs of the step."""
+    model = GPT(config())
+    names = [name for name, _ in model.named_parameters()]
+    prepare(model)
+    assert [name for name, _ in model.named_parameters()] == names
+    torch.manual_seed(3)
+    with SavedBytes(model.parameters()) as saved, FlopCounterMode(display=False) as flops:
+        loss = model(*tokens())
+        held = saved.now
+        loss.backward()
+    return [loss.detach(), *gradients(model)], held, flops.get_total_flops()
+
+
+def test_selective_recompute_of_the_scores_saves_them_for_their_flops_alone():
+    theirs, all_bytes, all_flops = gpt_outcome(lambda model: model)
+    ours, held, flops = gpt_outcome(lambda model: recompute_only(model, Attention, "explicit"))
+    assert_same(ours, theirs)
+    scores_BHSS, mask_SS = 3 * 4 * 16 * 16, 16 * 16
+    # Saved no longer: softmax's result, dropout's mask (floats on a CPU), the dropped result, the mask of the future
+    # (bools). And q, k and v, copied for the product, make room for the tensor that they are views of.
+    assert held == all_bytes - 4 * (scores_BHSS * (4 + 4 + 4) + mask_SS)
+    assert flops == all_flops + 4 * 2 * (2 * scores_BHSS * 8)  # layers · products · multiply-adds of K = 8
+
+
+@pytest.mark.parametrize("prepare", [lambda m: recompute_only(m, Block), lambda m: recompute_only(m, Attention)])
+def test_recompute_of_one_kind_of_module(prepare):
+    theirs, all_bytes, _ = gpt_outcome(lambda model: model)
+    ours, held, _ = gpt_outcome(prepare)
+    assert_same(ours, theirs)
+    assert held < all_bytes
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 4])
+def test_a_gpt_with_recomputed_layers(every):
+    def prepare(model: GPT) -> None:
+        model.blocks = RecomputedLayers(model.blocks, every)
+        assert isinstance(model.blocks[1], Block) and len(model.blocks) == 4
+
+    theirs, _, _ = gpt_outcome(lambda model: model)
+    ours, _, _ = gpt_outcome(prepare)
+    assert_same(ours, theirs)
+
+
+def test_a_prepared_model_can_be_copied():
+    model = recompute_only(GPT(config()), Block)
+    twin = copy.deepcopy(model)
+    twin(*tokens()).backward()
+    assert all(p.grad is None for p in model.parameters()) and all(p.grad is not None for p in twin.parameters())
+
+
+# Functions of every shape ------------------------------------------------------------------------------------------
+
+
+def test_nested_calls():
+    layers, x = chain(), an_input(requires_grad=True)
+    ours, _ = outcome(lambda: recompute(lambda x: recompute_segments(layers, x, 3), x), layers, x)
+    theirs, _ = outcome(lambda: plain(layers, x), layers, x)
+    assert_same(ours, theirs)
+
+
+def test_nested_arguments_and_results_of_every_kind():
+    x, y = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
+
+    def fn(pair, times, *, scale, ids, note=None):
+        a, b = pair
+        return {"sum": a + b * scale["by"], "detached": (a * b).detach(), "ids": ids + 1, "note": note}, (
+            a * times,
+            None,
+        )
+
+    for call in (recompute, lambda fn, *args, **kwargs: fn(*args, **kwargs)):
+        first, (second, nothing) = call(fn, (x, y), 3, scale={"by": y}, ids=torch.arange(3), note="kept")
+        assert first["note"] == "kept" and nothing is None and first["ids"].tolist() == [1, 2, 3]
+        assert first["sum"].requires_grad and second.requires_grad and not first["detached"].requires_grad
+        (first["sum"] * second).sum().backward()
+        found = [g for g in (x.grad, y.grad) if g is not None]
+        x.grad = y.grad = None
+        if call is recompute:
+            ours = found
+    assert_same(ours, found)
+
+
+def test_a_result_that_the_loss_does_not_use():
+    x = torch.randn(3, requires_grad=True)
+    used, _unused = recompute(lambda x: (x.exp(), x.sin()), x)
+    used.sum().backward()
+    torch.testing.assert_close(x.grad, x.detach().exp(), rtol=0, atol=0)
+
+
+def test_the_same_tensor_twice_and_a_result_that_is_an_argument():
+    x = torch.randn(3, requires_grad=True)
+    product, same = recompute(lambda a, b: (a * b, a), x, x)
+    (product + same).sum().backward()
+    torch.testing.assert_close(x.grad, 2 * x.detach() + 1)
+
+
+def test_backward_twice_with_retain_graph():
+    layer, x = Layer(0), an_input()
+    loss = recompute(layer, x).sum()
+    loss.backward(retain_graph=True)
+    once = gradients(layer)
+    loss.backward()
+    assert_same(gradients(layer), once)
+
+
+def test_nothing_requires_a_gradient():
+    assert not recompute(lambda x: 2 * x, torch.ones(2)).requires_grad
+    layer = Layer(0)
+    with torch.no_grad():
+        assert not recompute(layer, an_input()).requires_grad
+    assert not recompute(layer.requires_grad_(False), an_input()).requires_grad
+
+
+def test_a_weight_used_in_several_segments():
+    layer, x = Layer(0).double().eval(), an_input().double()
+    ours, _ = outcome(lambda: recompute_segments([layer] * 3, x, 1), layer)
+    theirs, _ = outcome(lambda: layer(layer(layer(x))), layer)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-14, atol=1e-14)  # three summands in another order
+
+
+def test_as_pytorch_does():
+    layers, x = chain(), an_input(requires_grad=True)
+
+    def theirs() -> Tensor:
+        y = x
+        for segment in segments(layers, 4):
+            y = checkpoint(segment, y, use_reentrant=False)  # type: ignore[assignment]
+        return y
+
+    assert_same(outcome(lambda: recompute_segments(layers, x, 4), layers, x)[0], outcome(theirs, layers, x)[0])
+
+
+def test_without_rewinding_dropout_gives_other_gradients():
+    layer, x = Layer(0), an_input(requires_grad=True)
+    ours, _ = outcome(lambda: recompute(layer, x, preserve_rng=False), layer, x)
+    theirs, _ = outcome(lambda: layer(x), layer, x)
+    assert torch.equal(ours[0], theirs[0]) and not torch.equal(ours[1], theirs[1])
+
+
+@pytest.mark.gpu
+def test_dropout_on_a_gpu_draws_the_same_twice():
+    layer, x = Layer(0).cuda(), an_input().cuda().requires_grad_()
+    ours, _ = outcome(lambda: recompute(layer, x), layer, x)
+    theirs, _ = outcome(lambda: layer(x), layer, x)
+    assert_same(ours, theirs)
+
+
+# Mistakes ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_tensor_smuggled_out_is_refused_and_not_silently_without_gradient():
+    x, smuggled = torch.randn(3, requires_grad=True), []
+
+    def fn(x: Tensor) -> Tensor:
+        smuggled.append(x.exp())
+        return x * 2
+
+    loss = recompute(fn, x).sum() + smuggled[0].sum()
+    with pytest.raises(ValueError, match="let the function return the tensor"):
+        loss.backward()
+
+
+def test_autograd_grad_is_refused():
+    layer, x = Layer(0), an_input(requires_grad=True)
+    with pytest.raises(ValueError, match=r"call loss.backward\(\)"):
+        torch.autograd.grad(recompute(layer, x).sum(), x)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: recompute_segments(chain(), an_input(), 0), "every=0 given"),
+        (lambda: RecomputedLayers(chain(), -1), "every=-1 given"),
+        (lambda: recompute_only(GPT(config()), nn.Conv1d), "no Conv1d with a method 'forward'.*Attention"),
+        (lambda: recompute_only(GPT(config()), Attention, "explain"), "no Attention with a method 'explain'"),
+    ],
+)
+def test_mistakes_are_explained(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def test_take_tensors_keeps_none_of_them():
+    tensors, put = take_tensors({"a": [torch.ones(1), "b"], "c": (3, torch.zeros(2))})
+    assert [tuple(t.shape) for t in tensors] == [(1,), (2,)]
+    assert put([torch.tensor(1), torch.tensor(2)]) == {"a": [1, "b"], "c": (3, 2)}
+    gone = [weakref.ref(tensor) for tensor in tensors]
+    del tensors
+    assert all(reference() is None for reference in gone)
