@@ -1,0 +1,104 @@
+"""`course build`: execute a lesson's source and write its notebook; or check, without running, that the two agree.
+
+No lesson opens this module.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import nbformat
+from nbformat import NotebookNode
+
+from course_lib.build.guards import output_complaints, source_complaints
+from course_lib.build.lessons import Lesson
+from course_lib.build.source import read_source, tags_of
+
+
+class BuildError(Exception):
+    """A notebook cannot be built from its source; the message says which cells are at fault."""
+
+
+def build(lesson: Lesson, *, fresh: bool = False, on_cell: Callable[[int], None] = lambda index: None) -> bool:
+    """Execute a lesson's source and write its notebook. Returns whether the file changed.
+
+    Args:
+        lesson: which.
+        fresh: take new outputs of cells tagged `varies` too; by default those of an unchanged cell are kept.
+        on_cell: called with a cell's index when it has run.
+
+    Raises:
+        BuildError: the source or its outputs contain what `guards` forbids; nothing is written.
+        nbclient.exceptions.CellExecutionError: a cell raised; nothing is written.
+    """
+    from course_lib.build.kernel import execute
+    from course_lib.build.stable import stabilise
+
+    notebook = read_source(lesson)
+    _refuse(lesson, source_complaints(notebook))
+    execute(notebook, lesson.notebook.parent, reproducible=True, on_cell=on_cell)
+    if not fresh:
+        keep_varying(notebook, _stored(lesson))
+    notebook = stabilise(notebook, lesson.name, lesson.root)
+    _refuse(lesson, output_complaints(notebook, lesson.root))
+    nbformat.validate(notebook)
+    text = as_text(notebook)
+    changed = not lesson.notebook.exists() or lesson.notebook.read_text("utf-8") != text
+    if changed:
+        lesson.notebook.write_text(text, "utf-8", newline="\n")
+    return changed
+
+
+def check(lesson: Lesson) -> list[str]:
+    """Complaints about a stored notebook, without running it: does it match its source, was it run, is it clean?"""
+    stored = _stored(lesson)
+    if stored is None:
+        return ["was never built; run `course build`"]
+    try:
+        source = read_source(lesson)
+    except ValueError as problem:
+        return [str(problem)]
+    complaints = source_complaints(source) + output_complaints(stored, lesson.root)
+    if _cells(source) != _cells(stored):
+        complaints.insert(0, f"does not match its source ({_first_difference(source, stored)}); run `course build`")
+    if lesson.notebook.read_text("utf-8") != as_text(stored):
+        complaints.append("was saved by something other than `course build`; run `course build`")
+    return complaints
+
+
+def keep_varying(notebook: NotebookNode, stored: NotebookNode | None) -> None:
+    """Give each cell tagged `varies` the outputs that it has in `stored`, if it is still the same cell."""
+    kept = {cell.id: cell.outputs for cell in stored.cells if "varies" in tags_of(cell)} if stored else {}
+    for cell in notebook.cells:
+        if cell.id in kept and "varies" in tags_of(cell):
+            cell.outputs = kept[cell.id]
+            for output in cell.outputs:
+                if output.output_type == "execute_result":
+                    output.execution_count = cell.execution_count
+
+
+def as_text(notebook: NotebookNode) -> str:
+    """The one way in which a notebook is written to disk."""
+    return nbformat.writes(notebook).rstrip("\n") + "\n"
+
+
+def _stored(lesson: Lesson) -> NotebookNode | None:
+    return nbformat.read(lesson.notebook, as_version=4) if lesson.notebook.exists() else None
+
+
+def _refuse(lesson: Lesson, complaints: list[str]) -> None:
+    if complaints:
+        raise BuildError(f"{lesson.name} cannot be built:\n" + "\n".join(f"  {text}" for text in complaints))
+
+
+def _cells(notebook: NotebookNode) -> list[tuple[str, str, str, str]]:
+    return [(c.id, c.cell_type, c.source, json.dumps(c.metadata, sort_keys=True)) for c in notebook.cells]
+
+
+def _first_difference(source: NotebookNode, stored: NotebookNode) -> str:
+    pairs = zip(_cells(source), _cells(stored), strict=False)
+    number = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(source.cells), len(stored.cells)))
+    cells = source.cells if number < len(source.cells) else stored.cells
+    line = next(iter(cells[number].source.strip().splitlines()), "") if number < len(cells) else ""
+    return f"first at {line[:60]!r}"

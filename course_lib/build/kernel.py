@@ -1,0 +1,113 @@
+"""Run a notebook in a kernel of this very Python, wherever other kernels may be installed.
+
+No lesson opens this module.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ipykernel.kernelspec import RESOURCES, get_kernel_dict
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+REPRODUCIBLE = {
+    "OMP_NUM_THREADS": "1",  # the order of a sum must not depend on the number of cores
+    "PYTHONHASHSEED": "0",
+    "SOURCE_DATE_EPOCH": "1700000000",  # matplotlib stamps figures with it
+    "CUDA_VISIBLE_DEVICES": "",  # stored outputs are those of a CPU
+    "COLUMNS": "100",
+    "TZ": "UTC",
+}
+"""What a kernel needs in its environment, so that the same source gives the same outputs everywhere."""
+
+UNWANTED = ("PYTEST_CURRENT_TEST", "MPLBACKEND", "PYTHONWARNINGS", "FORCE_COLOR", "NO_COLOR")
+"""What must not reach a kernel. With the first, ipykernel drops the prints of child processes."""
+
+
+class ThisPython(KernelSpecManager):
+    """Knows one kernel, the running Python's, under every name."""
+
+    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+        """The kernel of `sys.executable`."""
+        return KernelSpec(resource_dir=str(RESOURCES), **get_kernel_dict())
+
+
+def kernel_environment(*, reproducible: bool) -> dict[str, str]:
+    """This process's environment, made fit for a kernel; with `reproducible`, also made the same everywhere."""
+    inherited = {key: value for key, value in os.environ.items() if key not in UNWANTED}
+    return inherited | (REPRODUCIBLE if reproducible else {})
+
+
+@contextmanager
+def _no_profile() -> Iterator[dict[str, str]]:
+    """An empty IPython profile: a reader's start-up files must not end up in the outputs."""
+    with tempfile.TemporaryDirectory(prefix="course-ipython-", ignore_cleanup_errors=True) as folder:
+        yield {"IPYTHONDIR": folder}
+
+
+def execute(
+    notebook: NotebookNode,
+    folder: Path,
+    *,
+    reproducible: bool,
+    timeout_s: float = 120,
+    on_cell: Callable[[int], None] = lambda index: None,
+) -> None:
+    """Run all cells of `notebook` in `folder` and store the outputs in it.
+
+    Args:
+        notebook: changed in place.
+        folder: the kernel's working directory.
+        reproducible: one thread, no GPU, fixed hash seed (for outputs that are stored), or the machine as it is.
+        timeout_s: limit of a single cell, in seconds.
+        on_cell: called with a cell's index when it has run.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: a cell raised and is not tagged `raises-exception`.
+        nbclient.exceptions.CellTimeoutError: a cell took longer than `timeout_s`.
+        nbclient.exceptions.DeadKernelError: the kernel's process died.
+        RuntimeError: a callback of a widget raised; Jupyter would have shown it and gone on.
+    """
+    manager = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=ThisPython())
+    client = NotebookClient(
+        notebook,
+        km=manager,
+        timeout=timeout_s,
+        startup_timeout=120,
+        record_timing=False,
+        resources={"metadata": {"path": str(folder)}},
+        on_cell_executed=lambda cell, cell_index, execute_reply: on_cell(cell_index),
+    )
+    with _no_profile() as profile:
+        client.execute(
+            env=kernel_environment(reproducible=reproducible) | profile,
+            stdout=subprocess.DEVNULL,  # a kernel repeats there what it has already put into the notebook
+            stderr=subprocess.DEVNULL,
+        )
+    complain_about_callbacks(notebook)
+
+
+def widget_state(notebook: NotebookNode) -> dict[str, dict]:
+    """The stored widget models of a notebook, by model id."""
+    widgets = notebook.metadata.get("widgets", {})
+    return widgets.get("application/vnd.jupyter.widget-state+json", {}).get("state", {})
+
+
+def complain_about_callbacks(notebook: NotebookNode) -> None:
+    """Raise what a callback raised inside an Output widget, which nbclient takes for success.
+
+    Raises:
+        RuntimeError: names the error.
+    """
+    for model in widget_state(notebook).values():
+        for output in model["state"].get("outputs", []):
+            if output["output_type"] == "error":
+                raise RuntimeError(f"a widget's callback raised {output['ename']}: {output['evalue']}")

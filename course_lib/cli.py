@@ -1,0 +1,88 @@
+"""The `course` command: open lessons, run them, build them, and look at this machine.
+
+This module only parses and prints; the work is in `course_lib.commands` and `course_lib.build`. No lesson opens it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from course_lib.build.lessons import Lesson, course_root, find_lessons
+
+app = typer.Typer(
+    help="Bigger Than One GPU: open the lessons, run them, build them, check this machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+console = Console(highlight=False)
+
+LESSONS = typer.Argument(help="Numbers or names of lessons, such as 00 or 01_float_formats. Default: all of them.")
+
+
+@app.command()
+def lab(
+    lesson: Annotated[str, typer.Argument(help="Number or name of the lesson to open.")] = "00",
+    browser: Annotated[bool, typer.Option(help="Open a browser; otherwise only print the address.")] = True,
+) -> None:
+    """Open JupyterLab at a lesson and print its address. Ctrl-C stops it."""
+    from course_lib.commands.lab import open_lab
+
+    open_lab(_lessons([lesson])[0], browser=browser)
+
+
+@app.command()
+def run(
+    lessons: Annotated[list[str] | None, LESSONS] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds that a single cell may take.")] = 120,
+) -> None:
+    """Run lessons from top to bottom without a browser; the notebooks stay as they are.
+
+    Ends with a table: seconds, checks that were made, and the worst ratio of measurement to prediction. The exit code
+    is 1 if any cell failed.
+    """
+    from course_lib.commands.run import run_lessons
+
+    raise typer.Exit(0 if run_lessons(_lessons(lessons), console, timeout_s=timeout) else 1)
+
+
+@app.command()
+def build(
+    lessons: Annotated[list[str] | None, LESSONS] = None,
+    check: Annotated[bool, typer.Option("--check", help="Run nothing; fail if a notebook is out of date.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Take new outputs for cells tagged 'varies', too.")] = False,
+) -> None:
+    """Execute the sources in lessons/src and write the notebooks, the same to the byte each time.
+
+    Outputs of cells tagged 'varies' (seconds, for instance) stay as they are while the cell is unchanged.
+    """
+    from course_lib.commands.build import build_lessons, check_lessons
+
+    chosen = _lessons(lessons)
+    good = check_lessons(chosen, console) if check else build_lessons(chosen, console, fresh=fresh)
+    raise typer.Exit(0 if good else 1)
+
+
+@app.command()
+def doctor() -> None:
+    """Check this machine: Python, PyTorch, devices, real ranks, disk, and the versions against the pinned ones."""
+    from course_lib.commands.doctor import examine
+
+    raise typer.Exit(0 if examine(console) else 1)
+
+
+def _lessons(wanted: list[str] | None) -> list[Lesson]:
+    """The lessons that were asked for, or exit with the list of those that there are."""
+    try:
+        lessons = find_lessons(course_root(), wanted or [])
+    except ValueError as problem:
+        console.print(str(problem), style="red", markup=False)
+        raise typer.Exit(2) from None
+    if not lessons:
+        console.print("There are no lessons here yet.", style="red")
+        raise typer.Exit(2)
+    return lessons
