@@ -178,7 +178,7 @@ def compare(
     *,
     predicted: Value,
     measured: Value,
-    guess: Guess | Number | None = None,
+    guess: Guess | Number | Mapping[str, Guess | Number] | None = None,
     tolerance: float | None = 0.0,
     name: str = "total",
     unit: str | None = None,
@@ -189,7 +189,8 @@ def compare(
     Args:
         predicted: a quantity, a number, a `MemoryAccount`, or a mapping from row names to quantities.
         measured: the same kind, with the same row names.
-        guess: what `ask` returned, or a number; it belongs to the only row, or to an account's total.
+        guess: what `ask` returned, or a number; it belongs to the only row, or to the row "total". A mapping from row
+            names to guesses says where they belong.
         tolerance: largest accepted |measured/predicted - 1|. 0 demands equality; None shows without checking.
         name: the row's name where there is only one.
         unit: print in this unit ("GiB"); by default the one that fits, row by row.
@@ -208,13 +209,11 @@ def compare(
     if left.keys() != right.keys():
         odd = ", ".join(sorted(left.keys() ^ right.keys()))
         raise ValueError(f"the two sides must have the same rows; only one side has: {odd}")
-    if guess is not None and len(left) > 1 and "total" not in left:
-        raise ValueError(f"a guess needs one row or a row 'total' to belong to; the rows are {', '.join(left)}")
-    holder = None if guess is None else "total" if "total" in left else next(iter(left))
+    guesses = _guesses(guess, left)
     rows = []
     for key in left:
         p, m = _same_kind(key, left[key], right[key])
-        row_guess, answered = _guess(guess, p) if key == holder and guess is not None else (None, False)
+        row_guess, answered = _guess(guesses[key], p) if key in guesses else (None, False)
         rows.append(Row(key, p, m, tolerance, row_guess, answered))
     rows = [row for row in rows if len(rows) == 1 or float(row.predicted) or float(row.measured)] or rows[-1:]
     comparison = Comparison(rows, unit, columns)
@@ -229,6 +228,21 @@ def _rows(value: Value, name: str) -> dict[str, Number]:
     if isinstance(value, Mapping):
         return dict(value)
     return {name: value}
+
+
+def _guesses(
+    guess: Guess | Number | Mapping[str, Guess | Number] | None, rows: Mapping[str, Number]
+) -> Mapping[str, Guess | Number]:
+    """Row name → guess."""
+    if guess is None:
+        return {}
+    if not isinstance(guess, Mapping):
+        if len(rows) > 1 and "total" not in rows:
+            raise ValueError(f"which row is guessed? Give guess={{name: guess}}; the rows are {', '.join(rows)}")
+        guess = {"total" if "total" in rows else next(iter(rows)): guess}
+    if unknown := guess.keys() - rows.keys():
+        raise ValueError(f"no row {', '.join(sorted(unknown))} to guess; the rows are {', '.join(rows)}")
+    return guess
 
 
 def _same_kind(key: str, predicted: Number, measured: Number) -> tuple[Quantity, Quantity]:

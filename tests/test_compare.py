@@ -60,6 +60,11 @@ def test_the_guess_stands_in_its_column_and_a_default_in_brackets():
     assert "(3.00 MiB)" in unanswered and "typical first guess" in unanswered
 
 
+def test_a_mapping_says_which_row_is_guessed():
+    table = compare(predicted={"a": 1, "b": 2}, measured={"a": 1, "b": 2}, guess={"b": 3})
+    assert [row.guess for row in table.rows] == [None, 3]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -67,7 +72,8 @@ def test_the_guess_stands_in_its_column_and_a_default_in_brackets():
         ({"predicted": {"a": 1}, "measured": {"b": 1}}, "same rows.*a, b"),
         ({"predicted": 1, "measured": 1, "tolerance": -1}, "tolerance must be 0 or more"),
         ({"predicted": Bytes(1), "measured": Bytes(1), "guess": Typed(1, "GFLOP")}, "guess is in GFLOP"),
-        ({"predicted": {"a": 1, "b": 2}, "measured": {"a": 1, "b": 2}, "guess": 1}, "row 'total'"),
+        ({"predicted": {"a": 1, "b": 2}, "measured": {"a": 1, "b": 2}, "guess": 1}, "which row is guessed"),
+        ({"predicted": {"a": 1, "b": 2}, "measured": {"a": 1, "b": 2}, "guess": {"c": 1}}, "no row c to guess"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(arguments, message):

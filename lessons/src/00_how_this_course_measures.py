@@ -107,7 +107,7 @@ compare(predicted=wrong, measured=predict.parameters(SMALL), name="parameters")
 # A language model learns from text, and you have some on your disk already: Python ships its own manual. No download,
 # half a megabyte of real English with code in it.
 
-# %%
+# %% tags=["varies"]
 manual = text.python_manual()
 inputs, targets = batch = manual.batch(seed=0, step=0, rank=0, batch_size=8, context=128)
 print(bytes(inputs[0, :60].tolist()))
@@ -136,7 +136,7 @@ show(train_step, docstring=False)
 # %%
 guess = ask("What is the loss before any training?", default=1.0)
 
-# %%
+# %% tags=["varies"]
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 loss = train_step(model, optimizer, batch)
 
@@ -235,12 +235,13 @@ compare(guess=guess, predicted=exact, measured=counted.total, tolerance=0, name=
 
 # %%
 rule = Flops(6 * predict.parameters(SMALL) * inputs.numel())
-compare(predicted=rule, measured=counted.total, tolerance=0.10, name="6ND against the count", unit="GFLOP")
+compare(predicted=rule, measured=counted.total, tolerance=0.15, name="6ND against the count", unit="GFLOP")
 
 # %% [markdown]
-# The long formula is exact. The rule of thumb is a few per cent low, and you can say why. It forgets that attention
-# multiplies activations by activations, with no parameter involved; it wrongly counts the position table, which is
-# looked up and not multiplied. The first error grows with the context, and for very long texts the rule fails.
+# The long formula is exact. The rule of thumb is an eighth too low, and you can say why. It forgets that attention
+# multiplies activations with activations, every token with every other, and no parameter has a part in that. The
+# share grows with the context: here the context is as long as the model is wide, and it costs an eighth. In GPT-3 the
+# context is 2,048 and the width 12,288, and nobody misses it.
 #
 # An operation is not a second. How fast does this machine do them?
 
@@ -267,7 +268,7 @@ print(bytes(stories.batch(seed=0, step=0, rank=0, batch_size=1, context=160)[0][
 print(f"entropy: {stories.entropy_per_byte:.3f} nats a byte")
 
 # %%
-guess = ask("What will the loss be after 300 steps, in nats a byte?", default=2.0)
+guess = ask("What will the loss be after 200 steps, in nats a byte?", default=2.0)
 
 # %% [markdown]
 # To keep you waiting for seconds only, the reader that we train is a little smaller: two layers and a context of 64
@@ -279,10 +280,10 @@ READER = GPTConfig(layers=2, width=128, heads=4, vocab_size=256, context=64, pos
 reader = GPT(READER, seed=0)
 adam = torch.optim.AdamW(reader.parameters(), lr=5e-3, betas=(0.9, 0.95))
 losses = []
-for step in range(300):
+for step in range(200):
     losses.append(train_step(reader, adam, stories.batch(seed=0, step=step, rank=0, batch_size=16, context=64)).item())
 
-# %%
+# %% tags=["varies"]
 sample, _ = stories.batch(seed=1, step=0, rank=0, batch_size=200, context=100)
 letters = text.ngram_entropy(bytes(sample.flatten().tolist()), n=1)
 loss_curves(
@@ -294,10 +295,10 @@ loss_curves(
     },
     caption="The loss rests on the middle line, where the model knows letters and no words, then falls on.",
     alt="The loss falls within 20 steps from 5.5 to 3 nats, the entropy of single letters, stays there for some "
-    "20 steps and then falls on, below 1 nat at step 300. The floor is at 0.22 nats.",
+    "20 steps and then falls on, to about 1 nat at step 200. The floor is at 0.22 nats.",
 )
 
-# %%
+# %% tags=["varies"]
 last = Ratio(sum(losses[-10:]) / 10)
 floor = Ratio(stories.entropy_per_byte)
 compare(guess=guess, predicted=floor, measured=last, tolerance=None, columns=("floor", "measured"), name="loss")
@@ -309,7 +310,7 @@ compare(guess=guess, predicted=floor, measured=last, tolerance=None, columns=("f
 # not celebrate. We would look for the bug, most likely a target that leaks into the input. A known floor is an
 # instrument too.
 #
-# (`tolerance=None` means: shown, not checked. How far a model gets in 300 steps is an observation, and we have no
+# (`tolerance=None` means: shown, not checked. How far a model gets in 200 steps is an observation, and we have no
 # formula for it until lesson 14.)
 
 # %% [markdown]
@@ -333,7 +334,7 @@ ranks.run(hello, world_size=4)
 # back as a list in rank order. The first call starts them, the later ones find them waiting:
 
 # %% tags=["varies"]
-measure.seconds(lambda: ranks.run(hello, world_size=4), repeats=5)
+measure.seconds(lambda: ranks.run(dist.get_rank, world_size=4), repeats=20)
 
 # %% [markdown]
 # ## 7 · Bytes that a rank sends
@@ -389,7 +390,7 @@ sent = {p: ranks.run(all_reduce_traffic, n_bytes, world_size=p) for p in (2, 3, 
 
 # %%
 compare(
-    guess=guess,
+    guess={"4 ranks": guess},
     predicted={f"{p} ranks": predict.all_reduce_bytes(Bytes(n_bytes), world_size=p) for p in (2, 3, 4)},
     measured={f"{p} ranks": max(sent[p]) for p in (2, 3, 4)},
     tolerance=0.01,
