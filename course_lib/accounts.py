@@ -84,6 +84,14 @@ class TrafficAccount:
         return sum(self.sent_bytes.values(), Bytes(0))
 
     @property
+    def observed_bytes(self) -> Bytes:
+        """`wire_bytes` where the operating system counts (Linux), else `total_bytes`.
+
+        For a library collective the latter is a formula: where nobody counts, comparing the two proves nothing.
+        """
+        return self.total_bytes if self.wire_bytes is None else self.wire_bytes
+
+    @property
     def total_messages(self) -> int:
         """Messages over all operations."""
         return sum(self.messages.values())
