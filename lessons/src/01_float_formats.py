@@ -1,0 +1,657 @@
+# %% [markdown]
+# # 01 · Float formats
+#
+# **The question:** what can 32, 16, 8 or 4 bits hold, and what gets lost?
+#
+# | | |
+# |---|---|
+# | Time | 45 minutes, of which about half a minute is computing on 2 CPU cores |
+# | A GPU | changes nothing here: a number has the same bits everywhere |
+# | Opens | `numerics/formats.py`, `numerics/rounding.py`, `numerics/quantize.py`, `explore/bits.py` |
+#
+# You train a model in bf16. For an hour the loss falls, then it stands still. There is no error message. You save the
+# weights, train another ten minutes, save again, and compare the two files: nearly all bytes are the same. The
+# optimizer computed an update for every weight, at every step. It added them all. And the weights did not move.
+#
+# That hour fits in one line. It is the last one of this cell.
+
+# %%
+import itertools
+import math
+
+import torch
+
+from course_lib.compare import compare
+from course_lib.explore import BitExplorer
+from course_lib.figures import formats as figures
+from course_lib.model import text
+from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.notebook import ask, self_check, show
+from course_lib.numerics import BF16, FORMATS, FP8_E4M3FN, FP8_E5M2, FP16, TORCH_DTYPES, FloatFormat, quantize
+from course_lib.units import Bytes, Ratio, quantity
+
+torch.tensor(256.0, dtype=torch.bfloat16) + 1
+
+# %% [markdown]
+# 256 + 1 = 256. By the end of this page you will know why, for which updates it happens, and three ways out.
+#
+# ## 1 · A number is three fields
+#
+# You have sixteen bits, and a number between the size of an atom and that of a galaxy. You cannot store its digits. So
+# you write it as a physicist would: a sign, a power of two, and a few digits after the leading one.
+#
+# Below is 0.1 in nine formats. Orange is the **sign**, blue the **exponent** (which power of two), green the
+# **fraction** (the digits). The grey line under the bits says which value is really stored.
+
+# %%
+BitExplorer(value=0.1).show(
+    caption="0.1 fits in none of them exactly. Formats with the same blue field reach equally far; each green bit more "
+    "halves the error."
+)
+
+# %% [markdown]
+# Try these, and say beforehand what will happen. (If nothing reacts to your clicks, run the cell once.)
+#
+# - In the bf16 line, click the rightmost **blue** bit. By what factor does the value change?
+# - Type **256**, then **257**. Which lines notice the difference?
+# - Type **65504**, then **65520**. What happens to fp16, and why not to bf16?
+#
+# The rule behind it: read the two fields as whole numbers, $e$ from the $E$ exponent bits and $f$ from the $F$
+# fraction bits. A constant, the **bias** $b = 2^{E-1} - 1$, lets the power of two be negative:
+#
+# $$\text{value} = \pm\, 2^{\,e - b} \left(1 + \frac{f}{2^F}\right) \;\text{ if } e > 0, \qquad
+# \pm\, 2^{\,1 - b}\, \frac{f}{2^F} \;\text{ if } e = 0.$$
+#
+# Numbers of the second kind do without the leading 1, so that they can fade out to zero. They are called
+# **subnormal**. And where all bits of $e$ are 1, the pattern means infinity ($f = 0$) or nan, "not a number" (IEEE
+# 754-2019, §3.4).
+#
+# Does our reading agree with PyTorch's? `view(torch.int16)` hands out the bits of a 16-bit tensor as a whole number.
+
+
+# %%
+def decode(pattern, E, F):
+    bias = 2 ** (E - 1) - 1
+    f, e = pattern % 2**F, pattern // 2**F % 2**E
+    sign = -1.0 if pattern // 2 ** (E + F) else 1.0
+    if e == 2**E - 1:
+        return sign * math.inf if f == 0 else math.nan
+    if e == 0:
+        return sign * 2.0 ** (1 - bias) * (f / 2**F)
+    return sign * 2.0 ** (e - bias) * (1 + f / 2**F)
+
+
+tenth = torch.tensor(0.1, dtype=torch.bfloat16)
+pattern = tenth.view(torch.int16).item()
+print(f"{pattern:016b} → {decode(pattern, E=8, F=7)}, says torch: {tenth.item()}")
+
+# %% [markdown]
+# It does. And there is our first loss: you asked for 0.1 and got a neighbour of it.
+#
+# So count the neighbours. fp16 has 5 exponent bits and 10 fraction bits, and $2^{16} = 65{,}536$ patterns. How
+# many different, finite numbers are among them? And which is the largest?
+
+# %%
+guess_count = ask("How many different finite numbers does fp16 have?", default=65_536)
+guess_largest = ask("What is the largest number in fp16?", default=32_768)
+
+# %%
+every_fp16 = [decode(pattern, E=5, F=10) for pattern in range(2**16)]
+
+compare(
+    guess=guess_count,
+    predicted=2 * (2**5 - 1) * 2**10 - 1,
+    measured=len({value for value in every_fp16 if math.isfinite(value)}),
+    name="numbers in fp16",
+)
+
+# %% [markdown]
+# The formula: one of the $2^E$ exponents is taken by infinity and nan. The others carry $2^F$ fractions each, with two
+# signs; and $+0$ and $-0$ are two patterns for one number. That makes $2\,(2^E - 1)\,2^F - 1$. The missing two thousand
+# are nearly all nan: fp16 spends three per cent of its patterns on saying "not a number" in two thousand ways.
+#
+# ## 2 · Range or precision
+#
+# The largest number has the largest exponent that is not taken, $b$, and all fraction bits set: $(2 - 2^{-F})\,2^b$.
+# Three more numbers describe a format: the smallest **normal** one, $2^{1-b}$; the smallest **subnormal** one,
+# $2^{1-b-F}$; and **eps** $= 2^{-F}$, the step from 1 to the next number. PyTorch's own word on this is
+# `torch.finfo`.
+
+# %%
+ROWS = ("largest", "smallest normal", "smallest subnormal", "eps")
+
+
+def limits(name, E, F):
+    b = 2 ** (E - 1) - 1
+    values = ((2 - 2.0**-F) * 2.0**b, 2.0 ** (1 - b), 2.0 ** (1 - b - F), 2.0**-F)
+    return {f"{name} {row}": Ratio(value) for row, value in zip(ROWS, values, strict=True)}
+
+
+def torch_limits(name):
+    info, integers = torch.finfo(TORCH_DTYPES[name]), {16: torch.int16, 8: torch.uint8}
+    one = torch.tensor(1, dtype=integers[info.bits]).view(TORCH_DTYPES[name]).item()
+    values = (info.max, info.smallest_normal, one, info.eps)
+    return {f"{name} {row}": Ratio(value) for row, value in zip(ROWS, values, strict=True)}
+
+
+largest = Ratio((2 - 2**-10) * 2.0**15)
+compare(guess=guess_largest, predicted=largest, measured=Ratio(torch.finfo(torch.float16).max), name="largest fp16")
+
+# %%
+figures.range_and_precision()
+compare(
+    predicted={**limits("fp16", 5, 10), **limits("bf16", 8, 7), **limits("fp8_e5m2", 5, 2)},
+    measured={**torch_limits("fp16"), **torch_limits("bf16"), **torch_limits("fp8_e5m2")},
+)
+
+# %% [markdown]
+# Twelve numbers from two small whole numbers each. On one axis you see the bargain. bf16 *is* fp32 with the last 16
+# bits cut off: the same blue bar, far fewer digits. fp16 bought digits and paid with reach.
+#
+# Where exactly do the numbers lie? For the narrow formats we can draw every single one.
+
+# %%
+figures.number_lines()
+
+# %% [markdown]
+# Compare the two fp8 lines. e5m2 has one exponent bit more: it crowds its numbers around zero, and reaches far beyond
+# the right edge. e4m3fn has one fraction bit more: between two powers of two it has twice as many ticks. Nobody gets
+# both.
+#
+# ## 3 · Rounding
+#
+# Between two ticks lies everything else, and it has to go somewhere. The distance between ticks at $x$ is the
+# **spacing**:
+#
+# $$\text{spacing}(x) = 2^{\,\max(\lfloor \log_2 |x| \rfloor,\; 1 - b)\, -\, F}$$
+#
+# To round, count the spacings in $x$ and make the count whole. On a tie take the **even** count, so that ties do
+# not all drift the same way (IEEE 754-2019, §4.3.1; Python's `round` does it too).
+#
+# In bf16 ($F = 7$) the spacing between 256 and 512 is $2^{8-7} = 2$. What, then, are 257 and 259? Decide first.
+
+
+# %%
+def spacing(x, E, F):
+    exponent = math.frexp(x)[1] - 1 if x else -math.inf
+    return 2.0 ** (max(exponent, 2 - 2 ** (E - 1)) - F)
+
+
+def round_nearest(x, E, F):
+    step = spacing(x, E, F)
+    return round(x / step) * step
+
+
+for x in (257.0, 258.0, 259.0):
+    print(x, "→", round_nearest(x, E=8, F=7), "  torch:", torch.tensor(x).bfloat16().item())
+
+# %% [markdown]
+# 257 lies exactly between 256 and 258, that is, between 128 and 129 spacings. Even wins: 256. So the addition at the
+# top of this page was right, and its result was rounded away. 259 goes *up* for the same reason.
+#
+# Encoding needs one more idea, and it is a pretty one. Read as whole numbers, the patterns are *in order*: the
+# next pattern is the next number, even across a power of two, where the fraction overflows into the exponent. So a
+# pattern is a count: $2^F$ for each power of two passed, plus the spacings in $x$.
+
+
+# %%
+def encode(x, E, F):
+    step, smallest = spacing(x, E, F), spacing(0.0, E, F)
+    binades = round(math.log2(step / smallest))
+    magnitude = binades * 2**F + round(abs(x) / step)
+    return magnitude + (2 ** (E + F) if math.copysign(1, x) < 0 else 0)
+
+
+for x in (0.1, 65_504.0, 65_519.9, 65_520.0):
+    pattern = encode(x, E=5, F=10)
+    print(f"{x:>9} → {pattern:016b} → {decode(pattern, E=5, F=10)}")
+
+# %% [markdown]
+# The last line is worth a pause. Nobody told `encode` about infinity. 65,520 lies half a spacing above the largest
+# number, the tie goes to the even count, and the pattern after the largest number *is* infinity. Overflow is
+# rounding.
+#
+# The library holds the finished form of these functions, for whole tensors and any pair of widths: `FloatFormat`. Its
+# `decode`, printed below, lays the bits into a float64, whose bias is 1023, and corrects the bias with one
+# multiplication.
+#
+# Why should you believe it? There are so few patterns that we can try them all. For each one: do PyTorch and we read
+# the same value, and does that value lead back to the same pattern? (For nan it is enough that both say nan. There
+# are many, and which one comes back differs even within PyTorch.)
+
+# %%
+display(show(FloatFormat.decode, docstring=False))
+
+
+def patterns_that_agree(fmt):
+    integers, dtype = {16: torch.int16, 8: torch.uint8}[fmt.bits], TORCH_DTYPES[fmt.name]
+    patterns = torch.arange(2**fmt.bits)
+    theirs, ours = patterns.to(integers).view(dtype).double(), fmt.decode(patterns)
+    back = torch.where(ours.isnan(), patterns, fmt.encode(ours))
+    there = (ours == theirs) | (ours.isnan() & theirs.isnan())
+    return int((there & (back == patterns)).sum())
+
+
+compare(
+    predicted={fmt.name: 2**fmt.bits for fmt in (FP16, BF16, FP8_E5M2, FP8_E4M3FN)},
+    measured={fmt.name: patterns_that_agree(fmt) for fmt in (FP16, BF16, FP8_E5M2, FP8_E4M3FN)},
+    columns=("patterns", "agree"),
+)
+
+# %% [markdown]
+# All of them. The name of the last one hides a decision: `FloatFormat(4, 3, specials="fn")`. With 8 bits you do not
+# give a sixteenth of all patterns to infinity and nan. e4m3fn keeps *one* (with two signs) for nan and has no
+# infinity; so it reaches 448 where the rules of IEEE would end at 240 (Micikevicius et al. 2022, Table 1). fp6 and
+# fp4 have neither.
+#
+# ## 4 · What a bit costs: find the mistake
+#
+# GPT-3 has 175 billion parameters, and in fp16 each takes 2 bytes. A lecture (CS 329S, lecture 5, "Scaling Up
+# Training") prints that 1 billion parameters in fp16 are **1.86 GB**, and 175 billion are **316.2 GB**. At least one
+# of these is wrong. What do you get? (PyTorch will tell. It knows the size of a tensor without making it, on the
+# device called `meta`.)
+
+# %%
+guess = ask("How many GB are 175 billion parameters in fp16?", unit="GB", default=316.2)
+
+
+# %%
+def model_bytes(parameters, dtype):
+    return Bytes(torch.empty(parameters, dtype=dtype, device="meta").nbytes)
+
+
+for parameters in (1_000_000_000, 175_000_000_000):
+    for dtype in (torch.float32, torch.float16, torch.float8_e4m3fn):
+        size = model_bytes(parameters, dtype)
+        print(f"{parameters / 1e9:>4.0f} billion in {str(dtype)[6:]:<14}{size:.2GB} = {size:.2GiB}")
+
+measured = model_bytes(175_000_000_000, torch.float16)
+compare(guess=guess, predicted=Bytes(2 * 175_000_000_000), measured=measured, unit="GB", name="175 billion in fp16")
+
+# %% [markdown]
+# There is the 1.86. It counts GiB ($2^{30}$ bytes) and was printed as GB ($10^9$ bytes), a mistake of 7 % that you
+# will meet on many slides. It does not explain 316.2, which is neither. That one is the first exercise at the end.
+# `Bytes` in this course prints the unit that you ask for, and never a number alone.
+#
+# ## 5 · Four ways to lose a number
+#
+# **Too large.** An activation of 300 is not unusual, and a norm needs its square.
+
+# %%
+for dtype in (torch.float16, torch.bfloat16):
+    activations = torch.tensor([300.0, 301.0], dtype=dtype)
+    print(f"{str(dtype)[6:]:>9} {activations.tolist()} squared {activations.square().tolist()}")
+
+# %% [markdown]
+# fp16 overflowed: 90,000 lies beyond 65,504. One `inf`, and a few operations later the loss is `nan`. bf16 did not
+# mind the size. But look again. It had lost the difference between the two numbers before anything was squared.
+#
+# **Too small.** Gradients of $10^{-8}$ are common. There, fp16 is among its subnormals, $2^{-24}$ apart, and bf16 is
+# the finer of the two. Where do they change places? bf16 has a spacing of $2^{-24}$ where its exponent is $-24 + 7$.
+# So from $2^{-17}$ upwards fp16 should be at least as fine, and below it bf16.
+
+# %%
+figures.relative_error([FP16, BF16, FP8_E4M3FN, FP8_E5M2])
+sizes = 2.0 ** torch.arange(-40, 16, dtype=torch.float64)
+fp16_as_fine = FP16.spacing(sizes) <= BF16.spacing(sizes)
+
+compare(
+    predicted=Ratio(2.0**-17),
+    measured=Ratio(sizes[fp16_as_fine].min().item()),
+    name="fp16 is as fine as bf16 from",
+)
+
+# %% [markdown]
+# That is where the blue line crosses the orange one. Weights and activations lie mostly to its right, gradients
+# mostly to its left. Therefore fp16 training multiplies the loss by a large number before the backward pass (lesson
+# 04 builds it), and bf16 training does not bother.
+#
+# **Too far apart.** This one ate the hour of training. Add 0.0001 to 1.0, ten thousand times. On paper the result is 2,
+# and whoever believes the paper writes this check:
+
+
+# %% tags=["raises-exception"]
+def add_many(start, update, times, dtype):
+    value, update = torch.tensor(start, dtype=dtype), torch.tensor(update, dtype=dtype)
+    values = [value.item()]
+    for _ in range(times):
+        value = value + update
+        values.append(value.item())
+    return values
+
+
+nearest = add_many(1.0, 1e-4, 10_000, torch.bfloat16)
+compare(predicted=Ratio(2.0), measured=Ratio(nearest[-1]), tolerance=0.01, name="1 + 10,000 × 0.0001")
+
+# %% [markdown]
+# Not a little less than 2: *nothing* was added. At 1 the spacing of bf16 is $2^{-7} \approx 0.0078$. The update is
+# less than half of it, so every single sum is rounded back to 1. This is **swamping**: an update $u$ moves a weight
+# $w$ only if
+#
+# $$|u| > \tfrac{1}{2}\,\text{spacing}(w).$$
+#
+# What if we start at 0, where the spacing is tiny? The sum grows, and the spacing grows with it. The rule says where
+# it ends.
+
+# %%
+guess = ask("0 + 0.0001 + 0.0001 + …, ten thousand times, in bf16: where does the sum stop?", default=1.0)
+
+# %%
+dtypes = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+sums = {name: add_many(0.0, 1e-4, 10_000, dtype) for name, dtype in dtypes.items()}
+stop = next(2.0**k for k in range(-20, 1) if BF16.spacing(2.0**k) / 2 > 1e-4)
+
+figures.running_values(
+    sums,
+    caption="Each 16-bit sum hits a ceiling, where its spacing has outgrown the addend. On the way it bends at powers "
+    "of two: every addition is rounded, and always in the same direction.",
+)
+compare(guess=guess, predicted=Ratio(stop), measured=Ratio(sums["bf16"][-1]), name="bf16 stops at")
+
+# %% [markdown]
+# Remember this picture when somebody sums a loss or a norm in 16 bits, one by one. (Good kernels add in fp32 and round
+# once, at the end.)
+#
+# **In another order.** If sums are rounded, it matters who is added to whom first. Four ranks bring 256, 1, 1 and 1,
+# in bf16. Their sum is 259. An all-reduce may add them in any of $4! = 24$ orders. How many results? By hand: a 1
+# that meets 256 alone is swallowed. Two that met each other before are not.
+
+# %%
+totals = set()
+for order in itertools.permutations(torch.tensor([256.0, 1.0, 1.0, 1.0], dtype=torch.bfloat16)):
+    total = order[0]
+    for number in order[1:]:
+        total = total + number
+    totals.add(total.item())
+
+print(sorted(totals))
+compare(predicted=2, measured=len(totals), name="different sums", columns=("by hand", "measured"))
+
+# %% [markdown]
+# Two results, and neither is 259 (it lies between 258 and 260). Floating-point addition is not associative. That is
+# why this course compares sums of different order within a stated tolerance, never bit by bit.
+#
+# ## 6 · `param += update`, lost and rescued
+#
+# Training is many small additions to a weight. How many weights does swamping hit? Those of a fresh GPT come from a
+# normal distribution with standard deviation $\sigma = 0.02$. Gopher, with its 280 billion parameters, had a learning
+# rate of at most $4 \cdot 10^{-5}$ (Rae et al. 2021), and Adam moves each weight by about that much.
+
+# %%
+guess = ask("How many per cent of the weights ignore an update of 0.00004 in bf16?", default=5)
+
+# %%
+weights = (0.02 * torch.randn(1_000_000, generator=torch.Generator().manual_seed(0))).bfloat16()
+unmoved = (weights + torch.tensor(4e-5).bfloat16()) == weights
+
+compare(
+    guess=guess,
+    predicted=Ratio(100 * math.erfc(2**-6 / (0.02 * math.sqrt(2)))),
+    measured=Ratio(100 * unmoved.double().mean().item()),
+    tolerance=0.02,
+    name="per cent that ignore it",
+)
+
+# %% [markdown]
+# Nearly half of the model stands still, the larger weights first, and nothing reports an error. The formula: by the
+# rule, a weight ignores the update where the spacing is more than $8 \cdot 10^{-5}$. The first such spacing is
+# $2^{-13}$, and bf16 has it from $|w| = 2^{-13+7} = 2^{-6}$ upwards. Beyond that lies the share
+# $\operatorname{erfc}(2^{-6} / (\sigma \sqrt 2))$ of a normal distribution (erfc is the complementary error
+# function).
+#
+# One rescue is to pay: keep an fp32 copy of each weight, 4 bytes more. Two others stay in 16 bits.
+#
+# **Stochastic rounding.** If $x$ lies a quarter of the way between two neighbours, round it up with probability one
+# quarter. Each result is worse than the nearest. But the *expected* result is $x$ itself (Gupta et al. 2015, §3).
+#
+# We let 1,000 weights start at 1 and give each the ten thousand updates $u$ of 0.0001. A step moves a weight by a
+# whole spacing $s$ with probability $u/s$, or not at all. So their mean should end at 2; and, as a random walk of $n$
+# steps does, they should spread by $\sqrt{n\,u\,(s - u)}$.
+
+
+# %%
+def round_stochastic(x, generator):
+    step = BF16.spacing(x)
+    below = (x / step).floor()
+    up = torch.rand(x.shape, generator=generator) < x / step - below
+    return (below + up) * step
+
+
+coin = torch.Generator().manual_seed(0)
+walkers, one_walker = torch.ones(1000), [1.0]
+for _ in range(10_000):
+    walkers = round_stochastic(walkers + 1e-4, coin)
+    one_walker.append(walkers[0].item())
+
+compare(
+    predicted={"mean": Ratio(2.0), "spread": Ratio(math.sqrt(10_000 * 1e-4 * (2**-7 - 1e-4)))},
+    measured={"mean": Ratio(walkers.mean().item()), "spread": Ratio(walkers.std().item())},
+    tolerance=0.05,
+)
+
+# %% [markdown]
+# The mean arrives. A single weight is off by about the spread: the price is noise.
+#
+# **Kahan's trick** needs no luck. Remember what you lost (Kahan 1965). A second bf16 number for each weight holds
+# what it is still *owed*. Add the debt to the next update, and see afterwards how much of it arrived: `new_weight -
+# weight`. The debt is rounded too, so we allow 2 %.
+
+
+# %%
+def add_kahan(weight, owed, update):
+    update = update + owed
+    new_weight = weight + update
+    return new_weight, update - (new_weight - weight)
+
+
+update = torch.tensor(1e-4, dtype=torch.bfloat16)
+weight, owed = torch.tensor([1.0, 0.0], dtype=torch.bfloat16)
+kahan = [1.0]
+for _ in range(10_000):
+    weight, owed = add_kahan(weight, owed, update)
+    kahan.append(weight.item())
+
+figures.running_values(
+    {"fp32": add_many(1.0, 1e-4, 10_000, torch.float32), "nearest": nearest, "Kahan": kahan, "stochastic": one_walker},
+    caption="Rounded to nearest, the weight never leaves 1. Kahan's staircase climbs along the fp32 line; the "
+    "stochastic walk wanders around it.",
+)
+compare(predicted=Ratio(2.0), measured=Ratio(kahan[-1]), tolerance=0.02, name="Kahan, all in bf16")
+
+# %% [markdown]
+# **Change one thing.** Let `add_kahan` return `update - new_weight + weight` as the debt. On paper that is the same.
+# Which of the four lines do you get, and which operation is to blame? Decide first.
+#
+# ## 7 · Without an exponent: int8, int4, 1 bit
+#
+# Give *all* bits to one evenly spaced grid and you have an integer. A **scale** $s$ stretches the grid over the
+# tensor: $s = \max|x| / 127$ for the whole numbers from $-127$ to $127$, and
+# $x \approx s \cdot \operatorname{round}(x / s)$ (Jacob et al. 2018, §2.1). The error is anywhere between $-s/2$ and
+# $s/2$; the root mean square of such an error is $s / \sqrt{12}$.
+
+# %%
+normal = torch.randn(256, 1024, generator=torch.Generator().manual_seed(1))
+scale = normal.abs().max() / 127
+int8 = (normal / scale).round().to(torch.int8)
+
+compare(
+    predicted=Ratio(scale.item() / math.sqrt(12)),
+    measured=Ratio(quantize.rms_error(normal, scale * int8)),
+    tolerance=0.02,
+    name="rms error of int8",
+)
+
+# %% [markdown]
+# A grid has a weakness that a float has not. Let *one* row of the matrix be fifty times larger, as happens in trained
+# networks. The scale must cover it, and all other rows share what is left. With int4, the whole numbers from $-7$ to
+# $7$, what remains of them? Try one scale for everything, then one for each row (**per channel**).
+
+# %%
+uneven = normal.clone()
+uneven[0] *= 50
+for channel_dim in (None, 0):
+    grid = quantize.quantize(uneven, bits=4, channel_dim=channel_dim)
+    zeros = (grid.dequantize()[1:] == 0).double().mean().item()
+    print(f"{grid.scale.numel():>3} scale(s), {grid.stored_bytes:.1KiB}: {zeros:.0%} of the other rows became 0")
+
+# %% [markdown]
+# With one scale, everything but the large row is gone. With 256 scales, 1 KiB more, it is back. (The bytes are real:
+# `quantize.pack_int4` puts two numbers in each.)
+#
+# How low can one go? To 1 bit: the **sign** of each number, and one scale, the mean magnitude. For normally
+# distributed numbers the error, relative to their standard deviation, has a closed form: $\sqrt{1 - 2/\pi}$ (from
+# Rastegari et al. 2016, §3.1).
+#
+# And who wins at 8 bits, int8 or fp8? We scale every format so that the largest number fits, and measure signal to
+# noise in decibels; 6 dB more mean half the error.
+
+# %%
+signs = quantize.quantize_sign(normal)
+stored = {"1 bit": signs.dequantize()}
+stored |= {f"int{bits}": quantize.quantize(normal, bits).dequantize() for bits in (4, 8)}
+for fmt in FORMATS[5:]:
+    scale = normal.abs().max() / fmt.max
+    stored[fmt.name] = fmt.round(normal / scale) * scale
+
+bits = {"1 bit": 1, "int4": 4, "int8": 8, **{fmt.name: fmt.bits for fmt in FORMATS[5:]}}
+figures.bits_against_error(
+    {name: (bits[name], quantize.signal_to_noise_db(normal, x)) for name, x in stored.items()},
+    caption="At 8 bits the integer (square) beats both floats (circles): these numbers are all of one size, and "
+    "range is wasted on them. At 4 bits it is the float that wins.",
+)
+loss = Ratio(quantize.rms_error(normal, stored["1 bit"]) / normal.std().item())
+compare(predicted=Ratio(math.sqrt(1 - 2 / math.pi)), measured=loss, tolerance=0.01, name="relative error of 1 bit")
+
+# %% [markdown]
+# One bit keeps 40 % of the signal. And there is no best format at 8 bits, there is one for each tensor: the more the
+# sizes in it differ, the more an exponent is worth. Activations and gradients, which are wilder than this matrix, are
+# why fp8 exists.
+#
+# ## 8 · PyTorch's own
+#
+# PyTorch has these formats as dtypes: `float16`, `bfloat16`, `float8_e4m3fn`, `float8_e5m2`. (`float4_e2m1fn_x2`
+# exists too, but nothing can be cast to it yet.) You saw that every pattern agrees. So does every rounded float32,
+# with one choice to know about (too large for e4m3fn: PyTorch 2.13 holds the number at 448, older versions answer
+# nan) and one trap. Here is a float64 a hair above the middle between 1 and the next bf16 number. Where should it go?
+
+# %%
+too_large = torch.tensor([400.0, 1e3, 1e6])
+print("e4m3fn:", FP8_E4M3FN.round(too_large).tolist(), "e5m2:", FP8_E5M2.round(too_large).tolist())
+
+hair_above_middle = torch.tensor(1 + BF16.eps / 2 + 2.0**-40, dtype=torch.float64)
+print("rounded once: ", BF16.round(hair_above_middle).item())
+print("torch's cast: ", hair_above_middle.to(torch.bfloat16).item())
+print("rounded twice:", BF16.round(hair_above_middle.float()).item())
+
+# %% [markdown]
+# Up, and it goes down. PyTorch casts float64 to bf16 by way of float32. The first rounding drops the hair; the
+# second meets an exact tie, and even wins. Two correct roundings make a wrong one.
+#
+# ## 9 · At scale: Gopher's four recipes
+#
+# Gopher, of 280 billion parameters, kept its weights in bf16 and rounded each update stochastically. Afterwards its
+# team compared four recipes (Rae et al. 2021, §3 and appendix C; told here after secondary sources): fp32; bf16
+# rounded to nearest; bf16 with random rounding; bf16 with an fp32 copy of the weights in the sharded optimizer state.
+# Their price, in bytes for each parameter, of which Adam's two fp32 numbers take 8: 12, 10, 10 and 14.
+#
+# We train all four, on a GPT of 0.1 million parameters. The recipes differ in one place: how a weight is *stored*
+# between two steps. `store` does that, and the rest is ordinary training. By how much will the second recipe miss the
+# loss of the first?
+
+# %%
+guess = ask("Plain bf16 against fp32: how many per cent higher is the loss at the end?", default=1)
+
+
+# %%
+def train(dtype, store, steps=300):
+    model = GPT(GPTConfig(layers=2, width=64, heads=4, vocab_size=256, context=64), seed=0, dtype=dtype)
+    weights = [parameter.detach().float().clone() for parameter in model.parameters()]
+    adam = torch.optim.Adam(weights, lr=5e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, steps)
+    stories = text.stories(seed=0)
+    for step in range(steps):
+        loss = model(*stories.batch(seed=0, step=step, rank=0, batch_size=8, context=64))
+        loss.backward()
+        before = torch.cat([weight.flatten() for weight in weights])
+        for weight, parameter in zip(weights, model.parameters(), strict=True):
+            weight.grad, parameter.grad = parameter.grad.float(), None
+        adam.step()
+        schedule.step()
+        for weight, parameter in zip(weights, model.parameters(), strict=True):
+            parameter.data.copy_(weight.copy_(store(weight)))
+        moved = torch.cat([weight.flatten() for weight in weights]) != before
+        yield loss.item(), moved.double().mean().item()
+
+
+# %% tags=["varies"]
+coin = torch.Generator().manual_seed(0)
+runs = {
+    "fp32": list(train(torch.float32, store=lambda weight: weight)),
+    "bf16": list(train(torch.bfloat16, store=BF16.round)),
+    "bf16, random rounding": list(train(torch.bfloat16, store=lambda w: BF16.round(w, "stochastic", coin))),
+    "bf16 + fp32 copy": list(train(torch.bfloat16, store=lambda weight: weight)),
+}
+losses, moved = ({name: [point[i] for point in run] for name, run in runs.items()} for i in (0, 1))
+figures.recipes(
+    losses,
+    moved,
+    caption="Plain bf16 stops learning as its weights stop moving. With random rounding hardly more of them move, but "
+    "chance decides which, so no update is lost for good: the loss stays on the line of fp32.",
+)
+
+# %% tags=["varies"]
+final = {name: Ratio(sum(values[-20:]) / 20) for name, values in losses.items()}
+plain, fp32 = final.pop("bf16"), final.pop("fp32")
+print(f"plain bf16 ends {100 * (plain / fp32 - 1):.1f} % above fp32 (the guess was {guess.value:g} %)\n")
+print(compare(predicted=dict.fromkeys(final, fp32), measured=final, tolerance=0.01, columns=("fp32", "recipe")), "\n")
+
+gopher = Bytes(280_000_000_000 * (2 + 8))
+published = quantity(2.5, "TiB")
+compare(predicted=gopher, measured=published, tolerance=0.02, name="Gopher", columns=("formula", "published"))
+
+# %% [markdown]
+# Same model, same data, same number of steps. All that plain bf16 lost is the small part of each update.
+#
+# The last line is Gopher itself: 10 bytes for each of 280 billion parameters, 2.5 TiB as the paper says. In hindsight
+# its team preferred the recipe of 14, because at their size random rounding did not quite reach fp32. (At ours you
+# see no difference. Small models forgive.) The copy is cheap if it is *sharded*: each of many devices keeps only its
+# part. Lesson 10 does that.
+#
+# ## What to keep
+#
+# | question | answer |
+# |---|---|
+# | What is in the bits? | $\pm\,2^{e-b}(1 + f/2^F)$; the patterns are in the order of their numbers |
+# | How far does it reach? | $(2 - 2^{-F})\,2^b$: fp16 ends at 65,504, bf16 where fp32 ends |
+# | How fine is it? | the spacing; relative error at most $2^{-F-1}$ for normal numbers |
+# | When is an update lost? | when it is less than half the spacing of the weight |
+# | What saves it? | an fp32 copy (4 bytes), Kahan's debt (2 bytes), stochastic rounding (no bytes, noise) |
+# | Without an exponent? | one scale for each channel, rms error $s/\sqrt{12}$ |
+# | How large is a model? | parameters · bits / 8, *with its unit* |
+#
+# ## Three exercises
+#
+# 1. The lecture printed 1.86 GB for one billion parameters and 316.2 GB for 175 billion. How many billion did it really
+#    multiply by?
+# 2. You count steps in an fp16 variable: 1, 2, 3, … Which whole number is the first that it cannot hold?
+# 3. You design an 8-bit format with the rules of IEEE. A gradient of $10^{-6}$ must not be rounded to 0, and you want
+#    as many fraction bits as possible. How many exponent bits does it need?
+
+# %%
+answer = None
+self_check(answer, round(316.2 / 1.86), hint="Divide one printed number by the other.")
+
+# %%
+answer = None
+first_gap = next(n for n in range(1, 70_000) if FP16.round(float(n)).item() != n)
+self_check(answer, first_gap, hint="From where on is the spacing 2? The answer is one more than that power of two.")
+
+# %%
+answer = None
+enough = next(E for E in range(2, 7) if FloatFormat(E, 7 - E).round(1e-6).item() > 0)
+self_check(answer, enough, hint="A number survives if it exceeds half the smallest subnormal, 2^(1 - b - F).")
+
+# %% [markdown]
+# **The lab** (`labs/lab01_float_formats`) goes on where this page stops: the MX formats, in which 32 narrow numbers
+# share one scale that is a pure power of two, and a long sum whose error does not grow with its length. Lesson 02
+# asks where the memory went.
