@@ -13,6 +13,7 @@ from course_lib.ranks.failures import RankReport
 from course_lib.ranks.matching import Call as Communication
 from course_lib.ranks.matching import Matcher, Mismatch, Transfer
 from course_lib.ranks.prints import Printer
+from course_lib.ranks.stacks import fault_text
 from course_lib.ranks.wire import Position
 
 _GRACE_S = 0.5
@@ -95,7 +96,7 @@ class Call:
     def _on_entered(self, rank: int, call: Communication) -> None:
         self._seen.latest[rank] = call
         if self._seen.mismatch:
-            self._matcher.add_latecomer(self._seen.mismatch, rank, call)
+            self._seen.mismatch.add(rank, call)
         else:
             self._note(self._matcher.take(rank, call))
 
@@ -124,7 +125,8 @@ class Call:
     def _on_gone(self, rank: int) -> None:
         code = self._crew.exit_code(rank)
         self._blobs.pop(rank, None)
-        self._seen.ended[rank] = RankReport(rank, "died", exit_code=code, last_words=self._crew.logs[rank].news())
+        words, stack = fault_text(self._crew.logs[rank].news())
+        self._seen.ended[rank] = RankReport(rank, "died", stack, exit_code=code, last_words=words)
         self._hurry()
 
     def _on_here(self, rank: int, position: Position) -> None:
@@ -152,7 +154,7 @@ class Call:
         if silent:
             time.sleep(0.1)
         for rank in silent:
-            self._seen.signal_stacks[rank] = self._crew.logs[rank].news()
+            _, self._seen.signal_stacks[rank] = fault_text(self._crew.logs[rank].news())
 
     def _is_stuck(self) -> bool:
         """Whether all unfinished ranks wait, directly or not, for ranks that ended or for each other."""

@@ -35,6 +35,7 @@ class Crew:
 
     def __init__(self, world_size: int, backend: str) -> None:
         self.number = next(_numbers)
+        self._owner = os.getpid()
         self.world_size = world_size
         self.launcher = launcher()
         self.tracker = SurroundingsTracker()
@@ -100,7 +101,9 @@ class Crew:
         return self.launcher.exit_code(self.number, rank, wait_s=1.0)
 
     def end(self) -> None:
-        """Kill every process of the crew. Safe to call twice."""
+        """Kill every process of the crew. Safe to call twice; does nothing in a fork of the notebook's process."""
+        if os.getpid() != self._owner:
+            return
         self.launcher.kill(self.number)
         self._selector.close()
         for channel in self.channels:

@@ -6,10 +6,11 @@ Pure data, no processes. Lesson 00 uses this module without opening it.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from course_lib.ranks.failures import RankFailure, RankReport, WaitsIn, one_sentence
-from course_lib.ranks.matching import Call, Mismatch, Transfer, Unanswered
+from course_lib.ranks.failures import RankFailure, RankReport, WaitsIn, name_ranks, one_sentence
+from course_lib.ranks.matching import Call, Entry, Mismatch, Transfer, Unanswered
 from course_lib.ranks.wire import Position
 
 _LOST_PEER = re.compile(r"Connection (closed|reset)|Broken pipe|Socket closed|Read error")
@@ -51,7 +52,7 @@ class Evidence:
         """The report. The first cause comes first: a wrong call explains a crash, a crash explains a hang."""
         reports = [self._report(rank) for rank in range(self.world_size)]
         if self.mismatch:
-            return RankFailure(self.mismatch.verdict, reports)
+            return RankFailure(contradiction(self.mismatch), reports)
         for state in ("died", "raised"):
             if first := [report.rank for report in reports if report.state == state]:
                 return RankFailure(one_sentence(reports, first), reports)
@@ -103,3 +104,57 @@ def in_words(call: Call) -> WaitsIn:
         other = "any rank" if call.peer is None else f"rank {call.peer}"
         peers = f"to {other}" if call.direction == "send" else f"from {other}"
     return WaitsIn(call.collective, call.site, call.sequence, peers)
+
+
+def contradiction(mismatch: Mismatch) -> str:
+    """What is wrong with the calls, in one sentence that does not depend on which rank came first."""
+    calls = dict(sorted(mismatch.calls.items()))
+    entries = {rank: call for rank, call in calls.items() if isinstance(call, Entry)}
+    transfers = [call for call in calls.values() if isinstance(call, Transfer)]
+    if transfers:
+        return _unfit_transfer(*sorted(transfers, key=lambda call: call.direction, reverse=True))
+    if mismatch.swapped_with is not None:
+        first = mismatch.members[0]
+        return _other_order(first, entries[first], mismatch.swapped_with, entries[mismatch.swapped_with])
+    if len({entry.collective for entry in entries.values()}) > 1:
+        return f"the ranks call different collectives: {_who(entries, lambda entry: entry.collective, 'call')}"
+    details = {rank: dict(entry.details) for rank, entry in entries.items()}
+    names = dict.fromkeys(name for own in details.values() for name in own)
+    odd = next(name for name in names if len({own.get(name) for own in details.values()}) > 1)
+    collective = next(iter(entries.values())).collective
+    return f"the ranks call {collective} with different {odd}: {_who(entries, lambda e: str(dict(e.details).get(odd)))}"
+
+
+def _who(entries: dict[int, Entry], what: Callable[[Entry], str], verb: str = "have") -> str:
+    """`rank 0 has (4,) (cell line 3), ranks 1 and 2 have (5,) (cell line 3)`."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for rank, entry in entries.items():
+        groups.setdefault((what(entry), entry.site), []).append(rank)
+    third_person = {"have": "has", "call": "calls"}[verb]
+    return ", ".join(
+        f"{name_ranks(ranks)} {third_person if len(ranks) == 1 else verb} {value} ({site})"
+        for (value, site), ranks in groups.items()
+    )
+
+
+def _other_order(first: int, ours: Entry, second: int, theirs: Entry) -> str:
+    shared = set(ours.tensor) & set(theirs.tensor)
+    our_name, their_name = (" = ".join(n for n in entry.tensor if n not in shared) for entry in (ours, theirs))
+    return (
+        f"the ranks make the same calls in another order: rank {first} calls {ours.collective} with {our_name} "
+        f"({ours.site}) where rank {second} passes {their_name} ({theirs.site}), and elsewhere the other way round, "
+        f"so each result mixes them"
+    )
+
+
+def _unfit_transfer(send: Transfer, receive: Transfer) -> str:
+    return (
+        f"send and recv do not fit: rank {send.rank} sends {_amount(send)} to rank {receive.rank} ({send.site}), "
+        f"which receives {_amount(receive)} ({receive.site})"
+    )
+
+
+def _amount(transfer: Transfer) -> str:
+    if transfer.elements is None:
+        return "objects"
+    return f"{transfer.elements:,} {transfer.dtype} value{'' if transfer.elements == 1 else 's'}"

@@ -19,7 +19,7 @@ import cloudpickle
 
 from course_lib.ranks.failures import RankFailure
 from course_lib.ranks.pool import Ranks, check_timeout, shared
-from course_lib.ranks.ship import pack
+from course_lib.ranks.ship import cell_label, pack
 
 _latest: Ranks | None = None
 _GONE = "The ranks were replaced: variables that earlier %%ranks cells made are gone. Run those cells again."
@@ -30,7 +30,7 @@ def load_ipython_extension(shell: Any) -> None:
 
     def ranks(line: str, cell: str) -> None:
         """Run this cell on all ranks: %%ranks 4 [timeout_s=60] [diagnose=True]."""
-        run_cell(line, cell, label=f"cell [{shell.execution_count}]")
+        run_cell(line, cell, label=_calling_cell())
 
     shell.register_magic_function(ranks, "cell", "ranks")
 
@@ -81,6 +81,14 @@ def pull(name: str) -> list[Any]:
         if found == "stays":
             raise ValueError(f"variable {name!r} cannot be shipped from rank {rank}: {value}")
     return [cloudpickle.loads(value) for _, value in answers]
+
+
+def _calling_cell() -> str:
+    """The label of the cell that IPython is running."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and cell_label(frame.f_code.co_filename) == "cell":
+        frame = frame.f_back
+    return cell_label(frame.f_code.co_filename)
 
 
 def _options(line: str) -> tuple[int, float, bool]:

@@ -88,14 +88,20 @@ class Mismatch:
     """Calls that contradict each other.
 
     Attributes:
-        verdict: the contradiction in words.
-        calls: rank → the call it made there.
+        calls: rank → the call it made there. Ranks that come to the same place later are added.
         members: the ranks that make a call there.
+        swapped_with: the rank whose order differs from that of the first member, if only the order is wrong.
     """
 
-    verdict: str
     calls: dict[int, Call]
     members: tuple[int, ...]
+    swapped_with: int | None = None
+
+    def add(self, rank: int, call: Call) -> None:
+        """One more rank makes `call`; it is part of this contradiction if it is the same call of the same group."""
+        first = next(iter(self.calls.values()))
+        if isinstance(call, Entry) and isinstance(first, Entry) and call[:3] == first[:3]:
+            self.calls.setdefault(rank, call)
 
 
 @dataclass
@@ -137,21 +143,14 @@ class Matcher:
         group = self._groups.setdefault(call.group, _Group(call.members))
         group.made[rank] = call.sequence + 1
         calls = group.open.setdefault(call.sequence, {})
-        first_rank, first = next(iter(calls.items()), (rank, call))
+        first = next(iter(calls.values()), call)
         calls[rank] = call
         if (first.collective, first.details) != (call.collective, call.details):
-            return Mismatch(_difference(first_rank, first, rank, call), dict(calls), group.members)
+            return Mismatch(dict(calls), group.members)
         if len(calls) < len(group.members):
             return None
         del group.open[call.sequence]
         return self._other_order(group, calls)
-
-    def add_latecomer(self, mismatch: Mismatch, rank: int, call: Call) -> None:
-        """After a mismatch: note the call that one more rank makes at the same place."""
-        first = next(iter(mismatch.calls.values()))
-        same_place = isinstance(call, Entry) and isinstance(first, Entry) and call[:3] == first[:3]
-        if same_place and rank not in mismatch.calls:
-            mismatch.calls[rank] = call
 
     def _other_order(self, group: _Group, calls: dict[int, Entry]) -> Mismatch | None:
         """Same calls in another order: over time, the names that two ranks pair with each other close a cycle.
@@ -159,8 +158,7 @@ class Matcher:
         A rank that passes `a` where another passes `b` proves nothing: the code of a root and of the others may well
         name them differently. But if elsewhere it passes `b` where the other passes `a`, the sums mix `a` with `b`.
         """
-        reference_rank = group.members[0]
-        reference = calls[reference_rank]
+        reference = calls[group.members[0]]
         for rank in group.members[1:]:
             ours, theirs = reference.tensor, calls[rank].tensor
             if not ours or not theirs or ours == theirs:
@@ -170,8 +168,7 @@ class Matcher:
             ours_name, theirs_name = "/".join(ours), "/".join(theirs)
             pairs[ours_name].add(theirs_name)
             if _reaches(pairs, theirs_name, ours_name):
-                verdict = _order_verdict(reference_rank, reference, rank, calls[rank])
-                return Mismatch(verdict, dict(calls), group.members)
+                return Mismatch(dict(calls), group.members, swapped_with=rank)
         return None
 
     def _take_transfer(self, call: Transfer) -> Mismatch | None:
@@ -187,11 +184,7 @@ class Matcher:
         send, receive = channel["send"].popleft(), channel["recv"].popleft()
         if (send.elements, send.dtype) == (receive.elements, receive.dtype):
             return None
-        verdict = (
-            f"send and recv do not fit: rank {send.rank} sends {_amount(send)} to rank {receive.rank} ({send.site}), "
-            f"which receives {_amount(receive)} ({receive.site})"
-        )
-        return Mismatch(verdict, {send.rank: send, receive.rank: receive}, (send.rank, receive.rank))
+        return Mismatch({send.rank: send, receive.rank: receive}, (send.rank, receive.rank))
 
     def received_from_anyone(self, call: Transfer) -> Mismatch | None:
         """A `recv` without a source has its message now: `call` says from whom."""
@@ -227,30 +220,6 @@ class Matcher:
         return waiting or any(q["send"] or q["recv"] for q in self._channels.values())
 
 
-def _difference(first_rank: int, first: Entry, rank: int, call: Entry) -> str:
-    if first.collective != call.collective:
-        return (
-            f"the ranks call different collectives: rank {first_rank} calls {first.collective} ({first.site}) "
-            f"where rank {rank} calls {call.collective} ({call.site})"
-        )
-    theirs = dict(call.details)
-    name, ours = next((name, value) for name, value in first.details if theirs.get(name) != value)
-    return (
-        f"the ranks call {call.collective} with different {name}: rank {first_rank} has {ours} ({first.site}), "
-        f"rank {rank} has {theirs.get(name)} ({call.site})"
-    )
-
-
-def _order_verdict(reference_rank: int, reference: Entry, rank: int, call: Entry) -> str:
-    shared = set(reference.tensor) & set(call.tensor)
-    ours, theirs = (" = ".join(n for n in e.tensor if n not in shared) for e in (reference, call))
-    return (
-        f"the ranks make the same calls in another order: rank {reference_rank} calls {reference.collective} "
-        f"with {ours} ({reference.site}) where rank {rank} passes {theirs} ({call.site}), and elsewhere the other "
-        f"way round, so each result mixes them"
-    )
-
-
 def _reaches(pairs: dict[str, set[str]], start: str, goal: str) -> bool:
     """Whether `goal` can be reached from `start` along `pairs`."""
     seen, todo = {start}, [start]
@@ -261,9 +230,3 @@ def _reaches(pairs: dict[str, set[str]], start: str, goal: str) -> bool:
         todo += pairs.get(name, set()) - seen
         seen |= pairs.get(name, set())
     return False
-
-
-def _amount(transfer: Transfer) -> str:
-    if transfer.elements is None:
-        return "objects"
-    return f"{transfer.elements:,} {transfer.dtype} value{'' if transfer.elements == 1 else 's'}"

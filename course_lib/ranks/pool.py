@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -52,7 +53,7 @@ class Ranks:
         self.backend = backend or default_backend(world_size)
         self._lock = threading.RLock()
         self._owner = os.getpid()
-        self._crew: Crew | None = Crew(self.world_size, self.backend)
+        self._crew: Crew | None = self._new_crew()
         self.generation = 0
         """How often the processes had to be replaced."""
 
@@ -108,7 +109,13 @@ class Ranks:
         """Kill the crew and start the next one, without waiting for it."""
         crew.end()
         self.generation += 1
-        self._crew = Crew(self.world_size, self.backend)
+        self._crew = self._new_crew()
+
+    def _new_crew(self) -> Crew:
+        """A crew that ends with this object, or with the interpreter, at the latest."""
+        crew = Crew(self.world_size, self.backend)
+        weakref.finalize(self, crew.end)
+        return crew
 
     def close(self) -> None:
         """End the processes. Safe to call twice."""

@@ -20,7 +20,10 @@ from typing import Any
 
 import cloudpickle
 
+from course_lib.ranks import stacks
+
 _INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_NUMBERED_CELL = re.compile(r"^<(?:ranks cell \[|ipython-input-)(\d+)")
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
@@ -134,9 +137,11 @@ class SurroundingsTracker:
     def _new_cells(self) -> dict[str, tuple[str, str]]:
         news = {}
         for filename, entry in list(linecache.cache.items()):
-            if filename not in self._cells and len(entry) == 4 and entry[1] is None:  # no file behind it: a cell
+            no_file = len(entry) == 4 and (entry[1] is None or filename.startswith("<"))
+            if no_file and filename not in self._cells:
                 self._cells.add(filename)
                 news[filename] = (cell_label(filename), "".join(entry[2]))
+        stacks.CELLS.update({filename: label for filename, (label, _) in news.items()})
         return news
 
     def _edited_modules(self) -> list[str]:
@@ -170,8 +175,8 @@ def _modified(file: str | None) -> float:
 
 def cell_label(filename: str) -> str:
     """What to call a cell: `cell [5]` when IPython knows its number, else `cell`."""
-    if filename.startswith("<ranks cell "):
-        return filename[len("<ranks ") : -1]
+    if match := _NUMBERED_CELL.match(filename):
+        return f"cell [{match[1]}]"
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(filename)

@@ -22,13 +22,15 @@ CELLS: dict[str, str] = {}
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _FILE_LINE = re.compile(r'File "([^"]*)", line (\d+)')
+_FAULT_FRAME = re.compile(r'^  File "([^"]*)", line (\d+) in (.*)$')
+_FAULT_HEADERS = ("Stack (most recent", "Current thread 0x", "Thread 0x", "Extension modules: ")
 _CARETS = re.compile(r"^\s*[\^~]+[\^~ ]*$")
 _BACKEND_NOISE = re.compile(r"\[\S+\.(?:cc|cpp|h):\d+\] |(?<=peer) \[[^]]*\]:\d+| This is typically caused by .*")
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
 
 
 def know_cells(cells: dict[str, tuple[str, str]]) -> None:
-    """Learn the names and sources of notebook cells: file name → (label, source)."""
+    """Learn the labels and sources of notebook cells: file name → (label, source)."""
     for filename, (label, source) in cells.items():
         CELLS[filename] = label
         linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
@@ -89,6 +91,17 @@ def traceback_text(error: BaseException) -> str:
     report = traceback.TracebackException.from_exception(error, compact=True)
     _shorten(report)
     return _tidy("".join(report.format()))
+
+
+def fault_text(log: str) -> tuple[str, str]:
+    """What the interpreter's fault handler wrote to a rank's log, told apart: (other words, stack)."""
+    words, frames = [], []
+    for line in log.splitlines():
+        if match := _FAULT_FRAME.match(line):
+            frames.insert(0, traceback.FrameSummary(match[1], int(match[2]), match[3]))
+        elif line and not line.startswith(_FAULT_HEADERS):
+            words.append(line)
+    return _tidy("\n".join(words)), _tidy("".join(_reader_frames(frames).format()))
 
 
 def _shorten(report: traceback.TracebackException) -> None:

@@ -1,0 +1,128 @@
+"""In a real IPython kernel: cell labels, the magic, interrupt, and no process that survives its kernel."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.manager import KernelManager, start_new_kernel
+
+from tests.ranks.test_pool import alive
+
+
+class Notebook:
+    """A kernel to run cells in."""
+
+    def __init__(self) -> None:
+        self.manager: KernelManager
+        self.manager, self.client = start_new_kernel(kernel_name="python3")
+
+    def run(self, source: str, interrupt_after_s: float | None = None) -> tuple[str, str]:
+        """Run one cell: (what it printed, its error as shown)."""
+        printed, shown = [], []
+
+        def on_output(message: dict[str, Any]) -> None:
+            content = message["content"]
+            if message["msg_type"] == "stream":
+                printed.append(content["text"])
+                if interrupt_after_s is not None and "started" in content["text"]:
+                    time.sleep(interrupt_after_s)
+                    self.manager.interrupt_kernel()
+            elif message["msg_type"] == "error":
+                shown.extend(content["traceback"] or [f"{content['ename']}: {content['evalue']}"])
+
+        self.client.execute_interactive(source, timeout=60, output_hook=on_output, allow_stdin=False)
+        return "".join(printed), "\n".join(shown)
+
+
+@pytest.fixture(scope="module")
+def notebook() -> Iterator[Notebook]:
+    """One kernel for all tests of this file (the last test kills it)."""
+    notebook = Notebook()
+    notebook.run("import os, time, torch, torch.distributed as dist\nfrom course_lib import ranks")
+    yield notebook
+    notebook.client.stop_channels()
+    notebook.manager.shutdown_kernel(now=True)
+
+
+def test_a_function_of_a_cell_runs_and_prints(notebook: Notebook) -> None:
+    printed, shown = notebook.run("""
+def hello():
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    print("sum", x.item())
+ranks.run(hello, world_size=2);
+""")
+    assert (printed, shown) == ("[rank 0] sum 2.0\n[rank 1] sum 2.0\n", "")
+
+
+def test_a_failure_shows_the_cells_lines_and_nothing_else(notebook: Notebook) -> None:
+    _, shown = notebook.run(
+        "def late():\n    if dist.get_rank() == 0:\n        dist.barrier()\nranks.run(late, world_size=2)"
+    )
+    assert shown.splitlines() == [
+        "RankFailure: rank 0 waits in barrier (cell [3] line 3); rank 1 returned without calling it",
+        "",
+        "rank 0 waits in barrier (cell [3] line 3):",
+        "      cell [3] line 3, in late",
+        "        dist.barrier()",
+        "",
+        "rank 1 returned",
+    ]
+
+
+def test_the_magic_is_there_by_itself(notebook: Notebook) -> None:
+    printed, shown = notebook.run(
+        "%%ranks 2\nx = torch.ones(1) * rank\ndist.all_reduce(x)\nprint(x.item(), world_size)"
+    )
+    assert (printed, shown) == ("[rank 0] 1.0 2\n[rank 1] 1.0 2\n", "")
+    printed, _ = notebook.run("print([x.item() for x in ranks.pull('x')])")
+    assert printed == "[1.0, 1.0]\n"
+    _, shown = notebook.run("%%ranks 2\nif rank == 1:\n    x / None\n")
+    assert "cell [6] line 3, in <module>\n        x / None" in shown
+
+
+def test_an_interrupt_returns_at_once_and_the_next_call_works(notebook: Notebook) -> None:
+    start = time.monotonic()
+    _, shown = notebook.run(
+        "def stay():\n    print('started')\n    dist.barrier() if dist.get_rank() else time.sleep(60)\n"
+        "ranks.run(stay, world_size=2)",
+        interrupt_after_s=0.2,
+    )
+    assert "KeyboardInterrupt" in shown
+    assert time.monotonic() - start < 0.2 + 1.0 + 1.0  # the promise, and slack for starting the call
+    printed, _ = notebook.run("print(ranks.run(int, world_size=2))")
+    assert printed == "[0, 0]\n"
+
+
+def test_no_process_survives_a_kernel_that_is_killed(notebook: Notebook, tmp_path: Path) -> None:
+    source = f"""
+def stay():
+    open({str(tmp_path)!r} + f"/{{dist.get_rank()}}", "w").write(f"{{os.getpid()}} {{os.getppid()}}")
+    while dist.get_rank():
+        pass
+    import ctypes
+    ctypes.PyDLL(None).sleep(60)
+ranks.run(stay, world_size=3)
+"""
+    kernel_pid = notebook.manager.provisioner.pid  # type: ignore[union-attr]
+    notebook.client.execute(source)
+    files = [tmp_path / str(rank) for rank in range(3)]
+    wait_for(lambda: all(file.exists() and file.read_text() for file in files))
+    pids = {int(pid) for file in files for pid in file.read_text().split()}
+    assert len(pids) == 4
+    os.kill(kernel_pid, signal.SIGKILL)  # not its process group: only what we wrote can end the others
+    assert not [pid for pid in pids if alive(pid, patience_s=4)]
+
+
+def wait_for(condition: Any, patience_s: float = 20.0) -> None:
+    """Wait until `condition()` holds."""
+    end = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)

@@ -1,0 +1,49 @@
+"""The launcher for systems without fork, tried where there is one; and a fork of the notebook's own process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from course_lib import ranks
+from course_lib.ranks import launch
+from tests.ranks.test_pool import alive
+
+
+@pytest.fixture
+def spawning(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ranks are fresh Pythons, as on Windows."""
+    launcher = launch.SpawnLauncher()
+    monkeypatch.setattr(launch, "_launcher", launcher)
+    yield
+    launcher.close()
+
+
+@pytest.mark.usefixtures("spawning")
+def test_ranks_without_fork_work_fail_and_recover(cell: Callable[..., Callable[..., Any]]) -> None:
+    with ranks.Ranks(2) as pool:
+        pids = pool.run(os.getpid)
+        assert pool.run(cell("def f(): x = torch.ones(1); dist.all_reduce(x); return x.item()")) == [2.0, 2.0]
+        with pytest.raises(ranks.RankFailure) as caught:
+            pool.run(cell("def f(): os.kill(os.getpid(), 9) if rank() else dist.barrier()"))
+        assert caught.value.reports[1].exit_code == -signal.SIGKILL
+        assert not set(pool.run(os.getpid)) & set(pids)
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_a_fork_of_the_notebooks_process_harms_nothing() -> None:
+    with ranks.Ranks(2) as pool:
+        pids = pool.run(os.getpid)
+        child = os.fork()
+        if child == 0:
+            try:
+                pool.close()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert pool.run(os.getpid) == pids

@@ -1,0 +1,115 @@
+"""The matcher alone: no processes, every rule in isolation."""
+
+from __future__ import annotations
+
+from course_lib.ranks.evidence import contradiction
+from course_lib.ranks.matching import Entry, Matcher, Transfer
+
+
+def entry(
+    sequence: int,
+    collective: str = "all_reduce",
+    site: str = "cell line 1",
+    tensor: tuple[str, ...] = (),
+    **details: object,
+) -> Entry:
+    return Entry("0", (0, 1), sequence, collective, tuple(details.items()), site, tensor)
+
+
+def transfer(
+    direction: str, sender: int | None, receiver: int, elements: int = 4, dtype: str = "float32", sequence: int = 0
+) -> Transfer:
+    return Transfer("0", direction, sender, receiver, 0, sequence, direction, elements, dtype, "cell line 1")  # type: ignore[arg-type]
+
+
+def test_equal_calls_match_and_leave_nothing_open() -> None:
+    matcher = Matcher()
+    for sequence in range(3):
+        assert matcher.take(0, entry(sequence, shape=(4,))) is None
+        assert matcher.has_open_calls
+        assert matcher.take(1, entry(sequence, shape=(4,))) is None
+    assert not matcher.has_open_calls
+
+
+def test_a_rank_may_run_ahead() -> None:
+    matcher = Matcher()
+    assert [matcher.take(0, entry(k, shape=(k,))) for k in range(5)] == [None] * 5
+    assert matcher.waits_for(entry(4)) == {1}
+    assert [matcher.take(1, entry(k, shape=(k,))) for k in range(5)] == [None] * 5
+    assert matcher.waits_for(entry(4)) == set()
+
+
+def test_the_first_difference_is_named() -> None:
+    matcher = Matcher()
+    matcher.take(0, entry(0, shape="(4,)", dtype="float32"))
+    found = matcher.take(1, entry(0, shape="(4,)", dtype="int32", site="cell line 9"))
+    assert found is not None
+    assert contradiction(found) == (
+        "the ranks call all_reduce with different dtype: "
+        "rank 0 has float32 (cell line 1), rank 1 has int32 (cell line 9)"
+    )
+    assert set(found.calls) == {0, 1}
+
+
+def feed(pairs: list[tuple[str, str]], **details: object) -> list[bool]:
+    """For each step, rank 0's and rank 1's name of the tensor → whether the matcher objects."""
+    matcher = Matcher()
+    objections = []
+    for sequence, (ours, theirs) in enumerate(pairs):
+        matcher.take(0, entry(sequence, tensor=(ours,), **details))
+        objections.append(matcher.take(1, entry(sequence, tensor=(theirs,), **details)) is not None)
+    return objections
+
+
+def test_swapped_names_are_another_order() -> None:
+    assert feed([("a", "b"), ("b", "a")]) == [False, True]
+
+
+def test_rotated_names_are_another_order() -> None:
+    assert feed([("a", "b"), ("b", "c"), ("c", "a")]) == [False, False, True]
+
+
+def test_names_that_differ_by_role_are_no_other_order() -> None:
+    assert feed([("mine", "buffer")] * 5) == [False] * 5
+
+
+def test_roles_that_swap_with_the_root_are_no_other_order() -> None:
+    matcher = Matcher()
+    for sequence in range(6):
+        root = sequence % 2
+        for rank in (0, 1):
+            name = "mine" if rank == root else "buffer"
+            assert matcher.take(rank, entry(sequence, "broadcast", tensor=(name,), src=root)) is None
+
+
+def test_transfers_match_by_channel_in_order() -> None:
+    matcher = Matcher()
+    assert matcher.take(0, transfer("send", 0, 1)) is None
+    assert matcher.waits_for(transfer("send", 0, 1)) == {1}
+    assert matcher.take(1, transfer("recv", 0, 1)) is None
+    assert matcher.waits_for(transfer("send", 0, 1)) == set()
+    assert not matcher.has_open_calls
+
+
+def test_a_receive_of_another_size_or_type_is_refused() -> None:
+    for receive in (transfer("recv", 0, 1, elements=8), transfer("recv", 0, 1, dtype="int32")):
+        matcher = Matcher()
+        matcher.take(0, transfer("send", 0, 1))
+        found = matcher.take(1, receive)
+        assert found is not None and "sends 4 float32 values to rank 1" in contradiction(found)
+
+
+def test_receiving_from_anyone_matches_once_the_sender_is_known() -> None:
+    matcher = Matcher()
+    matcher.take(1, transfer("recv", None, 1))
+    matcher.take(0, transfer("send", 0, 1))
+    assert matcher.unanswered({1}) is None
+    assert matcher.received_from_anyone(transfer("recv", 0, 1)) is None
+    assert not matcher.has_open_calls
+
+
+def test_a_rank_that_returned_leaves_calls_unanswered() -> None:
+    matcher = Matcher()
+    matcher.take(0, entry(0))
+    found = matcher.unanswered({1})
+    assert found is not None and set(found.calls) == {0} and found.absent == {1}

@@ -1,0 +1,52 @@
+"""The function that a notebook cell runs on its ranks, unchanged under torchrun with two agents ("machines")."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from course_lib import ranks
+
+SCRIPT = """
+import torch
+import torch.distributed as dist
+from course_lib import ranks
+
+def mean_rank(offset):
+    x = torch.full((3,), float(dist.get_rank() + offset), device=ranks.device())
+    dist.all_reduce(x)
+    return (x / dist.get_world_size()).tolist()
+
+if __name__ == "__main__":
+    ranks.init()
+    print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {mean_rank(10)}", flush=True)
+    dist.destroy_process_group()
+"""
+
+
+def test_the_same_function_on_two_agents(tmp_path: Path) -> None:
+    script = tmp_path / "mean_rank.py"
+    script.write_text(SCRIPT)
+    namespace = {"__name__": "notebook"}
+    exec(SCRIPT, namespace)
+    here = ranks.run(namespace["mean_rank"], 10, world_size=4)  # type: ignore[arg-type]
+    assert here == [[11.5] * 3] * 4
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
+    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "test", "--local-addr", "127.0.0.1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    agents = [
+        subprocess.Popen(
+            [*command, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        for _ in range(2)
+    ]
+    outputs = [agent.communicate(timeout=100) for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], outputs
+    lines = sorted(line for out, _ in outputs for line in out.splitlines())
+    assert lines == [f"rank {rank} of 4: [11.5, 11.5, 11.5]" for rank in range(4)]
