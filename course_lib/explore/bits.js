@@ -17,6 +17,7 @@ const INTERESTING = [
   ["nan", "nan", "not a number: where all exponent bits are 1, a fraction that is not 0 says so"],
 ];
 const COLUMNS = ["stored", "next lower", "next higher", "error", "relative error", "note"];
+const NAMED = new Map([["π", Math.PI], ["pi", Math.PI], ["∞", Infinity], ["inf", Infinity], ["infinity", Infinity], ["nan", NaN]]);
 const FRACTION_COLUMNS = 26; // a longer fraction (fp64) folds
 
 // "1/3", "2^-24", "3*2^-5", "π", "-inf" → double; undefined where it is not a number that can be read.
@@ -34,8 +35,7 @@ export function parseNumber(text) {
 
 function parseAtom(text) {
   const atom = text.trim();
-  const named = { "π": Math.PI, pi: Math.PI, "∞": Infinity, inf: Infinity, infinity: Infinity, nan: NaN }[atom];
-  if (named !== undefined) return named;
+  if (NAMED.has(atom)) return NAMED.get(atom);
   const power = atom.match(/^(\d+)\^([-+]?\d+)$/);
   if (power) return power[1] === "2" && Math.abs(power[2]) < 1023 ? powerOfTwo(Number(power[2])) : power[1] ** power[2];
   return /^(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/.test(atom) ? Number(atom) : undefined;
@@ -70,6 +70,8 @@ export function shown(x, digits) {
 
 function make(tag, className, properties = {}, children = []) {
   const node = Object.assign(document.createElement(tag), { className, ...properties });
+  // JupyterLab matches its shortcuts ("d d" deletes the cell) from the focused element upwards: stop it right there.
+  if (tag === "button" || tag === "input") node.dataset.lmSuppressShortcuts = "true";
   node.append(...children);
   return node;
 }
@@ -258,7 +260,6 @@ function render({ model, el }) {
   body.style.setProperty("--bx-left", 1 + widest);
   body.style.setProperty("--bx-right", longest);
   el.classList.add("bit-explorer");
-  el.dataset.lmSuppressShortcuts = "true"; // JupyterLab's shortcuts must not take the keys
   el.replaceChildren(body);
   refresh("Click a bit, or type a number.");
   model.on("change:value", onModel);

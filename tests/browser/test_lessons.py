@@ -1,0 +1,24 @@
+"""Every lesson in JupyterLab, as a reader runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Locator
+
+from tests.browser.jupyterlab import REPOSITORY, Lab
+
+pytestmark = pytest.mark.browser
+
+LESSONS = sorted(path.stem for path in REPOSITORY.glob("lessons/src/*.py"))
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_lesson_runs_from_top_to_bottom(lab: Lab, name: str, unnamed: Callable[[Locator], list[str]]) -> None:
+    assert (lab.root / f"{name}.ipynb").exists(), f"lessons/{name}.ipynb is missing: run `course build`"
+    with lab.notebook(f"{name}.ipynb"):
+        lab.run_all()
+        widgets = lab.page.locator(".jp-OutputArea-output .jupyter-widgets")
+        assert not [each for widget in widgets.all() for each in unnamed(widget)]
+    assert not lab.page_errors

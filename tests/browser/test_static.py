@@ -1,0 +1,53 @@
+"""The explorer in an exported page: no kernel, no Jupyter, and still alive."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbconvert import HTMLExporter
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import MOUNT
+from tests.browser.jupyterlab import REPOSITORY
+
+pytestmark = pytest.mark.browser
+
+STATE = re.compile(r'<script type="application/vnd\.jupyter\.widget-state\+json">(.*?)</script>', re.DOTALL)
+VIEW = re.compile(r'<script type="application/vnd\.jupyter\.widget-view\+json">(.*?)</script>', re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def notebook() -> nbformat.NotebookNode:
+    """A notebook that shows the explorer, executed, with the state of its widgets."""
+    cell = nbformat.v4.new_code_cell("from course_lib.explore import BitExplorer\nBitExplorer(65504).show()")
+    made = nbformat.v4.new_notebook(cells=[cell])
+    return NotebookClient(made, timeout=60, resources={"metadata": {"path": str(REPOSITORY)}}).execute()
+
+
+def test_an_exported_page_holds_a_living_explorer(notebook: nbformat.NotebookNode, page: Page) -> None:
+    """All is taken from the exported page, except Jupyter's own loader, which the page would fetch from the web."""
+    exported, _ = HTMLExporter().from_notebook_node(notebook)
+    views, states = VIEW.findall(exported), STATE.findall(exported)
+    assert len(views) == len(states) == 1
+    model = json.loads(states[0])["state"][json.loads(views[0])["model_id"]]
+    state = model["state"]
+    assert model["model_module"] == "anywidget"
+    page.evaluate(MOUNT, {"module": state["_esm"], "css": state["_css"], "state": state, "dark": False})
+    fp16 = page.locator('.bx-row[data-format="fp16"]')
+    expect(fp16.locator(".bx-note")).to_have_text("largest finite")
+    fp16.get_by_role("button", name=re.compile("^exponent bit 1 of 5")).click()
+    expect(fp16.locator(".bx-stored")).to_have_text("0.9995117")
+
+
+def test_a_page_without_scripts_shows_the_picture(notebook: nbformat.NotebookNode) -> None:
+    """What GitHub shows, and every viewer that does not know widgets."""
+    static = nbformat.from_dict(json.loads(json.dumps(notebook)))
+    del static.metadata["widgets"]
+    exported, _ = HTMLExporter().from_notebook_node(static)
+    assert not VIEW.findall(exported)
+    assert exported.count('src="data:image/png;base64,') == 1
+    assert "fp16 holds 65504" in exported
