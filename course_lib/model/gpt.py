@@ -108,6 +108,9 @@ class GPT(nn.Module):
         seed: names the initial weights.
         device: where the parameters live; "meta" gives shapes without memory (and without values).
         dtype: of the parameters; values are drawn in fp32 and rounded.
+
+    Raises:
+        ValueError: `config` is not a `GPTConfig`.
     """
 
     def __init__(
@@ -118,6 +121,10 @@ class GPT(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        if not isinstance(config, GPTConfig):
+            raise ValueError(
+                f"a GPT is built from a GPTConfig, not from {config!r}; for a row of the zoo, give row.config"
+            )
         self.config = config
         device = torch.device(device or torch.get_default_device())
         # Shapes first, without memory: PyTorch's own initialisation would draw from the process's random state.

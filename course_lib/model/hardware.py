@@ -27,7 +27,7 @@ class GPU:
 
     Attributes:
         name: as sold.
-        memory: bytes on the card, as its maker counts them; a process sees 1 to 5 % less.
+        memory: bytes on the card, as its maker counts them; a process sees 1 to 8 % less.
         dense_flops_per_s: format → peak FLOP/s without sparsity. "fp16" and "bf16" mean tensor cores with fp32 sums
             where the card has them, "fp32" the ordinary units.
         has_sparsity: whether 2:4 sparsity doubles the tensor cores' peaks.
@@ -90,4 +90,4 @@ H100_80GB = _gpu("H100 SXM 80GB", 80, _HOPPER, 3350, 450, f"{_STAS}; glennklockw
 H200_141GB = _gpu("H200 141GB", 141, _HOPPER, 4800, 450, f"{_STAS}; glennklockwood.com")
 
 ALL: tuple[GPU, ...] = tuple(gpu for gpu in globals().values() if isinstance(gpu, GPU))
-"""Every card, smallest first."""
+"""Every card."""

@@ -1,12 +1,14 @@
 import math
 from dataclasses import replace
 from itertools import product
+from typing import cast
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from course_lib.model import zoo
 from course_lib.model.gpt import GPT, Attention, Block, GPTConfig, RMSNorm, initialize, rotate
 
 CONFIG = GPTConfig(layers=2, width=32, heads=4, vocab_size=61, context=24)
@@ -20,6 +22,10 @@ VARIANTS = [
 
 def tokens(seed: int = 0, batch: int = 3, seq: int = 16) -> torch.Tensor:
     return torch.randint(CONFIG.vocab_size, (batch, seq), generator=torch.Generator().manual_seed(seed))
+
+
+def blocks(model: GPT) -> list[Block]:
+    return cast(list[Block], list(model.blocks))
 
 
 def same(a: nn.Module, b: nn.Module) -> bool:
@@ -102,15 +108,15 @@ def test_weights_belong_to_seed_and_layer() -> None:
     torch.rand(17)  # the process's random state has moved on
     assert same(model, GPT(CONFIG, seed=3))
     assert not same(model, GPT(CONFIG, seed=4))
-    assert not torch.equal(model.blocks[0].mlp.up.weight, model.blocks[1].mlp.up.weight)
+    assert not torch.equal(blocks(model)[0].mlp.up.weight, blocks(model)[1].mlp.up.weight)
 
     other = GPT(replace(CONFIG, vocab_size=7, tied=False), seed=3)
-    assert same(model.blocks[1], other.blocks[1]), "a layer's weights must not depend on its neighbours"
+    assert same(blocks(model)[1], blocks(other)[1]), "a layer's weights must not depend on its neighbours"
 
     stage = Block(CONFIG)
     stage.to_empty(device="cpu")
     initialize(stage, CONFIG, seed=3, layer=2)
-    assert same(model.blocks[1], stage), "a stage that holds one layer must start with that layer's weights"
+    assert same(blocks(model)[1], stage), "a stage that holds one layer must start with that layer's weights"
 
 
 def test_building_a_model_draws_nothing_from_the_process() -> None:
@@ -121,13 +127,14 @@ def test_building_a_model_draws_nothing_from_the_process() -> None:
 
 def test_scale_of_the_initial_weights() -> None:
     model = GPT(GPTConfig(layers=8, width=256, heads=4, vocab_size=256, context=64))
-    block = model.blocks[5]
+    block = blocks(model)[5]
+    assert model.position_embedding is not None
     assert block.attention.qkv.weight.std().item() == pytest.approx(0.02, rel=0.02)
     assert model.position_embedding.weight.std().item() == pytest.approx(0.02, rel=0.02)
     for into_stream in (block.attention.out, block.mlp.down):
         assert into_stream.weight.std().item() == pytest.approx(0.02 / 4, rel=0.02)
     assert block.mlp.up.bias.abs().max() == 0
-    assert block.mlp_norm.weight.min() == block.mlp_norm.weight.max() == 1
+    assert torch.equal(block.state_dict()["mlp_norm.weight"], torch.ones(256))
 
 
 def test_dtype_and_device() -> None:
@@ -149,6 +156,7 @@ def test_dtype_and_device() -> None:
 def test_tied_head_is_one_matrix() -> None:
     assert "head.weight" not in GPT(CONFIG).state_dict()
     untied = GPT(replace(CONFIG, tied=False))
+    assert untied.head is not None
     assert not torch.equal(untied.head.weight, untied.token_embedding.weight)
 
 
@@ -186,10 +194,16 @@ def test_config_refuses(wrong: dict, message: str) -> None:
         replace(CONFIG, **wrong)
 
 
+@pytest.mark.parametrize("wrong", [zoo.GPT2_SMALL, zoo.LLAMA3_8B.config])
+def test_only_our_own_shape_can_be_built(wrong: object) -> None:
+    with pytest.raises(ValueError, match="not from .*; for a row of the zoo, give row.config"):
+        GPT(cast(GPTConfig, wrong), device="meta")
+
+
 def test_ffn_width_overrides_the_ratio() -> None:
     assert CONFIG.mlp_width == 128
     assert replace(CONFIG, mlp_ratio=2).mlp_width == 64
-    assert GPT(replace(CONFIG, ffn_width=50)).blocks[0].mlp.up.weight.shape == (50, 32)
+    assert blocks(GPT(replace(CONFIG, ffn_width=50)))[0].mlp.up.weight.shape == (50, 32)
     assert replace(replace(CONFIG, width=64), heads=2).mlp_width == 256
 
 

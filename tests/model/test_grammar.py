@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from course_lib.model.grammar import STORIES, Grammar
+from course_lib.model.grammar import STORIES, Grammar, Rules
 from course_lib.model.seeds import integers
 
 TOY = Grammar(
@@ -12,7 +12,7 @@ TOY = Grammar(
 )
 
 
-def surprise(text: str, rules: dict = STORIES) -> float:
+def surprise(text: str, rules: Rules = STORIES) -> float:
     """-ln p of one story, by *parsing* it: an exact probability model that shares nothing with the generator's code.
 
     Asserts that there is exactly one way to read the story, which is what makes the entropy exact.

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from course_lib.model import text
+from course_lib.model.grammar import Grammar
 from course_lib.model.seeds import integers
 
 SOURCES = [text.stories(0), text.python_manual(), text.Corpus(bytes(range(256)) * 4, "all bytes")]
@@ -58,16 +59,21 @@ def test_stories_have_seeds_of_their_own() -> None:
     assert not torch.equal(text.stories(0).batch(0, 0, 0, 2, 50)[0], text.stories(1).batch(0, 0, 0, 2, 50)[0])
 
 
-def test_a_window_of_stories_is_a_piece_of_the_endless_stream() -> None:
-    """Stationary: the share of each byte is the same at the window's start as in a long run of stories."""
-    source = text.stories(0)
-    count = 20_000
-    starts = Counter(source.window(integers(9, i), 1) for i in range(count))
-    draws = integers(11)
-    stream = "".join(source.grammar.story(draws) for _ in range(4000)).encode()
-    for byte in b" \nathMZ":
-        share = stream.count(byte) / len(stream)
-        assert starts[bytes([byte])] / count == pytest.approx(share, abs=5 * (share / count) ** 0.5)
+def test_no_row_comes_twice() -> None:
+    """Were a row named by step + row, then a step would repeat most of the last one's rows."""
+    batches = [text.python_manual().batch(seed, step, 0, 8, 40)[0] for seed in range(3) for step in range(5)]
+    rows = torch.cat(batches)
+    assert len(torch.unique(rows, dim=0)) == len(rows) == 120
+
+
+def test_windows_of_stories_start_at_every_byte_of_the_stream_alike() -> None:
+    """A byte drawn uniformly falls into the long story eight times as often as into the short one."""
+    source = text.Stories(0, Grammar({"story": [(1, "ab"), (1, "0123456789abcdef")]}))
+    count = 4_000
+    starts = Counter(source.window(integers(9, i), 2) for i in range(count))
+    follows = {b"ab": (1 + 1) / 18, b"b0": 0.5 / 18, b"ba": 0.5 / 18, b"01": 1 / 18, b"ef": 1 / 18, b"fa": 0.5 / 18}
+    for pair, share in follows.items():
+        assert starts[pair] / count == pytest.approx(share, abs=4 * (share / count) ** 0.5)
 
 
 def test_no_table_of_ngrams_beats_the_floor() -> None:

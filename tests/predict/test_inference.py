@@ -1,9 +1,11 @@
+from typing import cast
+
 import pytest
 import torch
 
 from course_lib import predict
 from course_lib.model import zoo
-from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.model.gpt import GPT, Block, GPTConfig
 from course_lib.units import Bytes
 
 CONFIG = GPTConfig(layers=3, width=24, heads=4, vocab_size=50, context=20)
@@ -12,7 +14,7 @@ CONFIG = GPTConfig(layers=3, width=24, heads=4, vocab_size=50, context=20)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_formula_counts_the_keys_and_values_of_a_real_pass(dtype: torch.dtype) -> None:
     model, held = GPT(CONFIG, dtype=dtype), []
-    for block in model.blocks:
+    for block in cast(list[Block], list(model.blocks)):
         block.attention.qkv.register_forward_hook(lambda _, __, out: held.extend(out.chunk(3, dim=-1)[1:]))
     model(torch.zeros(5, 12, dtype=torch.long))
     predicted = predict.kv_cache(CONFIG, batch_size=5, seq=12, bytes_per_element=dtype.itemsize)

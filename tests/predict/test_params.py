@@ -1,11 +1,12 @@
 from dataclasses import replace
 from itertools import product
+from typing import cast
 
 import pytest
 
 from course_lib import predict
 from course_lib.model import zoo
-from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.model.gpt import GPT, Block, GPTConfig
 from course_lib.predict.params import attention_parameters, mlp_parameters
 from course_lib.units import Count
 
@@ -26,7 +27,7 @@ def test_formula_equals_the_walk_over_the_tensors(config: GPTConfig) -> None:
 
 
 def test_parts_equal_the_modules() -> None:
-    block = GPT(BASE).blocks[0]
+    block = cast(Block, GPT(BASE).blocks[0])
     assert attention_parameters(BASE) == sum(p.numel() for p in block.attention.parameters())
     assert mlp_parameters(BASE) == sum(p.numel() for p in block.mlp.parameters())
 

@@ -29,7 +29,7 @@ def test_gradients_of_the_last_step_do_not_leak_into_the_next() -> None:
         train_step(model, still, BATCH)
     train_step(fresh, torch.optim.SGD(fresh.parameters(), lr=0.0), BATCH)
     for a, b in zip(model.parameters(), fresh.parameters(), strict=True):
-        assert torch.equal(a.grad, b.grad)
+        assert a.grad is not None and b.grad is not None and torch.equal(a.grad, b.grad)
 
 
 def test_the_loss_does_not_hold_the_graph() -> None:
