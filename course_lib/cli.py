@@ -32,7 +32,10 @@ def lab(
     """Open JupyterLab at a lesson and print its address. Ctrl-C stops it."""
     from course_lib.commands.lab import open_lab
 
-    open_lab(_lessons([lesson])[0], browser=browser)
+    try:
+        open_lab(_lessons([lesson])[0], browser=browser)
+    except ValueError as problem:
+        raise _refusal(problem) from None
 
 
 @app.command()
@@ -80,9 +83,14 @@ def _lessons(wanted: list[str] | None) -> list[Lesson]:
     try:
         lessons = find_lessons(course_root(), wanted or [])
     except ValueError as problem:
-        console.print(str(problem), style="red", markup=False)
-        raise typer.Exit(2) from None
+        raise _refusal(problem) from None
     if not lessons:
         console.print("There are no lessons here yet.", style="red")
         raise typer.Exit(2)
     return lessons
+
+
+def _refusal(problem: ValueError) -> typer.Exit:
+    """Print what is wrong; raise the result to end with exit code 2."""
+    console.print(str(problem), style="red", markup=False)
+    return typer.Exit(2)
