@@ -1,5 +1,4 @@
 // The bit explorer's face. `floats.js` stands above this text and does the arithmetic.
-// `value` travels as text ("0.1", "Infinity", "-0.0"), because JSON knows neither infinity nor the sign of zero.
 
 const INTERESTING = [
   ["0.1", "0.1", "has no finite binary expansion: no format here holds it exactly"],
@@ -41,14 +40,9 @@ function parseAtom(text) {
   return /^(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/.test(atom) ? Number(atom) : undefined;
 }
 
-// A double as text that reads back as the same double, in JavaScript and in Python.
-function toText(x) {
-  return Object.is(x, -0) ? "-0.0" : String(x);
-}
-
-// The same as the reader would type it.
+// A double as the reader would type it.
 function asTyped(x) {
-  return toText(x).replace("NaN", "nan").replace("Infinity", "inf").replace("e+", "e");
+  return Object.is(x, -0) ? "-0" : String(x).replace("NaN", "nan").replace("Infinity", "inf").replace("e+", "e");
 }
 
 // How many significant digits tell neighbouring numbers of a format apart; seven at least, for a stable look.
@@ -212,12 +206,12 @@ function makeLegend() {
 
 function render({ model, el }) {
   const formats = model.get("_formats").map(prepare);
-  let value = Number(model.get("value"));
+  let value = fromWire(model.get("value"));
   let clicked = null; // the bits of a nan cannot be told from its value: keep those that the reader set
   const setValue = (x, words, fromInput = false) => {
     value = x;
     refresh(words, fromInput);
-    model.set("value", toText(x));
+    model.set("value", toWire(x));
     model.save_changes();
   };
   const setPattern = (format, pattern, words) => {
@@ -248,7 +242,7 @@ function render({ model, el }) {
     for (const row of rows) row.update(value, clicked?.name === row.name ? clicked.pattern : undefined);
   }
   const onModel = () => {
-    const x = Number(model.get("value"));
+    const x = fromWire(model.get("value"));
     if (Object.is(x, value)) return;
     value = x;
     clicked = null;

@@ -11,6 +11,7 @@ Lesson 01 opens this module.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,12 +124,15 @@ def describe(form: FloatFormat) -> dict[str, Any]:
 
 
 def _to_json(value: float, _widget: object) -> str:
-    """A float as text, because JSON has no infinity, no nan, and JavaScript's JSON loses the sign of -0."""
-    return "NaN" if math.isnan(value) else repr(value).replace("inf", "Infinity")
+    """A float as its 64 bits in hexadecimal: JSON has no infinity and no nan, and JavaScript prints other digits.
+
+    One text for one number also matters: whatever comes back in another form is taken for a change.
+    """
+    return struct.pack(">d", math.nan if math.isnan(value) else value).hex()
 
 
 def _from_json(text: str, _widget: object) -> float:
-    return float(text)
+    return struct.unpack(">d", bytes.fromhex(text))[0]
 
 
 class BitExplorer(anywidget.AnyWidget):

@@ -10,6 +10,16 @@ function bitsOfDouble(x) {
   return scratch.getBigUint64(0);
 }
 
+// A double as the text that travels between Python and here, and back.
+export function toWire(x) {
+  return bitsOfDouble(Number.isNaN(x) ? NaN : x).toString(16).padStart(16, "0");
+}
+
+export function fromWire(text) {
+  scratch.setBigUint64(0, BigInt(`0x${text}`));
+  return scratch.getFloat64(0);
+}
+
 // 2^exponent, exact down to the smallest subnormal double (the ** operator promises less).
 function powerOfTwo(exponent) {
   const normal = exponent >= -1022;

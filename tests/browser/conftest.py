@@ -81,6 +81,7 @@ def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         driver.page.goto(address, wait_until="domcontentloaded")
         driver.page.wait_for_function("() => window.jupyterapp", timeout=60_000)
         driver.page.evaluate("async () => { await window.jupyterapp.restored }")
+        driver.page.wait_for_function("() => !document.getElementById('jupyterlab-splash')")
         yield driver
         context.close()
 

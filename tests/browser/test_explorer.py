@@ -36,7 +36,7 @@ def test_a_clicked_bit_sets_the_number_that_all_others_round(mount: Callable[...
     bit(page, "fp16", "exponent bit 1 of 5").click()
     assert bits(page, "fp16") == "0" + "11011" + "1001100110"
     assert number(page) == "6552"
-    assert page.evaluate("model.get('value')") == "6552"
+    assert page.evaluate("explorer.fromWire(model.get('value'))") == 6552
     assert page.evaluate("model.saved") == 1
     expect(row(page, "fp8_e4m3fn").locator(".bx-note")).to_have_text("held at the largest")
     expect(row(page, "bf16").locator(".bx-stored")).to_have_text("6560")
@@ -115,7 +115,7 @@ def test_a_nan_keeps_the_bits_that_were_clicked(mount: Callable[..., Page]) -> N
 
 def test_python_sets_the_value(mount: Callable[..., Page]) -> None:
     page = mount()
-    page.evaluate("model.set('value', '65504')")
+    page.evaluate("model.set('value', explorer.toWire(65504))")
     assert number(page) == "65504"
     assert bits(page, "fp16") == "0" + "11110" + "1111111111"
     assert page.evaluate("model.saved") == 0

@@ -37,8 +37,12 @@ def notebook(lab: Lab) -> Iterator[Lab]:
 
 @pytest.fixture
 def opened(notebook: Lab) -> Iterator[Lab]:
-    """The same notebook, the explorer back at 0.1."""
+    """The same notebook, the explorer back at 0.1, after all that an earlier test did has reached the kernel."""
     notebook.page_errors.clear()
+    shown = notebook.page.get_by_role("textbox", name="Number")
+    for _ in range(50):
+        if float(shown.input_value()) == float(notebook.execute("print(explorer.value)")):
+            break
     notebook.execute("explorer.value = 0.1")
     expect(fp16(notebook).locator(".bx-stored")).to_have_text("0.09997559")
     yield notebook
@@ -85,14 +89,13 @@ def test_jupyterlabs_shortcuts_do_not_take_the_keys(opened: Lab) -> None:
 
 
 def change_theme(lab: Lab, theme: str) -> None:
-    """Change it and wait: JupyterLab trips over a second change that comes while a style sheet still loads."""
-    if lab.page.evaluate("document.body.dataset.jpThemeName") == theme:
-        return
+    """Change it and wait until the splash screen is gone: JupyterLab trips over a second one that comes meanwhile."""
     color = "getComputedStyle(document.querySelector('.bx-stored')).color"
-    old = lab.page.evaluate(color)
-    lab.page.evaluate("(theme) => jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
-    lab.page.wait_for_function(f"(old) => {color} !== old", arg=old)
-    lab.page.wait_for_function("(theme) => document.body.dataset.jpThemeName === theme", arg=theme)
+    old = lab.page.evaluate(f"document.body.dataset.jpThemeName === '{theme}' ? null : {color}")
+    if old is not None:
+        lab.page.evaluate("(theme) => jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
+        lab.page.wait_for_function(f"(old) => {color} !== old", arg=old)
+    lab.page.wait_for_function("() => !document.getElementById('jupyterlab-splash')")
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Dark", "JupyterLab Light"])
