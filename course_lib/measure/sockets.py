@@ -11,6 +11,7 @@ import socket
 import struct
 import sys
 import time
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
@@ -67,7 +68,7 @@ def _ports(connection: socket.socket) -> tuple[int, int]:
 
 def _store_port() -> int | None:
     """The port of the store through which the ranks found each other: its traffic is not theirs."""
-    store = c10d._get_default_store()
+    store: Any = c10d._get_default_store()
     while hasattr(store, "underlying_store"):  # a PrefixStore
         store = store.underlying_store
     return getattr(store, "port", None)  # a TCPStore has one

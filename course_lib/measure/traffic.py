@@ -167,7 +167,7 @@ _OPERATIONS: dict[str, tuple[str, Callable[[_Call], int]]] = {
     "barrier": ("barrier", _nothing),
     "monitored_barrier_": ("barrier", _nothing),
 }
-"""Operation of the dispatcher (namespaces c10d and _c10d_functional) → its name here, and the bytes that a rank sends."""
+"""Operation of the dispatcher (in c10d or _c10d_functional) → its name here, and the bytes that a rank sends."""
 
 
 class _Counter(TorchDispatchMode):

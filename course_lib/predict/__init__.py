@@ -2,6 +2,7 @@
 
 from course_lib.predict.flops import forward_flops, step_flops, step_flops_paper, token_flops_palm
 from course_lib.predict.inference import kv_cache
+from course_lib.predict.memory import PeakAccount, activations, activations_paper, model_states, peak
 from course_lib.predict.params import parameters
 from course_lib.predict.scaling import training_flops, training_time, utilization
 from course_lib.predict.traffic import (
@@ -14,6 +15,9 @@ from course_lib.predict.traffic import (
 )
 
 __all__ = [
+    "PeakAccount",
+    "activations",
+    "activations_paper",
     "all_gather_bytes",
     "all_reduce_bytes",
     "all_reduce_messages",
@@ -21,7 +25,9 @@ __all__ = [
     "broadcast_bytes",
     "forward_flops",
     "kv_cache",
+    "model_states",
     "parameters",
+    "peak",
     "reduce_scatter_bytes",
     "step_flops",
     "step_flops_paper",

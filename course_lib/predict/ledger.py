@@ -1,0 +1,63 @@
+"""The ledger in which a predicted step writes down its births and deaths (`lifetimes.py` does the writing).
+
+Lesson 02 opens this module.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from course_lib.accounts import CATEGORIES
+
+FLOAT, INT64, BOOL = 4, 8, 1
+"""Bytes of one element."""
+
+
+class Ledger:
+    """The blocks of memory that are alive, by name, and the largest account so far.
+
+    A name may be used again (every layer has its `mean`): then the last one born is the first one freed, which is the
+    order in which a backward pass goes through the layers.
+
+    Attributes:
+        alive: category → bytes alive now.
+        peak: category → bytes at the moment when the most were alive.
+        phase, peak_phase: what runs now, and what ran at the peak.
+    """
+
+    def __init__(self, **held: int) -> None:
+        self.alive = {category: held.get(category, 0) for category in CATEGORIES}
+        self.peak, self.peak_phase, self.phase = dict(self.alive), "", ""
+        self._blocks: dict[str, list[tuple[str, int]]] = defaultdict(list)
+
+    def add(self, category: str, **blocks: int) -> None:
+        """Blocks that are born at the same moment, name → bytes."""
+        for name, nbytes in blocks.items():
+            self._blocks[name].append((category, nbytes))
+            self.alive[category] += nbytes
+        if sum(self.alive.values()) > sum(self.peak.values()):
+            self.peak, self.peak_phase = dict(self.alive), self.phase
+
+    def make(self, **blocks: int) -> None:
+        """Results on their way to the next operation."""
+        self.add("temporaries", **blocks)
+
+    def save(self, **blocks: int) -> None:
+        """Results that autograd keeps for the backward pass."""
+        self.add("activations", **blocks)
+
+    def grad(self, **blocks: int) -> None:
+        """Gradients of parameters; they stay."""
+        self.add("gradients", **blocks)
+
+    def free(self, *names: str) -> None:
+        """The last use of these blocks is over."""
+        for name in names:
+            category, nbytes = self._blocks[name].pop()
+            self.alive[category] -= nbytes
+
+    def release(self, name: str) -> None:
+        """Autograd lets go of this block, but somebody else (who passed the batch in) still holds it."""
+        category, nbytes = self._blocks[name].pop()
+        self.alive[category] -= nbytes
+        self.make(**{name: nbytes})

@@ -1,0 +1,190 @@
+"""How many bytes training holds: states, activations, and the peak of a step.
+
+Model states grow with the model alone; activations with batch × sequence × layers. The peak is neither's sum: it is the
+largest account over time, and `lifetimes.py` knows when that is.
+
+Lesson 00 uses this module; lesson 02 takes it apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from course_lib.accounts import MemoryAccount
+from course_lib.model.gpt import GPTConfig
+from course_lib.model.zoo import Architecture, Published
+from course_lib.predict.ledger import Ledger
+from course_lib.predict.lifetimes import StepLifetimes, parameter_elements
+from course_lib.predict.params import Shape, config_of, parameters
+from course_lib.units import Bytes
+
+Precision = Literal["fp32", "mixed", "bf16"]
+Optimizer = Literal["sgd", "momentum", "adam"]
+
+_WEIGHT_BYTES = {"fp32": 4, "mixed": 2, "bf16": 2}
+_MOMENTS = {"sgd": 0, "momentum": 1, "adam": 2}
+
+
+@dataclass(frozen=True)
+class PeakAccount(MemoryAccount):
+    """The account at the peak of a step, and the phase in which it occurs.
+
+    Attributes:
+        phase: "forward", "backward" or "optimizer step".
+    """
+
+    phase: str = ""
+
+
+def model_states(
+    model: nn.Module | Shape | int, precision: Precision = "fp32", optimizer: Optimizer = "adam"
+) -> MemoryAccount:
+    """Bytes of parameters, gradients and optimizer state.
+
+    With Ψ parameters:
+
+    - "fp32": 4Ψ weights, 4Ψ gradients, and 4Ψ for each moment of the optimizer (SGD 0, momentum 1, Adam 2).
+    - "mixed": 2Ψ weights and 2Ψ gradients in 16 bits; the optimizer keeps a 4Ψ copy of the weights and 4Ψ for each
+      moment. With Adam that is 2 + 2 + 12 = 16 bytes a parameter (Rajbhandari et al. 2020, §3.1).
+    - "bf16": everything in 16 bits, no copy.
+
+    Given a model or a `GPTConfig`, Adam's step counters are included: PyTorch keeps one of 4 bytes for each parameter
+    tensor. Given a published shape or a number, they are not, since the number of tensors is not known.
+
+    Args:
+        model: a model, a config, a row of the zoo, or a number of parameters.
+        precision: what weights, gradients and moments are stored in.
+        optimizer: which moments are kept.
+
+    Raises:
+        ValueError: unknown precision or optimizer, or a negative number.
+    """
+    _known("precision", precision, _WEIGHT_BYTES)
+    _known("optimizer", optimizer, _MOMENTS)
+    count, tensors = _count(model)
+    if count < 0:
+        raise ValueError(f"{count} parameters: there must be at least 0")
+    weight_bytes = _WEIGHT_BYTES[precision]
+    moment_bytes = 2 if precision == "bf16" else 4
+    master_bytes = 4 if precision == "mixed" else 0
+    state = count * (master_bytes + moment_bytes * _MOMENTS[optimizer]) + (4 * tensors if optimizer == "adam" else 0)
+    return MemoryAccount(Bytes(count * weight_bytes), Bytes(count * weight_bytes), Bytes(state))
+
+
+def activations(config: GPTConfig, batch_size: int, seq: int) -> Bytes:
+    """Bytes that autograd keeps between the forward and the backward pass of a step with loss, exactly.
+
+    For GPT-2's shape (LayerNorm, learned positions, GELU, attention written out) that is, with B sequences of S tokens
+    and all sizes in elements of 4 bytes,
+
+        L · (8·BSD + 2·BSF + BHSS + 4·BS)  +  2·BSD + 2·BS + BSV
+
+    and a few integers and booleans. Parameters are kept, too, but counted elsewhere. `lifetimes.py` names every tensor.
+    Holds for 32-bit training on a CPU, in training mode, and sequences of at least 2 tokens.
+
+    Raises:
+        ValueError: not a `GPTConfig`, or a batch that the model does not accept.
+    """
+    ledger = Ledger()
+    _step(config, batch_size, seq, ledger).forward()
+    return Bytes(ledger.alive["activations"])
+
+
+def activations_paper(
+    shape: Shape, batch_size: int, seq: int, recompute: Literal["none", "selective", "full"] = "none"
+) -> Bytes:
+    """Bytes that all layers keep, as the literature estimates it for 16-bit training: L · s·b·h · (34 + 5·a·s/h).
+
+    The papers' letters: s tokens, b sequences, h width, a heads, L layers. Of the 34, attention keeps 11, the MLP 19
+    and the norms 4; 5·a·s/h is the scores: softmax's result, a dropout mask of one byte, and the dropped weights.
+    Embeddings, the last norm and the loss are left out. The MLP is 4·h wide.
+
+    Args:
+        shape: a config, or a row of the zoo.
+        batch_size: sequences in the batch.
+        seq: tokens in a sequence.
+        recompute: "selective" computes the scores again (34·s·b·h a layer), "full" whole layers, of which only the
+            inputs are kept (2·s·b·h).
+
+    Source: Korthikanti et al. 2022, eq. 1 and 2; §5 for selective, §4 for full.
+
+    Raises:
+        ValueError: `recompute` has another value, or the batch or sequence is not positive.
+    """
+    _known("recompute", recompute, ("none", "selective", "full"))
+    _positive(batch_size, seq)
+    config = config_of(shape)
+    stream = batch_size * seq * config.width
+    scores = 5 * config.heads * seq * seq * batch_size
+    per_layer = {"none": 34 * stream + scores, "selective": 34 * stream, "full": 2 * stream}
+    return Bytes(config.layers * per_layer[recompute])
+
+
+def peak(
+    config: GPTConfig, batch_size: int, seq: int, optimizer: Optimizer | None = "adam", first_step: bool = False
+) -> PeakAccount:
+    """The most bytes that are alive at one moment of a training step, by category, and the phase it happens in.
+
+    The step is `train_step`'s: the last step's gradients go, then forward, backward, optimizer. It is followed tensor
+    by tensor (`lifetimes.py`), in fp32 on a CPU. The batch's tokens and targets (8 bytes each) are included.
+
+    Args:
+        config: the shape.
+        batch_size: sequences in the batch.
+        seq: tokens in a sequence.
+        optimizer: "adam" (also AdamW), "momentum", "sgd"; None for a step that ends with the backward pass.
+        first_step: in the first step of all, the optimizer's state does not exist before the optimizer runs.
+
+    Returns:
+        The account; `.phase` says when, `.total` is the sum.
+
+    Raises:
+        ValueError: as `activations`; unknown optimizer.
+    """
+    states = model_states(config, "fp32", optimizer or "sgd")
+    early, late = (0, states.optimizer) if first_step else (states.optimizer, 0)
+    ledger = Ledger(parameters=states.parameters, optimizer=early)
+    step = _step(config, batch_size, seq, ledger)
+    step.forward()
+    step.backward()
+    if optimizer is not None:
+        step.optimizer_step(optimizer, late)
+    return PeakAccount(**{name: Bytes(n) for name, n in ledger.peak.items()}, phase=ledger.peak_phase)
+
+
+def _step(config: GPTConfig, batch_size: int, seq: int, ledger: Ledger) -> StepLifetimes:
+    if not isinstance(config, GPTConfig):
+        raise ValueError(
+            f"a {type(config).__name__} is not a GPTConfig, whose tensors are known: use activations_paper"
+        )
+    _positive(batch_size, seq)
+    if seq > config.context:
+        raise ValueError(f"seq={seq} is longer than the model's context of {config.context}: shorten the sequence")
+    return StepLifetimes(config, batch_size, seq, ledger)
+
+
+def _count(model: nn.Module | Shape | int) -> tuple[int, int]:
+    """Parameters and parameter tensors."""
+    if isinstance(model, nn.Module):
+        tensors = list(model.parameters())
+        return sum(p.numel() for p in tensors), len(tensors)
+    if isinstance(model, GPTConfig):
+        elements = parameter_elements(model)
+        return sum(elements), len(elements)
+    if isinstance(model, Architecture | Published):
+        return parameters(model), 0
+    return int(model), 0
+
+
+def _known(name: str, given: str, known: Collection[str]) -> None:
+    if given not in known:
+        raise ValueError(f"{name}={given!r}: it must be one of {', '.join(map(repr, known))}")
+
+
+def _positive(batch_size: int, seq: int) -> None:
+    if batch_size < 1 or seq < 1:
+        raise ValueError(f"batch_size={batch_size}, seq={seq}: both must be at least 1")
