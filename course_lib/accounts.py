@@ -9,7 +9,7 @@ Lesson 00 opens this module.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from course_lib.units import Bytes
 
@@ -38,8 +38,8 @@ class MemoryAccount(Mapping[str, Bytes]):
     temporaries: Bytes = _NONE
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            object.__setattr__(self, f.name, Bytes(getattr(self, f.name)))
+        for category in CATEGORIES:
+            object.__setattr__(self, category, Bytes(getattr(self, category)))
 
     @property
     def total(self) -> Bytes:
