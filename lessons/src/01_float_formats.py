@@ -13,7 +13,7 @@
 # weights, train another ten minutes, save again, and compare the two files: nearly all bytes are the same. The
 # optimizer computed an update for every weight, at every step. It added them all. And the weights did not move.
 #
-# That hour fits in one line. It is the last one of this cell.
+# That hour fits in one line. It is the last one of the next cell.
 
 # %%
 import itertools
@@ -46,7 +46,7 @@ torch.tensor(256.0, dtype=torch.bfloat16) + 1
 # %%
 BitExplorer(value=0.1).show(
     caption="0.1 fits in none of them exactly. Formats with the same blue field reach equally far; each green bit more "
-    "halves the error."
+    "halves the largest possible error."
 )
 
 # %% [markdown]
@@ -197,7 +197,7 @@ for x in (257.0, 258.0, 259.0):
 # %%
 def encode(x, E, F):
     step, smallest = spacing(x, E, F), spacing(0.0, E, F)
-    binades = round(math.log2(step / smallest))
+    binades = round(math.log2(step / smallest))  # powers of two passed, each with 2^F patterns
     magnitude = binades * 2**F + round(abs(x) / step)
     return magnitude + (2 ** (E + F) if math.copysign(1, x) < 0 else 0)
 
@@ -286,9 +286,9 @@ for dtype in (torch.float16, torch.bfloat16):
 # fp16 overflowed: 90,000 lies beyond 65,504. One `inf`, and a few operations later the loss is `nan`. bf16 did not
 # mind the size. But look again. It had lost the difference between the two numbers before anything was squared.
 #
-# **Too small.** Gradients of $10^{-8}$ are common. There, fp16 is among its subnormals, $2^{-24}$ apart, and bf16 is
-# the finer of the two. Where do they change places? bf16 has a spacing of $2^{-24}$ where its exponent is $-24 + 7$.
-# So from $2^{-17}$ upwards fp16 should be at least as fine, and below it bf16.
+# **Too small.** Large models have gradients of $10^{-8}$. There, fp16 is among its subnormals, $2^{-24}$ apart, and
+# rounds to 0; bf16 is the finer of the two. Where do they change places? bf16 has a spacing of $2^{-24}$ where its
+# exponent is $-24 + 7$. So from $2^{-17}$ upwards fp16 should be at least as fine, and below it bf16.
 
 # %%
 figures.relative_error([FP16, BF16, FP8_E4M3FN, FP8_E5M2])
@@ -303,8 +303,8 @@ compare(
 
 # %% [markdown]
 # That is where the blue line crosses the orange one. Weights and activations lie mostly to its right, gradients
-# mostly to its left. Therefore fp16 training multiplies the loss by a large number before the backward pass (lesson
-# 04 builds it), and bf16 training does not bother.
+# often to its left. Therefore fp16 training multiplies the loss by a large number before the backward pass, and bf16
+# training does not bother. (Lesson 04 measures the gradients and builds the multiplication.)
 #
 # **Too far apart.** This one ate the hour of training. Add 0.0001 to 1.0, ten thousand times. On paper the result is 2,
 # and whoever believes the paper writes this check:
@@ -433,8 +433,8 @@ compare(
 # The mean arrives. A single weight is off by about the spread: the price is noise.
 #
 # **Kahan's trick** needs no luck. Remember what you lost (Kahan 1965). A second bf16 number for each weight holds
-# what it is still *owed*. Add the debt to the next update, and see afterwards how much of it arrived: `new_weight -
-# weight`. The debt is rounded too, so we allow 2 %.
+# what it is still *owed*. Add the debt to the next update, and see afterwards how much of it arrived. The debt is
+# rounded too, so we allow 2 %.
 
 
 # %%
@@ -523,29 +523,42 @@ loss = Ratio(quantize.rms_error(normal, stored["1 bit"]) / normal.std().item())
 compare(predicted=Ratio(math.sqrt(1 - 2 / math.pi)), measured=loss, tolerance=0.01, name="relative error of 1 bit")
 
 # %% [markdown]
-# One bit keeps 40 % of the signal. And there is no best format at 8 bits, there is one for each tensor: the more the
-# sizes in it differ, the more an exponent is worth. Activations and gradients, which are wilder than this matrix, are
-# why fp8 exists.
+# A single bit loses a share of $1 - 2/\pi$ of the energy, hardly more than a third. And there is no best format at 8
+# bits, there is one for each tensor: the more the sizes in it differ, the more an exponent is worth. Activations and
+# gradients, which are wilder than this matrix, are why fp8 exists.
 #
 # ## 8 · PyTorch's own
 #
 # PyTorch has these formats as dtypes: `float16`, `bfloat16`, `float8_e4m3fn`, `float8_e5m2`. (`float4_e2m1fn_x2`
-# exists too, but nothing can be cast to it yet.) You saw that every pattern agrees. So does every rounded float32,
-# with one choice to know about (too large for e4m3fn: PyTorch 2.13 holds the number at 448, older versions answer
-# nan) and one trap. Here is a float64 a hair above the middle between 1 and the next bf16 number. Where should it go?
+# exists too, but nothing can be cast to it yet.) You saw that every *pattern* agrees. Does every *rounding*? Take a
+# million random patterns of fp32, keep the numbers that fit, and cast them.
+#
+# There is one choice to know about, and one trap. The choice is what becomes of a number that is too large for e4m3fn,
+# which has no infinity: PyTorch 2.13 holds it at the largest number, older versions answer nan. The trap is a float64 a
+# hair above the middle between 1 and the next bf16 number. Where should it go?
 
 # %%
 too_large = torch.tensor([400.0, 1e3, 1e6])
-print("e4m3fn:", FP8_E4M3FN.round(too_large).tolist(), "e5m2:", FP8_E5M2.round(too_large).tolist())
+for fmt in (FP8_E4M3FN, FP8_E5M2):
+    print(fmt, fmt.round(too_large).tolist(), "torch:", too_large.to(TORCH_DTYPES[fmt.name]).tolist())
 
-hair_above_middle = torch.tensor(1 + BF16.eps / 2 + 2.0**-40, dtype=torch.float64)
-print("rounded once: ", BF16.round(hair_above_middle).item())
-print("torch's cast: ", hair_above_middle.to(torch.bfloat16).item())
-print("rounded twice:", BF16.round(hair_above_middle.float()).item())
+trap = torch.tensor(1 + BF16.eps / 2 + 2.0**-40, dtype=torch.float64)
+print("the trap:", BF16.round(trap).item(), "torch:", trap.bfloat16().item(), "twice:", BF16.round(trap.float()).item())
+
+bits = torch.randint(-(2**31), 2**31 - 1, (1_000_000,), generator=torch.Generator().manual_seed(0))
+anything = bits.int().view(torch.float32)
+fitting, equal = {}, {}
+for fmt in (FP16, BF16, FP8_E5M2, FP8_E4M3FN):
+    x = anything[anything.abs() <= fmt.max]
+    fitting[fmt.name] = x.numel()
+    equal[fmt.name] = int((fmt.round(x) == x.to(TORCH_DTYPES[fmt.name]).float()).sum())
+
+compare(predicted=fitting, measured=equal, columns=("numbers", "equal"))
 
 # %% [markdown]
-# Up, and it goes down. PyTorch casts float64 to bf16 by way of float32. The first rounding drops the hair; the
-# second meets an exact tie, and even wins. Two correct roundings make a wrong one.
+# Every number agrees. And the trap: it should go up, and PyTorch sends it down, because it casts float64 to bf16 by way
+# of fp32. The first rounding drops the hair; the second meets an exact tie, and even wins. Two correct roundings
+# make a wrong one.
 #
 # ## 9 · At scale: Gopher's four recipes
 #
