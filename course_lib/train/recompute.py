@@ -32,6 +32,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 
@@ -118,7 +119,8 @@ class Segment:
 
 
 class Surroundings:
-    """What a function can see besides its arguments, and must see again: the random state and autocast."""
+    """What a function can see besides its arguments, and must see again: the random state, autocast, and the modes that
+    change what PyTorch's functions do (`precision.CastPolicy` is one)."""
 
     def __init__(self, tensors: Sequence[Tensor], preserve_rng: bool) -> None:
         kinds = {"cpu", *(tensor.device.type for tensor in tensors)}
@@ -127,6 +129,7 @@ class Surroundings:
             for kind in sorted(kinds)
             if torch.amp.is_autocast_available(kind)
         ]
+        self.modes = _get_current_function_mode_stack()
         gpus = {tensor.device.index for tensor in tensors if tensor.is_cuda}
         if torch.cuda.is_initialized():
             gpus.add(torch.cuda.current_device())
@@ -137,6 +140,8 @@ class Surroundings:
     def restored(self) -> Iterator[None]:
         """Inside, everything is as it was; afterwards, as it was before: the draws inside leave no trace outside."""
         with ExitStack() as stack:
+            for mode in self.modes:
+                stack.enter_context(mode)
             for kind, dtype, enabled, cache in self.autocast:
                 stack.enter_context(torch.autocast(kind, dtype, enabled, cache))
             if self.cpu_rng is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +19,6 @@ from course_lib.train.recompute import (
     recompute_only,
     recompute_segments,
     segments,
-    take_tensors,
 )
 from tests.mutants.train import recompute as mutants
 from tests.train.saved import SavedBytes, gradients
@@ -263,77 +261,6 @@ def test_a_prepared_model_can_be_copied():
     assert all(p.grad is None for p in model.parameters()) and all(p.grad is not None for p in twin.parameters())
 
 
-# Functions of every shape ------------------------------------------------------------------------------------------
-
-
-def test_nested_calls():
-    layers, x = chain(), an_input(requires_grad=True)
-    ours, _ = outcome(lambda: recompute(lambda x: recompute_segments(layers, x, 3), x), layers, x)
-    theirs, _ = outcome(lambda: plain(layers, x), layers, x)
-    assert_same(ours, theirs)
-
-
-def test_nested_arguments_and_results_of_every_kind():
-    x, y = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
-
-    def fn(pair, times, *, scale, ids, note=None):
-        a, b = pair
-        return {"sum": a + b * scale["by"], "detached": (a * b).detach(), "ids": ids + 1, "note": note}, (
-            a * times,
-            None,
-        )
-
-    for call in (recompute, lambda fn, *args, **kwargs: fn(*args, **kwargs)):
-        first, (second, nothing) = call(fn, (x, y), 3, scale={"by": y}, ids=torch.arange(3), note="kept")
-        assert first["note"] == "kept" and nothing is None and first["ids"].tolist() == [1, 2, 3]
-        assert first["sum"].requires_grad and second.requires_grad and not first["detached"].requires_grad
-        (first["sum"] * second).sum().backward()
-        found = [g for g in (x.grad, y.grad) if g is not None]
-        x.grad = y.grad = None
-        if call is recompute:
-            ours = found
-    assert_same(ours, found)
-
-
-def test_a_result_that_the_loss_does_not_use():
-    x = torch.randn(3, requires_grad=True)
-    used, _unused = recompute(lambda x: (x.exp(), x.sin()), x)
-    used.sum().backward()
-    torch.testing.assert_close(x.grad, x.detach().exp(), rtol=0, atol=0)
-
-
-def test_the_same_tensor_twice_and_a_result_that_is_an_argument():
-    x = torch.randn(3, requires_grad=True)
-    product, same = recompute(lambda a, b: (a * b, a), x, x)
-    (product + same).sum().backward()
-    torch.testing.assert_close(x.grad, 2 * x.detach() + 1)
-
-
-def test_backward_twice_with_retain_graph():
-    layer, x = Layer(0), an_input()
-    loss = recompute(layer, x).sum()
-    loss.backward(retain_graph=True)
-    once = gradients(layer)
-    loss.backward()
-    assert_same(gradients(layer), once)
-
-
-def test_nothing_requires_a_gradient():
-    assert not recompute(lambda x: 2 * x, torch.ones(2)).requires_grad
-    layer = Layer(0)
-    with torch.no_grad():
-        assert not recompute(layer, an_input()).requires_grad
-    assert not recompute(layer.requires_grad_(False), an_input()).requires_grad
-
-
-def test_a_weight_used_in_several_segments():
-    layer, x = Layer(0).double().eval(), an_input().double()
-    ours, _ = outcome(lambda: recompute_segments([layer] * 3, x, 1), layer)
-    theirs, _ = outcome(lambda: layer(layer(layer(x))), layer)
-    for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-14, atol=1e-14)  # three summands in another order
-
-
 def test_as_pytorch_does():
     layers, x = chain(), an_input(requires_grad=True)
 
@@ -344,62 +271,3 @@ def test_as_pytorch_does():
         return y
 
     assert_same(outcome(lambda: recompute_segments(layers, x, 4), layers, x)[0], outcome(theirs, layers, x)[0])
-
-
-def test_without_rewinding_dropout_gives_other_gradients():
-    layer, x = Layer(0), an_input(requires_grad=True)
-    ours, _ = outcome(lambda: recompute(layer, x, preserve_rng=False), layer, x)
-    theirs, _ = outcome(lambda: layer(x), layer, x)
-    assert torch.equal(ours[0], theirs[0]) and not torch.equal(ours[1], theirs[1])
-
-
-@pytest.mark.gpu
-def test_dropout_on_a_gpu_draws_the_same_twice():
-    layer, x = Layer(0).cuda(), an_input().cuda().requires_grad_()
-    ours, _ = outcome(lambda: recompute(layer, x), layer, x)
-    theirs, _ = outcome(lambda: layer(x), layer, x)
-    assert_same(ours, theirs)
-
-
-# Mistakes ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_tensor_smuggled_out_is_refused_and_not_silently_without_gradient():
-    x, smuggled = torch.randn(3, requires_grad=True), []
-
-    def fn(x: Tensor) -> Tensor:
-        smuggled.append(x.exp())
-        return x * 2
-
-    loss = recompute(fn, x).sum() + smuggled[0].sum()
-    with pytest.raises(ValueError, match="let the function return the tensor"):
-        loss.backward()
-
-
-def test_autograd_grad_is_refused():
-    layer, x = Layer(0), an_input(requires_grad=True)
-    with pytest.raises(ValueError, match=r"call loss.backward\(\)"):
-        torch.autograd.grad(recompute(layer, x).sum(), x)
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: recompute_segments(chain(), an_input(), 0), "every=0 given"),
-        (lambda: RecomputedLayers(chain(), -1), "every=-1 given"),
-        (lambda: recompute_only(GPT(config()), nn.Conv1d), "no Conv1d with a method 'forward'.*Attention"),
-        (lambda: recompute_only(GPT(config()), Attention, "explain"), "no Attention with a method 'explain'"),
-    ],
-)
-def test_mistakes_are_explained(call, words):
-    with pytest.raises(ValueError, match=words):
-        call()
-
-
-def test_take_tensors_keeps_none_of_them():
-    tensors, put = take_tensors({"a": [torch.ones(1), "b"], "c": (3, torch.zeros(2))})
-    assert [tuple(t.shape) for t in tensors] == [(1,), (2,)]
-    assert put([torch.tensor(1), torch.tensor(2)]) == {"a": [1, "b"], "c": (3, 2)}
-    gone = [weakref.ref(tensor) for tensor in tensors]
-    del tensors
-    assert all(reference() is None for reference in gone)

@@ -1,0 +1,89 @@
+"""Known-wrong versions of the mixed-precision recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course_lib.train.gradients import clip_gradients
+from course_lib.train.precision import LossScaler, MasterWeights
+
+
+class NeverSkips(LossScaler):
+    """Steps with inf in the gradients."""
+
+    def step(self, optimizer: torch.optim.Optimizer) -> Any:
+        if self._overflow is None:
+            self.unscale_(optimizer)
+        return optimizer.step()
+
+
+class NeverUnscales(LossScaler):
+    """Adam hardly notices, so it goes unnoticed."""
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        scale, self._scale = self._scale, 1.0
+        super().unscale_(optimizer)
+        self._scale = scale
+
+
+class GrowsAfterOverflow(LossScaler):
+    """Counts good steps, but not good steps in a row."""
+
+    def update(self) -> None:
+        good, overflow = self._good_steps, self._overflow
+        super().update()
+        if overflow:
+            self._good_steps = good
+
+
+class GrowsToInfinity(LossScaler):
+    """Accepts a scale that fp32 cannot hold."""
+
+    def update(self) -> None:
+        grows = self._overflow is False and self._good_steps + 1 == self.growth_interval
+        super().update()
+        if grows and self._scale * self.growth_factor > torch.finfo(torch.float32).max:
+            self._scale = float("inf")
+
+
+def clip_then_unscale(scaler: LossScaler, optimizer: torch.optim.Optimizer, max_norm: float) -> float:
+    """The scaled gradient is always too long."""
+    length = clip_gradients(optimizer, max_norm)
+    scaler.unscale_(optimizer)
+    return length
+
+
+def clip_without_unscaling_twice(scaler: LossScaler, optimizer: torch.optim.Optimizer, max_norm: float) -> float:
+    """Unscales, but clips to the scaled limit."""
+    scaler.unscale_(optimizer)
+    return clip_gradients(optimizer, max_norm * scaler.get_scale())
+
+
+class NarrowMaster(MasterWeights):
+    """The copy has no more digits than the weight."""
+
+    def update_parameter(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
+        super().update_parameter(parameter, gradient, state, group)
+        state["master"].copy_(parameter)
+
+
+class RoundsTheGradient(MasterWeights):
+    """Unscales in 16 bits: what loss scaling saved is lost."""
+
+    def update_parameter(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
+        super().update_parameter(parameter, gradient.to(parameter.dtype), state, group)
+
+
+class ForgetsToWriteBack(MasterWeights):
+    """The copy learns, the model does not."""
+
+    def update_parameter(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
+        self.rule.update(state["master"], gradient.float(), state, group)
+
+
+SCALERS = [NeverSkips, NeverUnscales, GrowsAfterOverflow, GrowsToInfinity]
+CLIPS = [clip_then_unscale, clip_without_unscaling_twice]
+MASTERS = [NarrowMaster, RoundsTheGradient, ForgetsToWriteBack]
