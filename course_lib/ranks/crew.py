@@ -36,6 +36,7 @@ class Crew:
     def __init__(self, world_size: int, backend: str) -> None:
         self.number = next(_numbers)
         self._owner = os.getpid()
+        self._ended = False
         self.world_size = world_size
         self.launcher = launcher()
         self.tracker = SurroundingsTracker()
@@ -76,6 +77,8 @@ class Crew:
 
     def is_whole(self) -> bool:
         """Whether every process is still there, as far as the system has told us; call it between two calls."""
+        if self._ended:  # an interrupt came between its end and the start of the next crew
+            return False
         return not self._ready or all(message[0] != "gone" for _, message in self.messages(0))
 
     def send_to_all(self, message: tuple[Any, ...]) -> None:
@@ -102,8 +105,9 @@ class Crew:
 
     def end(self) -> None:
         """Kill every process of the crew. Safe to call twice; does nothing in a fork of the notebook's process."""
-        if os.getpid() != self._owner:
+        if os.getpid() != self._owner or self._ended:
             return
+        self._ended = True
         self.launcher.kill(self.number)
         self._selector.close()
         for channel in self.channels:

@@ -113,6 +113,8 @@ def contradiction(mismatch: Mismatch) -> str:
     transfers = [call for call in calls.values() if isinstance(call, Transfer)]
     if transfers:
         return _unfit_transfer(*sorted(transfers, key=lambda call: call.direction, reverse=True))
+    if mismatch.unfit is not None:
+        return _unfit_parts(entries, *mismatch.unfit)
     if mismatch.swapped_with is not None:
         first = mismatch.members[0]
         return _other_order(first, entries[first], mismatch.swapped_with, entries[mismatch.swapped_with])
@@ -144,6 +146,15 @@ def _other_order(first: int, ours: Entry, second: int, theirs: Entry) -> str:
         f"the ranks make the same calls in another order: rank {first} calls {ours.collective} with {our_name} "
         f"({ours.site}) where rank {second} passes {their_name} ({theirs.site}), and elsewhere the other way round, "
         f"so each result mixes them"
+    )
+
+
+def _unfit_parts(entries: dict[int, Entry], sender: int, receiver: int) -> str:
+    send, take = entries[sender], entries[receiver]
+    assert send.parts is not None and take.parts is not None
+    return (
+        f"the parts of {send.collective} do not fit: rank {sender} sends {send.parts[0][send.members.index(receiver)]} "
+        f"to rank {receiver} ({send.site}), which expects {take.parts[1][take.members.index(sender)]} ({take.site})"
     )
 
 

@@ -15,8 +15,7 @@ import sys
 import types
 from typing import Any
 
-import cloudpickle
-
+from course_lib.ranks import pickling
 from course_lib.ranks.failures import RankFailure
 from course_lib.ranks.pool import Ranks, check_timeout, shared
 from course_lib.ranks.ship import cell_label, pack
@@ -80,7 +79,7 @@ def pull(name: str) -> list[Any]:
             raise NameError(f"rank {rank} has no variable {name!r}; it has: {known}")
         if found == "stays":
             raise ValueError(f"variable {name!r} cannot be shipped from rank {rank}: {value}")
-    return [cloudpickle.loads(value) for _, value in answers]
+    return [pickling.loads(value) for _, value in answers]
 
 
 def _calling_cell() -> str:
@@ -132,6 +131,6 @@ def _look_up(name: str) -> tuple[str, Any]:
     if name not in namespace:
         return "missing", [known for known in namespace if not known.startswith("_")]
     try:
-        return "found", cloudpickle.dumps(namespace[name])
+        return "found", pickling.dumps(namespace[name])
     except Exception as error:  # noqa: BLE001 (pickling runs code of any class)
         return "stays", f"{type(error).__name__}: {error}"

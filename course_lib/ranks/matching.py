@@ -23,6 +23,7 @@ class Entry(NamedTuple):
         details: what all ranks must agree on, as (name, value) pairs: shape, dtype, reduce op, root.
         site: the line that calls it.
         tensor: what the reader's code calls the tensor: all of its names, sorted; empty if it has none.
+        parts: for an all-to-all, how much it (sends to, receives from) each member.
     """
 
     group: str
@@ -32,6 +33,7 @@ class Entry(NamedTuple):
     details: tuple[tuple[str, object], ...]
     site: str
     tensor: tuple[str, ...] = ()
+    parts: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 
 class Transfer(NamedTuple):
@@ -91,11 +93,13 @@ class Mismatch:
         calls: rank → the call it made there. Ranks that come to the same place later are added.
         members: the ranks that make a call there.
         swapped_with: the rank whose order differs from that of the first member, if only the order is wrong.
+        unfit: (sender, receiver) whose parts of an all-to-all differ in size, if only that is wrong.
     """
 
     calls: dict[int, Call]
     members: tuple[int, ...]
     swapped_with: int | None = None
+    unfit: tuple[int, int] | None = None
 
     def add(self, rank: int, call: Call) -> None:
         """One more rank makes `call`; it is part of this contradiction if it is the same call of the same group."""
@@ -150,7 +154,7 @@ class Matcher:
         if len(calls) < len(group.members):
             return None
         del group.open[call.sequence]
-        return self._other_order(group, calls)
+        return _unfit_parts(group.members, calls) or self._other_order(group, calls)
 
     def _other_order(self, group: _Group, calls: dict[int, Entry]) -> Mismatch | None:
         """Same calls in another order: over time, the names that two ranks pair with each other close a cycle.
@@ -218,6 +222,18 @@ class Matcher:
         """Whether some call still waits for a rank."""
         waiting = any(group.open for group in self._groups.values())
         return waiting or any(q["send"] or q["recv"] for q in self._channels.values())
+
+
+def _unfit_parts(members: tuple[int, ...], calls: dict[int, Entry]) -> Mismatch | None:
+    """In an all-to-all, two ranks of which one sends another amount than the other takes."""
+    for i, sender in enumerate(members):
+        for j, receiver in enumerate(members):
+            sends, takes = calls[sender].parts, calls[receiver].parts
+            if sends and takes and sends[0][j] != takes[1][i]:
+                return Mismatch(
+                    {sender: calls[sender], receiver: calls[receiver]}, (sender, receiver), unfit=(sender, receiver)
+                )
+    return None
 
 
 def _reaches(pairs: dict[str, set[str]], start: str, goal: str) -> bool:

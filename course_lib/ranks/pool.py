@@ -16,8 +16,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-import cloudpickle
-
+from course_lib.ranks import pickling
 from course_lib.ranks.call import Call
 from course_lib.ranks.crew import Crew
 from course_lib.ranks.failures import RankFailure
@@ -94,7 +93,7 @@ class Ranks:
             finally:  # after a KeyboardInterrupt too: a crew that was left in the middle of a call is useless
                 if not usable:
                     self._replace(crew)
-        return [cloudpickle.loads(blob) for blob in blobs]
+        return [pickling.loads(blob) for blob in blobs]
 
     def _standing_crew(self) -> Crew:
         if self._owner != os.getpid():

@@ -18,9 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import cloudpickle
-
-from course_lib.ranks import stacks
+from course_lib.ranks import pickling, stacks
 
 _INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _NUMBERED_CELL = re.compile(r"^<(?:ranks cell \[|ipython-input-)(\d+)")
@@ -34,7 +32,7 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) 
         ValueError: something in it cannot be shipped; the message names the variable.
     """
     try:
-        return cloudpickle.dumps((fn, args, kwargs))
+        return pickling.dumps((fn, args, kwargs))
     except Exception as error:
         culprit = _culprit(fn, args, kwargs)
         if culprit is None:
@@ -50,7 +48,7 @@ def _culprit(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     """The first variable of the call that does not pickle: its name in words, its value, and why."""
     for name, value in [*_named_arguments(fn, args, kwargs), *_used_by(fn, set())]:
         try:
-            cloudpickle.dumps(value)
+            pickling.dumps(value)
         except Exception as error:
             return name, value, re.sub(r" at 0x[0-9a-f]+", "", str(error))
     return None
@@ -140,7 +138,7 @@ class SurroundingsTracker:
             no_file = len(entry) == 4 and (entry[1] is None or filename.startswith("<"))
             if no_file and filename not in self._cells:
                 self._cells.add(filename)
-                news[filename] = (cell_label(filename), "".join(entry[2]))
+                news[filename] = (cell_label(filename), "".join(linecache.getlines(filename)))
         stacks.CELLS.update({filename: label for filename, (label, _) in news.items()})
         return news
 

@@ -210,13 +210,26 @@ class Tap:
         sequence = self._count((group.group_name, "collective"))
         named = names_of(tensors[0], stacks.user_frames(frame)) if len(tensors) == 1 else ()
         site = stacks.call_site(frame)
-        return [Entry(group.group_name, members, sequence, name, tuple(details), site, named)]
+        parts = _parts(name, given, len(members)) if name in _UNEVEN else None
+        return [Entry(group.group_name, members, sequence, name, tuple(details), site, named, parts)]
 
 
 def _global_rank(given: dict[str, Any], side: str, group: Any) -> int | None:
     """The root or peer as a rank of the whole job, whichever way the caller named it."""
     in_group = given.get(f"group_{side}")
     return given.get(side) if in_group is None else dist.get_global_rank(group, in_group)
+
+
+def _parts(name: str, given: dict[str, Any], size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """How much an all-to-all sends to and receives from each member: rows, or elements where it takes lists."""
+    if name == "all_to_all":
+        sends, takes = given["input_tensor_list"], given["output_tensor_list"]
+        return tuple(t.numel() for t in sends), tuple(t.numel() for t in takes)
+    sends, takes = given["input_split_sizes"], given["output_split_sizes"]
+    return (
+        tuple(sends or [given["input"].shape[0] // size] * size),
+        tuple(takes or [given["output"].shape[0] // size] * size),
+    )
 
 
 def _dtype(tensor: torch.Tensor) -> str:

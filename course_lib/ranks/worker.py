@@ -22,12 +22,11 @@ import sys
 import threading
 from typing import Any
 
-import cloudpickle
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from course_lib.ranks import stacks
+from course_lib.ranks import pickling, stacks
 from course_lib.ranks.prints import LabelledStream
 from course_lib.ranks.tap import Tap, collective_in
 from course_lib.ranks.wire import Channel, Job, Position, Settings
@@ -113,10 +112,10 @@ class Rank:
         """Make the call. Whatever it raises, `SystemExit` included, is reported and does not end the rank."""
         try:
             self._settle(job)
-            fn, args, kwargs = cloudpickle.loads(job.call)
+            fn, args, kwargs = pickling.loads(job.call)
             result = fn(*args, **kwargs)
             try:
-                blob = cloudpickle.dumps(result)
+                blob = pickling.dumps(result)
             except Exception as error:
                 raise TypeError(f"the result, a {type(result).__name__}, cannot be shipped back: {error}") from error
             return "returned", blob, dist.is_initialized()

@@ -21,14 +21,15 @@ REQUEST = struct.Struct("<4sqq")
 """What the notebook sends: verb (`fork`, `kill`, `sgnl`), crew, rank (or -1 for the whole crew)."""
 EXIT = struct.Struct("<qqq")
 """What the zygote answers when a rank ended: crew, rank, exit code (minus the signal's number if killed)."""
-PRELOADED = (
-    "course_lib.ranks.worker",
-    "torch.distributed",
+NEEDED = "course_lib.ranks.worker"
+"""What every rank needs (torch, half the work); imported before the first fork."""
+USEFUL = (
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",
     "torch.distributed.pipelining",
     "torch._dynamo",
 )
+"""What some lessons use, seconds of import in every rank; imported whenever no request is waiting."""
 
 
 class Zygote:
@@ -38,6 +39,7 @@ class Zygote:
         self._control = control
         self._notebook_pid = notebook_pid
         self._children: dict[int, tuple[int, int]] = {}
+        self._unloaded = list(USEFUL)
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
@@ -47,7 +49,10 @@ class Zygote:
         """The loop: requests in, exit codes out."""
         try:
             while os.getppid() == self._notebook_pid:
-                ready, _, _ = select.select([self._control, self._wake_read], [], [], 1.0)
+                patience_s = 0.0 if self._unloaded else 1.0
+                ready, _, _ = select.select([self._control, self._wake_read], [], [], patience_s)
+                if not ready and self._unloaded:
+                    _import(self._unloaded.pop(0))
                 if self._wake_read in ready:
                     os.read(self._wake_read, 512)
                 self._reap()
@@ -78,6 +83,7 @@ class Zygote:
         return True
 
     def _fork(self, crew: int, rank: int, channel_fd: int, log_fd: int) -> None:
+        gc.freeze()  # the ranks' garbage collectors leave what is here alone, so its pages stay shared
         pid = os.fork()
         if pid:
             self._children[pid] = (crew, rank)
@@ -116,9 +122,11 @@ def main(control_fd: int, notebook_pid: int) -> None:
     """Import what ranks need, then serve. Ctrl-C is for the notebook: the zygote and its ranks ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=control_fd)
-    for name in PRELOADED:
-        with contextlib.suppress(ImportError):  # an older torch may lack one; a rank then imports what it needs itself
-            importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # the ranks' garbage collectors leave these pages alone, so they stay shared
+    _import(NEEDED)
     Zygote(control, notebook_pid).serve()
+
+
+def _import(name: str) -> None:
+    """Import a module, if this version of torch has it; a rank then imports what it needs itself."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)

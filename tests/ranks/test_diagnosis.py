@@ -131,6 +131,15 @@ WRONG = {
         "where rank 1 passes model.0.weight.grad (cell line 6), and elsewhere the other way round, "
         "so each result mixes them",
     ),
+    "parts of an all-to-all that do not fit": (
+        """
+        def f():
+            out = torch.empty(4)
+            dist.all_to_all_single(out, torch.ones(4), [2, 2], [1, 3] if rank() == 1 else [2, 2])
+        """,
+        "the parts of all_to_all_single do not fit: rank 1 sends 1 to rank 0 (cell line 3), "
+        "which expects 2 (cell line 3)",
+    ),
     "recv larger than sent": (
         """
         def f():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from course_lib.ranks.evidence import contradiction
 from course_lib.ranks.matching import Entry, Matcher, Transfer
 
@@ -11,7 +13,7 @@ def entry(
     collective: str = "all_reduce",
     site: str = "cell line 1",
     tensor: tuple[str, ...] = (),
-    **details: object,
+    **details: Any,
 ) -> Entry:
     return Entry("0", (0, 1), sequence, collective, tuple(details.items()), site, tensor)
 
@@ -51,7 +53,7 @@ def test_the_first_difference_is_named() -> None:
     assert set(found.calls) == {0, 1}
 
 
-def feed(pairs: list[tuple[str, str]], **details: object) -> list[bool]:
+def feed(pairs: list[tuple[str, str]], **details: Any) -> list[bool]:
     """For each step, rank 0's and rank 1's name of the tensor → whether the matcher objects."""
     matcher = Matcher()
     objections = []

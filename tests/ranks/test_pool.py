@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from course_lib import ranks
+from course_lib.ranks import pickling
 
 Cell = Callable[..., Callable[..., Any]]
 
@@ -55,16 +56,23 @@ def test_a_function_brings_its_helpers_globals_and_enclosed_variables(cell: Cell
 
 
 @pytest.mark.parametrize("value", [torch.ones(3, requires_grad=True), torch.nn.Linear(2, 2), {"a": [1, None]}])
-def test_tensors_modules_and_containers_are_shipped_both_ways(cell: Cell, value: object) -> None:
+def test_tensors_modules_and_containers_are_shipped_both_ways(cell: Cell, value: Any) -> None:
     back = ranks.run(cell("def f(x): return x"), value, world_size=2)[1]
     assert type(back) is type(value)
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) and isinstance(back, torch.Tensor):
         assert torch.equal(back, value) and back.requires_grad
 
 
 def test_a_result_with_a_graph_comes_back_as_a_leaf(cell: Cell) -> None:
     result = ranks.run(cell("def f(): return torch.ones(2, requires_grad=True) * 3"), world_size=2)[0]
     assert result.tolist() == [3, 3] and result.is_leaf
+
+
+def test_what_lies_on_a_gpu_goes_to_the_receivers_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pickling, "_is_on_accelerator", lambda tensor: tensor.requires_grad)  # a stand-in where there is no GPU
+    layer, value = pickling.loads(pickling.dumps((torch.nn.Linear(2, 2), torch.ones(2, requires_grad=True))))
+    assert isinstance(layer.weight, torch.nn.Parameter) and layer.weight.requires_grad
+    assert value.requires_grad and value.is_leaf
 
 
 def test_what_cannot_be_shipped_is_named(cell: Cell) -> None:
