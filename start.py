@@ -49,7 +49,7 @@ EXPLANATIONS = [
     ),
     (
         "NewConnection|Failed to establish|NameResolution|Name or service|Network is unreachable|[Tt]imed out"
-        "|ProxyError|Connection (refused|aborted|reset)|ConnectionReset|No matching distribution",
+        "|ProxyError|Connection (refused|aborted|reset)|ConnectionReset|No matching distribution|ResolutionImpossible",
         "The packages could not be downloaded: check the network, and pip's proxy or index settings if you have some,"
         " then call again. (If both are fine, there is no build of {torch} for this machine and Python {python}: try"
         " Python 3.12.)",
@@ -212,8 +212,8 @@ def explain(title):
     for pattern, sentence in EXPLANATIONS:
         if re.search(pattern, text):
             return sentence.format(root=ROOT, torch=TORCH, python="%d.%d" % sys.version_info[:2])
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return "%s failed: %s (more in %s)" % (title, lines[-1] if lines else "no output", LOG)
+    lines = [line.strip() for line in text.splitlines() if re.match(r"\W*(\w*Error|ERROR|error): ", line)]
+    return "%s failed: %s (more in %s)" % (title, lines[-1] if lines else "without a reason", LOG)
 
 
 class Progress(object):

@@ -20,7 +20,5 @@ def speaks_of_shapes(hint: object) -> bool:
 
 def check(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, which from now on refuses tensors of another shape or dtype than its signature says."""
-    function.__annotations__ = {
-        name: hint for name, hint in function.__annotations__.items() if speaks_of_shapes(hint)
-    }
+    function.__annotations__ = {name: hint for name, hint in function.__annotations__.items() if speaks_of_shapes(hint)}
     return beartype(function)
