@@ -1,0 +1,10 @@
+"""Training on many ranks: each module here takes the single-device step apart in another way.
+
+Lesson 07 opens this package.
+"""
+
+from course_lib.parallel.buckets import plan_buckets
+from course_lib.parallel.data import BucketedDataParallel, NaiveDataParallel
+from course_lib.parallel.sampler import ShardedSampler
+
+__all__ = ["BucketedDataParallel", "NaiveDataParallel", "ShardedSampler", "plan_buckets"]

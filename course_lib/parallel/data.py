@@ -1,0 +1,267 @@
+"""Data parallelism: every rank holds the whole model, sees its own part of the batch, and all take the same step.
+
+    replica = BucketedDataParallel(model)
+    loss = replica(inputs, targets)
+    loss.backward()
+    replica.synchronize()      # every gradient is now the mean over all ranks
+    optimizer.step()
+
+If every rank's loss is the mean over equally many tokens, the mean of their gradients is the gradient of the joined
+batch, so weights that begin equal stay equal. `NaiveDataParallel` says it in the fewest lines; `BucketedDataParallel`
+sends fewer, larger messages while the backward pass is still busy. Lesson 07 opens this module.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.parallel.buckets import Bucket, plan_buckets
+
+Group = dist.ProcessGroup | None
+"""The ranks that hold a replica; None for all."""
+AllReduce = Callable[[Tensor, Group], dist.Work | None]
+"""Adds up a tensor over the group, in place. May return before it is done, with a handle to wait for."""
+
+
+def start_all_reduce(tensor: Tensor, group: Group) -> dist.Work | None:
+    """The backend's own sum, in the background."""
+    return dist.all_reduce(tensor, group=group, async_op=True)
+
+
+class NaiveDataParallel(nn.Module):
+    """After the backward pass, average the gradients one by one.
+
+    All ranks must construct it and call `synchronize`. Bytes sent by each rank and step, with a ring: 2(p-1)/p times
+    the gradients' bytes plus 4 for each parameter; one call per parameter that any rank used, and one before them.
+
+    Args:
+        module: the replica; its parameters and buffers take the values of the group's first rank. Only at construction:
+            batch-norm's running statistics, for one, drift apart later.
+        group: the ranks that hold a replica.
+
+    Raises:
+        ValueError: the ranks' modules differ in a parameter's or buffer's name, shape, dtype or `requires_grad`.
+    """
+
+    def __init__(self, module: nn.Module, group: Group = None) -> None:
+        super().__init__()
+        self.module = module
+        self.group = group
+        self.world_size = dist.get_world_size(group)
+        check_same_everywhere(module, group)
+        broadcast_module(module, group)
+        self._trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._frozen = [parameter for parameter in module.parameters() if not parameter.requires_grad]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's own forward pass."""
+        return self.module(*args, **kwargs)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Wrap all but the last backward pass of an accumulated batch. Here only a word: nothing happens before
+        `synchronize`."""
+        yield
+
+    def synchronize(self) -> None:
+        """Replace every gradient by its mean over the ranks. Call it after the backward pass, on all ranks.
+
+        A rank that did not use a parameter counts as a gradient of 0; what no rank used stays None.
+        """
+        self._check_frozen()
+        users = torch.tensor([p.grad is not None for p in self._trainable], dtype=torch.int32)
+        if self._trainable:
+            users = users.to(self._trainable[0].device)
+            dist.all_reduce(users, group=self.group)
+        for parameter, used in zip(self._trainable, users.tolist()):
+            if used:
+                grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                parameter.grad = grad.detach().contiguous().div_(self.world_size)
+                dist.all_reduce(parameter.grad, group=self.group)
+
+    def _check_frozen(self) -> None:
+        if any(parameter.requires_grad for parameter in self._frozen):
+            raise ValueError(
+                "a parameter that was frozen when the module was wrapped now has requires_grad=True, so the ranks "
+                "would drift apart: unfreeze first, then wrap again"
+            )
+
+
+class BucketedDataParallel(NaiveDataParallel):
+    """Average the gradients in buckets, each sent as soon as the backward pass has filled it.
+
+    All ranks must construct it and call `synchronize`. Bytes sent by each rank and step, with a ring: 2(p-1)/p times
+    the bytes of all `buckets`, which hold the gradients and one number per parameter; one call per bucket. Buckets are
+    sent in the same order on every rank and `synchronize` sends those that never got full, so ranks that go through
+    different branches of a model neither hang nor get a wrong mean.
+
+    The first synchronised step shows in which order gradients really arrive (on the group's first rank); the buckets
+    are then packed anew in that order, once (an extra broadcast of 8 bytes per parameter).
+
+    Args:
+        module: as in `NaiveDataParallel`.
+        group: the ranks that hold a replica.
+        bucket_bytes: a bucket is closed once it holds so many bytes of gradients. The default, 25 MiB, is also
+            DistributedDataParallel's; on a network of your own, measure.
+        overlap: send during the backward pass; False keeps everything for `synchronize`.
+        all_reduce: sums a bucket; another one may compress it, or be one of `ranks.collectives`.
+
+    Raises:
+        ValueError: the ranks' modules differ, or `bucket_bytes` is not positive.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        group: Group = None,
+        bucket_bytes: int = 25 * 2**20,
+        overlap: bool = True,
+        all_reduce: AllReduce = start_all_reduce,
+    ) -> None:
+        super().__init__(module, group)
+        self.bucket_bytes = bucket_bytes
+        self.overlap = overlap
+        self._all_reduce = all_reduce
+        self._syncing = True
+        self._arrivals: dict[int, None] | None = {}
+        self._pack(None)
+        watch = weakref.WeakMethod(self._on_gradient)  # hooks outlive us on the module, and must not keep us alive
+        handles = [
+            parameter.register_post_accumulate_grad_hook(_hook(watch, number))
+            for number, parameter in enumerate(self._trainable)
+        ]
+        weakref.finalize(self, lambda: [handle.remove() for handle in handles]).atexit = False
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's own forward pass.
+
+        Raises:
+            ValueError: the last backward pass was not followed by `synchronize`.
+        """
+        if torch.is_grad_enabled() and any(bucket.ready for bucket in self.buckets):
+            raise ValueError(_UNFINISHED)
+        return self.module(*args, **kwargs)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Gradients of backward passes in this block only add up locally. Wrap all but the last micro-batch in it."""
+        before, self._syncing = self._syncing, False
+        try:
+            yield
+        finally:
+            self._syncing = before
+
+    def synchronize(self) -> None:
+        """Send what is not yet on its way, and wait until every gradient is its mean over the ranks.
+
+        Call it after the backward pass, on all ranks. Afterwards each `grad` is a view of its bucket, which the next
+        step overwrites: clone what you want to keep.
+
+        Raises:
+            ValueError: called inside `no_sync()`, or a parameter was unfrozen.
+        """
+        self._check_frozen()
+        if not self._syncing:
+            raise ValueError("synchronize() inside no_sync(): call it after the block, behind the last backward pass")
+        while self._sent < len(self.buckets):
+            self._send_next()
+        for bucket in self.buckets:
+            bucket.finish()
+        self._sent = 0
+        if self._arrivals is not None:
+            self._pack(self._agreed_order(list(self._arrivals)))
+            self._arrivals = None
+
+    def _pack(self, order: list[int] | None) -> None:
+        """Plan the buckets and make their buffers."""
+        plan = plan_buckets(self._trainable, self.bucket_bytes, order)
+        self.buckets = [Bucket([self._trainable[number] for number in numbers]) for numbers in plan]
+        self._bucket_of = {number: self.buckets[i] for i, numbers in enumerate(plan) for number in numbers}
+        self._sent = 0
+
+    def _on_gradient(self, number: int) -> None:
+        """A parameter's gradient is complete; called in the middle of the backward pass."""
+        if not self._syncing:
+            return
+        bucket = self._bucket_of[number]
+        if number in bucket.ready:
+            raise ValueError(_UNFINISHED)
+        bucket.ready.add(number)
+        if self._arrivals is not None:
+            self._arrivals[number] = None
+        while self.overlap and self._sent < len(self.buckets) and self.buckets[self._sent].is_full:
+            self._send_next()
+
+    def _send_next(self) -> None:
+        """Send the next bucket: always in the plan's order, since collectives must match across ranks."""
+        bucket = self.buckets[self._sent]
+        bucket.fill(1 / self.world_size)
+        bucket.work = self._all_reduce(bucket.flat, self.group)
+        self._sent += 1
+
+    def _agreed_order(self, arrived: list[int]) -> list[int]:
+        """The order in which gradients arrived on the group's first rank; those that did not come last."""
+        if not self._trainable:
+            return []
+        seen = set(arrived)
+        order = arrived + [n for n in reversed(range(len(self._trainable))) if n not in seen]
+        shared = torch.tensor(order, device=self._trainable[0].device)
+        dist.broadcast(shared, src=_first_rank(self.group), group=self.group)
+        return shared.tolist()
+
+
+_UNFINISHED = (
+    "a new pass begins, but synchronize() was not called after the last backward pass: call it there, or, to add up "
+    "gradients, wrap every backward pass but the last in no_sync(). (Two wrappers around one module end here too.)"
+)
+
+
+def broadcast_module(module: nn.Module, group: Group = None) -> None:
+    """Give all parameters and buffers the values of the group's first rank, in place. All ranks must call.
+
+    Bytes sent: at most ceil(log2 p) times the module's, by the first rank of a tree; one call per tensor.
+    """
+    for tensor in (*module.parameters(), *module.buffers()):
+        values = tensor.detach().contiguous()
+        dist.broadcast(values, src=_first_rank(group), group=group)
+        if values.data_ptr() != tensor.data_ptr():
+            tensor.detach().copy_(values)
+
+
+def check_same_everywhere(module: nn.Module, group: Group = None) -> None:
+    """Compare the ranks' modules before anything else travels. All ranks must call.
+
+    Raises:
+        ValueError: on every rank, if a parameter or buffer differs in name, shape, dtype or `requires_grad`.
+    """
+    named = [*module.named_parameters(), *module.named_buffers()]
+    mine = [f"{name} {tuple(t.shape)} {t.dtype}{' trainable' if t.requires_grad else ''}" for name, t in named]
+    everyones: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyones, mine, group=group)
+    for rank, theirs in enumerate(everyones):
+        odd = [pair for pair in zip(theirs, everyones[0]) if pair[0] != pair[1]]
+        if odd or len(theirs) != len(everyones[0]):
+            here, there = odd[0] if odd else (f"{len(theirs)} tensors", f"{len(everyones[0])}")
+            raise ValueError(
+                f"the replicas differ: rank {rank} of the group has {here}, rank 0 has {there}; build the same on all"
+            )
+
+
+def _hook(watch: weakref.WeakMethod, number: int) -> Callable[[Tensor], None]:
+    def on_gradient(_parameter: Tensor) -> None:
+        if (call := watch()) is not None:
+            call(number)
+
+    return on_gradient
+
+
+def _first_rank(group: Group) -> int:
+    """The global number of the group's rank 0."""
+    return 0 if group is None else dist.get_global_rank(group, 0)
