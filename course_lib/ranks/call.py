@@ -16,7 +16,7 @@ from course_lib.ranks.prints import Printer
 from course_lib.ranks.stacks import fault_text
 from course_lib.ranks.wire import Position
 
-_GRACE_S = 0.5
+_GRACE_S = 1.0
 """When something is wrong, the ranks get this long to end or to block, so that the report shows them as they are."""
 _STUCK_S = 1.0
 """Ranks that wait for each other this long without any movement are deadlocked."""
@@ -54,6 +54,7 @@ class Call:
             if not self._seen.is_clean:
                 self._ask_where()
                 self._ask_by_signal()
+                self._seen.unanswered = self._matcher.unanswered(set(self._blobs))  # more ranks are known by now
         finally:
             self._show_prints()
         if not self._seen.is_clean:

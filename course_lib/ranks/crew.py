@@ -57,8 +57,10 @@ class Crew:
         """Wait until every rank has joined the group; instantly from the second time on.
 
         Raises:
-            RuntimeError: a rank ended, or took longer than a minute.
+            RuntimeError: a rank ended, or took longer than a minute, or the whole crew was ended.
         """
+        if self._ended:  # an interrupt came between its end and the start of the next crew
+            raise RuntimeError("these ranks were ended")
         missing = set() if self._ready else set(range(self.world_size))
         end = time.monotonic() + _START_S
         while missing:
@@ -77,9 +79,7 @@ class Crew:
 
     def is_whole(self) -> bool:
         """Whether every process is still there, as far as the system has told us; call it between two calls."""
-        if self._ended:  # an interrupt came between its end and the start of the next crew
-            return False
-        return not self._ready or all(message[0] != "gone" for _, message in self.messages(0))
+        return not self._ended and all(message[0] != "gone" for _, message in self.messages(0))
 
     def send_to_all(self, message: tuple[Any, ...]) -> None:
         """Send one message to every rank."""

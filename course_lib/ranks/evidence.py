@@ -94,7 +94,7 @@ class Evidence:
         for rank, made in found.calls.items():
             if reports[rank].state == "returned":  # the backend did not wait, but the call is incomplete
                 fates[rank] = f"called {in_words(made)}"
-        return one_sentence(reports, set(found.calls), fates)
+        return one_sentence(reports, set(range(len(reports))) - found.absent, fates)
 
 
 def in_words(call: Call) -> WaitsIn:

@@ -111,8 +111,10 @@ class ForkLauncher:
     def _collect_exits(self, wait_s: float = 0.0) -> None:
         """Read the zygote's reports; left unread they would one day fill the socket and stop it."""
         while select.select([self._control], [], [], wait_s)[0]:
-            report = self._control.recv(EXIT.size, socket.MSG_WAITALL)
-            if len(report) < EXIT.size:
+            report = b""
+            with contextlib.suppress(ConnectionError):
+                report = self._control.recv(EXIT.size, socket.MSG_WAITALL)
+            if len(report) < EXIT.size:  # the zygote is gone
                 return
             crew, rank, code = EXIT.unpack(report)
             self._exits[crew, rank] = code

@@ -83,7 +83,6 @@ class Ranks:
             call = Call(crew, timeout_s, diagnose)
             usable = False
             try:
-                crew.wait_until_ready()
                 crew.send_to_all(("run", Job(packed, crew.tracker.news(), diagnose, fresh=not lasting)))
                 blobs = call.blobs()
                 usable = call.leaves_group_usable
@@ -100,8 +99,14 @@ class Ranks:
             raise RuntimeError("these ranks belong to the process that made this one by os.fork(); make new ones here")
         if self._crew is None:
             raise ValueError("these ranks are closed: make a new ranks.Ranks(...), or use ranks.run(...)")
-        if not self._crew.is_whole():
+        try:
+            self._crew.wait_until_ready()
+            whole = self._crew.is_whole()
+        except RuntimeError:
+            whole = False
+        if not whole:  # somebody killed a rank, or the process that ranks are forked from
             self._replace(self._crew)
+            self._crew.wait_until_ready()
         return self._crew
 
     def _replace(self, crew: Crew) -> None:

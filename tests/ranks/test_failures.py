@@ -16,15 +16,13 @@ Cell = Callable[..., Callable[..., Any]]
 
 
 def failure_of(fn: Callable[..., Any], *args: Any, within_s: float = 2.0, **options: Any) -> ranks.RankFailure:
-    """The failure of `fn`, and that it was known in time and the next call soon worked."""
+    """The failure of `fn`, which was known in time; and the next call works."""
     ranks.run(int)
     start = time.monotonic()
     with pytest.raises(ranks.RankFailure) as caught:
         ranks.run(fn, *args, **options)
     assert time.monotonic() - start < within_s
-    start = time.monotonic()
     assert ranks.run(int) == [0, 0, 0, 0]
-    assert time.monotonic() - start < 0.3 + 0.7  # the promise, and slack for a machine that others use too
     return caught.value
 
 
@@ -182,6 +180,18 @@ def test_prints_before_a_failure_are_kept(cell: Cell, capsys: pytest.CaptureFixt
     shown = capsys.readouterr().out.splitlines()
     assert [line for line in shown if "was here" in line] == [f"[rank {r}] rank {r} was here" for r in range(4)]
     assert "[rank 3] unfinished line" in shown
+
+
+def test_the_call_after_a_failure_takes_little_longer(cell: Cell) -> None:
+    fails = cell("def f(): raise ValueError if rank() else None")
+    seconds = []
+    for _ in range(5):
+        with pytest.raises(ranks.RankFailure):
+            ranks.run(fails)
+        start = time.monotonic()
+        ranks.run(int)
+        seconds.append(time.monotonic() - start)
+    assert min(seconds) < 0.3  # the least of five: the others measure who else uses the machine
 
 
 def test_an_idle_rank_that_is_killed_is_replaced_before_the_next_call() -> None:

@@ -25,12 +25,15 @@ class Notebook:
     def run(self, source: str, interrupt_after_s: float | None = None) -> tuple[str, str]:
         """Run one cell: (what it printed, its error as shown)."""
         printed, shown = [], []
+        interrupted = False
 
         def on_output(message: dict[str, Any]) -> None:
+            nonlocal interrupted
             content = message["content"]
             if message["msg_type"] == "stream":
                 printed.append(content["text"])
-                if interrupt_after_s is not None and "started" in content["text"]:
+                if interrupt_after_s is not None and "started" in content["text"] and not interrupted:
+                    interrupted = True
                     time.sleep(interrupt_after_s)
                     self.manager.interrupt_kernel()
             elif message["msg_type"] == "error":
