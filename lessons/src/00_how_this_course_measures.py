@@ -5,11 +5,10 @@
 #
 # | | |
 # |---|---|
-# | Time | 30 minutes, of which about 20 seconds are computing on 2 CPU cores |
+# | Time | 35 minutes, of which about half a minute is computing on 2 CPU cores |
 # | A GPU | changes nothing here: the formulas are the same, the seconds get shorter |
 # | Opens | `model/gpt.py`, `model/text.py`, `train/step.py`, `compare.py`, `predict/`, `measure/`, `ranks/` |
-
-# %% [markdown]
+#
 # Someone tells you: *this model needs eight GPUs*. Does it? Perhaps they counted bytes. Perhaps they tried seven and
 # it crashed. Perhaps they read it somewhere.
 #
@@ -44,16 +43,15 @@ from course_lib.units import Bytes, Count, Flops, Ratio
 # Here is a GPT. It is the architecture of GPT-2, 150 times smaller, so that a laptop can train it. Four layers; each
 # token is a vector of 128 numbers, its *width*; four attention heads look back over at most 128 tokens, the
 # *context*. Its vocabulary has 256 entries because its tokens are bytes, and a byte has 256 values.
+#
+# The library that you import is meant to be read. `show` prints the source of anything in it, and the source that you
+# read is the source that runs. Here is the heart of the model, attention. (B, H, S, K in a name are the tensor's
+# dimensions: batch, heads, sequence, width of a head.)
 
 # %%
 SMALL = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=128)
 model = GPT(SMALL, seed=0)
 
-# %% [markdown]
-# The library that you import is meant to be read. `show` prints the source of anything in it, and the source that you
-# read is the source that runs. This is the heart of the model, attention:
-
-# %%
 show(Attention.explicit)
 
 # %% [markdown]
@@ -61,7 +59,7 @@ show(Attention.explicit)
 # make queries, keys and values, one that mixes the heads, and two of 128 × 512 in the MLP. Together they are 12 times
 # the square of the width.
 #
-# **Before you run the next cell**, guess. Not by adding up everything; by the largest thing that you see.
+# **Before you run the cell after the next**, guess. Not by adding up everything; by the largest thing that you see.
 
 # %%
 guess = ask("How many parameters does the model have?", default=500_000)
@@ -97,11 +95,10 @@ wrong = Count(4 * 4 * 128**2 + 13 * 4 * 128 + (256 + 128) * 128 + 2 * 128)
 compare(predicted=wrong, measured=predict.parameters(SMALL), name="parameters")
 
 # %% [markdown]
-# An error, not a shrug. It says what was predicted, what was measured and how far they are apart. (The notebook goes
+# An error, not a shrug. It says what was predicted, what was measured, and how far they are apart. (The notebook goes
 # on because this cell is marked as a failure on purpose. There will be more of those; they are where the learning
 # is.)
-
-# %% [markdown]
+#
 # ## 2 · One step, the oracle
 #
 # A language model learns from text, and you have some on your disk already: Python ships its own manual. No download,
@@ -130,58 +127,52 @@ show(train_step, docstring=False)
 # Remember it. Whatever clever way of training you build in this course, sharded, pipelined, in 16 bits, it must end
 # with the weights that *this* function produces. It is the **oracle** of every test in the library.
 #
-# What loss should a model that has learned nothing have? It should find all 256 bytes equally likely. The loss is the
-# surprise about the right one, $-\ln \frac{1}{256} = \ln 256$.
+# What loss should a model have that has learned nothing? It should find all 256 bytes equally likely. The loss is the
+# surprise about the right one, in *nats*: $-\ln \frac{1}{256} = \ln 256$.
 
 # %%
-guess = ask("What is the loss before any training?", default=1.0)
+guess = ask("What is the loss before any training, in nats?", default=1.0)
 
 # %% tags=["varies"]
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 loss = train_step(model, optimizer, batch)
 
-compare(guess=guess, predicted=Ratio(math.log(256)), measured=Ratio(loss.item()), tolerance=0.02, name="first loss")
+compare(guess=guess, predicted=Ratio(math.log(256)), measured=Ratio(loss.item()), tolerance=0.03, name="first loss")
 
 # %% [markdown]
 # Close, and this time we did not ask for equality. Fresh weights are small random numbers, so the model is *almost*
-# indifferent between the bytes; 2 % leaves room for the almost. The rule for tolerances in this course: bytes,
+# indifferent between the bytes; 3 % leaves room for the almost. The rule for tolerances in this course: bytes,
 # operations and messages are counted, so they must be equal. Where numbers are rounded or random, the tolerance is
 # stated beforehand, and you may ask where it comes from.
-
-# %% [markdown]
-# ## 3 · Bytes that a device holds
 #
-# The weights are stored as 32-bit numbers, 4 bytes each:
+# ## 3 · Bytes that a device holds
+# The weights are stored as 32-bit numbers, 4 bytes each. The next cell prints that in MiB ($2^{20}$ bytes) and in MB
+# ($10^6$). At this size the two differ by 5 %, at the size of a GPU's memory (GiB against GB) by 7 %, and slides
+# confuse them all the time. `Bytes` prints the one that you ask for and never calls one by the other's name.
+#
+# Besides them a training step needs a **gradient** for each weight, and AdamW keeps two more numbers for each (a
+# running mean of the gradient, and one of its square).
+#
+# `measure.memory` watches every tensor that is born and every one that dies while its block runs, and sorts their
+# bytes into five categories. It counts storages, not names: two views of one tensor are one. So, how much memory is
+# in use at the worst moment of a step?
 
 # %%
 weights = Bytes(4 * predict.parameters(SMALL))
 print(f"weights: {weights:MiB}, or {weights:MB}")
 
-# %% [markdown]
-# One number, two names. A MiB is $2^{20}$ bytes, a MB is $10^6$. At this size they differ by 5 %, at the size of a
-# GPU's memory (GiB against GB) by 7 %, and slides confuse them all the time. `Bytes` prints the one that you ask for
-# and never calls one by the other's name.
-#
-# Now the whole step. Besides its weights it needs a **gradient** for each of them, and AdamW keeps two more numbers
-# for each (a running mean of the gradient, and one of its square). So, how much memory is in use at the worst moment
-# of a step?
-
-# %%
 guess = ask("How many MiB are alive at the peak of one training step?", unit="MiB", default=13)
-
-# %% [markdown]
-# `measure.memory` watches every tensor that is born and every one that dies while the block runs, and sorts their
-# bytes into five categories. It counts storages, not names: two views of one tensor are one.
 
 # %%
 with measure.memory(model, optimizer) as record:
     train_step(model, optimizer, batch)
 
+memory_timeline(record)
 compare(
     guess=guess,
     predicted=predict.peak(SMALL, batch_size=8, seq=128, optimizer="adam"),
     measured=record.peak,
-    tolerance=0.01,
+    tolerance=0,
     unit="MiB",
 )
 
@@ -191,23 +182,16 @@ compare(
 # the line *activations*. The forward pass leaves behind every intermediate result that the backward pass will need,
 # and there are far more of those than there are weights.
 #
-# The picture shows when.
-
-# %%
-memory_timeline(record)
-
-# %% [markdown]
-# Read it from left to right. Weights and Adam's state lie at the bottom, flat: they are always there. The forward
-# pass piles up activations, layer upon layer. At the top of the hill the loss is known, and the backward pass begins.
-# It eats the pile from the top, and the gradients grow as it shrinks.
+# The picture shows when. Weights and Adam's state lie at the bottom, flat: they are always there. The forward pass
+# piles up activations, layer upon layer. At the top of the hill the loss is known, and the backward pass begins. It
+# eats the pile from the top, and the gradients grow as it shrinks.
 #
 # That hill is why this course exists. It is made of *batch size × sequence length × layers*, three numbers that you
 # want to be large. Lesson 02 takes it apart byte by byte, and lesson 03 flattens it.
 #
-# **Change one thing.** Set `batch_size=4` in the cell that made the batch and in the prediction. Which of the five
-# lines halves, and which do not move? Decide first.
-
-# %% [markdown]
+# **Change one thing.** Set `batch_size=4` in the cell that made the batch and in the prediction. Which lines of the
+# table halve, and which do not move? Decide first.
+#
 # ## 4 · Operations that a device computes
 #
 # A matrix product of $(m \times k)$ with $(k \times n)$ needs $2mkn$ operations: a multiplication and an addition for
@@ -220,7 +204,7 @@ memory_timeline(record)
 # (Kaplan et al. 2020, §2.1). Our step has 1,024 tokens. Multiply.
 
 # %%
-guess = ask("How many GFLOP does one training step compute?", unit="GFLOP", default=2)
+guess = ask("How many GFLOP (billions of operations) does one training step compute?", unit="GFLOP", default=2)
 
 # %% [markdown]
 # `predict.step_flops` is longer than the rule of thumb: it adds up every matrix product of the model, those of
@@ -230,18 +214,15 @@ guess = ask("How many GFLOP does one training step compute?", unit="GFLOP", defa
 with measure.flops() as counted:
     train_step(model, optimizer, batch)
 
-exact = predict.step_flops(SMALL, batch_size=8, seq=128)
-compare(guess=guess, predicted=exact, measured=counted.total, tolerance=0, name="one step", unit="GFLOP")
-
-# %%
-rule = Flops(6 * predict.parameters(SMALL) * inputs.numel())
-compare(predicted=rule, measured=counted.total, tolerance=0.15, name="6ND against the count", unit="GFLOP")
+rule, exact = predict.training_flops(predict.parameters(SMALL), 1024), predict.step_flops(SMALL, batch_size=8, seq=128)
+display(compare(predicted=rule, measured=counted.total, tolerance=0.15, name="6 N D", unit="GFLOP"))
+compare(guess=guess, predicted=exact, measured=counted.total, tolerance=0, name="every product", unit="GFLOP")
 
 # %% [markdown]
 # The long formula is exact. The rule of thumb is an eighth too low, and you can say why. It forgets that attention
 # multiplies activations with activations, every token with every other, and no parameter has a part in that. The
-# share grows with the context: here the context is as long as the model is wide, and it costs an eighth. In GPT-3 the
-# context is 2,048 and the width 12,288, and nobody misses it.
+# share grows with the context. Here the context is as long as the model is wide; in GPT-3 the context is 2,048 and
+# the width 12,288, and nobody misses it.
 #
 # An operation is not a second. How fast does this machine do them?
 
@@ -254,26 +235,24 @@ print(f"{step_time} a step, so {speed:.0f} GFLOP/s on {torch.get_num_threads()} 
 # That is the first number on this page that differs from machine to machine, and on one machine from hour to hour. So
 # the course never builds an argument on seconds alone. Bytes and operations are facts about the *program*; seconds
 # are a fact about a program, a machine and an afternoon.
-
-# %% [markdown]
+#
 # ## 5 · Does it learn?
 #
 # Counting is pointless if the thing that we count does not work. A text from a known source lets us say how well it
 # *can* work. `text.stories` writes English sentences by throwing dice in a small grammar. We know the dice, so we
-# know exactly how much surprise is left for a perfect reader: the *entropy* of the text. No model can get below it.
+# know exactly how much surprise is left for a perfect reader: the **entropy** of the text. No model can get below it.
+#
+# To keep you waiting for seconds only, the reader that we train is a little smaller than before: two layers and a
+# context of 64 bytes. It takes its positions from rotations instead of a table, a switch of `GPTConfig` that helps it
+# to start.
 
 # %%
 stories = text.stories(seed=0)
-print(bytes(stories.batch(seed=0, step=0, rank=0, batch_size=1, context=160)[0][0].tolist()).decode())
+sample, _ = stories.batch(seed=1, step=0, rank=0, batch_size=200, context=100)
+print(bytes(sample[:2].flatten().tolist()).decode())
 print(f"entropy: {stories.entropy_per_byte:.3f} nats a byte")
 
-# %%
 guess = ask("What will the loss be after 200 steps, in nats a byte?", default=2.0)
-
-# %% [markdown]
-# To keep you waiting for seconds only, the reader that we train is a little smaller: two layers and a context of 64
-# bytes. It also takes its positions from rotations instead of a table, a switch of `GPTConfig` that helps it to
-# start.
 
 # %%
 READER = GPTConfig(layers=2, width=128, heads=4, vocab_size=256, context=64, positions="rotary")
@@ -284,23 +263,18 @@ for step in range(200):
     losses.append(train_step(reader, adam, stories.batch(seed=0, step=step, rank=0, batch_size=16, context=64)).item())
 
 # %% tags=["varies"]
-sample, _ = stories.batch(seed=1, step=0, rank=0, batch_size=200, context=100)
-letters = text.ngram_entropy(bytes(sample.flatten().tolist()), n=1)
+floor, last = Ratio(stories.entropy_per_byte), Ratio(sum(losses[-10:]) / 10)
 loss_curves(
     {"loss": losses},
     levels={
         "knows nothing": math.log(256),
-        "knows how often each letter occurs": letters,
-        "knows everything": stories.entropy_per_byte,
+        "knows how often each letter occurs": text.ngram_entropy(bytes(sample.flatten().tolist()), n=1),
+        "knows everything": floor,
     },
     caption="The loss rests on the middle line, where the model knows letters and no words, then falls on.",
-    alt="The loss falls within 20 steps from 5.5 to 3 nats, the entropy of single letters, stays there for some "
+    alt="The loss falls within 10 steps from 5.5 to 3 nats, the entropy of single letters, stays there for some "
     "20 steps and then falls on, to about 1 nat at step 200. The floor is at 0.22 nats.",
 )
-
-# %% tags=["varies"]
-last = Ratio(sum(losses[-10:]) / 10)
-floor = Ratio(stories.entropy_per_byte)
 compare(guess=guess, predicted=floor, measured=last, tolerance=None, columns=("floor", "measured"), name="loss")
 
 # %% [markdown]
@@ -310,15 +284,15 @@ compare(guess=guess, predicted=floor, measured=last, tolerance=None, columns=("f
 # not celebrate. We would look for the bug, most likely a target that leaks into the input. A known floor is an
 # instrument too.
 #
-# (`tolerance=None` means: shown, not checked. How far a model gets in 200 steps is an observation, and we have no
-# formula for it until lesson 14.)
-
-# %% [markdown]
+# (`tolerance=None` means: shown, not checked. How far a model gets in 200 steps is an observation; a formula for it
+# has to wait for lesson 14.)
+#
 # ## 6 · Four processes
 #
 # Everything so far ran in one process. The rest of the course needs several that work together, each with its own
 # memory, like GPUs in a rack. In this field each of them is called a **rank**, numbered from 0, and their number is
 # the **world size**. Here is a function. It is defined in this cell, in no file, and it runs in four new processes:
+
 
 # %%
 def hello():
@@ -342,6 +316,7 @@ measure.seconds(lambda: ranks.run(dist.get_rank, world_size=4), repeats=20)
 # Ranks share nothing. If they are to train one model together, they must send each other numbers, and the most
 # important way to do it is the **all-reduce**: each rank brings a tensor, and afterwards each rank holds the sum of
 # all of them.
+
 
 # %%
 def add_up():
@@ -368,14 +343,11 @@ guess = ask("How many MB does each of 4 ranks send to all-reduce a tensor of 4 M
 # $$2\,\frac{p-1}{p}\,n \quad\text{bytes}$$
 #
 # (Patarasuk and Yuan 2009; lesson 06 builds it). However many ranks join, nobody sends more than $2n$.
-
-# %%
-all_reduce_in_two_passes(world_size=4)
-
-# %% [markdown]
+#
 # To measure it, `measure.traffic` asks the operating system how many bytes left this process through its network
 # sockets. No formula is involved: whatever the backend does, it must pass that gate. (Linux keeps such a count. macOS
 # and Windows tell nobody; there `observed_bytes` falls back on the formula, and the next table proves nothing.)
+
 
 # %%
 def all_reduce_traffic(n_bytes):
@@ -386,29 +358,32 @@ def all_reduce_traffic(n_bytes):
     return sent.observed_bytes
 
 
-n_bytes = 4_000_000
-sent = {p: ranks.run(all_reduce_traffic, n_bytes, world_size=p) for p in (2, 3, 4)}
-
-# %%
+n_bytes, worlds = 4_000_000, (2, 3, 4)
+all_reduce_in_two_passes(world_size=4)
 compare(
     guess={"4 ranks": guess},
-    predicted={f"{p} ranks": predict.all_reduce_bytes(Bytes(n_bytes), world_size=p) for p in (2, 3, 4)},
-    measured={f"{p} ranks": max(sent[p]) for p in (2, 3, 4)},
+    predicted={f"{p} ranks": predict.all_reduce_bytes(n_bytes, world_size=p) for p in worlds},
+    measured={f"{p} ranks": max(ranks.run(all_reduce_traffic, n_bytes, world_size=p)) for p in worlds},
     tolerance=0.01,
     unit="MB",
 )
 
 # %% [markdown]
-# The measured numbers are a little above the formula. The rest are *headers*: a few dozen bytes with each message
-# that say what it is, and the barrier at the end, which is a message too. For 4 MB that is nothing. For 4 bytes it
-# would be almost everything, and lesson 06 is about the difference.
-
-# %% [markdown]
+# The measured numbers are a hair above the formula. The hair is made of *headers*, a few dozen bytes with each
+# message that say what it is, and of the barrier at the end, which is a message too. For 4 MB that is nothing. For 4
+# bytes it would be almost everything, and lesson 06 is about the difference.
+#
 # ## 8 · All three at once: train on four ranks
 #
 # You now hold every piece of **data parallelism**, the oldest way to train on many devices. Every rank has a copy of
 # the model, takes a quarter of the batch, computes its gradients, and then all ranks average their gradients with an
 # all-reduce. If that is right, four ranks with 2 sequences each must end with the weights of one process with 8.
+#
+# And the price? The gradients are as large as the weights, 4 bytes each, and all of them go through an all-reduce.
+
+# %%
+guess = ask("How many MB does each of the 4 ranks send for one training step?", unit="MB", default=3)
+
 
 # %%
 def data_parallel_step(config, inputs, targets):
@@ -434,41 +409,29 @@ train_step(oracle, torch.optim.SGD(oracle.parameters(), lr=0.1), batch)
 
 worst = max(
     (mine - truth).abs().max().item()
-    for weights, _ in replicas
-    for mine, truth in zip(weights, oracle.parameters(), strict=True)
+    for copy, _ in replicas
+    for mine, truth in zip(copy, oracle.parameters(), strict=True)
 )
-print(f"largest difference of any weight on any rank: below 1e-6 is {worst < 1e-6}")
+assert worst < 1e-6, f"a replica is off by {worst}"
+
+sent = max(sent for _, sent in replicas)
+predicted = predict.all_reduce_bytes(weights, world_size=4)
+compare(guess=guess, predicted=predicted, measured=sent, tolerance=0.02, name="sent by a rank", unit="MB")
 
 # %% [markdown]
-# Not one of 842,496 weights on any of the four ranks is off by a millionth. They are not equal to the last bit, and
-# they should not be: a sum of four quarters is rounded in another order than a sum of eight.
+# The `assert` passed: not one of 842,496 weights on any of the four ranks is off by a millionth. They are not equal
+# to the last bit, and they should not be: a sum of four quarters is rounded in another order than a sum of eight.
 #
-# And the price? The gradients are as large as the weights, 4 bytes each, and each goes through an all-reduce.
-
-# %%
-guess = ask("How many MB does each of the 4 ranks send for this one step?", unit="MB", default=3)
-
-# %%
-compare(
-    guess=guess,
-    predicted=predict.all_reduce_bytes(weights, world_size=4),
-    measured=max(sent_bytes for _, sent_bytes in replicas),
-    tolerance=0.02,
-    name="sent by a rank",
-    unit="MB",
-)
-
-# %% [markdown]
-# Two per cent above the formula, where the single large tensor was at 0.03 %. The model has 52 parameter tensors, and
-# each of them went through an all-reduce of its own, headers included; lesson 07 packs them into buckets. Still: you
-# have just predicted the network traffic of a distributed training step from the parameter count, to within 2 %,
-# before you had ever seen one.
-
-# %% [markdown]
+# The traffic is two per cent above the formula, where a single large tensor was at 0.03. The model has 52 parameter
+# tensors, and each of them went through an all-reduce of its own, headers included. (Lesson 07 packs them into
+# buckets.) Still: you have just predicted the network traffic of a distributed training step from nothing but the
+# number of parameters.
+#
 # ## 9 · What goes wrong, part one: a rank that raises
 #
 # With one process an error is an error. With four, one of them fails while three are waiting for it, and the real
 # message drowns. Here rank 2 divides by zero on its way to the all-reduce. What will the other three do?
+
 
 # %% tags=["raises-exception"]
 def one_bad_apple():
@@ -482,18 +445,15 @@ def one_bad_apple():
 ranks.run(one_bad_apple, world_size=4)
 
 # %% [markdown]
-# Read the report from the top. One sentence says what happened. Then each rank says how it ended: rank 2 `raised`,
-# with the line of the cell and the values in it; the others were `waiting`, in the all-reduce, for a partner that
-# will never come. Nothing hangs. The four processes have been replaced, and the next call works:
-
-# %%
-ranks.run(add_up, world_size=4)
-
-# %% [markdown]
+# Read the report from the top. One sentence says what happened. Then each rank says how it ended: rank 2 raised, with
+# the line of the cell; the others were waiting, in the all-reduce, for a partner that will never come. Nothing hangs.
+# The four processes have been replaced by fresh ones, and the next cell will find those.
+#
 # ## 10 · What goes wrong, part two: the deadlock
 #
 # The next bug is the one that costs people their weekends, because *nothing fails*. Somebody wants to print the mean
 # loss, but only once, so they put it inside `if rank == 0`. Look at the cell before you run it. Who waits for whom?
+
 
 # %% tags=["raises-exception"]
 def print_mean_loss():
@@ -501,20 +461,21 @@ def print_mean_loss():
     if dist.get_rank() == 0:
         dist.all_reduce(loss)
         print(f"mean loss: {loss.item() / dist.get_world_size()}")
-    return "done"
 
 
-ranks.run(print_mean_loss, world_size=4, timeout_s=10)
+_ = ranks.run(print_mean_loss, world_size=4, timeout_s=10)
 
 # %% [markdown]
 # An all-reduce is a meeting: it takes place when *everybody* has come. Rank 0 sits in the room. The others have left
-# the building, with the result "done" in their pockets. On a cluster this run would sit there, at full price, until
-# somebody notices or a timeout of half an hour strikes; and then the message would be "timed out".
+# the building, content. On a cluster this run would sit there, at full price, until a timeout of half an hour
+# strikes; and then the message would be "timed out".
 #
 # `ranks.run` watches who has called what, so it can *prove* that the meeting will never happen, and it says so at
 # once instead of waiting for the 10 seconds to pass.
 #
-# **Repair it.** Move one line out of the `if`. Which one, and which must stay inside?
+# **Repair it.** Move one line out of the `if`. Which one, and which must stay inside? Here is the repaired cell;
+# everyone comes to the meeting, and only one writes the minutes:
+
 
 # %%
 def print_mean_loss():
@@ -527,29 +488,25 @@ def print_mean_loss():
 _ = ranks.run(print_mean_loss, world_size=4)
 
 # %% [markdown]
-# Everyone comes to the meeting; only one writes the minutes.
-
-# %% [markdown]
 # ## 11 · Can you trust our instruments?
 #
 # You should ask. `measure` is our own code, and an instrument that is built by the people who make the claims needs
 # an independent witness. PyTorch brings two: a counter of operations, and a tracker of memory that its own engineers
-# use to plan runs. All three saw the same step.
+# use to plan runs. Both shall watch the same step.
 
 # %%
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils.flop_counter import FlopCounterMode
 
-torch_tracker, torch_flops = MemTracker(), FlopCounterMode(display=False)
-torch_tracker.track_external(model, optimizer, *batch)
-with torch_flops, torch_tracker:
+torch_memory, torch_flops = MemTracker(), FlopCounterMode(display=False)
+torch_memory.track_external(model, optimizer, *batch)
+with torch_flops, torch_memory:
     train_step(model, optimizer, batch)
 
-# %%
-torch_peak = next(iter(torch_tracker.get_tracker_snapshot("peak").values()))["Total"]
+peaks = torch_memory.get_tracker_snapshot("peak").values()
 compare(
     predicted={"peak memory": record.peak.total, "operations": counted.total},
-    measured={"peak memory": Bytes(torch_peak), "operations": Flops(torch_flops.get_total_flops())},
+    measured={"peak memory": Bytes(next(iter(peaks))["Total"]), "operations": Flops(torch_flops.get_total_flops())},
     columns=("this course", "PyTorch"),
 )
 
@@ -557,89 +514,64 @@ compare(
 # ## 12 · The same formulas, 200,000 times larger
 #
 # A formula that is exact for 0.8 million parameters has no reason to stop there. GPT-3's paper prints the shape of
-# the model (96 layers of width 12,288) and, in Table D.1, what training it took. Our formulas only get the shape.
+# the model (96 layers of width 12,288) and, in Table D.1, its size and what training it took on 300 billion tokens.
+# Our formulas get to see the shape and the tokens, nothing else.
 
 # %%
 gpt3 = zoo.GPT3_175B
-compare(
-    predicted={"parameters": predict.parameters(gpt3.config)},
-    measured={"parameters": Count(gpt3.parameters)},
-    tolerance=0.006,
-    columns=("our formula", "the paper"),
-    unit="billion",
-)
+training = predict.training_flops(predict.parameters(gpt3), tokens=300e9)
+in_16_bits = Bytes(2 * predict.parameters(gpt3))
+print(f"training: {training:.0PF-day}; weights in 16 bits: {in_16_bits:.0GB}, or {in_16_bits:.0GiB}")
 
-# %%
-training = Flops(6 * predict.parameters(gpt3.config) * 300_000_000_000)
 compare(
-    predicted={"training compute": training},
-    measured={"training compute": Flops(314 * 10**21)},
+    predicted={"parameters": predict.parameters(gpt3), "operations": training},
+    measured={"parameters": Count(gpt3.parameters), "operations": Flops(314 * 10**21)},
     tolerance=0.01,
     columns=("our formula", "the paper"),
-    unit="PF-day",
 )
 
 # %% [markdown]
-# (Brown et al. 2020, Tables 2.1 and D.1: 174,600 million parameters, 300 billion tokens, $3.14 \cdot 10^{23}$
-# operations. A PF-day is a day at $10^{15}$ operations a second.)
+# (Brown et al. 2020, Tables 2.1 and D.1.) A PF-day is a day at $10^{15}$ operations a second, more than most GPUs
+# reach; so one such device would need ten years. It would first need a place for the weights. An H100 has 80 GB, and
+# weights are only the beginning: you saw what stands on top of them.
 #
-# Thousands of petaflop-days: one machine that does $10^{15}$ operations every second would have to run for ten years.
-# And the weights in 16 bits weigh 2 bytes each:
-
-# %%
-weights_175b = Bytes(2 * predict.parameters(gpt3.config))
-print(f"{weights_175b:GB}, or {weights_175b:GiB}")
-
-# %% [markdown]
-# The largest GPU in our table of hardware does not hold a quarter of that, and weights are only the beginning: you
-# saw what stands on top of them. *Bigger than one GPU* is not a figure of speech. The rest of the course is about
-# what to do.
-
-# %% [markdown]
-# ## What you have now
+# *Bigger than one GPU* is not a figure of speech. The rest of the course is about what to do.
+#
+# ## What to keep
 #
 # | Question | Formula | Instrument |
 # |---|---|---|
 # | How many parameters? | $12Ld^2 + 13Ld + (V+S)d + 2d$ | count the tensors |
-# | What does a device hold? | weights + gradients + 2 × weights (Adam) + activations | `measure.memory` |
+# | What does a device hold? | weights + Adam's two numbers each + activations, at the peak | `measure.memory` |
 # | What does it compute? | $\approx 6ND$, or all matrix products exactly | `measure.flops` |
 # | What does a rank send? | $2\frac{p-1}{p}n$ for an all-reduce of $n$ bytes | `measure.traffic` |
 # | Is it right? | the oracle: `train_step` on one device | the largest difference |
 #
 # And one habit: guess first. A wrong guess teaches more than a late one.
-
-# %% [markdown]
-# ## Exercises
 #
-# **1.** GPT-2 XL has 48 layers of width 1,600, a vocabulary of 50,257 and a context of 1,024. The paper prints 1,542
-# million parameters, and the paper is wrong. Work out the number with the formula of section 1, with paper and pencil
-# or with Python.
+# ## Three exercises
+#
+# **1.** GPT-2 XL has 48 layers of width 1,600, a vocabulary of 50,257 and a context of 1,024. Its paper prints 1,542
+# million parameters, and the paper is wrong. How many are there? (Section 1 has the formula.)
+#
+# **2.** Sixteen ranks all-reduce gradients of 1 GB. How many GB does each of them send?
+#
+# **3.** Two ranks want to swap a number: each sends its own and receives the other's. Run them and they deadlock.
+# Read the report, then repair `swap` so that both return what the other one sent.
 
 # %%
 answer_1 = None  # a number of parameters
 
-self_check(answer_1, predict.parameters(zoo.GPT2_XL.config), hint="Four terms. The largest is 12 · 48 · 1600².")
-
-# %% [markdown]
-# **2.** Eight ranks all-reduce gradients of 1 GB. How many GB does each rank send? And sixteen ranks? (Write the
-# second answer.)
+self_check(answer_1, predict.parameters(zoo.GPT2_XL), hint="Four terms. The largest is 12 · 48 · 1600².")
 
 # %%
 answer_2 = None  # GB sent by each of 16 ranks
 
-self_check(
-    answer_2,
-    predict.all_reduce_bytes(Bytes(10**9), world_size=16).to("GB"),
-    tolerance=0.001,
-    hint="2 (p - 1) / p, and p is 16. Does it come out below 2?",
-)
+sixteen = predict.all_reduce_bytes(Bytes(10**9), world_size=16).to("GB")
+self_check(answer_2, sixteen, tolerance=0.001, hint="2 (p - 1) / p, and p is 16. Does it come out below 2?")
 
-# %% [markdown]
-# **3.** Two ranks want to swap a number. Each sends its own and then receives the other's, and they deadlock. Run it
-# and read the report. Then repair `swap` so that both return what the other one sent, run it again, and uncomment the
-# last line but one.
 
-# %% tags=["raises-exception"]
+# %%
 def swap():
     me, other = dist.get_rank(), 1 - dist.get_rank()
     mine, theirs = torch.tensor([float(me)]), torch.empty(1)
@@ -648,16 +580,10 @@ def swap():
     return theirs.item()
 
 
-swapped = ranks.run(swap, world_size=2, timeout_s=10)
-
-# %%
-answer_3 = None
-# answer_3 = swapped
+answer_3 = None  # replace None by ranks.run(swap, world_size=2, timeout_s=10)
 
 self_check(answer_3, [1.0, 0.0], hint="A send is over when somebody receives. Who could be the first to receive?")
 
 # %% [markdown]
-# ## Where next
-#
 # [Lesson 01 · Float formats](01_float_formats.ipynb) asks what a number costs, and what you lose when you make it
-# smaller. The first graded lab belongs to lesson 01; this lesson has none.
+# smaller. This lesson has no lab; the first one belongs to lesson 01.
