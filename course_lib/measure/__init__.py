@@ -6,6 +6,18 @@ Lesson 00 opens this package.
 from course_lib.measure.flops import FlopRecord, flops
 from course_lib.measure.memory import MemoryRecord, Timeline, memory
 from course_lib.measure.time import seconds
+from course_lib.measure.timeline import Event, RankTimeline, timeline
 from course_lib.measure.traffic import traffic
 
-__all__ = ["FlopRecord", "MemoryRecord", "Timeline", "flops", "memory", "seconds", "traffic"]
+__all__ = [
+    "Event",
+    "FlopRecord",
+    "MemoryRecord",
+    "RankTimeline",
+    "Timeline",
+    "flops",
+    "memory",
+    "seconds",
+    "timeline",
+    "traffic",
+]

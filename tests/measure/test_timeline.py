@@ -1,0 +1,162 @@
+"""The timeline of real ranks: who computed, who waited for whom, and what was sent behind the computation."""
+
+import importlib
+import json
+import time
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import measure, ranks
+from course_lib.figures.timeline import draw_timeline
+from course_lib.measure import Event, RankTimeline
+from course_lib.parallel import BucketedDataParallel
+
+
+def late_rank(skew_s=0.0):
+    """Rank 1 comes 0.3 s late to an all-reduce; then rank 0 sends it something."""
+    module: Any = importlib.import_module("course_lib.measure.timeline")
+    rank, before = dist.get_rank(), module._clock
+    module._clock = lambda: time.perf_counter() + skew_s * rank
+    try:
+        dist.barrier()
+        with measure.timeline() as record:
+            with record.span("work"):
+                time.sleep(0.3 * rank)
+            dist.all_reduce(torch.ones(1000))
+            if rank == 0:
+                dist.send(torch.ones(10), 1)
+            else:
+                dist.recv(torch.ones(10), 0)
+        return record
+    finally:
+        module._clock = before
+
+
+@pytest.mark.parametrize("skew_s", [0.0, 1000.0, -5.0])
+def test_the_early_rank_waits_for_the_late_one_whatever_their_clocks(skew_s):
+    record, other = ranks.run(late_rank, skew_s, world_size=2)
+    assert record.events == other.events and record.world_size == 2
+    (first, *_), (late, *_) = record.of(0, "wait"), record.of(1, "wait")
+    assert first.name == late.name == "all_reduce"
+    assert 0.2 < first.end_s - first.start_s < 2
+    work = next(event for event in record.of(1, "compute") if event.name == "work")
+    assert work.end_s - work.start_s >= 0.3
+    assert late.start_s >= work.end_s - 1e-9
+    # Nobody's all-reduce ends before everybody's has begun: that would be an answer from the future.
+    assert first.end_s > late.start_s - 0.05 and late.end_s > first.start_s
+    assert record.of(0, "wait")[1].name == "send" and record.of(1, "wait")[1].name == "recv"
+    assert [event.name for event in record.of(0, "send")] == ["all_reduce", "send"]
+    assert [event.name for event in record.of(1, "send")] == ["all_reduce"]
+
+
+def test_a_rank_does_one_thing_at_a_time():
+    record = ranks.run(late_rank, world_size=2)[0]
+    for rank in (0, 1):
+        doing = sorted([*record.of(rank, "compute"), *record.of(rank, "wait")], key=lambda event: event.start_s)
+        assert all(a.end_s == pytest.approx(b.start_s, abs=1e-9) for a, b in zip(doing, doing[1:]))
+        total = record.seconds(rank, "compute") + record.seconds(rank, "wait")
+        assert total == pytest.approx(doing[-1].end_s - doing[0].start_s)
+    assert min(event.start_s for event in record.events) == 0
+
+
+def hidden_or_not(overlap):
+    """Two matrices are sent; with overlap the first one leaves while the second layer's backward pass sleeps."""
+
+    class Slow(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, *grads):
+            time.sleep(0.4)
+            return grads[0]
+
+    layers = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+    replica = BucketedDataParallel(torch.nn.ModuleList(layers), bucket_bytes=2**14, overlap=overlap)
+    for _ in range(2):
+        with measure.timeline() as record:
+            loss = layers[1](Slow.apply(layers[0](torch.ones(1, 64)))).sum()
+            with record.span("backward"):
+                loss.backward()
+            replica.synchronize()
+    return record
+
+
+def test_overlap_is_visible():
+    together, after = (ranks.run(hidden_or_not, overlap, world_size=2)[0] for overlap in (True, False))
+    for rank in (0, 1):
+        span = next(event for event in together.of(rank, "compute") if event.name == "backward")
+        assert any(span.start_s < event.start_s < span.start_s + 0.3 for event in together.of(rank, "send"))
+        backward_end = max(event.end_s for event in after.of(rank, "compute") if event.name == "backward")
+        assert all(event.start_s >= backward_end for event in after.of(rank, "send"))
+    assert sum(together.hidden(rank) for rank in (0, 1)) > 0
+
+
+def made_up():
+    return RankTimeline(
+        [
+            Event(0, "compute", "forward", 0.0, 0.4),
+            Event(0, "compute", "backward", 0.4, 0.8),
+            Event(0, "wait", "all_reduce", 0.8, 1.0),
+            Event(0, "send", "all_reduce", 0.5, 0.7),
+            Event(0, "send", "all_reduce", 0.6, 1.0),
+            Event(1, "compute", "forward", 0.1, 1.0),
+        ]
+    )
+
+
+def test_seconds_count_no_moment_twice():
+    record = made_up()
+    assert record.seconds(0, "compute") == pytest.approx(0.8)
+    assert record.seconds(0, "send") == pytest.approx(0.5)
+    assert record.hidden(0) == pytest.approx(0.3)
+    assert record.seconds(1, "wait") == 0 == record.hidden(1)
+
+
+def test_the_chrome_trace_is_what_the_format_asks_for(tmp_path):
+    made_up().save(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    found = [event for event in events if event["ph"] == "X"]
+    assert len(found) == 6
+    assert found[1] == {"ph": "X", "name": "backward", "cat": "compute", "pid": 0, "tid": 0, "ts": 4e5, "dur": 4e5}
+    assert {event["tid"] for event in found if event["cat"] == "send"} == {1}
+    names = {event["args"]["name"] for event in events if event["ph"] == "M"}
+    assert names == {"rank 0", "rank 1", "program", "network"}
+
+
+def test_the_chart_has_a_bar_for_every_event_and_a_name_where_it_fits():
+    (axes,) = draw_timeline(made_up()).axes
+    assert len(axes.collections) == 6
+    assert [text.get_text() for text in axes.texts] == ["forward", "backward", "forward"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0", "rank 1"]
+    with pytest.raises(ValueError, match="this timeline is empty"):
+        draw_timeline(RankTimeline())
+
+
+def spans():
+    with measure.timeline() as record, record.span("outer"):
+        with record.span("inner"):
+            pass
+        torch.ones(2).add_(1)
+    with pytest.raises(ValueError, match="which has ended"), record.span("late"):
+        pass
+    return [event.name for event in record.of(0, "compute")]
+
+
+def test_an_inner_span_counts_and_the_outer_one_comes_back():
+    assert ranks.run(spans, world_size=1)[0] == ["compute", "outer", "inner", "outer", "compute"]
+
+
+def raises_inside():
+    wait = dist.Work.wait
+    with pytest.raises(KeyError), measure.timeline():
+        raise KeyError("mine")
+    return dist.Work.wait is wait
+
+
+def test_an_exception_passes_and_leaves_nothing_behind():
+    assert ranks.run(raises_inside, world_size=2) == [True, True]
