@@ -37,7 +37,12 @@ OPEN = """async (path) => {
 
 RUN_ALL = """async (milliseconds) => {
     const late = new Promise((_, no) => setTimeout(() => no(new Error('cells ran out of time')), milliseconds));
-    await Promise.race([window.jupyterapp.commands.execute('notebook:run-all-cells'), late]);
+    // After a cell that raises on purpose the command returns while later cells still run: queue behind them.
+    const run = async () => {
+        await window.jupyterapp.commands.execute('notebook:run-all-cells');
+        await window.panel.sessionContext.session.kernel.requestExecute({ code: '' }).done;
+    };
+    await Promise.race([run(), late]);
     return window.panel.content.widgets.filter(cell => cell.model.type === 'code').map(cell => (
         { count: cell.model.executionCount, source: cell.model.sharedModel.getSource(),
           outputs: cell.model.outputs.toJSON(), tags: cell.model.metadata.tags ?? [] }));

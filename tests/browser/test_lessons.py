@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Locator
+from playwright.sync_api import Locator, expect
 
 from tests.browser.jupyterlab import REPOSITORY, Lab
 
@@ -18,6 +18,8 @@ LESSONS = sorted(path.stem for path in REPOSITORY.glob("lessons/src/*.py"))
 def test_a_lesson_runs_from_top_to_bottom(lab: Lab, name: str, unnamed: Callable[[Locator], list[str]]) -> None:
     assert (lab.root / f"{name}.ipynb").exists(), f"lessons/{name}.ipynb is missing: run `course build`"
     with lab.notebook(f"{name}.ipynb"):
+        expect(lab.page.locator(".jp-OutputArea-output img").first).to_be_visible()  # stored pictures, before it runs
+        expect(lab.page.get_by_text("Error displaying widget")).to_have_count(0)
         lab.run_all()
         widgets = lab.page.locator(".jp-OutputArea-output .jupyter-widgets")
         assert not [each for widget in widgets.all() for each in unnamed(widget)]
