@@ -17,6 +17,7 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbformat import NotebookNode
+from traitlets import default
 
 REPRODUCIBLE = {
     "OMP_NUM_THREADS": "1",  # the order of a sum must not depend on the number of cores
@@ -38,6 +39,14 @@ class ThisPython(KernelSpecManager):
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
         """The kernel of `sys.executable`."""
         return KernelSpec(resource_dir=str(RESOURCES), **get_kernel_dict())
+
+
+class ThisPythonsKernels(AsyncKernelManager):
+    """Starts, and shuts down, kernels of `sys.executable`."""
+
+    @default("kernel_spec_manager")
+    def _this_python(self) -> KernelSpecManager:
+        return ThisPython()
 
 
 def kernel_environment(*, reproducible: bool) -> dict[str, str]:
@@ -76,10 +85,10 @@ def execute(
         nbclient.exceptions.DeadKernelError: the kernel's process died.
         RuntimeError: a callback of a widget raised; Jupyter would have shown it and gone on.
     """
-    manager = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=ThisPython())
     client = NotebookClient(
         notebook,
-        km=manager,
+        kernel_name="python3",
+        kernel_manager_class=ThisPythonsKernels,
         timeout=timeout_s,
         startup_timeout=120,
         record_timing=False,

@@ -52,6 +52,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     bad = [text for path in sorted({item.path for item in items}) for text in _complaints(path)]
     if bad:
         raise pytest.UsageError("notebooks that cannot be compared:\n" + "\n".join(bad))
+    prepare(items)
+
+
+def prepare(items: list[pytest.Item]) -> None:
+    """Wait long enough for outputs, and do not compare those of cells tagged `varies`."""
     for item in items:
         item.output_timeout = OUTPUT_TIMEOUT_S  # type: ignore[attr-defined]  # hard-coded to 5 s in nbval 0.11
         if "varies" in tags_of(item.cell):  # type: ignore[attr-defined]

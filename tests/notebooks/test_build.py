@@ -1,0 +1,191 @@
+"""`course build`: from the source to the same bytes each time, and what it refuses to write."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient.exceptions import CellExecutionError
+
+from course_lib.build import BuildError, Lesson, build, check
+from course_lib.build.kernel import complain_about_callbacks, widget_state
+from course_lib.build.source import add_colab, read_source
+from tests.notebooks.conftest import SOURCE, make_course
+
+pytestmark = pytest.mark.notebook
+
+
+def edit(lesson: Lesson, old: str, new: str) -> None:
+    """Replace text in the lesson's source."""
+    text = lesson.source.read_text("utf-8")
+    assert old in text
+    lesson.source.write_text(text.replace(old, new), "utf-8")
+
+
+def code_cells(lesson: Lesson) -> list[nbformat.NotebookNode]:
+    """The code cells of the stored notebook."""
+    return [cell for cell in nbformat.read(lesson.notebook, as_version=4).cells if cell.cell_type == "code"]
+
+
+def test_a_second_build_changes_no_byte_and_a_fresh_one_only_what_varies(lesson: Lesson) -> None:
+    before = lesson.notebook.read_bytes()
+    assert not build(lesson)
+    assert lesson.notebook.read_bytes() == before
+    old = code_cells(lesson)
+    assert build(lesson, fresh=True)
+    changed = [a.metadata.get("tags") for a, b in zip(old, code_cells(lesson)) if a != b]
+    assert changed == [["varies"]]
+
+
+def test_nothing_of_this_run_or_machine_is_stored(built: Lesson) -> None:
+    text = built.notebook.read_text("utf-8")
+    assert " at 0x0>" in text and not re.search(r"0x[1-9a-f]", text)
+    assert str(built.root) not in text and str(Path.home()) not in text and "site-packages" not in text
+    assert "PYTEST_CURRENT_TEST" not in text
+
+
+def test_prints_of_child_processes_are_kept(built: Lesson) -> None:
+    assert "".join(output.text for output in code_cells(built)[1].outputs) == "a child speaks\n"
+
+
+def test_widget_ids_are_stable_and_point_to_their_state(built: Lesson) -> None:
+    notebook = nbformat.read(built.notebook, as_version=4)
+    state = widget_state(notebook)
+    (output,) = code_cells(built)[2].outputs
+    box = output.data["application/vnd.jupyter.widget-view+json"]["model_id"]
+    children = re.findall(r"IPY_MODEL_([0-9a-f]{32})", json.dumps(state[box]["state"]["children"]))
+    assert [state[child]["state"]["value"] for child in children] == [3, 4]
+    assert list(state) == sorted(state)
+
+
+def test_an_edited_cell_of_what_varies_gets_new_output_and_one_new_id(lesson: Lesson) -> None:
+    old = code_cells(lesson)
+    edit(lesson, "print(time.perf_counter(), object())", "print(time.time())")
+    build(lesson)
+    new = code_cells(lesson)
+    assert [a.id != b.id for a, b in zip(old, new)] == [a.source != b.source for a, b in zip(old, new)]
+    assert old[3].outputs != new[3].outputs
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("tolerance=0.1", "tolerance=0.01", "measurement and prediction disagree"),
+        ('tags=["varies"]', 'tags=["vary"]', "unknown tag 'vary'"),
+        ("import time\n", "import time;\n", "ends in ';'"),
+        ("print(time.perf", "from ipywidgets import interact\n\ninteract(print, x=3)\nprint(time.perf", "'interact'"),
+        ("print(time.perf", "# NBVAL_IGNORE_OUTPUT\nprint(time.perf", "NBVAL_IGNORE_OUTPUT"),
+        ("torch.ones(2, 3).view(5)", "torch.ones(2, 3)", "nothing was raised"),
+        ("import torch\n", "print('/home/me/x')\nimport torch\n", "a folder of the machine"),
+        (
+            "print(time.perf",
+            "\n".join(f"x{i} = {i}" for i in range(21)) + "\nprint(time.perf",
+            "lines; 20 are the most",
+        ),
+    ],
+)
+def test_a_build_that_would_store_something_wrong_writes_nothing(
+    lesson: Lesson, old: str, new: str, complaint: str
+) -> None:
+    before = lesson.notebook.read_bytes()
+    edit(lesson, old, new)
+    with pytest.raises((BuildError, CellExecutionError), match=re.escape(complaint)):
+        build(lesson)
+    assert lesson.notebook.read_bytes() == before
+
+
+def test_a_widget_callback_that_raised_fails_the_build(tmp_path: Path) -> None:
+    source = """\
+# %%
+import ipywidgets
+
+number, area = ipywidgets.IntText(), ipywidgets.Output()
+
+# %%
+@area.capture()
+def halve(change):
+    1 / 0
+
+
+number.observe(halve, "value")
+number.value = 1
+"""
+    lesson = make_course(tmp_path, source)
+    with pytest.raises(RuntimeError, match="callback raised ZeroDivisionError"):
+        build(lesson)
+    assert not lesson.notebook.exists()
+
+
+def test_a_notebook_without_widgets_has_no_callbacks_to_complain_about() -> None:
+    complain_about_callbacks(nbformat.v4.new_notebook())
+
+
+def test_check_is_silent_about_a_built_lesson(lesson: Lesson) -> None:
+    assert check(lesson) == []
+
+
+def test_check_sees_every_kind_of_drift_without_running_anything(lesson: Lesson) -> None:
+    text = lesson.notebook.read_text("utf-8")
+    edit(lesson, "# # 00 · Tiny", "# # 00 · Small")
+    assert "does not match its source (first at '# 00 · Small')" in check(lesson)[0]
+    lesson.source.write_text(SOURCE, "utf-8")
+    lesson.notebook.write_text(json.dumps(json.loads(text)), "utf-8")
+    assert check(lesson) == ["was saved by something other than `course build`; run `course build`"]
+    lesson.notebook.write_text(text.replace('"execution_count": 2,', '"execution_count": null,', 1), "utf-8")
+    assert any("never run" in complaint for complaint in check(lesson))
+    lesson.notebook.unlink()
+    assert check(lesson) == ["was never built; run `course build`"]
+
+
+def test_check_sees_a_notebook_that_lost_its_source(lesson: Lesson) -> None:
+    lesson.source.unlink()
+    assert "no source" in check(lesson)[0]
+
+
+def test_the_colab_cell_follows_the_header_unless_the_source_has_one(lesson: Lesson) -> None:
+    cells = read_source(lesson).cells
+    assert cells[0].source.startswith("# 00") and "google.colab" in cells[1].source
+    assert len(cells[1].source.splitlines()) <= 5 and "colab-badge" not in cells[0].source
+    edit(lesson, "import time", 'own = "google.colab"')
+    assert sum("google.colab" in cell.source for cell in read_source(lesson).cells) == 1
+
+
+def test_the_badge_appears_with_the_real_address() -> None:
+    cells = [nbformat.v4.new_markdown_cell("# 00")]
+    add_colab(cells, "https://github.com/someone/course", "00_tiny")
+    assert "colab.research.google.com/github/someone/course/blob/main/lessons/00_tiny.ipynb" in cells[0].source
+    assert '"git+https://github.com/someone/course"' in cells[1].source
+
+
+def test_the_colab_cell_installs_and_enables_widgets_on_colab_and_does_nothing_elsewhere(lesson: Lesson) -> None:
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    class Shell:
+        """Stands for IPython, and for `google.colab.output`; keeps what is asked of it."""
+
+        calls: list[str] = []
+
+        def run_line_magic(self, name: str, line: str) -> None:
+            self.calls.append(f"%{name} {line}")
+
+        def enable_custom_widget_manager(self) -> None:
+            self.calls.append("widgets")
+
+    import sys
+    from types import ModuleType
+
+    shell = Shell()
+    code = TransformerManager().transform_cell(read_source(lesson).cells[1].source)
+    exec(code, {"get_ipython": lambda: shell})
+    assert shell.calls == []
+    google, colab = ModuleType("google"), ModuleType("google.colab")
+    colab.output = shell  # type: ignore[attr-defined]
+    sys.modules |= {"google": google, "google.colab": colab}
+    try:
+        exec(code, {"get_ipython": lambda: shell})
+    finally:
+        del sys.modules["google"], sys.modules["google.colab"]
+    assert [call.split()[0] for call in shell.calls] == ["%pip", "widgets"]

@@ -1,0 +1,74 @@
+"""What is in the wheel and in the source distribution, built without a network."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with both distributions; the wheel is made from the source distribution, as an installer would."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return folder
+
+
+def test_the_wheel_holds_the_library_with_its_javascript_and_nothing_else(built: Path) -> None:
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+        names = set(wheel.namelist())
+        entry = wheel.read(next(n for n in names if n.endswith("entry_points.txt"))).decode()
+    library = ROOT / "course_lib"
+    wanted = {p.relative_to(ROOT).as_posix() for p in library.rglob("*") if p.suffix in {".py", ".js", ".css"}}
+    assert wanted <= names
+    assert any(name.endswith(".js") for name in names), "the explorers' JavaScript is missing"
+    assert {name.split("/")[0] for name in names} == {
+        "course_lib",
+        f"bigger_than_one_gpu-{PROJECT['version']}.dist-info",
+    }
+    assert any(name.endswith("LICENSE") for name in names) and any(name.endswith("LICENSE-CONTENT") for name in names)
+    assert "course = course_lib.__main__:main" in entry
+
+
+def test_the_source_distribution_holds_what_is_needed_to_work_on_the_course(built: Path) -> None:
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    assert {"start.py", "constraints.txt", "pyproject.toml", "course_lib/units.py", "tests/test_packaging.py"} <= names
+    assert not any(name.startswith((".venv", ".git/")) for name in names)
+
+
+def test_dependencies_leave_colab_as_it_is() -> None:
+    """Google Colab's versions, 2026: what a lesson needs must accept them, and must not bring JupyterLab along."""
+    from packaging.requirements import Requirement
+    from packaging.specifiers import SpecifierSet
+
+    colab = {"torch": "2.11.0", "numpy": "2.1.0", "ipywidgets": "7.7.1", "anywidget": "0.9.21"}
+    core = {r.name: r for r in map(Requirement, PROJECT["dependencies"])}
+    assert all(core[name].specifier.contains(version) for name, version in colab.items())
+    assert SpecifierSet(PROJECT["requires-python"]).contains("3.13")
+    assert not {"jupyterlab", "typer", "rich"} & set(core)
+
+
+def test_every_dependency_is_pinned_exactly_once() -> None:
+    import re
+
+    from packaging.requirements import Requirement
+
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    pinned = [line.split("==")[0] for line in lines if line and not line.startswith("#")]
+    assert len(pinned) == len(set(pinned)) and "torch==2.13.0" in lines
+    extras = PROJECT["optional-dependencies"]
+    wanted = {Requirement(text).name for text in PROJECT["dependencies"] + sum(extras.values(), [])}
+    assert wanted - {PROJECT["name"]} <= set(pinned)
+    assert not [line for line in lines if re.search(r"[+@]|://", line) and not line.startswith("#")]
