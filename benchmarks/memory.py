@@ -2,8 +2,8 @@
 
     python benchmarks/memory.py
 
-Prints the median seconds of one step for several models and, for each, the ratio to the plain step. Steps of the three
-kinds take turns, so that a busy moment of the machine hits all of them.
+Prints the median seconds of one step for several models and the median ratio to a plain step. Steps of the three kinds
+take turns, and a ratio is taken within each turn, so that a busy moment of the machine hits all of them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ CONFIGS = {
 }
 
 
-def median_steps(config: GPTConfig, batch_size: int, repeats: int) -> dict[str, float]:
-    """Median seconds of a step, by kind of watching."""
+def timed_steps(
+    config: GPTConfig, batch_size: int, repeats: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float]]:
+    """Seconds of every step, by kind of watching, on one thread."""
+    torch.set_num_threads(1)
     model = GPT(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     inputs, targets = torch.randint(0, config.vocab_size, (2, batch_size, config.context))
@@ -48,22 +51,26 @@ def median_steps(config: GPTConfig, batch_size: int, repeats: int) -> dict[str, 
     train_step(model, optimizer, (inputs, targets))
     for _ in range(repeats):
         for kind, watched in kinds.items():
-            start = time.perf_counter()
+            start = clock()
             with watched():
                 train_step(model, optimizer, (inputs, targets))
-            seconds[kind].append(time.perf_counter() - start)
-    return {kind: statistics.median(times) for kind, times in seconds.items()}
+            seconds[kind].append(clock() - start)
+    return seconds
+
+
+def median_ratio(times: list[float], plain: list[float]) -> float:
+    """The median over the turns of time / plain time."""
+    return statistics.median(a / b for a, b in zip(times, plain, strict=True))
 
 
 def main() -> None:
     """Print the table."""
-    torch.set_num_threads(1)
     print(f"torch {torch.__version__}, 1 thread, AdamW, one step with its account, median of 15\n")
     print(f"{'':32}{'plain':>10}{'measure.memory':>24}{'MemTracker':>22}")
     for name, (config, batch_size) in CONFIGS.items():
-        times = median_steps(config, batch_size, repeats=15)
-        cells = "".join(f"{1e3 * t:12.1f} ms ({t / times['plain']:5.2f}×)" for t in list(times.values())[1:])
-        print(f"{name:32}{1e3 * times['plain']:7.1f} ms{cells}")
+        plain, *watched = timed_steps(config, batch_size, repeats=15).values()
+        cells = "".join(f"{1e3 * statistics.median(t):12.1f} ms ({median_ratio(t, plain):5.2f}×)" for t in watched)
+        print(f"{name:32}{1e3 * statistics.median(plain):7.1f} ms{cells}")
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ class Owners:
     def _note(self, tensor: Any, owner: str, name: str) -> None:
         if isinstance(tensor, Tensor):
             for storage in self.tracker.add(tensor, from_start=True):
-                if storage.owner in ("", owner) or owner == "parameters":
+                if not storage.name or owner == "parameters":  # the first claim stands
                     storage.owner, storage.name = owner, name
 
     def _note_gradient(self, parameter: Tensor) -> None:

@@ -134,6 +134,12 @@ class Tracker(TorchDispatchMode):
         self._open = True
         self._aside = False
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Not compiled, so PyTorch need not switch its compiler off around every operation: that would cost as much as
+        the tracking."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation, then look at what it made."""
         if types and any(hasattr(kind, "__tensor_flatten__") for kind in types):
@@ -153,9 +159,10 @@ class Tracker(TorchDispatchMode):
 
     def add(self, tensor: Tensor, from_start: bool = False) -> list[TrackedStorage]:
         """The storages under a tensor, now known: born in this row, or before the first one if `from_start`."""
-        return [self._add(plain, from_start=from_start) for plain in plain_tensors(tensor)]
+        storages = [self._add(plain, from_start=from_start) for plain in plain_tensors(tensor)]
+        return [storage for storage in storages if storage is not None]
 
-    def _add(self, tensor: Tensor, made_by: Any = None, from_start: bool = False) -> TrackedStorage:
+    def _add(self, tensor: Tensor, made_by: Any = None, from_start: bool = False) -> TrackedStorage | None:
         block = tensor.untyped_storage()
         known = self._live.get(block._cdata)
         if known is not None:
@@ -163,10 +170,11 @@ class Tracker(TorchDispatchMode):
             if nbytes != known.sizes[-1][1]:
                 known.sizes.append((self.row, nbytes))
             return known
+        if tensor.is_meta:  # it has a shape but no memory
+            return None
         storage = TrackedStorage(block, self._freed)
         storage.address, storage.born, storage.died = block._cdata, 0 if from_start else self.row, None
-        # A tensor on the "meta" device has a shape but no memory.
-        storage.sizes = [(storage.born, 0 if tensor.device.type == "meta" else block.nbytes())]
+        storage.sizes = [(storage.born, block.nbytes())]
         storage.shape, storage.dtype, storage.saved, storage.holders = tensor.shape, tensor.dtype, [], 0
         # A leaf that was not made here and wants a gradient is somebody's weight, even without a module around it.
         storage.owner = "parameters" if made_by is None and tensor.is_leaf and tensor.requires_grad else ""
@@ -191,7 +199,7 @@ class Tracker(TorchDispatchMode):
         self._aside = False
         if self.phase is None:
             self.begin("forward")
-        storages = self.add(alias)
+        storages = self.add(tensor)
         for storage in storages:
             if storage.holders == 0:
                 made_here = storage.made_by is not None and not storage.saved

@@ -1,0 +1,70 @@
+"""`measure.flops` against hand counts, `predict`, and the same model with attention written out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from course_lib import measure, predict
+from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.train.step import train_step
+from course_lib.units import Flops
+
+
+def test_a_matrix_product_is_two_operations_a_multiply_add():
+    with measure.flops() as counted:
+        _ = torch.ones(3, 4) @ torch.ones(4, 5)
+    assert counted.total == 2 * 3 * 4 * 5 and isinstance(counted.total, Flops)
+    assert counted.by_operation == {"mm": 120}
+
+
+def test_cpu_attention_is_counted_forward_and_backward():
+    q, k, v = (torch.randn(2, 3, 16, 8, requires_grad=True) for _ in range(3))
+    with measure.flops() as forward:
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    assert forward.total == 4 * 2 * 3 * 16 * 16 * 8
+    with measure.flops() as backward:
+        out.sum().backward()
+    assert backward.total == 2.5 * forward.total
+    with FlopCounterMode(display=False) as torchs:
+        F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    if torchs.get_total_flops():
+        pytest.skip("this PyTorch counts the CPU kernel itself")
+
+
+@pytest.mark.parametrize("attention", ["explicit", "fused"])
+def test_a_step_of_the_gpt_is_what_predict_says(attention):
+    config = GPTConfig(layers=2, width=32, heads=4, vocab_size=50, context=24, attention=attention)
+    model = GPT(config)
+    batch = torch.randint(0, 50, (3, 24)), torch.randint(0, 50, (3, 24))
+    with torch.no_grad(), measure.flops() as forward:
+        model(*batch)
+    assert forward.total == predict.forward_flops(config, 3, 24)
+    with measure.flops() as step:
+        train_step(model, torch.optim.SGD(model.parameters(), lr=0.1), batch)
+    # the fused backward computes the scores a second time: one product of the forward pass's two
+    again = config.layers * 2 * 3 * 24 * 24 * 32 if attention == "fused" else 0
+    assert step.total == predict.step_flops(config, 3, 24) + again
+
+
+def test_counting_goes_together_with_the_other_measurements():
+    model = GPT(GPTConfig(layers=1, width=32, heads=4, vocab_size=50, context=24))
+    batch = torch.randint(0, 50, (3, 24)), torch.randint(0, 50, (3, 24))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with measure.memory(model) as alone:
+        train_step(model, optimizer, batch)
+    with measure.flops() as counted, measure.memory(model) as record, measure.traffic():
+        train_step(model, optimizer, batch)
+    assert counted.total == predict.step_flops(model.config, 3, 24)
+    assert record.peak == alone.peak
+
+
+def test_the_table_shows_shares_and_the_total():
+    with measure.flops() as counted:
+        _ = torch.ones(3, 4) @ torch.ones(4, 5)
+        torch.bmm(torch.ones(2, 3, 4), torch.ones(2, 4, 5))
+    text = repr(counted)
+    assert list(counted.by_operation) == ["bmm", "mm"] and "66.7%" in text and "360 FLOP" in text
+    assert "<table>" in counted._repr_html_()
