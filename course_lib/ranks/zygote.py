@@ -9,6 +9,7 @@ them all when the notebook is gone, even if that was killed with SIGKILL. Lesson
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import os
@@ -16,6 +17,7 @@ import select
 import signal
 import socket
 import struct
+import sys
 
 REQUEST = struct.Struct("<4sqq")
 """What the notebook sends: verb (`fork`, `kill`, `sgnl`), crew, rank (or -1 for the whole crew)."""
@@ -91,6 +93,7 @@ class Zygote:
             os.close(log_fd)
             return
         try:  # from here on this is the rank
+            _end_with_parent()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for fd in (self._wake_read, self._wake_write, self._control.detach()):
@@ -124,6 +127,13 @@ def main(control_fd: int, notebook_pid: int) -> None:
     control = socket.socket(fileno=control_fd)
     _import(NEEDED)
     Zygote(control, notebook_pid).serve()
+
+
+def _end_with_parent() -> None:
+    """Linux: have the kernel kill this process when the zygote ends, even if it is deep in C code at that moment."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
 
 
 def _import(name: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from course_lib import ranks
+from tests.ranks.test_pool import alive
 
 Cell = Callable[..., Callable[..., Any]]
 
@@ -203,11 +204,13 @@ def test_an_idle_rank_that_is_killed_is_replaced_before_the_next_call() -> None:
         assert not set(first) & set(second)
 
 
-def test_a_killed_zygote_is_replaced() -> None:
+def test_a_killed_zygote_takes_its_ranks_along_and_is_replaced() -> None:
     with ranks.Ranks(2) as pool:
         assert pool._crew is not None
+        pids = pool.run(os.getpid)
         pool._crew.launcher._zygote.kill()  # type: ignore[attr-defined]
-        time.sleep(1.5)
+        assert not any(alive(pid) for pid in pids)
+        assert pool.run(int) == [0, 0]
     with ranks.Ranks(2) as pool:
         assert pool.run(int) == [0, 0]
 
