@@ -1,0 +1,103 @@
+"""The `course` command as one meets it in a terminal."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from course_lib.build.lessons import course_root, find_lessons
+from course_lib.commands import lab
+from tests.cli.conftest import Course, write_notebook
+
+COMMANDS = ("lab", "run", "build", "doctor")
+
+
+def test_without_arguments_it_explains_itself(course: Course) -> None:
+    text = course().stdout
+    assert all(re.search(rf"^\W*{command}\s+\w+", text, re.MULTILINE) for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(course: Course, command: str) -> None:
+    result = course(command, "--help")
+    assert result.returncode == 0 and len(result.stdout) > 200
+
+
+@pytest.mark.parametrize("command", ["run", "build", "lab"])
+def test_an_unknown_lesson_is_answered_with_the_list(course: Course, command: str) -> None:
+    result = course(command, "77")
+    assert result.returncode == 2
+    assert "there is no lesson '77'" in result.stdout and "00_good\n  01_next" in result.stdout
+    assert "Traceback" not in result.stderr
+
+
+def test_lessons_are_found_by_number_name_beginning_or_file(root: Path) -> None:
+    for wanted in ("1", "01", "01_next", "01_ne", "lessons/01_next.ipynb", "lessons/src/01_next.py"):
+        assert [lesson.name for lesson in find_lessons(root, [wanted])] == ["01_next"]
+    assert [lesson.name for lesson in find_lessons(root)] == ["00_good", "01_next"]
+    write_notebook(root, "01_other", [])
+    with pytest.raises(ValueError, match="could be any of 2 lessons"):
+        find_lessons(root, ["01"])
+
+
+def test_the_course_is_found_from_any_folder_in_it_and_from_outside(root: Path, tmp_path: Path) -> None:
+    assert course_root(root / "lessons") == root.resolve()
+    assert course_root(Path("/")) == Path(__file__).parents[2]
+
+
+def test_without_the_lab_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise ModuleNotFoundError(\"No module named 'typer'\", name='typer')")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from course_lib.__main__ import main; main()"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert result.stderr.strip() == "the course command needs typer: pip install 'bigger-than-one-gpu[lab]'"
+
+
+def test_lab_without_a_notebook_says_how_to_build_it(course: Course, root: Path) -> None:
+    (root / "lessons" / "src").mkdir()
+    (root / "lessons" / "src" / "02_new.py").touch()
+    result = course("lab", "2")
+    assert result.returncode == 2 and "course build 02" in result.stdout
+
+
+def test_a_text_browser_or_none_is_no_browser(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    monkeypatch.setattr(lab.sys, "platform", "linux")
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    (lesson,) = find_lessons(root, ["00"])
+    assert "--no-browser" in lab.lab_arguments(lesson, browser=True)
+    monkeypatch.setattr(lab, "browser_opens", lambda: True)
+    assert "--no-browser" not in lab.lab_arguments(lesson, browser=True)
+    assert "--no-browser" in lab.lab_arguments(lesson, browser=False)
+
+
+@pytest.mark.notebook
+def test_lab_serves_the_lesson_and_prints_an_address_that_works(root: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "course_lib", "lab", "1", "--no-browser"], cwd=root, stdout=output, stderr=output
+        )
+    try:
+        address = None
+        for _ in range(400):
+            if address := re.search(r"http://127\.0\.0\.1\S+", log.read_text()):
+                break
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.1)
+        assert address and "/lab/tree/lessons/01_next.ipynb?token=" in address[0], log.read_text()
+        base, token = re.split(r"/lab/tree/.*token=", address[0])
+        request = urllib.request.Request(
+            f"{base}/api/contents/lessons/01_next.ipynb", headers={"Authorization": f"token {token}"}
+        )
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            assert b"print('next')" in answer.read()
+    finally:
+        process.terminate()
+        assert process.wait(20) is not None

@@ -1,0 +1,61 @@
+"""`course doctor`: green on this machine, red with advice where something is broken."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from course_lib import ranks
+from course_lib.commands import doctor
+from tests.cli.conftest import Course
+
+
+def test_this_machine_is_ready(course: Course) -> None:
+    result = course("doctor")
+    assert result.returncode == 0, result.stdout
+    assert "Ready." in result.stdout
+    for words in ("Python 3.", "PyTorch 2.", "four ranks add up", "GB free"):
+        assert any(words in line and line.startswith("✓") for line in result.stdout.splitlines()), result.stdout
+
+
+def test_ranks_that_do_not_start_are_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object, **options: object) -> None:
+        raise OSError("no sockets here")
+
+    monkeypatch.setattr(ranks, "run", broken)
+    (finding,) = doctor.ranks_start()
+    assert finding.good is False and "no sockets here" in finding.text and "127.0.0.1" in finding.advice
+
+
+def test_ranks_that_answer_wrongly_are_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "run", lambda *arguments, **options: [1.0] * 4)
+    (finding,) = doctor.ranks_start()
+    assert finding.good is False
+
+
+def test_a_full_or_missing_folder_is_red(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (missing,) = doctor.disk((tmp_path / "nowhere",))
+    assert missing.good is False and "cannot write" in missing.text
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: usage(10**9, 10**9, 10**6))
+    (full,) = doctor.disk((tmp_path,))
+    assert full.good is False and "0.0 GB free" in full.text
+
+
+def test_other_versions_are_named_but_not_red(tmp_path: Path) -> None:
+    (tmp_path / "constraints.txt").write_text("# comment\nnumpy==0.1\nnot-installed==3.0\n")
+    (finding,) = doctor.pins(lambda: tmp_path)
+    assert finding.good is None and "numpy" in finding.text and "pinned: 0.1" in finding.text
+    assert "not-installed" not in finding.text
+    (without,) = doctor.pins(lambda: tmp_path / "nowhere")
+    assert without.good is None
+
+
+def test_a_local_build_of_torch_is_the_pinned_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "constraints.txt").write_text("torch==2.13.0\n")
+    torch = namedtuple("torch", "name version")("torch", "2.13.0+cpu")
+    monkeypatch.setattr(doctor.importlib.metadata, "distributions", lambda: [torch])
+    (finding,) = doctor.pins(lambda: tmp_path)
+    assert finding.good is True

@@ -1,0 +1,78 @@
+"""`course run`: what it counts, what it shows of a failure, and that it never touches a notebook."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from course_lib.build.lessons import Lesson
+from course_lib.commands.run import Check, Result, read_checks
+from tests.cli.conftest import Course, write_notebook
+
+pytestmark = pytest.mark.notebook
+
+
+def row(name: str, text: str) -> list[str]:
+    """The cells of a lesson's row in the table."""
+    line = next(line for line in text.splitlines() if name in line and "│" in line)
+    return [cell.strip() for cell in line.strip("│ ").split("│")]
+
+
+def test_the_table_counts_checks_and_names_the_worst(course: Course, root: Path) -> None:
+    before = (root / "lessons" / "00_good.ipynb").read_bytes()
+    result = course("run", "0")
+    assert result.returncode == 0, result.stdout + result.stderr
+    name, verdict, seconds, checks, ratio, worst = row("00_good", result.stdout)
+    assert (name, verdict, checks, ratio, worst) == ("00_good", "passed", "3", "0.99", "a little less")
+    assert 0.1 < float(seconds) < 100
+    assert (root / "lessons" / "00_good.ipynb").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("cells", "shown"),
+    [
+        (["x = 1", "y = x / 0  # here"], ["y = x / 0  # here", "ZeroDivisionError"]),
+        (
+            ["from course_lib.compare import compare", "compare(predicted=1, measured=2)"],
+            ["compare(predicted=1, measured=2)", "ComparisonError: measurement and prediction disagree"],
+        ),
+        (["x = 1", "import os\nos._exit(3)"], ["os._exit(3)", "DeadKernelError"]),
+        (["import time", "time.sleep(60)"], ["time.sleep(60)", "CellTimeoutError"]),
+    ],
+    ids=["raises", "comparison", "kernel dies", "too slow"],
+)
+def test_a_failing_cell_is_shown_and_the_other_lessons_still_run(
+    course: Course, root: Path, cells: list[str], shown: list[str]
+) -> None:
+    write_notebook(root, "00_good", cells)
+    result = course("run", "--timeout", "5")
+    assert result.returncode == 1
+    assert all(words in result.stdout for words in shown), result.stdout
+    assert row("00_good", result.stdout)[1] == "failed" and row("01_next", result.stdout)[1] == "passed"
+    assert "Traceback" not in result.stderr
+
+
+def test_old_outputs_in_the_file_are_not_counted(course: Course, root: Path) -> None:
+    path = write_notebook(root, "00_good", ["x = 1"])
+    notebook = nbformat.read(path, as_version=4)
+    stale = {"course": {"checks": [{"name": "old", "ratio": 1.0, "tolerance": 0, "ok": True}]}}
+    notebook.cells[0].outputs = [nbformat.v4.new_output("display_data", metadata=stale)]
+    assert len(read_checks(notebook)) == 1
+    nbformat.write(notebook, path)
+    assert row("00_good", course("run", "0").stdout)[3] == "0"
+
+
+def test_half_is_as_bad_as_double_and_infinite_is_worst(tmp_path: Path) -> None:
+    a, b, c = Check("a", 2.1, True), Check("b", 0.45, True), Check("c", None, True)
+    assert Result(Lesson(tmp_path, "00"), checks=[a, b]).worst == b
+    assert Result(Lesson(tmp_path, "00"), checks=[a, c, b]).worst == c
+    assert Result(Lesson(tmp_path, "00")).worst is None
+
+
+def test_a_lesson_that_was_never_built_fails(course: Course, root: Path) -> None:
+    (root / "lessons" / "src").mkdir()
+    (root / "lessons" / "src" / "02_new.py").touch()
+    result = course("run", "2")
+    assert result.returncode == 1 and "course build 02" in result.stdout
