@@ -67,7 +67,7 @@ def draw_memory_timeline(record: MemoryRecord) -> Figure:
     unit = Bytes(timeline.bytes.sum(axis=1).max()).best_unit()
     rows = np.arange(len(timeline))
     layers = timeline.bytes.T / Bytes.units[unit]
-    shown = [i for i, category in enumerate(CATEGORIES) if layers[i].any()]
+    shown = [i for i, category in enumerate(CATEGORIES) if layers[i].any()] or [0]
     colors = [PALETTE[CATEGORIES[i]] for i in shown]
     axes.stackplot(rows, layers[shown], labels=[CATEGORIES[i] for i in shown], colors=colors, step="post", linewidth=0)
     top = 1.24 * layers.sum(axis=0).max()

@@ -1,0 +1,79 @@
+"""Memory pictures: the areas are the record's bytes, the bars the accounts', and the words say the same numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from course_lib import measure
+from course_lib.accounts import CATEGORIES, MemoryAccount
+from course_lib.figures import memory
+from course_lib.figures.style import PALETTE
+from course_lib.units import Bytes
+
+
+@pytest.fixture
+def record():
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 8))
+    optimizer = torch.optim.Adam(model.parameters())
+    with measure.memory(model, optimizer) as record:
+        for _ in range(2):
+            model(torch.ones(256, 64)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return record
+
+
+def test_the_areas_are_the_bytes(record):
+    (axes,) = memory.draw_memory_timeline(record).axes
+    tops = [np.asarray(area.get_paths()[0].vertices)[:, 1].max() * 2**10 for area in axes.collections]
+    stacked = np.cumsum(record.timeline.bytes, axis=1).max(axis=0)
+    assert axes.get_ylabel() == "alive (KiB)" and np.allclose(tops, stacked)
+    colors = [str(area.get_facecolor()) for area in axes.collections]
+    assert len(set(colors)) == 5
+
+
+def test_phases_and_peak_are_marked(record):
+    (axes,) = memory.draw_memory_timeline(record).axes
+    texts = [text.get_text() for text in axes.texts]
+    assert texts.count("optimizer step") == 2 and f"peak {record.peak.total:.1KiB}" in texts
+    starts = [np.asarray(line.get_xdata())[0] for line in axes.lines]
+    assert starts[:-1] == [phase.start for phase in record.timeline.phases] and starts[-1] == record.timeline.peak_row
+
+
+def test_the_words_say_what_is_drawn(record, capsys):
+    caption, alt = memory.timeline_caption(record), memory.timeline_alt(record)
+    assert f"The peak of {record.peak.total} comes during the backward pass" in caption
+    assert f"{record.peak.activations}" in alt and "At entry: parameters" in alt and "After backward" in alt
+    memory.memory_timeline(record)
+    assert caption in capsys.readouterr().out
+
+
+def test_an_empty_record_can_be_drawn():
+    with measure.memory() as empty:
+        pass
+    (axes,) = memory.draw_memory_timeline(empty).axes
+    assert axes.get_ylim()[1] > 0 and "nothing" in memory.timeline_alt(empty)
+
+
+def test_the_bars_are_the_accounts(capsys):
+    accounts = {
+        "fp32": MemoryAccount(Bytes(4 * 10**9), Bytes(4 * 10**9), Bytes(8 * 10**9)),
+        "mixed": MemoryAccount(Bytes(2 * 10**9), Bytes(2 * 10**9), Bytes(12 * 10**9)),
+    }
+    limit = {"a small GPU": Bytes(8 * 10**9)}
+    (axes,) = memory.draw_memory_bar(accounts, limit, unit="GB").axes
+    lengths = {bars.get_label(): [bar.get_width() for bar in bars] for bars in axes.containers}
+    assert lengths == {"parameters": [4, 2], "gradients": [4, 2], "optimizer": [8, 12]}
+    assert [text.get_text() for text in axes.texts] == ["16.0 GB", "16.0 GB", "a small GPU"]
+    assert list(np.asarray(axes.lines[0].get_xdata())) == [8, 8]
+    memory.memory_bar(accounts, limit=limit, caption="Both weigh 16 bytes a parameter.")
+    assert "Both weigh" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="at least one account"):
+        memory.draw_memory_bar({})
+
+
+def test_every_category_has_its_colour():
+    assert len({PALETTE[category] for category in CATEGORIES}) == 5

@@ -1,0 +1,240 @@
+"""Model states, activations and peak: against tensors that exist, hand counts, and published figures."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from course_lib import measure, predict
+from course_lib.accounts import MemoryAccount
+from course_lib.model import zoo
+from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.predict.ledger import Ledger
+from course_lib.predict.lifetimes import StepLifetimes, parameter_elements
+from course_lib.train.step import train_step
+from course_lib.units import Bytes
+
+SMALL = GPTConfig(layers=2, width=16, heads=2, vocab_size=31, context=32)
+MAKE: dict[str, Any] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "adam": lambda p: torch.optim.Adam(p),
+}
+SWITCHES: list[dict[str, Any]] = [
+    {"norm": norm, "positions": positions, "bias": bias, "tied": tied, "dropout": dropout, "attention": attention}
+    for norm, positions, bias, tied, dropout, attention in itertools.product(
+        ("layernorm", "rmsnorm"), ("learned", "rotary"), (True, False), (True, False), (0.0, 0.1), ("explicit", "fused")
+    )
+]
+"""All 64 variants of the model."""
+
+
+def batch_of(config: GPTConfig, batch_size: int, seq: int) -> tuple[Tensor, Tensor]:
+    shape = (batch_size, seq)
+    return torch.randint(0, config.vocab_size, shape), torch.randint(0, config.vocab_size, shape)
+
+
+def nbytes_of(tensors: Any) -> int:
+    return sum(t.untyped_storage().nbytes() for t in tensors)
+
+
+# ---- model states --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", MAKE)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_states_are_what_torch_allocates(precision, optimizer):
+    model = GPT(SMALL, dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[precision])
+    made = MAKE[optimizer](model.parameters())
+    train_step(model, made, batch_of(SMALL, 2, 8))
+    state = [v for state in made.state.values() for v in state.values() if isinstance(v, Tensor)]
+    for given in (model, SMALL):
+        assert predict.model_states(given, precision, optimizer) == MemoryAccount(
+            parameters=Bytes(nbytes_of(model.parameters())),
+            gradients=Bytes(nbytes_of(p.grad for p in model.parameters() if p.grad is not None)),
+            optimizer=Bytes(nbytes_of(state)),
+        )
+
+
+def test_mixed_precision_with_adam_is_16_bytes_a_parameter():
+    states = predict.model_states(10**9, "mixed", "adam")
+    assert (states.parameters, states.gradients, states.optimizer) == (2 * 10**9, 2 * 10**9, 12 * 10**9)
+    assert predict.model_states(10**9, "mixed", "sgd").optimizer == 4 * 10**9
+    assert predict.model_states(10**9, "mixed", "momentum").optimizer == 8 * 10**9
+
+
+def test_published_states():
+    """Rajbhandari et al. 2020, §3.1: "a 1.5 billion parameter GPT-2 … at least 24 GB"; Figure 1: 7.5 B need 120 GB."""
+    assert predict.model_states(1_500_000_000, "mixed", "adam").total.to("GB") == 24
+    assert predict.model_states(7_500_000_000, "mixed", "adam").total.to("GB") == 120
+    assert predict.model_states(zoo.GPT2_XL, "fp32", "sgd").parameters == 4 * predict.parameters(zoo.GPT2_XL)
+
+
+@pytest.mark.parametrize("switches", SWITCHES, ids=str)
+def test_parameter_tensors_in_order(switches):
+    config = GPTConfig(2, 16, 2, 31, 32, **switches)
+    assert parameter_elements(config) == [p.numel() for p in GPT(config, device="meta").parameters()]
+
+
+# ---- activations ---------------------------------------------------------------------------------------------------
+
+
+def saved_bytes(config: GPTConfig, batch_size: int, seq: int) -> int:
+    """What autograd saves in a forward pass with loss, without `measure`."""
+    model, saved = GPT(config), []
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved.append(tensor.detach())
+        return saved[-1]
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = model(*batch_of(config, batch_size, seq))
+    assert loss.requires_grad
+    parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    blocks = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in saved}
+    return sum(nbytes for address, nbytes in blocks.items() if address not in parameters)
+
+
+@pytest.mark.parametrize("switches", SWITCHES, ids=str)
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_activations_are_exact_for_every_variant(switches, heads, batch_size):
+    config = GPTConfig(2, 16, heads, 31, 32, **switches)
+    assert predict.activations(config, batch_size, 24) == saved_bytes(config, batch_size, 24)
+
+
+def test_the_formula_of_the_docstring():
+    layers, width, heads, vocab, batch, seq = 3, 32, 4, 50, 5, 24
+    config = GPTConfig(layers, width, heads, vocab, context=40)
+    bs = batch * seq
+    per_layer = 8 * bs * width + 2 * bs * 4 * width + bs * heads * seq + 4 * bs
+    floats = layers * per_layer + 2 * bs * width + 2 * bs + bs * vocab
+    integers = 8 * bs + 8 * bs + 8 * seq  # tokens, targets, positions
+    masks, divisor = layers * seq**2, 4
+    assert predict.activations(config, batch, seq) == 4 * floats + integers + masks + divisor
+
+
+def test_attention_written_out_keeps_the_scores():
+    """Per layer, B·H·S² floats and S² booleans more than the kernel, which keeps B·H·S floats instead."""
+    batch, seq, heads = 3, 24, 2
+    explicit, fused = (
+        predict.activations(GPTConfig(2, 16, heads, 31, 32, attention=a), batch, seq) for a in ("explicit", "fused")
+    )
+    assert explicit - fused == 2 * (4 * batch * heads * seq**2 + seq**2 - 4 * batch * heads * seq)
+
+
+def test_the_papers_estimate():
+    """Korthikanti et al. 2022, eq. 1 and Table 2's rows without parallelism."""
+    h, a, s, b, layers = 12_288, 96, 2048, 1, 96  # GPT-3
+    assert predict.activations_paper(zoo.GPT3_175B, b, s) == layers * s * b * h * (34 + 5 * a * s // h)
+    assert predict.activations_paper(zoo.GPT3_175B, b, s, recompute="selective") == layers * 34 * s * b * h
+    assert predict.activations_paper(zoo.GPT3_175B, b, s, recompute="full") == layers * 2 * s * b * h
+    share = 5 * a * s / h / (34 + 5 * a * s / h)
+    assert round(100 * share) == 70  # §5: "recomputing … saves 70 % of activations" for GPT-3
+
+
+# ---- peak ----------------------------------------------------------------------------------------------------------
+
+
+def measured_peak(config, batch_size, seq, optimizer, first_step):
+    model = GPT(config)
+    made = MAKE[optimizer](model.parameters()) if optimizer else torch.optim.SGD(model.parameters(), lr=0.1)
+    batch = batch_of(config, batch_size, seq)
+    if not first_step:
+        train_step(model, made, batch)
+    with measure.memory(model, made, batch) as record:
+        train_step(model, made, batch)
+    return record
+
+
+def random_cases(n: int) -> list[tuple[Any, ...]]:
+    chosen = random.Random(0)
+    cases = []
+    for switches in chosen.choices(SWITCHES, k=n):
+        heads = chosen.choice([1, 2, 4])
+        config = GPTConfig(
+            layers=chosen.choice([1, 2, 3]),
+            width=heads * chosen.choice([4, 8, 16]),
+            heads=heads,
+            vocab_size=chosen.choice([11, 64, 500]),
+            context=chosen.choice([64, 100]),
+            ffn_width=chosen.choice([None, 8, 100]),
+            **switches,
+        )
+        cases.append(
+            (
+                config,
+                chosen.choice([1, 2, 5]),
+                chosen.choice([2, 16, 64]),
+                chosen.choice([*MAKE]),
+                chosen.random() < 0.3,
+            )
+        )
+    return cases
+
+
+@pytest.mark.parametrize(("config", "batch_size", "seq", "optimizer", "first_step"), random_cases(120))
+def test_the_peak_is_exact_in_every_category(config, batch_size, seq, optimizer, first_step):
+    record = measured_peak(config, batch_size, seq, optimizer, first_step)
+    predicted = predict.peak(config, batch_size, seq, optimizer, first_step)
+    assert dict(predicted) == dict(record.peak) and predicted.phase == record.peak_phase
+
+
+def test_the_peaks_of_the_grid_lie_in_all_three_phases():
+    phases = {predict.peak(*case).phase for case in random_cases(120)}
+    assert phases == {"forward", "backward", "optimizer step"}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch_size", "phase"),
+    [
+        ({"layers": 4, "width": 128, "heads": 4, "vocab_size": 256, "context": 128}, 8, "backward"),
+        ({"layers": 2, "width": 64, "heads": 4, "vocab_size": 64, "context": 16, "tied": False}, 1, "optimizer step"),
+    ],
+    ids=["lesson 00", "a batch so small that Adam is the peak"],
+)
+def test_the_peak_of_lesson_sized_models(sizes, batch_size, phase):
+    config = GPTConfig(**sizes)
+    predicted = predict.peak(config, batch_size, config.context)
+    assert dict(predicted) == dict(measured_peak(config, batch_size, config.context, "adam", False).peak)
+    assert predicted.phase == phase
+
+
+def test_everything_that_is_born_dies_in_the_end():
+    for switches in SWITCHES:
+        config, ledger = GPTConfig(3, 16, 2, 31, 32, **switches), Ledger()
+        step = StepLifetimes(config, 3, 24, ledger)
+        step.forward()
+        step.backward()
+        batch_and_loss = 2 * 8 * 3 * 24 + 4
+        assert ledger.alive["activations"] == 0 and ledger.alive["temporaries"] == batch_and_loss
+        assert ledger.alive["gradients"] == 4 * predict.parameters(config)
+
+
+# ---- refusals ------------------------------------------------------------------------------------------------------
+
+UNKNOWN: Any = "unknown"
+PUBLISHED: Any = zoo.GPT3_175B
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: predict.model_states(SMALL, UNKNOWN), "precision='unknown': it must be one of 'fp32'"),
+        (lambda: predict.model_states(SMALL, "fp32", UNKNOWN), "optimizer='unknown'"),
+        (lambda: predict.model_states(-1), "at least 0"),
+        (lambda: predict.activations(SMALL, 0, 8), "batch_size=0"),
+        (lambda: predict.activations(SMALL, 1, 33), "longer than the model's context of 32"),
+        (lambda: predict.activations(PUBLISHED, 1, 8), "activations_paper"),
+        (lambda: predict.activations_paper(SMALL, 1, 8, recompute=UNKNOWN), "recompute='unknown'"),
+        (lambda: predict.peak(SMALL, 1, 8, optimizer=UNKNOWN), "optimizer='unknown'"),
+    ],
+)
+def test_mistakes_are_explained(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
