@@ -175,7 +175,7 @@ def test_summation_tolerance_bounds_real_sums():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_with_16_bit_weights_clipping_and_the_scaler(dtype):
-    """Gradients are added in 16 bits: 7 pieces and the sums inside, half an eps each, of the gradient's length."""
+    """Gradients are added in 16 bits: 7 additions, each rounded by half an eps of the gradient's length at most."""
     steps = {}
     for size in (1, 100):
         model = GPT(CONFIG)
@@ -185,7 +185,7 @@ def test_with_16_bit_weights_clipping_and_the_scaler(dtype):
         masters = [optimizer.state[parameter]["master"] for parameter in model.parameters()]
         steps[size] = torch.cat([(a - b).flatten() for a, b in zip(masters, before, strict=True)])
         assert steps[size].norm().item() == pytest.approx(0.1, rel=1e-3)
-    assert (steps[1] - steps[100]).norm() <= 16 * torch.finfo(dtype).eps * steps[100].norm()
+    assert (steps[1] - steps[100]).norm() <= 3.5 * torch.finfo(dtype).eps * steps[100].norm()
 
 
 def test_a_piece_holds_the_activations_of_a_piece():
