@@ -1,0 +1,284 @@
+"""`start.py` for real: real environments, real pip, small stand-ins for the packages, so that no network is needed."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections import namedtuple
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+START = Path(__file__).parents[1] / "start.py"
+POSIX = pytest.mark.skipif(os.name == "nt", reason="signals and home folders are different on Windows")
+BACKEND = '''\
+"""Builds the stand-in for the course: an editable wheel that points here."""
+import os, pathlib, sys, time, zipfile
+def get_requires_for_build_editable(config_settings=None):
+    return []
+def build_editable(folder, config_settings=None, metadata_directory=None):
+    pathlib.Path("building").touch()
+    time.sleep(float(os.environ.get("SLOW_BUILD", 0)))
+    name = "bigger_than_one_gpu-0.1.0"
+    with zipfile.ZipFile(f"{folder}/{name}-py3-none-any.whl", "w") as wheel:
+        metadata = "Metadata-Version: 2.1\\nName: bigger-than-one-gpu\\nVersion: 0.1.0\\nRequires-Dist: torch\\n"
+        for extra in ("lab", "test"):
+            metadata += f"Provides-Extra: {extra}\\nRequires-Dist: {extra}stuff; extra == '{extra}'\\n"
+        wheel.writestr("course.pth", os.getcwd())
+        wheel.writestr(f"{name}.dist-info/METADATA", metadata)
+        wheel.writestr(f"{name}.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(f"{name}.dist-info/RECORD", "")
+    return f"{name}-py3-none-any.whl"
+'''
+SAY = "import os, sys, json\nprint(json.dumps([sys.prefix, os.environ.get('HOME'), sys.argv[1:]]))\n"
+
+
+def fake_wheel(folder: Path, name: str, version: str = "1.0") -> None:
+    """An importable package without content."""
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{name}/__init__.py", "")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+class Checkout:
+    """A folder with the real start.py, a stand-in for the course, and a folder of wheels in place of an index."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.wheels, self.venv = folder / "course", folder / "wheels", folder / "course" / ".venv"
+        self.home = folder / "home"
+        for path in (self.root / "course_lib", self.root / "tests", self.wheels, self.home):
+            path.mkdir(parents=True)
+        shutil.copy(START, self.root)
+        (self.root / "backend.py").write_text(BACKEND)
+        (self.root / "pyproject.toml").write_text(
+            '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+        )
+        (self.root / "constraints.txt").write_text("labstuff==1.0\n")
+        for package in ("course_lib", "tests"):
+            (self.root / package / "__init__.py").touch()
+            (self.root / package / "__main__.py").write_text(SAY)
+        for name in ("hatchling", "editables", "labstuff", "teststuff"):
+            fake_wheel(self.wheels, name)
+        fake_wheel(self.wheels, "torch", "2.13.0")
+
+    def environment(self, **extra: str) -> dict[str, str]:
+        """No index, no settings of this machine, an own home."""
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "VIRTUAL_ENV"))}
+        pip = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels)}
+        return inherited | pip | {"HOME": str(self.home), "https_proxy": "http://127.0.0.1:9"} | extra
+
+    def popen(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        """Start `start.py` with the Python that runs the tests."""
+        return subprocess.Popen(
+            [sys.executable, str(self.root / "start.py"), *arguments],
+            env=self.environment(**environment),
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def call(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run `start.py` to its end."""
+        process = self.popen(*arguments, **environment)
+        out, err = process.communicate(timeout=100)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def installed(self) -> set[str]:
+        """What is in the environment."""
+        return {path.name.split("-")[0] for path in self.venv.rglob("*.dist-info")}
+
+
+def said(result: subprocess.CompletedProcess[str]) -> list[str]:
+    """What start.py wrote to standard error: one plain sentence, never a traceback."""
+    assert "Traceback" not in result.stderr and result.returncode not in (0, None), result.stderr
+    return result.stderr.strip().splitlines()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """A checkout after a successful `start.py lab`."""
+    checkout = Checkout(tmp_path_factory.mktemp("complete"))
+    result = checkout.call("lab")
+    assert result.returncode == 0, result.stderr
+    for step in ("[1/3] make .venv", "[2/3] install PyTorch", "[3/3] install the course", "Ready after"):
+        assert step in result.stdout
+    return checkout
+
+
+def load() -> ModuleType:
+    """start.py as a module."""
+    spec = importlib.util.spec_from_file_location("start", START)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_an_old_python_can_read_it_and_says_that_it_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = START.read_text("ascii")
+    tree = ast.parse(source, feature_version=(3, 4))
+    new = (ast.JoinedStr, ast.AnnAssign, ast.AsyncFunctionDef, ast.NamedExpr, ast.Nonlocal, ast.Starred)
+    assert not [node for node in ast.walk(tree) if isinstance(node, new)], "Python 2.7 could not even parse this"
+    start = load()
+    monkeypatch.setattr(start.sys, "version_info", (3, 8, 1))
+    monkeypatch.setattr(start, "works", lambda command: command[0] == "python3.12")
+    with pytest.raises(start.Problem, match=r"This is Python 3\.8, .* 3\.11 or newer: type `python3\.12 start.py`"):
+        start.check_python()
+    monkeypatch.setattr(start, "works", lambda command: False)
+    with pytest.raises(start.Problem, match=r"https://www\.python\.org"):
+        start.check_python()
+
+
+@pytest.mark.parametrize("version", ["2.7", "3.6", "3.8", "3.10"])
+def test_real_old_pythons(version: str) -> None:
+    python = shutil.which(f"python{version}")
+    if not python or subprocess.run([python, "--version"], capture_output=True).returncode:
+        pytest.skip(f"no Python {version} here")
+    result = subprocess.run([python, str(START), "lab"], capture_output=True, text=True)
+    assert f"This is Python {version}, and the course needs 3.11 or newer" in said(result)[0]
+
+
+def test_it_needs_nothing_but_the_standard_library() -> None:
+    imports = [node for node in ast.walk(ast.parse(START.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {alias.name for node in imports if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in imports if isinstance(node, ast.ImportFrom)}
+    assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names
+    assert len(START.read_text().splitlines()) <= 320
+
+
+def test_without_arguments_it_helps_and_does_nothing(checkout: Checkout) -> None:
+    result = checkout.call()
+    assert result.returncode == 0 and "start.py lab" in result.stdout and "start.py test" in result.stdout
+    assert not checkout.venv.exists()
+
+
+@pytest.mark.slow
+class TestComplete:
+    """After one successful call."""
+
+    def test_the_second_call_reaches_its_work_in_under_three_seconds(self, complete: Checkout) -> None:
+        start = time.perf_counter()
+        result = complete.call("lab", "1", "--no-browser")
+        assert time.perf_counter() - start < 3
+        prefix, home, arguments = json.loads(result.stdout)
+        assert (Path(prefix).resolve(), home) == (complete.venv.resolve(), str(complete.home))
+        assert arguments == ["lab", "1", "--no-browser"]
+
+    def test_test_adds_what_lab_did_not_need(self, complete: Checkout) -> None:
+        assert "teststuff" not in complete.installed() and "labstuff" in complete.installed()
+        result = complete.call("test", "lint", "unit")
+        assert json.loads(result.stdout.splitlines()[-1])[2] == ["lint", "unit"]
+        assert "[1/3]" not in result.stdout and "teststuff" in complete.installed()
+        assert "install" not in complete.call("lab").stdout, "lab is contained in test"
+
+    @POSIX
+    @pytest.mark.parametrize("home", ["", "/nowhere/at/all"])
+    def test_an_empty_or_missing_home_does_not_matter(self, complete: Checkout, home: str) -> None:
+        _, used, _ = json.loads(complete.call("lab", HOME=home).stdout)
+        assert os.access(used, os.W_OK) and Path(used).parent == complete.root
+
+    def test_changed_pins_are_installed_and_a_failure_before_that_breaks_nothing(self, complete: Checkout) -> None:
+        (complete.root / "constraints.txt").write_text("labstuff==2.0\n")
+        assert "could not be downloaded" in said(complete.call("lab"))[-1]
+        assert "labstuff" in complete.installed(), "a working environment was thrown away"
+        fake_wheel(complete.wheels, "labstuff", "2.0")
+        result = complete.call("lab")
+        assert result.returncode == 0 and "[1/3]" not in result.stdout
+        assert list(complete.venv.rglob("labstuff-2.0.dist-info"))
+
+
+@pytest.mark.slow
+class TestFailures:
+    """One plain sentence each, and no half-made environment."""
+
+    def test_no_network(self, checkout: Checkout) -> None:
+        address = {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
+        (checkout.wheels / "torch-2.13.0-py3-none-any.whl").unlink()
+        assert said(checkout.call("lab", **address))[-1].startswith("The packages could not be downloaded: check the n")
+        assert not checkout.venv.exists()
+
+    def test_no_room_for_temporary_files(self, checkout: Checkout) -> None:
+        full = "import sys; sys.exit('OSError: [Errno 28] No space left on device')"
+        (checkout.root / "backend.py").write_text(full)
+        assert said(checkout.call("lab"))[-1].startswith("The disk is full: make room in")
+        assert not checkout.venv.exists()
+
+    def test_an_unforeseen_failure_shows_the_error_and_the_log(self, checkout: Checkout) -> None:
+        (checkout.root / "backend.py").write_text("raise ValueError('the moon is full')")
+        (line,) = said(checkout.call("lab"))
+        assert "install the course failed: " in line and "rror" in line and line.endswith("start.log)")
+        assert not checkout.venv.exists() and "the moon is full" in (checkout.root / "start.log").read_text()
+
+    @POSIX
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_interrupted(self, checkout: Checkout, number: signal.Signals) -> None:
+        process = checkout.popen("lab", SLOW_BUILD="60")
+        while not (checkout.root / "building").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=20)
+        assert process.returncode == 128 + number and "Traceback" not in err
+        assert not checkout.venv.exists()
+
+    @POSIX
+    def test_killed_without_a_chance_to_clean_up(self, checkout: Checkout) -> None:
+        process = checkout.popen("lab", SLOW_BUILD="60")
+        while not (checkout.root / "building").exists():
+            time.sleep(0.05)
+        other = checkout.call("lab")
+        assert f"Another start.py (process {process.pid}) is installing here" in said(other)[-1]
+        process.kill()
+        process.communicate()
+        result = checkout.call("lab")
+        assert result.returncode == 0 and "[1/3]" in result.stdout, result.stderr
+
+    def test_no_venv_module(self, checkout: Checkout) -> None:
+        fake = checkout.home / "sitecustomize.py"  # a Python whose ensurepip is missing, as on a bare Debian
+        fake.write_text("import sys; sys.modules['ensurepip'] = None; sys.modules['venv'] = None")
+        result = checkout.call("lab", PYTHONPATH=str(checkout.home))
+        assert "venv module is incomplete: `sudo apt install python3-venv`" in said(result)[-1]
+        assert not checkout.venv.exists()
+
+
+def test_a_full_disk_is_seen_before_anything_is_made(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = load()
+    for name in ("ROOT", "VENV", "STATE", "LOG"):
+        monkeypatch.setattr(start, name, getattr(start, name).replace(str(START.parent), str(checkout.root)))
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(start.shutil, "disk_usage", lambda folder: usage(10**10, 10**10, 10**8))
+    with pytest.raises(start.Problem, match=r"The disk is full: 0\.1 GB are left"):
+        start.prepare(["lab"])
+    assert not checkout.venv.exists()
+
+
+def test_an_environment_of_somebody_else_is_used_or_refused_but_never_removed(checkout: Checkout) -> None:
+    checkout.venv.mkdir()
+    (checkout.venv / "precious").touch()
+    assert "was not made by start.py and is not complete" in said(checkout.call("lab"))[-1]
+    assert (checkout.venv / "precious").exists()
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(checkout.venv)], check=True)
+    packages = next(checkout.venv.rglob("site-packages"))
+    for name in ("torch", "jupyterlab", "typer", "course_lib"):
+        (packages / name).mkdir()
+    assert checkout.call("lab").returncode == 0 and (checkout.venv / "precious").exists()
+    assert "is not complete" in said(checkout.call("test"))[-1]
