@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from course_lib import predict
-from course_lib.predict.traffic import ALL_REDUCE_ALGORITHMS, tree_children
+from course_lib.predict.traffic import ALL_REDUCE_ALGORITHMS, Link, tree_children
+from course_lib.ranks import schedules
+from course_lib.units import Seconds
 
 
 class Network:
@@ -144,3 +146,98 @@ def test_refuses(arguments: dict, message: str) -> None:
         predict.all_reduce_bytes(100, **arguments)
     with pytest.raises(ValueError, match=message):
         predict.all_reduce_messages(**arguments)
+
+
+FAST = Link(Seconds(1e-6), 1e-11)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "n_bytes", "seconds"),
+    [
+        ("ring", 10**6, 31.5e-6),
+        ("recursive_doubling", 10**6, 33e-6),
+        ("halving_doubling", 10**6, 23.5e-6),
+        ("direct", 10**6, 77e-6),
+        ("manager", 10**6, 154e-6),
+        ("tree", 10**6, 66e-6),
+        ("ring", 10**9, 17.514e-3),
+        ("manager", 10**9, 140.014e-3),
+    ],
+)
+def test_seconds_of_eight_ranks_worked_out_by_hand(algorithm: str, n_bytes: int, seconds: float) -> None:
+    """α = 1 µs, 100 GB/s; Thakur, Rabenseifner and Gropp's formulas with γ = 0."""
+    assert predict.all_reduce_seconds(n_bytes, 8, FAST, algorithm) == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize("p", range(1, 18))
+@pytest.mark.parametrize("algorithm", ["ring", "manager", "tree"])
+def test_the_path_is_as_long_as_the_schedule_says(algorithm: str, p: int) -> None:
+    """Rounds follow each other; within one, a rank's sends share its link, and so do its receives."""
+    plan = [schedules.ALL_REDUCE[algorithm](p, rank) for rank in range(p)]
+    busiest = [max(max(len(r.sends), len(r.receives)) for r in rounds) for rounds in zip(*plan)]
+    assert predict.all_reduce_path(p * 1000, p, algorithm).messages == sum(busiest)
+    size = 1000 if algorithm == "ring" else p * 1000
+    assert predict.all_reduce_path(p * 1000, p, algorithm).n_bytes == sum(busiest) * size
+
+
+def test_a_fit_finds_the_link_that_made_the_times() -> None:
+    link = Link(Seconds(40e-6), 0.5e-9)
+    paths = [predict.all_reduce_path(n, 4, name) for n in (4, 4_000, 4_000_000) for name in ("ring", "tree", "manager")]
+    found = predict.fit_link((path.messages, path.n_bytes, link.seconds(path)) for path in paths)
+    assert found.alpha == pytest.approx(link.alpha) and found.seconds_per_byte == pytest.approx(0.5e-9)
+    assert found.bytes_per_s == pytest.approx(2e9)
+    assert found.balance == 80_000
+
+
+def test_a_fit_weighs_small_times_as_much_as_large_ones() -> None:
+    """10 ms too much on 1 s is noise; it must not become latency."""
+    link = predict.fit_link([(1, 1, 1e-4), (1, 10, 1e-4), (1, 10**9, 1.01)])
+    assert link.alpha == pytest.approx(1e-4, rel=0.01)
+
+
+def test_a_fit_gives_no_negative_price() -> None:
+    assert predict.fit_link([(1, 1000, 1e-3), (1, 2000, 3e-3)]).alpha == 0
+    flat = predict.fit_link([(1, 1000, 2e-3), (1, 2000, 1e-3)])
+    assert flat.seconds_per_byte == 0 and flat.alpha == pytest.approx(1.2e-3) and flat.bytes_per_s == float("inf")
+    with pytest.raises(ValueError, match="β = 0"):
+        _ = flat.balance
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [([(1, 100, 1.0)], "two sizes"), ([(1, 100, 1.0), (2, 200, 2.0)], "two sizes"), ([(1, 1, 0.0)], "above 0"),
+     ([], "two sizes")],
+)  # fmt: skip
+def test_a_fit_refuses_what_says_nothing(samples: list, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        predict.fit_link(samples)
+
+
+@pytest.mark.parametrize("p", [4, 5, 8, 16, 100])
+def test_at_the_crossover_both_take_the_same_time(p: int) -> None:
+    size = predict.crossover_bytes(p, FAST)
+    tree, ring = (predict.all_reduce_seconds(size, p, FAST, name) for name in ("tree", "ring"))
+    assert tree == pytest.approx(ring, rel=1e-4)
+    assert predict.all_reduce_seconds(size // 2, p, FAST, "tree") < predict.all_reduce_seconds(size // 2, p, FAST)
+
+
+@pytest.mark.parametrize("p", [2, 3])
+def test_few_ranks_have_no_crossover(p: int) -> None:
+    with pytest.raises(ValueError, match="do not change places"):
+        predict.crossover_bytes(p, FAST)
+
+
+@pytest.mark.parametrize(
+    ("operation", "factor"),
+    [("all_reduce", 1.75), ("reduce_scatter", 0.875), ("all_gather", 0.875), ("all_to_all", 0.875), ("broadcast", 1),
+     ("reduce", 1)],
+)  # fmt: skip
+def test_bus_factors_as_nccl_publishes_them(operation: str, factor: float) -> None:
+    assert predict.bus_factor(operation, 8) == factor
+
+
+def test_bus_factor_is_what_a_rank_sends() -> None:
+    for p in (2, 3, 8):
+        assert predict.bus_factor("all_reduce", p) * 840 == predict.all_reduce_bytes(840, p)
+    with pytest.raises(ValueError, match="one of all_reduce"):
+        predict.bus_factor("gossip", 4)
