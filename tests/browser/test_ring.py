@@ -1,0 +1,136 @@
+"""The ring explorer as a reader meets it: by mouse, by keyboard, by screen reader, narrow and wide, and exported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbconvert import HTMLExporter
+from playwright.sync_api import Locator, Page, expect
+
+from course_lib.explore.ring import RingExplorer, ring_frames
+from tests.browser.conftest import MOUNT
+from tests.browser.jupyterlab import REPOSITORY
+from tests.browser.test_static import STATE, VIEW
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def ring(page: Page) -> Callable[..., Page]:
+    """`ring(world_size, step, dark)`: the explorer alone on a page, without Jupyter and without Python behind it."""
+
+    def mounted(world_size: int = 4, step: int = 0, dark: bool = False) -> Page:
+        state = RingExplorer(world_size, step).get_state()
+        page.evaluate(MOUNT, {"module": state["_esm"], "css": state["_css"], "state": state, "dark": dark})
+        return page
+
+    return mounted
+
+
+def button(page: Page, name: str) -> Locator:
+    return page.get_by_role("button", name=name, exact=True)
+
+
+def cell(page: Page, rank: int, part: int) -> Locator:
+    return page.locator(f'.rx-cell[data-rank="{rank}"][data-part="{part}"]')
+
+
+@pytest.mark.parametrize("p", range(2, 9))
+def test_the_browser_plays_the_librarys_schedule(ring: Callable[..., Page], p: int) -> None:
+    page = ring(p)
+    for frame in ring_frames(p):
+        held = page.evaluate("([p, step]) => explorer.holdingAfter(p, step)", [p, frame.step])
+        assert [[set(part) for part in parts] for parts in held] == frame.holding
+        if frame.step:
+            ask = "([p, step]) => Array.from({ length: p }, (_, rank) => explorer.sends(p, rank, step))"
+            sends = page.evaluate(ask, [p, frame.step])
+            said = {(rank, each["to"], each["part"], each["add"]) for rank, each in enumerate(sends)}
+            assert said == set(frame.arrived)
+
+
+def test_stepping_moves_the_parts_and_says_so(ring: Callable[..., Page]) -> None:
+    page = ring(4)
+    expect(button(page, "one step back")).to_be_disabled()
+    expect(cell(page, 0, 3)).to_have_accessible_name("rank 0, part 3: summand of 0, goes to rank 1 next")
+    button(page, "one step forward").click()
+    expect(cell(page, 1, 3)).to_have_accessible_name(
+        "rank 1, part 3: summands of 0 and 1, added just now from rank 0, goes to rank 2 next"
+    )
+    expect(cell(page, 1, 3).locator(".rx-in")).to_have_count(2)
+    for _ in range(5):
+        button(page, "one step forward").click()
+    expect(page.get_by_role("status")).to_have_text(
+        "Step 6 of 6: second pass, what arrives is finished and is kept. Everybody has everything."
+    )
+    expect(page.locator(".rx-done")).to_have_count(16)
+    expect(page.locator(".rx-sent")).to_contain_text("6 messages, 1.5 n; at the end 1.5 n. Everyone to everyone: 3 n")
+    expect(button(page, "one step forward")).to_be_disabled()
+    assert page.evaluate("[model.get('step'), model.saved]") == [6, 6]
+    button(page, "back to the start").click()
+    expect(page.locator(".rx-done")).to_have_count(0)
+
+
+def test_more_ranks_start_again(ring: Callable[..., Page]) -> None:
+    page = ring(4, 5)
+    page.get_by_role("combobox", name="ranks").select_option("7")
+    expect(page.locator(".rx-cell")).to_have_count(49)
+    assert page.evaluate("[model.get('world_size'), model.get('step')]") == [7, 0]
+
+
+def test_python_sets_the_step(ring: Callable[..., Page]) -> None:
+    page = ring(4)
+    page.evaluate("model.set('step', 3)")
+    expect(page.locator(".rx-done")).to_have_count(4)
+    expect(page.get_by_role("status")).to_contain_text("Every rank now owns one finished part.")
+    assert page.evaluate("model.saved") == 0
+
+
+def test_the_keyboard_walks_the_cells_and_follows_a_part(ring: Callable[..., Page]) -> None:
+    page = ring(4, 1)
+    cell(page, 0, 0).focus()
+    for key in ("ArrowDown", "ArrowRight", "ArrowUp", "ArrowUp"):
+        page.keyboard.press(key)
+    expect(cell(page, 3, 1)).to_be_focused()
+    expect(page.locator('.rx-cell[tabindex="0"]')).to_have_count(1)
+    page.keyboard.press("Space")
+    expect(page.locator('.rx-cell[aria-pressed="true"]')).to_have_count(4)
+    expect(page.locator(".rx-faded")).to_have_count(12)
+    page.keyboard.press("Enter")
+    expect(page.locator(".rx-faded")).to_have_count(0)
+    page.get_by_role("slider", name="steps taken").focus()
+    page.keyboard.press("End")
+    assert page.evaluate("model.get('step')") == 6
+
+
+def test_every_control_has_a_name(ring: Callable[..., Page], unnamed: Callable[[Locator], list[str]]) -> None:
+    assert not unnamed(ring(5, 3).locator("#widget"))
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [340, 600, 760, 1200])
+def test_nothing_sticks_out(ring: Callable[..., Page], width: int, dark: bool) -> None:
+    page = ring(8, 9, dark)
+    page.set_viewport_size({"width": width, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    wide = page.evaluate("""() => [...document.querySelectorAll('.rx-cell, .rx-rank, .rx-column')]
+        .filter((node) => node.scrollWidth > node.clientWidth + 1).map((node) => node.textContent)""")
+    assert not wide
+
+
+def test_an_exported_page_holds_a_living_ring(page: Page) -> None:
+    """All is taken from the exported page, except Jupyter's own loader, which the page would fetch from the web."""
+    code = nbformat.v4.new_code_cell("from course_lib.explore import RingExplorer\nRingExplorer(3).show()")
+    made = nbformat.v4.new_notebook(cells=[code])
+    notebook = NotebookClient(made, timeout=60, resources={"metadata": {"path": str(REPOSITORY)}}).execute()
+    exported, _ = HTMLExporter().from_notebook_node(notebook)
+    views, states = VIEW.findall(exported), STATE.findall(exported)
+    assert len(views) == len(states) == 1
+    state = json.loads(states[0])["state"][json.loads(views[0])["model_id"]]["state"]
+    page.evaluate(MOUNT, {"module": state["_esm"], "css": state["_css"], "state": state, "dark": False})
+    for _ in range(4):
+        button(page, "one step forward").click()
+    expect(page.locator(".rx-done")).to_have_count(9)
