@@ -252,7 +252,6 @@ class Tracker(TorchDispatchMode):
         """Stop watching; what is alive now counts as alive at the end."""
         self._end_phase()
         self._open = False
-        self._live.clear()
 
     def resizes(self, original: Any) -> Any:
         """`UntypedStorage.resize_`, watched: it is not an operation, so no dispatch mode sees it."""

@@ -216,6 +216,38 @@ def test_phases_come_in_order_and_the_accounts_at_their_ends_are_right():
         record.end_of("forward", 2)
 
 
+def test_gradients_that_are_dropped_before_anyone_asks_were_gradients():
+    model = nn.Linear(10, 10)
+    with measure.memory(model) as record:
+        for _ in range(2):
+            model(torch.ones(1, 10)).sum().backward()
+            model.zero_grad(set_to_none=True)
+    assert record.timeline["gradients"].max() == 440 and record.after.gradients == 0
+
+
+def test_state_that_is_dropped_before_the_end_was_state():
+    model = nn.Linear(10, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with measure.memory(model, optimizer) as record:
+        model(torch.ones(1, 10)).sum().backward()
+        optimizer.step()
+        optimizer.state.clear()
+    assert record.end_of("optimizer step").optimizer == 440 and record.after.optimizer == 0
+
+
+def test_a_result_that_autograd_keeps_is_an_activation_from_birth_and_until_it_is_let_go():
+    x = torch.ones(1000, requires_grad=True)
+    with measure.memory() as record:
+        y = x.exp()
+        y.backward(torch.ones(1000))
+        _ = torch.ones(1)
+        kept_by_me = record.now
+    rows = record.timeline
+    born = int((rows["activations"] > 0).argmax())
+    assert rows["temporaries"][: born + 1].max() == 0 and rows["activations"].max() == 4000
+    assert kept_by_me.activations == 0 and kept_by_me.temporaries >= 4000 and len(y)
+
+
 def test_the_timeline_holds_every_account():
     model = GPT(SMALL)
     with measure.memory(model) as record:
@@ -266,8 +298,10 @@ def test_a_module_that_raises_does_not_confuse_the_next_one():
     with measure.memory(model) as record:
         with pytest.raises(RuntimeError, match="shapes"):
             model(torch.ones(1, 4))
+        kept = torch.ones(1000)
         model(torch.ones(1, 3)).sum().backward()
-    assert record.after.gradients == 48
+    assert record.after.gradients == 48 and len(kept)
+    assert "Linear" not in record.largest(1, at="now")[0].name  # it was made after the module had ended
 
 
 def test_a_second_record_inside_is_refused_and_the_first_goes_on():
