@@ -41,7 +41,7 @@ def lab(
 @app.command()
 def run(
     lessons: Annotated[list[str] | None, LESSONS] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that a single cell may take.")] = 120,
+    timeout: Annotated[float, typer.Option(help="Seconds that a single cell may take.")] = 300,
 ) -> None:
     """Run lessons from top to bottom without a browser; the notebooks stay as they are.
 

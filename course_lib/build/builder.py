@@ -26,7 +26,7 @@ def build(lesson: Lesson, *, fresh: bool = False, on_cell: Callable[[int], None]
     Args:
         lesson: which.
         fresh: take new outputs of cells tagged `varies` too; by default those of an unchanged cell are kept.
-        on_cell: called with a cell's index when it has run.
+        on_cell: called with a code cell's index in the notebook when it begins to run.
 
     Raises:
         BuildError: the source or its outputs contain what `guards` forbids; nothing is written.

@@ -77,7 +77,7 @@ def execute(
         folder: the kernel's working directory.
         reproducible: one thread, no GPU, fixed hash seed (for outputs that are stored), or the machine as it is.
         timeout_s: limit of a single cell, in seconds.
-        on_cell: called with a cell's index when it has run.
+        on_cell: called with a code cell's index in the notebook when it begins to run.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell raised and is not tagged `raises-exception`.
@@ -93,7 +93,7 @@ def execute(
         startup_timeout=120,
         record_timing=False,
         resources={"metadata": {"path": str(folder)}},
-        on_cell_executed=lambda cell, cell_index, execute_reply: on_cell(cell_index),
+        on_cell_execute=lambda cell, cell_index: on_cell(cell_index),
     )
     with _no_profile() as profile:
         client.execute(

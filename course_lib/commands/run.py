@@ -53,7 +53,7 @@ class Result:
         return max(self.checks, key=lambda check: check.deviation, default=None)
 
 
-def run_lessons(lessons: Sequence[Lesson], console: Console, *, timeout_s: float = 120) -> bool:
+def run_lessons(lessons: Sequence[Lesson], console: Console, *, timeout_s: float = 300) -> bool:
     """Run the notebooks as they are on disk, show how far it is, print a table, and return whether all cells ran.
 
     The notebooks on disk stay as they are. A lesson that fails does not stop the others.
@@ -70,7 +70,7 @@ def run_lessons(lessons: Sequence[Lesson], console: Console, *, timeout_s: float
     for result in results:
         if result.problem:
             console.print(f"\n✗ {result.lesson.name}", style="bold red")
-            console.print(Text.from_ansi(result.problem))
+            console.print(Text.from_ansi(result.problem), soft_wrap=True)
     console.print(table(results))
     return not any(result.problem for result in results)
 
@@ -81,38 +81,30 @@ def _advance(progress: Progress, task) -> Callable[[int, int], None]:
 
 def run_lesson(lesson: Lesson, timeout_s: float, on_progress: Callable[[int, int], None]) -> Result:
     """Run one notebook; `on_progress` gets the number of cells done and of all cells."""
-    result = Result(lesson)
-    start = time.perf_counter()
-    notebook = None
+    if not lesson.notebook.exists():
+        return Result(lesson, problem=f"it has not been built yet: run `course build {lesson.number}`")
+    result, start, at = Result(lesson), time.perf_counter(), 0
+    notebook = nbformat.read(lesson.notebook, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None  # what is there afterwards, this run has made
+
+    def begin(index: int) -> None:
+        nonlocal at
+        at = index
+        on_progress(index, len(notebook.cells))
+
     try:
-        notebook = nbformat.read(lesson.notebook, as_version=4)
-        for cell in notebook.cells:
-            if cell.cell_type == "code":
-                cell.outputs, cell.execution_count = [], None  # what is there afterwards, this run has made
-        total = len(notebook.cells)
-        execute(
-            notebook,
-            lesson.notebook.parent,
-            reproducible=False,
-            timeout_s=timeout_s,
-            on_cell=lambda index: on_progress(index + 1, total),
-        )
-    except FileNotFoundError:
-        result.problem = f"it has not been built yet: run `course build {lesson.number}`"
-    except (CellExecutionError, CellTimeoutError, DeadKernelError, RuntimeError) as problem:
-        result.problem = _with_cell(notebook, problem)
+        execute(notebook, lesson.notebook.parent, reproducible=False, timeout_s=timeout_s, on_cell=begin)
+    except CellTimeoutError:
+        result.problem = f"a cell did not end within {timeout_s:g} s:\n\n{notebook.cells[at].source}"
+    except CellExecutionError as problem:
+        result.problem = str(problem)
+    except (DeadKernelError, RuntimeError) as problem:
+        result.problem = f"{type(problem).__name__}: {problem}, in this cell:\n\n{notebook.cells[at].source}"
     result.seconds = time.perf_counter() - start
-    result.checks = read_checks(notebook) if notebook else []
+    result.checks = read_checks(notebook)
     return result
-
-
-def _with_cell(notebook: NotebookNode | None, problem: Exception) -> str:
-    """The error; where nbclient does not say in which cell it happened, with the last cell that was begun."""
-    if isinstance(problem, CellExecutionError) or notebook is None:
-        return str(problem)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    number = next((i for i, cell in enumerate(code) if cell.execution_count is None), len(code) - 1)
-    return f"in code cell {number}:\n{code[number].source}\n\n{type(problem).__name__}: {problem}"
 
 
 def read_checks(notebook: NotebookNode) -> list[Check]:
@@ -127,6 +119,8 @@ def table(results: Sequence[Result]) -> Table:
     shown = Table("lesson", "", "seconds", "checks", "worst ratio", "of")
     for column in shown.columns[2:5]:
         column.justify = "right"
+    shown.columns[0].no_wrap, shown.columns[0].min_width = True, max(len(result.lesson.name) for result in results)
+    shown.columns[5].no_wrap, shown.columns[5].overflow = True, "ellipsis"
     for result in results:
         worst = result.worst
         ratio = "" if worst is None else "∞" if worst.ratio is None else f"{worst.ratio:.4g}"
