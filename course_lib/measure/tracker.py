@@ -285,5 +285,5 @@ def plain_tensors(tensor: Tensor) -> Iterable[Tensor]:
     """The tensor itself, or for a wrapper like DTensor the plain tensors that it is made of."""
     if not hasattr(tensor, "__tensor_flatten__"):
         return (tensor,)
-    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-    return [plain for name in names for plain in plain_tensors(getattr(tensor, name))]
+    parts = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # type: ignore[attr-defined]
+    return [plain for part in parts if isinstance(part, Tensor) for plain in plain_tensors(part)]
