@@ -182,7 +182,7 @@ compare(
 # the line *activations*. The forward pass leaves behind every intermediate result that the backward pass will need,
 # and there are far more of those than there are weights.
 #
-# The picture shows when. Weights and Adam's state lie at the bottom, flat: they are always there. The forward pass
+# The picture shows when. Weights and Adam's state, at the bottom, are always there. The forward pass
 # piles up activations, layer upon layer. At the top of the hill the loss is known, and the backward pass begins. It
 # eats the pile from the top, and the gradients grow as it shrinks.
 #

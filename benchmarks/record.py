@@ -1,0 +1,64 @@
+"""Run the benchmarks one after the other and record what they print, with the machine they ran on.
+
+    python benchmarks/record.py              all of them, to benchmarks/results/DATE-DEVICE.md
+    python benchmarks/record.py memory ranks  two of them
+
+Let nothing else run meanwhile. Machines differ and are noisy: quote the ratios, not the seconds.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).parent
+
+
+def device() -> str:
+    """The GPU's name, or the number of CPU cores and the processor's."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"{os.cpu_count()} CPU cores ({processor()})"
+
+
+def processor() -> str:
+    """The processor's name where the system tells it."""
+    try:
+        names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def main() -> int:
+    """Run, print and record; the exit code is 1 if a benchmark failed."""
+    known = sorted(path.stem for path in HERE.glob("*.py") if path.stem != "record")
+    wanted = sys.argv[1:] or known
+    if unknown := sorted(set(wanted) - set(known)):
+        sys.exit(f"There is no benchmark {', '.join(unknown)}; there are {', '.join(known)}.")
+    today = datetime.date.today().isoformat()
+    lines = [f"# {today}, {device()}", "", f"Python {platform.python_version()}, torch {torch.__version__}.", ""]
+    failed = False
+    for name in wanted:
+        print(f"--- {name}", flush=True)
+        done = subprocess.run([sys.executable, HERE / f"{name}.py"], capture_output=True, text=True, check=False)
+        failed |= done.returncode != 0
+        print(done.stdout if done.returncode == 0 else done.stdout + done.stderr, flush=True)
+        result = done.stdout.strip() if done.returncode == 0 else f"failed: {done.stderr.strip().splitlines()[-1]}"
+        lines += [f"## {name}", "", "```", result, "```", ""]
+    file = HERE / "results" / f"{today}-{'gpu' if torch.cuda.is_available() else 'cpu'}.md"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("\n".join(lines))
+    print(f"Recorded in {file.relative_to(HERE.parent)}.")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
