@@ -2,13 +2,15 @@
 
     python benchmarks/data_parallel.py
 
-Every contestant takes the same steps on 4 ranks with one thread each, in turns, so that a busy moment of the machine
-hits all of them. A step lasts until the slowest rank is done. Printed: medians, and their ratio to DDP's.
+Every contestant takes the same steps on 4 ranks with one thread each, in turns and in random order, so that a busy
+moment of the machine hits all of them. A step lasts until the slowest rank is done. Printed: medians, their ratio to
+DDP's, and the median of the ratios of steps that were taken in the same turn.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -43,7 +45,9 @@ def time_steps(wrappers: dict[str, Callable[[GPT], Any]], repeats: int, batch_si
     inputs, targets = torch.randint(0, 256, (2, batch_size, CONFIG.context), generator=generator)
     seconds: dict[str, list[float]] = {name: [] for name in wrappers}
     for repeat in range(repeats + 3):
-        for name, replica in replicas.items():
+        turns = random.Random(repeat).sample(sorted(replicas), len(replicas))  # nobody always follows the same one
+        for name in turns:
+            replica = replicas[name]
             dist.barrier()
             start = time.perf_counter()
             optimizers[name].zero_grad(set_to_none=True)

@@ -183,7 +183,7 @@ class BucketedDataParallel(NaiveDataParallel):
         """Plan the buckets and make their buffers."""
         plan = plan_buckets(self._trainable, self.bucket_bytes, order)
         self.buckets = [Bucket([self._trainable[number] for number in numbers]) for numbers in plan]
-        self._bucket_of = {number: self.buckets[i] for i, numbers in enumerate(plan) for number in numbers}
+        self._bucket_of = {number: bucket for bucket, numbers in zip(self.buckets, plan) for number in numbers}
         self._sent = 0
 
     def _on_gradient(self, number: int) -> None:

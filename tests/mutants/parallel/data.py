@@ -26,10 +26,9 @@ class Unsynchronized(BucketedDataParallel):
 class SumForMean(BucketedDataParallel):
     """Forgets 1/p. Adam hardly notices."""
 
-    def _send_next(self) -> None:
-        actual, self.world_size = self.world_size, 1
-        super()._send_next()
-        self.world_size = actual
+    def __init__(self, module: nn.Module, **kwargs: Any) -> None:
+        super().__init__(module, **kwargs)
+        self.world_size = 1
 
 
 class NaiveSumForMean(NaiveDataParallel):
