@@ -106,7 +106,7 @@ def time_torchrun(repeats: int) -> Times:
 def time_ipyparallel(repeats: int) -> Times:
     """ipyparallel: engines that stay, like our ranks."""
     start = time.perf_counter()
-    import ipyparallel
+    import ipyparallel  # type: ignore[import-not-found]  # not a dependency: pip install it to compare
 
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(None):
         cluster = ipyparallel.Cluster(n=WORLD_SIZE, log_level=50)

@@ -106,8 +106,10 @@ class Bytes(Quantity, int):
 class Flops(Quantity, int):
     """A whole number of floating-point operations (never operations per second); a multiply-add counts as two."""
 
-    units: ClassVar[dict[str, float]] = {"FLOP": 1, "kFLOP": 10**3, "MFLOP": 10**6, "GFLOP": 10**9, "TFLOP": 10**12, "PFLOP": 10**15,
-             "EFLOP": 10**18, "ZFLOP": 10**21, "PF-day": 86_400 * 10**15}  # fmt: skip
+    units: ClassVar[dict[str, float]] = {
+        "FLOP": 1, "kFLOP": 10**3, "MFLOP": 10**6, "GFLOP": 10**9, "TFLOP": 10**12, "PFLOP": 10**15,
+        "EFLOP": 10**18, "ZFLOP": 10**21, "PF-day": 86_400 * 10**15,
+    }  # fmt: skip
     auto_units = tuple(units)[:-1]
 
 

@@ -91,5 +91,5 @@ def test_the_bundle_holds_html_text_and_the_numbers():
         predicted={"<p>": Bytes(10)}, measured={"<p>": Bytes(11)}, tolerance=0.2
     )._repr_mimebundle_()
     assert "&lt;p&gt;" in data["text/html"] and "<p>" in data["text/plain"]
-    (check,) = metadata["course"]["checks"]
+    (check,) = metadata["course"]["checks"]  # type: ignore[index]
     assert check == {"name": "<p>", "predicted": 10, "measured": 11, "ratio": 1.1, "tolerance": 0.2, "ok": True}

@@ -132,7 +132,8 @@ def present(figure: Figure, *, caption: str, alt: str, widget: Any = None) -> No
 def _caption_html(caption: str, alt: str) -> str:
     """Caption and folded description. Plain tags, because GitHub and untrusted notebooks strip most styling."""
     return (
-        f'<div style="max-width: {WIDTH_PX}px"><p style="margin: 4px 0"><em>{html.escape(caption, quote=False)}</em></p>'
+        f'<div style="max-width: {WIDTH_PX}px">'
+        f'<p style="margin: 4px 0"><em>{html.escape(caption, quote=False)}</em></p>'
         f"<details><summary><small>In words</small></summary>"
         f"<p><small>{html.escape(alt, quote=False)}</small></p></details></div>"
     )

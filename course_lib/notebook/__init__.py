@@ -1,4 +1,4 @@
-"""What a lesson's cells call to talk with their reader: `ask` for a guess, `show` for source, `self_check` for exercises."""
+"""What cells call to talk with their reader: `ask` for a guess, `show` for source, `self_check` for exercises."""
 
 from course_lib.notebook.ask import Ask, ask
 from course_lib.notebook.self_check import self_check

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 
@@ -45,7 +46,7 @@ def test_an_exported_page_holds_a_living_explorer(notebook: nbformat.NotebookNod
 
 def test_a_page_without_scripts_shows_the_picture(notebook: nbformat.NotebookNode) -> None:
     """What GitHub shows, and every viewer that does not know widgets."""
-    static = nbformat.from_dict(json.loads(json.dumps(notebook)))
+    static = copy.deepcopy(notebook)
     del static.metadata["widgets"]
     exported, _ = HTMLExporter().from_notebook_node(static)
     assert not VIEW.findall(exported)

@@ -11,12 +11,12 @@ from course_lib.numerics import BF16, FORMATS, FP4_E2M1, FP6_E2M3, FP8_E4M3FN, F
 def test_number_lines_draw_every_number_once():
     assert figures.values_up_to(FP4_E2M1, 8.0) == [0, 0.5, 1, 1.5, 2, 3, 4, 6]
     (axes,) = figures.draw_number_lines((FP4_E2M1, FP6_E2M3), 8.0).axes
-    assert [len(ticks.get_segments()) for ticks in axes.collections] == [8, 32]
+    assert [len(ticks.get_segments()) for ticks in axes.collections] == [8, 32]  # type: ignore[attr-defined]
 
 
 def test_bars_reach_from_the_smallest_to_the_largest_number():
     (axes,) = figures.draw_range_and_precision((FP16, BF16)).axes
-    ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]
+    ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]  # type: ignore[attr-defined]
     assert ends[0][0] == pytest.approx(math.log10(2**-24)) and ends[1][1] == pytest.approx(math.log10(65504))
     assert {text.get_text() for text in axes.texts} == {"eps = 2$^{-10}$", "eps = 2$^{-7}$"}
 
@@ -37,8 +37,8 @@ def test_names_at_the_ends_of_lines_do_not_overlap():
 
 def test_recipes_draw_loss_and_percent():
     figure = figures.draw_recipes({"x": [3.0, 2.0]}, {"x": [1.0, 0.5]})
-    assert list(figure.axes[0].lines[0].get_ydata()) == [3.0, 2.5]
-    assert list(figure.axes[1].lines[0].get_ydata()) == [100.0, 75.0]
+    assert list(figure.axes[0].lines[0].get_ydata()) == [3.0, 2.5]  # type: ignore[arg-type]
+    assert list(figure.axes[1].lines[0].get_ydata()) == [100.0, 75.0]  # type: ignore[arg-type]
 
 
 def test_each_picture_is_shown_with_caption_and_words(monkeypatch):

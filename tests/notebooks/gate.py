@@ -69,5 +69,7 @@ def _complaints(path: Path) -> list[str]:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the gate in this process over `arguments` (pytest's), by default over all lessons."""
-    return pytest.main([*OPTIONS, *(arguments or [str(ROOT / "lessons")])], plugins=[sys.modules[__name__]])
+    """Run the gate in this process: `arguments` are pytest's; all lessons, unless they name a file or folder."""
+    named = any(Path(argument.split("::")[0]).exists() for argument in arguments)
+    lessons = [] if named else [str(ROOT / "lessons")]
+    return pytest.main([*OPTIONS, *arguments, *lessons], plugins=[sys.modules[__name__]])

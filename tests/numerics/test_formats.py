@@ -332,11 +332,11 @@ def test_spacing():
         (lambda: FloatFormat(5, 53), "0 to 52 fraction bits"),
         (lambda: FloatFormat(5, 0), "no room for inf and nan"),
         (lambda: FloatFormat(1, 0, specials="fn"), "beside nan"),
-        (lambda: FloatFormat(5, 2, specials="fnuz"), 'must be "ieee"'),
+        (lambda: FloatFormat(5, 2, specials="fnuz"), 'must be "ieee"'),  # type: ignore[arg-type]
         (lambda: FloatFormat(5, 2, specials="finite", overflow="inf"), "allows only: saturate"),
         (lambda: FloatFormat(11, 2, bias=10), "give a bias from"),
         (lambda: FloatFormat(4, 3, bias=-1), "give a bias from 0"),
-        (lambda: FP16.round(torch.ones(2), rounding="up"), '"nearest" or "stochastic"'),
+        (lambda: FP16.round(torch.ones(2), rounding="up"), '"nearest" or "stochastic"'),  # type: ignore[arg-type]
         (lambda: FP16.round(torch.arange(3)), r"pass x.double\(\)"),
         (lambda: FP8_E5M2.decode(256), "give 0 to 255"),
         (lambda: FP4_E2M1.encode(torch.tensor([torch.nan])), "remove the nan"),
