@@ -6,6 +6,8 @@ from course_lib.predict.memory import PeakAccount, activations, activations_pape
 from course_lib.predict.params import parameters
 from course_lib.predict.recompute import (
     Chain,
+    block_activations,
+    block_input,
     held_activations,
     layer_activations_paper,
     recompute_time,
@@ -41,6 +43,8 @@ __all__ = [
     "all_reduce_path",
     "all_reduce_seconds",
     "all_to_all_bytes",
+    "block_activations",
+    "block_input",
     "broadcast_bytes",
     "bus_factor",
     "crossover_bytes",
