@@ -42,6 +42,9 @@ torch.ones(2, 3).view(5)
 from course_lib.compare import compare
 
 compare(predicted=4, measured=4.1, tolerance=0.1, name="four")
+
+# %%
+get_ipython().execution_count  # error reports name cells by it
 """
 
 
