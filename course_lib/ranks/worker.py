@@ -139,12 +139,19 @@ class Rank:
         for name, value in surroundings.environment.items():
             if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
                 os.environ[name] = value
-        for name in surroundings.stale:
-            sys.modules.pop(name, None)
+        _forget(surroundings.stale)
         if job.fresh:
             torch.default_generator.manual_seed(_FRESH_SEED)
             torch.set_default_dtype(torch.float32)
             torch.set_grad_enabled(True)
+
+
+def _forget(modules: list[str]) -> None:
+    """Import these afresh when they are next needed, and what lies below them: a namespace package, which has no file
+    of its own, would look for its parent in vain."""
+    for name in list(sys.modules):
+        if any(name == stale or name.startswith(f"{stale}.") for stale in modules):
+            del sys.modules[name]
 
 
 def _flush_c_output() -> None:

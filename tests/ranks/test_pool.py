@@ -197,6 +197,24 @@ def test_edited_modules_are_read_again(tmp_path: Path, monkeypatch: pytest.Monke
     assert ranks.run(my_helpers.answer, world_size=2) == ["two", "two"]
 
 
+def test_an_edited_package_is_read_again_with_the_folder_below_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    attic = tmp_path / "my_house" / "attic"  # a namespace package: a folder without an __init__.py
+    attic.mkdir(parents=True)
+    (tmp_path / "my_house" / "__init__.py").touch()
+    file = attic / "my_chest.py"
+    file.write_text("def answer(): return 1\n")
+    from my_house.attic import my_chest  # type: ignore[import-not-found]
+
+    assert ranks.run(my_chest.answer, world_size=2) == [1, 1]
+    file.write_text("def answer(): return 'two'\n")
+    os.utime(file, (time.time() + 5, time.time() + 5))
+    assert ranks.run(my_chest.answer, world_size=2) == ["two", "two"]
+
+
 def test_a_function_that_destroys_its_group_leaves_the_next_call_a_new_one(cell: Cell) -> None:
     assert ranks.run(cell("def f(): dist.destroy_process_group()"), world_size=2) == [None, None]
     assert ranks.run(cell("def f(): dist.barrier()"), world_size=2) == [None, None]
