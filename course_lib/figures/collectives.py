@@ -1,4 +1,4 @@
-"""Pictures of collectives: what each rank holds, who sends to whom in which round, and what that costs.
+"""Pictures of collectives: what each rank holds, and who sends to whom in which round.
 
 Lesson 00 uses this module; lesson 06 uses all of it.
 """
@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from course_lib.figures.style import GRID, INK, MUTED, PALETTE, new_figure, present, series_color
@@ -19,10 +18,6 @@ from course_lib.ranks.schedules import Schedule
 
 Holding = list[list[set[int]]]
 """holding[rank][part] is the set of ranks whose summand this rank has added into that part."""
-
-MARKERS = {"direct": "s", "manager": "^", "ring": "o", "tree": "D"}
-"""Every all-reduce keeps its marker and, in this order, its colour."""
-_LINES = ("-", "--", "-", "-.")
 
 
 def two_passes(world_size: int) -> list[tuple[str, Holding]]:
@@ -195,49 +190,3 @@ def _box(axes: Axes, x: float, y: float, content: str) -> None:
     color = "white" if not content else series_color(owner) if owner >= 0 else "#5F5F5F"
     axes.add_patch(Rectangle((x + 0.06, y + 0.06), 0.88, 0.88, facecolor=color, edgecolor=MUTED, lw=0.7))
     axes.text(x + 0.5, y + 0.53, content, ha="center", va="center", color="white", size=9, weight="bold")
-
-
-def by_world_size(
-    panels: Mapping[str, Mapping[str, Mapping[int, float]]], *, caption: str, alt: str, logarithmic: bool = False
-) -> None:
-    """Show a panel for each label → algorithm → {ranks: value}."""
-    figure, axes = new_figure(1, len(panels), height=3.0)
-    for each, (label, lines) in zip(axes, panels.items(), strict=True):
-        for number, (name, points) in enumerate(lines.items()):
-            each.plot(list(points), list(points.values()), _LINES[number % 4], marker=_marker(name, number), ms=5.5)
-        each.set(xlabel="ranks", ylabel=label)
-        if logarithmic:
-            each.set_yscale("log")
-        each.set_ylim(bottom=None if logarithmic else 0)
-    names = list(next(iter(panels.values())))
-    _legend(figure, names)
-    present(figure, caption=caption, alt=alt)
-
-
-def times_by_size(
-    lines: Mapping[str, Mapping[int, float]], points: Mapping[str, Mapping[int, float]], *, caption: str, alt: str
-) -> None:
-    """Show seconds against bytes, logarithmic: predicted `lines`, measured `points`; name → {bytes: seconds}."""
-    figure, (axes,) = new_figure(height=3.6)
-    names = list(dict.fromkeys([*lines, *points]))
-    for number, name in enumerate(names):
-        color, marker = series_color(number), _marker(name, number)
-        if name in lines:
-            axes.plot(list(lines[name]), [1e6 * s for s in lines[name].values()], _LINES[number % 4], color=color)
-        if name in points:
-            axes.plot(list(points[name]), [1e6 * s for s in points[name].values()], marker, color=color, ms=6)
-    axes.set(xscale="log", yscale="log", xlabel="bytes", ylabel="microseconds")
-    _legend(figure, names)
-    present(figure, caption=caption, alt=alt)
-
-
-def _marker(name: str, number: int) -> str:
-    return MARKERS.get(name, "osD^"[number % 4])
-
-
-def _legend(figure: Figure, names: Sequence[str]) -> None:
-    handles = [
-        Line2D([], [], color=series_color(i), ls=_LINES[i % 4], marker=_marker(name, i), ms=5.5, label=name)
-        for i, name in enumerate(names)
-    ]
-    figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False, fontsize=9.5)

@@ -3,15 +3,12 @@
 import pytest
 from matplotlib.patches import Rectangle
 
-from course_lib.figures import collectives
 from course_lib.figures.collectives import (
     BEFORE_AND_AFTER,
-    by_world_size,
     draw_before_and_after,
     draw_film,
     draw_rounds,
     draw_two_passes,
-    times_by_size,
     two_passes,
 )
 from course_lib.ranks import schedules
@@ -55,15 +52,3 @@ def test_before_and_after_keeps_what_there_is():
 def test_a_film_marks_what_has_just_arrived():
     figure = draw_film([("start", [[{0}], [{1}]]), ("end", [[{0, 1}], [{0, 1}]])], [set(), {(0, 0), (1, 0)}])
     assert [len(axes.lines) for axes in figure.axes] == [0, 2, 0, 0]
-
-
-def test_costs_are_shown_with_a_line_or_points_for_each_algorithm(monkeypatch):
-    shown = []
-    monkeypatch.setattr(collectives, "present", lambda figure, **words: shown.append((figure, words)))
-    by_world_size({"MB": {"ring": {2: 1.0, 4: 1.5}, "tree": {2: 1.0, 4: 2.0}}}, caption="c", alt="a")
-    times_by_size({"ring": {4: 1e-3, 8: 2e-3}}, {"ring": {4: 1e-3}, "gloo": {8: 1e-3}}, caption="c", alt="a")
-    (lines, words), (times, _) = shown
-    assert [list(line.get_ydata()) for line in lines.axes[0].lines] == [[1.0, 1.5], [1.0, 2.0]]
-    assert words == {"caption": "c", "alt": "a"}
-    assert [list(line.get_ydata()) for line in times.axes[0].lines] == [[1e3, 2e3], [1e3], [1e3]]
-    assert [text.get_text() for text in times.legends[0].get_texts()] == ["ring", "gloo"]
