@@ -160,7 +160,9 @@ class SurroundingsTracker:
 def _reader_modules() -> Iterator[tuple[str, str]]:
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and name != "__main__" and not file.startswith((*_INSTALLED, _OURS)):
+        if not isinstance(file, str) or not os.path.isabs(file) or name in ("__main__", "__mp_main__"):
+            continue
+        if not file.startswith((*_INSTALLED, _OURS)):
             yield name, file
 
 

@@ -147,10 +147,14 @@ class Rank:
 
 
 def _forget(modules: list[str]) -> None:
-    """Import these afresh when they are next needed, and what lies below them: a namespace package, which has no file
-    of its own, would look for its parent in vain."""
+    """Import these afresh when they are next needed; this package, which is at work, stays.
+
+    What lies below them goes too: a namespace package, which has no file, would look for its parent in vain.
+    """
+    own = __name__.rpartition(".")[0] + "."
     for name in list(sys.modules):
-        if any(name == stale or name.startswith(f"{stale}.") for stale in modules):
+        at_work = own.startswith(f"{name}.") or name.startswith(own)
+        if not at_work and any(f"{name}.".startswith(f"{stale}.") for stale in modules):
             del sys.modules[name]
 
 
