@@ -58,7 +58,7 @@ function makeChart(className, parts) {
 
 function makeSlider(name, min, max, describe, onInput) {
   const input = make("input", "", { type: "range", min, max, step: 1 });
-  const output = make("output", "");
+  const output = make("b", "");
   const node = make("label", "fx-slider", {}, [make("span", "", { textContent: name }), output, input]);
   input.setAttribute("aria-label", name);
   input.addEventListener("input", () => onInput(Number(input.value)));
@@ -111,14 +111,19 @@ function makeLegend() {
 }
 
 function render({ model, el }) {
-  const state = { moment: 0, timer: 0 };
+  const state = { moment: 0, timer: 0, sending: false };
   let frames = [];
-  const read = () => Object.assign(state, Object.fromEntries(["layers", "every", "ratio"].map((k) => [k, model.get(k)])));
+  const read = () => {
+    for (const name of ["layers", "every", "ratio"]) state[name] = model.get(name);
+    state.every = Math.min(state.every, state.layers);
+  };
   const change = (name, value) => {
     state[name] = value;
     state.every = Math.min(state.every, state.layers);
     redraw();
+    state.sending = true; // each set comes back as a change, when the next one is not yet made
     for (const key of [name, "every"]) model.set(key, state[key]);
+    state.sending = false;
     model.save_changes();
   };
 
@@ -157,7 +162,8 @@ function render({ model, el }) {
     const best = peaks.indexOf(Math.min(...peaks));
     bars.draw(state.layers + 1, top, peakShapes(peaks, state.every, top), `Peak for each K; the lowest is ${peaks[best]}, at ${keyed(best)}`);
     [most.textContent, highest.textContent] = [`layer ${state.layers}`, `${top}`];
-    lowest.textContent = `lowest: ${peaks[best]} (${best ? `K = ${best}` : "keep all"})`;
+    const lowestOf = peaks.flatMap((value, k) => (value === peaks[best] ? [k || "keep all"] : []));
+    lowest.textContent = `lowest: ${peaks[best]}, at ${best ? "K = " : ""}${lowestOf.join(", ")}`;
     last.textContent = `K = ${state.layers}`;
     show(Math.min(state.moment, frames.length - 1));
   }
@@ -201,7 +207,7 @@ function render({ model, el }) {
   el.classList.add("film-explorer");
   el.replaceChildren(body);
   const onModel = () => {
-    if (["layers", "every", "ratio"].every((name) => state[name] === model.get(name))) return;
+    if (state.sending) return;
     read();
     redraw();
   };

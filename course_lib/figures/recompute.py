@@ -94,7 +94,8 @@ def peak_for_every_k(
         caption=caption,
         alt=f"Peak bytes against K from 1 to {max(predicted)}. The activations fall from {activations[1]} at K = 1 to "
         f"{activations[least]} at K = {least} and rise again to {activations[max(activations)]}; every measured point "
-        f"lies on the line of the formula. Keeping everything takes {plain}. The total runs 3 to 4 inputs above.",
+        f"lies on the line of the formula. Keeping everything takes {plain}. With all else that is alive it is "
+        f"{total[least]} at K = {least}.",
     )
 
 
@@ -108,8 +109,8 @@ def draw_peak_for_every_k(
     axes.plot(ks, [predicted[k].to("MiB") for k in ks], color=PALETTE["predicted"], label="formula")
     axes.plot(ks, [activations[k].to("MiB") for k in ks], "o", ms=6, color=PALETTE["measured"], label="activations")
     axes.axhline(plain.to("MiB"), color=MUTED, lw=1.2, ls="--")
-    axes.annotate("activations if everything is kept", (ks[-1], plain.to("MiB")), (0, 3), textcoords="offset points",
-                  ha="right", color=MUTED, size=9.5)  # fmt: skip
+    axes.annotate("activations if everything is kept", (4.2, plain.to("MiB")), (0, 3), textcoords="offset points",
+                  color=MUTED, size=9.5)  # fmt: skip
     root = math.sqrt(len(ks))
     axes.axvline(root, color=INK, lw=1, ls=":")
     axes.annotate(f"√N = {root:g}", (root, 1), (4, 0), textcoords="offset points", color=INK, size=9.5)
@@ -137,7 +138,7 @@ def draw_bytes_against_flops(points: Mapping[str, tuple[Bytes, Flops]]) -> Figur
         x, y = 100 * (flops / base - 1), held.to("MiB")
         axes.plot([x], [y], "o", ms=9, color=SERIES[i])
         axes.annotate(name, (x, y), (9, 0), textcoords="offset points", va="center", color=INK, size=9.5)
-    axes.set(xlabel="FLOPs more than a plain step (%)", ylabel="held (MiB)", ylim=(0, None), xlim=(-1.5, 48))
+    axes.set(xlabel="FLOPs more than a plain step (%)", ylabel="held (MiB)", ylim=(0, None), xlim=(-1.5, 40))
     return figure
 
 
@@ -165,12 +166,10 @@ def draw_swap_or_recompute(intensities: Mapping[str, float], break_even: Mapping
     names: Sequence[str] = list(intensities)
     axes.barh(names, list(intensities.values()), height=0.6, color=KEPT, left=1)
     for name, value in intensities.items():
-        axes.annotate(
-            f"{value:,.0f}", (value, name), (5, 0), textcoords="offset points", va="center", color=INK, size=9.5
-        )
+        axes.annotate(f"{value:,.0f}", (12, name), va="center", color="white", size=9.5, weight="bold")
     for i, (name, value) in enumerate(break_even.items()):
         axes.axvline(value, color=SERIES[1 + i], lw=1.6, ls="--", label=f"{name}: {value:,.0f}")
-    axes.set(xscale="log", xlim=(10, 2e6), xlabel="FLOPs to compute one byte again: swap what is right of the line")
+    axes.set(xscale="log", xlim=(10, 2e6), xlabel="FLOPs to compute one byte again: swap what reaches beyond the line")
     axes.grid(False, axis="y")
     axes.invert_yaxis()
     figure.legend(loc="outside lower center", ncols=2, frameon=False)

@@ -164,11 +164,12 @@ def held_activations(
     """Bytes that autograd keeps between the passes of our GPT's step, exactly, with and without recompute.
 
     "full" keeps, of all blocks, one input for each segment of `every` blocks. "selective" keeps all but what lies
-    between the scores and their use: softmax's result, dropout's mask and result, and the mask of the future. (Queries,
-    keys and values stay, though in other storages: the ones that the product copied make room for the common one.)
+    between the scores and their use: softmax's result, dropout's mask and result, and the mask of the future. (The
+    product's own copies of queries, keys and values go as well, and the tensor stays that they were cut from; rotary
+    queries and keys are no part of it and stay besides.)
 
     Raises:
-        ValueError: as `activations`; unknown `recompute`; selective recompute without explicit attention.
+        ValueError: as `activations`; unknown `recompute`; selective without explicit attention; `every` below 1.
     """
     _known(recompute)
     everything = activations(config, batch_size, seq)
@@ -178,7 +179,10 @@ def held_activations(
         if config.attention != "explicit":
             raise ValueError('attention="fused" keeps no scores: there is nothing to recompute selectively')
         scores = 4 * batch_size * config.heads * seq * seq
-        return everything - config.layers * (scores * (3 if config.dropout else 1) + seq * seq)
+        rotated = 2 * block_input(config, batch_size, seq) if config.positions == "rotary" else 0
+        return everything - config.layers * (scores * (3 if config.dropout else 1) + seq * seq - rotated)
+    if every < 1:
+        raise ValueError(f"every={every} given; a segment has at least 1 layer")
     segments = -(-config.layers // every)
     return (
         everything
@@ -201,7 +205,8 @@ def block_input(config: GPTConfig, batch_size: int, seq: int) -> Bytes:
 def recomputed_flops(shape: Shape, batch_size: int, seq: int, recompute: Recompute = "full") -> Flops:
     """FLOPs that recompute adds to a step: whole blocks, or the two products around the scores (4·b·s²·h a layer).
 
-    Source: Korthikanti et al. 2022, appendix A (the difference of eq. 8 and eq. 7 is the selective one).
+    Source: counted, as `measure.flops` counts. Korthikanti et al. 2022 print three times as much for the selective one:
+    their eq. 8 less eq. 7, 12·b·s²·h a layer, is what these products take in a whole step, the backward pass included.
 
     Raises:
         ValueError: unknown `recompute`, or `shape` has relative positions.

@@ -1,0 +1,55 @@
+"""The film's numbers, its limits and its picture, all without a browser."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import traitlets
+
+from course_lib.explore.film import FilmExplorer
+from course_lib.figures import style
+from course_lib.figures.recompute import draw_chain_film
+from course_lib.predict.recompute import Chain
+
+
+def test_the_explorer_shows_a_chain_of_the_library():
+    explorer = FilmExplorer(layers=12, every=3, ratio=2)
+    assert explorer.chain == Chain(12, boundary_bytes=1, saved_bytes=2)
+    explorer.ratio = 5
+    assert explorer.chain.peak(explorer.every) == 4 + 3 * 5
+
+
+def test_state_travels_as_plain_numbers():
+    explorer = FilmExplorer()
+    assert {name: explorer.get_state()[name] for name in ("layers", "every", "ratio")} == {
+        "layers": 16, "every": 4, "ratio": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", [{"layers": 1}, {"layers": 33}, {"every": -1}, {"every": 17}, {"ratio": 0}])
+def test_numbers_outside_of_the_sliders_are_refused(wrong):
+    with pytest.raises(ValueError, match="layers must be 2 to 32"):
+        FilmExplorer(**wrong)
+
+
+def test_a_wrong_number_later_is_refused_too():
+    with pytest.raises(traitlets.TraitError, match="ratio"):
+        FilmExplorer().ratio = 21
+
+
+@pytest.mark.parametrize(("every", "words"), [(4, "one input every 4 layers"), (0, "Keeping everything")])
+def test_show_sends_the_widget_with_its_picture(monkeypatch: pytest.MonkeyPatch, every: int, words: str):
+    sent: list[SimpleNamespace] = []
+    monkeypatch.setattr(style, "display", lambda data, **rest: sent.append(SimpleNamespace(data=data, **rest)))
+    explorer = FilmExplorer(every=every)
+    explorer.show()
+    assert sent[0].data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
+    assert sent[0].data["image/png"]
+    assert words in sent[0].metadata["image/png"]["alt"]
+    assert "computed again, used, and forgotten" in sent[1].data["text/html"]
+
+
+def test_the_picture_is_the_same_every_time():
+    chain = FilmExplorer().chain
+    assert style.png(draw_chain_film(chain, 4)) == style.png(draw_chain_film(chain, 4))

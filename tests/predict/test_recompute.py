@@ -1,0 +1,171 @@
+"""Recompute as predicted: chains by hand and as they ran, a GPT's rows as measured, swap by division."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from course_lib import measure, predict
+from course_lib.model import text, zoo
+from course_lib.model.gpt import GPT, Attention, GPTConfig
+from course_lib.predict.recompute import Chain, Recompute
+from course_lib.train.recompute import RecomputedLayers, recompute, recompute_only, recompute_segments
+from course_lib.units import Bytes, Seconds
+
+UNIT = partial(Chain, boundary_bytes=1, saved_bytes=1)
+
+
+def test_the_film_of_two_segments_by_hand():
+    film = Chain(3, boundary_bytes=10, saved_bytes=1, layer_flops=5).film(every=2)
+    assert [(f.phase, f.layer, f.boundaries, f.inside, int(f.held), f.start) for f in film] == [
+        ("forward", 0, 1, 0, 10, 0), ("forward", 1, 1, 0, 10, 1), ("forward", 2, 2, 0, 20, 2),
+        ("recompute", 2, 2, 1, 21, 3), ("backward", 2, 2, 1, 21, 4),
+        ("recompute", 0, 1, 1, 11, 6), ("recompute", 1, 1, 2, 12, 7), ("backward", 1, 1, 2, 12, 8),
+        ("backward", 0, 1, 1, 11, 10),
+    ]  # fmt: skip
+    assert film[-1].start + film[-1].duration == 4 * 3
+
+
+def test_a_plain_step_is_a_triangle():
+    film = UNIT(4).film(None)
+    assert [int(f.held) for f in film] == [1, 2, 3, 4, 4, 3, 2, 1]
+    assert UNIT(4).held(None) == UNIT(4).peak(None) == 4
+
+
+@pytest.mark.parametrize("layers", [1, 7, 16, 48])
+@pytest.mark.parametrize("shared", [False, True])
+def test_where_k_divides_n_the_peak_is_the_formula(layers, shared):
+    chain = Chain(layers, boundary_bytes=3, saved_bytes=13, keeps_input=shared)
+    for every in (k for k in range(1, layers + 1) if layers % k == 0):
+        assert chain.peak(every) == layers // every * 3 + every * 13 - 3 * shared
+        assert chain.held(every) == layers // every * 3
+
+
+def test_a_short_last_segment_needs_less():
+    assert UNIT(16).peak(5) == 8  # 4 boundaries and 1 layer, then 3 and 5; not 4 and 5
+    assert [int(UNIT(16).peak(k)) for k in (3, 4, 6, 7)] == [8, 8, 8, 9]
+
+
+@pytest.mark.parametrize(("layers", "saved", "best"), [(16, 1, 3), (64, 4, 4), (400, 1, 17), (4, 20, 1)])
+def test_the_best_k_is_near_the_root(layers, saved, best):
+    chain = Chain(layers, boundary_bytes=1, saved_bytes=saved)
+    root = max(1, round((layers / saved) ** 0.5))
+    assert chain.best_every() == best
+    assert chain.peak(best) <= chain.peak(root) <= chain.peak(best) + saved
+
+
+def test_flops_do_not_depend_on_k():
+    chain = Chain(6, 1, 1, layer_flops=7)
+    assert chain.step_flops(None) == 3 * 6 * 7
+    assert {chain.step_flops(k) for k in range(1, 7)} == {4 * 6 * 7}
+
+
+class Layer(nn.Module):
+    """Saves one tensor of the size of its input, which it does not save."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(torch.relu(x))
+
+
+def halves(layers: list[Layer], x: Tensor) -> Tensor:
+    if len(layers) == 1:
+        return layers[0](x)
+    middle = len(layers) // 2
+    return halves(layers[middle:], recompute(halves, layers[:middle], x))
+
+
+@pytest.mark.parametrize(("layers", "every"), [(16, 1), (16, 4), (16, 5), (7, 3), (7, 7), (8, None)])
+def test_a_chain_that_runs(layers, every):
+    chain, peak, flops = ran(
+        layers, lambda stack, x: recompute_segments(stack, x, every) if every else halves(stack, x)
+    )
+    assert peak == (chain.peak(every) if every else chain.halves_peak())
+    again = chain.recomputed_flops(every) if every else chain.halves_recomputed_flops()
+    assert flops == 3 * layers * chain.layer_flops - chain.layer_flops + again  # the first input needs no gradient
+
+
+def ran(layers: int, forward: Any) -> tuple[Chain, int, int]:
+    """The chain, the peak of its activations, and its FLOPs, from a step that ran."""
+    stack, x = [Layer(8) for _ in range(layers)], torch.randn(32, 8)
+    x_bytes = 32 * 8 * 4
+    chain = Chain(layers, x_bytes, x_bytes, layer_flops=2 * 32 * 8 * 8)
+    with measure.memory(nn.ModuleList(stack), inputs=x) as record:
+        forward(stack, x).sum().backward()
+    with measure.flops() as counted:
+        forward(stack, x).sum().backward()
+    return chain, int(record.timeline["activations"].max()), counted.total
+
+
+CONFIG = {"layers": 3, "width": 16, "heads": 2, "vocab_size": 256, "context": 32}
+
+
+@pytest.mark.parametrize("changes", [{}, {"dropout": 0.1}, {"positions": "rotary", "norm": "rmsnorm", "dropout": 0.1}])
+@pytest.mark.parametrize(("way", "every"), [("none", 1), ("selective", 1), ("full", 1), ("full", 2), ("full", 3)])
+def test_a_gpt_that_runs(changes: dict[str, Any], way: Recompute, every: int):
+    config = GPTConfig(**CONFIG | changes)
+    model = GPT(config)
+    if way == "full":
+        model.blocks = RecomputedLayers(model.blocks, every)
+    if way == "selective":
+        recompute_only(model, Attention, "explicit")
+    batch = text.stories(seed=0).batch(seed=0, step=0, rank=0, batch_size=2, context=32)
+    with measure.memory(model) as record:
+        model(*batch).backward()
+    with measure.flops() as counted:
+        model(*batch).backward()
+    assert record.end_of("forward").activations == predict.held_activations(config, 2, 32, way, every)
+    assert counted.total == predict.step_flops(config, 2, 32) + predict.recomputed_flops(config, 2, 32, way)
+
+
+def test_table_2_has_the_rows_of_activations_paper():
+    for way in ("none", "selective", "full"):
+        layer = predict.layer_activations_paper(zoo.GPT3_175B, 1, 2048, way)
+        assert 96 * layer == predict.activations_paper(zoo.GPT3_175B, 1, 2048, way)
+
+
+def test_sequence_parallel_splits_all_of_it():
+    whole = predict.layer_activations_paper(zoo.GPT3_175B, 1, 2048)
+    assert predict.layer_activations_paper(zoo.GPT3_175B, 1, 2048, "none", 8, sequence_parallel=True) == whole / 8
+
+
+def test_swap_is_faster_from_the_break_even_on():
+    even = predict.swap_break_even(flops_per_s=100, link_bytes_per_s=10)
+    assert even == 20
+    for intensity, swap_wins in ((19, False), (21, True)):
+        swap, again = predict.swap_time(1000, 10), predict.recompute_time(intensity * 1000, 100)
+        assert (swap < again) == swap_wins
+    assert predict.swap_time(1000, 10) == Seconds(200)
+
+
+WRONG: list[tuple[Any, str]] = [
+    (lambda: Chain(0, 1, 1), "at least 1 layer"),
+    (lambda: Chain(1, -1, 1), "no negative size"),
+    (lambda: Chain(1, 2, 1, keeps_input=True), "at least as many bytes"),
+    (lambda: UNIT(4).film(0), "at least 1 layer"),
+    (lambda: UNIT(12).halves_peak(), "power of two"),
+    (lambda: predict.held_activations(GPTConfig(**CONFIG), 1, 8, "some"), "must be one of"),  # type: ignore[arg-type]
+    (lambda: predict.held_activations(GPTConfig(**CONFIG, attention="fused"), 1, 8, "selective"), "keeps no scores"),
+    (lambda: predict.held_activations(GPTConfig(**CONFIG), 1, 8, "full", every=0), "at least 1 layer"),
+    (lambda: predict.layer_activations_paper(zoo.GPT3_175B, 1, 2048, tensor_parallel=0), "at least 1"),
+    (lambda: predict.swap_time(1, 0), "must be positive"),
+    (lambda: predict.recompute_time(1, 0), "must be positive"),
+    (lambda: predict.swap_break_even(1, -1), "must be positive"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), WRONG)
+def test_mistakes_are_explained(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def test_halving_a_single_layer_costs_nothing():
+    assert (UNIT(1).halves_peak(), UNIT(1).halves_recomputed_flops()) == (Bytes(1), 0)

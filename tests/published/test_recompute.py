@@ -1,0 +1,109 @@
+"""What papers print about recompute, computed again by this library.
+
+`recompute.json` holds each figure with its tolerance (what rounding in print explains) and its source; `read_directly:
+false` marks what was computed from a paper's formula or taken from a text that quotes it. `COMPUTED` says how the
+library gets it.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from course_lib import predict
+from course_lib.model import hardware, zoo
+from course_lib.predict.recompute import Chain
+
+ROWS = {row["id"]: row for row in json.loads(Path(__file__).with_name("recompute.json").read_text("utf-8"))}
+MODELS = {"175b": zoo.GPT3_175B, "530b": zoo.MT_NLG_530B}
+STEPS = {"175b": (64, 64), "530b": (280, 280)}
+"""Sequences in the batch and GPUs of Korthikanti et al. 2022, Table 3."""
+TP = {"tensor_parallel": 8}
+SP = {"tensor_parallel": 8, "sequence_parallel": True}
+TABLE_2 = [{}, TP, SP, TP | {"recompute": "selective"}, SP | {"recompute": "selective"}, TP | {"recompute": "full"}]
+
+
+def layer(name: str, **how) -> int:
+    return predict.layer_activations_paper(MODELS[name], 1, 2048, **how)
+
+
+def scores_over_stream(name: str) -> float:
+    return (layer(name) - layer(name, recompute="selective")) / layer(name, recompute="full") * 2
+
+
+def saving(name: str) -> float:
+    return 1 - layer(name, recompute="selective") / layer(name)
+
+
+def overhead_in_print(name: str, batch: int = 1) -> float:
+    """Eq. 8 / eq. 7 - 1. The paper counts the scores' products of the backward pass as recomputed, too: three times
+    what `measure.flops` counts."""
+    shape = MODELS[name]
+    return 3 * predict.recomputed_flops(shape, batch, 2048, "selective") / predict.step_flops(shape, batch, 2048)
+
+
+def hardware_utilization(name: str) -> float:
+    batch, gpus = STEPS[name]
+    flops = predict.step_flops(MODELS[name], batch, 2048) * (1 + overhead_in_print(name))
+    seconds = ROWS[f"korth_t5_{name}_hfu"]["inputs"]["seconds"]
+    return 100 * predict.utilization(flops, seconds, gpus, hardware.A100_80GB.peak("bf16"))
+
+
+def first_stage_gib(name: str) -> list[float]:
+    """Eq. 5: an interleaved pipeline's first stage holds L·(1 + (p-1)/(p·m)) layers. (The row's last number is another
+    term, of the embedding.)"""
+    i = ROWS[f"korth_total_{name}"]["inputs"]
+    layers = i["L"] * (1 + (i["p"] - 1) / (i["p"] * i["m"]))
+    ways = [TP, SP, SP | {"recompute": "selective"}, {"recompute": "full"}]
+    return [layers * layer(name, **how) / 2**30 for how in ways]
+
+
+def best(layers: int) -> list[int]:
+    root = min((k for k in range(1, layers + 1) if layers % k == 0), key=lambda k: (layers // k + k, k))
+    return [root, int(Chain(layers, boundary_bytes=1, saved_bytes=1).peak(root))]
+
+
+PLAIN = Chain(48, boundary_bytes=1, saved_bytes=1, layer_flops=6)
+COMPUTED: dict[str, Callable[[], float | list[float] | list[int]]] = {
+    **{f"korth_{name}_5as_h": lambda name=name: scores_over_stream(name) for name in MODELS},
+    **{f"korth_{name}_sel_saving": lambda name=name: saving(name) for name in MODELS},
+    **{f"korth_{name}_sel_flop_ovh": lambda name=name: overhead_in_print(name) for name in MODELS},
+    **{f"korth_act_{name}_layer": lambda name=name: [layer(name, **how) for how in TABLE_2] for name in MODELS},
+    **{
+        f"korth_{name}_reduction": lambda name=name: layer(name, **TP) / layer(name, **SP, recompute="selective")
+        for name in MODELS
+    },
+    **{f"korth_total_{name}": lambda name=name: first_stage_gib(name) for name in MODELS},
+    **{f"korth_t5_{name}_hfu": lambda name=name: hardware_utilization(name) for name in MODELS},
+    "korth_t4_recompute_ovh": lambda: 100 * (27.2 / 19.6 - 1),
+    "zero_act_1p5b_ckpt": lambda: 60 / math.sqrt(48),
+    "zero_recompute_overhead": lambda: PLAIN.recomputed_flops(7) / PLAIN.step_flops(None),
+    "ckpt_flops": lambda: PLAIN.step_flops(7) / PLAIN.step_flops(None),
+    **{f"ckpt_L{layers}": lambda layers=layers: best(layers) for layers in (16, 48, 64, 96)},
+}
+
+
+def test_every_row_is_recomputed() -> None:
+    assert set(COMPUTED) == set(ROWS)
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_published_figure(name: str) -> None:
+    row, ours = ROWS[name], COMPUTED[name]()
+    value = row["value"][: len(ours)] if isinstance(ours, list) else row["value"]
+    kind = row["tolerance_kind"]
+    tolerance = {kind: max(row["tolerance"], 1e-12), {"rel": "abs", "abs": "rel"}[kind]: 0}
+    assert ours == pytest.approx(value, **tolerance)
+
+
+def test_the_printed_overhead_is_three_times_what_runs_again() -> None:
+    """One layer of attention's two products forward is 4·s²·b·h; eq. 8 less eq. 7 is 12·s²·b·h."""
+    for name, shape in MODELS.items():
+        config, s = shape.config, 2048
+        again = predict.recomputed_flops(shape, 1, s, "selective")
+        assert again == config.layers * 4 * s * s * config.width
+        eq_7_to_8 = 72 * config.layers * s * config.width**2 * (s / (3 * config.width) - s / (6 * config.width))
+        assert eq_7_to_8 == pytest.approx(3 * again)
+        assert overhead_in_print(name) == pytest.approx(3 * again / predict.step_flops(shape, 1, s))
