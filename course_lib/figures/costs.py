@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from course_lib.figures.style import new_figure, present, series_color
 from course_lib.predict.traffic import Link, all_reduce_seconds, crossover_bytes
@@ -41,8 +42,10 @@ def busiest_ranks(counted: Mapping[int, Sequence[Mapping[str, tuple[int, int]]]]
 
 def one_message(link: Link, measured: Mapping[int, float], name: str = "one message") -> None:
     """Show measured times of one message (or of what `name` says), {bytes: seconds}, and the fitted `link`."""
+    smallest, largest = min(measured), max(measured)
+    sizes = [smallest * 2**k for k in range((largest // smallest).bit_length())]  # denser than the points: a curve
     times_by_size(
-        {name: {n_bytes: link.seconds((1, n_bytes)) for n_bytes in measured}},
+        {name: {n_bytes: link.seconds((1, n_bytes)) for n_bytes in sizes}},
         {name: measured},
         caption="Flat on the left, where α is all that counts; a straight climb on the right, where β does.",
         alt=f"Microseconds of {name} against its bytes, both logarithmic: measured points, and the fitted line, "
@@ -105,6 +108,8 @@ def by_world_size(
         each.set_title(label, size=10.5)
         if logarithmic:
             each.set(xscale="log", yscale="log")
+        else:
+            each.yaxis.set_major_locator(MaxNLocator(integer=True))
         each.set_ylim(bottom=None if logarithmic else 0)
     names = list(next(iter(panels.values())))
     _legend(figure, names)
