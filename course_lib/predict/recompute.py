@@ -37,7 +37,7 @@ class Frame:
         start, duration: in runs of a layer's forward pass; a backward pass takes two.
     """
 
-    phase: Literal["forward", "recompute", "backward"]
+    phase: str
     layer: int
     boundaries: int
     inside: int
@@ -132,7 +132,7 @@ class Chain:
         """
         return Flops(self.layers // 2 * self._halvings() * self.layer_flops)
 
-    def _runs(self, every: int | None) -> Iterator[tuple[Literal["forward", "recompute", "backward"], int, int, int]]:
+    def _runs(self, every: int | None) -> Iterator[tuple[str, int, int, int]]:
         """(phase, layer, boundaries, inside) in the order in which layers run."""
         if every is None:
             yield from (("forward", layer, 0, layer + 1) for layer in range(self.layers))

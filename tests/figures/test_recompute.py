@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
 
 from course_lib.figures import recompute as figures
@@ -23,12 +24,12 @@ def test_the_bars_are_the_frames(every):
     )
     assert boundaries == [frame.boundaries for frame in frames]
     assert together == [frame.held / MIB for frame in frames]
-    inside = [p.get_height() for p in lives.patches if isinstance(p, Rectangle) and p.get_facecolor()[:3] == pink()]
+    inside = [
+        p.get_height()
+        for p in lives.patches
+        if isinstance(p, Rectangle) and p.get_facecolor() == to_rgba(figures.INSIDE)
+    ]
     assert inside == [frame.inside for frame in frames if frame.inside]
-
-
-def pink() -> tuple[float, ...]:
-    return Rectangle((0, 0), 1, 1, facecolor=figures.INSIDE).get_facecolor()[:3]
 
 
 def test_the_peaks_are_drawn_in_mib():

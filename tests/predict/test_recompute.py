@@ -104,7 +104,7 @@ def ran(layers: int, forward: Any) -> tuple[Chain, int, int]:
     return chain, int(record.timeline["activations"].max()), counted.total
 
 
-CONFIG = {"layers": 3, "width": 16, "heads": 2, "vocab_size": 256, "context": 32}
+CONFIG: dict[str, Any] = {"layers": 3, "width": 16, "heads": 2, "vocab_size": 256, "context": 32}
 
 
 @pytest.mark.parametrize("changes", [{}, {"dropout": 0.1}, {"positions": "rotary", "norm": "rmsnorm", "dropout": 0.1}])
