@@ -215,7 +215,6 @@ def compare(
         p, m = _same_kind(key, left[key], right[key])
         row_guess, answered = _guess(guesses[key], p) if key in guesses else (None, False)
         rows.append(Row(key, p, m, tolerance, row_guess, answered))
-    rows = [row for row in rows if len(rows) == 1 or float(row.predicted) or float(row.measured)] or rows[-1:]
     comparison = Comparison(rows, unit, columns)
     if not comparison.ok:
         raise ComparisonError(comparison)

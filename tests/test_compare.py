@@ -48,9 +48,9 @@ def test_one_wrong_row_of_an_account_fails_and_is_named_with_its_numbers():
     assert [row.name for row in caught.value.comparison.rows if not row.ok] == ["gradients", "temporaries"]
 
 
-def test_rows_that_are_zero_on_both_sides_are_left_out():
-    account = MemoryAccount(parameters=Bytes(8))
-    assert [row.name for row in compare(predicted=account, measured=account).rows] == ["parameters", "total"]
+def test_a_category_that_is_empty_on_both_sides_is_a_claim_too():
+    table = compare(predicted=MemoryAccount(parameters=Bytes(8)), measured=MemoryAccount(parameters=Bytes(8)))
+    assert [row.name for row in table.rows] == [*MemoryAccount(), "total"] and "0 B" in str(table)
 
 
 def test_the_guess_stands_in_its_column_and_a_default_in_brackets():

@@ -28,6 +28,7 @@ _BANNED_CALL = re.compile(
 )
 _BANNED_DECORATOR = re.compile(r"^\s*@(?:\w+\.)?interact", re.M)
 _SEMICOLON = re.compile(r"^(?!\s*#).*;\s*(?:#.*)?$", re.M)
+_GUESS = re.compile(r"^(\w+) = ask\(", re.M)
 _NBVAL_COMMENT = re.compile(r"^\s*#\s*(NBVAL_\w+|PYTEST_VALIDATE_IGNORE_OUTPUT)", re.M)
 _FOLDER = re.compile(
     r"(?<![\w.:/~-])(?:/(?:home|root|tmp|opt|Users|private|mnt|var/folders|usr/lib|usr/local)/|~/|file:///|[A-Z]:\\)"
@@ -37,7 +38,15 @@ _FOLDER = re.compile(
 
 def source_complaints(notebook: NotebookNode) -> list[str]:
     """Complaints about the cells as they were written: tags, code that hides outputs or breaks their comparison."""
-    return [f"cell {number}: {text}" for number, cell in _code(notebook) for text in _about_code(cell)]
+    complaints = [f"cell {number}: {text}" for number, cell in _code(notebook) for text in _about_code(cell)]
+    names = [(number, name) for number, cell in _code(notebook) for name in _GUESS.findall(cell.source)]
+    first = {name: number for number, name in reversed(names)}
+    return complaints + [
+        f"cell {number}: {name} is the name of the box in cell {first[name]}, too; a reader who goes back and runs "
+        f"the comparison there again would get this one's guess"
+        for number, name in names
+        if number != first[name]
+    ]
 
 
 def output_complaints(notebook: NotebookNode, root: Path | None = None) -> list[str]:

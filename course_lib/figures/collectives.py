@@ -21,7 +21,13 @@ Holding = list[list[set[int]]]
 
 
 def two_passes(world_size: int) -> list[tuple[str, Holding]]:
-    """What each rank holds before an all-reduce, after its reduce-scatter and after its all-gather."""
+    """What each rank holds before an all-reduce, after its reduce-scatter and after its all-gather.
+
+    Raises:
+        ValueError: fewer than 1 or more than 16 ranks, which no picture can show.
+    """
+    if not 1 <= world_size <= 16:
+        raise ValueError(f"world_size={world_size}: the picture has room for 1 to 16 ranks")
     ranks, everyone = range(world_size), set(range(world_size))
     before = [[{rank} for _ in ranks] for rank in ranks]
     scattered = [[everyone if part == rank else {rank} for part in ranks] for rank in ranks]

@@ -8,6 +8,7 @@ Every lesson opens this module.
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -15,9 +16,13 @@ import anywidget
 import traitlets
 from IPython.display import display
 
-from course_lib.units import UNITS, quantity
+from course_lib.units import UNITS, Count, quantity
 
-_NUMBER = re.compile(r"^\s*([-+]?[\d_.,]*\d[\d_.,]*(?:[eE][-+]?\d+)?)\s*([A-Za-zµ][\w/\-]*)?\s*$")
+_NUMBER = re.compile(
+    r"^\s*([-+]?(?:\d{1,3}(?:[,_]\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµ%][\w/\-]*)?\s*$"
+)
+_SHORT = {"k": "thousand", "m": "million", "b": "billion", "bn": "billion"}
+"""What people type behind a plain number."""
 _typed: dict[str, str] = {}
 """What the reader typed in this kernel, by question: running the cell again must not wipe the guess."""
 
@@ -79,22 +84,21 @@ def ask(question: str, unit: str = "", *, default: float) -> Ask:
 
 
 def parse_guess(text: str, unit: str) -> float:
-    """The number of `unit`s that `text` says: `parse_guess("1.5 GiB", "MiB") == 1536.0`, `parse_guess("3e6", "")`.
+    """The number of `unit`s that `text` says: `parse_guess("1.5 GiB", "MiB") == 1536.0`, `parse_guess("500k", "")`.
 
     Raises:
         ValueError: no number, an unknown unit, or a unit of another kind; the text is shown to the reader.
     """
     match = _NUMBER.match(text)
-    if match is None:
-        raise ValueError(f"“{text.strip()}” is not a number. Try 42, 1.5e6 or 1.5 {unit or 'million'}.")
-    try:
-        number = float(match[1].replace(",", "").replace("_", ""))
-    except ValueError:
-        raise ValueError(f"“{match[1]}” is not a number: write 1500000, 1,500,000 or 1.5e6.") from None
-    typed_unit = match[2]
-    if typed_unit is None:
+    if match is None or not math.isfinite(number := float(re.sub("[,_]", "", match[1]))):
+        raise ValueError(f"“{text.strip()}” is not a number. Try 42, 1500000, 1,500,000 or 1.5e6.")
+    if match[2] is None:
         return number
-    if typed_unit not in UNITS or UNITS[typed_unit] is not UNITS[unit]:
-        same_kind = [u for u in UNITS[unit].units if u]
-        raise ValueError(f"“{typed_unit}” is no unit for this. Use {', '.join(same_kind)}, or a number alone.")
-    return quantity(number, typed_unit).to(unit)
+    kind = UNITS[unit]
+    known = {name.lower(): name for name in kind.units if name}
+    typed = match[2].lower()
+    typed = known.get(_SHORT.get(typed, typed) if kind is Count else typed)
+    if typed is None:
+        wanted = f"Use {', '.join(known.values())}, or a number alone" if known else "Type the number alone"
+        raise ValueError(f"“{match[2]}” is no unit for this. {wanted}.")
+    return quantity(number, typed).to(unit)

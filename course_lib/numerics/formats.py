@@ -259,7 +259,8 @@ def _check_widths(exponent_bits: int, fraction_bits: int, specials: str) -> None
     if specials not in _OVERFLOWS:
         raise ValueError(f'specials={specials!r} given; it must be "ieee", "fn" or "finite"')
     widths = f"exponent_bits={exponent_bits}, fraction_bits={fraction_bits}"
-    if not 1 <= exponent_bits <= 11 or not 0 <= fraction_bits <= 52:
+    whole = isinstance(exponent_bits, int) and isinstance(fraction_bits, int)
+    if not whole or not 1 <= exponent_bits <= 11 or not 0 <= fraction_bits <= 52:
         raise ValueError(f"{widths} given; to fit in a float64, give 1 to 11 exponent bits and 0 to 52 fraction bits")
     if specials == "ieee" and (exponent_bits < 2 or fraction_bits < 1):
         raise ValueError(f'{widths} leave no room for inf and nan; give at least 2 and 1, or specials="finite"')

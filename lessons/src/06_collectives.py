@@ -96,7 +96,7 @@ def count(all_reduce, n_bytes):
     return tensor, sent.total_bytes
 
 
-guess = ask("4 ranks, 840 kB each: how many kB does one rank send?", unit="kB", default=840)
+guess_direct = ask("4 ranks, 840 kB each: how many kB does one rank send?", unit="kB", default=840)
 
 # %%
 N = 840_000
@@ -111,7 +111,7 @@ def busiest_and_total(all_reduce, world_size, n_bytes=N):
 
 
 compare(
-    guess={"busiest rank": guess},
+    guess={"busiest rank": guess_direct},
     predicted={"busiest rank": Bytes(3 * N), "all together": Bytes(4 * 3 * N)},
     measured=busiest_and_total(everyone, world_size=4),
     unit="kB",
@@ -228,7 +228,7 @@ def all_gather(parts):
         posted.wait()
 
 
-guess = ask("A ring of 4: how many kB does the busiest rank send?", unit="kB", default=2520)
+guess_ring = ask("A ring of 4: how many kB does the busiest rank send?", unit="kB", default=2520)
 
 
 # %%
@@ -239,7 +239,9 @@ def ring(tensor):
 
 
 predicted = {"busiest rank": predict.all_reduce_bytes(N, world_size=4), "all together": Bytes(2 * 3 * N)}
-compare(guess={"busiest rank": guess}, predicted=predicted, measured=busiest_and_total(ring, world_size=4), unit="kB")
+compare(
+    guess={"busiest rank": guess_ring}, predicted=predicted, measured=busiest_and_total(ring, world_size=4), unit="kB"
+)
 
 # %% [markdown]
 # (`tensor_split` makes views: what happens to a part happens to the tensor.)
@@ -291,11 +293,11 @@ def tree(tensor):
 
 # %%
 figures.rounds(world_size=4)
-guess = ask("A tree of 8: how many kB does its busiest rank send?", unit="kB", default=1680)
+guess_tree = ask("A tree of 8: how many kB does its busiest rank send?", unit="kB", default=1680)
 
 # %%
 compare(
-    guess={"busiest rank": guess},
+    guess={"busiest rank": guess_tree},
     predicted={"busiest rank": Bytes(3 * N), "all together": Bytes(2 * 7 * N)},
     measured=busiest_and_total(tree, world_size=8),
     unit="kB",
@@ -319,7 +321,7 @@ for number, each in enumerate(schedules.all_reduce_ring(world_size=3, rank=0)):
     verb = "add it up" if receive.add else "keep it"
     print(f"round {number}: part {send.part} to rank {send.to}; part {receive.part} from rank {receive.source}, {verb}")
 display(show(collectives.execute, docstring=False))
-guess = ask("8 ranks: how many messages does each rank of the ring send?", default=7)
+guess_messages = ask("8 ranks: how many messages does each rank of the ring send?", default=7)
 
 # %% [markdown]
 # Because a schedule is data, one can check it on paper. `schedules.hold` plays the schedules of all ranks and counts
@@ -356,7 +358,7 @@ for p in WORLDS:
 costs.busiest_ranks(counted)
 on_8 = {name: Count(max(mine[name][1] for mine in counted[8])) for name in schedules.ALL_REDUCE}
 predicted = {name: max(predict.all_reduce_messages(8, name, rank) for rank in range(8)) for name in on_8}
-compare(guess={"ring": guess}, predicted=predicted, measured=on_8)
+compare(guess={"ring": guess_messages}, predicted=predicted, measured=on_8)
 
 # %% [markdown]
 # The `assert`s before the figure are the stronger statement: not only the busiest rank but *each* of 35 ranks sent,
@@ -370,7 +372,7 @@ compare(guess={"ring": guess}, predicted=predicted, measured=on_8)
 
 # %%
 figures.before_and_after()
-guess = ask("8 ranks, n = 840 kB: how many kB does a rank send in a reduce-scatter?", unit="kB", default=840)
+guess_share = ask("8 ranks, n = 840 kB: how many kB does a rank send in a reduce-scatter?", unit="kB", default=840)
 
 # %% [markdown]
 # You have built most of these already. The second half of the tree is a **broadcast**, the first half a **reduce**;
@@ -427,7 +429,7 @@ predicted = {
 }
 on_8 = ranks.run(the_family, N, world_size=8)
 measured = {name: max(mine[name] for mine in on_8) for name in predicted}
-compare(guess={"reduce_scatter": guess}, predicted=predicted, measured=measured, unit="kB")
+compare(guess={"reduce_scatter": guess_share}, predicted=predicted, measured=measured, unit="kB")
 
 # %% [markdown]
 # The three that share the work cost $\frac{p-1}{p}\,n$ each; that is half an all-reduce, and two halves make a whole.
@@ -469,7 +471,7 @@ def ping_pong(sizes, repeats=9):
 
 
 SIZES = [4**k for k in range(1, 13)]
-guess = ask("How many µs does a message of 4 bytes take here?", unit="µs", default=5)
+guess_latency = ask("How many µs does a message of 4 bytes take here?", unit="µs", default=5)
 
 # %% tags=["varies"]
 one_message = ranks.run(ping_pong, SIZES, world_size=2, diagnose=False)[0]
@@ -478,7 +480,9 @@ print(f"α = {link.alpha:.0µs}, bandwidth = {link.bytes_per_s / 1e9:.1f} GB/s, 
 
 costs.one_message(link, one_message)
 four_bytes = Seconds(one_message[4])
-compare(guess=guess, predicted=link.seconds((1, 4)), measured=four_bytes, tolerance=None, unit="µs", name="4 bytes")
+compare(
+    guess=guess_latency, predicted=link.seconds((1, 4)), measured=four_bytes, tolerance=None, unit="µs", name="4 bytes"
+)
 
 # %% [markdown]
 # Two numbers describe six orders of magnitude, roughly. The most useful number is their quotient, $\alpha/\beta$: a
@@ -677,7 +681,7 @@ compare(
 # directions). So what is the largest bus bandwidth that a ring could reach?
 
 # %%
-guess = ask("What is the largest possible bus bandwidth over these links, in GB/s?", default=450)
+guess_bandwidth = ask("What is the largest possible bus bandwidth over these links, in GB/s?", default=450)
 
 KIB, GIB = 2**10, 2**30
 algorithm_gb_per_s = {32 * KIB: 0.82, 512 * KIB: 13.68, 4 * 1024 * KIB: 61.23, 64 * 1024 * KIB: 198.01}
@@ -704,7 +708,7 @@ h200 = predict.fit_link((1, n, seconds) for n, seconds in times.items())
 print(f"one all-reduce: {h200.alpha:.0µs} + n / ({h200.bytes_per_s / 1e9:.0f} GB/s)")
 costs.one_message(h200, times, name="all-reduce, 8 × H200")
 wire = hardware.H200_141GB.link_bytes_per_s / 1e9
-compare(guess=guess, predicted=Ratio(wire), measured=Ratio(bus_gb_per_s[-1]), tolerance=None, name="GB/s",
+compare(guess=guess_bandwidth, predicted=Ratio(wire), measured=Ratio(bus_gb_per_s[-1]), tolerance=None, name="GB/s",
         columns=("the wire", "published"))  # fmt: skip
 
 # %% [markdown]

@@ -19,7 +19,7 @@ def test_a_guess_may_carry_its_own_unit(text, unit, value):
     assert parse_guess(text, unit) == pytest.approx(value)
 
 
-@pytest.mark.parametrize("text", ["many", "", "1..2", "3 GFLOP", "0x10", "3 bananas"])
+@pytest.mark.parametrize("text", ["many", "", "1..2", "13,5", "1e999", "5 %", "3 GFLOP", "0x10", "3 bananas"])
 def test_what_is_not_a_number_is_told_and_the_default_stands(text):
     with pytest.raises(ValueError, match="."):
         parse_guess(text, "MiB")

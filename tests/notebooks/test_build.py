@@ -78,6 +78,11 @@ def test_an_edited_cell_of_what_varies_gets_new_output_and_one_new_id(lesson: Le
         ("import time\n", "import time;\n", "ends in ';'"),
         ("print(time.perf", "from ipywidgets import interact\n\ninteract(print, x=3)\nprint(time.perf", "'interact'"),
         ("print(time.perf", "# NBVAL_IGNORE_OUTPUT\nprint(time.perf", "NBVAL_IGNORE_OUTPUT"),
+        (
+            "import time\n",
+            "guess = ask('one?', default=1)\n\n# %%\nguess = ask('two?', default=2)\n\n# %%\nimport time\n",
+            "guess is the name of the box in cell",
+        ),
         ("torch.ones(2, 3).view(5)", "torch.ones(2, 3)", "nothing was raised"),
         ("import torch\n", "print('/home/me/x')\nimport torch\n", "a folder of the machine"),
         (
