@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from course_lib.ranks.ship import Surroundings
 
 _HEADER = struct.Struct("<Q")
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,8 @@ class Rank:
         for name, value in surroundings.environment.items():
             if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
                 os.environ[name] = value
-        _forget(surroundings.stale)
+        if surroundings.stale:
+            _forget(surroundings.stale)
         if job.fresh:
             torch.default_generator.manual_seed(_FRESH_SEED)
             torch.set_default_dtype(torch.float32)

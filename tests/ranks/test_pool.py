@@ -291,7 +291,7 @@ def test_two_programs_side_by_side_do_not_collide() -> None:
 def test_later_calls_are_fast(cell: Cell, diagnose: bool) -> None:
     reduce = cell("def f(): x = torch.ones(1); dist.all_reduce(x); return x.item()")
     assert median_ms(lambda: ranks.run(reduce, diagnose=diagnose)) <= 15
-    assert median_ms(lambda: ranks.run(int, diagnose=diagnose)) <= 5  # 1 ms on a quiet machine: see benchmarks/ranks.py
+    assert median_ms(lambda: ranks.run(int, diagnose=diagnose)) <= 2  # 0.5 on a quiet machine: benchmarks/ranks.py
 
 
 def median_ms(call: Callable[[], Any], repeats: int = 41, rounds: int = 5) -> float:
