@@ -286,7 +286,6 @@ FP8_E5M2 = FloatFormat(5, 2, name="fp8_e5m2")
 FP6_E3M2 = FloatFormat(3, 2, specials="finite", name="fp6_e3m2")
 FP6_E2M3 = FloatFormat(2, 3, specials="finite", name="fp6_e2m3")
 FP4_E2M1 = FloatFormat(2, 1, specials="finite", name="fp4_e2m1")
-
 FORMATS = (FP64, FP32, TF32, FP16, BF16, FP8_E4M3FN, FP8_E5M2, FP6_E3M2, FP6_E2M3, FP4_E2M1)
 """The formats that deep learning uses, widest first."""
 
