@@ -12,7 +12,7 @@ FLOORS = (
     {"train", "parallel"},
     {"predict", "measure", "compare"},
     {"figures", "explore", "notebook", "lab"},
-    {"cli", "build", "commands", "__main__"},
+    {"cli", "build", "grading", "commands", "__main__"},
 )
 ANYWHERE = {"__init__"}  # the package itself: only its version
 

@@ -5,9 +5,10 @@ No lesson opens this module; CONTRIBUTING.md explains the way from source to not
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 
 @dataclass(frozen=True)
@@ -70,16 +71,34 @@ def find_lessons(root: Path, wanted: Iterable[str] = ()) -> list[Lesson]:
         ValueError: a name fits no lesson, or more than one; the message lists the lessons.
     """
     lessons = all_lessons(root)
-    return [_the_one(lessons, name) for name in wanted] or lessons
+    return [pick(lessons, name, "lesson") for name in wanted] or lessons
 
 
-def _the_one(lessons: list[Lesson], wanted: str) -> Lesson:
+class Named(Protocol):
+    """What has a name and a number: a lesson, a lab."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def number(self) -> str: ...
+
+
+Item = TypeVar("Item", bound=Named)
+
+
+def pick(items: Sequence[Item], wanted: str, noun: str) -> Item:
+    """The one of `items` that `wanted` names: by number, by name, by the name's beginning, or by a path.
+
+    Raises:
+        ValueError: it fits none, or more than one; the message lists them.
+    """
     stem = Path(wanted).name.removesuffix(".ipynb").removesuffix(".py")
-    number = stem.zfill(2) if stem.isdecimal() else None
-    exact = [lesson for lesson in lessons if stem == lesson.name or number == lesson.number]
-    found = exact or [lesson for lesson in lessons if stem and lesson.name.startswith(stem)]
+    numbers = {stem, stem.zfill(2)} if stem.isdecimal() else {stem}
+    exact = [item for item in items if stem == item.name or item.number in numbers]
+    found = exact or [item for item in items if stem and item.name.startswith(stem)]
     if len(found) == 1:
         return found[0]
-    names = "\n".join(f"  {lesson.name}" for lesson in lessons) or "  (none yet)"
-    problem = f"{wanted!r} could be any of {len(found)} lessons" if found else f"there is no lesson {wanted!r}"
-    raise ValueError(f"{problem}. The lessons are:\n{names}")
+    names = "\n".join(f"  {item.name}" for item in items) or "  (none yet)"
+    problem = f"{wanted!r} could be any of {len(found)} {noun}s" if found else f"there is no {noun} {wanted!r}"
+    raise ValueError(f"{problem}. The {noun}s are:\n{names}")
