@@ -3,5 +3,15 @@
 from course_lib.explore.bits import BitExplorer, BitRow, bit_rows
 from course_lib.explore.film import FilmExplorer
 from course_lib.explore.ring import RingExplorer, ring_frames
+from course_lib.explore.scale import ScaleExplorer, scale_data
 
-__all__ = ["BitExplorer", "BitRow", "FilmExplorer", "RingExplorer", "bit_rows", "ring_frames"]
+__all__ = [
+    "BitExplorer",
+    "BitRow",
+    "FilmExplorer",
+    "RingExplorer",
+    "ScaleExplorer",
+    "bit_rows",
+    "ring_frames",
+    "scale_data",
+]

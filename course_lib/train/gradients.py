@@ -4,14 +4,22 @@ Loss scaling and clipping both multiply all gradients by one number. For an opti
 number waits in the optimizer and is applied in fp32, when each gradient is used: nothing is rewritten, no memory is
 read, and fp16 gradients lose nothing. For any other optimizer the gradients are multiplied in place.
 
+`GradientSizes` and `record_flowing_gradients` are for looking: how large are they, and what would 16 bits make of them?
+
 Lesson 04 opens this module.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from course_lib.numerics import FloatFormat
 from course_lib.train.optim import Optimizer
 
 
@@ -61,3 +69,108 @@ def clip_gradients(optimizer: torch.optim.Optimizer, max_norm: float) -> float:
     length = gradient_norm(optimizer)
     multiply_gradients(optimizer, min(1.0, max_norm / (length + 1e-6)))
     return length
+
+
+@dataclass(frozen=True)
+class CastCounts:
+    """What becomes of numbers, none of them 0, that are rounded to a narrower format.
+
+    Attributes:
+        flushed: too small, they become 0.
+        subnormal: they stay, with fewer digits the smaller they are.
+        normal: they stay, with all digits of the format.
+        overflowed: too large, they become inf.
+    """
+
+    flushed: int
+    subnormal: int
+    normal: int
+    overflowed: int
+
+    @property
+    def total(self) -> int:
+        """How many numbers were looked at."""
+        return self.flushed + self.subnormal + self.normal + self.overflowed
+
+
+class GradientSizes:
+    """The absolute values of many numbers in order: what a format would make of them is then a few look-ups.
+
+    Numbers that are 0 before any rounding (the row of a token that did not occur) are left out.
+
+    Args:
+        gradients: finite floating-point tensors of any shapes; their values are taken together.
+
+    Raises:
+        ValueError: there is no number but 0, or there is inf or nan.
+    """
+
+    def __init__(self, gradients: Iterable[Float[Tensor, "..."]]) -> None:
+        sizes = torch.cat(
+            [torch.zeros(0), *(gradient.detach().float().abs().flatten().cpu() for gradient in gradients)]
+        )
+        sizes = sizes[sizes != 0]
+        if sizes.numel() == 0 or not bool(sizes.isfinite().all()):
+            raise ValueError(
+                f"{sizes.numel()} numbers that are not 0 given, {int((~sizes.isfinite()).sum())} of them inf or nan; "
+                "a histogram needs some, all finite: take the gradients of a step in fp32"
+            )
+        self.sorted: Float[Tensor, " n"] = sizes.sort().values.double()
+
+    def cast(self, number_format: FloatFormat, scale: float = 1.0) -> CastCounts:
+        """What casting all numbers, multiplied by `scale`, would make of them; nothing is cast.
+
+        Rounding to nearest sends up to half of the smallest number to 0, and from half a spacing beyond the largest one
+        everything to inf (ties to even, IEEE 754 §4.3.1).
+
+        Args:
+            number_format: with inf (`specials="ieee"`), such as FP16, BF16, FP8_E5M2.
+            scale: a power of two, so that multiplying rounds nothing.
+
+        Raises:
+            ValueError: a format without inf, or a scale that is no power of two.
+        """
+        if number_format.specials != "ieee":
+            raise ValueError(f"{number_format} has no inf; give a format that has, such as FP16")
+        if scale <= 0 or torch.frexp(torch.tensor(scale, dtype=torch.float64)).mantissa != 0.5:
+            raise ValueError(f"scale={scale} given; it must be a power of two, such as 2.0**16")
+        half = number_format.min_subnormal / 2
+        beyond = number_format.max + number_format.spacing(number_format.max).item() / 2
+        flushed = self._below(half / scale, or_equal=True)
+        not_normal = self._below((number_format.min_normal - half) / scale)
+        finite = self._below(beyond / scale)
+        return CastCounts(flushed, not_normal - flushed, finite - not_normal, self.sorted.numel() - finite)
+
+    def binades(self) -> dict[int, int]:
+        """k → how many numbers lie from 2^k up to, but not including, 2^(k+1); without gaps from first to last."""
+        exponents = torch.frexp(self.sorted).exponent - 1
+        first = int(exponents[0])
+        return {first + place: count for place, count in enumerate(torch.bincount(exponents - first).tolist())}
+
+    def _below(self, limit: float, or_equal: bool = False) -> int:
+        return int(torch.searchsorted(self.sorted, limit, right=or_equal))
+
+
+@contextmanager
+def record_flowing_gradients(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Keep the gradients that flow backward through a model: those of each layer's result (a layer: a module without
+    parts). Most of them die before `backward` returns, and with them what they would have told.
+
+        with record_flowing_gradients(model) as flowing:
+            model(*batch).backward()
+
+    Yields:
+        A list that fills during `backward`, from the last layer to the first. Memory: a copy of each.
+    """
+    flowing: list[Tensor] = []
+
+    def watch(_: nn.Module, __: object, result: Tensor) -> None:
+        if result.requires_grad:
+            result.register_hook(lambda gradient: flowing.append(gradient.detach().clone()))
+
+    hooks = [layer.register_forward_hook(watch) for layer in model.modules() if not any(layer.children())]
+    try:
+        yield flowing
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,0 +1,157 @@
+"""Pictures of mixed precision: gradients before a format's window, the hunt of the loss scale, recipes, GPUs' peaks.
+
+Lesson 04 opens this module.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from course_lib.figures.style import INK, MUTED, new_figure, present, series_color
+from course_lib.model.hardware import GPU
+from course_lib.numerics import FloatFormat
+from course_lib.train.gradients import GradientSizes
+
+FATES = {"becomes 0": "#D55E00", "subnormal": "#E69F00", "normal": "#0072B2", "inf": "#CC79A7"}
+"""What a cast does to a number, in the order of `CastCounts`, and its colour."""
+
+POWERS = (-64, 40)
+"""The axis of the histograms: powers of two."""
+
+
+def histograms(rows: Mapping[str, tuple[GradientSizes, float]], fmt: FloatFormat, *, caption: str) -> None:
+    """Show how large numbers are beside what a format can hold, one row for each (numbers, scale)."""
+    words = []
+    for name, (sizes, scale) in rows.items():
+        counts = sizes.cast(fmt, scale)
+        shares = zip(FATES, astuple(counts), strict=True)
+        words.append(f"{name}: " + ", ".join(f"{100 * count / counts.total:.1f} % {fate}" for fate, count in shares))
+    alt = f"Histograms by powers of two, coloured by what a cast to {fmt} does. " + "; ".join(words) + "."
+    present(draw_histograms(rows, fmt), caption=caption, alt=alt)
+
+
+def draw_histograms(rows: Mapping[str, tuple[GradientSizes, float]], fmt: FloatFormat) -> Figure:
+    """The figure of `histograms`, not yet shown. A bar holds one power of two; numbers that rounding carries over a
+    border are drawn where they were."""
+    figure, panels = new_figure(rows=len(rows), height=0.9 + 1.55 * len(rows))
+    borders = [1 - fmt.bias - fmt.fraction_bits - 1, 1 - fmt.bias, fmt.max_exponent + 1]
+    for axes, (name, (sizes, scale)) in zip(panels, rows.items(), strict=True):
+        binades = sizes.binades()
+        places = [power + round(math.log2(scale)) for power in binades]
+        colors = [list(FATES.values())[sum(place >= border for border in borders)] for place in places]
+        axes.bar(places, list(binades.values()), width=0.92, align="edge", color=colors)
+        axes.set(xlim=POWERS, yscale="log", ylabel="numbers", ylim=(0.7, 20 * max(binades.values())))
+        _window(axes, borders, str(fmt))
+        axes.annotate(name, (0.01, 0.84), xycoords="axes fraction", color=INK)
+    ticks = range(POWERS[0], POWERS[1] + 1, 8)
+    for axes in panels:
+        axes.set_xticks(ticks, [f"$2^{{{power}}}$" for power in ticks])
+    panels[-1].set_xlabel("size of the number")
+    _legend(figure)
+    return figure
+
+
+def _window(axes: Axes, borders: Sequence[int], name: str) -> None:
+    """A pale band where the format has numbers, paler where they are subnormal."""
+    low, normal, high = borders
+    axes.axvspan(max(low, POWERS[0]), min(high, POWERS[1]), color=MUTED, alpha=0.09, linewidth=0)
+    axes.axvspan(max(normal, POWERS[0]), min(high, POWERS[1]), color=MUTED, alpha=0.09, linewidth=0)
+    middle = (max(normal, POWERS[0]) + min(high, POWERS[1])) / 2
+    axes.annotate(
+        f"{name}'s normal numbers", (middle, 0.84), xycoords=("data", "axes fraction"), ha="center", color=MUTED
+    )
+    axes.grid(False, axis="x")
+
+
+def _legend(figure: Figure) -> None:
+    handles = [figure.axes[0].bar([0], [0], color=color, label=fate) for fate, color in FATES.items()]
+    figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False, fontsize=9)
+
+
+def recipes(losses: Mapping[str, Sequence[float]], *, caption: str) -> None:
+    """Show the losses of several recipes, and each one's distance from the first; smoothed over ten steps."""
+    (first, reference), *_ = losses.items()
+    end = float(np.mean(reference[-20:]))
+    ends = (f"{name} {100 * (float(np.mean(values[-20:])) / end - 1):+.1f} %" for name, values in losses.items())
+    alt = f"Loss over the steps. The mean of the last 20 losses, against {first}: {', '.join(ends)}."
+    present(draw_recipes(losses), caption=caption, alt=alt)
+
+
+def draw_recipes(losses: Mapping[str, Sequence[float]]) -> Figure:
+    """The figure of `recipes`, not yet shown."""
+    figure, (left, right) = new_figure(columns=2, height=3.8)
+    smooth = {name: np.convolve(values, np.ones(10) / 10, "valid") for name, values in losses.items()}
+    reference = next(iter(smooth.values()))
+    for index, (name, values) in enumerate(smooth.items()):
+        line = {"color": series_color(index), "linestyle": ("-", "--", "-.", ":")[index % 4], "linewidth": 1.7}
+        left.plot(values, **line, label=name)
+        right.plot(100 * (values / reference - 1), **line)
+    left.set(xlabel="step", ylabel="loss (nats per token)")
+    right.set(xlabel="step", ylabel="above the first (%)", ylim=(-2, 8))
+    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=9)
+    return figure
+
+
+def scale_hunt(scales: Sequence[float], skipped: Sequence[int], others: Sequence[float], *, caption: str) -> None:
+    """Show a dynamic loss scale over the steps, with its skipped steps, and another scaler's."""
+    agreement = "the same" if list(scales) == list(others) else "another"
+    alt = (
+        f"The scale, as a power of two, over {len(scales)} steps: from 2^{math.log2(scales[0]):g} to between "
+        f"2^{math.log2(min(scales)):g} and 2^{math.log2(max(scales)):g}. {len(skipped)} steps are skipped: "
+        f"{', '.join(map(str, skipped))}. The other scaler's line is {agreement}."
+    )
+    present(draw_scale_hunt(scales, skipped, others), caption=caption, alt=alt)
+
+
+def draw_scale_hunt(scales: Sequence[float], skipped: Sequence[int], others: Sequence[float]) -> Figure:
+    """The figure of `scale_hunt`, not yet shown."""
+    figure, (axes,) = new_figure(height=2.8)
+    steps = range(len(scales))
+    axes.step(steps, others, where="post", color=series_color(4), linewidth=6, alpha=0.45, label="torch.amp.GradScaler")
+    axes.step(steps, scales, where="post", color=series_color(0), linewidth=1.6, label="ours")
+    at = [scales[step] for step in skipped]
+    axes.plot(skipped, at, "x", color=series_color(1), markersize=8, markeredgewidth=2, label="skipped step")
+    axes.set_yscale("log", base=2)
+    axes.set(xlabel="step", ylabel="loss scale", xlim=(0, len(scales) - 1))
+    axes.legend(frameon=False, ncols=3, loc="lower right", fontsize=9)
+    return figure
+
+
+def peaks(gpus: Sequence[GPU], formats: Sequence[str], *, caption: str) -> None:
+    """Show the dense peaks of some GPUs by format, and what data sheets print with 2:4 sparsity."""
+    words = []
+    for gpu in gpus:
+        known = [name for name in formats if name in gpu.dense_flops_per_s]
+        words.append(f"{gpu.name}: " + ", ".join(f"{name} {gpu.peak(name) / 1e12:g}" for name in known))
+    alt = (
+        "Dense peaks in TFLOP/s, logarithmic. "
+        + "; ".join(words)
+        + ". Sparse figures are twice those, where they exist."
+    )
+    present(draw_peaks(gpus, formats), caption=caption, alt=alt)
+
+
+def draw_peaks(gpus: Sequence[GPU], formats: Sequence[str]) -> Figure:
+    """The figure of `peaks`, not yet shown."""
+    figure, panels = new_figure(columns=len(gpus), height=2.9)
+    highest = 2.3 * max(gpu.peak(name) for gpu in gpus for name in formats if name in gpu.dense_flops_per_s) / 1e12
+    for axes, gpu in zip(panels, gpus, strict=True):
+        known = [name for name in formats if name in gpu.dense_flops_per_s]
+        for row, name in enumerate(reversed(known)):
+            dense = gpu.peak(name) / 1e12
+            sparse = gpu.has_sparsity and name not in ("fp64", "fp32")
+            if sparse:
+                axes.barh(row, 2 * dense, height=0.62, facecolor="none", edgecolor=MUTED, linestyle=":", linewidth=1.3)
+            axes.barh(row, dense, height=0.62, color=series_color(0))
+            axes.text(2 * dense * 1.03 if sparse else dense * 1.06, row, f"{dense:.0f}", va="center", color=INK, size=9)
+        axes.set_yticks(range(len(known)), list(reversed(known)), family="monospace")
+        axes.set(xlim=(0, highest), title=gpu.name, xlabel="TFLOP/s")
+        axes.title.set_fontsize(10)
+        axes.grid(False, axis="y")
+    return figure
