@@ -5,11 +5,13 @@ This module only parses and prints; the work is in `course_lib.commands` and `co
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from course_lib.build.labs import Lab, find_labs
 from course_lib.build.lessons import Lesson, course_root, find_lessons
 
 app = typer.Typer(
@@ -55,19 +57,45 @@ def run(
 
 @app.command()
 def build(
-    lessons: Annotated[list[str] | None, LESSONS] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Lessons (00, 01_float_formats) and labs (lab01). Default: all of them."),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Run nothing; fail if a notebook is out of date.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Take new outputs for cells tagged 'varies', too.")] = False,
 ) -> None:
-    """Execute the sources in lessons/src and write the notebooks, the same to the byte each time.
+    """Execute the sources of lessons and labs and write the notebooks, the same to the byte each time.
 
-    Outputs of cells tagged 'varies' (seconds, for instance) stay as they are while the cell is unchanged.
+    A lesson's source is in lessons/src; a lab's is in solutions/src and gives two notebooks, the students' with stubs
+    and without hidden tests, and the solved one. Outputs of cells tagged 'varies' (seconds, for instance) stay as they
+    are while the cell is unchanged.
     """
-    from course_lib.commands.build import build_lessons, check_lessons
+    from course_lib.commands.build import build_all, check_all
 
-    chosen = _lessons(lessons)
-    good = check_lessons(chosen, console) if check else build_lessons(chosen, console, fresh=fresh)
+    is_lab = [name for name in names or [] if Path(name).name.startswith("lab")]
+    is_lesson = [name for name in names or [] if name not in is_lab]
+    chosen: list[Lesson | Lab] = [*_lessons(is_lesson)] if is_lesson or not is_lab else []
+    chosen += _labs(is_lab) if is_lab or not is_lesson else []
+    good = check_all(chosen, console) if check else build_all(chosen, console, fresh=fresh)
     raise typer.Exit(0 if good else 1)
+
+
+@app.command()
+def release(
+    destination: Annotated[Path, typer.Argument(help="Folder to write; a zip of the same name stands beside it.")],
+    labs: Annotated[list[str] | None, typer.Argument(help="Labs to hand out, such as lab01. Default: all.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier release in that folder.")] = False,
+) -> None:
+    """Write what students get, as a folder and a zip: lessons, labs, library; no solutions and no hidden tests.
+
+    Fails, and writes nothing, if a line of a solution or of a hidden test would go along.
+    """
+    from course_lib.commands.release import release_course
+
+    try:
+        release_course(course_root(), destination, _labs(labs), console, force=force)
+    except ValueError as problem:
+        raise _refusal(problem) from None
 
 
 @app.command()
@@ -88,6 +116,14 @@ def _lessons(wanted: list[str] | None) -> list[Lesson]:
         console.print("There are no lessons here yet.", style="red")
         raise typer.Exit(2)
     return lessons
+
+
+def _labs(wanted: list[str] | None) -> list[Lab]:
+    """The labs that were asked for, or exit with the list of those that there are."""
+    try:
+        return find_labs(course_root(), wanted or [])
+    except ValueError as problem:
+        raise _refusal(problem) from None
 
 
 def _refusal(problem: ValueError) -> typer.Exit:

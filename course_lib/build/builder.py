@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
@@ -36,12 +37,12 @@ def build(lesson: Lesson, *, fresh: bool = False, on_cell: Callable[[int], None]
     from course_lib.build.stable import stabilise
 
     notebook = read_source(lesson)
-    _refuse(lesson, source_complaints(notebook))
+    refuse(lesson.name, source_complaints(notebook))
     execute(notebook, lesson.notebook.parent, reproducible=True, on_cell=on_cell)
     if not fresh:
-        keep_varying(notebook, _stored(lesson))
+        keep_varying(notebook, stored_notebook(lesson.notebook))
     notebook = stabilise(notebook, lesson.name, lesson.root)
-    _refuse(lesson, output_complaints(notebook, lesson.root))
+    refuse(lesson.name, output_complaints(notebook, lesson.root))
     nbformat.validate(notebook)
     text = as_text(notebook)
     changed = not lesson.notebook.exists() or lesson.notebook.read_text("utf-8") != text
@@ -52,7 +53,7 @@ def build(lesson: Lesson, *, fresh: bool = False, on_cell: Callable[[int], None]
 
 def check(lesson: Lesson) -> list[str]:
     """Complaints about a stored notebook, without running it: does it match its source, was it run, is it clean?"""
-    stored = _stored(lesson)
+    stored = stored_notebook(lesson.notebook)
     if stored is None:
         return ["was never built; run `course build`"]
     try:
@@ -60,8 +61,8 @@ def check(lesson: Lesson) -> list[str]:
     except ValueError as problem:
         return [str(problem)]
     complaints = source_complaints(source) + output_complaints(stored, lesson.root)
-    if _cells(source) != _cells(stored):
-        complaints.insert(0, f"does not match its source ({_first_difference(source, stored)}); run `course build`")
+    if cells_of(source) != cells_of(stored):
+        complaints.insert(0, f"does not match its source ({first_difference(source, stored)}); run `course build`")
     if lesson.notebook.read_text("utf-8") != as_text(stored):
         complaints.append("was saved by something other than `course build`; run `course build`")
     return complaints
@@ -83,21 +84,29 @@ def as_text(notebook: NotebookNode) -> str:
     return nbformat.writes(notebook).rstrip("\n") + "\n"
 
 
-def _stored(lesson: Lesson) -> NotebookNode | None:
-    return nbformat.read(lesson.notebook, as_version=4) if lesson.notebook.exists() else None
+def stored_notebook(path: Path) -> NotebookNode | None:
+    """The notebook on disk, if there is one."""
+    return nbformat.read(path, as_version=4) if path.exists() else None
 
 
-def _refuse(lesson: Lesson, complaints: list[str]) -> None:
+def refuse(name: str, complaints: list[str]) -> None:
+    """Raise what there is to complain about.
+
+    Raises:
+        BuildError: there is something.
+    """
     if complaints:
-        raise BuildError(f"{lesson.name} cannot be built:\n" + "\n".join(f"  {text}" for text in complaints))
+        raise BuildError(f"{name} cannot be built:\n" + "\n".join(f"  {text}" for text in complaints))
 
 
-def _cells(notebook: NotebookNode) -> list[tuple[str, str, str, str]]:
+def cells_of(notebook: NotebookNode) -> list[tuple[str, str, str, str]]:
+    """What a notebook and its source must have in common."""
     return [(c.id, c.cell_type, c.source, json.dumps(c.metadata, sort_keys=True)) for c in notebook.cells]
 
 
-def _first_difference(source: NotebookNode, stored: NotebookNode) -> str:
-    pairs = zip(_cells(source), _cells(stored), strict=False)
+def first_difference(source: NotebookNode, stored: NotebookNode) -> str:
+    """Where the two part, as `first at 'a line'`."""
+    pairs = zip(cells_of(source), cells_of(stored), strict=False)
     number = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(source.cells), len(stored.cells)))
     cells = source.cells if number < len(source.cells) else stored.cells
     line = next(iter(cells[number].source.strip().splitlines()), "") if number < len(cells) else ""

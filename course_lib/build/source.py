@@ -27,7 +27,7 @@ if "google.colab" in sys.modules:  # elsewhere this cell does nothing
     output.enable_custom_widget_manager()"""
 BADGE = (
     "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
-    "(https://colab.research.google.com/github/{path}/blob/main/lessons/{name}.ipynb)"
+    "(https://colab.research.google.com/github/{path}/blob/main/{notebook}.ipynb)"
 )
 
 
@@ -41,17 +41,25 @@ def read_source(lesson: Lesson) -> NotebookNode:
     """
     if not lesson.source.exists():
         raise ValueError(f"{lesson.name} has a notebook but no source: {lesson.source} is missing")
+    cells = read_cells(lesson.source)
+    for cell in cells:
+        cell.metadata = nbformat.from_dict({"tags": tags} if (tags := sorted(tags_of(cell))) else {})
+    add_colab(cells, repository_url(lesson.root), f"lessons/{lesson.name}")
+    _number(cells, lesson.name)
+    return nbformat.v4.new_notebook(cells=cells, metadata=NOTEBOOK_METADATA)
+
+
+def read_cells(source: Path) -> list[NotebookNode]:
+    """The cells of a py:percent file that hold anything, with the options that stand behind `# %%`.
+
+    Raises:
+        ValueError: jupytext is not installed.
+    """
     try:
         import jupytext
     except ImportError:
         raise ValueError("building needs jupytext: pip install 'bigger-than-one-gpu[instructor]'") from None
-    notebook = jupytext.read(lesson.source, fmt="py:percent")
-    cells = [cell for cell in notebook.cells if cell.source.strip()]
-    for cell in cells:
-        cell.metadata = nbformat.from_dict({"tags": tags} if (tags := sorted(tags_of(cell))) else {})
-    add_colab(cells, repository_url(lesson.root), lesson.name)
-    _number(cells, lesson.name)
-    return nbformat.v4.new_notebook(cells=cells, metadata=NOTEBOOK_METADATA)
+    return [cell for cell in jupytext.read(source, fmt="py:percent").cells if cell.source.strip()]
 
 
 def tags_of(cell: NotebookNode) -> list[str]:
@@ -64,7 +72,7 @@ def repository_url(root: Path) -> str:
     return tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Repository"].rstrip("/")
 
 
-def add_colab(cells: list[NotebookNode], repository: str, name: str) -> None:
+def add_colab(cells: list[NotebookNode], repository: str, notebook: str) -> None:
     """Put the cell that prepares Google Colab after the header, unless the source has its own.
 
     The badge appears once pyproject.toml has the real address of the repository.
@@ -72,7 +80,7 @@ def add_colab(cells: list[NotebookNode], repository: str, name: str) -> None:
     if any(cell.cell_type == "code" and "google.colab" in cell.source for cell in cells):
         return
     if "_OWNER_" not in repository and cells[0].cell_type == "markdown":
-        cells[0].source += "\n\n" + BADGE.format(path=repository.removeprefix("https://github.com/"), name=name)
+        cells[0].source += "\n\n" + BADGE.format(path=repository.removeprefix("https://github.com/"), notebook=notebook)
     position = 1 if cells[0].cell_type == "markdown" else 0
     cells.insert(position, nbformat.v4.new_code_cell(COLAB_CELL.format(repository=repository)))
 

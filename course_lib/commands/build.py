@@ -1,4 +1,4 @@
-"""`course build`: the loop over lessons and what it prints.
+"""`course build`: the loop over lessons and labs, and what it prints.
 
 No lesson opens this module.
 """
@@ -12,33 +12,35 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from rich.console import Console
 
 from course_lib.build import BuildError, Lesson, build, check
+from course_lib.build.lab_builder import build_lab, check_lab
+from course_lib.build.labs import Lab
 
 
-def build_lessons(lessons: Sequence[Lesson], console: Console, *, fresh: bool = False) -> bool:
-    """Build each lesson, go on after a failure, and return whether all went well."""
+def build_all(items: Sequence[Lesson | Lab], console: Console, *, fresh: bool = False) -> bool:
+    """Build each lesson and lab, go on after a failure, and return whether all went well."""
     good = True
-    for lesson in lessons:
+    for item in items:
         start = time.perf_counter()
         try:
-            with console.status(f"building {lesson.name}"):
-                changed = build(lesson, fresh=fresh)
+            with console.status(f"building {item.name}"):
+                changed = build_lab(item, fresh=fresh) if isinstance(item, Lab) else build(item, fresh=fresh)
         except (BuildError, ValueError, RuntimeError, CellExecutionError, CellTimeoutError, DeadKernelError) as problem:
             good = False
-            console.print(f"✗ {lesson.name}", style="bold red", markup=False)
+            console.print(f"✗ {item.name}", style="bold red", markup=False)
             console.out(str(problem))
         else:
             seconds = time.perf_counter() - start
-            console.print(f"✓ {lesson.name}: {'written' if changed else 'unchanged'}, {seconds:.1f} s", style="green")
+            console.print(f"✓ {item.name}: {'written' if changed else 'unchanged'}, {seconds:.1f} s", style="green")
     return good
 
 
-def check_lessons(lessons: Sequence[Lesson], console: Console) -> bool:
+def check_all(items: Sequence[Lesson | Lab], console: Console) -> bool:
     """Print what is wrong with the stored notebooks, running nothing, and return whether all are fine."""
     good = True
-    for lesson in lessons:
-        complaints = check(lesson)
+    for item in items:
+        complaints = check_lab(item) if isinstance(item, Lab) else check(item)
         good = good and not complaints
-        console.print(f"{'✗' if complaints else '✓'} {lesson.name}", style="red" if complaints else "green")
+        console.print(f"{'✗' if complaints else '✓'} {item.name}", style="red" if complaints else "green")
         for complaint in complaints:
             console.print(f"  {complaint}", markup=False)
     return good

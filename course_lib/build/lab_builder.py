@@ -1,0 +1,84 @@
+"""`course build` for labs: one source becomes the students' notebook and the solved, executed one.
+
+No lesson opens this module.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from course_lib.build.builder import as_text, cells_of, first_difference, keep_varying, refuse, stored_notebook
+from course_lib.build.guards import output_complaints, source_complaints
+from course_lib.build.lab_source import lab_complaints, read_lab, solution_version, student_version
+from course_lib.build.labs import Lab
+
+
+def build_lab(lab: Lab, *, fresh: bool = False, on_cell: Callable[[int], None] = lambda index: None) -> bool:
+    """Write both notebooks of a lab. Returns whether one of them changed.
+
+    The solution runs against every check, the hidden ones too, before anything is written.
+
+    Args:
+        lab: which.
+        fresh: take new outputs of cells tagged `varies` too; by default those of an unchanged cell are kept.
+        on_cell: called with a code cell's index in the notebook when it begins to run.
+
+    Raises:
+        BuildError: the source or its outputs contain what the guards forbid; nothing is written.
+        nbclient.exceptions.CellExecutionError: a cell of the solution raised; nothing is written.
+    """
+    from course_lib.build.kernel import execute
+    from course_lib.build.stable import stabilise
+
+    key = read_lab(lab)
+    refuse(lab.name, _source_complaints(key))
+    solved = copy.deepcopy(key)
+    lab.solution.parent.mkdir(parents=True, exist_ok=True)
+    execute(solved, lab.solution.parent, reproducible=True, on_cell=on_cell)
+    if not fresh:
+        keep_varying(solved, stored_notebook(lab.solution))
+    solved = solution_version(stabilise(solved, lab.name, lab.root))
+    refuse(lab.name, output_complaints(solved, lab.root))
+    return any([_write(lab.solution, solved), _write(lab.notebook, student_version(key))])
+
+
+def check_lab(lab: Lab) -> list[str]:
+    """Complaints about a lab's stored notebooks, without running them."""
+    try:
+        key = read_lab(lab)
+        complaints = _source_complaints(key)
+    except ValueError as problem:
+        return [str(problem)]
+    for path, expected in ((lab.notebook, student_version(key)), (lab.solution, solution_version(key))):
+        stored = stored_notebook(path)
+        if stored is None:
+            complaints.append(f"{path.relative_to(lab.root)} was never built; run `course build`")
+            continue
+        if cells_of(expected) != cells_of(stored):
+            where = first_difference(expected, stored)
+            complaints.append(f"{path.relative_to(lab.root)} does not match its source ({where}); run `course build`")
+        elif path == lab.notebook and as_text(expected) != path.read_text("utf-8"):
+            complaints.append(f"{path.relative_to(lab.root)} was run or edited; run `course build`")
+        if path == lab.solution:
+            complaints += output_complaints(stored, lab.root)
+    return complaints
+
+
+def _source_complaints(key: NotebookNode) -> list[str]:
+    """What is wrong with the lab as a whole, and with the cells as students will see them."""
+    return [*lab_complaints(key), *source_complaints(student_version(key))]
+
+
+def _write(path: Path, notebook: NotebookNode) -> bool:
+    nbformat.validate(notebook)
+    text = as_text(notebook)
+    if path.exists() and path.read_text("utf-8") == text:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8", newline="\n")
+    return True

@@ -1,0 +1,138 @@
+"""`course release`: what students get, as a folder and a zip, after looking for anything that they must not see.
+
+No lesson opens this module; INSTRUCTORS.md explains it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from course_lib.build.lab_builder import check_lab
+from course_lib.build.lab_source import SECRET_MARKS, read_lab, secret_blocks
+from course_lib.build.labs import Lab, all_labs
+
+FILES = (
+    "README.md",
+    "GLOSSARY.md",
+    "CHANGELOG.md",
+    "LICENSE",
+    "LICENSE-CONTENT",
+    "start.py",
+    "pyproject.toml",
+    "constraints.txt",
+)
+FOLDERS = ("lessons", "docs", "course_lib")
+_SKIPPED = {"__pycache__", ".ipynb_checkpoints", "solutions"}
+_RUN = 3  # lines in a row: one line of a solution may well stand in the library, three are a copy
+_EPOCH = (2020, 1, 1, 0, 0, 0)
+
+
+def release_course(
+    root: Path, destination: Path, labs: Sequence[Lab], console: Console, *, force: bool = False
+) -> None:
+    """Write the release of the course at `root` to `destination` and to a zip beside it, both or none.
+
+    Args:
+        root: the checkout.
+        destination: a folder that does not exist yet.
+        labs: which labs go along.
+        console: told how much was written.
+        force: replace a folder that exists, if it is an earlier release.
+
+    Raises:
+        ValueError: something hidden would go along, a lab was not built from its source, or `destination` is taken.
+    """
+    archive = destination.with_name(destination.name + ".zip")
+    _check_destination(root, destination, archive, force=force)
+    for lab in labs:
+        if complaints := check_lab(lab):
+            raise ValueError(f"{lab.name} is not ready: {complaints[0]}")
+    files = {path: (root / path).read_bytes() for path in _files(root, labs)}
+    if leaks := list(find_leaks(files, labs)):
+        raise ValueError("nothing was written, because students would see\n" + "\n".join(f"  {leak}" for leak in leaks))
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=destination.parent, prefix=".release-") as folder:
+        _write_folder(Path(folder) / "folder", files)
+        _write_zip(Path(folder) / "zip", destination.name, files)
+        shutil.rmtree(destination, ignore_errors=True)
+        (Path(folder) / "folder").rename(destination)
+        (Path(folder) / "zip").replace(archive)
+    console.print(f"✓ {len(files)} files and {len(labs)} labs in {destination} and {archive.name}", style="green")
+
+
+def find_leaks(files: dict[Path, bytes], labs: Sequence[Lab]) -> Iterator[str]:
+    """What students must not see in files that they are to get: marks, single lines in labs, copies elsewhere.
+
+    Args:
+        files: path in the release → content.
+        labs: the labs whose solutions and hidden tests are looked for.
+    """
+    blocks = [block for lab in _all_of(labs) for block in secret_blocks(read_lab(lab))]
+    single = {line for block in blocks for line in block}
+    for path, content in files.items():
+        if path.parts[0] == "solutions":
+            yield f"{path}: a file of the solutions"
+        lines = [line.strip() for line in _lines(path, content)]
+        for mark in SECRET_MARKS:
+            if path.suffix == ".ipynb" and any(mark in line for line in lines):
+                yield f"{path}: {mark}"
+        if path.parts[0] == "labs":
+            yield from (f"{path}: {line}" for line in lines if line in single)
+        else:
+            runs = {tuple(block[i : i + _RUN]) for block in blocks for i in range(len(block) - _RUN + 1)}
+            kept = [line for line in lines if line]
+            found = [run for i in range(len(kept)) if (run := tuple(kept[i : i + _RUN])) in runs]
+            yield from (f"{path}: {run[0]} …" for run in found[:1])
+
+
+def _check_destination(root: Path, destination: Path, archive: Path, *, force: bool) -> None:
+    if destination.resolve() == root.resolve() or destination.resolve() in root.resolve().parents:
+        raise ValueError(f"{destination} holds the course itself; name a new folder")
+    if not force and (destination.exists() or archive.exists()):
+        raise ValueError(f"{destination} or {archive.name} exists already; name another folder, or add --force")
+    if destination.exists() and not (destination / "course_lib").is_dir() and any(destination.iterdir()):
+        raise ValueError(f"{destination} is no earlier release, and --force would delete what is in it")
+
+
+def _files(root: Path, labs: Sequence[Lab]) -> Iterator[Path]:
+    """What students get, as paths in the checkout."""
+    yield from (Path(name) for name in FILES if (root / name).is_file())
+    folders = [root / name for name in FOLDERS] + [lab.notebook.parent for lab in labs]
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            inside = path.relative_to(root)
+            hidden = any(part in _SKIPPED or part.startswith(".") for part in inside.parts)
+            if path.is_file() and not path.is_symlink() and not hidden:
+                yield inside
+
+
+def _all_of(labs: Sequence[Lab]) -> list[Lab]:
+    """Every lab of the course that these belong to: nobody may see the solution of a lab that comes later, either."""
+    return all_labs(labs[0].root) if labs else []
+
+
+def _lines(path: Path, content: bytes) -> list[str]:
+    text = content.decode("utf-8", "replace")
+    if path.suffix == ".ipynb":
+        return [line for cell in json.loads(text)["cells"] for line in "".join(cell["source"]).splitlines()]
+    return text.splitlines()
+
+
+def _write_folder(folder: Path, files: dict[Path, bytes]) -> None:
+    for path, content in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+
+
+def _write_zip(target: Path, name: str, files: dict[Path, bytes]) -> None:
+    """The same bytes for the same files: no dates, sorted."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(files):
+            archive.writestr(zipfile.ZipInfo(f"{name}/{path.as_posix()}", _EPOCH), files[path], zipfile.ZIP_DEFLATED)

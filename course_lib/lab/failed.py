@@ -1,0 +1,68 @@
+"""How a check of a lab says no: what was expected, what came, where to look. Never the answer.
+
+Every lab opens this module.
+"""
+
+from __future__ import annotations
+
+import linecache
+import traceback
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from course_lib.units import Quantity
+
+LONGEST = 300
+"""Characters of a value that a message quotes."""
+
+
+class CheckFailed(AssertionError):
+    """A check of a lab did not hold. The text is the whole story; the stack would only show the checker's insides."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"CheckFailed: {self}"]
+
+
+def fail(what: str, *, expected: str = "", came: str = "", look: str = "") -> NoReturn:
+    """Raise a `CheckFailed` in the one form that all of them have."""
+    parts = {"expected": expected, "came": came, "look at": look}
+    lines = [f"  {name:<8}  {text}" for name, text in parts.items() if text]
+    raise CheckFailed("\n".join([what, *lines])) from None
+
+
+def describe(value: object) -> str:
+    """A value in a few words: numbers in full, tensors by dtype and shape, long things cut."""
+    if isinstance(value, Tensor):
+        head = f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"
+        return f"{head} {value.tolist()}" if value.numel() <= 8 else head
+    if isinstance(value, Quantity):
+        return str(value)
+    if isinstance(value, float | int | bool | type(None) | torch.dtype):
+        return repr(value)
+    if callable(value):
+        return getattr(value, "__name__", type(value).__name__)
+    if isinstance(value, list | tuple | dict | set) and len(value) > 16:
+        return f"a {type(value).__name__} of {len(value)}"
+    try:
+        text = repr(value)
+    except Exception as problem:  # a student's __repr__ may do anything
+        text = f"a {type(value).__name__} whose repr raises {type(problem).__name__}"
+    return text if len(text) <= LONGEST else text[:LONGEST] + "…"
+
+
+def call_text(fn: object, args: tuple, kwargs: dict) -> str:
+    """A call as one would write it, with short arguments."""
+    given = [describe(arg) for arg in args] + [f"{name}={describe(value)}" for name, value in kwargs.items()]
+    text = f"{describe(fn)}({', '.join(given)})"
+    return text if len(text) <= LONGEST else f"{describe(fn)}(…)"
+
+
+def where(problem: BaseException) -> str:
+    """The last line of a notebook cell that an exception passed through, with its text."""
+    frames = [f for f in traceback.extract_tb(problem.__traceback__) if "ipykernel_" in f.filename or "<" in f.filename]
+    if not frames:
+        return ""
+    line = linecache.getline(frames[-1].filename, frames[-1].lineno or 0).strip()
+    return f"line {frames[-1].lineno} of {frames[-1].name}: {line}" if line else ""
