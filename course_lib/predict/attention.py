@@ -15,10 +15,10 @@ from course_lib.predict.ledger import BOOL, FLOAT, Ledger
 class AttentionLifetimes:
     """What `model.gpt.Attention` makes, keeps and frees between its two projections.
 
-    Sizes are in bytes and named by their shape: `self.BHSS` is a float32 tensor of that shape.
+    Sizes are in bytes and named by their shape: `self.BHSS` is a tensor of that shape, of `element` bytes a number.
     """
 
-    def __init__(self, config: GPTConfig, batch_size: int, seq: int, ledger: Ledger) -> None:
+    def __init__(self, config: GPTConfig, batch_size: int, seq: int, ledger: Ledger, element: int = FLOAT) -> None:
         self.ledger, self.seq = ledger, seq
         self.explicit, self.dropout = config.attention == "explicit", config.dropout > 0
         self.kernel = not self.explicit and not self.dropout
@@ -26,10 +26,10 @@ class AttentionLifetimes:
         # A batched product wants each head in one piece of memory. With one head or one sequence, a view is enough;
         # the view keeps all of q, k and v alive.
         self.views = batch_size == 1 or self.one_head
-        self.BSD = FLOAT * batch_size * seq * config.width
-        self.BHS = FLOAT * batch_size * seq * config.heads
-        self.BHSS = self.BHS * seq
-        self.angles = 4 * FLOAT * seq * config.head_width // 2  # cos and sin of every pair, for q and again for k
+        self.BSD = element * batch_size * seq * config.width
+        self.BHS = FLOAT * batch_size * seq * config.heads  # one number a row stays in 32 bits
+        self.BHSS, self.SS = element * batch_size * config.heads * seq**2, element * seq**2
+        self.angles = 4 * element * seq * config.head_width // 2  # cos and sin of every pair, for q and again for k
 
     def forward(self) -> None:
         """From the input of the first projection to the input of the second one."""
@@ -63,7 +63,7 @@ class AttentionLifetimes:
             if copies:
                 ledger.save(k=self.BSD)
         else:
-            ledger.make(mask=FLOAT * self.seq**2)  # numbers to add: no gradient depends on them
+            ledger.make(mask=self.SS)  # numbers to add: no gradient depends on them
             if copies:
                 ledger.make(q_scaled=self.BSD, k_scaled=self.BSD)
             ledger.save(q=self.BSD, k=self.BSD)

@@ -4,7 +4,8 @@ This is what `predict.activations` and `predict.peak` read. It runs nothing. It 
 backward pass and the optimizer in their order and writes down, one line a block, what is made, what autograd keeps
 because the backward pass will want it, and what can go. Read it beside `model/gpt.py`.
 
-Exact for 32-bit models on a CPU. (On a GPU other kernels run: dropout keeps masks of 1 byte instead of 4, for one.)
+Exact on a CPU, in 32 bits and with weights in 16. (On a GPU other kernels run: dropout keeps masks of 1 byte instead
+of 4, for one.) What recompute changes is in `recomputed.py`, the optimizer's part in `updates.py`.
 
 Lesson 02 opens this module.
 """
@@ -12,7 +13,6 @@ Lesson 02 opens this module.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict.attention import AttentionLifetimes
@@ -20,22 +20,28 @@ from course_lib.predict.ledger import FLOAT, INT64, Ledger
 
 
 class StepLifetimes:
-    """Forward, backward and optimizer of one GPT, written into a ledger.
+    """Forward and backward of one GPT, written into a ledger.
 
     `x` is the stream that every block adds a `branch` to, and `d_stream` its gradient. Sizes are in bytes and named by
-    their shape, with the letters of `model/gpt.py`: `self.BSD` is a float32 tensor of that shape.
+    their shape, with the letters of `model/gpt.py`: `self.BSD` is a tensor of that shape.
+
+    Args:
+        config, batch_size, seq: what runs.
+        ledger: where births and deaths go.
+        element: bytes of a weight, and of what is computed from it: 4, or 2 for fp16 and bf16.
     """
 
-    def __init__(self, config: GPTConfig, batch_size: int, seq: int, ledger: Ledger) -> None:
-        self.config, self.ledger = config, ledger
+    def __init__(self, config: GPTConfig, batch_size: int, seq: int, ledger: Ledger, element: int = FLOAT) -> None:
+        self.config, self.ledger, self.element = config, ledger, element
         self.seq, self.tokens = seq, batch_size * seq
         self.learned, self.dropout = config.positions == "learned", config.dropout > 0
         self.BS, self.BSD, self.BSF, self.BSV = (
-            FLOAT * self.tokens * n for n in (1, config.width, config.mlp_width, config.vocab_size)
+            element * self.tokens * n for n in (1, config.width, config.mlp_width, config.vocab_size)
         )
-        self.D, self.SD = FLOAT * config.width, FLOAT * seq * config.width
-        self.VD = FLOAT * config.vocab_size * config.width
-        self.attention_layer = AttentionLifetimes(config, batch_size, seq, ledger)
+        self.wide_BSV = FLOAT * self.tokens * config.vocab_size  # the loss is computed in 32 bits, always
+        self.D, self.SD = element * config.width, element * seq * config.width
+        self.VD = element * config.vocab_size * config.width
+        self.attention_layer = AttentionLifetimes(config, batch_size, seq, ledger, element)
 
     # ---- forward -----------------------------------------------------------------------------------------------
 
@@ -45,10 +51,7 @@ class StepLifetimes:
         self.ledger.make(targets=INT64 * self.tokens)  # part of the batch, and waiting
         self.embed()
         for _ in range(self.config.layers):
-            self.norm()
-            self.attention()
-            self.norm()
-            self.mlp()
+            self.block()
         self.norm()
         self.loss()
 
@@ -69,6 +72,13 @@ class StepLifetimes:
             parts = ("embedded",)
         ledger.save(x=self.BSD)  # the norm that comes next will want its input
         ledger.free(*parts)
+
+    def block(self) -> None:
+        """One layer: attention, then an MLP."""
+        self.norm()
+        self.attention()
+        self.norm()
+        self.mlp()
 
     def norm(self) -> None:
         """Its input `x` is on the list already; its result is kept by the linear layer that reads it."""
@@ -113,12 +123,15 @@ class StepLifetimes:
     def loss(self) -> None:
         """Head and cross-entropy."""
         ledger = self.ledger
+        narrow = self.element < FLOAT
         ledger.make(logits=self.BSV)
-        ledger.save(log_probabilities=self.BSV)
+        if narrow:
+            ledger.make(wide_logits=self.wide_BSV)
+        ledger.save(log_probabilities=self.wide_BSV)
         ledger.free("targets")
         ledger.save(targets=INT64 * self.tokens, divisor=FLOAT)  # the mean divides by the number of tokens
         ledger.make(loss=FLOAT)
-        ledger.free("logits")
+        ledger.free("logits", *(["wide_logits"] if narrow else []))
 
     # ---- backward ----------------------------------------------------------------------------------------------
 
@@ -129,27 +142,34 @@ class StepLifetimes:
         self.loss_backward()
         self.norm_backward(first=True)
         for _ in range(self.config.layers):
-            self.mlp_backward()
-            self.norm_backward()
-            self.attention_backward()
-            self.norm_backward()
+            self.block_backward()
         self.embed_backward()
         self.ledger.free("one")
+
+    def block_backward(self) -> None:
+        """One layer, from its end to its beginning."""
+        self.mlp_backward()
+        self.norm_backward()
+        self.attention_backward()
+        self.norm_backward()
 
     def loss_backward(self) -> None:
         """For a moment three blocks of tokens × vocabulary: for a small model and a large vocabulary, the peak."""
         ledger = self.ledger
-        ledger.make(d_log_probabilities=self.BSV)
+        ledger.make(d_log_probabilities=self.wide_BSV)
         ledger.free("divisor")
         ledger.release("targets")
-        ledger.make(d_logits=self.BSV)
+        ledger.make(d_wide_logits=self.wide_BSV)
         ledger.free("log_probabilities", "d_log_probabilities")
+        if self.element < FLOAT:
+            ledger.make(d_logits=self.BSV)
+            ledger.free("d_wide_logits")
         if self.config.tied:
             ledger.make(d_head=self.VD)  # waits for the embedding's share
         else:
             ledger.grad(head=self.VD)
         ledger.make(d_normed=self.BSD)
-        ledger.free("d_logits", "normed")
+        ledger.free("d_logits" if self.element < FLOAT else "d_wide_logits", "normed")
 
     def norm_backward(self, first: bool = False) -> None:
         """From `d_normed` to a share of `d_stream`; the final norm's share is the first."""
@@ -184,17 +204,22 @@ class StepLifetimes:
             ledger.free("d_x")
             ledger.make(d_stream=self.BSD)
         else:
-            ledger.make(d_stream_sum=self.BSD)
-            ledger.free("d_stream_sum", "d_x")
+            ledger.make(d_stream=self.BSD)
+            ledger.free("d_x")
+            self.forget_summand()
+
+    def forget_summand(self) -> None:
+        """The stream's gradient as it was before the sum."""
+        self.ledger.free("d_stream")
 
     def linear_backward(self, weight: int, bias: int, frees: tuple[str, ...], **d_input: int) -> None:
         """Gradients of a linear layer's parameters (their elements given) and of its input."""
         if self.config.bias:
             self.ledger.make(**d_input)
-            self.ledger.grad(weight=FLOAT * weight)
-            self.ledger.grad(bias=FLOAT * bias)
+            self.ledger.grad(weight=self.element * weight)
+            self.ledger.grad(bias=self.element * bias)
         else:  # PyTorch computes them in another order then
-            self.ledger.grad(weight=FLOAT * weight)
+            self.ledger.grad(weight=self.element * weight)
             self.ledger.make(**d_input)
         self.ledger.free(*frees)
 
@@ -234,7 +259,7 @@ class StepLifetimes:
             ledger.free("embedding_noise", "d_stream")
         if self.learned:
             ledger.make(d_positions=self.SD)
-            ledger.grad(position_table=FLOAT * self.config.context * self.config.width)
+            ledger.grad(position_table=self.element * self.config.context * self.config.width)
             ledger.free("d_positions", "positions")
         if self.config.tied:
             ledger.make(d_embedding=self.VD)
@@ -246,32 +271,3 @@ class StepLifetimes:
             ledger.grad(embedding=self.VD)
             ledger.free(d_embedded)
             ledger.release("tokens")
-
-    # ---- optimizer ---------------------------------------------------------------------------------------------
-
-    def optimizer_step(self, optimizer: str, new_state: int) -> None:
-        """Adam divides by the root of its variance, one parameter after the other; SGD works in place."""
-        self.ledger.phase = "optimizer step"
-        self.ledger.add("optimizer", state=new_state)
-        if optimizer != "adam":
-            return
-        for previous, elements in pairwise([0, *parameter_elements(self.config)]):
-            # The last divisor lives until the next one takes its name.
-            self.ledger.make(last_divisor=FLOAT * previous, root=FLOAT * elements)
-            self.ledger.make(divisor=FLOAT * elements)
-            self.ledger.free("last_divisor", "root", "divisor")
-
-
-def parameter_elements(config: GPTConfig) -> list[int]:
-    """Number of elements of every parameter tensor, in the model's own order."""
-    width, hidden = config.width, config.mlp_width
-    norm = [width, width] if config.norm == "layernorm" and config.bias else [width]
-
-    def linear(inputs: int, outputs: int) -> list[int]:
-        return [inputs * outputs, outputs] if config.bias else [inputs * outputs]
-
-    attention = [*linear(width, 3 * width), *linear(width, width)]
-    block = [*norm, *attention, *norm, *linear(width, hidden), *linear(hidden, width)]
-    positions = [config.context * width] if config.positions == "learned" else []
-    head = [] if config.tied else [config.vocab_size * width]
-    return [config.vocab_size * width, *positions, *(block * config.layers), *norm, *head]

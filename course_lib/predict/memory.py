@@ -17,9 +17,11 @@ from torch import nn
 from course_lib.accounts import MemoryAccount
 from course_lib.model.gpt import GPTConfig
 from course_lib.model.zoo import Architecture, Published
-from course_lib.predict.ledger import Ledger
-from course_lib.predict.lifetimes import StepLifetimes, parameter_elements
+from course_lib.predict.ledger import FLOAT, Ledger
+from course_lib.predict.lifetimes import StepLifetimes
 from course_lib.predict.params import Shape, config_of, parameters
+from course_lib.predict.recomputed import RecomputedLifetimes
+from course_lib.predict.updates import optimizer_step, parameter_elements
 from course_lib.units import Bytes
 
 Precision = Literal["fp32", "mixed", "bf16"]
@@ -27,6 +29,7 @@ Optimizer = Literal["sgd", "momentum", "adam"]
 
 _WEIGHT_BYTES = {"fp32": 4, "mixed": 2, "bf16": 2}
 _MOMENTS = {"sgd": 0, "momentum": 1, "adam": 2}
+_STEPS = {"none": StepLifetimes, "full": RecomputedLifetimes}
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,9 @@ def model_states(
       moment. With Adam that is 2 + 2 + 12 = 16 bytes a parameter (Rajbhandari et al. 2020, §3.1).
     - "bf16": everything in 16 bits, no copy.
 
-    Given a model or a `GPTConfig`, Adam's step counters are included: PyTorch keeps one of 4 bytes for each parameter
-    tensor. Given a published shape or a number, they are not, since the number of tensors is not known.
+    Given a model or a `GPTConfig`, the step counters of PyTorch's Adam are included, 4 bytes for each parameter tensor.
+    Given a published shape or a number, they are not, since the number of tensors is not known; nor for "mixed", where
+    the optimizer is this course's own (`train.precision.MasterWeights`), which counts without a tensor.
 
     Args:
         model: a model, a config, a row of the zoo, or a number of parameters.
@@ -71,11 +75,12 @@ def model_states(
     weight_bytes = _WEIGHT_BYTES[precision]
     moment_bytes = 2 if precision == "bf16" else 4
     master_bytes = 4 if precision == "mixed" else 0
-    state = count * (master_bytes + moment_bytes * _MOMENTS[optimizer]) + (4 * tensors if optimizer == "adam" else 0)
+    counters = 4 * tensors if optimizer == "adam" and precision != "mixed" else 0
+    state = count * (master_bytes + moment_bytes * _MOMENTS[optimizer]) + counters
     return MemoryAccount(Bytes(count * weight_bytes), Bytes(count * weight_bytes), Bytes(state))
 
 
-def activations(config: GPTConfig, batch_size: int, seq: int) -> Bytes:
+def activations(config: GPTConfig, batch_size: int, seq: int, precision: Precision = "fp32") -> Bytes:
     """Bytes that autograd keeps between the forward and the backward pass of a step with loss, exactly.
 
     For GPT-2's shape (LayerNorm, learned positions, GELU, attention written out) that is, with B sequences of S tokens
@@ -83,14 +88,15 @@ def activations(config: GPTConfig, batch_size: int, seq: int) -> Bytes:
 
         L · (8·BSD + 2·BSF + BHSS + 4·BS)  +  2·BSD + 2·BS + BSV
 
-    and a few integers and booleans. Parameters are kept, too, but counted elsewhere. `lifetimes.py` names every tensor.
-    Holds for 32-bit training on a CPU, in training mode, and sequences of at least 2 tokens.
+    and a few integers and booleans. With weights in 16 bits ("mixed", "bf16") an element has 2 bytes, except for BSV:
+    the loss is computed in 32 bits. Parameters are kept, too, but counted elsewhere. `lifetimes.py` names every tensor.
+    Holds on a CPU, in training mode, and for sequences of at least 2 tokens.
 
     Raises:
-        ValueError: not a `GPTConfig`, or a batch that the model does not accept.
+        ValueError: not a `GPTConfig`, a batch that the model does not accept, or an unknown precision.
     """
     ledger = Ledger()
-    _step(config, batch_size, seq, ledger).forward()
+    _step(config, batch_size, seq, ledger, precision).forward()
     return Bytes(ledger.alive["activations"])
 
 
@@ -125,38 +131,48 @@ def activations_paper(
 
 
 def peak(
-    config: GPTConfig, batch_size: int, seq: int, optimizer: Optimizer | None = "adam", first_step: bool = False
-) -> PeakAccount:
+    config: GPTConfig, batch_size: int, seq: int, optimizer: Optimizer | None = "adam", first_step: bool = False,
+    precision: Precision = "fp32", recompute: Literal["none", "full"] = "none",
+) -> PeakAccount:  # fmt: skip
     """The most bytes that are alive at one moment of a training step, by category, and the phase it happens in.
 
     The step is `train_step`'s: the last step's gradients go, then forward, backward, optimizer. It is followed tensor
-    by tensor (`lifetimes.py`), in fp32 on a CPU. The batch's tokens and targets (8 bytes each) are included.
+    by tensor (`lifetimes.py`), on a CPU. The batch's tokens and targets (8 bytes each) are included.
 
     Args:
         config: the shape.
         batch_size: sequences in the batch.
         seq: tokens in a sequence.
         optimizer: "adam" (also AdamW), "momentum", "sgd"; None for a step that ends with the backward pass.
-        first_step: in the first step of all, the optimizer's state does not exist before the optimizer runs.
+        first_step: in the first step of all, the optimizer's moments do not exist before the optimizer runs.
+        precision: "fp32"; "mixed" is 16-bit weights under `train.precision.MasterWeights`; "bf16" is everything in 16
+            bits, with an optimizer of `torch.optim`.
+        recompute: "full" keeps every block's input alone (`train.recompute.RecomputedLayers` with every=1), which
+            leaves out 5,056 bytes of random state for each block.
 
     Returns:
         The account; `.phase` says when, `.total` is the sum.
 
     Raises:
-        ValueError: as `activations`; unknown optimizer.
+        ValueError: as `activations`; unknown optimizer, precision or recompute.
     """
-    states = model_states(config, "fp32", optimizer or "sgd")
-    early, late = (0, states.optimizer) if first_step else (states.optimizer, 0)
+    states = model_states(config, precision, optimizer or "sgd")
+    master = Bytes(FLOAT * int(parameters(config)) if precision == "mixed" else 0)
+    early, late = (master, states.optimizer - master) if first_step else (states.optimizer, 0)
     ledger = Ledger(parameters=states.parameters, optimizer=early)
-    step = _step(config, batch_size, seq, ledger)
+    step = _step(config, batch_size, seq, ledger, precision, recompute)
     step.forward()
     step.backward()
     if optimizer is not None:
-        step.optimizer_step(optimizer, late)
+        optimizer_step(ledger, config, optimizer, late, step.element, precision == "mixed")
     return PeakAccount(**{name: Bytes(n) for name, n in ledger.peak.items()}, phase=ledger.peak_phase)
 
 
-def _step(config: GPTConfig, batch_size: int, seq: int, ledger: Ledger) -> StepLifetimes:
+def _step(
+    config: GPTConfig, batch_size: int, seq: int, ledger: Ledger, precision: str = "fp32", recompute: str = "none"
+) -> StepLifetimes:
+    _known("precision", precision, _WEIGHT_BYTES)
+    _known("recompute", recompute, _STEPS)
     if not isinstance(config, GPTConfig):
         raise ValueError(
             f"a {type(config).__name__} is not a GPTConfig, whose tensors are known: use activations_paper"
@@ -164,7 +180,12 @@ def _step(config: GPTConfig, batch_size: int, seq: int, ledger: Ledger) -> StepL
     _positive(batch_size, seq)
     if seq > config.context:
         raise ValueError(f"seq={seq} is longer than the model's context of {config.context}: shorten the sequence")
-    return StepLifetimes(config, batch_size, seq, ledger)
+    if precision != "fp32" and config.attention == "fused" and config.dropout:
+        raise ValueError(
+            f'attention="fused" with dropout={config.dropout} computes in fp32 inside whatever precision={precision!r} '
+            f'says, and is not followed: take attention="explicit" or dropout=0'
+        )
+    return _STEPS[recompute](config, batch_size, seq, ledger, _WEIGHT_BYTES[precision])
 
 
 def _count(model: nn.Module | Shape | int) -> tuple[int, int]:

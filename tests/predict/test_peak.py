@@ -1,0 +1,121 @@
+"""The peak of a step over a grid: layers × width × batch × sequence × recompute × precision × optimizer.
+
+Each point is a real training step under `measure.memory`, with the course's own recompute and master weights.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+import torch
+
+from course_lib import measure, predict
+from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.train import optim
+from course_lib.train.precision import MasterWeights
+from course_lib.train.recompute import RecomputedLayers
+from course_lib.train.step import train_step
+
+TORCHS: dict[str, Any] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, foreach=False),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=False),
+    "adam": lambda p: torch.optim.Adam(p, foreach=False),
+}
+OURS: dict[str, Any] = {
+    "sgd": lambda p: optim.SGD(p, lr=0.1),
+    "momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
+    "adam": lambda p: optim.Adam(p),
+}
+PRECISIONS, RECOMPUTE = ("fp32", "mixed", "bf16"), ("none", "full")
+
+
+def measured_step(config, batch_size, seq, optimizer, first_step, precision, recompute, device="cpu"):
+    model = GPT(config, device=device, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
+    made = (TORCHS if precision != "mixed" else OURS)[optimizer](model.parameters())
+    if precision == "mixed":
+        made = MasterWeights(made)
+    if recompute == "full":
+        model.blocks = RecomputedLayers(model.blocks, every=1)
+    tokens, targets = (torch.randint(0, config.vocab_size, (batch_size, seq), device=device) for _ in range(2))
+    if not first_step:
+        train_step(model, made, (tokens, targets))
+    with measure.memory(model, made, (tokens, targets)) as record:
+        train_step(model, made, (tokens, targets))
+    return record
+
+
+def grid() -> list[tuple[Any, ...]]:
+    """24 points: all six ways to keep activations and weights, each with four sizes; optimizers go round."""
+    sizes = [(2, 64, 2, 32), (2, 128, 8, 64), (6, 64, 4, 64), (4, 128, 1, 16)]
+    ways = itertools.product(PRECISIONS, RECOMPUTE)
+    points = []
+    for number, ((precision, recompute), (layers, width, batch_size, seq)) in enumerate(itertools.product(ways, sizes)):
+        config = GPTConfig(layers, width, heads=4, vocab_size=256, context=64)
+        optimizer = list(TORCHS)[(number + number // 4) % 3]
+        points.append((config, batch_size, seq, optimizer, False, precision, recompute))
+    return points
+
+
+@pytest.mark.parametrize("point", grid(), ids=lambda p: f"{p[0].layers}x{p[0].width}, {p[1]}x{p[2]}, {p[3:]}")
+def test_the_grid_is_predicted(point):
+    predicted, record = predict.peak(*point), measured_step(*point)
+    assert float(predicted.total) == pytest.approx(float(record.peak.total), rel=0.01)  # what is promised
+    assert dict(predicted) == dict(record.peak) and predicted.phase == record.peak_phase  # what is kept
+
+
+def test_the_grid_has_24_points_and_every_setting():
+    points = grid()
+    assert len(points) == len({repr(point) for point in points}) == 24
+    assert {point[3] for point in points} == {*TORCHS}
+    assert {(point[5], point[6], point[3]) for point in points} == {*itertools.product(PRECISIONS, RECOMPUTE, TORCHS)}
+    assert {predict.peak(*point).phase for point in points} == {"backward", "optimizer step"}
+
+
+def variants(n: int) -> list[tuple[Any, ...]]:
+    """Random variants of the model, for the corners that no grid has."""
+    chosen, points = random.Random(2), []
+    while len(points) < n:
+        heads = chosen.choice([1, 2, 4])
+        config = GPTConfig(
+            chosen.choice([1, 2, 4]), heads * chosen.choice([8, 16]), heads, chosen.choice([31, 700]), context=64,
+            norm=chosen.choice(["layernorm", "rmsnorm"]), positions=chosen.choice(["learned", "rotary"]),
+            bias=chosen.random() < 0.5, tied=chosen.random() < 0.5, dropout=chosen.choice([0.0, 0.1]),
+            attention=chosen.choice(["explicit", "fused"]),
+        )  # fmt: skip
+        step = (chosen.choice([1, 2, 5]), chosen.choice([2, 16, 64]), chosen.choice([*TORCHS]), chosen.random() < 0.3)
+        precision, recompute = chosen.choice(PRECISIONS), chosen.choice(RECOMPUTE)
+        if precision == "fp32" or not (config.dropout and config.attention == "fused"):
+            points.append((config, *step, precision, recompute))
+    return points
+
+
+@pytest.mark.parametrize("point", variants(60), ids=str)
+def test_the_peak_is_exact_for_every_variant(point):
+    predicted, record = predict.peak(*point), measured_step(*point)
+    assert dict(predicted) == dict(record.peak) and predicted.phase == record.peak_phase
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_activations_in_16_bits_are_what_is_alive_between_the_passes(precision):
+    config = GPTConfig(3, 64, 4, vocab_size=100, context=64)
+    record = measured_step(config, 4, 48, "sgd", False, precision, "none")
+    assert predict.activations(config, 4, 48, precision) == record.end_of("forward").activations
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("point", grid(), ids=lambda p: f"{p[0].layers}x{p[0].width}, {p[1]}x{p[2]}, {p[3:]}")
+def test_the_grid_is_predicted_on_a_gpu_too(point):
+    """Its kernels keep other small things: masks of a byte, norms' statistics in 32 bits."""
+    predicted, record = predict.peak(*point), measured_step(*point, device="cuda")
+    assert float(predicted.total) == pytest.approx(float(record.peak.total), rel=0.05)
+
+
+def test_fused_dropout_in_16_bits_is_refused():
+    config = GPTConfig(1, 16, 2, 31, 32, attention="fused", dropout=0.1)
+    with pytest.raises(ValueError, match="is not followed"):
+        predict.peak(config, 1, 8, precision="bf16")
+    with pytest.raises(ValueError, match="recompute='some'"):
+        predict.peak(config, 1, 8, recompute="some")  # pyright: ignore[reportArgumentType]
