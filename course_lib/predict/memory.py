@@ -96,7 +96,7 @@ def activations(config: GPTConfig, batch_size: int, seq: int, precision: Precisi
         ValueError: not a `GPTConfig`, a batch that the model does not accept, or an unknown precision.
     """
     ledger = Ledger()
-    _step(config, batch_size, seq, ledger, precision).forward()
+    step_lifetimes(config, batch_size, seq, ledger, precision).forward()
     return Bytes(ledger.alive["activations"])
 
 
@@ -130,6 +130,21 @@ def activations_paper(
     return Bytes(config.layers * per_layer[recompute])
 
 
+def fused_buffer(parameters: int, bytes_per_element: int = 4, limit_bytes: int | None = None) -> Bytes:
+    """The buffer that gradients are packed into, so that one all-reduce serves them all.
+
+    Flat and in fp32 it has 4 bytes a parameter: 6 GB for 1.5 billion (Rajbhandari et al. 2020, §3.2). A buffer of a
+    constant size, used again and again, has `limit_bytes` however large the model is (their §6.2).
+
+    Raises:
+        ValueError: a number is not positive.
+    """
+    if min(parameters, bytes_per_element, 1 if limit_bytes is None else limit_bytes) < 1:
+        raise ValueError(f"{parameters=}, {bytes_per_element=}, {limit_bytes=}: all must be at least 1")
+    whole = parameters * bytes_per_element
+    return Bytes(whole if limit_bytes is None else min(whole, limit_bytes))
+
+
 def peak(
     config: GPTConfig, batch_size: int, seq: int, optimizer: Optimizer | None = "adam", first_step: bool = False,
     precision: Precision = "fp32", recompute: Literal["none", "full"] = "none",
@@ -160,7 +175,7 @@ def peak(
     master = Bytes(FLOAT * int(parameters(config)) if precision == "mixed" else 0)
     early, late = (master, states.optimizer - master) if first_step else (states.optimizer, 0)
     ledger = Ledger(parameters=states.parameters, optimizer=early)
-    step = _step(config, batch_size, seq, ledger, precision, recompute)
+    step = step_lifetimes(config, batch_size, seq, ledger, precision, recompute)
     step.forward()
     step.backward()
     if optimizer is not None:
@@ -168,9 +183,10 @@ def peak(
     return PeakAccount(**{name: Bytes(n) for name, n in ledger.peak.items()}, phase=ledger.peak_phase)
 
 
-def _step(
+def step_lifetimes(
     config: GPTConfig, batch_size: int, seq: int, ledger: Ledger, precision: str = "fp32", recompute: str = "none"
 ) -> StepLifetimes:
+    """A step that is ready to be written into `ledger`; arguments and errors as in `peak`."""
     _known("precision", precision, _WEIGHT_BYTES)
     _known("recompute", recompute, _STEPS)
     if not isinstance(config, GPTConfig):

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from course_lib.train.offload import OffloadSavedTensors
+from course_lib import measure
+from course_lib.train.offload import OffloadSavedTensors, OffloadToDisk
 from course_lib.train.recompute import recompute
 from tests.train.saved import gradients
 
@@ -55,3 +56,54 @@ def test_around_recompute_the_inputs_of_segments_move():
         assert offloaded.moved == x.numel() * 4
     result.square().sum().backward()
     assert all(torch.equal(a, b) for a, b in zip(gradients(model), plain, strict=True))
+
+
+# To disk -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_to_disk_the_bytes_are_written_and_come_back(tmp_path, dtype):
+    model, x = mlp().to(dtype), torch.randn(512, 64).to(dtype)
+    plain = step(model, x)
+    with OffloadToDisk(tmp_path, min_bytes=1024) as offloaded:
+        loss = model(x).square().sum()
+    # x, tanh's result twice (for itself and for the next matrix) and the squared result; not the weights.
+    assert offloaded.moved == 512 * dtype.itemsize * (64 + 256 + 256 + 64)
+    assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) == offloaded.moved
+    loss.backward()
+    assert all(torch.equal(a, b) for a, b in zip(gradients(model), plain, strict=True))
+
+
+def test_on_disk_it_holds_no_memory(tmp_path):
+    model, x = mlp(), torch.randn(512, 64)
+    with measure.memory(model, inputs=x) as record, OffloadToDisk(tmp_path):
+        result = recompute(model, x)
+        held = record.now
+    result.square().sum().backward()
+    assert held.activations == 0
+    assert held.temporaries == x.nbytes + result.nbytes
+
+
+def test_files_go_with_the_graph(tmp_path):
+    model, x = mlp(), torch.randn(512, 64)
+    with OffloadToDisk(tmp_path) as offloaded:
+        loss = model(x).square().sum()
+    loss.backward()
+    (folder,) = tmp_path.iterdir()
+    assert not list(folder.iterdir())
+    del offloaded, loss
+    assert not list(tmp_path.iterdir())
+
+
+def test_small_tensors_views_and_odd_shapes(tmp_path):
+    wide = torch.randn(40, 30, requires_grad=True)
+    with OffloadToDisk(tmp_path, min_bytes=0) as offloaded:
+        loss = (wide.T[3:, ::2].exp().sum() ** 2) * (wide > 0).float().mean()
+    loss.backward()
+    ours, wide.grad = wide.grad, None
+    ((wide.T[3:, ::2].exp().sum() ** 2) * (wide > 0).float().mean()).backward()
+    assert offloaded.moved > 0 and ours is not None and wide.grad is not None
+    assert torch.equal(ours, wide.grad)
+    with OffloadToDisk(tmp_path) as offloaded:
+        torch.randn(1000, requires_grad=True).exp()
+    assert offloaded.moved == 0
