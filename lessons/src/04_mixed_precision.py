@@ -1,0 +1,829 @@
+# %% [markdown]
+# # 04 · Mixed precision
+#
+# **The question:** which tensors can afford 16 bits?
+#
+# | | |
+# |---|---|
+# | Time | 40 minutes, of which about half a minute is computing on 2 CPU cores |
+# | A GPU | changes nothing in the counts; the seconds of section 11 are only worth having with one |
+# | Opens | `train/precision.py`, `train/gradients.py`, `explore/scale.py` |
+#
+# The bf16 and fp16 units of your GPU are many times as fast as its fp32 units. Half the bytes travel through its
+# memory, too. So you write `model.half()`. That is one word, and every weight has 16 bits. The first step prints a
+# loss that looks right. The second step prints `nan`.
+#
+# It is not the model. It is not the data. In fp32 the same script trains. Somewhere in that one step a number needed
+# more than 16 bits, and did not get it.
+#
+# There are three such places, and each has its own repair. This page finds them one by one. What is left over may
+# have 16 bits, and it is nearly everything that costs time.
+
+# %%
+import math
+from contextlib import nullcontext
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from course_lib import measure, predict
+from course_lib.compare import compare
+from course_lib.explore import ScaleExplorer
+from course_lib.figures import precision as figures
+from course_lib.model import hardware, text
+from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.notebook import ask, self_check, show
+from course_lib.numerics import FP16
+from course_lib.train.gradients import GradientSizes, clip_gradients, gradients_of, record_flowing_gradients
+from course_lib.train.optim import SGD, Adam
+from course_lib.train.precision import CONTRACTIONS, WIDE, CastPolicy, LossScaler, MasterWeights, StochasticRounding
+from course_lib.train.step import train_step
+from course_lib.units import Bytes, Count, Ratio
+
+# %%
+CONFIG = GPTConfig(layers=2, width=64, heads=4, vocab_size=256, context=64)
+stories = text.stories(seed=0)
+
+
+def batch(step):
+    return stories.batch(seed=0, step=step, rank=0, batch_size=8, context=64)
+
+
+# %% [markdown]
+# ## 1 · One word, two steps
+#
+# A GPT of 0.12 million parameters, and PyTorch's own Adam.
+
+# %%
+model = GPT(CONFIG).half()
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+for step in range(3):
+    print(f"step {step}: loss {train_step(model, optimizer, batch(step)):.2f}")
+
+# %% [markdown]
+# There it is. Who did it? Adam keeps, for each weight, a mean $m$ of its gradient $g$ and a mean $v$ of its square,
+# and divides one by the root of the other. It makes its state in the dtype of the weights, so both are fp16. After
+# the first step
+#
+# $$v = (1 - \beta_2)\,g^2 = 0.001\,g^2 \qquad\text{(Kingma and Ba 2015, Algorithm 1).}$$
+#
+# A gradient of 0.003 is nothing unusual. Its square is $9 \cdot 10^{-6}$, and a thousandth of that is $9 \cdot
+# 10^{-9}$. The smallest number that fp16 has is $2^{-24} \approx 6 \cdot 10^{-8}$ (lesson 01), and up to half of it,
+# $2^{-25}$, everything is rounded to 0. What is the share of zeros in $v$?
+
+# %%
+guess_zeros = ask("How many per cent of Adam's v are 0 after the first step in fp16?", default=10)
+
+
+# %%
+def flat(tensors):
+    return torch.cat([tensor.detach().float().flatten() for tensor in tensors])
+
+
+def first_step(model, optimizer):
+    train_step(model, optimizer, batch(0))
+    return flat(gradients_of(optimizer)), flat(state["exp_avg_sq"] for state in optimizer.state.values())
+
+
+fp32, fp16 = GPT(CONFIG), GPT(CONFIG).half()
+g, _ = first_step(fp32, torch.optim.Adam(fp32.parameters()))
+_, v = first_step(fp16, torch.optim.Adam(fp16.parameters()))
+predicted, measured = (0.001 * g.double() ** 2 <= 2.0**-25).double().mean(), (v == 0).double().mean()
+compare(
+    guess=guess_zeros,
+    predicted=Ratio(100 * predicted.item()),
+    measured=Ratio(100 * measured.item()),
+    tolerance=0.01,
+    name="per cent of v that is 0",
+)
+
+# %% [markdown]
+# Most of $v$ is gone. Adam was prepared for a small $v$: it adds $\varepsilon = 10^{-8}$ to the root before it
+# divides. But what is $10^{-8}$ in fp16? It is 0, too. So it divides by zero, and those weights are `inf`. The next
+# forward pass subtracts `inf` from `inf`, and there is the `nan`.
+#
+# **First rule:** what lives from step to step and grows by small amounts stays in fp32. That is the optimizer's
+# state. And it is the weights themselves.
+#
+# ## 2 · A copy for the small steps
+#
+# Why the weights? Late in a run the learning rate is small. Say that Adam moves each weight by 0.00001. An fp16
+# weight of 0.05 has its neighbours at a distance of $2^{-15} \approx 0.00003$. The update is less than half of that,
+# so the sum is rounded back to where it was: *swamping*, the hour that lesson 01 lost.
+#
+# By its rule, an update is lost where the spacing is more than twice as large. For 0.00001 that is from $2^{-15}$ on,
+# which fp16 has from $|w| = 2^{-5}$ upwards.
+
+# %%
+guess_stuck = ask("How many per cent of a fresh GPT's fp16 weights ignore an update of 0.00001?", default=1)
+
+# %%
+weights = flat(GPT(CONFIG).half().parameters())
+stuck = (weights.half() + torch.tensor(1e-5).half()).float() == weights
+
+compare(
+    guess=guess_stuck,
+    predicted=Ratio(100 * (weights.abs() >= 2.0**-5).double().mean().item()),
+    measured=Ratio(100 * stuck.double().mean().item()),
+    tolerance=0.01,
+    name="per cent that ignore it",
+)
+
+# %% [markdown]
+# The large weights stand still, and those are the ones that matter. The repair is to keep every weight twice
+# (Micikevicius et al. 2018, §3.1): in 16 bits for the forward and backward pass, and in fp32 for the optimizer, which
+# steps on its own **master copy** and then rounds it into the model. For Adam:
+
+
+# %%
+class AdamWithCopy:
+    def __init__(self, model, dtype, lr):
+        self.copies = [parameter.detach().clone() for parameter in model.parameters()]  # fp32
+        self.adam = torch.optim.Adam(self.copies, lr=lr)
+        self.model = model.to(dtype)
+
+    def step(self):
+        for copy, parameter in zip(self.copies, self.model.parameters(), strict=True):
+            copy.grad = parameter.grad.float()
+        self.adam.step()
+        for copy, parameter in zip(self.copies, self.model.parameters(), strict=True):
+            parameter.data.copy_(copy)
+
+    def zero_grad(self, set_to_none=True):
+        self.model.zero_grad(set_to_none)
+
+
+# %%
+model = GPT(CONFIG)
+optimizer = AdamWithCopy(model, torch.float16, lr=1e-3)
+for step in range(3):
+    print(f"step {step}: loss {train_step(model, optimizer, batch(step)):.2f}")
+
+# %% [markdown]
+# No `nan`. What does it cost? You wanted to save memory, and in fp32 a parameter takes 16 bytes: weight, gradient,
+# $m$ and $v$, 4 each. How many now? The library has the finished form, `MasterWeights(Adam(...))`, which widens one
+# gradient at a time. (Ours holds fp32 gradients for all of them at once. That is 4 bytes more.)
+
+# %%
+guess_bytes = ask("Bytes a parameter: fp16 weights and gradients, an fp32 copy, Adam", unit="B", default=10)
+
+
+# %%
+def after_a_step(model, optimizer):
+    with measure.memory(model, optimizer) as record:
+        train_step(model, optimizer, batch(0))
+    return record
+
+
+model = GPT(CONFIG)
+parameters = sum(parameter.numel() for parameter in model.parameters())
+mixed = after_a_step(model, MasterWeights(Adam(model.parameters()), torch.float16))
+
+display(compare(predicted=predict.model_states(parameters, "mixed"), measured=mixed.after, tolerance=0))
+compare(
+    guess=guess_bytes,
+    predicted=Bytes(2 + 2 + 4 + 4 + 4),
+    measured=Bytes(mixed.after.total // parameters),
+    name="bytes a parameter",
+)
+
+# %% [markdown]
+# Sixteen, as before. Where each lives: 2 bytes in the weight, 2 in the gradient, and 12 with the optimizer (4 for the
+# copy, 4 for $m$, 4 for $v$). Mixed precision does not make the model states smaller. Remember the 16, for you will
+# meet it again in lesson 10, where ZeRO takes it apart (Rajbhandari et al. 2020, §3.1).
+#
+# So what is it good for? Speed, traffic, and the hill: the activations. Those are not twelve bytes of state for each
+# parameter; they are products of the batch, and most of them are now half as large.
+#
+# ## 3 · Not every operation
+#
+# The second place is inside the forward pass. Attention turns scores into weights by the softmax, $e^{x_i} / \sum_j
+# e^{x_j}$. The largest number of fp16 is 65,504. At which score does $e^x$ become `inf`?
+
+# %%
+guess_score = ask("From which x on is exp(x) inf in fp16?", default=100)
+
+# %%
+scores = FP16.decode(torch.arange(FP16.max_pattern + 1)).half()  # every positive number of fp16, in order
+first_inf = scores[scores.exp().isinf()][0]
+
+compare(
+    guess=guess_score,
+    predicted=Ratio(math.log(65_520)),
+    measured=Ratio(first_inf.item()),
+    tolerance=0.001,
+    name="exp overflows from",
+)
+
+# %% [markdown]
+# Eleven! (65,520 and not 65,504: what lies below the middle between the largest number and the next one is still
+# rounded down.) A softmax written as the formula says it dies of a score of 12, and with it two more ways to die:
+
+# %%
+scores = torch.tensor([12.0, 11.0, 10.0])
+for name, x in {"fp32": scores, "fp16": scores.half(), "bf16": scores.bfloat16()}.items():
+    print(f"{name}: softmax {[round(p, 3) for p in (x.exp() / x.exp().sum()).tolist()]}")
+
+print("fp16: sum of 70,000 ones  ", torch.ones(70_000).half().sum().item())
+print("fp16: square of 300       ", torch.tensor(300.0).half().square().item())
+
+# %% [markdown]
+# `inf / inf` is `nan`. (PyTorch's softmax subtracts the largest score first, so that no exponent is above 0. That
+# saves the exponentials. It does not save a sum that is too long, or the square inside a norm.) bf16 has the range,
+# so nothing overflows. Look at its digits, though.
+#
+# Must everything stay in fp32, then? Look at what a network does, and sort it into three **classes of operations**:
+#
+# | class | examples | danger | so it gets |
+# |---|---|---|---|
+# | contractions | matrix products, convolutions | none: the hardware adds their products up in fp32 | 16 bits |
+# | wide | norms, softmax, losses, sums, powers | long sums, large results | fp32 |
+# | element-wise | add, GELU, dropout | none of its own | what its inputs have |
+#
+# The first class has nearly all FLOPs. The second has nearly all dangers. That is the luck on which mixed precision
+# stands. In PyTorch we can step in front of every function call and look at its name, so this **cast policy** is a
+# dozen lines:
+
+
+# %%
+class Policy(TorchFunctionMode):
+    def __init__(self, dtype):
+        super().__init__()
+        self.dtype, self.seen = dtype, {}
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        name = getattr(function, "__name__", "")
+        wanted = self.dtype if name in CONTRACTIONS else torch.float32 if name in WIDE else None
+        if wanted is not None:
+            args = [a.to(wanted) if torch.is_tensor(a) and a.is_floating_point() else a for a in args]
+        result = function(*args, **(kwargs or {}))
+        if torch.is_tensor(result) and result.requires_grad:
+            self.seen[name] = str(result.dtype)[6:]
+        return result
+
+
+with Policy(torch.bfloat16) as policy:
+    loss = GPT(CONFIG)(*batch(0))
+for dtype in ("bfloat16", "float32"):
+    print(f"{dtype:>8}:", ", ".join(name for name, of in policy.seen.items() if of == dtype and name[0] != "_"))
+
+# %% [markdown]
+# Read the two lines. Everything that multiplies matrices gave bf16, and what followed it stayed there. Norms, softmax
+# and loss gave fp32. The *weights* are fp32, all of them: they are their own master copy, and each product gets a
+# 16-bit copy that dies with it.
+#
+# `CastPolicy` in the library does the same for nested arguments and checks its dtype. What is left of the hill?
+
+# %%
+guess_hill = ask("Activations under the cast policy: how many per cent of those of fp32?", default=50)
+
+
+# %%
+def activations(dtype=torch.float32, policy=nullcontext):
+    model = GPT(CONFIG, dtype=dtype)
+    with measure.memory(model) as record:
+        with policy():
+            loss = model(*batch(0))
+        loss.backward()
+    return record.end_of("forward").activations
+
+
+hill = {
+    "fp32": activations(),
+    "cast policy": activations(policy=CastPolicy),
+    "all of it bf16": activations(torch.bfloat16),
+}
+for name, held in hill.items():
+    print(f"{name:<15}{held:.2MiB}  {held / hill['fp32']:.0%}")
+print(f"(you guessed {guess_hill.value:g} % for the policy)" if guess_hill.answered else "")
+
+# %% [markdown]
+# Not half. The stream between the layers is fp32 here (fp32 plus bf16 is fp32), the norms save fp32, and the scores
+# are kept in both: before the softmax, and cast down after it. With 16-bit weights everything but the loss has 16
+# bits, and the hill is close to half. So recipes differ, and section 8 lets them race.
+#
+# ## 4 · The third place: on the way back
+#
+# The optimizer is safe and the forward pass is safe. Now the gradients. A real batch is large: the small models of
+# GPT-3 took half a million tokens at a time (Brown et al. 2020, Table 2.1). No device holds those. They come in
+# **micro-batches**, 1,024 of our 512 tokens, and the loss of each is divided by 1,024, so that their gradients add up
+# to the mean (lesson 05).
+#
+# Let us be one of those micro-batches. We compute its gradients in fp32, and look at two kinds: those of the
+# *weights*, which the optimizer gets; and those that *flow* backward from layer to layer, on which the former depend.
+
+# %%
+SHARE = 1 / 1024  # of this micro-batch in the whole batch
+model = GPT(CONFIG)
+with record_flowing_gradients(model) as flowing:
+    (model(*batch(0)) * SHARE).backward()
+
+gradients = {"weights": [parameter.grad for parameter in model.parameters()], "layers": flowing}
+sizes = {name: GradientSizes(tensors) for name, tensors in gradients.items()}
+
+# %% [markdown]
+# How many of those that flow would fp16 round to 0?
+
+# %%
+guess_flushed = ask("How many per cent of the flowing gradients become 0 in fp16?", default=5)
+
+# %%
+cast, shares = {}, {}
+for name, tensors in gradients.items():
+    numbers = flat(tensors)
+    numbers = numbers[numbers != 0]
+    cast[name] = Ratio(100 * (numbers.half() == 0).double().mean().item())
+    shares[name] = Ratio(100 * (numbers.abs() <= 2.0**-25).double().mean().item())
+
+compare(guess={"layers": guess_flushed}, predicted=shares, measured=cast, tolerance=0)
+
+# %% [markdown]
+# Nearly half of them. And look at where the others are:
+
+# %%
+figures.histograms(
+    {"weights, as they are": (sizes["weights"], 1.0), "layers, as they are": (sizes["layers"], 1.0)},
+    FP16,
+    caption="Orange is lost, yellow loses digits. Hardly one gradient lies where fp16 is at its best, and the whole "
+    "right half of the window is empty.",
+)
+
+# %% [markdown]
+# In a real fp16 backward pass it is worse than a cast at the end: a gradient that became 0 in layer 2 is missing in
+# all that layer 1 computes from it. We count. Of the weights' gradients that are not 0 in fp32, how many are 0 when
+# everything ran in fp16? And how far is the whole gradient from the right one?
+
+
+# %%
+def fp16_gradient(scale):
+    model = GPT(CONFIG).half()
+    (model(*batch(0)) * (SHARE * scale)).backward()
+    return flat(parameter.grad for parameter in model.parameters())
+
+
+right, found = flat(gradients["weights"]), fp16_gradient(scale=1)
+lost = ((found == 0) & (right != 0)).double().mean()
+error = (found - right).norm() / right.norm()
+print(f"{lost:.0%} of the weights' gradients became 0; the error is {error:.0%} of the gradient's length")
+
+# %% [markdown]
+# Half of the gradient is error. There is no `nan`, no `inf`, no warning.
+#
+# ## 5 · Move the histogram
+#
+# The window is empty on the right, and the gradients crowd at its left edge. So push them over. All gradients are
+# derivatives of the loss. Multiply the *loss* by $S$, and the chain rule multiplies every one of them by $S$, at the
+# very moment when it is made. Divide by $S$ before the step, in fp32, and nobody will know (Micikevicius et al. 2018,
+# §3.2). $S$ is the **loss scale**. As a power of two it rounds nothing.
+
+# %%
+ScaleExplorer(gradients).show(
+    caption="Each bar holds the gradients between two powers of two. The scale moves all of them; the shaded window "
+    "is what fp16 can hold."
+)
+
+# %% [markdown]
+# Try these, and say beforehand what will happen. (If nothing reacts, run the cell once.)
+#
+# - Move the **loss scale** up until no gradient is lost. How far is it from there to the first `inf`?
+# - Look at **layers** instead. Which of the two groups limits the scale at the top, and which at the bottom?
+# - Choose **bf16** as the format. What is left for the slider to do?
+# - Choose **fp8_e5m2**, and look at the strip below. Is there a scale without a loss?
+#
+# ## 6 · How large a scale?
+#
+# As large as possible, and no larger: one `inf` among the gradients, and the step is ruined. By the histogram, the
+# largest power of two that still works is the one that keeps the largest gradient below 65,520. In a real fp16
+# backward pass?
+
+# %%
+guess_power = ask("The largest scale without an inf is 2 to the …", default=16)
+
+# %%
+largest = sizes["weights"].sorted[-1].item()
+errors = {}
+for power in range(0, 32, 2):
+    errors[power] = float((fp16_gradient(2.0**power) / 2.0**power - right).norm() / right.norm())
+highest = max(power for power in range(20, 32) if fp16_gradient(2.0**power).isfinite().all())
+
+print("error of the gradient:", ", ".join(f"2^{power}: {errors[power]:.1%}" for power in (0, 4, 8, 12, 16, 24, 28)))
+compare(
+    guess=guess_power,
+    predicted=Count(math.floor(math.log2(65_520 / largest))),
+    measured=Count(highest),
+    name="highest power",
+)
+
+# %% [markdown]
+# The error falls from a half to a few hundredths of a per cent, which is what fp16's eleven digits leave. Then comes
+# a wide plateau where every scale is as good as another, and then a cliff.
+
+# %%
+figures.histograms(
+    {f"layers times 2^{power}": (sizes["layers"], 2.0**power) for power in (0, 16, highest)},
+    FP16,
+    caption="At 2^16 the orange is all but gone; at the highest scale that works, the yellow too. The shape never "
+    "changes.",
+)
+
+# %% [markdown]
+# A **static** scale takes one number from the plateau and keeps it. For this model, at this moment, 2 to the 16 would
+# be fine. But gradients shrink and grow over a run, other models have other plateaus, and nobody wants to draw
+# histograms first.
+#
+# ## 7 · A scale that hunts
+#
+# So let the scale find its place by itself. Start far too high. Whenever a gradient is `inf` or `nan`, *skip* the
+# step, which costs one micro-batch of work, and halve the scale. After so many good steps in a row, try the double. A
+# **dynamic** scale lives just below the cliff, and a step over the edge does no harm.
+
+
+# %%
+class Scaler:
+    def __init__(self, scale, growth_interval):
+        self.scale, self.growth_interval, self.good = scale, growth_interval, 0
+
+    def step(self, optimizer):
+        gradients = gradients_of(optimizer)
+        finite = all(gradient.isfinite().all() for gradient in gradients)
+        if finite:
+            for gradient in gradients:
+                gradient /= self.scale  # fp32: the weights are, so their gradients are
+            optimizer.step()
+        self.update(finite)
+
+    def update(self, finite):
+        self.good = self.good + 1 if finite else 0
+        if not finite:
+            self.scale /= 2
+        elif self.good == self.growth_interval:
+            self.scale, self.good = 2 * self.scale, 0
+
+
+# %% [markdown]
+# We start at $2^{32}$, as Megatron-LM does by default, and try the double after 15 good steps (usual are one or two
+# thousand). You know the cliff from the last section. How many steps will be skipped before the first one is taken?
+
+# %%
+guess_skipped = ask("How many steps are skipped at the start?", default=1)
+
+
+# %%
+def hunt(scaler, steps=60):
+    model = GPT(CONFIG)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for step in range(steps):
+        optimizer.zero_grad()
+        with CastPolicy(torch.float16):
+            loss = model(*batch(step)) * SHARE
+        yield scaler.scale
+        (loss * scaler.scale).backward()
+        scaler.step(optimizer)
+
+
+scales = list(hunt(Scaler(2.0**32, growth_interval=15)))
+skipped = [step for step in range(59) if scales[step + 1] < scales[step]]
+compare(
+    guess=guess_skipped,
+    predicted=Count(32 - highest),
+    measured=Count(next(step for step in range(60) if step not in skipped)),
+    name="skipped at the start",
+)
+
+# %% [markdown]
+# Each skipped step halves the scale, until the first gradient fits. The library's form is `LossScaler`. It has the
+# names of PyTorch's, takes care of clipping (section 9), and gives up when the scale falls to 0, for then the range
+# of fp16 is not what is wrong.
+
+# %%
+show(LossScaler.update, docstring=False)
+
+# %% [markdown]
+# ## 8 · The recipes race
+#
+# Now we have all parts. Six recipes, the same weights at the start, the same 120 batches, the same learning rate:
+#
+# | recipe | weights | products | scaling | bytes a parameter |
+# |---|---|---|---|---|
+# | fp32 | fp32 | fp32 | no | 16 |
+# | fp16, no scaling | fp32 | fp16 | no | 16 |
+# | fp16, dynamic scale | fp32 | fp16 | yes | 16 |
+# | bf16 | fp32 | bf16 | no | 16 |
+# | bf16 + copy | bf16, and fp32 | bf16 | no | 16 |
+# | bf16, random rounding | bf16 | bf16 | no | 12 |
+#
+# The last is the only one that saves states. It has no copy; the optimizer widens a weight for a moment, steps, and
+# rounds the result up or down *by chance*, the nearer the likelier. An update of a tenth of the spacing moves the
+# weight once in ten times, and on average nothing is lost (lesson 01, section 6; Gupta et al. 2015, §3.1).
+
+# %%
+show(StochasticRounding.update_parameter, docstring=False)
+
+
+# %%
+def race(wrap=lambda rule: rule, policy=nullcontext, scaler=None, steps=120):
+    model = GPT(CONFIG)
+    optimizer = wrap(Adam(model.parameters(), lr=1e-3))
+    for step in range(steps):
+        optimizer.zero_grad()
+        with policy():
+            loss = model(*batch(step))
+        if scaler is None:
+            (loss * SHARE).backward()
+            optimizer.step()
+        else:
+            scaler.scale(loss * SHARE).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        yield loss.item()
+
+
+guess_unscaled = ask("fp16 without scaling: how many per cent above fp32 does it end?", default=5)
+
+# %% tags=["varies"]
+fp16 = {"policy": lambda: CastPolicy(torch.float16)}
+losses = {
+    "fp32": race(),
+    "fp16, no scaling": race(**fp16),
+    "fp16, dynamic scale": race(**fp16, scaler=LossScaler(2.0**32, growth_interval=15)),
+    "bf16": race(policy=CastPolicy),
+    "bf16 + copy": race(MasterWeights),
+    "bf16, random rounding": race(StochasticRounding),
+}
+losses = {name: list(run) for name, run in losses.items()}
+
+figures.recipes(
+    losses,
+    caption="Five of six lines lie on one another. fp16 without scaling learns, but from a different gradient. Right: "
+    "the skipped steps at the start put the scaled run behind by a few steps, and no more.",
+)
+
+# %% tags=["varies"]
+final = {name: Ratio(sum(values[-20:]) / 20) for name, values in losses.items()}
+fp32, unscaled = final.pop("fp32"), final.pop("fp16, no scaling")
+print(f"fp16 without scaling ends {100 * (unscaled / fp32 - 1):.0f} % above fp32 (guess: {guess_unscaled.value:g} %)")
+
+compare(predicted=dict.fromkeys(final, fp32), measured=final, tolerance=0.03, columns=("fp32", "recipe"))
+
+# %% [markdown]
+# The gradient that was half error ends a long way up. The others may differ from fp32 by some per cent at a moment,
+# as two runs with other seeds would.
+#
+# Why does bf16 do without a scale? Its exponent has as many bits as fp32's. What fp32 can hold without help, bf16 can
+# hold without help, with three digits instead of seven. That is why it has replaced fp16 wherever the hardware has
+# it. fp16 is left to older GPUs (V100, T4), and to those who need its three extra bits.
+#
+# And the bytes, measured:
+
+
+# %%
+def bytes_a_parameter(wrap):
+    model = GPT(CONFIG)
+    return Bytes(after_a_step(model, wrap(Adam(model.parameters()))).after.total // parameters)
+
+
+compare(
+    predicted={"fp32 weights": Bytes(16), "bf16 + copy": Bytes(16), "bf16, random rounding": Bytes(12)},
+    measured={
+        "fp32 weights": bytes_a_parameter(lambda rule: rule),
+        "bf16 + copy": bytes_a_parameter(MasterWeights),
+        "bf16, random rounding": bytes_a_parameter(StochasticRounding),
+    },
+    tolerance=0,
+)
+
+# %% [markdown]
+# **Change one thing.** Let the race's optimizer be `SGD` with a learning rate of 50, in place of `Adam`. Which recipe
+# without a copy should suffer more then, and why does Adam hide it? Decide first.
+#
+# ## 9 · Clip, then unscale?
+#
+# Most training loops clip: a gradient longer than 1 is shortened to 1 (Pascanu et al. 2013). Someone adds loss
+# scaling to such a loop, and puts the new lines around the old ones:
+#
+# ```python
+# scaler.scale(loss).backward() clip_gradients(optimizer, 1.0)      # was here before scaler.step(optimizer)
+# # unscales, then steps
+# ```
+#
+# The true gradient has a length of 4, the scale is $2^{16}$. How long is the step of SGD with a learning rate of 1,
+# in this order and in the right one?
+
+# %%
+guess_clipped = ask("In the wrong order, one over how much is the length of the step?", default=4)
+
+
+# %%
+def length_of_step(*order):
+    model = GPT(CONFIG)
+    optimizer, scaler, before = SGD(model.parameters(), lr=1.0), LossScaler(2.0**16), flat(model.parameters())
+    scaler.scale(model(*batch(0))).backward()
+    for action in order:
+        action(scaler, optimizer)
+    scaler.step(optimizer)
+    return (flat(model.parameters()) - before).norm().item()
+
+
+def clip(scaler, optimizer):
+    clip_gradients(optimizer, 1.0)
+
+
+# %%
+orders = {"unscale, clip": (LossScaler.unscale_, clip), "clip, unscale": (clip, LossScaler.unscale_)}
+compare(
+    guess={"clip, unscale": guess_clipped},
+    predicted={"unscale, clip": Ratio(1), "clip, unscale": Ratio(2.0**16)},
+    measured={name: Ratio(1 / length_of_step(*order)) for name, order in orders.items()},
+    tolerance=0.001,
+    name="one over the length",
+)
+
+# %% [markdown]
+# The scaled gradient has a length of 260,000. It is *always* too long, so it is always cut to 1, and then divided by
+# 65,536. The model has stopped. And when the scale changes, the step changes with it.
+#
+# SGD shows it at once. Adam does not: it divides by the gradient's own size, so a factor cancels, until the gradient
+# comes down to the size of $\varepsilon$. A mistake that Adam hides comes out at some other scale, months later. This
+# course tests everything with SGD, too.
+#
+# ## 10 · PyTorch's own
+#
+# `torch.autocast` is the policy, `torch.amp.GradScaler` the scaler. One look at the loop: it is the one of section 8,
+# and `scaler.unscale_(optimizer)` would stand before a clip. We let PyTorch's scaler hunt on our policy, so that both
+# meet the same gradients. Ours must have halved and doubled at exactly the same steps.
+
+
+# %%
+def hunt_torch(policy, steps=60):
+    model, scaler = GPT(CONFIG), torch.amp.GradScaler("cpu", init_scale=2.0**32, growth_interval=15)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for step in range(steps):
+        optimizer.zero_grad()
+        with policy:
+            loss = model(*batch(step)) * SHARE
+        yield scaler.get_scale()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+# %% tags=["varies"]
+theirs = list(hunt_torch(CastPolicy(torch.float16)))
+figures.scale_hunt(
+    scales,
+    skipped,
+    theirs,
+    caption="Down to the cliff in a few halvings, and then along its edge. Each cross is a step that was not taken.",
+)
+
+# %%
+compare(predicted=Count(60), measured=Count(sum(a == b for a, b in zip(scales, theirs))), name="steps of equal scale")
+
+# %% [markdown]
+# All 60. (The tests of the library do it for 300 steps with overflows injected, `inf` and `nan`, with other factors,
+# and up to the end of fp32.) And with PyTorch's policy in place of ours? Its lists are longer, and they depend on the
+# device. On a CPU, its softmax follows its inputs, so that the scores stay in 16 bits; on a GPU it gets fp32.
+
+# %% tags=["varies"]
+autocast = list(hunt_torch(torch.autocast("cpu", torch.float16)))
+held = activations(policy=lambda: torch.autocast("cpu", torch.bfloat16))
+print(f"steps of equal scale under torch.autocast: {sum(a == b for a, b in zip(scales, autocast))} of 60")
+print(f"activations: our policy {hill['cast policy']:.2MiB}, torch.autocast on this device {held:.2MiB}")
+
+# %% [markdown]
+# ## 11 · Seconds
+#
+# On a GPU, this is why one does it. Here are products of two square matrices on the device that runs this page,
+# whatever it is. Is 16 bits faster?
+
+# %% tags=["varies"]
+device = "cuda" if torch.cuda.is_available() else "cpu"
+size = 4096 if device == "cuda" else 512
+seconds = {}
+for dtype in (torch.float32, torch.bfloat16, torch.float16):
+    a = torch.randn(size, size, device=device).to(dtype)
+    seconds[dtype] = measure.seconds(lambda a=a: a @ a)
+
+for dtype, time in seconds.items():
+    print(f"{device} {str(dtype)[6:]:>9}: {time:.2ms}, {seconds[torch.float32] / time:.1f} × the speed of fp32")
+
+# %% [markdown]
+# A CPU may surprise you in either direction. Some have units for bf16, few have any for fp16; those without convert
+# every number to fp32 first and come out *slower*. On a GPU with tensor cores expect a factor of 4 to 16 for large
+# matrices and nothing at all for small ones. A format is fast where there is a unit for it.
+#
+# ## 12 · At scale
+#
+# **Peaks.** How many operations a second do those units offer? Count them. An A100 has 432 tensor cores. In each
+# cycle each of them does 256 multiply-adds in fp16 or bf16, at 1,410 MHz. An H100 has 528, each does 512, at 1,830
+# MHz. A multiply-add is two operations.
+
+# %%
+units = {"A100": 1410e6 * 432 * 256 * 2, "H100": 1830e6 * 528 * 512 * 2}
+published = {"A100": hardware.A100_80GB.peak("bf16"), "H100": hardware.H100_80GB.peak("bf16")}
+display(
+    compare(
+        predicted={name: Ratio(value / 1e12) for name, value in units.items()},
+        measured={name: Ratio(value / 1e12) for name, value in published.items()},
+        tolerance=0.001,
+        columns=("units × clock", "published, TFLOP/s"),
+    )
+)
+figures.peaks(
+    [hardware.A100_80GB, hardware.H100_80GB],
+    ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"],
+    caption="Filled: dense, what training gets. Dotted: with 2:4 sparsity, twice that, which data sheets print first. "
+    "From fp32 to bf16 is a factor of 16 on an A100 and of 15 on an H100.",
+)
+
+# %% [markdown]
+# (Sources: the accelerator tables of `stas00/ml-engineering` and of glennklockwood.com, read in 2026, as
+# `hardware.py` says for each card.)
+#
+# Beware of the dotted bars. **2:4 sparsity** means that in every four neighbouring weights two are 0, and the
+# hardware skips them. Networks in training have no such zeros. Yet the larger figure is what gets around: one lecture
+# prints "H100: TF32 989, BF16 1,979, FP8 3,958 TFLOPS", and all three are sparse. Divide your own speed by one of
+# them and you seem to use half of what you do.
+#
+# **Bytes.** Which sum do others count for Adam in mixed precision? ZeRO keeps gradients in 16 bits. Megatron-LM and
+# others add them up in fp32, since a sum over many micro-batches is long, and long sums are wide.
+
+# %%
+compare(
+    predicted={
+        "ZeRO, §3.1": Bytes(2 + 2 + 4 + 4 + 4),
+        "Megatron-LM": Bytes(2 + 4 + 4 + 4 + 4),
+        "ml-engineering": Bytes((2 + 4) + 4 + 8),
+    },
+    measured={"ZeRO, §3.1": Bytes(16), "Megatron-LM": Bytes(18), "ml-engineering": Bytes(18)},
+    columns=("weight, gradient, copy, m, v", "published"),
+    tolerance=0,
+)
+
+# %% [markdown]
+# **Scales.** What the scale starts from, and after how many good steps it grows, as the frameworks have it:
+#
+# | | start | grows after | goes down at |
+# |---|---|---|---|
+# | PyTorch's `GradScaler` | $2^{16}$ | 2,000 | every overflow |
+# | DeepSpeed | $2^{16}$ | 1,000 | the second overflow ("hysteresis 2") |
+# | Megatron-LM | $2^{32}$ | 1,000 | the second overflow |
+# | GPT-NeoX-20B | $2^{12}$ | 1,000 | the second overflow |
+#
+# (`GradScaler`'s defaults; `deepspeed/runtime/precision_config.py`; `megatron/training/arguments.py`;
+# `gpt-neox/configs/20B.yml`.) You can read a log of theirs now: a handful of skipped steps at the start is the way
+# down from $2^{32}$, one in a while is the hunt, and one after the other is a run that is dying of something else.
+#
+# ## What to keep
+#
+# | question | answer |
+# |---|---|
+# | Which tensors afford 16 bits? | factors of matrix products, and what flows between layers |
+# | Which do not? | optimizer state, the weights that are stepped on, norms, softmax, losses, long sums |
+# | How many bytes a parameter? | 16, as in fp32: 2 + 2 + 12. Without a copy, by chance, 12 |
+# | What is saved, then? | activations, traffic, and time |
+# | When does fp16 lose a gradient? | at $2^{-25}$ and below, also on the way |
+# | The repair? | loss × $S$, gradients / $S$; largest $S$: $65{,}520 / \max \lvert g \rvert$ |
+# | And an `inf`? | skip the step, halve $S$; double it after many good ones |
+# | In which order? | backward, **unscale, clip**, step, update |
+# | And bf16? | no scale: fp32's range, three digits |
+# | Which peak? | the dense one |
+#
+# ## Three exercises
+#
+# **1.** A run on H100s computes 495 TFLOP/s in bf16 on each GPU. Its report divides by the lecture's 1,979. How many
+# per cent of the peak does it really use?
+#
+# **2.** In another run the largest gradient, unscaled, is 0.02. Which is the highest power of two that the loss scale
+# can have?
+#
+# **3.** Write a scaler with patience, a simple form of DeepSpeed's hysteresis: the scale goes down only at the
+# *second* overflow in a row, and then counts anew. (The step is skipped at each.) `patient.update(finite)` is called
+# with what stands in `steps`; give the scales after each as a list.
+
+# %%
+answer_1 = None  # per cent
+
+self_check(answer_1, 100 * 495e12 / published["H100"], tolerance=0.01, hint="Dense, not sparse.")
+
+# %%
+answer_2 = None  # a whole number: the power
+
+self_check(answer_2, math.floor(math.log2(65_520 / 0.02)), hint="0.02 times the scale must stay below 65,520.")
+
+
+# %%
+class Patient(Scaler):
+    def update(self, finite):
+        super().update(finite)  # change this: one overflow alone leaves the scale where it is
+
+
+steps = [True, False, True, False, False, False, True, True]
+answer_3 = None  # when it runs: [patient.update(finite) or patient.scale for finite in steps]
+patient = Patient(1024.0, growth_interval=2)
+
+self_check(answer_3, [1024, 1024, 1024, 1024, 512, 512, 512, 1024], hint="Count overflows in a row; start over at 2.")
+
+# %% [markdown]
+# **The lab**, `labs/lab04_mixed_precision`, is a network whose gradients underflow. It must train in fp16 within a
+# byte budget, and the optimizer step is yours. Next comes lesson 05, which takes those 1,024 micro-batches seriously.
