@@ -221,6 +221,14 @@ class MemoryRecord:
         ]
         return LargestStorages(sorted(blocks, key=lambda block: -block.bytes)[:n])
 
+    @property
+    def lifetimes(self) -> list[tuple[int, int | None, int]]:
+        """(born, died, bytes) of every block, in rows of the timeline; `died` is None for what is still alive.
+
+        `predict.CachingAllocator.replay` reads it. A resized block counts with its largest size.
+        """
+        return [(s.born, s.died, max(nbytes for _, nbytes in s.sizes)) for s in self._tracker.storages]
+
     def _table(self) -> tuple[list[str], list[list[str]]]:
         timeline = self.timeline
         peak = f"peak ({self.peak_phase})" if self.peak_phase else "peak"

@@ -1,8 +1,19 @@
 """Closed forms: what a step should cost, computed before it runs. `measure` observes the same quantities."""
 
+from course_lib.predict.accumulate import accumulated_peak
+from course_lib.predict.allocator import CachingAllocator, OutOfMemory
+from course_lib.predict.convolution import Convolution, convolution_activations
 from course_lib.predict.flops import forward_flops, step_flops, step_flops_paper, token_flops_palm
-from course_lib.predict.inference import kv_cache
-from course_lib.predict.memory import PeakAccount, activations, activations_paper, model_states, peak
+from course_lib.predict.inference import inference_buffers, kv_cache
+from course_lib.predict.memory import (
+    PeakAccount,
+    activations,
+    activations_paper,
+    fused_buffer,
+    model_states,
+    peak,
+)
+from course_lib.predict.overlap import Departure, Overlap, Ready, gradients_ready, overlap, tokens_to_hide
 from course_lib.predict.params import parameters
 from course_lib.predict.recompute import (
     Chain,
@@ -15,7 +26,15 @@ from course_lib.predict.recompute import (
     swap_break_even,
     swap_time,
 )
-from course_lib.predict.scaling import training_flops, training_time, utilization
+from course_lib.predict.scaling import (
+    NoiseScale,
+    critical_batch_tokens,
+    noise_scale,
+    steps_and_examples,
+    training_flops,
+    training_time,
+    utilization,
+)
 from course_lib.predict.traffic import (
     Link,
     all_gather_bytes,
@@ -32,9 +51,17 @@ from course_lib.predict.traffic import (
 )
 
 __all__ = [
+    "CachingAllocator",
     "Chain",
+    "Convolution",
+    "Departure",
     "Link",
+    "NoiseScale",
+    "OutOfMemory",
+    "Overlap",
     "PeakAccount",
+    "Ready",
+    "accumulated_peak",
     "activations",
     "activations_paper",
     "all_gather_bytes",
@@ -47,13 +74,20 @@ __all__ = [
     "block_input",
     "broadcast_bytes",
     "bus_factor",
+    "convolution_activations",
+    "critical_batch_tokens",
     "crossover_bytes",
     "fit_link",
     "forward_flops",
+    "fused_buffer",
+    "gradients_ready",
     "held_activations",
+    "inference_buffers",
     "kv_cache",
     "layer_activations_paper",
     "model_states",
+    "noise_scale",
+    "overlap",
     "parameters",
     "peak",
     "recompute_time",
@@ -61,9 +95,11 @@ __all__ = [
     "reduce_scatter_bytes",
     "step_flops",
     "step_flops_paper",
+    "steps_and_examples",
     "swap_break_even",
     "swap_time",
     "token_flops_palm",
+    "tokens_to_hide",
     "training_flops",
     "training_time",
     "utilization",

@@ -1,9 +1,12 @@
-"""What generating text keeps in memory.
+"""What a network keeps in memory when nobody asks for gradients: two buffers, and for a language model its past.
 
 Lesson 02 opens this module.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
 
 from course_lib.predict.params import Shape, config_of, kv_heads_of
 from course_lib.units import Bytes
@@ -30,3 +33,20 @@ def kv_cache(shape: Shape, batch_size: int, seq: int, bytes_per_element: int = 2
         raise ValueError(f"{config.heads} query heads do not split into kv_heads={kv_heads} equal groups")
     elements = 2 * config.layers * kv_heads * config.head_width * batch_size * seq
     return Bytes(elements * bytes_per_element)
+
+
+def inference_buffers(sizes: Sequence[int]) -> Bytes:
+    """The most bytes that a chain of operations holds at once when nothing is saved: two neighbours.
+
+    While an operation runs, its input and its result exist; then the input can go. So the peak is the largest sum of
+    two neighbours, however long the chain is. (Training keeps them all: their sum.)
+
+    Args:
+        sizes: bytes of the chain's input and of each operation's result, in order.
+
+    Raises:
+        ValueError: fewer than two sizes.
+    """
+    if len(sizes) < 2:
+        raise ValueError(f"sizes={list(sizes)}: give the input's bytes and those of at least one result")
+    return Bytes(max(first + second for first, second in pairwise(sizes)))

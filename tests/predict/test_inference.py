@@ -2,8 +2,9 @@ from typing import cast
 
 import pytest
 import torch
+from torch import nn
 
-from course_lib import predict
+from course_lib import measure, predict
 from course_lib.model import zoo
 from course_lib.model.gpt import GPT, Block, GPTConfig
 from course_lib.units import Bytes
@@ -32,3 +33,35 @@ def test_grouping_divides_the_cache() -> None:
 def test_impossible_groups_are_refused(kv_heads: int) -> None:
     with pytest.raises(ValueError, match="4 query heads do not split"):
         predict.kv_cache(CONFIG, 1, 1, kv_heads=kv_heads)
+
+
+@pytest.mark.parametrize("layers", [1, 4, 32])
+def test_inference_needs_two_buffers_and_training_all(layers: int) -> None:
+    net = nn.ModuleList(nn.Linear(64, 64) if i % 2 == 0 else nn.Sigmoid() for i in range(2 * layers))
+
+    def run(training: bool) -> measure.MemoryRecord:
+        with torch.set_grad_enabled(training), measure.memory(net) as record:
+            x = torch.ones(256, 64)
+            for layer in net:
+                x = layer(x)
+            del x
+        return record
+
+    sizes = [4 * 256 * 64] * (2 * layers + 1)
+    assert predict.inference_buffers(sizes) == run(False).timeline["temporaries"].max() == 2 * 4 * 256 * 64
+    assert run(True).timeline["activations"].max() == (2 * layers + 1 - layers) * 4 * 256 * 64
+
+
+def test_the_largest_neighbours_count() -> None:
+    assert predict.inference_buffers([1, 5, 2, 6, 1]) == 8
+    with pytest.raises(ValueError, match="at least one result"):
+        predict.inference_buffers([1])
+
+
+def test_a_fused_buffer() -> None:
+    """Rajbhandari et al. 2020, §3.2: 6 GB for 1.5 billion parameters; §6.2: 12 GB for 3 billion."""
+    assert [predict.fused_buffer(n).to("GB") for n in (1_500_000_000, 3_000_000_000)] == [6, 12]
+    assert predict.fused_buffer(10**9, limit_bytes=25 * 2**20) == 25 * 2**20
+    assert predict.fused_buffer(10, 2, limit_bytes=25) == 20
+    with pytest.raises(ValueError, match="limit_bytes=0"):
+        predict.fused_buffer(10, limit_bytes=0)

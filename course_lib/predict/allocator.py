@@ -1,0 +1,200 @@
+"""A model of PyTorch's allocator for CUDA: why a card can be out of memory with a third of its memory free.
+
+Asking the driver for memory is slow, so the allocator asks for large *segments*, cuts *blocks* out of them, and keeps
+what is freed for the next one who asks. A free block can serve a smaller request, and two free neighbours melt into
+one. But blocks never move: what is free in many pieces is free and of no use to whoever needs one large piece. That
+is *fragmentation*.
+
+The rules are those of c10/cuda/CUDACachingAllocator.cpp with its default settings and one stream:
+
+    a request                       is rounded up to    and cut out of a segment of
+    up to 1 MiB                     512 B               2 MiB
+    above 1 MiB, below 10 MiB       512 B               20 MiB
+    10 MiB and more                 512 B               its own size, rounded up to 2 MiB
+
+Taken is the smallest free block that is large enough, of the same column (small or large); what is left over of it
+stays free as a block of its own, if it has 512 B (small) or more than 1 MiB (large). When the card is full, segments
+that are wholly free go back to the driver, and it tries once more.
+
+It runs on any machine. What it leaves out: streams, graphs, expandable segments, garbage collection, and the memory
+that the driver and libraries take for themselves.
+
+Lesson 02 opens this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+
+from course_lib.units import Bytes
+
+_MIB = 2**20
+_SMALLEST, _SMALL, _SMALL_SEGMENT, _LARGE, _LARGE_SEGMENT, _ROUND = 512, _MIB, 2 * _MIB, 10 * _MIB, 20 * _MIB, 2 * _MIB
+
+
+class OutOfMemory(RuntimeError):
+    """No free block is large enough and the card has no room for another segment."""
+
+
+@dataclass
+class Block:
+    """A piece of a segment.
+
+    Attributes:
+        offset, nbytes: where it lies in its segment.
+        owner: whose it is; None while it is free.
+    """
+
+    offset: int
+    nbytes: int
+    owner: Hashable | None = None
+
+
+@dataclass
+class Segment:
+    """What the driver gave at once.
+
+    Attributes:
+        nbytes: its size.
+        small: whether it serves requests of up to 1 MiB, or those above.
+        blocks: side by side, in order; together they are the segment.
+    """
+
+    nbytes: int
+    small: bool
+    blocks: list[Block] = field(default_factory=list)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it can go back to the driver."""
+        return all(block.owner is None for block in self.blocks)
+
+
+class CachingAllocator:
+    """A card of `capacity` bytes, and who has which piece of it.
+
+    Attributes:
+        segments: what was taken from the card, in that order.
+        peak_allocated, peak_reserved: the most so far, as `torch.cuda.max_memory_allocated` and
+            `max_memory_reserved` report it.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        if capacity < 1:
+            raise ValueError(f"capacity={capacity}: a card has at least 1 byte")
+        self.capacity, self.segments = Bytes(capacity), list[Segment]()
+        self.peak_allocated = self.peak_reserved = Bytes(0)
+        self._places: dict[Hashable, tuple[Segment, Block]] = {}
+
+    @property
+    def allocated(self) -> Bytes:
+        """Bytes of all blocks in use, each rounded up."""
+        return Bytes(sum(block.nbytes for _, block in self._places.values()))
+
+    @property
+    def reserved(self) -> Bytes:
+        """Bytes of all segments: what other programs see as taken."""
+        return Bytes(sum(segment.nbytes for segment in self.segments))
+
+    @property
+    def largest_free(self) -> Bytes:
+        """The largest request that could be served now, from a free block or from the rest of the card."""
+        free = [b.nbytes for s in self.segments for b in s.blocks if b.owner is None]
+        return Bytes(max([*free, self.capacity - self.reserved]))
+
+    def allocate(self, owner: Hashable, nbytes: int) -> None:
+        """Give `nbytes` to `owner`.
+
+        Raises:
+            ValueError: nothing is asked for, or `owner` has a block already.
+            OutOfMemory: there is no piece that is large enough.
+        """
+        if nbytes < 1 or owner is None or owner in self._places:
+            raise ValueError(f"allocate({owner!r}, {nbytes}): give a new owner, and at least 1 byte")
+        size = _round_up(nbytes, _SMALLEST)
+        segment, block = self._free_block(size) or self._new_segment(size)
+        left = block.nbytes - size
+        if left >= _SMALLEST if segment.small else left > _SMALL:
+            segment.blocks.insert(segment.blocks.index(block) + 1, Block(block.offset + size, left))
+            block.nbytes = size
+        block.owner = owner
+        self._places[owner] = segment, block
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+
+    def free(self, owner: Hashable) -> None:
+        """Take back what `owner` has. Its block melts into free neighbours; its segment stays.
+
+        Raises:
+            ValueError: `owner` has none.
+        """
+        if owner not in self._places:
+            raise ValueError(f"free({owner!r}): it holds no block")
+        segment, block = self._places.pop(owner)
+        block.owner = None
+        joined: list[Block] = []
+        for each in segment.blocks:
+            if joined and joined[-1].owner is None and each.owner is None:
+                joined[-1].nbytes += each.nbytes
+            else:
+                joined.append(each)
+        segment.blocks = joined
+
+    def empty_cache(self) -> None:
+        """Give all wholly free segments back, as `torch.cuda.empty_cache` does."""
+        self.segments = [segment for segment in self.segments if not segment.is_free]
+
+    def replay(self, lifetimes: Iterable[tuple[int, int | None, int]]) -> None:
+        """Allocate and free as a recorded program did, moment by moment; of each moment, births first.
+
+        Args:
+            lifetimes: (born, died, bytes) of each block, as `measure.memory`'s `record.lifetimes` gives them. `died` is
+                None for what outlives the record.
+
+        Raises:
+            OutOfMemory: the program does not fit.
+        """
+        events = []
+        for number, (born, died, nbytes) in enumerate(lifetimes):
+            if nbytes and died != born:
+                events.append((born, 0, number, nbytes))
+                events += [] if died is None else [(died, 1, number, 0)]
+        for _, dies, number, nbytes in sorted(events):
+            if dies:
+                self.free(number)
+            else:
+                self.allocate(number, nbytes)
+
+    def _free_block(self, size: int) -> tuple[Segment, Block] | None:
+        small = size <= _SMALL
+        fitting = [
+            (block.nbytes, number, block.offset)
+            for number, segment in enumerate(self.segments)
+            if segment.small == small
+            for block in segment.blocks
+            if block.owner is None and block.nbytes >= size
+        ]
+        if not fitting:
+            return None
+        _, number, offset = min(fitting)
+        segment = self.segments[number]
+        return segment, next(block for block in segment.blocks if block.offset == offset)
+
+    def _new_segment(self, size: int) -> tuple[Segment, Block]:
+        nbytes = _SMALL_SEGMENT if size <= _SMALL else _LARGE_SEGMENT if size < _LARGE else _round_up(size, _ROUND)
+        if self.reserved + Bytes(nbytes) > self.capacity:
+            self.empty_cache()
+        if self.reserved + Bytes(nbytes) > self.capacity:
+            free = self.capacity - self.allocated
+            raise OutOfMemory(
+                f"out of memory: {Bytes(size)} asked for. Of {self.capacity}, {self.allocated} are in use and "
+                f"{free} ({free / self.capacity:.0%}) are free, but the largest free piece has {self.largest_free}"
+            )
+        segment = Segment(nbytes, size <= _SMALL, [Block(0, nbytes)])
+        self.segments.append(segment)
+        return segment, segment.blocks[0]
+
+
+def _round_up(nbytes: int, unit: int) -> int:
+    return -(-nbytes // unit) * unit
