@@ -1,11 +1,15 @@
 """What a whole training run costs: operations, days, and the share of the peak that it reached.
 
-Lesson 02 reads rows of published runs with these formulas; lesson 14 takes them apart.
+Also how large a batch may be before more of it stops helping, which is what bounds data parallelism.
+
+Lesson 02 reads rows of published runs with these formulas, lesson 07 the batch size's; lesson 14 takes them apart.
 """
 
 from __future__ import annotations
 
-from course_lib.units import Flops, Seconds
+from dataclasses import dataclass
+
+from course_lib.units import Count, Flops, Ratio, Seconds
 
 
 def training_flops(parameters: float, tokens: float, recompute: bool = False) -> Flops:
@@ -35,3 +39,70 @@ def utilization(flops: float, seconds: float, devices: int, peak_flops_per_s: fl
     (Chowdhery et al. 2022, appendix B).
     """
     return flops / (seconds * devices * peak_flops_per_s)
+
+
+@dataclass(frozen=True)
+class NoiseScale:
+    """How much the gradients of single examples differ from their mean.
+
+    Attributes:
+        signal: |G|², the squared length of the true gradient.
+        noise: tr(Σ), the variance of one example's gradient, summed over all parameters.
+    """
+
+    signal: float
+    noise: float
+
+    @property
+    def batch_size(self) -> float:
+        """B_simple = tr(Σ) / |G|²: in a batch of so many examples, noise and signal are equally long."""
+        return self.noise / self.signal
+
+
+def noise_scale(small: tuple[int, float], large: tuple[int, float]) -> NoiseScale:
+    """The noise scale from the mean squared lengths of gradients of two batch sizes.
+
+    A batch of B has E|G_B|² = |G|² + tr(Σ)/B: two equations, two unknowns. Data parallelism has both for nothing, the
+    rank's own gradient before the all-reduce and the mean behind it. Average many steps before you divide.
+
+    Args:
+        small, large: (examples in the batch, mean of |gradient|²).
+
+    Source: McCandlish et al. 2018, appendix A.1.
+
+    Raises:
+        ValueError: the second batch is not larger than the first.
+    """
+    (few, few_squared), (many, many_squared) = small, large
+    if not 0 < few < many:
+        raise ValueError(f"noise_scale needs a small and a large batch, in this order; given {few} and {many}")
+    signal = (many * many_squared - few * few_squared) / (many - few)
+    return NoiseScale(signal, (few_squared - many_squared) / (1 / few - 1 / many))
+
+
+def steps_and_examples(batch_size: float, critical: float) -> tuple[Ratio, Ratio]:
+    """What a batch size costs: (steps / fewest possible, examples / fewest possible).
+
+    1 + B_crit/B and 1 + B/B_crit, so at the critical batch size a run takes twice the fewest steps and twice the fewest
+    examples. Source: McCandlish et al. 2018, eq. 2.11 and appendix D.
+
+    Raises:
+        ValueError: a batch size is not positive.
+    """
+    if batch_size <= 0 or critical <= 0:
+        raise ValueError(f"batch_size={batch_size}, critical={critical}: both must be positive")
+    return Ratio(1 + critical / batch_size), Ratio(1 + batch_size / critical)
+
+
+def critical_batch_tokens(loss: float) -> Count:
+    """B_crit = 2·10^8 / L^(1/0.21) tokens, for a language model at a loss of L nats per token.
+
+    Source: Kaplan et al. 2020, eq. 1.4 (the exponent was read there, the factor is quoted from memory). Fitted with
+    models of 2019 and Adam; newer measurements differ, so take it for an order of magnitude.
+
+    Raises:
+        ValueError: the loss is not positive.
+    """
+    if loss <= 0:
+        raise ValueError(f"loss={loss}: a cross-entropy in nats per token is positive")
+    return Count(round(2e8 / loss ** (1 / 0.21)))

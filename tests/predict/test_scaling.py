@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 from course_lib import predict
 from course_lib.units import Flops, Seconds
@@ -20,3 +21,37 @@ def test_time_and_utilization_are_inverses() -> None:
 def test_nothing_takes_no_time(devices: int, speed: float) -> None:
     with pytest.raises(ValueError, match="both must be positive"):
         predict.training_time(1e20, devices, speed)
+
+
+def test_the_noise_scale_is_found_from_two_batch_sizes():
+    """Gradients of known statistics: each example's is (3, 4) plus independent noise of variance 8 in both numbers."""
+    generator = torch.Generator().manual_seed(0)
+    examples = torch.tensor([3.0, 4.0]) + 8**0.5 * torch.randn(4000, 64, 2, generator=generator)
+    lengths = {b: examples.unflatten(1, (-1, b)).mean(2).square().sum(-1).mean().item() for b in (4, 64)}
+    found = predict.noise_scale((4, lengths[4]), (64, lengths[64]))
+    assert found.signal == pytest.approx(25, rel=0.01)
+    assert found.noise == pytest.approx(16, rel=0.05)
+    assert found.batch_size == pytest.approx(16 / 25, rel=0.05)
+
+
+def test_the_noise_scale_is_exact_for_exact_means():
+    found = predict.noise_scale((2, 25 + 16 / 2), (8, 25 + 16 / 8))
+    assert (found.signal, found.noise) == (pytest.approx(25), pytest.approx(16))
+    with pytest.raises(ValueError, match="a small and a large batch"):
+        predict.noise_scale((8, 1.0), (8, 2.0))
+
+
+def test_steps_and_examples_trade_against_each_other():
+    for batch_size in (1, 10, 100, 1000):
+        steps, examples = predict.steps_and_examples(batch_size, critical=100)
+        assert (steps - 1) * (examples - 1) == pytest.approx(1)  # McCandlish et al. 2018, eq. 2.11
+    assert predict.steps_and_examples(100, 100) == (2, 2)
+    with pytest.raises(ValueError, match="must be positive"):
+        predict.steps_and_examples(0, 100)
+
+
+def test_the_critical_batch_grows_as_the_loss_falls():
+    assert predict.critical_batch_tokens(1.0) == 2 * 10**8
+    assert predict.critical_batch_tokens(2.0) == round(2e8 / 2 ** (1 / 0.21))
+    with pytest.raises(ValueError, match="is positive"):
+        predict.critical_batch_tokens(0.0)

@@ -1,0 +1,159 @@
+"""When gradients are ready, when their buckets leave, and how much of the sending hides behind the backward pass.
+
+The backward pass finishes one gradient after the other. A bucket can leave when its last gradient is there and when the
+link is free; buckets follow each other on one link, whose prices are those of the α–β model. What is still on its way
+when the backward pass is over, everybody waits for. Nothing here starts a process: it is arithmetic, to be drawn.
+
+Source of the idea: Li et al. 2020, §3.2. Lesson 07 opens this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.parallel.buckets import plan_buckets
+from course_lib.predict.traffic import Link, all_reduce_messages, all_reduce_seconds
+from course_lib.units import Bytes, Count, Seconds
+
+
+class Ready(NamedTuple):
+    """A gradient, and when the backward pass has finished it."""
+
+    name: str
+    n_bytes: int
+    ready_s: float
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A bucket on its way.
+
+    Attributes:
+        n_gradients, n_bytes: what it holds.
+        full_s: when its last gradient was ready.
+        start_s, end_s: when its all-reduce began and ended.
+    """
+
+    n_gradients: int
+    n_bytes: Bytes
+    full_s: float
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """A backward pass and the all-reduces of its buckets. Time 0 is the start of the backward pass.
+
+    Attributes:
+        departures: the buckets, in the order in which they leave.
+        backward_s: how long the rank computes.
+        messages: what each rank sends for them.
+    """
+
+    departures: tuple[Departure, ...]
+    backward_s: Seconds
+    messages: Count
+
+    @property
+    def end_s(self) -> Seconds:
+        """When the optimizer may step: everything is computed and everything has arrived."""
+        return Seconds(max([self.backward_s, *(each.end_s for each in self.departures)]))
+
+    @property
+    def sending_s(self) -> Seconds:
+        """How long something is on its way."""
+        return Seconds(sum(each.end_s - each.start_s for each in self.departures))
+
+    @property
+    def waiting_s(self) -> Seconds:
+        """How long the rank waits behind its backward pass."""
+        return Seconds(self.end_s - self.backward_s)
+
+    @property
+    def hidden_s(self) -> Seconds:
+        """How much of the sending goes on while the rank computes."""
+        return Seconds(sum(max(0.0, min(e.end_s, self.backward_s) - e.start_s) for e in self.departures))
+
+
+def overlap(
+    gradients: Sequence[Ready],
+    bucket_bytes: int,
+    world_size: int,
+    link: Link,
+    overlapped: bool = True,
+) -> Overlap:
+    """Put the gradients into buckets as `parallel.plan_buckets` does, and send each as early as it can go.
+
+    Args:
+        gradients: in the order in which they get ready; the last one ends the backward pass.
+        bucket_bytes: a bucket is closed once it holds so many bytes.
+        world_size: ranks of the ring that sums each bucket.
+        link: what a message and a byte cost.
+        overlapped: False lets all buckets wait for the end of the backward pass.
+
+    Raises:
+        ValueError: no gradients, not in order, or as `plan_buckets` and `all_reduce_seconds`.
+    """
+    times = [each.ready_s for each in gradients]
+    if not times or times != sorted(times):
+        raise ValueError("overlap needs gradients in the order in which they get ready, at least one")
+    stand_ins = [torch.empty(each.n_bytes, dtype=torch.uint8, device="meta") for each in gradients]
+    departures: list[Departure] = []
+    free_s = 0.0 if overlapped else times[-1]
+    for numbers in plan_buckets(stand_ins, bucket_bytes, range(len(times))):
+        n_bytes, full_s = sum(gradients[n].n_bytes for n in numbers), times[numbers[-1]]
+        start_s = max(free_s, full_s)
+        free_s = start_s + all_reduce_seconds(n_bytes, world_size, link)
+        departures.append(Departure(len(numbers), Bytes(n_bytes), full_s, start_s, free_s))
+    messages = len(departures) * all_reduce_messages(world_size)
+    return Overlap(tuple(departures), Seconds(times[-1]), Count(messages))
+
+
+def gradients_ready(config: GPTConfig, tokens: int, flops_per_s: float, bytes_per_gradient: int = 2) -> list[Ready]:
+    """When a GPT's gradients get ready, if its backward pass runs at `flops_per_s`.
+
+    The backward pass of a matrix takes 4 operations for each element and token; the rest (norms, biases, attention's
+    scores) is left out. A tied embedding is used first (in the backward pass) as the head, and last as the embedding:
+    only then is its gradient complete.
+
+    Args:
+        config: the model.
+        tokens: in the batch of one rank.
+        flops_per_s: reached, not the peak.
+        bytes_per_gradient: 2 in mixed precision.
+
+    Raises:
+        ValueError: no tokens, or no speed.
+    """
+    if tokens < 1 or flops_per_s <= 0:
+        raise ValueError(f"tokens={tokens}, flops_per_s={flops_per_s}: both must be positive")
+    per_element = 4 * tokens / flops_per_s
+    clock = config.vocab_size * config.width * per_element  # the head comes first, tied or not
+    found: list[Ready] = []
+    for name, parameter in reversed(list(GPT(config, device="meta").named_parameters())):
+        if parameter.ndim == 2 and "embedding" not in name and not name.startswith("head"):
+            clock += parameter.numel() * per_element
+        found.append(Ready(name, parameter.numel() * bytes_per_gradient, clock))
+    return found
+
+
+def tokens_to_hide(flops_per_s: float, link_bytes_per_s: float, world_size: int, bytes_per_gradient: int = 2) -> Count:
+    """From how many tokens per rank on a backward pass lasts as long as the all-reduce of its gradients.
+
+    4·N·D / F = 2(p-1)/p · N · bytes / W, so N cancels out: D = (p-1)/p · bytes/2 · F / W. Messages cost nothing here.
+    For two bytes and many ranks that is F/W (Austin et al. 2025, "How to Scale Your Model", data parallelism).
+
+    Raises:
+        ValueError: a speed is not positive, or there are no ranks.
+    """
+    if min(flops_per_s, link_bytes_per_s, world_size) <= 0:
+        raise ValueError(f"flops_per_s={flops_per_s}, link_bytes_per_s={link_bytes_per_s}, world_size={world_size}: "
+                         "all must be positive")  # fmt: skip
+    share = (world_size - 1) / world_size
+    return Count(round(share * bytes_per_gradient / 2 * flops_per_s / link_bytes_per_s))
