@@ -72,11 +72,16 @@ class TrafficAccount:
         messages: operation → number of messages (for a library collective: of calls).
         wire_bytes: bytes that the operating system counted leaving this rank's sockets (payload and the backend's
             own headers), or None where it does not count.
+        bytes_to: destination → payload bytes of send and isend. Library collectives do not say whom they send to, so
+            they are missing here: this is who sends what to whom for algorithms built from messages.
+        messages_to: destination → number of sends, as in `bytes_to`.
     """
 
     sent_bytes: Mapping[str, Bytes] = field(default_factory=dict)
     messages: Mapping[str, int] = field(default_factory=dict)
     wire_bytes: Bytes | None = None
+    bytes_to: Mapping[int, Bytes] = field(default_factory=dict)
+    messages_to: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def total_bytes(self) -> Bytes:

@@ -29,9 +29,11 @@ __all__ = [
     "at_most",
     "call",
     "close",
+    "crossing",
     "equal",
     "flops",
     "on_ranks",
+    "only_messages",
     "peak",
     "raises",
     "that",
@@ -77,6 +79,13 @@ def traffic(
     """Like `on_ranks`, with what each rank sent: (results, accounts), both in rank order."""
     pairs = on_ranks(_counted, fn, args, kwargs, world_size=world_size, timeout_s=timeout_s, look=look)
     return [result for result, _ in pairs], [account for _, account in pairs]
+
+
+def crossing(accounts: Sequence[TrafficAccount], here: Collection[int], there: Collection[int]) -> tuple[Bytes, int]:
+    """Bytes and messages sent from the ranks `here` to the ranks `there`. Send and isend only: `only_messages`."""
+    links = [(accounts[rank], to) for rank in here for to in there]
+    n_bytes = sum((account.bytes_to.get(to, Bytes(0)) for account, to in links), Bytes(0))
+    return n_bytes, sum(account.messages_to.get(to, 0) for account, to in links)
 
 
 def peak(fn: Callable, *args: Any, **kwargs: Any) -> Bytes:
@@ -184,6 +193,12 @@ def raises(error: type[Exception], fn: Callable, *args: Any, look: str = "", **k
     except (Exception, SystemExit) as problem:
         fail(what, expected=error.__name__, came=f"{type(problem).__name__}: {str(problem)[:300]}", look=look)
     return fail(what, expected=error.__name__, came=f"it returned {describe(result)}", look=look)
+
+
+def only_messages(accounts: Sequence[TrafficAccount], *, look: str = "") -> None:
+    """Whatever the ranks sent, they sent with send or isend: no collective of the library has run, by any name."""
+    used = sorted({name for account in accounts for name in account.messages} - {"send"})
+    that(not used, "nothing but send, isend, recv and irecv", came=f"also {', '.join(used)}", look=look)
 
 
 def written_with(

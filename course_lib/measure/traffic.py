@@ -35,8 +35,9 @@ from course_lib.units import Bytes
 def traffic() -> Iterator[TrafficAccount]:
     """Count what this rank sends inside the `with` block. Use it inside a function that runs on ranks.
 
-    `sent_bytes` and `messages` are exact for send, isend and batch_isend_irecv (all named "send"). For a collective of
-    the library they are this rank's share by the formula of the algorithm that moves least: a library may use another
+    `sent_bytes` and `messages` are exact for send, isend and batch_isend_irecv (all named "send"), and for these
+    `bytes_to` and `messages_to` tell them apart by destination, a rank of the whole world. Collectives of the library
+    are *not* told apart by destination: they do not say whom they send to. For them the sums are this rank's share by the formula of the algorithm that moves least: a library may use another
     one, and some do. `wire_bytes` is the difference of the kernel's own TCP counters, payload and the backend's
     headers, without the rendezvous store: it tells. On the wire a small tensor costs visibly more than its bytes, a
     large one hardly.
@@ -50,7 +51,7 @@ def traffic() -> Iterator[TrafficAccount]:
         The account. It fills as the block runs; `wire_bytes` is set at its end and stays None where the system
         does not count (macOS, Windows) or does not see it (NCCL).
     """
-    account = TrafficAccount(sent_bytes={}, messages={})
+    account = TrafficAccount(sent_bytes={}, messages={}, bytes_to={}, messages_to={})
     before = bytes_by_socket()
     try:
         with _Counter(account):
@@ -177,6 +178,8 @@ class _Counter(TorchDispatchMode):
         super().__init__()
         self._bytes: dict[str, Bytes] = account.sent_bytes  # type: ignore[assignment]
         self._messages: dict[str, int] = account.messages  # type: ignore[assignment]
+        self._bytes_to: dict[int, Bytes] = account.bytes_to  # type: ignore[assignment]
+        self._messages_to: dict[int, int] = account.messages_to  # type: ignore[assignment]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation; if it is a communication, count it first (the call may change its tensors)."""
@@ -191,8 +194,14 @@ class _Counter(TorchDispatchMode):
         group = _group(given)
         name, formula = _OPERATIONS[operation]
         n_bytes = Bytes(formula(_Call(given, group.size(), group.rank())))
-        self._bytes[name] = self._bytes.get(name, Bytes(0)) + n_bytes
-        self._messages[name] = self._messages.get(name, 0) + 1
+        _add(self._bytes, self._messages, name, n_bytes)
+        if name == "send":
+            _add(self._bytes_to, self._messages_to, dist.get_global_rank(group, given["dst"]), n_bytes)
+
+
+def _add(totals: dict[Any, Bytes], counts: dict[Any, int], key: str | int, n_bytes: Bytes) -> None:
+    totals[key] = totals.get(key, Bytes(0)) + n_bytes
+    counts[key] = counts.get(key, 0) + 1
 
 
 def _group(given: dict[str, Any]) -> dist.ProcessGroup:

@@ -41,6 +41,8 @@ _TENSOR = {
 """Collective → the argument that holds what a rank contributes."""
 _UNEVEN = ("all_to_all_single", "all_to_all")
 _TRANSFERS = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list")
+_POSTS = ("isend", "irecv", "batch_isend_irecv")
+"""These return at once, so a rank that is in one is slow and does not wait: it waits in `wait`."""
 
 
 class Tap:
@@ -95,7 +97,7 @@ class Tap:
                 calls = self._describe(name, given.arguments, sys._getframe(1))
             except (TypeError, ValueError, AttributeError, RuntimeError):
                 calls = []  # the call itself is wrong: torch's own message is the one to see
-            with self._marked(calls):
+            with self._marked(calls, waits=name not in _POSTS):
                 result = original(*args, **kwargs)
             self._remember(result, calls)
             if calls and name == "recv" and given.arguments["src"] is None:
@@ -105,13 +107,13 @@ class Tap:
         return covered
 
     @contextlib.contextmanager
-    def _marked(self, calls: list[Call]) -> Iterator[None]:
-        """Announce `calls`, and mark this thread as being in them."""
+    def _marked(self, calls: list[Call], waits: bool) -> Iterator[None]:
+        """Announce `calls`, and mark this thread as being in them, and as waiting if it `waits`."""
         for call in calls:
             self._send(("entered", call))
         self._inside.call = True
         try:
-            with self._in_call(calls[0] if calls else None):
+            with self._in_call(calls[0] if calls and waits else None):
                 yield
         finally:
             self._inside.call = False

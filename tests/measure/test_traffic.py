@@ -111,6 +111,40 @@ def test_send_is_exact_whatever_name_it_is_called_by(diagnose):
             assert 3 * 4 * N <= sent["batched"].wire_bytes <= 1.001 * 3 * 4 * N + 1000
 
 
+def letters() -> tuple[TrafficAccount, TrafficAccount]:
+    """Rank 0 writes to 1 twice and to 2 once; then 1 and 3 write to each other inside a group, in which they are 1, 0.
+
+    An all-reduce goes with it, which says nothing about its destinations.
+    """
+    rank, x = dist.get_rank(), torch.ones(5)
+    group = dist.new_group([3, 1])
+    assert not isinstance(group, int)
+    with measure.traffic() as sent:
+        dist.all_reduce(torch.ones(4))
+        if rank == 0:
+            for to, length in ((1, 5), (2, 3), (1, 1)):
+                dist.send(x[:length], to)
+        elif rank < 3:
+            for length in (5, 1) if rank == 1 else (3,):
+                dist.recv(x[:length], 0)
+    with measure.traffic() as within:
+        if rank in (1, 3):
+            other = 4 - rank
+            works = [dist.isend(x[:2], other, group=group), dist.irecv(torch.empty(2), other, group=group)]
+            assert all(work is not None and work.wait() for work in works)
+    return sent, within
+
+
+def test_messages_are_told_apart_by_destination():
+    accounts = ranks.run(letters, world_size=4)
+    sent = [account for account, _ in accounts]
+    assert dict(sent[0].bytes_to) == {1: 24, 2: 12} and dict(sent[0].messages_to) == {1: 2, 2: 1}
+    assert not any(account.bytes_to or account.messages_to for account in sent[1:])
+    assert all(account.sent_bytes["all_reduce"] == 24 for account in sent)
+    within = [dict(account.bytes_to) for _, account in accounts]
+    assert within == [{}, {3: 8}, {}, {1: 8}]  # ranks of the world, not numbers within the group
+
+
 def uneven_exchange() -> TrafficAccount:
     """Rank r keeps one element and sends r + 2 to the other."""
     rank = dist.get_rank()

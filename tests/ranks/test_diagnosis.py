@@ -388,6 +388,27 @@ def test_a_wait_inside_cpp_is_named_at_the_time_limit(cell: Cell) -> None:
     assert failure.reports[1].state == "running"
 
 
+def test_a_slow_isend_is_not_a_deadlock(cell: Cell) -> None:
+    """Whatever delays the post, a first import on a busy machine say: `isend` itself waits for nobody."""
+    ring = cell("""
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        class Slow(TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                if "send" in str(func):
+                    time.sleep(2)
+                return func(*args, **(kwargs or {}))
+
+        def f():
+            with Slow():
+                posted = dist.isend(torch.ones(1), 1 - rank())
+            dist.recv(torch.empty(1), 1 - rank())
+            posted.wait()
+            return rank()
+        """)
+    assert ranks.run(ring, world_size=2) == [0, 1]
+
+
 def test_without_diagnosis_torch_is_untouched_and_waits_are_still_named(cell: Cell) -> None:
     names = "all_reduce", "send", "barrier", "batch_isend_irecv"
     modules = cell("def f(names): return [getattr(dist, name).__code__.co_filename for name in names]")
