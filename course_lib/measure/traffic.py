@@ -37,10 +37,10 @@ def traffic() -> Iterator[TrafficAccount]:
 
     `sent_bytes` and `messages` are exact for send, isend and batch_isend_irecv (all named "send"), and for these
     `bytes_to` and `messages_to` tell them apart by destination, a rank of the whole world. Collectives of the library
-    are *not* told apart by destination: they do not say whom they send to. For them the sums are this rank's share by the formula of the algorithm that moves least: a library may use another
-    one, and some do. `wire_bytes` is the difference of the kernel's own TCP counters, payload and the backend's
-    headers, without the rendezvous store: it tells. On the wire a small tensor costs visibly more than its bytes, a
-    large one hardly.
+    are *not* told apart by destination: they do not say whom they send to. For them the sums are this rank's share by
+    the formula of the algorithm that moves least: a library may use another one, and some do. `wire_bytes` is the
+    difference of the kernel's own TCP counters, payload and the backend's headers, without the rendezvous store: it
+    tells. On the wire a small tensor costs visibly more than its bytes, a large one hardly.
 
     Not every rank needs to call this, and it sends nothing. Work that is still under way at the end of the block (an
     `async_op=True` that nobody waited for) is in `sent_bytes` but may be missing from `wire_bytes`: wait for it, or
