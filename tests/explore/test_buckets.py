@@ -1,0 +1,55 @@
+"""The bucket explorer's numbers, its limits and its picture, all without a browser."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import traitlets
+
+from course_lib import predict
+from course_lib.explore.buckets import FLOPS_PER_S, NETWORKS, BucketExplorer
+from course_lib.figures import style
+
+
+def test_the_explorer_shows_what_the_library_predicts() -> None:
+    explorer = BucketExplorer("GPT-2 small", gb_per_s=12.5, bucket=20, world=4, tokens=10, alpha_us=3, overlapped=False)
+    ready = predict.gradients_ready(NETWORKS["GPT-2 small"], 1024, FLOPS_PER_S)
+    assert explorer.result() == predict.overlap(ready, 2**20, 16, explorer.link, overlapped=False)
+    assert (explorer.link.alpha, explorer.link.bytes_per_s) == (pytest.approx(3e-6), pytest.approx(12.5e9))
+    assert len(explorer.result(33).departures) == 1
+
+
+def test_a_bucket_may_be_too_small_and_too_large() -> None:
+    """GPT-2 XL on 8 ranks with 50 GB/s: 1.6 billion gradients of 2 bytes, 1.75 times 3.1 GB over the link."""
+    explorer = BucketExplorer()
+    small, best, large = (explorer.result(bucket) for bucket in (10, 25, 33))
+    assert small.end_s > 1.3 * best.end_s < large.end_s
+    assert large.waiting_s == pytest.approx(1.75 * 2 * 1_557_611_200 / 50e9 + 14 * 10e-6)
+    assert large.hidden_s == 0
+    assert small.messages == 14 * len(small.departures)
+
+
+@pytest.mark.parametrize("wrong", [{"network": "GPT-9"}, {"gb_per_s": 7}])
+def test_an_unknown_choice_is_refused(wrong) -> None:
+    with pytest.raises(ValueError, match="the networks are GPT-2 small"):
+        BucketExplorer(**wrong)
+
+
+@pytest.mark.parametrize("name", ["bucket", "world", "tokens", "alpha_us"])
+def test_numbers_outside_of_the_sliders_are_refused(name: str) -> None:
+    with pytest.raises(traitlets.TraitError, match=name):
+        BucketExplorer(**{name: 200})
+    with pytest.raises(traitlets.TraitError, match=name):
+        setattr(BucketExplorer(), name, -1)
+
+
+def test_show_sends_the_widget_with_its_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[SimpleNamespace] = []
+    monkeypatch.setattr(style, "display", lambda data, **rest: sent.append(SimpleNamespace(data=data, **rest)))
+    explorer = BucketExplorer()
+    explorer.show()
+    assert sent[0].data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
+    assert sent[0].data["image/png"]
+    assert "GPT-2 XL on 8 ranks, buckets of 32 MiB" in sent[0].metadata["image/png"]["alt"]
+    assert "each bar on the link is a bucket" in sent[1].data["text/html"]

@@ -1,0 +1,41 @@
+"""What is drawn of data parallelism are the numbers that were predicted."""
+
+import pytest
+
+from course_lib import predict
+from course_lib.figures import parallel, style
+from course_lib.predict import Ready
+from course_lib.units import Bytes, Seconds
+
+LINK = predict.Link(Seconds(0.5), 0.01)
+GRADIENTS = [Ready("b", 100, 1.0), Ready("a", 100, 2.0)]
+SIZES = {Bytes(size): predict.overlap(GRADIENTS, size, 2, LINK) for size in (1, 200)}
+
+
+def test_buckets_change_colour_where_everybody_waits():
+    figure = parallel.draw_overlap(SIZES[Bytes(1)], SIZES, Bytes(1))
+    times, ends = figure.axes
+    bars = [path.get_extents() for c in times.collections for path in c.get_paths()]
+    assert [x for bar in bars for x in (bar.x0, bar.x1)] == pytest.approx([0, 2000, 1000, 2000, 2000, 3000, 3000, 5000])
+    assert [patch.get_height() for patch in ends.patches] == pytest.approx([2000, 3000, 2000, 3000])
+
+
+def test_steps_and_examples_cross_at_the_critical_batch_size():
+    figure = parallel.draw_larger_batches(100.0)
+    steps, examples, _ = figure.axes[0].lines
+    middle = len(steps.get_xdata()) // 2
+    assert steps.get_xdata()[middle] == pytest.approx(100)
+    assert steps.get_ydata()[middle] == examples.get_ydata()[middle] == pytest.approx(2)
+    assert steps.get_ydata()[0] == pytest.approx(101)
+
+
+def test_the_curves_are_told_in_words(monkeypatch):
+    shown = []
+    monkeypatch.setattr(parallel, "present", lambda figure, **words: shown.append(words))
+    parallel.larger_batches(3.2e6)
+    assert "cross at 3.2e+06" in shown[0]["alt"]
+
+
+def test_the_picture_is_the_same_every_time():
+    first, second = (style.png(parallel.draw_overlap(SIZES[Bytes(200)], SIZES, Bytes(200))) for _ in range(2))
+    assert first == second
