@@ -3,7 +3,8 @@
 const SVG = "http://www.w3.org/2000/svg";
 const FATES = ["flushed", "subnormal", "normal", "overflowed"];
 const WORDS = ["become 0", "subnormal: fewer digits", "normal", "become inf"];
-const [FIRST, LAST] = [-64, 40]; // powers of two on the axis
+const [FIRST, LAST, TICK] = [-64, 48, 16]; // powers of two on the axis
+const FOOT = 0.4; // of a power of ten under each bar, so that a single number has a height too
 const SUPERSCRIPTS = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
 
 export const power = (k) => "2" + [...String(k)].map((digit) => SUPERSCRIPTS[digit]).join("");
@@ -85,17 +86,18 @@ function makeChoice(name, choices, onInput) {
 const rect = (x, y, width, height) => `M${x} ${y}h${width}v${height}h${-width}z`;
 const clamp = (place) => Math.max(FIRST, Math.min(LAST, place)) - FIRST;
 
-// Bars on a logarithmic axis: `rows` powers of ten and a foot, so that a single number has a height too.
+// Bars on a logarithmic axis of `rows` powers of ten, the foot included.
 function histogramShapes({ first, counts }, borders, scale, rows) {
   const shapes = { flushed: "", subnormal: "", normal: "", overflowed: "" };
   counts.forEach((count, i) => {
     const place = first + i + scale;
     if (!count || place < FIRST || place >= LAST) return;
-    const height = Math.log10(count) + 0.4;
+    const height = Math.log10(count) + FOOT;
     shapes[FATES[fate(place, borders)]] += rect(place - FIRST + 0.05, rows - height, 0.9, height);
   });
   const [smallest, normal, beyond] = [borders[0] - 1, borders[1], borders[2]].map(clamp);
-  shapes.window = rect(smallest, 0, beyond - smallest, rows) + rect(normal, 0, beyond - normal, rows);
+  shapes.window = rect(smallest, 0, beyond - smallest, rows);
+  shapes.heart = rect(normal, 0, beyond - normal, rows);
   return shapes;
 }
 
@@ -123,7 +125,7 @@ function overviewWords(casts, lowest) {
 
 function reach(name, [smallest, normal, beyond]) {
   if (beyond > LAST) return `${name} has normal numbers from ${power(normal)} to ${power(beyond)}: beyond both ends of this axis.`;
-  return `${name} (shaded): subnormal from ${power(smallest)}, normal from ${power(normal)}, inf from about ${power(beyond)}.`;
+  return `${name} (shaded, pale and full): subnormal from ${power(smallest)}, normal from ${power(normal)}, inf from about ${power(beyond)}.`;
 }
 
 function render({ model, el }) {
@@ -145,7 +147,7 @@ function render({ model, el }) {
   const format = makeChoice("Format", Object.keys(data.formats), (name) => change("number_format", name));
   const summary = make("div", "sx-summary");
   summary.setAttribute("role", "status");
-  const chart = makeChart("sx-histogram", ["window", ...FATES]);
+  const chart = makeChart("sx-histogram", ["window", "heart", ...FATES]);
   const overview = makeChart("sx-overview", [...FATES, "chosen"]);
   overview.svg.addEventListener("click", (event) => {
     const box = overview.svg.getBoundingClientRect();
@@ -159,13 +161,14 @@ function render({ model, el }) {
     const [of, borders] = [data.groups[state.group], data.formats[state.number_format]];
     const counts = of.casts[state.number_format][state.power - lowest];
     const total = counts.reduce((a, b) => a + b);
-    const rows = Math.ceil(Math.log10(Math.max(...of.counts))) + 0.6;
+    const top = Math.ceil(Math.log10(Math.max(...of.counts)));
+    const rows = top + FOOT;
     scale.set(state.power);
     group.set(state.group);
     format.set(state.number_format);
     summary.textContent = verdict(counts, state.power);
     counts.forEach((count, i) => (numbers[i].textContent = percent(count, total)));
-    most.textContent = Math.round(10 ** (rows - 0.4)).toLocaleString("en");
+    most.textContent = (10 ** top).toLocaleString("en");
     window_.textContent = reach(state.number_format, borders);
     chart.draw(LAST - FIRST, rows, histogramShapes(of, borders, state.power, rows), `Histogram by size. ${summary.textContent}`);
     const casts = of.casts[state.number_format];
@@ -174,7 +177,7 @@ function render({ model, el }) {
 
   const text = (words) => make("span", "", { textContent: words });
   const axis = (name, ...children) => make("div", `sx-axis ${name}`, {}, children);
-  const ticks = Array.from({ length: 5 }, (_, i) => text(power(FIRST + (i * (LAST - FIRST)) / 4)));
+  const ticks = Array.from({ length: (LAST - FIRST) / TICK + 1 }, (_, i) => text(power(FIRST + i * TICK)));
   const keys = WORDS.map((words, i) => make("span", `sx-key sx-key-${FATES[i]}`, {}, [words, numbers[i]]));
   const body = make("div", "sx-body", {}, [
     make("div", "sx-controls", {}, [scale.node, group.node, format.node]), summary,

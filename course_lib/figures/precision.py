@@ -6,6 +6,7 @@ Lesson 04 opens this module.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 
@@ -21,7 +22,7 @@ from course_lib.train.gradients import GradientSizes
 FATES = {"becomes 0": "#D55E00", "subnormal": "#E69F00", "normal": "#0072B2", "inf": "#CC79A7"}
 """What a cast does to a number, in the order of `CastCounts`, and its colour."""
 
-POWERS = (-64, 40)
+POWERS = (-64, 48)
 """The axis of the histograms: powers of two."""
 
 
@@ -48,10 +49,11 @@ def draw_histograms(rows: Mapping[str, tuple[GradientSizes, float]], fmt: FloatF
         axes.bar(places, list(binades.values()), width=0.92, align="edge", color=colors)
         axes.set(xlim=POWERS, yscale="log", ylabel="numbers", ylim=(0.7, 20 * max(binades.values())))
         _window(axes, borders, str(fmt))
-        axes.annotate(name, (0.01, 0.84), xycoords="axes fraction", color=INK)
-    ticks = range(POWERS[0], POWERS[1] + 1, 8)
+        axes.annotate(re.sub(r"2\^(-?\d+)", r"$2^{\1}$", name), (0.01, 0.84), xycoords="axes fraction", color=INK)
+    ticks = range(POWERS[0], POWERS[1] + 1, 16)
     for axes in panels:
-        axes.set_xticks(ticks, [f"$2^{{{power}}}$" for power in ticks])
+        axes.set_xticks(ticks, [f"$2^{{{power}}}$" for power in ticks] if axes is panels[-1] else [""] * len(ticks))
+        axes.tick_params(which="minor", left=False)
     panels[-1].set_xlabel("size of the number")
     _legend(figure)
     return figure
@@ -129,18 +131,14 @@ def peaks(gpus: Sequence[GPU], formats: Sequence[str], *, caption: str) -> None:
     for gpu in gpus:
         known = [name for name in formats if name in gpu.dense_flops_per_s]
         words.append(f"{gpu.name}: " + ", ".join(f"{name} {gpu.peak(name) / 1e12:g}" for name in known))
-    alt = (
-        "Dense peaks in TFLOP/s, logarithmic. "
-        + "; ".join(words)
-        + ". Sparse figures are twice those, where they exist."
-    )
+    alt = "Dense peaks in TFLOP/s. " + "; ".join(words) + ". Sparse figures are twice those, where they exist."
     present(draw_peaks(gpus, formats), caption=caption, alt=alt)
 
 
 def draw_peaks(gpus: Sequence[GPU], formats: Sequence[str]) -> Figure:
     """The figure of `peaks`, not yet shown."""
     figure, panels = new_figure(columns=len(gpus), height=2.9)
-    highest = 2.3 * max(gpu.peak(name) for gpu in gpus for name in formats if name in gpu.dense_flops_per_s) / 1e12
+    highest = 3.2 * max(gpu.peak(name) for gpu in gpus for name in formats if name in gpu.dense_flops_per_s) / 1e12
     for axes, gpu in zip(panels, gpus, strict=True):
         known = [name for name in formats if name in gpu.dense_flops_per_s]
         for row, name in enumerate(reversed(known)):
@@ -149,7 +147,8 @@ def draw_peaks(gpus: Sequence[GPU], formats: Sequence[str]) -> Figure:
             if sparse:
                 axes.barh(row, 2 * dense, height=0.62, facecolor="none", edgecolor=MUTED, linestyle=":", linewidth=1.3)
             axes.barh(row, dense, height=0.62, color=series_color(0))
-            axes.text(2 * dense * 1.03 if sparse else dense * 1.06, row, f"{dense:.0f}", va="center", color=INK, size=9)
+            words = f" {dense:.0f} (sparse {2 * dense:.0f})" if sparse else f" {dense:.0f}"
+            axes.text(2 * dense if sparse else dense, row, words, va="center", color=INK, size=9)
         axes.set_yticks(range(len(known)), list(reversed(known)), family="monospace")
         axes.set(xlim=(0, highest), title=gpu.name, xlabel="TFLOP/s")
         axes.title.set_fontsize(10)
