@@ -1,0 +1,64 @@
+"""The sandbox where bubblewrap is not installed: the same file tree, made with `unshare`, `mount` and `pivot_root`.
+
+No lesson opens this module.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from course_lib.grading import mounts
+
+_TREE = """
+set -e
+PATH=$PATH:/usr/sbin:/sbin
+mount -t tmpfs -o mode=755,size=16m tmpfs /mnt  # any folder that everybody has; only this namespace sees it
+cd /mnt
+show() {{ # source, target, options: bind a path there
+    if [ -d "$1" ]; then mkdir -p ".$2"; else mkdir -p ".$(dirname "$2")"; touch ".$2"; fi
+    mount --bind "$1" ".$2"
+    [ -z "$3" ] || mount -o "remount,bind,$3" ".$2"
+}}
+{binds}
+{links}
+mkdir -p proc dev tmp old
+mount -t proc proc proc
+mount -t tmpfs -o mode=755,size=64k tmpfs dev
+for device in null zero full random urandom; do show /dev/$device /dev/$device ""; done
+mkdir -p dev/shm && mount -t tmpfs -o mode=1777,size={size} tmpfs dev/shm
+ln -s /proc/self/fd dev/fd
+mount -t tmpfs -o mode=1777,size={size} tmpfs tmp
+mkdir -p .{work} .{home}/matplotlib
+show {shared} {kernel} ""
+{masks}
+{caches}
+ip link set lo up
+pivot_root . old
+cd /
+umount -l /old
+rmdir /old
+mount -o remount,ro /
+cd {work}
+exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"
+"""
+
+
+def unshare_command(shared: Path, memory_bytes: int) -> list[str]:
+    """The command line in front of the kernel's; what follows it becomes the script's `$@`."""
+    quoted = shlex.quote
+    folders = [*mounts.read_only(), *mounts.root_folders()]
+    caches = ((path, Path(mounts.HOME, "matplotlib", path.name)) for path in mounts.font_caches())
+    script = _TREE.format(
+        binds="\n".join(f"show {quoted(str(p))} {quoted(str(p))} ro" for p in folders),
+        links="\n".join(f"ln -s {quoted(target)} .{quoted(str(link))}" for target, link in mounts.root_links()),
+        masks="\n".join(f"mount -t tmpfs -o ro,size=4k tmpfs .{quoted(str(p))}" for p in mounts.masked()),
+        caches="\n".join(f"show {quoted(str(source))} {quoted(str(target))} ro" for source, target in caches),
+        size=memory_bytes,
+        work=mounts.WORK_FOLDER,
+        home=mounts.HOME,
+        shared=quoted(str(shared)),
+        kernel=mounts.KERNEL_FOLDER,
+    )
+    spaces = ["--user", "--map-root-user", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--kill-child"]
+    return ["setpriv", "--pdeathsig", "KILL", "unshare", *spaces, "/bin/bash", "-c", script, "sandbox"]
