@@ -1,0 +1,701 @@
+# %% [markdown]
+# # Lab 06 · Rabenseifner and a two-level all-reduce
+#
+# **The question:** can an all-reduce have the ring's bytes *and* the tree's number of messages? And what changes when
+# some links are much slower than others?
+#
+# | | |
+# |---|---|
+# | Time | about 90 minutes |
+# | Builds on | lesson 06: `send` and `recv`, the ring, the tree, α and β |
+# | You write | six functions, most of them under 20 lines |
+# | A GPU | changes nothing here |
+#
+# | question | | points |
+# |---|---|---|
+# | 1 | Half goes, half stays: reduce-scatter | 20 |
+# | 2 | And back: all-gather, and the whole all-reduce | 25 |
+# | 3 | The price, before the run | 15 |
+# | 4 | Two nodes and one slow cable | 25 |
+# | 5 | Who wins, and when? | 15 |
+#
+# **The rules.** You may use `dist.send`, `dist.recv`, `dist.isend` and `dist.irecv`, and whatever torch does on one
+# rank. No collective of `torch.distributed`, none of the course's. The checks read your text, and they also look at
+# what really ran: every message of every rank is counted, with its bytes and its destination.
+#
+# Checks that you see here give you points and tell you what is wrong. As many again run when the lab is graded, on
+# other sizes, other ranks and other numbers. Cells that show your answer at work fail until there is one. That costs
+# nothing.
+
+# %%
+import torch
+import torch.distributed as dist
+
+from course_lib import predict, ranks
+from course_lib.compare import compare
+from course_lib.figures import costs
+from course_lib.figures.links import who_sends_whom
+from course_lib.lab import check
+from course_lib.notebook import ask
+from course_lib.ranks import collectives
+from course_lib.units import Bytes, Count, Seconds
+
+OURS_TO_BUILD = ["collectives", "schedules", "dist.all_reduce", "dist.all_gather", "dist.reduce", "dist.broadcast"]
+OURS_TO_BUILD += ["dist.reduce_scatter", "dist.reduce_scatter_tensor", "dist.all_gather_into_tensor", "funcol"]
+
+
+def numbers(rank, shape, dtype=torch.float32, seed=0):
+    """Whole numbers of one rank, so small that sums of eight ranks are exact in every dtype used here."""
+    generator = torch.Generator().manual_seed(1000 * seed + rank)
+    return torch.randint(0, 8, shape, generator=generator).to(dtype)
+
+
+def sums(members, shape, dtype=torch.float32, seed=0):
+    """What these ranks' `numbers` add up to: the truth that your answers are held against."""
+    return sum(numbers(rank, shape, dtype, seed) for rank in members)
+
+
+# %% [markdown]
+# ## 1 · Half goes, half stays (20 points)
+#
+# The ring is patient. In each of its $2(p-1)$ rounds a rank hands one $p$-th part to its neighbour. Bytes could not be
+# fewer, but a part on its way to the far side knocks at every door in between.
+#
+# Rolf Rabenseifner asked what happens if you begin with the far side (Rabenseifner 2004; Thakur, Rabenseifner and
+# Gropp 2005, §4). Pair the ranks off, each with the one that is half the world away. The two share the work: one will
+# care for the first half of the tensor, the other for the second. So each sends the half that it gives up, receives
+# the half that it keeps, and adds. Then forget the other half of the world, and the other half of the tensor, and do
+# it again. This is **recursive halving**.
+#
+# With four ranks, rank 0 has this to do:
+#
+# | round | partner | sends | keeps, and adds up |
+# |---|---|---|---|
+# | 1 | rank 2 | parts 2 and 3 | parts 0 and 1 |
+# | 2 | rank 1 | part 1 | part 0 |
+#
+# Write the table for rank 3 on paper before you write code. What do the *binary digits* of a rank have to do with it?
+#
+# **Your contract.** `reduce_scatter(flat, members)`
+#
+# - `flat`: a tensor of one dim. All members bring the same length and dtype; it must not change.
+# - `members`: the ranks that take part, a list. Its length $p$ is a power of two (1 is one, too). *A rank's number in
+# this game is its position in the list*: with `members=[6, 2]`, rank 6 is number 0. Question 4 lives on that.
+# - Parts are those of `flat.tensor_split(p)`: the first ones may be one longer. They may be empty.
+# - Returns part number `members.index(rank)` of the sum of all members' tensors. It is a tensor of its own: a view
+# into something larger would keep all of that alive.
+#
+# **Graded:** values (6 points), bytes and messages (8): every byte that leaves must be one that the rank gives up, in
+# no more messages than there are rounds. And both again in cases that you do not see (6).
+
+
+# %% answer="q1"
+def reduce_scatter(flat, members):
+    """This rank's part of the sum over `members`, by recursive halving: a new tensor of one dim.
+
+    Bytes sent: all but the own part. Messages: log2 p. All members call.
+    """
+    ### BEGIN SOLUTION
+    me, count, first = members.index(dist.get_rank()), len(members), 0
+    ends = [0]
+    for part in flat.tensor_split(count):
+        ends.append(ends[-1] + len(part))
+    total = flat.clone()
+    while count > 1:
+        count //= 2
+        keep, give = (first + count, first) if me & count else (first, first + count)
+        mine = total[ends[keep] : ends[keep + count]]
+        arrived = torch.empty_like(mine)
+        posted = dist.isend(total[ends[give] : ends[give + count]], members[me ^ count])
+        dist.recv(arrived, members[me ^ count])
+        posted.wait()
+        mine += arrived
+        first = keep
+    return total[ends[first] : ends[first + 1]].clone()
+    ### END SOLUTION
+
+
+# %% [markdown]
+# A small case to try it on: four ranks, four numbers each. Every rank should be left with one number, and they should
+# be 6, 10, 14 and 18. (Think of them as four columns added up.)
+
+
+# %%
+def four_numbers():
+    return reduce_scatter(torch.arange(4.0) + dist.get_rank(), members=[0, 1, 2, 3])
+
+
+ranks.run(four_numbers, world_size=4)
+
+
+# %% check="q1-values" points=6
+def scatter_numbers(length, members, dtype=torch.float32, seed=0):
+    if dist.get_rank() not in members:
+        return None
+    mine = numbers(dist.get_rank(), (length,), dtype, seed)
+    before = mine.clone()
+    part = reduce_scatter(mine, members)
+    return part, torch.equal(mine, before), part.untyped_storage().nbytes() <= part.nbytes
+
+
+def check_scatter(length, members, dtype=torch.float32, seed=0, world_size=8):
+    results = check.on_ranks(scatter_numbers, length, members, dtype, seed, world_size=world_size)
+    parts, unchanged, own = zip(*[results[rank] for rank in members])
+    expected = list(sums(members, (length,), dtype, seed).tensor_split(len(members)))
+    check.equal(list(parts), expected, f"the parts of {length} numbers on ranks {members}")
+    check.that(all(unchanged), "the input is as it was", look="what you add to, and whose memory that is")
+    check.that(all(own), "a part holds the memory of a part", look="what you return: a view keeps its base alive")
+
+
+check_scatter(16, members=[0, 1, 2, 3], world_size=4)
+check_scatter(13, members=list(range(8)), seed=1)
+check_scatter(7, members=[2, 3], seed=2, world_size=4)
+
+
+# %% check="q1-traffic" points=8
+def check_scatter_traffic(length, members, world_size=8):
+    _, sent = check.traffic(scatter_numbers, length, members, world_size=world_size)
+    own = [4 * len(part) for part in torch.empty(length).tensor_split(len(members))]
+    for rank, kept in zip(members, own):
+        limit, most = Bytes(4 * length - kept), len(members).bit_length() - 1
+        where = "what you send in each round: halves of halves"
+        check.at_most(sent[rank].total_bytes, limit, f"bytes of rank {rank}, {length} numbers", look=where)
+        check.at_most(sent[rank].total_messages, most, f"messages of rank {rank}", look="one message for each round")
+    check.only_messages(sent)
+
+
+check.written_with(reduce_scatter, forbidden=OURS_TO_BUILD)
+check_scatter_traffic(800, members=list(range(8)))
+check_scatter_traffic(1003, members=[0, 1, 2, 3], world_size=4)
+
+# %% check="q1-hidden" points=6
+# Other members, other lengths, other dtypes.
+### BEGIN HIDDEN TESTS
+check_scatter(1001, members=[6, 1, 3, 4], seed=3)
+check_scatter(5, members=[7, 0, 6, 1, 5, 2, 4, 3], dtype=torch.bfloat16, seed=4)
+check_scatter(0, members=[1, 0], dtype=torch.int64, world_size=2)
+check_scatter(9, members=[1], dtype=torch.float64, world_size=2)
+check_scatter_traffic(1021, members=[5, 2, 0, 7])
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## 2 · And back (25 points)
+#
+# Everybody holds one finished part. Now play the film backwards: first swap with the nearest, then both hold two parts
+# and swap with the next, then four. What a rank holds doubles each time: **recursive doubling**. Halving and doubling
+# together are Rabenseifner's all-reduce.
+#
+# **Your contract.** `all_gather(part, length, members)`
+#
+# - `part`: this rank's part, as `reduce_scatter` returned it, of a tensor with `length` elements.
+# - Returns a new tensor of one dim: the parts of all members, in the order of the list. In each round, all that a rank
+# holds goes to its partner: first to the one next to it, last to the one half the world away.
+#
+# **Your contract.** `all_reduce(tensor, op="sum")`
+#
+# - All ranks of the world call. The sum of all tensors, or with `op="mean"` their mean, is written *into* `tensor`,
+# and `tensor` is returned.
+# - Any shape, any length (shorter than the world, or empty), any dtype that adds; its memory may lie across, as in
+# `x.T`. A mean is only asked of floating-point tensors, and divides the finished sum.
+# - Every rank must end with the same bits, also where floating-point sums depend on the order.
+# - `ValueError` if the number of ranks is not a power of two, or `op` is another word: at once, before anybody sends.
+#
+# **Graded:** values, means and bits (7 points), bytes and messages (8), and more cases (10): the all-gather by itself,
+# other shapes, the errors.
+
+
+# %% answer="q2"
+def all_gather(part, length, members):
+    """The parts of all members joined, by recursive doubling: a new tensor of `length` elements.
+
+    Messages: log2 p. All members call.
+    """
+    ### BEGIN SOLUTION
+    me, p, count = members.index(dist.get_rank()), len(members), 1
+    whole = part.new_empty(length)
+    ends = [0]
+    for each in whole.tensor_split(p):
+        ends.append(ends[-1] + len(each))
+    whole[ends[me] : ends[me + 1]] = part
+    while count < p:
+        first = me // count * count  # of the parts that I hold
+        theirs = first ^ count
+        posted = dist.isend(whole[ends[first] : ends[first + count]], members[me ^ count])
+        dist.recv(whole[ends[theirs] : ends[theirs + count]], members[me ^ count])
+        posted.wait()
+        count *= 2
+    return whole
+    ### END SOLUTION
+
+
+# %% answer="q2-all-reduce"
+def all_reduce(tensor, op="sum"):
+    """Rabenseifner's all-reduce over all ranks, in place; returns `tensor`.
+
+    Bytes sent: 2(p-1)/p of the tensor where p divides it. Messages: 2 log2 p. All ranks call.
+    """
+    ### BEGIN SOLUTION
+    p = dist.get_world_size()
+    if p & (p - 1):
+        raise ValueError(f"halving needs a power of two; there are {p} ranks")
+    if op not in ("sum", "mean"):
+        raise ValueError(f"op={op!r}: it must be sum or mean")
+    everyone = list(range(p))
+    part = reduce_scatter(tensor.reshape(-1), everyone)
+    whole = all_gather(part / p if op == "mean" else part, tensor.numel(), everyone)
+    return tensor.copy_(whole.view(tensor.shape))
+    ### END SOLUTION
+
+
+# %% [markdown]
+# See it at work. Left the ring, as the library plays it; right yours. Who are the neighbours, and in which column is
+# the largest number? (20,000 numbers, 80 kB.)
+
+
+# %%
+def of_library(algorithm, length=20_000):
+    collectives.all_reduce(numbers(dist.get_rank(), (length,)), algorithm=algorithm)
+
+
+def of_mine(length=20_000):
+    all_reduce(numbers(dist.get_rank(), (length,)))
+
+
+_, ring_sent = check.traffic(of_library, "ring", world_size=8)
+_, my_sent = check.traffic(of_mine, world_size=8)
+who_sends_whom({"the ring": ring_sent, "yours": my_sent})
+
+# %% check="q2-values" points=7
+CASES = [((64,), torch.float32), ((13,), torch.float64), ((3,), torch.float32), ((0,), torch.float16)]
+CASES += [((6, 7), torch.bfloat16)]
+
+
+def reduce_cases(op, cases):
+    results = []
+    for seed, (shape, dtype) in enumerate(cases):
+        tensor = numbers(dist.get_rank(), shape, dtype, seed)
+        results.append((all_reduce(tensor, op) is tensor, tensor))
+    return results
+
+
+def check_cases(op, cases, world_size):
+    for rank, results in enumerate(check.on_ranks(reduce_cases, op, cases, world_size=world_size)):
+        check.that(all(same for same, _ in results), "it returns the tensor it was given")
+        totals = [sums(range(world_size), shape, dtype, seed) for seed, (shape, dtype) in enumerate(cases)]
+        expected = [total / world_size for total in totals] if op == "mean" else totals
+        check.equal([tensor for _, tensor in results], expected, f"the {op} on rank {rank} of {world_size}")
+
+
+check_cases("sum", CASES, world_size=2)
+check_cases("mean", CASES, world_size=8)
+
+
+# %% check="q2-traffic" points=8
+def check_traffic(length, world_size, slack=0):
+    _, sent = check.traffic(of_mine, length, world_size=world_size)
+    limit = Bytes(2 * 4 * length * (world_size - 1) // world_size + slack)
+    busiest = max(account.total_bytes for account in sent)
+    messages = max(account.total_messages for account in sent)
+    rounds = 2 * (world_size.bit_length() - 1)
+    check.at_most(busiest, limit, f"bytes of the busiest of {world_size} ranks", look="all_gather: who sends what")
+    check.at_most(messages, rounds, f"messages of the busiest of {world_size}", look="one message in each round")
+    check.only_messages(sent)
+
+
+check.written_with(all_gather, forbidden=OURS_TO_BUILD)
+check.written_with(all_reduce, forbidden=OURS_TO_BUILD)
+check_traffic(8000, world_size=8)
+check_traffic(4000, world_size=2)
+
+# %% [markdown]
+# Two things that go wrong often. They are graded in the hidden tests, so see for yourself: numbers that lie across in
+# memory, and sums of random numbers, which must have the same bits everywhere.
+
+
+# %%
+def across_and_random():
+    across = numbers(dist.get_rank(), (5, 3)).T
+    all_reduce(across)
+    rounded = torch.rand(1000, generator=torch.Generator().manual_seed(dist.get_rank()))
+    return across, all_reduce(rounded)
+
+
+tried = ranks.run(across_and_random, world_size=4)
+print("across:", torch.equal(tried[0][0], sums(range(4), (5, 3)).T))
+print("same bits:", all(torch.equal(rounded, tried[0][1]) for _, rounded in tried))
+
+
+# %% check="q2-hidden" points=10
+# The all-gather by itself, other shapes and worlds, the errors.
+### BEGIN HIDDEN TESTS
+def gather_alone(length, members):
+    if dist.get_rank() not in members:
+        return None
+    position = members.index(dist.get_rank())
+    return all_gather(torch.arange(length).tensor_split(len(members))[position].clone(), length, members)
+
+
+def refusals():
+    said = []
+    for op in ("sum", "product"):
+        try:
+            all_reduce(torch.ones(4), op)
+            said.append("nothing")
+        except ValueError:
+            said.append("ValueError")
+    return said
+
+
+for length, gatherers in ((17, [0, 1, 2, 3]), (3, [3, 1, 0, 2]), (10, [1, 3]), (4, [2])):
+    gathered = check.on_ranks(gather_alone, length, gatherers, world_size=4)
+    expected = [torch.arange(length)] * len(gatherers)
+    check.equal([gathered[rank] for rank in gatherers], expected, f"{length} numbers gathered on ranks {gatherers}")
+
+check_cases("sum", [((5, 1, 9), torch.int64), ((1,), torch.bfloat16), ((), torch.float32)], world_size=8)
+check_cases("mean", [((101,), torch.float64), ((2, 2), torch.float16)], world_size=4)
+check_cases("sum", [((4,), torch.float32)], world_size=1)
+sides = check.on_ranks(across_and_random, world_size=8)
+check.equal([across for across, _ in sides], [sums(range(8), (5, 3)).T] * 8, "numbers that lie across")
+check.equal([rounded for _, rounded in sides], [sides[0][1]] * 8, "the same bits on all ranks")
+check.equal(check.on_ranks(refusals, world_size=3), [["ValueError"] * 2] * 3, "3 ranks, and a product, are refused")
+check.equal(check.on_ranks(refusals, world_size=2)[0][1], "ValueError", "a product is refused")
+check_traffic(1000, world_size=4)
+check_traffic(1001, world_size=8, slack=16)
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## 3 · The price, before the run (15 points)
+#
+# "$2\frac{p-1}{p}n$ bytes" is right when $p$ divides the tensor. When it does not, some parts are one element longer,
+# and ranks differ. By how much? One who can say *exactly* what each rank will send has understood the algorithm; and
+# one whose count is off by an element has a bug, in the prediction or in the code.
+#
+# For the way out there is a shortcut: count what a rank no longer owns in the end. For the way back there is none, as
+# a rank sends its first parts more than once. Try 5 numbers on 4 ranks on paper. Their parts have 2, 1, 1 and 1.
+# Which rank sends most?
+#
+# **Your contract.** `predict_sends(elements, element_size, world_size, rank)`
+#
+# - An all-reduce by your `all_reduce` of `elements` numbers of `element_size` bytes each. At least one for each rank.
+# - Returns `(messages, n_bytes)`, two whole numbers: what this rank sends. Nothing is run, no tensor is made on the
+# way (a real one may have $10^{12}$ elements).
+#
+# **Graded:** four predictions (8 points), more of them, and large ones (7).
+
+
+# %% answer="q3"
+def predict_sends(elements, element_size, world_size, rank):
+    """(messages, bytes) that `rank` sends in Rabenseifner's all-reduce."""
+    ### BEGIN SOLUTION
+    small, longer = divmod(elements, world_size)
+
+    def end(part):
+        return part * small + min(part, longer)
+
+    sent = elements - (end(rank + 1) - end(rank))
+    count, messages = 1, 0
+    while count < world_size:
+        first = rank // count * count
+        sent += end(first + count) - end(first)
+        count, messages = 2 * count, messages + 2
+    return messages, sent * element_size
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Now against the ring. How many messages does one of 8 ranks send with each? Guess both. Then prediction and
+# measurement have to agree for all ranks, to the byte.
+
+# %%
+guess_ring = ask("8 ranks: messages of one rank in a ring", default=8)
+guess_yours = ask("8 ranks: messages of one rank with halving and doubling", default=8)
+
+# %%
+_, ring_sent = check.traffic(of_library, "ring", 1003, world_size=8)
+_, my_sent = check.traffic(of_mine, 1003, world_size=8)
+for rank in range(8):
+    assert predict_sends(1003, 4, 8, rank) == (my_sent[rank].total_messages, my_sent[rank].total_bytes), f"rank {rank}"
+
+compare(
+    guess={"the ring": guess_ring, "yours": guess_yours},
+    predicted={"the ring": predict.all_reduce_messages(8, "ring"), "yours": Count(predict_sends(1003, 4, 8, 5)[0])},
+    measured={"the ring": Count(ring_sent[5].total_messages), "yours": Count(my_sent[5].total_messages)},
+)
+
+# %% check="q3-predicted" points=8
+for case, sent in {
+    (800, 4, 8, 3): (6, 5600),
+    (5, 4, 4, 0): (4, 32),
+    (5, 4, 4, 3): (4, 28),
+    (1003, 2, 8, 2): (6, 3514),
+}.items():
+    elements, element_size, world_size, rank = case
+    what = f"rank {rank} of {world_size}, {elements} numbers of {element_size} bytes"
+    check.equal(check.call(predict_sends, *case), sent, what, look="which parts a rank holds before each round back")
+
+
+# %% check="q3-hidden" points=7
+# More ranks, other sizes, and tensors that no laptop holds.
+### BEGIN HIDDEN TESTS
+def sent_by_hand(elements, size, world_size, rank):
+    lengths = [elements // world_size + (part < elements % world_size) for part in range(world_size)]
+    total, held, rounds = elements - lengths[rank], {rank}, 0
+    while len(held) < world_size:
+        total += sum(lengths[part] for part in held)
+        held |= {part ^ len(held) for part in held}
+        rounds += 2
+    return rounds, total * size
+
+
+for elements, size, world_size in ((21, 8, 4), (1021, 2, 16), (10**12 + 7, 2, 64), (2, 4, 2), (9, 4, 1)):
+    for rank in {0, world_size // 3, world_size - 1}:
+        expected = sent_by_hand(elements, size, world_size, rank)
+        got = check.call(predict_sends, elements, size, world_size, rank)
+        check.equal(got, expected, f"rank {rank} of {world_size}, {elements} numbers of {size} bytes")
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## 4 · Two nodes and one slow cable (25 points)
+#
+# So far all links were equal. They never are. Take two nodes with four ranks each: 0 to 3 in one, 4 to 7 in the other.
+# Inside a node, links are fast. Between the nodes there is **one cable**, and it is slow.
+#
+# The figure shows both all-reduces again, with a frame round everything that crosses. Before you run it: your
+# all-reduce begins with partners half the world away. How much of its 80 kB tensor crosses the cable, both directions
+# and all ranks together?
+
+# %%
+guess_cable = ask("8 ranks, 80 kB, halving and doubling: kB over the cable in all", unit="kB", default=140)
+
+# %%
+_, ring_sent = check.traffic(of_library, "ring", world_size=8)
+_, flat_sent = check.traffic(of_mine, world_size=8)
+who_sends_whom({"the ring": ring_sent, "halving and doubling": flat_sent}, ranks_per_node=4)
+there, back = (check.crossing(flat_sent, *pair)[0] for pair in ((range(4), range(4, 8)), (range(4, 8), range(4))))
+print(f"your guess: {guess_cable.value:g} kB, counted: {(there + back).to('kB'):g} kB")
+
+# %% [markdown]
+# The clever one sends its *largest* messages over the *slowest* link, from every rank at once. The ring, of all
+# things, crosses with two ranks only.
+#
+# How little could cross? Each node has a sum that the other lacks, of $n$ bytes. So $n$ bytes in each direction are
+# needed. Can one do with that, and keep all eight ranks busy all the time? A **two-level** all-reduce does:
+# something inside each node, something across, something inside again. You have most of it already; think about what
+# each rank should *hold* at the moment of crossing.
+#
+# (Why not let one rank of each node do all the crossing? It would be right, and the cable would not mind. But that
+# rank would send more than all others, and they would wait. Find the busiest.)
+#
+# **Your contract.** `two_level_all_reduce(tensor, ranks_per_node)`
+#
+# - All ranks call; there are two nodes. The first `ranks_per_node` ranks are the first node. `ranks_per_node` is a
+# power of two.
+# - The sum is written into `tensor`, which is returned. Shapes, dtypes, memory and bits as in question 2.
+#
+# **Graded:** values and bits (6 points). The cable: $n$ bytes in each direction (7), and no rank puts more than one
+# message on it (4). Hidden (8): both again for other sizes and other nodes, and no rank sends more than
+# $1.75\,n$ in 5 messages when there are four ranks in a node and 4 divides $n$.
+
+
+# %% answer="q4"
+def two_level_all_reduce(tensor, ranks_per_node):
+    """Sum over two nodes of `ranks_per_node` ranks, in place; n bytes cross in each direction. All ranks call."""
+    ### BEGIN SOLUTION
+    rank = dist.get_rank()
+    first = rank // ranks_per_node * ranks_per_node
+    node = list(range(first, first + ranks_per_node))
+    twin = (rank + ranks_per_node) % (2 * ranks_per_node)
+    part = reduce_scatter(tensor.reshape(-1), node)
+    arrived = torch.empty_like(part)
+    posted = dist.isend(part, twin)
+    dist.recv(arrived, twin)
+    posted.wait()
+    whole = all_gather(part + arrived, tensor.numel(), node)
+    return tensor.copy_(whole.view(tensor.shape))
+    ### END SOLUTION
+
+
+# %%
+def of_mine_in_two_levels(length=20_000, ranks_per_node=4):
+    two_level_all_reduce(numbers(dist.get_rank(), (length,)), ranks_per_node)
+
+
+_, level_sent = check.traffic(of_mine_in_two_levels, world_size=8)
+panels = {"the ring": ring_sent, "halving and doubling": flat_sent, "two levels": level_sent}
+who_sends_whom(panels, ranks_per_node=4)
+
+
+# %% check="q4-values" points=6
+def two_level_cases(cases, ranks_per_node):
+    results = []
+    for seed, (shape, dtype) in enumerate(cases):
+        tensor = numbers(dist.get_rank(), shape, dtype, seed)
+        results.append((two_level_all_reduce(tensor, ranks_per_node) is tensor, tensor))
+    rounded = torch.rand(1000, generator=torch.Generator().manual_seed(dist.get_rank()))
+    return results, two_level_all_reduce(rounded, ranks_per_node)
+
+
+def check_two_levels(cases, ranks_per_node):
+    all_ranks = range(2 * ranks_per_node)
+    found = check.on_ranks(two_level_cases, cases, ranks_per_node, world_size=len(all_ranks))
+    expected = [(True, sums(all_ranks, shape, dtype, seed)) for seed, (shape, dtype) in enumerate(cases)]
+    for rank, (results, _) in enumerate(found):
+        check.equal(results, expected, f"the sums on rank {rank} of {len(all_ranks)}")
+    check.equal([bits for _, bits in found], [found[0][1]] * len(found), "the same bits on all ranks")
+
+
+check_two_levels(CASES, ranks_per_node=4)
+
+
+# %% check="q4-cable" points=7
+def check_cable(length, ranks_per_node):
+    nodes = range(ranks_per_node), range(ranks_per_node, 2 * ranks_per_node)
+    _, sent = check.traffic(of_mine_in_two_levels, length, ranks_per_node, world_size=2 * ranks_per_node)
+    check.only_messages(sent)
+    for here, there in (nodes, nodes[::-1]):
+        n_bytes, _ = check.crossing(sent, here, there)
+        what = f"bytes over the cable from ranks {[*here]}, {length} numbers"
+        check.at_most(n_bytes, Bytes(4 * length), what, look="what each rank holds when it crosses: a whole sum?")
+    return sent
+
+
+check.written_with(two_level_all_reduce, forbidden=OURS_TO_BUILD)
+_ = check_cable(20_000, ranks_per_node=4)
+
+# %% check="q4-messages" points=4
+_, level_sent = check.traffic(of_mine_in_two_levels, world_size=8)
+for rank in range(8):
+    other = range(4, 8) if rank < 4 else range(4)
+    _, messages = check.crossing(level_sent, [rank], other)
+    check.at_most(messages, 1, f"messages of rank {rank} over the cable", look="how often a rank has to cross")
+
+# %% check="q4-hidden" points=8
+# Other sizes, other nodes, and what the busiest rank sends.
+### BEGIN HIDDEN TESTS
+check_two_levels([((2, 3), torch.int64), ((9,), torch.bfloat16), ((), torch.float32)], ranks_per_node=2)
+check_two_levels([((5,), torch.float32)], ranks_per_node=1)
+check_cable(1003, ranks_per_node=2)
+hidden_sent = check_cable(4096, ranks_per_node=4)
+check.at_most(max(each.total_bytes for each in hidden_sent), Bytes(7 * 4096), "bytes of the busiest rank: 1.75 n")
+check.at_most(max(each.total_messages for each in hidden_sent), 5, "messages of the busiest rank")
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## 5 · Who wins, and when? (15 points)
+#
+# Your laptop has no cable between its ranks, so its clock cannot tell you. The prices can. Here are the rules of the
+# α–β model for our two nodes of four ranks, and for $n$ bytes that 8 divides:
+#
+# - An algorithm is a row of rounds, one after the other. All ranks do a round at the same time.
+# - A round in which all messages stay inside the nodes takes $\alpha + \beta \cdot$ (bytes that *one* rank sends), with
+# the prices of a `fast` link: every rank has its own.
+# - A round in which something crosses takes $\alpha + \beta \cdot$ (bytes of *all messages together* that cross in one
+# direction), with the prices of the `slow` cable: all share it. The two directions do not disturb each other. What
+# stays inside the nodes in that round is done by then.
+#
+# The algorithms are the `"ring"` of eight in rank order, your `"halving"` all-reduce over eight ranks, and
+# `"two-level"`. A link has `link.alpha` (seconds) and `link.seconds_per_byte`. Take a sheet of paper: for each
+# algorithm write down the rounds, which of them cross, and with how many bytes. The figures above help.
+#
+# **Your contract.** `predict_seconds(algorithm, n_bytes, fast, slow)` returns the seconds of that all-reduce.
+#
+# `crossover(first, second, fast, slow)` returns the size in bytes, above 0, at which two algorithms take the same
+# time, or `None` if there is none. (Both are straight lines in $n$. You know two points of each.)
+#
+# **Graded:** seconds (5 points), crossovers (4), and other prices (6).
+
+
+# %% answer="q5"
+def predict_seconds(algorithm, n_bytes, fast, slow):
+    """Seconds of an all-reduce of `n_bytes` on two nodes of four ranks."""
+    ### BEGIN SOLUTION
+    messages_fast, share_fast, messages_slow, share_slow = {
+        "ring": (0, 0, 14, 14 / 8),
+        "halving": (4, 2 * (1 / 4 + 1 / 8), 2, 2 * 4 * 1 / 2),
+        "two-level": (4, 2 * (1 / 2 + 1 / 4), 1, 4 * 1 / 4),
+    }[algorithm]
+    inside = messages_fast * fast.alpha + share_fast * n_bytes * fast.seconds_per_byte
+    return float(inside + messages_slow * slow.alpha + share_slow * n_bytes * slow.seconds_per_byte)
+    ### END SOLUTION
+
+
+# %% answer="q5-meeting"
+def crossover(first, second, fast, slow):
+    """Bytes, above 0, at which both take the same time; None if they never do."""
+    ### BEGIN SOLUTION
+    large = 2**40
+    before, after = (predict_seconds(first, n, fast, slow) - predict_seconds(second, n, fast, slow) for n in (0, large))
+    if before == after:
+        return None
+    n_bytes = large * before / (before - after)
+    return n_bytes if n_bytes > 0 else None
+    ### END SOLUTION
+
+
+# %%
+FAST = predict.Link(alpha=Seconds(5e-6), seconds_per_byte=1 / 200e9)
+SLOW = predict.Link(alpha=Seconds(20e-6), seconds_per_byte=1 / 25e9)
+
+NAMES = ("ring", "halving", "two-level")
+SIZES = [2**k for k in range(10, 31)]
+costs.times_by_size(
+    {name: {n: predict_seconds(name, n, FAST, SLOW) for n in SIZES} for name in NAMES},
+    {},
+    caption="Two nodes of four ranks, predicted. Left of the crossing messages decide, right of it the cable does.",
+    alt="Three lines, microseconds against bytes: ring, halving and two-level.",
+)
+
+# %% check="q5-seconds" points=5
+for case, seconds in {
+    ("ring", 8_000_000): 840e-6,
+    ("halving", 8_000_000): 1370e-6,
+    ("two-level", 8_000_000): 420e-6,
+}.items():
+    took = check.call(predict_seconds, *case, FAST, SLOW)
+    where = "which rounds cross, and how many ranks send over the cable in them"
+    check.close(took, seconds, f"{case[0]}, {case[1]:,} bytes", relative=1e-9, look=where)
+
+# %% check="q5-crossover" points=4
+meet = check.call(crossover, "halving", "ring", FAST, SLOW)
+check.close(meet, 2_346_666.67, "halving and ring meet", relative=1e-6, look="where the difference of two lines is 0")
+never = check.call(crossover, "two-level", "ring", FAST, SLOW)
+check.equal(never, None, "two-level and ring on these links", look="sizes of 0 and below")
+
+# %% check="q5-hidden" points=6
+# Other prices; among them, links that are all alike.
+### BEGIN HIDDEN TESTS
+for a, b, c, d in ((1e-6, 1e-11, 1e-6, 1e-11), (3e-6, 2e-12, 5e-5, 8e-10), (0.0, 1e-9, 0.0, 1e-8)):
+    inside, cable = predict.Link(Seconds(a), b), predict.Link(Seconds(c), d)
+    lines = {
+        "ring": (14 * c, 1.75 * d),
+        "halving": (4 * a + 2 * c, 0.75 * b + 4 * d),
+        "two-level": (4 * a + c, 1.5 * b + d),
+    }
+    for name, (start, slope) in lines.items():
+        for n in (8, 4096, 10**9):
+            took = check.call(predict_seconds, name, n, inside, cable)
+            check.close(took, start + slope * n, f"{name}, {n} bytes", relative=1e-9)
+    for one, other in (("ring", "two-level"), ("ring", "halving"), ("halving", "two-level")):
+        (start, slope), (start_2, slope_2) = lines[one], lines[other]
+        meet = (start_2 - start) / (slope - slope_2) if abs(slope - slope_2) > 1e-18 else 0.0
+        found = check.call(crossover, one, other, inside, cable)
+        if meet > 0:
+            check.close(found, meet, f"{one} and {other} meet", relative=1e-6)
+        else:
+            check.equal(found, None, f"{one} and {other} never meet")
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## What to keep
+#
+# Look at your last figure once more, and then at the two prices behind it. On equal links the halves of halves are as
+# good as an all-reduce gets: the ring's bytes, the tree's messages. Put a slow cable in the middle, and the same
+# algorithm becomes the worst of the three for large tensors, because it knows nothing of the machine. Your two-level
+# one knows exactly one thing, where the cable is, and that was enough.
+#
+# **Change one thing.** Set `SLOW = FAST` in the cell of the figure. Two lines cross that did not cross before. Why
+# does the ring win for large tensors there? (Count its bytes. Then remember what our model says about the cable.)
+#
+# Libraries do this in earnest. NCCL and its relatives look for the fast links when they start, and choose among
+# several algorithms by size. When somebody tells you that all-reduce takes so-and-so long, ask: of what size, over
+# which links?
