@@ -40,6 +40,7 @@ from course_lib.notebook import ask
 from course_lib.ranks import collectives
 from course_lib.units import Bytes, Count, Seconds
 
+# %%
 OURS_TO_BUILD = ["collectives", "schedules", "dist.all_reduce", "dist.all_gather", "dist.reduce", "dist.broadcast"]
 OURS_TO_BUILD += ["dist.reduce_scatter", "dist.reduce_scatter_tensor", "dist.all_gather_into_tensor", "funcol"]
 
@@ -132,8 +133,7 @@ ranks.run(four_numbers, world_size=4)
 def scatter_numbers(length, members, dtype=torch.float32, seed=0):
     if dist.get_rank() not in members:
         return None
-    mine = numbers(dist.get_rank(), (length,), dtype, seed)
-    before = mine.clone()
+    mine, before = (numbers(dist.get_rank(), (length,), dtype, seed) for _ in "12")
     part = reduce_scatter(mine, members)
     return part, torch.equal(mine, before), part.untyped_storage().nbytes() <= part.nbytes
 
@@ -271,11 +271,8 @@ CASES += [((6, 7), torch.bfloat16)]
 
 
 def reduce_cases(op, cases):
-    results = []
-    for seed, (shape, dtype) in enumerate(cases):
-        tensor = numbers(dist.get_rank(), shape, dtype, seed)
-        results.append((all_reduce(tensor, op) is tensor, tensor))
-    return results
+    tensors = [numbers(dist.get_rank(), shape, dtype, seed) for seed, (shape, dtype) in enumerate(cases)]
+    return [(all_reduce(tensor, op) is tensor, tensor) for tensor in tensors]
 
 
 def check_cases(op, cases, world_size):
@@ -527,10 +524,8 @@ who_sends_whom(panels, ranks_per_node=4)
 
 # %% check="q4-values" points=6
 def two_level_cases(cases, ranks_per_node):
-    results = []
-    for seed, (shape, dtype) in enumerate(cases):
-        tensor = numbers(dist.get_rank(), shape, dtype, seed)
-        results.append((two_level_all_reduce(tensor, ranks_per_node) is tensor, tensor))
+    tensors = [numbers(dist.get_rank(), shape, dtype, seed) for seed, (shape, dtype) in enumerate(cases)]
+    results = [(two_level_all_reduce(tensor, ranks_per_node) is tensor, tensor) for tensor in tensors]
     rounded = torch.rand(1000, generator=torch.Generator().manual_seed(dist.get_rank()))
     return results, two_level_all_reduce(rounded, ranks_per_node)
 
