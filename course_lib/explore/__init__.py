@@ -1,16 +1,21 @@
 """Explorers: small instruments to touch. One class each; the arithmetic is a pure function that is tested alone."""
 
+from course_lib.explore.accumulation import AccumulationExplorer, accumulation_cuts
 from course_lib.explore.bits import BitExplorer, BitRow, bit_rows
+from course_lib.explore.buckets import BucketExplorer
 from course_lib.explore.film import FilmExplorer
 from course_lib.explore.ring import RingExplorer, ring_frames
 from course_lib.explore.scale import ScaleExplorer, scale_data
 
 __all__ = [
+    "AccumulationExplorer",
     "BitExplorer",
     "BitRow",
+    "BucketExplorer",
     "FilmExplorer",
     "RingExplorer",
     "ScaleExplorer",
+    "accumulation_cuts",
     "bit_rows",
     "ring_frames",
     "scale_data",
