@@ -39,7 +39,7 @@ from course_lib.train.gradients import GradientSizes, clip_gradients, gradients_
 from course_lib.train.optim import SGD, Adam
 from course_lib.train.precision import CONTRACTIONS, WIDE, CastPolicy, LossScaler, MasterWeights, StochasticRounding
 from course_lib.train.step import train_step
-from course_lib.units import Bytes, Count, Ratio
+from course_lib.units import Bytes, Count, Ratio, quantity
 
 # %% [markdown]
 # ## 1 · One word, two steps
@@ -709,22 +709,23 @@ figures.peaks(
 # prints "H100: TF32 989, BF16 1,979, FP8 3,958 TFLOPS", and all three are sparse. Divide your own speed by one of
 # them and you seem to use half of what you do.
 #
-# **Bytes.** Which sum do others count for Adam in mixed precision? ZeRO keeps gradients in 16 bits. Megatron-LM and
-# others add them up in fp32, since a sum over many micro-batches is long, and long sums are wide.
+# **Bytes.** The ZeRO paper begins with a model of 7.5 billion parameters, trained with Adam in mixed precision, and
+# prints what one GPU would have to hold (Rajbhandari et al. 2020, Figure 1).
 
 # %%
+states = predict.model_states(7_500_000_000, "mixed")
 compare(
-    predicted={
-        "ZeRO, §3.1": Bytes(2 + 2 + 4 + 4 + 4),
-        "Megatron-LM": Bytes(2 + 4 + 4 + 4 + 4),
-        "ml-engineering": Bytes((2 + 4) + 4 + 8),
-    },
-    measured={"ZeRO, §3.1": Bytes(16), "Megatron-LM": Bytes(18), "ml-engineering": Bytes(18)},
-    columns=("weight, gradient, copy, m, v", "published"),
-    tolerance=0,
+    predicted={"fp16 weights": states.parameters, "all model states": states.total},
+    measured={"fp16 weights": quantity(15, "GB"), "all model states": quantity(120, "GB")},
+    columns=("our formula", "published"),
+    tolerance=0.005,
 )
 
 # %% [markdown]
+# (The 15 GB are two bytes for each of them; the 120 are in the figure.) An A100 has 80. Others count 18 bytes a
+# parameter and not 16: Megatron-LM and `stas00/ml-engineering` keep the *gradients* in fp32, 2 bytes more, since a
+# sum over many micro-batches is a long sum.
+#
 # **Scales.** What the scale starts from, and after how many good steps it grows, as the frameworks have it:
 #
 # | | start | grows after | goes down at |

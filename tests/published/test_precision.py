@@ -1,0 +1,62 @@
+"""What data sheets and papers print about 16 bits, beside what this library says: peaks dense and sparse, bytes, formats.
+
+`precision.json` holds each figure with its tolerance and its source, as `recompute.json` does.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from course_lib import predict
+from course_lib.model import hardware
+from course_lib.numerics import BF16, FP16, FloatFormat
+
+ROWS = {row["id"]: row for row in json.loads(Path(__file__).with_name("precision.json").read_text("utf-8"))}
+GPUS = {"a100": hardware.A100_80GB, "h100_sxm": hardware.H100_80GB, "v100": hardware.V100_16GB}
+
+
+def tflops(row: str) -> float:
+    """`hw_[sparse_]GPU_FORMAT`, in TFLOP/s."""
+    name, number_format = row.removeprefix("hw_").removeprefix("sparse_").rsplit("_", 1)
+    return GPUS[name].peak(number_format, sparse="_sparse_" in row) / 1e12
+
+
+def limits(fmt: FloatFormat) -> list[float]:
+    return [fmt.exponent_bits, fmt.fraction_bits, fmt.max, fmt.min_normal, fmt.min_subnormal, fmt.eps]
+
+
+def with_fp32_gradients() -> int:
+    """Weight and gradient in 16 bits, fp32 copy, mean, variance; and two bytes more for a gradient in fp32."""
+    return predict.model_states(1, "mixed").total + 2
+
+
+COMPUTED: dict[str, Callable[[], float | list[float]]] = {
+    **{row: lambda row=row: tflops(row) for row in ROWS if row.startswith("hw_") and not row.endswith("_derived")},
+    "hw_a100_derived": lambda: 1410e6 * 432 * 256 * 2 / 1e12,
+    "hw_h100_derived": lambda: 1830e6 * 528 * 512 * 2 / 1e12,
+    "zero_1p5b_fp16": lambda: predict.model_states(1_500_000_000, "mixed").parameters / 1e9,
+    "zero_fig1_stage0": lambda: predict.model_states(7_500_000_000, "mixed").total / 1e9,
+    "megatron_bytes_per_param": with_fp32_gradients,
+    "stas_bytes_per_param": with_fp32_gradients,
+    "fmt_fp16": lambda: limits(FP16),
+    "fmt_bf16": lambda: limits(BF16),
+}
+
+
+def test_every_row_is_computed() -> None:
+    assert set(COMPUTED) == set(ROWS)
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_published_figure(name: str) -> None:
+    row = ROWS[name]
+    kind = row["tolerance_kind"]
+    tolerance = {kind: max(row["tolerance"], 1e-12), {"rel": "abs", "abs": "rel"}[kind]: 0}
+    assert COMPUTED[name]() == pytest.approx(row["value"], **tolerance)
+
+
+def test_sparse_peaks_are_never_taken_for_dense_ones() -> None:
+    for row in (row for row in ROWS if "_sparse_" in row):
+        assert ROWS[row]["value"] == pytest.approx(2 * tflops(row.replace("sparse_", "")), rel=0.001)
