@@ -5,6 +5,7 @@ This module only parses and prints; the work is in `course_lib.commands` and `co
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -96,6 +97,37 @@ def release(
         release_course(course_root(), destination, _labs(labs), console, force=force)
     except ValueError as problem:
         raise _refusal(problem) from None
+
+
+@app.command()
+def grade(
+    lab: Annotated[str, typer.Argument(help="The lab, such as lab01.")],
+    submissions: Annotated[Path, typer.Argument(help="Folder or zip: a folder per student, notebooks, LMS download.")],
+    jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="How many at a time.")] = os.cpu_count() or 1,
+    wall: Annotated[float, typer.Option(help="Seconds for one submission.")] = 600,
+    cell_timeout: Annotated[float, typer.Option(help="Seconds for one cell.")] = 60,
+    memory: Annotated[float, typer.Option(help="GiB for all processes of one submission.")] = 4,
+    processes: Annotated[int, typer.Option(help="Processes of one submission, at one time.")] = 64,
+    max_size: Annotated[float, typer.Option(help="MiB that a notebook may have.")] = 20,
+    out: Annotated[Path | None, typer.Option(help="Where results go. Default: grades/LAB.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep results that are there and still hold.")] = False,
+    executor: Annotated[str, typer.Option(help="Where to grade: local, or dask://HOST:PORT.")] = "local",
+) -> None:
+    """Grade submissions of a lab: each in a sandbox, hostile ones included; results, feedback and gradebook files.
+
+    Ctrl-C keeps what is finished; the same command with --resume goes on. Exit code 1: the grader failed at some.
+    """
+    from course_lib.commands.grade import grade_lab, make_limits, open_executor
+
+    chosen = _labs([lab])[0]
+    try:
+        limits = make_limits(wall, cell_timeout, memory, processes, max_size)
+        with open_executor(executor, jobs) as where:
+            folder = out or Path("grades", chosen.name)
+            code = grade_lab(chosen, submissions, folder, limits, console, jobs=jobs, resume=resume, executor=where)
+    except ValueError as problem:
+        raise _refusal(problem) from None
+    raise typer.Exit(code)
 
 
 @app.command()

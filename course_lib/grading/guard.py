@@ -1,7 +1,7 @@
 """Runs inside the untrusted kernel, in front of and behind each check: restores names, and notices crude tampering.
 
-A check that an answer could silence would be worthless, and in Python an answer can reach everything in its process. What
-this module does:
+A check that an answer could silence would be worthless, and in Python an answer can reach everything in its process.
+What this module does:
 
 - Names that the lab's own cells bound (`check`, a reference function, an input) are bound to the same objects again
   before each check, so a variable of a student that happens to be called `check` does no harm.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,16 +66,17 @@ class Kernel:
         with contextlib.ExitStack() as stack:
             self._folder = stack.enter_context(short_folder())
             inside = self._folder if isolation == NONE else mounts.KERNEL_FOLDER
-            _, info = write_connection_file(
-                str(self._folder / "kernel.json"), transport="ipc", ip=f"{inside}/k", kernel_name=""
+            key, port = secrets.token_hex(16).encode(), 1
+            write_connection_file(
+                str(self._folder / "kernel.json"), transport="ipc", ip=f"{inside}/k", key=key, shell_port=port
             )
-            self._session = Session(key=info["key"].encode() if isinstance(info["key"], str) else info["key"])
+            self._session = Session(key=key)
             self._socket = zmq.Context.instance().socket(zmq.DEALER)
             stack.callback(self._socket.close, 0)
             self._socket.setsockopt(zmq.MAXMSGSIZE, _LARGEST_REPLY)
             self._socket.setsockopt(zmq.RCVHWM, 8)
             self._socket.setsockopt(zmq.RECONNECT_IVL, 20)
-            self._socket.connect(f"ipc://{self._folder}/k-{info['shell_port']}")
+            self._socket.connect(f"ipc://{self._folder}/k-{port}")
             arguments = ["-f", f"{inside}/kernel.json", "--HistoryManager.enabled=False"]
             arguments += ["--IPKernelApp.capture_fd_output=False"]
             self._sandbox = Sandbox(self._folder, arguments, limits, isolation)
@@ -123,9 +125,10 @@ class Kernel:
         while (now := time.monotonic()) < until:
             if now >= self._deadline:
                 self._end(WALL)
-            if self._socket.poll(max(1, int(1000 * (min(until, look, self._deadline) - now)))):
-                if (content := self._receive(request)) is not None:
-                    return content
+            patience_s = min(until, look, self._deadline) - now
+            arrived = self._socket.poll(max(1, int(1000 * patience_s)))
+            if arrived and (content := self._receive(request)) is not None:
+                return content
             if time.monotonic() >= look:
                 self._look()
                 look = time.monotonic() + _LOOK_S

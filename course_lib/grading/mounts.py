@@ -28,7 +28,8 @@ def read_only() -> list[Path]:
     candidates += [Path(p) for p in (sys.prefix, sys.base_prefix, *site.getsitepackages())]
     candidates += [Path(sys.executable).resolve().parents[1], library()]
     kept: list[Path] = []
-    for path in sorted({p for path in candidates for p in (path, path.resolve()) if path.exists()}):
+    existing = [path for path in candidates if path.exists()]
+    for path in sorted({*existing, *(path.resolve() for path in existing)}):
         if not any(path.is_relative_to(parent) for parent in kept):
             kept.append(path)
     return kept

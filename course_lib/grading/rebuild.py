@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
 
-from course_lib.build.lab_source import grade_id_of, is_answer, is_check, student_version
+from course_lib.build.lab_source import grade_id_of, is_answer, student_version
 from course_lib.grading.code import bound, defined, read
 
 _MOST_CELLS = 2000
@@ -79,7 +81,7 @@ def read_submission(data: bytes) -> tuple[list[StudentCell], str]:
         cut = (
             "it looks like a notebook whose end is missing" if start.startswith(b"{") else "it is another kind of file"
         )
-        raise Unreadable(f"the file cannot be read as a notebook: {cut}") from None
+        raise Unreadable(f"the file cannot be read as a notebook: {what}") from None
     if not isinstance(document, dict) or not isinstance(document.get("cells", document.get("worksheets")), list):
         raise Unreadable("the file is JSON, but not a notebook")
     raw = document.get("cells")
@@ -113,7 +115,9 @@ def rebuild(key: NotebookNode, data: bytes) -> Rebuilt:
     return result
 
 
-def _with_answers(key: NotebookNode, released: NotebookNode, answers: _Answers, notes: list[str]):
+def _with_answers(
+    key: NotebookNode, released: NotebookNode, answers: _Answers, notes: list[str]
+) -> Iterator[NotebookNode]:
     """The cells of the key, answers put in, the students' own cells before the answers that need them."""
     open_names = set().union(*(bound(cell.source) for cell in key.cells if is_answer(cell)), set())
     given = set().union(*(bound(cell.source) for cell in key.cells if not is_answer(cell)), set())
@@ -231,7 +235,7 @@ def _cell(raw: object) -> StudentCell | None:
     return StudentCell(kind, source, _get(raw, "id", str), _get(mark, "grade_id", str))
 
 
-def _get(thing: object, name: str, kind: type):
+def _get(thing: object, name: str, kind: type) -> Any:
     """`thing[name]` if that exists and is of this kind, else an empty one."""
     value = thing.get(name) if isinstance(thing, dict) else None
     return value if isinstance(value, kind) else kind()

@@ -114,10 +114,9 @@ class Sandbox:
         processes = self.processes()
         if len(processes) > self._limits.processes:
             return "processes"
-        if sum(map(_resident, processes)) > self._limits.memory_bytes:
-            if sum(map(_proportional, processes)) > self._limits.memory_bytes:
-                return "memory"
-        return ""
+        most = self._limits.memory_bytes
+        too_much = sum(map(_resident, processes)) > most and sum(map(_proportional, processes)) > most
+        return "memory" if too_much else ""
 
     def interrupt(self) -> None:
         """Send the kernel what Ctrl-C sends."""

@@ -1,0 +1,127 @@
+"""`course grade`: what is said while a batch is graded, and at its end.
+
+No lesson opens this module; INSTRUCTORS.md explains the command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from course_lib.build.lab_source import read_lab
+from course_lib.build.labs import Lab
+from course_lib.grading.grade import ERROR, grade_batch
+from course_lib.grading.limits import Limits
+from course_lib.grading.results import GRADED, Result
+from course_lib.grading.submissions import find_submissions
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+
+def grade_lab(
+    lab: Lab,
+    where: Path,
+    out: Path,
+    limits: Limits,
+    console: Console,
+    *,
+    jobs: int,
+    resume: bool = False,
+    executor: Any = None,
+) -> int:
+    """Grade all submissions, show how far it is, write results and reports, and return the exit code.
+
+    Args:
+        lab: the lab, with its source.
+        where: folder or zip of submissions.
+        out: gets `results/` and the reports.
+        limits: of one submission.
+        console: where to print.
+        jobs: how many at a time.
+        resume: keep results of an earlier run that still hold.
+        executor: where to grade, if not in threads here.
+
+    Raises:
+        ValueError: there are no submissions, or the lab's source is wrong.
+    """
+    key = read_lab(lab)
+    submissions = find_submissions(where, lab.name, largest_bytes=limits.submission_bytes)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    left = (TextColumn("left"), TimeRemainingColumn())
+    done: list[Result] = []
+    with Progress(*columns, *left, console=console, transient=True) as progress:
+        task = progress.add_task(f"grading {lab.name}", total=len(submissions))
+
+        def advance(result: Result) -> None:
+            done.append(result)
+            progress.advance(task)
+            if result.status != GRADED or not console.is_terminal:
+                console.print(_line(result), markup=False)
+
+        options = {"jobs": jobs, "resume": resume, "executor": executor, "on_result": advance}
+        try:
+            results = grade_batch(nbformat.writes(key), submissions, limits, out / "results", **options)
+        except KeyboardInterrupt:
+            console.print(f"\nstopped: {len(done)} of {len(submissions)} are graded, in {out / 'results'}")
+            console.print("the same command with --resume goes on from there", style="bold")
+            return INTERRUPTED
+    if importlib.util.find_spec("course_lib.grading.reports"):
+        importlib.import_module("course_lib.grading.reports").write_reports(results, out, key)
+    console.print(_summary(results))
+    console.print(f"results and reports are in {out}", markup=False)
+    return 1 if any(result.status == ERROR for result in results) else 0
+
+
+def make_limits(wall_s: float, cell_s: float, memory_gib: float, processes: int, size_mib: float) -> Limits:
+    """Limits in the units of the command line.
+
+    Raises:
+        ValueError: one of them is not above 0.
+    """
+    memory, size = int(memory_gib * 2**30), int(size_mib * 2**20)
+    return Limits(wall_s=wall_s, cell_s=cell_s, memory_bytes=memory, processes=processes, submission_bytes=size)
+
+
+@contextlib.contextmanager
+def open_executor(name: str, jobs: int) -> Iterator[Any]:
+    """What runs the submissions: None for threads of this process.
+
+    Raises:
+        ValueError: nothing is known by that name.
+    """
+    if name == "local":
+        yield None
+        return
+    if not importlib.util.find_spec("course_lib.grading.executors"):
+        raise ValueError(f"--executor {name}: only local is known here")
+    with importlib.import_module("course_lib.grading.executors").open_executor(name, jobs) as executor:
+        yield executor
+
+
+def _line(result: Result) -> str:
+    return f"{result.student}: {result.points:g} of {result.out_of:g}, {result.status}"
+
+
+def _summary(results: Sequence[Result]) -> Table:
+    """Counts by status, points, and in red what an instructor must not overlook."""
+    table = Table("status", "submissions")
+    for status, count in Counter(result.status for result in results).most_common():
+        table.add_row(Text(status, "green" if status == GRADED else "yellow"), str(count))
+    points = sorted(result.points for result in results)
+    worth = max(result.out_of for result in results)
+    table.add_row("median points", f"{points[len(points) // 2]:g} of {worth:g}")
+    if exposed := sum(not result.isolated for result in results):
+        table.add_row(Text("NOT ISOLATED", "bold red"), Text(str(exposed), "bold red"))
+    return table
