@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import nbformat
 from nbformat import NotebookNode
@@ -110,11 +110,12 @@ def grade_batch(
             results[submission.student] = old
             on_result(old)
     own = concurrent.futures.ThreadPoolExecutor(jobs) if executor is None else None
+    pool: Executor = own or cast(Executor, executor)
     futures: dict[str, Any] = {}
     sandbox.allow()
     try:
         for submission in waiting:
-            futures[submission.student] = (executor or own).submit(grade_one, key_text, submission, limits)
+            futures[submission.student] = pool.submit(grade_one, key_text, submission, limits)
         for student, future in _as_completed(futures):
             result = _result_of(future, key_text, submissions_by_name[student])
             save(result, folder)

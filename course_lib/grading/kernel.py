@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import NoReturn, Self
 
 import zmq
-from jupyter_client.connect import write_connection_file
 from jupyter_client.session import Session
 
 from course_lib.grading import mounts
@@ -27,6 +26,8 @@ from course_lib.grading.limits import MIB, Limits
 from course_lib.grading.sandbox import NONE, Sandbox, short_folder
 
 DIED, TIMEOUT, MEMORY, PROCESSES, FILES, WALL = "died", "timeout", "memory", "processes", "files", "wall"
+_CHANNELS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}
+"""The sockets of a kernel; with this transport a port is the end of a file's name."""
 _LARGEST_REPLY = 16 * MIB
 _GRACE_S = 3.0
 _LOOK_S = 0.2
@@ -66,17 +67,16 @@ class Kernel:
         with contextlib.ExitStack() as stack:
             self._folder = stack.enter_context(short_folder())
             inside = self._folder if isolation == NONE else mounts.KERNEL_FOLDER
-            key, port = secrets.token_hex(16).encode(), 1
-            write_connection_file(
-                str(self._folder / "kernel.json"), transport="ipc", ip=f"{inside}/k", key=key, shell_port=port
-            )
-            self._session = Session(key=key)
+            key = secrets.token_hex(16)
+            about = {"transport": "ipc", "ip": f"{inside}/k", "key": key, "signature_scheme": "hmac-sha256"}
+            (self._folder / "kernel.json").write_text(json.dumps(about | _CHANNELS), "ascii")
+            self._session = Session(key=key.encode())
             self._socket = zmq.Context.instance().socket(zmq.DEALER)
             stack.callback(self._socket.close, 0)
             self._socket.setsockopt(zmq.MAXMSGSIZE, _LARGEST_REPLY)
             self._socket.setsockopt(zmq.RCVHWM, 8)
             self._socket.setsockopt(zmq.RECONNECT_IVL, 20)
-            self._socket.connect(f"ipc://{self._folder}/k-{port}")
+            self._socket.connect(f"ipc://{self._folder}/k-{_CHANNELS['shell_port']}")
             arguments = ["-f", f"{inside}/kernel.json", "--HistoryManager.enabled=False"]
             arguments += ["--IPKernelApp.capture_fd_output=False"]
             self._sandbox = Sandbox(self._folder, arguments, limits, isolation)

@@ -78,9 +78,7 @@ def read_submission(data: bytes) -> tuple[list[StudentCell], str]:
     try:
         document = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError):
-        cut = (
-            "it looks like a notebook whose end is missing" if start.startswith(b"{") else "it is another kind of file"
-        )
+        what = "its end seems to be missing" if start.startswith(b"{") else "it is another kind of file"
         raise Unreadable(f"the file cannot be read as a notebook: {what}") from None
     if not isinstance(document, dict) or not isinstance(document.get("cells", document.get("worksheets")), list):
         raise Unreadable("the file is JSON, but not a notebook")
