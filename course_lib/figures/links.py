@@ -69,9 +69,9 @@ def draw_who_sends_whom(sent: Mapping[str, list[list[Bytes]]], ranks_per_node: i
     if not 1 <= len(sent) <= 3:
         raise ValueError(f"{len(sent)} matrices; the picture has room for 1 to 3")
     most = max(n_bytes for each in sent.values() for row in each for n_bytes in row) or Bytes(1)
-    figure, panels = new_figure(1, 3, height=2.95)
-    for axes in panels[len(sent) :]:
-        axes.set_axis_off()
+    figure, panels = new_figure(1, max(2, len(sent)), height=2.95)
+    if len(sent) == 1:
+        panels[1].set_axis_off()
     for axes, (name, each) in zip(panels, sent.items(), strict=False):
         _heat(axes, each, most)
         title = name
@@ -93,7 +93,7 @@ def _heat(axes: Axes, sent: list[list[Bytes]], most: Bytes) -> None:
     for sender, row in enumerate(sent):
         for receiver, n_bytes in enumerate(row):
             if n_bytes:
-                color = "white" if n_bytes > most / 2 else INK
+                color = "white" if n_bytes > 0.7 * most else INK
                 text = f"{n_bytes / 1000:.3g}"
                 axes.text(receiver, sender, text, ha="center", va="center", color=color, size=7 if len(text) < 4 else 6)
 

@@ -69,7 +69,7 @@ def on_ranks(
         return ranks.run(fn, *args, world_size=world_size, timeout_s=timeout_s, **kwargs)
     except ranks.RankFailure as failure:
         if any(report.error.startswith("NotImplementedError") for report in failure.reports):
-            fail("not every function is written yet", look="the cell above that says YOUR CODE HERE")
+            fail("a function is not written yet", look="the cell above that says YOUR CODE HERE")
         fail(f"{describe(fn)} failed on {world_size} ranks", came=str(failure)[:3000], look=look)
 
 

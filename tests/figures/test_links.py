@@ -24,15 +24,15 @@ def test_what_crosses_depends_on_who_shares_a_node(ranks_per_node, crossing):
 def test_each_link_has_its_number_and_each_pair_of_nodes_two_frames():
     everyone = [[Bytes(0 if i == j else 9000) for j in range(4)] for i in range(4)]
     figure = draw_who_sends_whom({"ring": matrix(ring(4, 12_500)), "everyone": everyone}, ranks_per_node=2)
-    assert [[text.get_text() for text in axes.texts] for axes in figure.axes] == [["12.5"] * 4, ["9"] * 12, []]
+    assert [[text.get_text() for text in axes.texts] for axes in figure.axes] == [["12.5"] * 4, ["9"] * 12]
     frames = [[p for p in axes.patches if isinstance(p, Rectangle)] for axes in figure.axes]
-    assert [len(each) for each in frames] == [2, 2, 0]
+    assert [len(each) for each in frames] == [2, 2]
     assert figure.axes[0].get_title() == "ring\n25 kB between nodes"
 
 
 def test_all_panels_share_one_scale():
     figure = draw_who_sends_whom({"much": matrix(ring(2, 1000)), "little": matrix(ring(2, 10))})
-    assert [axes.images[0].get_clim() for axes in figure.axes[:2]] == [(0, 1000), (0, 1000)]
+    assert [axes.images[0].get_clim() for axes in figure.axes] == [(0, 1000), (0, 1000)]
 
 
 @pytest.mark.parametrize(
