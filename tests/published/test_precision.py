@@ -1,4 +1,4 @@
-"""What data sheets and papers print about 16 bits, beside what this library says: peaks dense and sparse, bytes, formats.
+"""What data sheets and papers print about 16 bits, beside what this library says: peaks, bytes, limits of formats.
 
 `precision.json` holds each figure with its tolerance and its source, as `recompute.json` does.
 """
