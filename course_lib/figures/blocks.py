@@ -78,6 +78,40 @@ def draw_bit_layout(bits: int, elements: int) -> Figure:
     return figure
 
 
+def error_against_bits(
+    blocks: Mapping[str, tuple[float, float]], others: Mapping[str, tuple[float, float]], *, caption: str
+) -> None:
+    """Show bits stored for each number against signal to noise, for block formats and for others beside them.
+
+    Args:
+        blocks: name → (bits, decibels), drawn as squares.
+        others: the same, drawn as rings.
+        caption: what the reader should see.
+    """
+    told = "; ".join(
+        f"{name}: {bits:.3g} bits, {decibels:.1f} dB" for name, (bits, decibels) in {**blocks, **others}.items()
+    )
+    alt = f"Points of bits against decibels, {len(blocks)} block formats and {len(others)} others. {told}."
+    present(draw_error_against_bits(blocks, others), caption=caption, alt=alt)
+
+
+def draw_error_against_bits(
+    blocks: Mapping[str, tuple[float, float]], others: Mapping[str, tuple[float, float]]
+) -> Figure:
+    """The figure of `error_against_bits`, not yet shown. Names of blocks stand to the right of their point."""
+    figure, (axes,) = new_figure(height=3.4)
+    for points, marker, side, color in ((blocks, "s", "left", PALETTE["sign"]), (others, "o", "right", INK)):
+        for name, place in points.items():
+            face = color if side == "left" else "none"
+            axes.plot(*place, marker, color=color, markersize=8, markerfacecolor=face)
+            offset = (9, 0) if side == "left" else (-9, 0)
+            axes.annotate(name, place, offset, textcoords="offset points", ha=side, va="center", color=color, size=9.5)
+    bits, decibels = zip(*{**blocks, **others}.values(), strict=True)
+    axes.set(xlim=(min(bits) - 2, max(bits) + 2), ylim=(0, 1.15 * max(decibels)))
+    axes.set(xlabel="bits stored for each number, scale included", ylabel="signal to noise (dB)")
+    return figure
+
+
 def errors_by_largest(largest: Sequence[float], errors: Mapping[str, Sequence[float]], *, caption: str) -> None:
     """Show the median error of blocks over the size of their largest number, a line for each way to choose a scale.
 
@@ -109,9 +143,10 @@ def draw_errors_by_largest(largest: Sequence[float], errors: Mapping[str, Sequen
     for index, (name, values) in enumerate(errors.items()):
         middles, medians = medians_by_size(largest, values)
         percent = [100 * median for median in medians]
-        width = 5 if index == len(errors) - 1 else 2
-        line = {"color": series_color(index), "linestyle": STYLES[index % 4], "alpha": 0.45 if width == 5 else 1}
-        axes.plot(middles, percent, label=name, linewidth=width, **line)
+        if index == len(errors) - 1:  # a pale band, because it lies on the others
+            axes.plot(middles, percent, label=name, color=series_color(index), linewidth=7, alpha=0.4)
+        else:
+            axes.plot(middles, percent, label=name, color=series_color(index), linestyle=STYLES[index % 4], linewidth=2)
     axes.set(xlabel="largest number of the block, in units of the scale", ylabel="rms error / largest (%)")
     axes.set_ylim(bottom=0)
     figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=9)

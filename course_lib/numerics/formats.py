@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
 from course_lib.numerics.rounding import binade, in_pieces, round_nearest, round_stochastic
@@ -183,7 +183,7 @@ class FloatFormat:
         magnitude = torch.where(value.isnan(), self._nan_pattern, magnitude)
         return magnitude | (value.signbit().long() << (self.bits - 1))
 
-    def decode(self, patterns: Int[Tensor, "..."] | int) -> Float[Tensor, "..."]:
+    def decode(self, patterns: Integer[Tensor, "..."] | int) -> Float[Tensor, "..."]:
         """The values of bit patterns, exact, as float64.
 
         Args:

@@ -31,6 +31,14 @@ def test_medians_are_those_of_their_stretch():
     assert middles == [1, 9] and medians == [3, 4]
 
 
+def test_names_of_points_stand_on_both_sides():
+    figure = figures.draw_error_against_bits({"mxfp8": (8.25, 30.3)}, {"fp8": (8, 31.5), "fp4": (4, 11.9)})
+    figure.draw_without_rendering()
+    boxes = {text.get_text(): text.get_window_extent() for text in figure.axes[0].texts}
+    assert boxes["fp8"].x1 < boxes["mxfp8"].x0 and len(boxes) == 3
+    assert [line.get_marker() for line in figure.axes[0].lines] == ["s", "o", "o"]
+
+
 def test_an_error_of_zero_is_left_out_of_a_logarithmic_axis():
     (axes,) = figures.draw_error_by_length([1, 2], {"exact": [0.0, 1e-3]}, [1e-2, 1e-2]).axes
     assert list(axes.lines[0].get_ydata()) == [1e-2, 1e-2]  # type: ignore[arg-type]
@@ -44,7 +52,8 @@ def test_each_picture_is_shown_with_caption_and_words(monkeypatch):
     figures.block([1.0, 0.1], [1.0, 0.0], [0, 1], caption="c")
     figures.bit_layout(4, 2, caption="c")
     figures.errors_by_largest([4, 8], {"a": [0.1, 0.2], "b": [0.2, 0.1]}, caption="c")
+    figures.error_against_bits({"mx": (4.25, 19.0)}, {"plain": (4, 12.0)}, caption="c")
     figures.error_by_length([2, 4096], {"plain": [0.0, 0.5]}, [0.1, 0.1], caption="c")
-    assert all(caption and len(alt) > 40 for caption, alt in shown) and len(shown) == 4
+    assert all(caption and len(alt) > 40 for caption, alt in shown) and len(shown) == 5
     assert "byte 0: 1.3 1.2 1.1 1.0 0.3 0.2 0.1 0.0" in shown[1][1]
-    assert "plain 5.0e-01" in shown[3][1] and "a: 10.0 % at the left end, 20.0 % at the right end" in shown[2][1]
+    assert "plain 5.0e-01" in shown[4][1] and "a: 10.0 % at the left end, 20.0 % at the right end" in shown[2][1]

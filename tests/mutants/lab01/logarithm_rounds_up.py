@@ -1,0 +1,13 @@
+# %%
+"""log2 in float32 of a number just below a power of two is that power: the scale is twice too large there."""
+
+LOSES = {"q1-hidden"}
+
+
+# %% answer="q1"
+def block_scales(x, element):
+    if x.numel() % 32:
+        raise ValueError("pad x to a multiple of 32")
+    largest = x.view(-1, 32).abs().amax(dim=1)
+    byte = torch.log2(largest).floor() - element.max_exponent + 127
+    return torch.where(largest.isfinite(), byte.clamp(0, 254), 255).to(torch.uint8)
