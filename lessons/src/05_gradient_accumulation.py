@@ -9,14 +9,15 @@
 # | A GPU | changes nothing in the counts; in the ladder of section 9 it changes the seconds |
 # | Opens | `train/accumulate.py`, `train/optim.py`, `model/materialize.py`, `predict/accumulate.py` |
 #
-# The paper that you want to repeat trains with 512 sequences in each step. You type 512 and the run dies. 256 dies, 64
-# dies, 4 lives. So you train with 4, and the loss looks like a seismograph. The learning rate of the paper was made for
-# a step that 512 sequences agreed on, and yours asks four.
+# The paper that you want to repeat trains with 512 sequences in each step. You type 512 and the run dies. 256 dies,
+# 64 dies, 4 lives. So you train with 4, and the loss looks like a seismograph. The learning rate of the paper was
+# made for a step that 512 sequences agreed on, and yours asks four.
 #
-# You do not need a larger machine for the same step. You need patience, four lines of code, and one number that almost
-# everybody gets wrong the first time.
+# You do not need a larger machine for the same step. You need patience, four lines of code, and one number that
+# almost everybody gets wrong the first time.
 #
-# By the end of this page a step that took 252 MiB will take 11, and you will know what each rung of that ladder costs.
+# By the end of this page a step that took 252 MiB will take 13, and you will know what each rung of that ladder
+# costs.
 
 # %%
 import math
@@ -48,8 +49,8 @@ from course_lib.units import Bytes, Count, Ratio
 #
 # $$\nabla\,\ell = \nabla\,\frac{1}{m}\sum_{i=1}^{m} \ell_i = \sum_{i=1}^{m} \nabla\,\frac{\ell_i}{m}.$$
 #
-# So divide each loss by $m$, go backward, and step once at the end. The field calls this **gradient accumulation**, and
-# a piece a *micro-batch*.
+# So divide each loss by $m$, go backward, and step once at the end. The field calls this **gradient accumulation**,
+# and a piece a *micro-batch*.
 
 # %%
 SMALL = GPTConfig(layers=2, width=64, heads=4, vocab_size=256, context=64)
@@ -101,12 +102,11 @@ compare(predicted={"forgot 1/m, 8 pieces: times too long": Ratio(8)},
 #
 # ## 2 · What it saves, and what it does not
 #
-# Now a larger model, one that hurts: twelve layers, 2.4 million parameters, Adam. In one piece, a step of 32 sequences
-# looks like this.
+# Now a larger model, one that hurts: twelve layers, 2.4 million parameters, Adam. In one piece, a step of 32
+# sequences looks like this.
 
 # %%
 CONFIG = GPTConfig(layers=12, width=128, heads=4, vocab_size=256, context=64)
-
 
 def adam(model):
     return optim.Adam(model.parameters(), lr=1e-3)
@@ -123,8 +123,6 @@ def recorded(step, model, optimizer):
         step(model, optimizer)
     return record
 
-
-# %%
 one_piece = recorded(lambda *run: train_step(*run, whole), *prepare())
 memory_timeline(one_piece)
 
@@ -179,16 +177,17 @@ AccumulationExplorer(global_batch=64, micro_batch=4).show(
 # - What is the largest piece that fits a T4? And on an A100 with 80 GiB?
 # - Set the piece to 1 and change the **optimizer** to SGD. Then do the same with the piece at 8. Where does it matter?
 #
-# The first is the point of the whole lesson. The height of the bars does not depend on the batch. *How much fits* is a
-# question about the piece. *How large is the batch* has become a question about time alone.
+# The first is the point of the whole lesson. The height of the bars does not depend on the batch. *How much fits* is
+# a question about the piece. *How large is the batch* has become a question about time alone.
 #
 # ## 4 · The bug that everybody writes
 #
 # Dividing by $m$ was right because all pieces were equally large. Real text is not like that. Conversations, e-mails,
 # answers: some have 60 tokens, some have 3. A batch of them is padded to a rectangle, and the loss skips the padding.
 #
-# Take eight sequences, four long and four short, one in each piece. The loss of the batch is the mean over its *tokens*.
-# Divide each piece's mean by 8 all the same: how much louder does a token of the shortest piece speak than it should?
+# Take eight sequences, four long and four short, one in each piece. The loss of the batch is the mean over its
+# *tokens*. Divide each piece's mean by 8 all the same: how much louder does a token of the shortest piece speak than
+# it should?
 
 # %%
 LENGTHS = [64, 3, 60, 5, 62, 4, 58, 2]
@@ -215,8 +214,8 @@ compare(guess=louder_guess, predicted=Ratio((1 / (8 * shortest)) / (1 / N)), mea
         tolerance=1e-4, name="times too loud")
 
 # %% [markdown]
-# A token's fair share is $1/N$ of the loss, here $1/258$. In the mean of means it gets $1/m$ of the loss for its piece,
-# divided among the $n_i$ tokens there. So its weight is off by
+# A token's fair share is $1/N$ of the loss, here $1/258$. In the mean of means it gets $1/m$ of the loss for its
+# piece, divided among the $n_i$ tokens there. So its weight is off by
 #
 # $$\frac{1/(m\,n_i)}{1/N} = \frac{N}{m\,n_i},$$
 #
@@ -244,8 +243,8 @@ print(f"and it points {math.degrees(math.acos(angle)):.0f} degrees aside")
 # $$\sum_i \frac{n_i}{N} \ell_i = \frac{1}{N} \sum_i n_i \cdot \frac{1}{n_i} \sum_{t \in i} \ell_t = \frac{1}{N}
 # \sum_t \ell_t .$$
 #
-# The price: you must know $N$ before the first backward pass. So draw all pieces of a step first and count. (This is no
-# beginners' bug. In October 2024 it was found in the trainers of several widely used libraries, years after it had
+# The price: you must know $N$ before the first backward pass. So draw all pieces of a step first and count. (This is
+# no beginners' bug. In October 2024 it was found in the trainers of several widely used libraries, years after it had
 # been written; D. and M. Han told the story.)
 #
 # **Change one thing.** Sort the sequences by length before you cut, with pieces of 4. Will the mean of means be more
@@ -253,8 +252,8 @@ print(f"and it points {math.degrees(math.acos(angle)):.0f} degrees aside")
 #
 # ## 5 · Once a step
 #
-# The whole batch takes one step. So whatever happens once a step must happen once here, after the last piece: clipping,
-# unscaling, the optimizer, the learning-rate schedule. In the library's form you can see the order.
+# The whole batch takes one step. So whatever happens once a step must happen once here, after the last piece:
+# clipping, unscaling, the optimizer, the learning-rate schedule. In the library's form you can see the order.
 
 # %%
 show(accumulate, docstring=False)
@@ -296,8 +295,9 @@ same = [torch.allclose(a, b, rtol=1e-10, atol=1e-12) for a, b in zip(big.paramet
 compare(predicted=Count(len(same)), measured=Count(sum(same)), name="parameters equal to one big batch")
 
 # %% [markdown]
-# Here the usual "PyTorch's own" would stand. There is nothing to import: PyTorch has no accumulator, the loop *is* the
-# practice, and one big batch is its only judge. (We judged in float64, where rounding leaves room for 10 equal digits.)
+# Here the usual "PyTorch's own" would stand. There is nothing to import: PyTorch has no accumulator, the loop *is*
+# the practice, and one big batch is its only judge. (We judged in float64, where rounding leaves room for 10 equal
+# digits.)
 #
 # Now the wrong orders. Clip before unscaling, and the limit is applied to a gradient that is 4,096 times too long. By
 # which factor is the step too short?
@@ -354,30 +354,25 @@ def train(make_optimizer, moves_a_step, steps=STEPS):
 
 
 # %%
-def momentum(parameters):
-    return optim.SGD(parameters, lr=0.5, momentum=0.9)
-
-
-once, rates = train(momentum, moves_a_step=1)
-often, wrong_rates = train(momentum, moves_a_step=PIECES)
+once, rates = train(lambda parameters: optim.SGD(parameters, lr=0.5), moves_a_step=1)
+often, wrong_rates = train(lambda parameters: optim.SGD(parameters, lr=0.5), moves_a_step=PIECES)
 first_zero = next(step for step, rate in enumerate(wrong_rates) if rate < 1e-9)
-compare(guess=zero_guess, predicted=Count(STEPS // PIECES), measured=Count(first_zero), name="learning rate 0 at step")
 
-# %%
 print("step             ", *(f"{step:5}" for step in range(0, STEPS, 5)))
 print("moved once a step", *(f"{rate:5.2f}" for rate in rates[::5]))
 print("with every piece ", *(f"{rate:5.2f}" for rate in wrong_rates[::5]))
 loss_curves(
     {"schedule moved once a step": once, "schedule moved with every piece": often},
-    caption="The second run is asleep around steps 15 and 45, and ends at full speed.",
-    alt="Two loss curves over 60 steps. The run whose schedule moves with every piece stays flat around step 15, "
-    "falls when its learning rate rises again, and ends above the other.",
+    caption="The second run is asleep around steps 15 and 45, and is woken up at step 30.",
+    alt="Two loss curves over 60 steps. The run whose schedule moves with every piece is flat around step 15, jumps up "
+    "around step 30, when its learning rate is back at its maximum, and ends above the other.",
 )
+compare(guess=zero_guess, predicted=Count(STEPS // PIECES), measured=Count(first_zero), name="learning rate 0 at step")
 
 # %% [markdown]
-# It does not stop at 0. A cosine goes on, so the learning rate climbs back to its maximum at step 30, falls again, and
-# the run ends at full speed, where a schedule is meant to let it settle. Nothing was reported. If a loss curve of yours
-# has a waist, count how often its schedule moves.
+# It does not stop at 0. A cosine goes on, so the learning rate climbs back to its maximum at step 30, falls again,
+# and the run ends at full speed, where a schedule is meant to let it settle. Nothing was reported. If a loss curve of
+# yours has a waist, count how often its schedule moves.
 #
 # ## 7 · A leaner optimizer
 #
@@ -392,13 +387,14 @@ loss_curves(
 # | Adam in 8 bits | both, rounded in blocks of 256 | $2RC + 8RC/256$ |
 # | Adafactor | of the squares, only row means and column means | $4(R + C)$ |
 #
-# The last one is the surprising one. The squares of a gradient are a table of $R \times C$ numbers, of which Adafactor
-# remembers the $R + C$ margins, and pretends that the table is their product (Shazeer and Stern 2018, §3):
+# The last one is the surprising one. The squares of a gradient are a table of $R \times C$ numbers, of which
+# Adafactor remembers the $R + C$ margins, and pretends that the table is their product (Shazeer and Stern 2018, §3):
 #
 # $$v_{ij} \approx \frac{r_i\, c_j}{\text{mean}(r)}.$$
 #
-# Is that a good pretence? Take the gradient of a real matrix, and look at what matters, the *root*, by which the step is
-# divided. By what factor is it off in the median, compared with forgetting the table altogether and keeping one number?
+# Is that a good pretence? Take the gradient of a real matrix, and look at what matters, the *root*, by which the step
+# is divided. By what factor is it off in the median, compared with forgetting the table altogether and keeping one
+# number?
 
 # %%
 model = GPT(SMALL, seed=0)
@@ -416,19 +412,19 @@ print(f"{squares.numel():,} numbers remembered as {len(rows)} + {columns.numel()
 print(f"typical factor off: margins {typical_factor(margins):.1f}, one number for all {typical_factor(squares.mean()):.1f}")
 
 # %% [markdown]
-# One step's gradient is a rough thing; over many steps the running means smooth it, and then only the *relative* size of
-# rows and columns has to be right. Whether it is good enough, the training says. First the bytes, for the whole small
-# GPT.
+# One step's gradient is a rough thing; over many steps the running means smooth it, and then only the *relative* size
+# of rows and columns has to be right. Whether it is good enough, the training says. First the bytes, for the whole
+# small GPT.
 
 # %%
 KINDS = {
     "Adam": lambda p: optim.Adam(p, lr=3e-3),
     "Adam, 8 bits": lambda p: optim.Adam8bit(p, lr=3e-3),
-    "SGD with momentum": momentum,
-    "Adafactor": lambda p: optim.Adafactor(p, lr=3e-2),
+    "SGD with momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
+    "Adafactor": lambda p: optim.Adafactor(p, lr=0.1),
     "SGD": lambda p: optim.SGD(p, lr=0.5),
 }
-adafactor_guess = ask("Adam keeps 816 KiB for this model. How many KiB does Adafactor keep?", unit="KiB", default=100)
+adafactor_guess = ask("Adam keeps 942 KiB for this model. How many KiB does Adafactor keep?", unit="KiB", default=100)
 
 # %%
 shapes = [parameter.shape for parameter in GPT(SMALL, device="meta").parameters()]
@@ -454,21 +450,23 @@ compare(guess={"Adafactor": adafactor_guess}, predicted=dict(zip(KINDS, map(Byte
 curves = {name: train(make, moves_a_step=1)[0] for name, make in KINDS.items()}
 loss_curves(
     curves,
-    caption="Adafactor and 8-bit Adam keep up with Adam. Plain SGD, the leanest, falls behind: it is not free.",
+    caption="The curve of 8-bit Adam lies on Adam's. Adafactor, with almost no state, runs ahead of them all.",
     alt="Loss over 60 steps for five optimizers. " + "; ".join(
         f"{name} ends near {sum(losses[-5:]) / 5:.1f}" for name, losses in curves.items()),
 )
 
 # %% [markdown]
-# Each learning rate was chosen by a few trials, so do not read a ranking into the second digit. What can be read: the
-# margins are enough, and 8 bits are enough. SGD with a cosine is the leanest of all and the choice of many vision
-# models; transformers, whose layers have gradients of very different sizes, like it less.
+# Each learning rate was chosen by a few trials, and 60 steps are a sprint, so this is no ranking. What can be read: 8
+# bits are enough for Adam's two numbers, and the margins are enough for its squares. (Why is Adafactor ahead? Not
+# because it forgets. Its learning rate is a *share* of each weight's own size, here a tenth, and that suits a model
+# whose embedding is far larger than its projections. The others take one learning rate for all.) SGD with a cosine is
+# the leanest of all, and it is the usual choice for many vision models.
 #
 # ## 8 · Born in the right place
 #
-# One peak comes before the first step. `nn.Linear(…)` makes its weights in fp32 on the CPU. Then `.to(torch.bfloat16)`
-# makes the model that you wanted. For a moment, both exist, at least in part. If the first one does not fit, the second
-# never comes.
+# One peak comes before the first step. `nn.Linear(…)` makes its weights in fp32 on the CPU. Then
+# `.to(torch.bfloat16)` makes the model that you wanted. For a moment, both exist, at least in part. If the first one
+# does not fit, the second never comes.
 #
 # PyTorch has a device on which a tensor has a shape and no bytes, `meta`. Make the model there, choose its place and
 # its dtype, and only then ask for memory. What is the peak in each way, in bytes a parameter?
@@ -503,10 +501,11 @@ for way in (ordinary, from_meta):
 compare(guess={"from_meta": meta_guess}, predicted={"ordinary": Ratio(4 + 2 / 16), "from_meta": Ratio(2)}, measured=peaks)
 
 # %% [markdown]
-# (The $2/16$: `.to` exchanges one matrix at a time, and the first copy is made while all sixteen originals still stand.)
+# (The $2/16$: `.to` exchanges one matrix at a time, and the first copy is made while all sixteen originals still
+# stand.)
 #
-# Half the peak, and on a GPU the other half is not even on the CPU. The library's `materialize` is short. What does it do
-# beside allocating? Look for `made`.
+# Half the peak, and on a GPU the other half is not even on the CPU. The library's `materialize` is short. What does
+# it do beside allocating? Look for `made`.
 
 # %%
 show(materialize, docstring=False)
@@ -534,8 +533,12 @@ compare(predicted={"on meta": Count(1), "materialize": Count(1), "to_empty": Cou
 #
 # ## 9 · The ladder
 #
-# Now all of it, on one model, one rung at a time: the twelve layers of section 2, and 32 sequences in every row, so that
-# the seconds can be compared. A rung keeps what the rungs above it did.
+# Now all of it, on one model, one rung at a time: the twelve layers of section 2, and 32 sequences in every row, so
+# that the seconds can be compared. A rung keeps what the rungs above it did.
+#
+# The last rung has a new tool. `OffloadToDisk` works like the attic of lesson 03, with real files: what DRAM is to a
+# GPU, a disk is to DRAM. Only the *forward* pass runs inside it, or what recompute makes on the way back would be
+# written, too.
 
 # %%
 from course_lib.train.offload import OffloadToDisk
@@ -560,10 +563,6 @@ def to_disk(model, optimizer):
     accumulated_step(forward, optimizer, micro_batches(whole, SIZE))
 
 
-# %% [markdown]
-# Two notes on the last one. `OffloadToDisk` works like the attic of lesson 03, with real files: what DRAM is to a GPU, a
-# disk is to DRAM. And only the *forward* pass is inside, or what recompute makes on the way back would be written, too.
-
 # %%
 from course_lib.train.precision import StochasticRounding
 from course_lib.train.recompute import RecomputedLayers
@@ -582,6 +581,10 @@ def lean_and_recomputed(model):
     return lean(model)
 
 
+# %% [markdown]
+# Predict the rungs before you climb down. The formulas of lessons 02 and 03, with the gradients of section 2, give
+# all but the last. One rung goes *up*. Which one, and by how much?
+
 # %%
 LADDER = {
     "32 at once, Adam, fp32": (lambda *run: train_step(*run, whole), adam),
@@ -592,12 +595,6 @@ LADDER = {
     "recompute: every block": (accumulated, lean_and_recomputed),
     "offload: inputs to disk": (to_disk, lean_and_recomputed),
 }
-
-# %% [markdown]
-# Predict the rungs before you climb down. The formulas of lessons 02 and 03, with the gradients of section 2, give all
-# but the last. One rung goes *up*. Which one, and by how much?
-
-# %%
 up_guess = ask("One rung costs memory. How many MiB?", unit="MiB", default=0)
 
 # %%
@@ -633,33 +630,34 @@ def timed(step, make):
 
 
 ladder = Ladder([Rung(name, records[name].peak, timed(*how)) for name, how in LADDER.items()])
-ladder.show(caption="Every rung takes away one colour. The last ones take time, and leave weights and gradients.")
+ladder.show(caption="Accumulation adds the green; every rung below it takes a colour away or halves it. The last two take "
+            "time, and leave weights and gradients.")
 ladder
 
 # %% [markdown]
 # Climb down once more, slowly.
 #
 # - **Batch size** takes most of the pink away and costs little time. But it is another training: four noisy steps for
-#   one calm one.
+# one calm one.
 # - **Accumulation** gives you the calm step back, for the green layer. It takes one optimizer step instead of four, so
-#   it may even be faster than the row above.
+# it may even be faster than the row above.
 # - **The optimizer** takes the orange layer away.
 # - **Precision** halves all that is left, in the hands of stochastic rounding (lesson 04). If your processor multiplies
-#   bf16 in hardware, this rung *gains* time. If it does not, it is the slowest of all.
+# bf16 in hardware, this rung *gains* time. If it does not, it is the slowest of all.
 # - **Recompute** trades the pink for a second forward pass (lesson 03), so for about a third more time.
 # - **Offload** takes what recompute had kept, the inputs of the blocks, and writes them to files. It saves little here,
-#   since the blocks' inputs were little, and the peak now lies inside the optimizer's step. Without recompute above it,
-#   it would have had more to carry, and more to wait for.
+# since the blocks' inputs were little, and the peak now lies inside the optimizer's step. Without recompute above it,
+# it would have had more to carry, and more to wait for.
 #
-# What is left? Weights and gradients in 16 bits, twice $2\Psi$. No piece of a batch, no optimizer and no second forward
-# pass will touch those. For them you need more than one device, and that is Part B.
+# What is left? Weights and gradients in 16 bits, twice $2\Psi$. No piece of a batch, no optimizer and no second
+# forward pass will touch those. For them you need more than one device, and that is Part B.
 #
 # ## 10 · At scale
 #
 # A ladder like this one was published by S. Raschka for a vision transformer, ViT-L/16, finetuned on one GPU
-# (`rasbt/pytorch-memory-optim`, `logs.md`). Its rows: fp32 26.79 GB; 16-bit mixed 18.21; all bf16 13.82; a smaller batch
-# 5.69; accumulation with pieces smaller again 3.91; SGD for Adam 2.02. And for the model alone, before training: 1.24 GB
-# on the GPU if it is made in fp32, 0.65 GB if it is made there in bf16.
+# (`rasbt/pytorch-memory-optim`, `logs.md`). Its rows: fp32 26.79 GB; 16-bit mixed 18.21; all bf16 13.82; a smaller
+# batch 5.69; accumulation with pieces smaller again 3.91; SGD for Adam 2.02. And for the model alone, before
+# training: 1.24 GB on the GPU if it is made in fp32, 0.65 GB if it is made there in bf16.
 #
 # We can recompute what depends on the model alone. 24 layers of width 1,024, patches of 16 × 16, ten classes:
 
@@ -668,25 +666,24 @@ h, layers = 1024, 24
 block = 12 * h**2 + 13 * h
 vit = layers * block + (3 * 16 * 16 + 1) * h + (14 * 14 + 2) * h + 2 * h + 10 * (h + 1)
 print(f"{vit:,} parameters")
-compare(
+display(compare(
     predicted={"born in fp32": Bytes(4 * vit), "born in bf16": Bytes(2 * vit)},
     measured={"born in fp32": Bytes(1.24e9), "born in bf16": Bytes(0.65e9)},
     tolerance=0.08, columns=("our formula", "published"), unit="GB",
-)
-
-# %%
+))
 adams = predict.model_states(vit, "bf16", "adam").optimizer
 compare(predicted=adams, measured=Bytes((3.91 - 2.02) * 1e9), tolerance=None, name="Adam → SGD saves",
         columns=("our formula", "published"), unit="GB")
 
 # %% [markdown]
 # The first table fits, with a few per cent for what a GPU's allocator rounds up. In the second, the run saved half as
-# much again as Adam's two bf16 numbers. One candidate: on a GPU, PyTorch's Adam divides *all* parameters in one call by
-# default and holds a temporary as large as the model, $2\Psi$ more, which would make 1.82 GB. We have not run it, so we
-# leave it a candidate.
+# much again as Adam's two bf16 numbers. One candidate: on a GPU, PyTorch's Adam divides *all* parameters in one call
+# by default and holds a temporary as large as the model, $2\Psi$ more, which would make 1.82 GB. We have not run it,
+# so we leave it a candidate.
 #
-# Their time column agrees with ours in kind: accumulation in smaller pieces made the step 3.3 times slower there (3.96
-# to 12.91 minutes). A GPU needs large pieces to be busy, more than your CPU does. So cut until it fits, and no further.
+# Their time column agrees with ours in kind: accumulation in smaller pieces made the step 3.3 times slower there
+# (3.96 to 12.91 minutes). A GPU needs large pieces to be busy, more than your CPU does. So cut until it fits, and no
+# further.
 #
 # ## What to keep
 #
@@ -702,13 +699,13 @@ compare(predicted=adams, measured=Bytes((3.91 - 2.02) * 1e9), tolerance=None, na
 #
 # ## Three exercises
 #
-# **1.** Sort the eight ragged sequences by length and cut pieces of 4. How many times too loud is a token of the *short*
-# piece in the mean of means?
+# **1.** Sort the eight ragged sequences by length and cut pieces of 4. How many times too loud is a token of the
+# *short* piece in the mean of means?
 #
 # **2.** A card holds pieces of 6 sequences. You want the step of exactly 512. How many forward passes does it take?
 #
-# **3.** Write `weights`: from the numbers of tokens in the pieces, the factor for each piece's mean loss. One piece is
-# all padding.
+# **3.** Write `weights`: from the numbers of tokens in the pieces, the factor for each piece's mean loss. One piece
+# is all padding.
 
 # %%
 answer_1 = None  # a factor
@@ -733,5 +730,5 @@ self_check(answer_3, [0.75, 0.0, 0.25], hint="A piece's share of all tokens. The
 
 # %% [markdown]
 # **The lab**, `labs/lab05_gradient_accumulation`, asks for an accumulator that stays exact with ragged batches,
-# clipping and fp16 scaling all together. Next comes lesson 06, the first with more than one process: how do they agree on
-# a sum, and who pays?
+# clipping and fp16 scaling all together. Next comes lesson 06, the first with more than one process: how do they
+# agree on a sum, and who pays?
