@@ -61,16 +61,14 @@ def call(fn: Callable, *args: Any, look: str = "", **kwargs: Any) -> Any:
 def on_ranks(
     fn: Callable, *args: Any, world_size: int = 4, timeout_s: float = 20, look: str = "", **kwargs: Any
 ) -> list[Any]:
-    """Call a student's function on real ranks and return the results in rank order.
-
-    A deadlock or an error becomes a `CheckFailed` with the report of who waits for whom.
-    """
+    """Results of a student's function on real ranks, in rank order; a deadlock is a `CheckFailed` that says why."""
     try:
         return ranks.run(fn, *args, world_size=world_size, timeout_s=timeout_s, **kwargs)
     except ranks.RankFailure as failure:
         if any(report.error.startswith("NotImplementedError") for report in failure.reports):
             fail("a function is not written yet", look="the cell above that says YOUR CODE HERE")
-        fail(f"{describe(fn)} failed on {world_size} ranks", came=str(failure)[:3000], look=look)
+        name = describe(args[0] if fn is _counted else fn)
+        fail(f"{name} failed on {world_size} ranks", came=str(failure)[:3000], look=look)
 
 
 def traffic(

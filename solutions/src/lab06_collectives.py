@@ -38,7 +38,7 @@ from course_lib.figures.links import who_sends_whom
 from course_lib.lab import check
 from course_lib.notebook import ask
 from course_lib.ranks import collectives
-from course_lib.units import Bytes, Count, Seconds
+from course_lib.units import Count, Seconds
 
 # %%
 OURS_TO_BUILD = ["collectives", "schedules", "dist.all_reduce", "dist.all_gather", "dist.reduce", "dist.broadcast"]
@@ -54,6 +54,12 @@ def numbers(rank, shape, dtype=torch.float32, seed=0):
 def sums(members, shape, dtype=torch.float32, seed=0):
     """What these ranks' `numbers` add up to: the truth that your answers are held against."""
     return sum(numbers(rank, shape, dtype, seed) for rank in members)
+
+
+def expected_cases(op, cases, p):
+    """The same for several (shape, dtype) at once, each with a seed of its own; sums or means over p ranks."""
+    sums_of = {f"{case}": sums(range(p), *case, seed) for seed, case in enumerate(cases)}
+    return {case: total / p for case, total in sums_of.items()} if op == "mean" else sums_of
 
 
 # %% [markdown]
@@ -133,7 +139,7 @@ ranks.run(four_numbers, world_size=4)
 def scatter_numbers(length, members, dtype=torch.float32, seed=0):
     if dist.get_rank() not in members:
         return None
-    mine, before = (numbers(dist.get_rank(), (length,), dtype, seed) for _ in "12")
+    mine, before = (numbers(dist.get_rank(), (length,), dtype, seed) for _ in range(2))
     part = reduce_scatter(mine, members)
     return part, torch.equal(mine, before), part.untyped_storage().nbytes() <= part.nbytes
 
@@ -142,7 +148,7 @@ def check_scatter(length, members, dtype=torch.float32, seed=0, world_size=8):
     results = check.on_ranks(scatter_numbers, length, members, dtype, seed, world_size=world_size)
     parts, unchanged, own = zip(*[results[rank] for rank in members])
     expected = list(sums(members, (length,), dtype, seed).tensor_split(len(members)))
-    check.equal(list(parts), expected, f"the parts of {length} numbers on ranks {members}")
+    check.equal(list(parts), expected, f"parts of {length} numbers on ranks {members}", look="where each part ends")
     check.that(all(unchanged), "… and the input is as it was", look="what you add to, and whose memory that is")
     check.that(all(own), "… and a part holds the memory of a part", look="what you return: a view keeps its base alive")
 
@@ -156,11 +162,11 @@ check_scatter(7, members=[2, 3], seed=2, world_size=4)
 def check_scatter_traffic(length, members, world_size=8):
     _, sent = check.traffic(scatter_numbers, length, members, world_size=world_size)
     owned = [4 * len(part) for part in torch.empty(length).tensor_split(len(members))]
-    limits = [Bytes(4 * length - own) for own in owned]
+    limits = [4 * length - own for own in owned]
     worst = max(range(len(members)), key=lambda i: sent[members[i]].total_bytes - limits[i])
     rank, what = members[worst], f"{length} numbers on ranks {members}"
     where = "what you send in each round: half of what is left"
-    check.at_most(sent[rank].total_bytes, limits[worst], f"{what}: the bytes of rank {rank}", look=where)
+    check.at_most(int(sent[rank].total_bytes), limits[worst], f"{what}: the bytes of rank {rank}", look=where)
     most, rounds = max(account.total_messages for account in sent), len(members).bit_length() - 1
     check.at_most(most, rounds, f"{what}: messages of the busiest", look="one message in each round")
     check.only_messages(sent)
@@ -274,30 +280,28 @@ CASES += [((6, 7), torch.bfloat16)]
 
 def reduce_cases(op, cases):
     tensors = [numbers(dist.get_rank(), shape, dtype, seed) for seed, (shape, dtype) in enumerate(cases)]
-    return [(all_reduce(tensor, op) is tensor, tensor) for tensor in tensors]
+    return [all_reduce(tensor, op) is tensor for tensor in tensors], tensors
 
 
-def check_cases(op, cases, world_size):
-    by_rank = check.on_ranks(reduce_cases, op, cases, world_size=world_size)
-    totals = [sums(range(world_size), shape, dtype, seed) for seed, (shape, dtype) in enumerate(cases)]
-    expected = [total / world_size for total in totals] if op == "mean" else totals
-    got = [[tensor for _, tensor in results] for results in by_rank]
-    check.equal(got, [expected] * world_size, f"the {op} on {world_size} ranks (entries: rank, case)")
-    check.that(all(same for results in by_rank for same, _ in results), "… and it returns the tensor it was given")
+def check_cases(op, cases, p):
+    found, expected = check.on_ranks(reduce_cases, op, cases, world_size=p), expected_cases(op, cases, p)
+    got = {f"rank {rank}": dict(zip(expected, tensors)) for rank, (_, tensors) in enumerate(found)}
+    check.equal(got, dict.fromkeys(got, expected), f"the {op} on {p} ranks")
+    check.that(all(all(same) for same, _ in found), "… and it returns the tensor it was given")
 
 
-check_cases("sum", CASES, world_size=2)
-check_cases("mean", CASES, world_size=8)
+check_cases("sum", CASES, p=2)
+check_cases("mean", CASES, p=8)
 
 
 # %% check="q2-traffic" points=8
 def check_traffic(length, world_size, slack=0):
     _, sent = check.traffic(of_mine, length, world_size=world_size)
-    limit = Bytes(2 * 4 * length * (world_size - 1) // world_size + slack)
-    busiest = max(account.total_bytes for account in sent)
+    limit = 2 * 4 * length * (world_size - 1) // world_size + slack
+    busiest = max(int(account.total_bytes) for account in sent)
     messages = max(account.total_messages for account in sent)
     rounds = 2 * (world_size.bit_length() - 1)
-    check.at_most(busiest, limit, f"bytes of the busiest of {world_size} ranks", look="all_gather: who sends what")
+    check.at_most(busiest, limit, f"bytes of the busiest of {world_size} ranks", look="what each half of it sends")
     check.at_most(messages, rounds, f"messages of the busiest of {world_size}", look="one message in each round")
     check.only_messages(sent)
 
@@ -351,9 +355,9 @@ for length, gatherers in ((17, [0, 1, 2, 3]), (3, [3, 1, 0, 2]), (10, [1, 3]), (
     expected = [torch.arange(length)] * len(gatherers)
     check.equal([gathered[rank] for rank in gatherers], expected, f"{length} numbers gathered on ranks {gatherers}")
 
-check_cases("sum", [((5, 1, 9), torch.int64), ((1,), torch.bfloat16), ((), torch.float32)], world_size=8)
-check_cases("mean", [((101,), torch.float64), ((2, 2), torch.float16)], world_size=4)
-check_cases("sum", [((4,), torch.float32)], world_size=1)
+check_cases("sum", [((5, 1, 9), torch.int64), ((1,), torch.bfloat16), ((), torch.float32)], p=8)
+check_cases("mean", [((101,), torch.float64), ((2, 2), torch.float16)], p=4)
+check_cases("sum", [((4,), torch.float32)], p=1)
 sides = check.on_ranks(across_and_random, world_size=8)
 check.equal([across for across, _ in sides], [sums(range(8), (5, 3)).T] * 8, "numbers that lie across")
 check.equal([rounded for _, rounded in sides], [sides[0][1]] * 8, "the same bits on all ranks")
@@ -528,18 +532,19 @@ who_sends_whom(panels, ranks_per_node=4)
 # %% check="q4-values" points=6
 def two_level_cases(cases, ranks_per_node):
     tensors = [numbers(dist.get_rank(), shape, dtype, seed) for seed, (shape, dtype) in enumerate(cases)]
-    results = [(two_level_all_reduce(tensor, ranks_per_node) is tensor, tensor) for tensor in tensors]
+    same = [two_level_all_reduce(tensor, ranks_per_node) is tensor for tensor in tensors]
     rounded = torch.rand(1000, generator=torch.Generator().manual_seed(dist.get_rank()))
-    return results, two_level_all_reduce(rounded, ranks_per_node)
+    return same, tensors, two_level_all_reduce(rounded, ranks_per_node)
 
 
 def check_two_levels(cases, ranks_per_node):
-    all_ranks = range(2 * ranks_per_node)
-    found = check.on_ranks(two_level_cases, cases, ranks_per_node, world_size=len(all_ranks))
-    expected = [(True, sums(all_ranks, shape, dtype, seed)) for seed, (shape, dtype) in enumerate(cases)]
-    what = f"on {len(all_ranks)} ranks (entries: rank, case; is it the tensor that was given, and the sum)"
-    check.equal([results for results, _ in found], [expected] * len(found), f"two levels {what}")
-    check.equal([bits for _, bits in found], [found[0][1]] * len(found), "the same bits on all ranks")
+    found = check.on_ranks(two_level_cases, cases, ranks_per_node, world_size=2 * ranks_per_node)
+    expected = expected_cases("sum", cases, 2 * ranks_per_node)
+    got = {f"rank {rank}": dict(zip(expected, tensors)) for rank, (_, tensors, _) in enumerate(found)}
+    check.equal(got, dict.fromkeys(got, expected), f"the sums on two nodes of {ranks_per_node}")
+    check.that(all(all(same) for same, *_ in found), "… and it returns the tensor it was given")
+    bits = [rounded for *_, rounded in found]
+    check.equal(bits, [bits[0]] * len(bits), "the same bits on all ranks")
 
 
 check_two_levels(CASES, ranks_per_node=4)
@@ -553,7 +558,7 @@ def check_cable(length, ranks_per_node):
     for here, there in (nodes, nodes[::-1]):
         n_bytes, _ = check.crossing(sent, here, there)
         what = f"bytes over the cable from ranks {[*here]}, {length} numbers"
-        check.at_most(n_bytes, Bytes(4 * length), what, look="what each rank holds when it crosses: a whole sum?")
+        check.at_most(int(n_bytes), 4 * length, what, look="what each rank holds when it crosses: a whole sum?")
     return sent
 
 
@@ -573,7 +578,7 @@ check_two_levels([((2, 3), torch.int64), ((9,), torch.bfloat16), ((), torch.floa
 check_two_levels([((5,), torch.float32)], ranks_per_node=1)
 check_cable(1003, ranks_per_node=2)
 hidden_sent = check_cable(4096, ranks_per_node=4)
-check.at_most(max(each.total_bytes for each in hidden_sent), Bytes(7 * 4096), "bytes of the busiest rank: 1.75 n")
+check.at_most(max(int(each.total_bytes) for each in hidden_sent), 7 * 4096, "bytes of the busiest rank: 1.75 n")
 check.at_most(max(each.total_messages for each in hidden_sent), 5, "messages of the busiest rank")
 ### END HIDDEN TESTS
 
