@@ -251,7 +251,7 @@ class Bucketed(Naive):
 # %%
 check(Bucketed)
 display(show(plan_buckets, docstring=False))
-guess_buckets = ask("All gradients together have 482 kB. How many buckets of at least 64 KiB will that be?", default=7)
+guess_buckets = ask("All gradients together have 471 KiB. How many buckets of 4 KiB will that be?", default=118)
 
 
 # %%
@@ -262,7 +262,7 @@ def with_buckets(bucket_bytes):
 sizes = {"1 B": 1, "4 KiB": 2**12, "64 KiB": 2**16, "1 MiB": 2**20}
 tensors = list(GPT(SMALL, device="meta").parameters())
 compare(
-    guess={"64 KiB": guess_buckets},
+    guess={"4 KiB": guess_buckets},
     predicted={name: Count(len(plan_buckets(tensors, size))) for name, size in sizes.items()},
     measured={
         name: ranks.run(traffic_of_a_step, with_buckets(size), world_size=4)[0]["calls"] for name, size in sizes.items()
@@ -414,7 +414,7 @@ BucketExplorer().show()
 # - Set **1,024 ranks**. Bytes hardly grow (1.75 becomes 2). What does, and where does the best size go?
 # - Choose **GPT-2 small** and look at the last bucket. A third of all its bytes arrives at the very end, and no bucket
 # size can hide it. Which tensor is that? (Its weights are used twice, first and last.)
-# - Halve the **tokens per rank** until nothing can be hidden. What became shorter, and what did not?
+# - Halve the **tokens per rank**, again and again. What gets shorter, and what does not?
 #
 # The drawing is a calculation, `predict.overlap`: gradients get ready one after the other, a bucket leaves when it is
 # full *and* the link is free, and its all-reduce costs what the α–β model says.
@@ -550,7 +550,7 @@ def one_step(wrap):
     replica = wrap(model)
     replica(torch.full((2, 4), rank + 1.0), rank != 2).backward()
     replica.synchronize()
-    return model.pictures.weight.grad.tolist()
+    return model.pictures.weight.grad
 
 
 _ = ranks.run(one_step, SkipsNone, world_size=4, timeout_s=10)
@@ -567,7 +567,7 @@ _ = ranks.run(one_step, SkipsNone, world_size=4, timeout_s=10)
 # tensor, how many ranks had a gradient.
 
 # %%
-print(ranks.run(one_step, BucketedDataParallel, world_size=4))
+print([grad.tolist() for grad in ranks.run(one_step, BucketedDataParallel, world_size=4)])
 show(buckets.Bucket.fill, docstring=False)
 
 # %% [markdown]
@@ -761,8 +761,8 @@ for steps in (0, 100):
 # \frac{\text{examples}}{\text{fewest}} = 1 + \frac{B}{B_{\text{crit}}},$$
 #
 # with the **critical batch size** close to the noise scale. For language models Kaplan et al. (2020, eq. 1.4) fitted
-# $B_{\text{crit}} = 2 \cdot 10^8 \, L^{-1/0.21}$ tokens at a loss of $L$ nats. (The factor is quoted from memory, and
-# later work finds other values: an order of magnitude, no more.)
+# $B_{\text{crit}} = 2 \cdot 10^8 \, L^{-1/0.21}$ tokens at a loss of $L$ nats. (The factor is quoted from memory, as
+# is GPT-3's batch size below, and later work finds other values: an order of magnitude, no more.)
 
 # %%
 for loss in (4.0, 3.0, 2.0):
@@ -787,8 +787,10 @@ compare(
 #
 # $$p \le B_{\text{crit}} \, W / F$$
 #
-# ranks. With 7.4 million tokens and 50 GB/s that is about 930 of our H100s, whatever the model. Whoever wants to use
-# ten thousand must split something else than the batch. That is what the next three lessons are for.
+# ranks. With 7.4 million tokens and 50 GB/s that is about 930 of our H100s, whatever the model. Llama 3 405B was
+# trained on 16,384 GPUs with 16.8 million tokens in a batch, and had 128 replicas (its paper, Table 4): each replica
+# was spread over 128 GPUs. Whoever wants to use ten thousand must split something else than the batch. That is what
+# the next three lessons are for.
 #
 # ## What to keep
 #

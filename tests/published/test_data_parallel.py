@@ -1,0 +1,52 @@
+"""What papers print about data parallelism, computed again by this library.
+
+`data_parallel.json` holds each figure with its tolerance and its source, as in `test_recompute.py`.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from course_lib import predict
+
+ROWS = {row["id"]: row for row in json.loads(Path(__file__).with_name("data_parallel.json").read_text("utf-8"))}
+MANY = 10**6
+
+
+def chips(flops_per_s: float, bytes_per_s: float, tokens: int) -> float:
+    return tokens / predict.tokens_to_hide(flops_per_s, bytes_per_s, MANY)
+
+
+def replicas(gpus: int, tensor: int, pipeline: int, seq: int, sequences_per_replica: int) -> list[int]:
+    count = gpus // (tensor * pipeline)
+    return [count, count * seq * sequences_per_replica]
+
+
+def alpha_b() -> float:
+    """The exponent of the critical batch size, from two losses."""
+    return math.log(2) / math.log(predict.critical_batch_tokens(1.0) / predict.critical_batch_tokens(2.0))
+
+
+COMPUTED: dict[str, Callable[..., float | list[int]]] = {
+    "ring_allreduce_per_rank": lambda p, n: predict.all_reduce_bytes(n, p),
+    "zero_comm_dp_baseline": lambda p: predict.bus_factor("all_reduce", p),
+    "tpu_v5p_tokens_one_axis": lambda flops_per_s, bytes_per_s: predict.tokens_to_hide(flops_per_s, bytes_per_s, MANY),
+    "tpu_v5p_chips_16m": chips,
+    "kaplan_alpha_B": alpha_b,
+    "llama3_t4_8k_16384_replicas": replicas,
+}
+
+
+def test_every_row_is_recomputed() -> None:
+    assert set(COMPUTED) == set(ROWS)
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_published_figure(name: str) -> None:
+    row = ROWS[name]
+    kind = row["tolerance_kind"]
+    tolerance = {kind: max(row["tolerance"], 1e-12), {"rel": "abs", "abs": "rel"}[kind]: 0}
+    assert COMPUTED[name](**row["inputs"]) == pytest.approx(row["value"], **tolerance)
