@@ -55,6 +55,7 @@ class Guard:
         self._given: dict[str, Any] = {}
         self._parts = dict(_parts())
         self._rewriting = self._transformers()
+        self._classes = {name: set(vars(part)) for name, part in self._parts.items() if _is_ours(part)}
 
     def given(self, names: list[str]) -> None:
         """The lab's own cell has just bound these names."""
@@ -72,6 +73,7 @@ class Guard:
             Tampered: it is not; the text starts with `number`.
         """
         changed = [name for name, part in self._parts.items() if _now(name) is not part]
+        changed += [f"{name}.{added}" for name, known in self._classes.items() for added in _added(_now(name), known)]
         if _ids(self._transformers()) != _ids(self._rewriting):
             changed.append("the source of cells before they run")
         if changed:
@@ -89,6 +91,16 @@ class Guard:
 def _ids(things: list[object]) -> list[int]:
     """Which objects these are; unlike `==` that asks none of them."""
     return [id(thing) for thing in things]
+
+
+def _is_ours(part: object) -> bool:
+    return isinstance(part, type) and part.__module__.startswith("course_lib")
+
+
+def _added(part: object, known: set[str]) -> list[str]:
+    """Methods that a class has got since."""
+    members = vars(part).items() if isinstance(part, type) else ()
+    return [name for name, member in members if name not in known and isinstance(member, FunctionType)]
 
 
 def _parts() -> Iterator[tuple[str, object]]:

@@ -1,0 +1,89 @@
+"""A tiny lab of three questions, and a way to hand in answers to it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat import NotebookNode
+
+from course_lib.build.lab_source import grade_id_of, read_lab, student_version
+from course_lib.build.labs import Lab
+from course_lib.grading.grade import grade_one
+from course_lib.grading.limits import MIB, Limits
+from course_lib.grading.results import Result
+from course_lib.grading.submissions import Submission
+
+TINY = Lab(Path(__file__).with_name("tiny"), "lab90_tiny")
+MOVING_AVERAGE = """\
+def moving_average(numbers, width):
+    return [sum(numbers[i : i + width]) / width for i in range(len(numbers) - width + 1)]
+"""
+MEAN_OF_RANKS = """\
+def mean_of_ranks(value):
+    dist.all_reduce(value)
+    return value / dist.get_world_size()
+"""
+HALF = "def half(number):\n    return number / 2\n"
+RIGHT = {"q1": MOVING_AVERAGE, "q2": MEAN_OF_RANKS, "q3": HALF}
+QUICK = Limits(wall_s=60, cell_s=6, memory_bytes=1024 * MIB, processes=24)
+
+
+@pytest.fixture(scope="session")
+def full_key() -> NotebookNode:
+    """The whole lab, with the question on ranks."""
+    return read_lab(TINY)
+
+
+@pytest.fixture(scope="session")
+def key(full_key: NotebookNode) -> NotebookNode:
+    """The lab without ranks, whose start takes a second: what most tests of hostile answers use."""
+    quick = copy.deepcopy(full_key)
+    quick.cells = [cell for cell in quick.cells if not grade_id_of(cell).startswith("q2")]
+    return quick
+
+
+def notebook(key: NotebookNode, **answers: str) -> NotebookNode:
+    """The students' notebook with right answers, or those given here."""
+    result = student_version(key)
+    for cell in result.cells:
+        if (name := grade_id_of(cell)) in RIGHT:
+            cell.source = answers.get(name, RIGHT[name])
+    return result
+
+
+def cell_of(book: NotebookNode, grade_id: str) -> NotebookNode:
+    """The cell with this grade_id."""
+    return next(cell for cell in book.cells if grade_id_of(cell) == grade_id)
+
+
+def submission(content: NotebookNode | bytes, student: str = "ada") -> Submission:
+    """What a student hands in."""
+    data = content if isinstance(content, bytes) else nbformat.writes(content).encode()
+    return Submission(student, student.title(), f"{student}/lab90_tiny.ipynb", data)
+
+
+Grade = Callable[..., Result]
+
+
+@pytest.fixture
+def grade(key: NotebookNode) -> Grade:
+    """Grade a notebook, or right answers except for those given, with small limits."""
+
+    def run(content: NotebookNode | bytes | None = None, limits: Limits = QUICK, **answers: str) -> Result:
+        return grade_one(nbformat.writes(key), submission(content or notebook(key, **answers)), limits)
+
+    return run
+
+
+def points(result: Result) -> dict[str, float]:
+    """Points by question."""
+    return {name: sum(check.points for check in result.of(name)) for name in result.questions}
+
+
+def outcomes(result: Result, question: str) -> list[str]:
+    """Outcomes of the checks of one question."""
+    return [check.outcome for check in result.of(question)]
