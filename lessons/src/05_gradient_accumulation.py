@@ -127,7 +127,8 @@ one_piece = recorded(lambda *run: train_step(*run, whole), *prepare())
 memory_timeline(one_piece)
 
 # %% [markdown]
-# The states are a thin layer at the bottom: weights, and twice as much for Adam. The rest is the hill of activations.
+# The states are the thin layers at the bottom: weights, and twice as much for Adam. The rest is the hill of
+# activations.
 #
 # We cut the batch into 8 pieces of 4. The activations become an eighth. Estimate the new peak: 28 MiB of weights and
 # Adam's state, an eighth of 220 MiB, and…?
@@ -167,7 +168,7 @@ compare(
 
 # %%
 AccumulationExplorer(global_batch=64, micro_batch=4).show(
-    caption="Each halving of the piece halves the pink part, and nothing else. Towards the left the bars stop shrinking."
+    caption="Each halving of the piece halves the pink and the grey, and nothing else: to the left the bars stop shrinking."
 )
 
 # %% [markdown]
@@ -450,17 +451,18 @@ compare(guess={"Adafactor": adafactor_guess}, predicted=dict(zip(KINDS, map(Byte
 curves = {name: train(make, moves_a_step=1)[0] for name, make in KINDS.items()}
 loss_curves(
     curves,
-    caption="The curve of 8-bit Adam lies on Adam's. Adafactor, with almost no state, runs ahead of them all.",
+    caption="8-bit Adam follows Adam, but for one stumble. Adafactor, with almost no state, runs ahead of them all.",
     alt="Loss over 60 steps for five optimizers. " + "; ".join(
         f"{name} ends near {sum(losses[-5:]) / 5:.1f}" for name, losses in curves.items()),
 )
 
 # %% [markdown]
 # Each learning rate was chosen by a few trials, and 60 steps are a sprint, so this is no ranking. What can be read: 8
-# bits are enough for Adam's two numbers, and the margins are enough for its squares. (Why is Adafactor ahead? Not
-# because it forgets. Its learning rate is a *share* of each weight's own size, here a tenth, and that suits a model
-# whose embedding is far larger than its projections. The others take one learning rate for all.) SGD with a cosine is
-# the leanest of all, and it is the usual choice for many vision models.
+# bits are enough for Adam's two numbers, and the margins are enough for its squares. (Adafactor's learning rate is a
+# *share* of each weight's own size, here a tenth. So the scales of the norms, which are 1, move some fifty times as
+# far as a matrix whose numbers are around 0.02; with Adam both move alike. Whether this is why it runs ahead, a run
+# could tell: change one line of it and see.) SGD with a cosine is the leanest of all, and a usual choice for vision
+# models.
 #
 # ## 8 · Born in the right place
 #
@@ -646,11 +648,11 @@ ladder
 # bf16 in hardware, this rung *gains* time. If it does not, it is the slowest of all.
 # - **Recompute** trades the pink for a second forward pass (lesson 03), so for about a third more time.
 # - **Offload** takes what recompute had kept, the inputs of the blocks, and writes them to files. It saves little here,
-# since the blocks' inputs were little, and the peak now lies inside the optimizer's step. Without recompute above it,
-# it would have had more to carry, and more to wait for.
+# since those inputs were little: the rest of the pink is the inside of the one block that runs again. Without
+# recompute above it, offload would have had more to carry, and more to wait for.
 #
-# What is left? Weights and gradients in 16 bits, twice $2\Psi$. No piece of a batch, no optimizer and no second
-# forward pass will touch those. For them you need more than one device, and that is Part B.
+# What is left? Mostly weights and gradients in 16 bits, twice $2\Psi$. No piece of a batch, no optimizer and no
+# second forward pass will touch those. For them you need more than one device, and that is Part B.
 #
 # ## 10 · At scale
 #
