@@ -8,7 +8,7 @@
 # |---|---|
 # | Time | about 90 minutes |
 # | Builds on | lesson 06: `send` and `recv`, the ring, the tree, α and β |
-# | You write | six functions, most of them under 20 lines |
+# | You write | seven functions, most of them under 20 lines |
 # | A GPU | changes nothing here |
 #
 # | question | | points |
@@ -23,8 +23,9 @@
 # rank. No collective of `torch.distributed`, none of the course's. The checks read your text, and they also look at
 # what really ran: every message of every rank is counted, with its bytes and its destination.
 #
-# Checks that you see here give you points and tell you what is wrong. As many again run when the lab is graded, on
-# other sizes, other ranks and other numbers. Cells that show your answer at work fail until there is one. That costs
+# Checks that you see here give you points and tell you what is wrong. More run when the lab is graded, on other sizes,
+# other ranks and other numbers. Bytes and messages count only for answers that are right: who sends nothing is not
+# thrifty. Cells that show your answer at work fail until there is one. That costs
 # nothing.
 
 # %%
@@ -160,15 +161,16 @@ check_scatter(7, members=[2, 3], seed=2, world_size=4)
 
 # %% check="q1-traffic" points=8
 def check_scatter_traffic(length, members, world_size=8):
-    _, sent = check.traffic(scatter_numbers, length, members, world_size=world_size)
-    owned = [4 * len(part) for part in torch.empty(length).tensor_split(len(members))]
-    limits = [4 * length - own for own in owned]
+    results, sent = check.traffic(scatter_numbers, length, members, world_size=world_size)
+    parts = sums(members, (length,)).tensor_split(len(members))
+    right = all(torch.equal(results[rank][0], part) for rank, part in zip(members, parts))
+    check.that(right, f"right parts of {length} numbers on ranks {members}", look="the values, before the bytes")
+    limits = [4 * (length - len(part)) for part in parts]
     worst = max(range(len(members)), key=lambda i: sent[members[i]].total_bytes - limits[i])
-    rank, what = members[worst], f"{length} numbers on ranks {members}"
     where = "what you send in each round: half of what is left"
-    check.at_most(int(sent[rank].total_bytes), limits[worst], f"{what}: the bytes of rank {rank}", look=where)
+    check.at_most(int(sent[members[worst]].total_bytes), limits[worst], f"… bytes of rank {members[worst]}", look=where)
     most, rounds = max(account.total_messages for account in sent), len(members).bit_length() - 1
-    check.at_most(most, rounds, f"{what}: messages of the busiest", look="one message in each round")
+    check.at_most(most, rounds, "… messages of the busiest rank", look="one message in each round")
     check.only_messages(sent)
 
 
@@ -208,8 +210,8 @@ check_scatter_traffic(1021, members=[5, 2, 0, 7])
 # - Every rank must end with the same bits, also where floating-point sums depend on the order.
 # - `ValueError` if the number of ranks is not a power of two, or `op` is another word: at once, before anybody sends.
 #
-# **Graded:** values, means and bits (7 points), bytes and messages (8), and more cases (10): the all-gather by itself,
-# other shapes, the errors.
+# **Graded:** sums and means (7 points), bytes and messages (8), and more cases (10): the all-gather by itself, other
+# shapes, the bits, the errors.
 
 
 # %% answer="q2"
@@ -256,8 +258,8 @@ def all_reduce(tensor, op="sum"):
 
 
 # %% [markdown]
-# See it at work. Left the ring, as the library plays it; right yours. Who are the neighbours, and in which column is
-# the largest number? (20,000 numbers, 80 kB.)
+# See it at work. Left the ring, as the library plays it; right yours. Whom does a rank talk to, and who of them gets
+# most? (20,000 numbers, 80 kB.)
 
 
 # %%
@@ -266,7 +268,8 @@ def of_library(algorithm, length=20_000):
 
 
 def of_mine(length=20_000):
-    all_reduce(numbers(dist.get_rank(), (length,)))
+    tensor = all_reduce(numbers(dist.get_rank(), (length,)))
+    return torch.equal(tensor, sums(range(dist.get_world_size()), (length,)))
 
 
 _, ring_sent = check.traffic(of_library, "ring", world_size=8)
@@ -296,13 +299,14 @@ check_cases("mean", CASES, p=8)
 
 # %% check="q2-traffic" points=8
 def check_traffic(length, world_size, slack=0):
-    _, sent = check.traffic(of_mine, length, world_size=world_size)
+    right, sent = check.traffic(of_mine, length, world_size=world_size)
+    check.that(all(right), f"a right sum on {world_size} ranks", look="the values, before the bytes")
     limit = 2 * 4 * length * (world_size - 1) // world_size + slack
     busiest = max(int(account.total_bytes) for account in sent)
     messages = max(account.total_messages for account in sent)
     rounds = 2 * (world_size.bit_length() - 1)
-    check.at_most(busiest, limit, f"bytes of the busiest of {world_size} ranks", look="what each half of it sends")
-    check.at_most(messages, rounds, f"messages of the busiest of {world_size}", look="one message in each round")
+    check.at_most(busiest, limit, "… bytes of the busiest rank", look="what each half of it sends")
+    check.at_most(messages, rounds, "… messages of the busiest rank", look="one message in each round")
     check.only_messages(sent)
 
 
@@ -521,7 +525,8 @@ def two_level_all_reduce(tensor, ranks_per_node):
 
 # %%
 def of_mine_in_two_levels(length=20_000, ranks_per_node=4):
-    two_level_all_reduce(numbers(dist.get_rank(), (length,)), ranks_per_node)
+    tensor = two_level_all_reduce(numbers(dist.get_rank(), (length,)), ranks_per_node)
+    return torch.equal(tensor, sums(range(2 * ranks_per_node), (length,)))
 
 
 _, level_sent = check.traffic(of_mine_in_two_levels, world_size=8)
@@ -553,11 +558,12 @@ check_two_levels(CASES, ranks_per_node=4)
 # %% check="q4-cable" points=7
 def check_cable(length, ranks_per_node):
     nodes = range(ranks_per_node), range(ranks_per_node, 2 * ranks_per_node)
-    _, sent = check.traffic(of_mine_in_two_levels, length, ranks_per_node, world_size=2 * ranks_per_node)
+    right, sent = check.traffic(of_mine_in_two_levels, length, ranks_per_node, world_size=2 * ranks_per_node)
+    check.that(all(right), f"a right sum on two nodes of {ranks_per_node}", look="the values, before the bytes")
     check.only_messages(sent)
     for here, there in (nodes, nodes[::-1]):
         n_bytes, _ = check.crossing(sent, here, there)
-        what = f"bytes over the cable from ranks {[*here]}, {length} numbers"
+        what = f"… bytes over the cable from ranks {[*here]}, {length} numbers"
         check.at_most(int(n_bytes), 4 * length, what, look="what each rank holds when it crosses: a whole sum?")
     return sent
 
@@ -566,10 +572,11 @@ check.written_with(two_level_all_reduce, forbidden=OURS_TO_BUILD)
 _ = check_cable(20_000, ranks_per_node=4)
 
 # %% check="q4-messages" points=4
-_, level_sent = check.traffic(of_mine_in_two_levels, world_size=8)
+right, level_sent = check.traffic(of_mine_in_two_levels, world_size=8)
+check.that(all(right), "a right sum on two nodes of 4", look="the values, before the messages")
 nodes = range(4), range(4, 8)
 crossings = [check.crossing(level_sent, [rank], nodes[rank < 4])[1] for rank in range(8)]
-check.at_most(max(crossings), 1, "messages over the cable of any one rank", look="how often a rank has to cross")
+check.at_most(max(crossings), 1, "… messages over the cable of any one rank", look="how often a rank has to cross")
 
 # %% check="q4-hidden" points=8
 # Other sizes, other nodes, and what the busiest rank sends.

@@ -1,7 +1,7 @@
 # %%
 """Parts of len // p elements: what is left over at the end belongs to nobody."""
 
-LOSES = {"q1-values", "q1-hidden", "q2-values", "q2-hidden", "q4-values", "q4-hidden"}
+LOSES = {"q1-values", "q1-traffic", "q1-hidden", "q2-values", "q2-hidden", "q4-values", "q4-hidden"}
 
 
 # %% answer="q1"
