@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | 45 minutes, of which well under a minute is computing on 2 CPU cores |
+# | Time | 40 minutes, of which well under a minute is computing on 2 CPU cores |
 # | A GPU | changes nothing here: who sends what to whom is the same everywhere |
 # | Opens | `ranks/collectives.py`, `ranks/schedules.py`, `predict/traffic.py`, `explore/ring.py` |
 #
@@ -118,8 +118,8 @@ compare(
 )
 
 # %% [markdown]
-# Each of $p$ ranks sends its $n$ bytes $p - 1$ times. Together that is $p\,(p-1)\,n$: the square of the number of
-# ranks. With 8 it is 56 tensors, with 1,000 nearly a million. It is right, and it does not scale.
+# Each of $p$ ranks sends its $n$ bytes $p - 1$ times. Together that is $p\,(p-1)\,n$: with 8 ranks 56 tensors, with
+# 1,000 nearly a million. It is right, and it does not scale.
 #
 # There is a quieter problem. All ranks added the same four tensors. Did they get the same sum?
 
@@ -136,10 +136,9 @@ print([(mine != sums[0]).sum().item() for mine in sums])
 
 # %% [markdown]
 # They did not: printed is in how many of the 1000 sums each rank differs from rank 0. Each rank begins with its own
-# tensor and so adds in another order, and a floating-point sum depends on the order (lesson 01). (Rank 1 agrees
-# because it only swaps the first two, and $a + b$ is $b + a$.) The differences sit in the last bits. But these are
-# the gradients of what should be *one* model, and copies that differ in the last bit drift apart, step by step, for
-# the rest of the run.
+# tensor and so adds in another order, and a floating-point sum depends on the order (lesson 01). (Rank 1 only swaps
+# the first two, and $a + b$ is $b + a$.) These are the gradients of what should be *one* model, and copies that
+# differ in the last bit drift apart for the rest of the run.
 #
 # So a good all-reduce promises more than the sum: the same bits on all ranks. Keep that as a third question.
 #
@@ -310,9 +309,8 @@ compare(
 #
 # ## 5 · A schedule is data
 #
-# You wrote four loops in which the decision *who sends what* is tangled up with the sending. The library separates
-# the two. A **schedule** says for one rank, round by round, what it sends and what it receives, and is made without
-# any process in sight:
+# In four loops the decision *who sends what* was tangled up with the sending. The library separates the two. A
+# **schedule** says for one rank, round by round, what it sends and what it receives:
 
 # %%
 display(show(schedules.reduce_scatter, docstring=False))
@@ -324,13 +322,12 @@ display(show(collectives.execute, docstring=False))
 guess_messages = ask("8 ranks: how many messages does each rank of the ring send?", default=7)
 
 # %% [markdown]
-# Because a schedule is data, one can check it on paper. `schedules.hold` plays the schedules of all ranks and counts
-# whose numbers went into what; it refuses a message that nobody receives, the deadlock of section 1, before any
-# process starts. The drawing above was made from schedules, and the explorer plays the same ones.
+# Because a schedule is data, one can check it on paper: `schedules.hold` refuses a message that nobody receives, the
+# deadlock of section 1, before any process starts. The drawing and the explorer above were made from schedules.
 #
-# Carrying one out is then a single function, the second one printed above, for every collective. In each round it
-# posts all sends and receives, and waits for all. What arrives is added up in rank order, so that even "direct", as
-# the library calls everyone-to-everyone, ends with the same bits on all ranks.
+# Carrying one out is then a single function, the second one printed above, for every collective. What arrives is
+# added up in rank order, so that even "direct", as the library calls everyone-to-everyone, ends with the same bits on
+# all ranks.
 #
 # Now the count, for all four algorithms and each number of ranks from 2 to 8: the bytes of the busiest rank, as you
 # know them, and the messages.
@@ -434,9 +431,8 @@ compare(guess={"reduce_scatter": guess_share}, predicted=predicted, measured=mea
 # %% [markdown]
 # The three that share the work cost $\frac{p-1}{p}\,n$ each; that is half an all-reduce, and two halves make a whole.
 # The broadcast costs its root $3n$, although nothing needs to be added. A tree has few rounds, but whoever stands at
-# its top sends everything again and again. (For long tensors one cuts them into parts and lets these travel down a
-# chain of ranks, one behind the other; then nobody sends more than $n$. The third exercise builds such a chain,
-# uncut.)
+# its top sends everything again and again. (Long tensors are cut into parts that travel down a chain of ranks, one
+# behind the other; then nobody sends more than $n$. The third exercise builds such a chain, uncut.)
 #
 # ## 7 · What a message costs
 #
@@ -449,10 +445,9 @@ compare(guess={"reduce_scatter": guess_share}, predicted=predicted, measured=mea
 # What counts is what has to pass *one after the other*. For the ring that is $2(p-1)$ messages and $2\frac{p-1}{p}n$
 # bytes, for the tree $2 \lceil \log_2 p \rceil$ messages of $n$ bytes each.
 #
-# What are α and β on your machine? Let two ranks play ping-pong with tensors of many sizes. The time for one message
-# is half of a round trip. We keep the fastest of several tries, because everything that disturbs a clock makes it
-# slower. (`diagnose=False` switches off the watch over who calls what. It costs time, and here we are after the
-# time.)
+# What are α and β on your machine? Let two ranks play ping-pong with tensors of many sizes. One message takes half of
+# a round trip, and we keep the fastest of several tries: everything that disturbs a clock makes it slower.
+# (`diagnose=False` switches off the watch over who calls what, which costs time.)
 
 
 # %%
@@ -612,10 +607,9 @@ _ = ranks.run(loss_and_tokens, world_size=4, timeout_s=10)
 
 # %% [markdown]
 # The printed line is the dangerous one. No error, no hang, and every single number is wrong: losses and tokens were
-# added to each other. The network moved bytes; what they *meant*, it never knew. On a cluster this run goes on for a
-# week, learning something strange. Only the second run raises, because the watch looks not just at what the ranks
-# call but also at the names of what they pass. (Where a loop hides the names, the watch is blind too. It is a help,
-# not a proof.)
+# added to each other. The network moved bytes; what they *meant*, it never knew. Only the second run raises, because
+# the watch looks also at the names of what the ranks pass. (Where a loop hides the names, the watch is blind too. It
+# is a help, not a proof.)
 #
 # **Repair it.** One rule prevents all four: *every rank walks through the same collectives in the same order,
 # whatever its data look like.* No collective inside an `if` on the rank; no loop whose length depends on it.
@@ -651,18 +645,12 @@ compare(
 # %% [markdown]
 # It sends what a ring sends, within 1 %; the rest is headers and the barrier. And the sums are equal to ours.
 #
-# Four names turn up in every discussion of this topic, and they are not four of a kind.
-#
-# - **MPI** is a *standard*, of 1994, from the world of supercomputers. It named most of what you saw here: rank,
-# broadcast, all-reduce, all-to-all. Implementations (Open MPI, MPICH) also start your processes. The study of
-# algorithms that we leaned on comes from one of them (Thakur, Rabenseifner and Gropp 2005).
-# - **gloo** is a *library* of collectives for CPUs and ordinary networks. It needs no special hardware.
-# - **NCCL** is NVIDIA's *library* of collectives for GPUs. The GPUs themselves add up and pass on, over NVLink or the
-# network, and no byte visits the CPU's memory on the way if it can be avoided. It carries rings, trees and more, and
-# chooses by size.
-# - **Horovod** (Sergeev and Del Balso 2018) is one floor higher: a *framework for data parallelism* that brought the
-# ring all-reduce to everybody's training script, over MPI, gloo or NCCL. In PyTorch `DistributedDataParallel` has
-# taken its place, and lesson 07 builds that one.
+# Names that turn up in every discussion of this topic are not of a kind. **MPI** is a *standard*, of 1994, from the
+# world of supercomputers; it named most of what you saw here. **gloo** is a *library* of collectives for CPUs and
+# ordinary networks, **NCCL** NVIDIA's for GPUs: there the GPUs themselves add up and pass on, over NVLink or the
+# network. NCCL carries rings, trees and more, and chooses by size. **Horovod** (Sergeev and Del Balso 2018) is one
+# floor higher, a *framework* that brought the ring all-reduce to everybody's training script; lesson 07 tells that
+# story.
 #
 # A program that says `dist.all_reduce` runs on any of these backends. That is what makes it possible to learn on a
 # laptop. (With several GPUs in your machine, `ranks.run` uses NCCL for tensors that live on them.)
@@ -795,5 +783,7 @@ self_check(answer_3, [7.0] * 4, hint="What does rank 1 have to give away before 
 
 # %% [markdown]
 # Lesson 07 lets all of this carry gradients: *data parallelism*, and how to hide the sending behind the computing.
-# The lab of this lesson will be Rabenseifner's all-reduce, which has the ring's bytes and the tree's number of
-# messages, and the two-level one; neither is in the library.
+#
+# **The lab**, `labs/lab06_collectives`, asks for an all-reduce that has the ring's bytes and no more than twice
+# $\log_2 p$ messages, and for one that knows which cable is slow. Neither is in the library; each byte over that
+# cable counts.
