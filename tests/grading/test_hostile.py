@@ -71,7 +71,7 @@ def test_a_loop_costs_its_question_and_its_time_once(grade: Grade, loop: str) ->
 
 
 def test_a_loop_that_ignores_interrupts_is_killed(grade: Grade) -> None:
-    body = "    while True:\n        try:\n            while True: pass\n        except BaseException: pass\n"
+    body = "    import signal\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\n    while True: pass\n"
     result = grade(q1=HEAD + body, limits=SHORT)
     assert points(result) == {"q1": 0, "q3": 20}
     assert "did not stop when interrupted" in result.of("q1")[0].message

@@ -1,0 +1,168 @@
+"""A batch: one broken submission stops nobody, nothing is lost, nothing is graded twice."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+from nbformat import NotebookNode
+from typer.testing import CliRunner
+
+from course_lib import cli
+from course_lib.grading import grade as grading
+from course_lib.grading.grade import ERROR, grade_batch, grade_one
+from course_lib.grading.results import GRADED, UNREADABLE, WRONG_LAB, Result, load_all
+from course_lib.grading.submissions import Submission
+from tests.grading.conftest import QUICK, TINY, notebook, submission
+
+pytestmark = [pytest.mark.notebook, pytest.mark.slow]
+WRONG = "def half(number):\n    return 0\n"
+
+
+@pytest.fixture
+def key_text(key: NotebookNode) -> str:
+    return nbformat.writes(key)
+
+
+def instant(key_text: str, one: Submission, limits: object) -> Result:
+    """In place of `grade_one`, where a test is about the batch: no kernel, points from the name."""
+    if one.student == "crash":
+        raise RuntimeError("boom")
+    return dataclasses.replace(grading._blank(grading._read_key(key_text), one, grading.digest_of(key_text, one)))
+
+
+def test_broken_submissions_do_not_stop_the_batch(key: NotebookNode, key_text: str, tmp_path: Path) -> None:
+    other = notebook(key)
+    other.metadata["course"]["lab"] = "lab91_other"
+    batch = [
+        submission(b"<html></html>", "html"),
+        submission(b"", "empty"),
+        submission(nbformat.writes(notebook(key)).encode()[:-400], "cut"),
+        submission(other, "other"),
+        dataclasses.replace(submission(b"", "large"), problem="the file is larger than 20 MiB"),
+        submission(notebook(key), "right"),
+        submission(notebook(key, q3=WRONG), "wrong"),
+    ]
+    results = grade_batch(key_text, batch, QUICK, tmp_path / "results", jobs=2)
+    assert [r.student for r in results] == [s.student for s in batch]
+    assert {r.student: r.status for r in results} == {
+        "html": UNREADABLE,
+        "empty": UNREADABLE,
+        "cut": UNREADABLE,
+        "other": WRONG_LAB,
+        "large": UNREADABLE,
+        "right": GRADED,
+        "wrong": GRADED,
+    }
+    assert [r.points for r in results] == [0, 0, 0, 0, 0, 60, 40]
+    assert all(r.out_of == 60 and len(r.checks) == 4 for r in results) and all(r.notes for r in results[:5])
+    assert sorted(r.student for r in load_all(tmp_path / "results")) == sorted(r.student for r in results)
+
+
+def test_resume_takes_what_still_holds(
+    key: NotebookNode, key_text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+
+    def counting(text: str, one: Submission, limits: object) -> Result:
+        ran.append(one.student)
+        return instant(text, one, limits)
+
+    monkeypatch.setattr(grading, "grade_one", counting)
+    batch = [submission(notebook(key), name) for name in ("ada", "bob", "crash")]
+    first = grade_batch(key_text, batch, QUICK, tmp_path)
+    assert sorted(ran) == ["ada", "bob", "crash"]
+    assert (first[2].status, first[2].digest) == (ERROR, "") and "boom" in first[2].notes[0]
+    ran.clear()
+    changed = [batch[0], submission(notebook(key, q3=WRONG), "bob"), batch[2]]
+    assert grade_batch(key_text, changed, QUICK, tmp_path, resume=True)[0] == first[0]
+    assert sorted(ran) == ["bob", "crash"], "a changed submission and an error of the grader are graded again"
+    ran.clear()
+    grade_batch(key_text + " ", batch[:1], QUICK, tmp_path, resume=True)
+    grade_batch(key_text, batch[:1], QUICK, tmp_path)
+    assert ran == ["ada", "ada"], "a changed lab, and no --resume"
+    (tmp_path / "ada.json").write_text("{", "utf-8")
+    assert grade_batch(key_text, batch[:1], QUICK, tmp_path, resume=True)[0].student == "ada"
+
+
+def test_any_executor_gives_the_same(key: NotebookNode, key_text: str, tmp_path: Path) -> None:
+    batch = [submission(notebook(key), "ada"), submission(notebook(key, q3=WRONG), "bob")]
+    assert pickle.loads(pickle.dumps((grade_one, batch, QUICK)))[1] == batch
+    here = grade_batch(key_text, batch, QUICK, tmp_path / "here", jobs=2)
+    with concurrent.futures.ProcessPoolExecutor(2) as pool:
+        there = grade_batch(key_text, batch, QUICK, tmp_path / "there", executor=pool)
+    assert [dataclasses.replace(r, seconds=0) for r in here] == [dataclasses.replace(r, seconds=0) for r in there]
+    assert [r.points for r in here] == [60, 40]
+
+
+@pytest.fixture
+def course(tmp_path: Path, full_key: NotebookNode) -> Path:
+    """A folder of three submissions; the second takes its time."""
+    slow = "import time\ntime.sleep(600)\n"
+    for name, q1 in {"ada": "", "bob": slow, "zoe": slow}.items():
+        book = notebook(full_key, **({"q1": q1} if q1 else {}))
+        (tmp_path / "in" / name).mkdir(parents=True)
+        nbformat.write(book, tmp_path / "in" / name / "lab90_tiny.ipynb")
+    return tmp_path
+
+
+def test_ctrl_c_keeps_what_is_finished_and_ends_every_kernel(course: Path) -> None:
+    out, root = course / "out", str(Path(__file__).parents[2])
+    command = [
+        sys.executable,
+        "-c",
+        "import tests.grading.test_grade as t; t.run_course()",
+        "grade",
+        "lab90",
+        course / "in",
+    ]
+    command += ["--out", out, "-j", "1", "--cell-timeout", "500", "--resume"]
+    grader = subprocess.Popen(
+        list(map(str, command)), cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    wait_until(lambda: (out / "results" / "ada.json").exists())
+    wait_until(lambda: len(psutil.Process(grader.pid).children(recursive=True)) >= 2)
+    kernels = psutil.Process(grader.pid).children(recursive=True)
+    grader.send_signal(signal.SIGINT)
+    said, _ = grader.communicate(timeout=60)
+    assert grader.returncode == 130
+    assert "1 of 3 are graded" in said and "--resume" in said and "Traceback" not in said
+    assert [path.name for path in (out / "results").iterdir()] == ["ada.json"]
+    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in kernels)
+
+
+def test_the_command(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "course_root", lambda: TINY.root)
+    out = str(course / "out")
+    options = ["--out", out, "-j", "2", "--cell-timeout", "4", "--memory", "3", "--wall", "100"]
+    ran = CliRunner().invoke(cli.app, ["grade", "lab90", str(course / "in"), *options])
+    assert ran.exit_code == 0, ran.output
+    assert re.search(r"graded\W+3", ran.output) and "ada: 100 of 100, graded" in ran.output
+    assert "bob: 60 of 100, graded" in ran.output
+    nothing = CliRunner().invoke(cli.app, ["grade", "lab90", str(course / "none")])
+    assert nothing.exit_code == 2 and "neither" in nothing.output
+    zero = CliRunner().invoke(cli.app, ["grade", "lab90", str(course / "in"), "--wall", "0"])
+    assert zero.exit_code == 2 and "above 0" in zero.output
+
+
+def run_course() -> None:
+    """The command, in a process of its own, with the tiny course."""
+    cli.course_root = lambda: TINY.root
+    cli.app()
+
+
+def wait_until(happens, patience_s: float = 60) -> None:
+    end = time.monotonic() + patience_s
+    while not happens():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.1)

@@ -1,0 +1,115 @@
+"""What a sandboxed kernel can see and do, in each of the ways in which it may be isolated."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from course_lib.grading import mounts, sandbox
+from course_lib.grading.kernel import Kernel, KernelEnded
+from course_lib.grading.limits import MIB, Limits
+
+WAYS = [sandbox.BUBBLEWRAP, sandbox.NAMESPACES, sandbox.NONE]
+pytestmark = [pytest.mark.notebook, pytest.mark.slow]
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    if request.param != sandbox.NONE and not (sys.platform == "linux" and sandbox._works(request.param)):
+        pytest.skip(f"{request.param} does not work here")
+    return request.param
+
+
+@pytest.fixture
+def kernel(way: str) -> Iterator[Kernel]:
+    limits = Limits(cell_s=20, memory_bytes=600 * MIB, processes=20, file_bytes=10 * MIB)
+    with Kernel(limits, way, time.monotonic() + 100) as kernel:
+        yield kernel
+
+
+def test_a_cell_runs_and_its_error_comes_back(kernel: Kernel) -> None:
+    assert kernel.run("x = 1").error == ""
+    reply = kernel.run("raise ValueError(x + 1)")
+    assert (reply.error, reply.text, reply.late) == ("ValueError", "2", False)
+
+
+def test_the_limits_of_the_system(kernel: Kernel, way: str) -> None:
+    assert kernel.run("bytearray(10**10)").error == "MemoryError"
+    reply = kernel.run("with open('big', 'wb') as file:\n    for _ in range(20): file.write(bytes(2**20))")
+    assert (reply.error, "too large" in reply.text.lower()) == ("OSError", True)
+
+
+def test_the_file_tree(kernel: Kernel, way: str) -> None:
+    if way == sandbox.NONE:
+        pytest.skip("a plain kernel sees everything")
+    root = Path(__file__).parents[2]
+    source = f"""
+import os
+assert sorted(set(os.listdir({str(root)!r})) - {{'.venv'}}) == ['course_lib'], os.listdir({str(root)!r})
+assert sorted(os.listdir('/tmp')) == ['home', 'lab'] and os.getcwd() == '/tmp/lab'
+assert os.listdir('/run') == ['kernel'] and not os.path.exists('/etc/passwd') and not os.path.exists('/sys')
+for place in ('/x', '/etc/x', '/usr/x', {str(root / "course_lib" / "x")!r}):
+    try: open(place, 'w')
+    except OSError: continue
+    raise AssertionError(place)
+"""
+    reply = kernel.run(source)
+    assert reply.error == "", reply
+
+
+def test_processes_are_counted(kernel: Kernel) -> None:
+    source = (
+        "import os, time\nfor _ in range(30):\n    if os.fork() == 0:\n        time.sleep(50)\n        os._exit(0)\n"
+    )
+    with pytest.raises(KernelEnded, match="processes"):
+        kernel.run(f"{source}time.sleep(20)")
+
+
+def test_nothing_is_left_behind(way: str) -> None:
+    before = {path.name for path in Path("/tmp").glob("course-*")}
+    kernel = Kernel(Limits(), way, time.monotonic() + 60)
+    kernel.run("import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)")
+    alive = kernel._sandbox.processes()
+    assert "sleep" in {process.name() for process in alive}
+    kernel.close()
+    time.sleep(0.2)
+    assert not [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    assert {path.name for path in Path("/tmp").glob("course-*")} <= before
+
+
+def test_the_grader_takes_its_kernels_along(way: str, tmp_path: Path) -> None:
+    if way == sandbox.NONE:
+        pytest.skip("only namespaces end with the one that made them")
+    script = tmp_path / "grader.py"
+    script.write_text(
+        "import os, time\nfrom course_lib.grading.kernel import Kernel\nfrom course_lib.grading.limits import Limits\n"
+        f"kernel = Kernel(Limits(), {way!r}, time.monotonic() + 60)\nkernel.run('1')\n"
+        "print(*[process.pid for process in kernel._sandbox.processes()], flush=True)\nos.kill(os.getpid(), 9)\n"
+    )
+    root = str(Path(__file__).parents[2])
+    ran = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": root}
+    )
+    pids = [int(pid) for pid in ran.stdout.split()]
+    time.sleep(1)
+    assert pids and not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_what_a_kernel_sees_is_never_the_home_folder_or_the_course() -> None:
+    seen = mounts.read_only()
+    root = mounts.library().parent
+    assert mounts.library() in seen
+    for place in (Path.home(), root, Path("/"), Path("/tmp"), Path("/etc")):
+        assert place not in seen
+
+
+def test_limits_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="cell_s is 0"):
+        Limits(cell_s=0)
