@@ -105,9 +105,8 @@ def reduce_scatter(flat, members):
     """
     ### BEGIN SOLUTION
     me, count, first = members.index(dist.get_rank()), len(members), 0
-    ends = [0]
-    for part in flat.tensor_split(count):
-        ends.append(ends[-1] + len(part))
+    size, longer = divmod(len(flat), count)
+    ends = [part * size + min(part, longer) for part in range(count + 1)]
     total = flat.clone()
     while count > 1:
         count //= 2
@@ -222,10 +221,8 @@ def all_gather(part, length, members):
     """
     ### BEGIN SOLUTION
     me, p, count = members.index(dist.get_rank()), len(members), 1
-    whole = part.new_empty(length)
-    ends = [0]
-    for each in whole.tensor_split(p):
-        ends.append(ends[-1] + len(each))
+    whole, size, longer = part.new_empty(length), length // p, length % p
+    ends = [each * size + min(each, longer) for each in range(p + 1)]
     whole[ends[me] : ends[me + 1]] = part
     while count < p:
         first = me // count * count  # of the parts that I hold
