@@ -678,6 +678,6 @@ enough = next(E for E in range(2, 7) if FloatFormat(E, 7 - E).round(1e-6).item()
 self_check(answer, enough, hint="A number survives if it exceeds half the smallest subnormal, 2^(1 - b - F).")
 
 # %% [markdown]
-# **The lab** of this lesson, which is still to come, will go on where this page stops: the MX formats, in which 32
-# narrow numbers share one scale that is a pure power of two, and a long sum whose error does not grow with its
-# length. Lesson 02 asks where the memory went.
+# **The lab**, `labs/lab01_block_formats`, goes on where this page stops: with the MX formats, in which 32 narrow numbers
+# share one scale that is a pure power of two, and with a long sum whose error does not grow with its length. Lesson 02
+# asks where the memory went.

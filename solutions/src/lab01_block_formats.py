@@ -14,9 +14,9 @@
 # A good student needs about 90 minutes. The lab builds on lesson 01 (formats, rounding, Kahan's debt) and on
 # `course_lib.numerics`. You need no GPU.
 #
-# **The rules.** Import nothing but `torch`, `math` and what the first cell imports. A cell that says YOUR CODE HERE is
-# yours; every cell below it shows your work or checks it, and you can run those as often as you like. Some more tests
-# run when the lab is graded. They ask for nothing that is not written here, on other numbers.
+# **The rules.** Import nothing but `torch`, `math` and what the first cell imports. A cell that says YOUR CODE HERE
+# is yours; every cell below it shows your work or checks it, and you can run those as often as you like. Some more
+# tests run when the lab is graded. They ask for nothing that is not written here, on other numbers.
 
 # %%
 import math
@@ -40,9 +40,9 @@ ELEMENTS = {"mxfp4": FP4_E2M1, "mxfp6": FP6_E2M3, "mxfp6 e3m2": FP6_E3M2, "mxfp8
 # ## 1 · One scale for 32 numbers (20 points)
 #
 # fp4 (e2m1) has eight magnitudes: 0, 0.5, 1, 1.5, 2, 3, 4 and 6. A gradient has numbers of $10^{-3}$ and of
-# $10^{-7}$, and not one of them is 6. So fp4 needs a scale. One for the whole tensor, as in lesson 01, lets the largest
-# number of a million decide for all the others. The **MX formats** (OCP Microscaling Formats Specification v1.0, 2023)
-# give every 32 neighbours a scale of their own, and make it cheap: a pure power of two, in one byte.
+# $10^{-7}$, and not one of them is 6. So fp4 needs a scale. One for the whole tensor, as in lesson 01, lets the
+# largest number of a million decide for all the others. The **MX formats** (OCP Microscaling Formats Specification
+# v1.0, 2023) give every 32 neighbours a scale of their own, and make it cheap: a pure power of two, in one byte.
 #
 # **The byte** is called E8M0: $s$ from 0 to 254 stands for $X = 2^{s - 127}$, and 255 for nan. No sign, no zero, no
 # infinity.
@@ -63,9 +63,10 @@ ELEMENTS = {"mxfp4": FP4_E2M1, "mxfp6": FP6_E2M3, "mxfp6 e3m2": FP6_E3M2, "mxfp8
 # - `element`: a `FloatFormat`. You may use all that it can do.
 # - returns uint8, one byte for each block.
 # - A scale below $2^{-127}$ is held at $2^{-127}$; so is that of a block of zeros. A block with a nan or an infinity
-#   gets 255. (The specification leaves this case to the implementation. That is our choice.)
+# gets 255. (The specification leaves this case to the implementation. That is our choice.)
 #
-# **What is graded:** the rule (8), the edges (4), further blocks, among them numbers very close to a power of two (8).
+# **What is graded:** the rule (8), the edges (4), further blocks, among them numbers very close to a power of two
+# (8).
 
 
 # %% answer="q1"
@@ -83,8 +84,8 @@ def block_scales(x, element):
 
 
 # %% [markdown]
-# PyTorch knows this byte, as the dtype `float8_e8m0fnu`. Let it read what you wrote: one block with 0.7 in it, one with
-# 7, one with 0.000007.
+# PyTorch knows this byte, as the dtype `float8_e8m0fnu`. Let it read what you wrote: one block with 0.7 in it, one
+# with 7, one with 0.000007.
 
 # %%
 three = torch.zeros(96)
@@ -147,8 +148,8 @@ check.equal(_x, _before, "x is left as it was")
 #
 # Lesson 01 built the rounding; `element.encode` and `element.decode` are its finished form, and you may use them or
 # write your own. But `FloatFormat` knows nothing of blocks, and **one of its habits is not the specification's**. The
-# rule of question 1 leaves numbers up to $2 \cdot 2^{e_{max}}$, and the largest number of a format is less than that. In
-# MX, whatever lies beyond is **held at the largest number**, with its sign (§6.3). Which of the five formats would
+# rule of question 1 leaves numbers up to $2 \cdot 2^{e_{max}}$, and the largest number of a format is less than that.
+# In MX, whatever lies beyond is **held at the largest number**, with its sign (§6.3). Which of the five formats would
 # surprise you there?
 #
 # **Before you write:** a block of fp4 has the scale 1. What becomes of 2.5? Of 5? Of 0.25? Of 7.9?
@@ -157,7 +158,7 @@ check.equal(_x, _before, "x is left as it was")
 #
 # - `x`: float32, n numbers. `scales`: uint8, one byte for each block, *any* byte and not only that of your rule.
 # - `quantize_elements` returns the patterns: uint8, shape (n / 32, 32). The sign is kept, also on zero. Infinities
-#   are held at the largest number, too. In a block whose scale is 255, every pattern is 0.
+# are held at the largest number, too. In a block whose scale is 255, every pattern is 0.
 # - `dequantize` returns float32, n numbers; a block whose scale is 255 gives nan everywhere.
 #
 # **What is graded:** fp4's ties, subnormals and ends (8), the way back (5), further blocks in all five formats (12).
@@ -268,9 +269,9 @@ check.equal(_zero.tolist(), [[8] * 32], "a negative number that becomes zero kee
 # %% [markdown]
 # ## 3 · Bits into bytes (15 points)
 #
-# So far an fp4 number fills a whole byte, and nothing is saved. PyTorch's smallest dtypes with arithmetic have 8 bits;
-# what is narrower, you pack yourself. Four bits are easy, two in a byte. Six bits cross the borders: four numbers fill
-# three bytes.
+# So far an fp4 number fills a whole byte, and nothing is saved. PyTorch's smallest dtypes with arithmetic have 8
+# bits; what is narrower, you pack yourself. Four bits are easy, two in a byte. Six bits cross the borders: four
+# numbers fill three bytes.
 #
 # **The layout** (the specification prescribes none; this one is ours): the patterns follow each other without gaps,
 # lowest bit first. Bit $j$ of element $i$ is bit number $k = i \cdot \text{bits} + j$ of the stream, and that is bit
@@ -290,7 +291,7 @@ guess_bytes = ask("A million numbers in MX fp4: how many bytes, scales included?
 #
 # - `patterns`: uint8, any shape, each below $2^{bits}$; their number is a multiple of 32. `bits`: 4, 6 or 8.
 # - `pack` returns uint8, one dim, n · bits / 8 bytes, **and holds no byte more**: the storage under the tensor counts,
-#   not its shape.
+# not its shape.
 # - `unpack` returns uint8, one dim, the n patterns.
 #
 # **What is graded:** the layout and the way back (6), the bytes held (4), further patterns (5).
@@ -383,7 +384,9 @@ figures.error_against_bits(
 print(f"fp4 gains {with_blocks['mxfp4'][1] - with_one['fp4'][1]:.1f} dB; you said {guess_decibels.value:g}")
 
 # %% [markdown]
-# Why does fp8 *lose*? Look closer at the rule. It puts the largest number of a block anywhere from 4 to 8 on fp4's grid, which ends at
+# Two riddles. Why is mxfp6 no worse than mxfp8, with two bits less? (Count their fraction bits.) And why does fp8
+# *lose* by its block scales? For that one, look closer at the rule. It puts the largest number of a block anywhere
+# from 4 to 8 on fp4's grid, which ends at
 # 6. A 7.9 becomes 6: a quarter of the *largest* number is cut off. A scale twice as large would keep it as 8. It would
 # also double the distance between the grid lines for the 31 others.
 #
@@ -393,7 +396,7 @@ print(f"fp4 gains {with_blocks['mxfp4'][1] - with_one['fp4'][1]:.1f} dB; you sai
 #
 # - `x`: float32, n numbers. `scales`: uint8, a byte for each block.
 # - returns uint8: for each block its byte $s$ or $s + 1$, whichever gives the smaller sum of squared errors after
-#   rounding as in question 2. If both give the same, $s$.
+# rounding as in question 2. If both give the same, $s$.
 # - 254 and 255 stay what they are. You may use your functions from above.
 #
 # **What is graded:** blocks that you can check by hand (7), further blocks in all formats (8).
@@ -426,8 +429,8 @@ for name, way in ways.items():
 figures.errors_by_largest(
     largest.flatten().tolist(),
     errors,
-    caption="Blocks of normally distributed numbers in fp4, by where the rule puts their largest. Beyond 7 the cut "
-    "costs more than a coarser grid would; the better of both leaves the rule's line there.",
+    caption="Blocks of normally distributed numbers in fp4, by where the rule puts their largest. Where the two lines "
+    "cross, the cut begins to cost more than a coarser grid would, and the better of both changes sides.",
 )
 
 # %%
@@ -440,9 +443,11 @@ for name in ("mxfp4", "mxfp6", "mxfp8"):
     print(f"{name}: {before:.1f} dB by the rule, {after:.1f} dB with the better scale ({share:.0%} of blocks moved)")
 
 # %% [markdown]
-# A third of a decibel, for no bit more. That is honest, and small: the rule is good for most blocks, and it needs no
-# second try. (Some chips and recipes round the scale up instead, so that nothing is ever cut off. By your picture, is
-# that a good idea for fp4?)
+# No bit more, and a third of a decibel for fp4: honest, and small. For fp8 it is more than one. Its grid is so fine
+# that in a block whose largest number is cut off at 448, the cut is most of the error; that is why block scales made
+# it worse. It matters in practice. Mishra et al. (2025) saw the training of a language model diverge with the
+# specification's rule. They double the scale of MX fp8 whenever its largest number would be cut off, and it trains.
+# If you did the same in fp4: for which largest numbers, on your picture's axis, would that be a mistake?
 
 # %% check="q4-values" points=7
 rows = {
@@ -483,15 +488,15 @@ for _name, _element in ELEMENTS.items():
 # %% [markdown]
 # ## 5 · A long dot product in 16 bits (25 points)
 #
-# A matrix product is many dot products, and each of those is a long sum. Lesson 01 showed where a sum of 16-bit numbers
-# ends: it stalls as soon as the next addend is less than half its spacing. With $u = 2^{-F-1}$ for the error of one
-# rounding ($2^{-11}$ in fp16, $2^{-8}$ in bf16), the error of a plain sum grows like $n\,u$. At $n = 4096$ in fp16 this
-# is 2: no digit is safe.
+# A matrix product is many dot products, and each of those is a long sum. Lesson 01 showed where a sum of 16-bit
+# numbers ends: it stalls as soon as the next addend is less than half its spacing. With $u = 2^{-F-1}$ for the error
+# of one rounding ($2^{-11}$ in fp16, $2^{-8}$ in bf16), the error of a plain sum grows like $n\,u$. At $n = 4096$ in
+# fp16 this is 2: no digit is safe.
 #
 # Chips add up in 32 bits. Suppose that you have none: every number between the two rows and the result has 16 bits.
-# Lesson 01 rescued a *weight* by remembering what it is owed (Kahan 1965). Here the debt rescues a sum: the error is then
-# at most $(2u + O(n u^2)) \sum_i |p_i|$ for addends $p_i$ (Goldberg 1991, Theorem 8). $n$ stands only beside $u^2$.
-# Rounding each product costs at most $u |p_i|$ more. We allow 2 for the constant in the $O$:
+# Lesson 01 rescued a *weight* by remembering what it is owed (Kahan 1965). Here the debt rescues a sum: the error is
+# then at most $(2u + O(n u^2)) \sum_i |p_i|$ for addends $p_i$ (Goldberg 1991, Theorem 8). $n$ stands only beside
+# $u^2$. Rounding each product costs at most $u |p_i|$ more. We allow 2 for the constant in the $O$:
 #
 # $$\Bigl|\,\text{result} - \sum_i a_i b_i\,\Bigr| \;\le\; \bigl(3u + 2\,n\,u^2\bigr) \sum_i |a_i b_i|$$
 #
@@ -504,19 +509,19 @@ guess_lost = ask("4096 positive products, added one by one in fp16: how many per
 # **The contract.** `dot(a, b)`
 #
 # - `a`, `b`: shape [rows, n], both float16 or both bfloat16. Returns shape [rows], in the same dtype: the dot product of
-#   each row of `a` with the same row of `b`, within the bound above.
+# each row of `a` with the same row of `b`, within the bound above.
 # - **16 bits only.** No tensor of another float dtype, no Python number taken out of a tensor (`item`, `tolist`), and
-#   no operation that adds up inside (`sum`, `@`, `cumsum`, …): PyTorch does those in 32 bits, in secret. Allowed are
-#   `+`, `-`, `*`, `abs`, comparisons, `torch.where`, indexing, and making tensors of the right dtype.
+# no operation that adds up inside (`sum`, `@`, `cumsum`, …): PyTorch does those in 32 bits, in secret. Allowed are
+# `+`, `-`, `*`, `abs`, comparisons, `torch.where`, indexing, and making tensors of the right dtype.
 # - **Work:** at most 8 additions, subtractions and multiplications for each pair of numbers. (Kahan needs 5.)
 # - **Memory:** a chip has few registers. At most 16 numbers for each row alive at any time, beside `a` and `b`. So not all
-#   products at once.
+# products at once.
 #
 # Loop over the columns (`a.unbind(1)` gives them), and work on all rows at a time.
 #
-# **What is graded:** the error in fp16 (7), formats, work and memory (8), further sums in both formats (10). A hint: on
-# paper, the line that finds the debt is always zero. Brackets matter. And a debt that is only collected, and paid at the
-# end, is a long sum of its own.
+# **What is graded:** the error in fp16 (7), formats, work and memory (8), further sums in both formats (10). A hint:
+# on paper, the line that finds the debt is always zero. Brackets matter. And a debt that is only collected, and paid
+# at the end, is a long sum of its own.
 
 
 # %% answer="q5"
@@ -616,6 +621,6 @@ resources(*torch.rand(2, 6, 300, generator=_generator).bfloat16())
 ### END HIDDEN TESTS
 
 # %% [markdown]
-# **What you have now.** A gradient in 4.25 bits a number, measured on the storage that holds it; a rule for scales, and
-# a picture of where it errs; and a sum whose error does not grow with its length. Lesson 04 shows what happens when such
-# formats meet a training step.
+# **What you have now.** A gradient in 4.25 bits a number, measured on the storage that holds it; a rule for scales,
+# and a picture of where it errs; and a sum whose error does not grow with its length. Lesson 04 shows what happens
+# when such formats meet a training step.

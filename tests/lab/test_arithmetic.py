@@ -28,6 +28,8 @@ def watched(fn: Callable[[Tensor], object]) -> Arithmetic:
         (lambda a: 1 - a, 12),
         (lambda a: torch.add(a, a, alpha=3), 24),
         (lambda a: a / 2, 12),
+        (lambda a: a * 0.5 + 1.5, 24),
+        (lambda a: [x * y for x, y in zip(a.T, a.T, strict=True)], 12),
         (lambda a: torch.where(a.abs() > 3, -a, torch.zeros_like(a)), 0),
         (lambda a: [column.clone() for column in a.unbind(1)], 0),
         (lambda a: torch.arange(5) + 1, 0),

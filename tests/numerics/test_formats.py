@@ -365,3 +365,8 @@ def test_rounding_is_vectorised(fmt):
     """The benchmark asserts 10x on 10 M numbers; here 1 M on a busy machine, so with slack."""
     x = torch.randn(1_000_000)
     assert median_s(lambda: fmt.round(x)) <= 25 * median_s(lambda: x.to(TORCH_DTYPES[fmt.name]))
+
+
+def test_decode_takes_unsigned_patterns():
+    patterns = torch.arange(16, dtype=torch.uint8)
+    assert torch.equal(FP4_E2M1.decode(patterns), FP4_E2M1.decode(patterns.long()))
