@@ -131,6 +131,24 @@ def grade(
 
 
 @app.command()
+def feedback(
+    out: Annotated[Path, typer.Argument(help="The folder that `course grade` wrote, such as grades/lab01_topic.")],
+    adjust: Annotated[Path | None, typer.Option(help="CSV: student, question, points, days_late, comment.")] = None,
+    late: Annotated[float | None, typer.Option(help="Percent of the lab that a day late costs.")] = None,
+) -> None:
+    """Write grades, feedback and gradebook files again, with late days and manual points; nothing is graded again.
+
+    The results stay as they are, so that a corrected file of adjustments replaces the one before.
+    """
+    from course_lib.commands.feedback import render_feedback
+
+    try:
+        render_feedback(course_root(), out, console, adjust=adjust, late=late)
+    except ValueError as problem:
+        raise _refusal(problem) from None
+
+
+@app.command()
 def doctor() -> None:
     """Check this machine: Python, PyTorch, devices, real ranks, disk, and the versions against the pinned ones."""
     from course_lib.commands.doctor import examine
