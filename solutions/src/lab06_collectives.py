@@ -23,10 +23,12 @@
 # rank. No collective of `torch.distributed`, none of the course's. The checks read your text, and they also look at
 # what really ran: every message of every rank is counted, with its bytes and its destination.
 #
-# Checks that you see here give you points and tell you what is wrong. More run when the lab is graded, on other sizes,
-# other ranks and other numbers. Bytes and messages count only for answers that are right: who sends nothing is not
-# thrifty. Cells that show your answer at work fail until there is one. That costs
-# nothing.
+# Checks that you see here give you points and tell you what is wrong. More run when the lab is graded, on other
+# sizes, other ranks and other numbers. Bytes and messages count only for answers that are right: who sends nothing is
+# not thrifty. Cells that show your answer at work fail until there is one. That costs nothing.
+#
+# Questions 2 and 4 build on question 1. If the halving resists you, send each part straight to its owner and go on:
+# the values will be right, only the messages too many. Come back later.
 
 # %%
 import torch
@@ -66,8 +68,8 @@ def expected_cases(op, cases, p):
 # %% [markdown]
 # ## 1 · Half goes, half stays (20 points)
 #
-# The ring is patient. In each of its $2(p-1)$ rounds a rank hands one $p$-th part to its neighbour. Bytes could not be
-# fewer, but a part on its way to the far side knocks at every door in between.
+# The ring is patient. In each of its $2(p-1)$ rounds a rank hands one $p$-th part to its neighbour. Bytes could not
+# be fewer, but a part on its way to the far side knocks at every door in between.
 #
 # Rolf Rabenseifner asked what happens if you begin with the far side (Rabenseifner 2004; Thakur, Rabenseifner and
 # Gropp 2005, §4). Pair the ranks off, each with the one that is half the world away. The two share the work: one will
@@ -148,7 +150,7 @@ def check_scatter(length, members, dtype=torch.float32, seed=0, world_size=8):
     results = check.on_ranks(scatter_numbers, length, members, dtype, seed, world_size=world_size)
     parts, unchanged, own = zip(*[results[rank] for rank in members])
     expected = list(sums(members, (length,), dtype, seed).tensor_split(len(members)))
-    check.equal(list(parts), expected, f"parts of {length} numbers on ranks {members}", look="where each part ends")
+    check.equal(list(parts), expected, f"parts of {length} numbers on ranks {members}", look="which halves you add")
     check.that(all(unchanged), "… and the input is as it was", look="what you add to, and whose memory that is")
     check.that(all(own), "… and a part holds the memory of a part", look="what you return: a view keeps its base alive")
 
@@ -190,9 +192,9 @@ check_scatter_traffic(1021, members=[5, 2, 0, 7])
 # %% [markdown]
 # ## 2 · And back (25 points)
 #
-# Everybody holds one finished part. Now play the film backwards: first swap with the nearest, then both hold two parts
-# and swap with the next, then four. What a rank holds doubles each time: **recursive doubling**. Halving and doubling
-# together are Rabenseifner's all-reduce.
+# Everybody holds one finished part. Now play the film backwards: first swap with the nearest, then both hold two
+# parts and swap with the next, then four. What a rank holds doubles each time: **recursive doubling**. Halving and
+# doubling together are Rabenseifner's all-reduce.
 #
 # **Your contract.** `all_gather(part, length, members)`
 #
@@ -462,8 +464,8 @@ for elements, size, world_size in ((21, 8, 4), (1021, 2, 16), (10**12 + 7, 2, 64
 # %% [markdown]
 # ## 4 · Two nodes and one slow cable (25 points)
 #
-# So far all links were equal. They never are. Take two nodes with four ranks each: 0 to 3 in one, 4 to 7 in the other.
-# Inside a node, links are fast. Between the nodes there is **one cable**, and it is slow.
+# So far all links were equal. They never are. Take two nodes with four ranks each: 0 to 3 in one, 4 to 7 in the
+# other. Inside a node, links are fast. Between the nodes there is **one cable**, and it is slow.
 #
 # The figure shows both all-reduces again, with a frame round everything that crosses. Before you run it: your
 # all-reduce begins with partners half the world away. How much of its 80 kB tensor crosses the cable, both directions
@@ -484,9 +486,9 @@ print(f"your guess: {guess_cable.value:g} kB, counted: {(there + back).to('kB'):
 # things, crosses with two ranks only.
 #
 # How little could cross? Each node has a sum that the other lacks, of $n$ bytes. So $n$ bytes in each direction are
-# needed. Can one do with that, and keep all eight ranks busy all the time? A **two-level** all-reduce does:
-# something inside each node, something across, something inside again. You have most of it already; think about what
-# each rank should *hold* at the moment of crossing.
+# needed. Can one do with that, and keep all eight ranks busy all the time? A **two-level** all-reduce does: something
+# inside each node, something across, something inside again. You have most of it already; think about what each rank
+# should *hold* at the moment of crossing.
 #
 # (Why not let one rank of each node do all the crossing? It would be right, and the cable would not mind. But that
 # rank would send more than all others, and they would wait. Find the busiest.)
@@ -498,8 +500,8 @@ print(f"your guess: {guess_cable.value:g} kB, counted: {(there + back).to('kB'):
 # - The sum is written into `tensor`, which is returned. Shapes, dtypes, memory and bits as in question 2.
 #
 # **Graded:** values and bits (6 points). The cable: $n$ bytes in each direction (7), and no rank puts more than one
-# message on it (4). Hidden (8): both again for other sizes and other nodes, and no rank sends more than
-# $1.75\,n$ in 5 messages when there are four ranks in a node and 4 divides $n$.
+# message on it (4). Hidden (8): both again for other sizes and other nodes, and no rank sends more than $1.75\,n$ in
+# 5 messages when there are four ranks in a node and 4 divides $n$.
 
 
 # %% answer="q4"
