@@ -3,7 +3,6 @@
 import pytest
 
 from course_lib import predict
-from course_lib.model import zoo
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict import Ready
 from course_lib.units import Seconds
@@ -80,7 +79,7 @@ def test_gradients_of_a_gpt_by_hand(tied):
 @pytest.mark.parametrize("wrong", [{"tokens": 0}, {"flops_per_s": 0.0}])
 def test_gradients_need_tokens_and_a_speed(wrong):
     with pytest.raises(ValueError, match="must be positive"):
-        predict.gradients_ready(zoo.GPT2_SMALL.config, **{"tokens": 1, "flops_per_s": 1.0} | wrong)
+        predict.gradients_ready(GPTConfig(1, 2, 1, 5, 3), **{"tokens": 1, "flops_per_s": 1.0} | wrong)
 
 
 def test_from_so_many_tokens_on_an_all_reduce_fits_behind_a_backward_pass():
