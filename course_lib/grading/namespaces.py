@@ -13,22 +13,22 @@ from course_lib.grading import mounts
 _TREE = """
 set -e
 PATH=$PATH:/usr/sbin:/sbin
-mount -t tmpfs -o mode=755,size=16m tmpfs /mnt  # any folder that everybody has; only this namespace sees it
+mount -n -t tmpfs -o mode=755,size=16m tmpfs /mnt  # any folder that everybody has; only this namespace sees it
 cd /mnt
 show() {{ # source, target, options: bind a path there
     if [ -d "$1" ]; then mkdir -p ".$2"; else mkdir -p ".$(dirname "$2")"; touch ".$2"; fi
-    mount --bind "$1" ".$2"
-    [ -z "$3" ] || mount -o "remount,bind,$3" ".$2"
+    mount -n --bind "$1" ".$2"
+    [ -z "$3" ] || mount -n -o "remount,bind,$3" ".$2"
 }}
 {binds}
 {links}
 mkdir -p proc dev tmp old
-mount -t proc proc proc
-mount -t tmpfs -o mode=755,size=64k tmpfs dev
+mount -n -t proc proc proc
+mount -n -t tmpfs -o mode=755,size=64k tmpfs dev
 for device in null zero full random urandom; do show /dev/$device /dev/$device ""; done
-mkdir -p dev/shm && mount -t tmpfs -o mode=1777,size={size} tmpfs dev/shm
+mkdir -p dev/shm && mount -n -t tmpfs -o mode=1777,size={size} tmpfs dev/shm
 ln -s /proc/self/fd dev/fd
-mount -t tmpfs -o mode=1777,size={size} tmpfs tmp
+mount -n -t tmpfs -o mode=1777,size={size} tmpfs tmp
 mkdir -p .{work} .{home}/matplotlib
 show {shared} {kernel} ""
 {masks}
@@ -36,9 +36,9 @@ show {shared} {kernel} ""
 ip link set lo up
 pivot_root . old
 cd /
-umount -l /old
+umount -n -l /old
 rmdir /old
-mount -o remount,ro /
+mount -n -o remount,ro /
 cd {work}
 exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"
 """
@@ -52,7 +52,7 @@ def unshare_command(shared: Path, memory_bytes: int) -> list[str]:
     script = _TREE.format(
         binds="\n".join(f"show {quoted(str(p))} {quoted(str(p))} ro" for p in folders),
         links="\n".join(f"ln -s {quoted(target)} .{quoted(str(link))}" for target, link in mounts.root_links()),
-        masks="\n".join(f"mount -t tmpfs -o ro,size=4k tmpfs .{quoted(str(p))}" for p in mounts.masked()),
+        masks="\n".join(f"mount -n -t tmpfs -o ro,size=4k tmpfs .{quoted(str(p))}" for p in mounts.masked()),
         caches="\n".join(f"show {quoted(str(source))} {quoted(str(target))} ro" for source, target in caches),
         size=memory_bytes,
         work=mounts.WORK_FOLDER,
