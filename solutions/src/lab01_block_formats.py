@@ -63,7 +63,7 @@ ELEMENTS = {"mxfp4": FP4_E2M1, "mxfp6": FP6_E2M3, "mxfp6 e3m2": FP6_E3M2, "mxfp8
 # - `element`: a `FloatFormat`. You may use all that it can do.
 # - returns uint8, one byte for each block.
 # - A scale below $2^{-127}$ is held at $2^{-127}$; so is that of a block of zeros. A block with a nan or an infinity
-# gets 255. (The specification leaves this case to the implementation. That is our choice.)
+#   gets 255. (The specification leaves this case to the implementation. That is our choice.)
 #
 # **What is graded:** the rule (8), the edges (4), further blocks, among them numbers very close to a power of two
 # (8).
@@ -158,7 +158,7 @@ check.equal(_x, _before, "x is left as it was")
 #
 # - `x`: float32, n numbers. `scales`: uint8, one byte for each block, *any* byte and not only that of your rule.
 # - `quantize_elements` returns the patterns: uint8, shape (n / 32, 32). The sign is kept, also on zero. Infinities
-# are held at the largest number, too. In a block whose scale is 255, every pattern is 0.
+#   are held at the largest number, too. In a block whose scale is 255, every pattern is 0.
 # - `dequantize` returns float32, n numbers; a block whose scale is 255 gives nan everywhere.
 #
 # **What is graded:** fp4's ties, subnormals and ends (8), the way back (5), further blocks in all five formats (12).
@@ -291,7 +291,7 @@ guess_bytes = ask("A million numbers in MX fp4: how many bytes, scales included?
 #
 # - `patterns`: uint8, any shape, each below $2^{bits}$; their number is a multiple of 32. `bits`: 4, 6 or 8.
 # - `pack` returns uint8, one dim, n · bits / 8 bytes, **and holds no byte more**: the storage under the tensor counts,
-# not its shape.
+#   not its shape.
 # - `unpack` returns uint8, one dim, the n patterns.
 #
 # **What is graded:** the layout and the way back (6), the bytes held (4), further patterns (5).
@@ -385,10 +385,9 @@ print(f"fp4 gains {with_blocks['mxfp4'][1] - with_one['fp4'][1]:.1f} dB; you sai
 
 # %% [markdown]
 # Two riddles. Why is mxfp6 no worse than mxfp8, with two bits less? (Count their fraction bits.) And why does fp8
-# *lose* by its block scales? For that one, look closer at the rule. It puts the largest number of a block anywhere
-# from 4 to 8 on fp4's grid, which ends at
-# 6. A 7.9 becomes 6: a quarter of the *largest* number is cut off. A scale twice as large would keep it as 8. It would
-# also double the distance between the grid lines for the 31 others.
+# *lose* by its block scales? For that one, look closer at the rule. On fp4's grid, which ends at 6, it puts the largest
+# number of a block anywhere from 4 to 8. A 7.9 becomes 6: a quarter of the *largest* number is cut off. A scale twice
+# as large would keep it as 8. It would also double the distance between the grid lines for the 31 others.
 #
 # **Before you write:** a block of one 7.2 and 31 times 0.5. Which scale is better, 1 or 2? And for 32 times 7.9?
 #
@@ -396,7 +395,7 @@ print(f"fp4 gains {with_blocks['mxfp4'][1] - with_one['fp4'][1]:.1f} dB; you sai
 #
 # - `x`: float32, n numbers. `scales`: uint8, a byte for each block.
 # - returns uint8: for each block its byte $s$ or $s + 1$, whichever gives the smaller sum of squared errors after
-# rounding as in question 2. If both give the same, $s$.
+#   rounding as in question 2. If both give the same, $s$.
 # - 254 and 255 stay what they are. You may use your functions from above.
 #
 # **What is graded:** blocks that you can check by hand (7), further blocks in all formats (8).
@@ -508,14 +507,14 @@ guess_lost = ask("4096 positive products, added one by one in fp16: how many per
 # %% [markdown]
 # **The contract.** `dot(a, b)`
 #
-# - `a`, `b`: shape [rows, n], both float16 or both bfloat16. Returns shape [rows], in the same dtype: the dot product of
-# each row of `a` with the same row of `b`, within the bound above.
+# - `a`, `b`: shape [rows, n], both float16 or both bfloat16. Returns shape [rows], in the same dtype: the dot product
+#   of each row of `a` with the same row of `b`, within the bound above.
 # - **16 bits only.** No tensor of another float dtype, no Python number taken out of a tensor (`item`, `tolist`), and
-# no operation that adds up inside (`sum`, `@`, `cumsum`, …): PyTorch does those in 32 bits, in secret. Allowed are
-# `+`, `-`, `*`, `abs`, comparisons, `torch.where`, indexing, and making tensors of the right dtype.
+#   no operation that adds up inside (`sum`, `@`, `cumsum`, …): PyTorch does those in 32 bits, in secret. Allowed are
+#   `+`, `-`, `*`, `abs`, comparisons, `torch.where`, indexing, and making tensors of the right dtype.
 # - **Work:** at most 8 additions, subtractions and multiplications for each pair of numbers. (Kahan needs 5.)
-# - **Memory:** a chip has few registers. At most 16 numbers for each row alive at any time, beside `a` and `b`. So not all
-# products at once.
+# - **Memory:** a chip has few registers. At most 16 numbers for each row alive at any time, beside `a` and `b`. So not
+#   all products at once.
 #
 # Loop over the columns (`a.unbind(1)` gives them), and work on all rows at a time.
 #
