@@ -35,7 +35,7 @@ def canvas_rows(results: Sequence[Result], key: NotebookNode) -> list[list[str |
     """
     number, _, topic = words.lab_title(key).partition(" · ")
     header = ["Student", "ID", "SIS Login ID", "Section", f"{number} ({topic})" if topic else number]
-    rows: list[list[str | float]] = [[*header], ["    Points Possible", "", "", "", total(results)]]
+    rows: list[list[str | float]] = [[*header], ["Points Possible", "", "", "", total(results)]]
     for result in results:
         login = "" if result.gradebook_id else result.name
         rows.append([result.name, result.gradebook_id, login, "", result.points])
@@ -49,7 +49,7 @@ def moodle_rows(results: Sequence[Result], key: NotebookNode) -> list[list[str |
     for result in results:
         number = result.gradebook_id
         row: list[str | float] = [f"Participant {number}" if number else "", result.name, number or result.student]
-        rows.append([*row, result.points, result.out_of, "-", _in_one_line(result, key)])
+        rows.append([*row, result.points, result.out_of, "", _in_one_line(result, key)])
     return rows
 
 
@@ -60,7 +60,7 @@ def gradescope(result: Result, key: NotebookNode) -> dict:
     tell what to try next.
     """
     tests = [test for question in feedback_questions(result, key) for test in _tests(question, result)]
-    late = f"\n\n{words.number(result.late_days)} days late: −{words.number(result.penalty)} points."
+    late = f"\n\nDays late: {words.number(result.late_days)}. That costs {words.number(result.penalty)} points."
     notes = "".join(f"\n\n- {note}" for note in shown_notes(result))
     comment = f"\n\n{words.plain(result.comment)}" if result.comment else ""
     return {
@@ -101,6 +101,6 @@ def _in_one_line(result: Result, key: NotebookNode) -> str:
         of = f" of {words.number(question.out_of)}" if question.out_of else ""
         parts.append(f"{question.title}: {words.number(question.points)}{of}.")
     if result.late_days:
-        parts.append(f"{words.number(result.late_days)} days late: −{words.number(result.penalty)}.")
+        parts.append(f"Days late: {words.number(result.late_days)}, less {words.number(result.penalty)} points.")
     parts += [words.status_words(result.status), result.comment]
     return re.sub(r"[<>]", " ", words.one_line(" ".join(parts)))  # Moodle shows feedback as HTML

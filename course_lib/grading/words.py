@@ -42,6 +42,7 @@ OUTCOME = {
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 _FORMULA = "=+-@\uff1d\uff0b\uff0d\uff20"  # the last four: full-width, which some spreadsheets read as well
 _KEPT = "\n\u200c\u200d"  # the joiners belong to the spelling of Persian and Indic names
+_LIST = re.compile(r"^(\d*)([-+=.)])")
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>#|&~:!@$])")
 
 
@@ -63,8 +64,8 @@ def one_line(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """One line that Markdown shows as it is."""
-    return _MARKDOWN.sub(r"\\\1", one_line(text))
+    """One line that Markdown shows as it is, also at the beginning of a paragraph."""
+    return _LIST.sub(r"\1\\\2", _MARKDOWN.sub(r"\\\1", one_line(text)))
 
 
 def number(value: float) -> str:

@@ -7,10 +7,10 @@ from course_lib.grading.results import FAILED, GRADED, NOT_RUN, PASSED, CheckRes
 WORTH = {
     "q1-values": 20.0,
     "q1-hidden": 20.0,
-    "q2-values": 15.0,
-    "q2-hidden": 15.0,
-    "q3-values": 15.0,
-    "q3-hidden": 15.0,
+    "q2-values": 20.0,
+    "q2-hidden": 20.0,
+    "q3-values": 10.0,
+    "q3-hidden": 10.0,
 }
 """Points of the tiny lab's checks."""
 

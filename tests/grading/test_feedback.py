@@ -1,0 +1,76 @@
+"""`course feedback`: the same reports again, without a kernel; results are read and never written."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from course_lib.grading.results import save
+
+from .conftest import TINY
+from .making import result
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """A copy of the tiny course, and results of its lab."""
+    shutil.copytree(TINY.root, tmp_path / "course")
+    folder = tmp_path / "course" / "grades" / TINY.name
+    save(result("ada", failed={"q1-values": "expected 2"}), folder / "results")
+    save(result("bob", "=Bob"), folder / "results")
+    return folder
+
+
+def feedback(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "course_lib", "feedback", str(out), *arguments]
+    return subprocess.run(command, cwd=out.parents[1], capture_output=True, text=True, timeout=100)
+
+
+def totals(out: Path) -> dict[str, float]:
+    with (out / "grades.csv").open(encoding="utf-8-sig", newline="") as file:
+        return {row["student"]: float(row["total"]) for row in csv.DictReader(file)}
+
+
+def test_adjustments_are_put_on_and_can_be_put_on_again(out: Path) -> None:
+    before = {path: path.read_bytes() for path in (out / "results").iterdir()}
+    (out / "adjust.csv").write_text("student,question,points,days_late\nada,q1,5,\nbob,,,2\n", "utf-8")
+    done = feedback(out, "--adjust", str(out / "adjust.csv"), "--late", "10")
+    assert done.returncode == 0 and "2 reports" in done.stdout, done.stdout + done.stderr
+    assert totals(out) == {"ada": 85, "bob": 80}
+    assert "2 days late" in (out / "feedback" / "bob.md").read_text("utf-8")
+
+    assert feedback(out, "--adjust", str(out / "adjust.csv"), "--late", "10").returncode == 0
+    assert totals(out) == {"ada": 85, "bob": 80}, "the adjustments were counted twice"
+    assert feedback(out).returncode == 0
+    assert totals(out) == {"ada": 80, "bob": 100}
+    assert {path: path.read_bytes() for path in (out / "results").iterdir()} == before
+
+
+def test_a_wrong_line_stops_it_and_changes_nothing(out: Path) -> None:
+    assert feedback(out).returncode == 0
+    before = (out / "grades.csv").read_bytes()
+    (out / "adjust.csv").write_text("student,points\nada,5\nadda,3\n", "utf-8")
+    done = feedback(out, "--adjust", str(out / "adjust.csv"))
+    assert done.returncode == 2 and "line 3" in done.stdout and "did you mean ada" in done.stdout
+    assert (out / "grades.csv").read_bytes() == before
+
+
+def test_it_says_when_the_lab_has_changed_since(out: Path) -> None:
+    assert "grade them again" not in feedback(out).stdout
+    source = out.parents[1] / "solutions" / "src" / f"{TINY.name}.py"
+    source.write_text(source.read_text("utf-8").replace('"q3-values" points=10', '"q3-values" points=5'), "utf-8")
+    done = feedback(out)
+    assert done.returncode == 0 and "other checks or points now than when 2" in " ".join(done.stdout.split())
+
+
+def test_a_folder_without_results_is_refused(out: Path) -> None:
+    done = feedback(out.parent)
+    assert done.returncode == 2 and "holds no results" in done.stdout
+    (out / "results" / "ada.json").write_text("{", "utf-8")
+    done = feedback(out)
+    assert done.returncode == 2 and "not a result" in " ".join(done.stdout.split())
