@@ -38,7 +38,7 @@ pivot_root . old
 cd /
 umount -n -l /old
 rmdir /old
-mount -n -o remount,ro /
+mount -n -o remount,bind,ro /
 cd {work}
 exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"
 """
