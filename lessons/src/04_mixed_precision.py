@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | 40 minutes, of which about half a minute is computing on 2 CPU cores (two minutes on CPUs that emulate 16 bits) |
+# | Time | 40 minutes, of which about half a minute is computing on 2 CPU cores (a minute on CPUs that emulate 16 bits) |
 # | A GPU | changes nothing in the counts; the seconds of section 11 are only worth having with one |
 # | Opens | `train/precision.py`, `train/gradients.py`, `explore/scale.py` |
 #
