@@ -29,7 +29,7 @@ for device in null zero full random urandom; do show /dev/$device /dev/$device "
 mkdir -p dev/shm && mount -n -t tmpfs -o mode=1777,size={size} tmpfs dev/shm
 ln -s /proc/self/fd dev/fd
 mount -n -t tmpfs -o mode=1777,size={size} tmpfs tmp
-mkdir -p .{work} .{home}/matplotlib
+mkdir -p .{work} .{home}/matplotlib && chmod 1777 .{work} .{home} .{home}/matplotlib
 show {shared} {kernel} ""
 {masks}
 {caches}
@@ -40,12 +40,18 @@ umount -n -l /old
 rmdir /old
 mount -n -o remount,bind,ro /
 cd {work}
-exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"
+exec setpriv {user} --pdeathsig KILL --bounding-set=-all --inh-caps=-all --no-new-privs "$@"
 """
 
 
-def unshare_command(shared: Path, memory_bytes: int) -> list[str]:
-    """The command line in front of the kernel's; what follows it becomes the script's `$@`."""
+def unshare_command(shared: Path, memory_bytes: int, uid: int = 0) -> list[str]:
+    """The command line in front of the kernel's; what follows it becomes the script's `$@`.
+
+    Args:
+        shared: becomes the kernel's connection folder.
+        memory_bytes: size of each file system in memory.
+        uid: for a grader that is root, the user as whom the kernel runs, so that its processes are counted apart.
+    """
     quoted = shlex.quote
     folders = [*mounts.read_only(), *mounts.root_folders()]
     caches = ((path, Path(mounts.HOME, "matplotlib", path.name)) for path in mounts.font_caches())
@@ -59,6 +65,8 @@ def unshare_command(shared: Path, memory_bytes: int) -> list[str]:
         home=mounts.HOME,
         shared=quoted(str(shared)),
         kernel=mounts.KERNEL_FOLDER,
+        user=f"--reuid {uid} --regid {uid} --clear-groups" if uid else "",
     )
-    spaces = ["--user", "--map-root-user", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--kill-child"]
+    spaces = [] if uid else ["--user", "--map-root-user"]
+    spaces += ["--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--kill-child"]
     return ["setpriv", "--pdeathsig", "KILL", "unshare", *spaces, "/bin/bash", "-c", script, "sandbox"]

@@ -68,9 +68,12 @@ class Sandbox:
         own_limits = {"data": limits.memory_bytes, "file": limits.file_bytes, "core": 0}
         if isolation != NONE:  # elsewhere the system would count the grader's own processes, too
             own_limits["threads"] = limits.threads
-        if isolation == BUBBLEWRAP and _is_root():
-            own_limits["uid"] = _ALL_USERS + secrets.randbelow(2**30)
-            _give(shared, own_limits["uid"])
+        self._uid = 0
+        if isolation != NONE and _is_root():
+            self._uid = _ALL_USERS + secrets.randbelow(2**30)
+            _give(shared, self._uid)
+        if isolation == BUBBLEWRAP:
+            own_limits["uid"] = self._uid
         kernel = [sys.executable, "-m", "course_lib.grading.launcher", json.dumps(own_limits), *arguments]
         self._process = self._start(kernel, shared)
         self._root = psutil.Process(self._process.pid)
@@ -84,7 +87,7 @@ class Sandbox:
         if self.isolation == BUBBLEWRAP:
             kernel = bubblewrap_command(shared, self._limits.memory_bytes) + kernel
         elif self.isolation == NAMESPACES:
-            kernel = unshare_command(shared, self._limits.memory_bytes) + kernel
+            kernel = unshare_command(shared, self._limits.memory_bytes, self._uid) + kernel
         else:
             environment |= mounts.environment(f"{shared}/home", f"{shared}/tmp") | _needed_by_system()
             folder = f"{shared}/lab"
@@ -195,12 +198,14 @@ def best_isolation() -> str:
 
 def _works(way: str) -> bool:
     with short_folder() as shared:
-        make = bubblewrap_command if way == BUBBLEWRAP else unshare_command
         test = (
             "import os, sys; uid = int(sys.argv[1]); uid and os.setuid(uid); import course_lib.grading, zmq, ipykernel"
         )
-        uid = _ALL_USERS if way == BUBBLEWRAP and _is_root() else 0
-        command = [*make(shared, 2**26), sys.executable, "-c", test, str(uid)]
+        uid = _ALL_USERS if _is_root() else 0
+        if way == BUBBLEWRAP:
+            command = [*bubblewrap_command(shared, 2**26), sys.executable, "-c", test, str(uid)]
+        else:
+            command = [*unshare_command(shared, 2**26, uid), sys.executable, "-c", test, "0"]
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             return subprocess.run(command, env=mounts.environment(), capture_output=True, timeout=60).returncode == 0
     return False
