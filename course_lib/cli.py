@@ -117,7 +117,8 @@ def grade(
 
     Ctrl-C keeps what is finished; the same command with --resume goes on. Exit code 1: the grader failed at some.
     """
-    from course_lib.commands.grade import grade_lab, make_limits, open_executor
+    from course_lib.commands.grade import grade_lab, make_limits
+    from course_lib.grading.executors import open_executor
 
     chosen = _labs([lab])[0]
     try:

@@ -5,11 +5,8 @@ No lesson opens this module; INSTRUCTORS.md explains the command.
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import importlib.util
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ from course_lib.build.lab_source import read_lab
 from course_lib.build.labs import Lab
 from course_lib.grading.grade import ERROR, grade_batch
 from course_lib.grading.limits import Limits
+from course_lib.grading.reports import print_summary, write_reports
 from course_lib.grading.results import GRADED, Result
 from course_lib.grading.submissions import find_submissions
 
@@ -77,8 +75,8 @@ def grade_lab(
             console.print(f"\nstopped: {len(done)} of {len(submissions)} are graded, in {out / 'results'}")
             console.print("the same command with --resume goes on from there", style="bold")
             return INTERRUPTED
-    if importlib.util.find_spec("course_lib.grading.reports"):
-        importlib.import_module("course_lib.grading.reports").write_reports(results, out, key)
+    write_reports(results, out, key)
+    print_summary(results, key, console)
     console.print(_summary(results))
     console.print(f"results and reports are in {out}", markup=False)
     return 1 if any(result.status == ERROR for result in results) else 0
@@ -92,22 +90,6 @@ def make_limits(wall_s: float, cell_s: float, memory_gib: float, processes: int,
     """
     memory, size = int(memory_gib * 2**30), int(size_mib * 2**20)
     return Limits(wall_s=wall_s, cell_s=cell_s, memory_bytes=memory, processes=processes, submission_bytes=size)
-
-
-@contextlib.contextmanager
-def open_executor(name: str, jobs: int) -> Iterator[Any]:
-    """What runs the submissions: None for threads of this process.
-
-    Raises:
-        ValueError: nothing is known by that name.
-    """
-    if name == "local":
-        yield None
-        return
-    if not importlib.util.find_spec("course_lib.grading.executors"):
-        raise ValueError(f"--executor {name}: only local is known here")
-    with importlib.import_module("course_lib.grading.executors").open_executor(name, jobs) as executor:
-        yield executor
 
 
 def _line(result: Result) -> str:

@@ -149,6 +149,7 @@ def test_the_command(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ran.exit_code == 0, ran.output
     assert re.search(r"graded\W+3", ran.output) and "ada: 100 of 100, graded" in ran.output
     assert "bob: 60 of 100, graded" in ran.output
+    assert {"grades.csv", "feedback", "results"} <= {path.name for path in (course / "out").iterdir()}
     nothing = CliRunner().invoke(cli.app, ["grade", "lab90", str(course / "none")])
     assert nothing.exit_code == 2 and "neither" in nothing.output
     zero = CliRunner().invoke(cli.app, ["grade", "lab90", str(course / "in"), "--wall", "0"])
