@@ -20,8 +20,6 @@ show() {{ # source, target, options: bind a path there
     mount -n --bind "$1" ".$2"
     [ -z "$3" ] || mount -n -o "remount,bind,$3" ".$2"
 }}
-{binds}
-{links}
 mkdir -p proc dev tmp old
 mount -n -t proc proc proc
 mount -n -t tmpfs -o mode=755,size=64k tmpfs dev
@@ -29,6 +27,8 @@ for device in null zero full random urandom; do show /dev/$device /dev/$device "
 mkdir -p dev/shm && mount -n -t tmpfs -o mode=1777,size={size} tmpfs dev/shm
 ln -s /proc/self/fd dev/fd
 mount -n -t tmpfs -o mode=1777,size={size} tmpfs tmp
+{binds}
+{links}
 mkdir -p .{work} .{home}/matplotlib && chmod 1777 .{work} .{home} .{home}/matplotlib
 show {shared} {kernel} ""
 {masks}

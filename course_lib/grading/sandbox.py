@@ -168,6 +168,9 @@ def bubblewrap_command(shared: Path, memory_bytes: int) -> list[str]:
     command += ["--unshare-cgroup-try", "--die-with-parent", "--new-session"]
     folders = [*mounts.read_only(), *mounts.root_folders()]
     caches = [(path, Path(mounts.HOME, "matplotlib", path.name)) for path in mounts.font_caches()]
+    command += ["--proc", "/proc", "--dev", "/dev"]
+    for folder in ("/dev/shm", "/tmp"):  # first: Python itself may be somewhere below /tmp
+        command += ["--perms", "1777", "--size", str(memory_bytes), "--tmpfs", folder]
     for parent in _parents([*folders, Path(mounts.KERNEL_FOLDER)]):
         command += ["--perms", "0755", "--dir", str(parent)]  # bubblewrap itself makes them unreadable to others
     for folder in folders:
@@ -176,9 +179,6 @@ def bubblewrap_command(shared: Path, memory_bytes: int) -> list[str]:
         command += ["--symlink", target, str(link)]
     for folder in mounts.masked():
         command += ["--tmpfs", str(folder)]
-    command += ["--proc", "/proc", "--dev", "/dev"]
-    for folder in ("/dev/shm", "/tmp"):
-        command += ["--perms", "1777", "--size", str(memory_bytes), "--tmpfs", folder]
     for folder in (mounts.WORK_FOLDER, mounts.HOME, f"{mounts.HOME}/matplotlib"):
         command += ["--perms", "1777", "--dir", folder]
     for source, target in caches:
@@ -225,7 +225,7 @@ def short_folder() -> Iterator[Path]:
 
 def _parents(paths: list[Path]) -> list[Path]:
     """Folders above these that nothing else provides, outermost first."""
-    found = {parent for path in paths for parent in path.parents if parent != Path("/")}
+    found = {parent for path in paths for parent in path.parents if parent not in (Path("/"), Path("/tmp"))}
     return sorted(parent for parent in found if not any(parent.is_relative_to(path) for path in paths))
 
 

@@ -67,6 +67,7 @@ def test_a_loop_costs_its_question_and_its_time_once(grade: Grade, loop: str) ->
     result = grade(q1=f"{HEAD}    {loop}\n", limits=SHORT)
     assert points(result) == {"q1": 0, "q3": 20}
     assert outcomes(result, "q1") == [TIMEOUT, TIMEOUT]
+    assert [row.message[:7] for row in result.of("q1")] == ["it did ", "not run"]
     assert result.seconds < 3 * SHORT.cell_s + 25
 
 

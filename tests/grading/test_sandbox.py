@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -52,6 +53,7 @@ def test_the_file_tree(kernel: Kernel, way: str) -> None:
     root = Path(__file__).parents[2]
     source = f"""
 import os
+import shutil
 assert sorted(set(os.listdir({str(root)!r})) - {{'.venv'}}) == ['course_lib'], os.listdir({str(root)!r})
 assert (sorted(os.listdir('/tmp')), os.getcwd()) == (['home', 'lab'], '/tmp/lab'), os.listdir('/tmp')
 assert os.listdir('/run') == ['kernel'], os.listdir('/run')
@@ -122,3 +124,11 @@ def runs(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def test_a_course_below_tmp_is_isolated_as_well(tmp_path: Path) -> None:
+    shutil.copytree(mounts.library(), tmp_path / "course_lib", ignore=shutil.ignore_patterns("__pycache__"))
+    script = "from course_lib.grading import mounts, sandbox; print(mounts.library(), sandbox.best_isolation())"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert ran.stdout.split() == [str(tmp_path / "course_lib"), sandbox.best_isolation()], ran.stderr
