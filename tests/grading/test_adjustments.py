@@ -51,6 +51,8 @@ def test_manual_points_count_before_the_penalty(tmp_path: Path) -> None:
     before = result(failed=dict.fromkeys(["q1-values", "q1-hidden", "q2-values", "q2-hidden"], "no"))
     (after,) = adjusted(tmp_path, "ada,q1,5,,\nada,,,1,\n", before, late=20)
     assert after.points == 20 + 5 - 20
+    (after,) = adjusted(tmp_path, "ada,q1,5,,\nada,,,1,\n", before, late=100)
+    assert (after.penalty, after.points) == (25, 0)
 
 
 def test_comments_are_kept_all_of_them(tmp_path: Path) -> None:

@@ -30,10 +30,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A scheduler and two worker processes; a task may lose two workers before it is given up."""
-    import dask
+    import dask.config as settings
     from distributed import LocalCluster
 
-    with dask.config.set({"distributed.scheduler.allowed-failures": 1}):
+    with settings.set({"distributed.scheduler.allowed-failures": 1}):
         options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
         with LocalCluster(host="127.0.0.1", **options) as made:
             yield made
@@ -92,7 +92,7 @@ def test_a_worker_with_another_course_is_refused(said: str) -> None:
     from distributed import LocalCluster
 
     with LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address=":0") as empty:
-        address = empty.scheduler_address
+        address = _name(empty).replace("dask", "tcp")
         command = [sys.executable, "-m", "dask", "worker", address, "--no-nanny", "--nthreads", "1", "--no-dashboard"]
         worker = subprocess.Popen([*command, "--preload", PRELOADS[said]], stderr=subprocess.DEVNULL)
         try:

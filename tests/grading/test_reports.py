@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import mistune
@@ -15,7 +16,7 @@ from rich.console import Console
 from course_lib.grading.adjustments import Adjustment, apply
 from course_lib.grading.feedback import as_html, as_markdown
 from course_lib.grading.reports import grade_rows, print_summary, write_reports
-from course_lib.grading.results import TIMEOUT, Result
+from course_lib.grading.results import PASSED, TIMEOUT, CheckResult, Result
 from course_lib.grading.words import number, one_line, plain, safe_cell
 
 from .making import result
@@ -46,6 +47,13 @@ def test_adjustments_have_columns_when_there_are_any(full_key: NotebookNode) -> 
     assert ada[-6:] == [2, -10, 92, 100, "graded", "see me"] and bob[-6:-4] == [0, 0]
     points = [cell for cell in ada[2:7] if isinstance(cell, int | float)]
     assert sum(points) == 92, "the columns must add up to the total"
+
+
+def test_questions_of_an_older_lab_keep_their_column_and_points_by_hand_come_last(full_key: NotebookNode) -> None:
+    (first,) = apply([result()], [Adjustment(2, "ada", "", 2.0, None, "")])
+    second = replace(result("bob"), checks=(CheckResult("q4", "q4-values", 5.0, 5.0, False, PASSED),))
+    header, *_, bob = grade_rows([first, second], full_key)
+    assert header[2:7] == ["q1", "q2", "q3", "q4", "manual"] and bob[2:7] == [0, 0, 0, 5, 0]
 
 
 def test_no_points_yet_is_not_zero_points(full_key: NotebookNode, tmp_path: Path) -> None:
