@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from course_lib.accounts import CATEGORIES, MemoryAccount
-from course_lib.figures.style import INK, MUTED, PALETTE, new_figure, present
+from course_lib.figures.style import GRID, INK, MUTED, PALETTE, new_figure, present
 from course_lib.measure.memory import MemoryRecord, Timeline
 from course_lib.units import Bytes
 
@@ -162,6 +162,47 @@ def draw_memory_bar(
             ha="center", va="bottom", color=INK, size=9.5,
         )  # fmt: skip
     axes.set(xlabel=unit, xlim=(0, 1.16 * largest.to(unit) or 1))
+    axes.grid(False, axis="y")
+    axes.invert_yaxis()
+    _legend(figure, axes)
+    return figure
+
+
+def draw_memory_against_gpus(account: MemoryAccount, gpus: Mapping[str, Bytes]) -> Figure:
+    """One stacked bar, and below it a bar for the memory of each card; a line carries the total down to them.
+
+    Args:
+        account: what must fit.
+        gpus: name → memory.
+
+    Raises:
+        ValueError: no card given.
+    """
+    if not gpus:
+        raise ValueError("draw_memory_against_gpus needs at least one card: pass a dict of name and bytes")
+    figure, (axes,) = new_figure(height=1.5 + 0.3 * len(gpus))
+    total, left = account.total.to("GiB"), 0.0
+    for category in CATEGORIES:
+        size = account[category].to("GiB")
+        if size:
+            axes.barh(["to hold"], [size], left=left, height=0.8, color=PALETTE[category], label=category)
+            left += size
+    top = max(total, *(memory.to("GiB") for memory in gpus.values()))
+    for name, memory in gpus.items():
+        fits = account.total <= memory
+        axes.barh([name], [memory.to("GiB")], height=0.55, color=MUTED if fits else GRID)
+        words = (
+            f"fits, {account.total / memory:.0%} full" if fits else f"at least {-(-account.total // memory)} of them"
+        )
+        axes.annotate(
+            words, (max(memory.to("GiB"), total), name), (6, 0), textcoords="offset points", va="center", color=INK,
+            size=9.5,
+        )  # fmt: skip
+    axes.annotate(
+        f"{account.total:.1GiB}", (total, "to hold"), (6, 0), textcoords="offset points", va="center", size=9.5
+    )
+    axes.axvline(total, color=INK, linewidth=1, linestyle="--")
+    axes.set(xlabel="GiB", xlim=(0, 1.22 * top))
     axes.grid(False, axis="y")
     axes.invert_yaxis()
     _legend(figure, axes)

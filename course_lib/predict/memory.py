@@ -80,7 +80,10 @@ def model_states(
     return MemoryAccount(Bytes(count * weight_bytes), Bytes(count * weight_bytes), Bytes(state))
 
 
-def activations(config: GPTConfig, batch_size: int, seq: int, precision: Precision = "fp32") -> Bytes:
+def activations(
+    config: GPTConfig, batch_size: int, seq: int, precision: Precision = "fp32",
+    recompute: Literal["none", "full"] = "none",
+) -> Bytes:  # fmt: skip
     """Bytes that autograd keeps between the forward and the backward pass of a step with loss, exactly.
 
     For GPT-2's shape (LayerNorm, learned positions, GELU, attention written out) that is, with B sequences of S tokens
@@ -90,13 +93,14 @@ def activations(config: GPTConfig, batch_size: int, seq: int, precision: Precisi
 
     and a few integers and booleans. With weights in 16 bits ("mixed", "bf16") an element has 2 bytes, except for BSV:
     the loss is computed in 32 bits. Parameters are kept, too, but counted elsewhere. `lifetimes.py` names every tensor.
-    Holds on a CPU, in training mode, and for sequences of at least 2 tokens.
+    With `recompute="full"`, every block leaves its input alone. Holds on a CPU, in training mode, and for sequences of
+    at least 2 tokens; with one sequence in the batch, or one head, attention keeps q, k and v in one piece: 9·BSD.
 
     Raises:
-        ValueError: not a `GPTConfig`, a batch that the model does not accept, or an unknown precision.
+        ValueError: not a `GPTConfig`, a batch that the model does not accept, or an unknown precision or recompute.
     """
     ledger = Ledger()
-    step_lifetimes(config, batch_size, seq, ledger, precision).forward()
+    step_lifetimes(config, batch_size, seq, ledger, precision, recompute).forward()
     return Bytes(ledger.alive["activations"])
 
 

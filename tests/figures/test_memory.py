@@ -77,3 +77,13 @@ def test_the_bars_are_the_accounts(capsys):
 
 def test_every_category_has_its_colour():
     assert len({PALETTE[category] for category in CATEGORIES}) == 5
+
+
+def test_a_bar_against_cards():
+    account = MemoryAccount(Bytes(4 * 2**30), Bytes(4 * 2**30), Bytes(16 * 2**30))
+    (axes,) = memory.draw_memory_against_gpus(account, {"small": Bytes(16 * 2**30), "large": Bytes(48 * 2**30)}).axes
+    assert [text.get_text() for text in axes.texts] == ["at least 2 of them", "fits, 50% full", "24.0 GiB"]
+    lengths = [[bar.get_width() for bar in bars] for bars in axes.containers]
+    assert lengths == [[4], [4], [16], [16], [48]]
+    with pytest.raises(ValueError, match="at least one card"):
+        memory.draw_memory_against_gpus(account, {})
