@@ -1,9 +1,9 @@
 """Grading a lab beside nbgrader's own `autograde`: `python benchmarks/grading.py [submissions]`.
 
 Right submissions of a small lab without ranks, the same files for both. Printed is the CPU time of all processes for
-one submission more (the wall time of a shared machine says little; the start of each command is taken out by grading one
-submission first); the wall time of `-j 1` against `-j 2`; and what a submission costs whose ranks deadlock, or whose
-answer never returns. Ours must take less CPU than nbgrader's.
+one submission more (the wall time of a shared machine says little; the start of each command is taken out by grading
+one submission first); the wall time of `-j 1` against `-j 2`; and what a submission costs whose ranks deadlock, or
+whose answer never returns. Ours must take less CPU than nbgrader's.
 """
 
 from __future__ import annotations

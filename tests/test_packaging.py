@@ -30,7 +30,9 @@ def test_the_wheel_holds_the_library_with_its_javascript_and_nothing_else(built:
         names = set(wheel.namelist())
         entry = wheel.read(next(n for n in names if n.endswith("entry_points.txt"))).decode()
     library = ROOT / "course_lib"
-    wanted = {p.relative_to(ROOT).as_posix() for p in library.rglob("*") if p.suffix in {".py", ".js", ".css"}}
+    wanted = {
+        p.relative_to(ROOT).as_posix() for p in library.rglob("*") if p.suffix in {".py", ".js", ".css", ".jinja"}
+    }
     assert wanted <= names
     assert any(name.endswith(".js") for name in names), "the explorers' JavaScript is missing"
     assert {name.split("/")[0] for name in names} == {
