@@ -190,7 +190,7 @@ def draw_memory_against_gpus(account: MemoryAccount, gpus: Mapping[str, Bytes]) 
     top = max(total, *(memory.to("GiB") for memory in gpus.values()))
     for name, memory in gpus.items():
         fits = account.total <= memory
-        axes.barh([name], [memory.to("GiB")], height=0.55, color=MUTED if fits else GRID)
+        axes.barh([name], [memory.to("GiB")], height=0.55, color="#98A2AD" if fits else GRID)
         words = (
             f"fits, {account.total / memory:.0%} full" if fits else f"at least {-(-account.total // memory)} of them"
         )

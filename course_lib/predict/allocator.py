@@ -36,6 +36,10 @@ _SMALLEST, _SMALL, _SMALL_SEGMENT, _LARGE, _LARGE_SEGMENT, _ROUND = 512, _MIB, 2
 class OutOfMemory(RuntimeError):
     """No free block is large enough and the card has no room for another segment."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: one line, as the real one's last line."""
+        return [f"OutOfMemory: {self}"]
+
 
 @dataclass
 class Block:

@@ -1,0 +1,57 @@
+"""A map of the allocator's segments: what is in use, what is free, and why the free part helps nobody.
+
+Lesson 02 opens this module.
+"""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from course_lib.figures.style import GRID, INK, MUTED, SERIES, new_figure, present
+from course_lib.predict.allocator import CachingAllocator
+from course_lib.units import Bytes
+
+
+def segment_map(card: CachingAllocator, *, wanted: Bytes | None = None, caption: str) -> None:
+    """Show every segment as a row, its blocks side by side.
+
+    Args:
+        card: an allocator with at least one segment.
+        wanted: a request to draw below, at the same scale.
+        caption: what the reader should see.
+
+    Raises:
+        ValueError: the allocator has no segment yet.
+    """
+    free = card.reserved - card.allocated
+    words = (
+        f"{len(card.segments)} segments, together {card.reserved}. In use are {card.allocated}, free {free}; the "
+        f"largest free piece has {card.largest_free}."
+    )
+    words += f" Wanted: {wanted}." if wanted else ""
+    present(draw_segment_map(card, wanted), caption=caption, alt=words)
+
+
+def draw_segment_map(card: CachingAllocator, wanted: Bytes | None = None) -> Figure:
+    """The figure of `segment_map`, not yet shown."""
+    if not card.segments:
+        raise ValueError("segment_map needs an allocator with at least one segment: allocate something first")
+    rows = len(card.segments) + (wanted is not None)
+    figure, (axes,) = new_figure(height=1.2 + 0.34 * rows)
+    for number, segment in enumerate(card.segments):
+        for block in segment.blocks:
+            color = GRID if block.owner is None else SERIES[0]
+            start, size = Bytes(block.offset).to("MiB"), Bytes(block.nbytes).to("MiB")
+            axes.barh(number, size, left=start, height=0.7, color=color, edgecolor="white", linewidth=1)
+    names = [f"segment {number + 1}" for number in range(len(card.segments))]
+    if wanted is not None:
+        axes.barh(rows - 1, wanted.to("MiB"), height=0.7, facecolor="none", edgecolor=SERIES[1], linewidth=1.6, ls="--")
+        names.append("wanted")
+    axes.set_yticks(range(rows), names)
+    axes.set(xlabel="MiB", ylim=(rows - 0.4, -0.6))
+    axes.grid(False)
+    axes.tick_params(axis="y", length=0, labelcolor=INK)
+    keys = [Patch(color=SERIES[0], label="in use"), Patch(facecolor=GRID, edgecolor=MUTED, lw=0.5, label="free")]
+    figure.legend(handles=keys, loc="outside lower center", ncols=2, frameon=False)
+    return figure

@@ -1,0 +1,68 @@
+"""What papers print about memory, computed again by this library.
+
+`memory.json` holds each figure with its tolerance (what rounding in print explains) and its source; `read_directly:
+false` marks what was computed from a formula or taken from a text that quotes the source. `COMPUTED` says how the
+library gets it. The peaks of real steps are in `tests/predict/test_peak.py`.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from course_lib import predict
+from course_lib.model import zoo
+from course_lib.units import Bytes
+
+ROWS = {row["id"]: row for row in json.loads(Path(__file__).with_name("memory.json").read_text("utf-8"))}
+
+
+def zero_activations() -> float:
+    """The paper's own rule: 12 numbers of 2 bytes for each token, feature and layer."""
+    i = ROWS["zero_act_1p5b_full"]["inputs"]
+    return Bytes(12 * i["h"] * i["b"] * i["s"] * i["l"] * i["bytes"]).to("GB")
+
+
+def boundary() -> list[float]:
+    """One tensor between two layers of GPT-3, for a batch of 3.2 million tokens, in 16 and 32 bits; all of them."""
+    i = ROWS["gpt3_boundary_act"]["inputs"]
+    one = [Bytes(int(i["tokens"]) * i["d"] * size).to("GB") for size in (2, 4)]
+    return [*one, *(i["L"] * nbytes for nbytes in one)]
+
+
+def states(parameters: float) -> float:
+    return predict.model_states(int(parameters), "mixed", "adam").total.to("GB")
+
+
+COMPUTED: dict[str, Callable[[], float | list[float]]] = {
+    "zero_1p5b_fp16": lambda: predict.model_states(1_500_000_000, "mixed").parameters.to("GB"),
+    "zero_1p5b_states": lambda: states(1.5e9),
+    "zero_fig1_stage0": lambda: states(7.5e9),
+    "zero_act_1p5b_full": zero_activations,
+    "zero_buffers": lambda: [
+        predict.fused_buffer(int(n)).to("GB") for n in ROWS["zero_buffers"]["inputs"]["params"]
+    ],
+    "gopher_2p5TiB": lambda: Bytes(10 * zoo.GOPHER_280B.parameters).to("TiB"),
+    "gpt3_boundary_act": boundary,
+}  # fmt: skip
+
+
+def test_every_row_is_recomputed() -> None:
+    assert set(COMPUTED) == set(ROWS)
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_published_figure(name: str) -> None:
+    row = ROWS[name]
+    kind = row["tolerance_kind"]
+    tolerance = {kind: max(row["tolerance"], 1e-12), {"rel": "abs", "abs": "rel"}[kind]: 0}
+    assert COMPUTED[name]() == pytest.approx(row["value"], **tolerance)
+
+
+def test_the_rule_of_twelve_is_a_lower_bound() -> None:
+    """Lesson 02: counted tensor by tensor, GPT-2 XL's step holds more, and the later paper's formula most."""
+    config, i = zoo.GPT2_XL.config, ROWS["zero_act_1p5b_full"]["inputs"]
+    counted = predict.activations(config, i["b"], i["s"], "mixed").to("GB")
+    later = predict.activations_paper(config, i["b"], i["s"]).to("GB")
+    assert 2 * zero_activations() < counted < later < 5 * zero_activations()
