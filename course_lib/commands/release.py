@@ -30,7 +30,7 @@ FILES = (
 )
 FOLDERS = ("lessons", "docs", "course_lib")
 _SKIPPED = {"__pycache__", ".ipynb_checkpoints", "solutions"}
-_RUN = 3  # lines in a row: one line of a solution may well stand in the library, three are a copy
+_RUN = 3  # lines in a row: one line of a solution may well stand in the library, three (or all) are a copy
 _EPOCH = (2020, 1, 1, 0, 0, 0)
 
 
@@ -76,6 +76,8 @@ def find_leaks(files: dict[Path, bytes], labs: Sequence[Lab]) -> Iterator[str]:
     """
     blocks = [block for lab in _all_of(labs) for block in secret_blocks(read_lab(lab))]
     single = {line for block in blocks for line in block}
+    runs = {tuple(block[i : i + _RUN]) for block in blocks for i in range(max(1, len(block) - _RUN + 1))}
+    runs = {run for run in runs if len(run) > 1}
     for path, content in files.items():
         if path.parts[0] == "solutions":
             yield f"{path}: a file of the solutions"
@@ -86,10 +88,9 @@ def find_leaks(files: dict[Path, bytes], labs: Sequence[Lab]) -> Iterator[str]:
         if path.parts[0] == "labs":
             yield from (f"{path}: {line}" for line in lines if line in single)
         else:
-            runs = {tuple(block[i : i + _RUN]) for block in blocks for i in range(len(block) - _RUN + 1)}
             kept = [line for line in lines if line]
-            found = [run for i in range(len(kept)) if (run := tuple(kept[i : i + _RUN])) in runs]
-            yield from (f"{path}: {run[0]} …" for run in found[:1])
+            found = [kept[i] for i in range(len(kept)) for n in (2, _RUN) if tuple(kept[i : i + n]) in runs]
+            yield from (f"{path}: {line} …" for line in found[:1])
 
 
 def _check_destination(root: Path, destination: Path, archive: Path, *, force: bool) -> None:

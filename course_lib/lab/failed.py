@@ -34,9 +34,11 @@ def fail(what: str, *, expected: str = "", came: str = "", look: str = "") -> No
 
 def describe(value: object) -> str:
     """A value in a few words: numbers in full, tensors by dtype and shape, long things cut."""
-    if isinstance(value, Tensor):
+    if type(value) in (Tensor, torch.nn.Parameter):
         head = f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"
         return f"{head} {value.tolist()}" if value.numel() <= 8 else head
+    if isinstance(value, Tensor):
+        return f"a {type(value).__name__}"  # a class of the student's own may answer anything
     if isinstance(value, Quantity):
         return str(value)
     if isinstance(value, float | int | bool | type(None) | torch.dtype):
