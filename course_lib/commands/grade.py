@@ -5,16 +5,12 @@ No lesson opens this module; INSTRUCTORS.md explains the command.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
 from course_lib.build.lab_source import read_lab
 from course_lib.build.labs import Lab
@@ -77,7 +73,6 @@ def grade_lab(
             return INTERRUPTED
     write_reports(results, out, key)
     print_summary(results, key, console)
-    console.print(_summary(results))
     console.print(f"results and reports are in {out}", markup=False)
     return 1 if any(result.status == ERROR for result in results) else 0
 
@@ -94,16 +89,3 @@ def make_limits(wall_s: float, cell_s: float, memory_gib: float, processes: int,
 
 def _line(result: Result) -> str:
     return f"{result.student}: {result.points:g} of {result.out_of:g}, {result.status}"
-
-
-def _summary(results: Sequence[Result]) -> Table:
-    """Counts by status, points, and in red what an instructor must not overlook."""
-    table = Table("status", "submissions")
-    for status, count in Counter(result.status for result in results).most_common():
-        table.add_row(Text(status, "green" if status == GRADED else "yellow"), str(count))
-    points = sorted(result.points for result in results)
-    worth = max(result.out_of for result in results)
-    table.add_row("median points", f"{points[len(points) // 2]:g} of {worth:g}")
-    if exposed := sum(not result.isolated for result in results):
-        table.add_row(Text("NOT ISOLATED", "bold red"), Text(str(exposed), "bold red"))
-    return table

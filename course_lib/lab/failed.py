@@ -34,7 +34,7 @@ def fail(what: str, *, expected: str = "", came: str = "", look: str = "") -> No
 
 def describe(value: object) -> str:
     """A value in a few words: numbers in full, tensors by dtype and shape, long things cut."""
-    if type(value) in (Tensor, torch.nn.Parameter):
+    if isinstance(value, Tensor) and type(value) in (Tensor, torch.nn.Parameter):
         head = f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"
         return f"{head} {value.tolist()}" if value.numel() <= 8 else head
     if isinstance(value, Tensor):

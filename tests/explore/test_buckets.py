@@ -39,7 +39,7 @@ def test_an_unknown_choice_is_refused(wrong) -> None:
 @pytest.mark.parametrize("name", ["bucket", "world", "tokens", "alpha_us"])
 def test_numbers_outside_of_the_sliders_are_refused(name: str) -> None:
     with pytest.raises(traitlets.TraitError, match=name):
-        BucketExplorer(**{name: 200})
+        BucketExplorer(**{name: 200})  # pyright: ignore[reportArgumentType]
     with pytest.raises(traitlets.TraitError, match=name):
         setattr(BucketExplorer(), name, -1)
 

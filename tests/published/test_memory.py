@@ -13,6 +13,7 @@ import pytest
 
 from course_lib import predict
 from course_lib.model import zoo
+from course_lib.model.gpt import GPTConfig
 from course_lib.units import Bytes
 
 ROWS = {row["id"]: row for row in json.loads(Path(__file__).with_name("memory.json").read_text("utf-8"))}
@@ -63,6 +64,7 @@ def test_published_figure(name: str) -> None:
 def test_the_rule_of_twelve_is_a_lower_bound() -> None:
     """Lesson 02: counted tensor by tensor, GPT-2 XL's step holds more, and the later paper's formula most."""
     config, i = zoo.GPT2_XL.config, ROWS["zero_act_1p5b_full"]["inputs"]
+    assert isinstance(config, GPTConfig)
     counted = predict.activations(config, i["b"], i["s"], "mixed").to("GB")
     later = predict.activations_paper(config, i["b"], i["s"]).to("GB")
     assert 2 * zero_activations() < counted < later < 5 * zero_activations()
