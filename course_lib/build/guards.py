@@ -8,6 +8,7 @@ No lesson opens this module.
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections.abc import Iterator
@@ -62,7 +63,22 @@ def output_complaints(notebook: NotebookNode, root: Path | None = None) -> list[
         complaints.append("the cells were not run once each, from top to bottom, in a fresh kernel")
     state = json.dumps(widget_state(notebook), sort_keys=True, ensure_ascii=False)
     complaints += [f"the stored widgets contain {text}" for text in _folders(state, root)]
-    return complaints
+    return complaints + _stale_widgets(notebook)
+
+
+def _stale_widgets(notebook: NotebookNode) -> list[str]:
+    """Widgets of this course that were stored with another script or style sheet than they have now.
+
+    Readers who run nothing see the stored one, and nbval does not compare it.
+    """
+    stale = set()
+    for model in widget_state(notebook).values():
+        module, _, name = model["state"].get("_anywidget_id", "").rpartition(".")
+        if module.startswith("course_lib."):
+            now = getattr(importlib.import_module(module), name, None)
+            if any(str(getattr(now, part, "")) != model["state"].get(part) for part in ("_esm", "_css")):
+                stale.add(name)
+    return [f"the stored {name} is not the one of course_lib; run `course build`" for name in sorted(stale)]
 
 
 def _code(notebook: NotebookNode) -> Iterator[tuple[int, NotebookNode]]:

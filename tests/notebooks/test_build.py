@@ -11,9 +11,12 @@ import pytest
 from nbclient.exceptions import CellExecutionError
 
 from course_lib.build import BuildError, Lesson, build, check
+from course_lib.build.guards import output_complaints
 from course_lib.build.kernel import complain_about_callbacks, widget_state
 from course_lib.build.source import add_colab, read_source
 from tests.notebooks.conftest import SOURCE, make_course
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.notebook
 
@@ -59,6 +62,14 @@ def test_widget_ids_are_stable_and_point_to_their_state(built: Lesson) -> None:
     children = re.findall(r"IPY_MODEL_([0-9a-f]{32})", json.dumps(state[box]["state"]["children"]))
     assert [state[child]["state"]["value"] for child in children] == [3, 4]
     assert list(state) == sorted(state)
+
+
+def test_a_stored_widget_with_an_old_script_is_noticed() -> None:
+    notebook = nbformat.read(ROOT / "lessons" / "03_activation_checkpointing.ipynb", as_version=4)
+    assert output_complaints(notebook) == []
+    models = [model for model in widget_state(notebook).values() if "FilmExplorer" in str(model["state"])]
+    models[0]["state"]["_css"] += "/* as it was */"
+    assert output_complaints(notebook) == ["the stored FilmExplorer is not the one of course_lib; run `course build`"]
 
 
 def test_an_edited_cell_of_what_varies_gets_new_output_and_one_new_id(lesson: Lesson) -> None:
