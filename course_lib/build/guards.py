@@ -92,7 +92,7 @@ def _about_code(cell: NotebookNode) -> Iterator[str]:
         yield f"unknown tag {', '.join(map(repr, unknown))}; known are {', '.join(TAGS)}"
     if not source.strip():
         yield "it is empty"
-    if len(source.splitlines()) > LONGEST_CELL:
+    if len(source.splitlines()) > LONGEST_CELL and not cell.metadata.get("nbgrader", {}).get("solution"):
         yield f"it has {len(source.splitlines())} lines; {LONGEST_CELL} are the most that a reader takes in at once"
     if _SEMICOLON.search(source):
         yield "a line ends in ';', which hides an output in Jupyter but not in nbval; write `_ = ...`"

@@ -1,4 +1,4 @@
-"""`python -m tests.notebooks`: execute every lesson again and compare all outputs with the stored ones."""
+"""`python -m tests.notebooks`: execute every lesson and solved lab again; compare all outputs with the stored ones."""
 
 import sys
 

@@ -78,7 +78,7 @@ def _complaints(path: Path) -> list[str]:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the gate in this process: `arguments` are pytest's; all lessons, unless they name a file or folder."""
+    """Run the gate in this process: `arguments` are pytest's; all lessons and solved labs, unless they name any."""
     named = any(Path(argument.split("::")[0]).exists() for argument in arguments)
-    lessons = [] if named else [str(ROOT / "lessons")]
-    return pytest.main([*OPTIONS, *arguments, *lessons], plugins=[sys.modules[__name__]])
+    everything = [] if named else [str(ROOT / "lessons"), str(ROOT / "solutions")]
+    return pytest.main([*OPTIONS, *arguments, *everything], plugins=[sys.modules[__name__]])
