@@ -1,0 +1,802 @@
+# %% [markdown]
+# # Lab 07 · Uneven replicas and gradients of one bit
+#
+# **The question:** what does data parallelism need when ranks are *not* alike? And how little can a gradient weigh?
+#
+# | | |
+# |---|---|
+# | Time | about 90 minutes |
+# | Builds on | lesson 07: replicas, buckets, parameters without a gradient; lesson 05: the mean of means |
+# | You write | seven functions, none longer than 20 lines |
+# | A GPU | changes nothing here |
+#
+# | question | | points |
+# |---|---|---|
+# | 1 | Who is there, and with how much? | 15 |
+# | 2 | One mean, in full buckets | 30 |
+# | 3 | Until the last one is done | 20 |
+# | 4 | One bit for a number | 10 |
+# | 5 | What was lost comes tomorrow | 25 |
+#
+# **The rules.** You may use every collective of `torch.distributed`, all of torch, and the library's `plan_buckets`,
+# which makes a plan and sends nothing. The finished wrappers are out of bounds, PyTorch's
+# `DistributedDataParallel` as well as the library's. (They would not help much. None of them knows of uneven shares.)
+# The checks read your text, and they count what really leaves each rank.
+#
+# Checks that you see here give you points and tell you what is wrong. More run when the lab is graded, on other ranks
+# and other data. Bytes and messages count only for answers that are right: who sends nothing is not thrifty. Cells
+# that show your answer at work fail until there is one. That costs nothing.
+#
+# Questions 2 and 3 build on question 1, question 5 builds on question 4. The two halves do not need each other.
+
+# %%
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.utils import parameters_to_vector
+
+from course_lib import measure, predict, ranks
+from course_lib.compare import compare
+from course_lib.figures.training import loss_curves
+from course_lib.lab import check
+from course_lib.notebook import ask
+from course_lib.parallel import plan_buckets
+from course_lib.train.step import train_step
+from course_lib.units import Bytes, Count, Ratio
+
+
+# %%
+class Patchwork(nn.Module):
+    """A loss, and most of what is difficult: tied, frozen and unused weights, and a branch for some examples only."""
+
+    def __init__(self, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.into, self.back = nn.Linear(6, 16, bias=False), nn.Linear(6, 16, bias=False)
+        self.back.weight = self.into.weight  # tied: one parameter, two names
+        self.frozen = nn.Linear(6, 16).requires_grad_(False)
+        self.special, self.never = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.offset = nn.Parameter(torch.zeros(6))
+        self.double()
+
+    def forward(self, inputs, targets):
+        hidden = torch.tanh(self.into(inputs) + self.frozen(inputs))
+        if (chosen := inputs[:, :1] > 0).any():
+            hidden = torch.where(chosen, self.special(hidden), hidden)
+        return (hidden @ self.back.weight + self.offset - targets).square().sum(dim=1).mean()
+
+
+# %% [markdown]
+# Ranks get shares of different size. `share(step, rank, count)` deals `count` examples; which ranks meet examples for
+# the special branch changes from step to step. And `alone` is the oracle: one process, lesson 00's `train_step`, the
+# joined batch of all ranks. It returns the weights after each step. You will be held against it.
+
+
+# %%
+def share(step, rank, count):
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    inputs, targets = torch.randn(2, count, 6, generator=generator, dtype=torch.float64)
+    inputs[:, 0] = inputs[:, 0].abs() * (1 if (step + rank) % 3 == 0 else -1)
+    return inputs, targets
+
+
+# %%
+FINISHED = ["BucketedDataParallel", "NaiveDataParallel", "DistributedDataParallel", "Bucket", "accumulate", "Join"]
+OPTIMIZERS = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.02, momentum=0.9, weight_decay=0.1),
+    "Adam": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1),
+}
+
+
+def alone(counts_by_step, name):
+    model, history = Patchwork(), []
+    optimizer = OPTIMIZERS[name](model.parameters())
+    for step, counts in enumerate(counts_by_step):
+        shares = [share(step, rank, count) for rank, count in enumerate(counts)]
+        train_step(model, optimizer, [torch.cat(part) for part in zip(*shares)])
+        history.append(parameters_to_vector(model.parameters()).detach().clone())
+    return history
+
+
+# %% [markdown]
+# ## 1 · Who is there, and with how much? (15 points)
+#
+# Before anybody sends a gradient, the ranks should know two things of each other. How many examples are there
+# together? And which parameters did *anybody* use? A rank cannot tell alone. It knows its own share, and whether its
+# own gradients are `None`.
+#
+# Both are sums over the ranks. So one small all-reduce of integers can answer both.
+#
+# **Your contract.** `trainable(model)` returns the list of parameters whose gradients will travel, in the order of
+# `model.parameters()`. What is frozen does not travel. What is tied travels once.
+#
+# **Your contract.** `take_stock(parameters, n_examples)`
+#
+# - `n_examples`: how many examples this rank has in this step, an `int`. It may be 0.
+# - Returns `(total, used)`, the same on all ranks: the number of examples of all ranks, an `int`; and for each
+# parameter a `bool`, whether any rank has a gradient for it. *A rank without examples has used nothing*, whatever
+# its gradients are.
+# - It sends one message, of at most 8 bytes for each parameter and 8 more. All ranks call.
+#
+# **Graded:** both functions (6 points), the message (4), and other ranks and models (5).
+
+
+# %% answer="q1"
+def trainable(model):
+    """The parameters whose gradients travel, each once."""
+    ### BEGIN SOLUTION
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+    ### END SOLUTION
+
+
+# %% answer="q1-stock"
+def take_stock(parameters, n_examples):
+    """(examples of all ranks, for each parameter whether any rank used it). One message. All ranks call."""
+    ### BEGIN SOLUTION
+    used = [n_examples > 0 and parameter.grad is not None for parameter in parameters]
+    stock = torch.tensor([n_examples, *used], dtype=torch.int64)
+    dist.all_reduce(stock)
+    total, *users = stock.tolist()
+    return total, [count > 0 for count in users]
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Try it. In step 1 only rank 2 meets special examples. `never` should be unused on all ranks, and everything else
+# used.
+
+
+# %%
+def stock_of_a_step(step, counts):
+    rank, model = dist.get_rank(), Patchwork()
+    model(*share(step, rank, counts[rank])).backward()
+    with measure.traffic() as sent:
+        stock = take_stock(trainable(model), counts[rank])
+    return stock, sent
+
+
+print("trainable:", [tuple(parameter.shape) for parameter in trainable(Patchwork())])
+ranks.run(stock_of_a_step, step=1, counts=[3, 1, 2, 2], world_size=4)[0][0]
+
+
+# %% check="q1-values" points=6
+def check_trainable(model, names):
+    expected = [dict(model.named_parameters())[name] for name in names]
+    got = list(check.call(trainable, model))
+    same = [id(parameter) for parameter in got] == [id(parameter) for parameter in expected]
+    where = "what is frozen, what has two names, and the order"
+    check.that(same, f"the {len(names)} parameters that travel", came=f"{len(got)} tensors", look=where)
+
+
+def check_stock(step, counts, special):
+    expected = (sum(counts), [True, True, special, special, False, False])
+    found = check.on_ranks(stock_of_a_step, step, counts, world_size=len(counts))
+    where = "which sums over the ranks tell you this; a rank without examples"
+    for rank, (got, _) in enumerate(found):
+        check.equal(got, expected, f"the stock on rank {rank} of shares {counts}", look=where)
+
+
+NAMES = ["offset", "into.weight", "special.weight", "special.bias", "never.weight", "never.bias"]
+check_trainable(Patchwork(), NAMES)
+check_stock(step=1, counts=[3, 1, 2, 2], special=True)
+check_stock(step=0, counts=[0, 2, 5, 0], special=False)
+
+# %% check="q1-message" points=4
+found = check.on_ranks(stock_of_a_step, 1, [3, 1, 2, 2], world_size=4)
+check.equal([stock[0] for stock, _ in found], [8, 8, 8, 8], "the right total", look="the values, before the bytes")
+sent, limit = found[0][1], predict.all_reduce_bytes(8 * (1 + 6), world_size=4)
+check.at_most(sent.total_messages, 1, "… messages", look="whether one tensor could carry all you need")
+check.at_most(int(sent.total_bytes), int(limit), "… bytes sent", look="what you send for each parameter")
+
+# %% check="q1-hidden" points=5
+# Other ranks, and models with other weights frozen.
+### BEGIN HIDDEN TESTS
+thawed = Patchwork()
+thawed.frozen.requires_grad_(True)
+thawed.never.requires_grad_(False)
+check_trainable(thawed, ["offset", "into.weight", "frozen.weight", "frozen.bias", "special.weight", "special.bias"])
+check_trainable(nn.Linear(3, 3).requires_grad_(False), [])
+check_stock(step=3, counts=[7000], special=True)
+check_stock(step=1, counts=[4, 1], special=False)
+check_stock(step=2, counts=[1, 0, 0], special=False)
+for _, hidden_sent in check.on_ranks(stock_of_a_step, 2, [1, 2, 3], world_size=3):
+    check.at_most(hidden_sent.total_messages, 1, "one message on 3 ranks")
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## 2 · One mean, in full buckets (30 points)
+#
+# The last batch of an epoch has seven examples, and there are four ranks: 3, 2, 1 and 1. Or the examples are texts,
+# and the shares have 900 and 200 tokens. Each rank computes the *mean* loss of its own share. Lesson 07 adds up four
+# gradients and divides by four. How much say has an example of rank 0 then, and how much one of rank 3?
+#
+# You know this trap from lesson 05. What should each gradient be multiplied by, so that the sum over the ranks is the
+# gradient of the joined mean?
+#
+# There is a second trap in it. A rank with *no* example has a mean over nothing. What is that number, what is its
+# gradient, and what is 0 times that?
+#
+# **Your contract.** `synchronize(model, n_examples, bucket_bytes)`
+#
+# - All ranks call it after their backward passes. Each `.grad` is then the gradient of this rank's mean loss over its
+# `n_examples` examples, or `None` where the parameter was not used.
+# - Afterwards each used parameter has, on all ranks, the gradient of the mean over all examples of all ranks. A rank
+# that did not use a parameter gets it, too. What no rank used has `grad = None`, on all ranks.
+# - Returns the number of examples of all ranks. If that is 0, no gradient is sent.
+# - Gradients travel in buckets: whole gradients of one dtype, glued. A bucket is sent when it has reached
+# `bucket_bytes`, not earlier; a last one of each dtype may stay smaller. `plan_buckets` tells you which gradients
+# go together. What nobody used, and what is frozen, is not sent.
+#
+# **Graded:** the weights after every step, with uneven shares (10 points), unused parameters (6), bytes and messages
+# (6); hidden (8): one, two and three ranks, other shares, mixed dtypes.
+
+# %%
+guess_bytes = ask(
+    "Step 1, 4 ranks, fp64: how many bytes does each rank send, stock and gradients?", unit="B", default=9792
+)
+
+
+# %% answer="q2"
+def synchronize(model, n_examples, bucket_bytes):
+    """Replace gradients by those of the mean over all examples of all ranks; returns how many there are.
+
+    Bytes sent: 2(p-1)/p of the used gradients and the stock. Messages: the buckets and one. All ranks call.
+    """
+    ### BEGIN SOLUTION
+    everything = trainable(model)
+    total, used = take_stock(everything, n_examples)
+    for parameter, anybody in zip(everything, used):
+        if not anybody:
+            parameter.grad = None
+        elif parameter.grad is None or n_examples == 0:
+            parameter.grad = torch.zeros_like(parameter)  # 0 times a mean over nothing would be NaN
+    parameters = [parameter for parameter, anybody in zip(everything, used) if anybody]
+    for numbers in plan_buckets(parameters, bucket_bytes):
+        bucket = [parameters[number] for number in numbers]
+        flat = torch.cat([parameter.grad.flatten() for parameter in bucket]) * (n_examples / total)
+        dist.all_reduce(flat)
+        for parameter, mean in zip(bucket, flat.split([parameter.numel() for parameter in bucket])):
+            parameter.grad = mean.view_as(parameter)
+    return total
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Does it pay to be careful? Below, shares of 9, 1, 1 and 1 examples. One line is your gradient, the other weighs the
+# ranks alike. Both are the loss on the same 64 examples, which no rank trains on.
+
+
+# %%
+def losses(counts, weigh_alike, steps=40):
+    model, rank = Patchwork(), dist.get_rank()
+    optimizer, curve = torch.optim.SGD(model.parameters(), lr=0.03), []
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(*share(step, rank, counts[rank])).backward()
+        synchronize(model, 1 if weigh_alike else counts[rank], bucket_bytes=2**10)
+        optimizer.step()
+        curve.append(model(*share(1000, 0, 64)).item())
+    return curve
+
+
+names = {"every example counts alike": False, "every rank counts alike": True}
+loss_curves(
+    {name: ranks.run(losses, [9, 1, 1, 1], alike, world_size=4)[0] for name, alike in names.items()},
+    caption="Shares of 9, 1, 1 and 1 examples. Where every rank counts alike, three examples have three quarters of the say.",
+    alt="Two falling loss curves: the one of the mean over examples is smoother than the one of the mean of means.",
+)
+
+
+# %%
+def a_step(step, counts, bucket_bytes=512):
+    rank, model = dist.get_rank(), Patchwork()
+    model(*share(step, rank, counts[rank])).backward()
+    with measure.traffic() as sent:
+        total = synchronize(model, counts[rank], bucket_bytes)
+    return total, {name: parameter.grad for name, parameter in model.named_parameters()}, sent
+
+
+used_numbers = 6 * 16 + (16 * 16 + 16) + 6
+by_hand = predict.all_reduce_bytes(8 * (used_numbers + 1 + 6), world_size=4)
+measured_bytes = ranks.run(a_step, 1, [2, 2, 2, 2], world_size=4)[0][2].total_bytes
+compare(
+    guess=guess_bytes, predicted=by_hand, measured=measured_bytes, tolerance=0.001, unit="B", name="each rank sends"
+)
+
+# %% [markdown]
+# The model has 758 numbers, and more if you count the tied weight by its names. 374 of them travel in this step.
+
+
+# %%
+def weights_by_step(counts_by_step, name):
+    model, rank, history = Patchwork(), dist.get_rank(), []
+    optimizer = OPTIMIZERS[name](model.parameters())
+    for step, counts in enumerate(counts_by_step):
+        optimizer.zero_grad()
+        model(*share(step, rank, counts[rank])).backward()
+        synchronize(model, counts[rank], bucket_bytes=512)
+        optimizer.step()
+        history.append(parameters_to_vector(model.parameters()).detach().clone())
+    return history
+
+
+# %% check="q2-values" points=10
+def check_weights(histories, expected, what, look):
+    lengths = [len(history) for history in histories]
+    check.equal(lengths, [len(expected)] * len(histories), f"optimizer steps of each rank, {what}", look=look)
+    for step, right in enumerate(expected):
+        got = torch.stack([history[step] for history in histories])
+        rows = right.expand(len(histories), -1)
+        check.close(got, rows, f"weights after step {step}, a row for each rank, {what}", relative=1e-9, look=look)
+
+
+UNEVEN = [[3, 2, 1, 1], [1, 4, 2, 2], [5, 1, 1, 1]]
+for name in OPTIMIZERS:
+    found = check.on_ranks(weights_by_step, UNEVEN, name, world_size=4)
+    check_weights(found, alone(UNEVEN, name), f"uneven shares, {name}", look="what one example of each rank weighs")
+
+
+# %%
+def one_step(step, counts):
+    """The gradients of one process with the joined batch."""
+    model = Patchwork()
+    model(*(torch.cat(part) for part in zip(*(share(step, *each) for each in enumerate(counts))))).backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def joined(grads):
+    return parameters_to_vector([grad for grad in grads.values() if grad is not None])
+
+
+# %% check="q2-unused" points=6
+def check_a_step(step, counts):
+    found = check.on_ranks(a_step, step, counts, world_size=len(counts), look="calls that not all ranks make")
+    for rank, (total, grads, _) in enumerate(found):
+        check.equal(total, sum(counts), f"what rank {rank} of shares {counts} returns", look="what take_stock tells")
+        got, right = ([name for name, grad in each.items() if grad is None] for each in (grads, one_step(step, counts)))
+        look = "what nobody used, and what is frozen: it has no gradient. All else has one"
+        check.equal(got, right, "… and what has no gradient there", look=look)
+        got, right = (joined(each) for each in (grads, one_step(step, counts)))
+        look = "what a rank adds that did not use a parameter, or that has no example"
+        check.close(got, right, "… and its gradients", relative=1e-9, look=look)
+
+
+check_a_step(step=1, counts=[2, 2, 2, 2])  # special is used on rank 2 only
+check_a_step(step=1, counts=[2, 2])  # and here on none
+check_a_step(step=0, counts=[2, 0, 2])  # rank 1 has no example: its mean is NaN
+
+
+# %% check="q2-traffic" points=6
+def check_step_traffic(step, world_size, bucket_bytes, used_shapes):
+    check_a_step(step, [2] * world_size)
+    found = check.on_ranks(a_step, step, [2] * world_size, bucket_bytes, world_size=world_size)
+    tensors = [torch.empty(shape, dtype=torch.float64, device="meta") for shape in used_shapes]
+    n_bytes, sent = sum(tensor.nbytes for tensor in tensors), found[0][2]
+    limit = predict.all_reduce_bytes(n_bytes + 8 * (1 + 6), world_size) + 8
+    where = "what is sent twice, or sent for nothing: tied, frozen and unused parameters"
+    check.at_most(int(sent.total_bytes), int(limit), f"… bytes of a step on {world_size} ranks", look=where)
+    planned, where = 1 + len(plan_buckets(tensors, bucket_bytes)), "when you send a bucket: it must be full"
+    check.at_most(sent.total_messages, planned, f"… messages with {bucket_bytes} B a bucket", look=where)
+    fewest = 1 - n_bytes // -(bucket_bytes + max(tensor.nbytes for tensor in tensors))
+    check.at_least(sent.total_messages, fewest, "… and so many at least", look="how large a bucket may get")
+
+
+check.written_with(synchronize, forbidden=FINISHED)
+USED = [(6,), (16, 6), (16, 16), (16,)]
+check_step_traffic(step=1, world_size=4, bucket_bytes=512, used_shapes=USED)
+check_step_traffic(step=1, world_size=4, bucket_bytes=2048, used_shapes=USED)
+
+# %% check="q2-hidden" points=8
+# One, two and three ranks; empty shares; two dtypes; memory that lies across.
+### BEGIN HIDDEN TESTS
+for hidden_counts in (
+    [[3], [1], [2]],
+    [[1, 6], [0, 2], [3, 2], [2, 0]],
+    [[0, 3, 1], [4, 0, 0], [1, 1, 5], [2, 0, 7]],
+):
+    for name in OPTIMIZERS:
+        hidden_size = len(hidden_counts[0])
+        found = check.on_ranks(weights_by_step, hidden_counts, name, world_size=hidden_size)
+        check_weights(found, alone(hidden_counts, name), f"{hidden_size} ranks, {name}", look="")
+check_step_traffic(step=1, world_size=3, bucket_bytes=1, used_shapes=USED)
+check_step_traffic(step=1, world_size=2, bucket_bytes=2**20, used_shapes=[(6,), (16, 6)])
+
+
+def mixed():
+    rank = dist.get_rank()
+    model = nn.Module()
+    model.a, model.b = nn.Parameter(torch.zeros(3, 2).t()), nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    model.a.grad = torch.arange(6.0).view(3, 2).t() * (rank + 1)
+    model.b.grad = torch.ones(3, dtype=torch.float64) if rank else None
+    nothing = Patchwork()
+    return synchronize(model, 1 + 2 * rank, 8), model.a.grad, model.b.grad, synchronize(nothing, 0, 8)
+
+
+for total, a_grad, b_grad, nobody in check.on_ranks(mixed, world_size=2):
+    check.equal([total, nobody], [4, 0], "examples of a mixed model, and of nobody")
+    check.close(a_grad, 1.75 * torch.arange(6.0).view(3, 2).t(), "a gradient across", operations=4)
+    check.close(b_grad, torch.full((3,), 0.75, dtype=torch.float64), "a gradient of the other dtype", operations=4)
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## 3 · Until the last one is done (20 points)
+#
+# Ranks read files of their own, and the files are not equally long. Rank 1 has one batch, rank 2 has four, rank 3 has
+# none at all. Rank 1 is done and returns. What happens to the others? (Lesson 07, section 8, has the report.)
+#
+# One may stop when the first one is out of data: that throws data away. One may read something twice: then it counts
+# twice. Your ranks do neither. A rank that is out of data goes on *with a share of 0*, until nobody has anything
+# left. How does a rank learn that nobody has? Look at what `synchronize` returns.
+#
+# **Your contract.** `train_epoch(model, optimizer, batches, bucket_bytes)`
+#
+# - All ranks call. `batches` is this rank's list of `(inputs, targets)`; no rank knows another one's list. The
+# number of examples in a batch is `len(inputs)`, and 0 is possible. In each step at least one rank has an example,
+# until the longest list ends.
+# - In each step, every rank takes its next batch if it has one; `model(inputs, targets)` is the mean loss. One
+# `optimizer.step()` with the gradient of the joined batch, *on every rank*, also on those that are out of data.
+# - Returns the number of steps: the same on all ranks.
+# - It sends what `synchronize` sends in each step, and at most one stock more.
+#
+# **Graded:** the weights after every step (10 points), traffic (4), and hidden (6) other lists.
+
+
+# %% answer="q3"
+def train_epoch(model, optimizer, batches, bucket_bytes):
+    """Train until no rank has a batch left; returns the number of steps. All ranks call."""
+    ### BEGIN SOLUTION
+    steps = 0
+    while True:
+        optimizer.zero_grad(set_to_none=True)
+        inputs, targets = batches[steps] if steps < len(batches) else ((), ())
+        if len(inputs):
+            model(inputs, targets).backward()
+        if synchronize(model, len(inputs), bucket_bytes) == 0:
+            return steps
+        optimizer.step()
+        steps += 1
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Four ranks, with three, one, four and no batches. After the epoch, are they still one model?
+
+
+# %%
+def epoch(lists, name, bucket_bytes=512):
+    rank, model, history = dist.get_rank(), Patchwork(), []
+    optimizer = OPTIMIZERS[name](model.parameters())
+    optimizer.register_step_post_hook(
+        lambda *_: history.append(parameters_to_vector(model.parameters()).detach().clone())
+    )
+    batches = [share(step, rank, count) for step, count in enumerate(lists[rank])]
+    with measure.traffic() as sent:
+        steps = train_epoch(model, optimizer, batches, bucket_bytes)
+    return steps, history, sent
+
+
+LISTS = [[3, 2, 1], [2], [1, 2, 2, 4], []]
+found = ranks.run(epoch, LISTS, "Adam", world_size=4)
+print("steps:", [steps for steps, _, _ in found])
+print("one model:", all(torch.equal(history[-1], found[0][1][-1]) for _, history, _ in found))
+
+
+# %% check="q3-values" points=10
+def check_epoch(lists, name):
+    longest = max(map(len, lists))
+    counts_by_step = [[counts[step] if step < len(counts) else 0 for counts in lists] for step in range(longest)]
+    where = "when a rank may stop, and what a rank does that is out of data"
+    found = check.on_ranks(epoch, lists, name, world_size=len(lists), look=where)
+    check.equal([steps for steps, _, _ in found], [longest] * len(lists), f"steps for lists {lists}", look=where)
+    histories = [history for _, history, _ in found]
+    check_weights(histories, alone(counts_by_step, name), f"lists {lists}, {name}", look=where)
+
+
+for name in OPTIMIZERS:
+    check_epoch(LISTS, name)
+
+
+# %% check="q3-traffic" points=4
+def check_epoch_traffic(lists, bucket_bytes, numbers_by_step, messages):
+    check_epoch(lists, "SGD")
+    found = check.on_ranks(epoch, lists, "SGD", bucket_bytes, world_size=len(lists))
+    stock = predict.all_reduce_bytes(8 * (1 + 6), len(lists))
+    steps = [predict.all_reduce_bytes(8 * numbers, len(lists)) + stock for numbers in numbers_by_step]
+    sent, where = found[0][2], "what you send besides synchronize, and how often"
+    check.at_most(int(sent.total_bytes), int(sum(steps) + stock + 8), f"… bytes for lists {lists}", look=where)
+    check.at_most(sent.total_messages, messages, "… messages", look=where)
+
+
+# Special examples are for rank 0 in step 0 (and rank 3, who has none), for rank 2 in step 1, for nobody after that.
+check.written_with(train_epoch, forbidden=FINISHED)
+check_epoch_traffic(LISTS, 2**20, numbers_by_step=[374, 374, 102, 102], messages=4 * 2 + 1)
+
+# %% check="q3-hidden" points=6
+# Other lists: one rank, nothing to do for anybody, empty batches, the first rank out first.
+### BEGIN HIDDEN TESTS
+check_epoch([[2, 1]], "SGD")
+check_epoch([[], [0, 3, 0, 2, 1, 1], [1, 0, 2]], "SGD")
+check_epoch([[1], [0, 2, 2]], "Adam")
+check_epoch([[], []], "SGD")
+check_epoch_traffic([[2, 2], [2]], 2**20, numbers_by_step=[374, 102], messages=2 * 2 + 1)
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## 4 · One bit for a number (10 points)
+#
+# Your gradients are right now, and they have 32 or 64 bits. How many do they need? In 2014 a group at Microsoft sent
+# **one**: the sign (Seide et al. 2014). And with it, for the whole tensor, one float32: the *scale*. A number $x_i$
+# arrives as $+s$ or $-s$.
+#
+# Which $s$? Take the one that loses least: for which $s$ is $\sum_i (x_i - s \,\mathrm{sign}(x_i))^2$ smallest? Take
+# a pencil. It is a parabola in $s$.
+#
+# **Your contract.** `encode(x)` takes a float32 tensor of one dim, $n$ numbers, and returns the message: a `uint8`
+# tensor of one dim with $4 + \lceil n/8 \rceil$ bytes, the scale and the packed signs. (`x >= 0` counts as plus. No
+# numbers: a scale of 0.) How the bits lie in it is yours to choose.
+#
+# `decode(message, n)` returns the $n$ numbers that arrive, in float32. It has the message and nothing else.
+#
+# (`.view(torch.uint8)` shows the four bytes of a float32 tensor of one element, and `.view(torch.float32)` the
+# reverse. The reverse wants its bytes at the start of a memory of their own: `.clone()`.)
+#
+# **Graded:** what arrives, and the bytes (6 points), and other sizes (4).
+
+
+# %% answer="q4"
+def encode(x):
+    """The scale and one sign bit for each number: 4 + ceil(n/8) bytes."""
+    ### BEGIN SOLUTION
+    scale = x.abs().mean() if len(x) else x.new_zeros(())
+    bits = torch.zeros(-(-len(x) // 8) * 8, dtype=torch.uint8)
+    bits[: len(x)] = x >= 0
+    signs = (bits.view(-1, 8) * 2 ** torch.arange(8)).sum(dim=1).to(torch.uint8)
+    return torch.cat([scale.view(1).view(torch.uint8), signs])
+    ### END SOLUTION
+
+
+# %% answer="q4-decode"
+def decode(message, n):
+    """The n numbers that arrive: plus or minus the scale."""
+    ### BEGIN SOLUTION
+    scale = message[:4].clone().view(torch.float32)
+    bits = message[4:, None].int() // 2 ** torch.arange(8) % 2
+    return torch.where(bits.flatten()[:n] == 1, scale, -scale)
+    ### END SOLUTION
+
+
+# %%
+numbers = torch.tensor([0.5, -2.0, 0.0, 1.5, -1.0])
+print(f"{numbers.tolist()} → {len(encode(numbers))} bytes → {decode(encode(numbers), 5).tolist()}")
+
+
+# %%
+def arrives(x):
+    """What one bit and the best scale make of x: the truth."""
+    scale = x.double().abs().mean().float() if len(x) else torch.zeros(())
+    return torch.where(x >= 0, scale, -scale)
+
+
+# %% check="q4-values" points=6
+def check_code(n, seed=0, factor=1.0):
+    x = factor * torch.randn(n, generator=torch.Generator().manual_seed(seed)).exp().sub(1)
+    before = x.clone()
+    message = check.call(encode, x)
+    check.that(torch.equal(x, before), f"{n} numbers are as they were", look="what you write into")
+    check.that(isinstance(message, torch.Tensor), "the message is a tensor", came=type(message).__name__)
+    check.equal((str(message.dtype), message.shape[0]), ("torch.uint8", 4 + -(-n // 8)), f"message of {n} numbers")
+    posted = torch.tensor(message.tolist(), dtype=torch.uint8)
+    got = check.call(decode, posted, n)
+    where = "the sign of 0, the order of the bits, and the scale: where is the parabola lowest?"
+    check.close(got, arrives(x), f"… and what arrives of {n} numbers", operations=100, look=where)
+
+
+check_code(8)
+check_code(21, seed=1)
+
+# %% check="q4-hidden" points=4
+# Other sizes, among them none at all.
+### BEGIN HIDDEN TESTS
+for hidden_n in (0, 1, 7, 9, 64, 1001):
+    check_code(hidden_n, seed=hidden_n, factor=1e-3)
+check.equal(check.call(decode, check.call(encode, torch.zeros(3)), 3).abs(), torch.zeros(3), "three zeros")
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## 5 · What was lost comes tomorrow (25 points)
+#
+# A gradient of $[3, 0.1, -0.1]$ arrives as $[1.07, 1.07, -1.07]$: the large number shrinks to a third, the small ones
+# grow tenfold. That cannot train anything. Or can it?
+#
+# The trick of 2014 is bookkeeping. Each rank remembers what it failed to send, the **residual** $e$, and adds it to
+# the next gradient *before* that one is encoded:
+#
+# $$a_t = g_t + e_t, \qquad \text{send } Q(a_t), \qquad e_{t+1} = a_t - Q(a_t).$$
+#
+# This is **error feedback** (Karimireddy et al. 2019 prove that it converges). Why should it help? Add up what one
+# rank has sent in steps 1 to $T$, starting with $e_1 = 0$. Everything between the ends cancels. What is left?
+#
+# How do the bits travel? An all-reduce adds, and bits of different scales cannot be added. So every rank sends its
+# message to all others, an all-gather, and each decodes all $p$ messages and takes the mean.
+#
+# **Your contract.** `compressed_mean(gradient, residual)`
+#
+# - Both float32, of one dim and length $n$. All ranks call. `gradient` must not change.
+# - Returns the mean over the ranks of what their messages say: a new tensor, the same bits on all ranks.
+# - `residual` is brought up to date in place: it now holds what *this rank* still owes.
+# - One message with $4 + \lceil n/8 \rceil$ bytes goes to each other rank, in one call. Nothing else is sent.
+#
+# **Graded:** the mean (4 points), the bookkeeping over many steps (6), traffic (5), a training run (4), and hidden
+# (6) other ranks and sizes.
+
+
+# %% answer="q5"
+def compressed_mean(gradient, residual):
+    """Mean over the ranks of one-bit gradients, with error feedback; updates `residual` in place.
+
+    Bytes sent: (p-1)(4 + ceil(n/8)), in one all-gather. All ranks call.
+    """
+    ### BEGIN SOLUTION
+    owed = gradient + residual
+    message = encode(owed)
+    residual.copy_(owed - decode(message, len(owed)))
+    messages = [torch.empty_like(message) for _ in range(dist.get_world_size())]
+    dist.all_gather(messages, message)
+    return torch.stack([decode(each, len(owed)) for each in messages]).mean(dim=0)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Does it train? Each of four ranks fits 40 weights to examples of its own, and what the ranks see is very different.
+# `exact` sends float32, `forgetful` forgets its residual in every step, and `yours` keeps it.
+
+
+# %%
+def rank_data(rank, seed=0):
+    generator = torch.Generator().manual_seed(10 * seed + rank)
+    inputs = torch.randn(80, 40, generator=generator) * (0.2 + torch.rand(40, generator=generator))
+    truth = torch.linspace(-1, 1, 40) + torch.randn(40, generator=generator)  # each rank has another one
+    return inputs, inputs @ truth
+
+
+# %%
+def fit(kind, steps=300, seed=0):
+    inputs, targets = rank_data(dist.get_rank(), seed)
+    weights, residual, curve = torch.zeros(40), torch.zeros(40), []
+    for _ in range(steps):
+        error = inputs @ weights - targets
+        gradient, loss = 2 * inputs.T @ error / len(error), error.square().mean()
+        if kind == "exact":
+            dist.all_reduce(gradient)
+            gradient /= dist.get_world_size()
+        else:
+            gradient = compressed_mean(gradient, torch.zeros(40) if kind == "forgetful" else residual)
+        weights -= 0.05 * gradient
+        dist.all_reduce(loss)
+        curve.append(loss.item() / dist.get_world_size())
+    return curve
+
+
+# %%
+curves = {kind: ranks.run(fit, kind, world_size=4)[0] for kind in ("exact", "forgetful", "yours")}
+loss_curves(
+    curves,
+    caption="One bit for each number. Who forgets what was lost stops too early; who carries it over arrives.",
+    alt="Three loss curves. The exact one and yours end at the same height, the forgetful one stays above them.",
+)
+print({kind: f"{curve[-1]:.2f}" for kind, curve in curves.items()})
+
+
+# %%
+def gradients(rank, step, n, seed=0):
+    return torch.randn(n, generator=torch.Generator().manual_seed(10_000 * seed + 100 * step + rank)).exp() - 1 - rank
+
+
+def many_steps(n, steps, seed=0):
+    residual, applied, unchanged = torch.zeros(n), [], []
+    for step in range(steps):
+        mine = gradients(dist.get_rank(), step, n, seed)
+        applied.append(compressed_mean(mine, residual).clone())
+        unchanged.append(torch.equal(mine, gradients(dist.get_rank(), step, n, seed)))
+    return torch.stack(applied), residual, all(unchanged)
+
+
+# %% check="q5-values" points=4
+def check_first_step(n, p, seed=0):
+    expected = torch.stack([arrives(gradients(rank, 0, n, seed)) for rank in range(p)]).mean(dim=0)
+    found = check.on_ranks(many_steps, n, 1, seed, world_size=p)
+    for rank, (applied, _, unchanged) in enumerate(found):
+        what = f"the first mean of {n} numbers on rank {rank} of {p}"
+        check.close(applied[0], expected, what, operations=100, look="what is decoded, and what is divided")
+        check.that(torch.equal(applied, found[0][0]), "… the same bits on all ranks", look="in which order you add")
+        check.that(unchanged, "… and the gradient is as it was", look="what you add to, and whose memory that is")
+
+
+check_first_step(n=21, p=4)
+
+
+# %% check="q5-feedback" points=6
+def check_bookkeeping(n, p, steps, seed=0):
+    found = check.on_ranks(many_steps, n, steps, seed, world_size=p)
+    total = sum(gradients(rank, step, n, seed) for rank in range(p) for step in range(steps))
+    got = found[0][0].sum(dim=0) + sum(residual for _, residual, _ in found) / p
+    what = f"after {steps} steps: sum applied + mean residual = sum of mean gradients"
+    look = "when the residual is added, and what it is after sending"
+    check.close(got, total / p, what, relative=1e-4, look=look)
+    residual = torch.zeros(n)
+    for step in range(steps):  # what rank 1 owes, step by step
+        owed = gradients(1, step, n, seed) + residual
+        residual = owed - arrives(owed)
+    check.close(found[1][1], residual, "… and what rank 1 owes at the end", relative=1e-3, look=look)
+
+
+check_bookkeeping(n=21, p=4, steps=30)
+
+
+# %% check="q5-traffic" points=5
+def check_compressed_traffic(n, p, steps=3):
+    check_first_step(n, p)
+    _, sent = check.traffic(many_steps, n, steps, world_size=p)
+    limit, exact = (p - 1) * (4 + -(-n // 8)), predict.all_reduce_bytes(4 * n, p)
+    got = int(max(account.total_bytes for account in sent)) // steps
+    where = "what is on its way: the message, or what was decoded from it?"
+    check.at_most(got, limit, f"… bytes sent in each step for {n} numbers on {p} ranks", look=where)
+    check.at_most(got / exact, 0.25, "… and a quarter of what float32 would send", look=where)
+    calls = max(account.total_messages for account in sent)
+    check.at_most(calls, steps, f"… calls in {steps} steps", look="whether scale and signs are one message")
+
+
+check.written_with(compressed_mean, forbidden=FINISHED)
+check_compressed_traffic(n=4000, p=4)
+
+
+# %% check="q5-training" points=4
+def check_training(seed=0, world_size=4):
+    exact = check.on_ranks(fit, "exact", seed=seed, world_size=world_size)[0]
+    yours = check.on_ranks(fit, "yours", seed=seed, world_size=world_size)[0]
+    gained = (yours[0] - yours[-1]) / (exact[0] - exact[-1])
+    what = f"share of the exact run's gain that one bit reaches, {world_size} ranks"
+    check.at_least(gained, 0.99, what, look="what the residual does from step to step")
+
+
+check_training()
+
+# %% check="q5-hidden" points=6
+# Other ranks, sizes and seeds.
+### BEGIN HIDDEN TESTS
+for hidden_n, hidden_p in ((1, 2), (64, 3), (1001, 2), (5, 1)):
+    check_first_step(hidden_n, hidden_p, seed=hidden_n)
+check_bookkeeping(n=64, p=3, steps=17, seed=5)
+check_compressed_traffic(n=1003, p=2)
+check_training(seed=3, world_size=3)
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## What to keep
+#
+# A replica is a promise: same start, same gradient, same step. Shares may be uneven, branches unused, files too
+# short; the promise holds if ranks first say who is there and with how much. That costs one small message.
+#
+# And a gradient may lose 31 of its 32 bits, if nothing that is lost is forgotten.
+#
+# One question is left. Your ring of float32 sends nearly $8n$ bytes, for any number of ranks. The all-gather of bits
+# sends $(p-1)\,n/8$. From how many ranks on is the one bit *dearer*?
+
+# %%
+guess_ranks = ask("At how many ranks do both send the same?", default=256)
+
+# %%
+million = 1_000_000
+bits = {p: Bytes((p - 1) * million // 8) for p in range(2, 200)}
+meet = Count(min(p for p in bits if bits[p] >= predict.all_reduce_bytes(4 * million, p)))
+at_four = Ratio(predict.all_reduce_bytes(4 * million, 4) / bits[4])
+print(f"with 4 ranks: {at_four:.0f} times fewer bytes")
+compare(guess=guess_ranks, predicted=Count(8 * 8), measured=meet, name="ranks", columns=("by hand", "counted"))
+
+# %% [markdown]
+# So for many ranks nobody gathers everything. 1-bit Adam (Tang et al. 2021) does it in two halves, as the ring does:
+# each rank collects one part of the bits from all, averages, compresses *again* (with a second residual), and hands
+# the result round. Then the bytes stay the same for any $p$.
+#
+# **Change one thing.** In `fit`, let a rank keep only half of its residual: `residual *= 0.5` before the call. Where
+# does the curve end? Decide first. Then say which sum no longer cancels.
