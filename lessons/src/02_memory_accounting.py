@@ -788,8 +788,8 @@ MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
 # **2.** GPT-2 XL in mixed precision with Adam, fused attention, every block recomputed. How many sequences of 1,024
 # tokens fit on an A100 80GB, going by `predict.peak`? (The batch need not be a power of two.)
 #
-# **3.** The function below holds 42 MiB of activations for each batch that it evaluates. Change one line so that it
-# holds none, and returns the same.
+# **3.** The function below holds 42 MiB of activations for each batch that it evaluates. Add one line, so that it
+# holds none and returns the same.
 
 # %%
 answer_1 = None  # bytes
@@ -805,7 +805,7 @@ self_check(answer_2, max(fits), hint="Write the same call with a batch of your c
 
 # %%
 def evaluate(batches):
-    losses = [model(*each) for each in batches]  # change this line
+    losses = [model(*each) for each in batches]
     return sum(float(loss) for loss in losses) / len(losses)
 
 
