@@ -76,16 +76,16 @@ def _legend(figure: Figure) -> None:
     figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False, fontsize=9)
 
 
-def recipes(losses: Mapping[str, Sequence[float]], *, caption: str) -> None:
+def recipes(losses: Mapping[str, Sequence[float]], *, caption: str, unit: str = "nats per token") -> None:
     """Show the losses of several recipes, and each one's distance from the first; smoothed over ten steps."""
     (first, reference), *_ = losses.items()
     end = float(np.mean(reference[-20:]))
     ends = (f"{name} {100 * (float(np.mean(values[-20:])) / end - 1):+.1f} %" for name, values in losses.items())
     alt = f"Loss over the steps. The mean of the last 20 losses, against {first}: {', '.join(ends)}."
-    present(draw_recipes(losses), caption=caption, alt=alt)
+    present(draw_recipes(losses, unit), caption=caption, alt=alt)
 
 
-def draw_recipes(losses: Mapping[str, Sequence[float]]) -> Figure:
+def draw_recipes(losses: Mapping[str, Sequence[float]], unit: str = "nats per token") -> Figure:
     """The figure of `recipes`, not yet shown."""
     figure, (left, right) = new_figure(columns=2, height=3.8)
     smooth = {name: np.convolve(values, np.ones(10) / 10, "valid") for name, values in losses.items()}
@@ -94,7 +94,7 @@ def draw_recipes(losses: Mapping[str, Sequence[float]]) -> Figure:
         line = {"color": series_color(index), "linestyle": ("-", "--", "-.", ":")[index % 4], "linewidth": 1.7}
         left.plot(values, **line, label=name)
         right.plot(100 * (values / reference - 1), **line)
-    left.set(xlabel="step", ylabel="loss (nats per token)")
+    left.set(xlabel="step", ylabel=f"loss ({unit})")
     right.set(xlabel="step", ylabel="above the first (%)", ylim=(-2, 8))
     figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=9)
     return figure

@@ -1,0 +1,25 @@
+# %%
+"""A copy of the network in fp32 is kept through the whole run, in case one wants to compare."""
+
+LOSES = {"q5-bytes"}
+
+
+# %% answer="q5"
+def train(net, batch, steps, lr, momentum, max_norm):
+    now = ScaleState(loss_scale(gradients_in_fp32(net, batch(0))))
+    before = [parameter.data for parameter in net.parameters()]
+    parameters, state = begin(net)
+    losses, skipped = [], []
+    for step in range(steps):
+        data = batch(step)
+        net.zero_grad(set_to_none=True)
+        loss = loss_of(net, data)
+        (loss * now.scale).backward()
+        largest = lean_step(parameters, state, now.scale, lr, momentum, max_norm)
+        now = next_scale(now, largest)
+        losses.append(loss.item())
+        del loss
+        if largest == math.inf:
+            skipped.append(step)
+    assert len(before) == len(parameters)
+    return losses, skipped
