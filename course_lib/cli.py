@@ -6,6 +6,7 @@ This module only parses and prints; the work is in `course_lib.commands` and `co
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -29,14 +30,15 @@ LESSONS = typer.Argument(help="Numbers or names of lessons, such as 00 or 01_flo
 
 @app.command()
 def lab(
-    lesson: Annotated[str, typer.Argument(help="Number or name of the lesson to open.")] = "00",
+    lesson: Annotated[str, typer.Argument(help="The lesson or lab to open, such as 02 or lab02.")] = "00",
     browser: Annotated[bool, typer.Option(help="Open a browser; otherwise only print the address.")] = True,
 ) -> None:
-    """Open JupyterLab at a lesson and print its address. Ctrl-C stops it."""
+    """Open JupyterLab at a lesson or a lab and print its address. Ctrl-C stops it."""
     from course_lib.commands.lab import open_lab
 
+    items: Sequence[Lesson | Lab] = _labs([lesson]) if _is_lab(lesson) else _lessons([lesson])
     try:
-        open_lab(_lessons([lesson])[0], browser=browser)
+        open_lab(items[0], browser=browser)
     except ValueError as problem:
         raise _refusal(problem) from None
 
@@ -73,7 +75,7 @@ def build(
     """
     from course_lib.commands.build import build_all, check_all
 
-    is_lab = [name for name in names or [] if Path(name).name.startswith("lab")]
+    is_lab = [name for name in names or [] if _is_lab(name)]
     is_lesson = [name for name in names or [] if name not in is_lab]
     chosen: list[Lesson | Lab] = [*_lessons(is_lesson)] if is_lesson or not is_lab else []
     chosen += _labs(is_lab) if is_lab or not is_lesson else []
@@ -167,6 +169,10 @@ def _lessons(wanted: list[str] | None) -> list[Lesson]:
         console.print("There are no lessons here yet.", style="red")
         raise typer.Exit(2)
     return lessons
+
+
+def _is_lab(name: str) -> bool:
+    return Path(name).name.startswith("lab")
 
 
 def _labs(wanted: list[str] | None) -> list[Lab]:

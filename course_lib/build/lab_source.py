@@ -74,6 +74,8 @@ def read_lab(lab: Lab) -> NotebookNode:
     Raises:
         ValueError: the source is missing or says something that cannot be, with the cell's first line.
     """
+    if not lab.source.exists():
+        raise ValueError(f"{lab.name} has no source here: {lab.source} is missing (students do not get it)")
     cells = read_cells(lab.source)
     add_colab(cells, repository_url(lab.root), f"labs/{lab.name}/{lab.name}")
     seen: set[str] = set()

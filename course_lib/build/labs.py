@@ -46,15 +46,17 @@ class Lab:
 
 
 def all_labs(root: Path) -> list[Lab]:
-    """Every lab that has a source, in order."""
-    return [Lab(root, path.stem) for path in sorted((root / "solutions" / "src").glob("lab*.py"))]
+    """Every lab that has a source or a students' notebook, in order. What students get has no sources."""
+    files = [*(root / "solutions" / "src").glob("lab*.py"), *(root / "labs").glob("lab*/lab*.ipynb")]
+    return [Lab(root, name) for name in sorted({file.stem for file in files})]
 
 
 def find_labs(root: Path, wanted: Iterable[str] = ()) -> list[Lab]:
-    """The labs that `wanted` names ("lab01", "1", a whole name or its beginning, a path); all when it is empty.
+    """The labs that `wanted` names ("lab01", "1", a whole name or its beginning, a path); by default all with a source.
 
     Raises:
         ValueError: a name fits no lab, or more than one; the message lists the labs.
     """
     labs = all_labs(root)
-    return [pick(labs, f"lab{name.zfill(2)}" if name.isdecimal() else name, "lab") for name in wanted] or labs
+    found = [pick(labs, f"lab{name.zfill(2)}" if name.isdecimal() else name, "lab") for name in wanted]
+    return found or [lab for lab in labs if lab.source.exists()]

@@ -1,4 +1,4 @@
-"""`course lab`: JupyterLab, opened at a lesson.
+"""`course lab`: JupyterLab, opened at a lesson or a lab.
 
 No lesson opens this module.
 """
@@ -9,10 +9,11 @@ import os
 import sys
 import webbrowser
 
+from course_lib.build.labs import Lab
 from course_lib.build.lessons import Lesson
 
 
-def lab_arguments(lesson: Lesson, *, browser: bool) -> list[str]:
+def lab_arguments(lesson: Lesson | Lab, *, browser: bool) -> list[str]:
     """JupyterLab's command line: the course's folder, the lesson in front, little noise in the terminal.
 
     Jupyter always prints the address with its token, so a reader without a browser on this machine can copy it.
@@ -43,7 +44,7 @@ def browser_opens() -> bool:
     return True
 
 
-def open_lab(lesson: Lesson, *, browser: bool = True) -> None:
+def open_lab(lesson: Lesson | Lab, *, browser: bool = True) -> None:
     """Run JupyterLab in this process until it is stopped.
 
     Raises:

@@ -87,3 +87,11 @@ def test_labs_are_found_by_number_name_and_beginning(lab: Lab) -> None:
         assert find_labs(lab.root, [wanted]) == [lab]
     with pytest.raises(ValueError, match="there is no lab 'lab07'.*\n  lab90_means"):
         find_labs(lab.root, ["7"])
+
+
+def test_students_open_labs_without_their_sources(lab: Lab) -> None:
+    build_lab(lab)
+    lab.source.unlink()
+    assert find_labs(lab.root, ["lab90"]) == [lab] and find_labs(lab.root) == []
+    with pytest.raises(ValueError, match="has no source here"):
+        build_lab(lab)

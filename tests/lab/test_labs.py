@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from course_lib.build.lab_builder import check_lab
-from course_lib.build.labs import Lab, all_labs
+from course_lib.build.labs import Lab, find_labs
 
 from .running import all_checks, public_checks, read_mutant, run_lab
 
 ROOT = Path(__file__).parents[2]
-LABS = all_labs(ROOT)
+LABS = find_labs(ROOT)
 MUTANTS = [(lab, path) for lab in LABS for path in sorted((ROOT / "tests" / "mutants" / lab.number).glob("*.py"))]
 
 pytestmark = pytest.mark.timeout(300)
