@@ -19,20 +19,24 @@ def loss_curves(
     caption: str,
     alt: str,
     levels: Mapping[str, float] | None = None,
+    unit: str = "nats per token",
 ) -> None:
     """Show the loss of one or more runs over their steps.
 
     Args:
-        curves: name → loss of each step, in nats per token.
+        curves: name → loss of each step.
         caption: what the reader should see.
         alt: the figure in words.
         levels: name → loss of a reader who knows just that much, drawn as a dotted line: "knows nothing" (the log of
             the vocabulary's size) at the top, the entropy of the source at the bottom.
+        unit: of the losses.
     """
-    present(draw_loss_curves(curves, levels), caption=caption, alt=alt)
+    present(draw_loss_curves(curves, levels, unit), caption=caption, alt=alt)
 
 
-def draw_loss_curves(curves: Mapping[str, Sequence[float]], levels: Mapping[str, float] | None = None) -> Figure:
+def draw_loss_curves(
+    curves: Mapping[str, Sequence[float]], levels: Mapping[str, float] | None = None, unit: str = "nats per token"
+) -> Figure:
     """The figure of `loss_curves`, not yet shown."""
     figure, (axes,) = new_figure(height=3.0)
     longest = max(len(losses) for losses in curves.values())
@@ -45,7 +49,7 @@ def draw_loss_curves(curves: Mapping[str, Sequence[float]], levels: Mapping[str,
         )
     finite = [loss for losses in curves.values() for loss in losses if math.isfinite(loss)]
     highest = max([*finite, *(levels or {}).values()])
-    axes.set(xlabel="step", ylabel="loss (nats per token)", ylim=(0, 1.12 * highest), xlim=(0, longest))
+    axes.set(xlabel="step", ylabel=f"loss ({unit})", ylim=(0, 1.12 * highest), xlim=(0, longest))
     if len(curves) > 1:
         axes.legend(frameon=False, loc="upper right")
     return figure

@@ -172,8 +172,8 @@ def check_stock(step, counts, special):
     expected = (sum(counts), [True, True, special, special, False, False])
     found = check.on_ranks(stock_of_a_step, step, counts, world_size=len(counts))
     where = "which sums over the ranks tell you this; a rank without examples"
-    for rank, (got, _) in enumerate(found):
-        check.equal(got, expected, f"the stock on rank {rank} of shares {counts}", look=where)
+    got = [stock for stock, _ in found]
+    check.equal(got, [expected] * len(counts), f"the stock of shares {counts}, an entry for each rank", look=where)
 
 
 NAMES = ["offset", "into.weight", "special.weight", "special.bias", "never.weight", "never.bias"]
@@ -262,28 +262,37 @@ def synchronize(model, n_examples, bucket_bytes):
 
 
 # %% [markdown]
-# Does it pay to be careful? Below, shares of 9, 1, 1 and 1 examples. One line is your gradient, the other weighs the
-# ranks alike. Both are the loss on the same 64 examples, which no rank trains on.
+# Does it pay to be careful? Let rank 0 read another sort of text than the others: its targets lie higher by 2. It has
+# nine of twelve examples. One line below is your gradient; for the other one, each rank says that it has one example.
+# Both are the loss on new examples, mixed as the old ones are.
 
 
 # %%
-def losses(counts, weigh_alike, steps=40):
+def mixture(step, rank, count):
+    inputs, targets = share(step, rank, count)
+    return inputs, targets + (2 if rank == 0 else 0)
+
+
+def losses(counts, weigh_alike, steps=60):
     model, rank = Patchwork(), dist.get_rank()
     optimizer, curve = torch.optim.SGD(model.parameters(), lr=0.03), []
+    unseen = [torch.cat(part) for part in zip(*(mixture(1000, r, 9 * count) for r, count in enumerate(counts)))]
     for step in range(steps):
         optimizer.zero_grad()
-        model(*share(step, rank, counts[rank])).backward()
+        model(*mixture(step, rank, counts[rank])).backward()
         synchronize(model, 1 if weigh_alike else counts[rank], bucket_bytes=2**10)
         optimizer.step()
-        curve.append(model(*share(1000, 0, 64)).item())
+        curve.append(model(*unseen).item())
     return curve
 
 
+# %%
 names = {"every example counts alike": False, "every rank counts alike": True}
 loss_curves(
     {name: ranks.run(losses, [9, 1, 1, 1], alike, world_size=4)[0] for name, alike in names.items()},
-    caption="Shares of 9, 1, 1 and 1 examples. Where every rank counts alike, three examples have three quarters of the say.",
-    alt="Two falling loss curves: the one of the mean over examples is smoother than the one of the mean of means.",
+    unit="squared error",
+    caption="Shares of 9, 1, 1 and 1. Where every rank counts alike, three examples of twelve have most of the say.",
+    alt="Two falling loss curves. The one of the mean of means stays clearly above the one of the mean over examples.",
 )
 
 
@@ -344,21 +353,25 @@ def one_step(step, counts):
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
+def missing(grads):
+    return [name for name, grad in grads.items() if grad is None]
+
+
 def joined(grads):
     return parameters_to_vector([grad for grad in grads.values() if grad is not None])
 
 
 # %% check="q2-unused" points=6
 def check_a_step(step, counts):
-    found = check.on_ranks(a_step, step, counts, world_size=len(counts), look="calls that not all ranks make")
-    for rank, (total, grads, _) in enumerate(found):
-        check.equal(total, sum(counts), f"what rank {rank} of shares {counts} returns", look="what take_stock tells")
-        got, right = ([name for name, grad in each.items() if grad is None] for each in (grads, one_step(step, counts)))
-        look = "what nobody used, and what is frozen: it has no gradient. All else has one"
-        check.equal(got, right, "… and what has no gradient there", look=look)
-        got, right = (joined(each) for each in (grads, one_step(step, counts)))
-        look = "what a rank adds that did not use a parameter, or that has no example"
-        check.close(got, right, "… and its gradients", relative=1e-9, look=look)
+    p, right = len(counts), one_step(step, counts)
+    found = check.on_ranks(a_step, step, counts, world_size=p, look="calls that not all ranks make")
+    totals, what = [total for total, *_ in found], f"shares {counts}, an entry for each rank: what it returns"
+    check.equal(totals, [sum(counts)] * p, what, look="what take_stock tells you")
+    look = "what nobody used, and what is frozen: it has no gradient. All else has one"
+    check.equal([missing(grads) for _, grads, _ in found], [missing(right)] * p, "… what has no gradient", look=look)
+    rows = torch.stack([joined(grads) for _, grads, _ in found])
+    look = "what a rank adds that did not use a parameter, or that has no example"
+    check.close(rows, joined(right).expand(p, -1), "… the gradients, a row for each rank", relative=1e-9, look=look)
 
 
 check_a_step(step=1, counts=[2, 2, 2, 2])  # special is used on rank 2 only
@@ -681,6 +694,7 @@ def fit(kind, steps=300, seed=0):
 curves = {kind: ranks.run(fit, kind, world_size=4)[0] for kind in ("exact", "forgetful", "yours")}
 loss_curves(
     curves,
+    unit="squared error",
     caption="One bit for each number. Who forgets what was lost stops too early; who carries it over arrives.",
     alt="Three loss curves. The exact one and yours end at the same height, the forgetful one stays above them.",
 )
@@ -704,12 +718,11 @@ def many_steps(n, steps, seed=0):
 # %% check="q5-values" points=4
 def check_first_step(n, p, seed=0):
     expected = torch.stack([arrives(gradients(rank, 0, n, seed)) for rank in range(p)]).mean(dim=0)
-    found = check.on_ranks(many_steps, n, 1, seed, world_size=p)
-    for rank, (applied, _, unchanged) in enumerate(found):
-        what = f"the first mean of {n} numbers on rank {rank} of {p}"
-        check.close(applied[0], expected, what, operations=100, look="what is decoded, and what is divided")
-        check.that(torch.equal(applied, found[0][0]), "… the same bits on all ranks", look="in which order you add")
-        check.that(unchanged, "… and the gradient is as it was", look="what you add to, and whose memory that is")
+    applied, _, unchanged = zip(*check.on_ranks(many_steps, n, 1, seed, world_size=p))
+    got, rows, what = torch.cat(applied), expected.expand(p, -1), f"the first mean of {n} numbers, a row for each rank"
+    check.close(got, rows, what, operations=100, look="what is decoded, and what is divided")
+    check.equal(got, got[:1].expand(p, -1), "… the same bits on all ranks", look="in which order you add")
+    check.that(all(unchanged), "… and the gradient is as it was", look="what you add to, and whose memory that is")
 
 
 check_first_step(n=21, p=4)

@@ -1,0 +1,29 @@
+# %%
+"""Synchronises frozen parameters, too."""
+
+LOSES = {
+    "q1-values",
+    "q1-message",
+    "q1-hidden",
+    "q3-values",
+    "q2-values",
+    "q2-unused",
+    "q2-traffic",
+    "q2-hidden",
+    "q3-traffic",
+    "q3-hidden",
+}
+
+
+# %% answer="q1"
+def trainable(model):
+    return [parameter for parameter in model.parameters()]
+
+
+# %% answer="q1-stock"
+def take_stock(parameters, n_examples):
+    used = [n_examples > 0 and (parameter.grad is not None or not parameter.requires_grad) for parameter in parameters]
+    stock = torch.tensor([n_examples, *used], dtype=torch.int64)
+    dist.all_reduce(stock)
+    total, *users = stock.tolist()
+    return total, [count > 0 for count in users]

@@ -1,0 +1,21 @@
+# %%
+"""Buckets only what this rank has a gradient for: ranks make different calls."""
+
+LOSES = {"q2-values", "q2-unused", "q2-traffic", "q2-hidden", "q3-values", "q3-traffic", "q3-hidden"}
+
+
+# %% answer="q2"
+def synchronize(model, n_examples, bucket_bytes):
+    everything = trainable(model)
+    total, used = take_stock(everything, n_examples)
+    for parameter, anybody in zip(everything, used):
+        if not anybody:
+            parameter.grad = None
+    parameters = [parameter for parameter, anybody in zip(everything, used) if parameter.grad is not None]
+    for numbers in plan_buckets(parameters, bucket_bytes):
+        bucket = [parameters[number] for number in numbers]
+        flat = torch.cat([parameter.grad.flatten() for parameter in bucket]) * (n_examples / total)
+        dist.all_reduce(flat)
+        for parameter, mean in zip(bucket, flat.split([parameter.numel() for parameter in bucket])):
+            parameter.grad = mean.view_as(parameter)
+    return total

@@ -1,0 +1,23 @@
+# %%
+"""A rank without an example has a mean over nothing, NaN; 0 times that is NaN, and NaN spreads."""
+
+LOSES = {"q2-unused", "q2-hidden"}
+
+
+# %% answer="q2"
+def synchronize(model, n_examples, bucket_bytes):
+    everything = trainable(model)
+    total, used = take_stock(everything, n_examples)
+    for parameter, anybody in zip(everything, used):
+        if not anybody:
+            parameter.grad = None
+        elif parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)  # 0 times a mean over nothing would be NaN
+    parameters = [parameter for parameter, anybody in zip(everything, used) if anybody]
+    for numbers in plan_buckets(parameters, bucket_bytes):
+        bucket = [parameters[number] for number in numbers]
+        flat = torch.cat([parameter.grad.flatten() for parameter in bucket]) * (n_examples / total)
+        dist.all_reduce(flat)
+        for parameter, mean in zip(bucket, flat.split([parameter.numel() for parameter in bucket])):
+            parameter.grad = mean.view_as(parameter)
+    return total
