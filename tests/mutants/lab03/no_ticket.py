@@ -1,0 +1,31 @@
+# %%
+"""Without a ticket: where x requires no gradient, the weights inside get none."""
+
+LOSES = {"q3-gradients", "q3-hidden"}
+
+
+# %% answer="q3"
+class Forget(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, layers, ticket, x):
+        ctx.layers, ctx.dice = layers, torch.get_rng_state()
+        ctx.save_for_backward(x)
+        for layer in layers:
+            x = layer(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x = result = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            after = torch.get_rng_state()
+            torch.set_rng_state(ctx.dice)
+            for layer in ctx.layers:
+                result = layer(result)
+        torch.set_rng_state(after)
+        result.backward(gradient)
+        return None, None, x.grad
+
+
+def checkpoint(layers, x):
+    return Forget.apply(layers, None, x)
