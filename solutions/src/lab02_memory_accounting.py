@@ -333,9 +333,8 @@ compare(predicted=states(SMALL, "adafactor"), measured=real_states(SMALL, "adafa
 # %%
 memory.memory_bar(
     {recipe: states(QWEN3_8B, recipe) for recipe in ("adamw", "adafactor", "8bit")},
-    limit={"A100 80GB": hardware.A100_80GB.memory},
-    caption="Qwen3-8B between two steps. Adafactor's memory of the squares has all but vanished from its bar, and the "
-    "weights in 16 bits make up for the copy in 32.",
+    caption="Qwen3-8B between two steps. An A100 80GB could hold the lower two, and hardly an activation more. Where is "
+    "the orange of Adafactor?",
 )
 
 # %% check="q2-values" points=8
@@ -390,8 +389,8 @@ guess_hidden = ask("Tensors of [batch, seq, ffn_width] that one block keeps?", d
 # change.
 #
 # **What is graded:** how it grows with the batch and the sequence (8), the exact number (8), further shapes, in both
-# formats (14). The public checks name the power of `seq` that is off. If you are stuck, the cell after next shows
-# what is really there.
+# formats (14). The public checks name the power of `seq` that is off. If you are stuck, a cell below your answer
+# lists what is really there.
 
 
 # %% answer="q3"
@@ -422,11 +421,15 @@ record = forward_record(SMALL, batch_size=3, seq=20)
 compare(predicted=Bytes(activations(SMALL, 3, 20)), measured=record.after.activations, name="activations", unit="KiB")
 
 # %% [markdown]
-# Does it not agree? Ask the record what it holds. Raise the 8 until you find a tensor that is not on your list, or
-# miss one that is.
+# Does it not agree? Ask the record what autograd holds, the largest first, and which operation made it. Raise the 6
+# until you find a tensor that is not on your list, or miss one that is. (If a shape looks unfamiliar, it is the first
+# one that this memory was seen with; only the bytes count.)
 
 # %%
-record.largest(8, at="now")
+kept = [block for block in record.largest(1000, at="now") if block.category == "activations"]
+for block in kept[:6]:
+    print(f"{block.bytes:>10,d} B  {block.name:<30} {block.shape}")
+print(f"and {len(kept) - 6} more")
 
 # %% [markdown]
 # One whole step, so that you see when those bytes are there. Where is the peak, and which block of colour is yours?
@@ -438,7 +441,9 @@ with measure.memory(model) as step:
 print(
     f"your account is {activations(SMALL, 3, 20) / step.end_of('forward').activations:.3f} of what the forward leaves"
 )
-memory.memory_timeline(step, caption="The activations rise through both blocks and the head; the loss turns the tide.")
+memory.memory_timeline(
+    step, caption="The activations rise block by block. The peak comes a little later. Who stands on top of the hill?"
+)
 
 
 # %% check="q3-growth" points=8
@@ -460,7 +465,7 @@ for batch_size, seq, dtype in ((3, 20, torch.float32), (2, 7, torch.float32), (3
     element_bytes = dtype.itemsize
     got = check.call(activations, SMALL, batch_size, seq, element_bytes)
     real = int(forward_record(SMALL, batch_size, seq, dtype).after.activations)
-    look = "what does not grow with the sequence" if abs(got - real) < 8 else "record.largest, above"
+    look = "what does not grow with the sequence" if abs(got - real) < 8 else "the list of what autograd holds, above"
     check.equal(got, real, f"bytes for batch {batch_size}, seq {seq}, {dtype}", look=look)
 
 # %% check="q3-hidden" points=14
@@ -477,11 +482,12 @@ check.equal(check.call(activations, QWEN3_8B, 8, 4096, 2), _expected, "the 8B in
 ### END HIDDEN TESTS
 
 # %% [markdown]
-# So what would one sequence of 4,096 tokens cost the 8B, in bf16, and how much of it are attention weights?
+# So what would one sequence of 4,096 tokens cost the 8B, in bf16? And if it had only 8 query heads, one for each head
+# of keys?
 
 # %%
 one, without = (activations(shape, 1, 4096, 2) for shape in (QWEN3_8B, replace(QWEN3_8B, heads=8)))
-print(f"one sequence {Bytes(one):.1GiB}; with a quarter of the query heads {Bytes(without):.1GiB}")
+print(f"one sequence {Bytes(one):.1GiB}; with 8 query heads {Bytes(without):.1GiB}")
 
 # %% [markdown]
 # Grouped queries share keys and values. The attention weights they do *not* share: there is a square for each query
@@ -552,9 +558,7 @@ class Preallocated:
 
 
 # %% answer="q4"
-class Paged:
-    """One layer's keys and values in pages of `page` tokens, with copy on write."""
-
+class Paged:  # one layer's keys and values, in pages of `page` tokens, with copy on write
     def __init__(self, shape, sequences, page, dtype=torch.float32):
         ### BEGIN SOLUTION
         self.page, self.dtype = page, dtype
@@ -712,7 +716,7 @@ for _page in (3, 1, 5, 32):
 # ## 5 · One past in three layouts (15 points)
 #
 # Now the account. You run a server with some sequences of different lengths. What does each layout hold, for all
-# layers? And what does the next round of the dance cost, in which every sequence gets one token?
+# layers? And what does the next round cost, in which every sequence gets one token?
 #
 # **Before you write:** with which layout do the written bytes depend on the length? And what does writing 1,000
 # tokens one after the other cost in that layout, altogether?
@@ -760,23 +764,24 @@ for layout in ("grown", "preallocated"):
     print(layout, cache_account(SMALL, LENGTHS, layout, 32, 4, 4), real_account(layout, SMALL, LENGTHS, 32))
 
 # %% [markdown]
-# And a server, at last: the 8B on one card of 80 GB, weights in bf16, 40 conversations of up to 8,192 tokens each.
+# And a server, at last: the 8B on one card of 80 GB, weights in bf16, 40 conversations of up to 32,768 tokens each.
 # Most are short, a few are long.
 
 # %%
-guess_conversations = ask("How many of the 40 would fit, if each got its 8,192 places at once?", default=40)
+guess_conversations = ask("How many of the 40 would fit, if each got its 32,768 places at once?", default=40)
 
 generator = torch.Generator().manual_seed(2)
-lengths = (60 * 2 ** (7 * torch.rand(40, generator=generator))).int().tolist()
+lengths = (60 * 2 ** (9 * torch.rand(40, generator=generator))).int().tolist()
 weights = 2 * sum(math.prod(size) for part in tensors(QWEN3_8B).values() for size in part)
 accounts = {
-    layout: MemoryAccount(parameters=weights, temporaries=cache_account(QWEN3_8B, lengths, layout, 8192, 16)[0])
+    layout: MemoryAccount(parameters=weights, temporaries=cache_account(QWEN3_8B, lengths, layout, 32_768, 16)[0])
     for layout in ("grown", "preallocated", "paged")
 }
-each = cache_account(QWEN3_8B, [1], "preallocated", 8192, 16)[0]
-print(f"mean length {sum(lengths) / 40:.0f}; preallocated, {(hardware.A100_80GB.memory - weights) // each} would fit")
+each = cache_account(QWEN3_8B, [1], "preallocated", 32_768, 16)[0]
+fit = int(hardware.A100_80GB.memory - weights) // int(each)
+print(f"mean length {sum(lengths) / 40:.0f}; with all places at once, {fit} of 40 would fit")
 for layout in accounts:
-    print(f"{layout:<13} writes {Bytes(cache_account(QWEN3_8B, lengths, layout, 8192, 16)[1]):.1MiB} for 40 tokens")
+    print(f"{layout:<13} writes {Bytes(cache_account(QWEN3_8B, lengths, layout, 32_768, 16)[1]):.1MiB} for 40 tokens")
 memory.memory_bar(
     accounts,
     limit={"A100 80GB": hardware.A100_80GB.memory},
