@@ -1,0 +1,873 @@
+# %% [markdown]
+# # Lab 05 · An accumulator for a stream
+#
+# **Goal:** a large batch that arrives in pieces of any length, through fp16, with clipping and a loss scale that moves,
+# and not one weight differs from the step on the whole batch.
+#
+# | question | points |
+# |---|---|
+# | 1 · The total comes last | 25 |
+# | 2 · Sixteen bits in, thirty-two bits kept | 25 |
+# | 3 · All together | 35 |
+# | 4 · Interrupted | 15 |
+#
+# A good student needs about 90 minutes. The lab builds on lesson 05 (pieces, token weights, the order of things) and
+# lesson 04 (fp16, fp32 copies, loss scales). You need no GPU.
+#
+# **The rules.** Import nothing but `torch`, `math` and what the first cell imports. A cell that says YOUR CODE HERE is
+# yours; every cell below it shows your work or checks it, and you can run those as often as you like. Some more tests
+# run when the lab is graded. They ask for nothing that is not written here, on other sizes and other text. Bytes count
+# as much as values: an accumulator that holds on to everything has missed the point.
+
+# %%
+import copy
+import io
+import math
+
+import torch
+
+from course_lib import measure
+from course_lib.figures import blocks as figures
+from course_lib.figures.memory import memory_timeline
+from course_lib.figures.training import loss_curves
+from course_lib.lab import check
+from course_lib.model import text
+from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.notebook import ask
+from course_lib.train.accumulate import IGNORE, count_tokens, micro_batches, ragged_batch
+from course_lib.units import Bytes
+
+SMALL = GPTConfig(layers=2, width=64, heads=4, vocab_size=256, context=64)
+stories = text.stories(seed=0)
+
+
+# %%
+def ragged(lengths, seed=0):
+    """Sequences of these lengths, as one padded batch."""
+    rows = stories.batch(seed, 0, 0, len(lengths), 65)[0]
+    return ragged_batch([row[: length + 1] for row, length in zip(rows, lengths, strict=True)])
+
+
+LENGTHS = [64, 3, 60, 5, 62, 4, 58, 2, 40, 41, 7, 1]
+whole = ragged(LENGTHS)
+pieces = micro_batches(whole, 2)
+nothing = (torch.zeros(2, 5, dtype=torch.int64), torch.full((2, 5), IGNORE))  # a piece that is all padding
+print("tokens in the pieces:", *(count_tokens(targets) for _, targets in pieces))
+
+# %% [markdown]
+# ## 1 · The total comes last (25 points)
+#
+# Lesson 05 weighs each piece by its share of the tokens, $n_i / N$. So it must know $N$ before the first backward
+# pass, and it draws and counts all pieces first. Often nobody can. The pieces come from a queue, a filter throws some
+# away, a time limit ends the step. You get one piece, you must let it go, and whether another comes you learn later.
+#
+# The gradient of the whole batch is
+#
+# $$\nabla \ell = \frac{1}{N} \sum_i n_i \nabla \ell_i \qquad N = \sum_i n_i$$
+#
+# with $\ell_i$ the mean loss of piece $i$. Which part of it can you do while $N$ is unknown? What must wait?
+#
+# **The contract.** A class `TokenSum(model)` with two methods.
+#
+# - `model(inputs, targets)` returns the mean loss over the targets that are not `IGNORE`, as a tensor. Its weights are
+#   fp32 or fp64.
+# - `add(inputs, targets)` takes one piece, int64 (batch, seq) each, and returns how many tokens it has to learn from.
+#   A piece may have none; it then changes nothing. (What is the mean over no tokens?)
+# - `finish()` leaves the gradient of the mean over all tokens in each parameter's `.grad` and returns the mean loss, a
+#   Python float. No token at all raises `ValueError`. After it the object is ready for the next batch; the caller has
+#   cleared `.grad` by then (`model.zero_grad()`).
+# - **Bytes:** after each `add`, nothing is alive but weights, gradients and at most 1 KiB: no piece, no graph. The peak
+#   is that of a plain backward pass of the largest piece, beside gradients that are there already. `finish` makes no
+#   second set of gradients: it takes at most 1 KiB, and a temporary of the size of the largest parameter.
+#
+# **What is graded:** loss and gradient against one big batch (8), bytes (9), other sizes and text (8).
+
+
+# %% answer="q1"
+class TokenSum:
+    """The gradient of a mean over tokens, from pieces that come one by one."""
+
+    def __init__(self, model):
+        """Begin with nothing."""
+        ### BEGIN SOLUTION
+        self.model, self.tokens, self.loss = model, 0, 0.0
+        ### END SOLUTION
+
+    def add(self, inputs, targets):
+        """Forward and backward on one piece; returns its number of tokens."""
+        ### BEGIN SOLUTION
+        count = count_tokens(targets)
+        if count:
+            loss = self.model(inputs, targets) * count  # the mean over no tokens is nan, and so is 0 times that
+            loss.backward()
+            self.loss += loss.item()
+            self.tokens += count
+        return count
+        ### END SOLUTION
+
+    def finish(self):
+        """Leave the mean's gradient in .grad; returns the mean loss."""
+        ### BEGIN SOLUTION
+        if not self.tokens:
+            raise ValueError("no piece had a token to learn from; a mean needs at least one")
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.div_(self.tokens)
+        mean = self.loss / self.tokens
+        self.tokens, self.loss = 0, 0.0
+        return mean
+        ### END SOLUTION
+
+
+# %% [markdown]
+# Your class at work, on the six pieces. The picture should be a saw: six teeth, each as high as its piece is long, on
+# the green of the gradients. A hill that only grows is a graph that you keep.
+
+# %%
+model = GPT(SMALL, seed=0)
+with measure.memory(model) as record:
+    total = TokenSum(model)
+    for piece in pieces:
+        total.add(*piece)
+    total.finish()
+memory_timeline(record)
+
+
+# %% [markdown]
+# The judge: one big batch, in fp64. Two sums of $N$ numbers in two orders differ by $N$ roundings at most (Higham 2002,
+# §4.2).
+
+
+# %%
+def gradients(model):
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def equals_one_batch(config, pieces, whole, seed):
+    oracle, model = (GPT(config, seed=seed, dtype=torch.float64) for _ in range(2))
+    loss = oracle(*whole)
+    loss.backward()
+    total = check.call(TokenSum, model)
+    said = [check.call(total.add, *piece) for piece in [*pieces, nothing]]
+    check.equal(said, [count_tokens(targets) for _, targets in pieces] + [0], "what add returns")
+    n, look = count_tokens(whole[1]), "by what each piece is multiplied, and by what all are divided"
+    check.close(check.call(total.finish), loss.item(), "the mean loss", operations=n, look=look)
+    check.close(gradients(model), gradients(oracle), "the gradient", operations=n, look=look)
+    return model, total
+
+
+# %% check="q1-values" points=8
+model, total = equals_one_batch(SMALL, pieces, whole, seed=1)
+check.raises(ValueError, total.finish, look="finish, without a token since the last one")
+once = gradients(model)
+model.zero_grad()
+for piece in pieces:
+    check.call(total.add, *piece)
+check.call(total.finish)
+check.equal(gradients(model), once, "the same batch again, with the same object", look="what is left after finish")
+
+# %% [markdown]
+# And the bytes, beside those of the weights and the pieces. First what a plain backward pass takes at its peak, when
+# gradients lie there already; then what your class takes.
+
+
+# %%
+SLACK = Bytes(1024)
+
+
+def plain_peak(model, piece, passes, scale=1.0):
+    with measure.memory(model, inputs=piece) as record:
+        for _ in range(passes):
+            (model(*piece) * scale).backward()
+    return record.peak.total - record.before.total
+
+
+# %%
+def held_by_pieces(config, pieces):
+    model, plain = GPT(config, seed=0), GPT(config, seed=0)
+    limit, n = plain_peak(plain, pieces[0], 2), Bytes(sum(parameter.nbytes for parameter in plain.parameters()))
+    with measure.memory(model, inputs=[tensor for piece in pieces for tensor in piece]) as record:
+        total = check.call(TokenSum, model)
+        for number, (inputs, targets) in enumerate(pieces):
+            check.call(total.add, inputs.clone(), targets.clone())
+            check.equal(record.now.gradients, n, f"bytes of gradients after piece {number}")
+            more = record.now.total - record.before.total
+            check.at_most(more, n + SLACK, f"bytes after piece {number}", look="what the object keeps")
+    more = record.peak.total - record.before.total
+    check.at_most(more, limit + 8 * SLACK, "bytes at the peak", look="what is alive, and until when")
+
+
+# %% check="q1-bytes" points=9
+def held_by_finish(model, total):
+    with measure.memory(model) as record:
+        check.call(total.finish)
+    room = SLACK + Bytes(max(parameter.nbytes for parameter in model.parameters()))
+    check.at_most(record.peak.total - record.before.total, room, "bytes that finish takes", look="a second set?")
+
+
+held_by_pieces(SMALL, pieces)
+model = GPT(SMALL, seed=0)
+total = check.call(TokenSum, model)
+for piece in pieces:
+    check.call(total.add, *piece)
+held_by_finish(model, total)
+equals_one_batch(SMALL, pieces, whole, seed=2)
+
+# %% check="q1-hidden" points=8
+### BEGIN HIDDEN TESTS
+_config = GPTConfig(layers=1, width=32, heads=2, vocab_size=256, context=64, tied=False)
+_whole = ragged([1, 64, 64, 2, 33, 9, 17], seed=5)
+for _size in (1, 3, 7):
+    equals_one_batch(_config, micro_batches(_whole, _size), _whole, seed=_size)
+_whole = ragged([2, 30] * 8, seed=6)
+held_by_pieces(_config, micro_batches(_whole, 4))
+_model = GPT(_config, seed=3, dtype=torch.float64)
+_total = check.call(TokenSum, _model)
+for _piece in micro_batches(_whole, 1):  # the stream ends, a step is taken, and another stream begins
+    check.call(_total.add, *_piece)
+check.call(_total.finish)
+_model.zero_grad()
+_second, _oracle = ragged([5, 50, 8], seed=7), GPT(_config, seed=3, dtype=torch.float64)
+_loss = _oracle(*_second)
+_loss.backward()
+for _piece in micro_batches(_second, 2):
+    check.call(_total.add, *_piece)
+check.close(check.call(_total.finish), _loss.item(), "the loss of the second batch", operations=63)
+check.close(gradients(_model), gradients(_oracle), "the gradient of the second batch", operations=63)
+check.raises(ValueError, check.call(TokenSum, _model).finish)
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## 2 · Sixteen bits in, thirty-two bits kept (25 points)
+#
+# In question 1, `.grad` did the adding. With fp16 weights `.grad` is fp16, too, and then it is the wrong place: a long
+# sum in 16 bits loses its tail (lesson 01), and the count $n_i$ and a loss scale $s_i$ have to be worked in, with a
+# result that may lie far below what fp16 can hold. So keep the sum in a *buffer* of fp32, and add
+#
+# $$G \leftarrow G + w_i \, g_i$$
+#
+# where $g_i$ is the fp16 gradient that a backward pass has left and $w_i$ is any number. In fp32 the error of $m$ such
+# additions is at most $m \cdot 2^{-23} \sum_i |w_i g_i|$ (Higham 2002, §4.2: half an eps for each addition, and we
+# leave the other half for the products). In 16 bits it would be $m \cdot 2^{-10}$.
+#
+# And watch for overflow. Once there is an inf in the buffer, no later piece can take it out. So look before you add.
+
+# %%
+guess_lost = ask("256 gradients of one sign, added up in fp16: how many per cent are lost?", default=1)
+
+# %% [markdown]
+# **The contract.** A class `WideSum(parameters)`. It knows nothing of models and tokens.
+#
+# - `parameters`: a list of tensors, each with a `.grad` (or None) whenever `add` is called.
+# - `sums`: an attribute, a list as long as `parameters`. Each entry is None as long as no gradient has come, and then a
+#   tensor of the parameter's shape: fp32 for fp16, bf16 and fp32 parameters, fp64 for fp64.
+# - `add(weight)`, a Python number. If every gradient is finite: adds weight × gradient to each sum and returns True.
+#   If one number in any gradient is inf or nan: changes **no** sum at all and returns False. Either way each `.grad` is
+#   None afterwards. A parameter without a gradient keeps its sum.
+# - **Rounding:** only that of the sum's dtype. The bound above holds for each element.
+# - **Bytes:** between calls nothing but the sums is alive (and at most 1 KiB). During a call at most 8 bytes more for
+#   each number of the largest parameter, beyond the sums that the first call makes.
+#
+# **What is graded:** error and dtypes (7), overflow (5), bytes (6), further sums (7).
+
+
+# %% answer="q2"
+class WideSum:
+    """Sums of weighted gradients, in fp32 for 16-bit parameters."""
+
+    def __init__(self, parameters):
+        """No sum yet."""
+        ### BEGIN SOLUTION
+        self.parameters = list(parameters)
+        self.sums = [None] * len(self.parameters)
+        ### END SOLUTION
+
+    def add(self, weight):
+        """Move weight × .grad into the sums; False, and no change, if a gradient is not finite."""
+        ### BEGIN SOLUTION
+        arrived = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        finite = all(bool(gradient.isfinite().all()) for gradient in arrived)
+        del arrived
+        for place, parameter in enumerate(self.parameters):
+            gradient, parameter.grad = parameter.grad, None
+            if gradient is None or not finite:
+                continue
+            if self.sums[place] is None:
+                wide = torch.promote_types(gradient.dtype, torch.float32)
+                self.sums[place] = torch.zeros_like(gradient, dtype=wide)
+            self.sums[place].add_(gradient, alpha=weight)  # mixed dtypes: the product and the sum are in the wider one
+        return finite
+        ### END SOLUTION
+
+
+# %% [markdown]
+# Gradients with weights $n_i / s_i$, and the error of three ways to add them up.
+
+
+# %%
+def stream(shape, dtype, count, seed, signed=True):
+    """Gradients with weights n_i / s_i, as (gradient, weight)."""
+    generator = torch.Generator().manual_seed(seed)
+    for number in range(count):
+        gradient = torch.randn(shape, generator=generator)
+        yield (gradient if signed else gradient.abs()).to(dtype), (1 + number % 61) / 2.0 ** (8 + number % 8)
+
+
+def errors_of(add_all, dtype, count, **how):
+    """Largest error over the sum of magnitudes, element by element."""
+    exact = sum(g.double() * w for g, w in stream((500,), dtype, count, seed=0, **how))
+    size = sum(g.double().abs() * w for g, w in stream((500,), dtype, count, seed=0, **how))
+    return ((add_all(stream((500,), dtype, count, seed=0, **how)).double() - exact).abs() / size).max().item()
+
+
+# %%
+def in_16_bits(gradients):
+    total = None
+    for gradient, weight in gradients:
+        total = gradient * weight if total is None else total + gradient * weight
+    return total
+
+
+def in_32_bits(gradients):
+    parameter = torch.zeros(500, dtype=torch.float16, requires_grad=True)
+    wide = WideSum([parameter])
+    for parameter.grad, weight in gradients:
+        wide.add(weight)
+    return wide.sums[0]
+
+
+# %%
+counts = [2**k for k in range(1, 9)]
+ways = {"fp16 buffer": in_16_bits, "your buffer": in_32_bits}
+curves = {name: [errors_of(way, torch.float16, n) for n in counts] for name, way in ways.items()}
+figures.error_by_length(
+    counts,
+    curves,
+    [n * 2.0**-23 for n in counts],
+    caption="The worst of 500 elements. The dotted bound is that of fp32: the 16-bit buffer is above it from the first "
+    "pieces on, yours must stay below.",
+)
+third = torch.tensor(0.3).half()
+lost = 1 - in_16_bits((third, 1.0) for _ in range(256)).item() / (256 * third.item())
+print(f"256 times 0.3, added up in fp16: {abs(lost):.1%} off. You said {guess_lost.value:g} %.")
+
+
+# %% check="q2-values" points=7
+def within_bound(dtype, count, shape, seed, signed=True):
+    parameter = torch.zeros(shape, dtype=dtype, requires_grad=True)
+    wide, exact, size, said = check.call(WideSum, [parameter]), 0.0, 0.0, []
+    for gradient, weight in stream(shape, dtype, count, seed, signed):
+        exact, size = exact + gradient.double() * weight, size + gradient.double().abs() * weight
+        parameter.grad = gradient
+        said.append(check.call(wide.add, weight))
+    check.equal(said, [True] * count, f"what add returns for {count} finite gradients")
+    check.that(parameter.grad is None, ".grad is None after add", look="whose the gradient is now")
+    wanted = torch.promote_types(dtype, torch.float32)
+    name = f"sum of {count} gradients in {str(dtype)[6:]}"
+    check.equal((wide.sums[0].dtype, tuple(wide.sums[0].shape)), (wanted, tuple(shape)), f"{name}: dtype and shape")
+    error = ((wide.sums[0].double() - exact).abs() / size).max().item()
+    look = "in which dtype the product is made, and in which the sum"
+    check.at_most(error, count * torch.finfo(wanted).eps, f"{name}: error over the sum of magnitudes", look=look)
+
+
+for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+    within_bound(dtype, 256, (30, 10), seed=1)
+within_bound(torch.float16, 256, (300,), seed=2, signed=False)
+
+# %% check="q2-overflow" points=5
+a, b, c = (torch.ones(size, dtype=torch.float16, requires_grad=True) for size in (3, 2, 4))
+wide = check.call(WideSum, [a, b, c])
+check.equal(list(wide.sums), [None, None, None], "the sums before the first gradient")
+a.grad, b.grad = torch.full((3,), 2.0).half(), torch.full((2,), 3.0).half()
+check.equal(check.call(wide.add, 0.5), True, "what add returns for finite gradients")
+for bad in (math.inf, -math.inf, math.nan):
+    a.grad, b.grad, c.grad = torch.ones(3).half(), torch.tensor([1.0, bad]).half(), torch.ones(4).half()
+    check.that(check.call(wide.add, 1.0) is False, f"a gradient with {bad}: False", look="the last parameters, too")
+    check.that(all(p.grad is None for p in (a, b, c)), ".grad is None after an overflow, too")
+    check.equal(wide.sums[0].tolist(), [1.0] * 3, "the sum of the first parameter", look="look first, then add")
+    check.equal(wide.sums[1].tolist(), [1.5] * 2, "the sum of the second parameter")
+check.that(wide.sums[2] is None, "no sum for a parameter that never had a finite gradient")
+a.grad = torch.full((3,), 60000.0).half()
+check.that(check.call(wide.add, 4.0) is True, "a large gradient with a weight: True", look="inf in 16 bits only?")
+check.equal(wide.sums[0].tolist(), [240001.0] * 3, "the sum of the first parameter")
+
+
+# %%
+def bytes_of_add(wide, parameters):
+    """(held afterwards, held at the peak) of one add, beyond the weights, sums and gradients before it."""
+    for parameter in parameters:
+        parameter.grad = torch.full_like(parameter, 0.5)
+    kept = [tensor for tensor in wide.sums if tensor is not None]
+    with measure.memory(torch.nn.ParameterList(parameters), inputs=kept) as record:
+        check.call(wide.add, 2.0**-10)
+    return record.now.total - record.before.total, record.peak.total - record.before.total
+
+
+# %% check="q2-bytes" points=6
+def held_by_sums(dtype, shapes, count):
+    parameters = [torch.nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in shapes]
+    wide = check.call(WideSum, parameters)
+    n, largest = (how(parameter.numel() for parameter in parameters) for how in (sum, max))
+    for number in range(count):
+        after, peak = bytes_of_add(wide, parameters)
+        new, at = Bytes(0 if number else 4 * n), f"after gradients number {number}"
+        check.at_most(after, new - Bytes(2 * n) + SLACK, f"bytes {at}, beyond those before", look="what else lives on")
+        check.at_most(peak, new + Bytes(8 * largest) + SLACK, f"bytes {at} at the peak", look="all parameters at once?")
+    check.equal([tensor.dtype for tensor in wide.sums], [torch.float32] * len(shapes), "the sums' dtypes")
+    check.equal(wide.sums[-1].flatten()[0].item(), count * 2.0**-11, "the sum")
+    check.at_most(Bytes(sum(s.untyped_storage().nbytes() for s in wide.sums)), Bytes(4 * n), "bytes under the sums")
+
+
+held_by_sums(torch.float16, [(64, 64)] * 12, 4)
+
+# %% check="q2-hidden" points=7
+### BEGIN HIDDEN TESTS
+for _seed, _count in enumerate((1, 40, 300)):
+    for _dtype in (torch.float16, torch.bfloat16):
+        within_bound(_dtype, _count, (7, 5, 3), seed=_seed + 20, signed=bool(_seed % 2))
+held_by_sums(torch.bfloat16, [(50, 40), (2000,)] * 5, 3)
+_p, _q = (torch.zeros(6, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+_wide = check.call(WideSum, [_p, _q])
+for _step in range(6):
+    _p.grad = torch.ones(6).bfloat16() * (math.nan if _step == 2 else 1)
+    _q.grad = torch.ones(6).bfloat16() if _step % 2 else None
+    check.equal(check.call(_wide.add, 0.5**_step), _step != 2, f"what add returns at step {_step}")
+check.equal(_wide.sums[0].tolist(), [1 + 1 / 2 + 1 / 8 + 1 / 16 + 1 / 32] * 6, "weights that change")
+check.equal(_wide.sums[1].tolist(), [1 / 2 + 1 / 8 + 1 / 32] * 6, "a parameter with few gradients")
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## 3 · All together (35 points)
+#
+# Now a whole step: ragged pieces, weights in fp16, a loss scale, clipping, an optimizer. As in lesson 04 the optimizer
+# works on fp32 copies of the weights, the *masters*, and the model holds them rounded. The caller owns the loss scale,
+# and **may change it after any piece**: when a piece overflows, there is no reason to send the next one through the
+# same scale. So two pieces of one step may be scaled by different numbers.
+#
+# **Before you write:** a piece has 64 tokens, and its mean loss times $2^{15}$ gives gradients that just fit in fp16.
+# Multiplying by $n_i$ is the third factor. What happens if it is multiplied to the *loss*, as in question 1? Where else
+# can it go? And at which moment is the gradient's length that of the true gradient?
+#
+# **The contract.** A class `Accumulator(model, optimizer, max_norm=None)`. You may use your `WideSum`.
+#
+# - `optimizer`: a `torch.optim.Optimizer`. Its parameters, in their order, are the masters of `model.parameters()`:
+#   fp32 copies, or the very same tensors (a model in fp32 or fp64 needs no copies).
+# - `add(inputs, targets, scale=1.0)`: one piece. The backward pass starts from `scale` times the piece's *mean* loss,
+#   and nothing else multiplies it. Returns whether all gradients of this piece were finite. A piece without tokens
+#   changes nothing and returns True. `add` goes on telling the truth after an overflow.
+# - `step()`: ends the batch. If every piece was finite: brings the gradient of the mean over all tokens to the masters,
+#   shortens it to `max_norm` if it is longer (multiplies by $\min(1, \text{max\_norm} / (\text{length} + 10^{-6}))$),
+#   steps the optimizer, rounds the masters into the model, and returns `(loss, length)`: the mean loss of all tokens,
+#   and the true length *before* clipping, as Python floats. If one piece overflowed: changes nothing, in the weights
+#   or in the optimizer, and returns None. No token at all raises `ValueError`. Then the next batch may begin.
+# - **Bytes:** between two calls of `add`: model, masters and one sum for each master, in the master's dtype (and 1 KiB).
+#   The peak of `add` is that of a plain backward pass, beside the sums, with 8 bytes more for each number of the largest
+#   parameter. `step` takes only those 8 bytes, beside what the optimizer itself takes. Afterwards no `.grad` is left.
+#
+# **What is graded:** equal to one big batch with SGD and Adam, skipped steps included (11); fp16 and a scale that
+# changes (9); bytes (7); other sizes and text (8).
+
+
+# %% answer="q3"
+class Accumulator:
+    """One optimizer step from a stream of pieces, equal to the step on all of them at once."""
+
+    def __init__(self, model, optimizer, max_norm=None):
+        """Begin with an empty batch."""
+        ### BEGIN SOLUTION
+        self.model, self.optimizer, self.max_norm = model, optimizer, max_norm
+        self.masters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._begin()
+        ### END SOLUTION
+
+    def add(self, inputs, targets, scale=1.0):
+        """Forward and backward on one piece; returns whether its gradients were finite."""
+        ### BEGIN SOLUTION
+        count = count_tokens(targets)
+        if not count:
+            return True
+        loss = self.model(inputs, targets)
+        (loss * scale).backward()
+        finite = self.gradient.add(count / scale)  # the count is a factor in fp32: in fp16 it would cost range
+        self.tokens, self.loss = self.tokens + count, self.loss + count * loss.item()
+        self.overflowed = self.overflowed or not finite
+        return finite
+
+    def _begin(self):
+        self.gradient = WideSum(self.model.parameters())
+        self.tokens, self.loss, self.overflowed = 0, 0.0, False
+
+    def _hand_over(self):
+        """The sums become the masters' gradients, unscaled and divided; returns their length."""
+        for master, total in zip(self.masters, self.gradient.sums, strict=True):
+            master.grad = None if total is None else total.div_(self.tokens)
+        gradients = [master.grad for master in self.masters if master.grad is not None]
+        length = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]).norm().item()
+        if self.max_norm is not None:
+            for gradient in gradients:
+                gradient.mul_(min(1.0, self.max_norm / (length + 1e-6)))
+        return length
+        ### END SOLUTION
+
+    def step(self):
+        """End the batch: (loss, length), or None if a piece overflowed."""
+        ### BEGIN SOLUTION
+        if not self.tokens:
+            raise ValueError("no piece had a token to learn from; a step needs at least one")
+        result = None
+        if not self.overflowed:
+            result = self.loss / self.tokens, self._hand_over()
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            with torch.no_grad():
+                for parameter, master in zip(self.model.parameters(), self.masters, strict=True):
+                    if parameter is not master:
+                        parameter.copy_(master)
+        self._begin()
+        return result
+        ### END SOLUTION
+
+
+# %% [markdown]
+# Your accumulator trains an fp16 model on ragged batches. The loss scale begins far too high, goes down by half after
+# each overflow, and doubles after every fourth good step. Beside it, the judge: one big batch, in fp64.
+
+
+# %%
+def in_fp16(config, seed):
+    """A model in fp16, and the fp32 masters of its weights."""
+    model = GPT(config, seed=seed, dtype=torch.float16)
+    return model, [parameter.detach().float().requires_grad_() for parameter in model.parameters()]
+
+
+def one_batch_step(model, optimizer, batch, max_norm):
+    optimizer.zero_grad()
+    loss = model(*batch)
+    loss.backward()
+    length = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm or math.inf)
+    optimizer.step()
+    return loss.item(), length.item()
+
+
+# %%
+model, masters = in_fp16(SMALL, seed=0)
+big = GPT(SMALL, seed=0, dtype=torch.float64)
+for_big = torch.optim.SGD(big.parameters(), lr=0.3)
+accumulator = Accumulator(model, torch.optim.SGD(masters, lr=0.3), max_norm=1.0)
+scale, good, losses, skipped = 2.0**20, 0, {"one batch, fp64": [], "stream, fp16": []}, 0
+for step in range(24):
+    batch = ragged(LENGTHS, seed=step)
+    for piece in micro_batches(batch, 2):
+        scale = scale if accumulator.add(*piece, scale=scale) else scale / 2
+    result = accumulator.step()
+    if result is None:
+        skipped += 1
+        continue
+    losses["stream, fp16"].append(result[0])
+    losses["one batch, fp64"].append(one_batch_step(big, for_big, batch, max_norm=1.0)[0])
+    scale = scale * 2 if step % 4 == 3 else scale
+
+# %%
+loss_curves(
+    losses,
+    caption="Two lines, one of them hidden: fp16 in pieces, clipped and scaled, learns what one batch in fp64 does.",
+    alt="Loss of the good steps for one batch in fp64 and for the stream in fp16; the lines lie on each other.",
+)
+apart = max(abs(a - b) for a, b in zip(*losses.values(), strict=True))
+print(f"{skipped} steps skipped; the losses of all others are within 0.02 of each other: {apart < 0.02}")
+
+
+# %%
+def weights(model):
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.5, momentum=0.9)
+
+
+def adam(parameters):
+    return torch.optim.Adam(parameters, lr=1e-3)
+
+
+# %%
+def same_numbers(came, told, name, relative):
+    check.that(type(came) is tuple and len(came) == 2, f"{name}: step returns (loss, length)", came=str(came)[:80])
+    for number, expected, what in zip(came, told, ("the mean loss", "the true length"), strict=True):
+        check.close(
+            number, expected, f"{name}: {what}", relative=relative, look="weights of pieces; what is clipped when"
+        )
+
+
+def send(accumulator, pieces, scales):
+    return [check.call(accumulator.add, *piece, scale=scale) for piece, scale in zip(pieces, scales, strict=True)]
+
+
+# %% [markdown]
+# In fp64, weights and all, nothing but the order of sums may differ. Adam divides by $10^{-8}$ or more, so it can make a
+# rounding of $10^{-15}$ into $10^{-7}$ of its learning rate, and that into $10^{-10}$ of a weight.
+
+
+# %%
+def follows(config, make_optimizer, seed, max_norm, lengths, size):
+    big, small = (GPT(config, seed=seed, dtype=torch.float64) for _ in range(2))
+    for_big = make_optimizer(big.parameters())
+    accumulator = check.call(Accumulator, small, make_optimizer(small.parameters()), max_norm)
+    for step in range(5):
+        batch = ragged(lengths, seed=100 * seed + step)
+        pieces = [*micro_batches(batch, size), nothing]
+        scales = [math.inf if (step, n) == (2, 0) else 2.0 ** (4 + 3 * n) for n in range(len(pieces))]
+        said, finite = send(accumulator, pieces, scales), [scale < math.inf for scale in scales]
+        check.equal(said, finite, f"step {step}: what add returns", look="an overflow is told once, by its piece")
+        came = check.call(accumulator.step)
+        if step == 2:
+            check.equal(came, None, "an overflow in one piece: what step returns", look="what add has noticed")
+        else:
+            told = one_batch_step(big, for_big, batch, max_norm)
+            same_numbers(came, told, f"step {step}", 1e-12)
+        check.close(weights(small), weights(big), f"the weights after step {step}", relative=1e-9)
+
+
+# %% check="q3-values" points=11
+follows(SMALL, sgd, 1, 1.0, LENGTHS, 2)
+follows(SMALL, adam, 2, 0.5, LENGTHS, 3)
+follows(SMALL, sgd, 3, None, LENGTHS, 5)
+
+
+# %% [markdown]
+# In fp16 the judge takes the fp16 gradients of the pieces, one by one, and does all the rest in fp64.
+
+
+# %%
+def judged_in_fp64(model, pieces, scales):
+    """Gradient of the whole batch, sum of magnitudes, and which pieces were finite."""
+    total, size, finite = 0.0, 0.0, []
+    n = sum(count_tokens(targets) for _, targets in pieces)
+    for (inputs, targets), scale in zip(pieces, scales, strict=True):
+        arrived = torch.autograd.grad(model(inputs, targets) * scale, list(model.parameters()))
+        arrived = torch.cat([gradient.double().flatten() for gradient in arrived])
+        finite.append(bool(arrived.isfinite().all()))
+        share = arrived * (count_tokens(targets) / scale / n)
+        total, size = total + share, size + share.abs()
+    return total, size, finite
+
+
+def expect_masters(after, before, exact, size, pieces, max_norm):
+    """Each addition and product, and the new weight, may be rounded in fp32; the length to five digits."""
+    factor = 0.5 * min(1.0, (max_norm or math.inf) / (exact.norm().item() + 1e-6))
+    limit = torch.finfo(torch.float32).eps * (pieces + 4) * (factor * size + before.abs()) + 1e-5 * factor * exact.abs()
+    error = ((after - (before - factor * exact)).abs() / limit.clamp(min=1e-30)).max().item()
+    check.at_most(error, 1.0, "fp16: error of the masters over its bound", look="each piece's own scale and count")
+
+
+# %%
+def follows_in_fp16(config, seed, lengths, size, max_norm, plans):
+    model, masters = in_fp16(config, seed)
+    accumulator = check.call(Accumulator, model, torch.optim.SGD(masters, lr=0.5), max_norm)
+    for step, scales in enumerate(plans):
+        pieces = micro_batches(ragged(lengths, seed=seed + step), size)
+        before = torch.cat([master.detach().flatten() for master in masters])
+        exact, magnitudes, finite = judged_in_fp64(model, pieces, scales)
+        said = send(accumulator, pieces, scales)
+        check.equal(said, finite, f"step {step}, fp16: finite pieces", look="what multiplies the loss in 16 bits")
+        came, after = check.call(accumulator.step), torch.cat([master.detach().flatten() for master in masters])
+        check.equal(came is None, not all(finite), f"step {step}, fp16: skipped or not")
+        if came is None:
+            check.equal(after, before, f"step {step}, fp16: the masters of a skipped step")
+        else:
+            check.close(came[1], exact.norm().item(), f"step {step}, fp16: the true length", relative=1e-5)
+            expect_masters(after.double(), before.double(), exact, magnitudes, len(pieces), max_norm)
+        check.equal(weights(model), after.half(), f"step {step}, fp16: the model is the masters, rounded")
+
+
+# %% check="q3-scaled" points=9
+many = [[2.0**15, 2.0**9, 2.0**13, 2.0**7, 2.0**15, 2.0**4], [2.0**24] * 2 + [2.0**12] * 4, [2.0**12] * 6]
+follows_in_fp16(SMALL, 4, LENGTHS, 2, 1.0, many)
+
+
+# %%
+def bytes_of_adds(accumulator, model, masters, pieces):
+    """(held after each add, held at the peak), beyond model, masters and pieces."""
+    after = []
+    with measure.memory(model, inputs=[*masters, *(part for piece in pieces for part in piece)]) as record:
+        for inputs, targets in pieces:
+            check.call(accumulator.add, inputs.clone(), targets.clone(), scale=2.0**10)
+            after.append(record.now.total - record.before.total)
+    return after, record.peak.total - record.before.total
+
+
+def bytes_of_step(accumulator, model, masters):
+    """Held at the peak, beyond model and masters; the sums count from when they are first read."""
+    with measure.memory(model, inputs=masters) as record:
+        check.equal(check.call(accumulator.step) is None, False, "a skipped step")
+    return record.peak.total - record.before.total
+
+
+# %% check="q3-bytes" points=7
+def held_by_step(config, lengths, size):
+    (model, masters), (plain, _) = in_fp16(config, 0), in_fp16(config, 0)
+    pieces = sorted(micro_batches(ragged(lengths), size), key=lambda piece: -piece[0].numel())
+    n, most = (how(parameter.numel() for parameter in masters) for how in (sum, max))
+    sums, room, limit = Bytes(4 * n), Bytes(8 * most), plain_peak(plain, pieces[0], 1, 2.0**10)
+    accumulator = check.call(Accumulator, model, torch.optim.SGD(masters, lr=0.1), 1.0)
+    after, peak = bytes_of_adds(accumulator, model, masters, pieces)
+    for number, held in enumerate(after):
+        check.at_most(held, sums + SLACK, f"bytes after piece {number}", look="all that add leaves behind")
+        check.at_least(held, sums, f"bytes after piece {number}", look="one sum for each master")
+    check.at_most(peak, limit + sums + room + 8 * SLACK, "bytes at the peak of add", look="what is alive, until when")
+    peak = bytes_of_step(accumulator, model, masters)
+    check.at_most(peak, sums + room + SLACK, "bytes at the peak of step", look="a second set of gradients?")
+    left = sum(parameter.grad is not None for parameter in [*model.parameters(), *masters])
+    check.equal(left, 0, "gradients left after step", look=".grad of the model, and of the masters")
+
+
+held_by_step(SMALL, LENGTHS, 2)
+
+# %% check="q3-hidden" points=8
+### BEGIN HIDDEN TESTS
+_config = GPTConfig(layers=1, width=32, heads=2, vocab_size=256, context=64, tied=False)
+follows(_config, adam, 7, 0.3, [64, 1, 2, 50, 33], 1)
+follows(_config, sgd, 8, 100.0, [9, 64, 30], 2)
+_up = [[2.0 ** (3 + 2 * k) for k in range(5)], [2.0**30] + [2.0**10] * 4, [2.0 ** (13 - 2 * k) for k in range(5)]]
+follows_in_fp16(_config, 9, [64, 1, 2, 50, 33], 1, 0.3, _up)
+follows_in_fp16(_config, 10, [64, 1, 2, 50, 33], 1, None, _up)
+held_by_step(_config, [64, 64, 3, 20] * 4, 4)
+_accumulator = check.call(Accumulator, GPT(_config, seed=0), torch.optim.SGD([torch.zeros(1)], lr=0.1))
+check.raises(ValueError, _accumulator.step)
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## 4 · Interrupted (15 points)
+#
+# A stream can take an hour to fill one batch. Half an hour in, the machine is taken away. The weights are on disk, and
+# so is the optimizer. What else must be, so that the second half goes on as if nothing had happened, **to the bit**?
+# It is less than one thinks, but one thing more than the sums and the count.
+#
+# **The contract.** `Resumable(model, optimizer, max_norm=None)`, an `Accumulator` with two methods more.
+#
+# - `state_dict()` returns a dict of plain numbers, strings, lists, dicts and tensors, such that
+#   `torch.load(..., weights_only=True)` reads it. It is a snapshot: what happens later does not change it. It may be
+#   taken at any moment between two calls. Its tensors hold no more than one sum for each master.
+# - `load_state_dict(state)`: from here on this object does what the saved one would have done, to the bit. It leaves
+#   `state` as it is, also later; one state may be loaded many times.
+#
+# Weights and optimizer are saved by the caller, as always.
+#
+# **What is graded:** a batch interrupted in the middle (8), snapshots, skips, bytes, at other moments (7).
+
+
+# %% answer="q4"
+class Resumable(Accumulator):
+    """An accumulator that can be saved in the middle of a batch."""
+
+    def state_dict(self):
+        """A snapshot of the unfinished batch."""
+        ### BEGIN SOLUTION
+        sums = [None if total is None else total.clone() for total in self.gradient.sums]
+        return {"sums": sums, "tokens": self.tokens, "loss": self.loss, "overflowed": self.overflowed}
+        ### END SOLUTION
+
+    def load_state_dict(self, state):
+        """Go on where a saved accumulator was."""
+        ### BEGIN SOLUTION
+        self.gradient.sums = [None if total is None else total.clone() for total in state["sums"]]
+        self.tokens, self.loss, self.overflowed = state["tokens"], state["loss"], state["overflowed"]
+        ### END SOLUTION
+
+
+# %%
+def elsewhere(config, accumulator, masters, make_optimizer):
+    """Through a file: another model, another optimizer, another accumulator."""
+    file = io.BytesIO()
+    state = check.call(accumulator.state_dict)
+    torch.save({"state": state, "masters": masters, "optimizer": accumulator.optimizer.state_dict()}, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    (model, _), masters = in_fp16(config, seed=999), loaded["masters"]
+    with torch.no_grad():
+        for parameter, master in zip(model.parameters(), masters, strict=True):
+            parameter.copy_(master)
+    optimizer = make_optimizer(masters)
+    optimizer.load_state_dict(loaded["optimizer"])
+    resumed = check.call(Resumable, model, optimizer, 1.0)
+    check.call(resumed.load_state_dict, loaded["state"])
+    return model, resumed, masters
+
+
+# %%
+def interrupted(config, seed, lengths, size, stop, overflow=None, make_optimizer=adam):
+    """Results and weights of two steps; before piece number `stop` of each, all is thrown away and loaded."""
+    model, masters = in_fp16(config, seed)
+    accumulator, came = check.call(Resumable, model, make_optimizer(masters), 1.0), []
+    for step in range(2):
+        for number, piece in enumerate(micro_batches(ragged(lengths, seed=step), size)):
+            if number == stop:
+                model, accumulator, masters = elsewhere(config, accumulator, masters, make_optimizer)
+            scale = 2.0**26 if (step, number) == (1, overflow) else 2.0 ** (8 + number % 4)
+            check.call(accumulator.add, *piece, scale=scale)
+        came += [check.call(accumulator.step), weights(model)]
+    return came
+
+
+# %%
+straight, resumed = (interrupted(SMALL, 0, LENGTHS, 2, stop) for stop in (None, 3))
+for name, (one, _, two, _) in {"straight through": straight, "interrupted": resumed}.items():
+    print(f"{name:17}  loss {one[0]:.4f} and {two[0]:.4f}, length {one[1]:.3f} and {two[1]:.3f}")
+
+# %% check="q4-values" points=8
+for stop in (1, 4):
+    straight, resumed = (interrupted(SMALL, 1, LENGTHS, 2, way) for way in (None, stop))
+    for step in range(2):
+        name = f"interrupted after {stop} pieces, step {step}"
+        check.equal(resumed[2 * step], straight[2 * step], f"{name}: loss and length", look="tokens, loss and sums")
+        check.equal(resumed[2 * step + 1], straight[2 * step + 1], f"{name}: the weights, to the bit")
+
+
+# %% check="q4-hidden" points=7
+### BEGIN HIDDEN TESTS
+_config = GPTConfig(layers=1, width=32, heads=2, vocab_size=256, context=64, tied=False)
+_lengths = [64, 5, 1, 30, 17]
+for _stop, _overflow in ((0, None), (2, 1), (2, 3), (4, None)):
+    _straight, _resumed = (interrupted(_config, 2, _lengths, 1, way, _overflow, sgd) for way in (None, _stop))
+    _name = f"interrupted after {_stop} pieces, overflow in {_overflow}"
+    check.equal(_resumed[2] is None, _overflow is not None, f"{_name}: skipped")
+    check.equal(_resumed, _straight, f"{_name}: all results")
+_pieces = micro_batches(ragged(_lengths, seed=3), 1)
+_model, _masters = in_fp16(_config, 5)
+_accumulator = check.call(Resumable, _model, torch.optim.SGD(_masters, lr=0.1))
+for _piece in _pieces[:3]:
+    check.call(_accumulator.add, *_piece, scale=256.0)
+_state = check.call(_accumulator.state_dict)
+
+
+def live_tensors(thing):
+    """The tensors in lists and dicts, and in those inside them."""
+    if isinstance(thing, torch.Tensor):
+        return [thing]
+    inside = thing.values() if isinstance(thing, dict) else thing if isinstance(thing, list | tuple) else ()
+    return [tensor for part in inside for tensor in live_tensors(part)]
+
+
+_storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in live_tensors(_state)}
+_limit = Bytes(sum(master.nbytes for master in _masters) + 256)
+check.at_most(Bytes(sum(_storages.values())), _limit, "bytes in the state", look="what of it is needed")
+_before = copy.deepcopy(_state)
+check.call(_accumulator.add, *_pieces[3], scale=256.0)
+check.equal(live_tensors(_state), live_tensors(_before), "the state, after one more piece")
+_results = []
+for _ in range(2):
+    _model, _masters = in_fp16(_config, 5)
+    _accumulator = check.call(Resumable, _model, torch.optim.SGD(_masters, lr=0.1))
+    check.call(_accumulator.load_state_dict, _state)
+    for _piece in _pieces[3:]:
+        check.call(_accumulator.add, *_piece, scale=256.0)
+    check.call(_accumulator.step)
+    _results.append(weights(_model))
+check.equal(live_tensors(_state), live_tensors(_before), "the state, after it was loaded and used")
+check.equal(_results[1], _results[0], "the same state, loaded twice")
+### END HIDDEN TESTS
+
+# %% [markdown]
+# **What you have now.** An accumulator that does not ask how much will come; a sum that keeps what fp16 would drop; the
+# whole chain (count, scale, clip, step) in the one order that works, whatever the scale did on the way; and a state
+# small enough to save at any moment. Lab 07 meets the same questions again, when the pieces lie on different ranks.
