@@ -70,7 +70,7 @@ def larger_batches(critical: float, unit: str = "tokens") -> None:
     """
     present(
         draw_larger_batches(critical, unit),
-        caption="Left of the crossing twice the ranks mean half the steps. Right of it they mean twice the cost.",
+        caption="Far to the left, twice the ranks mean half the steps. Far to the right, they mean twice the cost.",
         alt=f"Two curves against the batch size from {critical / 100:,.3g} to {critical * 100:,.3g} {unit}, both axes "
         f"logarithmic. Steps fall from 101 times the fewest to 1.01, examples rise from 1.01 to 101 times. They cross "
         f"at {critical:,.3g}, where both are 2.",

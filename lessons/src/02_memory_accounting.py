@@ -406,8 +406,8 @@ compare(
 )
 
 # %% [markdown]
-# $O(1)$ against $O(N)$. This is why a model that took a rack to train answers on a laptop, and why `torch.no_grad()`
-# belongs around every evaluation.
+# $O(1)$ against $O(N)$ for $N$ layers. This is why a model that took a rack to train answers on a laptop, and why
+# `torch.no_grad()` belongs around every evaluation.
 #
 # ### What inference does keep
 #
@@ -440,8 +440,8 @@ for row in (zoo.GPT3_175B, zoo.LLAMA2_7B, zoo.LLAMA3_8B):
 
 # %% [markdown]
 # Llama 2 and Llama 3 are of nearly one size, and one cache has a quarter of the other. In Llama 3 groups of four
-# query heads share their keys and values (*grouped-query attention*). That is a trick for inference alone, and the
-# lab takes its bytes apart.
+# query heads share their keys and values (*grouped-query attention*). Its purpose is the cache, and the lab takes its
+# bytes apart.
 #
 # ## 6 · The peak, predicted
 #
@@ -627,7 +627,7 @@ card.allocate("activation", 6 * 2**20)
 #
 # Who makes such holes? Tensors of different sizes and different lifetimes. We record six real steps, all with
 # sequences of 512 tokens, then six of different lengths, and play the births and deaths to the model of the
-# allocator. What it *reserves* is what `nvidia-smi` would show.
+# allocator. What it *reserves* is what `nvidia-smi` would show, less the CUDA context.
 
 
 # %%
@@ -720,9 +720,9 @@ print(f"fused: {predict.activations(lean, b, s, 'mixed'):.0GB}")
 #
 # Is 60 GB right? The printed lines ask an account that agreed with the tensors to the byte. The rule was a lower
 # bound. Twelve numbers a layer are fewer than the sixteen in our list, and it has no scores at all, which at 1,024
-# tokens and 25 heads outweigh everything else. A later paper counts nearly five times as much. The lesson is not that
-# somebody was wrong: they wrote "about". It is that a formula without a measurement beside it can be off by five, and
-# nobody notices.
+# tokens and 25 heads are sixteen numbers more. A later paper counts nearly five times as much. The lesson is not that
+# somebody was wrong: they wrote "about". It is that a formula without a measurement beside it can be off by three, or
+# by five, and nobody notices.
 #
 # **GPT-3, NeoX-20B, Gopher.** The parameters of all eight GPT-3 models, from the shapes in the paper's table 2.1,
 # against the counts in its table D.1. (Two shapes are misprinted there; the library's rows say which, and why.) The
@@ -774,7 +774,7 @@ MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
 # |---|---|
 # | What is the peak? | the largest account over *time*; never a sum of maxima |
 # | What do states cost? | 16Ψ with Adam, mixed or not; they arrive with the first `step()` |
-# | What does a layer keep? | $sbh\,(34 + 5\,as/h)$ in 16 bits; the scores are the term to fear |
+# | What does a layer keep? | $sbh\,(32 + 2\,as/h)$ in 16 bits, 34 and 5 with dropout; the scores are the term to fear |
 # | And a convolution? | $bs \cdot c \cdot h \cdot w$, once for each layer |
 # | And inference? | two buffers, and the KV cache |
 # | What leaks? | a loss with its graph; gradients of zeros; a name that lives too long |

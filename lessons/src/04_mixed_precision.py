@@ -63,7 +63,7 @@ for step in range(3):
 # %% [markdown]
 # There it is. Who did it? Adam keeps, for each weight, a mean $m$ of its gradient $g$ and a mean $v$ of its square,
 # and divides one by the root of the other. It makes its state in the dtype of the weights, so both are fp16. After
-# the first step
+# the first step, with $\beta_2 = 0.999$, the part of the old $v$ that stays,
 #
 # $$v = (1 - \beta_2)\,g^2 = 0.001\,g^2 \qquad\text{(Kingma and Ba 2015, Algorithm 1).}$$
 #
@@ -126,9 +126,9 @@ compare(
 )
 
 # %% [markdown]
-# The large weights stand still, and those are the ones that matter. The repair is to keep every weight twice
-# (Micikevicius et al. 2018, §3.1): in 16 bits for the forward and backward pass, and in fp32 for the optimizer, which
-# steps on its own **master copy** and then rounds it into the model. For Adam:
+# The large weights stand still, and the smaller the learning rate becomes, the more of them. The repair is to keep
+# every weight twice (Micikevicius et al. 2018, §3.1): in 16 bits for the forward and backward pass, and in fp32 for
+# the optimizer, which steps on its own **master copy** and then rounds it into the model. For Adam:
 
 
 # %%
@@ -406,7 +406,8 @@ compare(
 
 # %% [markdown]
 # The error falls from a half to a few hundredths of a per cent, which is what the eleven binary digits of fp16 leave.
-# Then comes a wide plateau where every scale is as good as another, and then a cliff.
+# Then comes a wide plateau where every scale is as good as another, and then a cliff. (The flowing gradients of the
+# figure leave room at the top: it is the weights' gradients that set the limit.)
 #
 # A **static** scale takes one number from the plateau and keeps it. For this model, at this moment, 2 to the 16 would
 # be fine. But gradients shrink and grow over a run, other models have other plateaus, and nobody wants to draw
@@ -415,7 +416,7 @@ compare(
 # ## 7 · A scale that hunts
 #
 # So let the scale find its place by itself. Start far too high. Whenever a gradient is `inf` or `nan`, *skip* the
-# step, which costs one micro-batch of work, and halve the scale. After so many good steps in a row, try the double. A
+# step, which costs the work of one batch, and halve the scale. After so many good steps in a row, try the double. A
 # **dynamic** scale lives just below the cliff, and a step over the edge does no harm.
 #
 # We start at $2^{32}$, as Megatron-LM does by default, and try the double after 15 good steps (usual are one or two
@@ -545,7 +546,8 @@ losses = {
 losses = {name: list(run) for name, run in losses.items()}
 figures.recipes(
     losses,
-    caption="Five of six lines lie on one another. fp16 without scaling learns, but from a different gradient.",
+    caption="Means over ten steps; right: per cent above fp32. Five of six lines lie on one another. fp16 without scaling "
+    "learns, but from a different gradient.",
 )
 final = {name: Ratio(sum(values[-20:]) / 20) for name, values in losses.items()}
 fp32, unscaled = final.pop("fp32"), final.pop("fp16, no scaling")
@@ -702,8 +704,8 @@ figures.peaks(
 )
 
 # %% [markdown]
-# (Sources: the accelerator tables of `stas00/ml-engineering` and of glennklockwood.com, as
-# `hardware.py` says for each card.)
+# (Sources: the accelerator tables of `stas00/ml-engineering` and of glennklockwood.com, as `hardware.py` says for
+# each card.)
 #
 # Beware of the dotted bars. **2:4 sparsity** means that in every four neighbouring weights two are 0, and the
 # hardware skips them. Networks in training have no such zeros. Yet the larger figure is what gets around: one lecture

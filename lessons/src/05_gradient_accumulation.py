@@ -74,8 +74,9 @@ def gradients(backward):
 # %% [markdown]
 # Is it the same gradient? Not to the bit: a sum in another order rounds differently. So how far apart may two honest
 # sums be? Each addition rounds by half an eps of its result, so two sums of $n$ numbers differ by at most $(n - 1)
-# \cdot \text{eps}$ times the sum of their magnitudes (Higham 2002, §4.2). Here $n$ is 2,048 tokens. A wrong weight
-# shows up a thousand times above that.
+# \cdot \text{eps}$ times the sum of their magnitudes (Higham 2002, §4.2). Here $n$ is 2,048 tokens. (The cell asks
+# for more: it takes the gradient's length, which is smaller than that sum.) A wrong weight shows up a thousand times
+# above that.
 #
 # The last row of the table forgets to divide by $m$.
 
@@ -138,7 +139,7 @@ pieces_guess = ask("How many MiB at the peak, with 8 pieces of 4 sequences?", un
 
 # %%
 eight = recorded(lambda *run: accumulated_step(*run, micro_batches(whole, 4)), *prepare())
-memory_timeline(eight)
+memory_timeline(eight, caption="Eight teeth. The first stands lower: no green gradients lie under it yet.")
 compare(
     guess={"8 pieces of 4": pieces_guess},
     predicted={"1 piece of 32": predict.peak(CONFIG, 32, 64).total,
@@ -155,6 +156,8 @@ compare(
 # first tooth of the saw stands on lower ground than the other seven. So accumulation has a price in bytes, and it is
 # known exactly:
 #
+# With $\Psi$ parameters in fp32,
+#
 # $$\text{peak} \approx \underbrace{4\Psi}_{\text{weights}} + \underbrace{4\Psi}_{\text{gradients}} +
 # \underbrace{8\Psi}_{\text{Adam}} + \text{activations}(b).$$
 #
@@ -164,11 +167,13 @@ compare(
 # ## 3 · Cut a real one
 #
 # GPT-2 small on sequences of 1,024 tokens, in fp32, with a step of 64 sequences, and a card that you can rent for
-# nothing. Left: the peak for every way to cut. Right: one step of the chosen cut over time.
+# nothing. Left: the peak for every way to cut. Right: one step of the chosen cut over time (it appears when the cell
+# runs; the tallest bars are cut off at the top).
 
 # %%
 AccumulationExplorer(global_batch=64, micro_batch=4).show(
-    caption="Each halving of the piece halves the pink and the grey, and nothing else: to the left the bars stop shrinking."
+    caption="Each halving of the piece halves the pink and the grey, and nothing else (the last bar, one piece, has no green): "
+    "to the left the bars stop shrinking."
 )
 
 # %% [markdown]
@@ -178,8 +183,9 @@ AccumulationExplorer(global_batch=64, micro_batch=4).show(
 # - What is the largest piece that fits a T4? And on an A100 with 80 GiB?
 # - Set the piece to 1 and change the **optimizer** to SGD. Then do the same with the piece at 8. Where does it matter?
 #
-# The first is the point of the whole lesson. The height of the bars does not depend on the batch. *How much fits* is
-# a question about the piece. *How large is the batch* has become a question about time alone.
+# The first is the point of the whole lesson. But for the bar of a single piece, which gains the green, the height of
+# the bars does not depend on the batch. *How much fits* is a question about the piece. *How large is the batch* has
+# become a question about time alone.
 #
 # ## 4 · The bug that everybody writes
 #
@@ -249,7 +255,8 @@ print(f"and it points {math.degrees(math.acos(angle)):.0f} degrees aside")
 # been written; D. and M. Han told the story.)
 #
 # **Change one thing.** Sort the sequences by length before you cut, with pieces of 4. Will the mean of means be more
-# wrong or less wrong than with long and short ones mixed? Decide first. (Exercise 1 knows.)
+# wrong or less wrong than with long and short ones mixed? Decide first. (Exercise 1 gives the factor for the sorted
+# ones. Mixed, the two pieces have 132 and 126 tokens.)
 #
 # ## 5 · Once a step
 #
@@ -364,7 +371,7 @@ print("moved once a step", *(f"{rate:5.2f}" for rate in rates[::5]))
 print("with every piece ", *(f"{rate:5.2f}" for rate in wrong_rates[::5]))
 loss_curves(
     {"schedule moved once a step": once, "schedule moved with every piece": often},
-    caption="The second run is asleep around steps 15 and 45, and is woken up at step 30.",
+    caption="The orange run sleeps around steps 15 and 45. In between its rate climbs back, and the loss jumps.",
     alt="Two loss curves over 60 steps. The run whose schedule moves with every piece is flat around step 15, jumps up "
     "around step 30, when its learning rate is back at its maximum, and ends above the other.",
 )
@@ -373,7 +380,7 @@ compare(guess=zero_guess, predicted=Count(STEPS // PIECES), measured=Count(first
 # %% [markdown]
 # It does not stop at 0. A cosine goes on, so the learning rate climbs back to its maximum at step 30, falls again,
 # and the run ends at full speed, where a schedule is meant to let it settle. Nothing was reported. If a loss curve of
-# yours has a waist, count how often its schedule moves.
+# yours jumps in mid-run, count how often its schedule moves.
 #
 # ## 7 · A leaner optimizer
 #
@@ -460,9 +467,8 @@ loss_curves(
 # Each learning rate was chosen by a few trials, and 60 steps are a sprint, so this is no ranking. What can be read: 8
 # bits are enough for Adam's two numbers, and the margins are enough for its squares. (Adafactor's learning rate is a
 # *share* of each weight's own size, here a tenth. So the scales of the norms, which are 1, move some fifty times as
-# far as a matrix whose numbers are around 0.02; with Adam both move alike. Whether this is why it runs ahead, a run
-# could tell: change one line of it and see.) SGD with a cosine is the leanest of all, and a usual choice for vision
-# models.
+# far as a matrix whose numbers are around 0.02; with Adam both move alike. Whether this is why it runs ahead, we have
+# not tried.) SGD is the leanest of all; vision models usually take it with momentum.
 #
 # ## 8 · Born in the right place
 #
@@ -632,21 +638,22 @@ def timed(step, make):
 
 
 ladder = Ladder([Rung(name, records[name].peak, timed(*how)) for name, how in LADDER.items()])
-ladder.show(caption="Accumulation adds the green; every rung below it takes a colour away or halves it. The last two take "
-            "time, and leave weights and gradients.")
+ladder.show(caption="Accumulation adds the green; every rung below it takes a colour away or halves it. Recompute "
+            "takes time. Weights and gradients remain.")
 ladder
 
 # %% [markdown]
 # Climb down once more, slowly.
 #
-# - **Batch size** takes most of the pink away and costs little time. But it is another training: four noisy steps for
-# one calm one.
+# - **Batch size** takes most of the pink away. What it costs in time, the right half shows: smaller pieces use a processor
+# less well. And it is another training: four noisy steps for one calm one.
 # - **Accumulation** gives you the calm step back, for the green layer. It takes one optimizer step instead of four, so
 # it may even be faster than the row above.
 # - **The optimizer** takes the orange layer away.
 # - **Precision** halves all that is left, in the hands of stochastic rounding (lesson 04). If your processor multiplies
 # bf16 in hardware, this rung *gains* time. If it does not, it is the slowest of all.
-# - **Recompute** trades the pink for a second forward pass (lesson 03), so for about a third more time.
+# - **Recompute** trades the pink for a second forward pass (lesson 03), by operations about a third more; your clock may say
+# more than that.
 # - **Offload** takes what recompute had kept, the inputs of the blocks, and writes them to files. It saves little here,
 # since those inputs were little: the rest of the pink is the inside of the one block that runs again. Without
 # recompute above it, offload would have had more to carry, and more to wait for.
@@ -681,7 +688,8 @@ compare(predicted=adams, measured=Bytes((3.91 - 2.02) * 1e9), tolerance=None, na
 # The first table fits, with a few per cent for what a GPU's allocator rounds up. In the second, the run saved half as
 # much again as Adam's two bf16 numbers. One candidate: on a GPU, PyTorch's Adam divides *all* parameters in one call
 # by default and holds a temporary as large as the model, $2\Psi$ more, which would make 1.82 GB. We have not run it,
-# so we leave it a candidate.
+# so we leave it a candidate. Another: that script prints what the allocator *reserved*, not what was alive (lesson
+# 02).
 #
 # Their time column agrees with ours in kind: accumulation in smaller pieces made the step 3.3 times slower there
 # (3.96 to 12.91 minutes). A GPU needs large pieces to be busy, more than your CPU does. So cut until it fits, and no
@@ -728,7 +736,7 @@ def weights(tokens):
 
 answer_3 = None  # when it is right, replace None by weights([6, 0, 2])
 
-self_check(answer_3, [0.75, 0.0, 0.25], hint="A piece's share of all tokens. The shares add up to 1.")
+self_check(answer_3, [0.75, 0.0, 0.25], hint="A piece's share of all tokens. The shares add up to 1. (In a loop over real pieces, skip the empty one: 0 · nan is nan.)")
 
 # %% [markdown]
 # **The lab**, `labs/lab05_gradient_accumulation`, asks for an accumulator that stays exact with ragged batches,

@@ -148,7 +148,8 @@ check(Naive)
 # ## 2 · What a step sends
 #
 # The model has $\Psi$ parameters, and so many gradients. An all-reduce over a ring of $p$ ranks sends
-# $2\frac{p-1}{p}$ times its bytes, whatever $p$ is (lesson 06). From here on gradients are float32, 4 bytes each.
+# $2\frac{p-1}{p}$ times its bytes, less than twice whatever $p$ is (lesson 06). From here on gradients are float32, 4
+# bytes each.
 #
 # Two guesses. How many kB does each of 4 ranks send in one step? And in how many calls?
 
@@ -192,11 +193,11 @@ compare(guess=guess_calls, predicted=Count(28), measured=naive["calls"], name="c
 # many steps, because a rank that stops early leaves the others waiting in an all-reduce (lesson 06, "a missing
 # rank").
 #
-# Ten items, batches of four, two ranks. Who reads what?
+# Nine items, batches of four, two ranks. Who reads what?
 
 # %%
 for rank in range(2):
-    sampler = ShardedSampler(n_items=10, batch_size=4, rank=rank, world_size=2, seed=1)
+    sampler = ShardedSampler(n_items=9, batch_size=4, rank=rank, world_size=2, seed=1)
     print(f"rank {rank}:", *sampler.epoch(0), "  next epoch:", *sampler.epoch(1))
 
 read = [list(torch.utils.data.DistributedSampler(range(9), 4, rank, shuffle=False)) for rank in range(4)]
@@ -401,7 +402,8 @@ show(BucketedDataParallel, docstring=False)
 #
 # Small buckets leave early, and pay α often. Large ones save messages, and wait. Somewhere between there is a best
 # size, and it depends on the model, the link, the number of ranks and the batch. Take it into your hands: a GPT-2 XL,
-# 1.6 billion parameters in bf16, on 8 ranks that reach 400 TFLOP/s each.
+# 1.6 billion parameters in bf16, on 8 ranks that reach 400 TFLOP/s each, 8,192 tokens per rank, links of 50 GB/s.
+# Grey is hidden behind the backward pass; during orange all wait.
 
 # %%
 BucketExplorer().show()
@@ -516,9 +518,9 @@ for wrap in (NoBroadcast, Naive):
     print(f"{wrap.__name__:12}", [f"{d:.3f}" for d in apart(ranks.run(train, wrap, seeds=(0, 1, 2, 3), world_size=4))])
 
 # %% [markdown]
-# With the same update for all, their distance never shrinks: not after three steps, not after a million. Nothing
-# crashes, the loss even falls for a while. The broadcast costs one message per tensor, once. (It must include the
-# *buffers*, the numbers of a module that are no parameters.)
+# With the same update for all, and no weight decay, their distance never shrinks: not after three steps, not after a
+# million. Nothing crashes, the loss even falls for a while. The broadcast costs one message per tensor, once. (It
+# must include the *buffers*, the numbers of a module that are no parameters.)
 #
 # **A parameter without a gradient.** A model has a part for pictures, and this batch has a picture on three ranks
 # only. On the fourth that part is not used, and its gradient is `None`. Somebody has met the crash that follows, and
@@ -751,9 +753,9 @@ for steps in (0, 100):
 
 # %% [markdown]
 # At the start one sequence is nearly as good as eight: all of them say "most letters never occur". After a hundred
-# steps the easy part is learned, sequences disagree about the rest, and the noise scale is many times larger. That is
-# a general law: **the lower the loss, the larger the useful batch.** (From 30 batches these numbers are rough, so
-# take the factor, not the digits.)
+# steps the easy part is learned, sequences disagree about the rest, and the noise scale is many times larger.
+# McCandlish et al. (2018) found the same: **the lower the loss, the larger the useful batch.** (Later work sees it
+# level off: Merrill et al. 2025. And from 30 batches these numbers are rough, so take the factor, not the digits.)
 #
 # What does a larger batch buy? To reach a given loss, the model of the same paper has
 #
@@ -761,8 +763,8 @@ for steps in (0, 100):
 # \frac{\text{examples}}{\text{fewest}} = 1 + \frac{B}{B_{\text{crit}}},$$
 #
 # with the **critical batch size** close to the noise scale. For language models Kaplan et al. (2020, eq. 1.4) fitted
-# $B_{\text{crit}} = 2 \cdot 10^8 \, L^{-1/0.21}$ tokens at a loss of $L$ nats. (The factor is quoted from memory, as
-# is GPT-3's batch size below, and later work finds other values: an order of magnitude, no more.)
+# $B_{\text{crit}} = 2 \cdot 10^8 \, L^{-1/0.21}$ tokens at a loss of $L$ nats. (GPT-3's batch below: Brown et al.
+# 2020, Table 2.1. Later work finds other values of the factor, so read the result as an order of magnitude.)
 
 # %%
 for loss in (4.0, 3.0, 2.0):
