@@ -20,7 +20,8 @@
 #
 # **The rules.** You may use every collective of `torch.distributed`, all of torch, and the library's `plan_buckets`,
 # which makes a plan and sends nothing. The finished wrappers are out of bounds, PyTorch's
-# `DistributedDataParallel` as well as the library's. (They would not help much. None of them knows of uneven shares.)
+# `DistributedDataParallel` as well as the library's. (They would not help much. PyTorch's has a `join()` for ranks that
+# run out of data, but it weighs ranks, not examples.)
 # The checks read your text, and they count what really leaves each rank.
 #
 # Checks that you see here give you points and tell you what is wrong. More run when the lab is graded, on other ranks
@@ -447,7 +448,8 @@ for total, a_grad, b_grad, nobody in check.on_ranks(mixed, world_size=2):
 # number of examples in a batch is `len(inputs)`, and 0 is possible. In each step at least one rank has an example,
 # until the longest list ends.
 # - In each step, every rank takes its next batch if it has one; `model(inputs, targets)` is the mean loss. One
-# `optimizer.step()` with the gradient of the joined batch, *on every rank*, also on those that are out of data.
+# `optimizer.step()` with the gradient of the joined batch, *on every rank*, also on those that are out of data. (And
+# clear the gradients of the step before, as always.)
 # - Returns the number of steps: the same on all ranks.
 # - It sends what `synchronize` sends in each step, and at most one stock more.
 #
@@ -538,8 +540,8 @@ check_epoch_traffic([[2, 2], [2]], 2**20, numbers_by_step=[374, 102], messages=2
 # ## 4 · One bit for a number (10 points)
 #
 # Your gradients are right now, and they have 32 or 64 bits. How many do they need? In 2014 a group at Microsoft sent
-# **one**: the sign (Seide et al. 2014). And with it, for the whole tensor, one float32: the *scale*. A number $x_i$
-# arrives as $+s$ or $-s$.
+# **one**: the sign (Seide et al. 2014). In the version that you build, one float32 goes with it for the whole tensor,
+# the *scale*. A number $x_i$ arrives as $+s$ or $-s$.
 #
 # Which $s$? Take the one that loses least: for which $s$ is $\sum_i (x_i - s \,\mathrm{sign}(x_i))^2$ smallest? Take
 # a pencil. It is a parabola in $s$.

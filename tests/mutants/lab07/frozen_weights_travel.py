@@ -17,7 +17,7 @@ LOSES = {
 
 # %% answer="q1"
 def trainable(model):
-    return [parameter for parameter in model.parameters()]
+    return list(model.parameters())
 
 
 # %% answer="q1-stock"
