@@ -15,10 +15,12 @@ import csv
 import difflib
 import io
 import math
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from course_lib.grading import words
 from course_lib.grading.results import PASSED, CheckResult, Result
 
 COLUMNS = ("student", "question", "points", "days_late", "comment")
@@ -143,9 +145,10 @@ def _number(text: str, column: str, decimal: str) -> float | None:
 
 
 def _result_of(row: Adjustment, results: Sequence[Result]) -> Result:
-    """By the student's id, else by a name that only one has."""
-    found = [result for result in results if result.student == row.student]
-    found = found or [result for result in results if result.name == row.student]
+    """By the student's id, else by a name that only one has, as it is or as grades.csv has it."""
+    wanted = unicodedata.normalize("NFC", row.student)
+    found = [result for result in results if result.student == wanted]
+    found = found or [result for result in results if wanted in (result.name, words.safe_cell(result.name))]
     if len(found) == 1:
         return found[0]
     ids = [result.student for result in found or results]

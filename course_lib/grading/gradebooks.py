@@ -43,12 +43,16 @@ def canvas_rows(results: Sequence[Result], key: NotebookNode) -> list[list[str |
 
 
 def moodle_rows(results: Sequence[Result], key: NotebookNode) -> list[list[str | float]]:
-    """Moodle's offline grading worksheet; its importer needs Identifier, Grade and Last modified (grade)."""
+    """Moodle's offline grading worksheet; its importer needs Identifier, Grade and Last modified (grade).
+
+    The number in a download's file names is a participant's, of that assignment. It is not the `ID number` of the
+    person, so that column is empty then: as a key it would find nobody, or somebody else.
+    """
     header = ["Identifier", "Full name", "ID number", "Grade", "Maximum Grade", "Last modified (grade)"]
     rows: list[list[str | float]] = [[*header, "Feedback comments"]]
     for result in results:
         number = result.gradebook_id
-        row: list[str | float] = [f"Participant {number}" if number else "", result.name, number or result.student]
+        row: list[str | float] = [f"Participant {number}" if number else "", result.name, "" if number else result.name]
         rows.append([*row, result.points, result.out_of, "", _in_one_line(result, key)])
     return rows
 

@@ -25,6 +25,9 @@ from nbformat import NotebookNode
 from course_lib.build.lab_source import grade_id_of, is_answer, student_version
 from course_lib.grading.code import bound, defined, read
 
+NOT_ANSWERED = ": not answered"
+"""How the note about a question ends whose cell is there, as it was handed out."""
+
 _MOST_CELLS = 2000
 _LONGEST_CELL = 200_000
 
@@ -216,7 +219,7 @@ class _Answers:
         if any(wanted & defined(cell.source) for cell in code):
             notes.append(f"{name}: answered in the cell of another question")
             return ""
-        notes.append(f"{name}: not answered" if self._found[stub.id] else f"{name}: no answer found")
+        notes.append(f"{name}{NOT_ANSWERED}" if self._found[stub.id] else f"{name}: no answer found")
         return stub.source
 
 

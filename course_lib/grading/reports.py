@@ -10,6 +10,7 @@ All of it is made from results alone, so it can be made again without grading. N
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from course_lib.grading import words
 from course_lib.grading.adjustments import MANUAL
 from course_lib.grading.feedback import as_html, as_markdown
 from course_lib.grading.gradebooks import write_gradebooks
+from course_lib.grading.rebuild import NOT_ANSWERED
 from course_lib.grading.results import GRADED, Result
 
 _BINS = 10
@@ -90,7 +92,7 @@ def _histogram(points: Sequence[float], worth: float) -> Table:
     counts = [0] * _BINS
     for value in points:
         counts[min(_BINS - 1, max(0, int(_BINS * value / worth)))] += 1 if worth else 0
-    middle = sorted(points)[len(points) // 2]
+    middle = statistics.median(points)
     table = Table("points", "", "submissions", title=f"{len(points)} graded, median {words.number(middle)}", box=None)
     table.columns[0].justify = table.columns[2].justify = "right"
     for step, count in reversed(list(enumerate(counts))):
@@ -121,8 +123,9 @@ def _losses(results: Sequence[Result], key: NotebookNode) -> Table:
 
 
 def _to_look_at(results: Sequence[Result]) -> Iterator[tuple[str, str, str]]:
-    """Submissions whose points may not be what the answers deserve."""
+    """Submissions whose points may not be what the answers deserve. A question left out deserves what it has."""
     for result in results:
-        if result.status != GRADED or result.notes:
-            why = "; ".join(words.one_line(note) for note in result.notes)
+        notes = [words.one_line(note) for note in result.notes if not note.endswith(NOT_ANSWERED)]
+        if result.status != GRADED or notes:
+            why = "; ".join(notes)
             yield result.student, result.status, why if len(why) <= 160 else why[:159] + "…"

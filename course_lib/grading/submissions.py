@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -116,7 +117,11 @@ def _fits(name: str, lab: str) -> tuple[bool, bool]:
 
 
 def _owner(path: PurePosixPath, lab: str) -> _Owner:
-    """Name, number and lateness from the layout: Moodle's, Canvas', a folder for each student, or loose files."""
+    """Name, number and lateness from the layout: Moodle's, Canvas', a folder for each student, or loose files.
+
+    Some systems write ö as an o and two dots; it is the same name.
+    """
+    path = PurePosixPath(unicodedata.normalize("NFC", str(path)))
     first = path.parts[0]
     if match := _MOODLE.match(first):
         return _Owner(match["name"].strip(), match["id"])

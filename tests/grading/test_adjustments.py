@@ -55,6 +55,12 @@ def test_manual_points_count_before_the_penalty(tmp_path: Path) -> None:
     assert (after.penalty, after.points) == (25, 0)
 
 
+@pytest.mark.parametrize("student", ["ada", "=1+1 Zo\u00eb", "'=1+1 Zo\u00eb", "=1+1 Zoe\u0308"])
+def test_a_student_is_found_by_what_stands_in_grades_csv(student: str, tmp_path: Path) -> None:
+    (after, _) = adjusted(tmp_path, f"{student},,-3,,\n", result("ada", "=1+1 Zo\u00eb"), result("bob"))
+    assert after.points == 97
+
+
 def test_comments_are_kept_all_of_them(tmp_path: Path) -> None:
     (after,) = adjusted(tmp_path, 'ada,,,,"First, this."\nada,,,,Then that.\n')
     assert after.comment == "First, this.\nThen that." and after.points == 100

@@ -171,6 +171,17 @@ def test_the_summary_says_what_a_batch_was_like(full_key: NotebookNode) -> None:
     assert [line for line in text.splitlines() if "60–70" in line][0].rstrip().endswith("1")
 
 
+def test_the_median_of_an_even_number_lies_between_the_two_in_the_middle(full_key: NotebookNode) -> None:
+    results = [result("low", failed=dict.fromkeys(["q1-values", "q1-hidden"], "x")), result("high")]
+    assert "2 graded, median 80" in summary(results, full_key)
+
+
+def test_a_question_left_out_is_nothing_to_look_at(full_key: NotebookNode) -> None:
+    results = [result("lazy", notes=("q2: not answered",)), result("odd", notes=("q1: no answer found",))]
+    text = summary([*results, result("both", notes=("q2: not answered", "q1: found by names"))], full_key)
+    assert "lazy" not in text and "odd" in text and "found by names" in text and "not answered" not in text
+
+
 def test_a_batch_without_any_points_has_a_summary_too(full_key: NotebookNode) -> None:
     assert "not graded" in summary([result(status="not graded")], full_key)
     assert "0–10" in summary([result(failed=dict.fromkeys(["q1-values"], ""))], full_key)

@@ -47,6 +47,15 @@ def test_a_flat_folder(tmp_path: Path) -> None:
     assert [(s.student, s.name) for s in find(tmp_path)] == [("Ada-Lovelace", "Ada Lovelace"), ("bob", "bob")]
 
 
+def test_a_name_is_the_same_however_its_accents_are_stored(tmp_path: Path) -> None:
+    apart, joined = "Zoe\u0308 A\u030angstro\u0308m", "Zo\u00eb \u00c5ngstr\u00f6m"
+    write(tmp_path / "folder", f"{apart}/x.ipynb")
+    zipped(tmp_path / "moodle.zip", f"{apart}_17_assignsubmission_file/x.ipynb", "b_18_assignsubmission_file/x.ipynb")
+    (folder,), (_, moodle) = find(tmp_path / "folder"), find(tmp_path / "moodle.zip")
+    assert (folder.student, folder.name, folder.data) == (joined.replace(" ", "-"), joined, b"{}")
+    assert (moodle.student, moodle.name) == (joined.replace(" ", "-") + "-17", joined)
+
+
 def test_of_several_notebooks_the_one_named_like_the_lab_else_the_newest(tmp_path: Path) -> None:
     write(
         tmp_path,
