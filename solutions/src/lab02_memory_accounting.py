@@ -239,6 +239,7 @@ for name, shape in {"0.6B": QWEN3_06B, "8B": QWEN3_8B}.items():
 # %% check="q1-values" points=6
 def check_tensors(shape, expected):
     got = check.call(tensors, shape)
+    check.that(isinstance(got, dict), "a dict", came=type(got).__name__)
     check.equal(sorted(got), sorted(expected), "the names of the parts", look="the contract's five keys")
     for part, sizes in expected.items():
         count = sum(math.prod(size) for size in got[part])
@@ -450,6 +451,7 @@ memory.memory_timeline(
 def powers(f):
     """(bytes for each pair of places, bytes for each place) in f(seq), from three measurements."""
     few, more, most = f(8), f(16), f(24)
+    check.that(isinstance(few, int), "a whole number of bytes", came=type(few).__name__)
     pairs = (most - 2 * more + few) // 128
     return pairs, (more - few - 192 * pairs) // 8
 
@@ -677,7 +679,12 @@ for sequence, most in ((0, TOKEN + 16 * TOKEN), (0, TOKEN), (1, TOKEN), (1, TOKE
     got = check.call(written_by, cache, sequence, kv)
     after = torch.cat([before, kv.unsqueeze(1)], dim=1)
     check.equal(check.call(cache.read, sequence), after, "the token is there")
-    check.at_most(got, most, f"bytes written for a token of sequence {sequence}", look="who else has this page now")
+    check.at_most(
+        got,
+        most,
+        f"bytes written for a token of sequence {sequence}",
+        look="what an append writes, and who else has this page",
+    )
 
 # %% check="q4-hidden" points=8
 ### BEGIN HIDDEN TESTS
@@ -793,6 +800,7 @@ memory.memory_bar(
 for lengths in ([5, 12, 1, 8], [4], [3, 3]):
     for layout in ("grown", "preallocated"):
         got = check.call(cache_account, SMALL, lengths, layout, 32, 4, 4)
+        check.that(isinstance(got, tuple) and len(got) == 2, "two numbers", came=type(got).__name__)
         held, written = real_account(layout, SMALL, lengths, 32)
         check.equal(got[0], held, f"{layout}: bytes held for {lengths}", look="keys and values, all layers")
         check.equal(got[1], written, f"{layout}: bytes written for {lengths}", look="what append does in this layout")
