@@ -142,7 +142,11 @@ class _Run:
         if end.reason == kernels.WALL:
             raise end
         self._dead_cells.add(number)
-        self._lose(self._question(number), *self._reason(end.reason))
+        outcome, message = self._reason(end.reason)
+        if _is_students(self._cells[number]):
+            self._lose(self._question(number), outcome, message)
+        else:
+            self._lose_shown(number, outcome, message)
 
     def _reason(self, reason: str) -> tuple[str, str]:
         """Outcome and message for a kernel that ended."""
@@ -171,8 +175,8 @@ class _Run:
         if reply.late:
             self._dead_cells.add(number)  # once is enough
             self.notes.append(f"{question or 'a given cell'}: a cell was stopped after {self._limits.cell_s:g} s")
-            if not _is_students(cell):  # it shows what an answer does, and a check of that would wait as long
-                self._lose(question, TIMEOUT, f"the cell above it did not end within {self._limits.cell_s:g} s")
+            if not _is_students(cell):
+                self._lose_shown(number, TIMEOUT, f"the cell above it did not end within {self._limits.cell_s:g} s")
         elif reply.error and not question:
             self.notes.append(f"a cell of the lab itself failed ({reply.error}): please tell the instructor")
         elif reply.error and _is_students(cell) and reply.error != "NotImplementedError":
@@ -234,6 +238,14 @@ class _Run:
             if extra := cell.metadata.get("course", {}).get("extra"):
                 return extra
         return ""
+
+    def _lose_shown(self, number: int, outcome: str, message: str) -> None:
+        """A given cell shows what an answer does, and a check of that would wait as long: its question is lost.
+
+        Once a question is lost, such a cell may have called that one's answer. Then the checks decide.
+        """
+        if not self._lost:
+            self._lose(self._question(number), outcome, message)
 
     def _lose(self, question: str, outcome: str, message: str) -> None:
         self._lost.setdefault(question, (outcome, message))

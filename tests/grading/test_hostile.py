@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import os
 import time
@@ -13,6 +14,7 @@ import psutil
 import pytest
 from nbformat import NotebookNode
 
+from course_lib.build.lab_source import grade_id_of
 from course_lib.grading import sandbox
 from course_lib.grading.grade import grade_one
 from course_lib.grading.limits import MIB
@@ -60,6 +62,20 @@ def test_ranks_that_never_return_cost_the_limit_once(full_key: NotebookNode) -> 
     assert points(result) == {"q1": 40, "q2": 0, "q3": 20}
     assert outcomes(result, "q2") == [TIMEOUT, TIMEOUT]
     assert result.of("q2")[1].message.startswith("not run")
+
+
+@pytest.mark.parametrize(("body", "outcome"), [("while True: pass", TIMEOUT), ("__import__('os')._exit(3)", DIED)])
+def test_a_cell_that_shows_two_answers_costs_only_the_one_that_hangs(
+    body: str, outcome: str, key: NotebookNode
+) -> None:
+    shown = copy.deepcopy(key)
+    for answer, line in (("q1", "moving_average([1, 2], 1)"), ("q3", "print(half(2), moving_average([1, 2], 1))")):
+        place = next(number for number, cell in enumerate(shown.cells) if grade_id_of(cell) == answer)
+        shown.cells.insert(place + 1, nbformat.v4.new_code_cell(line))
+    handed_in = submission(notebook(key, q1=f"def moving_average(numbers, width):\n    {body}\n"))
+    result = grade_one(nbformat.writes(shown), handed_in, SHORT)
+    assert [check.outcome for check in result.checks] == [outcome, outcome, PASSED, PASSED], result.notes
+    assert result.points == 20
 
 
 @pytest.mark.parametrize("loop", ["while True: pass", "__import__('time').sleep(10**6)"])
