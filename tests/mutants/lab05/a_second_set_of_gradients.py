@@ -1,7 +1,7 @@
 # %%
 """finish makes new gradients beside the old ones, all at a time."""
 
-LOSES = {"q1-bytes", "q1-hidden"}
+LOSES = {"q1-bytes"}
 
 
 # %% answer="q1"
