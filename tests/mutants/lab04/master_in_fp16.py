@@ -1,7 +1,7 @@
 # %%
 """The step is taken on the fp16 weight alone; the rest stays what it was at the start."""
 
-LOSES = {"q3-values", "q3-hidden"}
+LOSES = {"q3-values", "q3-bytes", "q3-hidden"}
 
 
 # %% answer="q3"

@@ -1,7 +1,7 @@
 # %%
 """The momentum is kept times the loss scale, and read by the next step's: it changes with the scale."""
 
-LOSES = {"q3-values", "q3-hidden"}
+LOSES = {"q3-values", "q3-hidden", "q5-values", "q5-hidden"}
 
 
 # %% answer="q3"

@@ -1,7 +1,7 @@
 # %%
 """The momentum of true gradients is kept in fp16 as it is, where it underflows like they did."""
 
-LOSES = {"q3-values", "q3-bytes", "q3-hidden"}
+LOSES = {"q3-values", "q3-bytes", "q3-hidden", "q5-values", "q5-hidden"}
 
 
 # %% answer="q3"
