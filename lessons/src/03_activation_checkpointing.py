@@ -744,5 +744,6 @@ answer_3 = None
 self_check(answer_3, [4, 7 * X], hint="The last segment's insides exist once, and its input need not be kept for them.")
 
 # %% [markdown]
-# **The lab** will be a chain whose layers are *not* equal: find the segments that fit a byte budget with the fewest
-# operations, and run them for real. Next comes lesson 04, which asks which tensors can afford 16 bits.
+# **Lab 03** (`labs/lab03_activation_checkpointing`) has a chain whose layers are *not* equal: find the segments that
+# fit a byte budget with the fewest operations, and run them for real. Next comes lesson 04, which asks which tensors
+# can afford 16 bits.
