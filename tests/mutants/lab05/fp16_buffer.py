@@ -1,7 +1,17 @@
 # %%
 """The sum is kept in the gradient's own dtype: 16 bits."""
 
-LOSES = {"q2-values", "q2-overflow", "q2-bytes", "q2-hidden", "q3-scaled", "q3-bytes", "q3-hidden"}
+LOSES = {
+    "q2-values",
+    "q2-overflow",
+    "q2-bytes",
+    "q2-hidden",
+    "q3-scaled",
+    "q3-bytes",
+    "q3-hidden",
+    "q4-values",
+    "q4-hidden",
+}
 
 
 # %% answer="q2"

@@ -1,7 +1,7 @@
 # %%
 """finish leaves the count of tokens, so the next batch is divided by both."""
 
-LOSES = {"q1-values", "q1-bytes", "q1-hidden"}
+LOSES = {"q1-values", "q1-hidden"}
 
 
 # %% answer="q1"
