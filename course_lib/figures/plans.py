@@ -51,7 +51,7 @@ def draw_chain(costs: Costs, segments: Segments) -> Figure:
             axes.axvspan(start - 0.46, stop - 0.54, color=SERIES[1], alpha=0.22, lw=0, zorder=1)
     saved.set(ylabel=f"saves ({unit})", xticks=layers, xticklabels=[])
     flops.set(ylabel="forward (MFLOP)", xlabel="layer; shaded: recomputed, one shade for each segment", xticks=layers)
-    saved.legend(frameon=False, fontsize=9.5, loc="upper right")
+    figure.legend(frameon=False, fontsize=9.5, loc="outside upper right", ncols=2)
     for axes in (saved, flops):
         axes.grid(axis="x", visible=False)
     return figure

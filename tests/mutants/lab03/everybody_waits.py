@@ -1,7 +1,7 @@
 # %%
 """A sum instead of a maximum over moments: all that waits between the passes, and the largest segment on top."""
 
-LOSES = {"q1-values", "q1-refuses", "q1-hidden"}
+LOSES = {"q1-values", "q1-hidden"}
 
 
 # %% answer="q1"
