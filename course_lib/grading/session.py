@@ -216,6 +216,9 @@ class _Run:
             self._lose(check.question, TIMEOUT, "not run: an earlier check of this question did not end in time")
             return _row(check, TIMEOUT, f"it did not end within {self._limits.cell_s:g} s")
         if _NOT_DONE.search(reply.text[:5000]):
+            self.notes.append(
+                f"{check.question}: ranks ran out of time; on a busy machine grade again, with a smaller -j"
+            )
             self._lose(check.question, TIMEOUT, "not run: an earlier check of this question did not end in time")
         known = reply.error in ("CheckFailed", "AssertionError")
         message = reply.text if known else f"{reply.error[:100]}: {reply.text}"

@@ -59,7 +59,7 @@ def call(fn: Callable, *args: Any, look: str = "", **kwargs: Any) -> Any:
 
 
 def on_ranks(
-    fn: Callable, *args: Any, world_size: int = 4, timeout_s: float = 20, look: str = "", **kwargs: Any
+    fn: Callable, *args: Any, world_size: int = 4, timeout_s: float = 50, look: str = "", **kwargs: Any
 ) -> list[Any]:
     """Results of a student's function on real ranks, in rank order; a deadlock is a `CheckFailed` that says why."""
     try:
@@ -72,7 +72,7 @@ def on_ranks(
 
 
 def traffic(
-    fn: Callable, *args: Any, world_size: int = 4, timeout_s: float = 20, look: str = "", **kwargs: Any
+    fn: Callable, *args: Any, world_size: int = 4, timeout_s: float = 50, look: str = "", **kwargs: Any
 ) -> tuple[list[Any], list[TrafficAccount]]:
     """Like `on_ranks`, with what each rank sent: (results, accounts), both in rank order."""
     pairs = on_ranks(_counted, fn, args, kwargs, world_size=world_size, timeout_s=timeout_s, look=look)
