@@ -1,7 +1,7 @@
 # %%
 """Makes fp32 copies of all gradients before it adds the first."""
 
-LOSES = {"q2-bytes", "q2-hidden", "q3-bytes", "q3-hidden"}
+LOSES = {"q2-bytes", "q2-hidden"}
 
 
 # %% answer="q2"
