@@ -214,13 +214,13 @@ for _, hidden_sent in check.on_ranks(stock_of_a_step, 2, [1, 2, 3], world_size=3
 # You know this trap from lesson 05. What should each gradient be multiplied by, so that the sum over the ranks is the
 # gradient of the joined mean?
 #
-# There is a second trap in it. A rank with *no* example has a mean over nothing. What is that number, what is its
-# gradient, and what is 0 times that?
+# There is a second trap in it. A rank with *no* example has a mean over nothing. That is NaN, and its gradient is 0 in
+# one model and NaN in the next. What is 0 times NaN?
 #
 # **Your contract.** `synchronize(model, n_examples, bucket_bytes)`
 #
 # - All ranks call it after their backward passes. Each `.grad` is then the gradient of this rank's mean loss over its
-# `n_examples` examples, or `None` where the parameter was not used.
+# `n_examples` examples, or `None` where the parameter was not used. Without examples it may be anything.
 # - Afterwards each used parameter has, on all ranks, the gradient of the mean over all examples of all ranks. A rank
 # that did not use a parameter gets it, too. What no rank used has `grad = None`, on all ranks.
 # - Returns the number of examples of all ranks. If that is 0, no gradient is sent.
@@ -301,6 +301,9 @@ loss_curves(
 def a_step(step, counts, bucket_bytes=512):
     rank, model = dist.get_rank(), Patchwork()
     model(*share(step, rank, counts[rank])).backward()
+    for parameter in trainable(model):
+        if parameter.grad is not None and not counts[rank]:
+            parameter.grad.fill_(float("nan"))  # a mean over nothing
     with measure.traffic() as sent:
         total = synchronize(model, counts[rank], bucket_bytes)
     return total, {name: parameter.grad for name, parameter in model.named_parameters()}, sent
@@ -377,7 +380,7 @@ def check_a_step(step, counts):
 
 check_a_step(step=1, counts=[2, 2, 2, 2])  # special is used on rank 2 only
 check_a_step(step=1, counts=[2, 2])  # and here on none
-check_a_step(step=0, counts=[2, 0, 2])  # rank 1 has no example: its mean is NaN
+check_a_step(step=0, counts=[2, 0, 2])  # rank 1 has no example, and NaN for gradients
 
 
 # %% check="q2-traffic" points=6

@@ -1,7 +1,17 @@
 # %%
 """What nobody used gets a gradient of zeros, on which momentum and weight decay move it."""
 
-LOSES = {"q2-values", "q2-unused", "q2-traffic", "q2-hidden", "q3-values", "q3-traffic", "q3-hidden"}
+LOSES = {
+    "q1-values",
+    "q1-hidden",
+    "q2-values",
+    "q2-unused",
+    "q2-traffic",
+    "q2-hidden",
+    "q3-values",
+    "q3-traffic",
+    "q3-hidden",
+}
 
 
 # %% answer="q1-stock"
