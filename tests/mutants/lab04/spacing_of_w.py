@@ -1,7 +1,7 @@
 # %%
 """The spacing is taken at w and not at half: they differ where w is rounded up to a power of two."""
 
-LOSES = {"q2-values", "q2-exact", "q2-hidden"}
+LOSES = {"q2-values", "q2-exact", "q2-hidden", "q3-values", "q3-bytes", "q3-hidden"}
 
 
 # %% answer="q2"
