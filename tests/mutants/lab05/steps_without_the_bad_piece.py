@@ -19,7 +19,6 @@ class Accumulator:
         (loss * scale).backward()
         finite = self.gradient.add(count / scale)
         self.tokens, self.loss = self.tokens + count, self.loss + count * loss.item()
-        pass
         return finite
 
     def _begin(self):
