@@ -12,10 +12,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTEST = ["pytest", "-q", "--durations=5"]
+LABS = "tests/lab/test_labs.py"
 STAGES: dict[str, tuple[str, list[list[str]]]] = {  # what fails quickly comes first
     "lint": ("style and likely mistakes", [["ruff", "check", "."], ["ruff", "format", "--check", "."]]),
     "types": ("static types", [["pyright", "--pythonpath", sys.executable]]),
-    "unit": ("the library, the tools, the stored notebooks", [[*PYTEST, "-m", "not browser", "--ignore=tests/ranks"]]),
+    "unit": (
+        "the library, the tools, the stored notebooks",
+        [[*PYTEST, "-m", "not browser", "--ignore=tests/ranks", f"--ignore={LABS}"]],
+    ),
+    "labs": ("stubs, solutions and known-wrong answers of every lab, two at a time", [[*PYTEST, "-n", "2", LABS]]),
     "ranks": ("real processes", [[*PYTEST, "-m", "not browser", "tests/ranks"]]),
     "notebooks": ("every cell of every notebook again, outputs compared", [["tests.notebooks", "-q"]]),
     "browser": ("JupyterLab and its widgets in Chromium", [[*PYTEST, "-m", "browser"]]),
