@@ -9,14 +9,14 @@ Lesson 00 opens this module.
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 
 def train_step(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    batch: tuple[Int[Tensor, "batch seq"], Int[Tensor, "batch seq"]],
+    batch: tuple[Tensor, Tensor],
 ) -> Float[Tensor, ""]:
     """Forward, backward, step.
 
@@ -25,7 +25,7 @@ def train_step(
     Args:
         model: called as `model(inputs, targets)`; it returns the mean loss.
         optimizer: over the model's parameters.
-        batch: inputs and targets, on the model's device.
+        batch: inputs and targets, on the model's device; for the course's GPT each is int64 [batch, seq].
 
     Returns:
         The loss before the step, in nats, detached: holding on to it does not hold on to the graph.

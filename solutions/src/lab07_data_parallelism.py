@@ -94,7 +94,7 @@ def alone(counts_by_step, name):
     optimizer = OPTIMIZERS[name](model.parameters())
     for step, counts in enumerate(counts_by_step):
         shares = [share(step, rank, count) for rank, count in enumerate(counts)]
-        train_step(model, optimizer, [torch.cat(part) for part in zip(*shares)])
+        train_step(model, optimizer, tuple(torch.cat(part) for part in zip(*shares)))
         history.append(parameters_to_vector(model.parameters()).detach().clone())
     return history
 
