@@ -9,29 +9,47 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 _PACKAGE = "bigger-than-one-gpu"
 _WAIT_S = 30.0
+_IN_FLIGHT = 64  # at a time; the scheduler spreads them over its workers
 
 
 class DaskExecutor:
     """Submit to a cluster, as to `concurrent.futures`.
 
-    A submission whose worker is lost is given to another one, by Dask itself; after several lost workers its future
-    raises `KilledWorker`.
+    A submission whose worker is lost is given to another one, by Dask itself, and given up with `KilledWorker` after a
+    few. Dask suspects every task that the lost worker had, so that a deadly submission takes innocent ones with it:
+    each that is given up has a second chance, when no other of those is running.
     """
 
     def __init__(self, client: Any) -> None:
         self._client = client
+        self._waiting = ThreadPoolExecutor(_IN_FLIGHT)
+        self._second_chance = threading.Lock()
 
-    def submit(self, fn: Callable, /, *args: Any) -> Any:
+    def submit(self, fn: Callable, /, *args: Any) -> Future:
         """Start `fn(*args)` on some worker; never takes an earlier answer for the same arguments."""
-        return self._client.submit(fn, *args, pure=False)
+        return self._waiting.submit(self._run, fn, args)
+
+    def close(self) -> None:
+        """Start nothing more; what runs is given up when the client closes."""
+        self._waiting.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, fn: Callable, args: tuple) -> Any:
+        from distributed.scheduler import KilledWorker
+
+        try:
+            return self._client.submit(fn, *args, pure=False).result()
+        except KilledWorker:
+            with self._second_chance:
+                return self._client.submit(fn, *args, pure=False).result()
 
 
 @contextlib.contextmanager
@@ -55,7 +73,8 @@ def open_executor(name: str, jobs: int) -> Iterator[ThreadPoolExecutor | DaskExe
     client = _connect(match[1])
     try:
         _check_workers(client)
-        yield DaskExecutor(client)
+        with contextlib.closing(DaskExecutor(client)) as executor:
+            yield executor
     finally:
         client.close()
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A scheduler and two worker processes; a task may lose two workers before it is given up."""
+    """A scheduler and two worker processes; a task may lose one worker, not two."""
     import dask.config as settings
     from distributed import LocalCluster
 
@@ -77,8 +78,8 @@ def test_a_submission_that_loses_every_worker_is_reported_and_the_others_go_on(
 
 def test_equal_submissions_are_each_graded(dask_executor: DaskExecutor) -> None:
     """Dask would give the same answer for the same arguments, and cancel both when one is cancelled."""
-    first, second = dask_executor.submit(_one), dask_executor.submit(_one)
-    assert first.key != second.key and first.result() == second.result() == 1
+    first, second = dask_executor.submit(time.time_ns), dask_executor.submit(time.time_ns)
+    assert first.result() != second.result()
 
 
 PRELOADS = {
@@ -162,10 +163,6 @@ def _die_once(marker: str) -> str:
         Path(marker).touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return "second try"
-
-
-def _one() -> int:
-    return 1
 
 
 def _name(cluster: Any) -> str:
