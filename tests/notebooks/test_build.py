@@ -171,7 +171,7 @@ def test_the_colab_cell_follows_the_header_unless_the_source_has_one(lesson: Les
 
 def test_the_badge_appears_with_the_real_address() -> None:
     cells = [nbformat.v4.new_markdown_cell("# 00")]
-    add_colab(cells, "https://github.com/someone/course", "00_tiny")
+    add_colab(cells, "https://github.com/someone/course", "lessons/00_tiny")
     assert "colab.research.google.com/github/someone/course/blob/main/lessons/00_tiny.ipynb" in cells[0].source
     assert '"git+https://github.com/someone/course"' in cells[1].source
 
