@@ -13,7 +13,15 @@ from typing import Any
 import torch
 from nbformat import NotebookNode
 
-from course_lib.build.lab_source import grade_id_of, is_answer, is_check, questions, read_lab, student_version
+from course_lib.build.lab_source import (
+    grade_id_of,
+    is_answer,
+    is_check,
+    is_hidden,
+    questions,
+    read_lab,
+    student_version,
+)
 from course_lib.build.labs import Lab
 from course_lib.build.source import read_cells
 
@@ -43,8 +51,8 @@ def run_lab(lab: Lab, answers: dict[str, str] | None = None, *, stubs: bool = Fa
 
     Args:
         lab: which.
-        answers: grade_id → source, instead of the solution's. Checks of the questions before the first of them are
-            left out: what stands above an answer cannot see it, and the solution's own run has checked it.
+        answers: grade_id → source, instead of the solution's. Hidden checks of the questions before the first of them
+            are left out: what stands above an answer cannot see it, and the solution's own run has checked it.
         stubs: begin with the students' stubs instead of the solution.
 
     Returns:
@@ -60,7 +68,7 @@ def run_lab(lab: Lab, answers: dict[str, str] | None = None, *, stubs: bool = Fa
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     for cell in (cell for cell in key.cells if cell.cell_type == "code" and "google.colab" not in cell.source):
-        if is_check(cell) and _question(grade_id_of(cell)) < first:
+        if is_hidden(cell) and _question(grade_id_of(cell)) < first:
             continue
         source = (answers or {}).get(grade_id_of(cell)) or sources.get(cell.id, cell.source)
         try:
