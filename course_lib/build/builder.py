@@ -43,12 +43,7 @@ def build(lesson: Lesson, *, fresh: bool = False, on_cell: Callable[[int], None]
         keep_varying(notebook, stored_notebook(lesson.notebook))
     notebook = stabilise(notebook, lesson.name, lesson.root)
     refuse(lesson.name, output_complaints(notebook, lesson.root))
-    nbformat.validate(notebook)
-    text = as_text(notebook)
-    changed = not lesson.notebook.exists() or lesson.notebook.read_text("utf-8") != text
-    if changed:
-        lesson.notebook.write_text(text, "utf-8", newline="\n")
-    return changed
+    return write_notebook(lesson.notebook, notebook)
 
 
 def check(lesson: Lesson) -> list[str]:
@@ -82,6 +77,17 @@ def keep_varying(notebook: NotebookNode, stored: NotebookNode | None) -> None:
 def as_text(notebook: NotebookNode) -> str:
     """The one way in which a notebook is written to disk."""
     return nbformat.writes(notebook).rstrip("\n") + "\n"
+
+
+def write_notebook(path: Path, notebook: NotebookNode) -> bool:
+    """Write a valid notebook where it differs from the one on disk; returns whether it did."""
+    nbformat.validate(notebook)
+    text = as_text(notebook)
+    if path.exists() and path.read_text("utf-8") == text:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8", newline="\n")
+    return True
 
 
 def stored_notebook(path: Path) -> NotebookNode | None:

@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from pathlib import Path
 
-import nbformat
 from nbformat import NotebookNode
 
-from course_lib.build.builder import as_text, cells_of, first_difference, keep_varying, refuse, stored_notebook
+from course_lib.build.builder import (
+    as_text,
+    cells_of,
+    first_difference,
+    keep_varying,
+    refuse,
+    stored_notebook,
+    write_notebook,
+)
 from course_lib.build.guards import output_complaints, source_complaints
 from course_lib.build.lab_source import lab_complaints, read_lab, solution_version, student_version
 from course_lib.build.labs import Lab
@@ -44,7 +50,7 @@ def build_lab(lab: Lab, *, fresh: bool = False, on_cell: Callable[[int], None] =
         keep_varying(solved, stored_notebook(lab.solution))
     solved = solution_version(stabilise(solved, lab.name, lab.root))
     refuse(lab.name, output_complaints(solved, lab.root))
-    return any([_write(lab.solution, solved), _write(lab.notebook, student_version(key))])
+    return any([write_notebook(lab.solution, solved), write_notebook(lab.notebook, student_version(key))])
 
 
 def check_lab(lab: Lab) -> list[str]:
@@ -72,13 +78,3 @@ def check_lab(lab: Lab) -> list[str]:
 def _source_complaints(key: NotebookNode) -> list[str]:
     """What is wrong with the lab as a whole, and with the cells as students will see them."""
     return [*lab_complaints(key), *source_complaints(student_version(key))]
-
-
-def _write(path: Path, notebook: NotebookNode) -> bool:
-    nbformat.validate(notebook)
-    text = as_text(notebook)
-    if path.exists() and path.read_text("utf-8") == text:
-        return False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, "utf-8", newline="\n")
-    return True

@@ -14,10 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from course_lib.build.lab_source import read_lab
 from course_lib.build.labs import Lab
-from course_lib.grading.grade import ERROR, grade_batch
+from course_lib.grading.grade import grade_batch
 from course_lib.grading.limits import Limits
 from course_lib.grading.reports import print_summary, write_reports
-from course_lib.grading.results import GRADED, Result
+from course_lib.grading.results import GRADED, NOT_GRADED, Result
 from course_lib.grading.submissions import find_submissions
 
 INTERRUPTED = 130
@@ -74,7 +74,7 @@ def grade_lab(
     write_reports(results, out, key)
     print_summary(results, key, console)
     console.print(f"results and reports are in {out}", markup=False)
-    return 1 if any(result.status == ERROR for result in results) else 0
+    return 1 if any(result.status == NOT_GRADED for result in results) else 0
 
 
 def make_limits(wall_s: float, cell_s: float, memory_gib: float, processes: int, size_mib: float) -> Limits:

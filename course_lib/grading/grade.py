@@ -22,12 +22,9 @@ from course_lib.build.lab_source import questions
 from course_lib.grading import sandbox
 from course_lib.grading.limits import Limits
 from course_lib.grading.rebuild import Unreadable, WrongLab, rebuild
-from course_lib.grading.results import NOT_RUN, UNREADABLE, WRONG_LAB, CheckResult, Result, load, save
+from course_lib.grading.results import NOT_GRADED, NOT_RUN, UNREADABLE, WRONG_LAB, CheckResult, Result, load, save
 from course_lib.grading.session import run_notebook
 from course_lib.grading.submissions import Submission
-
-ERROR = "not graded"
-"""Status of a submission at which the grader itself failed. It has no digest, so `--resume` tries it again."""
 
 
 class Executor(Protocol):
@@ -53,7 +50,7 @@ def grade_one(key_text: str, submission: Submission, limits: Limits) -> Result:
         result = _graded(key, submission, limits, blank)
     except Exception as problem:
         note = f"the grader failed ({type(problem).__name__}: {problem})"[:500]
-        result = replace(blank, status=ERROR, digest="").with_notes(note)
+        result = replace(blank, status=NOT_GRADED, digest="").with_notes(note)
     return replace(result, seconds=round(time.monotonic() - start, 3))
 
 
@@ -157,7 +154,7 @@ def _result_of(future: Any, key_text: str, submission: Submission) -> Result:
         return future.result()
     except Exception as problem:
         note = f"the worker failed ({type(problem).__name__}: {problem})"[:500]
-        return replace(_blank(_read_key(key_text), submission, ""), status=ERROR).with_notes(note)
+        return replace(_blank(_read_key(key_text), submission, ""), status=NOT_GRADED).with_notes(note)
 
 
 def _finished(folder: Path, key_text: str, submission: Submission) -> Result | None:

@@ -17,6 +17,12 @@ PASSED, FAILED, TIMEOUT, DIED, NOT_RUN, TAMPERED = "passed", "failed", "timeout"
 GRADED, UNREADABLE, WRONG_LAB = "graded", "unreadable", "wrong lab"
 """Statuses of a submission besides `tampered` and the names of limits (`time limit`, `memory limit`, …)."""
 
+NOT_GRADED = "not graded"
+"""Status of a submission at which the grader itself failed: it has no points yet, which is not the same as zero.
+
+It has no digest, so `--resume` tries it again.
+"""
+
 
 @dataclass(frozen=True)
 class CheckResult:

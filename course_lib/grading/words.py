@@ -15,10 +15,17 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from course_lib.grading.results import DIED, FAILED, GRADED, NOT_RUN, TAMPERED, TIMEOUT, UNREADABLE, WRONG_LAB
-
-NOT_GRADED = "not graded"
-"""Status of a submission at which the grader itself failed: it has no points yet, which is not the same as zero."""
+from course_lib.grading.results import (
+    DIED,
+    FAILED,
+    GRADED,
+    NOT_GRADED,
+    NOT_RUN,
+    TAMPERED,
+    TIMEOUT,
+    UNREADABLE,
+    WRONG_LAB,
+)
 
 STATUS = {
     GRADED: "Your notebook ran to its end.",

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 from course_lib import cli
 from course_lib.grading import grade as grading
-from course_lib.grading.grade import ERROR, grade_batch, grade_one
-from course_lib.grading.results import GRADED, UNREADABLE, WRONG_LAB, Result, load_all
+from course_lib.grading.grade import grade_batch, grade_one
+from course_lib.grading.results import GRADED, NOT_GRADED, UNREADABLE, WRONG_LAB, Result, load_all
 from course_lib.grading.submissions import Submission
 from tests.grading.conftest import QUICK, TINY, notebook, submission
 
@@ -82,7 +82,7 @@ def test_resume_takes_what_still_holds(
     batch = [submission(notebook(key), name) for name in ("ada", "bob", "crash")]
     first = grade_batch(key_text, batch, QUICK, tmp_path)
     assert sorted(ran) == ["ada", "bob", "crash"]
-    assert (first[2].status, first[2].digest) == (ERROR, "") and "boom" in first[2].notes[0]
+    assert (first[2].status, first[2].digest) == (NOT_GRADED, "") and "boom" in first[2].notes[0]
     ran.clear()
     changed = [batch[0], submission(notebook(key, q3=WRONG), "bob"), batch[2]]
     assert grade_batch(key_text, changed, QUICK, tmp_path, resume=True)[0] == first[0]
