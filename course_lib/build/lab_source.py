@@ -18,12 +18,13 @@ from dataclasses import dataclass
 import nbformat
 from nbformat import NotebookNode
 
+from course_lib.build.code import bound, definitions, read
 from course_lib.build.labs import Lab
 from course_lib.build.source import NOTEBOOK_METADATA, add_colab, read_cells, repository_url
 
 STUB = "# YOUR CODE HERE\nraise NotImplementedError"
 TEXT_STUB = "*Your answer here.*"
-BEGIN_HIDDEN = "### BEGIN HIDDEN TESTS"
+BEGIN_HIDDEN, END_HIDDEN = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
 SECRET_MARKS = ("### BEGIN SOLUTION", BEGIN_HIDDEN)
 _TELLING = 12  # characters; shorter lines (`else:`, `return x`) give nothing away
 _MARK = re.compile(r"^\s*### (?:BEGIN|END) SOLUTION\s*$\n?", re.M)
@@ -174,7 +175,7 @@ def solution_version(key: NotebookNode) -> NotebookNode:
 
 
 def lab_complaints(key: NotebookNode) -> Iterator[str]:
-    """What is wrong with a lab as a whole: points that do not add up, missing checks."""
+    """What is wrong with a lab as a whole: points that do not add up, missing checks, borrowed variables."""
     found = questions(key)
     if not found:
         yield 'it has no questions: no cell is marked answer="q1"'
@@ -190,6 +191,22 @@ def lab_complaints(key: NotebookNode) -> Iterator[str]:
     total = sum(question.points for question in found)
     if total != 100:
         yield f"its points add up to {total:g}, not 100"
+    yield from _borrowed_variables(key)
+
+
+def _borrowed_variables(key: NotebookNode) -> Iterator[str]:
+    """Variables of a check that other questions read: a kernel that starts again gets only a check's functions."""
+    owners: dict[str, str] = {}
+    for cell in (cell for cell in key.cells if cell.cell_type == "code"):
+        question = grade_id_of(cell).split("-")[0]
+        for name in sorted(read(cell.source) & owners.keys()):
+            if owners[name].split("-")[0] != question:
+                where = grade_id_of(cell) or f"the cell {_first_line(cell)!r}"
+                yield f"{name} is a variable of {owners[name]}, and {where} reads it; bind it in a plain cell"
+        names = bound(cell.source)
+        lasting = bound(definitions(cell.source)) if is_check(cell) else names
+        owners = {name: owner for name, owner in owners.items() if name not in lasting}
+        owners |= dict.fromkeys(names - lasting, grade_id_of(cell))
 
 
 def secret_blocks(key: NotebookNode) -> list[list[str]]:

@@ -32,14 +32,13 @@ def render_feedback(
     Raises:
         ValueError: there are no results, they are of several labs, or an adjustment cannot be meant.
     """
-    results = list(load_all(out / "results"))
+    results = load_all(out)
     if not results:
         raise ValueError(f"{out} holds no results; name the folder that `course grade` wrote (it holds results/)")
-    if len(labs := sorted({result.lab for result in results})) > 1:
-        raise ValueError(f"{out} holds results of {', '.join(labs)}; grade each lab into a folder of its own")
-    key = read_lab(find_labs(root, labs)[0])
+    lab = results[0].lab
+    key = read_lab(find_labs(root, [lab])[0])
     if changed := _changed(results, key):
-        text = f"{labs[0]} has other checks or points now than when {changed} of these were graded; grade them again"
+        text = f"{lab} has other checks or points now than when {changed} of these were graded; grade them again"
         console.print(text, style="yellow")
     rows = read_adjustments(adjust) if adjust else []
     adjusted = apply(results, rows, late=late, source=str(adjust))

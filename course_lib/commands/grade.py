@@ -17,7 +17,7 @@ from course_lib.build.labs import Lab
 from course_lib.grading.grade import grade_batch
 from course_lib.grading.limits import Limits
 from course_lib.grading.reports import print_summary, write_reports
-from course_lib.grading.results import GRADED, NOT_GRADED, Result
+from course_lib.grading.results import GRADED, NOT_GRADED, RESULTS, Result, load_all
 from course_lib.grading.submissions import find_submissions
 
 INTERRUPTED = 130
@@ -37,6 +37,8 @@ def grade_lab(
 ) -> int:
     """Grade all submissions, show how far it is, write results and reports, and return the exit code.
 
+    The reports are about everyone who has a result in `out`: who was graded earlier keeps a row.
+
     Args:
         lab: the lab, with its source.
         where: folder or zip of submissions.
@@ -48,8 +50,10 @@ def grade_lab(
         executor: where to grade, if not in threads here.
 
     Raises:
-        ValueError: there are no submissions, or the lab's source is wrong.
+        ValueError: there are no submissions, the lab's source is wrong, or `out` holds results of another lab.
     """
+    if any(result.lab != lab.name for result in load_all(out)):
+        raise ValueError(f"{out} holds results of another lab; give --out another folder")
     key = read_lab(lab)
     submissions = find_submissions(where, lab.name, largest_bytes=limits.submission_bytes)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -66,13 +70,16 @@ def grade_lab(
 
         options = {"jobs": jobs, "resume": resume, "executor": executor, "on_result": advance}
         try:
-            results = grade_batch(nbformat.writes(key), submissions, limits, out / "results", **options)
+            results = grade_batch(nbformat.writes(key), submissions, limits, out / RESULTS, **options)
         except KeyboardInterrupt:
-            console.print(f"\nstopped: {len(done)} of {len(submissions)} are graded, in {out / 'results'}")
+            console.print(f"\nstopped: {len(done)} of {len(submissions)} are graded, in {out / RESULTS}")
             console.print("the same command with --resume goes on from there", style="bold")
             return INTERRUPTED
-    write_reports(results, out, key)
-    print_summary(results, key, console)
+    everyone = load_all(out)
+    write_reports(everyone, out, key)
+    print_summary(everyone, key, console)
+    if earlier := len(everyone) - len(results):
+        console.print(f"{earlier} of these {len(everyone)} were graded earlier and not handed in again this time")
     console.print(f"results and reports are in {out}", markup=False)
     return 1 if any(result.status == NOT_GRADED for result in results) else 0
 

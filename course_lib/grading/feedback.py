@@ -21,7 +21,7 @@ from nbformat import NotebookNode
 from course_lib.build.lab_source import questions, secret_blocks
 from course_lib.grading import words
 from course_lib.grading.adjustments import MANUAL
-from course_lib.grading.results import PASSED, CheckResult, Result
+from course_lib.grading.results import PASSED, UNREADABLE, WRONG_LAB, CheckResult, Result
 
 _WITHHELD = "(not shown: the message holds text that belongs to the grader)"
 
@@ -56,6 +56,11 @@ class QuestionFeedback:
     hidden_points: float
     hidden_out_of: float
     by_hand: tuple[tuple[float, str], ...]
+
+    @property
+    def lost_something(self) -> bool:
+        """Whether there is anything to say about it."""
+        return bool(self.failed) or self.hidden_points < self.hidden_out_of
 
     @property
     def share(self) -> float:
@@ -114,6 +119,7 @@ def _by_hand(check: CheckResult) -> bool:
 
 def _render(template: str, result: Result, key: NotebookNode) -> str:
     found = feedback_questions(result, key)
+    opened = result.status not in (UNREADABLE, WRONG_LAB)
     return (
         _environment()
         .get_template(template)
@@ -121,6 +127,7 @@ def _render(template: str, result: Result, key: NotebookNode) -> str:
             result=result,
             title=words.lab_title(key),
             questions=found,
+            sections=[question for question in found if question.by_hand or (opened and question.lost_something)],
             graded=result.status != words.NOT_GRADED,
             status=words.status_words(result.status),
             notes=shown_notes(result),

@@ -6,6 +6,7 @@ No lesson opens this module.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import functools
 import hashlib
 import queue
@@ -96,25 +97,19 @@ def grade_batch(
     Raises:
         KeyboardInterrupt: Ctrl-C; kernels on this machine are ended, and finished results are on disk.
     """
-    results: dict[str, Result] = {}
-    waiting: list[Submission] = []
-    submissions_by_name = {submission.student: submission for submission in submissions}
-    for submission in submissions:
-        old = _finished(folder, key_text, submission) if resume else None
-        if old is None:
-            waiting.append(submission)
-        else:
-            results[submission.student] = old
-            on_result(old)
+    results = _finished(folder, key_text, submissions) if resume else {}
+    for old in results.values():
+        on_result(old)
+    waiting = {submission.student: submission for submission in submissions if submission.student not in results}
     own = concurrent.futures.ThreadPoolExecutor(jobs) if executor is None else None
     pool: Executor = own or cast(Executor, executor)
     futures: dict[str, Any] = {}
     sandbox.allow()
     try:
-        for submission in waiting:
-            futures[submission.student] = pool.submit(grade_one, key_text, submission, limits)
+        for student, submission in waiting.items():
+            futures[student] = pool.submit(grade_one, key_text, submission, limits)
         for student, future in _as_completed(futures):
-            result = _result_of(future, key_text, submissions_by_name[student])
+            result = _result_of(future, key_text, waiting[student])
             save(result, folder)
             results[student] = result
             on_result(result)
@@ -157,13 +152,15 @@ def _result_of(future: Any, key_text: str, submission: Submission) -> Result:
         return replace(_blank(_read_key(key_text), submission, ""), status=NOT_GRADED).with_notes(note)
 
 
-def _finished(folder: Path, key_text: str, submission: Submission) -> Result | None:
-    """The result that is on disk already, if it is of this very submission and lab."""
-    try:
-        old = load(folder / f"{submission.student}.json")
-    except (OSError, ValueError):
-        return None
-    return old if old.digest == digest_of(key_text, submission) else None
+def _finished(folder: Path, key_text: str, submissions: Sequence[Submission]) -> dict[str, Result]:
+    """The results, by student, that are on disk already and are of these very submissions and this lab."""
+    found: dict[str, Result] = {}
+    for submission in submissions:
+        with contextlib.suppress(OSError, ValueError):
+            old = load(folder / f"{submission.student}.json")
+            if old.digest == digest_of(key_text, submission):
+                found[submission.student] = old
+    return found
 
 
 @functools.lru_cache(maxsize=4)

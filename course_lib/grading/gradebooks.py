@@ -15,6 +15,7 @@ from nbformat import NotebookNode
 
 from course_lib.grading import words
 from course_lib.grading.feedback import QuestionFeedback, feedback_questions, shown_notes
+from course_lib.grading.files import write_text
 from course_lib.grading.results import PASSED, Result, total
 
 
@@ -25,7 +26,7 @@ def write_gradebooks(results: Sequence[Result], folder: Path, key: NotebookNode)
     words.write_csv(folder / "moodle.csv", moodle_rows(known, key))
     for result in known:
         text = json.dumps(gradescope(result, key), indent=1, ensure_ascii=False)
-        words.write_text(folder / "gradescope" / result.student / "results.json", text + "\n")
+        write_text(folder / "gradescope" / result.student / "results.json", text + "\n")
 
 
 def canvas_rows(results: Sequence[Result], key: NotebookNode) -> list[list[str | float]]:

@@ -22,8 +22,8 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
+from course_lib.build.code import bound, defined, read
 from course_lib.build.lab_source import grade_id_of, is_answer, student_version
-from course_lib.grading.code import bound, defined, read
 
 NOT_ANSWERED = ": not answered"
 """How the note about a question ends whose cell is there, as it was handed out."""

@@ -23,6 +23,7 @@ from course_lib.build.lab_source import questions
 from course_lib.grading import words
 from course_lib.grading.adjustments import MANUAL
 from course_lib.grading.feedback import as_html, as_markdown
+from course_lib.grading.files import write_text
 from course_lib.grading.gradebooks import write_gradebooks
 from course_lib.grading.rebuild import NOT_ANSWERED
 from course_lib.grading.results import GRADED, Result
@@ -40,8 +41,8 @@ def write_reports(results: Sequence[Result], out_dir: Path, key: NotebookNode) -
     """
     words.write_csv(out_dir / "grades.csv", grade_rows(results, key), excel=True)
     for result in results:
-        words.write_text(out_dir / "feedback" / f"{result.student}.md", as_markdown(result, key))
-        words.write_text(out_dir / "feedback" / f"{result.student}.html", as_html(result, key))
+        write_text(out_dir / "feedback" / f"{result.student}.md", as_markdown(result, key))
+        write_text(out_dir / "feedback" / f"{result.student}.html", as_html(result, key))
     write_gradebooks(results, out_dir / "gradebooks", key)
 
 

@@ -6,10 +6,11 @@ No lesson opens this module.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+from course_lib.grading.files import write_text
 
 PASSED, FAILED, TIMEOUT, DIED, NOT_RUN, TAMPERED = "passed", "failed", "timeout", "died", "not run", "tampered"
 """Outcomes of a check. `died`: the kernel ended in it; `not run`: the limits of the whole submission were spent."""
@@ -22,6 +23,9 @@ NOT_GRADED = "not graded"
 
 It has no digest, so `--resume` tries it again.
 """
+
+RESULTS = "results"
+"""The folder, inside the one that `course grade` writes, that holds a file for each student."""
 
 
 @dataclass(frozen=True)
@@ -108,11 +112,8 @@ class Result:
 
 def save(result: Result, folder: Path) -> Path:
     """Write `folder/STUDENT.json`, whole or not at all: an interrupted batch never leaves half a file."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result.student}.json"
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(asdict(result), indent=1, ensure_ascii=False) + "\n", "utf-8")
-    os.replace(partial, path)
+    write_text(path, json.dumps(asdict(result), indent=1, ensure_ascii=False) + "\n")
     return path
 
 
@@ -130,9 +131,16 @@ def load(path: Path) -> Result:
         raise ValueError(f"{path} is not a result of `course grade` ({problem})") from None
 
 
-def load_all(folder: Path) -> Iterator[Result]:
-    """Every result in a folder, by student."""
-    return (load(path) for path in sorted(folder.glob("*.json")))
+def load_all(out: Path) -> list[Result]:
+    """Every result that `course grade` left below `out`, by student.
+
+    Raises:
+        ValueError: a file there is not a result, or they are of several labs.
+    """
+    results = [load(path) for path in sorted((out / RESULTS).glob("*.json"))]
+    if len(labs := sorted({result.lab for result in results})) > 1:
+        raise ValueError(f"{out} holds results of {', '.join(labs)}; grade each lab into a folder of its own")
+    return results
 
 
 def total(results: Iterable[Result]) -> float:

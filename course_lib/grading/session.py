@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 from nbformat import NotebookNode
 
-from course_lib.build.lab_source import Check, grade_id_of, is_answer, is_check, questions
+from course_lib.build.code import definitions
+from course_lib.build.lab_source import BEGIN_HIDDEN, END_HIDDEN, Check, grade_id_of, is_answer, is_check, questions
 from course_lib.grading import kernel as kernels
-from course_lib.grading.code import definitions
 from course_lib.grading.kernel import Kernel, KernelEnded, Reply
 from course_lib.grading.limits import Limits
 from course_lib.grading.results import DIED, FAILED, GRADED, NOT_RUN, PASSED, TAMPERED, TIMEOUT, CheckResult
@@ -288,6 +288,5 @@ def _is_students(cell: NotebookNode) -> bool:
 
 
 def _hidden_lines(cell: NotebookNode) -> list[str]:
-    if "### BEGIN HIDDEN TESTS" not in cell.source:
-        return []
-    return cell.source.split("### BEGIN HIDDEN TESTS", 1)[1].split("### END HIDDEN TESTS")[0].splitlines()
+    _, _, tests = cell.source.partition(BEGIN_HIDDEN)
+    return tests.partition(END_HIDDEN)[0].splitlines()

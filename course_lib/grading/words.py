@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
+from course_lib.grading.files import write_text
 from course_lib.grading.results import (
     DIED,
     FAILED,
@@ -106,11 +106,3 @@ def write_csv(path: Path, rows: Iterable[Sequence[str | float]], *, excel: bool 
     text = io.StringIO(newline="")
     csv.writer(text, quoting=csv.QUOTE_NONNUMERIC).writerows([safe_cell(cell) for cell in row] for row in rows)
     write_text(path, text.getvalue(), encoding="utf-8-sig" if excel else "utf-8")
-
-
-def write_text(path: Path, text: str, encoding: str = "utf-8") -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding, newline="")
-    os.replace(partial, path)

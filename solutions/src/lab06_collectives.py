@@ -64,6 +64,10 @@ def expected_cases(op, cases, p):
     sums_of = {f"{case}": sums(range(p), *case, seed) for seed, case in enumerate(cases)}
     return {case: total / p for case, total in sums_of.items()} if op == "mean" else sums_of
 
+# %%
+CASES = [((64,), torch.float32), ((13,), torch.float64), ((3,), torch.float32), ((0,), torch.float16)]
+CASES += [((6, 7), torch.bfloat16)]
+
 
 # %% [markdown]
 # ## 1 · Half goes, half stays (20 points)
@@ -139,11 +143,11 @@ ranks.run(four_numbers, world_size=4)
 
 # %% check="q1-values" points=6
 def scatter_numbers(length, members, dtype=torch.float32, seed=0):
-    if dist.get_rank() not in members:
-        return None
-    mine, before = (numbers(dist.get_rank(), (length,), dtype, seed) for _ in range(2))
-    part = reduce_scatter(mine, members)
-    return part, torch.equal(mine, before), part.untyped_storage().nbytes() <= part.nbytes
+    if dist.get_rank() in members:
+        mine, before = (numbers(dist.get_rank(), (length,), dtype, seed) for _ in range(2))
+        part = reduce_scatter(mine, members)
+        own = isinstance(part, torch.Tensor) and part.untyped_storage().nbytes() <= part.nbytes
+        return part, torch.equal(mine, before), own
 
 
 def check_scatter(length, members, dtype=torch.float32, seed=0, world_size=8):
@@ -164,8 +168,8 @@ check_scatter(7, members=[2, 3], seed=2, world_size=4)
 def check_scatter_traffic(length, members, world_size=8):
     results, sent = check.traffic(scatter_numbers, length, members, world_size=world_size)
     parts = sums(members, (length,)).tensor_split(len(members))
-    right = all(torch.equal(results[rank][0], part) for rank, part in zip(members, parts))
-    check.that(right, f"right parts of {length} numbers on ranks {members}", look="the values, before the bytes")
+    what = f"right parts of {length} numbers on ranks {members}"
+    check.equal([results[rank][0] for rank in members], list(parts), what, look="the values, before the bytes")
     limits = [4 * (length - len(part)) for part in parts]
     worst = max(range(len(members)), key=lambda i: sent[members[i]].total_bytes - limits[i])
     where = "what you send in each round: half of what is left"
@@ -276,10 +280,6 @@ _, my_sent = check.traffic(of_mine, world_size=8)
 who_sends_whom({"the ring": ring_sent, "yours": my_sent})
 
 # %% check="q2-values" points=7
-CASES = [((64,), torch.float32), ((13,), torch.float64), ((3,), torch.float32), ((0,), torch.float16)]
-CASES += [((6, 7), torch.bfloat16)]
-
-
 def reduce_cases(op, cases):
     tensors = [numbers(dist.get_rank(), shape, dtype, seed) for seed, (shape, dtype) in enumerate(cases)]
     return [all_reduce(tensor, op) is tensor for tensor in tensors], tensors

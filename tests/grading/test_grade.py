@@ -6,6 +6,7 @@ import concurrent.futures
 import dataclasses
 import pickle
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,9 +22,10 @@ from typer.testing import CliRunner
 from course_lib import cli
 from course_lib.grading import grade as grading
 from course_lib.grading.grade import grade_batch, grade_one
-from course_lib.grading.results import GRADED, NOT_GRADED, UNREADABLE, WRONG_LAB, Result, load_all
+from course_lib.grading.results import GRADED, NOT_GRADED, RESULTS, UNREADABLE, WRONG_LAB, Result, load_all, save
 from course_lib.grading.submissions import Submission
 from tests.grading.conftest import QUICK, TINY, notebook, submission
+from tests.grading.making import result as made
 
 pytestmark = [pytest.mark.notebook, pytest.mark.slow]
 WRONG = "def half(number):\n    return 0\n"
@@ -66,7 +68,7 @@ def test_broken_submissions_do_not_stop_the_batch(key: NotebookNode, key_text: s
     }
     assert [r.points for r in results] == [0, 0, 0, 0, 0, 60, 40]
     assert all(r.out_of == 60 and len(r.checks) == 4 for r in results) and all(r.notes for r in results[:5])
-    assert sorted(r.student for r in load_all(tmp_path / "results")) == sorted(r.student for r in results)
+    assert sorted(r.student for r in load_all(tmp_path)) == sorted(r.student for r in results)
 
 
 def test_resume_takes_what_still_holds(
@@ -154,6 +156,29 @@ def test_the_command(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert nothing.exit_code == 2 and "neither" in nothing.output
     zero = CliRunner().invoke(cli.app, ["grade", "lab90", str(course / "in"), "--wall", "0"])
     assert zero.exit_code == 2 and "above 0" in zero.output
+
+
+def test_who_was_graded_earlier_keeps_a_row(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "course_root", lambda: TINY.root)
+    monkeypatch.setattr(grading, "grade_one", instant)
+    command = ["grade", "lab90", "--out", str(course / "out")]
+    CliRunner().invoke(cli.app, [*command, str(course / "in")])
+    shutil.rmtree(course / "in" / "ada")
+    shutil.rmtree(course / "in" / "bob")
+    (course / "in" / "zoe").rename(course / "in" / "late")
+    ran = CliRunner().invoke(cli.app, [*command, str(course / "in")])
+    assert ran.exit_code == 0 and "3 of these 4 were graded earlier" in ran.output, ran.output
+    rows = (course / "out" / "grades.csv").read_text("utf-8-sig").splitlines()[1:]
+    assert [row.split(",")[0] for row in rows] == ['"ada"', '"bob"', '"late"', '"zoe"']
+
+
+def test_results_of_another_lab_are_not_mixed_in(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "course_root", lambda: TINY.root)
+    monkeypatch.setattr(grading, "grade_one", instant)
+    save(dataclasses.replace(made("ada"), lab="lab01_other"), course / "out" / RESULTS)
+    ran = CliRunner().invoke(cli.app, ["grade", "lab90", str(course / "in"), "--out", str(course / "out")])
+    assert ran.exit_code == 2 and "results of another lab" in " ".join(ran.output.split())
+    assert [path.name for path in (course / "out").rglob("*") if path.is_file()] == ["ada.json"]
 
 
 def run_course() -> None:

@@ -64,6 +64,18 @@ def test_ranks_that_never_return_cost_the_limit_once(full_key: NotebookNode) -> 
     assert result.of("q2")[1].message.startswith("not run")
 
 
+def test_ranks_that_run_out_of_time_are_noted_for_the_instructor(full_key: NotebookNode) -> None:
+    answer = "def mean_of_ranks(value):\n    import time\n    time.sleep(1000)\n"
+    impatient = copy.deepcopy(full_key)
+    check = cell_of(impatient, "q2-values")
+    check.source = check.source.replace("world_size=2)", "world_size=2, timeout_s=2)")
+    limits = dataclasses.replace(QUICK, cell_s=40, memory_bytes=4096 * MIB, wall_s=110)
+    result = grade_one(nbformat.writes(impatient), submission(notebook(full_key, q2=answer)), limits)
+    assert points(result) == {"q1": 40, "q2": 0, "q3": 20}
+    assert outcomes(result, "q2") == [FAILED, TIMEOUT]
+    assert result.notes == ("q2: ranks ran out of time; on a busy machine grade again, with a smaller -j",)
+
+
 @pytest.mark.parametrize(("body", "outcome"), [("while True: pass", TIMEOUT), ("__import__('os')._exit(3)", DIED)])
 def test_a_cell_that_shows_two_answers_costs_only_the_one_that_hangs(
     body: str, outcome: str, key: NotebookNode

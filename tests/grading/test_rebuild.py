@@ -9,8 +9,8 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
+from course_lib.build.code import bound, read
 from course_lib.build.lab_source import grade_id_of, is_check, student_version
-from course_lib.grading.code import bound, read
 from course_lib.grading.rebuild import Rebuilt, Unreadable, WrongLab, rebuild
 from tests.grading.conftest import HALF, MOVING_AVERAGE, Grade, cell_of, notebook, points
 

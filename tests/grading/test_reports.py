@@ -16,10 +16,10 @@ from rich.console import Console
 from course_lib.grading.adjustments import Adjustment, apply
 from course_lib.grading.feedback import as_html, as_markdown
 from course_lib.grading.reports import grade_rows, print_summary, write_reports
-from course_lib.grading.results import PASSED, TIMEOUT, CheckResult, Result
+from course_lib.grading.results import NOT_RUN, PASSED, TIMEOUT, UNREADABLE, WRONG_LAB, CheckResult, Result
 from course_lib.grading.words import number, one_line, plain, safe_cell
 
-from .making import result
+from .making import WORTH, result
 
 SECRET = 'check.equal(check.call(moving_average, [1], 2), [], "fewer numbers than the window is wide")'
 HOSTILE = "<script>alert(1)</script> </pre> ``` [x](javascript:alert) ![](http://e.vil/p.png) <img src=x onerror=y>"
@@ -89,6 +89,18 @@ def test_feedback_says_which_public_checks_failed_and_how(full_key: NotebookNode
         assert "q2-hidden" not in text and "fewer numbers" not in text and "secret" not in text
         assert "60 of 100" in text or "60 <small>of 100" in text
         assert text.count("3 · Halves") == 1, "a question with all its points needs no section"
+
+
+@pytest.mark.parametrize("status", [UNREADABLE, WRONG_LAB])
+def test_what_was_never_opened_has_no_list_of_failed_checks(status: str, full_key: NotebookNode) -> None:
+    nothing = result(status=status, failed=dict.fromkeys(WORTH, ""), outcome=NOT_RUN)
+    for render in (as_markdown, as_html):
+        text = render(nothing, full_key)
+        assert "nothing in it could be graded" in text and "2 · The mean of all ranks" in text
+        assert "was not reached" not in text and "run only at grading" not in text
+        assert "was not reached" in render(result(failed={"q1-values": ""}, outcome=NOT_RUN), full_key)
+    (by_hand,) = apply([nothing], [Adjustment(2, "ada", "q2", 5.0, None, "from the screenshot")])
+    assert "from the screenshot" in as_markdown(by_hand, full_key)
 
 
 def test_a_hidden_test_that_a_public_check_repeats_is_withheld(full_key: NotebookNode) -> None:

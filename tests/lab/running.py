@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from nbformat import NotebookNode
 
+from course_lib.build.code import bound, definitions, read
 from course_lib.build.lab_source import (
     grade_id_of,
     is_answer,
     is_check,
-    is_hidden,
     questions,
     read_lab,
     student_version,
@@ -51,26 +51,27 @@ def run_lab(lab: Lab, answers: dict[str, str] | None = None, *, stubs: bool = Fa
 
     Args:
         lab: which.
-        answers: grade_id → source, instead of the solution's. Hidden checks of the questions before the first of them
-            are left out: what stands above an answer cannot see it, and the solution's own run has checked it.
+        answers: grade_id → source, instead of the solution's. Then only the checks from the first of these questions
+            on are run, and what they need: what stands above an answer cannot see it, a picture decides nothing, and
+            the solution's own run has been through both.
         stubs: begin with the students' stubs instead of the solution.
 
     Returns:
         grade_id of each check that failed → what it said.
     """
     key = read_lab(lab)
-    sources = {cell.id: cell.source for cell in (student_version(key) if stubs else key).cells if is_answer(cell)}
+    given = {cell.id: cell.source for cell in (student_version(key) if stubs else key).cells if is_answer(cell)}
     if unknown := set(answers or {}) - {grade_id_of(cell) for cell in key.cells if is_answer(cell)}:
         raise ValueError(f"{lab.name} has no answer cell {', '.join(unknown)}")
+    cells = [cell for cell in key.cells if cell.cell_type == "code" and "google.colab" not in cell.source]
+    steps = [(cell, (answers or {}).get(grade_id_of(cell)) or given.get(cell.id, cell.source)) for cell in cells]
+    if answers:
+        steps = _needed(steps, first=min(_question(name) for name in answers))
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    first = min((_question(name) for name in answers), default=0) if answers else 0
     failures = {}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    for cell in (cell for cell in key.cells if cell.cell_type == "code" and "google.colab" not in cell.source):
-        if is_hidden(cell) and _question(grade_id_of(cell)) < first:
-            continue
-        source = (answers or {}).get(grade_id_of(cell)) or sources.get(cell.id, cell.source)
+    for cell, source in steps:
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 _execute(source, namespace)
@@ -96,6 +97,22 @@ def public_checks(lab: Lab) -> set[str]:
 def _question(grade_id: str) -> int:
     """The number in `q1-values`."""
     return int(grade_id.split("-")[0].removeprefix("q"))
+
+
+def _needed(steps: list[tuple[NotebookNode, str]], first: int) -> list[tuple[NotebookNode, str]]:
+    """The checks from question `first` on, and above them whatever binds a name that they need, directly or not.
+
+    Of earlier checks the functions alone, as when the grader starts a new kernel.
+    """
+    kept: list[tuple[NotebookNode, str]] = []
+    wanted: set[str] = set()
+    for cell, source in reversed(steps):
+        judges = is_check(cell) and _question(grade_id_of(cell)) >= first
+        source = definitions(source) if is_check(cell) and not judges else source
+        if judges or bound(source) & wanted:
+            kept.append((cell, source))
+            wanted |= read(source) | bound(source)
+    return kept[::-1]
 
 
 def _may_fail(cell: NotebookNode, changed: object) -> bool:

@@ -14,6 +14,8 @@ from course_lib.build.labs import Lab, find_labs
 
 from .conftest import SOURCE, make_lab
 
+Q1_TO_Q2 = SOURCE[SOURCE.index('# %% check="q1-values"') : SOURCE.index("check.equal(check.on_ranks")]
+BORROWED = Q1_TO_Q2.replace("points=40\n", "points=40\nWIDE = 2\n").replace("float(dist", "WIDE * float(dist")
 WRONG = {
     "worth 60 points; end the heading": ("(60 points)", "(50 points)"),
     "add up to 110, not 100": ('check="q1-hidden" points=20', 'check="q1-hidden" points=30'),
@@ -23,6 +25,7 @@ WRONG = {
     "two cells are called q1-values": ('check="q2-values"', 'check="q1-values"'),
     "needs points": ('check="q2-values" points=20', 'check="q2-values"'),
     "unknown option pionts": ("points=40", "pionts=40 points=40"),
+    "WIDE is a variable of q1-values, and q2-values reads it": (Q1_TO_Q2, BORROWED),
     "is not a name such as q1": ('answer="q1"', 'answer="first"'),
 }
 

@@ -1,0 +1,17 @@
+"""Writing files so that an interrupted run never leaves half of one.
+
+No lesson opens this module.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_text(path: Path, text: str, encoding: str = "utf-8") -> None:
+    """Write a file whole or not at all; line ends stay as they are."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding, newline="")
+    os.replace(partial, path)
