@@ -8,7 +8,7 @@
 # |---|---|
 # | Time | 90 minutes for a good student |
 # | Builds on | lesson 02: births and deaths, model states, what autograd saves, the KV cache |
-# | You write | four functions and one small class |
+# | You write | five functions, one of them of a line or two, and a small class |
 # | A GPU | changes nothing here |
 #
 # | question | | points |
@@ -21,7 +21,7 @@
 #
 # **The rules.** Your accounts are arithmetic: from a shape, without a model and without tensors. (Some checks ask for
 # models that would not fit on this machine.) Then the notebook builds the model and holds your numbers against what
-# `measure.memory` sees. It has no tolerance. Import nothing but `math`, `torch` and what the next cell imports.
+# `measure.memory` sees, to the byte. Import nothing but `math`, `torch` and what the next cell imports.
 #
 # Checks that you see here give you points and tell you what is wrong. More run when the lab is graded, on other
 # shapes. They ask for nothing that is not written here. Cells that show your answer at work fail until there is one.
@@ -45,13 +45,14 @@ from course_lib.model import hardware
 from course_lib.notebook import ask
 from course_lib.train import optim
 from course_lib.train.precision import MasterWeights
+from course_lib.train.step import train_step
 from course_lib.units import Bytes, Count
 
 # %% [markdown]
 # ## The stranger
 #
-# You know the GPT of lesson 00. This one differs in five places. Read it slowly, since all five questions are about
-# it. First its shape, eight numbers:
+# You know the GPT of lesson 00. This one has other norms, another attention and another MLP. Read it slowly, since all
+# five questions are about it. First its shape, seven numbers and a switch:
 
 
 # %%
@@ -215,9 +216,10 @@ def tensors(shape):
 
 
 # %% [markdown]
-# What does it say about a real one? The stranger has a name after all. It is the architecture of Qwen3 (Yang et al.
-# 2025, Table 1), rotations aside. The smallest of that family is called 0.6B, and its makers say that 0.44 billion
-# are left without the embedding. Whoever adds up the numbers in its published files finds 0.75 billion. Who is right?
+# What does it say about a real one? The stranger has a name after all. It is the architecture of Qwen3's dense models,
+# rotations aside (Yang et al. 2025, §2; layers and heads are from Table 1 there, widths from the published
+# `config.json`). The smallest of that family is called 0.6B, and its model card says that 0.44 billion are left without
+# the embedding. Whoever adds up the numbers in its published file finds 751,632,384. Who is right?
 
 # %%
 QWEN3_06B = Shape(28, 1024, 16, 8, 128, 3072, 151_936)
@@ -232,21 +234,11 @@ for name, shape in {"0.6B": QWEN3_06B, "8B": QWEN3_8B}.items():
     print(f"     all {sum(parts.values()):,d}, without embedding and head {inner:,d}")
 
 # %% [markdown]
-# If your first line ends at 596,049,920, all three are right. The files of the 0.6B hold its embedding twice, once
-# under the name of the head. A program that adds up files counts 155,582,464 numbers that the model shares.
+# If you count 596,049,920 in all, everybody is right. The file of the 0.6B holds its embedding twice, once under the
+# name of the head. A program that adds up the file counts 155,582,464 numbers that the model shares.
 
 
-# %% check="q1-values" points=6
-def check_tensors(shape, expected):
-    got = check.call(tensors, shape)
-    check.that(isinstance(got, dict), "a dict", came=type(got).__name__)
-    check.equal(sorted(got), sorted(expected), "the names of the parts", look="the contract's five keys")
-    for part, sizes in expected.items():
-        count = sum(math.prod(size) for size in got[part])
-        check.equal(count, sum(map(math.prod, sizes)), f"parameters: {part}", look=f"what the model builds for {part}")
-        check.equal(sorted(got[part]), sorted(sizes), f"the shapes: {part}", look="one tuple a tensor, and its order")
-
-
+# %%
 def real_tensors(shape):
     parts = {part: [] for part in ("embedding", "attention", "mlp", "norms", "head")}
     for name, parameter in Stranger(shape).named_parameters():
@@ -256,13 +248,33 @@ def real_tensors(shape):
     return parts
 
 
+# %% check="q1-values" points=6
+def check_tensors(shape, expected):
+    got = check.call(tensors, shape)
+    check.that(isinstance(got, dict), "a dict", came=type(got).__name__)
+    check.equal(sorted(map(str, got)), sorted(expected), "the names of the parts", look="the contract's five keys")
+    for part, sizes in expected.items():
+        here = list(got[part]) if isinstance(got[part], list | tuple) else [got[part]]
+        good = all(isinstance(size, tuple) for size in here)
+        check.that(good, f"{part}: a list of tuples", came=str(here)[:80], look="a tuple of one number is (3,)")
+        count, true_count = (sum(map(math.prod, each)) for each in (here, sizes))
+        check.equal(count, true_count, f"{part}: parameters", look=f"what the model builds for {part}")
+        too_many = str([size for size in here if here.count(size) > sizes.count(size)][:1])
+        alike, look = sorted(here) == sorted(sizes), "how the contract writes a matrix"
+        check.that(alike, f"{part}: the shapes", came=f"too many of {too_many[1:-1]}", look=look)
+
+
 check_tensors(SMALL, real_tensors(SMALL))
+check.written_with(tensors, forbidden=["Stranger"], look="the rules, at the top: from a shape, without a model")
 
 # %% check="q1-tied" points=3
-tied, untied = check.call(tensors, SMALL), check.call(tensors, replace(SMALL, tied=False))
-check.equal(len(tied["head"]), 0, "tensors that a tied head owns", look="who made the matrix first")
-check.equal(untied["head"], [(96, 64)], "the tensors that an untied head owns")
-check.equal(untied["embedding"], [(96, 64)], "the tensors of the embedding")
+for is_tied, of_head in ((True, []), (False, [(96, 64)])):
+    got = check.call(tensors, replace(SMALL, tied=is_tied))
+    check.that(
+        isinstance(got, dict) and {"embedding", "head"} <= set(got), "the contract's five keys", came=str(got)[:80]
+    )
+    check.equal(list(got["head"]), of_head, f"what the head owns, tied={is_tied}", look="who made the matrix first")
+    check.equal(list(got["embedding"]), [(96, 64)], f"what the embedding owns, tied={is_tied}")
 
 # %% check="q1-hidden" points=6
 ### BEGIN HIDDEN TESTS
@@ -334,8 +346,8 @@ compare(predicted=states(SMALL, "adafactor"), measured=real_states(SMALL, "adafa
 # %%
 memory.memory_bar(
     {recipe: states(QWEN3_8B, recipe) for recipe in ("adamw", "adafactor", "8bit")},
-    caption="Qwen3-8B between two steps. An A100 80GB could hold the lower two, and hardly an activation more. Where is "
-    "the orange of Adafactor?",
+    caption="Qwen3-8B between two steps. An A100 80GB has room for the lower two, and beside the last one for hardly an "
+    "activation. Where is the orange of Adafactor?",
 )
 
 # %% check="q2-values" points=8
@@ -343,9 +355,11 @@ for recipe in ("adamw", "adafactor", "8bit"):
     got, expected = check.call(states, SMALL, recipe), real_states(SMALL, recipe)
     check.that(isinstance(got, MemoryAccount), f"{recipe}: a MemoryAccount", came=type(got).__name__)
     for part in ("parameters", "gradients", "optimizer"):
-        check.equal(got[part], expected[part], f"{recipe}: {part}", look="the recipe's row, and a tensor's own shape")
-    check.equal(got.total, expected.total, f"{recipe}: all together", look="the other categories: nothing there")
+        look = "the recipe's row, and a tensor's own shape"
+        check.equal(int(got[part]), int(expected[part]), f"{recipe}: bytes of {part}", look=look)
+    check.equal(int(got.total), int(expected.total), f"{recipe}: all together", look="the other categories: empty")
 check.raises(ValueError, states, SMALL, "adagrad")
+check.written_with(states, forbidden=["Stranger", "real_states", "measure.memory"], look="the rules: without a model")
 
 # %% check="q2-hidden" points=7
 ### BEGIN HIDDEN TESTS
@@ -390,8 +404,8 @@ guess_hidden = ask("Tensors of [batch, seq, ffn_width] that one block keeps?", d
 # change.
 #
 # **What is graded:** how it grows with the batch and the sequence (8), the exact number (8), further shapes, in both
-# formats (14). The public checks name the power of `seq` that is off. If you are stuck, a cell below your answer
-# lists what is really there.
+# formats (9). The public checks name the power of `seq` that is off. If you are stuck, a cell below your answer lists
+# what is really there. The last 5 points are for the peak, further down.
 
 
 # %% answer="q3"
@@ -432,20 +446,6 @@ for block in kept[:6]:
     print(f"{block.bytes:>10,d} B  {block.name:<30} {block.shape}")
 print(f"and {len(kept) - 6} more")
 
-# %% [markdown]
-# One whole step, so that you see when those bytes are there. Where is the peak, and which block of colour is yours?
-
-# %%
-model = Stranger(SMALL)
-with measure.memory(model) as step:
-    model(*random_batch(SMALL, 3, 20)).backward()
-print(
-    f"your account is {activations(SMALL, 3, 20) / step.end_of('forward').activations:.3f} of what the forward leaves"
-)
-memory.memory_timeline(
-    step, caption="The activations rise block by block. The peak comes a little later. Who stands on top of the hill?"
-)
-
 
 # %% check="q3-growth" points=8
 def powers(f):
@@ -466,11 +466,17 @@ for batch_size in (1, 3):
 for batch_size, seq, dtype in ((3, 20, torch.float32), (2, 7, torch.float32), (3, 20, torch.bfloat16)):
     element_bytes = dtype.itemsize
     got = check.call(activations, SMALL, batch_size, seq, element_bytes)
+    check.that(isinstance(got, int), "a whole number of bytes", came=type(got).__name__)
     real = int(forward_record(SMALL, batch_size, seq, dtype).after.activations)
     look = "what does not grow with the sequence" if abs(got - real) < 8 else "the list of what autograd holds, above"
     check.equal(got, real, f"bytes for batch {batch_size}, seq {seq}, {dtype}", look=look)
+arithmetic = {
+    "forbidden": ["Stranger", "forward_record", "second_step", "measure.memory"],
+    "look": "the rules: without a model",
+}
+check.written_with(activations, **arithmetic)
 
-# %% check="q3-hidden" points=14
+# %% check="q3-hidden" points=9
 ### BEGIN HIDDEN TESTS
 _shapes = [Shape(3, 40, 6, 1, 8, 72, 50), Shape(1, 48, 4, 4, 20, 64, 33, False), Shape(4, 16, 8, 2, 6, 24, 19)]
 for _shape in _shapes:
@@ -481,6 +487,7 @@ for _shape in _shapes:
 _per_token = 36 * (2 * 12_289 + 40 * 513 + 4 * 12_288 + 32 * 4096) + 12_289 + 151_936
 _expected = 2 * (8 * 4096 * _per_token + 1) + 16 * 8 * 4096 + 4096**2
 check.equal(check.call(activations, QWEN3_8B, 8, 4096, 2), _expected, "the 8B in bf16, 8 sequences of 4,096 tokens")
+check.written_with(activations, forbidden=["Stranger", "forward_record", "second_step", "measure.memory"])
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -495,6 +502,75 @@ print(f"one sequence {Bytes(one):.1GiB}; with 8 query heads {Bytes(without):.1Gi
 # Grouped queries share keys and values. The attention weights they do *not* share: there is a square for each query
 # head. That is the square which fused attention does away with.
 #
+# ### And the peak?
+#
+# The activations are all there at the turn, but the hill is a little higher. With a real vocabulary its top is at the
+# loss. The way back begins there, with two operations. Each makes a tensor as large as the scores for tokens:
+#
+# - from the loss comes the gradient of the logarithms;
+# - from that gradient and the logarithms themselves comes the gradient of the scores.
+#
+# What an operation reads still lives while its result is born. All of that stands on top of your accounts.
+#
+# **Before you write:** which of the three numbers of `states(shape, "adamw")` is *not* there at this moment?
+#
+# **The contract.** `at_the_peak(shape, batch_size, seq)` returns a `MemoryAccount`, all five categories, at the top of
+# the *second* step with AdamW, all in fp32. The step begins with `zero_grad()`. Use your functions. The loss and the
+# targets do not matter here: 16 bytes for each token, up or down, are right. You are asked only for shapes whose top is
+# at the loss.
+#
+# **What is graded:** the five categories (5). What you take from `states` and `activations` is held against your own
+# functions, so nothing is lost twice.
+
+
+# %% answer="q3-more"
+def at_the_peak(shape, batch_size, seq):
+    """Bytes by category at the top of the second step with AdamW: a MemoryAccount."""
+    ### BEGIN SOLUTION
+    on_top = 2 * 4 * batch_size * seq * shape.vocab_size  # the gradients of the logarithms and of the scores
+    between = states(shape, "adamw")
+    return replace(between, gradients=0, activations=activations(shape, batch_size, seq), temporaries=on_top)
+    ### END SOLUTION
+
+
+# %%
+def second_step(shape, batch_size, seq):
+    model, batch = Stranger(shape), random_batch(shape, batch_size, seq)
+    optimizer = torch.optim.AdamW(model.parameters())
+    train_step(model, optimizer, batch)  # it begins with zero_grad()
+    with measure.memory(model, optimizer) as record:
+        train_step(model, optimizer, batch)
+    return record
+
+
+WIDE = replace(SMALL, vocab_size=1000)
+step = second_step(WIDE, batch_size=4, seq=32)
+memory.memory_timeline(
+    step,
+    caption="The activations rise block by block. Then the loss, and a grey tower on the turn. What is it made of?",
+)
+print(f"at the top you say {at_the_peak(WIDE, 4, 32).total:KiB}, and there were {step.peak.total:KiB}")
+
+# %% check="q3-peak" points=5
+looks = {"parameters": "your states", "optimizer": "your states", "activations": "your activations"}
+looks |= {"gradients": "the picture, at the dot", "temporaries": "the two operations at the loss, and what they read"}
+for shape, batch_size, seq in ((WIDE, 4, 32), (replace(WIDE, layers=1, tied=False), 2, 80)):
+    got, real = check.call(at_the_peak, shape, batch_size, seq), second_step(shape, batch_size, seq).peak
+    check.that(isinstance(got, MemoryAccount), "a MemoryAccount", came=type(got).__name__)
+    for part, yours in check.call(states, shape, "adamw").items():
+        there = int(real[part])
+        if part in ("parameters", "optimizer"):
+            there = int(yours)
+        elif part == "activations":
+            there = int(check.call(activations, shape, batch_size, seq))
+        off = abs(int(got[part]) - there)
+        expected, came = f"{there:,d} bytes", f"{int(got[part]):,d}"
+        check.that(off <= 16 * batch_size * seq, f"{part} at the peak", expected=expected, came=came, look=looks[part])
+check.written_with(
+    at_the_peak, forbidden=["Stranger", "second_step", "measure.memory"], look="the rules: without a model"
+)
+
+# %% [markdown]
 # ## 4 · A cache in pages (25 points)
 #
 # Training is over, the stranger talks. For each token of its past it keeps keys and values, in every layer. Here is
@@ -531,7 +607,8 @@ class Preallocated:
 
 # %% [markdown]
 # The first copies the whole past for each new token. The second pays on the first day for the longest past that there
-# might ever be. Of such caches in real servers, 20.4 to 38.2 % held tokens (Kwon et al. 2023, §1).
+# might ever be. In the serving systems that Kwon et al. (2023, §1 and Fig. 2) measured, 20.4 to 38.2 % of such a cache
+# held tokens.
 #
 # Operating systems met this problem sixty years ago and cut memory into **pages**. A sequence's past is a list of
 # pages, all of one size. A new one is taken when the last is full. So a sequence wastes less than one page, and never
@@ -546,8 +623,8 @@ class Preallocated:
 #
 # - `append(sequence, kv)` and `read(sequence)`, as above. What `read` returns must be right until the next append; it
 # may be a copy.
-# - `fork(source, target)`: from now on `target` has the past of `source`. It copies no page. What `target` had before
-# is dropped.
+# - `fork(source, target)`: from now on `target`, another sequence, has the past of `source`. It copies no page. What
+# `target` had before is dropped.
 # - `drop(sequence)`: the sequence has no past any more. Pages that nobody else has are freed.
 #
 # A page is a tensor of its own, `[2, page, kv_heads, head_width]`. Between two calls the cache holds the pages that
@@ -658,6 +735,10 @@ for tokens in (6, 8):
     check.that(one.shape[1] == other.shape[1] == 1, "one new token each", came=f"{one.shape[1]} and {other.shape[1]}")
     check.that(not torch.equal(one, other), "each keeps its own new token", look="whose page the second one wrote into")
 
+half = check.call(play, Paged(SMALL, 1, 4, torch.bfloat16), SMALL, [(0, 5)], torch.bfloat16)
+plain = play(Grown(SMALL, 1, torch.bfloat16), SMALL, [(0, 5)], torch.bfloat16)
+check.equal(check.call(half.read, 0), plain.read(0), "a past in bf16")
+
 # %% check="q4-held" points=7
 page = 4 * TOKEN
 lives = {"9, 1 and 8 tokens": ([(0, 9), (1, 1), (2, 8)], 6), "a fork": ([(0, 6), ("fork", 0, 1)], 2)}
@@ -669,13 +750,15 @@ lives["both dropped"] = ([(0, 6), ("fork", 0, 1), ("drop", 0), ("drop", 1)], 0)
 check.call(Paged, SMALL, 1, 4)
 for name, (commands, pages) in lives.items():
     got = check.call(held_by, Paged, SMALL, 3, commands, 4)
-    check.equal(got, pages * page, f"bytes held: {name}", look="which pages are in whose list, and nothing else")
+    look = "which pages are in whose list, and nothing else"
+    check.equal(float(got / page), float(pages), f"pages held: {name}", look=look)
 
 # %% check="q4-written" points=3
 kv = torch.ones(2, SMALL.kv_heads, SMALL.head_width)
 cache = check.call(play, check.call(Paged, SMALL, 2, 16), SMALL, [(0, 6), ("fork", 0, 1)])
 for sequence, most in ((0, TOKEN + 16 * TOKEN), (0, TOKEN), (1, TOKEN), (1, TOKEN)):
     before = check.call(cache.read, sequence)
+    check.that(isinstance(before, torch.Tensor), "what read returns is a tensor", came=type(before).__name__)
     got = check.call(written_by, cache, sequence, kv)
     after = torch.cat([before, kv.unsqueeze(1)], dim=1)
     check.equal(check.call(cache.read, sequence), after, "the token is there")
@@ -733,8 +816,8 @@ for _page in (3, 1, 5, 32):
 # - `lengths`: tokens of each sequence so far, a list; at least 1 each and below `context`.
 # - `layout`: `"grown"`, `"preallocated"` (for `context` tokens each) or `"paged"` (in pages of `page` tokens, nothing
 # shared). Another raises `ValueError`. An argument that a layout has no use for is ignored.
-# - returns two whole numbers: the bytes **held** now, in all layers; and the bytes **written** when each sequence gets
-# one more token, in all layers, as `Written` counts them.
+# - returns a tuple of two whole numbers: the bytes **held** now, in all layers; and the bytes **written** when each
+# sequence gets one more token, in all layers, as `Written` counts them.
 #
 # **What is graded:** the three layouts against the real ones (8), further shapes and lengths (7).
 
@@ -799,8 +882,9 @@ memory.memory_bar(
 # %% check="q5-values" points=8
 for lengths in ([5, 12, 1, 8], [4], [3, 3]):
     for layout in ("grown", "preallocated"):
-        got = check.call(cache_account, SMALL, lengths, layout, 32, 4, 4)
-        check.that(isinstance(got, tuple) and len(got) == 2, "two numbers", came=type(got).__name__)
+        got = check.call(cache_account, SMALL, given := list(lengths), layout, 32, 4, 4)
+        check.equal(given, lengths, "the list of lengths afterwards", look="whose list it is")
+        check.that(isinstance(got, tuple) and len(got) == 2, "a tuple of two", came=str(got)[:80])
         held, written = real_account(layout, SMALL, lengths, 32)
         check.equal(got[0], held, f"{layout}: bytes held for {lengths}", look="keys and values, all layers")
         check.equal(got[1], written, f"{layout}: bytes written for {lengths}", look="what append does in this layout")
@@ -810,6 +894,8 @@ for lengths, pages in in_pages.items():
     check.equal(got[0], int(pages * 4 * 2 * TOKEN), f"paged: bytes held for {lengths}", look="how many pages that is")
     check.equal(got[1], int(len(lengths) * 2 * TOKEN), f"paged: bytes written for {lengths}", look="q4: one append")
 check.raises(ValueError, cache_account, SMALL, [1], "heaped", 32, 4)
+forbidden = ["Grown", "Preallocated", "Paged", "real_account", "held_by", "measure.memory"]
+check.written_with(cache_account, forbidden=forbidden, look="the rules: without tensors")
 
 # %% check="q5-hidden" points=7
 ### BEGIN HIDDEN TESTS
