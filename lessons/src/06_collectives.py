@@ -9,10 +9,10 @@
 # | A GPU | changes nothing here: who sends what to whom is the same everywhere |
 # | Opens | `ranks/collectives.py`, `ranks/schedules.py`, `predict/traffic.py`, `explore/ring.py` |
 #
-# Eight GPUs train one model of 7 billion parameters. Each has its own gradients, 14 GB of them, and before anybody
-# may take a step, all must know the sum. Somebody proposes the obvious: everyone sends their gradients to everyone
-# else. Somebody else proposes a manager: send them to me, I add them up, I send you the result. Both work. Both make
-# seven GPUs wait.
+# Eight GPUs train one model of 7 billion parameters. Each has its own gradients, 14 GB of them in 16 bits, and before
+# anybody may take a step, all must know the sum. Somebody proposes the obvious: everyone sends their gradients to
+# everyone else. Somebody else proposes a manager: send them to me, I add them up, I send you the result. Both work. In
+# both, somebody has to send 98 GB.
 #
 # There is a third way, in which nobody ever sends more than 28 GB, with eight GPUs or with eight thousand. By the end
 # of this page you will have built all three and a fourth, from nothing but `send` and `recv`, and counted every
@@ -38,8 +38,8 @@ from course_lib.units import Bytes, Count, Ratio, Seconds
 # ## 1 · Everyone to everyone
 #
 # Two verbs are all we have. `dist.send(tensor, 2)` gives a tensor to rank 2. `dist.recv(tensor, 0)` waits for one
-# from rank 0 and writes it into `tensor`. What every rank should end with is called an **all-reduce**: the sum of all
-# their tensors, on all of them.
+# from rank 0 and writes it into `tensor`. What we want is an **all-reduce**: every rank brings a tensor, and all end
+# with the sum. It is a *collective*, an operation that all ranks call together.
 #
 # The first idea in code. Read it before you run it. Each rank sends its tensor to all others, then receives theirs.
 
@@ -106,7 +106,7 @@ def busiest_and_total(all_reduce, world_size, n_bytes=N):
     results = ranks.run(count, all_reduce, n_bytes, world_size=world_size)
     right = torch.arange(n_bytes // 4) % 100 * world_size + sum(range(world_size))
     assert all(torch.equal(tensor, right.float()) for tensor, _ in results), "not the sum"
-    sent = [n_bytes for _, n_bytes in results]
+    sent = [sent_bytes for _, sent_bytes in results]
     return {"busiest rank": max(sent), "all together": sum(sent)}
 
 
@@ -179,8 +179,9 @@ compare(
 # bargain.
 #
 # Now look at the other row. The busiest rank sends as much as ever, and it receives just as much before it sends
-# anything. While it does, everybody else waits. Adding ranks makes *one* link longer, and that link decides. The
-# lesson of the table: **do not count the total, find the busiest link.**
+# anything. While it does, everybody else waits. Think of the one cable that ties each rank to the others, its *link*.
+# Every rank that joins puts more on the manager's link, and nobody is done before that one is. The lesson of the
+# table: **do not count the total, find the busiest link.**
 #
 # ## 3 · A ring
 #
@@ -202,7 +203,8 @@ RingExplorer(world_size=4).show(
 #
 # The two halves have names. In the first pass, parts travel and grow: a **reduce-scatter**, after which each rank
 # owns one finished part. In the second the finished parts travel unchanged: an **all-gather**. In step $s$ of the
-# first, rank $r$ passes on part $r - 1 - s$, counted around the circle.
+# first, $s = 0, 1, \dots$, rank $r$ passes on part $r - 1 - s$, counted around the circle (`% p` in the code). It ends
+# with part $r$ finished.
 #
 # The code for it is short, and it holds no sum over all ranks, no manager, not even a loop over the others. Each rank
 # sends $p - 1$ parts in each pass, and a part has $n/p$ bytes.
@@ -258,7 +260,8 @@ compare(
 # bits, though not those that a manager would get: part 0 begins its sum on rank 1, part 1 on rank 2.
 #
 # **Change one thing.** Let `ring` send the whole tensor around instead of parts: in each of $p - 1$ steps pass on
-# what came last, and add it to your sum. How many bytes is that, and what does it remind you of? Decide first.
+# what came last, and add it to your sum. How many bytes is that, and which table above has shown them before? Decide
+# first.
 #
 # ## 4 · A tree
 #
@@ -266,9 +269,10 @@ compare(
 # 1,000 needs 1,998. If a message takes a tenth of a millisecond however short it is, then summing *a single number*
 # takes a fifth of a second.
 #
-# A tournament needs fewer rounds. In round one the odd ranks send to their even neighbours. In round two every second
-# one of those sends to its neighbour among them, and so on: the number of ranks that still hold something halves each
-# time. Then the way back. Below the code all four are drawn, by who sends to whom and when.
+# A tournament needs fewer rounds. In round one each odd rank sends its tensor to the rank before it, and is out. In
+# round two every second one of those that are left does the same, and so on: half of them go in each round, until
+# rank 0 has the sum. Then the film runs backwards, and the sum travels down the same way. Below the code all four are
+# drawn, by who sends to whom and when. (*Direct* is the library's word for everyone to everyone.)
 
 
 # %%
@@ -290,7 +294,6 @@ def tree(tensor):
             dist.send(tensor, rank + step)
 
 
-# %%
 figures.rounds(world_size=4)
 guess_tree = ask("A tree of 8: how many kB does its busiest rank send?", unit="kB", default=1680)
 
@@ -304,8 +307,8 @@ compare(
 
 # %% [markdown]
 # The busiest is rank 0 again: on the way back it has three children, so it sends $3n$, or $\lceil \log_2 p \rceil\,
-# n$. That is more than the ring's $2n$. But the tree is done after $2 \lceil \log_2 p \rceil$ rounds: 6 for 8 ranks,
-# 20 for 1,000. Few messages or few bytes; section 7 puts a price on both.
+# n$ (the brackets round up). That is more than the ring's $2n$. But the tree is done after $2 \lceil \log_2 p \rceil$
+# rounds: 6 for 8 ranks, 20 for 1,000. Few messages or few bytes; section 7 puts a price on both.
 #
 # ## 5 · A schedule is data
 #
@@ -322,12 +325,12 @@ display(show(collectives.execute, docstring=False))
 guess_messages = ask("8 ranks: how many messages does each rank of the ring send?", default=7)
 
 # %% [markdown]
-# Because a schedule is data, one can check it on paper: `schedules.hold` refuses a message that nobody receives, the
-# deadlock of section 1, before any process starts. The drawing and the explorer above were made from schedules.
+# Because a schedule is data, one can check it on paper: `schedules.hold` refuses a message that nobody receives,
+# before any process starts. The drawing and the explorer above were made from schedules.
 #
-# Carrying one out is then a single function, the second one printed above, for every collective. What arrives is
-# added up in rank order, so that even "direct", as the library calls everyone-to-everyone, ends with the same bits on
-# all ranks.
+# Carrying one out is then a single function, the second one printed above, for every collective. It posts all messages
+# of a round before it waits for any, so the deadlock of section 1 cannot happen. And what arrives is added up in rank
+# order, so that even *direct* ends with the same bits on all ranks.
 #
 # Now the count, for all four algorithms and each number of ranks from 2 to 8: the bytes of the busiest rank, as you
 # know them, and the messages.
@@ -443,11 +446,16 @@ compare(guess={"reduce_scatter": guess_share}, predicted=predicted, measured=mea
 # $$t = \text{messages} \cdot \alpha + \text{bytes} \cdot \beta$$
 #
 # What counts is what has to pass *one after the other*. For the ring that is $2(p-1)$ messages and $2\frac{p-1}{p}n$
-# bytes, for the tree $2 \lceil \log_2 p \rceil$ messages of $n$ bytes each.
+# bytes, for the tree $2 \lceil \log_2 p \rceil$ messages of $n$ bytes each. (With 8 ranks the tree's rank 0 sends only
+# $3n$. But first it has to receive $3n$, so $6n$ pass one after the other.)
 #
 # What are α and β on your machine? Let two ranks play ping-pong with tensors of many sizes. One message takes half of
 # a round trip, and we keep the fastest of several tries: everything that disturbs a clock makes it slower.
-# (`diagnose=False` switches off the watch over who calls what, which costs time.)
+# (`diagnose=False` switches off the watch over who calls what, which costs time. A `barrier` lets nobody go on before
+# all have come.)
+#
+# For your guess: adding two numbers in PyTorch takes a few microseconds (try `%timeit torch.ones(1) + 1`). A message
+# has to pass through the operating system, and somebody asleep must be woken up.
 
 
 # %%
@@ -480,13 +488,13 @@ compare(
 )
 
 # %% [markdown]
-# Two numbers describe six orders of magnitude, roughly. The most useful number is their quotient, $\alpha/\beta$: a
-# message of that many bytes pays as much for being a message as for its bytes. Below it, save messages. Above it,
-# save bytes.
+# Two numbers describe messages from 4 bytes to 17 MB, roughly. The most useful number is their quotient,
+# $\alpha/\beta$: a message of that many bytes pays as much for being a message as for its bytes. Below it, save
+# messages. Above it, save bytes.
 #
 # That is the whole competition between tree and ring. Set their times equal. With 8 ranks the ring has 14 messages
 # and $1.75\,n$ bytes in a row, the tree 6 and $6n$, so they meet where $8\,\alpha = 4.25\,n\beta$. Let us take the
-# prices of a fast network, α = 1 µs and 100 GB/s, and work it out by hand before you look.
+# prices of a fast network, α = 1 µs and 100 GB/s (β = $10^{-11}$ s). Work it out by hand before you look.
 
 # %%
 fast = predict.Link(alpha=Seconds(1e-6), seconds_per_byte=1e-11)
@@ -502,8 +510,8 @@ compare(
 # A gradient of a large model is far to the right of the crossing; a loss that is averaged for the log is far to the
 # left. No algorithm is best, and a good library carries several and picks by size.
 #
-# And on your machine? Four ranks, all four algorithms and the backend's own all-reduce, one after the other, in
-# turns. The lines are predictions from the ping-pong of *two* ranks; the points are measured.
+# And on your machine? Four ranks, all four algorithms and PyTorch's own `dist.all_reduce` (*backend* in the figure),
+# in turns. The lines are predictions from the ping-pong of *two* ranks; the points are measured.
 
 
 # %% tags=["varies"]
@@ -526,10 +534,11 @@ slowest = {name: {n: max(mine[name][n] for mine in raced) for n in SIZES[::2]} f
 costs.race(link, 4, slowest)
 
 # %% [markdown]
-# Read it with care, for here the model and the machine are not about the same thing. The model gives every rank a
-# link of its own and makes additions free. Your ranks have no links at all: they are processes on one computer, they
-# take turns on its cores, and all their "wires" are the same memory. What the ring saves is *bytes on the busiest
-# link*, and where all links are one, there is less to save.
+# The points lie far above their lines if your machine has few cores, and they jump. Read them with care, for here the
+# model and the machine are not about the same thing. The model gives every rank a link of its own and makes additions
+# free. Your ranks have no links at all: they are processes on one computer, they take turns on its cores, and all
+# their "wires" are the same memory. What the ring saves is *bytes on the busiest link*, and where all links are one,
+# there is less to save.
 #
 # That is why this course counts. Bytes and messages on this machine are those of a cluster, to the byte. Its seconds
 # are not, and we do not pretend.
@@ -556,7 +565,7 @@ _ = ranks.run(out_of_data, world_size=4, timeout_s=10)
 # The report shows who waits and who has left. (Which batches go to whom when they do not divide evenly is the
 # business of a *sampler*; lesson 07 has one that never lets this happen.)
 #
-# **A wrong shape.** The last batch is shorter on one rank, and somebody gathers the outputs.
+# **A wrong shape.** The last batch is shorter on one rank, and somebody adds up the outputs.
 
 
 # %% tags=["raises-exception"]
@@ -611,16 +620,18 @@ _ = ranks.run(loss_and_tokens, world_size=4, timeout_s=10)
 # the watch looks also at the names of what the ranks pass. (Where a loop hides the names, the watch is blind too. It
 # is a help, not a proof.)
 #
-# **Repair it.** One rule prevents all four: *every rank walks through the same collectives in the same order,
-# whatever its data look like.* No collective inside an `if` on the rank; no loop whose length depends on it.
+# **Repair it.** One rule prevents all four: *every rank walks through the same collectives, in the same order and with
+# the same shapes, whatever its data look like.* No collective inside an `if` on the rank; no loop and no tensor whose
+# length depends on it. Send rank 0 through the `else` of the last cell, too: what should come back?
 #
 # ## 9 · The real thing
 #
 # You would not ship what you built in section 3. `torch.distributed` has collectives of its own, and behind them is a
-# **backend** that moves the bytes. The one in use here is gloo. Does it do better than our ring?
-#
-# Guess for 8 ranks before you look. We cannot see its messages, but the operating system counts the bytes that leave
-# through the sockets.
+# **backend** that moves the bytes. The one in use here is gloo. Does it do better than our ring? We cannot see its
+# messages, but the operating system counts the bytes that leave through the sockets.
+
+# %%
+guess_backend = ask("8 ranks, 840 kB: how many kB does each rank of gloo's all-reduce send?", unit="kB", default=840)
 
 
 # %%
@@ -636,6 +647,7 @@ def backend_traffic(n_bytes):
 
 
 compare(
+    guess={"8 ranks": guess_backend},
     predicted={f"{p} ranks": predict.all_reduce_bytes(N, world_size=p) for p in (2, 4, 8)},
     measured={f"{p} ranks": max(ranks.run(backend_traffic, N, world_size=p)) for p in (2, 4, 8)},
     tolerance=0.01,
@@ -653,7 +665,7 @@ compare(
 # story.
 #
 # A program that says `dist.all_reduce` runs on any of these backends. That is what makes it possible to learn on a
-# laptop. (With several GPUs in your machine, `ranks.run` uses NCCL for tensors that live on them.)
+# laptop. (With a GPU for each rank, `ranks.run` uses NCCL for tensors that live there.)
 #
 # ## 10 · At scale: the bus bandwidth
 #
@@ -663,13 +675,14 @@ compare(
 # against the speed of a wire.
 #
 # Here is a published measurement: 8 H200 GPUs in one machine, PyTorch 2.9.1, NCCL 2.27.7, 4 August 2026
-# (stas00/ml-engineering, `network/benchmarks/results/all-reduce-8xH200.md`). Of its two columns our formula gets one.
+# (stas00/ml-engineering, `network/benchmarks/results/all-reduce-8xH200.md`). It prints both bandwidths. Our formula
+# is given the first and has to find the second.
 #
 # And one guess before you look. NVLink carries 450 GB/s out of an H200 (900, say the slides, which add both
 # directions). So what is the largest bus bandwidth that a ring could reach?
 
 # %%
-guess_bandwidth = ask("What is the largest possible bus bandwidth over these links, in GB/s?", default=450)
+guess_bandwidth = ask("What is the largest bus bandwidth of a ring over these links, in GB/s?", default=450)
 
 KIB, GIB = 2**10, 2**30
 algorithm_gb_per_s = {32 * KIB: 0.82, 512 * KIB: 13.68, 4 * 1024 * KIB: 61.23, 64 * 1024 * KIB: 198.01}
@@ -686,9 +699,8 @@ compare(
 
 # %% [markdown]
 # (Both in GB/s.) Go down the column: from 1.4 to 482 GB/s, on the same hardware. That is α and β again, and their
-# model can be fitted to somebody else's machine as well as to yours.
-#
-# In the fit below, α is that of a whole all-reduce, since we do not know how many messages NCCL sends.
+# model can be fitted to somebody else's machine as well as to yours. In the fit below, α is that of a whole
+# all-reduce, since we do not know how many messages NCCL sends.
 
 # %%
 times = {n: n / (speed * 1e9) for n, speed in algorithm_gb_per_s.items()}
@@ -700,13 +712,16 @@ compare(guess=guess_bandwidth, predicted=Ratio(wire), measured=Ratio(bus_gb_per_
         columns=("the wire", "published"))  # fmt: skip
 
 # %% [markdown]
-# The all-reduce is 7 % *faster than the wire*. In lesson 00 we promised: when something beats its bound, look for the
-# bug. So where is it?
+# Below some 10 MB (40 µs times 260 GB/s) an all-reduce pays mostly for being called at all, and lesson 07 will live by
+# that. (Where the points leave the line: from 2 MiB on NCCL takes another algorithm, says the source.)
 #
-# In a word that you may have read over: less is impossible, *if only ranks add*. The switch between these GPUs can
-# add too. Each GPU sends its numbers up once, the switch adds them and sends the sum down. Fewer bytes cross each
-# link, but the "bus bandwidth" is still computed as if a ring had been at work. With the switch's arithmetic turned
-# off, the same source measures 367.61 GB/s, 82 % of the wire.
+# But look at the table. The all-reduce is 7 % *faster than the wire*. In lesson 00 we promised: when something beats
+# its bound, look for the bug. So where is it?
+#
+# In a word that you may have read over (section 3): less is impossible, *if only ranks add*. The switch between these
+# GPUs can add too. Each GPU sends its numbers up once, the switch adds them and sends the sum down. Fewer bytes cross
+# each link, but the "bus bandwidth" is still computed as if a ring had been at work. With the switch's arithmetic
+# turned off, the same source measures 367.61 GB/s, 82 % of the wire.
 #
 # A bound is worth as much as its assumptions. That holds for this one, and for every formula in this course.
 #
@@ -724,10 +739,10 @@ print(f"a part on 8192 ranks: {Bytes(gradients // 8192):.1MB}; α/β: {cluster.b
 # %% [markdown]
 # In bytes the promise holds: from 8 ranks to 8,192, $1.75\,n$ becomes $2n$. But the parts shrink as their number
 # grows, and on the right they are smaller than $\alpha/\beta$: there the ring pays more for its 16,382 messages than
-# for their bytes. So "the ring's cost does not depend on $p$" is true as long as $n/p$ is large.
+# for their bytes. So "the ring's cost does not depend on $p$" is true as long as $n/p$ is larger than $\alpha/\beta$.
 #
 # And nobody has 8,192 GPUs on equal wires. Between machines the links are slower, and a ring runs at the pace of its
-# slowest one. So one first adds up inside each machine and sends only sums across.
+# slowest one. So one first adds up inside each machine and sends only sums across. (The lab does.)
 #
 # ## What to keep
 #
@@ -756,14 +771,14 @@ print(f"a part on 8192 ranks: {Bytes(gradients // 8192):.1MB}; α/β: {cluster.b
 answer_1 = None  # GB sent by each of 64 ranks
 
 sent = predict.all_reduce_bytes(3 * 10**9, world_size=64).to("GB")
-self_check(answer_1, sent, tolerance=0.001, hint="2 (p - 1) / p times 3. It must come out below 6.")
+self_check(answer_1, sent, tolerance=0.002, hint="2 (p - 1) / p times 3. It must come out below 6.")
 
 # %%
 answer_2 = None  # kB up to which the tree is faster
 
 slow = predict.Link(Seconds(20e-6), 1 / 10e9)
 limit = predict.crossover_bytes(16, slow).to("kB")
-self_check(answer_2, limit, tolerance=0.01, hint="A tree of 16 has 4 levels, up and down. 22 α = 6.125 n β.")
+self_check(answer_2, limit, tolerance=0.01, hint="4 levels up and 4 down, n bytes each. Set both times equal.")
 
 
 # %%
