@@ -8,12 +8,12 @@ Lesson 00 opens this module.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from course_lib.accounts import MemoryAccount
+from course_lib.tables import as_html, as_text
 from course_lib.units import Count, Quantity, Ratio, quantity
 
 Number = Quantity | int | float
@@ -130,30 +130,15 @@ class Comparison:
         return "In brackets: a typical first guess. Type your own in the box above and run again." if unanswered else ""
 
     def __str__(self) -> str:
-        table = self._table()
-        widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
-        text = "\n".join(
-            "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths)))
-            for line in table
-        )
-        return f"{text}\n{self._note()}".rstrip()
+        head, *rows = self._table()
+        return as_text(head, rows, self._note())
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        head, *body = self._table()
-        cell = "padding:.3em .9em;text-align:right;white-space:nowrap"
-        head_html = "".join(f'<th scope="col" style="{cell}">{html.escape(text)}</th>' for text in head)
-        rows = []
-        for row, (name, *rest) in zip(self.rows, body):
-            mark = "" if row.ok else ";outline:2px solid #d55e00"
-            tds = "".join(f'<td style="{cell}">{html.escape(text)}</td>' for text in rest)
-            rows.append(
-                f'<tr style="{mark}"><th scope="row" style="{cell};text-align:left">{html.escape(name)}</th>{tds}</tr>'
-            )
-        note = f"<p><small>{self._note()}</small></p>" if self._note() else ""
-        table = f"<table><thead><tr>{head_html}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-        return f'<div style="max-width:100%;overflow-x:auto">{table}{note}</div>'
+        head, *rows = self._table()
+        wrong = [number for number, row in enumerate(self.rows) if not row.ok]
+        return as_html(head, rows, self._note(), marked=wrong)
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> tuple[dict[str, str], dict[str, object]]:
         """HTML and text; the numbers ride along as metadata, where `course run` finds them."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 LIBRARY = Path(__file__).parents[1] / "course_lib"
 FLOORS = (
-    {"units", "accounts", "numerics", "model", "ranks"},
+    {"units", "accounts", "tables", "numerics", "model", "ranks"},
     {"train", "parallel"},
     {"predict", "measure", "compare"},
     {"figures", "explore", "notebook", "lab"},

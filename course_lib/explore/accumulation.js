@@ -1,15 +1,13 @@
 // Batch × accumulation × memory. The numbers come in a table from Python; here they are only chosen and drawn.
 
-const SVG = "http://www.w3.org/2000/svg";
 const GIB = 2 ** 30;
 const CATEGORIES = ["parameters", "gradients", "optimizer", "activations", "temporaries"];
-const OPTIMIZERS = { adam: "Adam", momentum: "SGD with momentum", sgd: "SGD" };
-const KEYS = ["global_batch", "micro_batch", "optimizer", "gpu"];
+const OPTIMIZERS = [["adam", "Adam"], ["momentum", "SGD with momentum"], ["sgd", "SGD"]];
+const NAMES = ["global_batch", "micro_batch", "optimizer", "gpu"];
 const MOST_DRAWN = 16; // pieces of a step; of more, the first ones are drawn
 
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
 const inGib = (numbers) => numbers.map((nbytes) => nbytes / GIB);
-const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 const gib = (nbytes) => (nbytes / GIB).toFixed(nbytes < 100 * GIB ? 1 : 0);
 
 // What is alive over one step, as corners [time, in the account's unit]; a piece takes one unit of time, a third of it forward.
@@ -28,69 +26,28 @@ export function step(account, pieces) {
   return { states, held, corners };
 }
 
-function make(tag, className, properties = {}, children = []) {
-  const node = Object.assign(document.createElement(tag), { className, ...properties });
-  // JupyterLab matches its shortcuts ("d d" deletes the cell) from the focused element upwards: stop it right there.
-  if (["button", "input", "select"].includes(tag)) node.dataset.lmSuppressShortcuts = "true";
-  node.append(...children);
-  return node;
+// A slider over powers of two, given and set by their exponents.
+function makeDoubling(name, onInput) {
+  return makeSlider(name, [0, 9], (exponent) => String(2 ** exponent), (exponent) => onInput(2 ** exponent));
 }
 
-function makeSlider(name, onInput) {
-  const input = make("input", "", { type: "range", min: 0, step: 1 });
-  const output = make("b", "");
-  input.setAttribute("aria-label", name);
-  input.addEventListener("input", () => onInput(2 ** Number(input.value)));
-  const set = (value, most) => {
-    input.max = Math.log2(most);
-    input.value = Math.log2(value);
-    output.textContent = value;
-    input.setAttribute("aria-valuetext", plural(value, "sequence"));
+// The memory of a step, in a box of `pieces` × top: what lives longest lies lowest.
+function stepShapes(account, pieces, memory, top) {
+  const { states, held, corners } = step(account, pieces);
+  const area = (line, floor) => {
+    const end = line[line.length - 1][0];
+    return `M0 ${top - floor}${line.map(([x, y]) => `L${x} ${top - y}`).join("")}L${end} ${top - floor}z`;
   };
-  return { node: make("label", "ax-field", {}, [make("span", "", { textContent: name }), output, input]), set };
-}
-
-function makeSelect(name, options, onInput) {
-  const children = Object.entries(options).map(([value, textContent]) => make("option", "", { value, textContent }));
-  const select = make("select", "", {}, children);
-  select.setAttribute("aria-label", name);
-  select.addEventListener("change", () => onInput(select.value));
-  const node = make("label", "ax-field", {}, [make("span", "", { textContent: name }), select]);
-  return { node, set: (value) => { select.value = value; } };
-}
-
-function makeSawtooth() {
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("class", "ax-film");
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("role", "img");
-  const paths = ["activations", "gradients", "optimizer", "parameters", "memory"].map((name) => {
-    const path = document.createElementNS(SVG, "path");
-    path.setAttribute("class", `ax-${name}`);
-    svg.append(path);
-    return path;
-  });
-  const area = (corners, floor, top) => {
-    const end = corners[corners.length - 1][0];
-    return `M0 ${top - floor}${corners.map(([x, y]) => `L${x} ${top - y}`).join("")}L${end} ${top - floor}z`;
-  };
-  const draw = (account, pieces, memory, top, words) => {
-    const { states, held, corners } = step(account, pieces);
-    svg.setAttribute("viewBox", `0 0 ${pieces} ${top}`);
-    svg.setAttribute("aria-label", words);
-    const flat = (from, to) => area([[0, to], [pieces, to]], from, top);
-    const shapes = [area(corners, 0, top), area(held, states, top), flat(account[0], states), flat(0, account[0]),
-      `M0 ${top - memory}H${pieces}`];
-    paths.forEach((path, i) => path.setAttribute("d", shapes[i]));
-  };
-  return { svg, draw };
+  const flat = (from, to) => area([[0, to], [pieces, to]], from);
+  return { activations: area(corners, 0), gradients: area(held, states), optimizer: flat(account[0], states),
+    parameters: flat(0, account[0]), memory: `M0 ${top - memory}H${pieces}` };
 }
 
 function makeBar(account, micro, pieces, state, top, onClick) {
   const total = sum(account);
   const fits = total <= state.memory;
   const parts = CATEGORIES.map((name, i) => {
-    const part = make("i", `ax-part ax-fill-${name}`);
+    const part = make("i", `ax-part ax-${name}`);
     part.style.height = `${(100 * account[i]) / top}%`;
     return part;
   }).reverse();
@@ -117,32 +74,23 @@ function tell(state, account, pieces) {
 }
 
 function render({ model, el }) {
-  const state = { sending: false };
+  const { state, change, begin } = follow(model, NAMES, redraw);
   const gpus = model.get("gpus");
-  const read = () => {
-    for (const name of KEYS) state[name] = model.get(name);
-  };
-  const change = (name, value) => {
-    const pressed = el.contains(document.activeElement) && document.activeElement.classList.contains("ax-bar");
-    state[name] = value;
-    redraw();
+  const memories = Object.entries(gpus).map(([name, n]) => [name, `${name} (${n / GIB} GiB)`]);
+  const choose = (size) => {
+    const pressed = bars.contains(document.activeElement);
+    change({ micro_batch: size });
     if (pressed) bars.querySelector(".ax-chosen").focus(); // the bar that had the focus was made anew
-    state.sending = true; // each set comes back as a change, when the next one is not yet made
-    for (const key of [name, "micro_batch"]) model.set(key, state[key]);
-    state.sending = false;
-    model.save_changes();
   };
 
-  const batch = makeSlider("Sequences in a step", (n) => change("global_batch", n));
-  const micro = makeSlider("Sequences in a piece", (n) => change("micro_batch", n));
-  const optimizer = makeSelect("Optimizer", OPTIMIZERS, (name) => change("optimizer", name));
-  const names = Object.fromEntries(Object.entries(gpus).map(([name, n]) => [name, `${name} (${n / GIB} GiB)`]));
-  const gpu = makeSelect("GPU", names, (name) => change("gpu", name));
-  const summary = make("div", "ax-summary");
-  summary.setAttribute("role", "status");
+  const batch = makeDoubling("Sequences in a step", (n) => change({ global_batch: n }));
+  const micro = makeDoubling("Sequences in a piece", (n) => change({ micro_batch: n }));
+  const optimizer = makeSelect("Optimizer", OPTIMIZERS, (name) => change({ optimizer: name }));
+  const gpu = makeSelect("GPU", memories, (name) => change({ gpu: name }));
+  const status = makeStatus();
   const bars = make("div", "ax-bars");
   const line = make("div", "ax-line", {}, [make("span", "")]);
-  const film = makeSawtooth();
+  const film = makeChart("ax", "film", ["activations", "gradients", "optimizer", "parameters"], ["memory"]);
   const filmTitle = make("b", "");
   const filmEnd = make("span", "");
 
@@ -154,46 +102,32 @@ function render({ model, el }) {
     const pieces = state.global_batch / state.micro_batch;
     const largest = Math.max(state.memory, ...rows.map(sum));
     const top = Math.min(1.12 * largest, 2 * Math.max(state.memory, Math.min(sum(account), 4 * state.memory)));
-    batch.set(state.global_batch, 512);
-    micro.set(state.micro_batch, state.global_batch);
+    batch.set(Math.log2(state.global_batch));
+    micro.set(Math.log2(state.micro_batch), Math.log2(state.global_batch));
     optimizer.set(state.optimizer);
     gpu.set(state.gpu);
-    summary.textContent = tell(state, account, pieces);
+    setText(status, tell(state, account, pieces));
     bars.replaceChildren(line, ...rows.map((row, k) =>
-      makeBar(row, 2 ** k, state.global_batch / 2 ** k, state, top, (n) => change("micro_batch", n))));
+      makeBar(row, 2 ** k, state.global_batch / 2 ** k, state, top, choose)));
     line.style.setProperty("--ax-level", state.memory / top);
     line.firstChild.textContent = `${state.gpu}: ${state.memory / GIB} GiB`;
     const drawn = Math.min(pieces, MOST_DRAWN);
-    film.draw(inGib(account), drawn, state.memory / GIB, top / GIB, `Memory over one step of ${plural(pieces, "piece")}`);
+    film.draw(drawn, top / GIB, stepShapes(inGib(account), drawn, state.memory / GIB, top / GIB),
+      `Memory over one step of ${plural(pieces, "piece")}`);
     filmTitle.textContent = drawn < pieces ? `The first ${drawn} of ${pieces} pieces` : `One step, ${plural(pieces, "piece")}`;
     filmEnd.textContent = drawn < pieces ? "and so on →" : "optimizer step →";
   }
 
-  const text = (words) => make("span", "", { textContent: words });
-  const keys = CATEGORIES.map((name) => make("span", `ax-key ax-key-${name}`, { textContent: name }));
-  el.classList.add("accumulation-explorer");
-  el.replaceChildren(make("div", "ax-body", {}, [
-    make("div", "ax-controls", {}, [batch.node, micro.node, optimizer.node, gpu.node]),
-    summary,
+  fill(el, "accumulation-explorer", [
+    make("div", "ex-controls ax-controls", {}, [batch.node, micro.node, optimizer.node, gpu.node]), status,
     make("div", "ax-stage", {}, [
       make("div", "ax-pane", {}, [make("b", "", { textContent: "Peak for each size of a piece (GiB)" }), bars,
-        make("div", "ax-axis", {}, [text("sequences in a piece")])]),
-      make("div", "ax-pane", {}, [filmTitle, make("div", "ax-frame", {}, [film.svg]),
-        make("div", "ax-axis ax-ends", {}, [text("time"), filmEnd])]),
+        makeAxis("ax-below", "sequences in a piece")]),
+      make("div", "ax-pane", {}, [filmTitle, make("div", "ax-frame", {}, [film.svg]), makeAxis("ax-ends", "time", filmEnd)]),
     ]),
-    make("div", "ax-legend", { ariaHidden: "true" }, keys),
-  ]));
-  const onModel = () => {
-    if (state.sending) return;
-    read();
-    redraw();
-  };
-  read();
-  redraw();
-  for (const name of KEYS) model.on(`change:${name}`, onModel);
-  return () => {
-    for (const name of KEYS) model.off(`change:${name}`, onModel);
-  };
+    makeLegend("ax", Object.fromEntries(CATEGORIES.map((name) => [name, name]))),
+  ]);
+  return begin();
 }
 
 export default { render };

@@ -9,12 +9,12 @@ Lesson 05 opens this module.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import get_args
 
 import anywidget
 import traitlets
 
+from course_lib.explore import browser
 from course_lib.figures.ladder import draw_cuts
 from course_lib.figures.style import present
 from course_lib.model import hardware
@@ -29,7 +29,6 @@ SIZES = tuple(2**k for k in range(10))
 """Global batches and micro-batches to choose from: 1 to 512."""
 
 GPUS = {gpu.name: gpu.memory for gpu in hardware.ALL}
-_HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -89,8 +88,8 @@ class AccumulationExplorer(anywidget.AnyWidget):
         ValueError: a number or a name is not to be chosen; or, as `traitlets.TraitError`, when it is set later.
     """
 
-    _esm = (_HERE / "accumulation.js").read_text("utf-8")
-    _css = (_HERE / "accumulation.css").read_text("utf-8")
+    _esm = browser.script("accumulation")
+    _css = browser.style("accumulation")
     table = traitlets.Dict().tag(sync=True)
     gpus = traitlets.Dict().tag(sync=True)
     global_batch = traitlets.Enum(SIZES, 64).tag(sync=True)

@@ -1,4 +1,4 @@
-// The bit explorer's face. `floats.js` stands above this text and does the arithmetic.
+// The bit explorer's face. `floats.js` stands above this text, below what all share, and does the arithmetic.
 
 const INTERESTING = [
   ["0.1", "0.1", "has no finite binary expansion: no format here holds it exactly"],
@@ -62,22 +62,10 @@ export function shown(x, digits) {
   return text.replaceAll("-", "−");
 }
 
-function make(tag, className, properties = {}, children = []) {
-  const node = Object.assign(document.createElement(tag), { className, ...properties });
-  // JupyterLab matches its shortcuts ("d d" deletes the cell) from the focused element upwards: stop it right there.
-  if (tag === "button" || tag === "input") node.dataset.lmSuppressShortcuts = "true";
-  node.append(...children);
-  return node;
-}
-
 // Two digits say how large an error is; a large one keeps its whole part.
 function shownError(x) {
   if (Number.isNaN(x)) return "";
   return shown(x >= 100 && x < 1e9 ? Math.round(x) : Number(x.toPrecision(2)), 2);
-}
-
-function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
 }
 
 // One format: its bits as buttons, and the facts below them. `onPattern(format, pattern, words)` and `onValue(x)` report.
@@ -181,8 +169,7 @@ function makeHead(onText, onPreset) {
   const input = make("input", "bx-input", { type: "text", autocomplete: "off", spellcheck: false });
   input.setAttribute("aria-label", "Number: type 0.1, 1/3, 2^-24, π, inf or nan");
   input.addEventListener("input", () => onText(input.value));
-  const status = make("div", "bx-status");
-  status.setAttribute("role", "status");
+  const status = makeStatus("bx-status");
   const presets = INTERESTING.map(([label, text, why]) => {
     const node = make("button", "bx-preset", { type: "button", textContent: label, title: why });
     node.setAttribute("aria-label", `${label}: ${why}`);
@@ -196,10 +183,10 @@ function makeHead(onText, onPreset) {
   return { node: make("div", "bx-head", {}, [field, status, list]), input, status };
 }
 
-function makeLegend() {
-  const fields = ["sign", "exponent", "fraction"].map((name) => make("span", `bx-key bx-${name}`, { textContent: name }));
+function makeHeading() {
+  const fields = ["sign", "exponent", "fraction"].map((name) => make("span", `ex-key bx-${name}`, { textContent: name }));
   const columns = COLUMNS.map((name) => make("span", "", { textContent: name === "note" ? "" : name }));
-  const node = make("div", "bx-legend", {}, [make("div", "bx-keys", {}, fields), make("div", "bx-facts", {}, columns)]);
+  const node = make("div", "bx-heading", {}, [make("div", "bx-keys", {}, fields), make("div", "bx-facts", {}, columns)]);
   node.setAttribute("aria-hidden", "true"); // every bit and number says its own name
   return node;
 }
@@ -250,11 +237,10 @@ function render({ model, el }) {
   };
   const widest = Math.max(...formats.map((format) => format.exponent_bits));
   const longest = Math.min(FRACTION_COLUMNS, Math.max(...formats.map((format) => format.fraction_bits)));
-  const body = make("div", "bx-body", {}, [head.node, makeLegend(), ...rows.map((row) => row.node)]);
-  body.style.setProperty("--bx-left", 1 + widest);
-  body.style.setProperty("--bx-right", longest);
-  el.classList.add("bit-explorer");
-  el.replaceChildren(body);
+  const table = make("div", "bx-table", {}, [makeHeading(), ...rows.map((row) => row.node)]);
+  table.style.setProperty("--bx-left", 1 + widest);
+  table.style.setProperty("--bx-right", longest);
+  fill(el, "bit-explorer", [head.node, table]);
   refresh("Click a bit, or type a number.");
   model.on("change:value", onModel);
   return () => model.off("change:value", onModel);

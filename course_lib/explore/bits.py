@@ -14,7 +14,6 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import anywidget
@@ -23,6 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from course_lib.explore import browser
 from course_lib.figures.style import INK, MUTED, PALETTE, new_figure, present
 from course_lib.numerics.formats import (
     BF16,
@@ -39,8 +39,6 @@ from course_lib.numerics.formats import (
 
 DEFAULT_FORMATS = (FP32, TF32, BF16, FP16, FP8_E5M2, FP8_E4M3FN, FP6_E3M2, FP6_E2M3, FP4_E2M1)
 """Ordered so that formats with the same exponent, and then with the same width, stand together."""
-
-_HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -148,8 +146,8 @@ class BitExplorer(anywidget.AnyWidget):
         ValueError: there are no formats, or two of one name.
     """
 
-    _esm = (_HERE / "floats.js").read_text("utf-8") + (_HERE / "bits.js").read_text("utf-8")
-    _css = (_HERE / "bits.css").read_text("utf-8")
+    _esm = browser.script("floats", "bits")
+    _css = browser.style("bits")
     value = traitlets.Float(0.1).tag(sync=True, to_json=_to_json, from_json=_from_json)
     _formats = traitlets.List().tag(sync=True)
 

@@ -11,12 +11,12 @@ Lesson 07 opens this module.
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import anywidget
 import traitlets
 
+from course_lib.explore import browser
 from course_lib.figures.parallel import draw_overlap
 from course_lib.figures.style import present
 from course_lib.model import zoo
@@ -34,8 +34,6 @@ FLOPS_PER_S = 4e14
 """What a rank reaches: 40 % of an H100's dense bf16 peak."""
 BUCKETS, WORLDS, TOKENS, ALPHAS_US = (10, 33), (1, 12), (8, 17), (0, 100)
 """Limits of the sliders; the first three are powers of two."""
-
-_HERE = Path(__file__).parent
 
 
 class BucketExplorer(anywidget.AnyWidget):
@@ -56,8 +54,8 @@ class BucketExplorer(anywidget.AnyWidget):
         ValueError: there is no such network or link; or, as `traitlets.TraitError`, a number outside of its slider.
     """
 
-    _esm = (_HERE / "buckets.js").read_text("utf-8")
-    _css = (_HERE / "buckets.css").read_text("utf-8")
+    _esm = browser.script("buckets")
+    _css = browser.style("buckets")
     network = traitlets.Enum(list(NETWORKS), "GPT-2 XL").tag(sync=True)
     bucket = traitlets.Int(25, min=BUCKETS[0], max=BUCKETS[1]).tag(sync=True)
     world = traitlets.Int(3, min=WORLDS[0], max=WORLDS[1]).tag(sync=True)

@@ -1,7 +1,7 @@
 // The film of a recomputed chain. `film` mirrors `predict.Chain.film`, in units of one layer's input.
 
-const SVG = "http://www.w3.org/2000/svg";
 const FRAMES_A_SECOND = 10;
+const NAMES = ["layers", "every", "ratio"];
 const RUNS = { forward: "runs forward", recompute: "runs forward again", backward: "runs backward" };
 
 // Frames in the order in which layers run; every = 0 keeps everything. `ratio`: what a layer saves, in inputs.
@@ -27,51 +27,6 @@ export function film(layers, every, ratio) {
 export function peak(frames) {
   return Math.max(...frames.map((frame) => frame.held));
 }
-
-function make(tag, className, properties = {}, children = []) {
-  const node = Object.assign(document.createElement(tag), { className, ...properties });
-  // JupyterLab matches its shortcuts ("d d" deletes the cell) from the focused element upwards: stop it right there.
-  if (tag === "button" || tag === "input") node.dataset.lmSuppressShortcuts = "true";
-  node.append(...children);
-  return node;
-}
-
-// A drawing that stretches with the page; its words stand beside it, in HTML, and keep their size.
-function makeChart(className, parts) {
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("class", `fx-chart ${className}`);
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("role", "img");
-  const paths = Object.fromEntries(parts.map((name) => {
-    const path = document.createElementNS(SVG, "path");
-    path.setAttribute("class", `fx-${name}`);
-    svg.append(path);
-    return [name, path];
-  }));
-  const draw = (width, height, shapes, words) => {
-    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    svg.setAttribute("aria-label", words);
-    for (const [name, d] of Object.entries(shapes)) paths[name].setAttribute("d", d);
-  };
-  return { svg, draw, paths };
-}
-
-function makeSlider(name, min, max, describe, onInput) {
-  const input = make("input", "", { type: "range", min, max, step: 1 });
-  const output = make("b", "");
-  const node = make("label", "fx-slider", {}, [make("span", "", { textContent: name }), output, input]);
-  input.setAttribute("aria-label", name);
-  input.addEventListener("input", () => onInput(Number(input.value)));
-  const set = (value, top = max) => {
-    input.max = top;
-    input.value = value;
-    output.textContent = describe(value, top);
-    input.setAttribute("aria-valuetext", output.textContent);
-  };
-  return { node, set };
-}
-
-const rect = (x, y, width, height) => `M${x} ${y}h${width}v${height}h${-width}z`;
 
 // Whose tensors are held when: one row a layer, the first at the bottom. The inputs of segments are thin lines.
 function lifeShapes(frames, layers, every) {
@@ -100,52 +55,31 @@ function peakShapes(peaks, every, top) {
 }
 
 function keyed(name) {
-  return name ? `keep an input every ${name} layer${name === 1 ? "" : "s"}` : "keep everything";
+  return name ? `keep an input every ${plural(name, "layer")}` : "keep everything";
 }
 
-function makeLegend() {
-  const words = { kept: "input of a segment, kept", inside: "saved inside a layer", forward: "runs forward",
-    recompute: "runs again", backward: "runs backward", plain: "if everything is kept" };
-  const keys = Object.entries(words).map(([name, text]) => make("span", `fx-key fx-key-${name}`, { textContent: text }));
-  return make("div", "fx-legend", { ariaHidden: "true" }, keys);
-}
+const LEGEND = { kept: "input of a segment, kept", inside: "saved inside a layer", forward: "runs forward",
+  recompute: "runs again", backward: "runs backward", plain: "if everything is kept" };
 
 function render({ model, el }) {
-  const state = { moment: 0, timer: 0, sending: false };
-  let frames = [];
-  const read = () => {
-    for (const name of ["layers", "every", "ratio"]) state[name] = model.get(name);
-    state.every = Math.min(state.every, state.layers);
-  };
-  const change = (name, value) => {
-    state[name] = value;
-    state.every = Math.min(state.every, state.layers);
-    redraw();
-    state.sending = true; // each set comes back as a change, when the next one is not yet made
-    for (const key of [name, "every"]) model.set(key, state[key]);
-    state.sending = false;
-    model.save_changes();
-  };
+  const { state, change, begin } = follow(model, NAMES, redraw);
+  let [frames, current, timer] = [[], 0, 0];
 
-  const every = makeSlider("K: layers in a segment", 0, 32, (k) => (k ? String(k) : "keep everything"), (k) => change("every", k));
-  const layers = makeSlider("N: layers in the chain", 2, 32, String, (n) => change("layers", n));
-  const ratio = makeSlider("A layer saves", 1, 20, (r) => `${r} × its input`, (r) => change("ratio", r));
-  const moment = makeSlider("Moment", 1, 128, (i, top) => `${i} of ${top}`, (i) => { stop(); show(i - 1); });
-  const play = make("button", "fx-play", { type: "button" });
-  const summary = make("div", "fx-summary");
-  summary.setAttribute("role", "status");
+  const every = makeSlider("K: layers in a segment", [0, 32], (k) => (k ? String(k) : "keep everything"), (k) => change({ every: k }));
+  const layers = makeSlider("N: layers in the chain", [2, 32], String, (n) => change({ layers: n }));
+  const ratio = makeSlider("A layer saves", [1, 20], (r) => `${r} × its input`, (r) => change({ ratio: r }));
+  const moment = makeSlider("Moment", [1, 128], (i, last) => `${i} of ${last}`, (i) => { stop(); show(i - 1); });
+  const play = make("button", "ex-button fx-play", { type: "button" });
+  const status = makeStatus();
   const now = make("div", "fx-now");
-  const life = makeChart("fx-life", ["kept", "inside", "forward", "recompute", "backward", "playhead"]);
-  const sum = makeChart("fx-sum", ["kept", "inside", "plain", "level", "playhead"]);
-  const bars = makeChart("fx-bars", ["others", "chosen"]);
-  bars.svg.addEventListener("click", (event) => {
-    const box = bars.svg.getBoundingClientRect();
-    const k = Math.floor(((event.clientX - box.left) / box.width) * (state.layers + 1));
-    change("every", Math.max(0, Math.min(state.layers, k)));
-  });
+  const life = makeChart("fx", "life", ["kept", "inside", "forward", "recompute", "backward"], ["playhead"]);
+  const sum = makeChart("fx", "sum", ["kept", "inside"], ["plain", "level", "playhead"]);
+  const bars = makeChart("fx", "bars", ["others", "chosen"]);
+  bars.onColumn((k) => change({ every: k }));
   const [most, highest, lowest, last] = ["fx-most", "fx-highest", "fx-lowest", "fx-last"].map((name) => make("span", name));
 
   function redraw() {
+    state.every = Math.min(state.every, state.layers);
     frames = film(state.layers, state.every, state.ratio);
     const plain = film(state.layers, 0, state.ratio);
     const peaks = Array.from({ length: state.layers + 1 }, (_, k) => peak(film(state.layers, k, state.ratio)));
@@ -154,70 +88,58 @@ function render({ model, el }) {
     layers.set(state.layers);
     ratio.set(state.ratio);
     const computed = state.every ? 4 * state.layers : 3 * state.layers;
-    summary.textContent = `${keyed(state.every)[0].toUpperCase()}${keyed(state.every).slice(1)}: at most ${chosen} ` +
+    setText(status, `${keyed(state.every)[0].toUpperCase()}${keyed(state.every).slice(1)}: at most ${chosen} ` +
       `inputs' worth held (${Math.round((100 * chosen) / peaks[0])} % of ${peaks[0]}), ${computed} layer runs` +
-      (state.every ? ` instead of ${3 * state.layers} (a backward run counts as two).` : " (a backward run counts as two).");
+      (state.every ? ` instead of ${3 * state.layers} (a backward run counts as two).` : " (a backward run counts as two)."));
     life.draw(runs, state.layers, lifeShapes(frames, state.layers, state.every), "Which layer's tensors are held when");
-    sum.draw(runs, top, sumShapes(frames, plain, state.ratio, top), summary.textContent);
+    sum.draw(runs, top, sumShapes(frames, plain, state.ratio, top), status.textContent);
     const best = peaks.indexOf(Math.min(...peaks));
     bars.draw(state.layers + 1, top, peakShapes(peaks, state.every, top), `Peak for each K; the lowest is ${peaks[best]}, at ${keyed(best)}`);
     [most.textContent, highest.textContent] = [`layer ${state.layers}`, `${top}`];
     const lowestOf = peaks.flatMap((value, k) => (value === peaks[best] ? [k || "keep all"] : []));
     lowest.textContent = `lowest: ${peaks[best]}, at ${best ? "K = " : ""}${lowestOf.join(", ")}`;
     last.textContent = `K = ${state.layers}`;
-    show(Math.min(state.moment, frames.length - 1));
+    show(Math.min(current, frames.length - 1));
   }
   function show(index) {
-    state.moment = index;
+    current = index;
     const { phase, layer, boundaries, inside, held, start, duration } = frames[index];
     moment.set(index + 1, frames.length);
     const head = `M${start + duration / 2} 0V1e4`;
     for (const chart of [life, sum]) chart.paths.playhead.setAttribute("d", head);
-    now.textContent = `Layer ${layer + 1} ${RUNS[phase]}. Held: ${boundaries} input${boundaries === 1 ? "" : "s"} of segments, ` +
-      `the insides of ${inside} layer${inside === 1 ? "" : "s"}: ${held} together.`;
+    now.textContent = `Layer ${layer + 1} ${RUNS[phase]}. Held: ${plural(boundaries, "input")} of segments, ` +
+      `the insides of ${plural(inside, "layer")}: ${held} together.`;
   }
   function stop() {
-    clearInterval(state.timer);
-    state.timer = 0;
+    clearInterval(timer);
+    timer = 0;
     play.textContent = "▶ Play";
   }
   play.addEventListener("click", () => {
-    if (state.timer) return stop();
-    if (state.moment === frames.length - 1) show(0);
+    if (timer) return stop();
+    if (current === frames.length - 1) show(0);
     play.textContent = "❚❚ Pause";
-    state.timer = setInterval(() => {
-      if (state.moment + 1 < frames.length) show(state.moment + 1);
-      if (state.moment + 1 >= frames.length) stop();
+    timer = setInterval(() => {
+      if (current + 1 < frames.length) show(current + 1);
+      if (current + 1 >= frames.length) stop();
     }, 1000 / FRAMES_A_SECOND);
   });
 
-  const axis = (name, ...children) => make("div", `fx-axis ${name}`, {}, children);
-  const text = (words) => make("span", "", { textContent: words });
-  const stage = make("div", "fx-stage", {}, [
-    axis("fx-y1", most, text("layer 1")), life.svg,
-    axis("fx-y2", highest, text("held"), text("0")), sum.svg,
-    axis("fx-x", text("start"), text("time, in runs of a layer →"), text("end, with recompute")),
-    make("div", "fx-peaks", {}, [make("b", "", { textContent: "Peak for each K" }), lowest, bars.svg,
-      axis("fx-k", text("keep all"), last)]),
+  fill(el, "film-explorer", [
+    make("div", "ex-controls fx-controls", {}, [every.node, layers.node, ratio.node]), status,
+    make("div", "fx-stage", {}, [
+      makeAxis("ex-y", most, "layer 1"), life.svg,
+      makeAxis("ex-y", highest, "held", "0"), sum.svg,
+      makeAxis("ex-x", "start", "time, in runs of a layer →", "end, with recompute"),
+      make("div", "fx-peaks", {}, [make("b", "", { textContent: "Peak for each K" }), lowest, bars.svg, makeAxis("", "keep all", last)]),
+    ]),
+    make("div", "fx-transport", {}, [play, moment.node, now]), makeLegend("fx", LEGEND),
   ]);
-  const body = make("div", "fx-body", {}, [
-    make("div", "fx-controls", {}, [every.node, layers.node, ratio.node]), summary, stage,
-    make("div", "fx-transport", {}, [play, moment.node, now]), makeLegend(),
-  ]);
-  el.classList.add("film-explorer");
-  el.replaceChildren(body);
-  const onModel = () => {
-    if (state.sending) return;
-    read();
-    redraw();
-  };
-  read();
   stop();
-  redraw();
-  for (const name of ["layers", "every", "ratio"]) model.on(`change:${name}`, onModel);
+  const end = begin();
   return () => {
     stop();
-    for (const name of ["layers", "every", "ratio"]) model.off(`change:${name}`, onModel);
+    end();
   };
 }
 

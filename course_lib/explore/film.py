@@ -9,19 +9,16 @@ Lesson 03 opens this module.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import anywidget
 import traitlets
 
+from course_lib.explore import browser
 from course_lib.figures.recompute import draw_chain_film
 from course_lib.figures.style import present
 from course_lib.predict.recompute import Chain
 
 LAYERS, RATIO = (2, 32), (1, 20)
 """Smallest and largest value of these sliders."""
-
-_HERE = Path(__file__).parent
 
 
 class FilmExplorer(anywidget.AnyWidget):
@@ -38,8 +35,8 @@ class FilmExplorer(anywidget.AnyWidget):
         ValueError: a number is outside of its slider; or, as `traitlets.TraitError`, when it is set later.
     """
 
-    _esm = (_HERE / "film.js").read_text("utf-8")
-    _css = (_HERE / "film.css").read_text("utf-8")
+    _esm = browser.script("film")
+    _css = browser.style("film")
     layers = traitlets.Int(16, min=LAYERS[0], max=LAYERS[1]).tag(sync=True)
     every = traitlets.Int(4, min=0, max=LAYERS[1]).tag(sync=True)
     ratio = traitlets.Int(1, min=RATIO[0], max=RATIO[1]).tag(sync=True)

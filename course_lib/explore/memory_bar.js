@@ -11,6 +11,7 @@ const WORDS = {
 };
 const SLIDERS = ["layers", "width", "batch", "seq"];
 const SELECTS = ["precision", "optimizer", "attention", "recompute"];
+const NAMES = [...SLIDERS, ...SELECTS];
 const PRESETS = {
   "GPT-2 small": { layers: 12, width: 768, batch: 8, seq: 1024 },
   "GPT-2 XL": { layers: 48, width: 1600, batch: 32, seq: 1024 },
@@ -51,36 +52,6 @@ export function inWords(nbytes) {
   return `${value.toLocaleString("en-US", { maximumFractionDigits: value < 10 ? 2 : value < 100 ? 1 : 0 })} ${units[i]}`;
 }
 
-function make(tag, className, properties = {}, children = []) {
-  const node = Object.assign(document.createElement(tag), { className, ...properties });
-  // JupyterLab matches its shortcuts ("d d" deletes the cell) from the focused element upwards: stop it right there.
-  if (["button", "input", "select"].includes(tag)) node.dataset.lmSuppressShortcuts = "true";
-  node.append(...children);
-  return node;
-}
-
-function makeSlider(name, values, onInput) {
-  const input = make("input", "", { type: "range", min: 0, max: values.length - 1, step: 1 });
-  const output = make("b", "");
-  input.setAttribute("aria-label", WORDS[name]);
-  input.addEventListener("input", () => onInput(values[Number(input.value)]));
-  const set = (value) => {
-    input.value = values.indexOf(value);
-    output.textContent = value.toLocaleString("en-US");
-    input.setAttribute("aria-valuetext", output.textContent);
-  };
-  return { node: make("label", "mx-slider", {}, [make("span", "", { textContent: WORDS[name] }), output, input]), set };
-}
-
-function makeSelect(name, values, onInput) {
-  const options = values.map((value) => make("option", "", { value, textContent: WORDS[value] }));
-  const select = make("select", "", {}, options);
-  select.setAttribute("aria-label", WORDS[name]);
-  select.addEventListener("change", () => onInput(select.value));
-  const label = make("label", "mx-select", {}, [make("span", "", { textContent: WORDS[name] }), select]);
-  return { node: label, set: (value) => { select.value = value; } };
-}
-
 function summarize(run, account, total, gpus) {
   const count = parameters(run);
   const size = count >= 1e9 ? `${(count / 1e9).toPrecision(3)} billion` : `${Math.round(count / 1e6)} million`;
@@ -90,36 +61,33 @@ function summarize(run, account, total, gpus) {
   return `${size} parameters: ${inWords(total)} to hold, of which ${share} % are activations. ${verdict}`;
 }
 
+// A slider over a list of numbers.
+function makeScale(name, values, onInput) {
+  const inFull = (i) => values[i].toLocaleString("en-US");
+  const { node, set } = makeSlider(name, [0, values.length - 1], inFull, (i) => onInput(values[i]));
+  return { node, set: (value) => set(values.indexOf(value)) };
+}
+
 function render({ model, el }) {
   const [choices, gpus, colors] = ["choices", "gpus", "colors"].map((name) => model.get(name));
-  const names = [...SLIDERS, ...SELECTS];
-  const run = {};
-  let sending = false;
-  const change = (changes) => {
-    Object.assign(run, changes);
-    redraw();
-    sending = true; // each set comes back as a change, when the next one is not yet made
-    for (const [name, value] of Object.entries(changes)) model.set(name, value);
-    sending = false;
-    model.save_changes();
-  };
-  const controls = Object.fromEntries(names.map((name) => {
-    const maker = SLIDERS.includes(name) ? makeSlider : makeSelect;
-    return [name, maker(name, choices[name], (value) => change({ [name]: value }))];
+  const { state: run, change, begin } = follow(model, NAMES, redraw);
+  const controls = Object.fromEntries(NAMES.map((name) => {
+    const set = (value) => change({ [name]: value });
+    if (SLIDERS.includes(name)) return [name, makeScale(WORDS[name], choices[name], set)];
+    return [name, makeSelect(WORDS[name], choices[name].map((value) => [value, WORDS[value]]), set)];
   }));
   const presets = Object.entries(PRESETS).map(([name, preset]) =>
-    make("button", "mx-preset", { type: "button", textContent: name, onclick: () => change(preset) }));
-  const summary = make("div", "mx-summary");
-  summary.setAttribute("role", "status");
+    make("button", "ex-button", { type: "button", textContent: name, onclick: () => change(preset) }));
+  const status = makeStatus();
   const stack = make("div", "mx-stack");
   stack.setAttribute("role", "img");
   const parts = Object.keys(colors).map((name) => {
     const bar = make("div", "mx-part");
     bar.style.background = colors[name];
-    return { name, bar, key: make("span", "mx-key") };
+    return { name, bar, key: make("span", "ex-key") };
   });
   stack.append(...parts.map(({ bar }) => bar));
-  for (const { name, key } of parts) key.style.setProperty("--mx-color", colors[name]);
+  for (const { name, key } of parts) key.style.setProperty("--ex-color", colors[name]);
   const cards = gpus.map(([name, memory]) => {
     const [bar, verdict] = [make("div", "mx-card"), make("span", "mx-verdict")];
     const row = [make("span", "mx-name", { textContent: name }), make("div", "mx-track", {}, [bar]), verdict];
@@ -131,8 +99,8 @@ function render({ model, el }) {
     const total = Object.values(account).reduce((sum, nbytes) => sum + nbytes, 0);
     const enough = gpus.map(([, memory]) => memory).filter((memory) => memory >= total);
     const top = 1.02 * (enough.length ? Math.min(...enough) : total);
-    for (const name of names) controls[name].set(run[name]);
-    summary.textContent = summarize(run, account, total, gpus);
+    for (const name of NAMES) controls[name].set(run[name]);
+    setText(status, summarize(run, account, total, gpus));
     for (const { name, bar, key } of parts) {
       bar.style.width = `${(100 * account[name]) / top}%`;
       key.textContent = `${name} ${inWords(account[name])}`;
@@ -151,21 +119,11 @@ function render({ model, el }) {
 
   const rows = [make("span", "mx-name", { textContent: "to hold" }), make("div", "mx-track", {}, [stack]), make("span", "")];
   const board = make("div", "mx-board", {}, [...rows, ...cards.flatMap(({ row }) => row)]);
-  el.classList.add("memory-bar-explorer");
-  el.replaceChildren(make("div", "mx-body", {}, [
-    make("div", "mx-controls", {}, names.map((name) => controls[name].node)),
-    make("div", "mx-presets", {}, presets), summary, board, make("div", "mx-legend", {}, parts.map(({ key }) => key)),
-  ]));
-  const onModel = () => {
-    if (sending) return;
-    for (const name of names) run[name] = model.get(name);
-    redraw();
-  };
-  onModel();
-  for (const name of names) model.on(`change:${name}`, onModel);
-  return () => {
-    for (const name of names) model.off(`change:${name}`, onModel);
-  };
+  fill(el, "memory-bar-explorer", [
+    make("div", "ex-controls mx-controls", {}, NAMES.map((name) => controls[name].node)),
+    make("div", "mx-presets", {}, presets), status, board, make("div", "ex-legend", {}, parts.map(({ key }) => key)),
+  ]);
+  return begin();
 }
 
 export default { render };

@@ -9,13 +9,13 @@ Lesson 02 opens this module.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import anywidget
 import traitlets
 
 from course_lib.accounts import MemoryAccount
+from course_lib.explore import browser
 from course_lib.figures.memory import draw_memory_against_gpus
 from course_lib.figures.style import PALETTE, present
 from course_lib.model import hardware
@@ -40,8 +40,6 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 GPUS = (
     hardware.T4, hardware.RTX_4090, hardware.V100_32GB, hardware.A100_40GB, hardware.A100_80GB, hardware.H200_141GB,
 )  # fmt: skip
-
-_HERE = Path(__file__).parent
 
 
 def shape(layers: int, width: int, seq: int, attention: str) -> GPTConfig:
@@ -79,8 +77,8 @@ class MemoryBarExplorer(anywidget.AnyWidget):
         ValueError: a value that its control does not offer; or, as `traitlets.TraitError`, when it is set later.
     """
 
-    _esm = (_HERE / "memory_bar.js").read_text("utf-8")
-    _css = (_HERE / "memory_bar.css").read_text("utf-8")
+    _esm = browser.script("memory_bar")
+    _css = browser.style("memory_bar")
     layers = traitlets.Enum(CHOICES["layers"]).tag(sync=True)
     width = traitlets.Enum(CHOICES["width"]).tag(sync=True)
     batch = traitlets.Enum(CHOICES["batch"]).tag(sync=True)

@@ -1,6 +1,7 @@
 // The ring explorer's face, and its schedule: the same as `schedules.all_reduce_ring` of course_lib.ranks.
 
 const MIN_RANKS = 2, MAX_RANKS = 8;
+const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 const mod = (a, p) => ((a % p) + p) % p;
 
 // The part that `rank` passes on in step `step` (from 1), and whether its receiver adds it up.
@@ -21,18 +22,6 @@ export function holdingAfter(p, steps) {
     holding = next;
   }
   return holding;
-}
-
-function make(tag, className, properties = {}, children = []) {
-  const node = Object.assign(document.createElement(tag), { className, ...properties });
-  // JupyterLab matches its shortcuts ("d d" deletes the cell) from the focused element upwards: stop it right there.
-  if (tag === "button" || tag === "input" || tag === "select") node.dataset.lmSuppressShortcuts = "true";
-  node.append(...children);
-  return node;
-}
-
-function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
 }
 
 // A multiple of n, the size of the tensor, with as many digits as it needs.
@@ -124,7 +113,7 @@ function makeGrid(p, colors, onFollow) {
 
 function makeControls(onStep, onRanks) {
   const button = (text, label, to) => {
-    const node = make("button", "rx-button", { type: "button", textContent: text });
+    const node = make("button", "ex-button", { type: "button", textContent: text });
     node.setAttribute("aria-label", label);
     node.addEventListener("click", () => onStep(to));
     return node;
@@ -135,12 +124,11 @@ function makeControls(onStep, onRanks) {
   const slider = make("input", "rx-slider", { type: "range", min: 0, step: 1 });
   slider.setAttribute("aria-label", "steps taken");
   slider.addEventListener("input", () => onStep(() => Number(slider.value)));
-  const ranks = make("select", "rx-ranks");
+  const ranks = make("select", "");
   for (let p = MIN_RANKS; p <= MAX_RANKS; p += 1) ranks.append(make("option", "", { value: p, textContent: p }));
   ranks.addEventListener("change", () => onRanks(Number(ranks.value)));
   const chooser = make("label", "rx-chooser", {}, [make("span", "", { textContent: "ranks" }), ranks]);
-  const status = make("div", "rx-status");
-  status.setAttribute("role", "status");
+  const status = makeStatus("rx-status");
   const node = make("div", "rx-controls", {}, [first, back, forward, slider, chooser, status]);
   function update(p, step, words) {
     const last = 2 * p - 2;
@@ -163,44 +151,34 @@ function makeMeter() {
   node.firstChild.setAttribute("aria-hidden", "true");
   function update(p, step) {
     bar.style.width = `${(100 * step) / (p * (p - 1))}%`;
-    setText(words, `each rank has sent ${step} message${step === 1 ? "" : "s"}, ${timesN(step, p)}; at the end ` +
+    setText(words, `each rank has sent ${plural(step, "message")}, ${timesN(step, p)}; at the end ` +
       `${timesN(2 * p - 2, p)}. Everyone to everyone: ${p - 1} n, the whole bar.`);
   }
   return { node, update };
 }
 
 function render({ model, el }) {
+  const { state, change, begin } = follow(model, ["world_size", "step"], redraw);
   const colors = model.get("_colors");
   let followed = null;
   let grid = null;
   let drawn = 0;
-  const state = () => {
-    const p = Math.min(MAX_RANKS, Math.max(MIN_RANKS, model.get("world_size")));
-    return { p, step: Math.min(2 * p - 2, Math.max(0, model.get("step"))) };
-  };
-  const change = (values) => {
-    for (const [key, value] of Object.entries(values)) model.set(key, value);
-    refresh();
-    model.save_changes();
-  };
-  const controls = makeControls(
-    (to) => change({ step: Math.min(2 * state().p - 2, Math.max(0, to(state().step))) }),
-    (p) => change({ step: 0, world_size: p }),
-  );
+  const controls = makeControls((to) => change({ step: to(state.step) }), (p) => change({ step: 0, world_size: p }));
   const meter = makeMeter();
   const place = make("div", "rx-place");
-  const hint = make("p", "rx-hint", {
+  const hint = make("p", "ex-note", {
     textContent: "A coloured slot is a rank's summand. ↓ goes to the next rank in the next step (from the last one to " +
       "rank 0), + was added just now, = was copied. Click a cell to follow its part.",
   });
-  function refresh() {
-    const { p, step } = state();
+  function redraw() {
+    const p = state.world_size = clamp(state.world_size, MIN_RANKS, MAX_RANKS);
+    const step = state.step = clamp(state.step, 0, 2 * p - 2);
     if (drawn !== p) {
       followed = null;
       drawn = p;
       grid = makeGrid(p, colors, (part) => {
         followed = followed === part ? null : part;
-        refresh();
+        redraw();
       });
       place.replaceChildren(grid.node);
     }
@@ -208,15 +186,8 @@ function render({ model, el }) {
     meter.update(p, step);
     controls.update(p, step, inWords(p, step));
   }
-  el.classList.add("ring-explorer");
-  el.replaceChildren(make("div", "rx-body", {}, [controls.node, place, meter.node, hint]));
-  refresh();
-  model.on("change:step", refresh);
-  model.on("change:world_size", refresh);
-  return () => {
-    model.off("change:step", refresh);
-    model.off("change:world_size", refresh);
-  };
+  fill(el, "ring-explorer", [controls.node, place, meter.node, hint]);
+  return begin();
 }
 
 export default { render };

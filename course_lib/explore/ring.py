@@ -12,18 +12,17 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 import anywidget
 import traitlets
 from matplotlib.figure import Figure
 
+from course_lib.explore import browser
 from course_lib.figures.collectives import Holding, draw_film
 from course_lib.figures.style import SERIES, present
 from course_lib.ranks import schedules
 
 MIN_RANKS, MAX_RANKS = 2, 8
-_HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -72,8 +71,8 @@ class RingExplorer(anywidget.AnyWidget):
         ValueError: the number of ranks is not between 2 and 8, or there is no such step.
     """
 
-    _esm = (_HERE / "ring.js").read_text("utf-8")
-    _css = (_HERE / "ring.css").read_text("utf-8")
+    _esm = browser.script("ring")
+    _css = browser.style("ring")
     world_size = traitlets.Int(4).tag(sync=True)
     step = traitlets.Int(0).tag(sync=True)
     _colors = traitlets.List().tag(sync=True)

@@ -1,6 +1,6 @@
 // The loss scale, slid across a gradient histogram. All counts come from Python (`scale_data`); this file only draws.
 
-const SVG = "http://www.w3.org/2000/svg";
+const NAMES = ["power", "group", "number_format"];
 const FATES = ["flushed", "subnormal", "normal", "overflowed"];
 const WORDS = ["become 0", "subnormal: fewer digits", "normal", "become inf"];
 const [FIRST, LAST, TICK] = [-64, 48, 16]; // powers of two on the axis
@@ -33,57 +33,6 @@ export function verdict([flushed, subnormal, normal, overflowed], scale) {
   return `${name}: ${lost}${subnormal ? `, and ${percent(subnormal, total)} lose digits` : ", and none loses digits"}. No overflow.`;
 }
 
-function make(tag, className, properties = {}, children = []) {
-  const node = Object.assign(document.createElement(tag), { className, ...properties });
-  // JupyterLab matches its shortcuts ("d d" deletes the cell) from the focused element upwards: stop it right there.
-  if (["button", "input", "select"].includes(tag)) node.dataset.lmSuppressShortcuts = "true";
-  node.append(...children);
-  return node;
-}
-
-// A drawing that stretches with the page; its words stand beside it, in HTML, and keep their size.
-function makeChart(className, parts) {
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("class", `sx-chart ${className}`);
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("role", "img");
-  const paths = Object.fromEntries(parts.map((name) => {
-    const path = document.createElementNS(SVG, "path");
-    path.setAttribute("class", `sx-${name}`);
-    svg.append(path);
-    return [name, path];
-  }));
-  const draw = (width, height, shapes, words) => {
-    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    svg.setAttribute("aria-label", words);
-    for (const [name, d] of Object.entries(shapes)) paths[name].setAttribute("d", d);
-  };
-  return { svg, draw };
-}
-
-function makeSlider(name, [min, max], describe, onInput) {
-  const input = make("input", "", { type: "range", min, max, step: 1 });
-  const output = make("b", "");
-  const node = make("label", "sx-field", {}, [make("span", "", { textContent: name }), output, input]);
-  input.setAttribute("aria-label", name);
-  input.addEventListener("input", () => onInput(Number(input.value)));
-  const set = (value) => {
-    input.value = value;
-    output.textContent = describe(value);
-    input.setAttribute("aria-valuetext", output.textContent);
-  };
-  return { node, set };
-}
-
-function makeChoice(name, choices, onInput) {
-  const select = make("select", "", {}, choices.map((text) => make("option", "", { value: text, textContent: text })));
-  const node = make("label", "sx-field", {}, [make("span", "", { textContent: name }), select]);
-  select.setAttribute("aria-label", name);
-  select.addEventListener("change", () => onInput(select.value));
-  return { node, set: (value) => (select.value = value) };
-}
-
-const rect = (x, y, width, height) => `M${x} ${y}h${width}v${height}h${-width}z`;
 const clamp = (place) => Math.max(FIRST, Math.min(LAST, place)) - FIRST;
 
 // Bars on a logarithmic axis of `rows` powers of ten, the foot included.
@@ -128,34 +77,24 @@ function reach(name, [smallest, normal, beyond]) {
   return `${name} (shaded, pale and full): subnormal from ${power(smallest)}, normal from ${power(normal)}, inf from about ${power(beyond)}.`;
 }
 
-function render({ model, el }) {
-  const NAMES = ["power", "group", "number_format"];
-  const data = model.get("data");
-  const state = { sending: false };
-  const change = (name, value) => {
-    state[name] = value;
-    redraw();
-    state.sending = true; // each set comes back as a change
-    model.set(name, value);
-    state.sending = false;
-    model.save_changes();
-  };
+const choices = (names) => names.map((name) => [name, name]);
 
+function render({ model, el }) {
+  const { state, change, begin } = follow(model, NAMES, redraw);
+  const data = model.get("data");
   const [lowest, highest] = data.powers;
-  const scale = makeSlider("Loss scale", data.powers, (k) => `${power(k)} = ${k < 0 ? `1/${2 ** -k}` : (2 ** k).toLocaleString("en")}`, (k) => change("power", k));
-  const group = makeChoice("Gradients of", Object.keys(data.groups), (name) => change("group", name));
-  const format = makeChoice("Format", Object.keys(data.formats), (name) => change("number_format", name));
-  const summary = make("div", "sx-summary");
-  summary.setAttribute("role", "status");
-  const chart = makeChart("sx-histogram", ["window", "heart", ...FATES]);
-  const overview = makeChart("sx-overview", [...FATES, "chosen"]);
-  overview.svg.addEventListener("click", (event) => {
-    const box = overview.svg.getBoundingClientRect();
-    const i = Math.floor(((event.clientX - box.left) / box.width) * (highest - lowest + 1));
-    change("power", Math.max(lowest, Math.min(highest, i + lowest)));
-  });
+  const inFull = (k) => `${power(k)} = ${k < 0 ? `1/${2 ** -k}` : (2 ** k).toLocaleString("en")}`;
+  const controls = {
+    power: makeSlider("Loss scale", data.powers, inFull, (k) => change({ power: k })),
+    group: makeSelect("Gradients of", choices(Object.keys(data.groups)), (name) => change({ group: name })),
+    number_format: makeSelect("Format", choices(Object.keys(data.formats)), (name) => change({ number_format: name })),
+  };
+  const status = makeStatus();
+  const chart = makeChart("sx", "histogram", ["window", "heart", ...FATES]);
+  const overview = makeChart("sx", "overview", FATES, ["chosen"]);
+  overview.onColumn((i) => change({ power: i + lowest }));
   const numbers = FATES.map((name) => make("b", ""));
-  const [most, window_] = [make("span", ""), make("div", "sx-reach")];
+  const [most, reached] = [make("span", ""), make("div", "ex-note sx-reach")];
 
   function redraw() {
     const [of, borders] = [data.groups[state.group], data.formats[state.number_format]];
@@ -163,44 +102,31 @@ function render({ model, el }) {
     const total = counts.reduce((a, b) => a + b);
     const top = Math.ceil(Math.log10(Math.max(...of.counts)));
     const rows = top + FOOT;
-    scale.set(state.power);
-    group.set(state.group);
-    format.set(state.number_format);
-    summary.textContent = verdict(counts, state.power);
+    for (const name of NAMES) controls[name].set(state[name]);
+    setText(status, verdict(counts, state.power));
     counts.forEach((count, i) => (numbers[i].textContent = percent(count, total)));
     most.textContent = (10 ** top).toLocaleString("en");
-    window_.textContent = reach(state.number_format, borders);
-    chart.draw(LAST - FIRST, rows, histogramShapes(of, borders, state.power, rows), `Histogram by size. ${summary.textContent}`);
+    reached.textContent = reach(state.number_format, borders);
+    chart.draw(LAST - FIRST, rows, histogramShapes(of, borders, state.power, rows), `Histogram by size. ${status.textContent}`);
     const casts = of.casts[state.number_format];
     overview.draw(casts.length, 1, overviewShapes(casts, state.power - lowest), overviewWords(casts, lowest));
   }
 
-  const text = (words) => make("span", "", { textContent: words });
-  const axis = (name, ...children) => make("div", `sx-axis ${name}`, {}, children);
-  const ticks = Array.from({ length: (LAST - FIRST) / TICK + 1 }, (_, i) => text(power(FIRST + i * TICK)));
-  const keys = WORDS.map((words, i) => make("span", `sx-key sx-key-${FATES[i]}`, {}, [words, numbers[i]]));
-  const body = make("div", "sx-body", {}, [
-    make("div", "sx-controls", {}, [scale.node, group.node, format.node]), summary,
+  const ticks = Array.from({ length: (LAST - FIRST) / TICK + 1 }, (_, i) => power(FIRST + i * TICK));
+  const keys = WORDS.map((words, i) => make("span", `ex-key sx-${FATES[i]}`, {}, [make("span", "", { textContent: words }), numbers[i]]));
+  const title = [make("b", "", { textContent: "Every scale at once" }), make("span", "", { textContent: " (click one)" })];
+  fill(el, "scale-explorer", [
+    make("div", "ex-controls sx-controls", {}, NAMES.map((name) => controls[name].node)), status,
     make("div", "sx-stage", {}, [
-      axis("sx-y", most, text("numbers"), text("1")), chart.svg, axis("sx-x", ...ticks),
-      make("div", "sx-middle", { textContent: "size of a scaled gradient →" }),
+      makeAxis("ex-y", most, "numbers", "1"), chart.svg, makeAxis("ex-x", ...ticks),
+      makeAxis("ex-x sx-middle", "size of a scaled gradient →"),
     ]),
-    make("div", "sx-legend", {}, keys), window_,
+    make("div", "ex-legend sx-legend", {}, keys), reached,
     make("div", "sx-all", {}, [
-      make("div", "sx-title", {}, [make("b", "", { textContent: "Every scale at once" }), text(" (click one)")]), overview.svg,
-      axis("sx-x2", text(power(lowest)), text("loss scale →"), text(power(highest))),
+      make("div", "sx-title", {}, title), overview.svg, makeAxis("", power(lowest), "loss scale →", power(highest)),
     ]),
   ]);
-  el.classList.add("scale-explorer");
-  el.replaceChildren(body);
-  const read = () => {
-    if (state.sending) return;
-    for (const name of NAMES) state[name] = model.get(name);
-    redraw();
-  };
-  read();
-  for (const name of NAMES) model.on(`change:${name}`, read);
-  return () => NAMES.forEach((name) => model.off(`change:${name}`, read));
+  return begin();
 }
 
 export default { render };

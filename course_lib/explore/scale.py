@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple
-from pathlib import Path
 from typing import Any
 
 import anywidget
 import traitlets
 from torch import Tensor
 
+from course_lib.explore import browser
 from course_lib.figures.precision import draw_histograms
 from course_lib.figures.style import present
 from course_lib.numerics import BF16, FP8_E5M2, FP16, FloatFormat
@@ -26,8 +26,6 @@ POWERS = range(-8, 41)
 """The scale is 2 to one of these."""
 
 FORMATS: dict[str, FloatFormat] = {fmt.name: fmt for fmt in (FP16, BF16, FP8_E5M2)}
-
-_HERE = Path(__file__).parent
 
 
 def scale_data(sizes: Mapping[str, GradientSizes]) -> dict[str, Any]:
@@ -67,8 +65,8 @@ class ScaleExplorer(anywidget.AnyWidget):
             format; or, as `traitlets.TraitError`, when it is set later.
     """
 
-    _esm = (_HERE / "scale.js").read_text("utf-8")
-    _css = (_HERE / "scale.css").read_text("utf-8")
+    _esm = browser.script("scale")
+    _css = browser.style("scale")
     data = traitlets.Dict().tag(sync=True)
     power = traitlets.Int(0, min=POWERS[0], max=POWERS[-1]).tag(sync=True)
     group = traitlets.Unicode().tag(sync=True)

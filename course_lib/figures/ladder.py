@@ -5,7 +5,6 @@ Lesson 05 opens this module.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from matplotlib.figure import Figure
 
 from course_lib.accounts import CATEGORIES, MemoryAccount
 from course_lib.figures.style import INK, MUTED, PALETTE, new_figure, present
+from course_lib.tables import as_html, as_text
 from course_lib.units import Bytes, Seconds
 
 
@@ -62,22 +62,10 @@ class Ladder:
         present(draw_ladder(self.rungs), caption=caption, alt=f"Bars, from the plain step downwards. {told}.")
 
     def __repr__(self) -> str:
-        rows = [self.HEADER, *self.rows()]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(self.HEADER))]
-        return "\n".join(
-            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
-        )
+        return as_text(self.HEADER, self.rows())
 
     def _repr_html_(self) -> str:
-        def line(tag: str, cells: Sequence[str]) -> str:
-            sides = ["left", *["right"] * (len(cells) - 1)]
-            inside = "".join(
-                f'<{tag} style="text-align:{side}">{html.escape(cell)}</{tag}>' for side, cell in zip(sides, cells)
-            )
-            return f"<tr>{inside}</tr>"
-
-        body = "".join(line("td", row) for row in self.rows())
-        return f"<table><thead>{line('th', self.HEADER)}</thead><tbody>{body}</tbody></table>"
+        return as_html(self.HEADER, self.rows())
 
 
 def draw_ladder(rungs: Sequence[Rung]) -> Figure:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from course_lib.measure.tables import as_html, as_text
+from course_lib.tables import as_html, as_text
 from course_lib.units import Flops
 
 

@@ -23,8 +23,9 @@ from torch import Tensor, nn
 
 from course_lib.accounts import CATEGORIES, MemoryAccount
 from course_lib.measure.owners import Owners
-from course_lib.measure.tables import LargestStorages, LiveStorage, as_html, as_text
+from course_lib.measure.storages import LargestStorages, LiveStorage
 from course_lib.measure.tracker import Phase, Tracker, tensors_in
+from course_lib.tables import as_html, as_text
 from course_lib.units import Bytes
 
 

@@ -119,7 +119,7 @@ def test_nothing_sticks_out(mounted: Callable[..., Page], width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     cut = "nodes => nodes.filter((node) => node.scrollWidth > node.clientWidth + 1).map((node) => node.className)"
-    assert not page.locator(".ax-body div:not(.ax-line), .ax-body label").evaluate_all(cut)
+    assert not page.locator(".ex-body div:not(.ax-line), .ex-body label").evaluate_all(cut)
 
 
 def test_every_control_has_a_name(mounted: Callable[..., Page], unnamed: Callable[[Locator], list[str]]) -> None:

@@ -67,13 +67,13 @@ def test_the_browser_shows_what_python_predicts(explorer, given) -> None:
 
 def test_the_keyboard_moves_the_size_and_everything_follows(explorer) -> None:
     page = explorer()
-    before = page.locator(".bk-chart path").evaluate_all("paths => paths.map((path) => path.getAttribute('d'))")
+    before = page.locator(".ex-chart path").evaluate_all("paths => paths.map((path) => path.getAttribute('d'))")
     slider(page, "Bucket size").focus()
     page.keyboard.press("End")
     expect(page.get_by_role("status")).to_contain_text("1 bucket, 14 messages from each rank")
     expect(page.get_by_role("status")).to_contain_text("0 % are hidden")
     assert slider(page, "Bucket size").get_attribute("aria-valuetext") == "8 GiB"
-    after = page.locator(".bk-chart path").evaluate_all("paths => paths.map((path) => path.getAttribute('d'))")
+    after = page.locator(".ex-chart path").evaluate_all("paths => paths.map((path) => path.getAttribute('d'))")
     assert before[0] != after[0] and before[2] != after[2]
     assert page.evaluate("[model.get('bucket'), model.saved]") == [33, 1]
 
@@ -117,7 +117,7 @@ def test_nothing_sticks_out(explorer, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     cut = "nodes => nodes.filter((node) => node.scrollWidth > node.clientWidth + 1).map((node) => node.className)"
-    assert not page.locator(".bk-body div, .bk-body label").evaluate_all(cut)
+    assert not page.locator(".ex-body div, .ex-body label").evaluate_all(cut)
 
 
 def test_every_control_has_a_name(explorer, unnamed: Callable[[Locator], list[str]]) -> None:
@@ -128,7 +128,7 @@ def test_every_control_has_a_name(explorer, unnamed: Callable[[Locator], list[st
 
 def test_a_move_redraws_at_once(explorer) -> None:
     times = explorer().evaluate("""() => {
-        const input = document.querySelector('.bk-slider input');
+        const input = document.querySelector('.ex-field input');
         return Array.from({ length: 60 }, (_, i) => {
             const start = performance.now();
             input.value = 10 + (i * 7) % 24;

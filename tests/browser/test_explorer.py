@@ -164,7 +164,7 @@ def test_text_has_contrast(mount: Callable[..., Page], dark: bool) -> None:
                 .map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
             return 0.2126 * r + 0.7152 * g + 0.0722 * b;
         };
-        const words = '.bx-bit, .bx-stored, .bx-step, .bx-name small, .bx-status, .bx-preset, .bx-key, .bx-note';
+        const words = '.bx-bit, .bx-stored, .bx-step, .bx-name small, .bx-status, .bx-preset, .ex-key, .bx-note';
         return [...document.querySelectorAll(words)].map((node) => {
             const { color, backgroundColor } = getComputedStyle(node);
             const [a, b] = [luminance(paper, backgroundColor, color), luminance(paper, backgroundColor)].sort();

@@ -37,7 +37,7 @@ def slider(page: Page, name: str) -> Locator:
 
 
 def shapes(page: Page) -> list[str]:
-    return page.locator(".fx-chart path").evaluate_all("paths => paths.map((path) => path.getAttribute('d'))")
+    return page.locator(".ex-chart path").evaluate_all("paths => paths.map((path) => path.getAttribute('d'))")
 
 
 @pytest.mark.parametrize(("layers", "ratio"), [(2, 1), (7, 3), (16, 1), (32, 20)])
@@ -121,7 +121,7 @@ def test_nothing_sticks_out(film: Callable[..., Page], width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     cut = "nodes => nodes.filter((node) => node.scrollWidth > node.clientWidth + 1).map((node) => node.className)"
-    assert not page.locator(".fx-body div, .fx-body label").evaluate_all(cut)
+    assert not page.locator(".ex-body div, .ex-body label").evaluate_all(cut)
 
 
 def test_every_control_has_a_name(film: Callable[..., Page], unnamed: Callable[[Locator], list[str]]) -> None:
@@ -132,7 +132,7 @@ def test_every_control_has_a_name(film: Callable[..., Page], unnamed: Callable[[
 
 def test_a_move_redraws_at_once(film: Callable[..., Page]) -> None:
     times = film(32).evaluate("""() => {
-        const input = document.querySelector('.fx-slider input');
+        const input = document.querySelector('.ex-field input');
         return Array.from({ length: 100 }, (_, i) => {
             const start = performance.now();
             input.value = (i * 7) % 33;

@@ -42,10 +42,10 @@ def test_the_browser_counts_as_the_library_does(bar: Callable[..., Page]) -> Non
 
 def test_the_keyboard_moves_a_slider_and_everything_follows(bar: Callable[..., Page]) -> None:
     page = bar(layers=12, width=768, batch=8)
-    before = page.locator(".mx-key").all_inner_texts()
+    before = page.locator(".ex-key").all_inner_texts()
     page.get_by_role("slider", name="Batch (sequences)").focus()
     page.keyboard.press("ArrowRight")
-    after = page.locator(".mx-key").all_inner_texts()
+    after = page.locator(".ex-key").all_inner_texts()
     assert before[:3] == after[:3] and before[3] != after[3] and "activations" in after[3]
     assert page.evaluate("[model.get('batch'), model.saved]") == [16, 1]
 
@@ -53,9 +53,9 @@ def test_the_keyboard_moves_a_slider_and_everything_follows(bar: Callable[..., P
 def test_a_choice_changes_what_it_should(bar: Callable[..., Page]) -> None:
     page = bar()
     page.get_by_role("combobox", name="Optimizer").select_option("SGD")
-    expect(page.locator(".mx-key").nth(2)).to_have_text("optimizer 5.8 GiB")  # the fp32 copy is left
+    expect(page.locator(".ex-key").nth(2)).to_have_text("optimizer 5.8 GiB")  # the fp32 copy is left
     page.get_by_role("combobox", name="Precision").select_option("all bf16")
-    expect(page.locator(".mx-key").nth(2)).to_be_hidden()
+    expect(page.locator(".ex-key").nth(2)).to_be_hidden()
     assert page.evaluate("[model.get('optimizer'), model.get('precision')]") == ["sgd", "bf16"]
 
 
@@ -95,7 +95,7 @@ def test_nothing_sticks_out(bar: Callable[..., Page], width: int, settings: dict
     page.set_viewport_size({"width": width, "height": 900})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     cut = "nodes => nodes.filter((node) => node.scrollWidth > node.clientWidth + 1).map((node) => node.className)"
-    assert not page.locator(".mx-body div, .mx-body label").evaluate_all(cut)
+    assert not page.locator(".ex-body div, .ex-body label").evaluate_all(cut)
 
 
 def test_every_control_has_a_name(bar: Callable[..., Page], unnamed: Callable[[Locator], list[str]]) -> None:
@@ -106,7 +106,7 @@ def test_every_control_has_a_name(bar: Callable[..., Page], unnamed: Callable[[L
 
 def test_a_move_redraws_at_once(bar: Callable[..., Page]) -> None:
     times = bar().evaluate("""() => {
-        const input = document.querySelector('.mx-slider input');
+        const input = document.querySelector('.ex-field input');
         return Array.from({ length: 100 }, (_, i) => {
             const start = performance.now();
             input.value = (i * 7) % 128;

@@ -56,7 +56,7 @@ def test_the_page_says_what_python_counted(scale: Callable[..., Page], power: in
     else:
         expect(status).to_contain_text("no gradient is lost")
     shares = [(counts.flushed, counts.total), (counts.subnormal, counts.total), (counts.normal, counts.total)]
-    shown = page.locator(".sx-key b").all_inner_texts()
+    shown = page.locator(".sx-legend b").all_inner_texts()
     assert shown[:3] == [page.evaluate("([a, b]) => explorer.percent(a, b)", pair) for pair in shares]
 
 
@@ -128,7 +128,7 @@ def test_nothing_sticks_out(scale: Callable[..., Page], width: int, dark: bool) 
     page.set_viewport_size({"width": width, "height": 900})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     cut = "nodes => nodes.filter((node) => node.scrollWidth > node.clientWidth + 1).map((node) => node.className)"
-    assert not page.locator(".sx-body div, .sx-body label").evaluate_all(cut)
+    assert not page.locator(".ex-body div, .ex-body label").evaluate_all(cut)
 
 
 def test_every_control_has_a_name(scale: Callable[..., Page], unnamed: Callable[[Locator], list[str]]) -> None:
@@ -140,7 +140,7 @@ def test_every_control_has_a_name(scale: Callable[..., Page], unnamed: Callable[
 
 def test_a_move_redraws_at_once(scale: Callable[..., Page]) -> None:
     times = scale().evaluate("""() => {
-        const input = document.querySelector('.sx-field input');
+        const input = document.querySelector('.ex-field input');
         return Array.from({ length: 100 }, (_, i) => {
             const start = performance.now();
             input.value = (i * 7) % 49 - 8;

@@ -1,15 +1,15 @@
-"""Tables of what was measured, as text and as HTML.
+"""The blocks of memory behind a record, and the largest of them as a table.
 
 Lesson 00 opens this module.
 """
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 
 import torch
 
+from course_lib.tables import as_html, as_text
 from course_lib.units import Bytes
 
 
@@ -52,25 +52,3 @@ class LargestStorages(list[LiveStorage]):
 
     def _repr_html_(self) -> str:
         return as_html(*self._table())
-
-
-def as_text(header: list[str], rows: list[list[str]]) -> str:
-    """A table in columns, the first one flush left."""
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
-    lines = [
-        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        for row in (header, *rows)
-    ]
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def as_html(header: list[str], rows: list[list[str]]) -> str:
-    """The same table in HTML; the first cell of each row is its heading."""
-    head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in header)
-    body = "".join(
-        f'<tr><th scope="row" style="text-align: left">{html.escape(row[0])}</th>'
-        + "".join(f'<td style="text-align: right">{html.escape(cell)}</td>' for cell in row[1:])
-        + "</tr>"
-        for row in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
