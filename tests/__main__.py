@@ -12,17 +12,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTEST = ["pytest", "-q", "--durations=5"]
-LABS = "tests/lab/test_labs.py"
+TWO = ["-n", "2"]
+BY_FILE = [*TWO, "--dist", "loadfile"]
+KERNELS = ["tests/lab/test_labs.py", "tests/grading"]  # what starts many processes and measures no seconds
 STAGES: dict[str, tuple[str, list[list[str]]]] = {  # what fails quickly comes first
     "lint": ("style and likely mistakes", [["ruff", "check", "."], ["ruff", "format", "--check", "."]]),
     "types": ("static types", [["pyright", "--pythonpath", sys.executable]]),
     "unit": (
         "the library, the tools, the stored notebooks",
-        [[*PYTEST, "-m", "not browser", "--ignore=tests/ranks", f"--ignore={LABS}"]],
+        [[*PYTEST, "-m", "not browser", "--ignore=tests/ranks", *(f"--ignore={path}" for path in KERNELS)]],
     ),
-    "labs": ("stubs, solutions and known-wrong answers of every lab, two at a time", [[*PYTEST, "-n", "2", LABS]]),
+    "labs": ("stubs, solutions and known-wrong answers of every lab; the grader", [[*PYTEST, *TWO, *KERNELS]]),
     "ranks": ("real processes", [[*PYTEST, "-m", "not browser", "tests/ranks"]]),
-    "notebooks": ("every cell of every notebook again, outputs compared", [["tests.notebooks", "-q"]]),
+    "notebooks": ("every cell of every notebook again, outputs compared", [["tests.notebooks", "-q", *BY_FILE]]),
     "browser": ("JupyterLab and its widgets in Chromium", [[*PYTEST, "-m", "browser"]]),
 }
 RESULT = re.compile(

@@ -150,5 +150,5 @@ def test_outputs_may_take_their_time() -> None:
         path, cell, options, output_timeout = ROOT / "x.ipynb", nbformat.v4.new_code_cell(), {"check": True}, 5
 
     item = Item()
-    plugin.prepare([item])  # type: ignore[list-item]
+    plugin.prepare(item)
     assert item.output_timeout == 30 and item.options["check"]
