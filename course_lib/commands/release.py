@@ -68,14 +68,16 @@ def release_course(
 
 
 def find_leaks(files: dict[Path, bytes], labs: Sequence[Lab]) -> Iterator[str]:
-    """What students must not see in files that they are to get: marks, single lines in labs, copies elsewhere.
+    """What students must not see in files that they are to get: marks, a lab's own secrets line by line, copies.
+
+    A single line of another lab may stand anywhere (two labs may both say `return result`); several in a row may not.
 
     Args:
         files: path in the release → content.
         labs: the labs whose solutions and hidden tests are looked for.
     """
-    blocks = [block for lab in _all_of(labs) for block in secret_blocks(read_lab(lab))]
-    single = {line for block in blocks for line in block}
+    secrets = {lab.name: secret_blocks(read_lab(lab)) for lab in _all_of(labs)}
+    blocks = [block for of_lab in secrets.values() for block in of_lab]
     runs = {tuple(block[i : i + _RUN]) for block in blocks for i in range(max(1, len(block) - _RUN + 1))}
     runs = {run for run in runs if len(run) > 1}
     for path, content in files.items():
@@ -85,12 +87,11 @@ def find_leaks(files: dict[Path, bytes], labs: Sequence[Lab]) -> Iterator[str]:
         for mark in SECRET_MARKS:
             if path.suffix == ".ipynb" and any(mark in line for line in lines):
                 yield f"{path}: {mark}"
-        if path.parts[0] == "labs":
-            yield from (f"{path}: {line}" for line in lines if line in single)
-        else:
-            kept = [line for line in lines if line]
-            found = [kept[i] for i in range(len(kept)) for n in (2, _RUN) if tuple(kept[i : i + n]) in runs]
-            yield from (f"{path}: {line} …" for line in found[:1])
+        own = {line for block in secrets.get(path.parts[1], []) for line in block} if path.parts[0] == "labs" else set()
+        yield from (f"{path}: {line}" for line in lines if line in own)
+        kept = [line for line in lines if line]
+        found = [kept[i] for i in range(len(kept)) for n in (2, _RUN) if tuple(kept[i : i + n]) in runs]
+        yield from (f"{path}: {line} …" for line in found[:1])
 
 
 def _check_destination(root: Path, destination: Path, archive: Path, *, force: bool) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from course_lib.build.lab_builder import build_lab
 from course_lib.build.labs import Lab
-from course_lib.commands.release import release_course
+from course_lib.commands.release import find_leaks, release_course
 
 from .conftest import make_lab
 
@@ -89,6 +89,15 @@ def test_anything_hidden_stops_the_release(course: Lab, tmp_path: Path, path: st
 def test_a_single_line_that_the_library_shares_is_no_leak(course: Lab, tmp_path: Path) -> None:
     (course.root / "course_lib" / "helper.py").write_text("dist.all_reduce(value)\n", "utf-8")
     release(course, tmp_path / "out")
+
+
+def test_a_single_line_of_another_lab_is_no_leak_and_a_copy_is(course: Lab) -> None:
+    def leaks(folder: str, text: str) -> list[str]:
+        return list(find_leaks({Path("labs", folder, "notes.md"): text.encode()}, [course]))
+
+    line = "dist.all_reduce(value)\n"
+    assert leaks("lab91_other", line) == [] and len(leaks("lab90_means", line)) == 1
+    assert len(leaks("lab91_other", SOLUTION)) == 1
 
 
 def test_a_lab_that_was_not_built_is_not_handed_out(course: Lab, tmp_path: Path) -> None:
