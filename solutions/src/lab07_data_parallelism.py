@@ -22,7 +22,10 @@
 # which makes a plan and sends nothing. The finished wrappers are out of bounds, PyTorch's
 # `DistributedDataParallel` as well as the library's. (They would not help much. PyTorch's has a `join()` for ranks that
 # run out of data, but it weighs ranks, not examples.)
-# The checks read your text, and they count what really leaves each rank.
+#
+# The checks read your text, and they count what leaves each rank: its bytes, and its *messages*. Each call that sends
+# something is one message; an all-reduce is one, however large. If your ranks wait for each other, you need not wait
+# with them: after seconds there is a report, who waits for whom and in which line.
 #
 # Checks that you see here give you points and tell you what is wrong. More run when the lab is graded, on other ranks
 # and other data. Bytes and messages count only for answers that are right: who sends nothing is not thrifty. Cells
@@ -53,10 +56,10 @@ class Patchwork(nn.Module):
     def __init__(self, seed=0):
         super().__init__()
         torch.manual_seed(seed)
+        self.special, self.never = nn.Linear(16, 16), nn.Linear(16, 16)
         self.into, self.back = nn.Linear(6, 16, bias=False), nn.Linear(6, 16, bias=False)
         self.back.weight = self.into.weight  # tied: one parameter, two names
         self.frozen = nn.Linear(6, 16).requires_grad_(False)
-        self.special, self.never = nn.Linear(16, 16), nn.Linear(16, 16)
         self.offset = nn.Parameter(torch.zeros(6))
         self.double()
 
@@ -69,8 +72,11 @@ class Patchwork(nn.Module):
 
 # %% [markdown]
 # Ranks get shares of different size. `share(step, rank, count)` deals `count` examples; which ranks meet examples for
-# the special branch changes from step to step. And `alone` is the oracle: one process, lesson 00's `train_step`, the
-# joined batch of all ranks. It returns the weights after each step. You will be held against it.
+# the special branch changes from step to step. `backward` is a rank's pass over its share. Where there is no example,
+# it leaves NaN in every gradient, the worst that a mean over nothing can do.
+#
+# And `alone` is the oracle: one process, lesson 00's `train_step`, the joined batch of all ranks. It returns the
+# weights after each step. You will be held against it.
 
 
 # %%
@@ -79,6 +85,14 @@ def share(step, rank, count):
     inputs, targets = torch.randn(2, count, 6, generator=generator, dtype=torch.float64)
     inputs[:, 0] = inputs[:, 0].abs() * (1 if (step + rank) % 3 == 0 else -1)
     return inputs, targets
+
+
+def backward(model, step, rank, count):
+    if count:
+        model(*share(step, rank, count)).backward()
+    else:
+        for parameter in (*model.special.parameters(), *model.never.parameters(), model.into.weight, model.offset):
+            parameter.grad = torch.full_like(parameter, float("nan"))
 
 
 # %%
@@ -114,9 +128,9 @@ def alone(counts_by_step, name):
 # **Your contract.** `take_stock(parameters, n_examples)`
 #
 # - `n_examples`: how many examples this rank has in this step, an `int`. It may be 0.
-# - Returns `(total, used)`, the same on all ranks: the number of examples of all ranks, an `int`; and for each
-# parameter a `bool`, whether any rank has a gradient for it. *A rank without examples has used nothing*, whatever
-# its gradients are.
+# - Returns a tuple `(total, used)`, the same on all ranks. `total` is the number of examples of all ranks, an `int`.
+# `used` is a list with a `bool` for each parameter: has any rank a gradient for it? *A rank without examples has used
+# nothing*, whatever its gradients are.
 # - It sends one message, of at most 8 bytes for each parameter and 8 more. All ranks call.
 #
 # **Graded:** both functions (6 points), the message (4), and other ranks and models (5).
@@ -136,7 +150,7 @@ def take_stock(parameters, n_examples):
     ### BEGIN SOLUTION
     used = [n_examples > 0 and parameter.grad is not None for parameter in parameters]
     stock = torch.tensor([n_examples, *used], dtype=torch.int64)
-    dist.all_reduce(stock)
+    dist.all_reduce(stock, op=dist.ReduceOp.SUM)
     total, *users = stock.tolist()
     return total, [count > 0 for count in users]
     ### END SOLUTION
@@ -150,44 +164,58 @@ def take_stock(parameters, n_examples):
 # %%
 def stock_of_a_step(step, counts):
     rank, model = dist.get_rank(), Patchwork()
-    model(*share(step, rank, counts[rank])).backward()
+    backward(model, step, rank, counts[rank])
     with measure.traffic() as sent:
         stock = take_stock(trainable(model), counts[rank])
     return stock, sent
+
+
+def most(accounts):
+    """Bytes and messages of the rank that sends most."""
+    return int(max(sent.total_bytes for sent in accounts)), max(sent.total_messages for sent in accounts)
 
 
 print("trainable:", [tuple(parameter.shape) for parameter in trainable(Patchwork())])
 ranks.run(stock_of_a_step, step=1, counts=[3, 1, 2, 2], world_size=4)[0][0]
 
 
-# %% check="q1-values" points=6
+# %%
 def check_trainable(model, names):
     expected = [dict(model.named_parameters())[name] for name in names]
-    got = list(check.call(trainable, model))
+    got = check.call(trainable, model)
+    check.that(isinstance(got, list | tuple), "trainable returns a list", came=type(got).__name__)
     same = [id(parameter) for parameter in got] == [id(parameter) for parameter in expected]
     where = "what is frozen, what has two names, and the order"
     check.that(same, f"the {len(names)} parameters that travel", came=f"{len(got)} tensors", look=where)
 
 
 def check_stock(step, counts, special):
-    expected = (sum(counts), [True, True, special, special, False, False])
-    found = check.on_ranks(stock_of_a_step, step, counts, world_size=len(counts))
-    where = "which sums over the ranks tell you this; a rank without examples"
-    got = [stock for stock, _ in found]
-    check.equal(got, [expected] * len(counts), f"the stock of shares {counts}, an entry for each rank", look=where)
+    where = "a call that not all ranks make"
+    found = check.on_ranks(stock_of_a_step, step, counts, world_size=len(counts), look=where)
+    pairs = all(isinstance(stock, tuple) and len(stock) == 2 for stock, _ in found)
+    check.that(pairs, "take_stock returns a tuple of two", came=str(found[0][0]))
+    totals, used = map(list, zip(*(stock for stock, _ in found)))
+    what = f"for shares {counts}, an entry for each rank"
+    check.equal(totals, [sum(counts)] * len(counts), f"total {what}", look="what is added up, and its type")
+    expected, where = [True, special, special, False, False, True], "who has used what; a rank without examples"
+    check.equal(used, [expected] * len(counts), f"used {what}, in it one for each parameter", look=where)
+    return [sent for _, sent in found]
 
 
-NAMES = ["offset", "into.weight", "special.weight", "special.bias", "never.weight", "never.bias"]
+# %% check="q1-values" points=6
+NAMES = ["offset", "special.weight", "special.bias", "never.weight", "never.bias", "into.weight"]
 check_trainable(Patchwork(), NAMES)
 check_stock(step=1, counts=[3, 1, 2, 2], special=True)
 check_stock(step=0, counts=[0, 2, 5, 0], special=False)
 
 # %% check="q1-message" points=4
 found = check.on_ranks(stock_of_a_step, 1, [3, 1, 2, 2], world_size=4)
-check.equal([stock[0] for stock, _ in found], [8, 8, 8, 8], "the right total", look="the values, before the bytes")
-sent, limit = found[0][1], predict.all_reduce_bytes(8 * (1 + 6), world_size=4)
-check.at_most(sent.total_messages, 1, "… messages", look="whether one tensor could carry all you need")
-check.at_most(int(sent.total_bytes), int(limit), "… bytes sent", look="what you send for each parameter")
+right = all(isinstance(stock, tuple) and stock[:1] == (8,) for stock, _ in found)
+check.that(right, "the right total", expected="(8, …)", came=str(found[0][0]), look="the values, before the bytes")
+n_bytes, messages = most([sent for _, sent in found])
+limit = predict.all_reduce_bytes(8 * (1 + 6), world_size=4)
+check.at_most(messages, 1, "… messages", look="whether one tensor could carry all you need")
+check.at_most(n_bytes, int(limit), "… bytes of the rank that sends most", look="what you send for each parameter")
 
 # %% check="q1-hidden" points=5
 # Other ranks, and models with other weights frozen.
@@ -195,13 +223,12 @@ check.at_most(int(sent.total_bytes), int(limit), "… bytes sent", look="what yo
 thawed = Patchwork()
 thawed.frozen.requires_grad_(True)
 thawed.never.requires_grad_(False)
-check_trainable(thawed, ["offset", "into.weight", "frozen.weight", "frozen.bias", "special.weight", "special.bias"])
+check_trainable(thawed, ["offset", "special.weight", "special.bias", "into.weight", "frozen.weight", "frozen.bias"])
 check_trainable(nn.Linear(3, 3).requires_grad_(False), [])
 check_stock(step=3, counts=[7000], special=True)
 check_stock(step=1, counts=[4, 1], special=False)
 check_stock(step=2, counts=[1, 0, 0], special=False)
-for _, hidden_sent in check.on_ranks(stock_of_a_step, 2, [1, 2, 3], world_size=3):
-    check.at_most(hidden_sent.total_messages, 1, "one message on 3 ranks")
+check.at_most(most(check_stock(step=2, counts=[1, 2, 3], special=True))[1], 1, "one message on 3 ranks")
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -215,7 +242,13 @@ for _, hidden_sent in check.on_ranks(stock_of_a_step, 2, [1, 2, 3], world_size=3
 # gradient of the joined mean?
 #
 # There is a second trap in it. A rank with *no* example has a mean over nothing. That is NaN, and its gradient is 0 in
-# one model and NaN in the next. What is 0 times NaN?
+# one model and NaN in the next. What is 0 times NaN? (And the NaN of a rank that *has* examples is news. Let it
+# arrive.)
+#
+# And where is the overlap? In lesson 07, section 5, buckets left in the middle of the backward pass. Yours wait for
+# its end, and for the stock: only then does anybody know what was used, so what is in a bucket. The library's leave
+# early all the same. They take every trainable parameter along, with zeros where there is no gradient, and a count for
+# each. You save those bytes and give up that time.
 #
 # **Your contract.** `synchronize(model, n_examples, bucket_bytes)`
 #
@@ -227,9 +260,11 @@ for _, hidden_sent in check.on_ranks(stock_of_a_step, 2, [1, 2, 3], world_size=3
 # - Gradients travel in buckets: whole gradients of one dtype, glued. A bucket is sent when it has reached
 # `bucket_bytes`, not earlier; a last one of each dtype may stay smaller. `plan_buckets` tells you which gradients
 # go together. What nobody used, and what is frozen, is not sent.
+# - A gradient may lie across in memory, like `x.t()`. `flatten()` reads it; `view(-1)` and `parameters_to_vector`
+# refuse.
 #
 # **Graded:** the weights after every step, with uneven shares (10 points), unused parameters (6), bytes and messages
-# (6); hidden (8): one, two and three ranks, other shares, mixed dtypes.
+# (6); hidden: one, two and three ranks, other shares (5), and a model of another kind, with two dtypes (3).
 
 # %%
 guess_bytes = ask(
@@ -255,7 +290,7 @@ def synchronize(model, n_examples, bucket_bytes):
     for numbers in plan_buckets(parameters, bucket_bytes):
         bucket = [parameters[number] for number in numbers]
         flat = torch.cat([parameter.grad.flatten() for parameter in bucket]) * (n_examples / total)
-        dist.all_reduce(flat)
+        dist.all_reduce(flat, op=dist.ReduceOp.SUM)
         for parameter, mean in zip(bucket, flat.split([parameter.numel() for parameter in bucket])):
             parameter.grad = mean.view_as(parameter)
     return total
@@ -300,10 +335,7 @@ loss_curves(
 # %%
 def a_step(step, counts, bucket_bytes=512):
     rank, model = dist.get_rank(), Patchwork()
-    model(*share(step, rank, counts[rank])).backward()
-    for parameter in trainable(model):
-        if parameter.grad is not None and not counts[rank]:
-            parameter.grad.fill_(float("nan"))  # a mean over nothing
+    backward(model, step, rank, counts[rank])
     with measure.traffic() as sent:
         total = synchronize(model, counts[rank], bucket_bytes)
     return total, {name: parameter.grad for name, parameter in model.named_parameters()}, sent
@@ -326,7 +358,7 @@ def weights_by_step(counts_by_step, name):
     optimizer = OPTIMIZERS[name](model.parameters())
     for step, counts in enumerate(counts_by_step):
         optimizer.zero_grad()
-        model(*share(step, rank, counts[rank])).backward()
+        backward(model, step, rank, counts[rank])
         synchronize(model, counts[rank], bucket_bytes=512)
         optimizer.step()
         history.append(parameters_to_vector(model.parameters()).detach().clone())
@@ -353,7 +385,8 @@ for name in OPTIMIZERS:
 def one_step(step, counts):
     """The gradients of one process with the joined batch."""
     model = Patchwork()
-    model(*(torch.cat(part) for part in zip(*(share(step, *each) for each in enumerate(counts))))).backward()
+    inputs, targets = (torch.cat(part) for part in zip(*(share(step, *each) for each in enumerate(counts))))
+    model(inputs, targets).backward()
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
@@ -366,16 +399,17 @@ def joined(grads):
 
 
 # %% check="q2-unused" points=6
-def check_a_step(step, counts):
-    p, right = len(counts), one_step(step, counts)
-    found = check.on_ranks(a_step, step, counts, world_size=p, look="calls that not all ranks make")
+def check_a_step(step, counts, bucket_bytes=512):
+    p, right, look = len(counts), one_step(step, counts), "a call that not all ranks make, or not in the same order"
+    found = check.on_ranks(a_step, step, counts, bucket_bytes, world_size=p, look=look)
     totals, what = [total for total, *_ in found], f"shares {counts}, an entry for each rank: what it returns"
     check.equal(totals, [sum(counts)] * p, what, look="what take_stock tells you")
     look = "what nobody used, and what is frozen: it has no gradient. All else has one"
     check.equal([missing(grads) for _, grads, _ in found], [missing(right)] * p, "… what has no gradient", look=look)
     rows = torch.stack([joined(grads) for _, grads, _ in found])
-    look = "what a rank adds that did not use a parameter, or that has no example"
+    look = "first the weights above; then what a rank adds that did not use a parameter, or that has no example"
     check.close(rows, joined(right).expand(p, -1), "… the gradients, a row for each rank", relative=1e-9, look=look)
+    return [sent for *_, sent in found]
 
 
 check_a_step(step=1, counts=[2, 2, 2, 2])  # special is used on rank 2 only
@@ -385,26 +419,25 @@ check_a_step(step=0, counts=[2, 0, 2])  # rank 1 has no example, and NaN for gra
 
 # %% check="q2-traffic" points=6
 def check_step_traffic(step, world_size, bucket_bytes, used_shapes):
-    check_a_step(step, [2] * world_size)
-    found = check.on_ranks(a_step, step, [2] * world_size, bucket_bytes, world_size=world_size)
+    sent, messages = most(check_a_step(step, [2] * world_size, bucket_bytes))
     tensors = [torch.empty(shape, dtype=torch.float64, device="meta") for shape in used_shapes]
-    n_bytes, sent = sum(tensor.nbytes for tensor in tensors), found[0][2]
+    n_bytes = sum(tensor.nbytes for tensor in tensors)
     limit = predict.all_reduce_bytes(n_bytes + 8 * (1 + 6), world_size) + 8
-    where = "what is sent twice, or sent for nothing: tied, frozen and unused parameters"
-    check.at_most(int(sent.total_bytes), int(limit), f"… bytes of a step on {world_size} ranks", look=where)
+    where = "what is sent twice or for nothing: tied, frozen, unused; and whether a sum goes the cheapest way"
+    check.at_most(sent, int(limit), f"… bytes of a step, of {world_size} ranks the one that sends most", look=where)
     planned, where = 1 + len(plan_buckets(tensors, bucket_bytes)), "when you send a bucket: it must be full"
-    check.at_most(sent.total_messages, planned, f"… messages with {bucket_bytes} B a bucket", look=where)
+    check.at_most(messages, planned, f"… messages with {bucket_bytes} B a bucket", look=where)
     fewest = 1 - n_bytes // -(bucket_bytes + max(tensor.nbytes for tensor in tensors))
-    check.at_least(sent.total_messages, fewest, "… and so many at least", look="how large a bucket may get")
+    check.at_least(messages, fewest, "… and so many at least", look="how large a bucket may get")
 
 
 check.written_with(synchronize, forbidden=FINISHED)
-USED = [(6,), (16, 6), (16, 16), (16,)]
+USED = [(6,), (16, 16), (16,), (16, 6)]
 check_step_traffic(step=1, world_size=4, bucket_bytes=512, used_shapes=USED)
-check_step_traffic(step=1, world_size=4, bucket_bytes=2048, used_shapes=USED)
+check_step_traffic(step=1, world_size=4, bucket_bytes=1024, used_shapes=USED)
 
-# %% check="q2-hidden" points=8
-# One, two and three ranks; empty shares; two dtypes; memory that lies across.
+# %% check="q2-hidden" points=5
+# One, two and three ranks; empty shares; other sizes of buckets.
 ### BEGIN HIDDEN TESTS
 for hidden_counts in (
     [[3], [1], [2]],
@@ -417,22 +450,30 @@ for hidden_counts in (
         check_weights(found, alone(hidden_counts, name), f"{hidden_size} ranks, {name}", look="")
 check_step_traffic(step=1, world_size=3, bucket_bytes=1, used_shapes=USED)
 check_step_traffic(step=1, world_size=2, bucket_bytes=2**20, used_shapes=[(6,), (16, 6)])
+### END HIDDEN TESTS
+
+# %% check="q2-mixed" points=3
+# Two dtypes; memory that lies across; a NaN that is news; no example anywhere.
+### BEGIN HIDDEN TESTS
+ACROSS = torch.arange(6.0).view(3, 2).t()
 
 
 def mixed():
-    rank = dist.get_rank()
-    model = nn.Module()
+    rank, model = dist.get_rank(), nn.Module()
     model.a, model.b = nn.Parameter(torch.zeros(3, 2).t()), nn.Parameter(torch.zeros(3, dtype=torch.float64))
-    model.a.grad = torch.arange(6.0).view(3, 2).t() * (rank + 1)
+    model.c = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    model.a.grad = ACROSS * (rank + 1)
     model.b.grad = torch.ones(3, dtype=torch.float64) if rank else None
-    nothing = Patchwork()
-    return synchronize(model, 1 + 2 * rank, 8), model.a.grad, model.b.grad, synchronize(nothing, 0, 8)
+    model.c.grad = torch.tensor([1.0, float("nan") if rank else 1.0], dtype=torch.float64)
+    total, nobody = synchronize(model, 1 + 2 * rank, 8), synchronize(Patchwork(), 0, 8)
+    return [total, nobody], model.a.grad, model.b.grad, model.c.grad
 
 
-for total, a_grad, b_grad, nobody in check.on_ranks(mixed, world_size=2):
-    check.equal([total, nobody], [4, 0], "examples of a mixed model, and of nobody")
-    check.close(a_grad, 1.75 * torch.arange(6.0).view(3, 2).t(), "a gradient across", operations=4)
-    check.close(b_grad, torch.full((3,), 0.75, dtype=torch.float64), "a gradient of the other dtype", operations=4)
+for totals, *grads in check.on_ranks(mixed, world_size=2):
+    check.equal(totals, [4, 0], "examples of a mixed model, and of nobody")
+    check.close(grads[0], 1.75 * ACROSS, "a gradient across", operations=4)
+    check.close(grads[1], torch.full((3,), 0.75, dtype=torch.float64), "a gradient of the other dtype", operations=4)
+    check.close(grads[2], torch.tensor([1.0, float("nan")], dtype=torch.float64), "a NaN that is news", operations=4)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -447,9 +488,9 @@ for total, a_grad, b_grad, nobody in check.on_ranks(mixed, world_size=2):
 #
 # **Your contract.** `train_epoch(model, optimizer, batches, bucket_bytes)`
 #
-# - All ranks call. `batches` is this rank's list of `(inputs, targets)`; no rank knows another one's list. The
-# number of examples in a batch is `len(inputs)`, and 0 is possible. In each step at least one rank has an example,
-# until the longest list ends.
+# - All ranks call. `batches` is this rank's list of `(inputs, targets)`, and stays as it is; no rank knows another
+# one's list. The number of examples in a batch is `len(inputs)`, and 0 is possible. In each step at least one rank has
+# an example, until the longest list ends.
 # - In each step, every rank takes its next batch if it has one; `model(inputs, targets)` is the mean loss. One
 # `optimizer.step()` with the gradient of the joined batch, *on every rank*, also on those that are out of data. (And
 # clear the gradients of the step before, as always.)
@@ -469,7 +510,8 @@ def train_epoch(model, optimizer, batches, bucket_bytes):
         inputs, targets = batches[steps] if steps < len(batches) else ((), ())
         if len(inputs):
             model(inputs, targets).backward()
-        if synchronize(model, len(inputs), bucket_bytes) == 0:
+        everywhere = synchronize(model, len(inputs), bucket_bytes)
+        if everywhere == 0:
             return steps
         optimizer.step()
         steps += 1
@@ -490,24 +532,26 @@ def epoch(lists, name, bucket_bytes=512):
     batches = [share(step, rank, count) for step, count in enumerate(lists[rank])]
     with measure.traffic() as sent:
         steps = train_epoch(model, optimizer, batches, bucket_bytes)
-    return steps, history, sent
+    return steps, history, sent, len(batches)
 
 
 LISTS = [[3, 2, 1], [2], [1, 2, 2, 4], []]
 found = ranks.run(epoch, LISTS, "Adam", world_size=4)
-print("steps:", [steps for steps, _, _ in found])
-print("one model:", all(torch.equal(history[-1], found[0][1][-1]) for _, history, _ in found))
+print("steps:", [steps for steps, *_ in found])
+print("one model:", all(torch.equal(history[-1], found[0][1][-1]) for _, history, *_ in found))
 
 
 # %% check="q3-values" points=10
-def check_epoch(lists, name):
+def check_epoch(lists, name, bucket_bytes=512):
     longest = max(map(len, lists))
     counts_by_step = [[counts[step] if step < len(counts) else 0 for counts in lists] for step in range(longest)]
     where = "when a rank may stop, and what a rank does that is out of data"
-    found = check.on_ranks(epoch, lists, name, world_size=len(lists), look=where)
-    check.equal([steps for steps, _, _ in found], [longest] * len(lists), f"steps for lists {lists}", look=where)
-    histories = [history for _, history, _ in found]
+    found = check.on_ranks(epoch, lists, name, bucket_bytes, world_size=len(lists), look=where)
+    all_steps, histories, sent, left = map(list, zip(*found))
+    check.equal(all_steps, [longest] * len(lists), f"steps for lists {lists}", look=where)
     check_weights(histories, alone(counts_by_step, name), f"lists {lists}, {name}", look=where)
+    check.equal(left, [*map(len, lists)], "… and each list is as long as it was", look="what you do to batches")
+    return sent
 
 
 for name in OPTIMIZERS:
@@ -516,13 +560,12 @@ for name in OPTIMIZERS:
 
 # %% check="q3-traffic" points=4
 def check_epoch_traffic(lists, bucket_bytes, numbers_by_step, messages):
-    check_epoch(lists, "SGD")
-    found = check.on_ranks(epoch, lists, "SGD", bucket_bytes, world_size=len(lists))
+    n_bytes, sent = most(check_epoch(lists, "SGD", bucket_bytes))
     stock = predict.all_reduce_bytes(8 * (1 + 6), len(lists))
     steps = [predict.all_reduce_bytes(8 * numbers, len(lists)) + stock for numbers in numbers_by_step]
-    sent, where = found[0][2], "what you send besides synchronize, and how often"
-    check.at_most(int(sent.total_bytes), int(sum(steps) + stock + 8), f"… bytes for lists {lists}", look=where)
-    check.at_most(sent.total_messages, messages, "… messages", look=where)
+    where = "what you send besides synchronize, and how often"
+    check.at_most(n_bytes, int(sum(steps) + stock + 8), f"… bytes for lists {lists}", look=where)
+    check.at_most(sent, messages, "… messages", look=where)
 
 
 # Special examples are for rank 0 in step 0 (and rank 3, who has none), for rank 2 in step 1, for nobody after that.
@@ -547,11 +590,11 @@ check_epoch_traffic([[2, 2], [2]], 2**20, numbers_by_step=[374, 102], messages=2
 # the *scale*. A number $x_i$ arrives as $+s$ or $-s$.
 #
 # Which $s$? Take the one that loses least: for which $s$ is $\sum_i (x_i - s \,\mathrm{sign}(x_i))^2$ smallest? Take
-# a pencil. It is a parabola in $s$.
+# a pencil. It is a parabola in $s$. (There is no third sign: zero counts as plus.)
 #
 # **Your contract.** `encode(x)` takes a float32 tensor of one dim, $n$ numbers, and returns the message: a `uint8`
-# tensor of one dim with $4 + \lceil n/8 \rceil$ bytes, the scale and the packed signs. (`x >= 0` counts as plus. No
-# numbers: a scale of 0.) How the bits lie in it is yours to choose.
+# tensor of one dim with $4 + \lceil n/8 \rceil$ bytes, the scale and the packed signs. (`x >= 0` is plus. No numbers:
+# a scale of 0, four zero bytes.) How the bits lie in it is yours to choose. `x` stays as it is.
 #
 # `decode(message, n)` returns the $n$ numbers that arrive, in float32. It has the message and nothing else.
 #
@@ -598,12 +641,15 @@ def arrives(x):
 # %% check="q4-values" points=6
 def check_code(n, seed=0, factor=1.0):
     x = factor * torch.randn(n, generator=torch.Generator().manual_seed(seed)).exp().sub(1)
+    x[3::5] = 0
     before = x.clone()
     message = check.call(encode, x)
     check.that(torch.equal(x, before), f"{n} numbers are as they were", look="what you write into")
     check.that(isinstance(message, torch.Tensor), "the message is a tensor", came=type(message).__name__)
-    check.equal((str(message.dtype), message.shape[0]), ("torch.uint8", 4 + -(-n // 8)), f"message of {n} numbers")
+    kind, right = (str(message.dtype), list(message.shape)), ("torch.uint8", [4 + -(-n // 8)])
+    check.equal(kind, right, f"message of {n} numbers: dtype and shape", look="how many signs a byte holds")
     posted = torch.tensor(message.tolist(), dtype=torch.uint8)
+    check.call(encode, 1 - x)  # another message leaves before the first one is read
     got = check.call(decode, posted, n)
     where = "the sign of 0, the order of the bits, and the scale: where is the parabola lowest?"
     check.close(got, arrives(x), f"… and what arrives of {n} numbers", operations=100, look=where)
@@ -618,6 +664,7 @@ check_code(21, seed=1)
 for hidden_n in (0, 1, 7, 9, 64, 1001):
     check_code(hidden_n, seed=hidden_n, factor=1e-3)
 check.equal(check.call(decode, check.call(encode, torch.zeros(3)), 3).abs(), torch.zeros(3), "three zeros")
+check.equal(check.call(encode, torch.zeros(0)), torch.zeros(4, dtype=torch.uint8), "no numbers, a scale of 0")
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -655,11 +702,10 @@ def compressed_mean(gradient, residual):
     Bytes sent: (p-1)(4 + ceil(n/8)), in one all-gather. All ranks call.
     """
     ### BEGIN SOLUTION
-    owed = gradient + residual
-    message = encode(owed)
+    message = encode(owed := gradient + residual)
     residual.copy_(owed - decode(message, len(owed)))
     messages = [torch.empty_like(message) for _ in range(dist.get_world_size())]
-    dist.all_gather(messages, message)
+    dist.all_gather(messages, tensor=message)
     return torch.stack([decode(each, len(owed)) for each in messages]).mean(dim=0)
     ### END SOLUTION
 
@@ -738,6 +784,8 @@ def check_bookkeeping(n, p, steps, seed=0):
     found = check.on_ranks(many_steps, n, steps, seed, world_size=p)
     total = sum(gradients(rank, step, n, seed) for rank in range(p) for step in range(steps))
     got = found[0][0].sum(dim=0) + sum(residual for _, residual, _ in found) / p
+    kept, look = all(same for *_, same in found), "what you add to, and whose memory that is"
+    check.that(kept, f"after {steps} steps: no gradient has changed", look=look)
     what = f"after {steps} steps: sum applied + mean residual = sum of mean gradients"
     look = "when the residual is added, and what it is after sending"
     check.close(got, total / p, what, relative=1e-4, look=look)

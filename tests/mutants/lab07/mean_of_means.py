@@ -1,7 +1,7 @@
 # %%
 """Every rank counts alike: the mean of the means, which is wrong as soon as shares differ."""
 
-LOSES = {"q2-values", "q2-unused", "q2-hidden", "q3-values", "q3-traffic", "q3-hidden"}
+LOSES = {"q2-values", "q2-unused", "q2-hidden", "q2-mixed", "q3-values", "q3-traffic", "q3-hidden"}
 
 
 # %% answer="q2"

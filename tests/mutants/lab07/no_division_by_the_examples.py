@@ -1,7 +1,7 @@
 # %%
 """The missing 1/p: gradients are weighted by their examples and added, and nobody divides."""
 
-LOSES = {"q2-values", "q2-unused", "q2-traffic", "q2-hidden", "q3-values", "q3-traffic", "q3-hidden"}
+LOSES = {"q2-values", "q2-unused", "q2-traffic", "q2-hidden", "q2-mixed", "q3-values", "q3-traffic", "q3-hidden"}
 
 
 # %% answer="q2"

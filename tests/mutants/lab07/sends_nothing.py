@@ -1,7 +1,7 @@
 # %%
 """Sends nothing at all: no rank is thriftier."""
 
-LOSES = {"q2-values", "q2-unused", "q2-traffic", "q2-hidden", "q3-values", "q3-traffic", "q3-hidden"}
+LOSES = {"q2-values", "q2-unused", "q2-traffic", "q2-hidden", "q2-mixed", "q3-values", "q3-traffic", "q3-hidden"}
 
 
 # %% answer="q2"

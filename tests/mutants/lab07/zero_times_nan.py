@@ -1,7 +1,7 @@
 # %%
 """A rank without an example has a mean over nothing, NaN; 0 times that is NaN, and NaN spreads."""
 
-LOSES = {"q2-unused"}
+LOSES = {"q2-unused", "q2-hidden"}
 
 
 # %% answer="q2"

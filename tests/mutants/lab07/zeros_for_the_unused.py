@@ -8,6 +8,7 @@ LOSES = {
     "q2-unused",
     "q2-traffic",
     "q2-hidden",
+    "q2-mixed",
     "q3-values",
     "q3-traffic",
     "q3-hidden",

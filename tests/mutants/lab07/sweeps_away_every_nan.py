@@ -1,0 +1,29 @@
+# %%
+"""Turns NaN into 0, also on ranks that have examples: nobody hears that training broke."""
+
+LOSES = {"q2-mixed"}
+
+
+# %% answer="q2"
+def synchronize(model, n_examples, bucket_bytes):
+    parameters = trainable(model)
+    total, used = take_stock(parameters, n_examples)
+    for p, u in zip(parameters, used):
+        if not u:
+            p.grad = None
+    if total == 0:
+        return 0
+    parameters = [p for p, u in zip(parameters, used) if u]
+    for bucket in plan_buckets(parameters, bucket_bytes):
+        members = [parameters[i] for i in bucket]
+        pieces = []
+        for p in members:
+            if p.grad is None:
+                pieces.append(torch.zeros(p.numel(), dtype=p.dtype))
+            else:
+                pieces.append(p.grad.nan_to_num().flatten() * (n_examples / total))
+        flat = torch.cat(pieces)
+        dist.all_reduce(flat)
+        for p, piece in zip(members, flat.split([p.numel() for p in members])):
+            p.grad = piece.view_as(p)
+    return total

@@ -1,0 +1,26 @@
+# %%
+"""Leaves the old gradient, NaN even, where nobody used a parameter."""
+
+LOSES = {"q2-unused", "q2-hidden"}
+
+
+# %% answer="q2"
+def synchronize(model, n_examples, bucket_bytes):
+    parameters = trainable(model)
+    total, used = take_stock(parameters, n_examples)
+    if total == 0:
+        return 0
+    parameters = [p for p, u in zip(parameters, used) if u]
+    for bucket in plan_buckets(parameters, bucket_bytes):
+        members = [parameters[i] for i in bucket]
+        pieces = []
+        for p in members:
+            if n_examples == 0 or p.grad is None:
+                pieces.append(torch.zeros(p.numel(), dtype=p.dtype))
+            else:
+                pieces.append(p.grad.flatten() * (n_examples / total))
+        flat = torch.cat(pieces)
+        dist.all_reduce(flat)
+        for p, piece in zip(members, flat.split([p.numel() for p in members])):
+            p.grad = piece.view_as(p)
+    return total
