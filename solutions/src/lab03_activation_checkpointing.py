@@ -18,7 +18,7 @@
 # | 3 | Forget and redo, with your own hands | 25 |
 # | 4 | For real: a budget in bytes | 20 |
 #
-# **The rules.** Use Python's own library, torch, and what the cell below imports. You build recompute here, so neither
+# **The rules.** Use Python's own library, torch, and what the next cells import. You build recompute here, so neither
 # `torch.utils.checkpoint` nor the course's `train.recompute` may run, under whatever name. (The checks watch whose
 # code runs.) Cells that show your answer at work fail until there is one. That costs nothing.
 #
