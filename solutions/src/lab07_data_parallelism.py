@@ -25,7 +25,7 @@
 #
 # The checks read your text, and they count what leaves each rank: its bytes, and its *messages*. Each call that sends
 # something is one message; an all-reduce is one, however large. If your ranks wait for each other, you need not wait
-# with them: after seconds there is a report, who waits for whom and in which line.
+# with them: within seconds a report says who waits for whom, and in which line.
 #
 # Checks that you see here give you points and tell you what is wrong. More run when the lab is graded, on other ranks
 # and other data. Bytes and messages count only for answers that are right: who sends nothing is not thrifty. Cells
@@ -51,7 +51,7 @@ from course_lib.units import Bytes, Count, Ratio
 
 # %%
 class Patchwork(nn.Module):
-    """A loss, and most of what is difficult: tied, frozen and unused weights, and a branch for some examples only."""
+    """A loss, and most of what is difficult: tied, frozen and unused weights, a branch for some examples."""
 
     def __init__(self, seed=0):
         super().__init__()
@@ -91,7 +91,8 @@ def backward(model, step, rank, count):
     if count:
         model(*share(step, rank, count)).backward()
     else:
-        for parameter in (*model.special.parameters(), *model.never.parameters(), model.into.weight, model.offset):
+        branches = nn.ModuleList([model.special, model.never])
+        for parameter in (model.offset, model.into.weight, *branches.parameters()):
             parameter.grad = torch.full_like(parameter, float("nan"))
 
 
@@ -146,7 +147,7 @@ def trainable(model):
 
 # %% answer="q1-stock"
 def take_stock(parameters, n_examples):
-    """(examples of all ranks, for each parameter whether any rank used it). One message. All ranks call."""
+    """(examples of all ranks, whether any rank used each parameter). One message. All ranks call."""
     ### BEGIN SOLUTION
     used = [n_examples > 0 and parameter.grad is not None for parameter in parameters]
     stock = torch.tensor([n_examples, *used], dtype=torch.int64)
@@ -172,7 +173,8 @@ def stock_of_a_step(step, counts):
 
 def most(accounts):
     """Bytes and messages of the rank that sends most."""
-    return int(max(sent.total_bytes for sent in accounts)), max(sent.total_messages for sent in accounts)
+    n_bytes = max(sent.total_bytes for sent in accounts)
+    return int(n_bytes), max(sent.total_messages for sent in accounts)
 
 
 print("trainable:", [tuple(parameter.shape) for parameter in trainable(Patchwork())])
@@ -246,9 +248,9 @@ check.at_most(most(check_stock(step=2, counts=[1, 2, 3], special=True))[1], 1, "
 # arrive.)
 #
 # And where is the overlap? In lesson 07, section 5, buckets left in the middle of the backward pass. Yours wait for
-# its end, and for the stock: only then does anybody know what was used, so what is in a bucket. The library's leave
-# early all the same. They take every trainable parameter along, with zeros where there is no gradient, and a count for
-# each. You save those bytes and give up that time.
+# its end and for the stock. Before that, nobody knows which parameters were used, so nobody knows what belongs into a
+# bucket. The library's buckets leave early all the same: they take every trainable parameter along, with zeros where
+# there is no gradient, and a count for each. You save those bytes and give up that time.
 #
 # **Your contract.** `synchronize(model, n_examples, bucket_bytes)`
 #
@@ -274,7 +276,7 @@ guess_bytes = ask(
 
 # %% answer="q2"
 def synchronize(model, n_examples, bucket_bytes):
-    """Replace gradients by those of the mean over all examples of all ranks; returns how many there are.
+    """Replace gradients by those of the mean over the examples of all ranks; returns their number.
 
     Bytes sent: 2(p-1)/p of the used gradients and the stock. Messages: the buckets and one. All ranks call.
     """
@@ -633,9 +635,10 @@ print(f"{numbers.tolist()} → {len(encode(numbers))} bytes → {decode(encode(n
 
 # %%
 def arrives(x):
-    """What one bit and the best scale make of x: the truth."""
-    scale = x.double().abs().mean().float() if len(x) else torch.zeros(())
-    return torch.where(x >= 0, scale, -scale)
+    """What one bit and the best scale make of x: the truth, by least squares instead of a pencil."""
+    signs = torch.where(x >= 0, 1.0, -1.0).double()
+    scale = torch.linalg.lstsq(signs[:, None], x.double()[:, None]).solution if len(x) else torch.zeros(1, 1)
+    return (signs * scale.item()).float()
 
 
 # %% check="q4-values" points=6
