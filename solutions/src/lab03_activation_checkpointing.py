@@ -423,8 +423,7 @@ def build(sizes, seed=0, dropout=0.0):
 # - x may be data that requires no gradient. The parameters want theirs all the same.
 #
 # A `torch.autograd.Function` does it, as lesson 03's `Forget` did. (That one has a fault, which section 9 showed. You
-# may also use `torch.autograd.graph.saved_tensors_hooks`.) The class may stand in the same cell. Go backward with
-# `backward`, not with `torch.autograd.grad`: PyTorch's FLOP counter trips over the latter.
+# may also use `torch.autograd.graph.saved_tensors_hooks`.) The class may stand in the same cell.
 #
 # **What is graded:** gradients, with and without a gradient for x (7); the dice (6); bytes held between the passes, at
 # the peak and when all is over, FLOPs (6); other chains and plans (6).

@@ -64,9 +64,14 @@ def expected_cases(op, cases, p):
     sums_of = {f"{case}": sums(range(p), *case, seed) for seed, case in enumerate(cases)}
     return {case: total / p for case, total in sums_of.items()} if op == "mean" else sums_of
 
+
 # %%
 CASES = [((64,), torch.float32), ((13,), torch.float64), ((3,), torch.float32), ((0,), torch.float16)]
 CASES += [((6, 7), torch.bfloat16)]
+
+
+def owns_its_memory(part):
+    return isinstance(part, torch.Tensor) and part.untyped_storage().nbytes() <= part.nbytes
 
 
 # %% [markdown]
@@ -143,11 +148,11 @@ ranks.run(four_numbers, world_size=4)
 
 # %% check="q1-values" points=6
 def scatter_numbers(length, members, dtype=torch.float32, seed=0):
-    if dist.get_rank() in members:
-        mine, before = (numbers(dist.get_rank(), (length,), dtype, seed) for _ in range(2))
-        part = reduce_scatter(mine, members)
-        own = isinstance(part, torch.Tensor) and part.untyped_storage().nbytes() <= part.nbytes
-        return part, torch.equal(mine, before), own
+    if dist.get_rank() not in members:
+        return None
+    mine, before = (numbers(dist.get_rank(), (length,), dtype, seed) for _ in range(2))
+    part = reduce_scatter(mine, members)
+    return part, torch.equal(mine, before), owns_its_memory(part)
 
 
 def check_scatter(length, members, dtype=torch.float32, seed=0, world_size=8):
@@ -278,6 +283,7 @@ def of_mine(length=20_000):
 _, ring_sent = check.traffic(of_library, "ring", world_size=8)
 _, my_sent = check.traffic(of_mine, world_size=8)
 who_sends_whom({"the ring": ring_sent, "yours": my_sent})
+
 
 # %% check="q2-values" points=7
 def reduce_cases(op, cases):

@@ -49,6 +49,33 @@ def test_a_step_of_the_gpt_is_what_predict_says(attention):
     assert step.total == predict.step_flops(config, 3, 24) + again
 
 
+class Again(torch.autograd.Function):
+    """A layer that runs once more in its backward, by `torch.autograd.grad`."""
+
+    @staticmethod
+    def forward(ctx, layer, x):
+        ctx.layer = layer
+        ctx.save_for_backward(x)
+        return layer(x)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        (x,) = ctx.saved_tensors
+        x = x.detach().requires_grad_()
+        with torch.enable_grad():
+            y = ctx.layer(x)
+        return None, torch.autograd.grad(y, x, grads)[0]
+
+
+def test_a_backward_that_calls_autograd_grad():
+    layers, x = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)), torch.randn(4, 8, requires_grad=True)
+    with measure.flops() as counted:
+        for layer in layers:
+            x = Again.apply(layer, x)
+        x.sum().backward()
+    assert counted.total == 3 * 2 * (2 * 4 * 8 * 8), "forward, forward again, and the gradient of x alone; two layers"
+
+
 def test_counting_goes_together_with_the_other_measurements():
     model = GPT(GPTConfig(layers=1, width=32, heads=4, vocab_size=50, context=24))
     batch = torch.randint(0, 50, (3, 24)), torch.randint(0, 50, (3, 24))
