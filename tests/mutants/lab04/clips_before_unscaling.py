@@ -1,7 +1,7 @@
 # %%
 """The scaled gradient is clipped, and then divided by the scale: the step is nearly nothing."""
 
-LOSES = {"q3-values", "q3-bytes", "q3-hidden", "q5-values", "q5-hidden"}
+LOSES = {"q3-values", "q3-bytes", "q3-hidden", "q5-values", "q5-bytes", "q5-hidden"}
 
 
 # %% answer="q3"

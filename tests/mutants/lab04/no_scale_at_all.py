@@ -1,7 +1,7 @@
 # %%
 """The loss is not scaled, nothing underflows visibly, and nothing is learned."""
 
-LOSES = {"q5-values", "q5-hidden"}
+LOSES = {"q5-values", "q5-bytes", "q5-hidden"}
 
 
 # %% answer="q5"

@@ -1,7 +1,7 @@
 # %%
 """The gradients are divided by the scale in fp16, so all that scaling has saved is lost."""
 
-LOSES = {"q3-values", "q3-bytes", "q3-hidden", "q5-values", "q5-hidden"}
+LOSES = {"q3-values", "q3-bytes", "q3-hidden", "q5-values", "q5-bytes", "q5-hidden"}
 
 
 # %% answer="q3"

@@ -1,0 +1,31 @@
+# %%
+"""The overflow is reported, and the step is taken with what is finite of the gradients."""
+
+LOSES = {"q3-skip"}
+
+
+# %% answer="q3"
+def lean_step(parameters, state, scale, lr, momentum, max_norm):
+    largest = max(largest_of(parameter.grad) for parameter in parameters)
+    length = math.hypot(*(length_of(parameter.grad.nan_to_num(0, 0, 0)) for parameter in parameters)) / scale
+    factor = (max_norm / length if length > max_norm else 1.0) / scale
+    with torch.no_grad():
+        for parameter, kept in zip(parameters, state, strict=True):
+            mean = parameter.grad.nan_to_num(0, 0, 0).float() * factor
+            if "mean" in kept:
+                mean.add_(kept["mean"].float(), alpha=momentum / kept["scale"])
+            weight = join(parameter.data, kept["rest"]).add_(mean, alpha=-lr)
+            half, kept["rest"] = split(weight)
+            parameter.copy_(half)
+            kept["scale"] = loss_scale([mean], headroom=2.0) if mean.any() else 1.0
+            kept["mean"] = mean.mul_(kept["scale"]).half()
+    return largest
+
+
+def largest_of(gradient):
+    largest = gradient.abs().max().item()
+    return largest if math.isfinite(largest) else math.inf
+
+
+def length_of(gradient):
+    return torch.linalg.vector_norm(gradient, dtype=torch.float32).item()
