@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import nbformat
@@ -209,21 +209,21 @@ def _borrowed_variables(key: NotebookNode) -> Iterator[str]:
         owners |= dict.fromkeys(names - lasting, grade_id_of(cell))
 
 
-def secret_blocks(key: NotebookNode) -> list[list[str]]:
+def secret_blocks(key: NotebookNode, kinds: Sequence[str] = ("SOLUTION", "HIDDEN TESTS")) -> list[list[str]]:
     """Solutions and hidden tests, each as its lines that say something and stand nowhere else in the lab."""
-    blocks: list[list[str]] = []
+    blocks: list[tuple[str, list[str]]] = []
     given = set[str]()
     for cell in key.cells:
         inside = False
         for line in (line.strip() for line in cell.source.splitlines()):
             if mark := re.fullmatch(r"### (BEGIN|END) (SOLUTION|HIDDEN TESTS)", line):
                 inside = mark[1] == "BEGIN"
-                blocks += [[]] if inside else []
+                blocks += [(mark[2], [])] if inside else []
             elif inside and len(line) > _TELLING:
-                blocks[-1].append(line)
+                blocks[-1][1].append(line)
             else:
                 given.add(line)
-    return [[line for line in block if line not in given] for block in blocks]
+    return [[line for line in block if line not in given] for kind, block in blocks if kind in kinds]
 
 
 def _metadata(cell: NotebookNode) -> dict:

@@ -71,7 +71,7 @@ class QuestionFeedback:
 def feedback_questions(result: Result, key: NotebookNode) -> list[QuestionFeedback]:
     """The questions of a result, in the lab's order."""
     titles = {question.name: question.title for question in questions(key)} | {MANUAL: "The lab as a whole"}
-    secrets = [line for block in secret_blocks(key) for line in block]
+    secrets = [line for block in secret_blocks(key, ["HIDDEN TESTS"]) for line in block]
     return [_question(name, titles.get(name, name), result.of(name), secrets) for name in result.questions]
 
 
@@ -108,7 +108,7 @@ def _question(name: str, title: str, checks: Sequence[CheckResult], secrets: Seq
 
 def _lost(check: CheckResult, secrets: Sequence[str]) -> LostCheck:
     message = words.plain(check.message).strip()
-    if any(secret in message for secret in secrets):  # an answer may raise what it has read
+    if any(secret in message for secret in secrets):  # an answer may raise what it has read; solutions it never sees
         message = _WITHHELD
     return LostCheck(check.check, words.OUTCOME.get(check.outcome, check.outcome), message, check.out_of - check.points)
 

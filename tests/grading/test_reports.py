@@ -110,6 +110,12 @@ def test_a_hidden_test_that_a_public_check_repeats_is_withheld(full_key: Noteboo
         assert "fewer numbers" not in text and "not shown" in text
 
 
+def test_a_line_that_the_student_wrote_as_the_solution_has_it_is_shown(full_key: NotebookNode) -> None:
+    report = "rank 0 waits in all_reduce, called in\n    dist.all_reduce(value)"
+    for render in (as_markdown, as_html):
+        assert "dist.all_reduce(value)" in render(result(failed={"q2-values": report}), full_key)
+
+
 def test_outcomes_and_statuses_are_in_plain_words(full_key: NotebookNode) -> None:
     graded = result(failed={"q1-values": ""}, outcome=TIMEOUT, status="process limit")
     for render in (as_markdown, as_html):
