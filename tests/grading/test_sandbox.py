@@ -78,15 +78,16 @@ def test_processes_are_counted(kernel: Kernel) -> None:
 
 
 def test_nothing_is_left_behind(way: str) -> None:
-    before = {path.name for path in Path("/tmp").glob("course-*")}
     kernel = Kernel(Limits(), way, time.monotonic() + 60)
+    folder = kernel._folder
+    assert folder.is_dir()
     kernel.run("import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)")
     alive = kernel._sandbox.processes()
     assert "sleep" in {process.name() for process in alive}
     kernel.close()
     time.sleep(0.2)
     assert not any(runs(process.pid) for process in alive)
-    assert {path.name for path in Path("/tmp").glob("course-*")} <= before
+    assert not folder.exists()
 
 
 def test_the_grader_takes_its_kernels_along(way: str, tmp_path: Path) -> None:

@@ -7,14 +7,18 @@ processes print, and numbers every cell In[1]. This plugin, and the way __main__
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 from jupyter_client.manager import KernelManager
 
+from course_lib.build.guards import output_complaints, source_complaints
 from course_lib.build.kernel import kernel_environment
 from course_lib.build.source import tags_of
 
+ROOT = Path(__file__).resolve().parents[2]
 OUTPUT_TIMEOUT_S = 30
 
 _start_kernel = KernelManager.start_kernel
@@ -36,6 +40,30 @@ def pytest_configure() -> None:
 
     KernelManager.start_kernel = _start_reproducible_kernel  # type: ignore[method-assign]
     RunningKernel.execute_cell_input = _execute_and_count  # type: ignore[method-assign]
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Refuse notebooks whose outputs nbval could not or would not compare, before anything runs.
+
+    Raises:
+        pytest.UsageError: lists what is wrong, cell by cell.
+    """
+    is_worker = hasattr(session.config, "workerinput")
+    places = [Path(argument.split("::")[0]) for argument in session.config.args]
+    if not is_worker and (bad := [text for path in notebooks(places) for text in complaints(path)]):
+        raise pytest.UsageError("notebooks that cannot be compared:\n" + "\n".join(bad))
+
+
+def notebooks(places: list[Path]) -> list[Path]:
+    """The notebooks named, and those in the folders named."""
+    found = {path for place in places for path in (place.rglob("*.ipynb") if place.is_dir() else [place])}
+    return sorted(path for path in found if ".ipynb_checkpoints" not in path.parts)
+
+
+def complaints(path: Path) -> list[str]:
+    """What nbval would not notice about a notebook."""
+    notebook = nbformat.read(path, as_version=4)
+    return [f"{path.name}: {text}" for text in source_complaints(notebook) + output_complaints(notebook, ROOT)]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
