@@ -5,7 +5,7 @@ Lesson 06 opens this module.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -112,7 +112,7 @@ def by_world_size(
             each.yaxis.set_major_locator(MaxNLocator(integer=True))
         each.set_ylim(bottom=None if logarithmic else 0)
     names = list(next(iter(panels.values())))
-    _legend(figure, names)
+    _legend(figure, names, lines=names, points=names)
     present(figure, caption=caption, alt=alt)
 
 
@@ -129,7 +129,7 @@ def times_by_size(
         if name in points:
             axes.plot(list(points[name]), [1e6 * s for s in points[name].values()], marker, color=color, ms=6)
     axes.set(xscale="log", yscale="log", xlabel="bytes", ylabel="microseconds")
-    _legend(figure, names)
+    _legend(figure, names, lines=lines, points=points)
     present(figure, caption=caption, alt=alt)
 
 
@@ -137,9 +137,11 @@ def _marker(name: str, number: int) -> str:
     return MARKERS.get(name, "osD^"[number % 4])
 
 
-def _legend(figure: Figure, names: Sequence[str]) -> None:
-    handles = [
-        Line2D([], [], color=series_color(i), ls=_LINES[i % 4], marker=_marker(name, i), ms=5.5, label=name)
-        for i, name in enumerate(names)
-    ]
+def _legend(figure: Figure, names: Sequence[str], lines: Collection[str], points: Collection[str]) -> None:
+    """Each name as it is drawn: by a line, by points, or by both."""
+    handles = []
+    for number, name in enumerate(names):
+        style = _LINES[number % 4] if name in lines else "none"
+        marker = _marker(name, number) if name in points else "none"
+        handles.append(Line2D([], [], color=series_color(number), ls=style, marker=marker, ms=5.5, label=name))
     figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False, fontsize=9.5)

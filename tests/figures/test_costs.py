@@ -43,6 +43,7 @@ def test_predicted_times_are_those_of_the_model(shown):
     assert list(lines[2].get_ydata()) == pytest.approx(
         [1e6 * predict.all_reduce_seconds(n, 8, FAST) for n in (1000, 10**6)]
     )
+    assert {line.get_marker() for line in shown[0][0].legends[0].get_lines()} == {"none"}, "there are no points"
     assert "cross at 188 kB" in shown[0][1]["caption"]
 
 
@@ -51,6 +52,9 @@ def test_a_race_draws_a_line_for_each_algorithm_and_points_for_all(shown):
     costs.race(FAST, 4, measured)
     styles = [line.get_linestyle() for line in shown[0][0].axes[0].lines]
     assert (len(styles), styles.count("None")) == (9, 5)
+    *_, tree, backend = shown[0][0].legends[0].get_lines()
+    assert (tree.get_linestyle(), tree.get_marker()) == ("-.", "D"), "as it is drawn: a line and points"
+    assert (backend.get_linestyle(), backend.get_marker()) == ("None", "o"), "points alone"
 
 
 def test_many_ranks_says_where_the_lines_end(shown):
