@@ -5,6 +5,8 @@ No lesson opens this module; INSTRUCTORS.md explains the command.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,18 +58,8 @@ def grade_lab(
         raise ValueError(f"{out} holds results of another lab; give --out another folder")
     key = read_lab(lab)
     submissions = find_submissions(where, lab.name, largest_bytes=limits.submission_bytes)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    left = (TextColumn("left"), TimeRemainingColumn())
     done: list[Result] = []
-    with Progress(*columns, *left, console=console, transient=True) as progress:
-        task = progress.add_task(f"grading {lab.name}", total=len(submissions))
-
-        def advance(result: Result) -> None:
-            done.append(result)
-            progress.advance(task)
-            if result.status != GRADED or not console.is_terminal:
-                console.print(_line(result), markup=False)
-
+    with _progress(lab.name, len(submissions), done, console) as advance:
         options = {"jobs": jobs, "resume": resume, "executor": executor, "on_result": advance}
         try:
             results = grade_batch(nbformat.writes(key), submissions, limits, out / RESULTS, **options)
@@ -92,6 +84,23 @@ def make_limits(wall_s: float, cell_s: float, memory_gib: float, processes: int,
     """
     memory, size = int(memory_gib * 2**30), int(size_mib * 2**20)
     return Limits(wall_s=wall_s, cell_s=cell_s, memory_bytes=memory, processes=processes, submission_bytes=size)
+
+
+@contextlib.contextmanager
+def _progress(name: str, total: int, done: list[Result], console: Console) -> Iterator[Callable[[Result], None]]:
+    """A bar; what it yields takes each result as it comes, into `done`, and prints those that deserve a line."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    left = (TextColumn("left"), TimeRemainingColumn())
+    with Progress(*columns, *left, console=console, transient=True) as progress:
+        task = progress.add_task(f"grading {name}", total=total)
+
+        def advance(result: Result) -> None:
+            done.append(result)
+            progress.advance(task)
+            if result.status != GRADED or not console.is_terminal:
+                console.print(_line(result), markup=False)
+
+        yield advance
 
 
 def _line(result: Result) -> str:
