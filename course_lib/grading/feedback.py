@@ -21,7 +21,7 @@ from nbformat import NotebookNode
 from course_lib.build.lab_source import questions, secret_blocks
 from course_lib.grading import words
 from course_lib.grading.adjustments import MANUAL
-from course_lib.grading.results import PASSED, UNREADABLE, WRONG_LAB, CheckResult, Result
+from course_lib.grading.results import NOT_GRADED, PASSED, UNREADABLE, WRONG_LAB, CheckResult, Result
 
 _WITHHELD = "(not shown: the message holds text that belongs to the grader)"
 
@@ -87,7 +87,7 @@ def as_html(result: Result, key: NotebookNode) -> str:
 
 def shown_notes(result: Result) -> list[str]:
     """What was repaired or looked odd. Where the grader itself failed, its words are for the instructor alone."""
-    return [] if result.status == words.NOT_GRADED else [words.one_line(note) for note in result.notes]
+    return [] if result.status == NOT_GRADED else [words.one_line(note) for note in result.notes]
 
 
 def _question(name: str, title: str, checks: Sequence[CheckResult], secrets: Sequence[str]) -> QuestionFeedback:
@@ -128,7 +128,7 @@ def _render(template: str, result: Result, key: NotebookNode) -> str:
             title=words.lab_title(key),
             questions=found,
             sections=[question for question in found if question.by_hand or (opened and question.lost_something)],
-            graded=result.status != words.NOT_GRADED,
+            graded=result.status != NOT_GRADED,
             status=words.status_words(result.status),
             notes=shown_notes(result),
             share=min(1.0, result.points / result.out_of) if result.out_of else 0.0,

@@ -16,12 +16,12 @@ from nbformat import NotebookNode
 from course_lib.grading import words
 from course_lib.grading.feedback import QuestionFeedback, feedback_questions, shown_notes
 from course_lib.grading.files import write_text
-from course_lib.grading.results import PASSED, Result, total
+from course_lib.grading.results import NOT_GRADED, PASSED, Result, total
 
 
 def write_gradebooks(results: Sequence[Result], folder: Path, key: NotebookNode) -> None:
     """Write `canvas.csv`, `moodle.csv` and `gradescope/STUDENT/results.json` to `folder`."""
-    known = [result for result in results if result.status != words.NOT_GRADED]
+    known = [result for result in results if result.status != NOT_GRADED]
     words.write_csv(folder / "canvas.csv", canvas_rows(known, key))
     words.write_csv(folder / "moodle.csv", moodle_rows(known, key))
     for result in known:
