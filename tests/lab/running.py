@@ -51,9 +51,9 @@ def run_lab(lab: Lab, answers: dict[str, str] | None = None, *, stubs: bool = Fa
 
     Args:
         lab: which.
-        answers: grade_id → source, instead of the solution's. Then only the checks from the first of these questions
-            on are run, and what they need: what stands above an answer cannot see it, a picture decides nothing, and
-            the solution's own run has been through both.
+        answers: grade_id → source, instead of the solution's. Then only the checks that one of these answers can
+            reach are run, and what they need: what no name leads to cannot see it, a picture decides nothing, and the
+            solution's own run has been through both.
         stubs: begin with the students' stubs instead of the solution.
 
     Returns:
@@ -66,7 +66,7 @@ def run_lab(lab: Lab, answers: dict[str, str] | None = None, *, stubs: bool = Fa
     cells = [cell for cell in key.cells if cell.cell_type == "code" and "google.colab" not in cell.source]
     steps = [(cell, (answers or {}).get(grade_id_of(cell)) or given.get(cell.id, cell.source)) for cell in cells]
     if answers:
-        steps = _needed(steps, first=min(_question(name) for name in answers))
+        steps = _needed(steps, _reached(steps, set(answers)))
     namespace: dict[str, Any] = {"__name__": "__main__"}
     failures = {}
     threads = torch.get_num_threads()
@@ -94,20 +94,26 @@ def public_checks(lab: Lab) -> set[str]:
     return {check.grade_id for question in questions(read_lab(lab)) for check in question.checks if not check.hidden}
 
 
-def _question(grade_id: str) -> int:
-    """The number in `q1-values`."""
-    return int(grade_id.split("-")[0].removeprefix("q"))
+def _reached(steps: list[tuple[NotebookNode, str]], answers: set[str]) -> set[str]:
+    """Cell ids of the checks that read, or bind again, a name of these answers, directly or through other cells."""
+    names: set[str] = set()
+    checks = set()
+    for cell, source in steps:
+        if grade_id_of(cell) in answers or (read(source) | bound(source)) & names:
+            names |= bound(source)
+            checks |= {cell.id} if is_check(cell) else set()
+    return checks
 
 
-def _needed(steps: list[tuple[NotebookNode, str]], first: int) -> list[tuple[NotebookNode, str]]:
-    """The checks from question `first` on, and above them whatever binds a name that they need, directly or not.
+def _needed(steps: list[tuple[NotebookNode, str]], judging: set[str]) -> list[tuple[NotebookNode, str]]:
+    """The checks `judging`, and above them whatever binds a name that they need, directly or not.
 
-    Of earlier checks the functions alone, as when the grader starts a new kernel.
+    Of other checks the functions alone, as when the grader starts a new kernel.
     """
     kept: list[tuple[NotebookNode, str]] = []
     wanted: set[str] = set()
     for cell, source in reversed(steps):
-        judges = is_check(cell) and _question(grade_id_of(cell)) >= first
+        judges = cell.id in judging
         source = definitions(source) if is_check(cell) and not judges else source
         if judges or bound(source) & wanted:
             kept.append((cell, source))
