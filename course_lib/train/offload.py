@@ -22,7 +22,7 @@ from typing import Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from course_lib.units import Bytes
@@ -39,7 +39,8 @@ class OffloadSavedTensors(saved_tensors_hooks):
     Around `recompute`, it is the inputs of segments that move.
 
     Parameters are not moved, since they stay in the GPU's memory anyway (`torch.autograd.graph.save_on_cpu` copies
-    those, too). A tensor saved by two operations is copied twice.
+    those, too). A tensor saved by two operations is copied twice. What has moved may be changed in place; what stays
+    may not, and the backward pass says so with a ValueError.
 
     Args:
         min_bytes: smaller tensors stay: each copy has a fixed cost of some 10 µs.
@@ -52,26 +53,17 @@ class OffloadSavedTensors(saved_tensors_hooks):
     def __init__(self, min_bytes: int = 0, pin_memory: bool = False) -> None:
         self.min_bytes, self.pin_memory = min_bytes, pin_memory
         self.moved = Bytes(0)
-        super().__init__(self._to_dram, self._back)
+        super().__init__(self._to_dram, lambda saved: saved.back())
 
     def __enter__(self) -> Self:  # type: ignore[override]
         super().__enter__()
         return self
 
-    def _to_dram(self, tensor: Tensor) -> tuple[torch.device, Tensor]:
-        nbytes = tensor.numel() * tensor.element_size()
-        if tensor.device.type == "cpu" or nbytes < self.min_bytes or _is_parameter(tensor):
-            return tensor.device, tensor
-        # A saved view (an expanded or transposed tensor) is copied element by element, in its own shape.
-        in_dram = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=self.pin_memory)
-        in_dram.copy_(tensor)
-        self.moved += nbytes
-        return tensor.device, in_dram
-
-    @staticmethod
-    def _back(saved: tuple[torch.device, Tensor]) -> Tensor:
-        device, tensor = saved
-        return tensor.to(device)
+    def _to_dram(self, tensor: Tensor) -> _Kept | _InDram:
+        if tensor.device.type == "cpu" or _stays(tensor, self.min_bytes):
+            return _Kept(tensor)
+        self.moved += tensor.nbytes
+        return _InDram(tensor, self.pin_memory)
 
 
 class OffloadToDisk(saved_tensors_hooks):
@@ -83,7 +75,7 @@ class OffloadToDisk(saved_tensors_hooks):
 
     What DRAM is to a GPU, a disk is to DRAM. Around `recompute`, it is the inputs of segments that are written. A file
     goes with the graph that needed it, the folder with the last file. Parameters stay where they are. A tensor saved by
-    two operations is written twice.
+    two operations is written twice. In-place changes as in `OffloadSavedTensors`.
 
     Args:
         folder: where the files go; by default the system's folder for temporary files. That may be a RAM disk, in which
@@ -94,7 +86,7 @@ class OffloadToDisk(saved_tensors_hooks):
     def __init__(self, folder: str | Path | None = None, min_bytes: int = 4096) -> None:
         self._folder = _Folder(folder)
         # Without a reference to this object: a circle would keep the folder until Python looks for circles.
-        super().__init__(functools.partial(_write, self._folder, min_bytes), _read)
+        super().__init__(functools.partial(_write, self._folder, min_bytes), lambda saved: saved.back())
 
     def __enter__(self) -> Self:  # type: ignore[override]
         super().__enter__()
@@ -104,6 +96,36 @@ class OffloadToDisk(saved_tensors_hooks):
     def moved(self) -> Bytes:
         """Bytes written so far; the backward pass reads the same number back."""
         return self._folder.written
+
+
+class _Kept:
+    """A saved tensor that stays where it is. Autograd looks whether one was changed in place, but not behind hooks."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor.detach()  # a result knows what saved it: undetached, the two would keep each other alive
+        self.version = tensor._version
+
+    def back(self) -> Tensor:
+        """The tensor."""
+        if self.tensor._version != self.version:
+            raise ValueError(
+                f"a tensor of shape {tuple(self.tensor.shape)} that the backward pass needs was changed in place after "
+                "it was saved: go backward first, or compute a new tensor (x = x + 1, not x += 1)"
+            )
+        return self.tensor
+
+
+class _InDram:
+    """A copy of a GPU's tensor. A view (an expanded or transposed tensor) is copied element by element."""
+
+    def __init__(self, tensor: Tensor, pin_memory: bool) -> None:
+        self.device = tensor.device
+        self.copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pin_memory)
+        self.copy.copy_(tensor)
+
+    def back(self) -> Tensor:
+        """The tensor, where it was."""
+        return self.copy.to(self.device)
 
 
 class _Folder:
@@ -121,26 +143,24 @@ class _File:
     def __init__(self, folder: _Folder, tensor: Tensor) -> None:
         self.folder, self.path = folder, folder.path / str(next(folder.numbers))
         self.shape, self.dtype, self.device = tensor.shape, tensor.dtype, tensor.device
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        flat = tensor.detach().cpu().resolve_conj().contiguous().reshape(-1)
         flat.view(torch.uint8).numpy().tofile(self.path)  # as bytes: numpy has no bfloat16
         weakref.finalize(self, self.path.unlink, missing_ok=True)
 
+    def back(self) -> Tensor:
+        """The tensor, where it was."""
+        flat = torch.from_numpy(np.fromfile(self.path, dtype=np.uint8)).view(self.dtype)
+        return flat.view(self.shape).to(self.device)
 
-def _write(folder: _Folder, min_bytes: int, tensor: Tensor) -> Tensor | _File:
-    nbytes = tensor.numel() * tensor.element_size()
-    if nbytes < min_bytes or _is_parameter(tensor):
-        return tensor
-    folder.written += nbytes
+
+def _write(folder: _Folder, min_bytes: int, tensor: Tensor) -> _Kept | _File:
+    if _stays(tensor, min_bytes):
+        return _Kept(tensor)
+    folder.written += tensor.nbytes
     return _File(folder, tensor)
 
 
-def _read(saved: Tensor | _File) -> Tensor:
-    if isinstance(saved, Tensor):
-        return saved
-    flat = torch.from_numpy(np.fromfile(saved.path, dtype=np.uint8)).view(saved.dtype)
-    return flat.view(saved.shape).to(saved.device)
-
-
-def _is_parameter(tensor: Tensor) -> bool:
+def _stays(tensor: Tensor, min_bytes: int) -> bool:
+    """Whether it is sparse, small or empty, or (a view of) a parameter, frozen or not."""
     base = tensor if tensor._base is None else tensor._base
-    return base.is_leaf and base.requires_grad
+    return tensor.layout != torch.strided or tensor.nbytes < max(min_bytes, 1) or isinstance(base, nn.Parameter)

@@ -30,7 +30,6 @@ from typing import Any, NoReturn
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -39,24 +38,26 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 def recompute(fn: Callable[..., Any], *args: Any, preserve_rng: bool = True, **kwargs: Any) -> Any:
     """`fn(*args, **kwargs)`, with the same gradients, but nothing kept for the backward pass except the arguments.
 
-    Gradients are equal bit for bit, as the same operations run on the same numbers. (One exception: a parameter used
-    in three segments or more gets the same summands, added in another order.) Parameters that `fn` reaches without
-    being handed them get theirs too, even where no argument requires a gradient.
+    Gradients are equal bit for bit, as the same operations run on the same numbers. (One exception: the summands of a
+    parameter used several times may be added in another order, and under autocast in fp32 instead of 16 bits.)
+    Parameters that `fn` reaches without being handed them get theirs too, even where no argument requires a gradient.
 
     Args:
-        fn: a module or function; it must compute the same each time, and it runs twice, so a side effect (a counter,
-            BatchNorm's running mean) happens twice. Calls may be nested.
-        args, kwargs: anything; tensors may sit in nested lists, tuples and dicts.
-        preserve_rng: rewind the random numbers for the second run. Without it, dropout drops other elements and the
-            gradients are wrong.
+        fn: a module or function. It runs twice, so a side effect (a counter, BatchNorm's running mean) happens twice.
+            It must compute the same each time: step the optimizer after the backward pass. Calls may be nested.
+        args, kwargs: anything; tensors may sit in nested lists, tuples and dicts. What was computed outside and needs
+            a gradient must be among them; a parameter need not.
+        preserve_rng: rewind PyTorch's global random numbers for the second run (not those of a generator that `fn`
+            holds itself). Without it, dropout drops other elements and the gradients are wrong.
 
     Returns:
         What `fn` returns: tensors, or nested lists, tuples and dicts of them and of anything else.
 
     Raises:
-        ValueError: in the backward pass, when it was started by `torch.autograd.grad` or `backward(inputs=…)`.
-            Parameters inside receive their gradients in `.grad`, and those two ask for none there. Also when it
-            reaches a tensor that left `fn` by another way than its result.
+        ValueError: `fn` changes an argument in place. In the backward pass: the second run returns tensors of another
+            kind than the first, or it reaches a tensor that left `fn` by another way than its result; or it was started
+            by `torch.autograd.grad`, `backward(inputs=…)` or `backward(create_graph=True)`, since parameters inside
+            receive their gradients in `.grad`, and without a graph of their own.
     """
     if not torch.is_grad_enabled():
         return fn(*args, **kwargs)
@@ -79,28 +80,28 @@ class Recompute(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
         ctx.set_materialize_grads(False)
         # Autograd stays on, to learn which results depend on a parameter; its tensors go at once.
-        with torch.enable_grad(), saved_tensors_hooks(_forget, _too_late):
-            results = segment.run(_cut_off(inputs))
+        with torch.enable_grad(), saved_tensors_hooks(_forget, _too_late), _unchanged(inputs):
+            results = segment.run(_dead_ends(_cut_off(inputs)))
         outputs = tuple(result.detach() for result in results)
         pairs = zip(results, outputs, strict=True)
         ctx.mark_non_differentiable(*(output for result, output in pairs if not result.requires_grad))
         return outputs
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         """Run the segment again, now keeping everything, and go backward through it."""
-        if not torch.autograd._is_checkpoint_valid():
+        if torch.is_grad_enabled() or not torch.autograd._is_checkpoint_valid():
             raise ValueError(
-                "a recomputed segment cannot serve torch.autograd.grad or backward(inputs=...): the parameters inside "
-                "receive their gradients in .grad; call loss.backward() and read them there"
+                "a recomputed segment cannot serve torch.autograd.grad, backward(inputs=...) or create_graph=True: the "
+                "parameters inside receive their gradients in .grad, without a graph; call loss.backward()"
             )
         inputs = _cut_off(ctx.saved_tensors)
         with torch.enable_grad(), ctx.segment.surroundings.restored():
             results = ctx.segment.run(inputs)
-        pairs = zip(results, gradients, strict=True)
-        roots, their_gradients = zip(*((root, g) for root, g in pairs if root.requires_grad and g is not None))
-        torch.autograd.backward(roots, their_gradients)  # parameters get their gradients here
+        pairs = [(result, g) for result, g in zip(results, gradients, strict=True) if g is not None]
+        if pairs:
+            roots, their_gradients = zip(*pairs, strict=True)
+            torch.autograd.backward(roots, their_gradients)  # parameters get their gradients here
         return (None, None, *(tensor.grad for tensor in inputs))
 
 
@@ -110,11 +111,19 @@ class Segment:
     def __init__(self, fn: Callable[..., Any], put_inputs: Callable[..., Any], surroundings: Surroundings) -> None:
         self.fn, self.put_inputs, self.surroundings = fn, put_inputs, surroundings
         self.put_outputs: Callable[[Sequence[Tensor]], Any]
+        self.kinds: list[Any] | None = None
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The tensors of what `fn` returns."""
         args, kwargs = self.put_inputs(inputs)
         outputs, self.put_outputs = take_tensors(self.fn(*args, **kwargs))
+        kinds = [(tuple(t.shape), str(t.dtype), t.requires_grad) for t in outputs]
+        if self.kinds not in (None, kinds):
+            raise ValueError(
+                f"a recomputed function returned tensors of {self.kinds} (shape, dtype, requires_grad), but the second "
+                f"time {kinds}: it must compute the same, so nothing that it depends on may change in between"
+            )
+        self.kinds = kinds
         return outputs
 
 
@@ -123,7 +132,7 @@ class Surroundings:
     change what PyTorch's functions do (`precision.CastPolicy` is one)."""
 
     def __init__(self, tensors: Sequence[Tensor], preserve_rng: bool) -> None:
-        kinds = {"cpu", *(tensor.device.type for tensor in tensors)}
+        kinds = {"cpu", "cuda", *(tensor.device.type for tensor in tensors)}  # layers on a GPU may get none
         self.autocast = [
             (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind), torch.is_autocast_cache_enabled())
             for kind in sorted(kinds)
@@ -261,11 +270,30 @@ def _cut_off(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
 
 
+def _dead_ends(inputs: list[Tensor]) -> list[Tensor]:
+    """No backward pass may come here: it would not go on, and the gradient would be lost."""
+    for tensor in filter(lambda tensor: tensor.requires_grad, inputs):
+        tensor.register_hook(_too_late)
+    return inputs
+
+
+@contextmanager
+def _unchanged(inputs: Sequence[Tensor]) -> Iterator[None]:
+    """Refuse a function that writes into what it was given: its second run would start from the result of its first."""
+    versions = [tensor._version for tensor in inputs]
+    yield
+    if versions != [tensor._version for tensor in inputs]:
+        raise ValueError(
+            "a recomputed function changed an argument in place, so that a second run would begin with other numbers: "
+            "compute a new tensor (x = x - 1, not x -= 1; relu without inplace=True), or hand it a clone"
+        )
+
+
 def _forget(_saved: Tensor) -> None:
     return None
 
 
-def _too_late(_nothing: None) -> NoReturn:
+def _too_late(_: Tensor | None) -> NoReturn:
     raise ValueError(
         "the backward pass reached a tensor computed inside a recomputed function, but what it needs was thrown away: "
         "let the function return the tensor, in lists, tuples or dicts, not store it or wrap it in another object"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -95,10 +97,52 @@ def test_files_go_with_the_graph(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_no_parameter_is_written_frozen_or_not(tmp_path):
+    model, x = mlp(), torch.randn(512, 64, requires_grad=True)
+    model[2].requires_grad_(False)
+    with OffloadToDisk(tmp_path, min_bytes=0) as offloaded:
+        loss = model(x).sum()
+    assert offloaded.moved == 512 * 4 * (64 + 256)  # x and tanh's result; the frozen layer saves its weight alone
+    loss.backward()
+    assert x.grad is not None
+
+
+@pytest.mark.parametrize("offload", [OffloadSavedTensors, OffloadToDisk])
+@pytest.mark.parametrize("changed", ["result", "weight"])
+def test_what_stays_must_not_change_before_the_backward_pass(offload, changed):
+    """Autograd itself refuses that; but with hooks it does not look, and would compute with the new numbers."""
+    weight = nn.Parameter(torch.ones(3))
+    with offload():
+        result = weight.exp()
+        loss = (weight * result).sum()
+    with torch.no_grad():
+        {"result": result, "weight": weight}[changed].mul_(2)
+    with pytest.raises(ValueError, match="changed in place after it was saved"):
+        loss.backward()
+
+
+def test_what_is_on_disk_may_change(tmp_path):
+    x = torch.randn(3, requires_grad=True)
+    with OffloadToDisk(tmp_path, min_bytes=0):
+        result = x.exp()
+    result.mul_(2).sum().backward()
+    torch.testing.assert_close(x.grad, 2 * x.detach().exp(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("offload", [OffloadSavedTensors, OffloadToDisk])
+def test_without_a_backward_pass_the_graph_goes_all_the_same(offload):
+    with offload():
+        result = torch.ones(3, requires_grad=True).exp()
+    gone = weakref.ref(result)
+    del result
+    assert gone() is None
+
+
 def test_small_tensors_views_and_odd_shapes(tmp_path):
     wide = torch.randn(40, 30, requires_grad=True)
     with OffloadToDisk(tmp_path, min_bytes=0) as offloaded:
         loss = (wide.T[3:, ::2].exp().sum() ** 2) * (wide > 0).float().mean()
+        loss = loss + wide[:, :0].exp().sum()
     loss.backward()
     ours, wide.grad = wide.grad, None
     ((wide.T[3:, ::2].exp().sum() ** 2) * (wide > 0).float().mean()).backward()

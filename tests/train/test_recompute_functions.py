@@ -116,10 +116,73 @@ def test_a_tensor_smuggled_out_is_refused_and_not_silently_without_gradient():
         loss.backward()
 
 
-def test_autograd_grad_is_refused():
-    layer, x = Layer(0), an_input(requires_grad=True)
+@pytest.mark.parametrize("smuggle", [torch.mean, torch.neg], ids=["saves nothing", "saves nothing, no sum"])
+def test_a_smuggled_tensor_that_saved_nothing_does_not_lose_its_gradient(smuggle):
+    """Nothing was thrown away that its backward pass wants, so it would end, unnoticed, at a copy of the input."""
+    x, smuggled = torch.randn(3, requires_grad=True), []
+
+    def fn(x: Tensor) -> Tensor:
+        smuggled.append(smuggle(x))
+        return x * 2
+
+    loss = recompute(fn, x).sum() + smuggled[0].sum()
+    with pytest.raises(ValueError, match="let the function return the tensor"):
+        loss.backward()
+
+
+BACKWARDS = {
+    "autograd.grad": (True, lambda loss, x: torch.autograd.grad(loss, x)),
+    "backward(inputs)": (True, lambda loss, x: loss.backward(inputs=[x])),
+    "create_graph": (True, lambda loss, _: loss.backward(create_graph=True)),
+    "create_graph, parameters alone": (False, lambda loss, _: loss.backward(create_graph=True)),
+}
+
+
+@pytest.mark.parametrize("name", BACKWARDS)
+def test_other_backward_passes_are_refused(name):
+    """A penalty on the gradients of create_graph=True would miss the recomputed parameters: just a wrong number."""
+    requires_grad, backward = BACKWARDS[name]
+    x = an_input(requires_grad)
+    loss = Layer(1)(recompute(Layer(0), x)).sum()
     with pytest.raises(ValueError, match=r"call loss.backward\(\)"):
-        torch.autograd.grad(recompute(layer, x).sum(), x)
+        backward(loss, x)
+
+
+def test_an_argument_changed_in_place_is_refused():
+    """The second run would subtract the mean again: nearly the same numbers, and a wrong gradient."""
+    layer, x = Layer(0), an_input()
+    with pytest.raises(ValueError, match="changed an argument in place"):
+        recompute(lambda x: layer(x.sub_(1.0)), x)
+    recompute(lambda x: layer(x.clone().sub_(1.0)), x).sum().backward()
+    recompute(layer, x).add_(1.0).sum().backward()  # a result may be changed
+
+
+def test_a_function_that_returns_something_else_the_second_time_is_refused():
+    layer, x = Layer(0), an_input()
+    loss = recompute(lambda: (layer(x), layer.up(x)))[0].sum()
+    layer.up.requires_grad_(False)
+    with pytest.raises(
+        ValueError, match=r"\(8, 128\), 'torch.float32', True.*the second time.*False.*must compute the"
+    ):
+        loss.backward()
+
+
+class NoGradient(torch.autograd.Function):
+    """A function without a derivative."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, *_: Tensor) -> None:
+        return None
+
+
+def test_no_gradient_comes_back_where_none_arrives():
+    layer, x = Layer(0), an_input(requires_grad=True)
+    (NoGradient.apply(recompute(layer, x)).sum() + x.sum()).backward()
+    assert not gradients(layer) and x.grad is not None and torch.equal(x.grad, torch.ones_like(x))
 
 
 @pytest.mark.parametrize(
