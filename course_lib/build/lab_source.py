@@ -20,6 +20,7 @@ from nbformat import NotebookNode
 
 from course_lib.build.code import bound, definitions, read
 from course_lib.build.labs import Lab
+from course_lib.build.marks import check_marks
 from course_lib.build.source import NOTEBOOK_METADATA, add_colab, read_cells, repository_url
 
 STUB = "# YOUR CODE HERE\nraise NotImplementedError"
@@ -29,6 +30,7 @@ SECRET_MARKS = ("### BEGIN SOLUTION", BEGIN_HIDDEN)
 _TELLING = 12  # characters; shorter lines (`else:`, `return x`) give nothing away
 _MARK = re.compile(r"^\s*### (?:BEGIN|END) SOLUTION\s*$\n?", re.M)
 _HEADING = re.compile(r"^##+ (.+?)\s*$", re.M)
+_ROW = re.compile(r"^\|\s*(\d+)\b.*\|\s*(\d+(?:\.\d+)?)\s*\|\s*$", re.M)
 _POINTS = re.compile(r"\s*\((\d+(?:\.\d+)?) points?\)$")
 
 
@@ -139,22 +141,14 @@ def questions(key: NotebookNode) -> list[Question]:
 
 
 def student_version(key: NotebookNode) -> NotebookNode:
-    """What students get: stubs for answers, public checks locked, hidden tests cut out.
-
-    Raises:
-        ValueError: a mark of a solution or of hidden tests is missing or stands in the wrong kind of cell.
-    """
+    """What students get: stubs for answers, public checks locked, hidden tests cut out."""
     from nbconvert.exporters.exporter import ResourcesDict
     from nbgrader.preprocessors import ClearHiddenTests, ClearSolutions, LockCells
 
     clear = ClearSolutions(code_stub={"python": STUB}, text_stub=TEXT_STUB)
-    clear.log.disabled = True  # it logs the whole cell, and then raises, too
     notebook = copy.deepcopy(key)
-    try:
-        for step in (clear, ClearHiddenTests(), LockCells()):
-            notebook, _ = step.preprocess(notebook, ResourcesDict())
-    except RuntimeError as problem:
-        raise ValueError(f"the marks of solutions or hidden tests are wrong: {problem}") from None
+    for step in (clear, ClearHiddenTests(), LockCells()):
+        notebook, _ = step.preprocess(notebook, ResourcesDict())
     _tidy(notebook)
     return notebook
 
@@ -188,10 +182,21 @@ def lab_complaints(key: NotebookNode) -> Iterator[str]:
         if question.promised != question.points:
             promise = f"({question.points:g} points)"
             yield f"{question.name} is worth {question.points:g} points; end the heading above it in {promise!r}"
+    yield from _header_complaints(key, found)
     total = sum(question.points for question in found)
     if total != 100:
         yield f"its points add up to {total:g}, not 100"
     yield from _borrowed_variables(key)
+
+
+def _header_complaints(key: NotebookNode, found: list[Question]) -> Iterator[str]:
+    """Rows of the table in the header, as `| 1 | Softmax | 60 |`, that promise other points than the checks give."""
+    points = {question.name: question.points for question in found}
+    for number, promised in _ROW.findall(key.cells[0].source):
+        worth = points.get(f"q{number}")
+        if worth != float(promised):
+            what = "there is no such question" if worth is None else f"its checks are worth {worth:g}"
+            yield f"the table in the header has {promised} points for question {number}; {what}"
 
 
 def _borrowed_variables(key: NotebookNode) -> Iterator[str]:
@@ -231,6 +236,11 @@ def _metadata(cell: NotebookNode) -> dict:
     answer, check, points = given.pop("answer", None), given.pop("check", None), given.pop("points", None)
     tags = sorted(given.pop("tags", []))
     metadata: dict = {"tags": tags} if tags else {}
+    if "incorrectly_encoded_metadata" in given:  # jupytext's word for it
+        raise ValueError('its options cannot be read; write them as in answer="q1" or check="q1-values" points=10')
+    if unknown := sorted(set(given) - {"lines_to_next_cell", "lines_to_end_of_cell_marker"}):
+        raise ValueError(f"unknown option {', '.join(unknown)}; known are answer, check, points, tags")
+    check_marks(cell.source, answer=bool(answer), check=bool(check), code=cell.cell_type == "code")
     if answer and check:
         raise ValueError("a cell is an answer or a check, not both")
     if check and not isinstance(points, int | float):
@@ -248,8 +258,6 @@ def _metadata(cell: NotebookNode) -> dict:
             "solution": bool(answer),
             "task": False,
         } | ({"points": points} if check else {})
-    if unknown := sorted(set(given) - {"lines_to_next_cell", "lines_to_end_of_cell_marker"}):
-        raise ValueError(f"unknown option {', '.join(unknown)}; known are answer, check, points, tags")
     return metadata
 
 

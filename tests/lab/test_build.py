@@ -16,12 +16,22 @@ from .conftest import SOURCE, make_lab
 
 Q1_TO_Q2 = SOURCE[SOURCE.index('# %% check="q1-values"') : SOURCE.index("check.equal(check.on_ranks")]
 BORROWED = Q1_TO_Q2.replace("points=40\n", "points=40\nWIDE = 2\n").replace("float(dist", "WIDE * float(dist")
+ANSWER = SOURCE[SOURCE.index('# %% answer="q1"') : SOURCE.index('# %% check="q1-values"')]
+HEADER = "# # Lab 90 · Means\n#\n# | 1 · Windows | 50 |\n# | 2 | Ranks | 40 |\n# | 3 | None | 9 |"
 WRONG = {
     "worth 60 points; end the heading": ("(60 points)", "(50 points)"),
     "add up to 110, not 100": ('check="q1-hidden" points=20', 'check="q1-hidden" points=30'),
     "q2 has no hidden check": (SOURCE[SOURCE.index('# %% check="q2-hidden"') :], ""),
     "q1 has checks but no cell to answer in": ('answer="q1"', 'answer="q3"'),
-    "marks of solutions or hidden tests are wrong": ('    ### END SOLUTION\n\n\n# %% check="q1', '\n\n# %% check="q1'),
+    "'def moving_average.*each '### BEGIN SOLUTION' needs an '### END": ('    ### END SOLUTION\n\n\n# %% check="q1', "#"),
+    "needs an '### END HIDDEN TESTS' after it": ("### BEGIN HIDDEN TESTS\n", ""),
+    "'# BEGIN HIDDEN TESTS' is no mark": ("### BEGIN HIDDEN TESTS", "# BEGIN HIDDEN TESTS"),
+    "'### begin solution' is no mark": ("### BEGIN SOLUTION", "### begin solution"),
+    "put '### BEGIN SOLUTION' and '### END SOLUTION' around": (ANSWER, ANSWER.replace("### ", "")),
+    "'### BEGIN SOLUTION' belongs into a cell that is marked answer": ('# %% answer="q1"', "# %%"),
+    "its options cannot be read": ('answer="q1"', "answer=q1"),
+    "has 50 points for question 1; its checks are worth 60": ("# # Lab 90 · Means", HEADER),
+    "has 9 points for question 3; there is no such question": ("# # Lab 90 · Means", HEADER),
     "two cells are called q1-values": ('check="q2-values"', 'check="q1-values"'),
     "needs points": ('check="q2-values" points=20', 'check="q2-values"'),
     "unknown option pionts": ("points=40", "pionts=40 points=40"),

@@ -1,0 +1,40 @@
+"""The marks in a lab's source: `### BEGIN SOLUTION`, `### BEGIN HIDDEN TESTS` and their ends.
+
+nbgrader cuts out what stands between them. A mark that it does not recognise, it passes over: then students would get
+hidden tests to read, or an answer cell without the line that says `def`. So every mark is looked at before.
+
+No lesson opens this module; INSTRUCTORS.md shows the marks in a lab.
+"""
+
+from __future__ import annotations
+
+import re
+
+SOLUTION, HIDDEN = "SOLUTION", "HIDDEN TESTS"
+_ALIKE = re.compile(r"^#+ *(begin|end)[ _-]*(solution|hidden)", re.I)
+
+
+def check_marks(source: str, *, answer: bool, check: bool, code: bool) -> None:
+    """Look at the marks of one cell.
+
+    Args:
+        source: the cell's text.
+        answer, check: whether students fill it in; whether it earns points.
+        code: whether it is a code cell. Text that students write may stand without marks: then all of it is replaced.
+
+    Raises:
+        ValueError: a mark is misspelt, alone, missing, or in a cell where it means nothing.
+    """
+    marks = [line.strip() for line in source.splitlines() if _ALIKE.match(line.strip())]
+    for kind, belongs, cell in ((SOLUTION, answer, 'answer="q1"'), (HIDDEN, check, 'check="q1-hidden"')):
+        own = [mark for mark in marks if kind[:6] in mark.upper()]
+        begin, end = f"### BEGIN {kind}", f"### END {kind}"
+        for mark in own:
+            if mark not in (begin, end):
+                raise ValueError(f"{mark!r} is no mark; write {begin!r} or {end!r}")
+        if own != [begin, end] * (len(own) // 2):
+            raise ValueError(f"each {begin!r} needs an {end!r} after it; there are {', '.join(own)}")
+        if own and not belongs:
+            raise ValueError(f"{begin!r} belongs into a cell that is marked {cell}")
+        if answer and code and kind == SOLUTION and not own:
+            raise ValueError(f"put {begin!r} and {end!r} around what students are to write; all else they get")
