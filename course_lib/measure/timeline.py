@@ -29,6 +29,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from course_lib.measure.chrome_trace import chrome_trace
 from course_lib.units import Seconds
 
 Kind = Literal["compute", "wait", "send"]
@@ -102,37 +103,9 @@ class RankTimeline:
         )
         return Seconds(max(0.0, self.seconds(rank, "send") - both))
 
-    def chrome_trace(self) -> dict[str, Any]:
-        """The events in Chrome's trace format, for Perfetto (ui.perfetto.dev) or chrome://tracing: a process per rank.
-
-        Source: "Trace Event Format", Google; times are in microseconds.
-        """
-        found = [
-            {
-                "ph": "X",
-                "name": event.name,
-                "cat": event.kind,
-                "pid": event.rank,
-                "tid": int(event.kind == "send"),
-                "ts": 1e6 * event.start_s,
-                "dur": 1e6 * (event.end_s - event.start_s),
-            }
-            for event in self.events
-        ]
-        names = [
-            {"ph": "M", "name": key, "pid": rank, "tid": tid, "args": {"name": name}}
-            for rank in sorted({event.rank for event in self.events})
-            for key, tid, name in (
-                ("process_name", 0, f"rank {rank}"),
-                ("thread_name", 0, "program"),
-                ("thread_name", 1, "network"),
-            )
-        ]
-        return {"traceEvents": names + found, "displayTimeUnit": "ms"}
-
     def save(self, path: str | Path) -> None:
-        """Write `chrome_trace` to a file."""
-        Path(path).write_text(json.dumps(self.chrome_trace()), encoding="utf-8")
+        """Write the events to a file that Perfetto (ui.perfetto.dev) and chrome://tracing open."""
+        Path(path).write_text(json.dumps(chrome_trace(self.events)), encoding="utf-8")
 
 
 @contextmanager
