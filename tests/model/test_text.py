@@ -60,10 +60,13 @@ def test_stories_have_seeds_of_their_own() -> None:
 
 
 def test_no_row_comes_twice() -> None:
-    """Were a row named by step + row, then a step would repeat most of the last one's rows."""
+    """Were a row named by step + row, then a step would repeat most of the last one's rows.
+
+    Two of 120 may well begin at the same byte of the manual, or at two equal passages: that depends on the Python.
+    """
     batches = [text.python_manual().batch(seed, step, 0, 8, 40)[0] for seed in range(3) for step in range(5)]
     rows = torch.cat(batches)
-    assert len(torch.unique(rows, dim=0)) == len(rows) == 120
+    assert len(rows) == 120 and len(torch.unique(rows, dim=0)) > 115
 
 
 def test_windows_of_stories_start_at_every_byte_of_the_stream_alike() -> None:
