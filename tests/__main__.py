@@ -20,7 +20,7 @@ STAGES: dict[str, tuple[str, list[list[str]]]] = {  # what fails quickly comes f
     "types": ("static types", [["pyright", "--pythonpath", sys.executable]]),
     "unit": (
         "the library, the tools, the stored notebooks",
-        [[*PYTEST, "-m", "not browser", "--ignore=tests/ranks", *(f"--ignore={path}" for path in KERNELS)]],
+        [[*PYTEST, *BY_FILE, "-m", "not browser", "--ignore=tests/ranks", *(f"--ignore={path}" for path in KERNELS)]],
     ),
     "labs": ("stubs, solutions and known-wrong answers of every lab; the grader", [[*PYTEST, *TWO, *KERNELS]]),
     "ranks": ("real processes", [[*PYTEST, "-m", "not browser", "tests/ranks"]]),
