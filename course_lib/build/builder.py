@@ -12,7 +12,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from course_lib.build.guards import output_complaints, source_complaints
+from course_lib.build.guards import first_line, output_complaints, source_complaints
 from course_lib.build.lessons import Lesson
 from course_lib.build.source import read_source, tags_of
 
@@ -72,6 +72,14 @@ def keep_varying(notebook: NotebookNode, stored: NotebookNode | None) -> None:
             for output in cell.outputs:
                 if output.output_type == "execute_result":
                     output.execution_count = cell.execution_count
+
+
+def other_outputs(before: NotebookNode | None, after: NotebookNode | None) -> str:
+    """The first cell whose output is another one although no cell is; empty if there is none."""
+    if not before or not after or cells_of(before) != cells_of(after):
+        return ""
+    cells = zip(before.cells, after.cells, strict=True)
+    return next((first_line(new) for old, new in cells if old.get("outputs") != new.get("outputs")), "")
 
 
 def as_text(notebook: NotebookNode) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from nbformat import NotebookNode
@@ -39,7 +39,7 @@ _FOLDER = re.compile(
 
 def source_complaints(notebook: NotebookNode) -> list[str]:
     """Complaints about the cells as they were written: tags, code that hides outputs or breaks their comparison."""
-    complaints = [f"cell {number}: {text}" for number, cell in _code(notebook) for text in _about_code(cell)]
+    complaints = _each(notebook, _about_code)
     names = [(number, name) for number, cell in _code(notebook) for name in _GUESS.findall(cell.source)]
     first = {name: number for number, name in reversed(names)}
     return complaints + [
@@ -57,7 +57,7 @@ def output_complaints(notebook: NotebookNode, root: Path | None = None) -> list[
         notebook: an executed notebook.
         root: the checkout; its own path is looked for as well.
     """
-    complaints = [f"cell {number}: {text}" for number, cell in _code(notebook) for text in _about_outputs(cell, root)]
+    complaints = _each(notebook, lambda cell: _about_outputs(cell, root))
     counts = [cell.execution_count for _, cell in _code(notebook)]
     if None not in counts and counts != list(range(1, len(counts) + 1)):
         complaints.append("the cells were not run once each, from top to bottom, in a fresh kernel")
@@ -84,6 +84,15 @@ def _stale_widgets(notebook: NotebookNode) -> list[str]:
 def _code(notebook: NotebookNode) -> Iterator[tuple[int, NotebookNode]]:
     """Code cells with their number, as nbval counts them: code cells only, from 0."""
     return enumerate(cell for cell in notebook.cells if cell.cell_type == "code")
+
+
+def _each(notebook: NotebookNode, about: Callable[[NotebookNode], Iterator[str]]) -> list[str]:
+    return [f"cell {number}: {text}, {first_line(cell)}" for number, cell in _code(notebook) for text in about(cell)]
+
+
+def first_line(cell: NotebookNode) -> str:
+    """How a cell begins, to find it by."""
+    return f"in the cell {next(iter(cell.source.strip().splitlines()), '')[:60]!r}"
 
 
 def _about_code(cell: NotebookNode) -> Iterator[str]:

@@ -12,6 +12,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from rich.console import Console
 
 from course_lib.build import BuildError, Lesson, build, check
+from course_lib.build.builder import other_outputs, stored_notebook
 from course_lib.build.lab_builder import build_lab, check_lab
 from course_lib.build.labs import Lab
 
@@ -21,6 +22,8 @@ def build_all(items: Sequence[Lesson | Lab], console: Console, *, fresh: bool = 
     good = True
     for item in items:
         start = time.perf_counter()
+        solved = item.solution if isinstance(item, Lab) else item.notebook
+        before = stored_notebook(solved)
         try:
             with console.status(f"building {item.name}"):
                 changed = build_lab(item, fresh=fresh) if isinstance(item, Lab) else build(item, fresh=fresh)
@@ -31,6 +34,9 @@ def build_all(items: Sequence[Lesson | Lab], console: Console, *, fresh: bool = 
         else:
             seconds = time.perf_counter() - start
             console.print(f"✓ {item.name}: {'written' if changed else 'unchanged'}, {seconds:.1f} s", style="green")
+            if not fresh and (where := other_outputs(before, stored_notebook(solved))):
+                hint = f"  another output than before {where}; if it differs from run to run, tag that cell 'varies'"
+                console.print(hint, style="yellow", markup=False)
     return good
 
 

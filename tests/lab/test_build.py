@@ -23,7 +23,7 @@ WRONG = {
     "add up to 110, not 100": ('check="q1-hidden" points=20', 'check="q1-hidden" points=30'),
     "q2 has no hidden check": (SOURCE[SOURCE.index('# %% check="q2-hidden"') :], ""),
     "q1 has checks but no cell to answer in": ('answer="q1"', 'answer="q3"'),
-    "'def moving_average.*each '### BEGIN SOLUTION' needs an '### END": ('    ### END SOLUTION\n\n\n# %% check="q1', "#"),
+    "'def moving_average.*each '### BEGIN SOLUTION' needs an": ('    ### END SOLUTION\n\n\n# %% check="q1', "#"),
     "needs an '### END HIDDEN TESTS' after it": ("### BEGIN HIDDEN TESTS\n", ""),
     "'# BEGIN HIDDEN TESTS' is no mark": ("### BEGIN HIDDEN TESTS", "# BEGIN HIDDEN TESTS"),
     "'### begin solution' is no mark": ("### BEGIN SOLUTION", "### begin solution"),

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from io import StringIO
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient.exceptions import CellExecutionError
+from rich.console import Console
 
 from course_lib.build import BuildError, Lesson, build, check
 from course_lib.build.guards import output_complaints
 from course_lib.build.kernel import complain_about_callbacks, widget_state
 from course_lib.build.source import add_colab, read_source
+from course_lib.commands.build import build_all
 from tests.notebooks.conftest import SOURCE, make_course
 
 ROOT = Path(__file__).parents[2]
@@ -81,6 +84,14 @@ def test_an_edited_cell_of_what_varies_gets_new_output_and_one_new_id(lesson: Le
     assert old[3].outputs != new[3].outputs
 
 
+def test_an_output_that_varies_without_a_tag_is_named(lesson: Lesson) -> None:
+    edit(lesson, ' tags=["varies"]', "")
+    said = [StringIO(), StringIO()]
+    assert all(build_all([lesson], Console(file=text, width=200)) for text in said)
+    assert "another output" not in said[0].getvalue(), "the cell was another one before"
+    assert "another output than before in the cell 'print(time.perf_counter(), object())'" in said[1].getvalue()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
@@ -99,7 +110,7 @@ def test_an_edited_cell_of_what_varies_gets_new_output_and_one_new_id(lesson: Le
         (
             "print(time.perf",
             "\n".join(f"x{i} = {i}" for i in range(21)) + "\nprint(time.perf",
-            "lines; 20 are the most",
+            "lines; 20 are the most that a reader takes in at once, in the cell 'x0 = 0'",
         ),
     ],
 )
