@@ -26,10 +26,10 @@ EXIT = struct.Struct("<qqq")
 NEEDED = "course_lib.ranks.worker"
 """What every rank needs (torch, half the work); imported before the first fork."""
 USEFUL = (
+    "torch._dynamo",  # PyTorch imports it when a dispatch mode, such as each of `measure`'s, sees its first operation
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",
     "torch.distributed.pipelining",
-    "torch._dynamo",
 )
 """What some lessons use, seconds of import in every rank; imported whenever no request is waiting."""
 
