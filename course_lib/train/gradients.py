@@ -1,8 +1,8 @@
 """What may happen to gradients between `backward` and `step`: they are measured, scaled and clipped.
 
 Loss scaling and clipping both multiply all gradients by one number. For an optimizer of this course (`optim.py`) that
-number waits in the optimizer and is applied in fp32, when each gradient is used: nothing is rewritten, no memory is
-read, and fp16 gradients lose nothing. For any other optimizer the gradients are multiplied in place.
+number waits until the step (`waiting.py`), and `.grad` stays as it is; for any other optimizer, gradients are
+multiplied in place.
 
 `GradientSizes` and `record_flowing_gradients` are for looking: how large are they, and what would 16 bits make of them?
 
@@ -34,10 +34,10 @@ def multiply_gradients(optimizer: torch.optim.Optimizer, factor: float) -> None:
 
     Raises:
         ValueError: an optimizer that is not of this course has fp16 gradients, and the factor is below 1: what loss
-            scaling has saved from underflow would be lost again.
+            scaling has saved from underflow would be lost again. Or a factor waits already, and gradients have changed.
     """
     if isinstance(optimizer, Optimizer):
-        optimizer.gradient_factor *= factor
+        optimizer.waiting = optimizer.waiting.times(factor, gradients_of(optimizer))
         return
     for gradient in gradients_of(optimizer):
         if gradient.dtype == torch.float16 and factor < 1:
@@ -53,7 +53,7 @@ def gradient_norm(optimizer: torch.optim.Optimizer) -> float:
     gradients = gradients_of(optimizer)
     norms = [torch.linalg.vector_norm(g, dtype=torch.promote_types(g.dtype, torch.float32)) for g in gradients]
     length = float(torch.stack(norms).norm()) if norms else 0.0
-    return length * getattr(optimizer, "gradient_factor", 1.0)
+    return length * (optimizer.waiting.factor if isinstance(optimizer, Optimizer) else 1)
 
 
 def clip_gradients(optimizer: torch.optim.Optimizer, max_norm: float) -> float:
@@ -67,7 +67,7 @@ def clip_gradients(optimizer: torch.optim.Optimizer, max_norm: float) -> float:
         The length before.
     """
     length = gradient_norm(optimizer)
-    multiply_gradients(optimizer, min(1.0, max_norm / (length + 1e-6)))
+    multiply_gradients(optimizer, min(max_norm / (length + 1e-6), 1.0))  # in this order, nan stays nan
     return length
 
 

@@ -8,8 +8,8 @@
     Adafactor                   4 · (R + C); 4 · n for a vector of n                     4/R + 4/C
 
 An optimizer here is one method, `update`: from a weight, its gradient and what was kept, to the new weight. All else is
-in the base class `Optimizer`, which is PyTorch's own with two additions: it knows the bytes of its state, and it holds
-a factor for all gradients, which `gradients.py` uses for loss scaling and clipping.
+in the base class `Optimizer`, which is PyTorch's own with two additions: it knows the bytes of its state, and loss
+scaling and clipping need not touch the gradients (`waiting.py`).
 
 Lesson 05 opens this module.
 """
@@ -24,6 +24,7 @@ from jaxtyping import Float, Int8
 from torch import Tensor
 
 from course_lib.numerics.quantize import quantize
+from course_lib.train.waiting import Waiting
 from course_lib.units import Bytes
 
 
@@ -33,10 +34,10 @@ class Optimizer(torch.optim.Optimizer):
     Learning-rate schedulers, `zero_grad`, parameter groups and `state_dict` are PyTorch's.
 
     Attributes:
-        gradient_factor: what `step` multiplies each gradient by; 1 again after `step` and `zero_grad`.
+        waiting: what `step` multiplies each gradient by; nothing again after `step` and `zero_grad`.
     """
 
-    gradient_factor: float = 1.0
+    waiting = Waiting()
 
     def update(self, weight: Float[Tensor, "*w"], gradient: Float[Tensor, "*w"], state: dict, group: dict) -> None:
         """One step for one weight, in place.
@@ -60,18 +61,18 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    gradient = self._true_gradient(parameter.grad)
-                    self.update_parameter(parameter, gradient, self.state[parameter], group)
-        self.gradient_factor = 1.0
+        trained = [(p, group) for group in self.param_groups for p in group["params"] if p.grad is not None]
+        self.waiting.check([parameter.grad for parameter, _ in trained])
+        for parameter, group in trained:
+            gradient = self.waiting.apply(parameter.grad)
+            self.update_parameter(parameter, gradient, self.state[parameter], group)
+        self.waiting = Waiting()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, and the factor that belonged to them."""
         super().zero_grad(set_to_none)
-        self.gradient_factor = 1.0
+        self.waiting = Waiting()
 
     @property
     def state_bytes(self) -> Bytes:
@@ -89,11 +90,6 @@ class Optimizer(torch.optim.Optimizer):
             for key, value in state_dict["state"].get(name, {}).items():
                 kept = value.to(parameter.device, copy=True) if isinstance(value, Tensor) else value
                 self.state[parameter][key] = kept
-
-    def _true_gradient(self, gradient: Tensor) -> Tensor:
-        if self.gradient_factor == 1:
-            return gradient
-        return gradient.to(torch.promote_types(gradient.dtype, torch.float32)) * self.gradient_factor
 
 
 class SGD(Optimizer):

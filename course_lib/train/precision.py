@@ -36,6 +36,7 @@ from course_lib.model.seeds import mix
 from course_lib.numerics import BF16, FP32
 from course_lib.train.gradients import gradients_of, multiply_gradients
 from course_lib.train.optim import Optimizer
+from course_lib.train.waiting import Waiting
 
 CONTRACTIONS = frozenset((
     "linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "addmm", "baddbmm", "einsum",
@@ -165,7 +166,7 @@ class LossScaler:
         scaler.step(optimizer)               # or not, after an overflow
         scaler.update()
 
-    One scaler serves one optimizer.
+    With several optimizers, each is stepped or skipped by its own gradients, and `update` comes once, after all.
 
     Args:
         init_scale: a power of two, so that scaling rounds nothing.
@@ -173,7 +174,7 @@ class LossScaler:
         dynamic: False for a *static* scale, which stays. Steps with an overflow are skipped all the same.
 
     Attributes:
-        skipped: number of steps that were skipped.
+        skipped: number of an optimizer's steps that were skipped.
     """
 
     def __init__(
@@ -193,7 +194,8 @@ class LossScaler:
         self.dynamic = dynamic
         self.skipped = 0
         self._scale, self._good_steps = float(init_scale), 0
-        self._overflow: bool | None = None  # of this step; None until the gradients were unscaled
+        self._overflows: dict[torch.optim.Optimizer, bool] = {}  # of those that were unscaled since `update`
+        self._stepped: set[torch.optim.Optimizer] = set()
 
     def scale(self, loss: Tensor) -> Tensor:
         """The loss, multiplied. Keep the loss in fp32: the product may not fit in fp16."""
@@ -202,22 +204,33 @@ class LossScaler:
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Give the gradients their true size, and note whether one of them is inf or nan.
 
+        An optimizer of this course takes the true size when it steps, and `.grad` shows the scaled one until then.
+
         Raises:
             ValueError: a second call in one step, or fp16 gradients of an optimizer that is not of this course.
         """
-        if self._overflow is not None:
+        if optimizer in self._overflows:
             raise ValueError("the gradients of this step are unscaled already; call update() after each step()")
-        self._overflow = not all(bool(gradient.isfinite().all()) for gradient in gradients_of(optimizer))
+        self._overflows[optimizer] = not all(bool(gradient.isfinite().all()) for gradient in gradients_of(optimizer))
         multiply_gradients(optimizer, 1 / self._scale)
 
     def step(self, optimizer: torch.optim.Optimizer) -> Any:
-        """`optimizer.step()`, if all gradients are finite; otherwise nothing, and None."""
-        if self._overflow is None:
+        """`optimizer.step()`, if all its gradients are finite; otherwise nothing, and None.
+
+        Raises:
+            ValueError: a second call without `update` between; or as `unscale_`, which it calls if nobody did.
+        """
+        if optimizer in self._stepped:
+            raise ValueError("this optimizer has stepped since the last update(); call update() after each step()")
+        if optimizer not in self._overflows:
             self.unscale_(optimizer)
-        if self._overflow:
-            self.skipped += 1
-            return None
-        return optimizer.step()
+        self._stepped.add(optimizer)
+        if not self._overflows[optimizer]:
+            return optimizer.step()
+        self.skipped += 1
+        if isinstance(optimizer, Optimizer):
+            optimizer.waiting = Waiting()  # for gradients that nobody will use
+        return None
 
     def update(self) -> None:
         """Down after an overflow, up after `growth_interval` steps without one.
@@ -225,9 +238,10 @@ class LossScaler:
         Raises:
             ValueError: there was no `step` since the last call, or the scale went down to 0.
         """
-        if self._overflow is None:
+        if not self._overflows:
             raise ValueError("nothing was unscaled since the last update(); call step(optimizer) first")
-        overflow, self._overflow = self._overflow, None
+        overflow = any(self._overflows.values())
+        self._overflows, self._stepped = {}, set()
         if not self.dynamic:
             return
         self._good_steps = 0 if overflow else self._good_steps + 1

@@ -35,10 +35,45 @@ def test_the_factor_waits_for_the_step_and_then_is_gone():
     multiply_gradients(optimizer, 2.0**-10)
     assert weight.grad.item() == 2.0**-20 and gradient_norm(optimizer) == 2.0**-30
     optimizer.step()
-    assert optimizer.gradient_factor == 1
+    assert optimizer.waiting.factor == 1
     multiply_gradients(optimizer, 5)
     optimizer.zero_grad()
-    assert optimizer.gradient_factor == 1
+    assert optimizer.waiting.factor == 1
+
+
+CHANGES = {
+    "PyTorch's clipping": lambda weight: torch.nn.utils.clip_grad_norm_([weight], 1e-3),
+    "one more backward pass": lambda weight: weight.sum().backward(),
+    "new gradients": lambda weight: setattr(weight, "grad", torch.ones(3)),
+    "no gradients": lambda weight: setattr(weight, "grad", None),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_gradients_that_change_while_a_factor_waits_are_refused(change):
+    """They are still 1024 times too long then; PyTorch's clipping would shorten them to 1e-3 / 1024."""
+    weight = nn.Parameter(torch.zeros(3))
+    optimizer = SGD([weight], lr=1.0)
+    weight.sum().backward()
+    multiply_gradients(optimizer, 2.0**-10)
+    CHANGES[change](weight)
+    for call in (optimizer.step, lambda: clip_gradients(optimizer, 1.0)):
+        with pytest.raises(ValueError, match="gradients have changed after unscale_ or clip_gradients"):
+            call()
+    optimizer.zero_grad()
+    weight.sum().backward()
+    optimizer.step()
+    assert weight.tolist() == [-1.0] * 3
+
+
+@pytest.mark.parametrize("kind", [SGD, torch.optim.SGD], ids=["ours", "torch"])
+def test_a_length_of_nan_spoils_all_gradients_as_with_torch(kind):
+    weight = nn.Parameter(torch.zeros(2))
+    optimizer = kind([weight], lr=1.0)
+    weight.grad = torch.tensor([1.0, torch.nan])
+    clip_gradients(optimizer, 1.0)
+    optimizer.step()
+    assert weight.isnan().all()
 
 
 def test_fp16_gradients_of_another_optimizer_are_not_shrunk():

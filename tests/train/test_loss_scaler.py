@@ -76,6 +76,33 @@ def test_a_wrong_scaler_does_not_pass(mutant):
             check_trajectory(mutant, settings)
 
 
+@pytest.mark.parametrize("kind", [SGD, torch.optim.SGD], ids=["ours", "torch"])
+@pytest.mark.parametrize("seed", range(5))
+def test_several_optimizers_equal_torchs(kind, seed):
+    """Overflows in one of them or both, gradients unscaled by hand or not, two parameter groups: 30 steps."""
+    draw = torch.Generator().manual_seed(seed)
+    chances = torch.rand(30, 2, 2, generator=draw)
+    found = []
+    for scaler in (LossScaler(2.0**10, growth_interval=2), torch.amp.GradScaler("cpu", 2.0**10, growth_interval=2)):  # type: ignore[attr-defined]
+        weights = [nn.Parameter(torch.ones(3)) for _ in range(4)]
+        family = kind if isinstance(scaler, LossScaler) else torch.optim.SGD
+        pairs = (weights[:2], weights[2:])
+        optimizers = [family([{"params": a}, {"params": b, "lr": 0.01}], lr=0.1, momentum=0.5) for a, b in pairs]
+        for step in chances:
+            for weight in weights:
+                weight.grad = None  # without a word to the optimizers, as model.zero_grad() does it
+            scaler.scale(torch.cat([*weights]).square().sum()).backward()
+            for (overflows, by_hand), pair, optimizer in zip(step.tolist(), pairs, optimizers, strict=True):
+                if overflows < 0.2:
+                    pair[1].grad[0] = torch.inf  # type: ignore[index]
+                if by_hand < 0.5:
+                    scaler.unscale_(optimizer)
+                scaler.step(optimizer)
+            scaler.update()
+            found.append([scaler.get_scale(), *(weight.tolist() for weight in weights)])
+    assert found[:30] == found[30:]
+
+
 def test_a_static_scale_stays_and_overflows_are_skipped():
     scaler = LossScaler(512.0, dynamic=False, growth_interval=2)
     scales, weights = scaled_run(scaler, lambda *_: None, steps=60)
@@ -149,6 +176,13 @@ def _twice() -> None:
     scaler.unscale_(optimizer)
 
 
+def _two_steps() -> None:
+    """The gradients of the second would not be unscaled."""
+    scaler, optimizer = LossScaler(), SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    scaler.step(optimizer)
+    scaler.step(optimizer)
+
+
 def _always_inf() -> None:
     scaler = LossScaler(2.0**-140)
     weight = nn.Parameter(torch.ones(1))
@@ -165,6 +199,7 @@ def _always_inf() -> None:
         (lambda: LossScaler(growth_interval=0), "growth_interval=0"),
         (lambda: LossScaler().update(), r"call step\(optimizer\) first"),
         (_twice, "unscaled already"),
+        (_two_steps, r"has stepped since the last update\(\)"),
         (_always_inf, "the loss scale went down to 0"),
     ],
 )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.train.gradients import multiply_gradients
 from course_lib.train.optim import SGD, Adam, AdamW, Optimizer
 from course_lib.train.precision import LossScaler, MasterWeights, StochasticRounding
 from course_lib.train.step import train_step
@@ -33,7 +34,7 @@ def check_master(kind: type[MasterWeights], dtype: torch.dtype) -> None:
         for step in range(20):
             scaled = torch.randn(shape, generator=torch.Generator().manual_seed(step)).mul(2.0**-12).to(dtype)
             narrow.grad, wide.grad = scaled, scaled.float() / scale
-            optimizer.gradient_factor = 1 / scale
+            multiply_gradients(optimizer, 1 / scale)
             optimizer.step()
             theirs.step()
             master = optimizer.state[narrow]["master"]

@@ -15,7 +15,7 @@ class NeverSkips(LossScaler):
     """Steps with inf in the gradients."""
 
     def step(self, optimizer: torch.optim.Optimizer) -> Any:
-        if self._overflow is None:
+        if optimizer not in self._overflows:
             self.unscale_(optimizer)
         return optimizer.step()
 
@@ -33,7 +33,7 @@ class GrowsAfterOverflow(LossScaler):
     """Counts good steps, but not good steps in a row."""
 
     def update(self) -> None:
-        good, overflow = self._good_steps, self._overflow
+        good, overflow = self._good_steps, any(self._overflows.values())
         super().update()
         if overflow:
             self._good_steps = good
@@ -43,7 +43,7 @@ class GrowsToInfinity(LossScaler):
     """Accepts a scale that fp32 cannot hold."""
 
     def update(self) -> None:
-        grows = self._overflow is False and self._good_steps + 1 == self.growth_interval
+        grows = not any(self._overflows.values()) and self._good_steps + 1 == self.growth_interval
         super().update()
         if grows and self._scale * self.growth_factor > torch.finfo(torch.float32).max:
             self._scale = float("inf")
