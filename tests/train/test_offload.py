@@ -36,11 +36,12 @@ def test_on_a_cpu_nothing_moves_and_nothing_changes():
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_saved_bytes_leave_it_and_come_back():
+@pytest.mark.parametrize("pin_memory", [False, True], ids=["pageable", "pinned"])
+def test_on_a_gpu_the_saved_bytes_leave_it_and_come_back(pin_memory):
     model, x = mlp().cuda(), torch.randn(4096, 64, device="cuda")
     plain = step(model, x)
     before = torch.cuda.memory_allocated()
-    with OffloadSavedTensors(min_bytes=1024) as offloaded:
+    with OffloadSavedTensors(min_bytes=1024, pin_memory=pin_memory) as offloaded:
         loss = model(x).square().sum()
     # x, tanh's result twice (for itself and for the next matrix) and the squared result; not the weights.
     assert offloaded.moved == 4096 * 4 * (64 + 256 + 256 + 64)

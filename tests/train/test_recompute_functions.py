@@ -97,8 +97,10 @@ def test_without_rewinding_dropout_gives_other_gradients():
 def test_dropout_on_a_gpu_draws_the_same_twice():
     layer, x = Layer(0).cuda(), an_input().cuda().requires_grad_()
     ours, _ = outcome(lambda: recompute(layer, x), layer, x)
+    left = torch.cuda.get_rng_state()
     theirs, _ = outcome(lambda: layer(x), layer, x)
     assert_same(ours, theirs)
+    assert torch.equal(left, torch.cuda.get_rng_state())  # the second run's draws leave no trace
 
 
 # Mistakes ----------------------------------------------------------------------------------------------------------
