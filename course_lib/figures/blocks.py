@@ -13,9 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course_lib.figures.style import GRID, INK, MUTED, PALETTE, new_figure, present, series_color
-
-STYLES = ("-", "--", "-.", ":")
+from course_lib.figures.style import GRID, INK, MUTED, PALETTE, STYLES, new_figure, present, series_color
 
 
 def block(numbers: Sequence[float], stored: Sequence[float], levels: Sequence[float], *, caption: str) -> None:

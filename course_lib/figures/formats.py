@@ -12,7 +12,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course_lib.figures.style import INK, MUTED, PALETTE, new_figure, present, series_color
+from course_lib.figures.style import INK, MUTED, PALETTE, STYLES, new_figure, present, series_color
 from course_lib.numerics.formats import FORMATS, FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E4M3FN, FP8_E5M2, FloatFormat
 
 
@@ -133,7 +133,7 @@ def draw_running_values(curves: Mapping[str, Sequence[float]], xlabel: str) -> F
     figure, (axes,) = new_figure(height=3.0)
     longest = max(len(values) for values in curves.values())
     for index, values in enumerate(curves.values()):
-        axes.plot(values, color=series_color(index), linewidth=2, linestyle=("-", "--", "-.", ":")[index % 4])
+        axes.plot(values, color=series_color(index), linewidth=2, linestyle=STYLES[index % 4])
     axes.set(xlim=(0, 1.3 * longest), xlabel=xlabel, ylabel="value")
     axes.set_xticks([tick for tick in axes.get_xticks() if tick <= longest])
     _name_ends(axes, curves, 1.01 * longest)
@@ -194,7 +194,7 @@ def draw_recipes(losses: Mapping[str, Sequence[float]], moved: Mapping[str, Sequ
     """The figure of `recipes`, not yet shown."""
     figure, (left, right) = new_figure(columns=2, height=3.4)
     for index, name in enumerate(losses):
-        style = {"color": series_color(index), "linewidth": 1.8, "linestyle": ("-", "--", "-.", ":")[index % 4]}
+        style = {"color": series_color(index), "linewidth": 1.8, "linestyle": STYLES[index % 4]}
         left.plot(_smooth(losses[name]), **style, label=name)
         right.plot(_smooth([100 * share for share in moved[name]]), **style)
     left.set(xlabel="step", ylabel="loss (nats per token)")

@@ -72,6 +72,6 @@ def draw_memory_growth(
         axes.set_ylim(bottom=0)
     axes.set_xticks(over, [f"{value:,}" for value in over])
     axes.minorticks_off()
-    axes.set(xlabel=along, ylabel=unit)
+    axes.set(xlabel=along, ylabel=f"alive ({unit})")
     axes.spines["right"].set_visible(False)
     return figure

@@ -105,6 +105,7 @@ def _mark_peak(axes: Axes, timeline: Timeline, unit: str) -> None:
         va="bottom",
         color=INK,
         size=9.5,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},  # a phase's line may pass behind the words
     )
 
 

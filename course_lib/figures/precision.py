@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course_lib.figures.style import INK, MUTED, new_figure, present, series_color
+from course_lib.figures.style import INK, MUTED, STYLES, new_figure, present, series_color
 from course_lib.model.hardware import GPU
 from course_lib.numerics import FloatFormat
 from course_lib.train.gradients import GradientSizes
@@ -89,13 +89,13 @@ def draw_recipes(losses: Mapping[str, Sequence[float]], unit: str = "nats per to
     """The figure of `recipes`, not yet shown."""
     figure, (left, right) = new_figure(columns=2, height=3.8)
     smooth = {name: np.convolve(values, np.ones(10) / 10, "valid") for name, values in losses.items()}
-    reference = next(iter(smooth.values()))
+    first, reference = next(iter(smooth.items()))
     for index, (name, values) in enumerate(smooth.items()):
-        line = {"color": series_color(index), "linestyle": ("-", "--", "-.", ":")[index % 4], "linewidth": 1.7}
+        line = {"color": series_color(index), "linestyle": STYLES[index % 4], "linewidth": 1.7}
         left.plot(values, **line, label=name)
         right.plot(100 * (values / reference - 1), **line)
     left.set(xlabel="step", ylabel=f"loss ({unit})")
-    right.set(xlabel="step", ylabel="above the first (%)", ylim=(-2, 8))
+    right.set(xlabel="step", ylabel=f"above {first} (%)", ylim=(-2, 8))
     figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=9)
     return figure
 

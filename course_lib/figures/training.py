@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from course_lib.figures.style import INK, new_figure, present, series_color
+from course_lib.figures.style import INK, STYLES, new_figure, present, series_color
 
 
 def loss_curves(
@@ -41,7 +41,7 @@ def draw_loss_curves(
     figure, (axes,) = new_figure(height=3.0)
     longest = max(len(losses) for losses in curves.values())
     for index, (name, losses) in enumerate(curves.items()):
-        axes.plot(losses, color=series_color(index), linewidth=1.8, label=name)
+        axes.plot(losses, color=series_color(index), linestyle=STYLES[index % 4], linewidth=1.8, label=name)
     for name, level in (levels or {}).items():
         axes.axhline(level, color=INK, linewidth=1.2, linestyle=":")
         axes.annotate(

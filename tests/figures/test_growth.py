@@ -16,7 +16,7 @@ def test_lines_and_dots_are_the_numbers():
     (axes,) = growth.draw_memory_growth(OVER, LINES, "layers", {"training": LINES["training"]}).axes
     drawn = [list(np.asarray(line.get_ydata())) for line in axes.lines]
     assert drawn == [[1, 2, 4], [1, 1, 1], [1, 2, 4]]
-    assert axes.lines[2].get_linestyle() == "None" and axes.get_ylabel() == "MiB"
+    assert axes.lines[2].get_linestyle() == "None" and axes.get_ylabel() == "alive (MiB)"
     assert [text.get_text() for text in axes.texts] == ["training", "inference"]
 
 

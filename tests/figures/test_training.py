@@ -13,6 +13,8 @@ def test_every_curve_is_drawn_whole_with_its_levels():
     assert [0.8, 0.8] in lines.values() and [math.log(256)] * 2 in lines.values()
     assert {text.get_text() for text in axes.texts} == {"nothing", "floor"}
     assert axes.get_legend() is not None and axes.get_ylim()[0] == 0
+    sgd, adam = axes.lines[:2]
+    assert sgd.get_linestyle() != adam.get_linestyle(), "told apart by colour alone"
 
 
 def test_a_run_that_diverged_does_not_break_the_axes():
