@@ -151,7 +151,9 @@ compare(
 # ## 3 · Bytes that a device holds
 # The weights are stored as 32-bit numbers, 4 bytes each. The next cell prints that in MiB ($2^{20}$ bytes) and in MB
 # ($10^6$). At this size the two differ by 5 %, at the size of a GPU's memory (GiB against GB) by 7 %, and slides
-# confuse them all the time. `Bytes` prints the one that you ask for and never calls one by the other's name.
+# confuse them all the time. `Bytes` prints the one that you ask for and never calls one by the other's name. (This
+# course counts in MiB and GiB what a device holds, as cards are sold, and in kB, MB and GB what a rank sends, as
+# networks are.)
 #
 # Besides them a training step needs a **gradient** for each weight, and AdamW keeps two more numbers for each (a
 # running mean of the gradient, and one of its square).
@@ -598,3 +600,6 @@ self_check(answer_3, [1.0, 0.0], hint="A send is over when somebody receives. Wh
 # %% [markdown]
 # [Lesson 01 · Float formats](01_float_formats.ipynb) asks what a number costs, and what you lose when you make it
 # smaller. This lesson has no lab.
+#
+# (Lessons 00 to 05 are Part A of the course, one device. Part B, many devices, begins with lesson 06. The lessons from
+# 08 on are not written yet: where a page says that one of them builds something, take it as a promise.)

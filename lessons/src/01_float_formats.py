@@ -626,9 +626,8 @@ figures.recipes(
 # %% tags=["varies"]
 final = {name: Ratio(sum(values[-20:]) / 20) for name, values in losses.items()}
 plain, fp32 = final.pop("bf16"), final.pop("fp32")
-print(
-    f"plain bf16 ends {100 * (plain / fp32 - 1):.1f} % above fp32 ({'you guessed' if guess_recipe.answered else 'a typical guess is'} {guess_recipe.value:g} %)\n"
-)
+told = f"{'you guessed' if guess_recipe.answered else 'a typical guess is'} {guess_recipe.value:g} %"
+print(f"plain bf16 ends {100 * (plain / fp32 - 1):.1f} % above fp32 ({told})\n")
 print(compare(predicted=dict.fromkeys(final, fp32), measured=final, tolerance=0.01, columns=("fp32", "recipe")), "\n")
 
 gopher = Bytes(280_000_000_000 * (2 + 8))
@@ -657,25 +656,30 @@ compare(predicted=gopher, measured=published, tolerance=0.02, name="Gopher", col
 #
 # ## Three exercises
 #
-# 1. The lecture printed 1.86 GB for one billion parameters and 316.2 GB for 175 billion. How many billion did it really
+# **1.** The lecture printed 1.86 GB for one billion parameters and 316.2 GB for 175 billion. How many billion did it really
 # multiply by?
-# 2. You count steps in an fp16 variable: 1, 2, 3, … Which whole number is the first that it cannot hold?
-# 3. You design an 8-bit format with the rules of IEEE. A gradient of $10^{-6}$ must not be rounded to 0, and you want
+#
+# **2.** You count steps in an fp16 variable: 1, 2, 3, … Which whole number is the first that it cannot hold?
+#
+# **3.** You design an 8-bit format with the rules of IEEE. A gradient of $10^{-6}$ must not be rounded to 0, and you want
 # as many fraction bits as possible. How many exponent bits does it need?
 
 # %%
-answer = None
-self_check(answer, round(316.2 / 1.86), tolerance=0.005, hint="In billions: divide one printed number by the other.")
+answer_1 = None  # billions
+
+self_check(answer_1, round(316.2 / 1.86), tolerance=0.005, hint="In billions: divide one printed number by the other.")
 
 # %%
-answer = None
+answer_2 = None  # a whole number
+
 first_gap = next(n for n in range(1, 70_000) if FP16.round(float(n)).item() != n)
-self_check(answer, first_gap, hint="From where on is the spacing 2? The answer is one more than that power of two.")
+self_check(answer_2, first_gap, hint="From where on is the spacing 2? The answer is one more than that power of two.")
 
 # %%
-answer = None
+answer_3 = None  # exponent bits
+
 enough = next(E for E in range(2, 7) if FloatFormat(E, 7 - E).round(1e-6).item() > 0)
-self_check(answer, enough, hint="A number survives if it exceeds half the smallest subnormal, 2^(1 - b - F).")
+self_check(answer_3, enough, hint="A number survives if it exceeds half the smallest subnormal, 2^(1 - b - F).")
 
 # %% [markdown]
 # **The lab**, `labs/lab01_block_formats`, goes on where this page stops: with the MX formats, in which 32 narrow numbers

@@ -99,9 +99,8 @@ with Ledger(*model.parameters(), *state, *batch) as second:
 steps = {"first step": first, "second step": second}
 peaks = {name: Bytes(torch.tensor(ledger.changes).cumsum(0).max().item()) for name, ledger in steps.items()}
 born = Bytes(sum(change for change in second.changes if change > 0))
-display(
-    compare(guess=born_guess, predicted=Ratio(3), measured=born / peaks["second step"], tolerance=0.1, name="times")
-)
+times, columns = born / peaks["second step"], ("about", "measured")
+display(compare(guess=born_guess, predicted=Ratio(3), measured=times, tolerance=0.1, name="times", columns=columns))
 
 on_paper = {name: predict.peak(SMALL, BATCH, SEQ, first_step=name == "first step").total for name in steps}
 compare(predicted=on_paper, measured=peaks, unit="MiB")
@@ -221,9 +220,9 @@ for tensor in kept:
 # Read the list as the story of a block. Its input, and what the first norm needs (two numbers a token) and makes.
 # Queries and keys, the mask, the *scores* after softmax, the values, and the mixed result that the projection reads.
 # Then the stream after attention, the second norm, and the two wide ones of the MLP, before and after GELU. With $B$
-# sequences of $S$ tokens, width $D$, $H$ heads and an MLP $F = 4D$ wide, that is in elements of 4 bytes
+# sequences of $S$ tokens, width $d$ (D in names), $H$ heads and an MLP $F = 4d$ wide, that is in elements of 4 bytes
 #
-# $$\underbrace{8\,BSD}_{\text{as wide as the stream}} + \underbrace{2\,BSF}_{\text{MLP}} +
+# $$\underbrace{8\,BSd}_{\text{as wide as the stream}} + \underbrace{2\,BSF}_{\text{MLP}} +
 # \underbrace{B\,H\,S^2}_{\text{scores}} + \underbrace{4\,BS}_{\text{norms}}$$
 #
 # and a mask of $S^2$ booleans. One of these terms is not like the others. Our batch has 8 sequences of 128 tokens.
@@ -294,7 +293,8 @@ compare(
 # %% [markdown]
 # Within a hundredth. The rest is what the paper leaves out: the norms' numbers and the mask of the future.
 #
-# How fast does it grow? Here is all of GPT-2 XL (48 layers, 1,600 wide), one sequence, in 16 bits.
+# How fast does it grow? Here is all of GPT-2 XL (48 layers, 1,600 wide), one sequence, in 16 bits: with the scores
+# kept, with a fused kernel, and with what lesson 03 builds, *recompute*, which keeps of each block only its input.
 
 # %%
 XL, LENGTHS, FULL = zoo.GPT2_XL.config, [512, 1024, 2048, 4096, 8192], {"recompute": "full"}
@@ -396,7 +396,8 @@ predicted = {"training": [(depth + 1) * X for depth in DEPTHS]}
 predicted |= {"inference": [predict.inference_buffers([X] * (depth + 1)) for depth in DEPTHS]}
 growth.memory_growth(
     DEPTHS, predicted, along="layers", measured={"training": training, "inference": inference},
-    caption="The same network, used and trained. Training grows with every layer, inference does not."
+    caption="The same network, used and trained. Training grows with every layer, inference does not. (Lines: the "
+    "formulas. Rings: measured.)",
 )  # fmt: skip
 compare(
     guess={"inference": inference_guess},
@@ -406,7 +407,7 @@ compare(
 )
 
 # %% [markdown]
-# $O(1)$ against $O(N)$ for $N$ layers. This is why a model that took a rack to train answers on a laptop, and why
+# $O(1)$ against $O(L)$ for $L$ layers. This is why a model that took a rack to train answers on a laptop, and why
 # `torch.no_grad()` belongs around every evaluation.
 #
 # ### What inference does keep
@@ -455,7 +456,7 @@ for row in (zoo.GPT3_175B, zoo.LLAMA2_7B, zoo.LLAMA3_8B):
 # its peak at 53.8 MiB. Where is it with both switches on?
 
 # %%
-show(StepLifetimes.mlp_backward)
+display(show(StepLifetimes.mlp_backward))
 peak_guess = ask("Peak with 16-bit weights and recompute, in MiB?", unit="MiB", default=27)
 
 
@@ -483,7 +484,8 @@ compare(
 # %% [markdown]
 # From 54 to 19 MiB, without a parameter less, and each prediction is exact. (The library's tests hold 24 such steps
 # to it, of other sizes and with other optimizers.) Notice what did *not* shrink: the model states, 12.9 MiB in all
-# four rows. They are the floor, and only more devices lower it. Part B of this course is about that.
+# four rows. They are the floor, and only more devices lower it. Part B of this course, from lesson 06 on, is about
+# that.
 #
 # ## 7 · Three ways to lose memory
 #
@@ -649,14 +651,15 @@ for name, lengths in {"all alike": [512] * 6, "ragged": [512, 300, 450, 200, 380
 
 # %% [markdown]
 # So leave room: a plan that fills a card to the last byte does not run on it. Three things help. Make all batches of
-# one shape. Allocate what lives long before what lives short. And `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`
-# lets segments grow, so that fewer holes are closed in by borders.
+# one shape. Allocate what lives long before what lives short. And `PYTORCH_ALLOC_CONF=expandable_segments:True` (in
+# older versions `PYTORCH_CUDA_ALLOC_CONF`) lets segments grow, so that fewer holes are closed in by borders.
 #
 # What no model on this page counts: the CUDA context and the libraries' workspaces, often some hundreds of MiB.
 #
 # ## 9 · PyTorch's own
 #
-# PyTorch ships a tracker, too, `MemTracker`. Does it agree with our ledger and with the formula?
+# PyTorch ships a tracker, too, the `MemTracker` of lesson 00. There it watched our instrument. Does it agree with the
+# *formula*, which has run nothing?
 
 # %%
 tracker = MemTracker()
@@ -726,9 +729,8 @@ print(f"fused: {predict.activations(lean, b, s, 'mixed'):.0GB}")
 #
 # **GPT-3, NeoX-20B, Gopher.** The parameters of all eight GPT-3 models, from the shapes in the paper's table 2.1,
 # against the counts in its table D.1. (Two shapes are misprinted there; the library's rows say which, and why.) The
-# README of GPT-NeoX says that its weights have 40 GB. And Gopher's 280 billion parameters are said to need 2.5 TiB to
-# train (quoted here after others). How many bytes a parameter is that? Ten fit: 2 for a bf16 weight and 8 for Adam's
-# fp32 moments. There is no fp32 copy in it, and gradients are not counted.
+# README of GPT-NeoX says that its weights have 40 GB. And Gopher's 2.5 TiB you know from lesson 01: 10 bytes for each
+# of 280 billion parameters, with no fp32 copy in it and no gradients. (With both it would be the 16 of section 2.)
 
 # %%
 family = {row.name: row for row in zoo.ALL if row.name.startswith("GPT-3")}

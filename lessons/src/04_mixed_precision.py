@@ -62,8 +62,9 @@ for step in range(3):
 
 # %% [markdown]
 # There it is. Who did it? Adam keeps, for each weight, a mean $m$ of its gradient $g$ and a mean $v$ of its square,
-# and divides one by the root of the other. It makes its state in the dtype of the weights, so both are fp16. After
-# the first step, with $\beta_2 = 0.999$, the part of the old $v$ that stays,
+# and divides one by the root of the other. It makes its state in the dtype of the weights, so both are fp16. In each
+# step a part $\beta_2 = 0.999$ of the old $v$ stays, and the rest comes from the new $g^2$. At the start $v$ is 0, so
+# after the first step
 #
 # $$v = (1 - \beta_2)\,g^2 = 0.001\,g^2 \qquad\text{(Kingma and Ba 2015, Algorithm 1).}$$
 #
@@ -85,17 +86,15 @@ def first_step(model, optimizer):
     return flat(gradients_of(optimizer)), flat(state["exp_avg_sq"] for state in optimizer.state.values())
 
 
+def per_cent(yes):
+    return Ratio(round(100 * yes.double().mean().item(), 1))
+
+
 fp32, fp16 = GPT(CONFIG), GPT(CONFIG).half()
 g, _ = first_step(fp32, torch.optim.Adam(fp32.parameters()))
 _, v = first_step(fp16, torch.optim.Adam(fp16.parameters()))
-predicted, measured = (0.001 * g.double() ** 2 <= 2.0**-25).double().mean(), (v == 0).double().mean()
-compare(
-    guess=guess_zeros,
-    predicted=Ratio(round(100 * predicted.item(), 1)),
-    measured=Ratio(round(100 * measured.item(), 1)),
-    tolerance=0.01,
-    name="per cent of v that is 0",
-)
+lost = per_cent(0.001 * g.double() ** 2 <= 2.0**-25)
+compare(guess=guess_zeros, predicted=lost, measured=per_cent(v == 0), tolerance=0.01, name="per cent of v that is 0")
 
 # %% [markdown]
 # Most of $v$ is gone. Adam was prepared for a small $v$: it adds $\varepsilon = 10^{-8}$ to the root before it
@@ -118,12 +117,8 @@ compare(
 weights = flat(GPT(CONFIG).half().parameters())
 stuck = (weights.half() + torch.tensor(1e-5).half()).float() == weights
 
-compare(
-    predicted=Ratio(100 * (weights.abs() >= 2.0**-5).double().mean().item()),
-    measured=Ratio(100 * stuck.double().mean().item()),
-    tolerance=0.01,
-    name="per cent that ignore it",
-)
+large = per_cent(weights.abs() >= 2.0**-5)
+compare(predicted=large, measured=per_cent(stuck), tolerance=0.01, name="per cent that ignore it")
 
 # %% [markdown]
 # The large weights stand still, and the smaller the learning rate becomes, the more of them. The repair is to keep
@@ -152,12 +147,13 @@ optimizer = AdamWithCopy(model := GPT(CONFIG), torch.float16, lr=1e-3)
 print("losses:", [round(train_step(model, optimizer, batch(step)).item(), 2) for step in range(3)])
 
 # %% [markdown]
-# No `nan`. What does it cost? You wanted to save memory, and in fp32 a parameter takes 16 bytes: weight, gradient,
-# $m$ and $v$, 4 each. How many now? The library has the finished form, `MasterWeights(Adam(...))`, which widens one
-# gradient at a time. (Ours holds fp32 gradients for all of them at once. That is 4 bytes more.)
+# No `nan`. What does it cost? Lesson 02 has the sum: 16 bytes a parameter, as many as in fp32. But they live elsewhere
+# now. In fp32 the optimizer has 8 of them, $m$ and $v$. How many has it here? (The library's finished form,
+# `MasterWeights(Adam(...))`, widens one gradient at a time. Ours holds fp32 gradients for all of them at once, which
+# is 4 bytes more.)
 
 # %%
-guess_bytes = ask("Bytes a parameter: fp16 weights and gradients, an fp32 copy, Adam", unit="B", default=10)
+guess_bytes = ask("Of 16 bytes a parameter, how many belong to the optimizer?", unit="B", default=8)
 
 
 # %%
@@ -172,17 +168,13 @@ parameters = sum(parameter.numel() for parameter in model.parameters())
 mixed = after_a_step(model, MasterWeights(Adam(model.parameters()), torch.float16))
 
 display(compare(predicted=predict.model_states(parameters, "mixed"), measured=mixed.after, tolerance=0))
-compare(
-    guess=guess_bytes,
-    predicted=Bytes(2 + 2 + 4 + 4 + 4),
-    measured=Bytes(mixed.after.total // parameters),
-    name="bytes a parameter",
-)
+bytes_of_optimizer = Bytes(mixed.after.optimizer // parameters)
+compare(guess=guess_bytes, predicted=Bytes(4 + 4 + 4), measured=bytes_of_optimizer, name="optimizer, a parameter")
 
 # %% [markdown]
-# Sixteen, as before. Where each lives: 2 bytes in the weight, 2 in the gradient, and 12 with the optimizer (4 for the
-# copy, 4 for $m$, 4 for $v$). Mixed precision does not make the model states smaller. Remember the 16, for you will
-# meet it again in lesson 10, where ZeRO takes it apart (Rajbhandari et al. 2020, §3.1).
+# Twelve: 4 for the copy, 4 for $m$, 4 for $v$. Another 2 are in the weight and 2 in the gradient. Mixed precision does
+# not make the model states smaller, it moves them to the optimizer. Remember the 12 and the 4, for lesson 10 takes them
+# apart: they are what ZeRO shares out among the ranks (Rajbhandari et al. 2020, §3.1).
 #
 # So what is it good for? Speed, traffic, and the hill: the activations. Those are not twelve bytes of state for each
 # parameter; they are products of the batch, and most of them are now half as large.
@@ -199,13 +191,8 @@ guess_score = ask("From which x on is exp(x) inf in fp16?", default=100)
 scores = FP16.decode(torch.arange(FP16.max_pattern + 1)).half()  # every positive number of fp16, in order
 first_inf = scores[scores.exp().isinf()][0]
 
-compare(
-    guess=guess_score,
-    predicted=Ratio(math.log(65_520)),
-    measured=Ratio(first_inf.item()),
-    tolerance=0.001,
-    name="exp overflows from",
-)
+by_hand, found = Ratio(math.log(65_520)), Ratio(first_inf.item())
+compare(guess=guess_score, predicted=by_hand, measured=found, tolerance=0.001, name="exp overflows from")
 
 # %% [markdown]
 # Eleven! (65,520 and not 65,504: what lies below the middle between the largest number and the next one is still
@@ -285,19 +272,20 @@ for name, held in hill.items():
 
 # %% [markdown]
 # Not half. The stream between the layers is fp32 here (fp32 plus bf16 is fp32), the norms save fp32, and the scores
-# are kept in both: before the softmax, and cast down after it. With 16-bit weights everything but the loss has 16
+# are kept twice: softmax keeps its result in fp32, the product after it a copy in bf16. With 16-bit weights everything but the loss has 16
 # bits, and the hill is close to half. So recipes differ, and section 8 lets them race.
 #
 # ## 4 · The third place: on the way back
 #
 # The optimizer is safe and the forward pass is safe. Now the gradients. A real batch is large: the small models of
-# GPT-3 took half a million tokens at a time (Brown et al. 2020, Table 2.1). No device holds those. They come in
-# **micro-batches**, 1,024 of our 512 tokens, and the loss of each is divided by 1,024, so that their gradients add up
-# to the mean (lesson 05).
+# GPT-3 took half a million tokens at a time (Brown et al. 2020, Table 2.1). No device holds those. It comes in
+# **micro-batches**, say 1,024 of them with our 512 tokens each, and the loss of each is divided by 1,024, so that their
+# gradients add up to the mean (lesson 05).
 #
 # Let us be one of those micro-batches. We compute its gradients in fp32, and look at two kinds: those of the
 # *weights*, which the optimizer gets; and those that *flow* backward from layer to layer, on which the former depend.
-# How many of those that flow would fp16 round to 0?
+# `GradientSizes` puts the sizes of either kind in order (those that are 0 anyway left out). How many of those that flow
+# would fp16 round to 0?
 
 # %%
 SHARE = 1 / 1024  # of this micro-batch in the whole batch
@@ -311,23 +299,18 @@ sizes = {name: GradientSizes(tensors) for name, tensors in gradients.items()}
 guess_flushed = ask("How many per cent of the flowing gradients become 0 in fp16?", default=5)
 
 # %%
-cast, shares = {}, {}
-for name, tensors in gradients.items():
-    numbers = flat(tensors)
-    numbers = numbers[numbers != 0]
-    cast[name] = Ratio(round(100 * (numbers.half() == 0).double().mean().item(), 1))
-    shares[name] = Ratio(round(100 * (numbers.abs() <= 2.0**-25).double().mean().item(), 1))
-
+cast = {name: per_cent(each.sorted.half() == 0) for name, each in sizes.items()}
+shares = {name: per_cent(each.sorted <= 2.0**-25) for name, each in sizes.items()}
 figures.histograms(
     {f"{name}, as they are": (sizes[name], 1.0) for name in sizes},
     FP16,
     caption="Orange is lost, yellow loses digits. Hardly one gradient lies where fp16 is at its best, and the whole "
     "right half of the window is empty.",
 )
-compare(guess={"layers": guess_flushed}, predicted=shares, measured=cast, tolerance=0)
+compare(guess={"layers": guess_flushed}, predicted=shares, measured=cast)
 
 # %% [markdown]
-# That is per cent: of those that flow nearly half is gone, and of the others hardly one keeps all its digits.
+# (In per cent.) Of those that flow nearly half is gone, and of the others hardly one keeps all its digits.
 #
 # In a real fp16 backward pass it is worse than a cast at the end: a gradient that became 0 in layer 2 is missing in
 # all that layer 1 computes from it. We count. Of the weights' gradients that are not 0 in fp32, how many are 0 when
@@ -384,25 +367,19 @@ ScaleExplorer(gradients).show(
 guess_power = ask("The largest scale without an inf is 2 to the …", default=16)
 
 # %%
-largest = sizes["weights"].sorted[-1].item()
-errors = {}
 for power in (0, 4, 8, 12, 16, 24):
-    errors[power] = float((fp16_gradient(2.0**power) / 2.0**power - right).norm() / right.norm())
+    error = (fp16_gradient(2.0**power) / 2.0**power - right).norm() / right.norm()
+    print(f"scale 2^{power}: the error is {error:.2%} of the gradient's length")
 highest = max(power for power in range(20, 32) if fp16_gradient(2.0**power).isfinite().all())
 
-print("error:", ", ".join(f"2^{power}: {errors[power]:.2%}" for power in errors))
 figures.histograms(
     {f"layers times 2^{power}": (sizes["layers"], 2.0**power) for power in (0, 16, highest)},
     FP16,
     caption="At 2^16 the orange is all but gone; at the highest scale that works, the yellow too. The shape never "
     "changes.",
 )
-compare(
-    guess=guess_power,
-    predicted=Count(math.floor(math.log2(65_520 / largest))),
-    measured=Count(highest),
-    name="highest power",
-)
+by_hand = Count(math.floor(math.log2(65_520 / sizes["weights"].sorted[-1].item())))
+compare(guess=guess_power, predicted=by_hand, measured=Count(highest), name="highest power")
 
 # %% [markdown]
 # The error falls from a half to a few hundredths of a per cent, which is what the eleven binary digits of fp16 leave.
@@ -461,12 +438,8 @@ def hunt(scaler, steps=60):
 
 scales = list(hunt(Scaler(2.0**32, growth_interval=15)))
 skipped = [step for step in range(59) if scales[step + 1] < scales[step]]
-compare(
-    guess=guess_skipped,
-    predicted=Count(32 - highest),
-    measured=Count(next(step for step in range(60) if step not in skipped)),
-    name="skipped at the start",
-)
+first = Count(next(step for step in range(60) if step not in skipped))
+compare(guess=guess_skipped, predicted=Count(32 - highest), measured=first, name="skipped at the start")
 
 # %% [markdown]
 # Each skipped step halves the scale, until the first gradient fits. The library's form is `LossScaler`. It has the
@@ -498,15 +471,9 @@ def bytes_a_parameter(wrap):
 
 
 display(show(StochasticRounding.update_parameter, docstring=False))
-compare(
-    predicted={"fp32 weights": Bytes(16), "bf16 + copy": Bytes(16), "bf16, random rounding": Bytes(12)},
-    measured={
-        "fp32 weights": bytes_a_parameter(lambda rule: rule),
-        "bf16 + copy": bytes_a_parameter(MasterWeights),
-        "bf16, random rounding": bytes_a_parameter(StochasticRounding),
-    },
-    tolerance=0,
-)
+ways = {"fp32 weights": lambda rule: rule, "bf16 + copy": MasterWeights, "bf16, random rounding": StochasticRounding}
+table = dict(zip(ways, (Bytes(16), Bytes(16), Bytes(12))))
+compare(predicted=table, measured={name: bytes_a_parameter(wrap) for name, wrap in ways.items()})
 
 # %% [markdown]
 # The bytes are as promised. Now the race. Without scaling, half of the gradient was error. By how much will that
@@ -551,7 +518,8 @@ figures.recipes(
 )
 final = {name: Ratio(sum(values[-20:]) / 20) for name, values in losses.items()}
 fp32, unscaled = final.pop("fp32"), final.pop("fp16, no scaling")
-print(f"fp16 without scaling ends {100 * (unscaled / fp32 - 1):.0f} % above fp32 (guess: {guess_unscaled.value:g} %)")
+told = f"{'you guessed' if guess_unscaled.answered else 'a typical guess is'} {guess_unscaled.value:g} %"
+print(f"fp16 without scaling ends {100 * (unscaled / fp32 - 1):.0f} % above fp32 ({told})")
 compare(predicted=dict.fromkeys(final, fp32), measured=final, tolerance=0.05, columns=("fp32", "recipe"))
 
 # %% [markdown]
@@ -599,13 +567,9 @@ guess_clipped = ask("In the wrong order, one over how much is the length of the 
 
 # %%
 orders = {"unscale, clip": (LossScaler.unscale_, clip), "clip, unscale": (clip, LossScaler.unscale_)}
-compare(
-    guess={"clip, unscale": guess_clipped},
-    predicted={"unscale, clip": Ratio(1), "clip, unscale": Ratio(2.0**16)},
-    measured={name: Ratio(1 / length_of_step(*order)) for name, order in orders.items()},
-    tolerance=0.001,
-    name="one over the length",
-)
+one_over = {name: Ratio(1 / length_of_step(*order)) for name, order in orders.items()}
+expected = {"unscale, clip": Ratio(1), "clip, unscale": Ratio(2.0**16)}
+compare(guess={"clip, unscale": guess_clipped}, predicted=expected, measured=one_over, tolerance=0.001)
 
 # %% [markdown]
 # The scaled gradient has a length of 260,000. It is *always* too long, so it is always cut to 1, and then divided by
@@ -688,17 +652,12 @@ for dtype, time in seconds.items():
 # %%
 units = {"A100": 1410e6 * 432 * 256 * 2, "H100": 1830e6 * 528 * 512 * 2}
 published = {"A100": hardware.A100_80GB.peak("bf16"), "H100": hardware.H100_80GB.peak("bf16")}
-display(
-    compare(
-        predicted={name: Ratio(value / 1e12) for name, value in units.items()},
-        measured={name: Ratio(value / 1e12) for name, value in published.items()},
-        tolerance=0.001,
-        columns=("units × clock", "published, TFLOP/s"),
-    )
-)
+counted, printed = ({name: Ratio(value / 1e12) for name, value in each.items()} for each in (units, published))
+columns = ("units × clock", "published, TFLOP/s")
+display(compare(predicted=counted, measured=printed, tolerance=0.001, columns=columns))
 figures.peaks(
     [hardware.A100_80GB, hardware.H100_80GB],
-    ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"],
+    ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"],
     caption="Filled: dense, what training gets. Dotted: with 2:4 sparsity, twice that, which data sheets print first. "
     "From fp32 to bf16 is a factor of 16 on an A100 and of 15 on an H100.",
 )
@@ -716,15 +675,8 @@ figures.peaks(
 # prints what one GPU would have to hold (Rajbhandari et al. 2020, Figure 1).
 
 # %%
-states = predict.model_states(7_500_000_000, "mixed")
-compare(
-    predicted=states.total,
-    measured=quantity(120, "GB"),
-    name="7.5 billion parameters",
-    unit="GB",
-    columns=("our formula", "published"),
-    tolerance=0,
-)
+states, columns = predict.model_states(7_500_000_000, "mixed").total, ("our formula", "published")
+compare(predicted=states, measured=quantity(120, "GB"), name="7.5 billion parameters", columns=columns, unit="GB")
 
 # %% [markdown]
 # An A100 has 80. Others count 18 bytes a parameter and not 16: Megatron-LM and `stas00/ml-engineering` keep the

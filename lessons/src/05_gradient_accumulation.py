@@ -98,8 +98,8 @@ compare(predicted={"forgot 1/m, 8 pieces: times too long": Ratio(8)},
         measured={"forgot 1/m, 8 pieces: times too long": Ratio((forgot.norm() / oracle.norm()).item())}, tolerance=1e-4)
 
 # %% [markdown]
-# Eight times too long, and here is the nasty part: with Adam you would not notice. Adam divides the gradient by its
-# own size, and the factor cancels. (SGD would notice at once. That is why this course checks every trick with SGD.)
+# Eight times too long, and with Adam you would not notice: the factor cancels, as in section 9 of lesson 04. So this
+# page, too, checks its tricks with SGD.
 #
 # ## 2 · What it saves, and what it does not
 #
@@ -264,21 +264,18 @@ print(f"and it points {math.degrees(math.acos(angle)):.0f} degrees aside")
 # clipping, unscaling, the optimizer, the learning-rate schedule. In the library's form you can see the order.
 
 # %%
-show(accumulate, docstring=False)
+display(show(accumulate, docstring=False))
 show(accumulated_step, docstring=False)
 
 # %% [markdown]
-# Clipping is not linear, so it does not go into pieces. Suppose that the gradients of eight pieces are each cut to
-# length 1 before they are added. How long can the sum be, and how short? Anything from 0 to 8. What comes out says
-# nothing about the batch any more.
+# `accumulate` weighs each piece by its tokens; `accumulated_step` does once what belongs to the step. The loss scaler of
+# lesson 04 is no exception. It multiplies each piece's loss by the same number, undoes it once, and if *one* piece
+# overflows it throws away *all*: a step without that piece would be a step on another batch.
 #
-# The loss scaler of lesson 04 has the same needs. It multiplies each piece's loss by the same number, undoes it once,
-# and if *one* piece overflows it throws away *all*: a step without that piece would be a step on another batch.
-#
-# All three together, with ragged pieces, against one big batch, for five steps of SGD:
+# Weights, scaler and clipping together, with ragged pieces, against one big batch, for five steps of SGD:
 
 # %%
-from course_lib.train.gradients import clip_gradients, gradient_norm
+from course_lib.train.gradients import clip_gradients
 from course_lib.train.precision import LossScaler
 
 
@@ -298,7 +295,7 @@ scaler = LossScaler(2.0**12)
 for step in range(5):
     loss, length = one_big_batch(big, for_big, ragged, max_norm=1.0)
     in_eight = accumulated_step(small, for_small, pieces, max_norm=1.0, scaler=scaler).item()
-    print(f"step {step}: length {length:.2f}, cut to 1; loss {loss:.4f} and {in_eight:.4f}")
+    print(f"step {step}: length {length:.2f}, stepped with {min(length, 1):.2f}; loss {loss:.4f} and {in_eight:.4f}")
 same = [torch.allclose(a, b, rtol=1e-10, atol=1e-12) for a, b in zip(big.parameters(), small.parameters())]
 compare(predicted=Count(len(same)), measured=Count(sum(same)), name="parameters equal to one big batch")
 
@@ -307,32 +304,36 @@ compare(predicted=Count(len(same)), measured=Count(sum(same)), name="parameters 
 # the practice, and one big batch is its only judge. (We judged in float64, where rounding leaves room for 10 equal
 # digits.)
 #
-# Now the wrong orders. Clip before unscaling, and the limit is applied to a gradient that is 4,096 times too long. By
-# which factor is the step too short?
+# What if something slips into the inner loop? Clipping does, easily: it moves up by one line and stands behind each
+# `backward()`. Now it cuts the sum *so far*, and cuts it again with every piece that comes. At the end the gradient is 1
+# long, as it should be, and the log looks fine. But who is in it?
+#
+# A base for your guess: each of the four long pieces brings a gradient of about length 1, in nearly the same direction.
+# The short ones hardly count. The first piece is in the sum from the beginning. How many times louder than the first
+# will the last one be?
 
 # %%
-short_guess = ask("Clipped before unscaling: how many times too short is the step?", default=2)
+louder_last_guess = ask("Clipped behind every piece: how many times louder is the last than the first?", default=1)
 
 # %%
-def clipped_length(order):
-    model = GPT(SMALL, seed=0)
-    optimizer, scaler = optim.SGD(model.parameters(), lr=0.5), LossScaler(2.0**12)
-    accumulate(model, pieces, scaler)
-    for action in order:
-        clip_gradients(optimizer, 1.0) if action == "clip" else scaler.unscale_(optimizer)
-    return gradient_norm(optimizer)
+model = GPT(SMALL, seed=0)
+plain_sgd, lengths = torch.optim.SGD(model.parameters(), lr=0.5), []
+for piece in pieces:
+    (model(*piece) * count_tokens(piece[1]) / N).backward()
+    lengths.append(clip_gradients(plain_sgd, 1.0))
 
-
-right, wrong = clipped_length(["unscale", "clip"]), clipped_length(["clip", "unscale"])
-compare(guess=short_guess, predicted=Ratio(2.0**12), measured=Ratio(right / wrong), tolerance=1e-4, name="times too short")
+print("length before each cut:", *(f"{length:.2f}" for length in lengths))
+times = Ratio(math.prod(max(1, length) for length in lengths[1:]))
+compare(guess=louder_last_guess, predicted=Ratio(2**3), measured=times, tolerance=0.1, name="times louder")
 
 # %% [markdown]
-# A learning rate 4,096 times too small is a run that stands still. And since the scale goes up whenever nothing
-# overflows, the step would get *shorter* the better things go.
+# Three long pieces come after the first one. Each makes the sum about 2 long, and the cut halves it, with everything
+# that was in it: $2^3$. In every batch the first sequences count for an eighth of the last ones, and no number in
+# the log says so.
 #
 # ## 6 · The schedule that counts pieces
 #
-# One more thing happens once a step, and it likes to end up in the inner loop: `scheduler.step()`. Let the learning
+# One more thing happens once a step, and likes to slip into the inner loop: `scheduler.step()`. Let the learning
 # rate follow half a cosine from 0.5 down to 0 over 60 steps, and let a step have 4 pieces.
 #
 # $$\eta(t) = \frac{\eta_0}{2} \left(1 + \cos\frac{\pi t}{T}\right)$$
@@ -659,7 +660,7 @@ ladder
 # recompute above it, offload would have had more to carry, and more to wait for.
 #
 # What is left? Mostly weights and gradients in 16 bits, twice $2\Psi$. No piece of a batch, no optimizer and no
-# second forward pass will touch those. For them you need more than one device, and that is Part B.
+# second forward pass will touch those. For them you need more than one device, and that is Part B of the course.
 #
 # ## 10 · At scale
 #
@@ -740,5 +741,5 @@ self_check(answer_3, [0.75, 0.0, 0.25], hint="A piece's share of all tokens. The
 
 # %% [markdown]
 # **The lab**, `labs/lab05_gradient_accumulation`, asks for an accumulator that stays exact with ragged batches,
-# clipping and fp16 scaling all together. Next comes lesson 06, the first with more than one process: how do they
+# clipping and fp16 scaling all together. Next comes lesson 06, with which Part B begins: how do many processes
 # agree on a sum, and who pays?
