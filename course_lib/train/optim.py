@@ -39,6 +39,17 @@ class Optimizer(torch.optim.Optimizer):
 
     waiting = Waiting()
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As PyTorch's, which calls it for the first parameters, too. ValueError for a complex parameter."""
+        super().add_param_group(param_group)
+        for parameter in self.param_groups[-1]["params"]:
+            if parameter.is_complex():
+                raise ValueError("a complex parameter given, and its square is no size: keep two real ones instead")
+            self.take(parameter)
+
+    def take(self, parameter: Tensor) -> None:
+        """Called for each parameter when it comes, at the start or later."""
+
     def update(self, weight: Float[Tensor, "*w"], gradient: Float[Tensor, "*w"], state: dict, group: dict) -> None:
         """One step for one weight, in place.
 

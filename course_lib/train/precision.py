@@ -99,7 +99,7 @@ class MasterWeights(Optimizer):
     takes the model in fp32: its weights become the fp32 copies, and the model gets rounded ones. From then on, each
     step widens one gradient at a time, updates the copy, and rounds it into the model.
 
-    State: 4 bytes a weight more than that of the rule. It is saved and restored by `state_dict`.
+    State: 4 bytes a weight more than that of the rule; saved by `state_dict`. Later parameters are added in fp32, too.
 
     Args:
         rule: an optimizer of this course, over the model's parameters; from now on it is stepped through this one.
@@ -110,11 +110,13 @@ class MasterWeights(Optimizer):
     """
 
     def __init__(self, rule: Optimizer, dtype: torch.dtype = torch.bfloat16) -> None:
+        self.rule, self.dtype = rule, _16_bit(dtype)
         super().__init__(rule.param_groups, rule.defaults)
-        self.rule = rule
-        for parameter in _parameters(self):
-            self.state[parameter]["master"] = parameter.data.float()
-            parameter.data = parameter.data.to(_16_bit(dtype))
+
+    def take(self, parameter: Tensor) -> None:
+        """Keep the weight, and round the model's."""
+        self.state[parameter]["master"] = parameter.data.float()
+        parameter.data = parameter.data.to(self.dtype)
 
     def update_parameter(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         """Step on the copy, then round it into the model."""
@@ -132,23 +134,25 @@ class StochasticRounding(Optimizer):
     State: that of the rule, in fp32.
 
     Args:
-        rule: an optimizer of this course, over the model's parameters, which become bf16.
+        rule: as in `MasterWeights`; the parameters become bf16.
         seed: names the draws.
     """
 
     def __init__(self, rule: Optimizer, seed: int = 0) -> None:
-        super().__init__(rule.param_groups, rule.defaults)
         self.rule, self.seed = rule, seed
-        for parameter in _parameters(self):
-            parameter.data = parameter.data.bfloat16()
+        super().__init__(rule.param_groups, rule.defaults)
+
+    def take(self, parameter: Tensor) -> None:
+        """Round the model's weight, to nearest this one time."""
+        self.state[parameter]["place"] = len(self.state)
+        parameter.data = parameter.data.bfloat16()
 
     def update_parameter(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         """Step on a copy that lives for this one step, then round by chance."""
         wide = parameter.float()
         self.rule.update(wide, gradient.float(), state, group)
         state["rounded"] = state.get("rounded", 0) + 1
-        place = next(place for place, other in enumerate(_parameters(self)) if other is parameter)
-        generator = torch.Generator(parameter.device).manual_seed(mix(self.seed, state["rounded"], place))
+        generator = torch.Generator(parameter.device).manual_seed(mix(self.seed, state["rounded"], state["place"]))
         parameter.copy_(BF16.round(wide, "stochastic", generator))
 
 
@@ -166,7 +170,7 @@ class LossScaler:
         scaler.step(optimizer)               # or not, after an overflow
         scaler.update()
 
-    With several optimizers, each is stepped or skipped by its own gradients, and `update` comes once, after all.
+    Several optimizers are stepped or skipped each by its own gradients; `update` comes once, after all.
 
     Args:
         init_scale: a power of two, so that scaling rounds nothing.
@@ -277,10 +281,6 @@ class LossScaler:
         self._scale, self._good_steps = float(state["scale"]), int(state["_growth_tracker"])
         self.growth_factor, self.backoff_factor = state["growth_factor"], state["backoff_factor"]
         self.growth_interval, self.skipped = state["growth_interval"], state.get("skipped", 0)
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _cast(leaf: Any, dtype: torch.dtype) -> Any:

@@ -263,6 +263,7 @@ def test_adam8bit_trains_as_well_as_adamw():
         (lambda p: SGD(p, lr=1.0, momentum=1.0), "momentum=1.0 given; it must be at least 0 and less than 1"),
         (lambda p: Adam(p, betas=(0.9, 1.0)), "beta2=1.0 given"),
         (lambda p: Adam8bit(p, block_size=0), "block_size=0 given"),
+        (lambda _: Adam([nn.Parameter(torch.ones(2, dtype=torch.complex64))]), "a complex parameter given"),
     ],
 )
 def test_mistakes_are_explained(make, words):

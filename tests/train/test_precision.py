@@ -64,6 +64,22 @@ def bytes_by_owner(model: nn.Module, optimizer: Optimizer) -> dict[str, float]:
     }
 
 
+@pytest.mark.parametrize("wrap", [MasterWeights, StochasticRounding])
+def test_a_parameter_that_is_added_later_becomes_narrow_too(wrap):
+    """A tied weight is one parameter; a frozen one has no gradient, and stays."""
+    first, later = nn.Linear(3, 3), nn.Linear(3, 3)
+    later.weight = first.weight
+    first.bias.requires_grad_(False)
+    optimizer = wrap(SGD(first.parameters(), lr=0.5))
+    optimizer.add_param_group({"params": [later.bias], "lr": 1.0})
+    before = [parameter.detach().clone() for parameter in (first.bias, later.bias)]
+    later(first(torch.zeros(1, 3, dtype=torch.bfloat16))).sum().backward()
+    optimizer.step()
+    assert {parameter.dtype for parameter in (*first.parameters(), *later.parameters())} == {torch.bfloat16}
+    assert torch.equal(first.bias, before[0])
+    torch.testing.assert_close(later.bias, before[1] - 1.0, rtol=2**-8, atol=2**-8)
+
+
 SMALL = GPTConfig(layers=2, width=32, heads=2, vocab_size=32, context=16)
 
 
