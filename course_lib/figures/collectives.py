@@ -129,7 +129,7 @@ def draw_rounds(plans: Mapping[str, list[Schedule]]) -> Figure:
         axes.grid(False)
         axes.spines[:].set_visible(False)
         axes.set_yticks(range(len(plan)), [f"rank {rank}" for rank in range(len(plan))])
-        axes.set_xticks([i + 0.5 for i in range(length)], [f"round {i + 1}" for i in range(length)])
+        axes.set_xticks([i + 0.5 for i in range(length)], ["round 1", *map(str, range(2, length + 1))])
         axes.tick_params(length=0, labelsize=8.5, labelcolor=MUTED)
         axes.hlines(range(len(plan)), 0, length, color=GRID, lw=1.2)
         thin = name not in schedules.WHOLE

@@ -146,8 +146,8 @@ def gradients_ready(config: GPTConfig, tokens: int, flops_per_s: float, bytes_pe
 def tokens_to_hide(flops_per_s: float, link_bytes_per_s: float, world_size: int, bytes_per_gradient: int = 2) -> Count:
     """From how many tokens per rank on a backward pass lasts as long as the all-reduce of its gradients.
 
-    4·N·D / F = 2(p-1)/p · N · bytes / W, so N cancels out: D = (p-1)/p · bytes/2 · F / W. Messages cost nothing here.
-    For two bytes and many ranks that is F/W (Austin et al. 2025, "How to Scale Your Model", data parallelism).
+    4·Ψ·D / R = 2(p-1)/p · Ψ · bytes / W, so Ψ cancels out: D = (p-1)/p · bytes/2 · R / W. Messages cost nothing here.
+    For two bytes and many ranks that is R/W (Austin et al. 2025, "How to Scale Your Model", data parallelism).
 
     Raises:
         ValueError: a speed is not positive, or there are no ranks.

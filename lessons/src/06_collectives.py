@@ -317,7 +317,7 @@ compare(
 
 # %%
 display(show(schedules.reduce_scatter, docstring=False))
-for number, each in enumerate(schedules.all_reduce_ring(world_size=3, rank=0)):
+for number, each in enumerate(schedules.all_reduce_ring(world_size=3, rank=0), start=1):
     (send,), (receive,) = each.sends, each.receives
     verb = "add it up" if receive.add else "keep it"
     print(f"round {number}: part {send.part} to rank {send.to}; part {receive.part} from rank {receive.source}, {verb}")
@@ -367,8 +367,7 @@ compare(guess={"ring": guess_messages}, predicted=predicted, measured=on_8)
 #
 # ## 6 · The rest of the family
 #
-# An all-reduce is one of a handful of **collectives**, operations that all ranks call together. Training needs most
-# of them; the later lessons are made of them.
+# An all-reduce is one of a handful of **collectives**. Training needs most of them; the later lessons are made of them.
 
 # %%
 figures.before_and_after()
@@ -661,8 +660,8 @@ compare(
 # world of supercomputers; it named most of what you saw here. **gloo** is a *library* of collectives for CPUs and
 # ordinary networks, **NCCL** NVIDIA's for GPUs: there the GPUs themselves add up and pass on, over NVLink or the
 # network. NCCL carries rings, trees and more, and chooses by size. **Horovod** (Sergeev and Del Balso 2018) is one
-# floor higher, a *framework* that brought the ring all-reduce to everybody's training script; lesson 07 tells that
-# story.
+# floor higher, a *framework* that brought the ring all-reduce to everybody's training script; lesson 07 says
+# where it sits.
 #
 # A program that says `dist.all_reduce` runs on any of these backends. That is what makes it possible to learn on a
 # laptop. (With a GPU for each rank, `ranks.run` uses NCCL for tensors that live there.)
