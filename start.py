@@ -1,7 +1,7 @@
 """Two commands for a fresh clone, with Python and nothing else:
 
     python3 start.py lab          install everything into .venv and open JupyterLab at lesson 00
-    python3 start.py test         the same, then lint, types, unit tests, ranks, notebooks, browser
+    python3 start.py test         the same, then lint, types, unit tests, labs, ranks, notebooks, browser
 
 Only the standard library is used, and old syntax on purpose: an old Python must be able to say that it is too old.
 """
@@ -69,11 +69,13 @@ def main():
     lab.add_argument("lesson", nargs="?", default="00", help="number or name of the lesson (default: 00)")
     lab.add_argument("--no-browser", action="store_true", help="only print the address")
     test = commands.add_parser("test", help="run all checks, or only some stages; ends with a table")
-    test.add_argument("stage", nargs="*", help="lint, types, unit, ranks, notebooks or browser (default: all)")
+    test.add_argument("stage", nargs="*", help="lint, types, unit, labs, ranks, notebooks or browser (default: all)")
     arguments = parser.parse_args()
     if arguments.command is None:
         parser.print_help()
         return 0
+    if arguments.command == "test" and not os.path.isdir(os.path.join(ROOT, "tests")):
+        raise Problem("There are no tests here: this is the students' copy. `python3 start.py lab` opens the lessons.")
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # so that a half-made .venv is removed
     check_python()
     give_home()

@@ -1,4 +1,4 @@
-"""The `course` command: open lessons, run them, build them, and look at this machine.
+"""The `course` command: open lessons and labs, build them, hand them out, grade, and look at this machine.
 
 This module only parses and prints; the work is in `course_lib.commands` and `course_lib.build`. No lesson opens it.
 """
@@ -17,10 +17,11 @@ from course_lib.build.labs import Lab, find_labs
 from course_lib.build.lessons import Lesson, course_root, find_lessons
 
 app = typer.Typer(
-    help="Bigger Than One GPU: open the lessons, run them, build them, check this machine.",
+    help="Bigger Than One GPU: open the lessons and labs, build them, hand them out, grade, check this machine.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 console = Console(highlight=False)
@@ -28,7 +29,7 @@ console = Console(highlight=False)
 LESSONS = typer.Argument(help="Numbers or names of lessons, such as 00 or 01_float_formats. Default: all of them.")
 
 
-@app.command()
+@app.command(epilog="Examples: `course lab 03`, `course lab lab03 --no-browser`")
 def lab(
     lesson: Annotated[str, typer.Argument(help="The lesson or lab to open, such as 02 or lab02.")] = "00",
     browser: Annotated[bool, typer.Option(help="Open a browser; otherwise only print the address.")] = True,
@@ -43,7 +44,7 @@ def lab(
         raise _refusal(problem) from None
 
 
-@app.command()
+@app.command(epilog="Example: `course run 00 06`")
 def run(
     lessons: Annotated[list[str] | None, LESSONS] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that a single cell may take.")] = 300,
@@ -58,7 +59,7 @@ def run(
     raise typer.Exit(0 if run_lessons(_lessons(lessons), console, timeout_s=timeout) else 1)
 
 
-@app.command()
+@app.command(epilog="Examples: `course build 04 lab02`, `course build --check`")
 def build(
     names: Annotated[
         list[str] | None,
@@ -83,7 +84,7 @@ def build(
     raise typer.Exit(0 if good else 1)
 
 
-@app.command()
+@app.command(epilog="Example: `course release ../handout lab01 lab02 --force`")
 def release(
     destination: Annotated[Path, typer.Argument(help="Folder to write; a zip of the same name stands beside it.")],
     labs: Annotated[list[str] | None, typer.Argument(help="Labs to hand out, such as lab01. Default: all.")] = None,
@@ -101,7 +102,7 @@ def release(
         raise _refusal(problem) from None
 
 
-@app.command()
+@app.command(epilog="Example: `course grade lab01 downloads/lab01.zip -j 2 --resume`")
 def grade(
     lab: Annotated[str, typer.Argument(help="The lab, such as lab01.")],
     submissions: Annotated[Path, typer.Argument(help="Folder or zip: a folder per student, notebooks, LMS download.")],
@@ -133,15 +134,18 @@ def grade(
     raise typer.Exit(code)
 
 
-@app.command()
+@app.command(epilog="Example: `course feedback grades/lab01_topic --adjust adjustments.csv --late 10`")
 def feedback(
     out: Annotated[Path, typer.Argument(help="The folder that `course grade` wrote, such as grades/lab01_topic.")],
-    adjust: Annotated[Path | None, typer.Option(help="CSV: student, question, points, days_late, comment.")] = None,
-    late: Annotated[float | None, typer.Option(help="Percent of the lab that a day late costs.")] = None,
+    adjust: Annotated[
+        Path | None, typer.Option(help="CSV: student, question, points, days_late, comment. Default: as before.")
+    ] = None,
+    late: Annotated[float | None, typer.Option(help="Percent of the lab that a day costs. Default: as before.")] = None,
 ) -> None:
     """Write grades, feedback and gradebook files again, with late days and manual points; nothing is graded again.
 
-    The results stay as they are, so that a corrected file of adjustments replaces the one before.
+    The results stay as they are, so that a corrected file of adjustments replaces the one before. Which file it was is
+    kept: later calls of this command and of `course grade` put the same adjustments on.
     """
     from course_lib.commands.feedback import render_feedback
 

@@ -171,6 +171,18 @@ def test_without_arguments_it_helps_and_does_nothing(checkout: Checkout) -> None
     assert not checkout.venv.exists()
 
 
+def test_every_stage_is_named_in_its_help() -> None:
+    from tests.__main__ import STAGES
+
+    helped = subprocess.run([sys.executable, START, "test", "--help"], capture_output=True, text=True).stdout
+    assert all(stage in helped for stage in STAGES), helped
+
+
+def test_students_have_no_tests_and_are_told_before_anything_is_installed(checkout: Checkout) -> None:
+    shutil.rmtree(checkout.root / "tests")
+    assert said(checkout.call("test"))[0].startswith("There are no tests here") and not checkout.venv.exists()
+
+
 @pytest.mark.slow
 class TestComplete:
     """After one successful call."""

@@ -42,7 +42,7 @@ class Finding:
 def examine(console: Console) -> bool:
     """Print every finding and return whether none is red."""
     good = True
-    for find in (python, pins, torch_and_devices, ranks_start, disk):
+    for find in (python, pins, torch_and_devices, ranks_start, disk, grading):
         for finding in find():
             good = good and finding.good is not False
             mark, style = {True: ("✓", "green"), False: ("✗", "bold red"), None: ("·", "yellow")}[finding.good]
@@ -141,3 +141,16 @@ def disk(folders: tuple[Path, ...] | None = None) -> Iterator[Finding]:
             yield Finding(False, f"{free:.1f} GB free in {folder}", f"Make {ROOM_GB:.0f} GB of room.")
         else:
             yield Finding(True, f"{free:.1f} GB free in {folder}")
+
+
+def grading() -> Iterator[Finding]:
+    """Whether strangers' code would be kept apart from this machine; nothing where nobody grades."""
+    if not importlib.util.find_spec("nbgrader"):
+        return
+    from course_lib.grading import sandbox
+
+    if (way := sandbox.best_isolation()) != sandbox.NONE:
+        yield Finding(True, f"submissions are graded in a sandbox ({way})")
+    else:
+        advice = "Grade on Linux with bubblewrap (Debian, Ubuntu: apt-get install bubblewrap); see INSTRUCTORS.md."
+        yield Finding(None, "submissions would be graded without a sandbox here", advice)

@@ -1,5 +1,7 @@
 """`course feedback`: write every report again from the results that are there, with late days and manual points.
 
+What is put on them is kept beside the results, and `course grade` puts it on as well.
+
 No lesson opens this module; INSTRUCTORS.md explains the command.
 """
 
@@ -12,7 +14,7 @@ from rich.console import Console
 
 from course_lib.build.lab_source import questions, read_lab
 from course_lib.build.labs import find_labs
-from course_lib.grading.adjustments import apply, read_adjustments
+from course_lib.grading.adjustments import Rules, apply, read_adjustments
 from course_lib.grading.reports import print_summary, write_reports
 from course_lib.grading.results import Result, load_all
 
@@ -26,8 +28,8 @@ def render_feedback(
         root: the checkout that holds the lab.
         out: the folder that `course grade` wrote.
         console: where the summary goes.
-        adjust: a CSV of late days, points and comments.
-        late: percent of the lab that a day costs.
+        adjust: a CSV of late days, points and comments; default: the one of the last time.
+        late: percent of the lab that a day costs; default: as the last time.
 
     Raises:
         ValueError: there are no results, they are of several labs, or an adjustment cannot be meant.
@@ -40,11 +42,28 @@ def render_feedback(
     if changed := _changed(results, key):
         text = f"{lab} has other checks or points now than when {changed} of these were graded; grade them again"
         console.print(text, style="yellow")
-    rows = read_adjustments(adjust) if adjust else []
-    adjusted = apply(results, rows, late=late, source=str(adjust))
+    kept = Rules.kept(out)
+    rules = Rules(adjust or kept.file, kept.late if late is None else late)
+    adjusted = report(results, out, key, console, rules)
+    if rules != kept:
+        rules.keep(out)
+    console.print(f"✓ {len(adjusted)} reports in {out}", style="green", markup=False)
+    return adjusted
+
+
+def report(results: list[Result], out: Path, key: NotebookNode, console: Console, rules: Rules) -> list[Result]:
+    """Put adjustments on results, write every report, print the summary, and return what was reported.
+
+    Raises:
+        ValueError: an adjustment cannot be meant; nothing is written then.
+    """
+    rows = read_adjustments(rules.file) if rules.file else []
+    adjusted = apply(results, rows, late=rules.late, source=str(rules.file))
     write_reports(adjusted, out, key)
     print_summary(adjusted, key, console)
-    console.print(f"✓ {len(adjusted)} reports in {out}, {len(rows)} adjustments", style="green", markup=False)
+    if rules.file:
+        cost = "" if rules.late is None else f"; each day late costs {rules.late:g} %"
+        console.print(f"with {len(rows)} adjustments from {rules.file}{cost}", markup=False)
     return adjusted
 
 

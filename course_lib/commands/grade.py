@@ -16,9 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from course_lib.build.lab_source import read_lab
 from course_lib.build.labs import Lab
+from course_lib.commands.feedback import report
+from course_lib.grading.adjustments import Rules, read_adjustments
 from course_lib.grading.grade import grade_batch
 from course_lib.grading.limits import Limits
-from course_lib.grading.reports import print_summary, write_reports
 from course_lib.grading.results import GRADED, NOT_GRADED, RESULTS, Result, load_all
 from course_lib.grading.submissions import find_submissions
 
@@ -39,7 +40,8 @@ def grade_lab(
 ) -> int:
     """Grade all submissions, show how far it is, write results and reports, and return the exit code.
 
-    The reports are about everyone who has a result in `out`: who was graded earlier keeps a row.
+    The reports are about everyone who has a result in `out`: who was graded earlier keeps a row. Adjustments that
+    `course feedback` has put on results in `out` are put on these, too.
 
     Args:
         lab: the lab, with its source.
@@ -52,10 +54,13 @@ def grade_lab(
         executor: where to grade, if not in threads here.
 
     Raises:
-        ValueError: there are no submissions, the lab's source is wrong, or `out` holds results of another lab.
+        ValueError: there are no submissions, the lab's source is wrong, `out` holds results of another lab, or the
+            adjustments cannot be meant.
     """
     if any(result.lab != lab.name for result in load_all(out)):
         raise ValueError(f"{out} holds results of another lab; give --out another folder")
+    if (rules := Rules.kept(out)).file:
+        read_adjustments(rules.file)  # better a complaint now than after an hour
     key = read_lab(lab)
     submissions = find_submissions(where, lab.name, largest_bytes=limits.submission_bytes)
     done: list[Result] = []
@@ -68,8 +73,11 @@ def grade_lab(
             console.print("the same command with --resume goes on from there", style="bold")
             return INTERRUPTED
     everyone = load_all(out)
-    write_reports(everyone, out, key)
-    print_summary(everyone, key, console)
+    try:
+        report(everyone, out, key, console, rules)
+    except ValueError as problem:
+        again = f"The results are there, the reports are not: mend the file, then `course feedback {out}`."
+        raise ValueError(f"{problem}\n{again}") from None
     if earlier := len(everyone) - len(results):
         console.print(f"{earlier} of these {len(everyone)} were graded earlier and not handed in again this time")
     console.print(f"results and reports are in {out}", markup=False)

@@ -6,6 +6,8 @@ No lesson opens this module; INSTRUCTORS.md explains it.
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import tempfile
 import zipfile
@@ -55,6 +57,7 @@ def release_course(
         if complaints := check_lab(lab):
             raise ValueError(f"{lab.name} is not ready: {complaints[0]}")
     files = {path: (root / path).read_bytes() for path in _files(root, labs)}
+    files |= {path: _without_dead_links(path, text, files) for path, text in files.items() if path.suffix == ".md"}
     if leaks := list(find_leaks(files, labs)):
         raise ValueError("nothing was written, because students would see\n" + "\n".join(f"  {leak}" for leak in leaks))
     destination.parent.mkdir(parents=True, exist_ok=True)
@@ -113,6 +116,15 @@ def _files(root: Path, labs: Sequence[Lab]) -> Iterator[Path]:
             hidden = any(part in _SKIPPED or part.startswith(".") for part in inside.parts)
             if path.is_file() and not path.is_symlink() and not hidden:
                 yield inside
+
+
+def _without_dead_links(path: Path, content: bytes, files: dict[Path, bytes]) -> bytes:
+    """A page whose links to files that students do not get have become plain words."""
+
+    def words(link: re.Match[str]) -> str:
+        return link[0] if Path(os.path.normpath(path.parent / link[2])) in files else link[1]
+
+    return re.sub(r"\[([^\]]+)\]\(([^)#:\s]+)\)", words, content.decode("utf-8")).encode("utf-8")
 
 
 def _all_of(labs: Sequence[Lab]) -> list[Lab]:

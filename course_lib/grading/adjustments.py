@@ -5,7 +5,8 @@
     grace-hopper,,,2,
     alan-turing,,-5,,Handed in as a screenshot at first.
 
-`points` are added to what the checks gave. A day late costs a percentage of what the lab is worth. No lesson opens this
+`points` are added to what the checks gave. A day late costs a percentage of what the lab is worth. Which file it was
+and what a day costs is kept beside the results, so that every later run puts the same on them. No lesson opens this
 module; INSTRUCTORS.md explains the file.
 """
 
@@ -14,18 +15,54 @@ from __future__ import annotations
 import csv
 import difflib
 import io
+import json
 import math
+import os
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from course_lib.grading import words
+from course_lib.grading.files import write_text
 from course_lib.grading.results import PASSED, CheckResult, Result
 
 COLUMNS = ("student", "question", "points", "days_late", "comment")
 MANUAL = "manual"
 """The question to which points belong that a row gives without naming one."""
+
+KEPT = "adjustments.json"
+"""Beside `results/`: where the file of adjustments is, seen from there, and what a day late costs."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What to put on results: a file of adjustments, if there is one, and the percent of the lab that a day costs."""
+
+    file: Path | None = None
+    late: float | None = None
+
+    @classmethod
+    def kept(cls, out: Path) -> Rules:
+        """Those that were put on the results in `out` last; nothing if there are none.
+
+        Raises:
+            ValueError: what is kept there cannot be read.
+        """
+        path = out / KEPT
+        if not path.exists():
+            return cls()
+        try:
+            fields = json.loads(path.read_text("utf-8"))
+            file = Path(os.path.normpath(out / fields["file"])) if fields["file"] else None
+            return cls(file, fields["late"])
+        except (ValueError, TypeError, KeyError) as problem:
+            raise ValueError(f"{path} cannot be read ({problem}); delete it, give --adjust and --late again") from None
+
+    def keep(self, out: Path) -> None:
+        """Keep them for the next run."""
+        file = os.path.relpath(self.file, out) if self.file else None
+        write_text(out / KEPT, json.dumps({"file": file, "late": self.late}) + "\n")
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,7 @@ def read_submission(data: bytes) -> tuple[list[StudentCell], str]:
         document = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         what = "its end seems to be missing" if start.startswith(b"{") else "it is another kind of file"
+        what = "it holds a git conflict (<<<<<<<)" if b"\n<<<<<<< " in data else what
         raise Unreadable(f"the file cannot be read as a notebook: {what}") from None
     if not isinstance(document, dict) or not isinstance(document.get("cells", document.get("worksheets")), list):
         raise Unreadable("the file is JSON, but not a notebook")

@@ -8,6 +8,8 @@ No lesson opens this module.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import stat
@@ -71,7 +73,7 @@ def find_submissions(where: Path, lab: str, *, largest_bytes: int) -> list[Submi
 
     Args:
         where: a folder with a folder for each student, a folder of notebooks, or a zip of one of these.
-        lab: the lab's name; of several notebooks of one student, the one called so is taken, else the newest.
+        lab: the lab's name; of several notebooks of one student, the newest whose name holds its number is taken.
         largest_bytes: of one file.
 
     Raises:
@@ -90,21 +92,22 @@ def find_submissions(where: Path, lab: str, *, largest_bytes: int) -> list[Submi
             groups.setdefault(_owner(file.path, lab), []).append(file)
     if not groups:
         raise ValueError(f"{where}: no notebooks there; expected a folder for each student, or .ipynb files")
-    return list(_unique(_choose(owner, found, lab) for owner, found in groups.items()))
+    return list(_unique(_choose(owner, found, lab, largest_bytes) for owner, found in groups.items()))
 
 
-def _choose(owner: _Owner, files: list[_Found], lab: str) -> Submission:
+def _choose(owner: _Owner, files: list[_Found], lab: str, largest_bytes: int) -> Submission:
     """The one file of a student that is graded."""
-    notebooks = [file for file in files if file.path.suffix == ".ipynb"]
+    notebooks = [file for file in files if file.path.suffix == ".ipynb"] or [*_in_their_zips(files, largest_bytes)]
     notes = ["marked as late in the download"] if owner.late else []
     blank = Submission(_slug(f"{owner.name} {owner.gradebook_id}"), owner.name, "", gradebook_id=owner.gradebook_id)
     if not notebooks:
-        kinds = ", ".join(sorted({file.path.suffix or file.path.name for file in files})) or "nothing"
-        first = str(files[0].path) if files else ""
-        return replace(blank, source=first, problem=f"no notebook (.ipynb) was handed in, but {kinds}"[:200])
-    chosen = max(notebooks, key=lambda file: (*_fits(file.path.name, lab), file.time, str(file.path)))
+        kinds = ", ".join(sorted({file.path.suffix or file.path.name for file in files}))
+        problem = f"no notebook (.ipynb) was handed in, but {kinds}"[:200] if kinds else "nothing was handed in"
+        return replace(blank, source=str(files[0].path) if files else "", problem=problem)
+    chosen = max(notebooks, key=lambda file: (_fits(file, lab), file.time, file.path.stem == lab, str(file.path)))
     if len(notebooks) > 1:
-        notes.append(f"{len(notebooks)} notebooks were handed in; this is about {chosen.path.name}")
+        rule = "the newest that is called like the lab" if _fits(chosen, lab) else "the newest"
+        notes.append(f"{len(notebooks)} notebooks were handed in; this is about {chosen.path.name}, {rule}")
     blank = replace(blank, source=str(chosen.path), notes=tuple(notes))
     try:
         return replace(blank, data=chosen.read())
@@ -112,8 +115,16 @@ def _choose(owner: _Owner, files: list[_Found], lab: str) -> Submission:
         return replace(blank, problem=str(problem))
 
 
-def _fits(name: str, lab: str) -> tuple[bool, bool]:
-    return name == f"{lab}.ipynb", lab in name or lab.split("_")[0] in name
+def _fits(file: _Found, lab: str) -> bool:
+    return lab.split("_")[0] in file.path.name
+
+
+def _in_their_zips(files: list[_Found], largest_bytes: int) -> Iterator[_Found]:
+    """Notebooks in zips that a student handed in."""
+    for file in (file for file in files if file.path.suffix.lower() == ".zip"):
+        with contextlib.suppress(ValueError):
+            inside = _in_zip(io.BytesIO(file.read()), largest_bytes)
+            yield from (replace(f, path=file.path / f.path) for f in inside if f.path.suffix == ".ipynb")
 
 
 def _owner(path: PurePosixPath, lab: str) -> _Owner:
@@ -195,7 +206,7 @@ def _bounded(data: bytes, largest_bytes: int) -> bytes:
 # --- zips -------------------------------------------------------------------------------------------------------------
 
 
-def _in_zip(archive: Path, largest_bytes: int) -> Iterator[_Found]:
+def _in_zip(archive: Path | io.BytesIO, largest_bytes: int) -> Iterator[_Found]:
     try:
         with zipfile.ZipFile(archive) as file:
             members = file.infolist()
@@ -214,7 +225,7 @@ def _kept_inside(path: PurePosixPath) -> PurePosixPath:
     return PurePosixPath(*(part for part in path.parts if part not in ("..", "/"))) if path.parts else path
 
 
-def _unzipper(archive: Path, member: zipfile.ZipInfo, largest_bytes: int) -> Callable[[], bytes]:
+def _unzipper(archive: Path | io.BytesIO, member: zipfile.ZipInfo, largest_bytes: int) -> Callable[[], bytes]:
     def read() -> bytes:
         path = member.filename.replace("\\", "/")
         if path.startswith("/") or ".." in path.split("/") or ":" in path.split("/")[0]:

@@ -15,7 +15,7 @@ from course_lib.build.lessons import course_root, find_lessons
 from course_lib.commands import lab
 from tests.cli.conftest import Course, write_notebook
 
-COMMANDS = ("lab", "run", "build", "doctor")
+COMMANDS = ("lab", "run", "build", "release", "grade", "feedback", "doctor")
 
 
 def test_without_arguments_it_explains_itself(course: Course) -> None:
@@ -27,6 +27,7 @@ def test_without_arguments_it_explains_itself(course: Course) -> None:
 def test_every_command_has_help(course: Course, command: str) -> None:
     result = course(command, "--help")
     assert result.returncode == 0 and len(result.stdout) > 200
+    assert command == "doctor" or f": course {command} " in result.stdout, "an example, with its arguments"
 
 
 @pytest.mark.parametrize("command", ["run", "build", "lab"])

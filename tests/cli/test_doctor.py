@@ -59,3 +59,15 @@ def test_a_local_build_of_torch_is_the_pinned_version(tmp_path: Path, monkeypatc
     monkeypatch.setattr(doctor.importlib.metadata, "distributions", lambda: [torch])
     (finding,) = doctor.pins(lambda: tmp_path)
     assert finding.good is True
+
+
+def test_those_who_grade_learn_whether_it_is_isolated(monkeypatch: pytest.MonkeyPatch) -> None:
+    from course_lib.grading import sandbox
+
+    monkeypatch.setattr(sandbox, "best_isolation", lambda: sandbox.NONE)
+    (open_house,) = doctor.grading()
+    assert open_house.good is None and "without a sandbox" in open_house.text and "bubblewrap" in open_house.advice
+    monkeypatch.setattr(sandbox, "best_isolation", lambda: sandbox.BUBBLEWRAP)
+    assert [finding.good for finding in doctor.grading()] == [True]
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    assert list(doctor.grading()) == [], "students do not grade"

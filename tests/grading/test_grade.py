@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import csv
 import dataclasses
 import pickle
 import re
@@ -170,6 +171,44 @@ def test_who_was_graded_earlier_keeps_a_row(course: Path, monkeypatch: pytest.Mo
     assert ran.exit_code == 0 and "3 of these 4 were graded earlier" in ran.output, ran.output
     rows = (course / "out" / "grades.csv").read_text("utf-8-sig").splitlines()[1:]
     assert [row.split(",")[0] for row in rows] == ['"ada"', '"bob"', '"late"', '"zoe"']
+
+
+def test_adjustments_stay_in_whatever_order_commands_run(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "course_root", lambda: TINY.root)
+    monkeypatch.setattr(grading, "grade_one", instant)
+    monkeypatch.chdir(course)
+    out, file = course / "out", course / "adjustments.csv"
+    file.write_text("student,question,points,days_late,comment\nada,q1,+30,,\nbob,,20,,\nbob,,,1,\n", "utf-8")
+    grade, feedback = ["grade", "lab90", "in", "--out", "out"], ["feedback", "out"]
+
+    def run(*arguments: str, code: int = 0) -> str:
+        ran = CliRunner().invoke(cli.app, [*arguments])
+        assert ran.exit_code == code, ran.output
+        return " ".join(ran.output.split())
+
+    def totals() -> list[float]:
+        with (out / "grades.csv").open(encoding="utf-8-sig", newline="") as rows:
+            return [float(row["total"]) for row in csv.DictReader(rows)]
+
+    assert "adjustments" not in run(*grade) and totals() == [0, 0, 0]
+    assert "--late PERCENT" in run(*feedback, "--adjust", "adjustments.csv", code=2) and totals() == [0, 0, 0]
+    assert "with 3 adjustments from adjustments.csv; each day late costs 10 %" in run(
+        *feedback, "--adjust", "adjustments.csv", "--late", "10"
+    )
+    for command in (grade, feedback, [*grade, "--resume"]):
+        assert totals() == [30, 10, 0] and "with 3 adjustments from" in run(*command), command
+    run(*feedback, "--late", "5")
+    run(*grade)
+    assert totals() == [30, 15, 0], "what is given again replaces only itself"
+    file.write_text("student,points\nnobody,3\n", "utf-8")
+    said = run(*grade, code=2)
+    assert "no student is called 'nobody'" in said and "course feedback" in said and totals() == [30, 15, 0]
+    (out / "results" / "ada.json").unlink()
+    file.unlink()
+    assert "cannot be read" in run(*grade, code=2) and not (out / "results" / "ada.json").exists(), "before grading"
+    (out / "adjustments.json").unlink()
+    run(*grade)
+    assert totals() == [0, 0, 0]
 
 
 def test_results_of_another_lab_are_not_mixed_in(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,6 +137,7 @@ NOT_NOTEBOOKS = {
     "empty": (b"", "empty"),
     "blank": (b" \n", "empty"),
     "HTML": (b"<!DOCTYPE html><html>", "web page"),
+    "conflict": (b'{"cells": [\n<<<<<<< HEAD\n{}\n=======\n]}', "a git conflict"),
     "truncated": (b'{"cells": [{"cell_type": "code", "sou', "end seems to be missing"),
     "zip": (b"PK\x03\x04\xff\xff", "another kind"),
     "list": (b"[1, 2]", "not a notebook"),

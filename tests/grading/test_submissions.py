@@ -39,7 +39,7 @@ def test_a_folder_for_each_student(tmp_path: Path) -> None:
     ada, bob, eve, zoe = find(tmp_path)
     assert (ada.student, ada.name, ada.source, ada.data, ada.problem) == ("ada", "ada", "ada/x.ipynb", b"{}", "")
     assert bob.source == f"bob/{LAB}/{LAB}.ipynb"
-    assert ".pdf" in eve.problem and "nothing" in zoe.problem
+    assert ".pdf" in eve.problem and zoe.problem == "nothing was handed in"
 
 
 def test_a_flat_folder(tmp_path: Path) -> None:
@@ -56,20 +56,41 @@ def test_a_name_is_the_same_however_its_accents_are_stored(tmp_path: Path) -> No
     assert (moodle.student, moodle.name) == (joined.replace(" ", "-") + "-17", joined)
 
 
-def test_of_several_notebooks_the_one_named_like_the_lab_else_the_newest(tmp_path: Path) -> None:
+def test_of_several_notebooks_the_newest_that_is_named_like_the_lab(tmp_path: Path) -> None:
     write(
         tmp_path,
         f"ada/{LAB}.ipynb",
         "ada/zzz.ipynb",
         "bob/old.ipynb",
         "bob/a_new.ipynb",
-        f"eve/my_{LAB}.ipynb",
-        "eve/z.ipynb",
+        f"eve/{LAB}.ipynb",
+        f"eve/{LAB} (1).ipynb",
     )
-    os.utime(tmp_path / "bob/old.ipynb", (0, 0))
+    for old in ("bob/old.ipynb", f"ada/{LAB}.ipynb", f"eve/{LAB}.ipynb"):
+        os.utime(tmp_path / old, (0, 0))
     ada, bob, eve = find(tmp_path)
-    assert (ada.source, bob.source, eve.source) == (f"ada/{LAB}.ipynb", "bob/a_new.ipynb", f"eve/my_{LAB}.ipynb")
-    assert bob.notes == ("2 notebooks were handed in; this is about a_new.ipynb",)
+    assert (ada.source, bob.source, eve.source) == (f"ada/{LAB}.ipynb", "bob/a_new.ipynb", f"eve/{LAB} (1).ipynb")
+    assert bob.notes == ("2 notebooks were handed in; this is about a_new.ipynb, the newest",)
+    assert ada.notes[0].endswith(f"{LAB}.ipynb, the newest that is called like the lab")
+    twins = zipped(
+        tmp_path / "same time.zip", f"ada/{LAB} (1).ipynb", f"ada/{LAB}.ipynb", f"ada/z{LAB}.ipynb", "b/x.ipynb"
+    )
+    assert [one.source for one in find(twins)] == [f"ada/{LAB}.ipynb", "b/x.ipynb"]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_student_who_zips(tmp_path: Path, packed: bool) -> None:
+    mine = zipped(tmp_path / "mine.ZIP", f"work/{LAB}.ipynb", "work/a.png", data=b"{1}").read_bytes()
+    bomb = zipped(tmp_path / "bomb.zip", "x.ipynb", data=bytes(100 * MIB)).read_bytes()
+    top = write(tmp_path / "all", "ada/lab.ZIP", data=mine)
+    write(write(top, "bob/x.zip", data=bomb), "eve/x.zip", data=b"PK broken")
+    if packed:
+        with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+            for path in top.rglob("*.*"):
+                archive.write(path, path.relative_to(top))
+    ada, bob, eve = find(tmp_path / "all.zip" if packed else top)
+    assert (ada.source, ada.data, ada.problem) == (f"ada/lab.ZIP/work/{LAB}.ipynb", b"{1}", "")
+    assert "larger" in bob.problem and not bob.data and ".zip" in eve.problem
 
 
 @pytest.mark.parametrize("packed", [False, True])

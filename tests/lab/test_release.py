@@ -29,7 +29,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     lab = make_lab(tmp_path_factory.mktemp("course"))
     build_lab(lab)
     for path, text in {
-        "README.md": "# Read me\n",
+        "README.md": "# Read [me](start.py), [00](lessons/00_good.ipynb), [you](TEACHERS.md), [us](https://a.b/c)\n",
         "lessons/00_good.ipynb": '{"cells": []}',
         "lessons/.ipynb_checkpoints/00_good.ipynb": "{}",
         "course_lib/units.py": "x = 1\n",
@@ -63,6 +63,8 @@ def test_students_get_what_they_need_and_nothing_else(course: Lab, tmp_path: Pat
         "course_lib/units.py",
         "labs/lab90_means/lab90_means.ipynb",
     }
+    page = "# Read [me](start.py), [00](lessons/00_good.ipynb), you, [us](https://a.b/c)\n"
+    assert (folder / "README.md").read_text("utf-8") == page, "a link to what students do not get"
     with zipfile.ZipFile(tmp_path / "out" / "fall.zip") as archive:
         assert {name.removeprefix("fall/") for name in archive.namelist()} == files
     first = (tmp_path / "out" / "fall.zip").read_bytes()
