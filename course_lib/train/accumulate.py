@@ -51,6 +51,8 @@ def accumulated_step(
 
     Args:
         model: called as `model(inputs, targets)`; it returns the mean loss over the targets that are not `IGNORE`.
+            Where rows see each other (BatchNorm) or chance enters (dropout), pieces are not the whole, and nothing can
+            make them equal.
         optimizer: over the model's parameters.
         pieces: micro-batches on the model's device, as `micro_batches` cuts them.
         max_norm: clip the whole batch's gradient to this length, at its true size.

@@ -81,13 +81,10 @@ class CastPolicy(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Called by PyTorch in place of each of its functions."""
-        name = getattr(func, "__name__", "")
-        args_and_kwargs = (args, kwargs or {})
-        if name in CONTRACTIONS:
-            args_and_kwargs = tree_map(lambda leaf: _cast(leaf, self.dtype), args_and_kwargs)
-        elif name in WIDE:
-            args_and_kwargs = tree_map(lambda leaf: _cast(leaf, torch.float32), args_and_kwargs)
-        args, kwargs = args_and_kwargs
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        dtype = self.dtype if name in CONTRACTIONS else torch.float32 if name in WIDE else None
+        if dtype is not None and "out" not in kwargs:  # a copy of `out` would get the result in its place
+            args, kwargs = tree_map(lambda leaf: _cast(leaf, dtype), (args, kwargs))
         return func(*args, **kwargs)
 
 

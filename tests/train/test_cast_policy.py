@@ -39,6 +39,14 @@ def test_every_class_of_operation_gets_its_precision(dtype):
     assert not CONTRACTIONS & WIDE
 
 
+def test_what_is_written_into_a_given_tensor_arrives_there():
+    x, product, total = torch.randn(4, 4), torch.zeros(4, 4), torch.zeros(4, dtype=torch.bfloat16)
+    with CastPolicy():
+        torch.matmul(x, x, out=product)
+        torch.sum(x.bfloat16(), 0, out=total)
+    assert torch.equal(product, x @ x) and torch.equal(total, x.bfloat16().sum(0))
+
+
 def test_a_policy_does_to_a_linear_layer_what_autocast_does():
     layer, x = nn.Linear(16, 8), torch.randn(4, 16)
     found = []
