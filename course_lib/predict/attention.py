@@ -1,7 +1,8 @@
 """Births and deaths in one attention layer: the S × S blocks that make long sequences expensive, and their company.
 
 There are three ways through it. Written out ("explicit"), every product goes to memory. The fused kernel keeps q, k, v,
-its result and one number a row. With dropout, the fused kernel for CPUs hands over to products again.
+its result and one number a row. With dropout, the fused kernel for CPUs hands over to products again; a GPU's draws the
+same random numbers twice and keeps no mask.
 
 Lesson 02 opens this module.
 """
@@ -18,10 +19,12 @@ class AttentionLifetimes:
     Sizes are in bytes and named by their shape: `self.BHSS` is a tensor of that shape, of `element` bytes a number.
     """
 
-    def __init__(self, config: GPTConfig, batch_size: int, seq: int, ledger: Ledger, element: int = FLOAT) -> None:
-        self.ledger, self.seq = ledger, seq
+    def __init__(
+        self, config: GPTConfig, batch_size: int, seq: int, ledger: Ledger, element: int = FLOAT, device: str = "cpu"
+    ) -> None:
+        self.ledger, self.seq, gpu = ledger, seq, device == "cuda"
         self.explicit, self.dropout = config.attention == "explicit", config.dropout > 0
-        self.kernel = not self.explicit and not self.dropout
+        self.kernel = not self.explicit and (gpu or not self.dropout)
         self.rotary, self.one_head = config.positions == "rotary", config.heads == 1
         # A batched product wants each head in one piece of memory. With one head or one sequence, a view is enough;
         # the view keeps all of q, k and v alive.
@@ -29,6 +32,8 @@ class AttentionLifetimes:
         self.BSD = element * batch_size * seq * config.width
         self.BHS = FLOAT * batch_size * seq * config.heads  # one number a row stays in 32 bits
         self.BHSS, self.SS = element * batch_size * config.heads * seq**2, element * seq**2
+        self.noise_BHSS = self.BHSS // element if gpu else self.BHSS
+        self.sorts_heads = gpu and element == FLOAT  # the GPU's kernel for fp32 leaves the heads side by side
         self.angles = 4 * element * seq * config.head_width // 2  # cos and sin of every pair, for q and again for k
 
     def forward(self) -> None:
@@ -50,7 +55,7 @@ class AttentionLifetimes:
     @property
     def _flattens(self) -> bool:
         """Whether the second projection reads a copy of `mixed`, with the heads side by side."""
-        return not self.kernel or (self.rotary and not self.one_head)
+        return not self.kernel or (self.rotary and not self.one_head and not self.sorts_heads)
 
     def _products(self) -> None:
         """softmax(q kᵀ) v. Each factor of a product is kept, for the gradient of the other one."""
@@ -76,7 +81,7 @@ class AttentionLifetimes:
         ledger.save(weights=self.BHSS)  # softmax's gradient is a function of its result
         ledger.free("masked")
         if self.dropout:
-            ledger.save(weights_noise=self.BHSS)
+            ledger.save(weights_noise=self.noise_BHSS)
             ledger.save(dropped_weights=self.BHSS)
         if not self.views:
             ledger.save(v=self.BSD)

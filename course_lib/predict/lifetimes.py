@@ -4,8 +4,9 @@ This is what `predict.activations` and `predict.peak` read. It runs nothing. It 
 backward pass and the optimizer in their order and writes down, one line a block, what is made, what autograd keeps
 because the backward pass will want it, and what can go. Read it beside `model/gpt.py`.
 
-Exact on a CPU, in 32 bits and with weights in 16. (On a GPU other kernels run: dropout keeps masks of 1 byte instead
-of 4, for one.) What recompute changes is in `recomputed.py`, the optimizer's part in `updates.py`.
+Exact on a CPU, in 32 bits and with weights in 16. A GPU's kernels (device="cuda") keep other things: dropout a mask of
+1 byte instead of a factor, LayerNorm its statistics in 32 bits whatever the weights are. What recompute changes is in
+`recomputed.py`, the optimizer's part in `updates.py`.
 
 Lesson 02 opens this module.
 """
@@ -16,7 +17,7 @@ from collections.abc import Callable
 
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict.attention import AttentionLifetimes
-from course_lib.predict.ledger import FLOAT, INT64, Ledger
+from course_lib.predict.ledger import BOOL, FLOAT, INT64, Ledger
 
 
 class StepLifetimes:
@@ -29,9 +30,12 @@ class StepLifetimes:
         config, batch_size, seq: what runs.
         ledger: where births and deaths go.
         element: bytes of a weight, and of what is computed from it: 4, or 2 for fp16 and bf16.
+        device: whose kernels run, "cpu" or "cuda".
     """
 
-    def __init__(self, config: GPTConfig, batch_size: int, seq: int, ledger: Ledger, element: int = FLOAT) -> None:
+    def __init__(
+        self, config: GPTConfig, batch_size: int, seq: int, ledger: Ledger, element: int = FLOAT, device: str = "cpu"
+    ) -> None:
         self.config, self.ledger, self.element = config, ledger, element
         self.seq, self.tokens = seq, batch_size * seq
         self.learned, self.dropout = config.positions == "learned", config.dropout > 0
@@ -41,7 +45,9 @@ class StepLifetimes:
         self.wide_BSV = FLOAT * self.tokens * config.vocab_size  # the loss is computed in 32 bits, always
         self.D, self.SD = element * config.width, element * seq * config.width
         self.VD = element * config.vocab_size * config.width
-        self.attention_layer = AttentionLifetimes(config, batch_size, seq, ledger, element)
+        self.statistic_BS = FLOAT * self.tokens if device == "cuda" else self.BS
+        self.noise_BSD = (BOOL if device == "cuda" else element) * self.tokens * config.width
+        self.attention_layer = AttentionLifetimes(config, batch_size, seq, ledger, element, device)
 
     # ---- forward -----------------------------------------------------------------------------------------------
 
@@ -68,7 +74,7 @@ class StepLifetimes:
         if self.dropout:
             ledger.make(embedded=self.BSD)
             ledger.free(*parts)
-            ledger.save(embedding_noise=self.BSD)  # what dropout multiplies by
+            ledger.save(embedding_noise=self.noise_BSD)  # what dropout multiplies by
             parts = ("embedded",)
         ledger.save(x=self.BSD)  # the norm that comes next will want its input
         ledger.free(*parts)
@@ -84,7 +90,7 @@ class StepLifetimes:
         """Its input `x` is on the list already; its result is kept by the linear layer that reads it."""
         ledger = self.ledger
         if self.config.norm == "layernorm":
-            ledger.save(mean=self.BS, rstd=self.BS, normed=self.BSD)
+            ledger.save(mean=self.statistic_BS, rstd=self.statistic_BS, normed=self.BSD)
             return
         ledger.make(square=self.BSD)
         ledger.make(mean_square=self.BS)
@@ -113,7 +119,7 @@ class StepLifetimes:
         """Dropout at the end of a branch, and x = x + branch: the last norm has kept the old x, the next keeps this."""
         ledger = self.ledger
         if self.dropout:
-            ledger.save(branch_noise=self.BSD)
+            ledger.save(branch_noise=self.noise_BSD)
             ledger.make(dropped=self.BSD)
             ledger.free("branch")
         then()

@@ -26,6 +26,7 @@ from course_lib.units import Bytes
 
 Precision = Literal["fp32", "mixed", "bf16"]
 Optimizer = Literal["sgd", "momentum", "adam"]
+Device = Literal["cpu", "cuda"]
 
 _WEIGHT_BYTES = {"fp32": 4, "mixed": 2, "bf16": 2}
 _MOMENTS = {"sgd": 0, "momentum": 1, "adam": 2}
@@ -82,7 +83,7 @@ def model_states(
 
 def activations(
     config: GPTConfig, batch_size: int, seq: int, precision: Precision = "fp32",
-    recompute: Literal["none", "full"] = "none",
+    recompute: Literal["none", "full"] = "none", device: Device = "cpu",
 ) -> Bytes:  # fmt: skip
     """Bytes that autograd keeps between the forward and the backward pass of a step with loss, exactly.
 
@@ -93,14 +94,16 @@ def activations(
 
     and a few integers and booleans. With weights in 16 bits ("mixed", "bf16") an element has 2 bytes, except for BSV:
     the loss is computed in 32 bits. Parameters are kept, too, but counted elsewhere. `lifetimes.py` names every tensor.
-    With `recompute="full"`, every block leaves its input alone. Holds on a CPU, in training mode, and for sequences of
-    at least 2 tokens; with one sequence in the batch, or one head, attention keeps q, k and v in one piece: 9·BSD.
+    With `recompute="full"`, every block leaves its input alone. Holds in training mode, and for sequences of at least 2
+    tokens; with one sequence in the batch, or one head, attention keeps q, k and v in one piece: 9·BSD. `device` says
+    whose kernels run (see `peak`).
 
     Raises:
-        ValueError: not a `GPTConfig`, a batch that the model does not accept, or an unknown precision or recompute.
+        ValueError: not a `GPTConfig`, a batch that the model does not accept, or an unknown precision, recompute or
+            device.
     """
     ledger = Ledger()
-    step_lifetimes(config, batch_size, seq, ledger, precision, recompute).forward()
+    step_lifetimes(config, batch_size, seq, ledger, precision, recompute, device).forward()
     return Bytes(ledger.alive["activations"])
 
 
@@ -151,12 +154,12 @@ def fused_buffer(parameters: int, bytes_per_element: int = 4, limit_bytes: int |
 
 def peak(
     config: GPTConfig, batch_size: int, seq: int, optimizer: Optimizer | None = "adam", first_step: bool = False,
-    precision: Precision = "fp32", recompute: Literal["none", "full"] = "none",
+    precision: Precision = "fp32", recompute: Literal["none", "full"] = "none", device: Device = "cpu",
 ) -> PeakAccount:  # fmt: skip
     """The most bytes that are alive at one moment of a training step, by category, and the phase it happens in.
 
     The step is `train_step`'s: the last step's gradients go, then forward, backward, optimizer. It is followed tensor
-    by tensor (`lifetimes.py`), on a CPU. The batch's tokens and targets (8 bytes each) are included.
+    by tensor (`lifetimes.py`). The batch's tokens and targets (8 bytes each) are included.
 
     Args:
         config: the shape.
@@ -168,18 +171,20 @@ def peak(
             bits, with an optimizer of `torch.optim`.
         recompute: "full" keeps every block's input alone (`train.recompute.RecomputedLayers` with every=1), which
             leaves out 5,056 bytes of random state for each block.
+        device: "cpu", or "cuda" for a GPU with units for bf16 (on an older one, such as the T4, attention="fused" in
+            bf16 falls back on products). What its kernels use inside, and cuBLAS's workspaces, come on top.
 
     Returns:
         The account; `.phase` says when, `.total` is the sum.
 
     Raises:
-        ValueError: as `activations`; unknown optimizer, precision or recompute.
+        ValueError: as `activations`; unknown optimizer.
     """
     states = model_states(config, precision, optimizer or "sgd")
     master = Bytes(FLOAT * int(parameters(config)) if precision == "mixed" else 0)
     early, late = (master, states.optimizer - master) if first_step else (states.optimizer, 0)
     ledger = Ledger(parameters=states.parameters, optimizer=early)
-    step = step_lifetimes(config, batch_size, seq, ledger, precision, recompute)
+    step = step_lifetimes(config, batch_size, seq, ledger, precision, recompute, device)
     step.forward()
     step.backward()
     if optimizer is not None:
@@ -188,11 +193,18 @@ def peak(
 
 
 def step_lifetimes(
-    config: GPTConfig, batch_size: int, seq: int, ledger: Ledger, precision: str = "fp32", recompute: str = "none"
+    config: GPTConfig,
+    batch_size: int,
+    seq: int,
+    ledger: Ledger,
+    precision: str = "fp32",
+    recompute: str = "none",
+    device: str = "cpu",
 ) -> StepLifetimes:
     """A step that is ready to be written into `ledger`; arguments and errors as in `peak`."""
     _known("precision", precision, _WEIGHT_BYTES)
     _known("recompute", recompute, _STEPS)
+    _known("device", device, ("cpu", "cuda"))
     if not isinstance(config, GPTConfig):
         raise ValueError(
             f"a {type(config).__name__} is not a GPTConfig, whose tensors are known: use activations_paper"
@@ -200,12 +212,12 @@ def step_lifetimes(
     _positive(batch_size, seq)
     if seq > config.context:
         raise ValueError(f"seq={seq} is longer than the model's context of {config.context}: shorten the sequence")
-    if precision != "fp32" and config.attention == "fused" and config.dropout:
+    if device == "cpu" and precision != "fp32" and config.attention == "fused" and config.dropout:
         raise ValueError(
             f'attention="fused" with dropout={config.dropout} computes in fp32 inside whatever precision={precision!r} '
             f'says, and is not followed: take attention="explicit" or dropout=0'
         )
-    return _STEPS[recompute](config, batch_size, seq, ledger, _WEIGHT_BYTES[precision])
+    return _STEPS[recompute](config, batch_size, seq, ledger, _WEIGHT_BYTES[precision], device)
 
 
 def _count(model: nn.Module | Shape | int) -> tuple[int, int]:

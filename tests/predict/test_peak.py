@@ -5,8 +5,10 @@ Each point is a real training step under `measure.memory`, with the course's own
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,8 +76,8 @@ def test_the_grid_has_24_points_and_every_setting():
     assert {predict.peak(*point).phase for point in points} == {"backward", "optimizer step"}
 
 
-def variants(n: int) -> list[tuple[Any, ...]]:
-    """Random variants of the model, for the corners that no grid has."""
+def variants(n: int, device: str = "cpu") -> list[tuple[Any, ...]]:
+    """Random variants of the model, for the corners that no grid has; only what `peak` follows on that device."""
     chosen, points = random.Random(2), []
     while len(points) < n:
         heads = chosen.choice([1, 2, 4])
@@ -87,7 +89,7 @@ def variants(n: int) -> list[tuple[Any, ...]]:
         )  # fmt: skip
         step = (chosen.choice([1, 2, 5]), chosen.choice([2, 16, 64]), chosen.choice([*TORCHS]), chosen.random() < 0.3)
         precision, recompute = chosen.choice(PRECISIONS), chosen.choice(RECOMPUTE)
-        if precision == "fp32" or not (config.dropout and config.attention == "fused"):
+        if device == "cuda" or precision == "fp32" or not (config.dropout and config.attention == "fused"):
             points.append((config, *step, precision, recompute))
     return points
 
@@ -105,12 +107,41 @@ def test_activations_in_16_bits_are_what_is_alive_between_the_passes(precision):
     assert predict.activations(config, 4, 48, precision) == record.end_of("forward").activations
 
 
+def test_what_a_gpus_kernels_keep_instead():
+    """Dropout: a byte where a CPU keeps a factor. LayerNorm: statistics in 32 bits. The fused kernel: no mask."""
+    layers, batch_size, seq, heads = 3, 4, 48, 4
+    config = GPTConfig(layers, 64, heads, vocab_size=100, context=64, dropout=0.1)
+    tokens, scores = batch_size * seq, batch_size * heads * seq**2
+    noise, norms = tokens * 64 * (1 + 2 * layers) + scores * layers, 2 * layers + 1
+    less: dict[Any, int] = {"fp32": 3 * noise, "bf16": noise - norms * 2 * 2 * tokens}
+    for precision, nbytes in less.items():
+        gpu = predict.activations(config, batch_size, seq, precision, device="cuda")
+        assert predict.activations(config, batch_size, seq, precision) - gpu == nbytes
+    fused = replace(config, attention="fused")
+    without = predict.activations(replace(fused, dropout=0.0), batch_size, seq, "bf16", device="cuda")
+    assert predict.activations(fused, batch_size, seq, "bf16", device="cuda") - without == noise - scores * layers
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("point", [*grid(), *variants(60, "cuda")], ids=str)
+def test_it_is_predicted_on_a_gpu_too(point):
+    """Left out: the fused kernel's random state, and that it fills up its statistics to 32 rows."""
+    if point[0].attention == "fused" and point[5] != "fp32" and torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("no units for bf16: PyTorch falls back on products")
+    predicted, record = predict.peak(*point, device="cuda"), measured_step(*point, device="cuda")
+    assert float(predicted.total) == pytest.approx(float(record.peak.total), rel=0.05)  # what is promised
+    if point[0].attention == "explicit":
+        assert dict(predicted) == dict(record.peak) and predicted.phase == record.peak_phase  # what is kept
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("point", grid(), ids=lambda p: f"{p[0].layers}x{p[0].width}, {p[1]}x{p[2]}, {p[3:]}")
-def test_the_grid_is_predicted_on_a_gpu_too(point):
-    """Its kernels keep other small things: masks of a byte, norms' statistics in 32 bits."""
-    predicted, record = predict.peak(*point), measured_step(*point, device="cuda")
-    assert float(predicted.total) == pytest.approx(float(record.peak.total), rel=0.05)
+def test_the_allocator_of_the_gpu_says_the_same(point):
+    """What it held before and no record knows, such as cuBLAS's workspaces, is left out."""
+    gc.collect()  # what earlier tests forgot to free shall not go in the middle of this one
+    predicted, record = predict.peak(*point, device="cuda"), measured_step(*point, device="cuda")
+    grown = record.allocator["peak"] - record.allocator["before"] + record.before.total
+    assert float(grown) == pytest.approx(float(predicted.total), rel=0.05)
 
 
 def test_fused_dropout_in_16_bits_is_refused():
@@ -119,3 +150,5 @@ def test_fused_dropout_in_16_bits_is_refused():
         predict.peak(config, 1, 8, precision="bf16")
     with pytest.raises(ValueError, match="recompute='some'"):
         predict.peak(config, 1, 8, recompute="some")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="device='gpu'"):
+        predict.peak(config, 1, 8, device="gpu")  # pyright: ignore[reportArgumentType]
