@@ -219,7 +219,8 @@ class BucketedDataParallel(NaiveDataParallel):
 
 _UNFINISHED = (
     "a new pass begins, but synchronize() was not called after the last backward pass: call it there, or, to add up "
-    "gradients, wrap every backward pass but the last in no_sync(). (Two wrappers around one module end here too.)"
+    "gradients, wrap every backward pass but the last in no_sync(). (Two wrappers around one module end here too, and "
+    "a weight that several recomputed segments share: each finishes a gradient for it. There, take NaiveDataParallel.)"
 )
 
 

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib import ranks
 from course_lib.parallel import BucketedDataParallel, NaiveDataParallel
 from course_lib.ranks import RankFailure, collectives
+from course_lib.train.recompute import recompute
 from tests.parallel import checks
 
 
@@ -199,6 +200,24 @@ def forgotten_synchronize():
         replica.synchronize()
 
 
+class SharedBySegments(nn.Module):
+    """Each segment's backward pass adds to the weight's gradient, and says that it is complete."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return recompute(self.layer, recompute(self.layer, x)).sum()
+
+
+def weight_shared_by_segments():
+    for overlap in (True, False):
+        replica = BucketedDataParallel(SharedBySegments(), overlap=overlap)
+        with pytest.raises(ValueError, match="a weight that several recomputed segments share"):
+            replica(torch.ones(1, 2)).backward()
+
+
 def unfrozen_later():
     layer = nn.Linear(2, 1)
     layer.bias.requires_grad_(False)
@@ -226,7 +245,16 @@ def sparse_gradients():
         replica.synchronize()
 
 
-@pytest.mark.parametrize("mistake", [forgotten_synchronize, unfrozen_later, different_modules, sparse_gradients])
+MISTAKES = [
+    forgotten_synchronize,
+    weight_shared_by_segments,
+    unfrozen_later,
+    different_modules,
+    sparse_gradients,
+]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_are_told(mistake):
     ranks.run(mistake, world_size=2)
 
