@@ -207,8 +207,8 @@ def check_stock(step, counts, special):
 # %% check="q1-values" points=6
 NAMES = ["offset", "special.weight", "special.bias", "never.weight", "never.bias", "into.weight"]
 check_trainable(Patchwork(), NAMES)
-check_stock(step=1, counts=[3, 1, 2, 2], special=True)
-check_stock(step=0, counts=[0, 2, 5, 0], special=False)
+for step, counts, special in ((1, [3, 1, 2, 2], True), (0, [0, 2, 5, 0], False)):
+    check_stock(step, counts, special)
 
 # %% check="q1-message" points=4
 found = check.on_ranks(stock_of_a_step, 1, [3, 1, 2, 2], world_size=4)
@@ -414,9 +414,9 @@ def check_a_step(step, counts, bucket_bytes=512):
     return [sent for *_, sent in found]
 
 
-check_a_step(step=1, counts=[2, 2, 2, 2])  # special is used on rank 2 only
-check_a_step(step=1, counts=[2, 2])  # and here on none
-check_a_step(step=0, counts=[2, 0, 2])  # rank 1 has no example, and NaN for gradients
+# special is used on rank 2 only, then on none; then rank 1 has no example, and NaN for gradients
+for step, counts in ((1, [2, 2, 2, 2]), (1, [2, 2]), (0, [2, 0, 2])):
+    check_a_step(step, counts)
 
 
 # %% check="q2-traffic" points=6

@@ -89,6 +89,14 @@ def test_a_solution_that_fails_a_hidden_test_is_not_written(tmp_path: Path) -> N
     assert not lab.notebook.exists() and not lab.solution.exists()
 
 
+def test_a_check_that_shows_a_value_is_refused(tmp_path: Path) -> None:
+    """Below the students' check would stand the repr of whatever the last call returned."""
+    lab = make_lab(tmp_path, SOURCE.replace('\n# %% check="q1-hidden"', '\n"a value"\n\n# %% check="q1-hidden"', 1))
+    with pytest.raises(BuildError, match="the check q1-values shows the value of its last line"):
+        build_lab(lab)
+    assert not lab.solution.exists()
+
+
 def test_an_edited_notebook_is_noticed(lab: Lab) -> None:
     build_lab(lab)
     lab.notebook.write_text(lab.notebook.read_text("utf-8").replace("windows of two", "windows"), "utf-8")
