@@ -265,14 +265,15 @@ def test_watching_costs_at_most_half_a_step():
 
 @pytest.mark.gpu
 def test_on_a_gpu_the_tracker_and_the_allocator_agree():
-    model = GPT(SMALL, device="cuda")
+    config = GPTConfig(layers=2, width=128, heads=4, vocab_size=256, context=64)
+    model = GPT(config, device="cuda")
     optimizer = torch.optim.Adam(model.parameters(), foreach=False)
-    inputs, targets = batch_of(SMALL)
+    inputs, targets = batch_of(config, 8)
     batch = inputs.cuda(), targets.cuda()
-    train_step(model, optimizer, batch)
+    train_step(model, optimizer, batch)  # the first step makes Adam's state and cuBLAS's workspaces
     with measure.memory(model, optimizer, batch) as record:
         train_step(model, optimizer, batch)
     assert record.after.parameters == nbytes_of(model.parameters())
-    assert record.allocator["peak"] >= record.allocator["after"] > 0
-    # The allocator rounds every block up to 512 bytes and sees what kernels use inside, so it can only say more.
-    assert record.allocator["peak"] >= record.peak.total - record.before.total
+    assert record.peak_phase == "backward"  # which runs in a thread of its own on a GPU
+    grown = record.allocator["peak"] - record.allocator["before"]
+    assert float(grown) == pytest.approx(float(record.peak.total - record.before.total), rel=0.05)
