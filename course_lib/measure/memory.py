@@ -133,8 +133,8 @@ class MemoryRecord:
         type(self).is_open = True
         self.allocator: Mapping[str, Bytes] = {}
         """On a GPU, the CUDA allocator's own numbers ("before", "peak", "after"). It rounds blocks up to 512 bytes, and
-        counts what no operation returns: what kernels use inside, and cuBLAS's workspaces (8 MiB, on Hopper 32, for each
-        thread that multiplies; those are two, since the backward pass has its own)."""
+        counts what no operation returns: what kernels use inside, and cuBLAS's workspaces (8 MiB, on Hopper 32, for
+        each thread that multiplies; those are two, since the backward pass has its own)."""
 
     def close(self) -> None:
         """End the record (leaving the `with` block does it)."""
