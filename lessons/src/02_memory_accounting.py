@@ -673,10 +673,11 @@ compare(predicted=predict.peak(SMALL, BATCH, SEQ).total, measured=theirs, name="
 
 # %% [markdown]
 # Three independent ways, one number. On a GPU the allocator itself keeps count. `torch.cuda.max_memory_allocated()`
-# is the peak of all blocks (each rounded up to 512 bytes), `max_memory_reserved()` that of all segments. And a
-# *snapshot* writes down every block with the line of code that asked for it; drop the file on
-# [pytorch.org/memory_viz](https://pytorch.org/memory_viz) and it draws the hill of section 1. The next cell does all
-# three, where there is a GPU.
+# is the peak of all blocks (each rounded up to 512 bytes), `max_memory_reserved()` that of all segments. Two of the
+# blocks are not in our account: workspaces for matrix products, one for the forward and one for the backward pass,
+# of 8 MiB each (32 on Hopper cards). And a *snapshot* writes down every block with the line of code that asked for it;
+# drop the file on [pytorch.org/memory_viz](https://pytorch.org/memory_viz) and it draws the hill of section 1. The next
+# cell does all three, where there is a GPU.
 
 # %% tags=["varies"]
 if torch.cuda.is_available():
