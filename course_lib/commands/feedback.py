@@ -37,11 +37,7 @@ def render_feedback(
     results = load_all(out)
     if not results:
         raise ValueError(f"{out} holds no results; name the folder that `course grade` wrote (it holds results/)")
-    lab = results[0].lab
-    key = read_lab(find_labs(root, [lab])[0])
-    if changed := _changed(results, key):
-        text = f"{lab} has other checks or points now than when {changed} of these were graded; grade them again"
-        console.print(text, style="yellow")
+    key = read_lab(find_labs(root, [results[0].lab])[0])
     kept = Rules.kept(out)
     rules = Rules(adjust or kept.file, kept.late if late is None else late)
     adjusted = report(results, out, key, console, rules)
@@ -61,6 +57,9 @@ def report(results: list[Result], out: Path, key: NotebookNode, console: Console
     adjusted = apply(results, rows, late=rules.late, source=str(rules.file))
     write_reports(adjusted, out, key)
     print_summary(adjusted, key, console)
+    if changed := _changed(results, key):
+        text = f"{changed} of these were graded with other checks or points than the lab has now; grade them again"
+        console.print(text, style="yellow")
     if rules.file:
         cost = "" if rules.late is None else f"; each day late costs {rules.late:g} %"
         console.print(f"with {len(rows)} adjustments from {rules.file}{cost}", markup=False)

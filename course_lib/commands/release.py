@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from course_lib.build import all_lessons, check
 from course_lib.build.lab_builder import check_lab
 from course_lib.build.lab_source import SECRET_MARKS, read_lab, secret_blocks
 from course_lib.build.labs import Lab, all_labs
@@ -49,13 +50,15 @@ def release_course(
         force: replace a folder that exists, if it is an earlier release.
 
     Raises:
-        ValueError: something hidden would go along, a lab was not built from its source, or `destination` is taken.
+        ValueError: something hidden would go along, a lab or a lesson was not built from its source, or `destination`
+            is taken.
     """
     archive = destination.with_name(destination.name + ".zip")
     _check_destination(root, destination, archive, force=force)
-    for lab in labs:
-        if complaints := check_lab(lab):
-            raise ValueError(f"{lab.name} is not ready: {complaints[0]}")
+    lessons = [lesson for lesson in all_lessons(root) if lesson.source.exists()]
+    for item in [*labs, *lessons]:
+        if complaints := check_lab(item) if isinstance(item, Lab) else check(item):
+            raise ValueError(f"{item.name} is not ready: {complaints[0]}")
     files = {path: (root / path).read_bytes() for path in _files(root, labs)}
     files |= {path: _without_dead_links(path, text, files) for path, text in files.items() if path.suffix == ".md"}
     if leaks := list(find_leaks(files, labs)):

@@ -108,6 +108,13 @@ def test_a_lab_that_was_not_built_is_not_handed_out(course: Lab, tmp_path: Path)
         release(course, tmp_path / "out")
 
 
+def test_a_lesson_that_was_not_built_is_not_handed_out(course: Lab, tmp_path: Path) -> None:
+    (course.root / "lessons" / "src").mkdir()
+    (course.root / "lessons" / "src" / "00_good.py").write_text("# %%\nx = 1\n", "utf-8")
+    with pytest.raises(ValueError, match="00_good is not ready.*does not match its source"):
+        release(course, tmp_path / "out")
+
+
 def test_nothing_is_overwritten_unasked(course: Lab, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()

@@ -84,6 +84,13 @@ def test_an_edited_cell_of_what_varies_gets_new_output_and_one_new_id(lesson: Le
     assert old[3].outputs != new[3].outputs
 
 
+def test_the_lesson_in_the_guide_builds_and_its_claim_holds(tmp_path: Path) -> None:
+    (source,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.M | re.S)
+    lesson = make_course(tmp_path, source)
+    assert build(lesson) and check(lesson) == []
+    assert "1, exactly" in str(code_cells(lesson)[-1].outputs)
+
+
 def test_an_output_that_varies_without_a_tag_is_named(lesson: Lesson) -> None:
     edit(lesson, ' tags=["varies"]', "")
     said = [StringIO(), StringIO()]
