@@ -53,7 +53,7 @@ def reduce(tensor: Num[Tensor, "*shape"], root: int = 0, op: str = "sum", group:
     Bytes sent: n by every rank but the root, which sends 0. Messages: 1 and 0.
 
     Raises:
-        ValueError: no such root or op, a mean of integers, or this rank is not in `group`.
+        ValueError: no such root or op, a mean of integers, a complex maximum, or this rank is not in `group`.
     """
     world_size, rank = _place(group)
     _check_root(root, world_size)
@@ -77,7 +77,7 @@ def all_reduce(
     - "tree": n for each edge of the tree: one message to the parent (not for rank 0) and one to each child.
 
     Raises:
-        ValueError: no such op or algorithm, a mean of integers, or this rank is not in `group`.
+        ValueError: no such op or algorithm, a mean of integers, a complex maximum, or this rank is not in `group`.
     """
     if algorithm not in schedules.ALL_REDUCE:
         raise ValueError(f"algorithm={algorithm!r}: it must be one of {', '.join(schedules.ALL_REDUCE)}")
@@ -97,7 +97,7 @@ def reduce_scatter(
     Bytes sent: n less the rank's own part, so (p-1)/p · n (`predict.reduce_scatter_bytes`). Messages: p-1.
 
     Raises:
-        ValueError: a tensor without rows, no such op, a mean of integers, or this rank is not in `group`.
+        ValueError: a tensor without rows, or as `all_reduce`.
     """
     world_size, rank = _place(group)
     _check_rows(tensor)
@@ -250,6 +250,8 @@ def _place(group: Group) -> tuple[int, int]:
 def _check_op(op: str, tensor: Tensor) -> None:
     if op not in OPS:
         raise ValueError(f"op={op!r}: it must be one of {', '.join(OPS)}")
+    if op == "max" and tensor.is_complex():
+        raise ValueError("op='max' of complex numbers, which have no order: use their abs()")
     if op == "mean" and not (tensor.is_floating_point() or tensor.is_complex()):
         raise ValueError(
             f"op='mean' of {tensor.dtype} would be cut off: convert to a floating-point dtype, or use 'sum'"

@@ -97,6 +97,8 @@ class MasterWeights(Optimizer):
     step widens one gradient at a time, updates the copy, and rounds it into the model.
 
     State: 4 bytes a weight more than that of the rule; saved by `state_dict`. Later parameters are added in fp32, too.
+    A weight that is changed from outside (`model.load_state_dict`) is the copy again after the next step: change the
+    weights before, or load the state as well.
 
     Args:
         rule: an optimizer of this course, over the model's parameters; from now on it is stepped through this one.

@@ -38,9 +38,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 def recompute(fn: Callable[..., Any], *args: Any, preserve_rng: bool = True, **kwargs: Any) -> Any:
     """`fn(*args, **kwargs)`, with the same gradients, but nothing kept for the backward pass except the arguments.
 
-    Gradients are equal bit for bit, as the same operations run on the same numbers. (One exception: the summands of a
-    parameter used several times may be added in another order, and under autocast in fp32 instead of 16 bits.)
-    Parameters that `fn` reaches without being handed them get theirs too, even where no argument requires a gradient.
+    Gradients are equal bit for bit, as the same operations run on the same numbers. (One exception: where a tensor is
+    used several times, inside and outside, its gradient's summands are added in another order, under autocast in other
+    precision.) Parameters that `fn` reaches without being handed them get theirs, whatever arguments require.
 
     Args:
         fn: a module or function. It runs twice, so a side effect (a counter, BatchNorm's running mean) happens twice.
