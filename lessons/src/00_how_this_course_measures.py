@@ -155,8 +155,8 @@ compare(
 # course counts in MiB and GiB what a device holds, as cards are sold, and in kB, MB and GB what a rank sends, as
 # networks are.)
 #
-# Besides them a training step needs a **gradient** for each weight, and AdamW keeps two more numbers for each (a
-# running mean of the gradient, and one of its square).
+# Besides them a training step needs a **gradient** for each weight, and AdamW, a variant of Adam, keeps two more
+# numbers for each (a running mean of the gradient, and one of its square).
 #
 # `measure.memory` watches every tensor that is born and every one that dies while its block runs, and sorts their
 # bytes into five categories: parameters, gradients, what the optimizer keeps, *activations* (results of the forward

@@ -412,7 +412,7 @@ compare(
 # One rescue is to pay: keep an fp32 copy of each weight, 4 bytes more. Two others stay in 16 bits.
 #
 # **Stochastic rounding.** If $x$ lies a quarter of the way between two neighbours, round it up with probability one
-# quarter. Each result is worse than the nearest. But the *expected* result is $x$ itself (Gupta et al. 2015, §3).
+# quarter. Each result is worse than the nearest. But the *expected* result is $x$ itself (Gupta et al. 2015, §3.1).
 #
 # We let 1,000 weights start at 1 and give each the ten thousand updates $u$ of 0.0001. A step moves a weight by a
 # whole spacing $s$ with probability $u/s$, or not at all. So their mean should end at 2; and, as a random walk of $n$
@@ -656,8 +656,8 @@ compare(predicted=gopher, measured=published, tolerance=0.02, name="Gopher", col
 #
 # ## Three exercises
 #
-# **1.** The lecture printed 1.86 GB for one billion parameters and 316.2 GB for 175 billion. How many billion did it really
-# multiply by?
+# **1.** The lecture printed 1.86 GB for one billion parameters and 316.2 GB for 175 billion. How many billion did it
+# really multiply by?
 #
 # **2.** You count steps in an fp16 variable: 1, 2, 3, … Which whole number is the first that it cannot hold?
 #
