@@ -26,7 +26,7 @@ from course_lib.grading.feedback import as_html, as_markdown
 from course_lib.grading.files import write_text
 from course_lib.grading.gradebooks import write_gradebooks
 from course_lib.grading.rebuild import NOT_ANSWERED
-from course_lib.grading.results import GRADED, NOT_GRADED, Result
+from course_lib.grading.results import GRADED, NOT_GRADED, PASSED, Result
 
 _BINS = 10
 
@@ -124,8 +124,13 @@ def _losses(results: Sequence[Result], key: NotebookNode) -> Table:
 
 
 def _to_look_at(results: Sequence[Result]) -> Iterator[tuple[str, str, str]]:
-    """Submissions whose points may not be what the answers deserve. A question left out deserves what it has."""
+    """Submissions whose points may not be what the answers deserve.
+
+    A question left out deserves what it has, and where nothing was lost, nothing that was odd cost anything.
+    """
     for result in results:
+        if result.status == GRADED and all(check.outcome == PASSED for check in result.checks):
+            continue
         notes = [words.one_line(note) for note in result.notes if not note.endswith(NOT_ANSWERED)]
         if result.status != GRADED or notes:
             why = "; ".join(notes)

@@ -106,8 +106,8 @@ class Result:
         return [check for check in self.checks if check.question == question]
 
     def with_notes(self, *notes: str) -> Result:
-        """The same result with further notes."""
-        return replace(self, notes=(*self.notes, *notes))
+        """The same result with further notes, each said once."""
+        return replace(self, notes=tuple(dict.fromkeys((*self.notes, *notes))))
 
 
 def save(result: Result, folder: Path) -> Path:

@@ -194,10 +194,14 @@ def test_the_median_of_an_even_number_lies_between_the_two_in_the_middle(full_ke
     assert "2 graded, median 80" in summary(results, full_key)
 
 
-def test_a_question_left_out_is_nothing_to_look_at(full_key: NotebookNode) -> None:
-    results = [result("lazy", notes=("q2: not answered",)), result("odd", notes=("q1: no answer found",))]
-    text = summary([*results, result("both", notes=("q2: not answered", "q1: found by names"))], full_key)
+def test_only_what_may_have_cost_points_is_to_be_looked_at(full_key: NotebookNode) -> None:
+    lost, notes = {"q2-values": "x"}, {"lazy": ["q2: not answered"], "odd": ["q1: no answer found"]}
+    notes["both"] = ["q2: not answered", "q1: found by names"]
+    results = [result(name, failed=lost, notes=tuple(said)) for name, said in notes.items()]
+    text = summary([*results, result("whole", notes=("q1: found by names",))], full_key)
     assert "lazy" not in text and "odd" in text and "found by names" in text and "not answered" not in text
+    assert "whole" not in text, "nothing was lost"
+    assert result(notes=("a",)).with_notes("a", "b").notes == ("a", "b")
 
 
 def test_a_batch_without_any_points_has_a_summary_too(full_key: NotebookNode) -> None:
