@@ -290,7 +290,7 @@ def initialize(module: nn.Module, config: GPTConfig, seed: int, layer: int) -> N
             continue
         std = 0.02 / (2 * config.layers) ** 0.5 if name.endswith(("out.weight", "down.weight")) else 0.02
         # Drawn on the CPU in fp32: the same numbers whatever the device and the dtype.
-        parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
+        parameter.copy_(torch.randn(parameter.shape, generator=generator, device="cpu") * std)
 
 
 def _one_of(name: str, given: str, *known: str) -> None:

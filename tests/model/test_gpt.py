@@ -151,6 +151,8 @@ def test_dtype_and_device() -> None:
     assert same(shapes, wide)
     with torch.device("meta"):
         assert all(p.is_meta for p in GPT(CONFIG).parameters())
+        here = GPT(CONFIG, device="cpu")  # its values are drawn on the CPU, whatever the default device is
+    assert same(here, wide)
 
 
 def test_tied_head_is_one_matrix() -> None:
