@@ -1,8 +1,9 @@
 """Run the benchmarks one after the other and record what they print, with the machine they ran on.
 
-    python benchmarks/record.py              all of them, to benchmarks/results/DATE-DEVICE.md
+    python benchmarks/record.py              all of them, to benchmarks/results/DATE-cpu.md
     python benchmarks/record.py memory ranks  two of them
 
+All of them compute on the CPU, and a GPU is hidden from them: the ranks would prepare it for nothing.
 Let nothing else run meanwhile. Machines differ and are noisy: quote the ratios, not the seconds.
 """
 
@@ -21,13 +22,6 @@ import torch
 HERE = Path(__file__).parent
 
 
-def device() -> str:
-    """The GPU's name, or the number of CPU cores and the processor's."""
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
-    return f"{os.cpu_count()} CPU cores ({processor()})"
-
-
 def processor() -> str:
     """The processor's name where the system tells it."""
     try:
@@ -37,6 +31,11 @@ def processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    """What a failure ended with; one that was killed says nothing."""
+    return (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+
+
 def main() -> int:
     """Run, print and record; the exit code is 1 if a benchmark failed."""
     known = sorted(path.stem for path in HERE.glob("*.py") if path.stem != "record")
@@ -44,16 +43,18 @@ def main() -> int:
     if unknown := sorted(set(wanted) - set(known)):
         sys.exit(f"There is no benchmark {', '.join(unknown)}; there are {', '.join(known)}.")
     today = datetime.date.today().isoformat()
-    lines = [f"# {today}, {device()}", "", f"Python {platform.python_version()}, torch {torch.__version__}.", ""]
-    failed = False
+    machine = f"{os.cpu_count()} CPU cores ({processor()})"
+    lines = [f"# {today}, {machine}", "", f"Python {platform.python_version()}, torch {torch.__version__}.", ""]
+    failed, environment = False, os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     for name in wanted:
         print(f"--- {name}", flush=True)
-        done = subprocess.run([sys.executable, HERE / f"{name}.py"], capture_output=True, text=True, check=False)
+        command = [sys.executable, HERE / f"{name}.py"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         failed |= done.returncode != 0
         print(done.stdout if done.returncode == 0 else done.stdout + done.stderr, flush=True)
-        result = done.stdout.strip() if done.returncode == 0 else f"failed: {done.stderr.strip().splitlines()[-1]}"
+        result = done.stdout.strip() if done.returncode == 0 else f"failed: {_last_line(done)}"
         lines += [f"## {name}", "", "```", result, "```", ""]
-    file = HERE / "results" / f"{today}-{'gpu' if torch.cuda.is_available() else 'cpu'}.md"
+    file = HERE / "results" / f"{today}-cpu.md"
     file.parent.mkdir(exist_ok=True)
     file.write_text("\n".join(lines))
     print(f"Recorded in {file.relative_to(HERE.parent)}.")
