@@ -24,15 +24,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from course_lib.train.segment import Segment, Surroundings, take_tensors
 
 
 def recompute(fn: Callable[..., Any], *args: Any, preserve_rng: bool = True, **kwargs: Any) -> Any:
@@ -44,7 +44,7 @@ def recompute(fn: Callable[..., Any], *args: Any, preserve_rng: bool = True, **k
 
     Args:
         fn: a module or function. It runs twice, so a side effect (a counter, BatchNorm's running mean) happens twice.
-            It must compute the same each time: step the optimizer after the backward pass. Calls may be nested.
+            It must compute the same each time: its weights must not change before the backward pass. Calls may nest.
         args, kwargs: anything; tensors may sit in nested lists, tuples and dicts. What was computed outside and needs
             a gradient must be among them; a parameter need not.
         preserve_rng: rewind PyTorch's global random numbers for the second run (not those of a generator that `fn`
@@ -54,10 +54,10 @@ def recompute(fn: Callable[..., Any], *args: Any, preserve_rng: bool = True, **k
         What `fn` returns: tensors, or nested lists, tuples and dicts of them and of anything else.
 
     Raises:
-        ValueError: `fn` changes an argument in place. In the backward pass: the second run returns tensors of another
-            kind than the first, or it reaches a tensor that left `fn` by another way than its result; or it was started
-            by `torch.autograd.grad`, `backward(inputs=…)` or `backward(create_graph=True)`, since parameters inside
-            receive their gradients in `.grad`, and without a graph of their own.
+        ValueError: `fn` changes an argument in place. In the backward pass: a weight has changed, the second run
+            returns other tensors, or it reaches a tensor that left `fn` by another way than its result. Also when it
+            was started by `torch.autograd.grad`, `backward(inputs=…)` or `backward(create_graph=True)`, since
+            parameters inside receive their gradients in `.grad`, and without a graph of their own.
     """
     if not torch.is_grad_enabled():
         return fn(*args, **kwargs)
@@ -80,7 +80,7 @@ class Recompute(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
         ctx.set_materialize_grads(False)
         # Autograd stays on, to learn which results depend on a parameter; its tensors go at once.
-        with torch.enable_grad(), saved_tensors_hooks(_forget, _too_late), _unchanged(inputs):
+        with torch.enable_grad(), saved_tensors_hooks(segment.forget, _too_late), _unchanged(inputs):
             results = segment.run(_dead_ends(_cut_off(inputs)))
         outputs = tuple(result.detach() for result in results)
         pairs = zip(results, outputs, strict=True)
@@ -96,6 +96,7 @@ class Recompute(torch.autograd.Function):
                 "parameters inside receive their gradients in .grad, without a graph; call loss.backward()"
             )
         inputs = _cut_off(ctx.saved_tensors)
+        ctx.segment.check_weights()
         with torch.enable_grad(), ctx.segment.surroundings.restored():
             results = ctx.segment.run(inputs)
         pairs = [(result, g) for result, g in zip(results, gradients, strict=True) if g is not None]
@@ -103,62 +104,6 @@ class Recompute(torch.autograd.Function):
             roots, their_gradients = zip(*pairs, strict=True)
             torch.autograd.backward(roots, their_gradients)  # parameters get their gradients here
         return (None, None, *(tensor.grad for tensor in inputs))
-
-
-class Segment:
-    """A call that can be made again with other tensors in the places of the first ones."""
-
-    def __init__(self, fn: Callable[..., Any], put_inputs: Callable[..., Any], surroundings: Surroundings) -> None:
-        self.fn, self.put_inputs, self.surroundings = fn, put_inputs, surroundings
-        self.put_outputs: Callable[[Sequence[Tensor]], Any]
-        self.kinds: list[Any] | None = None
-
-    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The tensors of what `fn` returns."""
-        args, kwargs = self.put_inputs(inputs)
-        outputs, self.put_outputs = take_tensors(self.fn(*args, **kwargs))
-        kinds = [(tuple(t.shape), str(t.dtype), t.requires_grad) for t in outputs]
-        if self.kinds not in (None, kinds):
-            raise ValueError(
-                f"a recomputed function returned tensors of {self.kinds} (shape, dtype, requires_grad), but the second "
-                f"time {kinds}: it must compute the same, so nothing that it depends on may change in between"
-            )
-        self.kinds = kinds
-        return outputs
-
-
-class Surroundings:
-    """What a function can see besides its arguments, and must see again: the random state, autocast, and the modes that
-    change what PyTorch's functions do (`precision.CastPolicy` is one)."""
-
-    def __init__(self, tensors: Sequence[Tensor], preserve_rng: bool) -> None:
-        kinds = {"cpu", "cuda", *(tensor.device.type for tensor in tensors)}  # layers on a GPU may get none
-        self.autocast = [
-            (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind), torch.is_autocast_cache_enabled())
-            for kind in sorted(kinds)
-            if torch.amp.is_autocast_available(kind)
-        ]
-        self.modes = _get_current_function_mode_stack()
-        gpus = {tensor.device.index for tensor in tensors if tensor.is_cuda}
-        if torch.cuda.is_initialized():
-            gpus.add(torch.cuda.current_device())
-        self.gpu_rng = {gpu: torch.cuda.get_rng_state(gpu) for gpu in gpus} if preserve_rng else {}
-        self.cpu_rng = torch.get_rng_state() if preserve_rng else None
-
-    @contextmanager
-    def restored(self) -> Iterator[None]:
-        """Inside, everything is as it was; afterwards, as it was before: the draws inside leave no trace outside."""
-        with ExitStack() as stack:
-            for mode in self.modes:
-                stack.enter_context(mode)
-            for kind, dtype, enabled, cache in self.autocast:
-                stack.enter_context(torch.autocast(kind, dtype, enabled, cache))
-            if self.cpu_rng is not None:
-                stack.enter_context(torch.random.fork_rng(list(self.gpu_rng)))
-                torch.set_rng_state(self.cpu_rng)
-                for gpu, state in self.gpu_rng.items():
-                    torch.cuda.set_rng_state(state, gpu)
-            yield
 
 
 def recompute_segments(
@@ -239,26 +184,6 @@ def recompute_only(model: nn.Module, kind: type[nn.Module], method: str = "forwa
     return model
 
 
-def take_tensors(tree: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]:
-    """The tensors of nested lists, tuples and dicts, and a function that puts others in their places.
-
-    The function holds no tensor: what is to be kept must go through `save_for_backward`.
-    """
-    leaves, structure = tree_flatten(tree)
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-    tensors = [leaves[place] for place in places]
-    for place in places:
-        leaves[place] = None
-
-    def put(others: Sequence[Tensor]) -> Any:
-        filled = list(leaves)
-        for place, other in zip(places, others, strict=True):
-            filled[place] = other
-        return tree_unflatten(filled, structure)
-
-    return tensors, put
-
-
 def _chain(layers: Iterable[Callable[..., Any]], x: Tensor) -> Tensor:
     for layer in layers:
         x = layer(x)
@@ -287,10 +212,6 @@ def _unchanged(inputs: Sequence[Tensor]) -> Iterator[None]:
             "a recomputed function changed an argument in place, so that a second run would begin with other numbers: "
             "compute a new tensor (x = x - 1, not x -= 1; relu without inplace=True), or hand it a clone"
         )
-
-
-def _forget(_saved: Tensor) -> None:
-    return None
 
 
 def _too_late(_: Tensor | None) -> NoReturn:

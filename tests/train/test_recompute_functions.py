@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.model.gpt import GPT, Attention, GPTConfig
-from course_lib.train.recompute import RecomputedLayers, recompute, recompute_only, recompute_segments, take_tensors
+from course_lib.train.recompute import RecomputedLayers, recompute, recompute_only, recompute_segments
+from course_lib.train.segment import take_tensors
 from tests.train.saved import gradients
 from tests.train.test_recompute import Layer, an_input, assert_same, chain, outcome, plain
 
@@ -157,6 +158,19 @@ def test_an_argument_changed_in_place_is_refused():
         recompute(lambda x: layer(x.sub_(1.0)), x)
     recompute(lambda x: layer(x.clone().sub_(1.0)), x).sum().backward()
     recompute(layer, x).add_(1.0).sum().backward()  # a result may be changed
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_weight_that_changes_before_the_backward_pass_is_refused(frozen):
+    """PyTorch's own checkpoint would use the new weight for a loss of the old one, and say nothing."""
+    layer, x = Layer(0), an_input(requires_grad=True)
+    layer.down.requires_grad_(not frozen)
+    loss = recompute(layer, x).sum()
+    with torch.no_grad():
+        layer.down.weight.add_(1.0)
+    with pytest.raises(ValueError, match=r"a weight of shape \(32, 128\) has changed.*step\(\) after backward"):
+        loss.backward()
+    recompute(layer, x).sum().backward()
 
 
 def test_a_function_that_returns_something_else_the_second_time_is_refused():
