@@ -53,6 +53,7 @@ def release_course(
         ValueError: something hidden would go along, a lab or a lesson was not built from its source, or `destination`
             is taken.
     """
+    destination = destination.resolve()
     archive = destination.with_name(destination.name + ".zip")
     _check_destination(root, destination, archive, force=force)
     lessons = [lesson for lesson in all_lessons(root) if lesson.source.exists()]
@@ -101,12 +102,15 @@ def find_leaks(files: dict[Path, bytes], labs: Sequence[Lab]) -> Iterator[str]:
 
 
 def _check_destination(root: Path, destination: Path, archive: Path, *, force: bool) -> None:
-    if destination.resolve() == root.resolve() or destination.resolve() in root.resolve().parents:
+    if destination == root.resolve() or destination in root.resolve().parents:
         raise ValueError(f"{destination} holds the course itself; name a new folder")
     if not force and (destination.exists() or archive.exists()):
         raise ValueError(f"{destination} or {archive.name} exists already; name another folder, or add --force")
     if destination.exists() and not (destination / "course_lib").is_dir() and any(destination.iterdir()):
         raise ValueError(f"{destination} is no earlier release, and --force would delete what is in it")
+    for own in (".git", "solutions"):
+        if (destination / own).exists():
+            raise ValueError(f"{destination / own} would be deleted; name another folder and copy what you need")
 
 
 def _files(root: Path, labs: Sequence[Lab]) -> Iterator[Path]:

@@ -85,7 +85,8 @@ def find_submissions(where: Path, lab: str, *, largest_bytes: int) -> list[Submi
     elif zipfile.is_zipfile(where):
         files, empty = _without_top(list(_in_zip(where, largest_bytes)), lab), []
     else:
-        raise ValueError(f"{where}: give a folder or a zip of submissions; this is neither")
+        what = "this is neither" if where.exists() else "there is nothing of that name"
+        raise ValueError(f"{where}: give a folder or a zip of submissions; {what}")
     groups: dict[_Owner, list[_Found]] = {_owner(PurePosixPath(name, "x"), lab): [] for name in empty}
     for file in files:
         if len(file.path.parts) > 1 or file.path.suffix == ".ipynb" or _from_system(file.path.name):

@@ -115,7 +115,7 @@ def test_a_lesson_that_was_not_built_is_not_handed_out(course: Lab, tmp_path: Pa
         release(course, tmp_path / "out")
 
 
-def test_nothing_is_overwritten_unasked(course: Lab, tmp_path: Path) -> None:
+def test_nothing_is_overwritten_unasked(course: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "thesis.txt").write_text("years of work", "utf-8")
@@ -124,6 +124,14 @@ def test_nothing_is_overwritten_unasked(course: Lab, tmp_path: Path) -> None:
             release(course, precious, force=force)
     with pytest.raises(ValueError, match="holds the course itself"):
         release(course, course.root, force=True)
+    monkeypatch.chdir(course.root)
+    with pytest.raises(ValueError, match="holds the course itself"):
+        release(course, Path("."))
+    for own in (".git", "solutions"):
+        (tmp_path / own / "course_lib").mkdir(parents=True)
+        (tmp_path / own / own).mkdir()
+        with pytest.raises(ValueError, match="would be deleted"):
+            release(course, tmp_path / own, force=True)
     assert (precious / "thesis.txt").read_text("utf-8") == "years of work"
 
 
