@@ -26,15 +26,15 @@ class Ledger:
     """
 
     def __init__(self, **held: int) -> None:
-        self.alive = {category: held.get(category, 0) for category in CATEGORIES}
+        self.alive = {category: int(held.get(category, 0)) for category in CATEGORIES}
         self.peak, self.peak_phase, self.phase = dict(self.alive), "", ""
         self._blocks: dict[str, list[tuple[str, int]]] = defaultdict(list)
 
     def add(self, category: str, **blocks: int) -> None:
         """Blocks that are born at the same moment, name → bytes."""
         for name, nbytes in blocks.items():
-            self._blocks[name].append((category, nbytes))
-            self.alive[category] += nbytes
+            self._blocks[name].append((category, int(nbytes)))  # plain numbers: these sums are taken very often
+            self.alive[category] += int(nbytes)
         if sum(self.alive.values()) > sum(self.peak.values()):
             self.peak, self.peak_phase = dict(self.alive), self.phase
 
