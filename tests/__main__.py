@@ -25,7 +25,7 @@ STAGES: dict[str, tuple[str, list[list[str]]]] = {  # what fails quickly comes f
     "labs": ("stubs, solutions and known-wrong answers of every lab; the grader", [[*PYTEST, *TWO, *KERNELS]]),
     "ranks": ("real processes", [[*PYTEST, "-m", "not browser", "tests/ranks"]]),
     "notebooks": ("every cell of every notebook again, outputs compared", [["tests.notebooks", "-q", *BY_FILE]]),
-    "browser": ("JupyterLab and its widgets in Chromium", [[*PYTEST, "-m", "browser"]]),
+    "browser": ("JupyterLab and its widgets in Chromium", [[*PYTEST, *TWO, "-m", "browser", "tests/browser"]]),
 }
 RESULT = re.compile(
     r"^.*(?:\d+ (?:passed|failed|errors?|skipped|deselected|files? already).*|All checks passed.*)$", re.MULTILINE

@@ -168,7 +168,7 @@ class Lab:
         finally:
             self.page.evaluate(CLOSE)
 
-    def run_all(self, timeout_s: float = 100) -> list[dict[str, Any]]:
+    def run_all(self, timeout_s: float = 200) -> list[dict[str, Any]]:
         """Run every cell as the menu does.
 
         Returns:

@@ -9,7 +9,7 @@ from playwright.sync_api import Locator, expect
 
 from tests.browser.jupyterlab import REPOSITORY, Lab
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
 LESSONS = sorted(path.stem for path in REPOSITORY.glob("lessons/src/*.py"))
 
