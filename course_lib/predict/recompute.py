@@ -100,7 +100,7 @@ class Chain:
         With N a multiple of K that is N/K · X + K · A (minus X where `keeps_input`), least near K = sqrt(N · X / A):
         Chen et al. 2016, §4. A shorter last segment is accounted for.
         """
-        return max(frame.held for frame in self.film(every))
+        return max(self._held(boundaries, inside) for _, _, boundaries, inside in self._runs(every))
 
     def recomputed_flops(self, every: int | None) -> Flops:
         """FLOPs that a plain step does not have: those of one forward pass, whatever K is."""

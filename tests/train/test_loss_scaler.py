@@ -76,14 +76,12 @@ def test_a_wrong_scaler_does_not_pass(mutant):
             check_trajectory(mutant, settings)
 
 
-@pytest.mark.parametrize("kind", [SGD, torch.optim.SGD], ids=["ours", "torch"])
-@pytest.mark.parametrize("seed", range(5))
-def test_several_optimizers_equal_torchs(kind, seed):
+def check_several_optimizers(scaler_kind: type[LossScaler], kind: Any, seed: int) -> None:
     """Overflows in one of them or both, gradients unscaled by hand or not, two parameter groups: 30 steps."""
     draw = torch.Generator().manual_seed(seed)
     chances = torch.rand(30, 2, 2, generator=draw)
     found = []
-    for scaler in (LossScaler(2.0**10, growth_interval=2), torch.amp.GradScaler("cpu", 2.0**10, growth_interval=2)):  # type: ignore[attr-defined]
+    for scaler in (scaler_kind(2.0**10, growth_interval=2), torch.amp.GradScaler("cpu", 2.0**10, growth_interval=2)):  # type: ignore[attr-defined]
         weights = [nn.Parameter(torch.ones(3)) for _ in range(4)]
         family = kind if isinstance(scaler, LossScaler) else torch.optim.SGD
         pairs = (weights[:2], weights[2:])
@@ -101,6 +99,17 @@ def test_several_optimizers_equal_torchs(kind, seed):
             scaler.update()
             found.append([scaler.get_scale(), *(weight.tolist() for weight in weights)])
     assert found[:30] == found[30:]
+
+
+@pytest.mark.parametrize("kind", [SGD, torch.optim.SGD], ids=["ours", "torch"])
+@pytest.mark.parametrize("seed", range(5))
+def test_several_optimizers_equal_torchs(kind, seed):
+    check_several_optimizers(LossScaler, kind, seed)
+
+
+def test_a_scaler_for_one_optimizer_does_not_pass_with_several():
+    with pytest.raises(AssertionError):
+        check_several_optimizers(mutants.UnscalesTheFirst, SGD, 0)
 
 
 def test_a_static_scale_stays_and_overflows_are_skipped():

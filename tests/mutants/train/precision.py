@@ -29,6 +29,16 @@ class NeverUnscales(LossScaler):
         self._scale = scale
 
 
+class UnscalesTheFirst(LossScaler):
+    """Once a step is unscaled, it is unscaled, whichever optimizer comes next; and one overflow stands for all."""
+
+    def step(self, optimizer: torch.optim.Optimizer) -> Any:
+        if not self._overflows:
+            self.unscale_(optimizer)
+        self._overflows.setdefault(optimizer, next(iter(self._overflows.values())))
+        return super().step(optimizer)
+
+
 class GrowsAfterOverflow(LossScaler):
     """Counts good steps, but not good steps in a row."""
 
