@@ -147,7 +147,7 @@ def test_ctrl_c_keeps_what_is_finished_and_ends_every_kernel(course: Path) -> No
 def test_the_command(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "course_root", lambda: TINY.root)
     out = str(course / "out")
-    options = ["--out", out, "-j", "2", "--cell-timeout", "4", "--memory", "3", "--wall", "100"]
+    options = ["--out", out, "-j", "2", "--cell-timeout", "8", "--memory", "3", "--wall", "100"]
     ran = CliRunner().invoke(cli.app, ["grade", "lab90", str(course / "in"), *options])
     assert ran.exit_code == 0, ran.output
     assert re.search(r"graded\W+3", ran.output) and "ada: 100 of 100, graded" in ran.output
