@@ -77,6 +77,7 @@ class _Run:
         self.rows: dict[str, CheckResult] = {}
         self.status = GRADED
         self.notes: list[str] = []
+        self._raised: dict[str, str] = {}
 
     def close(self) -> None:
         """End the kernel, if there is one."""
@@ -180,6 +181,7 @@ class _Run:
         elif reply.error and not question:
             self.notes.append(f"a cell of the lab itself failed ({reply.error}): please tell the instructor")
         elif reply.error and _is_students(cell) and reply.error != "NotImplementedError":
+            self._raised[question] = reply.error[:100]
             self.notes.append(f"{question}: its cell raises {reply.error[:100]}: {self._clean(reply.text)[:200]}")
 
     def _judge(self, number: int, check: Check) -> None:
@@ -222,6 +224,8 @@ class _Run:
             self._lose(check.question, TIMEOUT, "not run: an earlier check of this question did not end in time")
         known = reply.error in ("CheckFailed", "AssertionError")
         message = reply.text if known else f"{reply.error[:100]}: {reply.text}"
+        if reply.error == "NameError" and check.question in self._raised:
+            message += f", since the cell that answers this question ended with {self._raised[check.question]}"
         return _row(check, FAILED, "" if check.hidden else self._clean(message))
 
     def _canary(self, kernel: Kernel) -> None:

@@ -138,7 +138,9 @@ def test_a_syntax_error_costs_only_its_question(grade: Grade) -> None:
 
 
 def test_an_import_that_fails_costs_only_its_question(grade: Grade) -> None:
-    assert points(grade(q1="import no_such_module\n" + MOVING_AVERAGE)) == {"q1": 0, "q3": 20}
+    result = grade(q1="import no_such_module\n" + MOVING_AVERAGE)
+    assert points(result) == {"q1": 0, "q3": 20}
+    assert result.of("q1")[0].message.endswith("answers this question ended with ModuleNotFoundError")
 
 
 def test_stderr_is_harmless(grade: Grade) -> None:
