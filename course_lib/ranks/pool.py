@@ -20,6 +20,7 @@ from course_lib.ranks import pickling
 from course_lib.ranks.call import Call
 from course_lib.ranks.crew import Crew
 from course_lib.ranks.failures import RankFailure
+from course_lib.ranks.inside import backend_for
 from course_lib.ranks.launch import IN_RANK
 from course_lib.ranks.ship import pack
 from course_lib.ranks.wire import Job
@@ -40,7 +41,7 @@ class Ranks:
             shapes and dtypes, and deadlocks within a second. Switch it off when you time communication.
 
     Raises:
-        ValueError: `world_size` or `timeout_s` makes no sense.
+        ValueError: `world_size` or `timeout_s` makes no sense, or NCCL is wanted and there are too few GPUs.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Ranks:
         self.world_size = check_world_size(world_size)
         self.timeout_s = check_timeout(timeout_s)
         self.diagnose = diagnose
-        self.backend = backend or default_backend(world_size)
+        self.backend = backend_for(self.world_size, backend)
         self._lock = threading.RLock()
         self._owner = os.getpid()
         self._crew: Crew | None = self._new_crew()
@@ -143,7 +144,7 @@ _shared: dict[tuple[int, str], Ranks] = {}
 def shared(world_size: int, backend: str | None = None) -> Ranks:
     """The pool of `world_size` ranks that all `run` calls of this process share; made on first use."""
     check_world_size(world_size)
-    key = world_size, backend or default_backend(world_size)
+    key = world_size, backend_for(world_size, backend)
     pool = _shared.get(key)
     if pool is None or pool._owner != os.getpid() or pool._crew is None:
         pool = _shared[key] = Ranks(*key)
@@ -209,12 +210,3 @@ def check_timeout(timeout_s: Any) -> float:
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < math.inf:
         raise ValueError(f"timeout_s={timeout_s!r}: give the seconds that a call may take, a number above 0 (60)")
     return float(timeout_s)
-
-
-def default_backend(world_size: int) -> str:
-    """NCCL for GPU tensors (and gloo for CPU tensors) when every rank can have its own GPU, else gloo."""
-    import torch
-
-    if torch.distributed.is_nccl_available() and torch.cuda.device_count() >= world_size:
-        return "cpu:gloo,cuda:nccl"
-    return "gloo"

@@ -143,6 +143,8 @@ class Rank:
             _forget(surroundings.stale)
         if job.fresh:
             torch.default_generator.manual_seed(_FRESH_SEED)
+            if torch.cuda.is_initialized():
+                torch.cuda.manual_seed_all(_FRESH_SEED)
             torch.set_default_dtype(torch.float32)
             torch.set_grad_enabled(True)
 

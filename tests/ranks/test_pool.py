@@ -115,6 +115,12 @@ def test_a_world_size_that_makes_no_sense_is_refused(world_size: Any, reason: st
         ranks.run(int, world_size=world_size)
 
 
+def test_nccl_without_a_gpu_for_each_rank_is_refused() -> None:
+    """NCCL itself would say "duplicate GPU" or "invalid device ordinal", in a rank, later."""
+    with pytest.raises(ValueError, match=r"each of the 64 ranks .* can use \d+; .* gloo moves the tensors"):
+        ranks.Ranks(64, backend="nccl")
+
+
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), None, "60"])
 def test_a_time_limit_that_makes_no_sense_is_refused(timeout_s: Any) -> None:
     with pytest.raises(ValueError, match="timeout_s"):
@@ -256,6 +262,13 @@ def test_device_is_the_cpu_here(cell: Cell) -> None:
             return str(ranks.device())
         """)
     assert ranks.run(fn, world_size=2, diagnose=False)[0] in ("cpu", "cuda:0")
+
+
+@pytest.mark.gpu
+def test_a_gpus_random_numbers_begin_anew_in_each_call(cell: Cell) -> None:
+    fn = cell("def f(): before = torch.cuda.get_rng_state(); torch.rand(3, device='cuda'); return before")
+    first, second = (ranks.run(fn, world_size=1)[0] for _ in range(2))
+    assert torch.equal(first, second)
 
 
 def test_sixteen_ranks_work(cell: Cell) -> None:

@@ -40,6 +40,7 @@ def test_the_same_function_on_two_agents(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "test", "--local-addr", "127.0.0.1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    environment["CUDA_VISIBLE_DEVICES"] = ""  # two "machines" would take the same GPUs, which NCCL refuses
     agents = [
         subprocess.Popen(
             [*command, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
