@@ -9,9 +9,6 @@ Every lab opens this module.
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -20,6 +17,7 @@ from torch import Tensor
 
 from course_lib import measure, ranks
 from course_lib.accounts import TrafficAccount
+from course_lib.lab.answer_text import AnswerText
 from course_lib.lab.failed import CheckFailed, call_text, describe, fail, where
 from course_lib.units import Bytes, Flops, Quantity
 
@@ -202,9 +200,11 @@ def only_messages(accounts: Sequence[TrafficAccount], *, look: str = "") -> None
 def written_with(
     fn: Callable, *, allowed: Collection[str] | None = None, forbidden: Sequence[str] = (), look: str = ""
 ) -> None:
-    """A function's own text imports nothing but `allowed` and mentions none of `forbidden`.
+    """A function's own text imports nothing but `allowed` and mentions none of `forbidden`, also by another name.
 
-    It reads the text of this one function; it reminds an honest student of the contract and stops nobody else.
+    It reads the text of this one function. It does not see what the functions do that it calls, names that are put
+    together at run time (`vars(dist)["all_" + "reduce"]`), or a copy of the forbidden text. It reminds an honest
+    student of the contract and stops nobody else: what counts must be measured.
 
     Args:
         fn: a function or class of a cell.
@@ -213,17 +213,14 @@ def written_with(
         look: where to look when it does not hold.
     """
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(fn)))
+        text = AnswerText(fn)
     except (OSError, TypeError, SyntaxError):
         return fail(f"{describe(fn)} is a function that you wrote in the cell above", look=look)
-    imported = [a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names]
-    imported += [n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
-    for name in imported:
+    for name in text.imports:
         if allowed is not None and name.split(".")[0] not in allowed:
             fail(f"what {fn.__name__} imports", expected=f"only {', '.join(sorted(allowed))}", came=name, look=look)
-    used = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute)] + imported
     for name in forbidden:
-        if any(f".{name}." in f".{text}." for text in used):
+        if text.mentions(name):
             fail(f"what {fn.__name__} may use", expected=f"no {name}: that is what you build here", look=look)
     _passed(f"{fn.__name__} uses what it may")
     return None

@@ -31,6 +31,7 @@ from course_lib.figures import blocks as figures
 from course_lib.figures.memory import memory_timeline
 from course_lib.figures.training import loss_curves
 from course_lib.lab import check
+from course_lib.lab.outside import outside_torch
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.notebook import ask
@@ -42,6 +43,13 @@ stories = text.stories(seed=0)
 
 
 # %%
+def freeze(model, count):
+    """The model, whose first parameters do not learn."""
+    for parameter in list(model.parameters())[:count]:
+        parameter.requires_grad_(False)
+    return model
+
+
 def ragged(lengths, seed=0):
     """Sequences of these lengths, as one padded batch."""
     rows = stories.batch(seed, 0, 0, len(lengths), 65)[0]
@@ -70,7 +78,7 @@ print("tokens in the pieces:", *(count_tokens(targets) for _, targets in pieces)
 # **The contract.** A class `TokenSum(model)` with two methods.
 #
 # - `model(inputs, targets)` returns the mean loss over the targets that are not `IGNORE`, as a tensor. Its weights are
-#   fp32 or fp64.
+#   fp32 or fp64. Some may be frozen (`requires_grad=False`): their `.grad` is None and stays so.
 # - `add(inputs, targets)` takes one piece, int64 (batch, seq) each, and returns how many tokens it has to learn from.
 #   A piece may have none; it then changes nothing. (What is the mean over no tokens?)
 # - `finish()` leaves the gradient of the mean over all tokens in each parameter's `.grad` and returns the mean loss, a
@@ -140,13 +148,17 @@ memory_timeline(record)
 
 # %%
 def gradients(model):
-    if any(parameter.grad is None for parameter in model.parameters()):
-        check.that(False, "every parameter has a gradient in .grad", look="what finish leaves behind")
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    for name, parameter in model.named_parameters():
+        if (parameter.grad is None) == parameter.requires_grad:
+            ways = ("a tensor", "None")
+            expected, came = ways if parameter.requires_grad else ways[::-1]
+            check.that(False, f"the .grad of {name}", expected=expected, came=came, look="what finish leaves behind")
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.requires_grad])
 
 
-def equals_one_batch(config, pieces, whole, seed):
-    oracle, model = (GPT(config, seed=seed, dtype=torch.float64) for _ in range(2))
+# %%
+def equals_one_batch(config, pieces, whole, seed, frozen=0):
+    oracle, model = (freeze(GPT(config, seed=seed, dtype=torch.float64), frozen) for _ in range(2))
     loss = oracle(*whole)
     loss.backward()
     total = check.call(TokenSum, model)
@@ -160,6 +172,7 @@ def equals_one_batch(config, pieces, whole, seed):
 
 
 # %% check="q1-values" points=8
+equals_one_batch(SMALL, pieces, whole, seed=4, frozen=3)
 model, total = equals_one_batch(SMALL, pieces, whole, seed=1)
 check.raises(ValueError, total.finish, look="finish, without a token since the last one")
 once = gradients(model)
@@ -189,12 +202,13 @@ def plain_peak(model, piece, passes, scale=1.0):
 def held_by_pieces(config, pieces):
     model, plain = GPT(config, seed=0), GPT(config, seed=0)
     limit, n = plain_peak(plain, pieces[0], 2), Bytes(sum(parameter.nbytes for parameter in plain.parameters()))
-    with measure.memory(model, inputs=[tensor for piece in pieces for tensor in piece]) as record:
+    parts = [tensor for piece in pieces for tensor in piece]
+    with outside_torch() as outside, measure.memory(model, inputs=parts) as record:
         total = check.call(TokenSum, model)
         for number, (inputs, targets) in enumerate(pieces):
             check.call(total.add, inputs.clone(), targets.clone())
             check.equal(record.now.gradients, n, f"bytes of gradients after piece {number}", look="when backward runs")
-            more = record.now.total - record.before.total
+            more = record.now.total - record.before.total + outside()
             check.at_most(more, n + SLACK, f"bytes after piece {number}", look="what the object keeps")
     more = record.peak.total - record.before.total
     check.at_most(more, limit + 8 * SLACK, "bytes at the peak", look="what is alive, and until when")
@@ -208,13 +222,13 @@ def held_by_finish(model, total):
     check.at_most(record.peak.total - record.before.total, room, "bytes that finish takes", look="a second set?")
 
 
+equals_one_batch(SMALL, pieces, whole, seed=2)
 held_by_pieces(SMALL, pieces)
 model = GPT(SMALL, seed=0)
 total = check.call(TokenSum, model)
 for piece in pieces:
     check.call(total.add, *piece)
 held_by_finish(model, total)
-equals_one_batch(SMALL, pieces, whole, seed=2)
 
 # %% check="q1-hidden" points=8
 ### BEGIN HIDDEN TESTS
@@ -402,11 +416,12 @@ def bytes_of_add(wide, parameters):
     """(held afterwards beyond weights and sums of before, held at the peak beyond these and the gradients)."""
     for parameter in parameters:
         parameter.grad = torch.full_like(parameter, 0.5)
-    with measure.memory(torch.nn.ParameterList(parameters)) as record:
+    with outside_torch() as outside, measure.memory(torch.nn.ParameterList(parameters)) as record:
         sum(tensor.sum() for tensor in wide.sums if tensor is not None)  # what is read, is counted from then on
         before = record.now
         check.call(wide.add, 2.0**-10)
-    return record.now.total - before.total + before.gradients, record.peak.total - before.total
+        hidden = outside()
+    return record.now.total - before.total + before.gradients + hidden, record.peak.total - before.total
 
 
 # %% check="q2-bytes" points=6
@@ -462,7 +477,8 @@ check.equal(check.call(_wide.add, 2.0**-127), True, "what add returns for large 
 #
 # - `optimizer`: a `torch.optim.Optimizer`. Its parameters, one group after the other, are the masters of
 #   `model.parameters()`, in the same order: fp32 copies, or the very same tensors (a model in fp32 or fp64 needs no
-#   copies).
+#   copies). The master of a frozen parameter stays as it is, whatever the optimizer does to those with a gradient.
+# - `max_norm`: a number above 0, or None for no clipping.
 # - `add(inputs, targets, scale=1.0)`: one piece. The backward pass starts from `scale` times the piece's *mean* loss,
 #   and nothing else multiplies it. Returns whether all gradients of this piece were finite. A piece without tokens
 #   changes nothing and returns True. `add` goes on telling the truth after an overflow.
@@ -507,7 +523,7 @@ class Accumulator:
         return finite
 
     def _begin(self):
-        self.gradient = WideSum(self.model.parameters())
+        self.gradient = WideSum(list(self.model.parameters()))
         self.tokens, self.loss, self.overflowed = 0, 0.0, False
 
     def _hand_over(self):
@@ -597,7 +613,7 @@ def weights(model):
 
 
 def sgd(parameters):
-    return torch.optim.SGD(parameters, lr=0.5, momentum=0.9)
+    return torch.optim.SGD(parameters, lr=0.5, momentum=0.9, weight_decay=0.1)
 
 
 def adam(parameters):
@@ -607,7 +623,8 @@ def adam(parameters):
 # %%
 def same_numbers(came, told, name, relative):
     pair = type(came) is tuple and len(came) == 2
-    check.that(pair, f"{name}: what step returns", expected="a tuple of two numbers", came=str(came)[:80])
+    look = "what step returns; and if that is None: is the batch before it over in every respect?"
+    check.that(pair, f"{name}: what step returns", expected="a tuple of two numbers", came=str(came)[:80], look=look)
     for number, expected, what in zip(came, told, ("the mean loss", "the true length"), strict=True):
         check.close(
             number, expected, f"{name}: {what}", relative=relative, look="weights of pieces; what is clipped when"
@@ -624,8 +641,8 @@ def send(accumulator, pieces, scales):
 
 
 # %%
-def follows(config, make_optimizer, seed, max_norm, lengths, size):
-    big, small = (GPT(config, seed=seed, dtype=torch.float64) for _ in range(2))
+def follows(config, make_optimizer, seed, max_norm, lengths, size, frozen=0):
+    big, small = (freeze(GPT(config, seed=seed, dtype=torch.float64), frozen) for _ in range(2))
     for_big = make_optimizer(big.parameters())
     optimizer, steps = make_optimizer(small.parameters()), []
     optimizer.register_step_post_hook(lambda *_: steps.append(step))
@@ -649,7 +666,7 @@ def follows(config, make_optimizer, seed, max_norm, lengths, size):
 # %% check="q3-values" points=11
 follows(SMALL, sgd, 1, 1.0, LENGTHS, 2)
 follows(SMALL, adam, 2, 0.5, LENGTHS, 3)
-follows(SMALL, sgd, 3, None, LENGTHS, 5)
+follows(SMALL, sgd, 3, None, LENGTHS, 5, frozen=3)
 
 
 # %% [markdown]
@@ -691,7 +708,7 @@ def follows_in_fp16(config, seed, lengths, size, max_norm, plans):
             said, finite, f"step {step}, fp16: finite pieces", look="what multiplies the loss; each piece on its own"
         )
         came, after = check.call(accumulator.step), torch.cat([master.detach().flatten() for master in masters])
-        check.equal(came is None, not all(finite), f"step {step}, fp16: skipped or not")
+        check.equal(came is None, not all(finite), f"step {step}, fp16: whether it is skipped")
         if came is None:
             check.equal(after, before, f"step {step}, fp16: the masters of a skipped step")
         else:
@@ -709,17 +726,18 @@ follows_in_fp16(SMALL, 4, LENGTHS, 2, 1.0, many)
 def bytes_of_adds(accumulator, model, masters, pieces):
     """(held after each add, held at the peak), beyond model, masters and pieces."""
     after = []
-    with measure.memory(model, inputs=[*masters, *(part for piece in pieces for part in piece)]) as record:
+    known = [*masters, *(part for piece in pieces for part in piece)]
+    with outside_torch() as outside, measure.memory(model, inputs=known) as record:
         for inputs, targets in pieces:
             check.call(accumulator.add, inputs.clone(), targets.clone(), scale=2.0**10)
-            after.append(record.now.total - record.before.total)
+            after.append(record.now.total - record.before.total + outside())
     return after, record.peak.total - record.before.total
 
 
 def bytes_of_step(accumulator, model, masters):
     """Held at the peak, beyond model and masters; the sums count from when they are first read."""
     with measure.memory(model, inputs=masters) as record:
-        check.equal(check.call(accumulator.step) is None, False, "a skipped step")
+        check.equal(check.call(accumulator.step) is None, False, "whether the step is skipped")
     return record.peak.total - record.before.total
 
 
@@ -823,6 +841,7 @@ def elsewhere(config, accumulator, optimizer, make_optimizer):
     optimizer = make_optimizer(masters)
     optimizer.load_state_dict(loaded["optimizer"])
     resumed = check.call(Resumable, model, optimizer, 1.0)
+    check.call(resumed.add, *pieces[0])  # it has begun another batch
     check.call(resumed.load_state_dict, loaded["state"])
     return model, resumed, optimizer
 

@@ -163,6 +163,24 @@ def test_what_a_function_may_use() -> None:
     assert "wrote in the cell" in refused(check.written_with, len)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "import torch.distributed as td\n    td.all_reduce(x)",
+        "from torch.distributed import all_reduce as add_up\n    add_up(x)",
+        "from torch import distributed as td\n    td.all_reduce(x)",
+        "getattr(dist, 'all_reduce')(x)",
+        "theirs.all_reduce(x)",
+        "g(x)",
+    ],
+)
+def test_another_name_for_it_is_no_way_out(body):
+    head = "import torch.distributed as dist\ntheirs, g = dist, dist.all_reduce\n@torch.no_grad()\n"
+    fn = in_a_cell(f"import torch\n{head}def f(x):\n    {body}\n")["f"]
+    assert "no dist.all_reduce" in refused(check.written_with, fn, forbidden=["dist.broadcast", "dist.all_reduce"])
+    check.written_with(fn, forbidden=["dist.broadcast", "dist.isend", "x.all_reduce", "unknown.name"])
+
+
 def test_ranks_and_what_they_send() -> None:
     def ring(tensor: torch.Tensor) -> int:
         me, p = dist.get_rank(), dist.get_world_size()
