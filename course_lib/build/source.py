@@ -53,13 +53,16 @@ def read_cells(source: Path) -> list[NotebookNode]:
     """The cells of a py:percent file that hold anything, with the options that stand behind `# %%`.
 
     Raises:
-        ValueError: jupytext is not installed.
+        ValueError: jupytext is not installed, or there are no cells.
     """
     try:
         import jupytext
     except ImportError:
         raise ValueError("building needs jupytext: pip install 'bigger-than-one-gpu[instructor]'") from None
-    return [cell for cell in jupytext.read(source, fmt="py:percent").cells if cell.source.strip()]
+    cells = [cell for cell in jupytext.read(source, fmt="py:percent").cells if cell.source.strip()]
+    if not cells:
+        raise ValueError(f"{source.name} holds no cells; each begins with a line `# %%` or `# %% [markdown]`")
+    return cells
 
 
 def tags_of(cell: NotebookNode) -> list[str]:

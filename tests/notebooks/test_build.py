@@ -91,6 +91,11 @@ def test_the_lesson_in_the_guide_builds_and_its_claim_holds(tmp_path: Path) -> N
     assert "1, exactly" in str(code_cells(lesson)[-1].outputs)
 
 
+def test_an_empty_source_is_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="00_tiny.py holds no cells"):
+        build(make_course(tmp_path, ""))
+
+
 def test_an_output_that_varies_without_a_tag_is_named(lesson: Lesson) -> None:
     edit(lesson, ' tags=["varies"]', "")
     said = [StringIO(), StringIO()]
