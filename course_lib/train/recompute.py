@@ -162,6 +162,8 @@ class RecomputedLayers(nn.ModuleList):
         layers = self._modules.values()
         return (functools.partial(recompute, segment) for segment in segments(layers, self.every))  # type: ignore[arg-type]
 
+    __repr__ = nn.Module.__repr__  # a ModuleList would print what it hands out
+
 
 def recompute_only(model: nn.Module, kind: type[nn.Module], method: str = "forward") -> nn.Module:
     """Selective recompute: one method of every module of one kind, in place.

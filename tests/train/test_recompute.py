@@ -248,6 +248,7 @@ def test_a_gpt_with_recomputed_layers(every):
     def prepare(model: GPT) -> None:
         model.blocks = RecomputedLayers(model.blocks, every)
         assert isinstance(model.blocks[1], Block) and len(model.blocks) == 4
+        assert repr(model.blocks).count("Attention(") == 4 and "partial" not in repr(model.blocks)
 
     theirs, _, _ = gpt_outcome(lambda model: model)
     ours, _, _ = gpt_outcome(prepare)
