@@ -6,7 +6,7 @@ gradients would lose what loss scaling has saved. So the number waits in the opt
 The price: until the step, `.grad` is not yet what it will count as. Whoever changes it in between (PyTorch's own
 clipping, one more backward pass, a new gradient) would mix two sizes. That is noticed, and refused.
 
-Lesson 04 opens this module.
+Lesson 04 uses this module without opening it.
 """
 
 from __future__ import annotations
