@@ -894,6 +894,14 @@ def _jumping(step):
 
 _, _skipped = trained(Bridge(4), _jumping, SETTINGS | {"steps": 30})
 check.that(12 in _skipped and set(_skipped) <= {12, 13, 14}, "a jump costs a few steps, no more", came=f"{_skipped}")
+
+
+def _heavy(step):
+    _x, _y = make_batch(step, 5, {})
+    return _x, _y * 2.0**30
+
+
+check.equal(trained(Bridge(5), _heavy, SETTINGS | {"steps": 1})[1], [], "a first scale for large gradients: skipped")
 ### END HIDDEN TESTS
 
 # %% [markdown]
