@@ -21,8 +21,9 @@ class TokenSum:
     def finish(self):
         if not self.tokens:
             raise ValueError("no token")
-        means = [parameter.grad / self.tokens for parameter in self.model.parameters()]
-        for parameter, mean in zip(self.model.parameters(), means, strict=True):
+        learning = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
+        means = [parameter.grad / self.tokens for parameter in learning]
+        for parameter, mean in zip(learning, means, strict=True):
             parameter.grad = mean
         mean = self.loss / self.tokens
         self.tokens, self.loss = 0, 0.0

@@ -24,7 +24,7 @@ class Accumulator:
             return True
         loss = self.model(inputs, targets)
         (loss * scale).backward()
-        KEPT.extend(p.grad.numpy().copy() for p in self.model.parameters())
+        KEPT.extend(p.grad.numpy().copy() for p in self.model.parameters() if p.requires_grad)
         finite = self.gradient.add(count / scale)  # the count is a factor in fp32: in fp16 it would cost range
         self.tokens, self.loss = self.tokens + count, self.loss + count * loss.item()
         self.overflowed = self.overflowed or not finite

@@ -1,7 +1,7 @@
 # %%
 """A state is added to what the object has begun, instead of taking its place."""
 
-LOSES = {"q4-hidden"}
+LOSES = {"q4-values", "q4-hidden"}
 
 
 # %% answer="q4"

@@ -23,7 +23,8 @@ class TokenSum:
         if not self.tokens:
             raise ValueError("no token")
         for parameter in self.model.parameters():
-            parameter.grad.div_(len(self.pieces))
+            if parameter.grad is not None:
+                parameter.grad.div_(len(self.pieces))
         mean = self.loss / len(self.pieces)
         self.tokens, self.loss, self.pieces = 0, 0.0, []
         return mean

@@ -22,5 +22,6 @@ class TokenSum:
         if not self.tokens:
             raise ValueError("no token")
         for parameter in self.model.parameters():
-            parameter.grad.div_(self.tokens)
+            if parameter.grad is not None:
+                parameter.grad.div_(self.tokens)
         return self.loss / self.tokens

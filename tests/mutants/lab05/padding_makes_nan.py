@@ -21,7 +21,8 @@ class TokenSum:
         if not self.tokens:
             raise ValueError("no token")
         for parameter in self.model.parameters():
-            parameter.grad.div_(self.tokens)
+            if parameter.grad is not None:
+                parameter.grad.div_(self.tokens)
         mean = self.loss / self.tokens
         self.tokens, self.loss = 0, 0.0
         return mean
