@@ -11,17 +11,16 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
 
 from course_lib.units import Bytes
 
 BLOCK = 4096
 """Bytes. What is smaller is bookkeeping: a frame, a node of the graph, a dict of a hundred entries."""
 
-NOT_THE_ANSWERS = [
-    tracemalloc.Filter(False, pattern)
-    for pattern in ("*/course_lib/measure/*", "*\\course_lib\\measure\\*", "<frozen *")
-]
-"""Blocks that an open record takes, and those of an import."""
+CACHES = ("*/course_lib/measure/*", "*/torch/[!s]*", "*/linecache.py", "*/weakref.py", "<frozen *")
+"""Files whose blocks are nobody's tensors: a record, an import, and what PyTorch looks up once and remembers. (Its
+`serialization.py` and `storage.py` count: whoever saves a tensor into memory holds it.)"""
 
 
 @contextmanager
@@ -51,5 +50,9 @@ def outside_torch() -> Iterator[Callable[[], Bytes]]:
 
 
 def _large_blocks() -> int:
-    traces = tracemalloc.take_snapshot().filter_traces(NOT_THE_ANSWERS).traces
-    return sum(trace.size for trace in traces if trace.size >= BLOCK)
+    large = (trace for trace in tracemalloc.take_snapshot().traces if trace.size >= BLOCK)
+    return sum(trace.size for trace in large if not _is_cache(trace.traceback[0].filename.replace("\\", "/")))
+
+
+def _is_cache(file: str) -> bool:
+    return any(fnmatch(file, pattern) for pattern in CACHES)
