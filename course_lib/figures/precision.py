@@ -91,7 +91,7 @@ def draw_recipes(losses: Mapping[str, Sequence[float]], unit: str = "nats per to
     smooth = {name: np.convolve(values, np.ones(10) / 10, "valid") for name, values in losses.items()}
     first, reference = next(iter(smooth.items()))
     for index, (name, values) in enumerate(smooth.items()):
-        line = {"color": series_color(index), "linestyle": STYLES[index % 4], "linewidth": 1.7}
+        line = {"color": series_color(index), "linestyle": STYLES[index % len(STYLES)], "linewidth": 1.7}
         left.plot(values, **line, label=name)
         right.plot(100 * (values / reference - 1), **line)
     left.set(xlabel="step", ylabel=f"loss ({unit})")

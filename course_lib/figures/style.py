@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D", "#332288")
 """One colour for each rank, or each line of a plot, in this order. Use them through `series_color`."""
 
-STYLES = ("-", "--", "-.", ":")
+STYLES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 3)))
 """One dash pattern for each line of a plot, beside its colour: nobody must need colours to tell lines apart."""
 
 PALETTE = {

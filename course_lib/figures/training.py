@@ -41,7 +41,7 @@ def draw_loss_curves(
     figure, (axes,) = new_figure(height=3.0)
     longest = max(len(losses) for losses in curves.values())
     for index, (name, losses) in enumerate(curves.items()):
-        axes.plot(losses, color=series_color(index), linestyle=STYLES[index % 4], linewidth=1.8, label=name)
+        axes.plot(losses, color=series_color(index), linestyle=STYLES[index % len(STYLES)], linewidth=1.8, label=name)
     for name, level in (levels or {}).items():
         axes.axhline(level, color=INK, linewidth=1.2, linestyle=":")
         axes.annotate(
