@@ -1,9 +1,8 @@
 """What others measured and print about collectives, computed again by this library.
 
-`collectives.json` holds each figure with its tolerance and its source, as in `test_recompute.py`.
+`collectives.json` holds each figure; see `rows.py`.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,9 @@ import pytest
 from course_lib import predict
 from course_lib.model import hardware
 
-ROWS = {row["id"]: row for row in json.loads(Path(__file__).with_name("collectives.json").read_text("utf-8"))}
+from .rows import rows_of, within
+
+ROWS = rows_of(__file__)
 LESSON = Path(__file__).parents[2] / "lessons" / "src" / "06_collectives.py"
 
 
@@ -38,9 +39,7 @@ def test_every_row_is_recomputed() -> None:
 @pytest.mark.parametrize("name", COMPUTED)
 def test_published_figure(name: str) -> None:
     row = ROWS[name]
-    kind = row["tolerance_kind"]
-    tolerance = {kind: max(row["tolerance"], 1e-12), {"rel": "abs", "abs": "rel"}[kind]: 0}
-    assert COMPUTED[name](**row["inputs"]) == pytest.approx(row["value"], **tolerance)
+    assert COMPUTED[name](**row["inputs"]) == within(row)
 
 
 def test_lesson_06_quotes_these_rows() -> None:

@@ -1,18 +1,18 @@
 """What papers print about data parallelism, computed again by this library.
 
-`data_parallel.json` holds each figure with its tolerance and its source, as in `test_recompute.py`.
+`data_parallel.json` holds each figure; see `rows.py`.
 """
 
-import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from course_lib import predict
 
-ROWS = {row["id"]: row for row in json.loads(Path(__file__).with_name("data_parallel.json").read_text("utf-8"))}
+from .rows import rows_of, within
+
+ROWS = rows_of(__file__)
 MANY = 10**6
 
 
@@ -47,6 +47,4 @@ def test_every_row_is_recomputed() -> None:
 @pytest.mark.parametrize("name", COMPUTED)
 def test_published_figure(name: str) -> None:
     row = ROWS[name]
-    kind = row["tolerance_kind"]
-    tolerance = {kind: max(row["tolerance"], 1e-12), {"rel": "abs", "abs": "rel"}[kind]: 0}
-    assert COMPUTED[name](**row["inputs"]) == pytest.approx(row["value"], **tolerance)
+    assert COMPUTED[name](**row["inputs"]) == within(row)

@@ -1,13 +1,10 @@
 """What papers print about memory, computed again by this library.
 
-`memory.json` holds each figure with its tolerance (what rounding in print explains) and its source; `read_directly:
-false` marks what was computed from a formula or taken from a text that quotes the source. `COMPUTED` says how the
-library gets it. The peaks of real steps are in `tests/predict/test_peak.py`.
+`memory.json` holds each figure; see `rows.py`. `COMPUTED` says how the library gets it. The peaks of real steps are
+in `tests/predict/test_peak.py`.
 """
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +13,9 @@ from course_lib.model import zoo
 from course_lib.model.gpt import GPTConfig
 from course_lib.units import Bytes
 
-ROWS = {row["id"]: row for row in json.loads(Path(__file__).with_name("memory.json").read_text("utf-8"))}
+from .rows import rows_of, within
+
+ROWS = rows_of(__file__)
 
 
 def zero_activations() -> float:
@@ -55,10 +54,7 @@ def test_every_row_is_recomputed() -> None:
 
 @pytest.mark.parametrize("name", COMPUTED)
 def test_published_figure(name: str) -> None:
-    row = ROWS[name]
-    kind = row["tolerance_kind"]
-    tolerance = {kind: max(row["tolerance"], 1e-12), {"rel": "abs", "abs": "rel"}[kind]: 0}
-    assert COMPUTED[name]() == pytest.approx(row["value"], **tolerance)
+    assert COMPUTED[name]() == within(ROWS[name])
 
 
 def test_the_rule_of_twelve_is_a_lower_bound() -> None:

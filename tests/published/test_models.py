@@ -1,13 +1,10 @@
 """Figures that papers, data sheets and repositories print about models, recomputed by this library.
 
-`models.json` holds each figure with its tolerance (what rounding in print explains) and its source; `read_directly:
-false` marks what was taken from a text that quotes the source, or from memory. `COMPUTED` says how the library gets it.
+`models.json` holds each figure; see `rows.py`. `COMPUTED` says how the library gets it.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +13,9 @@ from course_lib.model import hardware, zoo
 from course_lib.model.gpt import GPTConfig
 from course_lib.units import Bytes, Flops
 
-ROWS = {row["id"]: row for row in json.loads(Path(__file__).with_name("models.json").read_text("utf-8"))}
+from .rows import rows_of, within
+
+ROWS = rows_of(__file__)
 A100_PEAK = hardware.A100_80GB.peak("bf16")
 NANOGPT = replace(zoo.GPT2_SMALL.config, bias=False)
 YEAR = 365.25
@@ -161,12 +160,6 @@ HARDWARE: Computed = {
 }
 COMPUTED = PARAMETERS | OPERATIONS | TIME | MEMORY | TRAFFIC | HARDWARE
 WRONG_IN_PRINT = {"gpt3_13b_5140_wrong"}
-
-
-def within(row: dict) -> object:
-    kind = {"rel": "rel", "abs": "abs"}[row["tolerance_kind"]]
-    other = {"rel": "abs", "abs": "rel"}[kind]
-    return pytest.approx(row["value"], **{kind: row["tolerance"], other: 0})
 
 
 def test_every_row_is_recomputed() -> None:

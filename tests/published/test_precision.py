@@ -1,11 +1,9 @@
 """What data sheets and papers print about 16 bits, beside what this library says: peaks, bytes, limits of formats.
 
-`precision.json` holds each figure with its tolerance and its source, as `recompute.json` does.
+`precision.json` holds each figure; see `rows.py`.
 """
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +11,9 @@ from course_lib import predict
 from course_lib.model import hardware
 from course_lib.numerics import BF16, FP16, FloatFormat
 
-ROWS = {row["id"]: row for row in json.loads(Path(__file__).with_name("precision.json").read_text("utf-8"))}
+from .rows import rows_of, within
+
+ROWS = rows_of(__file__)
 GPUS = {"a100": hardware.A100_80GB, "h100_sxm": hardware.H100_80GB, "v100": hardware.V100_16GB}
 
 
@@ -51,10 +51,7 @@ def test_every_row_is_computed() -> None:
 
 @pytest.mark.parametrize("name", COMPUTED)
 def test_published_figure(name: str) -> None:
-    row = ROWS[name]
-    kind = row["tolerance_kind"]
-    tolerance = {kind: max(row["tolerance"], 1e-12), {"rel": "abs", "abs": "rel"}[kind]: 0}
-    assert COMPUTED[name]() == pytest.approx(row["value"], **tolerance)
+    assert COMPUTED[name]() == within(ROWS[name])
 
 
 def test_sparse_peaks_are_never_taken_for_dense_ones() -> None:
