@@ -17,7 +17,7 @@
 # **The rules.** Import nothing but `torch`, `math` and what the first cell imports. A cell that says YOUR CODE HERE
 # is yours; every cell below it shows your work or checks it, and you can run those as often as you like. Some more
 # tests run when the lab is graded. They ask for nothing that is not written here, on other numbers. No function
-# changes what it is given: what it returns is new.
+# changes what it is given.
 
 # %%
 import math
