@@ -154,7 +154,8 @@ def close(
     """
     if not _same_type(got, expected):
         fail(what, expected=_kind(expected), came=f"{_kind(got)}: {describe(got)}", look=look)
-    target, value = torch.as_tensor(expected), torch.as_tensor(got)
+    exactly = torch.float64 if isinstance(expected, float) else None  # by default a Python float becomes a float32
+    target, value = torch.as_tensor(expected, dtype=exactly), torch.as_tensor(got, dtype=exactly)
     if isinstance(expected, Tensor):
         _tensors_alike(value, target, what, look)
     precision = dtype or (target.dtype if isinstance(expected, Tensor) else torch.float64)

@@ -103,6 +103,7 @@ def test_tolerances_come_from_the_dtype_and_the_operations() -> None:
     refused(check.close, 1.1, 1.0, "a number", relative=0.05)
     check.close(1.04, 1.0, "a number", relative=0.05)
     refused(check.close, float("nan"), 1.0, "nan", relative=10)
+    assert "1.00000002" in refused(check.close, 1 + 2e-8, 1.0, "not rounded to float32 on the way", relative=1e-9)
 
 
 def test_bounds() -> None:
