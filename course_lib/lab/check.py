@@ -216,7 +216,8 @@ def written_with(
     try:
         text = AnswerText(fn)
     except (OSError, TypeError, SyntaxError):
-        return fail(f"{describe(fn)} is a function that you wrote in the cell above", look=look)
+        wanted, magic = "a function or class written in the cell above", "a magic such as %%time above it: take it away"
+        return fail(f"the text of {describe(fn)} cannot be read", expected=wanted, look=look or magic)
     for name in text.imports:
         if allowed is not None and name.split(".")[0] not in allowed:
             fail(f"what {fn.__name__} imports", expected=f"only {', '.join(sorted(allowed))}", came=name, look=look)

@@ -213,7 +213,7 @@ def mistakes():
         ): "algorithm='star': it must be one of direct, manager, ring",
         lambda: collectives.all_reduce(x, "product"): "op='product': it must be one of sum, mean, max",
         lambda: collectives.all_reduce(x.long(), "mean"): "op='mean' of torch.int64 would be cut off",
-        lambda: collectives.all_reduce(x.cfloat(), "max"): "op='max' of complex numbers",
+        lambda: collectives.all_reduce(x.to(torch.complex64), "max"): "op='max' of complex numbers",
         lambda: collectives.broadcast(x, root=2): "root=2: the group has 2 ranks",
         lambda: collectives.reduce_scatter(torch.ones(())): "no rows",
         lambda: collectives.all_gather(x, rows=10): "brings 4 rows, but its part of rows=10 is 5",
