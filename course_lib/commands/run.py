@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import nbformat
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -116,11 +117,11 @@ def read_checks(notebook: NotebookNode) -> list[Check]:
 
 def table(results: Sequence[Result]) -> Table:
     """One row per lesson: seconds, checks made, and the worst ratio of measurement to prediction."""
-    shown = Table("lesson", "", "seconds", "checks", "worst ratio", "of")
+    shown = Table("lesson", "", "seconds", "checks", "worst ratio", "of", box=SIMPLE_HEAD, pad_edge=False)
     for column in shown.columns[2:5]:
         column.justify = "right"
-    shown.columns[0].no_wrap, shown.columns[0].min_width = True, max(len(result.lesson.name) for result in results)
-    shown.columns[5].no_wrap, shown.columns[5].overflow = True, "ellipsis"
+    for column in shown.columns[:5]:  # in a narrow window only the last column becomes narrow: it may wrap
+        column.no_wrap = True
     for result in results:
         worst = result.worst
         ratio = "" if worst is None else "∞" if worst.ratio is None else f"{worst.ratio:.4g}"

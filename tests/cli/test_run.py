@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
 
 import nbformat
 import pytest
+from rich.console import Console
 
 from course_lib.build.lessons import Lesson
-from course_lib.commands.run import Check, Result, read_checks
+from course_lib.commands.run import Check, Result, read_checks, table
 from tests.cli.conftest import Course, write_notebook
 
 pytestmark = pytest.mark.notebook
@@ -16,8 +19,8 @@ pytestmark = pytest.mark.notebook
 
 def row(name: str, text: str) -> list[str]:
     """The cells of a lesson's row in the table."""
-    line = next(line for line in text.splitlines() if name in line and "│" in line)
-    return [cell.strip() for cell in line.strip("│ ").split("│")]
+    line = next(line for line in text.splitlines() if re.match(rf"\s*{name}\s+(passed|failed)\b", line))
+    return re.split(r"\s{2,}", line.strip())
 
 
 def test_the_table_counts_checks_and_names_the_worst(course: Course, root: Path) -> None:
@@ -62,6 +65,14 @@ def test_old_outputs_in_the_file_are_not_counted(course: Course, root: Path) -> 
     assert len(read_checks(notebook)) == 1
     nbformat.write(notebook, path)
     assert row("00_good", course("run", "0").stdout)[3] == "0"
+
+
+def test_a_narrow_window_cuts_no_number() -> None:
+    check = Check("a name of seven words or so", 1.001, True)
+    results = [Result(Lesson(Path(), "03_activation_checkpointing"), 123.4, [check])]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(table(results))
+    assert row("03_activation_checkpointing", console.export_text())[:5][1:] == ["passed", "123.4", "1", "1.001"]
 
 
 def test_half_is_as_bad_as_double_and_infinite_is_worst(tmp_path: Path) -> None:
