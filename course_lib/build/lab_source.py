@@ -20,13 +20,11 @@ from nbformat import NotebookNode
 
 from course_lib.build.code import bound, definitions, read
 from course_lib.build.labs import Lab
-from course_lib.build.marks import check_marks
+from course_lib.build.marks import BEGIN_HIDDEN, check_marks
 from course_lib.build.source import NOTEBOOK_METADATA, add_colab, read_cells, repository_url
 
 STUB = "# YOUR CODE HERE\nraise NotImplementedError"
 TEXT_STUB = "*Your answer here.*"
-BEGIN_HIDDEN, END_HIDDEN = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
-SECRET_MARKS = ("### BEGIN SOLUTION", BEGIN_HIDDEN)
 _TELLING = 12  # characters; shorter lines (`else:`, `return x`) give nothing away
 _MARK = re.compile(r"^\s*### (?:BEGIN|END) SOLUTION\s*$\n?", re.M)
 _HEADING = re.compile(r"^##+ (.+?)\s*$", re.M)

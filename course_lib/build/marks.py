@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 
-SOLUTION, HIDDEN = "SOLUTION", "HIDDEN TESTS"
+BEGIN_SOLUTION, END_SOLUTION = "### BEGIN SOLUTION", "### END SOLUTION"
+BEGIN_HIDDEN, END_HIDDEN = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
 _ALIKE = re.compile(r"^#+ *(begin|end)[ _-]*(solution|hidden)", re.I)
 
 
@@ -26,9 +27,11 @@ def check_marks(source: str, *, answer: bool, check: bool, code: bool) -> None:
         ValueError: a mark is misspelt, alone, missing, or in a cell where it means nothing.
     """
     marks = [line.strip() for line in source.splitlines() if _ALIKE.match(line.strip())]
-    for kind, belongs, cell in ((SOLUTION, answer, 'answer="q1"'), (HIDDEN, check, 'check="q1-hidden"')):
-        own = [mark for mark in marks if kind[:6] in mark.upper()]
-        begin, end = f"### BEGIN {kind}", f"### END {kind}"
+    for word, begin, end, belongs, cell in (
+        ("SOLUTION", BEGIN_SOLUTION, END_SOLUTION, answer, 'answer="q1"'),
+        ("HIDDEN", BEGIN_HIDDEN, END_HIDDEN, check, 'check="q1-hidden"'),
+    ):
+        own = [mark for mark in marks if word in mark.upper()]
         for mark in own:
             if mark not in (begin, end):
                 raise ValueError(f"{mark!r} is no mark; write {begin!r} or {end!r}")
@@ -36,5 +39,5 @@ def check_marks(source: str, *, answer: bool, check: bool, code: bool) -> None:
             raise ValueError(f"each {begin!r} needs an {end!r} after it; there are {', '.join(own)}")
         if own and not belongs:
             raise ValueError(f"{begin!r} belongs into a cell that is marked {cell}")
-        if answer and code and kind == SOLUTION and not own:
+        if answer and code and begin == BEGIN_SOLUTION and not own:
             raise ValueError(f"put {begin!r} and {end!r} around what students are to write; all else they get")

@@ -73,15 +73,22 @@ def grade_lab(
             console.print("the same command with --resume goes on from there", style="bold")
             return INTERRUPTED
     everyone = load_all(out)
-    try:
+    with _results_are_safe(out):
         report(everyone, out, key, console, rules)
-    except ValueError as problem:
-        again = f"The results are there, the reports are not: mend the file, then `course feedback {out}`."
-        raise ValueError(f"{problem}\n{again}") from None
     if earlier := len(everyone) - len(results):
         console.print(f"{earlier} of these {len(everyone)} were graded earlier and not handed in again this time")
     console.print(f"results and reports are in {out}", markup=False)
     return 1 if any(result.status == NOT_GRADED for result in results) else 0
+
+
+@contextlib.contextmanager
+def _results_are_safe(out: Path) -> Iterator[None]:
+    """Adjustments that cannot be meant cost no grading; say how to go on."""
+    try:
+        yield
+    except ValueError as problem:
+        again = f"The results are there, the reports are not: mend the file, then `course feedback {out}`."
+        raise ValueError(f"{problem}\n{again}") from None
 
 
 def make_limits(wall_s: float, cell_s: float, memory_gib: float, processes: int, size_mib: float) -> Limits:

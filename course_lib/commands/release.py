@@ -18,8 +18,9 @@ from rich.console import Console
 
 from course_lib.build import all_lessons, check
 from course_lib.build.lab_builder import check_lab
-from course_lib.build.lab_source import SECRET_MARKS, read_lab, secret_blocks
+from course_lib.build.lab_source import read_lab, secret_blocks
 from course_lib.build.labs import Lab, all_labs
+from course_lib.build.marks import BEGIN_HIDDEN, BEGIN_SOLUTION
 
 FILES = (
     "README.md",
@@ -91,7 +92,7 @@ def find_leaks(files: dict[Path, bytes], labs: Sequence[Lab]) -> Iterator[str]:
         if path.parts[0] == "solutions":
             yield f"{path}: a file of the solutions"
         lines = [line.strip() for line in _lines(path, content)]
-        for mark in SECRET_MARKS:
+        for mark in (BEGIN_SOLUTION, BEGIN_HIDDEN):
             if path.suffix == ".ipynb" and any(mark in line for line in lines):
                 yield f"{path}: {mark}"
         own = {line for block in secrets.get(path.parts[1], []) for line in block} if path.parts[0] == "labs" else set()

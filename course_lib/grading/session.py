@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from nbformat import NotebookNode
 
 from course_lib.build.code import definitions
-from course_lib.build.lab_source import BEGIN_HIDDEN, END_HIDDEN, Check, grade_id_of, is_answer, is_check, questions
+from course_lib.build.lab_source import Check, grade_id_of, is_answer, is_check, questions
+from course_lib.build.marks import BEGIN_HIDDEN, END_HIDDEN
 from course_lib.grading import kernel as kernels
 from course_lib.grading.kernel import Kernel, KernelEnded, Reply
 from course_lib.grading.limits import Limits

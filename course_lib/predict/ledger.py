@@ -33,8 +33,9 @@ class Ledger:
     def add(self, category: str, **blocks: int) -> None:
         """Blocks that are born at the same moment, name → bytes."""
         for name, nbytes in blocks.items():
-            self._blocks[name].append((category, int(nbytes)))  # plain numbers: these sums are taken very often
-            self.alive[category] += int(nbytes)
+            plain = int(nbytes)  # not Bytes: these sums are taken very often
+            self._blocks[name].append((category, plain))
+            self.alive[category] += plain
         if sum(self.alive.values()) > sum(self.peak.values()):
             self.peak, self.peak_phase = dict(self.alive), self.phase
 
