@@ -11,6 +11,8 @@ from pathlib import Path
 from course_lib import ranks
 
 SCRIPT = """
+import sys
+
 import torch
 import torch.distributed as dist
 from course_lib import ranks
@@ -22,7 +24,8 @@ def mean_rank(offset):
 
 if __name__ == "__main__":
     ranks.init()
-    print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {mean_rank(10)}", flush=True)
+    line = f"rank {dist.get_rank()} of {dist.get_world_size()}: {mean_rank(10)}\\n"
+    sys.stdout.write(line)  # in one piece: ranks share a pipe, and print may write the end of a line apart
     dist.destroy_process_group()
 """
 
