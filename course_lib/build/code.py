@@ -53,12 +53,17 @@ def bound(source: str) -> set[str]:
 
 def read(source: str) -> set[str]:
     """Names that the cell, or a function in it, takes from outside; its own and builtins left out."""
+    return loaded(source) - bound(source) - set(dir(builtins))
+
+
+def loaded(source: str) -> set[str]:
+    """Names that the cell, or a function in it, uses as globals, whoever bound them."""
     try:
         with _no_warnings():
             table = symtable.symtable(_MAGIC.sub(r"\1pass", source), "cell", "exec")
     except _NOT_PYTHON:
         return set()
-    return set(_from_outside(table)) - bound(source) - set(dir(builtins))
+    return set(_from_outside(table))
 
 
 def definitions(source: str) -> str:

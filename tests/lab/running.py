@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import itertools
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from nbformat import NotebookNode
 
-from course_lib.build.code import bound, definitions, read
+from course_lib.build.code import bound, definitions, loaded, read
 from course_lib.build.lab_source import (
     grade_id_of,
     is_answer,
@@ -24,6 +25,9 @@ from course_lib.build.lab_source import (
 )
 from course_lib.build.labs import Lab
 from course_lib.build.source import read_cells
+
+_SURELY = (ast.Assign, ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+"""Statements after which the names that they bind are bound; those in an `if` or a `for` perhaps."""
 
 _numbers = itertools.count(1)
 
@@ -106,7 +110,7 @@ def _reached(steps: list[tuple[NotebookNode, str]], answers: set[str]) -> set[st
 
 
 def _needed(steps: list[tuple[NotebookNode, str]], judging: set[str]) -> list[tuple[NotebookNode, str]]:
-    """The checks `judging`, and above them whatever binds a name that they need, directly or not.
+    """The checks `judging`, and above them the last cells to bind each name that they need, directly or not.
 
     Of other checks the functions alone, as when the grader starts a new kernel.
     """
@@ -117,8 +121,18 @@ def _needed(steps: list[tuple[NotebookNode, str]], judging: set[str]) -> list[tu
         source = definitions(source) if is_check(cell) and not judges else source
         if judges or bound(source) & wanted:
             kept.append((cell, source))
-            wanted |= read(source) | bound(source)
+            wanted = _before(source, wanted)
     return kept[::-1]
+
+
+def _before(source: str, wanted: set[str]) -> set[str]:
+    """The names that must be bound before this cell runs, if `wanted` must be bound after it."""
+    for statement in reversed(ast.parse(source).body):
+        text = ast.unparse(statement)
+        if isinstance(statement, _SURELY):
+            wanted = wanted - bound(text)
+        wanted = wanted | (loaded(text) if isinstance(statement, ast.Assign) else read(text))
+    return wanted
 
 
 def _may_fail(cell: NotebookNode, changed: object) -> bool:
