@@ -16,6 +16,7 @@ from ipykernel.kernelspec import RESOURCES, get_kernel_dict
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
+from nbclient.output_widget import OutputWidget
 from nbformat import NotebookNode
 from traitlets import default
 
@@ -47,6 +48,17 @@ class ThisPythonsKernels(AsyncKernelManager):
     @default("kernel_spec_manager")
     def _this_python(self) -> KernelSpecManager:
         return ThisPython()
+
+
+class KeptOutputs(OutputWidget):
+    """What an Output widget shows, kept for the notebook and not told to the kernel.
+
+    nbclient tells it on the socket where it awaits the cell's end, and now and then sleeps through that end (nbclient's
+    issue 312). No cell can read it back anyway: in Jupyter, too, it arrives when the cell is over.
+    """
+
+    def sync_state(self) -> None:
+        """Tell nobody."""
 
 
 def kernel_environment(*, reproducible: bool) -> dict[str, str]:
@@ -95,6 +107,7 @@ def execute(
         resources={"metadata": {"path": str(folder)}},
         on_cell_execute=lambda cell, cell_index: on_cell(cell_index),
     )
+    client.widget_registry["@jupyter-widgets/output"] = {"OutputModel": KeptOutputs}
     with _no_profile() as profile:
         client.execute(
             env=kernel_environment(reproducible=reproducible) | profile,

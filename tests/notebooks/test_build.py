@@ -158,6 +158,16 @@ number.value = 1
     assert not lesson.notebook.exists()
 
 
+def test_an_output_widget_is_kept_and_not_told_to_the_kernel(tmp_path: Path) -> None:
+    shows = "# %%\nimport ipywidgets\n\narea = ipywidgets.Output()\nwith area:\n    print('inside')\n\n"
+    lesson = make_course(tmp_path, shows + "# %%\nlen(area.outputs)")
+    build(lesson)
+    notebook = nbformat.read(lesson.notebook, as_version=4)
+    states = [model["state"] for model in widget_state(notebook).values()]
+    assert [output["text"] for state in states for output in state.get("outputs", [])] == ["inside\n"]
+    assert code_cells(lesson)[-1].outputs[0].data["text/plain"] == "0", "a message that may swallow the cell's end"
+
+
 def test_a_notebook_without_widgets_has_no_callbacks_to_complain_about() -> None:
     complain_about_callbacks(nbformat.v4.new_notebook())
 
