@@ -54,7 +54,7 @@ class KeptOutputs(OutputWidget):
     """What an Output widget shows, kept for the notebook and not told to the kernel.
 
     nbclient tells it on the socket where it awaits the cell's end, and now and then sleeps through that end (nbclient's
-    issue 312). No cell can read it back anyway: in Jupyter, too, it arrives when the cell is over.
+    issue 312). So `outputs` of the widget in the kernel stays empty; in Jupyter it fills once the cell is over.
     """
 
     def sync_state(self) -> None:

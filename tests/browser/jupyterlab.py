@@ -18,7 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from playwright.sync_api import Page
+
+from course_lib.build.kernel import execute
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -74,6 +77,13 @@ def chromium_path() -> str:
             "or set the environment variable CHROMIUM to the program."
         )
     return found
+
+
+def executed(source: str) -> nbformat.NotebookNode:
+    """A notebook of one cell, run, with the state of its widgets."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+    execute(notebook, REPOSITORY, reproducible=False, timeout_s=60)
+    return notebook
 
 
 @contextlib.contextmanager

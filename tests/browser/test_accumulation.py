@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 from playwright.sync_api import Locator, Page, expect
 
 from course_lib.explore.accumulation import AccumulationExplorer
 from tests.browser.conftest import MOUNT
-from tests.browser.jupyterlab import REPOSITORY
+from tests.browser.jupyterlab import executed
 from tests.browser.test_static import STATE, VIEW
 
 pytestmark = pytest.mark.browser
@@ -129,8 +127,7 @@ def test_every_control_has_a_name(mounted: Callable[..., Page], unnamed: Callabl
 def test_an_exported_page_holds_a_living_explorer(page: Page) -> None:
     """All is taken from the exported page, except Jupyter's own loader, which the page would fetch from the web."""
     source = "from course_lib.explore import AccumulationExplorer\nAccumulationExplorer(global_batch=64).show()"
-    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
-    notebook = NotebookClient(made, timeout=60, resources={"metadata": {"path": str(REPOSITORY)}}).execute()
+    notebook = executed(source)
     exported, _ = HTMLExporter().from_notebook_node(notebook)
     assert "16 × 4: 8.7 GiB" in exported
     (view,), (states,) = VIEW.findall(exported), STATE.findall(exported)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 from playwright.sync_api import Locator, Page, expect
 
 from course_lib.explore.film import FilmExplorer
 from course_lib.predict.recompute import Chain
 from tests.browser.conftest import MOUNT
-from tests.browser.jupyterlab import REPOSITORY
+from tests.browser.jupyterlab import executed
 from tests.browser.test_static import STATE, VIEW
 
 pytestmark = pytest.mark.browser
@@ -145,9 +143,7 @@ def test_a_move_redraws_at_once(film: Callable[..., Page]) -> None:
 
 def test_an_exported_page_holds_a_living_explorer(page: Page) -> None:
     """All is taken from the exported page, except Jupyter's own loader, which the page would fetch from the web."""
-    cell = nbformat.v4.new_code_cell("from course_lib.explore import FilmExplorer\nFilmExplorer(16, 4).show()")
-    made = nbformat.v4.new_notebook(cells=[cell])
-    notebook = NotebookClient(made, timeout=60, resources={"metadata": {"path": str(REPOSITORY)}}).execute()
+    notebook = executed("from course_lib.explore import FilmExplorer\nFilmExplorer(16, 4).show()")
     exported, _ = HTMLExporter().from_notebook_node(notebook)
     assert "it holds at most the size of 8 inputs" in exported
     (view,), (states,) = VIEW.findall(exported), STATE.findall(exported)

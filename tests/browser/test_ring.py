@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 from playwright.sync_api import Locator, Page, expect
 
 from course_lib.explore.ring import RingExplorer, ring_frames
 from tests.browser.conftest import MOUNT
-from tests.browser.jupyterlab import REPOSITORY
+from tests.browser.jupyterlab import executed
 from tests.browser.test_static import STATE, VIEW
 
 pytestmark = pytest.mark.browser
@@ -123,9 +121,7 @@ def test_nothing_sticks_out(ring: Callable[..., Page], width: int, dark: bool) -
 
 def test_an_exported_page_holds_a_living_ring(page: Page) -> None:
     """All is taken from the exported page, except Jupyter's own loader, which the page would fetch from the web."""
-    code = nbformat.v4.new_code_cell("from course_lib.explore import RingExplorer\nRingExplorer(3).show()")
-    made = nbformat.v4.new_notebook(cells=[code])
-    notebook = NotebookClient(made, timeout=60, resources={"metadata": {"path": str(REPOSITORY)}}).execute()
+    notebook = executed("from course_lib.explore import RingExplorer\nRingExplorer(3).show()")
     exported, _ = HTMLExporter().from_notebook_node(notebook)
     views, states = VIEW.findall(exported), STATE.findall(exported)
     assert len(views) == len(states) == 1

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 from playwright.sync_api import Locator, Page, expect
 
 from course_lib.explore.scale import ScaleExplorer
 from tests.browser.conftest import MOUNT
-from tests.browser.jupyterlab import REPOSITORY
+from tests.browser.jupyterlab import executed
 from tests.browser.test_static import STATE, VIEW
 from tests.explore.test_scale import SPREAD
 
@@ -157,8 +155,7 @@ def test_an_exported_page_holds_a_living_explorer(page: Page) -> None:
         "import torch\nfrom course_lib.explore import ScaleExplorer\n"
         "ScaleExplorer({'x': [torch.tensor([2.0**-30, 1.0])]}).show()"
     )
-    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
-    notebook = NotebookClient(made, timeout=60, resources={"metadata": {"path": str(REPOSITORY)}}).execute()
+    notebook = executed(source)
     exported, _ = HTMLExporter().from_notebook_node(notebook)
     assert "50.0 % become 0" in exported
     (view,), (states,) = VIEW.findall(exported), STATE.findall(exported)

@@ -8,12 +8,11 @@ import re
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import MOUNT
-from tests.browser.jupyterlab import REPOSITORY
+from tests.browser.jupyterlab import executed
 
 pytestmark = pytest.mark.browser
 
@@ -24,9 +23,7 @@ VIEW = re.compile(r'<script type="application/vnd\.jupyter\.widget-view\+json">(
 @pytest.fixture(scope="module")
 def notebook() -> nbformat.NotebookNode:
     """A notebook that shows the explorer, executed, with the state of its widgets."""
-    cell = nbformat.v4.new_code_cell("from course_lib.explore import BitExplorer\nBitExplorer(65504).show()")
-    made = nbformat.v4.new_notebook(cells=[cell])
-    return NotebookClient(made, timeout=60, resources={"metadata": {"path": str(REPOSITORY)}}).execute()
+    return executed("from course_lib.explore import BitExplorer\nBitExplorer(65504).show()")
 
 
 def test_an_exported_page_holds_a_living_explorer(notebook: nbformat.NotebookNode, page: Page) -> None:

@@ -42,7 +42,7 @@ def test_there_are_enough_known_wrong_answers(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(("lab", "path"), MUTANTS, ids=lambda it: it.stem if isinstance(it, Path) else it.number)
-@pytest.mark.usefixtures("unchecked_shapes")  # students have no such checks, and they take half of the time
+@pytest.mark.usefixtures("unchecked_shapes")  # students have no such checks, and they cost a third of the time
 def test_a_known_wrong_answer_loses_its_points(lab: Lab, path: Path) -> None:
     mutant = read_mutant(path)
     failures = run_lab(lab, mutant.answers)
