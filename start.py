@@ -1,7 +1,7 @@
 """Two commands for a fresh clone, with Python and nothing else:
 
-    python3 start.py lab          install everything into .venv and open JupyterLab at lesson 00
-    python3 start.py test         the same, then lint, types, unit tests, labs, ranks, notebooks, browser
+    python3 start.py              install everything into .venv and open JupyterLab at lesson 00
+    python3 start.py test         the same installation, then lint, types, unit tests, labs, ranks, notebooks, browser
 
 Only the standard library is used, and old syntax on purpose: an old Python must be able to say that it is too old.
 """
@@ -28,7 +28,7 @@ VENV = os.path.join(ROOT, ".venv")
 STATE = os.path.join(VENV, "start.json")  # there as soon as start.py makes .venv; says what is complete in it
 LOG = os.path.join(ROOT, "start.log")
 PYTHON = os.path.join(VENV, "Scripts", "python.exe") if os.name == "nt" else os.path.join(VENV, "bin", "python")
-EXTRAS = {"lab": ["lab"], "test": ["lab", "test"]}
+EXTRAS = {"open": ["jupyter"], "test": ["jupyter", "test"]}
 
 # What the log of a failed step contains -> one sentence for the reader. The first that fits wins.
 EXPLANATIONS = [
@@ -64,25 +64,29 @@ class Problem(Exception):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", metavar="lab | test")
-    lab = commands.add_parser("lab", help="open JupyterLab at a lesson; Ctrl-C stops it")
-    lab.add_argument("lesson", nargs="?", default="00", help="number or name of the lesson (default: 00)")
-    lab.add_argument("--no-browser", action="store_true", help="only print the address")
+    commands = parser.add_subparsers(dest="command", metavar="open | test")
+    opening = commands.add_parser("open", help="open JupyterLab at a lesson or lab; Ctrl-C stops it (the default)")
+    opening.add_argument("lesson", nargs="?", default="00", help="number or name, such as 03 or lab03 (default: 00)")
+    opening.add_argument("--no-browser", action="store_true", help="only print the address")
     test = commands.add_parser("test", help="run all checks, or only some stages; ends with a table")
     test.add_argument("stage", nargs="*", help="lint, types, unit, labs, ranks, notebooks or browser (default: all)")
-    arguments = parser.parse_args()
-    if arguments.command is None:
-        parser.print_help()
-        return 0
+    arguments = parser.parse_args(spelled_out(sys.argv[1:]))
     if arguments.command == "test" and not os.path.isdir(os.path.join(ROOT, "tests")):
-        raise Problem("There are no tests here: this is the students' copy. `python3 start.py lab` opens the lessons.")
+        raise Problem("There are no tests here: this is the students' copy. `python3 start.py` opens the lessons.")
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # so that a half-made .venv is removed
     check_python()
     give_home()
     prepare(EXTRAS[arguments.command])
     if arguments.command == "test":
         return become(["-m", "tests"] + arguments.stage)
-    return become(["-m", "course_lib", "lab", arguments.lesson] + ["--no-browser"] * arguments.no_browser)
+    return become(["-m", "course_tools", "open", arguments.lesson] + ["--no-browser"] * arguments.no_browser)
+
+
+def spelled_out(words):
+    """`start.py` and `start.py 03` mean `start.py open ...`; so does `start.py lab ...`, as it was called once."""
+    if words[:1] == ["lab"]:
+        return ["open"] + words[1:]
+    return words if words[:1] and words[0] in ("open", "test", "-h", "--help") else ["open"] + words
 
 
 def become(options):
@@ -256,7 +260,9 @@ class Progress(object):
 
 def adopt(extras):
     """Use a .venv that somebody else made (uv, for instance) if it has what is needed; never change or delete it."""
-    needed = ["torch", "jupyterlab", "typer", "course_lib"] + ["pytest", "nbval", "ruff"] * ("test" in extras)
+    needed = ["torch", "jupyterlab", "typer", "course_lib", "course_tools"] + ["pytest", "nbval", "ruff"] * (
+        "test" in extras
+    )
     code = "import importlib.util, sys; sys.exit(not all(map(importlib.util.find_spec, sys.argv[1:])))"
     if not works([PYTHON, "-c", code] + needed):
         advice = "remove it, or install `-c constraints.txt -e '.[%s]'` into it" % ",".join(extras)

@@ -20,9 +20,9 @@ from pathlib import Path
 import nbformat
 import psutil
 
-from course_lib.build.lab_source import grade_id_of, read_lab, student_version
-from course_lib.build.labs import Lab
-from course_lib.grading.sandbox import best_isolation
+from course_tools.author.lab_source import grade_id_of, read_lab, student_version
+from course_tools.grading.sandbox.processes import best_isolation
+from course_tools.labs import Lab
 
 LEAST_GAIN_OF_TWO = 1.6
 LIMIT_S, CELL_S = 20.0, 4.0
@@ -35,7 +35,7 @@ SOURCE = """\
 import torch
 
 from course_lib import ranks
-from course_lib.lab import check
+from course_lib.checks import check
 
 # %% [markdown]
 # ## 1 · Windows (60 points)
@@ -157,7 +157,7 @@ NBGRADER_COMMAND = [sys.executable, "-m", "nbgrader"]
 def ours(root: Path, folder: str, jobs: int) -> list[str]:
     """The command that grades a folder of submissions anew."""
     shutil.rmtree(root / "grades", ignore_errors=True)
-    return [sys.executable, "-m", "course_lib", "grade", "lab90", folder, "-j", str(jobs)]
+    return [sys.executable, "-m", "course_tools", "grade", "lab90", folder, "-j", str(jobs)]
 
 
 def nbgrader(root: Path, student: str) -> list[str]:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTEST = ["pytest", "-q", "--durations=5"]
 TWO = ["-n", "2"]
 BY_FILE = [*TWO, "--dist", "loadfile"]
-KERNELS = ["tests/lab/test_labs.py", "tests/grading"]  # what starts many processes and measures no seconds
+KERNELS = ["tests/labs/test_labs.py", "tests/grading"]  # what starts many processes and measures no seconds
 STAGES: dict[str, tuple[str, list[list[str]]]] = {  # what fails quickly comes first
     "lint": ("style and likely mistakes", [["ruff", "check", "."], ["ruff", "format", "--check", "."]]),
     "types": ("static types", [["pyright", "--pythonpath", sys.executable]]),

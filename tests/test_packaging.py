@@ -25,22 +25,25 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_wheel_holds_the_library_with_its_javascript_and_nothing_else(built: Path) -> None:
+def test_the_wheel_holds_both_packages_with_their_javascript_and_nothing_else(built: Path) -> None:
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
         names = set(wheel.namelist())
         entry = wheel.read(next(n for n in names if n.endswith("entry_points.txt"))).decode()
-    library = ROOT / "course_lib"
+    packages = ("course_lib", "course_tools")
     wanted = {
-        p.relative_to(ROOT).as_posix() for p in library.rglob("*") if p.suffix in {".py", ".js", ".css", ".jinja"}
+        path.relative_to(ROOT).as_posix()
+        for package in packages
+        for path in (ROOT / package).rglob("*")
+        if path.suffix in {".py", ".js", ".css", ".jinja"}
     }
     assert wanted <= names
     assert any(name.endswith(".js") for name in names), "the explorers' JavaScript is missing"
     assert {name.split("/")[0] for name in names} == {
-        "course_lib",
+        *packages,
         f"bigger_than_one_gpu-{PROJECT['version']}.dist-info",
     }
     assert any(name.endswith("LICENSE") for name in names) and any(name.endswith("LICENSE-CONTENT") for name in names)
-    assert "course = course_lib.__main__:main" in entry
+    assert "course = course_tools.__main__:main" in entry
 
 
 def test_the_source_distribution_holds_what_is_needed_to_work_on_the_course(built: Path) -> None:
@@ -59,7 +62,7 @@ def test_dependencies_leave_colab_as_it_is() -> None:
     core = {r.name: r for r in map(Requirement, PROJECT["dependencies"])}
     assert all(core[name].specifier.contains(version) for name, version in colab.items())
     assert SpecifierSet(PROJECT["requires-python"]).contains("3.13")
-    assert not {"jupyterlab", "typer", "rich"} & set(core)
+    assert not {"jupyterlab", "nbclient", "notebook"} & set(core)
 
 
 def test_every_dependency_is_pinned_exactly_once() -> None:

@@ -31,7 +31,7 @@ def build_editable(folder, config_settings=None, metadata_directory=None):
     name = "bigger_than_one_gpu-0.1.0"
     with zipfile.ZipFile(f"{folder}/{name}-py3-none-any.whl", "w") as wheel:
         metadata = "Metadata-Version: 2.1\\nName: bigger-than-one-gpu\\nVersion: 0.1.0\\nRequires-Dist: torch\\n"
-        for extra in ("lab", "test"):
+        for extra in ("jupyter", "test"):
             metadata += f"Provides-Extra: {extra}\\nRequires-Dist: {extra}stuff; extra == '{extra}'\\n"
         wheel.writestr("course.pth", os.getcwd())
         wheel.writestr(f"{name}.dist-info/METADATA", metadata)
@@ -58,18 +58,18 @@ class Checkout:
     def __init__(self, folder: Path) -> None:
         self.root, self.wheels, self.venv = folder / "course", folder / "wheels", folder / "course" / ".venv"
         self.home = folder / "home"
-        for path in (self.root / "course_lib", self.root / "tests", self.wheels, self.home):
+        for path in (self.root / "course_lib", self.root / "course_tools", self.root / "tests", self.wheels, self.home):
             path.mkdir(parents=True)
         shutil.copy(START, self.root)
         (self.root / "backend.py").write_text(BACKEND)
         (self.root / "pyproject.toml").write_text(
             '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
         )
-        (self.root / "constraints.txt").write_text("labstuff==1.0\n")
-        for package in ("course_lib", "tests"):
+        (self.root / "constraints.txt").write_text("jupyterstuff==1.0\n")
+        for package in ("course_lib", "course_tools", "tests"):
             (self.root / package / "__init__.py").touch()
             (self.root / package / "__main__.py").write_text(SAY)
-        for name in ("hatchling", "editables", "labstuff", "teststuff"):
+        for name in ("hatchling", "editables", "jupyterstuff", "teststuff"):
             fake_wheel(self.wheels, name)
         fake_wheel(self.wheels, "torch", "2.13.0")
 
@@ -115,9 +115,9 @@ def checkout(tmp_path: Path) -> Checkout:
 
 @pytest.fixture(scope="module")
 def complete(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    """A checkout after a successful `start.py lab`."""
+    """A checkout after a successful `start.py`."""
     checkout = Checkout(tmp_path_factory.mktemp("complete"))
-    result = checkout.call("lab")
+    result = checkout.call("open")
     assert result.returncode == 0, result.stderr
     for step in ("[1/3] make .venv", "[2/3] install PyTorch", "[3/3] install the course", "Ready after"):
         assert step in result.stdout
@@ -153,7 +153,7 @@ def test_real_old_pythons(version: str) -> None:
     python = shutil.which(f"python{version}")
     if not python or subprocess.run([python, "--version"], capture_output=True).returncode:
         pytest.skip(f"no Python {version} here")
-    result = subprocess.run([python, str(START), "lab"], capture_output=True, text=True)
+    result = subprocess.run([python, str(START), "open"], capture_output=True, text=True)
     assert f"This is Python {version}, and the course needs 3.11 or newer" in said(result)[0]
 
 
@@ -165,9 +165,9 @@ def test_it_needs_nothing_but_the_standard_library() -> None:
     assert len(START.read_text().splitlines()) <= 320
 
 
-def test_without_arguments_it_helps_and_does_nothing(checkout: Checkout) -> None:
-    result = checkout.call()
-    assert result.returncode == 0 and "start.py lab" in result.stdout and "start.py test" in result.stdout
+def test_its_help_names_both_commands_and_does_nothing(checkout: Checkout) -> None:
+    result = checkout.call("--help")
+    assert result.returncode == 0 and "start.py" in result.stdout and "start.py test" in result.stdout
     assert not checkout.venv.exists()
 
 
@@ -189,33 +189,43 @@ class TestComplete:
 
     def test_the_second_call_reaches_its_work_in_under_three_seconds(self, complete: Checkout) -> None:
         start = time.perf_counter()
-        result = complete.call("lab", "1", "--no-browser")
+        result = complete.call("open", "1", "--no-browser")
         assert time.perf_counter() - start < 3
         prefix, home, arguments = json.loads(result.stdout)
         assert (Path(prefix).resolve(), home) == (complete.venv.resolve(), str(complete.home))
-        assert arguments == ["lab", "1", "--no-browser"]
+        assert arguments == ["open", "1", "--no-browser"]
 
-    def test_test_adds_what_lab_did_not_need(self, complete: Checkout) -> None:
-        assert "teststuff" not in complete.installed() and "labstuff" in complete.installed()
+    @pytest.mark.parametrize(
+        ("words", "meaning"),
+        [((), ["open", "00"]), (("lab",), ["open", "00"]), (("lab", "2"), ["open", "2"]), (("03",), ["open", "03"])],
+    )
+    def test_no_word_is_needed_to_open_a_lesson(
+        self, complete: Checkout, words: tuple[str], meaning: list[str]
+    ) -> None:
+        """`start.py lab` is what the command was called once."""
+        assert json.loads(complete.call(*words).stdout)[2] == meaning
+
+    def test_test_adds_what_open_did_not_need(self, complete: Checkout) -> None:
+        assert "teststuff" not in complete.installed() and "jupyterstuff" in complete.installed()
         result = complete.call("test", "lint", "unit")
         assert json.loads(result.stdout.splitlines()[-1])[2] == ["lint", "unit"]
         assert "[1/3]" not in result.stdout and "teststuff" in complete.installed()
-        assert "install" not in complete.call("lab").stdout, "lab is contained in test"
+        assert "install" not in complete.call("open").stdout, "open is contained in test"
 
     @POSIX
     @pytest.mark.parametrize("home", ["", "/nowhere/at/all"])
     def test_an_empty_or_missing_home_does_not_matter(self, complete: Checkout, home: str) -> None:
-        _, used, _ = json.loads(complete.call("lab", HOME=home).stdout)
+        _, used, _ = json.loads(complete.call("open", HOME=home).stdout)
         assert os.access(used, os.W_OK) and Path(used).parent == complete.root
 
     def test_changed_pins_are_installed_and_a_failure_before_that_breaks_nothing(self, complete: Checkout) -> None:
-        (complete.root / "constraints.txt").write_text("labstuff==2.0\n")
-        assert "could not be downloaded" in said(complete.call("lab"))[-1]
-        assert "labstuff" in complete.installed(), "a working environment was thrown away"
-        fake_wheel(complete.wheels, "labstuff", "2.0")
-        result = complete.call("lab")
+        (complete.root / "constraints.txt").write_text("jupyterstuff==2.0\n")
+        assert "could not be downloaded" in said(complete.call("open"))[-1]
+        assert "jupyterstuff" in complete.installed(), "a working environment was thrown away"
+        fake_wheel(complete.wheels, "jupyterstuff", "2.0")
+        result = complete.call("open")
         assert result.returncode == 0 and "[1/3]" not in result.stdout
-        assert list(complete.venv.rglob("labstuff-2.0.dist-info"))
+        assert list(complete.venv.rglob("jupyterstuff-2.0.dist-info"))
 
 
 @pytest.mark.slow
@@ -225,25 +235,27 @@ class TestFailures:
     def test_no_network(self, checkout: Checkout) -> None:
         address = {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
         (checkout.wheels / "torch-2.13.0-py3-none-any.whl").unlink()
-        assert said(checkout.call("lab", **address))[-1].startswith("The packages could not be downloaded: check the n")
+        assert said(checkout.call("open", **address))[-1].startswith(
+            "The packages could not be downloaded: check the n"
+        )
         assert not checkout.venv.exists()
 
     def test_no_room_for_temporary_files(self, checkout: Checkout) -> None:
         full = "import sys; sys.exit('OSError: [Errno 28] No space left on device')"
         (checkout.root / "backend.py").write_text(full)
-        assert said(checkout.call("lab"))[-1].startswith("The disk is full: make room in")
+        assert said(checkout.call("open"))[-1].startswith("The disk is full: make room in")
         assert not checkout.venv.exists()
 
     def test_an_unforeseen_failure_shows_the_error_and_the_log(self, checkout: Checkout) -> None:
         (checkout.root / "backend.py").write_text("raise ValueError('the moon is full')")
-        (line,) = said(checkout.call("lab"))
+        (line,) = said(checkout.call("open"))
         assert "install the course failed: " in line and "rror" in line and line.endswith("start.log)")
         assert not checkout.venv.exists() and "the moon is full" in (checkout.root / "start.log").read_text()
 
     @POSIX
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_interrupted(self, checkout: Checkout, number: signal.Signals) -> None:
-        process = checkout.popen("lab", SLOW_BUILD="60")
+        process = checkout.popen("open", SLOW_BUILD="60")
         while not (checkout.root / "building").exists():
             assert process.poll() is None
             time.sleep(0.05)
@@ -254,20 +266,20 @@ class TestFailures:
 
     @POSIX
     def test_killed_without_a_chance_to_clean_up(self, checkout: Checkout) -> None:
-        process = checkout.popen("lab", SLOW_BUILD="60")
+        process = checkout.popen("open", SLOW_BUILD="60")
         while not (checkout.root / "building").exists():
             time.sleep(0.05)
-        other = checkout.call("lab")
+        other = checkout.call("open")
         assert f"Another start.py (process {process.pid}) is installing here" in said(other)[-1]
         process.kill()
         process.communicate()
-        result = checkout.call("lab")
+        result = checkout.call("open")
         assert result.returncode == 0 and "[1/3]" in result.stdout, result.stderr
 
     def test_no_venv_module(self, checkout: Checkout) -> None:
         fake = checkout.home / "sitecustomize.py"  # a Python whose ensurepip is missing, as on a bare Debian
         fake.write_text("import sys; sys.modules['ensurepip'] = None; sys.modules['venv'] = None")
-        result = checkout.call("lab", PYTHONPATH=str(checkout.home))
+        result = checkout.call("open", PYTHONPATH=str(checkout.home))
         assert "venv module is incomplete: `sudo apt install python3-venv`" in said(result)[-1]
         assert not checkout.venv.exists()
 
@@ -279,18 +291,18 @@ def test_a_full_disk_is_seen_before_anything_is_made(checkout: Checkout, monkeyp
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(start.shutil, "disk_usage", lambda folder: usage(10**10, 10**10, 10**8))
     with pytest.raises(start.Problem, match=r"The disk is full: 0\.1 GB are left"):
-        start.prepare(["lab"])
+        start.prepare(["jupyter"])
     assert not checkout.venv.exists()
 
 
 def test_an_environment_of_somebody_else_is_used_or_refused_but_never_removed(checkout: Checkout) -> None:
     checkout.venv.mkdir()
     (checkout.venv / "precious").touch()
-    assert "was not made by start.py and is not complete" in said(checkout.call("lab"))[-1]
+    assert "was not made by start.py and is not complete" in said(checkout.call("open"))[-1]
     assert (checkout.venv / "precious").exists()
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(checkout.venv)], check=True)
     packages = next(checkout.venv.rglob("site-packages"))
-    for name in ("torch", "jupyterlab", "typer", "course_lib"):
+    for name in ("torch", "jupyterlab", "typer", "course_lib", "course_tools"):
         (packages / name).mkdir()
-    assert checkout.call("lab").returncode == 0 and (checkout.venv / "precious").exists()
+    assert checkout.call("open").returncode == 0 and (checkout.venv / "precious").exists()
     assert "is not complete" in said(checkout.call("test"))[-1]

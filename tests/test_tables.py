@@ -11,7 +11,7 @@ import pytest
 from course_lib import tables
 from course_lib.accounts import MemoryAccount
 from course_lib.compare import compare
-from course_lib.figures.ladder import Ladder, Rung
+from course_lib.figures.memory_ladder import Ladder, Rung
 from course_lib.units import Bytes, Seconds
 
 HEADER, ROWS = ("", "bytes", "share"), [("a <b>", "1,024", "9 %"), ("longer", "8", "")]

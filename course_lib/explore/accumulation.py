@@ -15,7 +15,7 @@ import anywidget
 import traitlets
 
 from course_lib.explore import browser
-from course_lib.figures.ladder import draw_cuts
+from course_lib.figures.memory_ladder import draw_cuts
 from course_lib.figures.style import present
 from course_lib.model import hardware
 from course_lib.model.gpt import GPTConfig

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Literal
 
 from course_lib.model.gpt import GPTConfig
-from course_lib.predict.ledger import FLOAT, INT64, Ledger
+from course_lib.predict.lifetimes.ledger import FLOAT, INT64, Ledger
 from course_lib.predict.memory import Optimizer, PeakAccount, Precision, model_states, peak, step_lifetimes
 from course_lib.units import Bytes
 

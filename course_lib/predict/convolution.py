@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from course_lib.predict.ledger import INT64
+from course_lib.predict.lifetimes.ledger import INT64
 from course_lib.units import Bytes
 
 

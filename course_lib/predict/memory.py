@@ -17,11 +17,11 @@ from torch import nn
 from course_lib.accounts import MemoryAccount
 from course_lib.model.gpt import GPTConfig
 from course_lib.model.zoo import Architecture, Published
-from course_lib.predict.ledger import FLOAT, Ledger
-from course_lib.predict.lifetimes import StepLifetimes
+from course_lib.predict.lifetimes.ledger import FLOAT, Ledger
+from course_lib.predict.lifetimes.recomputed import RecomputedLifetimes
+from course_lib.predict.lifetimes.step import StepLifetimes
+from course_lib.predict.lifetimes.updates import optimizer_step, parameter_elements
 from course_lib.predict.params import Shape, config_of, parameters
-from course_lib.predict.recomputed import RecomputedLifetimes
-from course_lib.predict.updates import optimizer_step, parameter_elements
 from course_lib.units import Bytes
 
 Precision = Literal["fp32", "mixed", "bf16"]

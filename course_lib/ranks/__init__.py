@@ -9,9 +9,9 @@ from __future__ import annotations
 import os as _os
 import sys as _sys
 
-from course_lib.ranks import launch as _launch
-from course_lib.ranks.failures import RankFailure, RankReport, WaitsIn
-from course_lib.ranks.inside import device, init
+from course_lib.ranks._diagnosis.failures import RankFailure, RankReport, WaitsIn
+from course_lib.ranks._processes import launch as _launch
+from course_lib.ranks._processes.inside import device, init
 from course_lib.ranks.magic import load_ipython_extension, pull
 from course_lib.ranks.pool import MAX_WORLD_SIZE, Ranks, run
 

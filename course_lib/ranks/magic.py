@@ -15,10 +15,10 @@ import sys
 import types
 from typing import Any
 
-from course_lib.ranks import pickling
-from course_lib.ranks.failures import RankFailure
+from course_lib.ranks._diagnosis.failures import RankFailure
+from course_lib.ranks._processes import pickling
+from course_lib.ranks._processes.packing import cell_label, pack
 from course_lib.ranks.pool import Ranks, check_timeout, shared
-from course_lib.ranks.ship import cell_label, pack
 
 _latest: Ranks | None = None
 _GONE = "The ranks were replaced: variables that earlier %%ranks cells made are gone. Run those cells again."

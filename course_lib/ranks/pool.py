@@ -16,14 +16,14 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from course_lib.ranks import pickling
-from course_lib.ranks.call import Call
-from course_lib.ranks.crew import Crew
-from course_lib.ranks.failures import RankFailure
-from course_lib.ranks.inside import backend_for
-from course_lib.ranks.launch import IN_RANK
-from course_lib.ranks.ship import pack
-from course_lib.ranks.wire import Job
+from course_lib.ranks._diagnosis.failures import RankFailure
+from course_lib.ranks._processes import pickling
+from course_lib.ranks._processes.crew import Crew
+from course_lib.ranks._processes.inside import backend_for
+from course_lib.ranks._processes.launch import IN_RANK
+from course_lib.ranks._processes.packing import pack
+from course_lib.ranks._processes.watched_call import Call
+from course_lib.ranks._processes.wire import Job
 
 MAX_WORLD_SIZE = 64
 """Every rank is a process, and gloo joins every pair by a socket: 64 ranks hold 2,016 connections."""

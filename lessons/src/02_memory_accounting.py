@@ -32,7 +32,7 @@ from course_lib.figures import allocator, growth, memory
 from course_lib.model import hardware, text, zoo
 from course_lib.model.gpt import GPT, GPTConfig, loss_of
 from course_lib.notebook import ask, self_check, show
-from course_lib.predict.lifetimes import StepLifetimes
+from course_lib.predict.lifetimes.step import StepLifetimes
 from course_lib.train import optim
 from course_lib.train.precision import MasterWeights
 from course_lib.train.recompute import RecomputedLayers

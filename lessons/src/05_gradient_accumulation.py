@@ -630,7 +630,7 @@ compare(predicted=predicted, measured={name: measured[name] for name in predicte
 # And what does each rung cost in time? These seconds are your machine's.
 
 # %% tags=["varies"]
-from course_lib.figures.ladder import Ladder, Rung
+from course_lib.figures.memory_ladder import Ladder, Rung
 
 
 def timed(step, make):

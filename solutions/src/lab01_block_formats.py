@@ -24,10 +24,10 @@ import math
 
 import torch
 
+from course_lib.checks import check
+from course_lib.checks.arithmetic import Arithmetic
 from course_lib.compare import compare
-from course_lib.figures import blocks as figures
-from course_lib.lab import check
-from course_lib.lab.arithmetic import Arithmetic
+from course_lib.figures import block_formats as figures
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.notebook import ask

@@ -38,9 +38,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib import measure
 from course_lib.accounts import MemoryAccount
+from course_lib.checks import check
 from course_lib.compare import compare
 from course_lib.figures import memory
-from course_lib.lab import check
 from course_lib.model import hardware
 from course_lib.notebook import ask
 from course_lib.train import optim

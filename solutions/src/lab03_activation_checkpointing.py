@@ -35,11 +35,11 @@ import torch
 from torch import nn
 
 from course_lib import measure
+from course_lib.checks import check
+from course_lib.checks.time_limit import within
+from course_lib.checks.untracked_memory import outside_torch
 from course_lib.compare import compare
-from course_lib.figures import plans as figures
-from course_lib.lab import check
-from course_lib.lab.limits import within
-from course_lib.lab.outside import outside_torch
+from course_lib.figures import checkpoint_plans as figures
 from course_lib.notebook import ask
 from course_lib.units import Bytes, Count, Flops
 

@@ -36,9 +36,9 @@ from torch import nn
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
 from course_lib import measure
+from course_lib.checks import check
+from course_lib.checks.untracked_memory import outside_torch
 from course_lib.figures import precision as figures
-from course_lib.lab import check
-from course_lib.lab.outside import outside_torch
 from course_lib.notebook import ask
 from course_lib.numerics import FP16
 from course_lib.train.gradients import GradientSizes, record_flowing_gradients

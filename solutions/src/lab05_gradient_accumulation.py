@@ -27,11 +27,11 @@ import math
 import torch
 
 from course_lib import measure
-from course_lib.figures import blocks as figures
+from course_lib.checks import check
+from course_lib.checks.untracked_memory import outside_torch
+from course_lib.figures import block_formats as figures
 from course_lib.figures.memory import memory_timeline
 from course_lib.figures.training import loss_curves
-from course_lib.lab import check
-from course_lib.lab.outside import outside_torch
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.notebook import ask

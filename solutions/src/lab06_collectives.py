@@ -35,10 +35,10 @@ import torch
 import torch.distributed as dist
 
 from course_lib import predict, ranks
+from course_lib.checks import check
 from course_lib.compare import compare
 from course_lib.figures import costs
-from course_lib.figures.links import who_sends_whom
-from course_lib.lab import check
+from course_lib.figures.who_sends import who_sends_whom
 from course_lib.notebook import ask
 from course_lib.ranks import collectives
 from course_lib.units import Count, Seconds

@@ -40,9 +40,9 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from course_lib import measure, predict, ranks
+from course_lib.checks import check
 from course_lib.compare import compare
 from course_lib.figures.training import loss_curves
-from course_lib.lab import check
 from course_lib.notebook import ask
 from course_lib.parallel import plan_buckets
 from course_lib.train.step import train_step

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 from course_lib.explore.bits import DEFAULT_FORMATS, BitExplorer
 from course_lib.numerics.formats import FloatFormat
-from tests.browser.jupyterlab import REPOSITORY, Lab, chromium_path, serve
+from tests.browser.jupyterlab import REPOSITORY, JupyterLab, chromium_path, serve
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"]  # fmt: skip
@@ -69,14 +69,14 @@ def mount(page: Page) -> Callable[..., Page]:
 
 
 @pytest.fixture(scope="session")
-def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterLab]:
     """JupyterLab over a copy of the lessons, loaded in one page: a notebook then opens in a second or two."""
     root: Path = tmp_path_factory.mktemp("root")
     for notebook in REPOSITORY.glob("lessons/*.ipynb"):
         shutil.copy(notebook, root)
     with serve(root, tmp_path_factory.mktemp("scratch")) as address:
         context = browser.new_context(viewport={"width": 1280, "height": 1000})
-        driver = Lab(context.new_page(), root, [])
+        driver = JupyterLab(context.new_page(), root, [])
         driver.page.on("pageerror", lambda error: driver.page_errors.append(str(error)))
         driver.page.goto(address, wait_until="domcontentloaded")
         driver.page.wait_for_function("() => window.jupyterapp", timeout=60_000)

@@ -21,7 +21,7 @@ from typing import Any
 import nbformat
 from playwright.sync_api import Page
 
-from course_lib.build.kernel import execute
+from course_tools.kernel import execute
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -155,7 +155,7 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
 
 
 @dataclass
-class Lab:
+class JupyterLab:
     """One JupyterLab page in which notebooks are opened one after the other.
 
     Attributes:
@@ -169,7 +169,7 @@ class Lab:
     page_errors: list[str]
 
     @contextlib.contextmanager
-    def notebook(self, path: str) -> Iterator[Lab]:
+    def notebook(self, path: str) -> Iterator[JupyterLab]:
         """Open a notebook with a fresh kernel; close it and end the kernel afterwards, without saving."""
         self.page_errors.clear()
         self.page.evaluate(OPEN, path)

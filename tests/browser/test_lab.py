@@ -9,14 +9,14 @@ import nbformat
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.browser.jupyterlab import Lab
+from tests.browser.jupyterlab import JupyterLab
 
 pytestmark = pytest.mark.browser
 
 EXPLORER = ".jp-OutputArea-output .bit-explorer"
 
 
-def write_notebook(lab: Lab, name: str, *cells: str) -> str:
+def write_notebook(lab: JupyterLab, name: str, *cells: str) -> str:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(notebook, lab.root / name)
@@ -24,7 +24,7 @@ def write_notebook(lab: Lab, name: str, *cells: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def notebook(lab: Lab) -> Iterator[Lab]:
+def notebook(lab: JupyterLab) -> Iterator[JupyterLab]:
     """A small notebook whose first cell shows the explorer, run and open for all tests here."""
     cells = (
         "from course_lib.explore import BitExplorer\nexplorer = BitExplorer(0.1)\nexplorer.show()",
@@ -36,7 +36,7 @@ def notebook(lab: Lab) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def opened(notebook: Lab) -> Iterator[Lab]:
+def opened(notebook: JupyterLab) -> Iterator[JupyterLab]:
     """The same notebook, the explorer back at 0.1, after all that an earlier test did has reached the kernel."""
     notebook.page_errors.clear()
     shown = notebook.page.get_by_role("textbox", name="Number")
@@ -49,11 +49,11 @@ def opened(notebook: Lab) -> Iterator[Lab]:
     assert not notebook.page_errors
 
 
-def fp16(lab: Lab) -> Locator:
+def fp16(lab: JupyterLab) -> Locator:
     return lab.page.locator('.bx-row[data-format="fp16"]')
 
 
-def test_a_click_reaches_the_kernel(opened: Lab) -> None:
+def test_a_click_reaches_the_kernel(opened: JupyterLab) -> None:
     before = fp16(opened).screenshot()
     fp16(opened).get_by_role("button", name=re.compile("^exponent bit 1 of 5")).click()
     assert opened.execute("print(explorer.value)") == "6552.0"
@@ -61,7 +61,7 @@ def test_a_click_reaches_the_kernel(opened: Lab) -> None:
     expect(opened.page.locator('.bx-row[data-format="fp8_e4m3fn"] .bx-note')).to_have_text("held at the largest")
 
 
-def test_the_kernel_moves_the_drawing(opened: Lab) -> None:
+def test_the_kernel_moves_the_drawing(opened: JupyterLab) -> None:
     opened.execute("explorer.value = 65504")
     expect(fp16(opened).locator(".bx-note")).to_have_text("largest finite")
     opened.execute("explorer.value = float('-inf')")
@@ -70,7 +70,7 @@ def test_the_kernel_moves_the_drawing(opened: Lab) -> None:
     expect(fp16(opened).locator(".bx-note")).to_have_text("negative zero")
 
 
-def test_jupyterlabs_shortcuts_do_not_take_the_keys(opened: Lab) -> None:
+def test_jupyterlabs_shortcuts_do_not_take_the_keys(opened: JupyterLab) -> None:
     """In command mode "d d" deletes the cell, "1" makes it a heading, arrows leave it."""
     page = opened.page
     cells = page.evaluate("panel.content.widgets.length")
@@ -88,7 +88,7 @@ def test_jupyterlabs_shortcuts_do_not_take_the_keys(opened: Lab) -> None:
     assert page.evaluate("document.activeElement.closest('.bx-row').dataset.format") == "fp8_e5m2"
 
 
-def change_theme(lab: Lab, theme: str) -> None:
+def change_theme(lab: JupyterLab, theme: str) -> None:
     """Change it and wait until the splash screen is gone: JupyterLab trips over a second one that comes meanwhile."""
     color = "getComputedStyle(document.querySelector('.bx-stored')).color"
     old = lab.page.evaluate(f"document.body.dataset.jpThemeName === '{theme}' ? null : {color}")
@@ -99,7 +99,7 @@ def change_theme(lab: Lab, theme: str) -> None:
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Dark", "JupyterLab Light"])
-def test_the_explorer_fits_a_narrow_window_in_both_themes(opened: Lab, theme: str) -> None:
+def test_the_explorer_fits_a_narrow_window_in_both_themes(opened: JupyterLab, theme: str) -> None:
     page = opened.page
     page.set_viewport_size({"width": 760, "height": 900})
     change_theme(opened, theme)
@@ -109,11 +109,11 @@ def test_the_explorer_fits_a_narrow_window_in_both_themes(opened: Lab, theme: st
     page.set_viewport_size({"width": 1280, "height": 1000})
 
 
-def test_every_control_has_a_name(opened: Lab, unnamed: Callable[[Locator], list[str]]) -> None:
+def test_every_control_has_a_name(opened: JupyterLab, unnamed: Callable[[Locator], list[str]]) -> None:
     assert not unnamed(opened.page.locator(EXPLORER))
 
 
-def test_the_caption_stands_below_the_explorer(opened: Lab) -> None:
+def test_the_caption_stands_below_the_explorer(opened: JupyterLab) -> None:
     caption = opened.page.get_by_text("The same number in every format.")
     expect(caption).to_be_visible()
     below, above = caption.bounding_box(), opened.page.locator(EXPLORER).bounding_box()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.browser.jupyterlab import REPOSITORY, Lab
+from tests.browser.jupyterlab import REPOSITORY, JupyterLab
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
@@ -15,7 +15,7 @@ LESSONS = sorted(path.stem for path in REPOSITORY.glob("lessons/src/*.py"))
 
 
 @pytest.mark.parametrize("name", LESSONS)
-def test_a_lesson_runs_from_top_to_bottom(lab: Lab, name: str, unnamed: Callable[[Locator], list[str]]) -> None:
+def test_a_lesson_runs_from_top_to_bottom(lab: JupyterLab, name: str, unnamed: Callable[[Locator], list[str]]) -> None:
     assert (lab.root / f"{name}.ipynb").exists(), f"lessons/{name}.ipynb is missing: run `course build`"
     with lab.notebook(f"{name}.ipynb"):
         expect(lab.page.locator(".jp-OutputArea-output img").first).to_be_visible()  # stored pictures, before it runs

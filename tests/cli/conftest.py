@@ -45,7 +45,7 @@ def course(root: Path) -> Course:
 
     def call(*arguments: str) -> subprocess.CompletedProcess[str]:
         env = os.environ | {"COLUMNS": "160", "NO_COLOR": "1"}
-        command = [sys.executable, "-m", "course_lib", *arguments]
+        command = [sys.executable, "-m", "course_tools", *arguments]
         return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
     return call

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.build.lessons import course_root, find_lessons
-from course_lib.commands import lab
+from course_tools import opening
+from course_tools.lessons import course_root, find_lessons
 from tests.cli.conftest import Course, write_notebook
 
-COMMANDS = ("lab", "run", "build", "release", "grade", "feedback", "doctor")
+COMMANDS = ("open", "run", "build", "release", "grade", "feedback", "doctor")
 
 
 def test_without_arguments_it_explains_itself(course: Course) -> None:
@@ -30,7 +30,7 @@ def test_every_command_has_help(course: Course, command: str) -> None:
     assert command == "doctor" or f": course {command} " in result.stdout, "an example, with its arguments"
 
 
-@pytest.mark.parametrize("command", ["run", "build", "lab"])
+@pytest.mark.parametrize("command", ["run", "build", "open"])
 def test_an_unknown_lesson_is_answered_with_the_list(course: Course, command: str) -> None:
     result = course(command, "77")
     assert result.returncode == 2
@@ -52,30 +52,34 @@ def test_the_course_is_found_from_any_folder_in_it_and_from_outside(root: Path, 
     assert course_root(Path("/")) == Path(__file__).parents[2]
 
 
-def test_without_the_lab_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
-    (tmp_path / "typer.py").write_text("raise ModuleNotFoundError(\"No module named 'typer'\", name='typer')")
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from course_lib.__main__ import main; main()"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+@pytest.mark.parametrize(("module", "words"), [("jupyterlab", ["open", "00"]), ("nbclient", ["run", "00"])])
+def test_without_jupyter_a_command_says_what_to_install(
+    tmp_path: Path, root: Path, module: str, words: list[str]
+) -> None:
+    (tmp_path / f"{module}.py").write_text(f'raise ModuleNotFoundError("No module named {module!r}", name={module!r})')
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv[1:] = {words}\n"
+    code += "from course_tools.__main__ import main; main()"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
     assert result.returncode == 1
-    assert result.stderr.strip() == "the course command needs typer: pip install 'bigger-than-one-gpu[lab]'"
+    assert result.stderr.strip() == f"this command needs {module}: pip install 'bigger-than-one-gpu[jupyter]'"
 
 
-def test_lab_without_a_notebook_says_how_to_build_it(course: Course, root: Path) -> None:
+def test_open_without_a_notebook_says_how_to_build_it(course: Course, root: Path) -> None:
     (root / "lessons" / "src").mkdir()
     (root / "lessons" / "src" / "02_new.py").touch()
-    result = course("lab", "2")
+    result = course("open", "2")
     assert result.returncode == 2 and "course build 02" in result.stdout
 
 
 def test_a_text_browser_or_none_is_no_browser(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
-    monkeypatch.setattr(lab.sys, "platform", "linux")
+    monkeypatch.setattr(opening.sys, "platform", "linux")
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     (lesson,) = find_lessons(root, ["00"])
-    assert "--no-browser" in lab.lab_arguments(lesson, browser=True)
-    monkeypatch.setattr(lab, "browser_opens", lambda: True)
-    assert "--no-browser" not in lab.lab_arguments(lesson, browser=True)
-    assert "--no-browser" in lab.lab_arguments(lesson, browser=False)
+    assert "--no-browser" in opening.jupyterlab_arguments(lesson, browser=True)
+    monkeypatch.setattr(opening, "browser_opens", lambda: True)
+    assert "--no-browser" not in opening.jupyterlab_arguments(lesson, browser=True)
+    assert "--no-browser" in opening.jupyterlab_arguments(lesson, browser=False)
 
 
 @pytest.mark.notebook
@@ -83,7 +87,7 @@ def test_lab_serves_the_lesson_and_prints_an_address_that_works(root: Path, tmp_
     log = tmp_path / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "course_lib", "lab", "1", "--no-browser"], cwd=root, stdout=output, stderr=output
+            [sys.executable, "-m", "course_tools", "lab", "1", "--no-browser"], cwd=root, stdout=output, stderr=output
         )
     try:
         address = None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from course_lib import ranks
-from course_lib.commands import doctor
+from course_tools import doctor
 from tests.cli.conftest import Course
 
 
@@ -62,7 +62,7 @@ def test_a_local_build_of_torch_is_the_pinned_version(tmp_path: Path, monkeypatc
 
 
 def test_those_who_grade_learn_whether_it_is_isolated(monkeypatch: pytest.MonkeyPatch) -> None:
-    from course_lib.grading import sandbox
+    from course_tools.grading.sandbox import processes as sandbox
 
     monkeypatch.setattr(sandbox, "best_isolation", lambda: sandbox.NONE)
     (open_house,) = doctor.grading()

@@ -10,8 +10,8 @@ import nbformat
 import pytest
 from rich.console import Console
 
-from course_lib.build.lessons import Lesson
-from course_lib.commands.run import Check, Result, read_checks, table
+from course_tools.lessons import Lesson
+from course_tools.running import Check, Result, read_checks, table
 from tests.cli.conftest import Course, write_notebook
 
 pytestmark = pytest.mark.notebook

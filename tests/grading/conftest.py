@@ -10,12 +10,12 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
-from course_lib.build.lab_source import grade_id_of, read_lab, student_version
-from course_lib.build.labs import Lab
-from course_lib.grading.grade import grade_one
-from course_lib.grading.limits import MIB, Limits
-from course_lib.grading.results import Result
-from course_lib.grading.submissions import Submission
+from course_tools.author.lab_source import grade_id_of, read_lab, student_version
+from course_tools.grading.grade import grade_one
+from course_tools.grading.intake.submissions import Submission
+from course_tools.grading.report.results import Result
+from course_tools.grading.sandbox.limits import MIB, Limits
+from course_tools.labs import Lab
 
 TINY = Lab(Path(__file__).with_name("tiny"), "lab90_tiny")
 MOVING_AVERAGE = """\

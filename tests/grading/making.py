@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course_lib.grading.results import FAILED, GRADED, NOT_RUN, PASSED, CheckResult, Result
+from course_tools.grading.report.results import FAILED, GRADED, NOT_RUN, PASSED, CheckResult, Result
 
 WORTH = {
     "q1-values": 20.0,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.grading.adjustments import MANUAL, Adjustment, apply, read_adjustments
-from course_lib.grading.results import Result
+from course_tools.grading.report.adjustments import MANUAL, Adjustment, apply, read_adjustments
+from course_tools.grading.report.results import Result
 
 from .making import result
 

@@ -16,12 +16,12 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
-from course_lib.grading import executors
-from course_lib.grading.executors import DaskExecutor, fingerprint, open_executor
-from course_lib.grading.grade import grade_batch, grade_one
-from course_lib.grading.limits import Limits
-from course_lib.grading.results import Result
-from course_lib.grading.submissions import Submission
+from course_tools.grading import executors
+from course_tools.grading.executors import DaskExecutor, fingerprint, open_executor
+from course_tools.grading.grade import grade_batch, grade_one
+from course_tools.grading.intake.submissions import Submission
+from course_tools.grading.report.results import Result
+from course_tools.grading.sandbox.limits import Limits
 
 from .conftest import QUICK, notebook, submission
 
@@ -84,7 +84,7 @@ def test_equal_submissions_are_each_graded(dask_executor: DaskExecutor) -> None:
 
 PRELOADS = {
     "cannot load the course": "import sys; sys.modules['course_lib'] = None",
-    "has the course as 0.0.9": "import course_lib.grading.executors as e; e.fingerprint = lambda: '0.0.9+old'",
+    "has the course as 0.0.9": "import course_tools.grading.executors as e; e.fingerprint = lambda: '0.0.9+old'",
 }
 
 
@@ -129,7 +129,7 @@ def test_unknown_names_are_refused(name: str) -> None:
 
 
 def test_dask_is_only_needed_by_those_who_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "import sys, course_lib.cli, course_lib.commands.grade, course_lib.grading.executors as e\n"
+    code = "import sys, course_tools.cli, course_tools.grading.batch, course_tools.grading.executors as e\n"
     code += "with e.open_executor('local', 1) as pool: assert pool.submit(max, 1, 2).result() == 2\n"
     code += "assert not {'dask', 'distributed'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.grading.results import save
+from course_tools.grading.report.results import save
 
 from .conftest import TINY
 from .making import result
@@ -27,7 +27,7 @@ def out(tmp_path: Path) -> Path:
 
 
 def feedback(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "course_lib", "feedback", str(out), *arguments]
+    command = [sys.executable, "-m", "course_tools", "feedback", str(out), *arguments]
     return subprocess.run(command, cwd=out.parents[1], capture_output=True, text=True, timeout=100)
 
 

@@ -20,11 +20,21 @@ import pytest
 from nbformat import NotebookNode
 from typer.testing import CliRunner
 
-from course_lib import cli
-from course_lib.grading import grade as grading
-from course_lib.grading.grade import grade_batch, grade_one
-from course_lib.grading.results import GRADED, NOT_GRADED, RESULTS, UNREADABLE, WRONG_LAB, Result, load_all, save
-from course_lib.grading.submissions import Submission
+from course_tools import choosing, cli
+from course_tools.grading import commands
+from course_tools.grading import grade as grading
+from course_tools.grading.grade import grade_batch, grade_one
+from course_tools.grading.intake.submissions import Submission
+from course_tools.grading.report.results import (
+    GRADED,
+    NOT_GRADED,
+    RESULTS,
+    UNREADABLE,
+    WRONG_LAB,
+    Result,
+    load_all,
+    save,
+)
 from tests.grading.conftest import QUICK, TINY, notebook, submission
 from tests.grading.making import result as made
 
@@ -145,7 +155,7 @@ def test_ctrl_c_keeps_what_is_finished_and_ends_every_kernel(course: Path) -> No
 
 
 def test_the_command(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "course_root", lambda: TINY.root)
+    use_tiny_course(monkeypatch.setattr)
     out = str(course / "out")
     options = ["--out", out, "-j", "2", "--cell-timeout", "8", "--memory", "3", "--wall", "100"]
     ran = CliRunner().invoke(cli.app, ["grade", "lab90", str(course / "in"), *options])
@@ -160,7 +170,7 @@ def test_the_command(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_who_was_graded_earlier_keeps_a_row(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "course_root", lambda: TINY.root)
+    use_tiny_course(monkeypatch.setattr)
     monkeypatch.setattr(grading, "grade_one", instant)
     command = ["grade", "lab90", "--out", str(course / "out")]
     CliRunner().invoke(cli.app, [*command, str(course / "in")])
@@ -174,7 +184,7 @@ def test_who_was_graded_earlier_keeps_a_row(course: Path, monkeypatch: pytest.Mo
 
 
 def test_adjustments_stay_in_whatever_order_commands_run(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "course_root", lambda: TINY.root)
+    use_tiny_course(monkeypatch.setattr)
     monkeypatch.setattr(grading, "grade_one", instant)
     monkeypatch.chdir(course)
     out, file = course / "out", course / "adjustments.csv"
@@ -212,7 +222,7 @@ def test_adjustments_stay_in_whatever_order_commands_run(course: Path, monkeypat
 
 
 def test_results_of_another_lab_are_not_mixed_in(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "course_root", lambda: TINY.root)
+    use_tiny_course(monkeypatch.setattr)
     monkeypatch.setattr(grading, "grade_one", instant)
     save(dataclasses.replace(made("ada"), lab="lab01_other"), course / "out" / RESULTS)
     ran = CliRunner().invoke(cli.app, ["grade", "lab90", str(course / "in"), "--out", str(course / "out")])
@@ -220,9 +230,14 @@ def test_results_of_another_lab_are_not_mixed_in(course: Path, monkeypatch: pyte
     assert [path.name for path in (course / "out").rglob("*") if path.is_file()] == ["ada.json"]
 
 
+def use_tiny_course(set_attribute) -> None:
+    for module in (choosing, commands):
+        set_attribute(module, "course_root", lambda: TINY.root)
+
+
 def run_course() -> None:
     """The command, in a process of its own, with the tiny course."""
-    cli.course_root = lambda: TINY.root
+    use_tiny_course(setattr)
     cli.app()
 
 

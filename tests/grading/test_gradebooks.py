@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from nbformat import NotebookNode
 
-from course_lib.grading.adjustments import Adjustment, apply
-from course_lib.grading.gradebooks import gradescope, write_gradebooks
+from course_tools.grading.report.adjustments import Adjustment, apply
+from course_tools.grading.report.gradebooks import gradescope, write_gradebooks
 
 from .making import WORTH, result
 

@@ -14,11 +14,11 @@ import psutil
 import pytest
 from nbformat import NotebookNode
 
-from course_lib.build.lab_source import grade_id_of
-from course_lib.grading import sandbox
-from course_lib.grading.grade import grade_one
-from course_lib.grading.limits import MIB
-from course_lib.grading.results import DIED, FAILED, GRADED, NOT_RUN, PASSED, TAMPERED, TIMEOUT
+from course_tools.author.lab_source import grade_id_of
+from course_tools.grading.grade import grade_one
+from course_tools.grading.report.results import DIED, FAILED, GRADED, NOT_RUN, PASSED, TAMPERED, TIMEOUT
+from course_tools.grading.sandbox import processes as sandbox
+from course_tools.grading.sandbox.limits import MIB
 from tests.grading.conftest import MOVING_AVERAGE, QUICK, Grade, cell_of, notebook, outcomes, points, submission
 
 pytestmark = [pytest.mark.notebook, pytest.mark.slow]
@@ -194,8 +194,8 @@ CHEATS = {
     ),
     "check.equal replaced": "check.equal = lambda *a, **k: None\n",
     "code replaced": "check.equal.__code__ = (lambda *a, **k: None).__code__\n",
-    "fail replaced": "import course_lib.lab.check as c\nc.fail = lambda *a, **k: None\n",
-    "CheckFailed patched": "from course_lib.lab import CheckFailed\nCheckFailed.__init__ = lambda *a: 1/0\n",
+    "fail replaced": "import course_lib.checks.check as c\nc.fail = lambda *a, **k: None\n",
+    "CheckFailed patched": "from course_lib.checks import CheckFailed\nCheckFailed.__init__ = lambda *a: 1/0\n",
     "builtin replaced": "import builtins\nbuiltins.all = lambda x: True\n",
     "shell replaced": "shell = get_ipython()\nold = shell.run_cell\nshell.run_cell = lambda *a, **k: old(*a, **k)\n",
     "all is well": (

@@ -18,8 +18,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course_lib.build.lab_source import grade_id_of, read_lab, student_version
-from course_lib.build.labs import Lab
+from course_tools.author.lab_source import grade_id_of, read_lab, student_version
+from course_tools.labs import Lab
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "INSTRUCTORS.md"
@@ -29,7 +29,7 @@ SOURCE = '''\
 # # Lab 01 · Two halves
 
 # %%
-from course_lib.lab import check
+from course_lib.checks import check
 
 # %% [markdown]
 # ## 1 · Half (60 points)
@@ -106,7 +106,8 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lab = Lab(root, LAB)
     lab.source.parent.mkdir(parents=True)
     lab.source.write_text(SOURCE, "utf-8")
-    shutil.copytree(ROOT / "course_lib", root / "course_lib", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("course_lib", "course_tools"):
+        shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
     (root / "lessons").mkdir()
     for name in ("start.py", "pyproject.toml", "constraints.txt", "README.md"):
         shutil.copy(ROOT / name, root)
@@ -182,7 +183,7 @@ def _commands(course: Path) -> Path:
     python = f'"{sys.executable}"'
     check = "import sys, tomllib; e = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']"
     check += "; assert sys.argv[-1].split('[')[1].rstrip(']') in e, sys.argv; open('constraints.txt').close()"
-    for name, arguments in {"course": "-m course_lib", "dask": "-m dask", "pip": f'-c "{check}"'}.items():
+    for name, arguments in {"course": "-m course_tools", "dask": "-m dask", "pip": f'-c "{check}"'}.items():
         (folder / name).write_text(f'#!/bin/sh\nexec {python} {arguments} "$@"\n')
         (folder / name).chmod(0o755)
     return folder

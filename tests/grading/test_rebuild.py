@@ -9,9 +9,9 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
-from course_lib.build.code import bound, read
-from course_lib.build.lab_source import grade_id_of, is_check, student_version
-from course_lib.grading.rebuild import Rebuilt, Unreadable, WrongLab, rebuild
+from course_tools.author.code import bound, read
+from course_tools.author.lab_source import grade_id_of, is_check, student_version
+from course_tools.grading.intake.rebuild import Rebuilt, Unreadable, WrongLab, rebuild
 from tests.grading.conftest import HALF, MOVING_AVERAGE, Grade, cell_of, notebook, points
 
 new_code = nbformat.v4.new_code_cell

@@ -13,11 +13,11 @@ import pytest
 from nbformat import NotebookNode
 from rich.console import Console
 
-from course_lib.grading.adjustments import Adjustment, apply
-from course_lib.grading.feedback import as_html, as_markdown
-from course_lib.grading.reports import grade_rows, print_summary, write_reports
-from course_lib.grading.results import NOT_RUN, PASSED, TIMEOUT, UNREADABLE, WRONG_LAB, CheckResult, Result
-from course_lib.grading.words import number, one_line, plain, safe_cell
+from course_tools.grading.report.adjustments import Adjustment, apply
+from course_tools.grading.report.feedback import as_html, as_markdown
+from course_tools.grading.report.reports import grade_rows, print_summary, write_reports
+from course_tools.grading.report.results import NOT_RUN, PASSED, TIMEOUT, UNREADABLE, WRONG_LAB, CheckResult, Result
+from course_tools.grading.report.words import number, one_line, plain, safe_cell
 
 from .making import WORTH, result
 

@@ -13,9 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from course_lib.grading import mounts, sandbox
-from course_lib.grading.kernel import Kernel, KernelEnded
-from course_lib.grading.limits import MIB, Limits
+from course_tools.grading.sandbox import mounts
+from course_tools.grading.sandbox import processes as sandbox
+from course_tools.grading.sandbox.kernel import Kernel, KernelEnded
+from course_tools.grading.sandbox.limits import MIB, Limits
 
 WAYS = [sandbox.BUBBLEWRAP, sandbox.NAMESPACES, sandbox.NONE]
 pytestmark = [pytest.mark.notebook, pytest.mark.slow]
@@ -56,7 +57,7 @@ def test_the_file_tree(kernel: Kernel, way: str) -> None:
     source = f"""
 import os
 import shutil
-assert sorted(set(os.listdir({str(root)!r})) - {{'.venv'}}) == ['course_lib'], os.listdir({str(root)!r})
+assert sorted(set(os.listdir({str(root)!r})) - {{'.venv'}}) == ['course_lib', 'course_tools'], os.listdir({str(root)!r})
 assert (sorted(os.listdir('/tmp')), os.getcwd()) == ({expected!r}, '/tmp/lab'), os.listdir('/tmp')
 assert os.listdir('/run') == ['kernel'], os.listdir('/run')
 assert not os.path.exists('/etc/passwd') and not os.path.exists('/sys'), os.listdir('/')
@@ -95,7 +96,8 @@ def test_the_grader_takes_its_kernels_along(way: str, tmp_path: Path) -> None:
         pytest.skip("only namespaces end with the one that made them")
     script = tmp_path / "grader.py"
     script.write_text(
-        "import os, time\nfrom course_lib.grading.kernel import Kernel\nfrom course_lib.grading.limits import Limits\n"
+        "import os, time\nfrom course_tools.grading.sandbox.kernel import Kernel\n"
+        "from course_tools.grading.sandbox.limits import Limits\n"
         f"kernel = Kernel(Limits(), {way!r}, time.monotonic() + 60)\nkernel.run('1')\n"
         "print(*[process.pid for process in kernel._sandbox.processes()], flush=True)\nos.kill(os.getpid(), 9)\n"
     )
@@ -130,8 +132,10 @@ def runs(pid: int) -> bool:
 
 
 def test_a_course_below_tmp_is_isolated_as_well(tmp_path: Path) -> None:
-    shutil.copytree(mounts.library(), tmp_path / "course_lib", ignore=shutil.ignore_patterns("__pycache__"))
-    script = "from course_lib.grading import mounts, sandbox; print(mounts.library(), sandbox.best_isolation())"
+    for package in (mounts.library(), mounts.tools()):
+        shutil.copytree(package, tmp_path / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    script = "from course_tools.grading.sandbox import mounts, processes\n"
+    script += "print(mounts.library(), processes.best_isolation())"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert ran.stdout.split() == [str(tmp_path / "course_lib"), sandbox.best_isolation()], ran.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.grading.submissions import Submission, find_submissions
+from course_tools.grading.intake.submissions import Submission, find_submissions
 
 LAB = "lab90_tiny"
 MIB = 2**20

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.build.source import read_cells
+from course_tools.author.source import read_cells
 
 ROOT = Path(__file__).parents[2]
 SHOWN = {"show", "compare", "self_check"}

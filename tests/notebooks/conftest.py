@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
-from course_lib.build import Lesson, build
+from course_tools.author import Lesson, build
 
 ROOT = Path(__file__).parents[2]
 SOURCE = """\

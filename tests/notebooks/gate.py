@@ -14,9 +14,9 @@ import nbformat
 import pytest
 from jupyter_client.manager import KernelManager
 
-from course_lib.build.guards import output_complaints, source_complaints
-from course_lib.build.kernel import kernel_environment
-from course_lib.build.source import tags_of
+from course_tools.author.guards import output_complaints, source_complaints
+from course_tools.author.source import tags_of
+from course_tools.kernel import kernel_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUT_TIMEOUT_S = 30

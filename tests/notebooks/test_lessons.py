@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.build import Lesson, all_lessons, check
+from course_tools.author import Lesson, all_lessons, check
 
 LESSONS = all_lessons(Path(__file__).parents[2])
 

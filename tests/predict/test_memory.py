@@ -14,9 +14,9 @@ from course_lib import measure, predict
 from course_lib.accounts import MemoryAccount
 from course_lib.model import zoo
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.predict.ledger import Ledger
-from course_lib.predict.lifetimes import StepLifetimes
-from course_lib.predict.updates import parameter_elements
+from course_lib.predict.lifetimes.ledger import Ledger
+from course_lib.predict.lifetimes.step import StepLifetimes
+from course_lib.predict.lifetimes.updates import parameter_elements
 from course_lib.train.step import train_step
 from course_lib.units import Bytes
 

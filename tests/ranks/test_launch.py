@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from course_lib import ranks
-from course_lib.ranks import launch
+from course_lib.ranks._processes import launch
 from tests.ranks.test_pool import alive
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from course_lib import ranks
-from course_lib.ranks import pickling
+from course_lib.ranks._processes import pickling
 
 Cell = Callable[..., Callable[..., Any]]
 

@@ -1,9 +1,0 @@
-"""From the sources in `lessons/src` to the executed notebooks in `lessons`, the same to the byte each time.
-
-`course build` is the command; CONTRIBUTING.md explains the way. No lesson opens this package.
-"""
-
-from course_lib.build.builder import BuildError, build, check
-from course_lib.build.lessons import Lesson, all_lessons, course_root, find_lessons
-
-__all__ = ["BuildError", "Lesson", "all_lessons", "build", "check", "course_root", "find_lessons"]

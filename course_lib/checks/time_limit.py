@@ -1,0 +1,55 @@
+"""A limit on an answer's time, so that a check of a programme that would run for a century can say so.
+
+Lab 03 opens this module.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from course_lib.checks.check import call
+from course_lib.checks.failed import call_text, fail
+
+
+class OutOfTime(BaseException):
+    """Raised inside an answer whose time is up. No `except Exception` of the answer stops it."""
+
+
+def within(seconds: float, fn: Callable, *args: Any, look: str = "", **kwargs: Any) -> Any:
+    """Like `check.call`, but stopped after `seconds` of wall-clock time.
+
+    It can only stop what runs in Python: a single long operation of PyTorch ends first.
+
+    Args:
+        seconds: choose many times what a good answer takes; the machine may be busy.
+        fn: a student's function.
+        args, kwargs: its arguments.
+        look: where to look when it took too long.
+
+    Raises:
+        CheckFailed: the time was up, or the function raised an error.
+    """
+    caller, lock, done = threading.get_ident(), threading.Lock(), False
+
+    def stop() -> None:
+        with lock:
+            if not done:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(caller), ctypes.py_object(OutOfTime))
+
+    timer = threading.Timer(seconds, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        result = call(fn, *args, look=look, **kwargs)
+        with lock:
+            done = True
+        return result
+    except OutOfTime:
+        came = f"it was stopped after {seconds:g} s"
+    finally:
+        done = True
+        timer.cancel()
+    return fail(call_text(fn, args, kwargs), expected=f"an answer within {seconds:g} s", came=came, look=look)

@@ -1,1 +1,0 @@
-"""What the `course` command does: open JupyterLab, run lessons, look at this machine."""

@@ -1,0 +1,1 @@
+"""How ranks live: started, called, packed, heard and ended. A reader of the lessons needs none of it."""

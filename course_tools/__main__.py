@@ -1,0 +1,24 @@
+"""`course`, or `python -m course_tools`: the command that opens, runs, builds and checks the lessons."""
+
+import sys
+
+
+def main() -> None:
+    """Run the command, or say what it lacks: who installed the course without its extras has no JupyterLab, say."""
+    try:
+        from course_tools.cli import app
+
+        app()
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").startswith("course_"):
+            raise
+        sys.exit(f"this command needs {missing.name}: pip install 'bigger-than-one-gpu[{extra(missing.name)}]'")
+
+
+def extra(module: str | None) -> str:
+    """Who builds and grades needs more packages than who opens and runs."""
+    return "jupyter" if module in {"jupyterlab", "nbclient", "nbformat"} else "instructor"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""`course build`: the loop over lessons and labs, and what it prints.
+
+No lesson opens this module.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from rich.console import Console
+
+from course_tools.author import BuildError, Lesson, build, check
+from course_tools.author.builder import other_outputs, stored_notebook
+from course_tools.author.lab_builder import build_lab, check_lab
+from course_tools.labs import Lab
+
+
+def build_all(items: Sequence[Lesson | Lab], console: Console, *, fresh: bool = False) -> bool:
+    """Build each lesson and lab, go on after a failure, and return whether all went well."""
+    good = True
+    for item in items:
+        start = time.perf_counter()
+        solved = item.solution if isinstance(item, Lab) else item.notebook
+        before = stored_notebook(solved)
+        try:
+            with console.status(f"building {item.name}"):
+                changed = build_lab(item, fresh=fresh) if isinstance(item, Lab) else build(item, fresh=fresh)
+        except (BuildError, ValueError, RuntimeError, CellExecutionError, CellTimeoutError, DeadKernelError) as problem:
+            good = False
+            console.print(f"✗ {item.name}", style="bold red", markup=False)
+            console.out(str(problem))
+        else:
+            seconds = time.perf_counter() - start
+            console.print(f"✓ {item.name}: {'written' if changed else 'unchanged'}, {seconds:.1f} s", style="green")
+            if not fresh and (where := other_outputs(before, stored_notebook(solved))):
+                hint = f"  another output than before {where}; if it differs from run to run, tag that cell 'varies'"
+                console.print(hint, style="yellow", markup=False)
+    return good
+
+
+def check_all(items: Sequence[Lesson | Lab], console: Console) -> bool:
+    """Print what is wrong with the stored notebooks, running nothing, and return whether all are fine."""
+    good = True
+    for item in items:
+        complaints = check_lab(item) if isinstance(item, Lab) else check(item)
+        good = good and not complaints
+        console.print(f"{'✗' if complaints else '✓'} {item.name}", style="red" if complaints else "green")
+        for complaint in complaints:
+            console.print(f"  {complaint}", markup=False)
+    return good

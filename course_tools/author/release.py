@@ -1,0 +1,162 @@
+"""`course release`: what students get, as a folder and a zip, after looking for anything that they must not see.
+
+No lesson opens this module; INSTRUCTORS.md explains it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from course_tools.author import all_lessons, check
+from course_tools.author.lab_builder import check_lab
+from course_tools.author.lab_source import read_lab, secret_blocks
+from course_tools.author.marks import BEGIN_HIDDEN, BEGIN_SOLUTION
+from course_tools.labs import Lab, all_labs
+
+FILES = (
+    "README.md",
+    "GLOSSARY.md",
+    "CHANGELOG.md",
+    "LICENSE",
+    "LICENSE-CONTENT",
+    "start.py",
+    "pyproject.toml",
+    "constraints.txt",
+)
+FOLDERS = ("lessons", "docs", "course_lib", "course_tools")
+_SKIPPED = {"__pycache__", ".ipynb_checkpoints", "solutions"}
+NOT_FOR_STUDENTS = {Path("course_tools", "author"), Path("course_tools", "grading")}
+_RUN = 3  # lines in a row: one line of a solution may well stand in the library, three (or all) are a copy
+_EPOCH = (2020, 1, 1, 0, 0, 0)
+
+
+def release_course(
+    root: Path, destination: Path, labs: Sequence[Lab], console: Console, *, force: bool = False
+) -> None:
+    """Write the release of the course at `root` to `destination` and to a zip beside it, both or none.
+
+    Args:
+        root: the checkout.
+        destination: a folder that does not exist yet.
+        labs: which labs go along.
+        console: told how much was written.
+        force: replace a folder that exists, if it is an earlier release.
+
+    Raises:
+        ValueError: something hidden would go along, a lab or a lesson was not built from its source, or `destination`
+            is taken.
+    """
+    destination = destination.resolve()
+    archive = destination.with_name(destination.name + ".zip")
+    _check_destination(root, destination, archive, force=force)
+    lessons = [lesson for lesson in all_lessons(root) if lesson.source.exists()]
+    for item in [*labs, *lessons]:
+        if complaints := check_lab(item) if isinstance(item, Lab) else check(item):
+            raise ValueError(f"{item.name} is not ready: {complaints[0]}")
+    files = {path: (root / path).read_bytes() for path in _files(root, labs)}
+    files |= {path: _without_dead_links(path, text, files) for path, text in files.items() if path.suffix == ".md"}
+    if leaks := list(find_leaks(files, labs)):
+        raise ValueError("nothing was written, because students would see\n" + "\n".join(f"  {leak}" for leak in leaks))
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=destination.parent, prefix=".release-") as folder:
+        _write_folder(Path(folder) / "folder", files)
+        _write_zip(Path(folder) / "zip", destination.name, files)
+        shutil.rmtree(destination, ignore_errors=True)
+        (Path(folder) / "folder").rename(destination)
+        (Path(folder) / "zip").replace(archive)
+    console.print(f"✓ {len(files)} files and {len(labs)} labs in {destination} and {archive.name}", style="green")
+
+
+def find_leaks(files: dict[Path, bytes], labs: Sequence[Lab]) -> Iterator[str]:
+    """What students must not see in files that they are to get: marks, a lab's own secrets line by line, copies.
+
+    A single line of another lab may stand anywhere (two labs may both say `return result`); several in a row may not.
+
+    Args:
+        files: path in the release → content.
+        labs: the labs whose solutions and hidden tests are looked for.
+    """
+    secrets = {lab.name: secret_blocks(read_lab(lab)) for lab in _all_of(labs)}
+    blocks = [block for of_lab in secrets.values() for block in of_lab]
+    runs = {tuple(block[i : i + _RUN]) for block in blocks for i in range(max(1, len(block) - _RUN + 1))}
+    runs = {run for run in runs if len(run) > 1}
+    for path, content in files.items():
+        if path.parts[0] == "solutions":
+            yield f"{path}: a file of the solutions"
+        lines = [line.strip() for line in _lines(path, content)]
+        for mark in (BEGIN_SOLUTION, BEGIN_HIDDEN):
+            if path.suffix == ".ipynb" and any(mark in line for line in lines):
+                yield f"{path}: {mark}"
+        own = {line for block in secrets.get(path.parts[1], []) for line in block} if path.parts[0] == "labs" else set()
+        yield from (f"{path}: {line}" for line in lines if line in own)
+        kept = [line for line in lines if line]
+        found = [kept[i] for i in range(len(kept)) for n in (2, _RUN) if tuple(kept[i : i + n]) in runs]
+        yield from (f"{path}: {line} …" for line in found[:1])
+
+
+def _check_destination(root: Path, destination: Path, archive: Path, *, force: bool) -> None:
+    if destination == root.resolve() or destination in root.resolve().parents:
+        raise ValueError(f"{destination} holds the course itself; name a new folder")
+    if not force and (destination.exists() or archive.exists()):
+        raise ValueError(f"{destination} or {archive.name} exists already; name another folder, or add --force")
+    if destination.exists() and not (destination / "course_lib").is_dir() and any(destination.iterdir()):
+        raise ValueError(f"{destination} is no earlier release, and --force would delete what is in it")
+    for own in (".git", "solutions"):
+        if (destination / own).exists():
+            raise ValueError(f"{destination / own} would be deleted; name another folder and copy what you need")
+
+
+def _files(root: Path, labs: Sequence[Lab]) -> Iterator[Path]:
+    """What students get, as paths in the checkout."""
+    yield from (Path(name) for name in FILES if (root / name).is_file())
+    folders = [root / name for name in FOLDERS] + [lab.notebook.parent for lab in labs]
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            inside = path.relative_to(root)
+            hidden = any(part in _SKIPPED or part.startswith(".") for part in inside.parts)
+            withheld = not NOT_FOR_STUDENTS.isdisjoint(inside.parents)
+            if path.is_file() and not path.is_symlink() and not hidden and not withheld:
+                yield inside
+
+
+def _without_dead_links(path: Path, content: bytes, files: dict[Path, bytes]) -> bytes:
+    """A page whose links to files that students do not get have become plain words."""
+
+    def words(link: re.Match[str]) -> str:
+        return link[0] if Path(os.path.normpath(path.parent / link[2])) in files else link[1]
+
+    return re.sub(r"\[([^\]]+)\]\(([^)#:\s]+)\)", words, content.decode("utf-8")).encode("utf-8")
+
+
+def _all_of(labs: Sequence[Lab]) -> list[Lab]:
+    """Every lab of the course that these belong to: nobody may see the solution of a lab that comes later, either."""
+    return all_labs(labs[0].root) if labs else []
+
+
+def _lines(path: Path, content: bytes) -> list[str]:
+    text = content.decode("utf-8", "replace")
+    if path.suffix == ".ipynb":
+        return [line for cell in json.loads(text)["cells"] for line in "".join(cell["source"]).splitlines()]
+    return text.splitlines()
+
+
+def _write_folder(folder: Path, files: dict[Path, bytes]) -> None:
+    for path, content in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+
+
+def _write_zip(target: Path, name: str, files: dict[Path, bytes]) -> None:
+    """The same bytes for the same files: no dates, sorted."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(files):
+            archive.writestr(zipfile.ZipInfo(f"{name}/{path.as_posix()}", _EPOCH), files[path], zipfile.ZIP_DEFLATED)

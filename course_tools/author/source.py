@@ -1,0 +1,96 @@
+"""From a lesson's source to a notebook that has not run yet, the same to the byte each time.
+
+No lesson opens this module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from course_tools.lessons import Lesson
+
+NOTEBOOK_METADATA = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+COLAB_CELL = """\
+import sys
+if "google.colab" in sys.modules:  # elsewhere this cell does nothing
+    %pip install -q "git+{repository}"
+    from google.colab import output
+    output.enable_custom_widget_manager()"""
+BADGE = (
+    "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
+    "(https://colab.research.google.com/github/{path}/blob/main/{notebook}.ipynb)"
+)
+
+
+def read_source(lesson: Lesson) -> NotebookNode:
+    """The notebook that a lesson's source describes, without outputs.
+
+    Cell ids depend on the cells' text alone, so that editing one cell changes one id.
+
+    Raises:
+        ValueError: the lesson has no source, or jupytext is not installed.
+    """
+    if not lesson.source.exists():
+        raise ValueError(f"{lesson.name} has a notebook but no source: {lesson.source} is missing")
+    cells = read_cells(lesson.source)
+    for cell in cells:
+        cell.metadata = nbformat.from_dict({"tags": tags} if (tags := sorted(tags_of(cell))) else {})
+    add_colab(cells, repository_url(lesson.root), f"lessons/{lesson.name}")
+    _number(cells, lesson.name)
+    return nbformat.v4.new_notebook(cells=cells, metadata=NOTEBOOK_METADATA)
+
+
+def read_cells(source: Path) -> list[NotebookNode]:
+    """The cells of a py:percent file that hold anything, with the options that stand behind `# %%`.
+
+    Raises:
+        ValueError: jupytext is not installed, or there are no cells.
+    """
+    try:
+        import jupytext
+    except ImportError:
+        raise ValueError("building needs jupytext: pip install 'bigger-than-one-gpu[instructor]'") from None
+    cells = [cell for cell in jupytext.read(source, fmt="py:percent").cells if cell.source.strip()]
+    if not cells:
+        raise ValueError(f"{source.name} holds no cells; each begins with a line `# %%` or `# %% [markdown]`")
+    return cells
+
+
+def tags_of(cell: NotebookNode) -> list[str]:
+    """The tags of a cell."""
+    return list(cell.metadata.get("tags", []))
+
+
+def repository_url(root: Path) -> str:
+    """Where the course is published, from pyproject.toml."""
+    return tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Repository"].rstrip("/")
+
+
+def add_colab(cells: list[NotebookNode], repository: str, notebook: str) -> None:
+    """Put the cell that prepares Google Colab after the header, unless the source has its own.
+
+    The badge appears once pyproject.toml has the real address of the repository.
+    """
+    if any(cell.cell_type == "code" and "google.colab" in cell.source for cell in cells):
+        return
+    if "_OWNER_" not in repository and cells[0].cell_type == "markdown":
+        cells[0].source += "\n\n" + BADGE.format(path=repository.removeprefix("https://github.com/"), notebook=notebook)
+    position = 1 if cells[0].cell_type == "markdown" else 0
+    cells.insert(position, nbformat.v4.new_code_cell(COLAB_CELL.format(repository=repository)))
+
+
+def _number(cells: list[NotebookNode], name: str) -> None:
+    seen: Counter[str] = Counter()
+    for cell in cells:
+        text = f"{name}:{cell.cell_type}:{cell.source}:{tags_of(cell)}"
+        seen[text] += 1
+        cell.id = hashlib.sha256(f"{text}:{seen[text]}".encode()).hexdigest()[:12]

@@ -1,0 +1,72 @@
+"""The `course` command: open lessons and labs, run them, look at this machine.
+
+This module only parses and prints. Who has `author/` and `grading/` beside it has their commands, too: build, release,
+new, grade, feedback. Students get neither folder. No lesson opens this module.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from course_tools.choosing import chosen_labs, chosen_lessons, console, is_lab, refusal
+from course_tools.labs import Lab
+from course_tools.lessons import Lesson
+
+app = typer.Typer(
+    help="Bigger Than One GPU: open the lessons and labs, run them, check this machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command("open", epilog="Examples: `course open 03`, `course open lab03 --no-browser`")
+def open_(
+    lesson: Annotated[str, typer.Argument(help="The lesson or lab to open, such as 02 or lab02.")] = "00",
+    browser: Annotated[bool, typer.Option(help="Open a browser; otherwise only print the address.")] = True,
+) -> None:
+    """Open JupyterLab at a lesson or a lab and print its address. Ctrl-C stops it."""
+    from course_tools.opening import open_notebook
+
+    items: Sequence[Lesson | Lab] = chosen_labs([lesson]) if is_lab(lesson) else chosen_lessons([lesson])
+    try:
+        open_notebook(items[0], browser=browser)
+    except ValueError as problem:
+        raise refusal(problem) from None
+
+
+@app.command(epilog="Example: `course run 00 06`")
+def run(
+    lessons: Annotated[
+        list[str] | None, typer.Argument(help="Numbers or names, such as 00 or 01_float_formats. Default: all.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds that a single cell may take.")] = 300,
+) -> None:
+    """Run lessons from top to bottom without a browser; the notebooks stay as they are.
+
+    Ends with a table: seconds, checks that were made, and the worst ratio of measurement to prediction. The exit code
+    is 1 if any cell failed.
+    """
+    from course_tools.running import run_lessons
+
+    raise typer.Exit(0 if run_lessons(chosen_lessons(lessons), console, timeout_s=timeout) else 1)
+
+
+@app.command()
+def doctor() -> None:
+    """Check this machine: Python, PyTorch, devices, real ranks, disk, and the versions against the pinned ones."""
+    from course_tools.doctor import examine
+
+    raise typer.Exit(0 if examine(console) else 1)
+
+
+for _package in ("author", "grading"):
+    if importlib.util.find_spec(f"course_tools.{_package}"):
+        importlib.import_module(f"course_tools.{_package}.commands").add_to(app)

@@ -1,0 +1,158 @@
+"""What a student reads about a graded lab, in Markdown and in HTML.
+
+Points for each question, and for each public check that failed what it said. Of hidden tests only the points: never
+their text, nor anything that a student's code printed. All that comes from students is escaped.
+
+No lesson opens this module.
+"""
+
+from __future__ import annotations
+
+import functools
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+from nbformat import NotebookNode
+
+from course_tools.author.lab_source import questions, secret_blocks
+from course_tools.grading.report import words
+from course_tools.grading.report.adjustments import MANUAL
+from course_tools.grading.report.results import NOT_GRADED, PASSED, UNREADABLE, WRONG_LAB, CheckResult, Result
+
+_WITHHELD = "(not shown: the message holds text that belongs to the grader)"
+
+
+@dataclass(frozen=True)
+class LostCheck:
+    """A public check that failed: its name, what became of it, what it said, and the points that it held back."""
+
+    name: str
+    outcome: str
+    message: str
+    lost: float
+
+
+@dataclass(frozen=True)
+class QuestionFeedback:
+    """One question as its student sees it.
+
+    Attributes:
+        name, title: `q1`, and the heading in the lab.
+        points, out_of: of all its checks, hidden ones and manual points included.
+        failed: public checks that failed.
+        hidden_points, hidden_out_of: of the tests that run only at grading.
+        by_hand: points that the instructor added or took, with the reason.
+    """
+
+    name: str
+    title: str
+    points: float
+    out_of: float
+    failed: tuple[LostCheck, ...]
+    hidden_points: float
+    hidden_out_of: float
+    by_hand: tuple[tuple[float, str], ...]
+
+    @property
+    def lost_something(self) -> bool:
+        """Whether there is anything to say about it."""
+        return bool(self.failed) or self.hidden_points < self.hidden_out_of
+
+    @property
+    def share(self) -> float:
+        """Points as a share of what there was, between 0 and 1."""
+        return min(1.0, max(0.0, self.points / self.out_of)) if self.out_of else 0.0
+
+
+def feedback_questions(result: Result, key: NotebookNode) -> list[QuestionFeedback]:
+    """The questions of a result, in the lab's order."""
+    titles = {question.name: question.title for question in questions(key)} | {MANUAL: "The lab as a whole"}
+    secrets = [line for block in secret_blocks(key, ["HIDDEN TESTS"]) for line in block]
+    return [_question(name, titles.get(name, name), result.of(name), secrets) for name in result.questions]
+
+
+def as_markdown(result: Result, key: NotebookNode) -> str:
+    """The feedback as Markdown; messages stand in indented blocks, out of which no text can break."""
+    return _render("feedback.md.jinja", result, key)
+
+
+def as_html(result: Result, key: NotebookNode) -> str:
+    """The feedback as one HTML page without scripts, in light and dark."""
+    return _render("feedback.html.jinja", result, key)
+
+
+def shown_notes(result: Result) -> list[str]:
+    """What was repaired or looked odd. Where the grader itself failed, its words are for the instructor alone."""
+    return [] if result.status == NOT_GRADED else [words.one_line(note) for note in result.notes]
+
+
+def _question(name: str, title: str, checks: Sequence[CheckResult], secrets: Sequence[str]) -> QuestionFeedback:
+    given = [check for check in checks if not _by_hand(check)]
+    hidden = [check for check in given if check.hidden]
+    failed = [check for check in given if not check.hidden and check.outcome != PASSED]
+    return QuestionFeedback(
+        name=name,
+        title=title,
+        points=sum(check.points for check in checks),
+        out_of=sum(check.out_of for check in checks),
+        failed=tuple(_lost(check, secrets) for check in failed),
+        hidden_points=sum(check.points for check in hidden),
+        hidden_out_of=sum(check.out_of for check in hidden),
+        by_hand=tuple((check.points, words.one_line(check.message)) for check in checks if _by_hand(check)),
+    )
+
+
+def _lost(check: CheckResult, secrets: Sequence[str]) -> LostCheck:
+    message = words.plain(check.message).strip()
+    if any(secret in message for secret in secrets):  # an answer may raise what it has read; solutions it never sees
+        message = _WITHHELD
+    return LostCheck(check.check, words.OUTCOME.get(check.outcome, check.outcome), message, check.out_of - check.points)
+
+
+def _by_hand(check: CheckResult) -> bool:
+    return check.check.startswith(f"{check.question}-by-hand-")
+
+
+def _render(template: str, result: Result, key: NotebookNode) -> str:
+    found = feedback_questions(result, key)
+    opened = result.status not in (UNREADABLE, WRONG_LAB)
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            result=result,
+            title=words.lab_title(key),
+            questions=found,
+            sections=[question for question in found if question.by_hand or (opened and question.lost_something)],
+            graded=result.status != NOT_GRADED,
+            status=words.status_words(result.status),
+            notes=shown_notes(result),
+            share=min(1.0, result.points / result.out_of) if result.out_of else 0.0,
+        )
+    )
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=lambda name: bool(name and name.endswith(".html.jinja")),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {
+        "number": words.number,
+        "signed": lambda value: f"{'+' if value >= 0 else '−'}{words.number(abs(value))}",
+        "line": words.one_line,
+        "markdown": words.markdown,
+        "block": lambda text: textwrap.indent(text, "    ", lambda line: True),
+        "paragraphs": lambda text: [words.one_line(part) for part in text.splitlines() if part.strip()],
+        "percent": lambda share: Markup(f"{100 * share:.1f}%"),
+    }
+    return environment

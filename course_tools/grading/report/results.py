@@ -1,0 +1,148 @@
+"""What grading found for one submission, and how it is kept on disk: one JSON file for each student.
+
+No lesson opens this module.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from course_tools.grading.files import write_text
+
+PASSED, FAILED, TIMEOUT, DIED, NOT_RUN, TAMPERED = "passed", "failed", "timeout", "died", "not run", "tampered"
+"""Outcomes of a check. `died`: the kernel ended in it; `not run`: the limits of the whole submission were spent."""
+
+GRADED, UNREADABLE, WRONG_LAB = "graded", "unreadable", "wrong lab"
+"""Statuses of a submission besides `tampered` and the names of limits (`time limit`, `memory limit`, …)."""
+
+NOT_GRADED = "not graded"
+"""Status of a submission at which the grader itself failed: it has no points yet, which is not the same as zero.
+
+It has no digest, so `--resume` tries it again.
+"""
+
+RESULTS = "results"
+"""The folder, inside the one that `course grade` writes, that holds a file for each student."""
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """One check cell of one submission.
+
+    Attributes:
+        question: which question it belongs to, as in `q1`.
+        check: the cell's grade_id, as in `q1-values`.
+        points, out_of: earned, and what there was to earn.
+        hidden: whether its tests are hidden from students; then `message` is not shown to them.
+        outcome: one of the outcomes above.
+        message: what the check said when it failed, cut to a bounded length; plain text.
+    """
+
+    question: str
+    check: str
+    points: float
+    out_of: float
+    hidden: bool
+    outcome: str
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One graded submission.
+
+    Attributes:
+        lab: name of the lab.
+        student: id of the student: a name for files, unique in the batch.
+        name: how the student is called in the gradebook, from the path of the submission.
+        source: the notebook inside the folder of submissions.
+        digest: SHA-256 of the submission and of the lab that graded it; equal digests need no second run.
+        status: `graded`, or why there are fewer points than the answers might deserve.
+        checks: a row for each check cell of the lab, also those that never ran.
+        notes: what was repaired or looked odd, in plain words that students may read.
+        isolated: whether the code ran in namespaces of its own.
+        seconds: wall time that grading took.
+        late_days: whole days late, from the adjustments.
+        penalty: points taken off for it.
+        comment: the instructor's words, from the adjustments.
+        gradebook_id: identifier of the student in Canvas or Moodle, when the download's file names hold one.
+    """
+
+    lab: str
+    student: str
+    name: str
+    source: str
+    digest: str
+    status: str = GRADED
+    checks: tuple[CheckResult, ...] = ()
+    notes: tuple[str, ...] = ()
+    isolated: bool = True
+    seconds: float = 0.0
+    late_days: float = 0.0
+    penalty: float = 0.0
+    comment: str = ""
+    gradebook_id: str = ""
+
+    @property
+    def points(self) -> float:
+        """Earned by the checks, less the penalty; never below zero."""
+        return max(0.0, sum(check.points for check in self.checks) - self.penalty)
+
+    @property
+    def out_of(self) -> float:
+        """What the whole lab is worth."""
+        return sum(check.out_of for check in self.checks)
+
+    @property
+    def questions(self) -> list[str]:
+        """The questions, in the lab's order."""
+        return list(dict.fromkeys(check.question for check in self.checks))
+
+    def of(self, question: str) -> list[CheckResult]:
+        """The checks of one question."""
+        return [check for check in self.checks if check.question == question]
+
+    def with_notes(self, *notes: str) -> Result:
+        """The same result with further notes, each said once."""
+        return replace(self, notes=tuple(dict.fromkeys((*self.notes, *notes))))
+
+
+def save(result: Result, folder: Path) -> Path:
+    """Write `folder/STUDENT.json`, whole or not at all: an interrupted batch never leaves half a file."""
+    path = folder / f"{result.student}.json"
+    write_text(path, json.dumps(asdict(result), indent=1, ensure_ascii=False) + "\n")
+    return path
+
+
+def load(path: Path) -> Result:
+    """Read a result back.
+
+    Raises:
+        ValueError: the file is not a result.
+    """
+    try:
+        fields = json.loads(path.read_text("utf-8"))
+        checks = tuple(CheckResult(**check) for check in fields.pop("checks"))
+        return Result(checks=checks, notes=tuple(fields.pop("notes")), **fields)
+    except (ValueError, TypeError, KeyError, AttributeError) as problem:
+        raise ValueError(f"{path} is not a result of `course grade` ({problem})") from None
+
+
+def load_all(out: Path) -> list[Result]:
+    """Every result that `course grade` left below `out`, by student.
+
+    Raises:
+        ValueError: a file there is not a result, or they are of several labs.
+    """
+    results = [load(path) for path in sorted((out / RESULTS).glob("*.json"))]
+    if len(labs := sorted({result.lab for result in results})) > 1:
+        raise ValueError(f"{out} holds results of {', '.join(labs)}; grade each lab into a folder of its own")
+    return results
+
+
+def total(results: Iterable[Result]) -> float:
+    """What the lab is worth, from the first result that knows it."""
+    return next((result.out_of for result in results if result.out_of), 0.0)

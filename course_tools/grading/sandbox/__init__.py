@@ -1,0 +1,1 @@
+"""Where strangers' code runs: a kernel that sees little, may little, and can be ended."""

@@ -1,0 +1,170 @@
+"""A Jupyter kernel that nobody trusts, and the little of Jupyter's protocol that grading needs.
+
+The grader listens to one channel only, the replies. What a kernel prints goes over another one, to which nobody is
+connected: a flood of prints never reaches the grader. Nothing that a kernel says is trusted to be short, true or there
+at all; everything has a time limit.
+
+No lesson opens this module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, Self
+
+import zmq
+from jupyter_client.session import Session
+
+from course_tools.grading.sandbox import mounts
+from course_tools.grading.sandbox.limits import MIB, Limits
+from course_tools.grading.sandbox.processes import NONE, Sandbox, short_folder
+
+DIED, TIMEOUT, MEMORY, PROCESSES, FILES, WALL = "died", "timeout", "memory", "processes", "files", "wall"
+_CHANNELS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}
+"""The sockets of a kernel; with this transport a port is the end of a file's name."""
+_LARGEST_REPLY = 16 * MIB
+_GRACE_S = 3.0
+_LOOK_S = 0.2
+_SHARED_BYTES = 16 * MIB
+"""What may lie in the shared folder, which should hold sockets and one small file."""
+
+
+class KernelEnded(Exception):
+    """The kernel is gone, `reason` says why: one of the words above."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What became of a cell: no `error`, or the name of the exception and its text; `late` if it was interrupted."""
+
+    error: str = ""
+    text: str = ""
+    late: bool = False
+    seconds: float = 0.0
+
+
+class Kernel:
+    """A sandboxed kernel, started when made; a context manager that ends it.
+
+    Args:
+        limits: what it may use.
+        isolation: see `sandbox`.
+        deadline: `time.monotonic()` at which the whole submission ends.
+    """
+
+    def __init__(self, limits: Limits, isolation: str, deadline: float) -> None:
+        self._limits, self._deadline = limits, deadline
+        with contextlib.ExitStack() as stack:
+            self._folder = stack.enter_context(short_folder())
+            inside = self._folder if isolation == NONE else mounts.KERNEL_FOLDER
+            key = secrets.token_hex(16)
+            about = {"transport": "ipc", "ip": f"{inside}/k", "key": key, "signature_scheme": "hmac-sha256"}
+            (self._folder / "kernel.json").write_text(json.dumps(about | _CHANNELS), "ascii")
+            self._session = Session(key=key.encode())
+            self._socket = zmq.Context.instance().socket(zmq.DEALER)
+            stack.callback(self._socket.close, 0)
+            self._socket.setsockopt(zmq.MAXMSGSIZE, _LARGEST_REPLY)
+            self._socket.setsockopt(zmq.RCVHWM, 8)
+            self._socket.setsockopt(zmq.RECONNECT_IVL, 20)
+            self._socket.connect(f"ipc://{self._folder}/k-{_CHANNELS['shell_port']}")
+            arguments = ["-f", f"{inside}/kernel.json", "--HistoryManager.enabled=False"]
+            arguments += ["--IPKernelApp.capture_fd_output=False"]
+            self._sandbox = Sandbox(self._folder, arguments, limits, isolation)
+            stack.callback(self._sandbox.kill)
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process and remove what it wrote."""
+        self._stack.close()
+
+    def run(self, source: str, *, silent: bool = False, limit_s: float | None = None) -> Reply:
+        """Run one cell.
+
+        Args:
+            source: its text.
+            silent: leave it out of the history, and call no hooks that answers may have set.
+            limit_s: seconds that it may take; default: what the limits say.
+
+        Raises:
+            KernelEnded: it ended by itself, by a limit, or because it did not stop when interrupted.
+        """
+        content = {"code": source, "silent": silent, "store_history": not silent, "user_expressions": {}}
+        content |= {"allow_stdin": False, "stop_on_error": False}
+        message = self._session.msg("execute_request", content)
+        start = time.monotonic()
+        self._session.send(self._socket, message)
+        reply = self._wait(message["header"]["msg_id"], start + (limit_s or self._limits.cell_s))
+        late = reply is None
+        if reply is None:
+            self._sandbox.interrupt()
+            reply = self._wait(message["header"]["msg_id"], time.monotonic() + _GRACE_S)
+        if reply is None:
+            self._end(TIMEOUT)
+        error = "" if reply.get("status") == "ok" else str(reply.get("ename", reply.get("status")))
+        return Reply(error, str(reply.get("evalue", "")) if error else "", late, time.monotonic() - start)
+
+    def _wait(self, request: str, until: float) -> dict | None:
+        """The content of the reply to `request`; None when there is none in time."""
+        look = time.monotonic() + _LOOK_S
+        while (now := time.monotonic()) < until:
+            if now >= self._deadline:
+                self._end(WALL)
+            patience_s = min(until, look, self._deadline) - now
+            arrived = self._socket.poll(max(1, int(1000 * patience_s)))
+            if arrived and (content := self._receive(request)) is not None:
+                return content
+            if time.monotonic() >= look:
+                self._look()
+                look = time.monotonic() + _LOOK_S
+        return None
+
+    def _receive(self, request: str) -> dict | None:
+        """One message, if it is the reply to `request`; anything else is dropped."""
+        try:
+            _, parts = self._session.feed_identities(self._socket.recv_multipart(zmq.NOBLOCK))
+            message = self._session.deserialize(parts)
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError, zmq.ZMQError, json.JSONDecodeError):
+            return None
+        content, parent = message.get("content"), message.get("parent_header")
+        ours = isinstance(parent, dict) and parent.get("msg_id") == request
+        return content if ours and isinstance(content, dict) else None
+
+    def _look(self) -> None:
+        """End the kernel if it is dead or uses too much."""
+        if not self._sandbox.alive:
+            self._end(DIED)
+        if reason := self._sandbox.excess():
+            self._end(reason)
+        allowed = self._limits.memory_bytes if self._sandbox.isolation == NONE else _SHARED_BYTES
+        if _size(self._folder) > allowed:
+            self._end(FILES)
+
+    def _end(self, reason: str) -> NoReturn:
+        self.close()
+        raise KernelEnded(reason)
+
+
+def _size(folder: Path) -> int:
+    """Bytes on disk of what lies in a folder that someone else writes to at the same time."""
+    total = 0
+    for parent, _, files in os.walk(folder):
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
+    return total

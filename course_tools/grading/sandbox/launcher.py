@@ -1,0 +1,53 @@
+"""The first thing that runs in the sandbox: take the last privileges away, set limits, become a Jupyter kernel.
+
+    python -m course_tools.grading.sandbox.launcher '{"data": 4294967296, …}' -f CONNECTION_FILE …
+
+Limits of the operating system hold from the first instruction on and need no watching, but they know single processes
+only. So `data` stops one process that asks for too much (it sees a MemoryError), and the grader, from outside, watches
+the sum.
+
+No lesson opens this module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import runpy
+import sys
+
+
+def main() -> None:
+    """Become a kernel with the limits of the first argument."""
+    limits = json.loads(sys.argv.pop(1))
+    if uid := limits.get("uid"):
+        # The grader is root, and root's processes are not counted. A user of its own for each submission is.
+        os.setgroups([])
+        os.setgid(uid)
+        os.setuid(uid)
+    if os.name == "posix":
+        set_limits(limits)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as adjustment:
+        adjustment.write("1000")  # if the machine runs out of memory, this goes first, not the grader
+    for folder in filter(None, (os.environ.get("HOME"), os.environ.get("TMPDIR"))):
+        os.makedirs(folder, exist_ok=True)
+    runpy.run_module("ipykernel_launcher", run_name="__main__", alter_sys=True)
+
+
+def set_limits(limits: dict[str, int]) -> None:
+    """Those that the system knows; a limit that it does not allow to set is left out."""
+    import resource
+
+    wanted = {"data": "RLIMIT_DATA", "threads": "RLIMIT_NPROC", "file": "RLIMIT_FSIZE", "core": "RLIMIT_CORE"}
+    for name, constant in wanted.items():
+        if name in limits and hasattr(resource, constant):
+            kind = getattr(resource, constant)
+            hard = resource.getrlimit(kind)[1]
+            value = limits[name] if hard == resource.RLIM_INFINITY else min(limits[name], hard)
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(kind, (value, value))
+
+
+if __name__ == "__main__":
+    main()

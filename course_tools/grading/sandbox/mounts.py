@@ -1,0 +1,93 @@
+"""What a sandboxed kernel sees of this machine: Python, its packages, course_lib, and empty folders of its own.
+
+Never the submissions, `solutions/`, results, or anyone's home folder: they are not hidden, they are not there.
+
+No lesson opens this module.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import course_lib
+import course_tools
+
+KERNEL_FOLDER = "/run/kernel"
+"""Where the kernel finds its connection file and puts its sockets: the one folder that it shares with the grader."""
+WORK_FOLDER = "/tmp/lab"
+HOME = "/tmp/home"
+
+
+def read_only() -> list[Path]:
+    """Paths that Python needs, parents before children, nothing twice."""
+    candidates = [Path(p) for p in ("/usr", "/nix/store", "/etc/ld.so.cache", "/etc/hosts", "/etc/nsswitch.conf")]
+    candidates += [Path(p) for p in ("/etc/alternatives", "/etc/localtime")]
+    candidates += [Path(p) for p in (sys.prefix, sys.base_prefix, *site.getsitepackages())]
+    candidates += [Path(sys.executable).resolve().parents[1], library(), tools()]
+    kept: list[Path] = []
+    existing = [path for path in candidates if path.exists()]
+    for path in sorted({*existing, *(path.resolve() for path in existing)}):
+        if not any(path.is_relative_to(parent) for parent in kept):
+            kept.append(path)
+    return kept
+
+
+def library() -> Path:
+    """The folder of course_lib itself."""
+    return Path(course_lib.__file__).parent
+
+
+def tools() -> Path:
+    """The folder of course_tools: the kernel's first instructions are there."""
+    return Path(course_tools.__file__).parent
+
+
+def masked() -> list[Path]:
+    """Folders that must stay unseen although something above them is needed (an environment made in the checkout)."""
+    secret = library().parent / "solutions"
+    return [secret] if secret.is_dir() and any(secret.is_relative_to(path) for path in read_only()) else []
+
+
+def root_links() -> Iterator[tuple[str, Path]]:
+    """Where /bin, /lib and the like are links (they mostly are), as (target, link); else nothing."""
+    for path in (Path("/bin"), Path("/sbin"), Path("/lib"), Path("/lib32"), Path("/lib64")):
+        if path.is_symlink():
+            yield os.readlink(path), path
+
+
+def root_folders() -> list[Path]:
+    """Those of /bin, /lib and the like that are folders of their own."""
+    return [path for path in map(Path, ("/bin", "/sbin", "/lib", "/lib64")) if path.is_dir() and not path.is_symlink()]
+
+
+def font_caches() -> list[Path]:
+    """matplotlib's lists of fonts: without one, each kernel that draws would search all fonts again, for seconds."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folders = [Path(os.environ["MPLCONFIGDIR"])] if "MPLCONFIGDIR" in os.environ else [cache / "matplotlib"]
+    return [path for folder in folders for path in folder.glob("fontlist-*.json")]
+
+
+def environment(home: str = HOME, temporary: str = "/tmp") -> dict[str, str]:
+    """A whole environment: nothing of the grader's own gets through."""
+    path = os.pathsep.join(dict.fromkeys([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]))
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    return {
+        **threads,  # submissions run side by side, and a sum must not depend on the number of cores
+        "PATH": path,
+        "HOME": home,
+        "TMPDIR": temporary,
+        "IPYTHONDIR": f"{home}/.ipython",
+        "MPLCONFIGDIR": f"{home}/matplotlib",
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(str(folder.parent) for folder in (library(), tools()))),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
+        "USER": "student",
+        "LANG": "C.UTF-8",
+        "TZ": "UTC",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "CUDA_VISIBLE_DEVICES": "",
+    }

@@ -1,0 +1,297 @@
+"""One submission from its rebuilt notebook to points: cell by cell through untrusted kernels.
+
+Hidden tests are never on a disk of the sandbox; a kernel sees a check's text when that check runs. A kernel that dies
+or hangs costs the question that it was at. The next one gets the given cells and the answers again, and of earlier
+checks only the functions that they define.
+
+No lesson opens this module.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from dataclasses import dataclass, field
+
+from nbformat import NotebookNode
+
+from course_tools.author.code import definitions
+from course_tools.author.lab_source import Check, grade_id_of, is_answer, is_check, questions
+from course_tools.author.marks import BEGIN_HIDDEN, END_HIDDEN
+from course_tools.grading.report.results import DIED, FAILED, GRADED, NOT_RUN, PASSED, TAMPERED, TIMEOUT, CheckResult
+from course_tools.grading.sandbox import kernel as kernels
+from course_tools.grading.sandbox.kernel import Kernel, KernelEnded, Reply
+from course_tools.grading.sandbox.limits import Limits
+
+_GUARD = "__import__('course_tools.grading.sandbox.guard', fromlist=['the_guard'])"
+_NOT_DONE = re.compile(r"not done after [\d.]+ s:")
+_CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_START_S = 120.0
+_LIMITS = {kernels.MEMORY: "memory limit", kernels.PROCESSES: "process limit", kernels.FILES: "file limit"}
+
+
+@dataclass
+class Outcome:
+    """What a run found: a row for each check, a status of the whole, and notes."""
+
+    checks: list[CheckResult]
+    status: str = GRADED
+    notes: list[str] = field(default_factory=list)
+
+
+class TamperedError(Exception):
+    """Something that must fail did not."""
+
+
+def run_notebook(notebook: NotebookNode, limits: Limits, isolation: str) -> Outcome:
+    """Run a rebuilt notebook and judge it.
+
+    Args:
+        notebook: from `rebuild`.
+        limits: what the whole may use.
+        isolation: see `sandbox`.
+    """
+    run = _Run(notebook, limits, isolation)
+    try:
+        run.all_cells()
+    except TamperedError as finding:
+        rows = [_row(check, TAMPERED) for check in run.checks]
+        return Outcome(rows, TAMPERED, [*run.notes, f"the checks were tampered with: {finding}"])
+    finally:
+        run.close()
+    return Outcome([run.rows.get(check.grade_id, _row(check, NOT_RUN)) for check in run.checks], run.status, run.notes)
+
+
+class _Run:
+    """The state of one run: which kernel there is, which cells it has seen, which questions are lost."""
+
+    def __init__(self, notebook: NotebookNode, limits: Limits, isolation: str) -> None:
+        self._cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        self._limits, self._isolation = limits, isolation
+        self._deadline = time.monotonic() + limits.wall_s
+        self._kernel: Kernel | None = None
+        self._dead_cells: set[int] = set()
+        self._lost: dict[str, tuple[str, str]] = {}
+        self._asked = {check.grade_id: check for question in questions(notebook) for check in question.checks}
+        self.checks = list(self._asked.values())
+        self.rows: dict[str, CheckResult] = {}
+        self.status = GRADED
+        self.notes: list[str] = []
+        self._raised: dict[str, str] = {}
+
+    def close(self) -> None:
+        """End the kernel, if there is one."""
+        if self._kernel:
+            self._kernel.close()
+            self._kernel = None
+
+    def all_cells(self) -> None:
+        """Every cell in order, until the time is up."""
+        last = max((number for number, cell in enumerate(self._cells) if is_check(cell)), default=-1)
+        try:
+            for number, cell in enumerate(self._cells[: last + 1]):
+                if is_check(cell):
+                    self._judge(number, self._asked[grade_id_of(cell)])
+                else:
+                    self._prepare(number)
+            if self._kernel:
+                self._canary(self._kernel)
+        except KernelEnded as end:
+            if end.reason != kernels.WALL:
+                return  # only the last canary is not inside a try: a kernel that is gone by then decides nothing
+            self.status = "time limit"
+            self.notes.append(f"the time limit of the whole lab, {self._limits.wall_s:g} s, was reached")
+
+    # --- kernels ---------------------------------------------------------------------------------------------------
+
+    def _ready(self, number: int) -> Kernel:
+        """A kernel that has seen every cell before `number`."""
+        while self._kernel is None:
+            fresh = Kernel(self._limits, self._isolation, self._deadline)
+            self._kernel = fresh
+            self._start(fresh)
+            for earlier in range(number):
+                try:
+                    self._replay(fresh, earlier)
+                except KernelEnded as end:
+                    self._ended(end, earlier)
+                    break
+        return self._kernel
+
+    def _start(self, kernel: Kernel) -> None:
+        """The first cell of a kernel, before any code of a student."""
+        source = f"__import__('course_lib.checks.check')\n{_GUARD}.start(get_ipython())"
+        try:
+            reply = kernel.run(source, silent=True, limit_s=_START_S)
+        except KernelEnded as end:
+            raise end if end.reason == kernels.WALL else RuntimeError(f"a kernel did not start: {end}") from None
+        if reply.error:
+            raise RuntimeError(f"a kernel did not start: {reply.error}: {reply.text[:500]}")
+
+    def _replay(self, kernel: Kernel, number: int) -> None:
+        cell = self._cells[number]
+        if number in self._dead_cells:
+            return
+        if is_check(cell):
+            kernel.run(f"{definitions(cell.source)}\n{_remember(cell)}", silent=True)
+        else:
+            kernel.run(_source(cell))
+
+    def _ended(self, end: KernelEnded, number: int) -> None:
+        """Take note of a kernel that ended in a cell that is no check; it will not run again."""
+        self._kernel = None
+        if end.reason == kernels.WALL:
+            raise end
+        self._dead_cells.add(number)
+        outcome, message = self._reason(end.reason)
+        if _is_students(self._cells[number]):
+            self._lose(self._question(number), outcome, message)
+        else:
+            self._lose_shown(number, outcome, message)
+
+    def _reason(self, reason: str) -> tuple[str, str]:
+        """Outcome and message for a kernel that ended."""
+        self.status = _LIMITS.get(reason, self.status)
+        limits = self._limits
+        return {
+            kernels.DIED: (DIED, "the process that ran it ended"),
+            kernels.TIMEOUT: (TIMEOUT, f"it did not end within {limits.cell_s:g} s, and did not stop when interrupted"),
+            kernels.MEMORY: (DIED, f"it used more than {limits.memory_bytes / 2**30:.3g} GiB of memory"),
+            kernels.PROCESSES: (DIED, f"it had more than {limits.processes} processes"),
+            kernels.FILES: (DIED, "it wrote too much to disk"),
+        }[reason]
+
+    # --- cells -----------------------------------------------------------------------------------------------------
+
+    def _prepare(self, number: int) -> None:
+        """A given cell, an answer, or a cell that a student added: errors are the checks' business, not ours."""
+        cell = self._cells[number]
+        kernel = self._ready(number)
+        try:
+            reply = kernel.run(_source(cell))
+        except KernelEnded as end:
+            self._ended(end, number)
+            return
+        question = self._question(number)
+        if reply.late:
+            self._dead_cells.add(number)  # once is enough
+            self.notes.append(f"{question or 'a given cell'}: a cell was stopped after {self._limits.cell_s:g} s")
+            if not _is_students(cell):
+                self._lose_shown(number, TIMEOUT, f"the cell above it did not end within {self._limits.cell_s:g} s")
+        elif reply.error and not question:
+            self.notes.append(f"a cell of the lab itself failed ({reply.error}): please tell the instructor")
+        elif reply.error and _is_students(cell) and reply.error != "NotImplementedError":
+            self._raised[question] = reply.error[:100]
+            self.notes.append(f"{question}: its cell raises {reply.error[:100]}: {self._clean(reply.text)[:200]}")
+
+    def _judge(self, number: int, check: Check) -> None:
+        if check.question in self._lost:
+            self.rows[check.grade_id] = _row(check, *self._lost[check.question])
+            return
+        kernel = self._ready(number)
+        if check.question in self._lost:  # while an earlier cell ran again
+            self.rows[check.grade_id] = _row(check, *self._lost[check.question])
+            return
+        number_once = secrets.token_hex(16)
+        cell = self._cells[number]
+        parts = (f"{_GUARD}.the_guard().restore()", cell.source, _remember(cell), _last_line(number_once))
+        try:
+            reply = kernel.run("\n".join(parts), silent=True)
+        except KernelEnded as end:
+            self._kernel = None
+            if end.reason == kernels.WALL:
+                raise
+            outcome, message = self._reason(end.reason)
+            self._lose(check.question, outcome, "not run: an earlier check of this question ended the process")
+            self.rows[check.grade_id] = _row(check, outcome, message)
+            return
+        self.rows[check.grade_id] = self._verdict(check, reply, number_once)
+
+    def _verdict(self, check: Check, reply: Reply, number_once: str) -> CheckResult:
+        if reply.error == "AssertionError" and reply.text == number_once:
+            return _row(check, PASSED, points=check.points)
+        if not reply.error:
+            raise TamperedError(f"{check.grade_id} ran to its end, but an assert that must fail did not")
+        if reply.error == "Tampered" and reply.text.startswith(number_once):
+            raise TamperedError(f"replaced: {self._clean(reply.text.removeprefix(number_once))[:300]}")
+        if reply.late:
+            self._lose(check.question, TIMEOUT, "not run: an earlier check of this question did not end in time")
+            return _row(check, TIMEOUT, f"it did not end within {self._limits.cell_s:g} s")
+        if _NOT_DONE.search(reply.text[:5000]):
+            self.notes.append(
+                f"{check.question}: ranks ran out of time; on a busy machine grade again, with a smaller -j"
+            )
+            self._lose(check.question, TIMEOUT, "not run: an earlier check of this question did not end in time")
+        known = reply.error in ("CheckFailed", "AssertionError")
+        message = reply.text if known else f"{reply.error[:100]}: {reply.text}"
+        if reply.error == "NameError" and check.question in self._raised:
+            message += f", since the cell that answers this question ended with {self._raised[check.question]}"
+        return _row(check, FAILED, "" if check.hidden else self._clean(message))
+
+    def _canary(self, kernel: Kernel) -> None:
+        """Once more at the end, without anything of ours in the kernel: an assert that must fail."""
+        number_once = secrets.token_hex(16)
+        reply = kernel.run(f"assert 1 == 2, {number_once!r}", silent=True)
+        if (reply.error, reply.text) != ("AssertionError", number_once):
+            raise TamperedError("at the end, an assert that must fail did not")
+
+    # --- small things ----------------------------------------------------------------------------------------------
+
+    def _question(self, number: int) -> str:
+        """The question that a cell belongs to: a student's own, else the last one answered before it."""
+        for cell in reversed(self._cells[: number + 1]):
+            if is_answer(cell):
+                return grade_id_of(cell).split("-")[0]
+            if extra := cell.metadata.get("course", {}).get("extra"):
+                return extra
+        return ""
+
+    def _lose_shown(self, number: int, outcome: str, message: str) -> None:
+        """A given cell shows what an answer does, and a check of that would wait as long: its question is lost.
+
+        Once a question is lost, such a cell may have called that one's answer. Then the checks decide.
+        """
+        if not self._lost:
+            self._lose(self._question(number), outcome, message)
+
+    def _lose(self, question: str, outcome: str, message: str) -> None:
+        self._lost.setdefault(question, (outcome, message))
+
+    def _clean(self, text: str) -> str:
+        """Plain text of bounded length that says nothing of hidden tests."""
+        longest = self._limits.message_chars
+        text = _CONTROL.sub("", text[: 4 * longest])
+        secret_lines = (line.strip() for cell in self._cells for line in _hidden_lines(cell))
+        if any(len(line) > 12 and line in text for line in secret_lines):
+            return "(a message that quotes a hidden test is not shown)"
+        return text if len(text) <= longest else text[:longest] + " …"
+
+
+def _row(check: Check, outcome: str, message: str = "", *, points: float = 0.0) -> CheckResult:
+    message = "" if check.hidden and outcome == FAILED else message
+    return CheckResult(check.question, check.grade_id, points, check.points, check.hidden, outcome, message)
+
+
+def _source(cell: NotebookNode) -> str:
+    """A cell's text, and for the lab's own cells the line that remembers what it has bound."""
+    own_language = cell.source.startswith("%%")
+    return cell.source if own_language or _is_students(cell) else f"{cell.source}\n{_remember(cell)}"
+
+
+def _remember(cell: NotebookNode) -> str:
+    names = list(cell.metadata.get("course", {}).get("binds", []))
+    return f"{_GUARD}.the_guard().given({names!r})" if names else ""
+
+
+def _last_line(number_once: str) -> str:
+    return f"assert not {_GUARD}.the_guard().sound({number_once!r}), {number_once!r}"
+
+
+def _is_students(cell: NotebookNode) -> bool:
+    return is_answer(cell) or "extra" in cell.metadata.get("course", {})
+
+
+def _hidden_lines(cell: NotebookNode) -> list[str]:
+    _, _, tests = cell.source.partition(BEGIN_HIDDEN)
+    return tests.partition(END_HIDDEN)[0].splitlines()

@@ -1,0 +1,131 @@
+"""`course run`: lessons from top to bottom without a browser, and a table of what they measured.
+
+The numbers come from the outputs: `compare` leaves them in its output's metadata.
+
+No lesson opens this module.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import nbformat
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbformat import NotebookNode
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from course_tools.kernel import execute
+from course_tools.lessons import Lesson
+
+
+@dataclass(frozen=True)
+class Check:
+    """One checked row of a `compare`: its name, measurement over prediction (None: infinite), and the verdict."""
+
+    name: str
+    ratio: float | None
+    ok: bool
+
+    @property
+    def deviation(self) -> float:
+        """How far the ratio is from 1, the same for twice as much and half as much."""
+        return abs(math.log(self.ratio)) if self.ratio and self.ratio > 0 else math.inf
+
+
+@dataclass
+class Result:
+    """What became of one lesson. `problem` is None where every cell ran, else the failing cell and its error."""
+
+    lesson: Lesson
+    seconds: float = 0.0
+    checks: list[Check] = field(default_factory=list)
+    problem: str | None = None
+
+    @property
+    def worst(self) -> Check | None:
+        """The check whose ratio is farthest from 1."""
+        return max(self.checks, key=lambda check: check.deviation, default=None)
+
+
+def run_lessons(lessons: Sequence[Lesson], console: Console, *, timeout_s: float = 300) -> bool:
+    """Run the notebooks as they are on disk, show how far it is, print a table, and return whether all cells ran.
+
+    The notebooks on disk stay as they are. A lesson that fails does not stop the others.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    results = []
+    with Progress(*columns, console=console, transient=True) as progress:
+        for lesson in lessons:
+            if not console.is_terminal:
+                console.print(f"running {lesson.name}")
+            task = progress.add_task(lesson.name)
+            results.append(run_lesson(lesson, timeout_s, _advance(progress, task)))
+            progress.remove_task(task)
+    for result in results:
+        if result.problem:
+            console.print(f"\n✗ {result.lesson.name}", style="bold red")
+            console.print(Text.from_ansi(result.problem), soft_wrap=True)
+    console.print(table(results))
+    return not any(result.problem for result in results)
+
+
+def _advance(progress: Progress, task) -> Callable[[int, int], None]:
+    return lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def run_lesson(lesson: Lesson, timeout_s: float, on_progress: Callable[[int, int], None]) -> Result:
+    """Run one notebook; `on_progress` gets the number of cells done and of all cells."""
+    if not lesson.notebook.exists():
+        return Result(lesson, problem=f"it has not been built yet: run `course build {lesson.number}`")
+    result, start, at = Result(lesson), time.perf_counter(), 0
+    notebook = nbformat.read(lesson.notebook, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None  # what is there afterwards, this run has made
+
+    def begin(index: int) -> None:
+        nonlocal at
+        at = index
+        on_progress(index, len(notebook.cells))
+
+    try:
+        execute(notebook, lesson.notebook.parent, reproducible=False, timeout_s=timeout_s, on_cell=begin)
+    except CellTimeoutError:
+        result.problem = f"a cell did not end within {timeout_s:g} s:\n\n{notebook.cells[at].source}"
+    except CellExecutionError as problem:
+        result.problem = str(problem)
+    except (DeadKernelError, RuntimeError) as problem:
+        result.problem = f"{type(problem).__name__}: {problem}, in this cell:\n\n{notebook.cells[at].source}"
+    result.seconds = time.perf_counter() - start
+    result.checks = read_checks(notebook)
+    return result
+
+
+def read_checks(notebook: NotebookNode) -> list[Check]:
+    """Every comparison with a tolerance that a notebook's stored outputs hold."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    rows = [row for output in outputs for row in output.get("metadata", {}).get("course", {}).get("checks", [])]
+    return [Check(row["name"], row["ratio"], row["ok"]) for row in rows if row["tolerance"] is not None]
+
+
+def table(results: Sequence[Result]) -> Table:
+    """One row per lesson: seconds, checks made, and the worst ratio of measurement to prediction."""
+    shown = Table("lesson", "", "seconds", "checks", "worst ratio", "of", box=SIMPLE_HEAD, pad_edge=False)
+    for column in shown.columns[2:5]:
+        column.justify = "right"
+    for column in shown.columns[:5]:  # in a narrow window only the last column becomes narrow: it may wrap
+        column.no_wrap = True
+    for result in results:
+        worst = result.worst
+        ratio = "" if worst is None else "∞" if worst.ratio is None else f"{worst.ratio:.4g}"
+        verdict = Text("failed", "red") if result.problem else Text("passed", "green")
+        counts = (f"{result.seconds:.1f}", str(len(result.checks)), ratio, worst.name if worst else "")
+        shown.add_row(result.lesson.name, verdict, *counts)
+    return shown

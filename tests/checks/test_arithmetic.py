@@ -1,0 +1,60 @@
+"""What an answer calculates with is counted, in every way of writing it down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from course_lib.checks.arithmetic import Arithmetic
+
+A = torch.arange(12, dtype=torch.float16).view(3, 4)
+
+
+def watched(fn: Callable[[Tensor], object]) -> Arithmetic:
+    with Arithmetic() as seen:
+        fn(A.clone())
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("fn", "flops"),
+    [
+        (lambda a: a + a, 12),
+        (lambda a: a[:, 0] * a[:, 1] - a[:, 2], 6),
+        (lambda a: a.add_(1).sub_(a).mul_(2), 36),
+        (lambda a: 1 - a, 12),
+        (lambda a: torch.add(a, a, alpha=3), 24),
+        (lambda a: a / 2, 12),
+        (lambda a: a * 0.5 + 1.5, 24),
+        (lambda a: [x * y for x, y in zip(a.T, a.T, strict=True)], 12),
+        (lambda a: torch.where(a.abs() > 3, -a, torch.zeros_like(a)), 0),
+        (lambda a: [column.clone() for column in a.unbind(1)], 0),
+        (lambda a: torch.arange(5) + 1, 0),
+    ],
+)
+def test_operations_are_counted_by_the_numbers_they_make(fn: Callable[[Tensor], object], flops: int) -> None:
+    seen = watched(fn)
+    assert (seen.flops, dict(seen.others), seen.dtypes) == (flops, {}, {torch.float16})
+
+
+@pytest.mark.parametrize("fn", [lambda a: a.float(), lambda a: a + torch.zeros(3, 4), lambda a: a.double()])
+def test_wider_formats_are_seen(fn: Callable[[Tensor], object]) -> None:
+    assert watched(fn).dtypes - {torch.float16}
+
+
+@pytest.mark.parametrize(
+    ("fn", "name"),
+    [
+        (lambda a: a.sum(), "sum"),
+        (lambda a: a @ a.T, "mm"),
+        (lambda a: a[0, 0].item(), "item"),
+        (lambda a: float(a[0, 0]), "item"),
+        (lambda a: torch.addcmul(a, a, a), "addcmul"),
+        (lambda a: a.cumsum(0), "cumsum"),
+    ],
+)
+def test_what_hides_its_arithmetic_is_named(fn: Callable[[Tensor], object], name: str) -> None:
+    assert name in watched(fn).others

@@ -1,0 +1,222 @@
+"""Checks of labs: what holds passes, what does not is explained, and no answer defines its own equality."""
+
+from __future__ import annotations
+
+import linecache
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_lib.checks import CheckFailed, check
+from course_lib.units import Bytes, Flops
+
+
+class Yes:
+    """Equal to everything."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+
+class YesTensor(torch.Tensor):
+    """A tensor whose comparisons always hold."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return torch.tensor(False)
+
+
+def refused(check_function: Any, *args: Any, **kwargs: Any) -> str:
+    """The text of the refusal; it must come."""
+    with pytest.raises(CheckFailed) as caught:
+        check_function(*args, **kwargs)
+    return str(caught.value)
+
+
+def test_what_holds_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    check.equal([1, 2.0, "x"], [1, 2.0, "x"], "a list")
+    check.equal(torch.tensor([1.0, float("nan")]), torch.tensor([1.0, float("nan")]), "a tensor with NaN")
+    check.equal({"a": 1}, {"a": 1}, "a dict")
+    check.close(0.1 + 0.2, 0.3, "a sum", operations=2)
+    check.at_most(Bytes(10), Bytes(10), "bytes")
+    check.that(True, "a fact")
+    assert capsys.readouterr().out == "✓ a list\n✓ a tensor with NaN\n✓ a dict\n✓ a sum\n✓ bytes\n✓ a fact\n"
+
+
+@pytest.mark.parametrize(
+    ("got", "expected"),
+    [
+        (Yes(), 3),
+        (Yes(), "x"),
+        ([Yes()], [3]),
+        ({"a": Yes()}, {"a": 3}),
+        (True, 1),
+        (1, True),
+        (1.0, 1),
+        (torch.tensor(3), 3),
+        (YesTensor([1.0]), torch.tensor([2.0])),
+        (Flops(3), Bytes(3)),
+    ],
+)
+def test_types_come_before_values(got: object, expected: object) -> None:
+    assert "expected" in refused(check.equal, got, expected, "this")
+
+
+def test_numbers_of_any_kind_are_numbers() -> None:
+    check.equal(2, 2.0, "an int for a float")
+    check.equal(Bytes(8), 8, "a quantity for an int")
+    check.close(Flops(8), 8.0, "a quantity for a float")
+
+
+@pytest.mark.parametrize(
+    ("got", "words"),
+    [
+        (torch.zeros(3), ["the shape", "(2, 2)", "(3,)"]),
+        (torch.zeros(2, 2, dtype=torch.float64), ["the dtype", "float32", "float64"]),
+        (torch.tensor([[1.0, 2.0], [3.0, 5.0]]), ["4.0 at [1, 1]", "1 of 4 elements are off; first at [1, 1]: 5.0"]),
+        (torch.tensor([[1.0, float("nan")], [3.0, 4.0]]), ["2.0 at [0, 1]", "nan"]),
+        ([[1.0, 2.0], [3.0, 4.0]], ["a tensor", "list"]),
+        (None, ["a tensor", "NoneType"]),
+    ],
+)
+@pytest.mark.parametrize("judge", [check.equal, check.close])
+def test_a_wrong_tensor_is_located(judge: Any, got: object, words: list[str]) -> None:
+    expected = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    text = refused(judge, got, expected, "the product", look="the last column")
+    assert text.startswith("the product") and text.endswith("look at   the last column")
+    assert all(word in text for word in words), text
+
+
+def test_tolerances_come_from_the_dtype_and_the_operations() -> None:
+    eps = torch.finfo(torch.bfloat16).eps
+    exact = torch.tensor([1.0, 100.0], dtype=torch.bfloat16)
+    check.close(exact * (1 + eps), exact, "one rounding", operations=2)
+    assert "tolerance 0.0078 of 100" in refused(check.close, exact * (1 + 4 * eps), exact, "four", operations=1)
+    check.close(torch.tensor([float("inf"), 1.0]), torch.tensor([float("inf"), 1.0]), "infinities")
+    refused(check.close, torch.tensor([float("inf"), 1.0]), torch.tensor([2.0, 1.0]), "an infinity for a number")
+    refused(check.close, 1.1, 1.0, "a number", relative=0.05)
+    check.close(1.04, 1.0, "a number", relative=0.05)
+    refused(check.close, float("nan"), 1.0, "nan", relative=10)
+    assert "1.00000002" in refused(check.close, 1 + 2e-8, 1.0, "not rounded to float32 on the way", relative=1e-9)
+
+
+def test_bounds() -> None:
+    check.at_least(3, 2, "enough")
+    assert "at most 1.95 KiB" in refused(check.at_most, Bytes(3000), Bytes(2000), "the peak")
+    assert "at least 2" in refused(check.at_least, 1, 2, "points")
+    for nonsense in (float("nan"), None, True, "3", Yes()):
+        refused(check.at_most, nonsense, 5.0, "nonsense")
+
+
+def test_truth_must_be_the_bool() -> None:
+    for nonsense in (1, "yes", Yes(), torch.tensor(True), None, False):
+        refused(check.that, nonsense, "a fact")
+
+
+def in_a_cell(source: str) -> dict[str, Any]:
+    """Names that a notebook cell defines."""
+    name = "/tmp/ipykernel_1/7.py"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(source, name, "exec"), namespace)
+    return namespace
+
+
+def test_an_answer_that_raises_is_told_the_line_of_its_cell() -> None:
+    broken = in_a_cell("def half(x):\n    y = x / 0\n    return y\n")["half"]
+    text = refused(check.call, broken, 3)
+    assert "half(3) raised an error" in text and "ZeroDivisionError" in text and "line 2 of half: y = x / 0" in text
+    stub = in_a_cell("def half(x):\n    raise NotImplementedError\n")["half"]
+    assert "half is not written yet" in refused(check.call, stub, 3)
+    leaving = in_a_cell("import sys\ndef half(x):\n    sys.exit(0)\n")["half"]
+    assert "SystemExit" in refused(check.call, leaving, 3)
+    assert check.call(in_a_cell("def half(x):\n    return x / 2\n")["half"], 3) == 1.5
+
+
+def test_bad_input_must_be_refused() -> None:
+    def picky(x: int) -> int:
+        if x < 0:
+            raise ValueError("below zero")
+        return x
+
+    def stub(x: int) -> int:
+        raise NotImplementedError
+
+    check.raises(ValueError, picky, -1)
+    assert "it returned 1" in refused(check.raises, ValueError, picky, 1)
+    assert "ValueError" in refused(check.raises, TypeError, picky, -1)
+    assert "not written yet" in refused(check.raises, RuntimeError, stub, 1)
+
+
+def test_what_a_function_may_use() -> None:
+    source = "import torch.distributed as dist\ndef f(x):\n    import numpy.linalg\n    dist.all_reduce(x)\n"
+    fn = in_a_cell(source)["f"]
+    check.written_with(fn, forbidden=["dist.broadcast"])
+    assert "no dist.all_reduce" in refused(check.written_with, fn, forbidden=["dist.all_reduce"])
+    assert "no all_reduce" in refused(check.written_with, fn, forbidden=["all_reduce"])
+    assert "only math" in refused(check.written_with, fn, allowed=["math"])
+    assert "the text of len cannot be read" in refused(check.written_with, len)
+    exec("def timed(): pass", namespace := {})  # as %%time does
+    assert "%%time" in refused(check.written_with, namespace["timed"])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "import torch.distributed as td\n    td.all_reduce(x)",
+        "from torch.distributed import all_reduce as add_up\n    add_up(x)",
+        "from torch import distributed as td\n    td.all_reduce(x)",
+        "getattr(dist, 'all_reduce')(x)",
+        "theirs.all_reduce(x)",
+        "g(x)",
+    ],
+)
+def test_another_name_for_it_is_no_way_out(body):
+    head = "import torch.distributed as dist\ntheirs, g = dist, dist.all_reduce\n@torch.no_grad()\n"
+    fn = in_a_cell(f"import torch\n{head}def f(x):\n    {body}\n")["f"]
+    assert "no dist.all_reduce" in refused(check.written_with, fn, forbidden=["dist.broadcast", "dist.all_reduce"])
+    check.written_with(fn, forbidden=["dist.broadcast", "dist.isend", "x.all_reduce", "unknown.name"])
+
+
+def test_ranks_and_what_they_send() -> None:
+    def ring(tensor: torch.Tensor) -> int:
+        me, p = dist.get_rank(), dist.get_world_size()
+        request = dist.isend(tensor, (me + 1) % p)
+        dist.recv(torch.empty_like(tensor), (me - 1) % p)
+        assert request is not None
+        request.wait()
+        return me
+
+    results, accounts = check.traffic(ring, torch.zeros(25), world_size=3)
+    assert results == [0, 1, 2] and all(account.total_bytes == 100 for account in accounts)
+
+    def deadlock(tensor: torch.Tensor) -> None:
+        if dist.get_rank() == 0:
+            dist.all_reduce(tensor)
+
+    assert "rank 0 waits in all_reduce" in refused(check.on_ranks, deadlock, torch.zeros(1), world_size=2)
+
+    def stub(tensor: torch.Tensor) -> None:
+        raise NotImplementedError
+
+    assert "not written yet" in refused(check.traffic, stub, torch.zeros(1), world_size=2)
+
+
+def test_bytes_held_and_flops() -> None:
+    x = torch.zeros(64, 64)
+    assert check.peak(lambda x: x + 1, x) == 64 * 64 * 4
+    assert check.flops(lambda: x @ x) == 2 * 64**3
+    linear = nn.Linear(64, 64)
+    assert check.flops(lambda: linear(x)) == 2 * 64**3
+
+
+def test_arguments_are_held_before_a_call_and_do_not_count_in_its_peak() -> None:
+    x = torch.zeros(64, 64)
+    assert check.peak(torch.add, x, x) == 64 * 64 * 4
+    assert check.peak(torch.add, input=x, other=x) == 64 * 64 * 4
