@@ -83,11 +83,11 @@ def test_a_text_browser_or_none_is_no_browser(monkeypatch: pytest.MonkeyPatch, r
 
 
 @pytest.mark.notebook
-def test_lab_serves_the_lesson_and_prints_an_address_that_works(root: Path, tmp_path: Path) -> None:
+def test_open_serves_the_lesson_and_prints_an_address_that_works(root: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "course_tools", "lab", "1", "--no-browser"], cwd=root, stdout=output, stderr=output
+            [sys.executable, "-m", "course_tools", "open", "1", "--no-browser"], cwd=root, stdout=output, stderr=output
         )
     try:
         address = None
