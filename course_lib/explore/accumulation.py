@@ -15,8 +15,7 @@ import anywidget
 import traitlets
 
 from course_lib.explore import browser
-from course_lib.figures.memory_ladder import draw_cuts
-from course_lib.figures.style import present
+from course_lib.figures.memory_ladder import peaks_by_micro_batch
 from course_lib.model import hardware
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict.accumulate import accumulated_peak
@@ -126,10 +125,11 @@ class AccumulationExplorer(anywidget.AnyWidget):
         """
         cuts, memory = self.cuts, GPUS[self.gpu]
         told = "; ".join(f"{cut.pieces} × {cut.micro_batch}: {cut.peak.total:.1GiB}" for cut in cuts)
-        present(
-            draw_cuts({cut.micro_batch: cut.peak for cut in cuts}, self.gpu, memory),
+        peaks_by_micro_batch(
+            {cut.micro_batch: cut.peak for cut in cuts},
+            self.gpu,
+            memory,
             caption=caption or "Smaller pieces cost only activations. What is left at the left end, they cannot touch.",
             alt=alt or f"Peak memory of a step of {self.global_batch} sequences, cut into pieces. {told}. "
             f"The {self.gpu} has {memory:.0GiB}.",
-            widget=self,
-        )  # fmt: skip
+        ).show(widget=self)  # fmt: skip

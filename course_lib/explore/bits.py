@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course_lib.explore import browser
-from course_lib.figures.style import INK, MUTED, PALETTE, new_figure, present
+from course_lib.figures.style import INK, MUTED, PALETTE, Picture, new_figure
 from course_lib.numerics.formats import (
     BF16,
     FP4_E2M1,
@@ -171,12 +171,11 @@ class BitExplorer(anywidget.AnyWidget):
             alt: the picture in words; the stored values by format if empty.
         """
         held = "; ".join(f"{row.name} holds {_short(row.stored)}" for row in self.rows)
-        present(
+        Picture(
             draw(self.value, self.formats),
             caption=caption or "The same number in every format. Click a bit or type a number, and the others follow.",
             alt=alt or f"Bits of {_short(self.value)} in {len(self.formats)} float formats. {held}.",
-            widget=self,
-        )
+        ).show(widget=self)
 
 
 def _short(value: float) -> str:

@@ -17,8 +17,7 @@ import anywidget
 import traitlets
 
 from course_lib.explore import browser
-from course_lib.figures.parallel import draw_overlap
-from course_lib.figures.style import present
+from course_lib.figures.data_parallel import bucket_overlap
 from course_lib.model import zoo
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict.overlap import Overlap, gradients_ready, overlap
@@ -96,8 +95,10 @@ class BucketExplorer(anywidget.AnyWidget):
         now = self.result()
         sizes = {Bytes(2**each): self.result(each) for each in range(BUCKETS[0], BUCKETS[1] + 1)}
         best = min(sizes, key=lambda size: sizes[size].end_s)
-        present(
-            draw_overlap(now, sizes, Bytes(2**self.bucket)),
+        bucket_overlap(
+            now,
+            sizes,
+            Bytes(2**self.bucket),
             caption=caption
             or "Above, what leaves when: each bar on the link is a bucket, and behind the line everybody waits. Below, "
             "the same for every bucket size.",
@@ -106,8 +107,7 @@ class BucketExplorer(anywidget.AnyWidget):
             f"buckets and {now.messages} messages. The backward pass takes {now.backward_s:.0ms}, all is sent after "
             f"{now.end_s:.0ms}. The best size is {best:.0}, with {sizes[best].end_s:.0ms}; {min(sizes):.0} takes "
             f"{sizes[min(sizes)].end_s:.0ms} and {max(sizes):.0} {sizes[max(sizes)].end_s:.0ms}.",
-            widget=self,
-        )
+        ).show(widget=self)
 
 
 @cache

@@ -13,8 +13,7 @@ import anywidget
 import traitlets
 
 from course_lib.explore import browser
-from course_lib.figures.recompute import draw_chain_film
-from course_lib.figures.style import present
+from course_lib.figures.recompute import chain_film
 from course_lib.predict.recompute import Chain
 
 LAYERS, RATIO = (2, 32), (1, 20)
@@ -65,11 +64,11 @@ class FilmExplorer(anywidget.AnyWidget):
         every = self.every or None
         peak, plain = int(self.chain.peak(every)), int(self.chain.peak(None))
         kept = f"one input every {every} layers" if every else "everything"
-        present(
-            draw_chain_film(self.chain, every),
+        chain_film(
+            self.chain,
+            every,
             caption=caption or "Each small triangle is a segment that is computed again, used, and forgotten.",
             alt=alt
             or f"A chain of {self.layers} layers through one step. Keeping {kept}, it holds at most the size of "
             f"{peak} inputs; keeping everything, of {plain}.",
-            widget=self,
-        )
+        ).show(widget=self)

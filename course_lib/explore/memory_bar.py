@@ -16,8 +16,8 @@ import traitlets
 
 from course_lib.accounts import MemoryAccount
 from course_lib.explore import browser
-from course_lib.figures.memory import draw_memory_against_gpus
-from course_lib.figures.style import PALETTE, present
+from course_lib.figures.memory import memory_against_gpus
+from course_lib.figures.style import PALETTE
 from course_lib.model import hardware
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict.memory import activations, model_states
@@ -128,11 +128,11 @@ class MemoryBarExplorer(anywidget.AnyWidget):
         account, gpus = self.account, {gpu.name: gpu.memory for gpu in GPUS}
         fits = [name for name, memory in gpus.items() if account.total <= memory]
         parts = ", ".join(f"{category} {nbytes:.1GiB}" for category, nbytes in account.items() if nbytes)
-        present(
-            draw_memory_against_gpus(account, gpus),
+        memory_against_gpus(
+            account,
+            gpus,
             caption=caption or "The bar must be shorter than the card. Which of its blocks would you shorten?",
             alt=alt
             or f"A GPT of {self.layers} layers, {self.width} wide, with {self.batch} sequences of {self.seq} tokens: "
             f"{parts}; together {account.total:.1GiB}. It fits on {', '.join(fits) or 'none of the cards'}.",
-            widget=self,
-        )
+        ).show(widget=self)

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 
 import anywidget
 import traitlets
-from matplotlib.figure import Figure
 
 from course_lib.explore import browser
-from course_lib.figures.collectives import Holding, draw_film
-from course_lib.figures.style import SERIES, present
+from course_lib.figures.collectives import Holding, film_of_holdings
+from course_lib.figures.style import SERIES, Picture
 from course_lib.ranks import schedules
 
 MIN_RANKS, MAX_RANKS = 2, 8
@@ -97,26 +96,25 @@ class RingExplorer(anywidget.AnyWidget):
             alt: the picture in words; a general one if empty.
         """
         p = self.world_size
-        present(
-            draw(p),
+        draw(
+            p,
             caption=caption or "Each rank passes one part a step to its right neighbour; nobody ever sends more.",
             alt=alt
             or f"{2 * p - 1} grids with {p} ranks as rows and {p} parts as columns. At first each row has its own "
             f"colour. In steps 1 to {p - 1} one cell of each row collects one colour more, until each rank has one "
             f"part with all {p}. In steps {p} to {2 * p - 2} these finished parts are copied around, until all cells "
             f"have all colours.",
-            widget=self,
-        )
+        ).show(widget=self)
 
 
-def draw(world_size: int) -> Figure:
+def draw(world_size: int, *, caption: str, alt: str) -> Picture:
     """The picture of the explorer for a static page: a film strip of all states."""
     frames = ring_frames(world_size)
     titles = ["start"] + [
         f"step {frame.step}: {'add' if frame.step < world_size else 'copy'}" for frame in frames if frame.step
     ]
     marks = [{(to, part) for _, to, part, _ in frame.arrived} for frame in frames]
-    return draw_film(list(zip(titles, (frame.holding for frame in frames))), marks)
+    return film_of_holdings(list(zip(titles, (frame.holding for frame in frames))), marks, caption=caption, alt=alt)
 
 
 def _check(world_size: int) -> None:

@@ -17,8 +17,7 @@ import traitlets
 from torch import Tensor
 
 from course_lib.explore import browser
-from course_lib.figures.precision import draw_histograms
-from course_lib.figures.style import present
+from course_lib.figures.mixed_precision import gradient_histograms
 from course_lib.numerics import BF16, FP8_E5M2, FP16, FloatFormat
 from course_lib.train.gradients import CastCounts, GradientSizes
 
@@ -102,12 +101,12 @@ class ScaleExplorer(anywidget.AnyWidget):
         """
         counts, fmt = self.counts, FORMATS[self.number_format]
         shares = [100 * count / counts.total for count in astuple(counts)]
-        present(
-            draw_histograms({f"scale 2^{self.power}": (self.sizes[self.group], 2.0**self.power)}, fmt),
+        gradient_histograms(
+            {f"scale 2^{self.power}": (self.sizes[self.group], 2.0**self.power)},
+            fmt,
             caption=caption or "The scale moves the whole histogram; the format stays where it is.",
             alt=alt
             or f"Histogram of the gradients of {self.group} times 2^{self.power}, by powers of two, before the window "
             f"of {fmt}: {shares[0]:.1f} % become 0, {shares[1]:.0f} % are subnormal, {shares[2]:.0f} % normal, "
             f"{shares[3]:.1f} % overflow.",
-            widget=self,
-        )
+        ).show(widget=self)

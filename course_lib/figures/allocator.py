@@ -5,16 +5,15 @@ Lesson 02 opens this module.
 
 from __future__ import annotations
 
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from course_lib.figures.style import GRID, INK, MUTED, SERIES, new_figure, present
+from course_lib.figures.style import GRID, INK, MUTED, SERIES, Picture, legend, new_figure
 from course_lib.predict.allocator import CachingAllocator
 from course_lib.units import Bytes
 
 
-def segment_map(card: CachingAllocator, *, wanted: Bytes | None = None, caption: str) -> None:
-    """Show every segment as a row, its blocks side by side.
+def segment_map(card: CachingAllocator, *, wanted: Bytes | None = None, caption: str) -> Picture:
+    """Every segment as a row, its blocks side by side.
 
     Args:
         card: an allocator with at least one segment.
@@ -24,17 +23,6 @@ def segment_map(card: CachingAllocator, *, wanted: Bytes | None = None, caption:
     Raises:
         ValueError: the allocator has no segment yet.
     """
-    free = card.reserved - card.allocated
-    words = (
-        f"{len(card.segments)} segments, together {card.reserved}. In use are {card.allocated}, free {free}; the "
-        f"largest free piece has {card.largest_free}."
-    )
-    words += f" Wanted: {wanted}." if wanted else ""
-    present(draw_segment_map(card, wanted), caption=caption, alt=words)
-
-
-def draw_segment_map(card: CachingAllocator, wanted: Bytes | None = None) -> Figure:
-    """The figure of `segment_map`, not yet shown."""
     if not card.segments:
         raise ValueError("segment_map needs an allocator with at least one segment: allocate something first")
     rows = len(card.segments) + (wanted is not None)
@@ -53,5 +41,13 @@ def draw_segment_map(card: CachingAllocator, wanted: Bytes | None = None) -> Fig
     axes.grid(False)
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     keys = [Patch(color=SERIES[0], label="in use"), Patch(facecolor=GRID, edgecolor=MUTED, lw=0.5, label="free")]
-    figure.legend(handles=keys, loc="outside lower center", ncols=2, frameon=False)
-    return figure
+    legend(figure, "lower center", 2, handles=keys)
+    return Picture(figure, caption=caption, alt=_in_words(card, wanted))
+
+
+def _in_words(card: CachingAllocator, wanted: Bytes | None) -> str:
+    words = (
+        f"{len(card.segments)} segments, together {card.reserved}. In use are {card.allocated}, free "
+        f"{card.reserved - card.allocated}; the largest free piece has {card.largest_free}."
+    )
+    return words + (f" Wanted: {wanted}." if wanted else "")

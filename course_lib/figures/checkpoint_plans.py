@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from course_lib.figures.style import GRID, INK, MUTED, PALETTE, SERIES, new_figure, present
+from course_lib.figures.style import GRID, INK, MUTED, PALETTE, SERIES, Picture, legend, new_figure, note
 from course_lib.units import Bytes, Flops
 
 Costs = Sequence[tuple[int, int, int]]
@@ -19,25 +18,14 @@ Segments = Sequence[tuple[int, int]]
 """Recomputed segments: first layer, and the one after the last."""
 
 
-def chain(costs: Costs, segments: Segments, *, caption: str) -> None:
-    """Show the layers of a chain, what each saves and costs, and which segments run again.
+def chain_with_plan(costs: Costs, segments: Segments, *, caption: str) -> Picture:
+    """The layers of a chain, what each saves and costs, and which segments run again.
 
     Args:
         costs: the layers.
         segments: what is recomputed; may be empty.
         caption: what the reader should see.
     """
-    told = "; ".join(f"{n}: {Bytes(saved)}, {Flops(flops)}" for n, (_, saved, flops) in enumerate(costs))
-    again = ", ".join(f"{start} to {stop - 1}" for start, stop in segments) or "none"
-    present(
-        draw_chain(costs, segments),
-        caption=caption,
-        alt=f"Two rows of bars, one bar for each layer: bytes saved, and FLOPs. {told}. Recomputed segments: {again}.",
-    )
-
-
-def draw_chain(costs: Costs, segments: Segments) -> Figure:
-    """The figure of `chain`, not yet shown."""
     figure, (saved, flops) = new_figure(rows=2, height=3.8)
     layers = np.arange(len(costs))
     unit = Bytes(max((saved for _, saved, _ in costs), default=0)).best_unit()
@@ -49,41 +37,34 @@ def draw_chain(costs: Costs, segments: Segments) -> Figure:
     for axes in (saved, flops):
         for start, stop in segments:
             axes.axvspan(start - 0.46, stop - 0.54, color=SERIES[1], alpha=0.22, lw=0, zorder=1)
+        axes.grid(axis="x", visible=False)
     saved.set(ylabel=f"saves ({unit})", xticks=layers, xticklabels=[])
     flops.set(ylabel="forward (MFLOP)", xlabel="layer; shaded: recomputed, one shade for each segment", xticks=layers)
-    figure.legend(frameon=False, fontsize=9.5, loc="outside upper right", ncols=2)
-    for axes in (saved, flops):
-        axes.grid(axis="x", visible=False)
-    return figure
+    legend(figure, "upper right", 2, fontsize=9.5)
+    told = "; ".join(f"{n}: {Bytes(saved)}, {Flops(flops)}" for n, (_, saved, flops) in enumerate(costs))
+    again = ", ".join(f"{start} to {stop - 1}" for start, stop in segments) or "none"
+    alt = f"Two rows of bars, one bar for each layer: bytes saved, and FLOPs. {told}. Recomputed segments: {again}."
+    return Picture(figure, caption=caption, alt=alt)
 
 
-def over_time(held: Mapping[str, np.ndarray], limit: Bytes, *, caption: str) -> None:
-    """Show what steps held after each of their operations, against a limit.
+def held_against_limit(held: Mapping[str, np.ndarray], limit: Bytes, *, caption: str) -> Picture:
+    """What steps held after each of their operations, against a limit.
 
     Args:
         held: name → bytes after each operation.
         limit: the line that must not be crossed.
         caption: what the reader should see.
     """
-    told = "; ".join(f"{name}: {len(b):,} operations, peak {Bytes(b.max()):.2MiB}" for name, b in held.items())
-    present(
-        draw_over_time(held, limit),
-        caption=caption,
-        alt=f"Bytes alive over the operations of a step. {told}. The limit is {limit:.2MiB}.",
-    )
-
-
-def draw_over_time(held: Mapping[str, np.ndarray], limit: Bytes) -> Figure:
-    """The figure of `over_time`, not yet shown."""
     figure, (axes,) = new_figure(height=3.2)
-    colors = (MUTED, SERIES[1], SERIES[2], SERIES[3])
-    for color, (name, values) in zip(colors, held.items(), strict=False):
+    for color, (name, values) in zip((MUTED, *SERIES[1:4]), held.items(), strict=False):
         values = np.asarray(values) / Bytes.units["MiB"]
         rows = np.arange(len(values))
         axes.fill_between(rows, values, step="post", color=GRID if color == MUTED else color, alpha=0.35, lw=0)
         axes.step(rows, values, where="post", color=color, lw=1.4, label=name)
     axes.axhline(limit.to("MiB"), color=INK, lw=1.2, ls="--")
-    axes.annotate("limit", (0, limit.to("MiB")), (4, 3), textcoords="offset points", color=INK, size=9.5)
+    note(axes, "limit", (0, limit.to("MiB")), (4, 3))
     axes.set(xlabel="operation", ylabel="alive (MiB)", xlim=(0, None), ylim=(0, None))
-    figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    return figure
+    legend(figure, "lower center", 3)
+    told = "; ".join(f"{name}: {len(b):,} operations, peak {Bytes(b.max()):.2MiB}" for name, b in held.items())
+    alt = f"Bytes alive over the operations of a step. {told}. The limit is {limit:.2MiB}."
+    return Picture(figure, caption=caption, alt=alt)

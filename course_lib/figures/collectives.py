@@ -6,13 +6,12 @@ Lesson 00 uses this module; lesson 06 uses all of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course_lib.figures.style import GRID, INK, MUTED, PALETTE, new_figure, present, series_color
+from course_lib.figures.style import GRID, INK, MUTED, PALETTE, Picture, new_figure, series_color
 from course_lib.ranks import schedules
 from course_lib.ranks.schedules import Schedule
 
@@ -35,32 +34,23 @@ def two_passes(world_size: int) -> list[tuple[str, Holding]]:
     return [("before", before), ("each adds up one part", scattered), ("each hands it to all", gathered)]
 
 
-def all_reduce_in_two_passes(world_size: int = 4) -> None:
-    """Show the two passes of a bandwidth-optimal all-reduce (reduce-scatter, then all-gather)."""
-    share = f"{world_size - 1}/{world_size}"
-    present(
-        draw_two_passes(world_size),
-        caption=f"Each pass moves {share} of the tensor out of each rank. A striped cell is a finished sum: "
-        f"after the first pass each rank owns one, after the second everybody has all.",
-        alt=f"Three panels with {world_size} ranks as rows and {world_size} parts of the tensor as columns. "
-        "Before: each row has its own colour. After the first pass the cell on the diagonal of each row holds all "
-        "colours. After the second pass all cells hold all colours.",
-    )
-
-
-def draw_two_passes(world_size: int) -> Figure:
-    """The figure of `all_reduce_in_two_passes`, not yet shown."""
+def all_reduce_in_two_passes(world_size: int = 4, *, caption: str) -> Picture:
+    """The two passes of a bandwidth-optimal all-reduce (reduce-scatter, then all-gather)."""
     figure, panels = new_figure(1, 3, height=2.4)
     for axes, (title, holding) in zip(panels, two_passes(world_size), strict=True):
         axes.set_title(title)
-        _grid(axes, len(holding), len(holding[0]))
-        for rank, parts in enumerate(holding):
-            for part, summands in enumerate(parts):
-                _cell(axes, part, rank, sorted(summands))
-    return figure
+        _holding(axes, holding)
+    alt = (
+        f"Three panels with {world_size} ranks as rows and {world_size} parts of the tensor as columns. Before: each "
+        "row has its own colour. After the first pass the cell on the diagonal of each row holds all colours. After "
+        "the second pass all cells hold all colours."
+    )
+    return Picture(figure, caption=caption, alt=alt)
 
 
-def draw_film(frames: Sequence[tuple[str, Holding]], marks: Sequence[set[tuple[int, int]]]) -> Figure:
+def film_of_holdings(
+    frames: Sequence[tuple[str, Holding]], marks: Sequence[set[tuple[int, int]]], *, caption: str, alt: str
+) -> Picture:
     """A film strip of holdings, four in a row; the cells (rank, part) in `marks` have just arrived."""
     world_size = len(frames[0][1])
     rows = math.ceil(len(frames) / 4)
@@ -69,23 +59,24 @@ def draw_film(frames: Sequence[tuple[str, Holding]], marks: Sequence[set[tuple[i
         axes.set_axis_off()
     for axes, (title, holding), arrived in zip(panels, frames, marks, strict=False):
         axes.set_title(title, size=9.5)
-        _grid(axes, world_size, world_size, short=True)
-        for rank, parts in enumerate(holding):
-            for part, summands in enumerate(parts):
-                _cell(axes, part, rank, sorted(summands))
-                if (rank, part) in arrived:
-                    axes.plot(part + 0.5, rank + 0.5, "o", ms=6 if world_size < 6 else 4, color="white", mec=INK)
-    return figure
+        _holding(axes, holding, short=True)
+        for rank, part in sorted(arrived):
+            axes.plot(part + 0.5, rank + 0.5, "o", ms=6 if world_size < 6 else 4, color="white", mec=INK)
+    return Picture(figure, caption=caption, alt=alt)
 
 
-def _grid(axes: Axes, ranks: int, parts: int, short: bool = False) -> None:
-    """An empty board: ranks as rows, parts as columns."""
+def _holding(axes: Axes, holding: Holding, short: bool = False) -> None:
+    """A board with ranks as rows and parts as columns, and in each cell the summands that it holds."""
+    ranks, parts = len(holding), len(holding[0])
     axes.set(xlim=(0, parts), ylim=(ranks, 0), aspect="equal")
     axes.grid(False)
     axes.spines[:].set_visible(False)
     axes.set_xticks([part + 0.5 for part in range(parts)], [str(i) if short else f"part {i}" for i in range(parts)])
     axes.set_yticks([rank + 0.5 for rank in range(ranks)], [str(i) if short else f"rank {i}" for i in range(ranks)])
     axes.tick_params(length=0, labelsize=8, labelcolor=MUTED)
+    for rank, row in enumerate(holding):
+        for part, summands in enumerate(row):
+            _cell(axes, part, rank, sorted(summands))
 
 
 def _cell(axes: Axes, column: int, row: int, summands: list[int]) -> None:
@@ -94,51 +85,41 @@ def _cell(axes: Axes, column: int, row: int, summands: list[int]) -> None:
     for i, summand in enumerate(summands):
         corner = (column + 0.08 + i * stripe, row + 0.08)
         axes.add_patch(Rectangle(corner, stripe, 0.84, facecolor=series_color(summand), linewidth=0))
-    finished = len(summands) > 1
-    axes.add_patch(
-        Rectangle(
-            (column + 0.08, row + 0.08), 0.84, 0.84, fill=False, edgecolor=INK, linewidth=1.6 if finished else 0.4
-        )
-    )
+    width = 1.6 if len(summands) > 1 else 0.4
+    axes.add_patch(Rectangle((column + 0.08, row + 0.08), 0.84, 0.84, fill=False, edgecolor=INK, linewidth=width))
 
 
-def rounds(world_size: int = 4) -> None:
-    """Show who sends to whom in which round, for the four all-reduces of `ranks.schedules`."""
-    present(
-        draw_rounds({name: _plan(name, world_size) for name in schedules.ALL_REDUCE}),
-        caption="Time runs to the right; an arrow is a message, thin where it carries only a part. Orange arrows are "
-        "added up on arrival, blue ones are kept. The manager's lines meet in one rank; the ring's never do.",
-        alt=f"Four diagrams with {world_size} ranks as horizontal lines. Direct: one round in which each sends to "
-        f"every other. Manager: one round in which all send to rank 0, one in which rank 0 sends to all. Ring: "
+def messages_by_round(world_size: int = 4, *, caption: str) -> Picture:
+    """Who sends to whom in which round, for the four all-reduces of `ranks.schedules`."""
+    rows = math.ceil(len(schedules.ALL_REDUCE) / 2)
+    figure, panels = new_figure(rows, 2, height=(0.55 + 0.33 * world_size) * rows)
+    for axes, (name, schedule) in zip(panels, schedules.ALL_REDUCE.items(), strict=False):
+        axes.set_title(name)
+        _rounds(axes, [schedule(world_size, rank) for rank in range(world_size)], thin=name not in schedules.WHOLE)
+    alt = (
+        f"Four diagrams with {world_size} ranks as horizontal lines. Direct: one round in which each sends to every "
+        f"other. Manager: one round in which all send to rank 0, one in which rank 0 sends to all. Ring: "
         f"{2 * world_size - 2} rounds in which each rank sends one thin arrow to the next. Tree: pairs, then pairs of "
-        f"pairs send towards rank 0, and the same way back.",
+        f"pairs send towards rank 0, and the same way back."
     )
+    return Picture(figure, caption=caption, alt=alt)
 
 
-def _plan(name: str, world_size: int) -> list[Schedule]:
-    return [schedules.ALL_REDUCE[name](world_size, rank) for rank in range(world_size)]
-
-
-def draw_rounds(plans: Mapping[str, list[Schedule]]) -> Figure:
-    """The figure of `rounds`: a panel for each name → schedules of all ranks."""
-    ranks = max(map(len, plans.values()))
-    figure, panels = new_figure(math.ceil(len(plans) / 2), 2, height=(0.55 + 0.33 * ranks) * math.ceil(len(plans) / 2))
-    for axes, (name, plan) in zip(panels, plans.items(), strict=False):
-        length = len(plan[0])
-        axes.set(title=name, xlim=(-0.1, max(length, 2) + 0.1), ylim=(len(plan) - 0.6, -0.4))
-        axes.grid(False)
-        axes.spines[:].set_visible(False)
-        axes.set_yticks(range(len(plan)), [f"rank {rank}" for rank in range(len(plan))])
-        axes.set_xticks([i + 0.5 for i in range(length)], ["round 1", *map(str, range(2, length + 1))])
-        axes.tick_params(length=0, labelsize=8.5, labelcolor=MUTED)
-        axes.hlines(range(len(plan)), 0, length, color=GRID, lw=1.2)
-        thin = name not in schedules.WHOLE
-        for number, every in enumerate(zip(*plan)):
-            for source, _, to, receive in schedules.messages(number, every):
-                color = PALETTE["measured"] if receive.add else PALETTE["predicted"]
-                style = {"arrowstyle": "-|>", "color": color, "lw": 1.0 if thin else 2.0, "shrinkA": 0, "shrinkB": 0}
-                axes.annotate("", (number + 0.92, to), (number + 0.08, source), arrowprops=style)
-    return figure
+def _rounds(axes: Axes, plan: list[Schedule], thin: bool) -> None:
+    """The schedules of all ranks: an arrow for each message, thin where it carries a part only."""
+    length = len(plan[0])
+    axes.set(xlim=(-0.1, max(length, 2) + 0.1), ylim=(len(plan) - 0.6, -0.4))
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+    axes.set_yticks(range(len(plan)), [f"rank {rank}" for rank in range(len(plan))])
+    axes.set_xticks([i + 0.5 for i in range(length)], ["round 1", *map(str, range(2, length + 1))])
+    axes.tick_params(length=0, labelsize=8.5, labelcolor=MUTED)
+    axes.hlines(range(len(plan)), 0, length, color=GRID, lw=1.2)
+    for number, every in enumerate(zip(*plan)):
+        for source, _, to, receive in schedules.messages(number, every):
+            color = PALETTE["measured"] if receive.add else PALETTE["predicted"]
+            style = {"arrowstyle": "-|>", "color": color, "lw": 1.0 if thin else 2.0, "shrinkA": 0, "shrinkB": 0}
+            axes.annotate("", (number + 0.92, to), (number + 0.08, source), arrowprops=style)
 
 
 BEFORE_AND_AFTER: dict[str, tuple[list[list[str]], list[list[str]]]] = {
@@ -158,26 +139,8 @@ BEFORE_AND_AFTER: dict[str, tuple[list[list[str]], list[list[str]]]] = {
 """Collective → what three ranks (rows) hold before and after. A letter is the rank it came from, Σ the sum of all."""
 
 
-def before_and_after() -> None:
-    """Show the six collectives by what they do to three ranks."""
-    present(
-        draw_before_and_after(),
-        caption="Left of the arrow before, right of it after; a row is a rank, a colour the rank that brought it, grey "
-        "a sum over all ranks. Reduce-scatter and all-gather, one after the other, are an all-reduce.",
-        alt="Six pairs of grids with three ranks as rows. "
-        + " ".join(
-            f"{name}: before {_told(before)}; after {_told(after)}."
-            for name, (before, after) in BEFORE_AND_AFTER.items()
-        ),
-    )
-
-
-def _told(board: list[list[str]]) -> str:
-    return ", ".join(" ".join(filter(None, row)) or "nothing" for row in board)
-
-
-def draw_before_and_after() -> Figure:
-    """The figure of `before_and_after`."""
+def before_and_after(*, caption: str) -> Picture:
+    """The six collectives by what they do to three ranks."""
     figure, panels = new_figure(2, 3, height=3.3)
     for axes, (name, boards) in zip(panels, BEFORE_AND_AFTER.items(), strict=True):
         width = len(boards[0][0])
@@ -188,7 +151,14 @@ def draw_before_and_after() -> Figure:
             for rank, row in enumerate(board):
                 for column, content in enumerate(row):
                     _box(axes, left + column, rank, content)
-    return figure
+    told = (
+        f"{name}: before {_told(before)}; after {_told(after)}." for name, (before, after) in BEFORE_AND_AFTER.items()
+    )
+    return Picture(figure, caption=caption, alt=f"Six pairs of grids with three ranks as rows. {' '.join(told)}")
+
+
+def _told(board: list[list[str]]) -> str:
+    return ", ".join(" ".join(filter(None, row)) or "nothing" for row in board)
 
 
 def _box(axes: Axes, x: float, y: float, content: str) -> None:

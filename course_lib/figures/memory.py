@@ -1,39 +1,81 @@
-"""Memory by category: over the time of a step, and side by side.
+"""Memory in pictures: by category over the time of a step and side by side, against GPUs, and how it grows.
 
 Lesson 00 opens this module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from course_lib.accounts import CATEGORIES, MemoryAccount
-from course_lib.figures.style import GRID, INK, MUTED, PALETTE, new_figure, present
+from course_lib.figures.style import (
+    GRID,
+    INK,
+    MUTED,
+    PALETTE,
+    PAPER,
+    Picture,
+    legend,
+    new_figure,
+    note,
+    series_color,
+)
 from course_lib.measure.memory import MemoryRecord, Timeline
 from course_lib.units import Bytes
 
 
-def memory_timeline(record: MemoryRecord, *, caption: str | None = None, alt: str | None = None) -> None:
-    """Show the bytes alive after every operation of a record, stacked by category, with its phases and its peak.
+def memory_timeline(record: MemoryRecord, *, caption: str | None = None) -> Picture:
+    """The bytes alive after every operation of a record, stacked by category, with its phases and its peak.
 
     Args:
         record: what `measure.memory` yielded.
         caption: what the reader should see; by default, when the peak is and what it is made of.
-        alt: the figure in words; by default the accounts at its turning points.
     """
-    present(
-        draw_memory_timeline(record),
-        caption=caption or timeline_caption(record),
-        alt=alt or timeline_alt(record),
-    )
+    timeline = record.timeline
+    figure, (axes,) = new_figure(height=3.4)
+    unit = Bytes(timeline.bytes.sum(axis=1).max()).best_unit()
+    layers = timeline.bytes.T / Bytes.units[unit]
+    shown = [i for i, category in enumerate(CATEGORIES) if layers[i].any()] or [0]
+    colors = [PALETTE[CATEGORIES[i]] for i in shown]
+    labels = [CATEGORIES[i] for i in shown]
+    axes.stackplot(range(len(timeline)), layers[shown], labels=labels, colors=colors, step="post", linewidth=0)
+    top = 1.24 * layers.sum(axis=0).max()
+    axes.set(xlabel="operation", ylabel=f"alive ({unit})", xlim=(0, max(1, len(timeline) - 1)), ylim=(0, top or 1))
+    _mark_phases(axes, timeline)
+    _mark_peak(axes, timeline, unit)
+    legend(figure, "lower center", len(CATEGORIES))
+    return Picture(figure, caption=caption or _peak_in_words(record), alt=_timeline_in_words(record))
 
 
-def timeline_caption(record: MemoryRecord) -> str:
-    """One sentence about the peak."""
+def _mark_phases(axes: Axes, timeline: Timeline) -> None:
+    """A line where a phase begins, and its name above the areas where there is room for it."""
+    top = 0.97 * axes.get_ylim()[1]
+    for phase in timeline.phases:
+        axes.axvline(phase.start, color=MUTED, linewidth=0.8, linestyle=(0, (2, 2)))
+        if (phase.stop - phase.start) / len(timeline) > 0.0105 * len(phase.name):
+            middle = (phase.start + phase.stop) / 2
+            axes.text(middle, top, phase.name, ha="center", va="top", color=MUTED, size=9.5)
+
+
+def _mark_peak(axes: Axes, timeline: Timeline, unit: str) -> None:
+    row = timeline.peak_row
+    total = timeline.account(row).total
+    place = (row, total.to(unit))
+    axes.plot(*place, marker="o", markersize=5, color=INK, clip_on=False, zorder=5)
+    words, left_half = f"peak {_one_decimal(total, unit)}", row < len(timeline) / 2
+    offset, side = ((7, 3), "left") if left_half else ((-7, 3), "right")
+    note(axes, words, place, offset, ha=side, va="bottom", bbox=PAPER)
+
+
+def _one_decimal(nbytes: Bytes, unit: str) -> str:
+    return f"{nbytes:.1{unit}}" if unit != "B" else f"{nbytes}"
+
+
+def _peak_in_words(record: MemoryRecord) -> str:
+    """One sentence: when the peak is, and what most of it is."""
     peak = record.peak
     largest = max(CATEGORIES, key=lambda category: peak[category])
     share = f"{peak[largest] / max(1, peak.total):.0%}"
@@ -45,8 +87,8 @@ def timeline_caption(record: MemoryRecord) -> str:
     return f"The peak of {peak.total} comes {where}; {share} of it are {largest}."
 
 
-def timeline_alt(record: MemoryRecord) -> str:
-    """The accounts at entry, at the end of each phase and at the peak, in words."""
+def _timeline_in_words(record: MemoryRecord) -> str:
+    """The accounts at entry, at the end of each phase and at the peak."""
     timeline = record.timeline
     moments = [("At entry", timeline.account(0))]
     moments += [(f"After {phase.name}", timeline.account(phase.stop - 1)) for phase in timeline.phases[:6]]
@@ -60,155 +102,141 @@ def _in_words(account: MemoryAccount) -> str:
     return ", ".join(parts) or "nothing"
 
 
-def draw_memory_timeline(record: MemoryRecord) -> Figure:
-    """The figure of `memory_timeline`, not yet shown."""
-    timeline = record.timeline
-    figure, (axes,) = new_figure(height=3.4)
-    unit = Bytes(timeline.bytes.sum(axis=1).max()).best_unit()
-    rows = np.arange(len(timeline))
-    layers = timeline.bytes.T / Bytes.units[unit]
-    shown = [i for i, category in enumerate(CATEGORIES) if layers[i].any()] or [0]
-    colors = [PALETTE[CATEGORIES[i]] for i in shown]
-    axes.stackplot(rows, layers[shown], labels=[CATEGORIES[i] for i in shown], colors=colors, step="post", linewidth=0)
-    top = 1.24 * layers.sum(axis=0).max()
-    axes.set(xlabel="operation", ylabel=f"alive ({unit})", xlim=(0, max(1, len(timeline) - 1)), ylim=(0, top or 1))
-    _mark_phases(axes, timeline)
-    _mark_peak(axes, timeline, unit)
-    _legend(figure, axes)
-    return figure
+def stack_categories(
+    axes: Axes, accounts: Mapping[str, MemoryAccount], unit: str, thick: float, upright: bool = False
+) -> None:
+    """A bar for each name → account, stacked by category; categories that nobody has get no place in the legend.
 
-
-def _mark_phases(axes: Axes, timeline: Timeline) -> None:
-    """A line where a phase begins, and its name above the areas where there is room for it."""
-    height = axes.get_ylim()[1]
-    for phase in timeline.phases:
-        axes.axvline(phase.start, color=MUTED, linewidth=0.8, linestyle=(0, (2, 2)))
-        share = (phase.stop - phase.start) / len(timeline)
-        if share > 0.0105 * len(phase.name):
-            axes.text(
-                (phase.start + phase.stop) / 2, 0.97 * height, phase.name, ha="center", va="top", color=MUTED, size=9.5
-            )
-
-
-def _mark_peak(axes: Axes, timeline: Timeline, unit: str) -> None:
-    row = timeline.peak_row
-    total = timeline.account(row).total
-    value = total.to(unit)
-    axes.plot([row], [value], marker="o", markersize=5, color=INK, clip_on=False, zorder=5)
-    left_half = row < len(timeline) / 2
-    axes.annotate(
-        f"peak {total:.1{unit}}" if unit != "B" else f"peak {total}",
-        (row, value),
-        (7 if left_half else -7, 3),
-        textcoords="offset points",
-        ha="left" if left_half else "right",
-        va="bottom",
-        color=INK,
-        size=9.5,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},  # a phase's line may pass behind the words
-    )
+    Args:
+        axes: where to draw.
+        accounts: name → account.
+        unit: of the bars' lengths.
+        thick: width of a bar, as a share of its place.
+        upright: from the bottom up, instead of from the left and downwards.
+    """
+    names, base = list(accounts), np.zeros(len(accounts))
+    for category in CATEGORIES:
+        sizes = np.array([account[category].to(unit) for account in accounts.values()])
+        look = {"color": PALETTE[category], "label": category}
+        if sizes.any() and upright:
+            axes.bar(names, sizes, thick, bottom=base, **look)
+        elif sizes.any():
+            axes.barh(names, sizes, thick, left=base, **look)
+        base += sizes
+    axes.grid(False, axis="x" if upright else "y")
 
 
 def memory_bar(
-    accounts: Mapping[str, MemoryAccount],
-    *,
-    limit: Mapping[str, Bytes] | None = None,
-    unit: str | None = None,
+    accounts: Mapping[str, MemoryAccount], *, limit: Mapping[str, Bytes] | None = None, unit: str | None = None,
     caption: str,
-    alt: str | None = None,
-) -> None:
-    """Show accounts side by side, one stacked bar each, against the memory of devices.
+) -> Picture:  # fmt: skip
+    """Accounts side by side, one stacked bar each, against the memory of devices.
 
     Args:
         accounts: name → account.
         limit: name → bytes ("A100 80GB": Bytes(80 * 10**9)), drawn as vertical lines.
         unit: of the axis; by default the best one for the largest account.
         caption: what the reader should see.
-        alt: the figure in words; by default all accounts and limits.
 
     Raises:
         ValueError: no account given, or the unit is unknown.
     """
-    words = [f"{name}: {_in_words(account)}, together {account.total}." for name, account in accounts.items()]
-    words += [f"Limit of {name}: {nbytes}." for name, nbytes in (limit or {}).items()]
-    present(draw_memory_bar(accounts, limit, unit), caption=caption, alt=alt or "Stacked bars. " + " ".join(words))
-
-
-def draw_memory_bar(
-    accounts: Mapping[str, MemoryAccount], limit: Mapping[str, Bytes] | None = None, unit: str | None = None
-) -> Figure:
-    """The figure of `memory_bar`, not yet shown."""
     if not accounts:
         raise ValueError("memory_bar needs at least one account, given none: pass a dict of name and MemoryAccount")
     limits = limit or {}
     largest = max([account.total for account in accounts.values()] + list(limits.values()))
     unit = unit or largest.best_unit()
     figure, (axes,) = new_figure(height=1.3 + 0.42 * len(accounts))
-    names = list(accounts)
-    left = np.zeros(len(names))
-    for category in CATEGORIES:
-        widths = np.array([accounts[name][category].to(unit) for name in names])
-        if widths.any():
-            axes.barh(names, widths, left=left, height=0.62, color=PALETTE[category], label=category)
-            left += widths
-    for name, total in zip(names, left):
-        axes.annotate(
-            f"{accounts[name].total:.1{unit}}" if unit != "B" else f"{accounts[name].total}",
-            (total, name), (5, 0), textcoords="offset points", va="center", color=INK, size=9.5,
-        )  # fmt: skip
+    stack_categories(axes, accounts, unit, 0.62)
+    for name, account in accounts.items():
+        note(axes, _one_decimal(account.total, unit), (account.total.to(unit), name), (5, 0), va="center")
     for name, nbytes in limits.items():
         axes.axvline(nbytes.to(unit), color=INK, linewidth=1.2, linestyle="--")
-        axes.annotate(
-            name, (nbytes.to(unit), 1.0), (0, 3), xycoords=("data", "axes fraction"), textcoords="offset points",
-            ha="center", va="bottom", color=INK, size=9.5,
-        )  # fmt: skip
+        note(axes, name, (nbytes.to(unit), 1.0), xycoords=("data", "axes fraction"), ha="center", va="bottom")
     axes.set(xlabel=unit, xlim=(0, 1.16 * largest.to(unit) or 1))
-    axes.grid(False, axis="y")
     axes.invert_yaxis()
-    _legend(figure, axes)
-    return figure
+    legend(figure, "lower center", len(CATEGORIES))
+    words = [f"{name}: {_in_words(account)}, together {account.total}." for name, account in accounts.items()]
+    words += [f"Limit of {name}: {nbytes}." for name, nbytes in limits.items()]
+    return Picture(figure, caption=caption, alt="Stacked bars. " + " ".join(words))
 
 
-def draw_memory_against_gpus(account: MemoryAccount, gpus: Mapping[str, Bytes]) -> Figure:
+def memory_against_gpus(account: MemoryAccount, gpus: Mapping[str, Bytes], *, caption: str, alt: str) -> Picture:
     """One stacked bar, and below it a bar for the memory of each card; a line carries the total down to them.
 
     Args:
         account: what must fit.
         gpus: name → memory.
+        caption: what the reader should see.
+        alt: the figure in words.
 
     Raises:
         ValueError: no card given.
     """
     if not gpus:
-        raise ValueError("draw_memory_against_gpus needs at least one card: pass a dict of name and bytes")
+        raise ValueError("memory_against_gpus needs at least one card: pass a dict of name and bytes")
     figure, (axes,) = new_figure(height=1.5 + 0.3 * len(gpus))
-    total, left = account.total.to("GiB"), 0.0
-    for category in CATEGORIES:
-        size = account[category].to("GiB")
-        if size:
-            axes.barh(["to hold"], [size], left=left, height=0.8, color=PALETTE[category], label=category)
-            left += size
-    top = max(total, *(memory.to("GiB") for memory in gpus.values()))
+    total = account.total.to("GiB")
+    stack_categories(axes, {"to hold": account}, "GiB", 0.8)
     for name, memory in gpus.items():
-        fits = account.total <= memory
-        axes.barh([name], [memory.to("GiB")], height=0.55, color="#98A2AD" if fits else GRID)
+        fits, size = account.total <= memory, memory.to("GiB")
+        axes.barh([name], [size], height=0.55, color="#98A2AD" if fits else GRID)
         words = (
             f"fits, {account.total / memory:.0%} full" if fits else f"at least {-(-account.total // memory)} of them"
         )
-        axes.annotate(
-            words, (max(memory.to("GiB"), total), name), (6, 0), textcoords="offset points", va="center", color=INK,
-            size=9.5,
-        )  # fmt: skip
-    axes.annotate(
-        f"{account.total:.1GiB}", (total, "to hold"), (6, 0), textcoords="offset points", va="center", size=9.5
-    )
+        note(axes, words, (max(size, total), name), (6, 0), va="center")
+    note(axes, f"{account.total:.1GiB}", (total, "to hold"), (6, 0), va="center", color="black")
     axes.axvline(total, color=INK, linewidth=1, linestyle="--")
-    axes.set(xlabel="GiB", xlim=(0, 1.22 * top))
-    axes.grid(False, axis="y")
+    axes.set(xlabel="GiB", xlim=(0, 1.22 * max(total, *(memory.to("GiB") for memory in gpus.values()))))
     axes.invert_yaxis()
-    _legend(figure, axes)
-    return figure
+    legend(figure, "lower center", len(CATEGORIES))
+    return Picture(figure, caption=caption, alt=alt)
 
 
-def _legend(figure: Figure, axes: Axes) -> None:
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(CATEGORIES), frameon=False)
+def memory_growth(
+    over: Sequence[int], predicted: Mapping[str, Sequence[Bytes]], *, along: str, caption: str,
+    measured: Mapping[str, Sequence[Bytes]] | None = None, limits: Mapping[str, Bytes] | None = None,
+    log: bool = False,
+) -> Picture:  # fmt: skip
+    """Bytes over one quantity: formulas as lines, measurements as rings on them.
+
+    Args:
+        over: the quantity's values.
+        predicted: name of a line → its bytes, one for each value.
+        along: what `over` is.
+        caption: what the reader should see.
+        measured: the same names, or some of them → measured bytes.
+        limits: name → bytes, drawn as horizontal lines.
+        log: both axes logarithmic, to base 2.
+
+    Raises:
+        ValueError: no line, or a line has another number of values than `over`.
+    """
+    measured, limits = measured or {}, limits or {}
+    if not predicted or any(len(values) != len(over) for values in (*predicted.values(), *measured.values())):
+        raise ValueError(f"memory_growth needs lines of {len(over)} values each, as many as `over` has")
+    figure, (axes,) = new_figure(height=3.2)
+    unit = max(max(values) for values in predicted.values()).best_unit()
+    for number, (name, values) in enumerate(predicted.items()):
+        color = series_color(number)
+        axes.plot(over, [nbytes.to(unit) for nbytes in values], color=color, lw=2)
+        note(axes, name, (over[-1], values[-1].to(unit)), (8, 0), va="center", color=color, size=10)
+    for values in measured.values():
+        rings = [nbytes.to(unit) for nbytes in values]
+        axes.plot(over, rings, ls="", marker="o", ms=5, mfc="white", mec=PALETTE["measured"], mew=1.5, zorder=4)
+    for name, nbytes in limits.items():
+        axes.axhline(nbytes.to(unit), color=INK, lw=1, ls="--")
+        note(axes, name, (over[0], nbytes.to(unit)), (2, 3), va="bottom")
+    if log:
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log", base=2)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    else:
+        axes.set_ylim(bottom=0)
+    axes.set_xticks(over, [f"{value:,}" for value in over])
+    axes.minorticks_off()
+    axes.set(xlabel=along, ylabel=f"alive ({unit})")
+    told = [f"{name}: {values[0]} at {over[0]:,}, {values[-1]} at {over[-1]:,}." for name, values in predicted.items()]
+    told += ["The measured dots lie on the lines."] if measured else []
+    told += [f"{name} has {nbytes}." for name, nbytes in limits.items()]
+    return Picture(figure, caption=caption, alt=f"Bytes over {along}. {' '.join(told)}")

@@ -6,13 +6,13 @@ Lesson 03 opens this module.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course_lib.figures.style import INK, MUTED, PALETTE, SERIES, new_figure, present
+from course_lib.figures.style import INK, MUTED, PALETTE, SERIES, Picture, legend, new_figure, note
 from course_lib.predict.recompute import Chain, Frame
 from course_lib.units import Bytes, Flops
 
@@ -20,39 +20,37 @@ KEPT, INSIDE = SERIES[0], PALETTE["activations"]
 RUNS = {"forward": "#7A7A7A", "recompute": SERIES[1], "backward": SERIES[2]}
 
 
-def draw_chain_film(chain: Chain, every: int | None) -> Figure:
+def chain_film(chain: Chain, every: int | None, *, caption: str, alt: str) -> Picture:
     """Two pictures over one time: whose tensors are held (a row for each layer), and how many bytes that is.
 
     Args:
         chain: its bytes are drawn in units of one boundary.
         every: K; None keeps everything.
+        caption: what the reader should see.
+        alt: the figure in words.
     """
     figure, (lives, held) = new_figure(rows=2, height=4.6)
     frames, plain = chain.film(every), chain.film(None)
     for frame in frames:
         _draw_frame(lives, frame, every)
     unit = chain.boundary_bytes
-    for name, color, values in (
-        ("inputs of segments, kept", KEPT, [frame.boundaries * unit for frame in frames]),
-        ("saved inside layers", INSIDE, [int(frame.held) for frame in frames]),
+    starts, durations = [frame.start for frame in frames], [frame.duration for frame in frames]
+    for name, color, heights in (
+        ("inputs of segments, kept", KEPT, [frame.boundaries for frame in frames]),
+        ("saved inside layers", INSIDE, [frame.held / unit for frame in frames]),
     ):
-        bars = {"x": [f.start for f in frames], "width": [f.duration for f in frames], "align": "edge"}
-        held.bar(
-            height=[value / unit for value in values], color=color, label=name, zorder=3 - (color == INSIDE), **bars
-        )
+        held.bar(starts, heights, durations, align="edge", color=color, label=name, zorder=3 - (color == INSIDE))
     times = [0, *(frame.start for frame in plain), plain[-1].start + 2]
-    held.step(
-        times, [0, *(f.held / unit for f in plain), 0], where="post", color=MUTED, lw=1.2, ls=":", zorder=4,
-        label="if everything is kept",
-    )  # fmt: skip
+    values = [0, *(frame.held / unit for frame in plain), 0]
+    held.step(times, values, where="post", color=MUTED, lw=1.2, ls=":", zorder=4, label="if everything is kept")
     peak = chain.peak(every) / unit
     held.axhline(peak, color=INK, lw=1, ls="--", zorder=4)
-    held.annotate(f"peak {peak:g}", (0.5, peak), (0, 3), textcoords="offset points", color=INK, size=9.5)
+    note(held, f"peak {peak:g}", (0.5, peak))
     end = 4 * chain.layers
     lives.set(xlim=(0, end), ylim=(0.4, chain.layers + 0.6), ylabel="layer", xticklabels=[])
     held.set(xlim=(0, end), ylabel="held, in inputs", xlabel="time, in runs of a layer forward")
     _film_legend(figure, held)
-    return figure
+    return Picture(figure, caption=caption, alt=alt)
 
 
 def _draw_frame(axes: Axes, frame: Frame, every: int | None) -> None:
@@ -72,14 +70,14 @@ def _film_legend(figure: Figure, axes: Axes) -> None:
     words = {"forward": "runs forward", "recompute": "runs again", "backward": "runs backward"}
     handles += [Rectangle((0, 0), 1, 1, facecolor=color) for color in RUNS.values()]
     labels += [words[phase] for phase in RUNS]
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9.5)
+    legend(figure, "lower center", 3, handles=handles, labels=labels, fontsize=9.5)
 
 
 def peak_for_every_k(
     predicted: Mapping[int, Bytes], activations: Mapping[int, Bytes], total: Mapping[int, Bytes], plain: Bytes, *,
     caption: str,
-) -> None:  # fmt: skip
-    """Show the peak against K: the formula, what autograd held, and all that was alive.
+) -> Picture:  # fmt: skip
+    """The peak against K: the formula, what autograd held, and all that was alive.
 
     Args:
         predicted: K → bytes that autograd should hold at the peak.
@@ -88,83 +86,56 @@ def peak_for_every_k(
         plain: what autograd holds when everything is kept.
         caption: what the reader should see.
     """
-    least = min(activations, key=activations.__getitem__)
-    present(
-        draw_peak_for_every_k(predicted, activations, total, plain),
-        caption=caption,
-        alt=f"Peak bytes against K from 1 to {max(predicted)}. The activations fall from {activations[1]} at K = 1 to "
-        f"{activations[least]} at K = {least} and rise again to {activations[max(activations)]}; every measured point "
-        f"lies on the line of the formula. Keeping everything takes {plain}. With all else that is alive it is "
-        f"{total[least]} at K = {least}.",
-    )
-
-
-def draw_peak_for_every_k(
-    predicted: Mapping[int, Bytes], activations: Mapping[int, Bytes], total: Mapping[int, Bytes], plain: Bytes
-) -> Figure:
-    """The figure of `peak_for_every_k`, not yet shown."""
     figure, (axes,) = new_figure(height=3.2)
     ks = list(predicted)
     axes.plot(ks, [total[k].to("MiB") for k in ks], "s", ms=4, color=PALETTE["temporaries"], label="everything alive")
     axes.plot(ks, [predicted[k].to("MiB") for k in ks], color=PALETTE["predicted"], label="formula")
     axes.plot(ks, [activations[k].to("MiB") for k in ks], "o", ms=6, color=PALETTE["measured"], label="activations")
     axes.axhline(plain.to("MiB"), color=MUTED, lw=1.2, ls="--")
-    axes.annotate("activations if everything is kept", (4.2, plain.to("MiB")), (0, 3), textcoords="offset points",
-                  color=MUTED, size=9.5)  # fmt: skip
+    note(axes, "activations if everything is kept", (4.2, plain.to("MiB")), color=MUTED)
     root = math.sqrt(len(ks))
     axes.axvline(root, color=INK, lw=1, ls=":")
-    axes.annotate(f"√N = {root:g}", (root, 1), (4, 0), textcoords="offset points", color=INK, size=9.5)
+    note(axes, f"√N = {root:g}", (root, 1), (4, 0))
     axes.set(xlabel="K, layers in a segment", ylabel="peak (MiB)", ylim=(0, None), xticks=ks)
-    figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    return figure
+    legend(figure, "lower center", 3)
+    least = min(activations, key=activations.__getitem__)
+    alt = (
+        f"Peak bytes against K from 1 to {max(predicted)}. The activations fall from {activations[1]} at K = 1 to "
+        f"{activations[least]} at K = {least} and rise again to {activations[max(activations)]}; every measured point "
+        f"lies on the line of the formula. Keeping everything takes {plain}. With all else that is alive it is "
+        f"{total[least]} at K = {least}."
+    )
+    return Picture(figure, caption=caption, alt=alt)
 
 
-def bytes_against_flops(points: Mapping[str, tuple[Bytes, Flops]], *, caption: str) -> None:
-    """Show what each way of recomputing holds and what it computes, relative to the first one.
+def bytes_against_flops(points: Mapping[str, tuple[Bytes, Flops]], *, caption: str) -> Picture:
+    """What each way of recomputing holds and what it computes, relative to the first one.
 
     Args:
         points: name → bytes held, FLOPs of the step.
         caption: what the reader should see.
     """
-    told = "; ".join(f"{name}: {held}, {flops}" for name, (held, flops) in points.items())
-    present(draw_bytes_against_flops(points), caption=caption, alt=f"Bytes held against FLOPs of a step. {told}.")
-
-
-def draw_bytes_against_flops(points: Mapping[str, tuple[Bytes, Flops]]) -> Figure:
-    """The figure of `bytes_against_flops`, not yet shown."""
     figure, (axes,) = new_figure(height=2.9)
     base = next(iter(points.values()))[1]
     for i, (name, (held, flops)) in enumerate(points.items()):
         x, y = 100 * (flops / base - 1), held.to("MiB")
         axes.plot([x], [y], "o", ms=9, color=SERIES[i])
-        axes.annotate(name, (x, y), (9, 0), textcoords="offset points", va="center", color=INK, size=9.5)
+        note(axes, name, (x, y), (9, 0), va="center")
     axes.set(xlabel="FLOPs more than a plain step (%)", ylabel="held (MiB)", ylim=(0, None), xlim=(-1.5, 40))
-    return figure
+    told = "; ".join(f"{name}: {held}, {flops}" for name, (held, flops) in points.items())
+    return Picture(figure, caption=caption, alt=f"Bytes held against FLOPs of a step. {told}.")
 
 
-def swap_or_recompute(
-    intensities: Mapping[str, float], break_even: Mapping[str, float], *, caption: str
-) -> None:  # fmt: skip
-    """Show how much computing each kept byte stands for, and where each device would rather swap.
+def swap_or_recompute(intensities: Mapping[str, float], break_even: Mapping[str, float], *, caption: str) -> Picture:
+    """How much computing each kept byte stands for, and where each device would rather swap.
 
     Args:
         intensities: tensor → FLOPs that would compute it again, for each of its bytes.
         break_even: device → FLOPs per byte from which on swapping is faster.
         caption: what the reader should see.
     """
-    told = "; ".join(f"{name}: {value:,.0f}" for name, value in {**intensities, **break_even}.items())
-    present(
-        draw_swap_or_recompute(intensities, break_even),
-        caption=caption,
-        alt=f"FLOPs for a byte, on a log axis. {told}.",
-    )
-
-
-def draw_swap_or_recompute(intensities: Mapping[str, float], break_even: Mapping[str, float]) -> Figure:
-    """The figure of `swap_or_recompute`, not yet shown."""
     figure, (axes,) = new_figure(height=1.5 + 0.36 * len(intensities))
-    names: Sequence[str] = list(intensities)
-    axes.barh(names, list(intensities.values()), height=0.6, color=KEPT, left=1)
+    axes.barh(list(intensities), list(intensities.values()), height=0.6, color=KEPT, left=1)
     for name, value in intensities.items():
         axes.annotate(f"{value:,.0f}", (12, name), va="center", color="white", size=9.5, weight="bold")
     for i, (name, value) in enumerate(break_even.items()):
@@ -172,5 +143,6 @@ def draw_swap_or_recompute(intensities: Mapping[str, float], break_even: Mapping
     axes.set(xscale="log", xlim=(10, 2e6), xlabel="FLOPs to compute one byte again: swap what reaches beyond the line")
     axes.grid(False, axis="y")
     axes.invert_yaxis()
-    figure.legend(loc="outside lower center", ncols=2, frameon=False)
-    return figure
+    legend(figure, "lower center", 2)
+    told = "; ".join(f"{name}: {value:,.0f}" for name, value in {**intensities, **break_even}.items())
+    return Picture(figure, caption=caption, alt=f"FLOPs for a byte, on a log axis. {told}.")

@@ -1,11 +1,11 @@
-"""One look for every figure: size, colours, fonts, a caption below, and words for those who cannot see it.
+"""One look for every figure, and the `Picture` that carries it: a caption below, and words for those who cannot see it.
 
-A drawing function asks for `new_figure(...)`, draws on plain matplotlib axes and hands the figure to `present(...)`.
-Nothing here touches pyplot, so no figure stays open behind a cell and no cell changes the look of the next one.
+A drawing function asks for `new_figure(...)`, draws on plain matplotlib axes and returns a `Picture`. Nothing here
+touches pyplot, so no figure stays open behind a cell and no cell changes the look of the next one.
 
     figure, (axes,) = new_figure(height=2.6)
     axes.barh(["Adam"], [24], color=PALETTE["optimizer"])
-    present(figure, caption="Adam's state is three times the size of the weights.", alt="One bar, 24 GB long.")
+    Picture(figure, caption="Adam's state is three times the size of the weights.", alt="One bar, 24 GB long.")
 
 Colours are Okabe and Ito's (2008), chosen so that readers with any common colour-vision deficiency tell them apart;
 two greys and an indigo (Tol 2021) stand for the black and yellow that would be lost on a white page.
@@ -18,6 +18,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+from functools import cached_property
 from typing import Any
 
 from cycler import cycler
@@ -51,6 +52,9 @@ what was guessed, predicted and measured."""
 INK, MUTED, GRID = "#1F2328", "#59636E", "#DDE1E6"
 """Text, secondary text, and lines that should step back."""
 
+PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+"""The box (`bbox`) behind words that a line may pass through."""
+
 WIDTH_PX = 720
 """Width of a figure on the page, in CSS pixels: it fits beside a notebook's prompt column."""
 
@@ -61,6 +65,21 @@ _PIXELS_PER_CSS_PIXEL = 2  # sharp on a high-density screen
 def series_color(index: int) -> str:
     """The colour of rank or series number `index`; after eight the colours repeat."""
     return SERIES[index % len(SERIES)]
+
+
+def line_look(index: int) -> dict[str, Any]:
+    """Colour and dashes of line number `index`, as keywords for `plot`."""
+    return {"color": series_color(index), "linestyle": STYLES[index % len(STYLES)]}
+
+
+def note(axes: Axes, words: str, at: tuple[Any, Any], offset: tuple[float, float] = (0, 3), **look: Any) -> None:
+    """Words beside a point of the data, `offset` (points right, points up) away from it."""
+    axes.annotate(words, at, offset, textcoords="offset points", **{"color": INK, "size": 9.5} | look)
+
+
+def legend(figure: Figure, side: str, columns: int, **look: Any) -> None:
+    """One legend for the whole figure, outside of its axes; `side` is "lower center", "upper right" or the like."""
+    figure.legend(loc=f"outside {side}", ncols=columns, frameon=False, **look)
 
 
 def new_figure(rows: int = 1, columns: int = 1, height: float = 3.0) -> tuple[Figure, list[Axes]]:
@@ -99,37 +118,54 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def present(figure: Figure, *, caption: str, alt: str, widget: Any = None) -> None:
-    """Show the figure as this cell's output, its caption below it, and close it.
+class Picture:
+    """A figure, its caption and its words. As the last expression of a cell it shows itself; elsewhere, `.show()` it.
 
-    The picture travels as `image/png` with its alternative text in the metadata, the caption as a second output.
-    JupyterLab, and HTML exports in its look, drop the alternative text of pictures; therefore the same words also
-    stand below the caption, folded away under "In words".
+    It travels as two outputs: the picture as `image/png` with its alternative text in the metadata, then the caption
+    (of one output a page shows one form, so picture and caption cannot share it). JupyterLab, and HTML exports in its
+    look, drop the alternative text of pictures; therefore the same words also stand below the caption, folded away
+    under "In words".
 
     Args:
-        figure: any matplotlib figure; afterwards it is empty.
+        figure: any matplotlib figure. Once the picture is shown, it is empty: a cell's `Out` holds only the PNG.
         caption: what the reader should see in the figure. Always visible. May hold TeX between dollar signs.
         alt: the figure told to someone who cannot see it: what is drawn and the numbers that matter.
-        widget: an ipywidget to show in the picture's place wherever a kernel or its saved state can drive it; the
-            picture is then what a static viewer shows.
 
     Raises:
         ValueError: the caption or the alternative text is missing.
     """
-    for name, text in (("caption", caption), ("alt", alt)):
-        if not text.strip():
-            raise ValueError(f"present needs a {name}, given {text!r}; write one sentence that says what to see")
-    picture = base64.b64encode(png(figure)).decode("ascii")
-    bundle: dict[str, Any] = {"image/png": picture, "text/plain": alt}
-    if widget is not None:
-        bundle["application/vnd.jupyter.widget-view+json"] = {
-            "version_major": 2,
-            "version_minor": 0,
-            "model_id": widget.model_id,
-        }
-    display(bundle, raw=True, metadata={"image/png": {"width": WIDTH_PX, "alt": alt}})
-    display({"text/html": _caption_html(caption, alt), "text/plain": caption}, raw=True)
-    figure.clear()
+
+    def __init__(self, figure: Figure, *, caption: str, alt: str) -> None:
+        for name, text in (("caption", caption), ("alt", alt)):
+            if not text.strip():
+                raise ValueError(f"a picture needs a {name}, given {text!r}; write one sentence that says what to see")
+        self.figure, self.caption, self.alt = figure, caption, alt
+
+    @cached_property
+    def png(self) -> bytes:
+        """What is shown. Drawn on first use; the figure is emptied then."""
+        drawn = png(self.figure)
+        self.figure.clear()
+        return drawn
+
+    def show(self, widget: Any = None) -> None:
+        """Show the picture as this cell's output, its caption below it.
+
+        Args:
+            widget: an ipywidget to show in the picture's place wherever a kernel or its saved state can drive it; the
+                picture is then what a static viewer shows.
+        """
+        bundle: dict[str, Any] = {"image/png": base64.b64encode(self.png).decode("ascii"), "text/plain": self.alt}
+        if widget is not None:
+            bundle["application/vnd.jupyter.widget-view+json"] = {
+                "version_major": 2,
+                "version_minor": 0,
+                "model_id": widget.model_id,
+            }
+        display(bundle, raw=True, metadata={"image/png": {"width": WIDTH_PX, "alt": self.alt}})
+        display({"text/html": _caption_html(self.caption, self.alt), "text/plain": self.caption}, raw=True)
+
+    _ipython_display_ = show
 
 
 def _caption_html(caption: str, alt: str) -> str:

@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from course_lib.figures.style import INK, MUTED, SERIES, new_figure, present
+from course_lib.figures.style import INK, MUTED, SERIES, Picture, legend, new_figure
 from course_lib.measure.timeline import Event, Kind, RankTimeline
 
 COLORS: dict[Kind, str] = {"compute": SERIES[5], "wait": "#FFFFFF", "send": SERIES[1]}
@@ -20,19 +19,13 @@ _ROWS: dict[Kind, tuple[float, float]] = {"compute": (-0.36, 0.44), "wait": (-0.
 _LABELS: dict[Kind, str] = {"compute": "computes", "wait": "waits", "send": "communication under way"}
 
 
-def timeline(record: RankTimeline, *, caption: str, alt: str) -> None:
-    """Show the record as a chart with a row for each rank and the communication as a thin bar below it.
+def rank_timeline(record: RankTimeline, *, caption: str, alt: str) -> Picture:
+    """The record as a chart with a row for each rank and the communication as a thin bar below it.
 
     Args:
         record: what `measure.timeline` recorded.
         caption: what the reader should see.
         alt: the figure in words.
-    """
-    present(draw_timeline(record), caption=caption, alt=alt)
-
-
-def draw_timeline(record: RankTimeline) -> Figure:
-    """The figure of `timeline`, not yet shown.
 
     Raises:
         ValueError: nothing was recorded.
@@ -50,8 +43,8 @@ def draw_timeline(record: RankTimeline) -> Figure:
     axes.tick_params(axis="y", length=0)
     shown: list[Kind] = [kind for kind in _LABELS if any(event.kind == kind for event in record.events)]
     handles = [Patch(label=_LABELS[kind], **_look(kind)) for kind in shown]
-    figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False, fontsize=9.5)
-    return figure
+    legend(figure, "upper right", len(handles), handles=handles, fontsize=9.5)
+    return Picture(figure, caption=caption, alt=alt)
 
 
 def _look(kind: Kind) -> dict[str, Any]:

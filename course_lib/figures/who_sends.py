@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course_lib.accounts import TrafficAccount
-from course_lib.figures.style import INK, MUTED, PALETTE, new_figure, present
+from course_lib.figures.style import INK, MUTED, PALETTE, Picture, new_figure
 from course_lib.units import Bytes
 
 _SHADES = LinearSegmentedColormap.from_list("bytes", ["#FFFFFF", PALETTE["predicted"]])
@@ -45,29 +44,22 @@ def between_nodes(sent: list[list[Bytes]], ranks_per_node: int) -> Bytes:
     return sum(crossing, Bytes(0))
 
 
-def who_sends_whom(measured: Mapping[str, Sequence[TrafficAccount]], ranks_per_node: int | None = None) -> None:
-    """Show a matrix for each name → accounts of all ranks: rows send, columns receive, darker is more.
+def who_sends_whom(
+    measured: Mapping[str, Sequence[TrafficAccount]], ranks_per_node: int | None = None, *, caption: str
+) -> Picture:
+    """A matrix for each name → accounts of all ranks: rows send, columns receive, numbers are kB, darker is more.
 
     Args:
         measured: at most three, all of the same number of ranks; what `check.traffic` or `measure.traffic` counted.
         ranks_per_node: if given, links between nodes are framed and what crosses them is summed up.
+        caption: what the reader should see.
 
     Raises:
         ValueError: none or more than three matrices, or as `matrix`.
     """
+    if not 1 <= len(measured) <= 3:
+        raise ValueError(f"{len(measured)} matrices; the picture has room for 1 to 3")
     sent = {name: matrix(accounts) for name, accounts in measured.items()}
-    framed = " Frames hold the links between nodes." if ranks_per_node else ""
-    present(
-        draw_who_sends_whom(sent, ranks_per_node),
-        caption=f"Rows send, columns receive; a number is kB, darker is more.{framed}",
-        alt=" ".join(_told(name, each, ranks_per_node) for name, each in sent.items()),
-    )
-
-
-def draw_who_sends_whom(sent: Mapping[str, list[list[Bytes]]], ranks_per_node: int | None = None) -> Figure:
-    """The figure of `who_sends_whom`; matrices as from `matrix`."""
-    if not 1 <= len(sent) <= 3:
-        raise ValueError(f"{len(sent)} matrices; the picture has room for 1 to 3")
     most = max(n_bytes for each in sent.values() for row in each for n_bytes in row) or Bytes(1)
     figure, panels = new_figure(1, max(2, len(sent)), height=2.95)
     if len(sent) == 1:
@@ -79,7 +71,8 @@ def draw_who_sends_whom(sent: Mapping[str, list[list[Bytes]]], ranks_per_node: i
             _frame(axes, len(each), ranks_per_node)
             title += f"\n{between_nodes(each, ranks_per_node):.0kB} between nodes"
         axes.set_title(title, size=9.5, color=INK)
-    return figure
+    alt = " ".join(_told(name, each, ranks_per_node) for name, each in sent.items())
+    return Picture(figure, caption=caption, alt=alt)
 
 
 def _heat(axes: Axes, sent: list[list[Bytes]], most: Bytes) -> None:

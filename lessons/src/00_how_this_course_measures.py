@@ -29,8 +29,8 @@ import torch.distributed as dist
 from course_lib import measure, predict, ranks
 from course_lib.compare import compare
 from course_lib.figures.collectives import all_reduce_in_two_passes
+from course_lib.figures.losses import loss_curves
 from course_lib.figures.memory import memory_timeline
-from course_lib.figures.training import loss_curves
 from course_lib.model import text, zoo
 from course_lib.model.gpt import GPT, Attention, GPTConfig
 from course_lib.notebook import ask, self_check, show
@@ -174,7 +174,7 @@ guess_peak = ask("How many MiB are alive at the peak of one training step?", uni
 with measure.memory(model, optimizer) as record:
     train_step(model, optimizer, batch)
 
-memory_timeline(record)
+memory_timeline(record).show()
 compare(
     guess=guess_peak,
     predicted=predict.peak(SMALL, batch_size=len(inputs), seq=128, optimizer="adam"),
@@ -285,7 +285,7 @@ loss_curves(
     caption="The loss rests on the middle line, where the model knows letters and no words, then falls on.",
     alt="The loss falls within 10 steps from 5.5 to 3 nats, the entropy of single letters, stays there for some "
     "20 steps and then falls on, to about 1 nat at step 200. The floor is at 0.22 nats.",
-)
+).show()
 compare(guess=guess_reader, predicted=floor, measured=last, tolerance=None, columns=("floor", "measured"), name="loss")
 
 # %% [markdown]
@@ -370,7 +370,11 @@ def all_reduce_traffic(n_bytes):
 
 
 n_bytes, worlds = 4_000_000, (2, 3, 4)
-all_reduce_in_two_passes(world_size=4)
+all_reduce_in_two_passes(
+    world_size=4,
+    caption="Each pass moves 3/4 of the tensor out of each rank. A striped cell is a finished sum: after the first pass "
+    "each rank owns one, after the second everybody has all.",
+).show()
 compare(
     guess={"4 ranks": guess_traffic},
     predicted={f"{p} ranks": predict.all_reduce_bytes(n_bytes, world_size=p) for p in worlds},

@@ -24,7 +24,8 @@ import torch
 
 from course_lib.compare import compare
 from course_lib.explore import BitExplorer
-from course_lib.figures import formats as figures
+from course_lib.figures import float_formats as figures
+from course_lib.figures.losses import losses_and_weights_moved
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.notebook import ask, self_check, show
@@ -142,7 +143,10 @@ largest = Ratio((2 - 2**-10) * 2.0**15)
 compare(guess=guess_largest, predicted=largest, measured=Ratio(torch.finfo(torch.float16).max), name="largest fp16")
 
 # %%
-figures.range_and_precision()
+figures.range_and_precision(
+    caption="Exponent bits buy width: bf16 reaches as far as fp32. Fraction bits buy precision (eps, on the right): "
+    "fp16 has eight times bf16's. The pale end of a bar is where the subnormals are, and precision fades."
+).show()
 compare(
     predicted={**limits("fp16", 5, 10), **limits("bf16", 8, 7), **limits("fp8_e5m2", 5, 2)},
     measured={**torch_limits("fp16"), **torch_limits("bf16"), **torch_limits("fp8_e5m2")},
@@ -155,7 +159,10 @@ compare(
 # Where exactly do the numbers lie? For the narrow formats we can draw every single one.
 
 # %%
-figures.number_lines()
+figures.number_lines(
+    caption="Each tick is a number. Ticks thin out at every power of two (grey lines): the distance doubles. Left of the "
+    "orange mark, among the subnormals, it stays the same."
+)
 
 # %% [markdown]
 # Compare the two fp8 lines. e5m2 has one exponent bit more: its ticks go on towards zero where those of e4m3fn have
@@ -297,7 +304,11 @@ for dtype in (torch.float16, torch.bfloat16):
 # exponent is $-24 + 7$. So from $2^{-17}$ upwards fp16 should be at least as fine, and below it bf16.
 
 # %%
-figures.relative_error([FP16, BF16, FP8_E4M3FN, FP8_E5M2])
+figures.relative_error(
+    [FP16, BF16, FP8_E4M3FN, FP8_E5M2],
+    caption="Lower is better. A line is flat where a format has its full precision; it climbs to the left where "
+    "subnormals run out of bits, and ends at the right where the format overflows.",
+).show()
 sizes = 2.0 ** torch.arange(-40, 16, dtype=torch.float64)
 fp16_as_fine = FP16.spacing(sizes) <= BF16.spacing(sizes)
 
@@ -354,7 +365,7 @@ figures.running_values(
     sums,
     caption="Each 16-bit sum hits a ceiling, where its spacing has outgrown the addend. On the way it bends at powers "
     "of two: between two of them nearly every addition is rounded in the same direction.",
-)
+).show()
 compare(guess=guess_stop, predicted=Ratio(stop), measured=Ratio(sums["bf16"][-1]), name="bf16 stops at")
 
 # %% [markdown]
@@ -465,7 +476,7 @@ figures.running_values(
     {"fp32": add_many(1.0, 1e-4, 10_000, torch.float32), "nearest": nearest, "Kahan": kahan, "stochastic": one_walker},
     caption="Rounded to nearest, the weight never leaves 1. Kahan's staircase climbs along the fp32 line; the "
     "stochastic walk wanders around it.",
-)
+).show()
 compare(predicted=Ratio(2.0), measured=Ratio(kahan[-1]), tolerance=0.02, name="Kahan, all in bf16")
 
 # %% [markdown]
@@ -528,7 +539,7 @@ figures.bits_against_error(
     {name: (bits[name], quantize.signal_to_noise_db(normal, x)) for name, x in stored.items()},
     caption="At 8 bits the integer (square) beats both floats (circles): these numbers are all of one size, and "
     "range is wasted on them. At 4 bits it is the float that wins.",
-)
+).show()
 loss = Ratio(quantize.rms_error(normal, stored["1 bit"]) / normal.std().item())
 compare(predicted=Ratio(math.sqrt(1 - 2 / math.pi)), measured=loss, tolerance=0.01, name="relative error of 1 bit")
 
@@ -616,7 +627,7 @@ runs = {
     "bf16 + fp32 copy": list(train(torch.bfloat16, store=lambda weight: weight)),
 }
 losses, moved = ({name: [point[i] for point in run] for name, run in runs.items()} for i in (0, 1))
-figures.recipes(
+losses_and_weights_moved(
     losses,
     moved,
     caption="Plain bf16 stops learning as its weights stop moving. With random rounding hardly more of them move, but "

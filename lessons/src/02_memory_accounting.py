@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from course_lib import measure, predict
 from course_lib.compare import compare
 from course_lib.explore import MemoryBarExplorer
-from course_lib.figures import allocator, growth, memory
+from course_lib.figures import allocator, memory
 from course_lib.model import hardware, text, zoo
 from course_lib.model.gpt import GPT, GPTConfig, loss_of
 from course_lib.notebook import ask, self_check, show
@@ -305,7 +305,7 @@ def over_lengths(**how):
     return [predict.activations(config, 1, length, "mixed", **how) for length in LENGTHS]
 
 
-growth.memory_growth(
+memory.memory_growth(
     LENGTHS,
     {"scores kept": over_lengths(), "fused": over_lengths(attention="fused"), "recompute": over_lengths(**FULL)},
     along="tokens in the sequence",
@@ -394,11 +394,11 @@ X, DEPTHS = Bytes(4 * 256 * 512), [2, 4, 8, 16, 32]
 training, inference = ([results_alive(depth, kind) for depth in DEPTHS] for kind in (True, False))
 predicted = {"training": [(depth + 1) * X for depth in DEPTHS]}
 predicted |= {"inference": [predict.inference_buffers([X] * (depth + 1)) for depth in DEPTHS]}
-growth.memory_growth(
+memory.memory_growth(
     DEPTHS, predicted, along="layers", measured={"training": training, "inference": inference},
     caption="The same network, used and trained. Training grows with every layer, inference does not. (Lines: the "
     "formulas. Rings: measured.)",
-)  # fmt: skip
+).show()  # fmt: skip
 compare(
     guess={"inference": inference_guess},
     predicted={name: values[-1] for name, values in predicted.items()},
@@ -620,7 +620,7 @@ for number in range(0, 20, 2):
 
 allocator.segment_map(
     card, wanted=Bytes(6 * 2**20), caption="Ten free pieces, 40 MiB together. The dashed block fits into none of them."
-)
+).show()
 card.allocate("activation", 6 * 2**20)
 
 # %% [markdown]

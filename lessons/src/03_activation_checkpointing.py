@@ -95,7 +95,7 @@ def peak_activations(record):
     return Bytes(record.timeline["activations"].max())
 
 
-memory_timeline(record := step(plain))
+memory_timeline(record := step(plain)).show()
 compare(guess=kept_guess, predicted=chain.peak(None), measured=peak_activations(record), name="activations", unit="MiB")
 
 # %% [markdown]
@@ -205,7 +205,7 @@ figures.peak_for_every_k(
     plain=chain.peak(None),
     caption="Orange: at both ends the activations are worse than with everything kept. In between lies a valley, as "
     "low as 8 MiB from K = 3 to 6. Count all that is alive (grey), and the floor is at √N alone.",
-)
+).show()
 compare(
     guess={"K = 4": lowest_guess},
     predicted={f"K = {K}": chain.peak(K) for K in records},
@@ -385,7 +385,7 @@ figures.bytes_against_flops(
     {way: (held(record), counted) for way, (record, counted) in ways.items()},
     caption="Lower holds less, further right computes more. The step from none to selective buys a fifth of the bytes "
     "here: the context is short. At GPT-3's size it buys 70 % (section 10).",
-)
+).show()
 added = Ratio(100 * (selective_flops / plain_gpt - 1))
 measured = Ratio(100 * (ways["selective"][1] / nothing[1] - 1))
 display(compare(guess=selective_guess, predicted=added, measured=measured, name="per cent more operations"))

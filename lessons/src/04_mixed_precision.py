@@ -30,7 +30,8 @@ from torch.overrides import TorchFunctionMode
 from course_lib import measure, predict
 from course_lib.compare import compare
 from course_lib.explore import ScaleExplorer
-from course_lib.figures import precision as figures
+from course_lib.figures import mixed_precision as figures
+from course_lib.figures.losses import losses_against_first
 from course_lib.model import hardware, text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.notebook import ask, self_check, show
@@ -304,12 +305,12 @@ guess_flushed = ask("How many per cent of the flowing gradients become 0 in fp16
 # %%
 cast = {name: per_cent(each.sorted.half() == 0) for name, each in sizes.items()}
 shares = {name: per_cent(each.sorted <= 2.0**-25) for name, each in sizes.items()}
-figures.histograms(
+figures.gradient_histograms(
     {f"{name}, as they are": (sizes[name], 1.0) for name in sizes},
     FP16,
     caption="Orange is lost, yellow loses digits. Hardly one gradient lies where fp16 is at its best, and the whole "
     "right half of the window is empty.",
-)
+).show()
 compare(guess={"layers": guess_flushed}, predicted=shares, measured=cast)
 
 # %% [markdown]
@@ -375,12 +376,12 @@ for power in (0, 4, 8, 12, 16, 24):
     print(f"scale 2^{power}: the error is {error:.2%} of the gradient's length")
 highest = max(power for power in range(20, 32) if fp16_gradient(2.0**power).isfinite().all())
 
-figures.histograms(
+figures.gradient_histograms(
     {f"layers times 2^{power}": (sizes["layers"], 2.0**power) for power in (0, 16, highest)},
     FP16,
     caption="At 2^16 the orange is all but gone; at the highest scale that works, the yellow too. The shape never "
     "changes.",
-)
+).show()
 by_hand = Count(math.floor(math.log2(65_520 / sizes["weights"].sorted[-1].item())))
 compare(guess=guess_power, predicted=by_hand, measured=Count(highest), name="highest power")
 
@@ -514,11 +515,11 @@ losses = {
     "bf16, random rounding": race(StochasticRounding),
 }
 losses = {name: list(run) for name, run in losses.items()}
-figures.recipes(
+losses_against_first(
     losses,
     caption="Means over ten steps; right: per cent above fp32. Five of six lines lie on one another. fp16 without scaling "
     "learns, but from a different gradient.",
-)
+).show()
 final = {name: Ratio(sum(values[-20:]) / 20) for name, values in losses.items()}
 fp32, unscaled = final.pop("fp32"), final.pop("fp16, no scaling")
 told = f"{'you guessed' if guess_unscaled.answered else 'a typical guess is'} {guess_unscaled.value:g} %"
@@ -610,7 +611,7 @@ figures.scale_hunt(
     skipped,
     theirs,
     caption="Down to the cliff in a few halvings, and then along its edge. Each cross is a step that was not taken.",
-)
+).show()
 compare(predicted=Count(60), measured=Count(sum(a == b for a, b in zip(scales, theirs))), name="steps of equal scale")
 
 # %% [markdown]
@@ -658,7 +659,7 @@ published = {"A100": hardware.A100_80GB.peak("bf16"), "H100": hardware.H100_80GB
 counted, printed = ({name: Ratio(value / 1e12) for name, value in each.items()} for each in (units, published))
 columns = ("units × clock", "published, TFLOP/s")
 display(compare(predicted=counted, measured=printed, tolerance=0.001, columns=columns))
-figures.peaks(
+figures.gpu_peaks(
     [hardware.A100_80GB, hardware.H100_80GB],
     ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"],
     caption="Filled: dense, what training gets. Dotted: with 2:4 sparsity, twice that, which data sheets print first. "

@@ -28,8 +28,8 @@ from torch import nn
 from course_lib import measure, predict
 from course_lib.compare import compare
 from course_lib.explore import AccumulationExplorer
+from course_lib.figures.losses import loss_curves
 from course_lib.figures.memory import memory_timeline
-from course_lib.figures.training import loss_curves
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.notebook import ask, self_check, show
@@ -139,7 +139,7 @@ pieces_guess = ask("How many MiB at the peak, with 8 pieces of 4 sequences?", un
 
 # %%
 eight = recorded(lambda *run: accumulated_step(*run, micro_batches(whole, 4)), *prepare())
-memory_timeline(eight, caption="Eight teeth. The first stands lower: no green gradients lie under it yet.")
+memory_timeline(eight, caption="Eight teeth. The first stands lower: no green gradients lie under it yet.").show()
 compare(
     guess={"8 pieces of 4": pieces_guess},
     predicted={"1 piece of 32": predict.peak(CONFIG, 32, 64).total,
@@ -375,7 +375,7 @@ loss_curves(
     caption="The orange run sleeps around steps 15 and 45. In between its rate climbs back, and the loss jumps.",
     alt="Two loss curves over 60 steps. The run whose schedule moves with every piece is flat around step 15, jumps up "
     "around step 30, when its learning rate is back at its maximum, and ends above the other.",
-)
+).show()
 compare(guess=zero_guess, predicted=Count(STEPS // PIECES), measured=Count(first_zero), name="learning rate 0 at step")
 
 # %% [markdown]
@@ -639,8 +639,8 @@ def timed(step, make):
 
 
 ladder = Ladder([Rung(name, records[name].peak, timed(*how)) for name, how in LADDER.items()])
-ladder.show(caption="Accumulation adds the green; every rung below it takes a colour away or halves it. Recompute "
-            "takes time. Weights and gradients remain.")
+ladder.picture(caption="Accumulation adds the green; every rung below it takes a colour away or halves it. Recompute "
+            "takes time. Weights and gradients remain.").show()
 ladder
 
 # %% [markdown]

@@ -27,8 +27,8 @@ import torch.distributed as dist
 from course_lib import measure, predict, ranks
 from course_lib.compare import compare
 from course_lib.explore import RingExplorer
+from course_lib.figures import collective_costs as costs
 from course_lib.figures import collectives as figures
-from course_lib.figures import costs
 from course_lib.model import hardware
 from course_lib.notebook import ask, self_check, show
 from course_lib.ranks import collectives, schedules
@@ -294,7 +294,11 @@ def tree(tensor):
             dist.send(tensor, rank + step)
 
 
-figures.rounds(world_size=4)
+figures.messages_by_round(
+    world_size=4,
+    caption="Time runs to the right; an arrow is a message, thin where it carries only a part. Orange arrows are added "
+    "up on arrival, blue ones are kept. The manager's lines meet in one rank; the ring's never do.",
+).show()
 guess_tree = ask("A tree of 8: how many kB does its busiest rank send?", unit="kB", default=1680)
 
 # %%
@@ -355,7 +359,11 @@ for p in WORLDS:
             assert messages == predict.all_reduce_messages(p, name, rank), f"messages of {name}, rank {rank} of {p}"
 
 # %%
-costs.busiest_ranks(counted)
+costs.busiest_ranks(
+    counted,
+    caption="Left, bytes: the ring stays flat, the manager's line climbs. Right, messages: the ring is worst. (Direct "
+    "and manager lie on each other: the busiest rank of both sends to all others.)",
+).show()
 on_8 = {name: Count(max(mine[name][1] for mine in counted[8])) for name in schedules.ALL_REDUCE}
 predicted = {name: max(predict.all_reduce_messages(8, name, rank) for rank in range(8)) for name in on_8}
 compare(guess={"ring": guess_messages}, predicted=predicted, measured=on_8)
@@ -370,7 +378,10 @@ compare(guess={"ring": guess_messages}, predicted=predicted, measured=on_8)
 # An all-reduce is one of a handful of **collectives**. Training needs most of them; the later lessons are made of them.
 
 # %%
-figures.before_and_after()
+figures.before_and_after(
+    caption="Left of the arrow before, right of it after; a row is a rank, a colour the rank that brought it, grey a sum "
+    "over all ranks. Reduce-scatter and all-gather, one after the other, are an all-reduce."
+).show()
 guess_share = ask("8 ranks, n = 840 kB: how many kB does a rank send in a reduce-scatter?", unit="kB", default=840)
 
 # %% [markdown]
@@ -480,7 +491,11 @@ one_message = ranks.run(ping_pong, SIZES, world_size=2, diagnose=False)[0]
 link = predict.fit_link((1, n_bytes, seconds) for n_bytes, seconds in one_message.items())
 print(f"α = {link.alpha:.0µs}, bandwidth = {link.bytes_per_s / 1e9:.1f} GB/s, α/β = {link.balance:.0kB}\n")
 
-costs.one_message(link, one_message)
+costs.fitted_link(
+    link,
+    one_message,
+    caption="Flat on the left, where α is all that counts; a straight climb on the right, where β does.",
+).show()
 four_bytes = Seconds(one_message[4])
 compare(
     guess=guess_latency, predicted=link.seconds((1, 4)), measured=four_bytes, tolerance=None, unit="µs", name="4 bytes"
@@ -500,7 +515,13 @@ fast = predict.Link(alpha=Seconds(1e-6), seconds_per_byte=1e-11)
 crossover = predict.crossover_bytes(8, fast, fewer_messages="tree", fewer_bytes="ring")
 by_hand = Bytes(round(8 * 1e-6 / (4.25 * 1e-11)))
 
-costs.four_algorithms(fast, world_size=8, sizes=[2**k for k in range(8, 27)])
+costs.predicted_all_reduces(
+    fast,
+    world_size=8,
+    sizes=[2**k for k in range(8, 27)],
+    caption=f"Predicted for 8 ranks, {fast.alpha:.0µs} and {fast.bytes_per_s / 1e9:.0f} GB/s. Left, the lines are "
+    f"ordered by messages; right, by bytes. Tree and ring cross at {crossover:.0kB}.",
+).show()
 compare(
     predicted=by_hand, measured=crossover, tolerance=1e-4, unit="kB", name="equal at", columns=("by hand", "solved")
 )
@@ -530,7 +551,12 @@ def race(sizes, names, repeats=5):
 names = [*schedules.ALL_REDUCE, "backend"]
 raced = ranks.run(race, SIZES[::2], names, world_size=4, diagnose=False)
 slowest = {name: {n: max(mine[name][n] for mine in raced) for n in SIZES[::2]} for name in names}
-costs.race(link, 4, slowest)
+costs.measured_all_reduces(
+    link,
+    4,
+    slowest,
+    caption="Lines: 4 ranks with a link each. Points: 4 processes that share this machine's cores.",
+)
 
 # %% [markdown]
 # The points lie far above their lines if your machine has few cores, and they jump. Read them with care, for here the
@@ -705,7 +731,12 @@ compare(
 times = {n: n / (speed * 1e9) for n, speed in algorithm_gb_per_s.items()}
 h200 = predict.fit_link((1, n, seconds) for n, seconds in times.items())
 print(f"one all-reduce: {h200.alpha:.0µs} + n / ({h200.bytes_per_s / 1e9:.0f} GB/s)")
-costs.one_message(h200, times, name="all-reduce, 8 × H200")
+costs.fitted_link(
+    h200,
+    times,
+    name="all-reduce, 8 × H200",
+    caption="Flat on the left, where α is all that counts; a straight climb on the right, where β does.",
+).show()
 wire = hardware.H200_141GB.link_bytes_per_s / 1e9
 compare(guess=guess_bandwidth, predicted=Ratio(wire), measured=Ratio(bus_gb_per_s[-1]), tolerance=None, name="GB/s",
         columns=("the wire", "published"))  # fmt: skip
@@ -730,7 +761,12 @@ compare(guess=guess_bandwidth, predicted=Ratio(wire), measured=Ratio(bus_gb_per_
 # %%
 gradients, cluster = 14 * 10**9, predict.Link(Seconds(10e-6), 1 / 450e9)
 worlds = [2**k for k in range(1, 14)]
-costs.many_ranks(gradients, cluster, worlds)
+costs.all_reduces_of_many_ranks(
+    gradients,
+    cluster,
+    worlds,
+    caption="Predicted, both axes logarithmic. The ring's line is flat for a long way, and then bends up.",
+).show()
 seconds = {p: predict.all_reduce_seconds(gradients, p, cluster) for p in (8, 64, 1024, 8192)}
 print("the ring:", ", ".join(f"{p} ranks {s:.0ms}" for p, s in seconds.items()))
 print(f"a part on 8192 ranks: {Bytes(gradients // 8192):.1MB}; α/β: {cluster.balance:.1MB}")

@@ -29,8 +29,8 @@ from torch.nn.utils import parameters_to_vector
 from course_lib import measure, predict, ranks
 from course_lib.compare import compare
 from course_lib.explore import BucketExplorer
-from course_lib.figures import parallel as figures
-from course_lib.figures.timeline import timeline
+from course_lib.figures import data_parallel as figures
+from course_lib.figures.timeline import rank_timeline
 from course_lib.model import hardware, text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.notebook import ask, self_check, show
@@ -327,7 +327,7 @@ def record_a_step(overlap, bucket_bytes=2**21):
 
 # %% tags=["varies"]
 record = ranks.run(record_a_step, overlap=False, world_size=2, diagnose=False)[0]
-timeline(
+rank_timeline(
     record,
     caption="Nothing is on its way before the backward pass is over; then buckets are filled and sent, and all wait.",
     alt="Two ranks as rows. Both compute forward, then backward; only then a thin bar of communication begins, in pieces, "
@@ -368,12 +368,12 @@ check(Overlapped)
 
 # %% tags=["varies"]
 record = ranks.run(record_a_step, overlap=True, world_size=2, diagnose=False)[0]
-timeline(
+rank_timeline(
     record,
     caption="Below the blue backward pass the first buckets are already on their way.",
     alt="Two ranks as rows. The bar of communication begins while both are still in their backward passes, in one "
     "piece for each bucket.",
-)
+).show()
 for rank in range(2):
     sending, waiting = record.seconds(rank, "send"), record.seconds(rank, "wait")
     print(f"rank {rank}: {sending:.0ms} on the way, {record.hidden(rank):.0ms} hidden, waits {waiting:.0ms}")
@@ -771,7 +771,10 @@ for steps in (0, 100):
 for loss in (4.0, 3.0, 2.0):
     print(f"at a loss of {loss:.0f} nats per token: {predict.critical_batch_tokens(loss) / 1e6:5.2f} million tokens")
 print(f"GPT-3's 3.2 million is the critical batch at a loss of {(2e8 / 3.2e6) ** 0.21:.2f}")
-figures.larger_batches(predict.critical_batch_tokens(2.0))
+figures.steps_and_examples_by_batch(
+    predict.critical_batch_tokens(2.0),
+    caption="Far to the left, twice the ranks mean half the steps. Far to the right, they mean twice the cost.",
+).show()
 guess_factor = ask("You train at the critical batch size and quadruple the ranks. How many times as fast?", default=4)
 
 # %%

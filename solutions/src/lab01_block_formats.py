@@ -201,7 +201,7 @@ def round_trip(x, scales, element):
 numbers = gradient[64:96]
 scale = block_scales(numbers, FP4_E2M1)
 levels = dequantize(torch.arange(16).repeat(2).view(1, 32).to(torch.uint8), scale, FP4_E2M1)[:16]
-figures.block(
+figures.block_on_grid(
     (1e3 * numbers).tolist(),
     (1e3 * round_trip(numbers, scale, FP4_E2M1)).tolist(),
     (1e3 * levels).tolist(),
@@ -289,7 +289,7 @@ figures.bit_layout(
     4,
     caption="Four elements of six bits in three bytes, named element.bit. Bit 0 of each byte is on the right, as one "
     "writes numbers.",
-)
+).show()
 guess_bytes = ask("A million numbers in MX fp4: how many bytes, scales included?", unit="B", default=500_000)
 
 # %% [markdown]
@@ -389,7 +389,7 @@ figures.error_against_bits(
     with_one,
     caption="Higher is better. A quarter of a bit for block scales (squares) lifts fp4 far above fp4 with one scale "
     "(ring). fp8 even loses a little: its own exponent reached the small numbers already.",
-)
+).show()
 print(f"fp4 gains {with_blocks['mxfp4'][1] - with_one['fp4'][1]:.1f} dB; you said {guess_decibels.value:g}")
 
 # %% [markdown]
@@ -581,7 +581,7 @@ figures.error_by_length(
     [bound(n, torch.float16) for n in lengths],
     caption="The worst of 16 rows. The plain sum is the worse the longer it is. With a debt the error stays near that "
     "of rounding the result once, whatever the length.",
-)
+).show()
 print(f"The plain sum loses up to {100 * curves['plain, fp16'][-1]:.0f} per cent; you said {guess_lost.value:g}.")
 
 

@@ -545,7 +545,7 @@ step = second_step(WIDE, batch_size=4, seq=32)
 memory.memory_timeline(
     step,
     caption="The activations rise block by block. Then the loss, and a grey tower on the turn. What is it made of?",
-)
+).show()
 print(f"at the top you say {at_the_peak(WIDE, 4, 32).total:KiB}, and there were {step.peak.total:KiB}")
 
 # %% check="q3-peak" points=5

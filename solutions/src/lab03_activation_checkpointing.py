@@ -284,11 +284,11 @@ budget = 64 * PAGE
 plan_of_nine = best_plan(nine, budget)
 fitting = [again for peak, again in (plan_cost(nine, other) for other in every_plan(9)) if peak <= budget]
 
-figures.chain(
+figures.chain_with_plan(
     nine,
     plan_of_nine,
     caption="Above the bytes, below the price. The best plan shades what saves much and costs little.",
-)
+).show()
 print(f"{len(fitting):,} of 4,181 plans fit into {Bytes(budget)}; yours is {plan_of_nine}")
 twice = Flops(plan_cost(nine, plan_of_nine)[1])
 compare(predicted=Flops(min(fitting)), measured=twice, name="recomputed", unit="MFLOP")
@@ -707,7 +707,7 @@ def fit(layers, x, limit):
 # %%
 plan_of_twelve = fit(twelve, x, LIMIT)
 caption = f"The plan for {LIMIT:.1MiB}: {plan_of_twelve}. White layers are kept."
-figures.chain(profile(twelve, x), plan_of_twelve, caption=caption)
+figures.chain_with_plan(profile(twelve, x), plan_of_twelve, caption=caption)
 
 # %% [markdown]
 # And the step that it makes. Before you run this: how many hills will the line of your plan have, and in which
@@ -717,12 +717,12 @@ figures.chain(profile(twelve, x), plan_of_twelve, caption=caption)
 plain_step, planned_step = (
     measured_step(forward, twelve, x) for forward in (nn.Sequential.forward, with_plan(plan_of_twelve))
 )
-figures.over_time(
+figures.held_against_limit(
     {"plain": plain_step.held, "with your plan": planned_step.held},
     LIMIT,
     caption="The plain step climbs one hill. The plan's step is longer, since layers run again, and lower: each "
     "segment that comes back climbs a hill of its own and is forgotten.",
-)
+).show()
 more = planned_step.flops / plain_step.flops - 1
 print(f"peak {plain_step.peak:.2MiB} -> {planned_step.peak:.2MiB}; FLOPs {more:+.1%}")
 

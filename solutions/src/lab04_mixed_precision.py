@@ -38,7 +38,8 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 from course_lib import measure
 from course_lib.checks import check
 from course_lib.checks.untracked_memory import outside_torch
-from course_lib.figures import precision as figures
+from course_lib.figures import mixed_precision as figures
+from course_lib.figures.losses import losses_against_first
 from course_lib.notebook import ask
 from course_lib.numerics import FP16
 from course_lib.train.gradients import GradientSizes, record_flowing_gradients
@@ -154,7 +155,7 @@ def loss_scale(gradients, headroom=16.0):
 # %%
 scale = loss_scale(gradients)
 sizes = GradientSizes(gradients)
-figures.histograms(
+figures.gradient_histograms(
     {"as they are": (sizes, 1.0), f"times 2^{math.log2(scale):.0f}": (sizes, scale)},
     FP16,
     caption="All gradients of the bridge, before and after. Above, the whole hill lies to the left of what fp16 can "
@@ -674,7 +675,7 @@ figures.scale_hunt(
     theirs,
     caption="The wide line climbs until it falls over the edge, again and again. The narrow one keeps its distance, "
     "and is caught twice: by a start that is too high, and by the large jump, which nobody could have foreseen.",
-)
+).show()
 print(f"skipped: {len(skipped)} with yours, {skipped_by_torch} with PyTorch's, of 150")
 
 # %% check="q4-values" points=7
@@ -808,11 +809,11 @@ def good_losses(losses, bad=BAD):
 # %%
 in_fp32 = train_in_fp32(Bridge(0), make_batch, **SETTINGS)
 in_fp16, skipped = train(Bridge(0), make_batch, **SETTINGS)
-figures.recipes(
+losses_against_first(
     {"fp32, 12 bytes": good_losses(in_fp32), "fp16, 8 bytes": good_losses(in_fp16)},
     caption="Two lines, one path: fp16 in 8 bytes a parameter, and fp32 with momentum in 12.",
     unit="UNIT squared",
-)
+).show()
 print("skipped:", skipped)
 
 

@@ -30,8 +30,8 @@ from course_lib import measure
 from course_lib.checks import check
 from course_lib.checks.untracked_memory import outside_torch
 from course_lib.figures import block_formats as figures
+from course_lib.figures.losses import loss_curves
 from course_lib.figures.memory import memory_timeline
-from course_lib.figures.training import loss_curves
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.notebook import ask
@@ -363,7 +363,7 @@ figures.error_by_length(
     [n * 2.0**-23 for n in counts],
     caption="The worst of 500 elements. The dotted bound is that of fp32: the 16-bit buffer is above it from the first "
     "pieces on, yours must stay below. (An error of 0 has no place on this axis.)",
-)
+).show()
 third = torch.tensor(0.3).half()
 lost = 1 - in_16_bits((third, 1.0) for _ in range(256)).item() / (256 * third.item())
 print(f"256 times 0.3, added up in fp16: {abs(lost):.1%} off. You said {guess_lost.value:g} %.")
@@ -602,7 +602,7 @@ loss_curves(
     losses,
     caption="Two lines, one of them hidden: fp16 in pieces, clipped and scaled, learns what one batch in fp64 does.",
     alt="Loss of the good steps for one batch in fp64 and for the stream in fp16; the lines lie on each other.",
-)
+).show()
 apart = max(abs(a - b) for a, b in zip(*losses.values(), strict=True))
 print(f"{skipped} steps skipped; the losses of all others are within 0.02 of each other: {apart < 0.02}")
 

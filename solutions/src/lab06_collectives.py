@@ -37,7 +37,7 @@ import torch.distributed as dist
 from course_lib import predict, ranks
 from course_lib.checks import check
 from course_lib.compare import compare
-from course_lib.figures import costs
+from course_lib.figures import collective_costs as costs
 from course_lib.figures.who_sends import who_sends_whom
 from course_lib.notebook import ask
 from course_lib.ranks import collectives
@@ -287,7 +287,10 @@ def of_mine(length=20_000):
 
 _, ring_sent = check.traffic(of_library, "ring", world_size=8)
 _, my_sent = check.traffic(of_mine, world_size=8)
-who_sends_whom({"the ring": ring_sent, "yours": my_sent})
+who_sends_whom(
+    {"the ring": ring_sent, "yours": my_sent},
+    caption="Rows send, columns receive; a number is kB, darker is more.",
+)
 
 
 # %% check="q2-values" points=7
@@ -492,7 +495,11 @@ guess_cable = ask("8 ranks, 80 kB, halving and doubling: kB over the cable in al
 # %%
 _, ring_sent = check.traffic(of_library, "ring", world_size=8)
 _, flat_sent = check.traffic(of_mine, world_size=8)
-who_sends_whom({"the ring": ring_sent, "halving and doubling": flat_sent}, ranks_per_node=4)
+who_sends_whom(
+    {"the ring": ring_sent, "halving and doubling": flat_sent},
+    ranks_per_node=4,
+    caption="Rows send, columns receive; a number is kB, darker is more. Frames hold the links between nodes.",
+).show()
 there, back = (check.crossing(flat_sent, *pair)[0] for pair in ((range(4), range(4, 8)), (range(4, 8), range(4))))
 print(f"your guess: {guess_cable.value:g} kB, counted: {(there + back).to('kB'):g} kB")
 
@@ -545,7 +552,11 @@ def of_mine_in_two_levels(length=20_000, ranks_per_node=4):
 
 _, level_sent = check.traffic(of_mine_in_two_levels, world_size=8)
 panels = {"the ring": ring_sent, "halving and doubling": flat_sent, "two levels": level_sent}
-who_sends_whom(panels, ranks_per_node=4)
+who_sends_whom(
+    panels,
+    ranks_per_node=4,
+    caption="Rows send, columns receive; a number is kB, darker is more. Frames hold the links between nodes.",
+)
 
 
 # %% check="q4-values" points=6

@@ -42,7 +42,7 @@ from torch.nn.utils import parameters_to_vector
 from course_lib import measure, predict, ranks
 from course_lib.checks import check
 from course_lib.compare import compare
-from course_lib.figures.training import loss_curves
+from course_lib.figures.losses import loss_curves
 from course_lib.notebook import ask
 from course_lib.parallel import plan_buckets
 from course_lib.train.step import train_step
@@ -751,7 +751,7 @@ loss_curves(
     unit="squared error",
     caption="One bit for each number. Who forgets what was lost stops too early; who carries it over arrives.",
     alt="Three loss curves. The exact one and yours end at the same height, the forgetful one stays above them.",
-)
+).show()
 print({kind: f"{curve[-1]:.2f}" for kind, curve in curves.items()})
 
 

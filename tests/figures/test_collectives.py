@@ -5,13 +5,12 @@ from matplotlib.patches import Rectangle
 
 from course_lib.figures.collectives import (
     BEFORE_AND_AFTER,
-    draw_before_and_after,
-    draw_film,
-    draw_rounds,
-    draw_two_passes,
+    all_reduce_in_two_passes,
+    before_and_after,
+    film_of_holdings,
+    messages_by_round,
     two_passes,
 )
-from course_lib.ranks import schedules
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
@@ -24,7 +23,7 @@ def test_two_passes_end_with_every_sum_on_every_rank(world_size):
 
 
 def test_each_cell_is_drawn_with_one_stripe_for_each_summand():
-    figure = draw_two_passes(3)
+    figure = all_reduce_in_two_passes(3, caption="c").figure
     drawn = [len([p for p in axes.patches if isinstance(p, Rectangle)]) for axes in figure.axes]
     assert drawn == [9 + 9, 6 + 3 * 3 + 9, 9 * 3 + 9]  # stripes, and one outline for each of the 9 cells
 
@@ -34,11 +33,11 @@ def arrows(axes):
 
 
 def test_rounds_draw_one_arrow_for_each_message():
-    plans = {name: [schedules.ALL_REDUCE[name](4, rank) for rank in range(4)] for name in schedules.ALL_REDUCE}
-    figure = draw_rounds(plans)
-    assert {axes.get_title(): len(arrows(axes)) for axes in figure.axes} == {
+    picture = messages_by_round(4, caption="c")
+    assert {axes.get_title(): len(arrows(axes)) for axes in picture.figure.axes} == {
         "direct": 12, "manager": 6, "ring": 24, "tree": 6,
     }  # fmt: skip
+    assert "Ring: 6 rounds" in picture.alt
 
 
 def test_before_and_after_keeps_what_there_is():
@@ -46,9 +45,12 @@ def test_before_and_after_keeps_what_there_is():
     before, after = BEFORE_AND_AFTER["all-to-all"]
     assert sorted(sum(before, [])) == sorted(sum(after, []))
     assert after == [list(column) for column in zip(*before)]
-    assert len(draw_before_and_after().axes) == len(BEFORE_AND_AFTER) == 6
+    picture = before_and_after(caption="c")
+    assert len(picture.figure.axes) == len(BEFORE_AND_AFTER) == 6
+    assert "all-gather: before a, b, c; after a b c, a b c, a b c." in picture.alt
 
 
 def test_a_film_marks_what_has_just_arrived():
-    figure = draw_film([("start", [[{0}], [{1}]]), ("end", [[{0, 1}], [{0, 1}]])], [set(), {(0, 0), (1, 0)}])
-    assert [len(axes.lines) for axes in figure.axes] == [0, 2, 0, 0]
+    frames = [("start", [[{0}], [{1}]]), ("end", [[{0, 1}], [{0, 1}]])]
+    picture = film_of_holdings(frames, [set(), {(0, 0), (1, 0)}], caption="c", alt="a")
+    assert [len(axes.lines) for axes in picture.figure.axes] == [0, 2, 0, 0]

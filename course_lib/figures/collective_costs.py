@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from course_lib.figures.style import new_figure, present, series_color
+from course_lib.figures.style import Picture, legend, new_figure, series_color
 from course_lib.predict.traffic import Link, all_reduce_seconds, crossover_bytes
 from course_lib.ranks import schedules
 
@@ -20,73 +20,73 @@ MARKERS = {"direct": "s", "manager": "^", "ring": "o", "tree": "D"}
 _LINES = ("-", "--", "-", "-.")
 
 
-def busiest_ranks(counted: Mapping[int, Sequence[Mapping[str, tuple[int, int]]]]) -> None:
-    """Show bytes and messages of the busiest rank against the number of ranks.
+def busiest_ranks(counted: Mapping[int, Sequence[Mapping[str, tuple[int, int]]]], *, caption: str) -> Picture:
+    """Bytes and messages of the busiest rank against the number of ranks.
 
     Args:
         counted: world size → one mapping for each rank: algorithm → (bytes, messages) that it sent.
+        caption: what the reader should see.
     """
     names = list(next(iter(counted.values()))[0])
     most = [{n: {p: max(mine[n][i] for mine in counted[p]) for p in counted} for n in names} for i in (0, 1)]
     megabytes = {name: {p: n_bytes / 1e6 for p, n_bytes in row.items()} for name, row in most[0].items()}
     last = max(counted)
     ends = "; ".join(f"{name} {megabytes[name][last]:.3g} MB in {most[1][name][last]} messages" for name in names)
-    by_world_size(
+    return by_world_size(
         {"MB sent by the busiest rank": megabytes, "messages sent by the busiest rank": most[1]},
-        caption="Left, bytes: the ring stays flat, the manager's line climbs. Right, messages: the ring is worst. "
-        "(Direct and manager lie on each other: the busiest rank of both sends to all others.)",
+        caption=caption,
         alt=f"Two plots from {min(counted)} to {last} ranks. At {last}: {ends}. The ring's bytes hardly grow, direct's "
         "and manager's grow in a line, the tree's in steps; of the messages, the ring's grow fastest.",
     )
 
 
-def one_message(link: Link, measured: Mapping[int, float], name: str = "one message") -> None:
-    """Show measured times of one message (or of what `name` says), {bytes: seconds}, and the fitted `link`."""
+def fitted_link(link: Link, measured: Mapping[int, float], name: str = "one message", *, caption: str) -> Picture:
+    """Measured times of one message (or of what `name` says), {bytes: seconds}, and the fitted `link`."""
     smallest, largest = min(measured), max(measured)
     sizes = [smallest * 2**k for k in range((largest // smallest).bit_length())]  # denser than the points: a curve
-    times_by_size(
+    return times_by_size(
         {name: {n_bytes: link.seconds((1, n_bytes)) for n_bytes in sizes}},
         {name: measured},
-        caption="Flat on the left, where α is all that counts; a straight climb on the right, where β does.",
+        caption=caption,
         alt=f"Microseconds of {name} against its bytes, both logarithmic: measured points, and the fitted line, "
         "flat at first and then rising in proportion.",
     )
 
 
-def four_algorithms(link: Link, world_size: int, sizes: Sequence[int]) -> None:
-    """Show the predicted times of the four all-reduces over `link`."""
+def predicted_all_reduces(link: Link, world_size: int, sizes: Sequence[int], *, caption: str) -> Picture:
+    """The predicted times of the four all-reduces over `link`, against size."""
     meet = crossover_bytes(world_size, link)
-    times_by_size(
+    return times_by_size(
         {name: _predicted(link, world_size, sizes, name) for name in schedules.ALL_REDUCE},
         {},
-        caption=f"Predicted for {world_size} ranks, {link.alpha:.0µs} and {link.bytes_per_s / 1e9:.0f} GB/s. Left, "
-        f"the lines are ordered by messages; right, by bytes. Tree and ring cross at {meet:.0kB}.",
+        caption=caption,
         alt=f"Four predicted lines, microseconds against bytes. On the left the tree is lowest, on the right the ring; "
         f"they cross at {meet:.0kB}. The manager is slowest on both sides.",
     )
 
 
-def race(link: Link, world_size: int, measured: Mapping[str, Mapping[int, float]]) -> None:
-    """Show measured times, contestant → {bytes: seconds}, as points, and the predictions for `link` as lines."""
-    times_by_size(
+def measured_all_reduces(
+    link: Link, world_size: int, measured: Mapping[str, Mapping[int, float]], *, caption: str
+) -> Picture:
+    """Measured times, contestant → {bytes: seconds}, as points, and the predictions for `link` as lines."""
+    return times_by_size(
         {name: _predicted(link, world_size, list(measured[name]), name) for name in schedules.ALL_REDUCE},
         measured,
-        caption=f"Lines: {world_size} ranks with a link each. Points: {world_size} processes that share this machine's "
-        "cores.",
+        caption=caption,
         alt=f"Microseconds of an all-reduce of {world_size} ranks against bytes: four predicted lines, and measured "
         "points.",
     )
 
 
-def many_ranks(n_bytes: int, link: Link, worlds: Sequence[int]) -> None:
-    """Show the predicted times of the four all-reduces against the number of ranks."""
+def all_reduces_of_many_ranks(n_bytes: int, link: Link, worlds: Sequence[int], *, caption: str) -> Picture:
+    """The predicted times of the four all-reduces against the number of ranks."""
     seconds = {
         name: {p: float(all_reduce_seconds(n_bytes, p, link, name)) for p in worlds} for name in schedules.ALL_REDUCE
     }
     ends = "; ".join(f"{name} from {row[worlds[0]]:.2g} to {row[worlds[-1]]:.2g}" for name, row in seconds.items())
-    by_world_size(
+    return by_world_size(
         {"seconds": seconds},
-        caption="Predicted, both axes logarithmic. The ring's line is flat for a long way, and then bends up.",
+        caption=caption,
         alt=f"Predicted seconds against {worlds[0]} to {worlds[-1]} ranks: {ends}.",
         logarithmic=True,
     )
@@ -98,8 +98,8 @@ def _predicted(link: Link, world_size: int, sizes: Sequence[int], name: str) -> 
 
 def by_world_size(
     panels: Mapping[str, Mapping[str, Mapping[int, float]]], *, caption: str, alt: str, logarithmic: bool = False
-) -> None:
-    """Show a panel for each label → algorithm → {ranks: value}."""
+) -> Picture:
+    """A panel for each label → algorithm → {ranks: value}."""
     figure, axes = new_figure(1, len(panels), height=3.0)
     for each, (label, lines) in zip(axes, panels.items(), strict=True):
         for number, (name, points) in enumerate(lines.items()):
@@ -113,13 +113,13 @@ def by_world_size(
         each.set_ylim(bottom=None if logarithmic else 0)
     names = list(next(iter(panels.values())))
     _legend(figure, names, lines=names, points=names)
-    present(figure, caption=caption, alt=alt)
+    return Picture(figure, caption=caption, alt=alt)
 
 
 def times_by_size(
     lines: Mapping[str, Mapping[int, float]], points: Mapping[str, Mapping[int, float]], *, caption: str, alt: str
-) -> None:
-    """Show seconds against bytes, logarithmic: predicted `lines`, measured `points`; name → {bytes: seconds}."""
+) -> Picture:
+    """Seconds against bytes, logarithmic: predicted `lines`, measured `points`; name → {bytes: seconds}."""
     figure, (axes,) = new_figure(height=3.6)
     names = list(dict.fromkeys([*lines, *points]))
     for number, name in enumerate(names):
@@ -130,7 +130,7 @@ def times_by_size(
             axes.plot(list(points[name]), [1e6 * s for s in points[name].values()], marker, color=color, ms=6)
     axes.set(xscale="log", yscale="log", xlabel="bytes", ylabel="microseconds")
     _legend(figure, names, lines=lines, points=points)
-    present(figure, caption=caption, alt=alt)
+    return Picture(figure, caption=caption, alt=alt)
 
 
 def _marker(name: str, number: int) -> str:
@@ -144,4 +144,4 @@ def _legend(figure: Figure, names: Sequence[str], lines: Collection[str], points
         style = _LINES[number % 4] if name in lines else "none"
         marker = _marker(name, number) if name in points else "none"
         handles.append(Line2D([], [], color=series_color(number), ls=style, marker=marker, ms=5.5, label=name))
-    figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False, fontsize=9.5)
+    legend(figure, "upper right", len(handles), handles=handles, fontsize=9.5)

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from course_lib.figures.style import INK, MUTED, PALETTE, SERIES, new_figure, present
+from course_lib.figures.style import INK, MUTED, PALETTE, SERIES, Picture, new_figure, note
 from course_lib.predict.overlap import Overlap
 from course_lib.predict.scaling import steps_and_examples
 from course_lib.units import Bytes
@@ -19,13 +18,15 @@ COMPUTING, HIDDEN, SEEN = SERIES[5], "#7A7A7A", SERIES[1]
 """The backward pass; sending behind it; sending that everybody waits for."""
 
 
-def draw_overlap(now: Overlap, sizes: Mapping[Bytes, Overlap], chosen: Bytes) -> Figure:
+def bucket_overlap(now: Overlap, sizes: Mapping[Bytes, Overlap], chosen: Bytes, *, caption: str, alt: str) -> Picture:
     """Two pictures: the buckets of one backward pass over time, and the time to the end for every bucket size.
 
     Args:
         now: what is drawn over time.
         sizes: bucket size → what it leads to.
         chosen: the size of `now`, marked among `sizes`.
+        caption: what the reader should see.
+        alt: the figure in words.
     """
     figure, (times, ends) = new_figure(rows=2, height=4.2)
     end_ms, backward_ms = 1e3 * now.end_s, 1e3 * now.backward_s
@@ -38,7 +39,7 @@ def draw_overlap(now: Overlap, sizes: Mapping[Bytes, Overlap], chosen: Bytes) ->
     times.set_yticks([1.0, 1.5, 2.1], ["computes", "bucket is full", "on the link"])
     times.grid(False, axis="y")
     _ends(ends, sizes, chosen)
-    return figure
+    return Picture(figure, caption=caption, alt=alt)
 
 
 def _bucket(axes: Axes, start: float, end: float, backward: float) -> None:
@@ -61,24 +62,14 @@ def _ends(axes: Axes, sizes: Mapping[Bytes, Overlap], chosen: Bytes) -> None:
     axes.grid(False, axis="x")
 
 
-def larger_batches(critical: float, unit: str = "tokens") -> None:
-    """Show steps and examples of a run against its batch size, both over the fewest possible.
+def steps_and_examples_by_batch(critical: float, unit: str = "tokens", *, caption: str) -> Picture:
+    """Steps and examples of a run against its batch size, both over the fewest possible.
 
     Args:
         critical: the critical batch size.
         unit: of what.
+        caption: what the reader should see.
     """
-    present(
-        draw_larger_batches(critical, unit),
-        caption="Far to the left, twice the ranks mean half the steps. Far to the right, they mean twice the cost.",
-        alt=f"Two curves against the batch size from {critical / 100:,.3g} to {critical * 100:,.3g} {unit}, both axes "
-        f"logarithmic. Steps fall from 101 times the fewest to 1.01, examples rise from 1.01 to 101 times. They cross "
-        f"at {critical:,.3g}, where both are 2.",
-    )
-
-
-def draw_larger_batches(critical: float, unit: str = "tokens") -> Figure:
-    """The figure of `larger_batches`."""
     figure, (axes,) = new_figure(height=3.2)
     sizes = [critical * 10 ** (place / 10) for place in range(-20, 21)]
     both = [steps_and_examples(size, critical) for size in sizes]
@@ -86,7 +77,12 @@ def draw_larger_batches(critical: float, unit: str = "tokens") -> Figure:
     for (label, (values, style)), color in zip(lines.items(), (PALETTE["predicted"], PALETTE["measured"])):
         axes.plot(sizes, values, style, label=label, color=color, lw=1.8)
     axes.axvline(critical, color=MUTED, lw=1, ls=":")
-    axes.annotate("critical batch size", (critical, 60), (5, 0), textcoords="offset points", color=INK, size=9.5)
+    note(axes, "critical batch size", (critical, 60), (5, 0))
     axes.set(xscale="log", yscale="log", xlabel=f"batch size ({unit})", ylabel="over the fewest possible")
     axes.legend(frameon=False, loc="center left")
-    return figure
+    alt = (
+        f"Two curves against the batch size from {critical / 100:,.3g} to {critical * 100:,.3g} {unit}, both axes "
+        f"logarithmic. Steps fall from 101 times the fewest to 1.01, examples rise from 1.01 to 101 times. They cross "
+        f"at {critical:,.3g}, where both are 2."
+    )
+    return Picture(figure, caption=caption, alt=alt)

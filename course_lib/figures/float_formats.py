@@ -1,0 +1,142 @@
+"""Pictures of float formats: where their numbers lie, how far they reach, how much each of them loses.
+
+Lesson 01 opens this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+
+from course_lib.figures.style import MUTED, PALETTE, Picture, line_look, new_figure, note, series_color
+from course_lib.numerics.formats import FORMATS, FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E4M3FN, FP8_E5M2, FloatFormat
+
+NARROW = (FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E5M2, FP8_E4M3FN)
+"""Formats of which every number can be drawn."""
+
+
+def number_lines(formats: Sequence[FloatFormat] = NARROW, up_to: float = 8.0, *, caption: str) -> Picture:
+    """Every number from 0 to `up_to` of some narrow formats, one line each."""
+    figure, (axes,) = new_figure(height=0.8 + 0.45 * len(formats))
+    counts = []
+    for y, fmt in zip(range(len(formats), 0, -1), formats):
+        values = values_up_to(fmt, up_to)
+        axes.vlines(values, y - 0.28, y + 0.28, color=PALETTE["fraction"], linewidth=1.1)
+        axes.plot([fmt.min_normal] * 2, [y - 0.36, y + 0.36], color=PALETTE["optimizer"], linewidth=3, zorder=1)
+        counts.append(f"{fmt} has {len(values)}")
+    _name_rows(axes, formats)
+    powers = [2.0**k for k in range(-1, 10) if 2.0**k <= up_to]
+    axes.set_xticks(powers, [f"{power:g}" for power in powers])
+    axes.set(xlim=(-0.1, up_to + 0.1), ylim=(0.4, len(formats) + 0.6))
+    alt = (
+        f"Number lines from 0 to {up_to:g}. Numbers in that interval: {', '.join(counts)}. On each line the ticks get "
+        "twice as far apart at each power of two."
+    )
+    return Picture(figure, caption=caption, alt=alt)
+
+
+def values_up_to(fmt: FloatFormat, up_to: float) -> list[float]:
+    """The numbers of a format (16 bits at most) in [0, up_to], in order."""
+    values = fmt.decode(torch.arange(fmt.max_pattern + 1))
+    return values[values <= up_to].tolist()
+
+
+def _name_rows(axes: Axes, formats: Sequence[FloatFormat]) -> None:
+    axes.set_yticks(range(len(formats), 0, -1), [fmt.name for fmt in formats], family="monospace")
+    axes.grid(False, axis="y")
+
+
+def range_and_precision(formats: Sequence[FloatFormat] = FORMATS[1:], *, caption: str) -> Picture:
+    """How far each format reaches, and how finely it divides what it reaches."""
+    figure, (axes,) = new_figure(height=0.9 + 0.34 * len(formats))
+    for y, fmt in zip(range(len(formats), 0, -1), formats):
+        low, normal, high = (np.log10([fmt.min_subnormal, fmt.min_normal, fmt.max])).tolist()
+        axes.barh(y, normal - low, left=low, height=0.55, color=PALETTE["exponent"], alpha=0.3)
+        axes.barh(y, high - normal, left=normal, height=0.55, color=PALETTE["exponent"])
+        axes.text(42, y, f"eps = 2$^{{-{fmt.fraction_bits}}}$", va="center", color=PALETTE["fraction"], size=10)
+    _name_rows(axes, formats)
+    axes.set_xticks(range(-40, 41, 10), [f"10$^{{{k}}}$" for k in range(-40, 41, 10)])
+    axes.set(xlim=(-47, 56), xlabel="positive numbers, from the smallest to the largest")
+    spans = "; ".join(f"{fmt}: {fmt.min_subnormal:.2g} to {fmt.max:.3g}, eps {fmt.eps:.2g}" for fmt in formats)
+    alt = f"Bars on a logarithmic axis from the smallest to the largest positive number of each format. {spans}."
+    return Picture(figure, caption=caption, alt=alt)
+
+
+def relative_error(formats: Sequence[FloatFormat], *, caption: str) -> Picture:
+    """The worst relative rounding error at each magnitude."""
+    figure, (axes,) = new_figure(height=3.4)
+    exponents = range(-32, 33)
+    x = [2.0**k for k in exponents]
+    for index, fmt in enumerate(formats):
+        color = series_color(index)
+        errors = worst_relative_error(fmt, exponents)
+        axes.plot(x, errors, color=color, linewidth=2)
+        last = max(k for k, error in enumerate(errors) if error == error)
+        end = (x[last], errors[last])
+        if last < len(x) - 1:
+            axes.plot(*end, marker="o", color=color, markersize=5)
+            note(axes, fmt.name, end, (8, 0), color=color, size=10, va="center", ha="left")
+        else:
+            note(axes, fmt.name, end, (-4, 8), color=color, size=10, va="center", ha="right")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set(xlabel="size of the number", ylabel="worst relative error", xlim=(x[0], x[-1]))
+    floors = "; ".join(f"{fmt}: {fmt.eps / 2:.2g} between {fmt.min_normal:.2g} and {fmt.max:.2g}" for fmt in formats)
+    alt = (
+        f"Worst relative rounding error over the size of the number, both logarithmic. Flat parts: {floors}. To the "
+        "left of its flat part each line doubles with every halving of the number."
+    )
+    return Picture(figure, caption=caption, alt=alt)
+
+
+def worst_relative_error(fmt: FloatFormat, exponents: Sequence[int]) -> list[float]:
+    """Half a spacing over x at x = 2^k, at most 1 (rounded to zero), nan beyond the format's largest number."""
+    x = torch.tensor([2.0**k for k in exponents], dtype=torch.float64)
+    error = (fmt.spacing(x) / 2 / x).clamp(max=1.0)
+    return torch.where(x > fmt.max, torch.nan, error).tolist()
+
+
+def running_values(curves: Mapping[str, Sequence[float]], *, caption: str, xlabel: str = "additions so far") -> Picture:
+    """How a value grows under many small additions, one line for each way to add, with its name at its right end."""
+    figure, (axes,) = new_figure(height=3.0)
+    longest = max(len(values) for values in curves.values())
+    for index, values in enumerate(curves.values()):
+        axes.plot(values, linewidth=2, **line_look(index))
+    axes.set(xlim=(0, 1.3 * longest), xlabel=xlabel, ylabel="value")
+    axes.set_xticks([tick for tick in axes.get_xticks() if tick <= longest])
+    _name_ends(axes, curves, 1.01 * longest)
+    ends = "; ".join(f"{name} ends at {values[-1]:.4g}" for name, values in curves.items())
+    return Picture(figure, caption=caption, alt=f"Lines over {xlabel}, starting together. {ends}.")
+
+
+def _name_ends(axes: Axes, curves: Mapping[str, Sequence[float]], x: float) -> None:
+    """Write each curve's name beside its last value, moved apart where two would overlap."""
+    bottom, top = axes.get_ylim()
+    gap = 0.085 * (top - bottom)
+    ends = sorted((values[-1], name, index) for index, (name, values) in enumerate(curves.items()))
+    y = bottom - gap
+    for end, name, index in ends:
+        y = max(end, y + gap)
+        axes.text(x, y, name, color=series_color(index), va="center", size=10)
+    axes.set_ylim(bottom, max(top, y + gap / 2))
+
+
+def bits_against_error(points: Mapping[str, tuple[float, float]], *, caption: str) -> Picture:
+    """What each format costs (bits a number) and gives (signal over noise, in decibels): integers as squares, floats
+    as circles."""
+    figure, (axes,) = new_figure(height=3.4)
+    widest = max(bits for bits, _ in points.values())
+    axes.plot([0, 1.08 * widest], [0, 6.02 * 1.08 * widest], color=MUTED, linewidth=1, linestyle=":")
+    note(axes, "6 dB for each bit", (0.93 * widest, 5.6 * widest), (-8, 2), ha="right", color=MUTED, size=10)
+    for name, (bits, decibels) in points.items():
+        whole = not name.startswith("fp")
+        color = PALETTE["sign"] if whole else PALETTE["exponent"]
+        axes.plot(bits, decibels, marker="s" if whole else "o", color=color, markersize=7)
+        note(axes, name, (bits, decibels), (9, 0), va="center", color=color)
+    axes.set(xlim=(0, 1.22 * widest), ylim=(0, None), xlabel="bits stored for each number",
+             ylabel="signal to noise (dB)")  # fmt: skip
+    told = "; ".join(f"{name}: {bits:.3g} bits, {decibels:.1f} dB" for name, (bits, decibels) in points.items())
+    return Picture(figure, caption=caption, alt=f"Points of bits against decibels. {told}.")

@@ -1,0 +1,94 @@
+"""Loss curves: beside readers who know just so much, beside the weights that moved, and beside another run.
+
+Lesson 00 opens this module.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from course_lib.figures.style import INK, Picture, legend, line_look, new_figure, note
+
+UNIT = "nats per token"
+
+
+def loss_curves(
+    curves: Mapping[str, Sequence[float]], *, levels: Mapping[str, float] | None = None, unit: str = UNIT, caption: str,
+    alt: str,
+) -> Picture:  # fmt: skip
+    """The loss of one or more runs over their steps.
+
+    Args:
+        curves: name → loss of each step.
+        levels: name → loss of a reader who knows just that much, drawn as a dotted line: "knows nothing" (the log of
+            the vocabulary's size) at the top, the entropy of the source at the bottom.
+        unit: of the losses.
+        caption: what the reader should see.
+        alt: the figure in words.
+    """
+    levels = levels or {}
+    figure, (axes,) = new_figure(height=3.0)
+    longest = max(len(losses) for losses in curves.values())
+    for index, (name, losses) in enumerate(curves.items()):
+        axes.plot(losses, linewidth=1.8, label=name, **line_look(index))
+    for name, level in levels.items():
+        axes.axhline(level, color=INK, linewidth=1.2, linestyle=":")
+        note(axes, name, (longest, level), (-2, 3), ha="right", va="bottom", size=9)
+    finite = [loss for losses in curves.values() for loss in losses if math.isfinite(loss)]
+    highest = max([*finite, *levels.values()])
+    axes.set(xlabel="step", ylabel=f"loss ({unit})", ylim=(0, 1.12 * highest), xlim=(0, longest))
+    if len(curves) > 1:
+        axes.legend(frameon=False, loc="upper right")
+    return Picture(figure, caption=caption, alt=alt)
+
+
+def losses_and_weights_moved(
+    losses: Mapping[str, Sequence[float]], moved: Mapping[str, Sequence[float]], *, caption: str
+) -> Picture:
+    """Training runs: their loss, and the share of weights that each step really changes; smoothed over ten steps.
+
+    Args:
+        losses: name → loss of each step, in nats per token.
+        moved: name → share of weights, 0 to 1, that differ after each step.
+        caption: what the reader should see.
+    """
+    figure, (left, right) = new_figure(columns=2, height=3.4)
+    for index, name in enumerate(losses):
+        left.plot(_mean_of_ten(losses[name]), linewidth=1.8, label=name, **line_look(index))
+        right.plot(_mean_of_ten([100 * share for share in moved[name]]), linewidth=1.8, **line_look(index))
+    left.set(xlabel="step", ylabel=f"loss ({UNIT})")
+    right.set(xlabel="step", ylabel="weights that a step moves (%)", ylim=(0, 105))
+    left.legend(frameon=False, labelcolor=INK)
+    told = "; ".join(
+        f"{name}: loss {_end(losses[name]):.2f}, {_end(moved[name]):.0%} of the weights move" for name in losses
+    )
+    return Picture(figure, caption=caption, alt=f"Two panels. Over the last 20 steps, {told}.")
+
+
+def losses_against_first(losses: Mapping[str, Sequence[float]], *, caption: str, unit: str = UNIT) -> Picture:
+    """The losses of several runs, and each one's distance from the first; smoothed over ten steps."""
+    figure, (left, right) = new_figure(columns=2, height=3.8)
+    smooth = {name: np.convolve(values, np.ones(10) / 10, "valid") for name, values in losses.items()}
+    first, reference = next(iter(smooth.items()))
+    for index, (name, values) in enumerate(smooth.items()):
+        left.plot(values, linewidth=1.7, label=name, **line_look(index))
+        right.plot(100 * (values / reference - 1), linewidth=1.7, **line_look(index))
+    left.set(xlabel="step", ylabel=f"loss ({unit})")
+    right.set(xlabel="step", ylabel=f"above {first} (%)", ylim=(-2, 8))
+    legend(figure, "upper center", 3, fontsize=9)
+    ends = (f"{name} {100 * (_end(values) / _end(losses[first]) - 1):+.1f} %" for name, values in losses.items())
+    alt = f"Loss over the steps. The mean of the last 20 losses, against {first}: {', '.join(ends)}."
+    return Picture(figure, caption=caption, alt=alt)
+
+
+def _mean_of_ten(values: Sequence[float]) -> list[float]:
+    """The mean of each value and up to nine before it."""
+    return [float(np.mean(values[max(0, i - 9) : i + 1])) for i in range(len(values))]
+
+
+def _end(values: Sequence[float]) -> float:
+    """The mean of the last twenty."""
+    return float(np.mean(values[-20:]))
