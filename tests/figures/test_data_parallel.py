@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from course_lib import predict
-from course_lib.figures import parallel, style
+from course_lib.figures import data_parallel
 from course_lib.predict import Ready
 from course_lib.units import Bytes, Seconds
 
@@ -14,8 +14,9 @@ SIZES = {Bytes(size): predict.overlap(GRADIENTS, size, 2, LINK) for size in (1, 
 
 
 def test_buckets_change_colour_where_everybody_waits():
-    figure = parallel.draw_overlap(SIZES[Bytes(1)], SIZES, Bytes(1))
-    times, ends = figure.axes
+    picture = data_parallel.bucket_overlap(SIZES[Bytes(1)], SIZES, Bytes(1), caption="c", alt="a")
+    times, ends = picture.figure.axes
+    assert (picture.caption, picture.alt) == ("c", "a")
     bars = [path.get_extents() for c in times.collections for path in c.get_paths()]
     assert [x for bar in bars for x in (bar.x0, bar.x1)] == pytest.approx([0, 2000, 1000, 2000, 2000, 3000, 3000, 5000])
     assert [
@@ -24,7 +25,7 @@ def test_buckets_change_colour_where_everybody_waits():
 
 
 def test_steps_and_examples_cross_at_the_critical_batch_size():
-    figure = parallel.draw_larger_batches(100.0)
+    figure = data_parallel.steps_and_examples_by_batch(100.0, caption="c").figure
     steps, examples, _ = (np.array(line.get_data()) for line in figure.axes[0].lines)
     middle = steps.shape[1] // 2
     assert steps[0][middle] == pytest.approx(100)
@@ -32,13 +33,12 @@ def test_steps_and_examples_cross_at_the_critical_batch_size():
     assert steps[1][0] == pytest.approx(101)
 
 
-def test_the_curves_are_told_in_words(monkeypatch):
-    shown = []
-    monkeypatch.setattr(parallel, "present", lambda figure, **words: shown.append(words))
-    parallel.larger_batches(3.2e6)
-    assert "cross at 3.2e+06" in shown[0]["alt"]
+def test_the_curves_are_told_in_words():
+    picture = data_parallel.steps_and_examples_by_batch(3.2e6, caption="c")
+    assert picture.caption == "c" and "cross at 3.2e+06" in picture.alt
 
 
 def test_the_picture_is_the_same_every_time():
-    first, second = (style.png(parallel.draw_overlap(SIZES[Bytes(200)], SIZES, Bytes(200))) for _ in range(2))
-    assert first == second
+    size = Bytes(200)
+    twice = [data_parallel.bucket_overlap(SIZES[size], SIZES, size, caption="c", alt="a") for _ in range(2)]
+    assert twice[0].png == twice[1].png

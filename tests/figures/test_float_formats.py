@@ -4,18 +4,18 @@ import math
 
 import pytest
 
-from course_lib.figures import formats as figures
+from course_lib.figures import float_formats as figures
 from course_lib.numerics import BF16, FORMATS, FP4_E2M1, FP6_E2M3, FP8_E4M3FN, FP8_E5M2, FP16
 
 
 def test_number_lines_draw_every_number_once():
     assert figures.values_up_to(FP4_E2M1, 8.0) == [0, 0.5, 1, 1.5, 2, 3, 4, 6]
-    (axes,) = figures.draw_number_lines((FP4_E2M1, FP6_E2M3), 8.0).axes
+    (axes,) = figures.number_lines((FP4_E2M1, FP6_E2M3), 8.0, caption="c").figure.axes
     assert [len(ticks.get_segments()) for ticks in axes.collections] == [8, 32]  # type: ignore[attr-defined]
 
 
 def test_bars_reach_from_the_smallest_to_the_largest_number():
-    (axes,) = figures.draw_range_and_precision((FP16, BF16)).axes
+    (axes,) = figures.range_and_precision((FP16, BF16), caption="c").figure.axes
     ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]  # type: ignore[attr-defined]
     assert ends[0][0] == pytest.approx(math.log10(2**-24)) and ends[1][1] == pytest.approx(math.log10(65504))
     assert {text.get_text() for text in axes.texts} == {"eps = 2$^{-10}$", "eps = 2$^{-7}$"}
@@ -28,27 +28,21 @@ def test_relative_error_is_flat_between_the_ends():
 
 
 def test_names_at_the_ends_of_lines_do_not_overlap():
-    figure = figures.draw_running_values({"a": [0, 1.0], "b": [0, 1.001], "c": [0, 0.999], "d": [0, 0]}, "steps")
+    curves = {"a": [0, 1.0], "b": [0, 1.001], "c": [0, 0.999], "d": [0, 0]}
+    figure = figures.running_values(curves, caption="c", xlabel="steps").figure
     figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in figure.axes[0].texts]
     assert len(boxes) == 4
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
 
 
-def test_recipes_draw_loss_and_percent():
-    figure = figures.draw_recipes({"x": [3.0, 2.0]}, {"x": [1.0, 0.5]})
-    assert list(figure.axes[0].lines[0].get_ydata()) == [3.0, 2.5]  # type: ignore[arg-type]
-    assert list(figure.axes[1].lines[0].get_ydata()) == [100.0, 75.0]  # type: ignore[arg-type]
-
-
-def test_each_picture_is_shown_with_caption_and_words(monkeypatch):
-    shown = []
-    monkeypatch.setattr(figures, "present", lambda figure, *, caption, alt: shown.append((caption, alt)))
-    figures.number_lines()
-    figures.range_and_precision()
-    figures.relative_error([FP16, BF16, FP8_E4M3FN, FP8_E5M2])
-    figures.running_values({"fp32": [0.0, 1.0]}, caption="c")
-    figures.bits_against_error({fmt.name: (fmt.bits, 6.0 * fmt.bits) for fmt in FORMATS[3:]}, caption="c")
-    figures.recipes({"x": [3.0]}, {"x": [1.0]}, caption="c")
-    assert all(caption and len(alt) > 40 for caption, alt in shown) and len(shown) == 6
-    assert "fp16: 6e-08 to 6.55e+04" in shown[1][1]
+def test_each_picture_has_caption_and_words():
+    pictures = [
+        figures.number_lines(caption="c"),
+        figures.range_and_precision(caption="c"),
+        figures.relative_error([FP16, BF16, FP8_E4M3FN, FP8_E5M2], caption="c"),
+        figures.running_values({"fp32": [0.0, 1.0]}, caption="c"),
+        figures.bits_against_error({fmt.name: (fmt.bits, 6.0 * fmt.bits) for fmt in FORMATS[3:]}, caption="c"),
+    ]
+    assert all(picture.caption == "c" and len(picture.alt) > 40 for picture in pictures)
+    assert "fp16: 6e-08 to 6.55e+04" in pictures[1].alt

@@ -2,12 +2,18 @@
 
 import math
 
-from course_lib.figures.training import draw_loss_curves
+import pytest
+
+from course_lib.figures import losses
+
+RECIPES = {"fp32": [3.0] * 15 + [2.0] * 25, "fp16": [3.0] * 40}
 
 
 def test_every_curve_is_drawn_whole_with_its_levels():
-    figure = draw_loss_curves({"sgd": [3.0, 2.0], "adam": [3.0, 1.5, 1.2]}, {"nothing": math.log(256), "floor": 0.8})
-    (axes,) = figure.axes
+    curves, levels = {"sgd": [3.0, 2.0], "adam": [3.0, 1.5, 1.2]}, {"nothing": math.log(256), "floor": 0.8}
+    picture = losses.loss_curves(curves, levels=levels, caption="c", alt="a")
+    assert (picture.caption, picture.alt) == ("c", "a")
+    (axes,) = picture.figure.axes
     lines = {line.get_label(): list(line.get_ydata()) for line in axes.lines}  # type: ignore[arg-type]
     assert lines["sgd"] == [3.0, 2.0] and lines["adam"] == [3.0, 1.5, 1.2]
     assert [0.8, 0.8] in lines.values() and [math.log(256)] * 2 in lines.values()
@@ -18,5 +24,21 @@ def test_every_curve_is_drawn_whole_with_its_levels():
 
 
 def test_a_run_that_diverged_does_not_break_the_axes():
-    figure = draw_loss_curves({"fp16": [3.0, math.inf, math.nan]})
+    figure = losses.loss_curves({"fp16": [3.0, math.inf, math.nan]}, caption="c", alt="a").figure
     assert figure.axes[0].get_ylim()[1] < 4 and figure.axes[0].get_legend() is None
+
+
+def test_loss_and_moved_weights_are_means_and_percent():
+    picture = losses.losses_and_weights_moved({"x": [3.0, 2.0]}, {"x": [1.0, 0.5]}, caption="c")
+    left, right = picture.figure.axes
+    assert list(left.lines[0].get_ydata()) == [3.0, 2.5]  # type: ignore[arg-type]
+    assert list(right.lines[0].get_ydata()) == [100.0, 75.0]  # type: ignore[arg-type]
+    assert picture.caption == "c" and "x: loss 2.50, 75% of the weights move" in picture.alt
+
+
+def test_distances_are_from_the_first_run():
+    picture = losses.losses_against_first(RECIPES, caption="c")
+    left, right = picture.figure.axes
+    assert left.lines[1].get_ydata()[-1] == pytest.approx(3.0)  # type: ignore[index]
+    assert [line.get_ydata()[-1] for line in right.lines] == pytest.approx([0, 50])  # type: ignore[index]
+    assert picture.caption == "c" and "fp16 +50.0 %" in picture.alt

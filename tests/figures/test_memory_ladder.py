@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from course_lib.accounts import CATEGORIES, MemoryAccount
-from course_lib.figures.memory_ladder import Ladder, Rung, draw_cuts, draw_ladder
+from course_lib.figures.memory_ladder import Ladder, Rung, peaks_by_micro_batch
 from course_lib.units import Bytes, Seconds
 
 MIB = 2**20
@@ -15,7 +15,9 @@ RUNGS = [Rung("plain", PLAIN, Seconds(0.5)), Rung("lean & slow", LEAN, Seconds(0
 
 
 def test_the_bars_are_the_accounts():
-    held, took = draw_ladder(RUNGS).axes
+    picture = Ladder(RUNGS).picture(caption="c")
+    held, took = picture.figure.axes
+    assert picture.caption == "c" and "plain: 100.0 MiB, 0.50 s; lean & slow: 25.0 MiB, 0.75 s" in picture.alt
     for category, bars in zip(CATEGORIES, held.containers, strict=True):
         assert [bar.get_width() for bar in bars] == [rung.peak[category] / MIB for rung in RUNGS]  # type: ignore[union-attr]
     last = [bar.get_x() + bar.get_width() for bar in held.containers[-1]]  # type: ignore[union-attr]
@@ -39,7 +41,7 @@ def test_no_rung_is_no_ladder():
 def test_cuts_stand_against_a_gpu():
     gib = 2**30
     peaks = {size: MemoryAccount(Bytes(gib), Bytes(gib), Bytes(0), Bytes(size * gib)) for size in (1, 2, 64)}
-    axes = draw_cuts(peaks, "a card", Bytes(8 * gib)).axes[0]
+    axes = peaks_by_micro_batch(peaks, "a card", Bytes(8 * gib), caption="c", alt="a").figure.axes[0]
     assert list(axes.lines[0].get_ydata()) == [8, 8]  # type: ignore[arg-type]
     assert axes.get_ylim() == (0, 16)
     assert {text.get_text() for text in axes.texts} == {"3.0", "4.0", "66.0", "a card: 8 GiB"}

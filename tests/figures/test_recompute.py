@@ -16,7 +16,7 @@ CHAIN = Chain(6, boundary_bytes=MIB, saved_bytes=2 * MIB)
 
 @pytest.mark.parametrize("every", [None, 1, 2, 4, 6])
 def test_the_bars_are_the_frames(every):
-    lives, held = figures.draw_chain_film(CHAIN, every).axes
+    lives, held = figures.chain_film(CHAIN, every, caption="c", alt="a").figure.axes
     frames = CHAIN.film(every)
     boundaries, together = (
         [bar.get_height() for bar in group]  # type: ignore[attr-defined]
@@ -34,28 +34,30 @@ def test_the_bars_are_the_frames(every):
 
 def test_the_peaks_are_drawn_in_mib():
     predicted = {k: CHAIN.peak(k) for k in range(1, 7)}
-    (axes,) = figures.draw_peak_for_every_k(predicted, predicted, predicted, CHAIN.peak(None)).axes
+    picture = figures.peak_for_every_k(predicted, predicted, predicted, CHAIN.peak(None), caption="c")
+    (axes,) = picture.figure.axes
     assert [list(line.get_ydata()) for line in axes.lines[:3]] == [[p / MIB for p in predicted.values()]] * 3  # type: ignore[arg-type]
 
 
 def test_flops_are_relative_to_the_first_point():
-    (axes,) = figures.draw_bytes_against_flops({"a": (Bytes(MIB), Flops(100)), "b": (Bytes(0), Flops(133))}).axes
+    points = {"a": (Bytes(MIB), Flops(100)), "b": (Bytes(0), Flops(133))}
+    (axes,) = figures.bytes_against_flops(points, caption="c").figure.axes
     assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in axes.lines] == [(0, 1), (pytest.approx(33), 0)]  # type: ignore[index]
 
 
 def test_break_even_is_a_line_and_a_word():
-    figure = figures.draw_swap_or_recompute({"scores": 100, "MLP": 10_000}, {"a GPU": 8000})
+    figure = figures.swap_or_recompute({"scores": 100, "MLP": 10_000}, {"a GPU": 8000}, caption="c").figure
     assert list(figure.axes[0].lines[0].get_xdata()) == [8000, 8000]  # type: ignore[arg-type]
     assert figure.legends[0].get_texts()[0].get_text() == "a GPU: 8,000"
 
 
-def test_each_picture_is_shown_with_caption_and_words(monkeypatch):
-    shown = []
-    monkeypatch.setattr(figures, "present", lambda figure, *, caption, alt: shown.append((caption, alt)))
+def test_each_picture_has_caption_and_words():
     peaks = {k: CHAIN.peak(k) for k in range(1, 7)}
-    figures.peak_for_every_k(peaks, peaks, peaks, CHAIN.peak(None), caption="c")
-    figures.bytes_against_flops({"none": (Bytes(MIB), Flops(1))}, caption="c")
-    figures.swap_or_recompute({"scores": 100}, {"a GPU": 8000}, caption="c")
-    assert [caption for caption, _ in shown] == ["c"] * 3
-    assert "Keeping everything takes 12.00 MiB" in shown[0][1] and "none: 1.00 MiB" in shown[1][1]
-    assert "scores: 100; a GPU: 8,000" in shown[2][1]
+    words = {
+        "Keeping everything takes 12.00 MiB": figures.peak_for_every_k(
+            peaks, peaks, peaks, CHAIN.peak(None), caption="c"
+        ),
+        "none: 1.00 MiB": figures.bytes_against_flops({"none": (Bytes(MIB), Flops(1))}, caption="c"),
+        "scores: 100; a GPU: 8,000": figures.swap_or_recompute({"scores": 100}, {"a GPU": 8000}, caption="c"),
+    }
+    assert all(part in picture.alt and picture.caption == "c" for part, picture in words.items())

@@ -7,17 +7,20 @@ import itertools
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import nbformat
 import numpy as np
 import pytest
+from IPython.core.formatters import DisplayFormatter
 from matplotlib.colors import to_rgb
 from nbconvert import HTMLExporter
 
 from course_lib.accounts import CATEGORIES
 from course_lib.figures import style
-from course_lib.figures.style import PALETTE, SERIES, new_figure, png, present, series_color
+from course_lib.figures.style import PALETTE, SERIES, Picture, new_figure, png, series_color
 
 # Machado, Oliveira and Fernandes 2009, Table 1, severity 1.0; on linear RGB.
 DEFICIENCIES = {
@@ -43,7 +46,7 @@ def lab(rgb: np.ndarray) -> np.ndarray:
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
-    """What `present` displayed, in order."""
+    """What was displayed, in order."""
     outputs: list[SimpleNamespace] = []
     monkeypatch.setattr(style, "display", lambda data, **rest: outputs.append(SimpleNamespace(data=data, **rest)))
     return outputs
@@ -116,10 +119,11 @@ def test_figures_leave_no_trace_in_pyplot() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_present_shows_picture_then_caption(shown: list[SimpleNamespace]) -> None:
+@pytest.mark.parametrize("way", [Picture.show, DisplayFormatter().format], ids=["show", "last expression"])
+def test_a_picture_is_shown_and_then_its_caption(shown: list[SimpleNamespace], way: Callable[[Picture], Any]) -> None:
     figure = drawing()
     expected = base64.b64encode(png(figure)).decode()
-    present(figure, caption="Loss falls & stays <low>: $x^2$.", alt='A line from 1 to "2".')
+    way(Picture(figure, caption="Loss falls & stays <low>: $x^2$.", alt='A line from 1 to "2".'))
     picture, caption = shown
     assert picture.data == {"image/png": expected, "text/plain": 'A line from 1 to "2".'}
     assert picture.metadata == {"image/png": {"width": 720, "alt": 'A line from 1 to "2".'}}
@@ -132,19 +136,26 @@ def test_present_shows_picture_then_caption(shown: list[SimpleNamespace]) -> Non
 def test_a_figure_without_words_is_refused(shown: list[SimpleNamespace], missing: str) -> None:
     words = {"caption": "What to see.", "alt": "What is there.", missing: " "}
     with pytest.raises(ValueError, match=f"needs a {missing}"):
-        present(drawing(), **words)
+        Picture(drawing(), **words)
     assert not shown
 
 
+def test_a_picture_can_be_shown_twice(shown: list[SimpleNamespace]) -> None:
+    picture = Picture(drawing(), caption="c", alt="a")
+    picture.show()
+    picture.show()
+    assert shown[0] == shown[2] and shown[1] == shown[3]
+
+
 def test_a_widget_travels_with_its_picture(shown: list[SimpleNamespace]) -> None:
-    present(drawing(), caption="c", alt="a", widget=SimpleNamespace(model_id="abc"))
+    Picture(drawing(), caption="c", alt="a").show(widget=SimpleNamespace(model_id="abc"))
     assert shown[0].data["application/vnd.jupyter.widget-view+json"]["model_id"] == "abc"
     assert shown[0].data["image/png"]
 
 
 @pytest.mark.parametrize("template", ["lab", "classic"])
 def test_a_static_page_has_caption_and_words(shown: list[SimpleNamespace], template: str) -> None:
-    present(drawing(), caption="Loss falls.", alt="One line, falling.")
+    Picture(drawing(), caption="Loss falls.", alt="One line, falling.").show()
     outputs = [
         nbformat.v4.new_output("display_data", data=each.data, metadata=getattr(each, "metadata", {})) for each in shown
     ]

@@ -4,7 +4,7 @@ import pytest
 from matplotlib.patches import Rectangle
 
 from course_lib.accounts import TrafficAccount
-from course_lib.figures.who_sends import between_nodes, draw_who_sends_whom, matrix
+from course_lib.figures.who_sends import between_nodes, matrix, who_sends_whom
 from course_lib.units import Bytes
 
 
@@ -22,16 +22,19 @@ def test_what_crosses_depends_on_who_shares_a_node(ranks_per_node, crossing):
 
 
 def test_each_link_has_its_number_and_each_pair_of_nodes_two_frames():
-    everyone = [[Bytes(0 if i == j else 9000) for j in range(4)] for i in range(4)]
-    figure = draw_who_sends_whom({"ring": matrix(ring(4, 12_500)), "everyone": everyone}, ranks_per_node=2)
+    everyone = [TrafficAccount(bytes_to={to: Bytes(9000) for to in range(4) if to != rank}) for rank in range(4)]
+    picture = who_sends_whom({"ring": ring(4, 12_500), "everyone": everyone}, ranks_per_node=2, caption="c")
+    figure = picture.figure
     assert [[text.get_text() for text in axes.texts] for axes in figure.axes] == [["12.5"] * 4, ["9"] * 12]
     frames = [[p for p in axes.patches if isinstance(p, Rectangle)] for axes in figure.axes]
     assert [len(each) for each in frames] == [2, 2]
     assert figure.axes[0].get_title() == "ring\n25 kB between nodes"
+    assert picture.caption == "c"
+    assert "everyone: 12 links carry something, the busiest rank sends 27 kB, and 72 kB go between" in picture.alt
 
 
 def test_all_panels_share_one_scale():
-    figure = draw_who_sends_whom({"much": matrix(ring(2, 1000)), "little": matrix(ring(2, 10))})
+    figure = who_sends_whom({"much": ring(2, 1000), "little": ring(2, 10)}, caption="c").figure
     assert [axes.images[0].get_clim() for axes in figure.axes] == [(0, 1000), (0, 1000)]
 
 
@@ -46,4 +49,4 @@ def test_what_cannot_be_drawn_is_refused(accounts, message):
 
 def test_there_is_room_for_three():
     with pytest.raises(ValueError, match="4 matrices"):
-        draw_who_sends_whom(dict.fromkeys("abcd", matrix(ring(2, 1))))
+        who_sends_whom(dict.fromkeys("abcd", ring(2, 1)), caption="c")

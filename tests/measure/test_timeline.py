@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import measure, ranks
-from course_lib.figures.timeline import draw_timeline
+from course_lib.figures.timeline import rank_timeline
 from course_lib.measure import Event, RankTimeline
 from course_lib.measure.chrome_trace import chrome_trace
 from course_lib.parallel import BucketedDataParallel
@@ -142,12 +142,12 @@ def test_events_of_one_thread_of_a_chrome_trace_never_overlap():
 
 
 def test_the_chart_has_a_bar_for_every_event_and_a_name_where_it_fits():
-    (axes,) = draw_timeline(made_up()).axes
+    (axes,) = rank_timeline(made_up(), caption="c", alt="a").figure.axes
     assert len(axes.collections) == 6
     assert [text.get_text() for text in axes.texts] == ["forward", "backward", "forward"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0", "rank 1"]
     with pytest.raises(ValueError, match="this timeline is empty"):
-        draw_timeline(RankTimeline())
+        rank_timeline(RankTimeline(), caption="c", alt="a")
 
 
 def spans():
