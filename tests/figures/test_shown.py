@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import jupytext
@@ -12,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*ROOT.glob("lessons/src/*.py"), *ROOT.glob("solutions/src/*.py")])
 
 
+@cache
 def makers() -> set[str]:
     """Names of all functions and methods of `figures` that return a picture."""
     nodes = [node for path in ROOT.glob("course_lib/figures/*.py") for node in ast.walk(ast.parse(path.read_text()))]
