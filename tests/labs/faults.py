@@ -114,7 +114,9 @@ def parse(file: Path, text: str) -> Iterator[Fault]:
         if match[1] in names:
             raise ValueError(f"{file}: two are called {match[1]}")
         names.add(match[1])
-        yield Fault(file, match[1], sentence, frozenset(match[2].split()), tuple(_edits(rest, f"{file}, {match[1]}")))
+        if not (edits := tuple(_edits(rest, f"{file}, {match[1]}"))):
+            raise ValueError(f"{file}, {match[1]}: it has no edit")
+        yield Fault(file, match[1], sentence, frozenset(match[2].split()), edits)
 
 
 def _edits(lines: Iterable[str], name: str) -> Iterator[Edit]:
@@ -130,9 +132,7 @@ def _edits(lines: Iterable[str], name: str) -> Iterator[Edit]:
     for inside, hunk in hunks:
         old, new = ("\n".join(line[2:] for line in hunk if line[0] in kinds) for kinds in (" -", " +"))
         if old == new or not (old or inside) or old.startswith(" "):
-            raise ValueError(
-                f"{name}: the edit {hunk} needs an old text that begins in its first column, and another new"
-            )
+            raise ValueError(f"{name}: {hunk} needs an old text, not indented in its first line, and another new one")
         yield Edit(inside, old, new)
 
 
