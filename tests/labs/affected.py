@@ -27,7 +27,8 @@ def affected_labs(changed: Iterable[Path] | None, root: Path = ROOT) -> list[str
     if changed is None:
         return [lab.number for lab in labs]
     files = {(root / path).resolve() for path in changed}
-    return [lab.number for lab in labs if any(_touches(file, lab) for file in files)]
+    needed = {lab: depends_on(lab) for lab in labs}
+    return [lab.number for lab in labs if any(_touches(file, lab, needed[lab]) for file in files)]
 
 
 def depends_on(lab: Lab) -> set[Path]:
@@ -42,9 +43,9 @@ def depends_on(lab: Lab) -> set[Path]:
     return found
 
 
-def _touches(file: Path, lab: Lab) -> bool:
+def _touches(file: Path, lab: Lab, needed: set[Path]) -> bool:
     """Whether a changed file is the lab's, everybody's, imported, or data (or deleted) beside an imported one."""
-    root, needed = lab.root.resolve(), depends_on(lab)
+    root = lab.root.resolve()
     own = (lab.source, lab.notebook.parent, lab.solution.parent, root / "tests" / "mutants" / lab.number)
     if file in {root / name for name in EVERYBODYS} or any(file.is_relative_to(path.resolve()) for path in own):
         return True

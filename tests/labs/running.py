@@ -22,8 +22,8 @@ from course_tools.labs import Lab
 
 from .faults import Fault
 
-CELL_LIMIT_S = 60.0
-"""More than any cell of a right or wrong answer takes; an answer that does not end costs this and not the stage."""
+CELL_LIMIT_S = 240.0
+"""More than any cell takes, on a busy machine too; an answer that does not end costs this and not the stage."""
 
 _SURELY = (ast.Assign, ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 """Statements after which the names that they bind are bound; those in an `if` or a `for` perhaps."""
@@ -135,20 +135,24 @@ def _steps(lab: Lab, stubs: bool) -> list[Step]:
 
 
 def _decisive(steps: list[Step], answers: set[str]) -> tuple[list[Step], list[Step]]:
-    """What the checks that these answers can reach need: cells that the answers cannot reach, then those they can."""
-    reached = _reached(steps, answers)
-    needed = _needed(steps, [step.check and r for step, r in zip(steps, reached)])
-    return [steps[i]._replace(source=text) for i, text in needed if not reached[i]], [
-        steps[i]._replace(source=text) for i, text in needed if reached[i]
-    ]
+    """What the checks that these answers can reach need: cells that do not depend on the answers, and those that do."""
+    functions = _functions(steps)
+    reached = _reached(steps, answers, functions)
+    above: list[Step] = []
+    below: list[Step] = []
+    made, used = set[str](), set[str]()
+    for number, text in _needed(steps, [step.check and r for step, r in zip(steps, reached)]):
+        makes, uses = _bound(text), _closed(_before(text, frozenset()), functions)
+        if reached[number] or uses & made or makes & (made | used):  # a cell that takes a name over stays in its place
+            below.append(steps[number]._replace(source=text))
+            made, used = made | makes, used | uses
+        else:
+            above.append(steps[number]._replace(source=text))
+    return above, below
 
 
-def _reached(steps: list[Step], answers: set[str]) -> list[bool]:
+def _reached(steps: list[Step], answers: set[str], functions: dict[str, set[str]]) -> list[bool]:
     """Which cells are, or read, directly or through functions and other cells, one of these answers."""
-    functions: dict[str, set[str]] = {}
-    for step in steps:
-        for name, uses in _functions(step.source):
-            functions[name] = functions.get(name, set()) | uses
     changed: set[str] = set()
     reached = []
     for step in steps:
@@ -191,9 +195,17 @@ def _surely(source: str) -> set[str]:
     return {name for text in texts for name in _bound(text)}
 
 
+def _functions(steps: list[Step]) -> dict[str, set[str]]:
+    """Every function and class, and the names that it takes from outside, wherever it is defined."""
+    found: dict[str, set[str]] = {}
+    for step in steps:
+        for name, uses in _defined(step.source):
+            found[name] = found.get(name, set()) | uses
+    return found
+
+
 @functools.lru_cache(4096)
-def _functions(source: str) -> list[tuple[str, set[str]]]:
-    """Functions and classes of a cell, and the names that each takes from outside."""
+def _defined(source: str) -> list[tuple[str, set[str]]]:
     kinds = (ast.FunctionDef, ast.ClassDef)
     return [(node.name, _read(ast.unparse(node))) for node in ast.parse(source).body if isinstance(node, kinds)]
 

@@ -56,9 +56,12 @@ result = double(1)
 check.equal(check.call(double, -1), -2, "twice less than nothing")
 ### END HIDDEN TESTS
 
+# %%
+result = 10
+
 # %% check="q1-through" points=20
 # q1-through
-check.equal(twice_of(2).real, 4, "through a function that stands above the answer")
+check.equal(twice_of(2).real + result, 14, "through a function that stands above the answer")
 
 # %% [markdown]
 # ## 2 · Half (40 points)
@@ -154,6 +157,11 @@ def test_cells_above_run_once_and_leave_every_answer_the_same(lab: Lab, executed
     first, second = (run_lab(lab, {"q1": spoils}) for _ in range(2))
     assert first == second == {}, "the list is as the cells left it, and functions find their answer"
     assert sum("shared = [0]" in text for text in executed) == 1
+
+
+def test_a_cell_that_binds_a_name_anew_stays_below_the_one_that_bound_it(lab: Lab, executed: list[str]) -> None:
+    assert run_lab(lab, {"q1": "def double(number):\n    return 2 * number"}) == {}
+    assert [text for text in executed if "result = " in text][:2][1] == "result = 10"
 
 
 def test_an_answer_of_a_cell_that_is_not_there_is_refused(lab: Lab) -> None:
