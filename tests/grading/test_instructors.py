@@ -20,6 +20,8 @@ import pytest
 
 from course_tools.author.lab_source import grade_id_of, read_lab, student_version
 from course_tools.labs import Lab
+from tests.labs.faults import read_faults
+from tests.labs.running import complaints
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "INSTRUCTORS.md"
@@ -133,6 +135,17 @@ def test_the_guide_holds_nothing_that_is_not_tested() -> None:
 def test_the_guide_names_files_that_exist() -> None:
     for link in re.findall(r"\]\(([^)#:]+)\)", GUIDE.read_text("utf-8")):
         assert (ROOT / link).exists(), link
+
+
+def test_the_guides_known_wrong_answers_lose_what_they_name(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for block in blocks():
+        if "lab20" in block.file:
+            (tmp_path / block.file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / block.file).write_text(block.text, "utf-8")
+    faults = read_faults(tmp_path / "tests" / "mutants" / "lab20")
+    assert len(faults) == 2
+    assert [complaints(Lab(tmp_path, "lab20_softmax"), fault) for fault in faults] == [[], []]
 
 
 def test_every_command_runs(course: Path) -> None:

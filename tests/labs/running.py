@@ -2,55 +2,49 @@
 
 from __future__ import annotations
 
+import _thread
 import ast
 import contextlib
+import copy
+import functools
 import io
 import itertools
 import linecache
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import torch
-from nbformat import NotebookNode
 
 from course_tools.author.code import bound, definitions, loaded, read
-from course_tools.author.lab_source import (
-    grade_id_of,
-    is_answer,
-    is_check,
-    questions,
-    read_lab,
-    student_version,
-)
-from course_tools.author.source import read_cells
+from course_tools.author.lab_source import grade_id_of, is_answer, is_check, questions, read_lab, student_version
 from course_tools.labs import Lab
+
+from .faults import Fault
+
+CELL_LIMIT_S = 240.0
+"""More than any cell takes, on a busy machine too; an answer that does not end costs this and not the stage."""
 
 _SURELY = (ast.Assign, ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 """Statements after which the names that they bind are bound; those in an `if` or a `for` perhaps."""
 
 _numbers = itertools.count(1)
+_bound, _read, _loaded = (functools.lru_cache(4096)(names) for names in (bound, read, loaded))
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """A known-wrong answer: which checks must fail, and exactly those."""
+class Step(NamedTuple):
+    """A code cell of a lab: its grade_id, whether it is an answer or a check, whether it may fail, its text."""
 
-    path: Path
-    loses: frozenset[str]
-    answers: dict[str, str]
-
-
-def read_mutant(path: Path) -> Mutant:
-    """A py:percent file: a docstring, `LOSES = {...}`, and one or more cells `# %% answer="q1"`."""
-    head, *cells = read_cells(path)
-    given: dict[str, Any] = {}
-    exec(head.source, given)
-    assert given["__doc__"], f"{path.name} does not say what is wrong with it"
-    return Mutant(path, frozenset(given["LOSES"]), {cell.metadata["answer"]: cell.source for cell in cells})
+    grade_id: str
+    answer: bool
+    check: bool
+    may_fail: bool
+    source: str
 
 
-def run_lab(lab: Lab, answers: dict[str, str] | None = None, *, stubs: bool = False) -> dict[str, str]:
+def run_lab(
+    lab: Lab, answers: dict[str, str] | None = None, *, stubs: bool = False, limit_s: float = CELL_LIMIT_S
+) -> dict[str, str]:
     """Run every cell, checks and hidden tests included.
 
     Args:
@@ -59,85 +53,219 @@ def run_lab(lab: Lab, answers: dict[str, str] | None = None, *, stubs: bool = Fa
             reach are run, and what they need: what no name leads to cannot see it, a picture decides nothing, and the
             solution's own run has been through both.
         stubs: begin with the students' stubs instead of the solution.
+        limit_s: seconds that one cell may take.
 
     Returns:
         grade_id of each check that failed → what it said.
     """
-    key = read_lab(lab)
-    given = {cell.id: cell.source for cell in (student_version(key) if stubs else key).cells if is_answer(cell)}
-    if unknown := set(answers or {}) - {grade_id_of(cell) for cell in key.cells if is_answer(cell)}:
+    steps = _steps(lab, stubs)
+    if unknown := set(answers or {}) - set(solution_of(lab)):
         raise ValueError(f"{lab.name} has no answer cell {', '.join(unknown)}")
-    cells = [cell for cell in key.cells if cell.cell_type == "code" and "google.colab" not in cell.source]
-    steps = [(cell, (answers or {}).get(grade_id_of(cell)) or given.get(cell.id, cell.source)) for cell in cells]
-    if answers:
-        steps = _needed(steps, _reached(steps, set(answers)))
     namespace: dict[str, Any] = {"__name__": "__main__"}
+    if answers:
+        steps = [
+            step._replace(source=answers.get(step.grade_id, step.source), may_fail=not step.answer) for step in steps
+        ]
+        above, steps = _decisive(steps, set(answers))
+        namespace = _prepared(tuple(above)).fresh()
     failures = {}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    for cell, source in steps:
+    for step in steps:
         try:
-            with contextlib.redirect_stdout(io.StringIO()):
-                _execute(source, namespace)
+            with contextlib.redirect_stdout(io.StringIO()), _limited(limit_s):
+                _execute(step.source, namespace)
         except Exception as problem:
-            if is_check(cell):
-                failures[grade_id_of(cell)] = f"{type(problem).__name__}: {problem}"
-            elif not _may_fail(cell, stubs or answers):
+            if step.check:
+                failures[step.grade_id] = f"{type(problem).__name__}: {problem}"
+            elif not step.may_fail:
                 raise
     torch.set_num_threads(threads)
     return failures
 
 
-def all_checks(lab: Lab) -> set[str]:
-    """The grade_ids of every check."""
-    return {check.grade_id for question in questions(read_lab(lab)) for check in question.checks}
+def complaints(lab: Lab, fault: Fault, *, limit_s: float = CELL_LIMIT_S) -> list[str]:
+    """What speaks against a known-wrong answer: it loses more or less than it names, or a check breaks down on it."""
+    if unknown := fault.loses - set(all_checks(lab)):
+        return [f"{fault}: {lab.name} has no check {', '.join(sorted(unknown))}"]
+    failures, public = run_lab(lab, fault.answers(solution_of(lab)), limit_s=limit_s), public_checks(lab)
+    found = [f"{fault}: does not lose {check}" for check in all_checks(lab) if check in fault.loses - set(failures)]
+    for check, said in failures.items():
+        if check not in fault.loses:
+            found.append(f"{fault}: loses {check}, which it does not name: {said}")
+        elif check in public and not said.startswith("CheckFailed"):
+            found.append(f"{fault}: {check} must say what is wrong, not crash: {said}")
+    return found
+
+
+def all_checks(lab: Lab) -> list[str]:
+    """The grade_ids of every check, in their order."""
+    return [check.grade_id for question in questions(_key(lab)) for check in question.checks]
 
 
 def public_checks(lab: Lab) -> set[str]:
     """The grade_ids of the checks that students see."""
-    return {check.grade_id for question in questions(read_lab(lab)) for check in question.checks if not check.hidden}
+    return {check.grade_id for question in questions(_key(lab)) for check in question.checks if not check.hidden}
 
 
-def _reached(steps: list[tuple[NotebookNode, str]], answers: set[str]) -> set[str]:
-    """Cell ids of the checks that read, or bind again, a name of these answers, directly or through other cells."""
-    names: set[str] = set()
-    checks = set()
-    for cell, source in steps:
-        if grade_id_of(cell) in answers or (read(source) | bound(source)) & names:
-            names |= bound(source)
-            checks |= {cell.id} if is_check(cell) else set()
-    return checks
+def solution_of(lab: Lab) -> dict[str, str]:
+    """grade_id → source of every answer cell."""
+    return {step.grade_id: step.source for step in _steps(lab, False) if step.answer}
 
 
-def _needed(steps: list[tuple[NotebookNode, str]], judging: set[str]) -> list[tuple[NotebookNode, str]]:
-    """The checks `judging`, and above them the last cells to bind each name that they need, directly or not.
+_key = functools.lru_cache(16)(read_lab)
+
+
+@functools.lru_cache(16)
+def _steps(lab: Lab, stubs: bool) -> list[Step]:
+    """The code cells; with the students' stubs, or with the solution."""
+    key = _key(lab)
+    given = {cell.id: cell.source for cell in (student_version(key) if stubs else key).cells if is_answer(cell)}
+    return [
+        Step(
+            grade_id_of(cell),
+            is_answer(cell),
+            is_check(cell),
+            stubs or "raises-exception" in cell.metadata.get("tags", []),
+            given.get(cell.id, cell.source),
+        )
+        for cell in key.cells
+        if cell.cell_type == "code" and "google.colab" not in cell.source
+    ]
+
+
+def _decisive(steps: list[Step], answers: set[str]) -> tuple[list[Step], list[Step]]:
+    """What the checks that these answers can reach need: cells that do not depend on the answers, and those that do."""
+    functions = _functions(steps)
+    reached = _reached(steps, answers, functions)
+    above: list[Step] = []
+    below: list[Step] = []
+    made, used = set[str](), set[str]()
+    for number, text in _needed(steps, [step.check and r for step, r in zip(steps, reached)]):
+        makes, uses = _bound(text), _closed(_before(text, frozenset()), functions)
+        if reached[number] or uses & made or makes & (made | used):  # a cell that takes a name over stays in its place
+            below.append(steps[number]._replace(source=text))
+            made, used = made | makes, used | uses
+        else:
+            above.append(steps[number]._replace(source=text))
+    return above, below
+
+
+def _reached(steps: list[Step], answers: set[str], functions: dict[str, set[str]]) -> list[bool]:
+    """Which cells are, or read, directly or through functions and other cells, one of these answers."""
+    changed: set[str] = set()
+    reached = []
+    for step in steps:
+        reads = _closed(_before(step.source, frozenset()), functions)
+        reached.append(step.grade_id in answers or bool(reads & changed))
+        changed = changed | _bound(step.source) if reached[-1] else changed - _surely(step.source)
+    return reached
+
+
+def _needed(steps: list[Step], judging: Iterable[bool]) -> list[tuple[int, str]]:
+    """The checks that judge, and above them the last cells to bind each name that they need, directly or not.
 
     Of other checks the functions alone, as when the grader starts a new kernel.
     """
-    kept: list[tuple[NotebookNode, str]] = []
-    wanted: set[str] = set()
-    for cell, source in reversed(steps):
-        judges = cell.id in judging
-        source = definitions(source) if is_check(cell) and not judges else source
-        if judges or bound(source) & wanted:
-            kept.append((cell, source))
+    kept: list[tuple[int, str]] = []
+    wanted: frozenset[str] = frozenset()
+    for number, (step, judges) in reversed(list(enumerate(zip(steps, judging)))):
+        source = definitions(step.source) if step.check and not judges else step.source
+        if judges or _bound(source) & wanted:
+            kept.append((number, source))
             wanted = _before(source, wanted)
     return kept[::-1]
 
 
-def _before(source: str, wanted: set[str]) -> set[str]:
+@functools.lru_cache(4096)
+def _before(source: str, wanted: frozenset[str]) -> frozenset[str]:
     """The names that must be bound before this cell runs, if `wanted` must be bound after it."""
     for statement in reversed(ast.parse(source).body):
         text = ast.unparse(statement)
         if isinstance(statement, _SURELY):
-            wanted = wanted - bound(text)
-        wanted = wanted | (loaded(text) if isinstance(statement, ast.Assign) else read(text))
+            wanted = wanted - _bound(text)
+        wanted = wanted | (_loaded(text) if isinstance(statement, ast.Assign) else _read(text))
     return wanted
 
 
-def _may_fail(cell: NotebookNode, changed: object) -> bool:
-    """A cell that shows the answer at work fails with a wrong answer; that costs nothing."""
-    return bool(changed) or "raises-exception" in cell.metadata.get("tags", [])
+@functools.lru_cache(4096)
+def _surely(source: str) -> set[str]:
+    """The names that this cell binds anew, whatever they were."""
+    texts = (ast.unparse(statement) for statement in ast.parse(source).body if isinstance(statement, _SURELY))
+    return {name for text in texts for name in _bound(text)}
+
+
+def _functions(steps: list[Step]) -> dict[str, set[str]]:
+    """Every function and class, and the names that it takes from outside, wherever it is defined."""
+    found: dict[str, set[str]] = {}
+    for step in steps:
+        for name, uses in _defined(step.source):
+            found[name] = found.get(name, set()) | uses
+    return found
+
+
+@functools.lru_cache(4096)
+def _defined(source: str) -> list[tuple[str, set[str]]]:
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    return [(node.name, _read(ast.unparse(node))) for node in ast.parse(source).body if isinstance(node, kinds)]
+
+
+def _closed(names: Iterable[str], functions: dict[str, set[str]]) -> set[str]:
+    """These names and those that their functions read, and theirs."""
+    found, waiting = set[str](), set(names)
+    while waiting:
+        found |= waiting
+        waiting = {used for name in waiting for used in functions.get(name, ())} - found
+    return found
+
+
+class _Prepared(NamedTuple):
+    """What some cells have bound: where their functions look names up, and what they shall find there."""
+
+    namespace: dict[str, Any]
+    pristine: dict[str, Any]
+
+    def fresh(self) -> dict[str, Any]:
+        """The namespace as the cells left it, whatever a known-wrong answer has made of it since."""
+        self.namespace.clear()
+        already: dict[int, Any] = {}
+        for name, value in self.pristine.items():
+            try:
+                self.namespace[name] = copy.deepcopy(value, already)
+            except (NotImplementedError, RuntimeError, TypeError):  # a widget, a result of autograd, a module
+                self.namespace[name] = value
+        return self.namespace
+
+
+@functools.lru_cache(2)
+def _prepared(steps: tuple[Step, ...]) -> _Prepared:
+    """Known-wrong answers of a question stand on the same cells, most of them pictures' and data's: run them once."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    with contextlib.redirect_stdout(io.StringIO()):
+        for step in steps:
+            _execute(step.source, namespace)
+    return _Prepared(namespace, {name: value for name, value in namespace.items() if name != "__builtins__"})
+
+
+@contextlib.contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raise `TimeoutError` in the main thread when the block takes longer."""
+    late = threading.Event()
+
+    def stop() -> None:
+        late.set()
+        _thread.interrupt_main()
+
+    timer = threading.Timer(seconds, stop)
+    timer.start()
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not late.is_set():
+            raise
+        raise TimeoutError(f"no end after {seconds:g} s") from None
+    finally:
+        timer.cancel()
 
 
 def _execute(source: str, namespace: dict[str, Any]) -> None:
