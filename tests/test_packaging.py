@@ -13,6 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+COLAB = {"torch": "2.11.0", "numpy": "2.1.0", "ipywidgets": "7.7.1", "anywidget": "0.9.21"}
+"""Google Colab's versions, 2026."""
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +56,12 @@ def test_the_source_distribution_holds_what_is_needed_to_work_on_the_course(buil
 
 
 def test_dependencies_leave_colab_as_it_is() -> None:
-    """Google Colab's versions, 2026: what a lesson needs must accept them, and must not bring JupyterLab along."""
+    """What a lesson needs must accept Colab's versions, and must not bring JupyterLab along."""
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
-    colab = {"torch": "2.11.0", "numpy": "2.1.0", "ipywidgets": "7.7.1", "anywidget": "0.9.21"}
     core = {r.name: r for r in map(Requirement, PROJECT["dependencies"])}
-    assert all(core[name].specifier.contains(version) for name, version in colab.items())
+    assert all(core[name].specifier.contains(version) for name, version in COLAB.items())
     assert SpecifierSet(PROJECT["requires-python"]).contains("3.13")
     assert not {"jupyterlab", "nbclient", "notebook"} & set(core)
 

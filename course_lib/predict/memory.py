@@ -1,7 +1,7 @@
 """How many bytes training holds: states, activations, and the peak of a step.
 
 Model states grow with the model alone; activations with batch × sequence × layers. The peak is neither's sum: it is the
-largest account over time, and `lifetimes.py` knows when that is.
+largest account over time, and `lifetimes/` knows when that is.
 
 Lesson 00 uses this module; lesson 02 takes it apart.
 """
@@ -93,7 +93,7 @@ def activations(
         L · (8·BSD + 2·BSF + BHSS + 4·BS)  +  2·BSD + 2·BS + BSV
 
     and a few integers and booleans. With weights in 16 bits ("mixed", "bf16") an element has 2 bytes, except for BSV:
-    the loss is computed in 32 bits. Parameters are kept, too, but counted elsewhere. `lifetimes.py` names every tensor.
+    the loss is computed in 32 bits. Parameters are kept, too, but counted elsewhere. `lifetimes/` names every tensor.
     With `recompute="full"`, every block leaves its input alone. Holds in training mode, and for sequences of at least 2
     tokens; with one sequence in the batch, or one head, attention keeps q, k and v in one piece: 9·BSD. `device` says
     whose kernels run (see `peak`).
@@ -159,7 +159,7 @@ def peak(
     """The most bytes that are alive at one moment of a training step, by category, and the phase it happens in.
 
     The step is `train_step`'s: the last step's gradients go, then forward, backward, optimizer. It is followed tensor
-    by tensor (`lifetimes.py`). The batch's tokens and targets (8 bytes each) are included.
+    by tensor (`lifetimes/`). The batch's tokens and targets (8 bytes each) are included.
 
     Args:
         config: the shape.

@@ -1,4 +1,4 @@
-"""The author's commands of `course`: build and release.
+"""The author's commands of `course`: new, build and release.
 
 This module only parses and prints; the work is in the modules beside it. No lesson opens it.
 """
@@ -13,6 +13,38 @@ import typer
 from course_tools.choosing import chosen_labs, chosen_lessons, console, is_lab, refusal
 from course_tools.labs import Lab
 from course_tools.lessons import Lesson, course_root
+
+
+def new(
+    name: Annotated[str, typer.Argument(help="Number and topic, such as 08_tensor_parallelism.")],
+    question: Annotated[str, typer.Option(help="The lesson's question.")] = "Who holds what, and what does it cost?",
+    package: Annotated[str, typer.Option(help="Where the library module goes, in course_lib.")] = "parallel",
+) -> None:
+    """Write the files of a new lesson with its lab, small and working, to be replaced piece by piece.
+
+    Lesson, lab, library module, figure, explorer, their tests, known-wrong answers, a line for the changelog, and a row
+    in README. Overwrites nothing.
+    """
+    from course_tools.author.scaffold import Plan, new_lesson
+
+    try:
+        written = new_lesson(Plan(course_root(), name, package, question))
+    except ValueError as problem:
+        raise refusal(problem) from None
+    number, topic = name[:2], name[3:]
+    console.print(f"✓ {len(written) - 1} files written, one changed:", style="green")
+    for path in written:
+        console.print(f"  {path.as_posix()}", markup=False)
+    console.print(f"""
+A lesson costs at most 600 lines of library with its figures and its explorer, 150 lines of script, 60 s of compute, and
+75 s of the whole check, of which the lab's known-wrong answers take 45. Next:
+  course build {number} lab{number}                                       the notebooks
+  python -m pytest -q tests -k {topic}                 library, figure, explorer
+  python -m pytest -q tests/labs/test_labs.py -k lab{number}      stubs, solution, known-wrong answers
+Then replace, from the question on. CONTRIBUTING.md, "Writing a lesson", says how; its weeks are in INSTRUCTORS.md.""",
+        markup=False,
+        soft_wrap=True,
+    )  # fmt: skip
 
 
 def build(
@@ -58,5 +90,6 @@ def release(
 
 def add_to(app: typer.Typer) -> None:
     """Make these commands part of `course`."""
+    app.command(epilog="Example: `course new 08_tensor_parallelism --question 'Who holds which part of a layer?'`")(new)
     app.command(epilog="Examples: `course build 04 lab02`, `course build --check`")(build)
     app.command(epilog="Example: `course release ../handout lab01 lab02 --force`")(release)

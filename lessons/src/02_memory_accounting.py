@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | 45 minutes, of which half a minute is computing on 2 CPU cores |
 # | A GPU | changes nothing in the counts; section 9 then also prints what its allocator says |
-# | Opens | `predict/memory.py`, `predict/lifetimes.py`, `predict/allocator.py`, `measure/memory.py`, `explore/memory_bar.py` |
+# | Opens | `predict/memory.py`, `predict/lifetimes/`, `predict/allocator.py`, `measure/memory.py`, `explore/memory_bar.py` |
 #
 # You load a model of 1.5 billion parameters in fp16. That is 3 GB, and your card has 16. You press run. The forward
 # pass fits, the first loss is printed, the backward pass fits, and then, out of nowhere: *out of memory*. So who ate

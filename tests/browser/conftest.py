@@ -69,7 +69,7 @@ def mount(page: Page) -> Callable[..., Page]:
 
 
 @pytest.fixture(scope="session")
-def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterLab]:
+def jupyterlab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterLab]:
     """JupyterLab over a copy of the lessons, loaded in one page: a notebook then opens in a second or two."""
     root: Path = tmp_path_factory.mktemp("root")
     for notebook in REPOSITORY.glob("lessons/*.ipynb"):

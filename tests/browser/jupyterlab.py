@@ -112,12 +112,12 @@ def serve(root: Path, scratch: Path) -> Iterator[str]:
     }
     flags = [f"--{name}={option}" for name, option in options.items()]
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", *flags]
-    with open(scratch / "lab.log", "wb") as log:
+    with open(scratch / "jupyterlab.log", "wb") as log:
         server = subprocess.Popen(
             command, env=_environment(scratch), stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
-            _wait_until_up(server, f"http://127.0.0.1:{port}/api/status?token={token}", scratch / "lab.log")
+            _wait_until_up(server, f"http://127.0.0.1:{port}/api/status?token={token}", scratch / "jupyterlab.log")
             yield f"http://127.0.0.1:{port}/lab?token={token}&reset"
         finally:
             _stop(server)
@@ -127,11 +127,11 @@ def _environment(scratch: Path) -> dict[str, str]:
     """This process's environment, with every folder that Jupyter writes to in `scratch`, and ours on the path."""
     folders = ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR")
     jupyter = {f"JUPYTER_{name}": str(scratch / name.lower()) for name in folders}
-    lab = {f"JUPYTERLAB_{name}_DIR": str(scratch / name.lower()) for name in ("SETTINGS", "WORKSPACES")}
+    own_folders = {f"JUPYTERLAB_{name}_DIR": str(scratch / name.lower()) for name in ("SETTINGS", "WORKSPACES")}
     paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
     own = {"IPYTHONDIR": str(scratch / "ipython"), "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     inherited = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
-    return {**inherited, **jupyter, **lab, **own}
+    return {**inherited, **jupyter, **own_folders, **own}
 
 
 def _wait_until_up(server: subprocess.Popen[bytes], address: str, log: Path) -> None:

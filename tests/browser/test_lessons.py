@@ -15,12 +15,16 @@ LESSONS = sorted(path.stem for path in REPOSITORY.glob("lessons/src/*.py"))
 
 
 @pytest.mark.parametrize("name", LESSONS)
-def test_a_lesson_runs_from_top_to_bottom(lab: JupyterLab, name: str, unnamed: Callable[[Locator], list[str]]) -> None:
-    assert (lab.root / f"{name}.ipynb").exists(), f"lessons/{name}.ipynb is missing: run `course build`"
-    with lab.notebook(f"{name}.ipynb"):
-        expect(lab.page.locator(".jp-OutputArea-output img").first).to_be_visible()  # stored pictures, before it runs
-        expect(lab.page.get_by_text("Error displaying widget")).to_have_count(0)
-        lab.run_all()
-        widgets = lab.page.locator(".jp-OutputArea-output .jupyter-widgets")
+def test_a_lesson_runs_from_top_to_bottom(
+    jupyterlab: JupyterLab, name: str, unnamed: Callable[[Locator], list[str]]
+) -> None:
+    assert (jupyterlab.root / f"{name}.ipynb").exists(), f"lessons/{name}.ipynb is missing: run `course build`"
+    with jupyterlab.notebook(f"{name}.ipynb"):
+        expect(
+            jupyterlab.page.locator(".jp-OutputArea-output img").first
+        ).to_be_visible()  # stored pictures, before it runs
+        expect(jupyterlab.page.get_by_text("Error displaying widget")).to_have_count(0)
+        jupyterlab.run_all()
+        widgets = jupyterlab.page.locator(".jp-OutputArea-output .jupyter-widgets")
         assert not [each for widget in widgets.all() for each in unnamed(widget)]
-    assert not lab.page_errors
+    assert not jupyterlab.page_errors

@@ -1,3 +1,5 @@
+"""The small GPT: shapes, what it may see, PyTorch's own layers as witnesses, and weights that belong to their seed."""
+
 import math
 from dataclasses import replace
 from itertools import product

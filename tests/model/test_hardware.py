@@ -1,3 +1,5 @@
+"""Named GPUs: their peaks follow from clock and units, and what they hold is counted as their makers count it."""
+
 import pytest
 
 from course_lib.model import hardware

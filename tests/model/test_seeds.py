@@ -1,3 +1,5 @@
+"""Random streams: SplitMix64 bit for bit, one stream for each name, no overlap between neighbours."""
+
 from itertools import islice
 
 from course_lib.model.seeds import integers, mix, scramble

@@ -1,3 +1,5 @@
+"""Text to train on: a function of its arguments, the same bytes in every process, and a floor that no table beats."""
+
 import math
 import subprocess
 import sys

@@ -1,3 +1,5 @@
+"""Published models: the formula gives the published count, and every row says where it comes from."""
+
 import pytest
 
 from course_lib import predict

@@ -1,3 +1,5 @@
+"""FLOPs as predicted, against PyTorch's counter, hand counts and the papers' own forms."""
+
 from dataclasses import replace
 from itertools import product
 

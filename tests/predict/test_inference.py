@@ -1,3 +1,5 @@
+"""Bytes without gradients: the cache of a real pass, the two buffers, and groups that cannot be."""
+
 from typing import cast
 
 import pytest

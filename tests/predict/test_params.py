@@ -1,3 +1,5 @@
+"""Parameters as predicted, against a walk over the tensors of a model that was built."""
+
 from dataclasses import replace
 from itertools import product
 from typing import cast

@@ -1,3 +1,5 @@
+"""Whole runs: operations, days and utilization, and the noise scale found again from two batch sizes."""
+
 import pytest
 import torch
 

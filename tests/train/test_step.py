@@ -1,3 +1,5 @@
+"""The oracle's own step: the textbook's formula, no gradient that leaks, no graph that stays, and it learns."""
+
 import math
 
 import torch

@@ -1,4 +1,4 @@
-"""The ledger in which a predicted step writes down its births and deaths (`lifetimes.py` does the writing).
+"""The ledger in which a predicted step writes down its births and deaths (`step.py` does the writing).
 
 Lesson 02 opens this module.
 """

@@ -1,5 +1,4 @@
-"""Births and deaths in an optimizer's step: the blocks that exist for one parameter at a time, and are the peak of a
-small batch.
+"""Births and deaths in an optimizer's step: blocks that exist for one parameter at a time, a small batch's peak.
 
 Lesson 02 opens this module.
 """

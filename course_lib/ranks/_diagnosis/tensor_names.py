@@ -1,5 +1,7 @@
-"""What the reader's code calls a tensor. With the names, ranks that reduce `a` and `b` in different orders can be told
-apart from ranks that agree: the backend sees two tensors of the same shape and sums them in silence.
+"""What the reader's code calls a tensor.
+
+With the names, ranks that reduce `a` and `b` in different orders can be told apart from ranks that agree: the backend
+sees two tensors of the same shape and sums them in silence.
 
 Used in the ranks, for diagnosis. Lesson 06 opens this module.
 """

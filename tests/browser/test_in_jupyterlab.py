@@ -16,23 +16,23 @@ pytestmark = pytest.mark.browser
 EXPLORER = ".jp-OutputArea-output .bit-explorer"
 
 
-def write_notebook(lab: JupyterLab, name: str, *cells: str) -> str:
+def write_notebook(jupyterlab: JupyterLab, name: str, *cells: str) -> str:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(notebook, lab.root / name)
+    nbformat.write(notebook, jupyterlab.root / name)
     return name
 
 
 @pytest.fixture(scope="module")
-def notebook(lab: JupyterLab) -> Iterator[JupyterLab]:
+def notebook(jupyterlab: JupyterLab) -> Iterator[JupyterLab]:
     """A small notebook whose first cell shows the explorer, run and open for all tests here."""
     cells = (
         "from course_lib.explore import BitExplorer\nexplorer = BitExplorer(0.1)\nexplorer.show()",
         "explorer.value",
     )
-    with lab.notebook(write_notebook(lab, "explorer.ipynb", *cells)):
-        lab.run_all()
-        yield lab
+    with jupyterlab.notebook(write_notebook(jupyterlab, "explorer.ipynb", *cells)):
+        jupyterlab.run_all()
+        yield jupyterlab
 
 
 @pytest.fixture
@@ -49,8 +49,8 @@ def opened(notebook: JupyterLab) -> Iterator[JupyterLab]:
     assert not notebook.page_errors
 
 
-def fp16(lab: JupyterLab) -> Locator:
-    return lab.page.locator('.bx-row[data-format="fp16"]')
+def fp16(jupyterlab: JupyterLab) -> Locator:
+    return jupyterlab.page.locator('.bx-row[data-format="fp16"]')
 
 
 def test_a_click_reaches_the_kernel(opened: JupyterLab) -> None:
@@ -88,14 +88,14 @@ def test_jupyterlabs_shortcuts_do_not_take_the_keys(opened: JupyterLab) -> None:
     assert page.evaluate("document.activeElement.closest('.bx-row').dataset.format") == "fp8_e5m2"
 
 
-def change_theme(lab: JupyterLab, theme: str) -> None:
+def change_theme(jupyterlab: JupyterLab, theme: str) -> None:
     """Change it and wait until the splash screen is gone: JupyterLab trips over a second one that comes meanwhile."""
     color = "getComputedStyle(document.querySelector('.bx-stored')).color"
-    old = lab.page.evaluate(f"document.body.dataset.jpThemeName === '{theme}' ? null : {color}")
+    old = jupyterlab.page.evaluate(f"document.body.dataset.jpThemeName === '{theme}' ? null : {color}")
     if old is not None:
-        lab.page.evaluate("(theme) => jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
-        lab.page.wait_for_function(f"(old) => {color} !== old", arg=old)
-    lab.page.wait_for_function("() => !document.getElementById('jupyterlab-splash')")
+        jupyterlab.page.evaluate("(theme) => jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
+        jupyterlab.page.wait_for_function(f"(old) => {color} !== old", arg=old)
+    jupyterlab.page.wait_for_function("() => !document.getElementById('jupyterlab-splash')")
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Dark", "JupyterLab Light"])

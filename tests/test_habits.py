@@ -1,0 +1,106 @@
+"""The habits around the code: hooks, workflows, citation, changelog and the map in CONTRIBUTING say what is so."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import yaml
+from packaging.specifiers import SpecifierSet
+
+import course_lib
+from tests.test_packaging import COLAB
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+PROJECT, TOWNCRIER = PYPROJECT["project"], PYPROJECT["tool"]["towncrier"]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+FRAGMENT = re.compile(r"(?:\d+|\+\w+)\.(\w+)\.md")
+
+
+def read(path: str) -> Any:
+    return yaml.safe_load((ROOT / path).read_text("utf-8"))
+
+
+def test_one_version_and_one_licence_everywhere() -> None:
+    citation = read("CITATION.cff")
+    assert PROJECT["version"] == str(citation["version"]) == course_lib.__version__
+    assert PROJECT["license"] == " AND ".join(citation["license"])
+
+
+def test_the_check_runs_on_three_systems_and_on_every_python_that_is_claimed() -> None:
+    matrix = read(".github/workflows/check.yml")["jobs"]["test"]["strategy"]["matrix"]
+    assert {system.partition("-")[0] for system in matrix["system"]} == {"ubuntu", "macos", "windows"}
+    pythons, claimed = matrix["python"], SpecifierSet(PROJECT["requires-python"])
+    newest = max(int(version.split(".")[1]) for version in pythons)
+    assert pythons == [f"3.{minor}" for minor in range(newest + 1) if f"3.{minor}" in claimed]
+    assert f"for Python {pythons[0]} to {pythons[-1]}" in (ROOT / "constraints.txt").read_text("utf-8")
+
+
+def test_the_weekly_run_takes_the_versions_that_the_package_promises_to_accept() -> None:
+    text = (ROOT / ".github" / "workflows" / "colab.yml").read_text("utf-8")
+    wanted = {name: SpecifierSet(version) for name, version in re.findall(r"'(\w+)(==[\d.*]+)'", text)}
+    assert {"torch", "numpy", "ipywidgets"} == set(wanted)
+    assert all(COLAB[name] in versions for name, versions in wanted.items())
+    (left_out,) = re.findall(r"grep -vE '\^\((.+?)\)=='", text)
+    assert set(wanted) <= set(left_out.split("|"))  # what constraints.txt pins cannot be another version as well
+
+
+def test_actions_are_taken_by_major_version_and_may_not_write() -> None:
+    for path in WORKFLOWS:
+        used = re.findall(r"uses: (\S+)", path.read_text("utf-8"))
+        assert used and all(re.search(r"@(release/)?v\d+$", action) for action in used), path.name
+        assert yaml.safe_load(path.read_text("utf-8"))["permissions"] == {"contents": "read"}, path.name
+
+
+def test_hooks_fetch_nothing_and_run_what_the_test_extra_installs() -> None:
+    (repository,) = read(".pre-commit-config.yaml")["repos"]
+    assert repository["repo"] == "local"
+    installed = {re.split(r"[\[<>=]", text)[0] for text in PROJECT["optional-dependencies"]["test"]}
+    for hook in repository["hooks"]:
+        assert hook["language"] == "system"
+        assert hook["entry"].split()[0] in installed | set(PROJECT["scripts"])
+
+
+def test_hooks_look_at_sources_and_at_what_is_built_from_them() -> None:
+    (hook,) = (hook for hook in read(".pre-commit-config.yaml")["repos"][0]["hooks"] if hook["id"] == "notebooks")
+    lesson, lab = "03_activation_checkpointing", "lab03_activation_checkpointing"
+    seen = [f"lessons/src/{lesson}.py", f"lessons/{lesson}.ipynb", f"solutions/src/{lab}.py"]
+    seen += [f"{folder}/{lab}/{lab}.ipynb" for folder in ("labs", "solutions")]
+    assert all((ROOT / path).is_file() and re.search(hook["files"], path) for path in seen)
+    assert not re.search(hook["files"], "course_lib/units.py")
+
+
+def test_fragments_have_names_that_towncrier_reads() -> None:
+    types = {kind["directory"] for kind in TOWNCRIER["type"]}
+    for path in (ROOT / "changelog.d").glob("[!.]*"):
+        match = FRAGMENT.fullmatch(path.name)
+        assert match and match[1] in types, (
+            f"{path.name}: NUMBER.TYPE.md or +WORDS.TYPE.md, TYPE one of {sorted(types)}"
+        )
+
+
+def test_the_next_release_tells_every_fragment() -> None:
+    command = [sys.executable, "-m", "towncrier", "build", "--draft", "--version", "next"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, encoding="utf-8")
+    assert result.returncode == 0, result.stderr
+    for path in (ROOT / "changelog.d").glob("*.md"):
+        assert path.read_text("utf-8").strip() in result.stdout
+
+
+def test_the_map_leaves_no_part_of_the_house_out() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    table = text[text.index("## You want to change X") : text.index("## Setting up")]
+    folders = [path for package in ("course_lib", "tests") for path in (ROOT / package).glob("[!_.]*") if path.is_dir()]
+    folders += [path for path in (ROOT / "course_tools" / "grading").glob("[!_.]*") if path.is_dir()]
+    parts = [f"{path.relative_to(ROOT).as_posix()}/" for path in folders]
+    assert [part for part in parts if part not in table and part != "tests/mutants/"] == []
+    modules = [*(ROOT / "course_tools").rglob("[!_]*.py"), *(ROOT / "course_lib").glob("[!_]*.py"), *ROOT.glob("*.py")]
+    inside = [path for path in modules if not any(part in path.as_posix() for part in parts)]
+    assert [path.name for path in inside if path.name not in table and path.stem not in {"commands", "files"}] == []
+    pages = [path.name for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*")]]
+    assert [name for name in pages if name not in table and name not in {"CONTRIBUTING.md", "CHANGELOG.md"}] == []

@@ -1,0 +1,135 @@
+"""What the pages say about the code, held against the code: sizes, floors, names of files, first lines of modules."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.test_floors import FLOORS
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("course_lib", "course_tools")
+PAGES = ("README.md", "CONTRIBUTING.md", "INSTRUCTORS.md", "GLOSSARY.md", "docs/torchrun.md")
+COUNTED = {".py", ".js", ".css", ".jinja"}
+SHARE, FEW = 0.1, 50
+"""By how much a size in README may be off: a tenth, or this many lines."""
+CITED = ("deepspeed/runtime/precision_config.py", "megatron/training/arguments.py")
+NOT_OURS = {"serialization.py", "storage.py", *CITED}
+"""Files of PyTorch, DeepSpeed and Megatron-LM that our texts cite."""
+
+
+def rows(page: str) -> Iterator[list[str]]:
+    """The cells of every row of every table of a page."""
+    for line in (ROOT / page).read_text("utf-8").splitlines():
+        if line.startswith("| ") and not line.startswith("|---"):
+            yield [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+def files_of(package: str, pattern: str = "") -> list[Path]:
+    """Every file of a package whose lines are counted, or those that a row of README's table names."""
+    inside = pattern.removeprefix(f"{package}/")
+    found = (ROOT / package).glob(inside) if inside.endswith(".py") else (ROOT / package / inside).rglob("*")
+    return [path for path in found if path.suffix in COUNTED and "__pycache__" not in path.parts]
+
+
+def lines_of(files: list[Path]) -> int:
+    return sum(len(path.read_text("utf-8").splitlines()) for path in files)
+
+
+def sizes(package: str) -> Iterator[tuple[str, int, list[Path]]]:
+    """What README says: the row's packages, its lines, and the files that it is about."""
+    for row in rows("README.md"):
+        names = re.findall(r"`([\w*/.]+)`", next((cell for cell in row[:2] if cell.startswith("`")), ""))
+        figures = [cell for cell in row if re.fullmatch(r"[\d,]+", cell) and len(cell) > 1]
+        files = [path for name in names for path in files_of(package, name)]
+        if files and figures:
+            yield ", ".join(names), int(figures[0].replace(",", "")), files
+
+
+def is_near(said: int, true: int) -> bool:
+    return abs(said - true) <= max(FEW, SHARE * true)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_readme_states_the_size_of_every_part_and_leaves_none_out(package: str) -> None:
+    wrong = [
+        f"{name}: {said}, not {lines_of(files)}"
+        for name, said, files in sizes(package)
+        if not is_near(said, lines_of(files))
+    ]
+    assert not wrong, f"README's table of {package}: " + "; ".join(wrong)
+    listed = [path for _, _, files in sizes(package) for path in files]
+    assert len(listed) == len(set(listed))
+    assert set(files_of(package)) - set(listed) <= {ROOT / package / "__init__.py"}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_readme_states_the_size_of_the_whole_package(package: str) -> None:
+    (said,) = (row[2] if row[0] == "" else row[1] for row in rows("README.md") if f"all of `{package}`" in row[:2])
+    assert is_near(int(said.replace(",", "")), lines_of(files_of(package))), lines_of(files_of(package))
+
+
+def test_readme_says_how_much_of_the_library_is_for_the_browser() -> None:
+    (row,) = (row for row in rows("README.md") if row[1] == "all of `course_lib`")
+    browser = lines_of([path for path in files_of("course_lib") if path.suffix in {".js", ".css"}])
+    assert is_near(int(row[3].split()[0].replace(",", "")), browser), browser
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_the_floors_are_those_of_the_house(page: str) -> None:
+    told: dict[str, set[str]] = {}
+    for row in rows(page):
+        if row[0].isdecimal() and len(row[0]) == 1:
+            told.setdefault(row[0], set()).update(re.findall(r"`(\w+)(?:\.py|/)?`", row[1]))
+    assert {number: parts & set().union(*FLOORS) for number, parts in told.items()} == {
+        str(number): parts for number, parts in enumerate(FLOORS)
+    }
+
+
+def sources() -> list[Path]:
+    """Every module of ours that has a first line to say something."""
+    found = [path for folder in (*PACKAGES, "tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    elsewhere = {ROOT / "tests" / "mutants", ROOT / "tests" / "grading" / "tiny"}
+    return [ROOT / "start.py", *(path for path in found if elsewhere.isdisjoint(path.parents))]
+
+
+def test_the_first_line_of_every_module_says_what_it_holds() -> None:
+    for path in sources():
+        first = (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").partition("\n")[0]
+        assert len(first) > 20 and first.endswith((".", "?", ":", ")", '"')), f"{path.relative_to(ROOT)}: {first!r}"
+
+
+@cache
+def files() -> list[str]:
+    """Every file that a text may name, as `/path/in/the/checkout`."""
+    found = [*sources(), *(path for package in PACKAGES for path in files_of(package))]
+    return [f"/{path.relative_to(ROOT).as_posix()}" for path in found]
+
+
+def missing(text: str) -> list[str]:
+    """Files and modules of ours that a text names and that are not there. Words in capitals stand for a name."""
+    named = {name for name in re.findall(r"`([\w/]+\.(?:py|js|css|jinja))`", text) if not re.search("[A-Z]{2}", name)}
+    gone = [name for name in named - NOT_OURS if not any(path.endswith(f"/{name}") for path in files())]
+    modules = set(re.findall(r"\b(course_(?:lib|tools))[./](?!_|py\b)(\w+)", text))
+    return gone + [
+        f"{top}.{part}" for top, part in modules if not any(map(re.compile(f"/{top}/{part}\\b").match, files()))
+    ]
+
+
+def test_what_pages_lessons_and_docstrings_name_is_there() -> None:
+    pages = [ROOT / name for name in PAGES]
+    texts = [*pages, *(ROOT / "lessons" / "src").glob("*.py"), *(ROOT / "solutions" / "src").glob("*.py")]
+    texts += [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    gone = {path.relative_to(ROOT).as_posix(): missing(path.read_text("utf-8")) for path in texts}
+    assert {path: names for path, names in gone.items() if names} == {"CONTRIBUTING.md": ["lessons/src/20_adam.py"]}
+
+
+def test_a_name_that_is_gone_is_found() -> None:
+    assert missing("`predict/memory.py`, `lessons/src/NN_topic.py`, `course_lib.units`") == []
+    assert missing("`predict/lifetimes.py`") == ["predict/lifetimes.py"]
+    assert set(missing("see course_lib.commands, course_lib/build")) == {"course_lib.commands", "course_lib.build"}
