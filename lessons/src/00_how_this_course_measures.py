@@ -62,7 +62,7 @@ show(Attention.explicit)
 # **Before you run the cell after the next**, guess. Not by adding up everything; by the largest thing that you see.
 
 # %%
-guess_parameters = ask("How many parameters does the model have?", default=500_000)
+guess_parameters = ask("How many parameters does the model have?")
 
 # %% [markdown]
 # The whole count has four terms. With $L$ layers, width $d$, vocabulary $V$ and context $S$:
@@ -132,7 +132,7 @@ show(train_step, docstring=False)
 # surprise about the right one, in *nats*: $-\ln \frac{1}{256} = \ln 256$.
 
 # %%
-guess_loss = ask("What is the loss before any training, in nats?", default=1.0)
+guess_loss = ask("What is the loss before any training, in nats?")
 
 # %% tags=["varies"]
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -168,7 +168,7 @@ compare(
 weights = Bytes(4 * predict.parameters(SMALL))
 print(f"weights: {weights:MiB}, or {weights:MB}")
 
-guess_peak = ask("How many MiB are alive at the peak of one training step?", unit="MiB", default=13)
+guess_peak = ask("How many MiB are alive at the peak of one training step?", unit="MiB")
 
 # %%
 with measure.memory(model, optimizer) as record:
@@ -213,7 +213,7 @@ compare(
 # (Kaplan et al. 2020, §2.1). Our step has 1,024 tokens. Multiply.
 
 # %%
-guess_flops = ask("How many GFLOP (billions of operations) does one training step compute?", unit="GFLOP", default=2)
+guess_flops = ask("How many GFLOP (billions of operations) does one training step compute?", unit="GFLOP")
 
 # %% [markdown]
 # `predict.step_flops` is longer than the rule of thumb: it adds up every matrix product of the model, those of
@@ -263,7 +263,7 @@ sample, _ = stories.batch(seed=1, step=0, rank=0, batch_size=200, context=100)
 print(bytes(sample[:2].flatten().tolist()).decode())
 print(f"entropy: {stories.entropy_per_byte:.3f} nats a byte")
 
-guess_reader = ask("What will the loss be after 200 steps, in nats a byte?", default=2.0)
+guess_reader = ask("What will the loss be after 200 steps, in nats a byte?")
 
 # %%
 READER = GPTConfig(layers=2, width=128, heads=4, vocab_size=256, context=64, positions="rotary")
@@ -344,7 +344,7 @@ ranks.run(add_up, world_size=4)
 # 4$ MB?
 
 # %%
-guess_traffic = ask("How many MB does each of 4 ranks send to all-reduce a tensor of 4 MB?", unit="MB", default=12)
+guess_traffic = ask("How many MB does each of 4 ranks send to all-reduce a tensor of 4 MB?", unit="MB")
 
 # %% [markdown]
 # It need not, and here is the trick. Cut the tensor into $p$ parts. First each rank collects *one* part from
@@ -395,7 +395,7 @@ compare(
 # And the price? The gradients are as large as the weights, 4 bytes each, and all of them go through an all-reduce.
 
 # %%
-guess_step = ask("How many MB does each of the 4 ranks send for one training step?", unit="MB", default=3)
+guess_step = ask("How many MB does each of the 4 ranks send for one training step?", unit="MB")
 
 
 # %%

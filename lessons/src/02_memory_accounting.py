@@ -79,7 +79,7 @@ class Ledger(TorchDispatchMode):
 # of all storages that are ever born. How many times the *peak* is that, the most that is alive at one moment?
 
 # %%
-born_guess = ask("All bytes ever born, divided by the peak?", default=10)
+born_guess = ask("All bytes ever born, divided by the peak?")
 
 SMALL = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=128)
 BATCH, SEQ = 8, 128
@@ -158,7 +158,7 @@ memory.memory_timeline(
 # MiB of model states do they save?
 
 # %%
-saved_guess = ask("MiB of model states saved by mixed precision?", unit="MiB", default=6)
+saved_guess = ask("MiB of model states saved by mixed precision?", unit="MiB")
 
 
 def states(precision, rule):
@@ -230,7 +230,7 @@ for tensor in kept:
 # activations that the whole model holds?
 
 # %%
-long_guess = ask("2 sequences of 512: how many MiB of activations?", unit="MiB", default=42)
+long_guess = ask("2 sequences of 512: how many MiB of activations?", unit="MiB")
 
 
 def between_the_passes(config, batch_size, seq):
@@ -325,7 +325,7 @@ growth.memory_growth(
 # that. Two maps for each layer, or one? (Think of what each *backward* pass asks for.)
 
 # %%
-maps_guess = ask("How many maps does a layer (convolution, ReLU) keep?", default=2)
+maps_guess = ask("How many maps does a layer (convolution, ReLU) keep?")
 
 net = torch.nn.Sequential(
     *(torch.nn.Conv2d(3, 16, 3, padding=1), torch.nn.ReLU()),
@@ -376,7 +376,7 @@ memory.memory_bar(
 # the peak in inference, and what in training? (The weights are not counted.)
 
 # %%
-inference_guess = ask("32 layers in inference: how many MiB of results?", unit="MiB", default=16)
+inference_guess = ask("32 layers in inference: how many MiB of results?", unit="MiB")
 
 
 def results_alive(depth, training):
@@ -457,7 +457,7 @@ for row in (zoo.GPT3_175B, zoo.LLAMA2_7B, zoo.LLAMA3_8B):
 
 # %%
 display(show(StepLifetimes.mlp_backward))
-peak_guess = ask("Peak with 16-bit weights and recompute, in MiB?", unit="MiB", default=27)
+peak_guess = ask("Peak with 16-bit weights and recompute, in MiB?", unit="MiB")
 
 
 # %%
@@ -493,7 +493,7 @@ compare(
 # number of 4 bytes. What does a list of three of them cost?
 
 # %%
-leak_guess = ask("A list of three losses: how many MiB does it hold?", unit="MiB", default=1)
+leak_guess = ask("A list of three losses: how many MiB does it hold?", unit="MiB")
 
 
 # %%
@@ -531,8 +531,8 @@ compare(
 # worth?
 
 # %%
-zeros_guess = ask("By how many MiB do gradients of zeros raise the peak?", unit="MiB", default=0)
-line_guess = ask("What does `del logits` save at the peak, in MiB?", unit="MiB", default=0)
+zeros_guess = ask("By how many MiB do gradients of zeros raise the peak?", unit="MiB")
+line_guess = ask("What does `del logits` save at the peak, in MiB?", unit="MiB")
 
 
 def with_zeros():

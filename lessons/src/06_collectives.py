@@ -96,7 +96,7 @@ def count(all_reduce, n_bytes):
     return tensor, sent.total_bytes
 
 
-guess_direct = ask("4 ranks, 840 kB each: how many kB does one rank send?", unit="kB", default=840)
+guess_direct = ask("4 ranks, 840 kB each: how many kB does one rank send?", unit="kB")
 
 # %%
 N = 840_000
@@ -163,8 +163,8 @@ def manager(tensor):
         dist.recv(tensor, 0)
 
 
-guess_busiest = ask("A manager and 3 workers: how many kB does the busiest rank send?", unit="kB", default=840)
-guess_total = ask("And all 4 together?", unit="kB", default=5040)
+guess_busiest = ask("A manager and 3 workers: how many kB does the busiest rank send?", unit="kB")
+guess_total = ask("And all 4 together?", unit="kB")
 
 # %%
 compare(
@@ -229,7 +229,7 @@ def all_gather(parts):
         posted.wait()
 
 
-guess_ring = ask("A ring of 4: how many kB does the busiest rank send?", unit="kB", default=2520)
+guess_ring = ask("A ring of 4: how many kB does the busiest rank send?", unit="kB")
 
 
 # %%
@@ -295,7 +295,7 @@ def tree(tensor):
 
 
 figures.rounds(world_size=4)
-guess_tree = ask("A tree of 8: how many kB does its busiest rank send?", unit="kB", default=1680)
+guess_tree = ask("A tree of 8: how many kB does its busiest rank send?", unit="kB")
 
 # %%
 compare(
@@ -322,7 +322,7 @@ for number, each in enumerate(schedules.all_reduce_ring(world_size=3, rank=0), s
     verb = "add it up" if receive.add else "keep it"
     print(f"round {number}: part {send.part} to rank {send.to}; part {receive.part} from rank {receive.source}, {verb}")
 display(show(collectives.execute, docstring=False))
-guess_messages = ask("8 ranks: how many messages does each rank of the ring send?", default=7)
+guess_messages = ask("8 ranks: how many messages does each rank of the ring send?")
 
 # %% [markdown]
 # Because a schedule is data, one can check it on paper: `schedules.hold` refuses a message that nobody receives,
@@ -371,7 +371,7 @@ compare(guess={"ring": guess_messages}, predicted=predicted, measured=on_8)
 
 # %%
 figures.before_and_after()
-guess_share = ask("8 ranks, n = 840 kB: how many kB does a rank send in a reduce-scatter?", unit="kB", default=840)
+guess_share = ask("8 ranks, n = 840 kB: how many kB does a rank send in a reduce-scatter?", unit="kB")
 
 # %% [markdown]
 # You have built most of these already. The second half of the tree is a **broadcast**, the first half a **reduce**;
@@ -473,7 +473,7 @@ def ping_pong(sizes, repeats=9):
 
 
 SIZES = [4**k for k in range(1, 13)]
-guess_latency = ask("How many µs does a message of 4 bytes take here?", unit="µs", default=5)
+guess_latency = ask("How many µs does a message of 4 bytes take here?", unit="µs")
 
 # %% tags=["varies"]
 one_message = ranks.run(ping_pong, SIZES, world_size=2, diagnose=False)[0]
@@ -630,7 +630,7 @@ _ = ranks.run(loss_and_tokens, world_size=4, timeout_s=10)
 # messages, but the operating system counts the bytes that leave through the sockets.
 
 # %%
-guess_backend = ask("8 ranks, 840 kB: how many kB does each rank of gloo's all-reduce send?", unit="kB", default=840)
+guess_backend = ask("8 ranks, 840 kB: how many kB does each rank of gloo's all-reduce send?", unit="kB")
 
 
 # %%
@@ -681,7 +681,7 @@ compare(
 # directions). So what is the largest bus bandwidth that a ring could reach?
 
 # %%
-guess_bandwidth = ask("What is the largest bus bandwidth of a ring over these links, in GB/s?", default=450)
+guess_bandwidth = ask("What is the largest bus bandwidth of a ring over these links, in GB/s?")
 
 KIB, GIB = 2**10, 2**30
 algorithm_gb_per_s = {32 * KIB: 0.82, 512 * KIB: 13.68, 4 * 1024 * KIB: 61.23, 64 * 1024 * KIB: 198.01}

@@ -156,8 +156,8 @@ check(Naive)
 # %%
 n_parameters = predict.parameters(SMALL)
 print(f"{n_parameters:,d} parameters in {len(list(GPT(SMALL, device='meta').parameters()))} tensors")
-guess_bytes = ask("4 ranks: how many kB does each send in one step?", unit="kB", default=480)
-guess_calls = ask("And how many all-reduces is that?", default=1)
+guess_bytes = ask("4 ranks: how many kB does each send in one step?", unit="kB")
+guess_calls = ask("And how many all-reduces is that?")
 
 
 # %%
@@ -250,7 +250,7 @@ class Bucketed(Naive):
 # %%
 check(Bucketed)
 display(show(plan_buckets, docstring=False))
-guess_buckets = ask("All gradients together have 471 KiB. How many buckets of 4 KiB will that be?", default=118)
+guess_buckets = ask("All gradients together have 471 KiB. How many buckets of 4 KiB will that be?")
 
 
 # %%
@@ -437,8 +437,8 @@ BucketExplorer().show()
 # %%
 bucket = Bytes(psi + 4 * len(tensors))  # the library sends one more number for each tensor; section 8 tells why
 once = predict.all_reduce_bytes(bucket, world_size=4)
-guess_with = ask("4 micro-batches with no_sync: how many kB from each of 4 ranks?", unit="kB", default=723)
-guess_without = ask("And if each backward pass sends?", unit="kB", default=723)
+guess_with = ask("4 micro-batches with no_sync: how many kB from each of 4 ranks?", unit="kB")
+guess_without = ask("And if each backward pass sends?", unit="kB")
 
 
 # %%
@@ -488,7 +488,7 @@ def missed(make_optimizer, lr):
     return Ratio((wrong - right).norm() / (right - start).norm())
 
 
-guess_adam = ask("With Adam: by how many of its own steps does it miss?", default=3)
+guess_adam = ask("With Adam: by how many of its own steps does it miss?")
 
 # %%
 compare(
@@ -692,7 +692,7 @@ compare(
 
 # %%
 reached = 0.4 * hardware.H100_80GB.peak("bf16")
-guess_tokens = ask("Over 50 GB/s (one 400 Gbit/s card each): how many tokens per rank?", default=1000)
+guess_tokens = ask("Over 50 GB/s (one 400 Gbit/s card each): how many tokens per rank?")
 
 # %%
 for name, gb_per_s in {"NVLink": 450, "400 Gbit/s": 50, "100 Gbit/s": 12.5, "10 Gbit/s": 1.25}.items():
@@ -772,7 +772,7 @@ for loss in (4.0, 3.0, 2.0):
     print(f"at a loss of {loss:.0f} nats per token: {predict.critical_batch_tokens(loss) / 1e6:5.2f} million tokens")
 print(f"GPT-3's 3.2 million is the critical batch at a loss of {(2e8 / 3.2e6) ** 0.21:.2f}")
 figures.larger_batches(predict.critical_batch_tokens(2.0))
-guess_factor = ask("You train at the critical batch size and quadruple the ranks. How many times as fast?", default=4)
+guess_factor = ask("You train at the critical batch size and quadruple the ranks. How many times as fast?")
 
 # %%
 before, after = (predict.steps_and_examples(batch, critical=1.0) for batch in (1.0, 4.0))

@@ -269,9 +269,7 @@ check.at_most(most(check_stock(step=2, counts=[1, 2, 3], special=True))[1], 1, "
 # (6); hidden: one, two and three ranks, other shares (5), and a model of another kind, with two dtypes (3).
 
 # %%
-guess_bytes = ask(
-    "Step 1, 4 ranks, fp64: how many bytes does each rank send, stock and gradients?", unit="B", default=9792
-)
+guess_bytes = ask("Step 1, 4 ranks, fp64: how many bytes does each rank send, stock and gradients?", unit="B")
 
 
 # %% answer="q2"
@@ -852,7 +850,7 @@ check_training(seed=3, world_size=3)
 # sends $(p-1)\,n/8$. From how many ranks on is the one bit *dearer*?
 
 # %%
-guess_ranks = ask("At how many ranks do both send the same?", default=256)
+guess_ranks = ask("At how many ranks do both send the same?")
 
 # %%
 million = 1_000_000

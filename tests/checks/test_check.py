@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import threading
 from typing import Any
 
 import pytest
@@ -37,6 +38,21 @@ def refused(check_function: Any, *args: Any, **kwargs: Any) -> str:
     with pytest.raises(CheckFailed) as caught:
         check_function(*args, **kwargs)
     return str(caught.value)
+
+
+class ChecksMeanwhile:
+    """While it is compared, another thread makes a check of its own."""
+
+    def __ne__(self, other: object) -> bool:
+        elsewhere = threading.Thread(target=check.that, args=(True, "in another thread"))
+        elsewhere.start()
+        elsewhere.join()
+        return False
+
+
+def test_a_check_inside_another_one_silences_nobody_else(capsys: pytest.CaptureFixture[str]) -> None:
+    check.equal([ChecksMeanwhile()], [ChecksMeanwhile()], "a list")
+    assert capsys.readouterr().out == "✓ in another thread\n✓ a list\n"
 
 
 def test_what_holds_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
