@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from course_lib.accounts import MemoryAccount
+from course_lib.accounts import Attributed, MemoryAccount
 from course_lib.tables import as_html, as_text
-from course_lib.units import Count, Quantity, Ratio, quantity
+from course_lib.units import Bytes, Count, Quantity, Ratio, quantity
 
 Number = Quantity | int | float
 Value = Number | MemoryAccount | Mapping[str, Number]
@@ -54,6 +54,7 @@ class Row:
         tolerance: largest relative deviation from `predicted` that is accepted; None means "shown, not checked".
         asked: whether the reader was asked for this number.
         guess: the reader's guess in the same type; None where the box was left empty, or nobody asked.
+        attributed: whether nobody measured: the bytes were attributed to a library's calls by a formula.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Row:
     tolerance: float | None
     asked: bool = False
     guess: Quantity | None = None
+    attributed: bool = False
 
     @property
     def ratio(self) -> float:
@@ -97,7 +99,8 @@ class Row:
         ratio = "1, exactly" if exact else f"{self.ratio:.4f}" if self.ratio < 1000 else f"{self.ratio:.3g}"
         tolerance = "not checked" if self.tolerance is None else "exact" if self.tolerance == 0 else _percent(self)
         verdict = "" if self.tolerance is None else " ✓" if self.ok else " ✗"
-        return self.name, guess, f"{self.predicted:{spec}}", f"{self.measured:{spec}}", ratio, tolerance + verdict
+        measured = f"{self.measured:{spec}}" + (" attributed" if self.attributed else "")
+        return self.name, guess, f"{self.predicted:{spec}}", measured, ratio, tolerance + verdict
 
 
 class Comparison:
@@ -165,7 +168,7 @@ def compare(
 
     Args:
         predicted: a quantity, a number, a `MemoryAccount`, or a mapping from row names to quantities.
-        measured: the same kind, with the same row names.
+        measured: the same kind, with the same row names. Bytes that are only `Attributed` are marked as such.
         guess: what `ask` returned, or a number; it belongs to the only row, or to the row "total". A mapping from row
             names to guesses says where they belong. A box that was left empty is an empty cell.
         tolerance: largest accepted |measured/predicted - 1|. 0 demands equality; None shows without checking.
@@ -191,7 +194,8 @@ def compare(
     for key in left:
         p, m = _same_kind(key, left[key], right[key])
         asked = key in guesses
-        rows.append(Row(key, p, m, tolerance, asked, _guess(guesses[key], p) if asked else None))
+        guessed = _guess(guesses[key], p) if asked else None
+        rows.append(Row(key, p, m, tolerance, asked, guessed, isinstance(right[key], Attributed)))
     comparison = Comparison(rows, unit, columns)
     if not comparison.ok:
         raise ComparisonError(comparison)
@@ -223,7 +227,7 @@ def _guesses(
 
 def _same_kind(key: str, predicted: Number, measured: Number) -> tuple[Quantity, Quantity]:
     """Both numbers as the same quantity: a bare number takes the other side's unit, two bare ones become a count."""
-    kinds = {type(v) for v in (predicted, measured) if isinstance(v, Quantity)}
+    kinds = {Bytes if isinstance(v, Bytes) else type(v) for v in (predicted, measured) if isinstance(v, Quantity)}
     if len(kinds) > 1:
         raise ValueError(f"row {key!r} compares {' with '.join(sorted(k.__name__ for k in kinds))}")
     if kinds:

@@ -366,7 +366,7 @@ def all_reduce_traffic(n_bytes):
     with measure.traffic() as sent:
         dist.all_reduce(tensor)
         dist.barrier()
-    return sent.observed_bytes
+    return sent.sent_bytes
 
 
 n_bytes, worlds = 4_000_000, (2, 3, 4)
@@ -411,7 +411,7 @@ def data_parallel_step(config, inputs, targets):
             parameter.grad /= p
         dist.barrier()
     optimizer.step()
-    return [parameter.detach() for parameter in model.parameters()], sent.observed_bytes
+    return [parameter.detach() for parameter in model.parameters()], sent.sent_bytes
 
 
 replicas = ranks.run(data_parallel_step, SMALL, inputs, targets, world_size=4)

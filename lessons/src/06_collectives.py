@@ -642,7 +642,7 @@ def backend_traffic(n_bytes):
     ours = torch.arange(n_bytes // 4) % 100 + float(dist.get_rank())
     ring(ours)
     assert torch.equal(tensor, ours)
-    return sent.observed_bytes
+    return sent.sent_bytes
 
 
 compare(

@@ -31,9 +31,15 @@ _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
 
 def know_cells(cells: dict[str, tuple[str, str]]) -> None:
     """Learn the labels and sources of notebook cells: file name → (label, source)."""
-    for filename, (label, source) in cells.items():
-        CELLS[filename] = label
+    know_labels({filename: label for filename, (label, _) in cells.items()})
+    for filename, (_, source) in cells.items():
         linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+
+
+def know_labels(labels: dict[str, str]) -> None:
+    """Learn what to call cells, and forget what was said of their files before: file name → label."""
+    CELLS.update(labels)
+    is_library.cache_clear()
     place_name.cache_clear()
 
 
