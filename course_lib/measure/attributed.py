@@ -1,7 +1,8 @@
 """Attributed bytes: what a call of a library collective costs its rank *if* the library uses the cheapest algorithm.
 
 Nobody outside a library sees the messages of its collectives. So their bytes are attributed to them by formula, with
-the sizes of the tensors that were really passed, and the result says of itself that it is `Attributed`. What did leave is the kernel's count, `TrafficAccount.observed_bytes`. A send needs no formula: its tensor is its payload.
+the sizes of the tensors that were really passed, and the result says of itself that it is `Attributed`. What did
+leave is the kernel's count, `TrafficAccount.observed_bytes`. A send needs no formula: its tensor is its payload.
 
 Lesson 06 opens this module.
 """

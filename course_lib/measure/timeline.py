@@ -120,8 +120,8 @@ def timeline(group: dist.ProcessGroup | None = None) -> Iterator[RankTimeline]:
 
     Waiting is seen where Python waits (`work.wait()`, any blocking call, the first use of what a functional collective
     brings); there also ends the bar of what has no future to tell when it was done.
-    DistributedDataParallel waits in C++, so its waits look like computing. It is the processor's view: a GPU kernel that was only started is over at once. Watching
-    costs a few microseconds for every operation of PyTorch.
+    DistributedDataParallel waits in C++, so its waits look like computing. It is the processor's view: a GPU kernel
+    that was only started is over at once. Watching costs a few microseconds for every operation of PyTorch.
 
     Yields:
         The record; name what is computed with its `span`.

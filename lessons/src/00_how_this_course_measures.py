@@ -217,7 +217,8 @@ guess_flops = ask("How many GFLOP (billions of operations) does one training ste
 
 # %% [markdown]
 # `predict.step_flops` is longer than the rule of thumb: it adds up every matrix product of the model, those of
-# attention included. `measure.flops` does not know our model at all. It counts what PyTorch executes.
+# attention included. `measure.flops` does not know our model at all. It hands out the count that PyTorch keeps of what
+# it executes.
 
 # %%
 with measure.flops() as counted:
@@ -357,7 +358,7 @@ guess_traffic = ask("How many MB does each of 4 ranks send to all-reduce a tenso
 #
 # To measure it, `measure.traffic` asks the operating system how many bytes left this process through its network
 # sockets. No formula is involved: whatever the backend does, it must pass that gate. (Linux keeps such a count. macOS
-# and Windows tell nobody; there `observed_bytes` falls back on the formula, and the next table proves nothing.)
+# and Windows tell nobody; there the table says *attributed*: a formula's bytes, which prove nothing.)
 
 
 # %%
@@ -503,23 +504,36 @@ _ = ranks.run(print_mean_loss, world_size=4)
 # %% [markdown]
 # ## 11 · Can you trust our instruments?
 #
-# You should ask. `measure` is our own code, and an instrument that is built by the people who make the claims needs
-# an independent witness. PyTorch brings two: a counter of operations, and a tracker of memory that its own engineers
-# use to plan runs. Both shall watch the same step.
+# You should ask. An instrument that is built by the people who make the claims needs an independent witness.
+#
+# The count of operations is not ours: `measure.flops` asks PyTorch's own counter, and adds the one attention kernel that
+# it leaves out on a CPU. So far you took its word. Here is a witness that is ours, and short enough to read. It sees
+# every operation of PyTorch pass by, and where one is a matrix product, it adds up $2mkn$.
+
+# %%
+show(measure.MatrixProducts)
+
+# %% [markdown]
+# The account of memory *is* ours. Its witness comes with PyTorch: a tracker that its engineers use to plan runs. All
+# four shall watch the same step.
 
 # %%
 from torch.distributed._tools.mem_tracker import MemTracker
-from torch.utils.flop_counter import FlopCounterMode
 
-torch_memory, torch_flops = MemTracker(), FlopCounterMode(display=False)
+torch_memory = MemTracker()
 torch_memory.track_external(model, optimizer, *batch)
-with torch_flops, torch_memory:
+with (
+    torch_memory,
+    measure.memory(model, optimizer) as our_memory,
+    measure.flops() as torch_flops,
+    measure.MatrixProducts() as our_products,
+):
     train_step(model, optimizer, batch)
 
 peaks = torch_memory.get_tracker_snapshot("peak").values()
 compare(
-    predicted={"peak memory": record.peak.total, "operations": counted.total},
-    measured={"peak memory": Bytes(next(iter(peaks))["Total"]), "operations": Flops(torch_flops.get_total_flops())},
+    predicted={"peak memory": our_memory.peak.total, "operations": our_products.flops},
+    measured={"peak memory": Bytes(next(iter(peaks))["Total"]), "operations": torch_flops.total},
     columns=("this course", "PyTorch"),
 )
 
