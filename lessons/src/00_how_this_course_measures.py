@@ -93,7 +93,7 @@ compare(
 
 # %% tags=["raises-exception"]
 wrong = Count(4 * 4 * 128**2 + 13 * 4 * 128 + (256 + 128) * 128 + 2 * 128)
-compare(predicted=wrong, measured=predict.parameters(SMALL), name="parameters")
+compare(predicted=wrong, measured=Count(sum(p.numel() for p in model.parameters())), name="parameters")
 
 # %% [markdown]
 # An error, not a shrug. It says what was predicted, what was measured, and how far they are apart. (The notebook goes

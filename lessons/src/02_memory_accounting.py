@@ -37,7 +37,7 @@ from course_lib.train import optim
 from course_lib.train.precision import MasterWeights
 from course_lib.train.recompute import RecomputedLayers
 from course_lib.train.step import train_step
-from course_lib.units import Bytes, Count, Ratio
+from course_lib.units import Bytes, Count
 
 # %% [markdown]
 # ## 1 · Births and deaths
@@ -99,8 +99,7 @@ with Ledger(*model.parameters(), *state, *batch) as second:
 steps = {"first step": first, "second step": second}
 peaks = {name: Bytes(torch.tensor(ledger.changes).cumsum(0).max().item()) for name, ledger in steps.items()}
 born = Bytes(sum(change for change in second.changes if change > 0))
-times, columns = born / peaks["second step"], ("about", "measured")
-display(compare(guess=born_guess, predicted=Ratio(3), measured=times, tolerance=0.1, name="times", columns=columns))
+print(f"all bytes ever born: {born / peaks['second step']:.1f} times the peak (you said {born_guess.said})")
 
 on_paper = {name: predict.peak(SMALL, BATCH, SEQ, first_step=name == "first step").total for name in steps}
 compare(predicted=on_paper, measured=peaks, unit="MiB")
@@ -705,15 +704,14 @@ h, layers = XL.width, XL.layers
 ours = {
     "weights, fp16": Bytes(2 * PSI),
     "model states": predict.model_states(PSI, "mixed", "adam").total,
-    "activations": Bytes(12 * 2 * b * s * h * layers),
-    "activations, recompute": Bytes(12 * 2 * b * s * h * layers // layers**0.5),
     "fused buffer": predict.fused_buffer(PSI),
 }
-printed = dict(zip(ours, (Bytes(n * 10**9) for n in (3, 24, 60, 8, 6)), strict=True))
+printed = dict(zip(ours, (Bytes(n * 10**9) for n in (3, 24, 6)), strict=True))
 display(compare(predicted=ours, measured=printed, tolerance=0.1, columns=("our formula", "the paper"), unit="GB"))
 
 lean = replace(XL, attention="fused")
-print(f"the paper's rule for activations: {ours['activations']:.0GB}")
+rule = Bytes(12 * 2 * b * s * h * layers)
+print(f"the paper's rule for activations: {rule:.0GB}, with recompute {rule // layers**0.5:.0GB}")
 print(f"sbh (34 + 5as/h): {predict.activations_paper(XL, b, s):.0GB}", end=", ")
 print(f"without scores: {predict.activations_paper(XL, b, s, recompute='selective'):.0GB}")
 print(f"our GPT, no dropout: {predict.activations(XL, b, s, 'mixed'):.0GB}", end=", ")

@@ -297,7 +297,7 @@ for step in range(5):
     in_eight = accumulated_step(small, for_small, pieces, max_norm=1.0, scaler=scaler).item()
     print(f"step {step}: length {length:.2f}, stepped with {min(length, 1):.2f}; loss {loss:.4f} and {in_eight:.4f}")
 same = [torch.allclose(a, b, rtol=1e-10, atol=1e-12) for a, b in zip(big.parameters(), small.parameters())]
-compare(predicted=Count(len(same)), measured=Count(sum(same)), name="parameters equal to one big batch")
+compare(predicted=Count(len(list(big.parameters()))), measured=Count(sum(same)), name="parameters equal to one big batch")
 
 # %% [markdown]
 # Here the usual "PyTorch's own" would stand. There is nothing to import: PyTorch has no accumulator, the loop *is*

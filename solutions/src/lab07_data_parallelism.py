@@ -858,7 +858,7 @@ bits = {p: Bytes((p - 1) * million // 8) for p in range(2, 200)}
 meet = Count(min(p for p in bits if bits[p] >= predict.all_reduce_bytes(4 * million, p)))
 at_four = Ratio(predict.all_reduce_bytes(4 * million, 4) / bits[4])
 print(f"with 4 ranks: {at_four:.0f} times fewer bytes")
-compare(guess=guess_ranks, predicted=Count(8 * 8), measured=meet, name="ranks", columns=("by hand", "counted"))
+print(f"the same from {meet} ranks on, by hand {8 * 8}; you said {guess_ranks.said}")
 
 # %% [markdown]
 # So for many ranks nobody gathers everything. 1-bit Adam (Tang et al. 2021) does it in two halves, as the ring does:
