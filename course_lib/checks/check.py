@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from course_lib import measure, ranks
-from course_lib.accounts import TrafficAccount
+from course_lib.accounts import Attributed, TrafficAccount
 from course_lib.checks.answer_text import AnswerText
 from course_lib.checks.failed import CheckFailed, call_text, describe, fail, where
 from course_lib.units import Bytes, Flops, Quantity
@@ -248,6 +248,7 @@ def _passed(what: str) -> None:
 
 def _same_type(got: object, expected: object) -> bool:
     """Whether the types match exactly, where plain numbers and quantities of the same kind count as one type."""
+    got, expected = (Bytes(value) if type(value) is Attributed else value for value in (got, expected))
     if isinstance(expected, bool):
         return type(got) is bool
     if isinstance(expected, int | float):
