@@ -17,9 +17,11 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from types import FrameType
 
+from course_lib import waits
+
 CELLS: dict[str, str] = {}
 """File name of a notebook cell → what to call it ("cell [5]")."""
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OURS = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, os.path.abspath(waits.__file__))
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _FILE_LINE = re.compile(r'File "([^"]*)", line (\d+)')
 _FAULT_FRAME = re.compile(r'^  File "([^"]*)", line (\d+) in (.*)$')
@@ -48,7 +50,7 @@ def is_library(filename: str) -> bool:
     """Whether code is somebody else's: torch, Python's own, an installed package, or this package."""
     if filename in CELLS:
         return False
-    return filename.startswith(("<", _OURS, *_LIBRARIES))
+    return filename.startswith(("<", *_OURS, *_LIBRARIES))
 
 
 @lru_cache(maxsize=4096)
