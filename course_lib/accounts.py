@@ -61,40 +61,46 @@ class MemoryAccount(Mapping[str, Bytes]):
         return MemoryAccount(**{c: self[c] + other[c] for c in CATEGORIES})
 
 
+class Attributed(Bytes):
+    """Bytes that a formula attributed to a call and nobody counted. A table in which they stand says so."""
+
+    def __radd__(self, other: object) -> Attributed:  # Bytes + Attributed is no count either
+        return self + other
+
+    def _same(self, value: object, other: object) -> Attributed:
+        return super()._same(value, Attributed(other) if isinstance(other, Bytes) else other)
+
+
 @dataclass(frozen=True)
 class TrafficAccount:
-    """What one rank sent, by operation name as in `torch.distributed` ("send", "all_reduce", …).
+    """What one rank sent: seen by the operating system, and by operation name as in `torch.distributed`.
 
     Attributes:
-        sent_bytes: operation → payload bytes that left this rank. For send and isend it is exact. For a library
-            collective it is the formula's share (2(p-1)/p of the tensor for an all-reduce, say); `wire_bytes` is
-            what the operating system counted.
-        messages: operation → number of messages (for a library collective: of calls).
-        wire_bytes: bytes that the operating system counted leaving this rank's sockets (payload and the backend's
+        observed_bytes: bytes that the operating system counted leaving this rank's sockets (payload and the backend's
             own headers), or None where it does not count.
+        attributed_bytes: operation → payload bytes. For send and isend that is the tensor's size, exactly. For a
+            library collective it is `Attributed`: the formula's share, 2(p-1)/p of the tensor for an all-reduce, say.
+        messages: operation → number of messages (for a library collective: of calls).
         bytes_to: destination → payload bytes of send and isend. Library collectives do not say whom they send to, so
             they are missing here: this is who sends what to whom for algorithms built from messages.
         messages_to: destination → number of sends, as in `bytes_to`.
     """
 
-    sent_bytes: Mapping[str, Bytes] = field(default_factory=dict)
+    observed_bytes: Bytes | None = None
+    attributed_bytes: Mapping[str, Bytes] = field(default_factory=dict)
     messages: Mapping[str, int] = field(default_factory=dict)
-    wire_bytes: Bytes | None = None
     bytes_to: Mapping[int, Bytes] = field(default_factory=dict)
     messages_to: Mapping[int, int] = field(default_factory=dict)
 
     @property
-    def total_bytes(self) -> Bytes:
-        """Payload bytes over all operations."""
-        return sum(self.sent_bytes.values(), Bytes(0))
+    def sent_bytes(self) -> Bytes:
+        """The best evidence that there is: `observed_bytes` where the system counts (Linux), else `total_bytes`."""
+        return self.total_bytes if self.observed_bytes is None else self.observed_bytes
 
     @property
-    def observed_bytes(self) -> Bytes:
-        """`wire_bytes` where the operating system counts (Linux), else `total_bytes`.
-
-        For a library collective the latter is a formula: where nobody counts, comparing the two proves nothing.
-        """
-        return self.total_bytes if self.wire_bytes is None else self.wire_bytes
+    def total_bytes(self) -> Bytes:
+        """Payload bytes over all operations: exact where all are sends, `Attributed` with a library collective."""
+        return sum(self.attributed_bytes.values(), Bytes(0))
 
     @property
     def total_messages(self) -> int:

@@ -12,23 +12,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from course_lib.accounts import MemoryAccount
+from course_lib.accounts import Attributed, MemoryAccount
 from course_lib.tables import as_html, as_text
-from course_lib.units import Count, Quantity, Ratio, quantity
+from course_lib.units import Bytes, Count, Quantity, Ratio, quantity
 
 Number = Quantity | int | float
 Value = Number | MemoryAccount | Mapping[str, Number]
 
 
 class Guess(Protocol):
-    """What `course_lib.notebook.ask` returns: a number with a unit, and whether the reader typed it."""
+    """What `course_lib.notebook.ask` returns: a number with a unit, or None where nobody typed one."""
 
     @property
-    def value(self) -> float: ...
+    def value(self) -> float | None: ...
     @property
     def unit(self) -> str: ...
-    @property
-    def answered(self) -> bool: ...
 
 
 class ComparisonError(AssertionError):
@@ -54,16 +52,18 @@ class Row:
         predicted: the formula's value.
         measured: the observed value.
         tolerance: largest relative deviation from `predicted` that is accepted; None means "shown, not checked".
-        guess: the reader's guess in the same type, or None.
-        guess_answered: False when `guess` is the default of a box that the reader left empty.
+        asked: whether the reader was asked for this number.
+        guess: the reader's guess in the same type; None where the box was left empty, or nobody asked.
+        attributed: whether nobody measured: the bytes were attributed to a library's calls by a formula.
     """
 
     name: str
     predicted: Quantity
     measured: Quantity
     tolerance: float | None
+    asked: bool = False
     guess: Quantity | None = None
-    guess_answered: bool = False
+    attributed: bool = False
 
     @property
     def ratio(self) -> float:
@@ -94,14 +94,13 @@ class Row:
         """The printed cells: name, guess, predicted, measured, ratio, tolerance."""
         unit = unit or max(self.predicted, self.measured, key=float).best_unit()
         spec = _digits(self.predicted, unit) + unit
-        guess = "–"
-        if self.guess is not None:
-            guess = format(self.guess, spec) if self.guess_answered else f"({self.guess:{spec}})"
+        guess = "" if self.guess is None else format(self.guess, spec)
         exact = self.ratio == 1 and self.tolerance == 0
         ratio = "1, exactly" if exact else f"{self.ratio:.4f}" if self.ratio < 1000 else f"{self.ratio:.3g}"
         tolerance = "not checked" if self.tolerance is None else "exact" if self.tolerance == 0 else _percent(self)
         verdict = "" if self.tolerance is None else " ✓" if self.ok else " ✗"
-        return self.name, guess, f"{self.predicted:{spec}}", f"{self.measured:{spec}}", ratio, tolerance + verdict
+        measured = f"{self.measured:{spec}}" + (" attributed" if self.attributed else "")
+        return self.name, guess, f"{self.predicted:{spec}}", measured, ratio, tolerance + verdict
 
 
 class Comparison:
@@ -116,29 +115,25 @@ class Comparison:
         return all(row.ok for row in self.rows)
 
     @property
-    def guessed(self) -> bool:
-        """Whether any row has a guess, so that the guess column is worth its width."""
-        return any(row.guess is not None for row in self.rows)
+    def asked(self) -> bool:
+        """Whether the reader was asked for any row, so that the guess column is worth its width."""
+        return any(row.asked for row in self.rows)
 
     def _table(self) -> list[tuple[str, ...]]:
         head = ("", "your guess", *self.columns, "ratio", "tolerance")
         lines = [head, *(row.cells(self.unit) for row in self.rows)]
-        return lines if self.guessed else [(line[0], *line[2:]) for line in lines]
-
-    def _note(self) -> str:
-        unanswered = any(row.guess is not None and not row.guess_answered for row in self.rows)
-        return "In brackets: a typical first guess. Type your own in the box above and run again." if unanswered else ""
+        return lines if self.asked else [(line[0], *line[2:]) for line in lines]
 
     def __str__(self) -> str:
         head, *rows = self._table()
-        return as_text(head, rows, self._note())
+        return as_text(head, rows)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         head, *rows = self._table()
         wrong = [number for number, row in enumerate(self.rows) if not row.ok]
-        return as_html(head, rows, self._note(), marked=wrong)
+        return as_html(head, rows, marked=wrong)
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> tuple[dict[str, str], dict[str, object]]:
         """HTML and text; the numbers ride along as metadata, where `course run` finds them."""
@@ -173,9 +168,9 @@ def compare(
 
     Args:
         predicted: a quantity, a number, a `MemoryAccount`, or a mapping from row names to quantities.
-        measured: the same kind, with the same row names.
+        measured: the same kind, with the same row names. Bytes that are only `Attributed` are marked as such.
         guess: what `ask` returned, or a number; it belongs to the only row, or to the row "total". A mapping from row
-            names to guesses says where they belong.
+            names to guesses says where they belong. A box that was left empty is an empty cell.
         tolerance: largest accepted |measured/predicted - 1|. 0 demands equality; None shows without checking.
         name: the row's name where there is only one.
         unit: print in this unit ("GiB"); by default the one that fits, row by row.
@@ -198,8 +193,9 @@ def compare(
     rows = []
     for key in left:
         p, m = _same_kind(key, left[key], right[key])
-        row_guess, answered = _guess(guesses[key], p) if key in guesses else (None, False)
-        rows.append(Row(key, p, m, tolerance, row_guess, answered))
+        asked = key in guesses
+        guessed = _guess(guesses[key], p) if asked else None
+        rows.append(Row(key, p, m, tolerance, asked, guessed, isinstance(right[key], Attributed)))
     comparison = Comparison(rows, unit, columns)
     if not comparison.ok:
         raise ComparisonError(comparison)
@@ -231,7 +227,7 @@ def _guesses(
 
 def _same_kind(key: str, predicted: Number, measured: Number) -> tuple[Quantity, Quantity]:
     """Both numbers as the same quantity: a bare number takes the other side's unit, two bare ones become a count."""
-    kinds = {type(v) for v in (predicted, measured) if isinstance(v, Quantity)}
+    kinds = {Bytes if isinstance(v, Bytes) else type(v) for v in (predicted, measured) if isinstance(v, Quantity)}
     if len(kinds) > 1:
         raise ValueError(f"row {key!r} compares {' with '.join(sorted(k.__name__ for k in kinds))}")
     if kinds:
@@ -242,14 +238,16 @@ def _same_kind(key: str, predicted: Number, measured: Number) -> tuple[Quantity,
     return kind(predicted), kind(measured)
 
 
-def _guess(guess: Guess | Number, like: Quantity) -> tuple[Quantity, bool]:
-    """The guess as a quantity of the row's kind, and whether the reader made it."""
+def _guess(guess: Guess | Number, like: Quantity) -> Quantity | None:
+    """The guess as a quantity of the row's kind; None where the reader made none."""
     if isinstance(guess, int | float | Quantity):
-        return type(like)(guess), True
-    value = quantity(guess.value, guess.unit)
+        return type(like)(guess)
+    value = quantity(guess.value or 0, guess.unit)
     if type(value) is not type(like) and not (isinstance(value, Count) and isinstance(like, Ratio)):
         raise ValueError(f"the guess is in {guess.unit or 'plain numbers'}, the measurement is {type(like).__name__}")
-    return (value if type(value) is type(like) else type(like)(guess.value)), guess.answered
+    if guess.value is None:
+        return None
+    return value if type(value) is type(like) else type(like)(guess.value)
 
 
 def _digits(value: Quantity, unit: str) -> str:

@@ -14,8 +14,8 @@ _CELL = "padding:.3em .9em;text-align:right;white-space:nowrap"
 _MARK = ";outline:2px solid #d55e00"
 
 
-def as_text(header: Sequence[str], rows: Sequence[Sequence[str]], note: str = "") -> str:
-    """The table in columns of equal width, and below it the note.
+def as_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The table in columns of equal width.
 
     Raises:
         ValueError: a row is not as long as the header.
@@ -23,23 +23,21 @@ def as_text(header: Sequence[str], rows: Sequence[Sequence[str]], note: str = ""
     lines = [header, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in lines]
-    return "\n".join([*text, note] if note else text)
+    return "\n".join(text)
 
 
-def as_html(header: Sequence[str], rows: Sequence[Sequence[str]], note: str = "", marked: Collection[int] = ()) -> str:
+def as_html(header: Sequence[str], rows: Sequence[Sequence[str]], marked: Collection[int] = ()) -> str:
     """The same in HTML; the first cell of each row is its heading. It scrolls by itself where the page is too narrow.
 
     Args:
         header: the headings of the columns.
         rows: the cells of each row, as many as there are headings.
-        note: a line below the table.
         marked: numbers of the rows that get an outline.
     """
     head = "".join(f'<th scope="col" style="{_CELL}">{html.escape(text)}</th>' for text in header)
     body = "".join(_row(row, _MARK if number in marked else "") for number, row in enumerate(rows))
-    below = f"<p><small>{html.escape(note, quote=False)}</small></p>" if note else ""
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div style="max-width:100%;overflow-x:auto">{table}{below}</div>'
+    return f'<div style="max-width:100%;overflow-x:auto">{table}</div>'
 
 
 def _row(cells: Sequence[str], style: str) -> str:

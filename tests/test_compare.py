@@ -10,8 +10,8 @@ from course_lib.units import Bytes, Flops, Ratio
 class Typed:
     """A stand-in for what `ask` returns."""
 
-    def __init__(self, value, unit, answered=True):
-        self.value, self.unit, self.answered = value, unit, answered
+    def __init__(self, value, unit):
+        self.value, self.unit = value, unit
 
 
 def test_equal_numbers_pass_at_tolerance_zero():
@@ -53,11 +53,13 @@ def test_a_category_that_is_empty_on_both_sides_is_a_claim_too():
     assert [row.name for row in table.rows] == [*MemoryAccount(), "total"] and "0 B" in str(table)
 
 
-def test_the_guess_stands_in_its_column_and_a_default_in_brackets():
+def test_the_guess_stands_in_its_column_and_an_empty_box_is_an_empty_cell():
     account = MemoryAccount(parameters=Bytes(2**20))
     assert "3.00 MiB" in str(compare(guess=Typed(3, "MiB"), predicted=account, measured=account))
-    unanswered = str(compare(guess=Typed(3, "MiB", answered=False), predicted=account, measured=account))
-    assert "(3.00 MiB)" in unanswered and "typical first guess" in unanswered
+    empty = compare(guess=Typed(None, "MiB"), predicted=account, measured=account)
+    assert empty._table()[0][1] == "your guess" and {line[1] for line in empty._table()[1:]} == {""}
+    assert "guess" not in str(compare(predicted=account, measured=account)), "nobody was asked: no column"
+    assert "–" not in str(empty) and str(empty).count("\n") == len(account) + 1, "no other number, no note"
 
 
 def test_a_mapping_says_which_row_is_guessed():
@@ -72,6 +74,7 @@ def test_a_mapping_says_which_row_is_guessed():
         ({"predicted": {"a": 1}, "measured": {"b": 1}}, "same rows.*a, b"),
         ({"predicted": 1, "measured": 1, "tolerance": -1}, "tolerance must be 0 or more"),
         ({"predicted": Bytes(1), "measured": Bytes(1), "guess": Typed(1, "GFLOP")}, "guess is in GFLOP"),
+        ({"predicted": Bytes(1), "measured": Bytes(1), "guess": Typed(None, "GFLOP")}, "guess is in GFLOP"),
         ({"predicted": {"a": 1, "b": 2}, "measured": {"a": 1, "b": 2}, "guess": 1}, "which row is guessed"),
         ({"predicted": {"a": 1, "b": 2}, "measured": {"a": 1, "b": 2}, "guess": {"c": 1}}, "no row c to guess"),
     ],

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FLOORS = (
-    {"units", "accounts", "tables", "numerics", "model", "ranks"},
+    {"units", "accounts", "tables", "communications", "waits", "numerics", "model", "ranks"},
     {"train", "parallel"},
     {"predict", "measure", "compare"},
     {"figures", "explore", "notebook", "checks"},

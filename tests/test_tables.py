@@ -41,7 +41,7 @@ class Cells(HTMLParser):
 def test_text_stands_in_columns_without_spaces_at_the_end() -> None:
     text = "        bytes  share\na <b>   1,024    9 %\nlonger      8"
     assert tables.as_text(HEADER, ROWS) == text
-    assert tables.as_text(HEADER, [], note="Nothing yet.") == "  bytes  share\nNothing yet."
+    assert tables.as_text(HEADER, []) == "  bytes  share"
 
 
 def test_html_has_the_same_cells_and_names_columns_and_rows() -> None:
@@ -50,10 +50,10 @@ def test_html_has_the_same_cells_and_names_columns_and_rows() -> None:
     assert cells.scopes == ["col", "col", "col", "row", "row"]
 
 
-def test_a_marked_row_is_outlined_and_a_note_stands_below() -> None:
-    first, second = tables.as_html(HEADER, ROWS, note="a < b", marked=[1]).split("<tr")[2:]
+def test_a_marked_row_is_outlined() -> None:
+    first, second = tables.as_html(HEADER, ROWS, marked=[1]).split("<tr")[2:]
     assert "outline" not in first and "outline" in second
-    assert second.endswith("</table><p><small>a &lt; b</small></p></div>")
+    assert second.endswith("</table></div>")
 
 
 def test_a_row_that_is_too_short_is_refused() -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from course_lib import measure, ranks
-from course_lib.accounts import TrafficAccount
+from course_lib.accounts import Attributed, TrafficAccount
 from course_lib.checks.answer_text import AnswerText
 from course_lib.checks.failed import CheckFailed, call_text, describe, fail, where
 from course_lib.units import Bytes, Flops, Quantity
@@ -110,6 +110,12 @@ def that(holds: bool, what: str, *, expected: str = "", came: str = "", look: st
 
 def equal(got: object, expected: object, what: str, *, look: str = "") -> None:
     """The same type and the same value. Tensors: same dtype, shape and every element, NaN equal to NaN."""
+    _the_same(got, expected, what, look)
+    _passed(what)
+
+
+def _the_same(got: object, expected: object, what: str, look: str) -> None:
+    """`equal` without the line that it prints: what it asks of each entry of a list, a tuple or a dict."""
     if not _same_type(got, expected):
         fail(what, expected=_kind(expected), came=f"{_kind(got)}: {describe(got)}", look=look)
     if isinstance(expected, Tensor) and isinstance(got, Tensor):
@@ -121,14 +127,13 @@ def equal(got: object, expected: object, what: str, *, look: str = "") -> None:
         if len(got) != len(expected):
             fail(what, expected=f"{len(expected)} entries", came=f"{len(got)}: {describe(got)}", look=look)
         for number, (one, other) in enumerate(zip(got, expected, strict=True)):
-            _quietly(equal, one, other, f"{what}, entry {number}", look=look)
+            _the_same(one, other, f"{what}, entry {number}", look)
     elif isinstance(expected, dict) and isinstance(got, dict):
-        _quietly(equal, sorted(map(str, got)), sorted(map(str, expected)), f"{what}: the keys", look=look)
+        _the_same(sorted(map(str, got)), sorted(map(str, expected)), f"{what}: the keys", look)
         for name in expected:
-            _quietly(equal, got[name], expected[name], f"{what}, {name!r}", look=look)
+            _the_same(got[name], expected[name], f"{what}, {name!r}", look)
     elif got != expected:
         fail(what, expected=describe(expected), came=describe(got), look=look)
-    _passed(what)
 
 
 def close(
@@ -238,24 +243,12 @@ def _counted(fn: Callable, args: tuple, kwargs: dict) -> tuple[Any, TrafficAccou
 
 
 def _passed(what: str) -> None:
-    if not _QUIET:
-        print(f"✓ {what}")
-
-
-_QUIET: list[bool] = []
-"""Holds an entry while a check runs inside another one, which prints for both."""
-
-
-def _quietly(check: Callable, *args: Any, **kwargs: Any) -> None:
-    _QUIET.append(True)
-    try:
-        check(*args, **kwargs)
-    finally:
-        _QUIET.pop()
+    print(f"✓ {what}")
 
 
 def _same_type(got: object, expected: object) -> bool:
     """Whether the types match exactly, where plain numbers and quantities of the same kind count as one type."""
+    got, expected = (Bytes(value) if type(value) is Attributed else value for value in (got, expected))
     if isinstance(expected, bool):
         return type(got) is bool
     if isinstance(expected, int | float):

@@ -6,9 +6,9 @@
     counted.total          # Flops
     counted                # the same by operation, as a table
 
-PyTorch's `FlopCounterMode` knows matrix products, convolutions and attention kernels on a GPU; the attention kernel
-that runs on a CPU it leaves out, and this module adds it. Like the papers, neither counts element-wise work (softmax,
-norms, GELU, the optimizer).
+The count is PyTorch's: its `FlopCounterMode` knows matrix products, convolutions and attention kernels on a GPU; the
+attention kernel that runs on a CPU it leaves out, and this module adds it. `MatrixProducts` is the witness beside it.
+Like the papers, neither counts element-wise work (softmax, norms, GELU, the optimizer).
 
 Lesson 00 opens this module.
 """

@@ -19,17 +19,19 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from course_lib import waits
+from course_lib.communications import Communication
 from course_lib.measure.chrome_trace import chrome_trace
+from course_lib.measure.dispatch import CommunicationMode
 from course_lib.units import Seconds
 
 Kind = Literal["compute", "wait", "send"]
@@ -116,9 +118,10 @@ def timeline(group: dist.ProcessGroup | None = None) -> Iterator[RankTimeline]:
     first rank each, a few milliseconds) and exchange their events, so that every rank has those of all. A difference
     of two clocks that is smaller than the round trip can prove counts as none: on one machine all ranks share a clock.
 
-    Waiting is seen where Python waits (`work.wait()`, any blocking call); DistributedDataParallel waits in C++, so its
-    waits look like computing. It is the processor's view: a GPU kernel that was only started is over at once. Watching
-    costs a few microseconds for every operation of PyTorch.
+    Waiting is seen where Python waits (`work.wait()`, any blocking call, the first use of what a functional collective
+    brings); there also ends the bar of what has no future to tell when it was done.
+    DistributedDataParallel waits in C++, so its waits look like computing. It is the processor's view: a GPU kernel
+    that was only started is over at once. Watching costs a few microseconds for every operation of PyTorch.
 
     Yields:
         The record; name what is computed with its `span`.
@@ -146,7 +149,7 @@ class _Recorder:
         self._doing: tuple[Kind, str] = ("compute", "compute")
         self._since = _clock()
         self._thread = threading.get_ident()
-        self._open: list[tuple[dist.Work, str, float]] = []
+        self._open: list[_UnderWay] = []
 
     def enter(self, kind: Kind, name: str) -> tuple[Kind, str]:
         """From now on this thread does something else; returns what it did until now."""
@@ -159,68 +162,88 @@ class _Recorder:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Notice every communication, and every wait for one."""
-        wait = dist.Work.wait
-
-        def timed_wait(work: dist.Work, *args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() != self._thread:
-                return wait(work, *args, **kwargs)
-            before = self.enter("wait", self._name_of(work))
-            try:
-                return wait(work, *args, **kwargs)
-            finally:
-                self.enter(*before)
-                self._close(work)
-
-        dist.Work.wait = timed_wait  # type: ignore[method-assign]
+        waits.watch(self.waiting)
         try:
             with _Communications(self):
                 yield
         finally:
-            dist.Work.wait = wait  # type: ignore[method-assign]
+            waits.unwatch(self.waiting)
             self.enter("compute", "compute")
 
-    def started(self, work: dist.Work, name: str) -> None:
-        """A communication is under way. Its future tells when it is done; where there is none, the wait for it does."""
-        start = _clock()
-        self._open.append((work, name, start))
-        try:
-            future = work.get_future()
-        except RuntimeError:  # gloo's point-to-point messages
+    @contextmanager
+    def waiting(self, handle: dist.Work | torch.Tensor) -> Iterator[None]:
+        """The block waits for a communication: for its handle, or for the tensor that it brings."""
+        if threading.get_ident() != self._thread:
+            yield
             return
-        future.add_done_callback(lambda _: self._sent(name, start))
+        before = self.enter("wait", next((each.name for each in self._open if each.is_of(handle)), "communication"))
+        try:
+            yield
+        finally:
+            self.enter(*before)
+            self._close(handle)
+
+    def started(self, name: str, handle: dist.Work | torch.Tensor) -> None:
+        """A communication is under way. Its future tells when it is done; where there is none, the wait for it does."""
+        start, future = _clock(), _future(handle)
+        self._open.append(_UnderWay(name, handle, start, draws_itself=future is not None))
+        if future is not None:
+            future.add_done_callback(lambda _: self._sent(name, start))
 
     def _sent(self, name: str, start: float) -> None:
-        if not name.startswith("recv"):
+        if name != "recv":
             self.events.append(Event(self.rank, "send", name, start, _clock()))
 
-    def _name_of(self, work: dist.Work) -> str:
-        return next((name for known, name, _ in self._open if known is work), "communication")
-
-    def _close(self, work: dist.Work) -> None:
+    def _close(self, handle: dist.Work | torch.Tensor) -> None:
         """Forget a communication that was waited for."""
-        for entry in [entry for entry in self._open if entry[0] is work]:
-            self._open.remove(entry)
-            if entry[1].startswith("send"):
-                self._sent(*entry[1:])
+        for each in [each for each in self._open if each.is_of(handle)]:
+            self._open.remove(each)
+            if not each.draws_itself:
+                self._sent(each.name, each.start_s)
 
 
-class _Communications(TorchDispatchMode):
-    """Every communication of torch.distributed passes PyTorch's dispatcher, even one that C++ code starts."""
+class _UnderWay(NamedTuple):
+    """A communication that nobody has waited for yet."""
+
+    name: str
+    handle: dist.Work | torch.Tensor
+    start_s: float
+    draws_itself: bool
+
+    def is_of(self, handle: dist.Work | torch.Tensor) -> bool:
+        """Whether it is the one behind this handle; a tensor may have been wrapped on its way, its storage stays."""
+        if isinstance(handle, torch.Tensor) and isinstance(self.handle, torch.Tensor):
+            return handle.untyped_storage()._cdata == self.handle.untyped_storage()._cdata
+        return handle is self.handle
+
+
+class _Communications(CommunicationMode):
+    """Tells a recorder of every communication, even of one that C++ code starts."""
 
     def __init__(self, recorder: _Recorder) -> None:
         super().__init__()
         self._recorder = recorder
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation; if it is a communication, keep its handle."""
-        out = func(*args, **(kwargs or {}))
-        namespace, _, operation = func._schema.name.partition("::")
-        if namespace == "c10d":
-            handle = out[-1] if isinstance(out, tuple | list) else out
+    def on_communication(self, found: Communication, given: dict[str, Any], call: Callable[[], Any]) -> Any:
+        """Run it and keep its handle; functional collectives have none, their tensor is waited for."""
+        if found.kind == "wait":
+            with self._recorder.waiting(given[found.holds]):
+                return call()
+        out = call()
+        for handle in out if isinstance(out, tuple | list) else [out]:
             if isinstance(handle, torch.ScriptObject):
-                name = operation.strip("_").replace("allreduce", "all_reduce").replace("allgather", "all_gather")
-                self._recorder.started(dist.Work.unbox(handle), name)  # type: ignore[attr-defined]
+                self._recorder.started(found.name, dist.Work.unbox(handle))  # type: ignore[attr-defined]
+            elif isinstance(handle, torch.Tensor) and "process_group" not in given:
+                self._recorder.started(found.name, handle)
         return out
+
+
+def _future(handle: dist.Work | torch.Tensor) -> torch.futures.Future[Any] | None:
+    """What is done when the communication is; gloo's messages and reduce-scatter have none."""
+    try:
+        return None if isinstance(handle, torch.Tensor) else handle.get_future()
+    except RuntimeError:
+        return None
 
 
 def clock_offset_s(group: dist.ProcessGroup | None = None) -> float:

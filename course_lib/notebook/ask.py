@@ -1,7 +1,7 @@
 """The predict box: a field that takes the reader's guess before the code runs, and hands it to `compare`.
 
 The box starts empty: a number that already stands there is an answer, not a question. A guess stays when the cell is
-run again. Where nobody types (a headless run), `compare` shows the default, in brackets, as a typical first guess.
+run again. Where nobody types, `compare` leaves the cell empty: what nobody guessed is not printed.
 
 Every lesson opens this module.
 """
@@ -28,7 +28,7 @@ _typed: dict[str, str] = {}
 
 
 class Ask(anywidget.AnyWidget):
-    """A labelled number field. Read `.value` (in `.unit`) and `.answered`."""
+    """A labelled number field. Read `.value` (in `.unit`), or `.said` for a sentence."""
 
     _esm = Path(__file__).with_name("ask.js")
     _css = Path(__file__).with_name("ask.css")
@@ -37,19 +37,18 @@ class Ask(anywidget.AnyWidget):
     text = traitlets.Unicode().tag(sync=True)
     message = traitlets.Unicode().tag(sync=True)
 
-    def __init__(self, question: str, unit: str, default: float) -> None:
+    def __init__(self, question: str, unit: str) -> None:
         super().__init__(question=question, unit=unit, text=_typed.get(question, ""))
-        self.default = default
 
     @property
-    def answered(self) -> bool:
-        """Whether the reader typed something that is a number."""
-        return bool(self.text.strip()) and not self.message
+    def value(self) -> float | None:
+        """The reader's guess in `unit`; None while the box is empty or unreadable."""
+        return parse_guess(self.text, self.unit) if self.text.strip() and not self.message else None
 
     @property
-    def value(self) -> float:
-        """The reader's guess in `unit`, or the default while the box is empty or unreadable."""
-        return parse_guess(self.text, self.unit) if self.answered else self.default
+    def said(self) -> str:
+        """The guess in words: "12 kB", or "nothing yet"."""
+        return "nothing yet" if self.value is None else f"{self.value:g} {self.unit}".rstrip()
 
     @traitlets.observe("text")
     def _on_text(self, change: traitlets.Bunch) -> None:
@@ -65,20 +64,19 @@ class Ask(anywidget.AnyWidget):
         return f"{self.question} {self.text or '_____'} {self.unit}".rstrip()
 
 
-def ask(question: str, unit: str = "", *, default: float) -> Ask:
+def ask(question: str, unit: str = "") -> Ask:
     """Show a box for the reader's guess and return it.
 
     Args:
         question: what to guess, in words. Also the key under which the guess is kept in this kernel.
         unit: a unit that `course_lib.units` knows ("MiB", "GFLOP", "ms"), or "" for a plain number.
-        default: a typical first guess (not the answer), used while the box is empty.
 
     Raises:
         ValueError: the unit is unknown.
     """
     if unit not in UNITS:
         raise ValueError(f"unknown unit {unit!r}; known are {', '.join(u for u in UNITS if u)}")
-    box = Ask(question, unit, default)
+    box = Ask(question, unit)
     display(box)
     return box
 

@@ -62,7 +62,7 @@ show(Attention.explicit)
 # **Before you run the cell after the next**, guess. Not by adding up everything; by the largest thing that you see.
 
 # %%
-guess_parameters = ask("How many parameters does the model have?", default=500_000)
+guess_parameters = ask("How many parameters does the model have?")
 
 # %% [markdown]
 # The whole count has four terms. With $L$ layers, width $d$, vocabulary $V$ and context $S$:
@@ -93,7 +93,7 @@ compare(
 
 # %% tags=["raises-exception"]
 wrong = Count(4 * 4 * 128**2 + 13 * 4 * 128 + (256 + 128) * 128 + 2 * 128)
-compare(predicted=wrong, measured=predict.parameters(SMALL), name="parameters")
+compare(predicted=wrong, measured=Count(sum(p.numel() for p in model.parameters())), name="parameters")
 
 # %% [markdown]
 # An error, not a shrug. It says what was predicted, what was measured, and how far they are apart. (The notebook goes
@@ -132,7 +132,7 @@ show(train_step, docstring=False)
 # surprise about the right one, in *nats*: $-\ln \frac{1}{256} = \ln 256$.
 
 # %%
-guess_loss = ask("What is the loss before any training, in nats?", default=1.0)
+guess_loss = ask("What is the loss before any training, in nats?")
 
 # %% tags=["varies"]
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -168,7 +168,7 @@ compare(
 weights = Bytes(4 * predict.parameters(SMALL))
 print(f"weights: {weights:MiB}, or {weights:MB}")
 
-guess_peak = ask("How many MiB are alive at the peak of one training step?", unit="MiB", default=13)
+guess_peak = ask("How many MiB are alive at the peak of one training step?", unit="MiB")
 
 # %%
 with measure.memory(model, optimizer) as record:
@@ -213,11 +213,12 @@ compare(
 # (Kaplan et al. 2020, §2.1). Our step has 1,024 tokens. Multiply.
 
 # %%
-guess_flops = ask("How many GFLOP (billions of operations) does one training step compute?", unit="GFLOP", default=2)
+guess_flops = ask("How many GFLOP (billions of operations) does one training step compute?", unit="GFLOP")
 
 # %% [markdown]
 # `predict.step_flops` is longer than the rule of thumb: it adds up every matrix product of the model, those of
-# attention included. `measure.flops` does not know our model at all. It counts what PyTorch executes.
+# attention included. `measure.flops` does not know our model at all. It hands out the count that PyTorch keeps of what
+# it executes.
 
 # %%
 with measure.flops() as counted:
@@ -263,7 +264,7 @@ sample, _ = stories.batch(seed=1, step=0, rank=0, batch_size=200, context=100)
 print(bytes(sample[:2].flatten().tolist()).decode())
 print(f"entropy: {stories.entropy_per_byte:.3f} nats a byte")
 
-guess_reader = ask("What will the loss be after 200 steps, in nats a byte?", default=2.0)
+guess_reader = ask("What will the loss be after 200 steps, in nats a byte?")
 
 # %%
 READER = GPTConfig(layers=2, width=128, heads=4, vocab_size=256, context=64, positions="rotary")
@@ -344,7 +345,7 @@ ranks.run(add_up, world_size=4)
 # 4$ MB?
 
 # %%
-guess_traffic = ask("How many MB does each of 4 ranks send to all-reduce a tensor of 4 MB?", unit="MB", default=12)
+guess_traffic = ask("How many MB does each of 4 ranks send to all-reduce a tensor of 4 MB?", unit="MB")
 
 # %% [markdown]
 # It need not, and here is the trick. Cut the tensor into $p$ parts. First each rank collects *one* part from
@@ -357,7 +358,7 @@ guess_traffic = ask("How many MB does each of 4 ranks send to all-reduce a tenso
 #
 # To measure it, `measure.traffic` asks the operating system how many bytes left this process through its network
 # sockets. No formula is involved: whatever the backend does, it must pass that gate. (Linux keeps such a count. macOS
-# and Windows tell nobody; there `observed_bytes` falls back on the formula, and the next table proves nothing.)
+# and Windows tell nobody; there the table says *attributed*: a formula's bytes, which prove nothing.)
 
 
 # %%
@@ -366,7 +367,7 @@ def all_reduce_traffic(n_bytes):
     with measure.traffic() as sent:
         dist.all_reduce(tensor)
         dist.barrier()
-    return sent.observed_bytes
+    return sent.sent_bytes
 
 
 n_bytes, worlds = 4_000_000, (2, 3, 4)
@@ -399,7 +400,7 @@ compare(
 # And the price? The gradients are as large as the weights, 4 bytes each, and all of them go through an all-reduce.
 
 # %%
-guess_step = ask("How many MB does each of the 4 ranks send for one training step?", unit="MB", default=3)
+guess_step = ask("How many MB does each of the 4 ranks send for one training step?", unit="MB")
 
 
 # %%
@@ -415,7 +416,7 @@ def data_parallel_step(config, inputs, targets):
             parameter.grad /= p
         dist.barrier()
     optimizer.step()
-    return [parameter.detach() for parameter in model.parameters()], sent.observed_bytes
+    return [parameter.detach() for parameter in model.parameters()], sent.sent_bytes
 
 
 replicas = ranks.run(data_parallel_step, SMALL, inputs, targets, world_size=4)
@@ -507,23 +508,36 @@ _ = ranks.run(print_mean_loss, world_size=4)
 # %% [markdown]
 # ## 11 · Can you trust our instruments?
 #
-# You should ask. `measure` is our own code, and an instrument that is built by the people who make the claims needs
-# an independent witness. PyTorch brings two: a counter of operations, and a tracker of memory that its own engineers
-# use to plan runs. Both shall watch the same step.
+# You should ask. An instrument that is built by the people who make the claims needs an independent witness.
+#
+# The count of operations is not ours: `measure.flops` asks PyTorch's own counter, and adds the one attention kernel that
+# it leaves out on a CPU. So far you took its word. Here is a witness that is ours, and short enough to read. It sees
+# every operation of PyTorch pass by, and where one is a matrix product, it adds up $2mkn$.
+
+# %%
+show(measure.MatrixProducts)
+
+# %% [markdown]
+# The account of memory *is* ours. Its witness comes with PyTorch: a tracker that its engineers use to plan runs. All
+# four shall watch the same step.
 
 # %%
 from torch.distributed._tools.mem_tracker import MemTracker
-from torch.utils.flop_counter import FlopCounterMode
 
-torch_memory, torch_flops = MemTracker(), FlopCounterMode(display=False)
+torch_memory = MemTracker()
 torch_memory.track_external(model, optimizer, *batch)
-with torch_flops, torch_memory:
+with (
+    torch_memory,
+    measure.memory(model, optimizer) as our_memory,
+    measure.flops() as torch_flops,
+    measure.MatrixProducts() as our_products,
+):
     train_step(model, optimizer, batch)
 
 peaks = torch_memory.get_tracker_snapshot("peak").values()
 compare(
-    predicted={"peak memory": record.peak.total, "operations": counted.total},
-    measured={"peak memory": Bytes(next(iter(peaks))["Total"]), "operations": Flops(torch_flops.get_total_flops())},
+    predicted={"peak memory": our_memory.peak.total, "operations": our_products.flops},
+    measured={"peak memory": Bytes(next(iter(peaks))["Total"]), "operations": torch_flops.total},
     columns=("this course", "PyTorch"),
 )
 

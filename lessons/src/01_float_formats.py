@@ -96,8 +96,8 @@ print(f"{pattern:016b} → {decode(pattern, E=8, F=7)}, says torch: {tenth.item(
 # 65{,}536$ patterns. How many different, finite numbers are among them? And which is the largest?
 
 # %%
-guess_count = ask("How many different finite numbers does fp16 have?", default=65_536)
-guess_largest = ask("What is the largest number in fp16?", default=32_768)
+guess_count = ask("How many different finite numbers does fp16 have?")
+guess_largest = ask("What is the largest number in fp16?")
 
 # %%
 every_fp16 = [decode(pattern, E=5, F=10) for pattern in range(2**16)]
@@ -263,7 +263,7 @@ compare(
 # device called `meta`.)
 
 # %%
-guess_size = ask("How many GB are 175 billion parameters in fp16?", unit="GB", default=316.2)
+guess_size = ask("How many GB are 175 billion parameters in fp16?", unit="GB")
 
 
 # %%
@@ -354,7 +354,7 @@ compare(predicted=Ratio(2.0), measured=Ratio(nearest[-1]), tolerance=0.01, name=
 # it ends.
 
 # %%
-guess_stop = ask("0 + 0.0001 + 0.0001 + …, ten thousand times, in bf16: where does the sum stop?", default=1.0)
+guess_stop = ask("0 + 0.0001 + 0.0001 + …, ten thousand times, in bf16: where does the sum stop?")
 
 # %%
 dtypes = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -399,7 +399,7 @@ compare(predicted=2, measured=len(totals), name="different sums", columns=("by h
 # rate of at most $4 \cdot 10^{-5}$ (Rae et al. 2021), and Adam moves each weight by about that much.
 
 # %%
-guess_ignoring = ask("How many per cent of the weights ignore an update of 0.00004 in bf16?", default=5)
+guess_ignoring = ask("How many per cent of the weights ignore an update of 0.00004 in bf16?")
 
 # %%
 weights = (0.02 * torch.randn(1_000_000, generator=torch.Generator().manual_seed(0))).bfloat16()
@@ -594,7 +594,7 @@ compare(predicted=fitting, measured=equal, columns=("numbers", "equal"))
 # loss of the first?
 
 # %%
-guess_recipe = ask("Plain bf16 against fp32: how many per cent higher is the loss at the end?", default=1)
+guess_recipe = ask("Plain bf16 against fp32: how many per cent higher is the loss at the end?")
 
 
 # %%
@@ -637,8 +637,7 @@ losses_and_weights_moved(
 # %% tags=["varies"]
 final = {name: Ratio(sum(values[-20:]) / 20) for name, values in losses.items()}
 plain, fp32 = final.pop("bf16"), final.pop("fp32")
-told = f"{'you guessed' if guess_recipe.answered else 'a typical guess is'} {guess_recipe.value:g} %"
-print(f"plain bf16 ends {100 * (plain / fp32 - 1):.1f} % above fp32 ({told})\n")
+print(f"plain bf16 ends {100 * (plain / fp32 - 1):.1f} % above fp32 (you said {guess_recipe.said})\n")
 print(compare(predicted=dict.fromkeys(final, fp32), measured=final, tolerance=0.01, columns=("fp32", "recipe")), "\n")
 
 gopher = Bytes(280_000_000_000 * (2 + 8))

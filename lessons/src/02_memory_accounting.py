@@ -37,7 +37,7 @@ from course_lib.train import optim
 from course_lib.train.precision import MasterWeights
 from course_lib.train.recompute import RecomputedLayers
 from course_lib.train.step import train_step
-from course_lib.units import Bytes, Count, Ratio
+from course_lib.units import Bytes, Count
 
 # %% [markdown]
 # ## 1 · Births and deaths
@@ -79,7 +79,7 @@ class Ledger(TorchDispatchMode):
 # of all storages that are ever born. How many times the *peak* is that, the most that is alive at one moment?
 
 # %%
-born_guess = ask("All bytes ever born, divided by the peak?", default=10)
+born_guess = ask("All bytes ever born, divided by the peak?")
 
 SMALL = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=128)
 BATCH, SEQ = 8, 128
@@ -99,8 +99,7 @@ with Ledger(*model.parameters(), *state, *batch) as second:
 steps = {"first step": first, "second step": second}
 peaks = {name: Bytes(torch.tensor(ledger.changes).cumsum(0).max().item()) for name, ledger in steps.items()}
 born = Bytes(sum(change for change in second.changes if change > 0))
-times, columns = born / peaks["second step"], ("about", "measured")
-display(compare(guess=born_guess, predicted=Ratio(3), measured=times, tolerance=0.1, name="times", columns=columns))
+print(f"all bytes ever born: {born / peaks['second step']:.1f} times the peak (you said {born_guess.said})")
 
 on_paper = {name: predict.peak(SMALL, BATCH, SEQ, first_step=name == "first step").total for name in steps}
 compare(predicted=on_paper, measured=peaks, unit="MiB")
@@ -158,7 +157,7 @@ memory.memory_timeline(
 # MiB of model states do they save?
 
 # %%
-saved_guess = ask("MiB of model states saved by mixed precision?", unit="MiB", default=6)
+saved_guess = ask("MiB of model states saved by mixed precision?", unit="MiB")
 
 
 def states(precision, rule):
@@ -230,7 +229,7 @@ for tensor in kept:
 # activations that the whole model holds?
 
 # %%
-long_guess = ask("2 sequences of 512: how many MiB of activations?", unit="MiB", default=42)
+long_guess = ask("2 sequences of 512: how many MiB of activations?", unit="MiB")
 
 
 def between_the_passes(config, batch_size, seq):
@@ -325,7 +324,7 @@ memory.memory_growth(
 # that. Two maps for each layer, or one? (Think of what each *backward* pass asks for.)
 
 # %%
-maps_guess = ask("How many maps does a layer (convolution, ReLU) keep?", default=2)
+maps_guess = ask("How many maps does a layer (convolution, ReLU) keep?")
 
 net = torch.nn.Sequential(
     *(torch.nn.Conv2d(3, 16, 3, padding=1), torch.nn.ReLU()),
@@ -376,7 +375,7 @@ memory.memory_bar(
 # the peak in inference, and what in training? (The weights are not counted.)
 
 # %%
-inference_guess = ask("32 layers in inference: how many MiB of results?", unit="MiB", default=16)
+inference_guess = ask("32 layers in inference: how many MiB of results?", unit="MiB")
 
 
 def results_alive(depth, training):
@@ -457,7 +456,7 @@ for row in (zoo.GPT3_175B, zoo.LLAMA2_7B, zoo.LLAMA3_8B):
 
 # %%
 display(show(StepLifetimes.mlp_backward))
-peak_guess = ask("Peak with 16-bit weights and recompute, in MiB?", unit="MiB", default=27)
+peak_guess = ask("Peak with 16-bit weights and recompute, in MiB?", unit="MiB")
 
 
 # %%
@@ -493,7 +492,7 @@ compare(
 # number of 4 bytes. What does a list of three of them cost?
 
 # %%
-leak_guess = ask("A list of three losses: how many MiB does it hold?", unit="MiB", default=1)
+leak_guess = ask("A list of three losses: how many MiB does it hold?", unit="MiB")
 
 
 # %%
@@ -531,8 +530,8 @@ compare(
 # worth?
 
 # %%
-zeros_guess = ask("By how many MiB do gradients of zeros raise the peak?", unit="MiB", default=0)
-line_guess = ask("What does `del logits` save at the peak, in MiB?", unit="MiB", default=0)
+zeros_guess = ask("By how many MiB do gradients of zeros raise the peak?", unit="MiB")
+line_guess = ask("What does `del logits` save at the peak, in MiB?", unit="MiB")
 
 
 def with_zeros():
@@ -705,15 +704,14 @@ h, layers = XL.width, XL.layers
 ours = {
     "weights, fp16": Bytes(2 * PSI),
     "model states": predict.model_states(PSI, "mixed", "adam").total,
-    "activations": Bytes(12 * 2 * b * s * h * layers),
-    "activations, recompute": Bytes(12 * 2 * b * s * h * layers // layers**0.5),
     "fused buffer": predict.fused_buffer(PSI),
 }
-printed = dict(zip(ours, (Bytes(n * 10**9) for n in (3, 24, 60, 8, 6)), strict=True))
+printed = dict(zip(ours, (Bytes(n * 10**9) for n in (3, 24, 6)), strict=True))
 display(compare(predicted=ours, measured=printed, tolerance=0.1, columns=("our formula", "the paper"), unit="GB"))
 
 lean = replace(XL, attention="fused")
-print(f"the paper's rule for activations: {ours['activations']:.0GB}")
+rule = Bytes(12 * 2 * b * s * h * layers)
+print(f"the paper's rule for activations: {rule:.0GB}, with recompute {rule // layers**0.5:.0GB}")
 print(f"sbh (34 + 5as/h): {predict.activations_paper(XL, b, s):.0GB}", end=", ")
 print(f"without scores: {predict.activations_paper(XL, b, s, recompute='selective'):.0GB}")
 print(f"our GPT, no dropout: {predict.activations(XL, b, s, 'mixed'):.0GB}", end=", ")

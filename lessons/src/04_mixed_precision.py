@@ -74,7 +74,7 @@ for step in range(3):
 # $2^{-25}$, everything is rounded to 0. What is the share of zeros in $v$?
 
 # %%
-guess_zeros = ask("How many per cent of Adam's v are 0 after the first step in fp16?", default=10)
+guess_zeros = ask("How many per cent of Adam's v are 0 after the first step in fp16?")
 
 
 # %%
@@ -154,7 +154,7 @@ print("losses:", [round(train_step(model, optimizer, batch(step)).item(), 2) for
 # is 4 bytes more.)
 
 # %%
-guess_bytes = ask("Of 16 bytes a parameter, how many belong to the optimizer?", unit="B", default=8)
+guess_bytes = ask("Of 16 bytes a parameter, how many belong to the optimizer?", unit="B")
 
 
 # %%
@@ -186,7 +186,7 @@ compare(guess=guess_bytes, predicted=Bytes(4 + 4 + 4), measured=bytes_of_optimiz
 # e^{x_j}$. The largest number of fp16 is 65,504. At which score does $e^x$ become `inf`?
 
 # %%
-guess_score = ask("From which x on is exp(x) inf in fp16?", default=100)
+guess_score = ask("From which x on is exp(x) inf in fp16?")
 
 # %%
 scores = FP16.decode(torch.arange(FP16.max_pattern + 1)).half()  # every positive number of fp16, in order
@@ -300,7 +300,7 @@ with record_flowing_gradients(model) as flowing:
 gradients = {"weights": [parameter.grad for parameter in model.parameters()], "layers": flowing}
 sizes = {name: GradientSizes(tensors) for name, tensors in gradients.items()}
 
-guess_flushed = ask("How many per cent of the flowing gradients become 0 in fp16?", default=5)
+guess_flushed = ask("How many per cent of the flowing gradients become 0 in fp16?")
 
 # %%
 cast = {name: per_cent(each.sorted.half() == 0) for name, each in sizes.items()}
@@ -368,7 +368,7 @@ ScaleExplorer(gradients).show(
 # backward pass?
 
 # %%
-guess_power = ask("The largest scale without an inf is 2 to the …", default=16)
+guess_power = ask("The largest scale without an inf is 2 to the …")
 
 # %%
 for power in (0, 4, 8, 12, 16, 24):
@@ -424,7 +424,7 @@ class Scaler:
             self.scale, self.good = 2 * self.scale, 0
 
 
-guess_skipped = ask("How many steps are skipped at the start?", default=1)
+guess_skipped = ask("How many steps are skipped at the start?")
 
 
 # %%
@@ -503,7 +503,7 @@ def race(wrap=lambda rule: rule, policy=nullcontext, scaler=None, steps=60):
 
 
 fp16_products = partial(CastPolicy, torch.float16)
-guess_unscaled = ask("fp16 without scaling: how many per cent above fp32 does it end?", default=5)
+guess_unscaled = ask("fp16 without scaling: how many per cent above fp32 does it end?")
 
 # %% tags=["varies"]
 losses = {
@@ -522,8 +522,7 @@ losses_against_first(
 ).show()
 final = {name: Ratio(sum(values[-20:]) / 20) for name, values in losses.items()}
 fp32, unscaled = final.pop("fp32"), final.pop("fp16, no scaling")
-told = f"{'you guessed' if guess_unscaled.answered else 'a typical guess is'} {guess_unscaled.value:g} %"
-print(f"fp16 without scaling ends {100 * (unscaled / fp32 - 1):.0f} % above fp32 ({told})")
+print(f"fp16 without scaling ends {100 * (unscaled / fp32 - 1):.0f} % above fp32 (you said {guess_unscaled.said})")
 compare(predicted=dict.fromkeys(final, fp32), measured=final, tolerance=0.05, columns=("fp32", "recipe"))
 
 # %% [markdown]
@@ -567,7 +566,7 @@ def clip(scaler, optimizer):
     clip_gradients(optimizer, 1.0)
 
 
-guess_clipped = ask("In the wrong order, one over how much is the length of the step?", default=4)
+guess_clipped = ask("In the wrong order, one over how much is the length of the step?")
 
 # %%
 orders = {"unscale, clip": (LossScaler.unscale_, clip), "clip, unscale": (clip, LossScaler.unscale_)}

@@ -135,7 +135,7 @@ memory_timeline(one_piece)
 # Adam's state, an eighth of 220 MiB, and…?
 
 # %%
-pieces_guess = ask("How many MiB at the peak, with 8 pieces of 4 sequences?", unit="MiB", default=56)
+pieces_guess = ask("How many MiB at the peak, with 8 pieces of 4 sequences?", unit="MiB")
 
 # %%
 eight = recorded(lambda *run: accumulated_step(*run, micro_batches(whole, 4)), *prepare())
@@ -202,7 +202,7 @@ ragged = ragged_batch([row[: length + 1] for row, length in zip(stories.batch(0,
 pieces = micro_batches(ragged, 1)
 print("tokens in the pieces:", *(count_tokens(targets) for _, targets in pieces))
 
-louder_guess = ask("How many times too loud is a token of the piece with 2 tokens?", default=4)
+louder_guess = ask("How many times too loud is a token of the piece with 2 tokens?")
 
 
 # %%
@@ -297,7 +297,7 @@ for step in range(5):
     in_eight = accumulated_step(small, for_small, pieces, max_norm=1.0, scaler=scaler).item()
     print(f"step {step}: length {length:.2f}, stepped with {min(length, 1):.2f}; loss {loss:.4f} and {in_eight:.4f}")
 same = [torch.allclose(a, b, rtol=1e-10, atol=1e-12) for a, b in zip(big.parameters(), small.parameters())]
-compare(predicted=Count(len(same)), measured=Count(sum(same)), name="parameters equal to one big batch")
+compare(predicted=Count(len(list(big.parameters()))), measured=Count(sum(same)), name="parameters equal to one big batch")
 
 # %% [markdown]
 # Here the usual "PyTorch's own" would stand. There is nothing to import: PyTorch has no accumulator, the loop *is*
@@ -313,7 +313,7 @@ compare(predicted=Count(len(same)), measured=Count(sum(same)), name="parameters 
 # will the last one be?
 
 # %%
-louder_last_guess = ask("Clipped behind every piece: how many times louder is the last than the first?", default=1)
+louder_last_guess = ask("Clipped behind every piece: how many times louder is the last than the first?")
 
 # %%
 model = GPT(SMALL, seed=0)
@@ -342,7 +342,7 @@ compare(guess=louder_last_guess, predicted=Ratio(2**3), measured=times, toleranc
 # rate 0 for the first time? And what happens after that?
 
 # %%
-zero_guess = ask("At which step does the learning rate reach 0, with 4 pieces a step?", default=60)
+zero_guess = ask("At which step does the learning rate reach 0, with 4 pieces a step?")
 
 # %%
 STEPS, PIECES = 60, 4
@@ -433,7 +433,7 @@ KINDS = {
     "Adafactor": lambda p: optim.Adafactor(p, lr=0.1),
     "SGD": lambda p: optim.SGD(p, lr=0.5),
 }
-adafactor_guess = ask("Adam keeps 942 KiB for this model. How many KiB does Adafactor keep?", unit="KiB", default=100)
+adafactor_guess = ask("Adam keeps 942 KiB for this model. How many KiB does Adafactor keep?", unit="KiB")
 
 # %%
 shapes = [parameter.shape for parameter in GPT(SMALL, device="meta").parameters()]
@@ -499,7 +499,7 @@ def from_meta():
     return materialize(model, device="cpu", dtype=torch.bfloat16)
 
 
-meta_guess = ask("Bytes a parameter at the peak, when the model comes from meta", default=4)
+meta_guess = ask("Bytes a parameter at the peak, when the model comes from meta")
 
 # %%
 peaks = {}
@@ -604,7 +604,7 @@ LADDER = {
     "recompute: every block": (accumulated, lean_and_recomputed),
     "offload: inputs to disk": (to_disk, lean_and_recomputed),
 }
-up_guess = ask("One rung costs memory. How many MiB?", unit="MiB", default=0)
+up_guess = ask("One rung costs memory. How many MiB?", unit="MiB")
 
 # %%
 records = {name: recorded(step, *prepare(make)) for name, (step, make) in LADDER.items()}

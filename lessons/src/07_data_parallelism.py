@@ -156,8 +156,8 @@ check(Naive)
 # %%
 n_parameters = predict.parameters(SMALL)
 print(f"{n_parameters:,d} parameters in {len(list(GPT(SMALL, device='meta').parameters()))} tensors")
-guess_bytes = ask("4 ranks: how many kB does each send in one step?", unit="kB", default=480)
-guess_calls = ask("And how many all-reduces is that?", default=1)
+guess_bytes = ask("4 ranks: how many kB does each send in one step?", unit="kB")
+guess_calls = ask("And how many all-reduces is that?")
 
 
 # %%
@@ -169,18 +169,20 @@ def traffic_of_a_step(wrap):
         with measure.traffic() as sent:
             replica(*share(step, dist.get_rank())).backward()
             getattr(replica, "synchronize", lambda: None)()
-    return {"bytes": sent.total_bytes, "calls": Count(sent.total_messages)}
+            dist.barrier()
+    return {"bytes": sent.sent_bytes, "calls": Count(sent.messages["all_reduce"])}
 
 
 psi, naive = Bytes(4 * n_parameters), ranks.run(traffic_of_a_step, Naive, world_size=4)[0]
 sent = predict.all_reduce_bytes(psi, world_size=4)
-display(compare(guess=guess_bytes, predicted=sent, measured=naive["bytes"], unit="kB", name="each rank sends"))
+display(compare(guess=guess_bytes, predicted=sent, measured=naive["bytes"], tolerance=0.1, unit="kB", name="each rank"))
 compare(guess=guess_calls, predicted=Count(28), measured=naive["calls"], name="calls")
 
 # %% [markdown]
 # The bytes are what they must be, no rank of a ring can send less. (The model of lesson 00 sends the same share of
 # its gradients; so does the largest model that you can think of.) In a paper you will find $2\Psi$, the limit for
-# many ranks.
+# many ranks. The operating system counted them, and what it found on top are headers: with every message goes a line
+# that says what it is, and here the messages are many and small.
 #
 # The calls are another matter: one for each tensor, and most of them are tiny. A norm's bias has 64 numbers, 256
 # bytes. Its all-reduce is $2(p-1) = 6$ messages in a row of 64 bytes each. In lesson 06 we gave a message a price: α
@@ -250,7 +252,7 @@ class Bucketed(Naive):
 # %%
 check(Bucketed)
 display(show(plan_buckets, docstring=False))
-guess_buckets = ask("All gradients together have 471 KiB. How many buckets of 4 KiB will that be?", default=118)
+guess_buckets = ask("All gradients together have 471 KiB. How many buckets of 4 KiB will that be?")
 
 
 # %%
@@ -437,8 +439,8 @@ BucketExplorer().show()
 # %%
 bucket = Bytes(psi + 4 * len(tensors))  # the library sends one more number for each tensor; section 8 tells why
 once = predict.all_reduce_bytes(bucket, world_size=4)
-guess_with = ask("4 micro-batches with no_sync: how many kB from each of 4 ranks?", unit="kB", default=723)
-guess_without = ask("And if each backward pass sends?", unit="kB", default=723)
+guess_with = ask("4 micro-batches with no_sync: how many kB from each of 4 ranks?", unit="kB")
+guess_without = ask("And if each backward pass sends?", unit="kB")
 
 
 # %%
@@ -451,13 +453,15 @@ def accumulate(quiet):
                 (replica(*share(micro_batch, dist.get_rank())) / 4).backward()
             if last or not quiet:
                 replica.synchronize()
-    return sent.sent_bytes["all_reduce"]
+        dist.barrier()
+    return sent.sent_bytes
 
 
 compare(
     guess={"no_sync": guess_with, "always": guess_without},
     predicted={"no_sync": once, "always": 4 * once},
     measured={name: ranks.run(accumulate, name == "no_sync", world_size=4)[0] for name in ("no_sync", "always")},
+    tolerance=0.01,
     unit="kB",
 )
 
@@ -488,19 +492,15 @@ def missed(make_optimizer, lr):
     return Ratio((wrong - right).norm() / (right - start).norm())
 
 
-guess_adam = ask("With Adam: by how many of its own steps does it miss?", default=3)
+guess_adam = ask("With Adam: by how many of its own steps does it miss?")
 
 # %%
-compare(
-    guess={"Adam": guess_adam},
-    predicted={"SGD": Ratio(3), "Adam": Ratio(0)},
-    measured={"SGD": missed(torch.optim.SGD, 0.1), "Adam": Ratio(round(missed(torch.optim.Adam, 1e-3), 2))},
-    tolerance=1e-6,
-)
+print(f"Adam misses by {missed(torch.optim.Adam, 1e-3):.4f} of its own step (you said {guess_adam.said})")
+compare(predicted=Ratio(3), measured=missed(torch.optim.SGD, 0.1), tolerance=1e-6, name="SGD, in its own steps")
 
 # %% [markdown]
-# With Adam you see nothing. It divides the running mean of the gradient by the root of the running mean of its
-# square, and a factor of 4 above and below the line cancels out. Gradient clipping hides it as well. So a test with
+# With Adam you see next to nothing. It divides the running mean of the gradient by the root of the running mean of its
+# square, and a factor of 4 above and below the line cancels out (but for the ε beside the root). Gradient clipping hides it as well. So a test with
 # Adam that passes proves little: this course checks every parallel path with SGD, too. (And the factor still bites,
 # later: in the threshold of clipping, in the logged norm, on the day when somebody tries SGD.)
 #
@@ -643,11 +643,13 @@ print({name: each["calls"] for name, each in counted.items()}, "calls")
 compare(
     predicted={name: predict.all_reduce_bytes(bucket if name == "library" else psi, world_size=4) for name in kinds},
     measured={name: each["bytes"] for name, each in counted.items()},
+    tolerance=0.1,
     unit="kB",
 )
 
 # %% [markdown]
-# Same bytes for all: no wrapper can send less, however clever. What they differ in is the number of calls, and when.
+# Same bytes for all, but for the headers of many small messages: no wrapper can send less, however clever. What they
+# differ in is the number of calls, and when.
 #
 # **The other one.** PyTorch has a second wrapper with almost the same name, `torch.nn.DataParallel`, and it came
 # first. *One* process drives all GPUs of a machine, with a thread for each. In every forward pass it copies the whole
@@ -686,28 +688,27 @@ compare(
 #
 # An H100 that reaches 40 % of its 989 TFLOP/s, 1,024 of them. What must each rank have, over which network?
 #
-# In the table stands a published pair as well. A TPU v5p has $4.59 \cdot 10^{14}$ FLOP/s and sends $1.8 \cdot
+# In the table stands a published pair. A TPU v5p has $4.59 \cdot 10^{14}$ FLOP/s and sends $1.8 \cdot
 # 10^{11}$ bytes a second along each axis of its three-dimensional network. The same book finds 2,550 tokens per chip
 # over one axis; and that 16 million tokens over all three axes feed at most 18,823 chips.
 
 # %%
 reached = 0.4 * hardware.H100_80GB.peak("bf16")
-guess_tokens = ask("Over 50 GB/s (one 400 Gbit/s card each): how many tokens per rank?", default=1000)
+guess_tokens = ask("Over 50 GB/s (one 400 Gbit/s card each): how many tokens per rank?")
 
 # %%
 for name, gb_per_s in {"NVLink": 450, "400 Gbit/s": 50, "100 Gbit/s": 12.5, "10 Gbit/s": 1.25}.items():
     tokens = predict.tokens_to_hide(reached, gb_per_s * 1e9, world_size=1024)
     print(f"{name:>10}: {tokens:>8,d} tokens per rank, {1024 * tokens / 1e6:6.1f} million in the batch")
 
-by_hand, ours = Count(round(1023 / 1024 * reached / 50e9)), predict.tokens_to_hide(reached, 50e9, 1024)
+print(f"you said {guess_tokens.said}; (p - 1)/p · R/W by hand, for 50 GB/s: {1023 / 1024 * reached / 50e9:,.0f}")
 one_axis = predict.tokens_to_hide(4.59e14, 1.8e11, 10**6)
 chips = Count(round(16e6 / predict.tokens_to_hide(4.59e14, 3 * 1.8e11, 10**6)))
 compare(
-    guess={"H100, tokens": guess_tokens},
-    predicted={"H100, tokens": ours, "TPU, tokens": one_axis, "TPU, chips": chips},
-    measured={"H100, tokens": by_hand, "TPU, tokens": Count(2550), "TPU, chips": Count(18_823)},
+    predicted={"TPU, tokens": one_axis, "TPU, chips": chips},
+    measured={"TPU, tokens": Count(2550), "TPU, chips": Count(18_823)},
     tolerance=0.001,
-    columns=("our formula", "by hand, published"),
+    columns=("our formula", "published"),
 )
 
 # %% [markdown]
@@ -775,16 +776,12 @@ figures.steps_and_examples_by_batch(
     predict.critical_batch_tokens(2.0),
     caption="Far to the left, twice the ranks mean half the steps. Far to the right, they mean twice the cost.",
 ).show()
-guess_factor = ask("You train at the critical batch size and quadruple the ranks. How many times as fast?", default=4)
+guess_factor = ask("You train at the critical batch size and quadruple the ranks. How many times as fast?")
 
 # %%
 before, after = (predict.steps_and_examples(batch, critical=1.0) for batch in (1.0, 4.0))
-compare(
-    guess={"faster": guess_factor},
-    predicted={"faster": Ratio(2 / 1.25), "dearer": Ratio(5 / 2)},
-    measured={"faster": Ratio(before[0] / after[0]), "dearer": Ratio(after[1] / before[1])},
-    columns=("by hand", "predict"),
-)
+print(f"{before[0] / after[0]:.1f} times as fast (you said {guess_factor.said})")
+print(f"{after[1] / before[1]:.1f} times as dear")
 
 # %% [markdown]
 # Four times the GPUs, 1.6 times the speed, 2.5 times the bill. Now put the two limits side by side. The network wants

@@ -290,7 +290,7 @@ figures.bit_layout(
     caption="Four elements of six bits in three bytes, named element.bit. Bit 0 of each byte is on the right, as one "
     "writes numbers.",
 ).show()
-guess_bytes = ask("A million numbers in MX fp4: how many bytes, scales included?", unit="B", default=500_000)
+guess_bytes = ask("A million numbers in MX fp4: how many bytes, scales included?", unit="B")
 
 # %% [markdown]
 # **The contract.** `pack(patterns, bits)` and `unpack(packed, bits)`
@@ -374,7 +374,7 @@ for _bits in (4, 6, 8):
 # fp4? (6 dB halve the error.)
 
 # %%
-guess_decibels = ask("A scale for each block instead of one for all: how many dB better is fp4?", default=1)
+guess_decibels = ask("A scale for each block instead of one for all: how many dB better is fp4?")
 
 # %%
 with_blocks, with_one = {}, {}
@@ -390,7 +390,7 @@ figures.error_against_bits(
     caption="Higher is better. A quarter of a bit for block scales (squares) lifts fp4 far above fp4 with one scale "
     "(ring). fp8 even loses a little: its own exponent reached the small numbers already.",
 ).show()
-print(f"fp4 gains {with_blocks['mxfp4'][1] - with_one['fp4'][1]:.1f} dB; you said {guess_decibels.value:g}")
+print(f"fp4 gains {with_blocks['mxfp4'][1] - with_one['fp4'][1]:.1f} dB; you said {guess_decibels.said}")
 
 # %% [markdown]
 # Two riddles. Why is mxfp6 no worse than mxfp8, with two bits less? (Count their fraction bits.) And why does fp8
@@ -514,7 +514,7 @@ for _name, _element in ELEMENTS.items():
 # **Before you write:** which fraction of the plain sum of 4096 positive products is lost, would you say?
 
 # %%
-guess_lost = ask("4096 positive products, added one by one in fp16: how many per cent are lost?", default=1)
+guess_lost = ask("4096 positive products, added one by one in fp16: how many per cent are lost?")
 
 # %% [markdown]
 # **The contract.** `dot(a, b)`
@@ -582,7 +582,7 @@ figures.error_by_length(
     caption="The worst of 16 rows. The plain sum is the worse the longer it is. With a debt the error stays near that "
     "of rounding the result once, whatever the length.",
 ).show()
-print(f"The plain sum loses up to {100 * curves['plain, fp16'][-1]:.0f} per cent; you said {guess_lost.value:g}.")
+print(f"The plain sum loses up to {100 * curves['plain, fp16'][-1]:.0f} per cent; you said {guess_lost.said}.")
 
 
 # %% check="q5-values" points=7

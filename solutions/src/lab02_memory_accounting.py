@@ -224,7 +224,7 @@ def tensors(shape):
 # %%
 QWEN3_06B = Shape(28, 1024, 16, 8, 128, 3072, 151_936)
 QWEN3_8B = Shape(36, 4096, 32, 8, 128, 12_288, 151_936, tied=False)
-guess_parameters = ask("Parameters of the 0.6B, in millions?", default=440)
+guess_parameters = ask("Parameters of the 0.6B, in millions?")
 
 # %%
 for name, shape in {"0.6B": QWEN3_06B, "8B": QWEN3_8B}.items():
@@ -393,7 +393,7 @@ for _recipe, _expected in _large.items():
 # or five? And does anybody keep the keys as they came out of `self.k`?
 
 # %%
-guess_hidden = ask("Tensors of [batch, seq, ffn_width] that one block keeps?", default=2)
+guess_hidden = ask("Tensors of [batch, seq, ffn_width] that one block keeps?")
 
 # %% [markdown]
 # **The contract.** `activations(shape, batch_size, seq, element_bytes=4)`
@@ -851,7 +851,7 @@ for layout in ("grown", "preallocated"):
 # Most are short, a few are long.
 
 # %%
-guess_conversations = ask("How many of the 40 would fit, if each got its 32,768 places at once?", default=40)
+guess_conversations = ask("How many of the 40 would fit, if each got its 32,768 places at once?")
 
 generator = torch.Generator().manual_seed(2)
 lengths = (60 * 2 ** (9 * torch.rand(40, generator=generator))).int().tolist()

@@ -80,7 +80,7 @@ FOUR = [Cost(2, 6, 3), Cost(1, 9, 2), Cost(4, 8, 5), Cost(2, 5, 4)]  # small num
 # 03's formula.)
 
 # %%
-paper_guess = ask("FOUR with the plan [(1, 3)]: how many bytes at the peak?", unit="B", default=28)
+paper_guess = ask("FOUR with the plan [(1, 3)]: how many bytes at the peak?", unit="B")
 
 # %% [markdown]
 # **The contract.** `plan_cost(costs, segments)`
@@ -113,7 +113,7 @@ def plan_cost(costs, segments):
 
 
 # %%
-print(f"on paper {paper_guess.value:g} bytes at the peak; your function says {plan_cost(FOUR, [(1, 3)])}")
+print(f"on paper you said {paper_guess.said} at the peak; your function says {plan_cost(FOUR, [(1, 3)])}")
 
 # %% check="q1-values" points=8
 for segments, expected in (
@@ -201,7 +201,7 @@ def every_plan(n, start=0):
 # a chain of sixty layers, for later
 ends = [(1 + (5 * i * i + i) % 6, (7 * i * i + 3 * i) % 11, 1 + (3 * i**3 + 4 * i) % 13) for i in range(60)]
 sixty = [Cost(given, given + inside, flops) for given, inside, flops in ends]
-how_many = ask("How many plans does a chain of 12 layers have?", unit="", default=4096)
+how_many = ask("How many plans does a chain of 12 layers have?", unit="")
 
 # %%
 fibonacci = [1, 1]

@@ -103,7 +103,7 @@ def loss_of(net, batch):
 # cent of the second one will be 0?
 
 # %%
-guess_zeros = ask("How many per cent of the fp16 network's gradients are 0?", default=20)
+guess_zeros = ask("How many per cent of the fp16 network's gradients are 0?")
 
 
 # %%
@@ -120,7 +120,7 @@ gradients = gradients_in_fp32(Bridge(0), make_batch(0))
 half = Bridge(0).half()
 loss_of(half, make_batch(0)).backward()
 found = torch.cat([parameter.grad.flatten() for parameter in half.parameters()])
-print(f"{(found == 0).double().mean():.0%} are 0 in fp16; you said {guess_zeros.value:g} %")
+print(f"{(found == 0).double().mean():.0%} are 0 in fp16; you said {guess_zeros.said}")
 
 # %% [markdown]
 # Not one is left. This network does not train badly in fp16. It does not train.

@@ -270,7 +270,7 @@ check.raises(ValueError, check.call(TokenSum, _model).finish)
 # And watch for overflow. Once there is an inf in the buffer, no later piece can take it out. So look before you add.
 
 # %%
-guess_lost = ask("256 gradients of one sign, added up in fp16: how many per cent are lost?", default=1)
+guess_lost = ask("256 gradients of one sign, added up in fp16: how many per cent are lost?")
 
 # %% [markdown]
 # **The contract.** A class `WideSum(parameters)`. It knows nothing of models and tokens.
@@ -366,7 +366,7 @@ figures.error_by_length(
 ).show()
 third = torch.tensor(0.3).half()
 lost = 1 - in_16_bits((third, 1.0) for _ in range(256)).item() / (256 * third.item())
-print(f"256 times 0.3, added up in fp16: {abs(lost):.1%} off. You said {guess_lost.value:g} %.")
+print(f"256 times 0.3, added up in fp16: {abs(lost):.1%} off. You said {guess_lost.said}.")
 
 
 # %% check="q2-values" points=7

@@ -432,8 +432,8 @@ def predict_sends(elements, element_size, world_size, rank):
 # measurement have to agree for all ranks, to the byte.
 
 # %%
-guess_ring = ask("8 ranks: messages of one rank in a ring", default=8)
-guess_yours = ask("8 ranks: messages of one rank with halving and doubling", default=8)
+guess_ring = ask("8 ranks: messages of one rank in a ring")
+guess_yours = ask("8 ranks: messages of one rank with halving and doubling")
 
 # %%
 _, ring_sent = check.traffic(of_library, "ring", 1003, world_size=8)
@@ -490,7 +490,7 @@ for elements, size, world_size in ((21, 8, 4), (1021, 2, 16), (10**12 + 7, 2, 64
 # and all ranks together?
 
 # %%
-guess_cable = ask("8 ranks, 80 kB, halving and doubling: kB over the cable in all", unit="kB", default=140)
+guess_cable = ask("8 ranks, 80 kB, halving and doubling: kB over the cable in all", unit="kB")
 
 # %%
 _, ring_sent = check.traffic(of_library, "ring", world_size=8)
@@ -501,7 +501,7 @@ who_sends_whom(
     caption="Rows send, columns receive; a number is kB, darker is more. Frames hold the links between nodes.",
 ).show()
 there, back = (check.crossing(flat_sent, *pair)[0] for pair in ((range(4), range(4, 8)), (range(4, 8), range(4))))
-print(f"your guess: {guess_cable.value:g} kB, counted: {(there + back).to('kB'):g} kB")
+print(f"your guess: {guess_cable.said}, counted: {(there + back).to('kB'):g} kB")
 
 # %% [markdown]
 # The clever one sends its *largest* messages over the *slowest* link, from every rank at once. The ring, of all

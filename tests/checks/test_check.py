@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import threading
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from course_lib.accounts import Attributed
 from course_lib.checks import CheckFailed, check
 from course_lib.units import Bytes, Flops
 
@@ -37,6 +39,37 @@ def refused(check_function: Any, *args: Any, **kwargs: Any) -> str:
     with pytest.raises(CheckFailed) as caught:
         check_function(*args, **kwargs)
     return str(caught.value)
+
+
+class ChecksMeanwhile:
+    """While it is compared, another thread makes a check of its own."""
+
+    def __ne__(self, other: object) -> bool:
+        elsewhere = threading.Thread(target=check.that, args=(True, "in another thread"))
+        elsewhere.start()
+        elsewhere.join()
+        return False
+
+
+def test_a_check_inside_another_one_silences_nobody_else(capsys: pytest.CaptureFixture[str]) -> None:
+    check.equal([ChecksMeanwhile()], [ChecksMeanwhile()], "a list")
+    assert capsys.readouterr().out == "✓ in another thread\n✓ a list\n"
+
+
+class MyBytes(Attributed):
+    """Equal to everything, and of a kind of bytes."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = Attributed.__hash__
+
+
+def test_attributed_bytes_are_bytes_and_nothing_else_is() -> None:
+    check.equal(Attributed(5), Bytes(5), "bytes")
+    check.equal(Bytes(5), Attributed(5), "bytes")
+    assert "a number" in refused(check.at_most, MyBytes(9), Bytes(5), "bytes")
+    assert "MyBytes" in refused(check.equal, MyBytes(9), Bytes(5), "bytes")
 
 
 def test_what_holds_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,12 +22,13 @@ def test_a_matrix_product_is_two_operations_a_multiply_add():
 
 def test_cpu_attention_is_counted_forward_and_backward():
     q, k, v = (torch.randn(2, 3, 16, 8, requires_grad=True) for _ in range(3))
-    with measure.flops() as forward:
+    with measure.flops() as forward, measure.MatrixProducts() as ours:
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     assert forward.total == 4 * 2 * 3 * 16 * 16 * 8
-    with measure.flops() as backward:
+    assert ours.flops == forward.total
+    with measure.flops() as backward, measure.MatrixProducts() as ours:
         out.sum().backward()
-    assert backward.total == 2.5 * forward.total
+    assert backward.total == ours.flops == 2.5 * forward.total
     with FlopCounterMode(display=False) as torchs:
         F.scaled_dot_product_attention(q, k, v, is_causal=True)
     if torchs.get_total_flops():
@@ -42,11 +43,24 @@ def test_a_step_of_the_gpt_is_what_predict_says(attention):
     with torch.no_grad(), measure.flops() as forward:
         model(*batch)
     assert forward.total == predict.forward_flops(config, 3, 24)
-    with measure.flops() as step:
+    with measure.flops() as step, measure.MatrixProducts() as ours:
         train_step(model, torch.optim.SGD(model.parameters(), lr=0.1), batch)
     # the fused backward computes the scores a second time: one product of the forward pass's two
     again = config.layers * 2 * 3 * 24 * 24 * 32 if attention == "fused" else 0
-    assert step.total == predict.step_flops(config, 3, 24) + again
+    assert step.total == ours.flops == predict.step_flops(config, 3, 24) + again
+
+
+@pytest.mark.parametrize("count", [lambda: measure.flops(), lambda: measure.MatrixProducts()])
+def test_products_of_every_kind_are_counted(count):
+    """By hand: 2·m·k·n each. A product with what is added to it, one with a vector as bias, and pairs in a batch."""
+    a, b, many = torch.ones(3, 4), torch.ones(4, 5), torch.ones(2, 3, 4)
+    with count() as counted:
+        torch.addmm(torch.ones(3, 5), a, b)
+        F.linear(many, torch.ones(5, 4), torch.ones(5))
+        torch.baddbmm(torch.ones(2, 3, 5), many, torch.ones(2, 4, 5))
+        many.softmax(-1)
+    total = counted.total if isinstance(counted, measure.FlopRecord) else counted.flops
+    assert total == 120 + 240 + 240 and isinstance(total, Flops)
 
 
 class Again(torch.autograd.Function):

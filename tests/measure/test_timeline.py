@@ -14,6 +14,7 @@ from course_lib.figures.timeline import rank_timeline
 from course_lib.measure import Event, RankTimeline
 from course_lib.measure.chrome_trace import chrome_trace
 from course_lib.parallel import BucketedDataParallel
+from course_lib.ranks._diagnosis import announce
 
 
 def late_rank(skew_s=0.0):
@@ -173,3 +174,18 @@ def raises_inside():
 
 def test_an_exception_passes_and_leaves_nothing_behind():
     assert ranks.run(raises_inside, world_size=2) == [True, True]
+
+
+def announced_and_recorded():
+    """The diagnosis and a timeline watch the same waits; who came first leaves first."""
+    tap, wait = announce.Tap(0, lambda _: None), dist.Work.wait
+    tap.put_on()
+    with measure.timeline() as record:
+        tap.take_off()
+        dist.all_reduce(torch.ones(4))
+    return [event.name for event in record.of(dist.get_rank(), "wait")], dist.Work.wait is wait
+
+
+def test_the_diagnosis_and_a_timeline_leave_in_any_order():
+    with ranks.Ranks(world_size=2, diagnose=False) as pool:
+        assert pool.run(announced_and_recorded) == [(["all_reduce"], True)] * 2

@@ -1,7 +1,8 @@
-"""`measure.traffic` on real gloo ranks: exact for send, by formula for collectives, and what the kernel saw."""
+"""`measure.traffic` on real gloo ranks: exact for send, attributed for collectives, and what the kernel saw."""
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import Any
 
@@ -12,8 +13,10 @@ from torch.distributed import distributed_c10d, send
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import measure, ranks
-from course_lib.accounts import TrafficAccount
-from course_lib.measure.traffic import _OPERATIONS
+from course_lib.accounts import Attributed, TrafficAccount
+from course_lib.communications import COMMUNICATIONS
+from course_lib.compare import compare
+from course_lib.units import Bytes
 
 ON_LINUX = sys.platform.startswith("linux")
 N = 250_000  # floats: 1 MB
@@ -68,11 +71,11 @@ def test_a_collective_sends_its_share(name, world_size):
     accounts = ranks.run(on_rank, name, elements, world_size=world_size)
     for rank, sent in enumerate(accounts):
         expected = share(name, world_size, rank, 4 * elements)
-        assert dict(sent.sent_bytes) == {name: expected} and dict(sent.messages) == {name: 1}
+        assert dict(sent.attributed_bytes) == {name: expected} and dict(sent.messages) == {name: 1}
         if ON_LINUX:
             # gloo's reduce-scatter is an all-reduce that throws most away: the wire tells what the formula hides
             really = 2 * expected if name == "reduce_scatter" else expected
-            assert really <= sent.wire_bytes <= 1.01 * really + 1000
+            assert really <= sent.observed_bytes <= 1.01 * really + 1000
 
 
 def point_to_point() -> dict[str, TrafficAccount]:
@@ -103,12 +106,12 @@ def test_send_is_exact_whatever_name_it_is_called_by(diagnose):
     with ranks.Ranks(world_size=2, diagnose=diagnose) as pool:
         accounts = pool.run(point_to_point)
     for sent in accounts:
-        assert dict(sent["blocking"].sent_bytes) == {"send": 40} and sent["blocking"].total_messages == 1
-        assert dict(sent["imported"].sent_bytes) == {"send": 28}
+        assert dict(sent["blocking"].attributed_bytes) == {"send": 40} and sent["blocking"].total_messages == 1
+        assert dict(sent["imported"].attributed_bytes) == {"send": 28}
         assert sent["batched"].total_bytes == 3 * 4 * N and dict(sent["batched"].messages) == {"send": 3}
         assert sent["half"].total_bytes == N
         if ON_LINUX:
-            assert 3 * 4 * N <= sent["batched"].wire_bytes <= 1.001 * 3 * 4 * N + 1000
+            assert 3 * 4 * N <= sent["batched"].observed_bytes <= 1.001 * 3 * 4 * N + 1000
 
 
 def letters() -> tuple[TrafficAccount, TrafficAccount]:
@@ -140,7 +143,7 @@ def test_messages_are_told_apart_by_destination():
     sent = [account for account, _ in accounts]
     assert dict(sent[0].bytes_to) == {1: 24, 2: 12} and dict(sent[0].messages_to) == {1: 2, 2: 1}
     assert not any(account.bytes_to or account.messages_to for account in sent[1:])
-    assert all(account.sent_bytes["all_reduce"] == 24 for account in sent)
+    assert all(account.attributed_bytes["all_reduce"] == 24 for account in sent)
     within = [dict(account.bytes_to) for _, account in accounts]
     assert within == [{}, {3: 8}, {}, {1: 8}]  # ranks of the world, not numbers within the group
 
@@ -173,7 +176,7 @@ def library_code() -> tuple[TrafficAccount, TrafficAccount, int]:
 
 def test_calls_from_cplusplus_and_in_subgroups_are_seen():
     for rank, (sent, within, n) in enumerate(ranks.run(library_code, world_size=3)):
-        assert sent.sent_bytes["all_reduce"] == round(2 * n * 2 / 3)
+        assert sent.attributed_bytes["all_reduce"] == round(2 * n * 2 / 3)
         assert within.total_bytes == (4000 if rank < 2 else 0)
 
 
@@ -188,22 +191,46 @@ def raise_inside() -> Any:
 
 def test_a_record_is_complete_when_the_block_raises():
     for sent in ranks.run(raise_inside, world_size=2):
-        assert sent.total_bytes == 4 * N and (sent.wire_bytes or not ON_LINUX)
+        assert sent.total_bytes == 4 * N and (sent.observed_bytes or not ON_LINUX)
 
 
 def test_outside_of_a_process_group_nothing_is_counted():
     with measure.traffic() as sent:
         _ = torch.ones(10) + 1
-    assert sent.total_bytes == 0 and sent.total_messages == 0 and sent.wire_bytes is None
+    assert sent.total_bytes == 0 and sent.total_messages == 0 and sent.observed_bytes is None
 
 
 def test_every_operation_that_sends_is_known():
     """A new operation of torch.distributed must be put into the table, or be known to send nothing by itself."""
     names = {
-        schema.name.partition("::")[2]
+        schema.name
         for schema in torch._C._jit_get_all_schemas()
         if schema.name.startswith(("c10d::", "_c10d_functional::"))
     }
-    silent = {"recv_", "recv_any_source_", "irecv", "wait_tensor", "check_for_nan", "_wrap_tensor_autograd"}
-    not_counted = {"batch_p2p_ops"}  # functional, for compiled graphs: made of isend and irecv
-    assert names - set(_OPERATIONS) - silent - not_counted == set()
+    silent = {"c10d::check_for_nan", "_c10d_functional::_wrap_tensor_autograd"}
+    not_counted = {"_c10d_functional::batch_p2p_ops"}  # for compiled graphs: made of isend and irecv
+    assert names - set(COMMUNICATIONS) - silent - not_counted == set()
+
+
+def test_every_argument_of_the_table_exists():
+    schemas = {s.name: [a.name for a in s.arguments] for s in torch._C._jit_get_all_schemas()}
+    for called, found in COMMUNICATIONS.items():
+        space, _, function = called.rpartition(".")
+        if space == "dist":
+            arguments = list(inspect.signature(getattr(distributed_c10d, function)).parameters)
+        else:
+            arguments = schemas[called]
+        assert not found.holds or found.holds in arguments, called
+
+
+def test_what_a_formula_made_says_so_and_a_count_does_not():
+    collective = TrafficAccount(attributed_bytes={"all_reduce": Attributed(6), "send": Bytes(4)})
+    sends = TrafficAccount(attributed_bytes={"send": Bytes(4)})
+    assert type(collective.total_bytes) is Attributed and collective.total_bytes == 10
+    assert type(sends.total_bytes) is Bytes and sends.sent_bytes == 4
+    assert type(Bytes(4) + Attributed(6)) is type(Attributed(6) - Bytes(4)) is type(2 * Attributed(6)) is Attributed
+    observed = TrafficAccount(observed_bytes=Bytes(11), attributed_bytes=collective.attributed_bytes)
+    assert type(observed.sent_bytes) is Bytes and observed.sent_bytes == 11
+    assert type(collective.sent_bytes) is Attributed, "where nobody counts"
+    assert "10 B attributed" in str(compare(predicted=Bytes(10), measured=collective.sent_bytes))
+    assert "attributed" not in str(compare(predicted=Bytes(11), measured=observed.sent_bytes))

@@ -20,25 +20,28 @@ def test_a_guess_may_carry_its_own_unit(text, unit, value):
 
 
 @pytest.mark.parametrize("text", ["many", "", "1..2", "13,5", "1e999", "5 %", "3 GFLOP", "0x10", "3 bananas"])
-def test_what_is_not_a_number_is_told_and_the_default_stands(text):
+def test_what_is_not_a_number_is_told_and_is_no_guess(text):
     with pytest.raises(ValueError, match="."):
         parse_guess(text, "MiB")
-    box = Ask(f"how much, if {text!r}?", "MiB", default=7)
+    box = Ask(f"how much, if {text!r}?", "MiB")
     box.text = text
-    assert box.value == 7 and not box.answered
+    assert box.value is None and box.said == "nothing yet"
+    assert bool(box.message) == bool(text.strip())
 
 
 def test_the_box_starts_empty_and_keeps_the_guess_when_the_cell_runs_again():
-    box = ask("how many bytes, once?", unit="KiB", default=3)
-    assert box.text == "" and not box.answered and box.value == 3
+    box = ask("how many bytes, once?", unit="KiB")
+    assert box.text == "" and box.value is None and box.said == "nothing yet"
     box.text = "12"
-    again = ask("how many bytes, once?", unit="KiB", default=3)
-    assert again.answered and again.value == 12
+    again = ask("how many bytes, once?", unit="KiB")
+    assert again.value == 12 and again.said == "12 KiB"
+    again.text = " "
+    assert again.value is None
 
 
 def test_an_unknown_unit_is_refused():
     with pytest.raises(ValueError, match="unknown unit 'megs'"):
-        ask("how much?", unit="megs", default=1)
+        ask("how much?", unit="megs")
 
 
 def test_show_prints_the_source_that_runs_with_its_file():

@@ -114,7 +114,7 @@ def test_an_output_that_varies_without_a_tag_is_named(lesson: Lesson) -> None:
         ("print(time.perf", "# NBVAL_IGNORE_OUTPUT\nprint(time.perf", "NBVAL_IGNORE_OUTPUT"),
         (
             "import time\n",
-            "guess = ask('one?', default=1)\n\n# %%\nguess = ask('two?', default=2)\n\n# %%\nimport time\n",
+            "guess = ask('one?')\n\n# %%\nguess = ask('two?')\n\n# %%\nimport time\n",
             "guess is the name of the box in cell",
         ),
         ("torch.ones(2, 3).view(5)", "torch.ones(2, 3)", "nothing was raised"),

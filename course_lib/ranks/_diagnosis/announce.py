@@ -26,21 +26,15 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
+from course_lib import waits
+from course_lib.communications import COMMUNICATIONS
 from course_lib.ranks._diagnosis import stacks
 from course_lib.ranks._diagnosis.matching import Call, Entry, Transfer, Waiting
 from course_lib.ranks._diagnosis.tensor_names import names_of
 
-_TENSOR = {
-    "all_reduce": "tensor", "reduce": "tensor", "broadcast": "tensor", "all_gather": "tensor", "gather": "tensor",
-    "scatter": "tensor", "reduce_scatter": "output", "reduce_scatter_tensor": "output",
-    "reduce_scatter_single": "output", "all_gather_into_tensor": "input_tensor", "all_gather_single": "input_tensor",
-    "all_to_all_single": "input", "all_to_all": "input_tensor_list", "all_reduce_coalesced": "tensors",
-    "all_gather_coalesced": "input_tensor_list", "barrier": "", "monitored_barrier": "", "all_gather_object": "",
-    "gather_object": "", "broadcast_object_list": "", "scatter_object_list": "", "new_group": "",
-}  # fmt: skip
-"""Collective → the argument that holds what a rank contributes."""
+_COVERED = {called[5:]: found for called, found in COMMUNICATIONS.items() if called.startswith("dist.")}
+"""Function of torch.distributed → what it is."""
 _UNEVEN = ("all_to_all_single", "all_to_all")
-_TRANSFERS = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list")
 _POSTS = ("isend", "irecv", "batch_isend_irecv")
 """These return at once, so a rank that is in one is slow and does not wait: it waits in `wait`."""
 
@@ -53,7 +47,6 @@ class Tap:
         self._send = send
         self._inside = threading.local()
         self._originals: dict[str, Any] = {}
-        self._wait = c10d.Work.wait
         self._sequences: dict[tuple[object, ...], int] = defaultdict(int)
         self._works: weakref.WeakKeyDictionary[Any, Call] = weakref.WeakKeyDictionary()
         self._tickets = 0
@@ -64,18 +57,18 @@ class Tap:
         self._sequences.clear()
         if self._originals:
             return
-        for name in (*_TENSOR, *_TRANSFERS, "batch_isend_irecv"):
+        for name in (*_COVERED, "batch_isend_irecv"):
             if original := getattr(c10d, name, None):
                 self._originals[name] = original
                 self._replace(name, self._covered(name, original))
-        setattr(c10d.Work, "wait", self._covered_wait())  # noqa: B010 (a C++ class; an assignment would not type-check)
+        waits.watch(self._waits_for)
 
     def take_off(self) -> None:
         """Leave torch.distributed as it came."""
         for name, original in self._originals.items():
             self._replace(name, original)
         if self._originals:
-            setattr(c10d.Work, "wait", self._wait)  # noqa: B010
+            waits.unwatch(self._waits_for)
         self._originals.clear()
 
     @staticmethod
@@ -132,15 +125,8 @@ class Tap:
             if outer is not None:
                 self.waiting[thread] = outer
 
-    def _covered_wait(self) -> Callable[..., Any]:
-        original = self._wait
-
-        @functools.wraps(original)
-        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            with self._in_call(self._works.get(work)):
-                return original(work, *args, **kwargs)
-
-        return wait
+    def _waits_for(self, work: dist.Work) -> contextlib.AbstractContextManager[None]:
+        return self._in_call(self._works.get(work))
 
     def _remember(self, result: Any, calls: list[Call]) -> None:
         """Note which call an unfinished piece of work belongs to, for the moment when somebody waits for it."""
@@ -164,7 +150,7 @@ class Tap:
                 self._transfer(op.op.__name__, {"tensor": op.tensor, "group": op.group, "tag": op.tag}, op.peer, frame)
                 for op in given["p2p_op_list"]
             ]
-        if name in _TRANSFERS:
+        if _COVERED[name].kind != "collective":
             group = given["group"] or c10d._get_default_group()
             side = "dst" if "send" in name else "src"
             return [self._transfer(name, given, _global_rank(given, side, group), frame)]
@@ -194,7 +180,8 @@ class Tap:
         group = given.get("group") or c10d._get_default_group()
         if group is dist.GroupMember.NON_GROUP_MEMBER:
             return []
-        tensor = given[_TENSOR[name]] if _TENSOR[name] else None
+        holds = _COVERED[name].holds
+        tensor = given[holds] if holds else None
         tensors = [] if tensor is None else tensor if isinstance(tensor, list) else [tensor]
         details: list[tuple[str, object]] = []
         if name == "new_group":
@@ -242,7 +229,7 @@ def collective_in(frame: FrameType | None) -> str:
     """The communication that a thread is in, by its stack or by the backend's flight recorder; "" if in none."""
     name = ""
     while frame is not None:
-        if frame.f_code.co_filename == c10d.__file__ and frame.f_code.co_name in (*_TENSOR, *_TRANSFERS):
+        if frame.f_code.co_filename == c10d.__file__ and frame.f_code.co_name in _COVERED:
             name = frame.f_code.co_name
         frame = frame.f_back
     return name or _recorded_call()

@@ -17,9 +17,11 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from types import FrameType
 
+from course_lib import waits
+
 CELLS: dict[str, str] = {}
 """File name of a notebook cell → what to call it ("cell [5]")."""
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OURS = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, os.path.abspath(waits.__file__))
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _FILE_LINE = re.compile(r'File "([^"]*)", line (\d+)')
 _FAULT_FRAME = re.compile(r'^  File "([^"]*)", line (\d+) in (.*)$')
@@ -31,9 +33,15 @@ _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
 
 def know_cells(cells: dict[str, tuple[str, str]]) -> None:
     """Learn the labels and sources of notebook cells: file name → (label, source)."""
-    for filename, (label, source) in cells.items():
-        CELLS[filename] = label
+    know_labels({filename: label for filename, (label, _) in cells.items()})
+    for filename, (_, source) in cells.items():
         linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+
+
+def know_labels(labels: dict[str, str]) -> None:
+    """Learn what to call cells, and forget what was said of their files before: file name → label."""
+    CELLS.update(labels)
+    is_library.cache_clear()
     place_name.cache_clear()
 
 
@@ -42,7 +50,7 @@ def is_library(filename: str) -> bool:
     """Whether code is somebody else's: torch, Python's own, an installed package, or this package."""
     if filename in CELLS:
         return False
-    return filename.startswith(("<", _OURS, *_LIBRARIES))
+    return filename.startswith(("<", *_OURS, *_LIBRARIES))
 
 
 @lru_cache(maxsize=4096)

@@ -140,7 +140,8 @@ class SurroundingsTracker:
             if no_file and filename not in self._cells:
                 self._cells.add(filename)
                 news[filename] = (cell_label(filename), "".join(linecache.getlines(filename)))
-        stacks.CELLS.update({filename: label for filename, (label, _) in news.items()})
+        if news:
+            stacks.know_labels({filename: label for filename, (label, _) in news.items()})
         return news
 
     def _edited_modules(self) -> list[str]:

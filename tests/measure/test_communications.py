@@ -1,0 +1,104 @@
+"""Whoever communicates, `measure.traffic` counts it and `measure.timeline` draws it by the same name, on real ranks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from course_lib import measure, ranks
+from course_lib.accounts import TrafficAccount
+
+WIDTH, HIDDEN, TOKENS = 512, 1024, 256
+ON_LINUX = sys.platform.startswith("linux")
+
+
+def mlp() -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(WIDTH, HIDDEN, bias=False), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, WIDTH, bias=False)
+    )
+
+
+def tensor_parallel() -> Callable[[], None]:
+    """A step of a tensor-parallel MLP: its output is summed over the ranks, and the gradient of its input."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    model = parallelize_module(mlp(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    x = torch.ones(TOKENS, WIDTH, requires_grad=True)
+    return lambda: model(x).square().sum().backward()
+
+
+def sharded() -> Callable[[], None]:
+    """A step of the same MLP under `fully_shard`: gather the weights, scatter the gradients."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    model, x = fully_shard(mlp(), mesh=mesh), torch.ones(TOKENS, WIDTH)
+    return lambda: model(x).square().sum().backward()
+
+
+def waited(start: Callable[..., torch.Tensor], *args: object) -> Callable[[], None]:
+    return lambda: start(torch.ones(8), *args, group=dist.group.WORLD).wait()  # type: ignore[attr-defined]
+
+
+STEPS: dict[str, Callable[[], Callable[[], None]]] = {
+    "tensor_parallel": tensor_parallel,
+    "sharded": sharded,
+    "functional all_reduce": lambda: waited(functional.all_reduce, "sum"),
+    "functional all_gather": lambda: waited(functional.all_gather_tensor, 0),
+    "functional reduce_scatter": lambda: waited(functional.reduce_scatter_tensor, "sum", 0),
+    "functional all_to_all": lambda: waited(functional.all_to_all_single, None, None),
+    "functional broadcast": lambda: waited(functional.broadcast, 0),
+    "reduce_scatter": lambda: lambda: dist.reduce_scatter(torch.ones(4), list(torch.ones(2, 4))),
+}
+
+
+def recorded(name: str) -> tuple[TrafficAccount, measure.RankTimeline]:
+    step = STEPS[name]()
+    with measure.timeline() as record, measure.traffic() as sent:
+        step()
+    return sent, record
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, tuple[TrafficAccount, measure.RankTimeline]]:
+    """What rank 0 of 2 counted and drew, by step."""
+    return {name: ranks.run(recorded, name, world_size=2)[0] for name in STEPS}
+
+
+N_BYTES = 4 * TOKENS * WIDTH
+WEIGHTS_BYTES = 4 * 2 * WIDTH * HIDDEN
+EXPECTED = {
+    "tensor_parallel": {"all_reduce": 2 * N_BYTES},  # of 2 ranks, each sends 2(p-1)/p = 1 tensor: output, input's grad
+    "sharded": {"all_gather": WEIGHTS_BYTES // 2, "reduce_scatter": WEIGHTS_BYTES // 2},
+    "functional all_reduce": {"all_reduce": 32},
+    "functional all_gather": {"all_gather": 32},
+    "functional reduce_scatter": {"reduce_scatter": 16},
+    "functional all_to_all": {"all_to_all": 16},
+    "functional broadcast": {"broadcast": 32},
+    "reduce_scatter": {"reduce_scatter": 16},
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_is_counted_and_drawn_by_the_same_names(name, found):
+    sent, record = found[name]
+    assert dict(sent.attributed_bytes) == EXPECTED[name]
+    drawn = [event.name for event in record.of(0, "send")]
+    assert {each: drawn.count(each) for each in drawn} == dict(sent.messages)
+    assert {event.name for event in record.of(0, "wait")} == set(sent.messages)
+    assert all(event.end_s > event.start_s for event in record.of(0, "send"))
+
+
+@pytest.mark.skipif(not ON_LINUX, reason="only Linux counts the bytes of a socket")
+def test_the_kernel_agrees_where_gloo_does_what_the_formula_says(found):
+    sent, _ = found["tensor_parallel"]
+    assert sent.total_bytes <= sent.observed_bytes <= 1.01 * sent.total_bytes
+    sent, _ = found["sharded"]  # gloo's reduce-scatter is an all-reduce that throws most away
+    really = sent.total_bytes + sent.attributed_bytes["reduce_scatter"]
+    assert really <= sent.observed_bytes <= 1.01 * really
