@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 
 from course_lib.accounts import TrafficAccount
 from course_lib.measure.sockets import bytes_by_socket
-from course_lib.predict.traffic import all_reduce_bytes, all_to_all_bytes, reduce_scatter_bytes
+from course_lib.predict.traffic import all_reduce, all_to_all, reduce_scatter
 from course_lib.units import Bytes
 
 
@@ -83,7 +83,7 @@ class _Call(NamedTuple):
 
 
 def _all_reduce(call: _Call) -> int:
-    return all_reduce_bytes(call.bytes_of("tensors", "input", "inputs"), call.world_size)
+    return all_reduce(call.bytes_of("tensors", "input", "inputs"), call.world_size).bytes
 
 
 def _broadcast(call: _Call) -> int:
@@ -96,7 +96,7 @@ def _broadcast(call: _Call) -> int:
 def _reduce(call: _Call) -> int:
     """Reduce-scatter, then every rank hands its part to the root."""
     n_bytes = call.bytes_of("tensors")
-    return n_bytes if call.turn else reduce_scatter_bytes(n_bytes, call.world_size)
+    return n_bytes if call.turn else reduce_scatter(n_bytes, call.world_size).bytes
 
 
 def _all_gather(call: _Call) -> int:
@@ -105,7 +105,8 @@ def _all_gather(call: _Call) -> int:
 
 
 def _reduce_scatter(call: _Call) -> int:
-    return reduce_scatter_bytes(call.bytes_of("input_tensors", "input_tensor", "inputs", "input"), call.world_size)
+    n_bytes = call.bytes_of("input_tensors", "input_tensor", "inputs", "input")
+    return reduce_scatter(n_bytes, call.world_size).bytes
 
 
 def _all_to_all(call: _Call) -> int:
@@ -115,7 +116,7 @@ def _all_to_all(call: _Call) -> int:
         return call.bytes_of("input_tensors") - tensors[call.rank].numel() * tensors[call.rank].element_size()
     n_bytes, splits = call.bytes_of("input"), call.given.get("input_split_sizes")
     if not splits:
-        return all_to_all_bytes(n_bytes, call.world_size)
+        return all_to_all(n_bytes, call.world_size).bytes
     return n_bytes - n_bytes * splits[call.rank] // max(1, sum(splits))
 
 

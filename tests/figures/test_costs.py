@@ -41,7 +41,7 @@ def test_predicted_times_are_those_of_the_model(shown):
     lines = shown[0][0].axes[0].lines
     assert len(lines) == 4
     assert list(lines[2].get_ydata()) == pytest.approx(
-        [1e6 * predict.all_reduce_seconds(n, 8, FAST) for n in (1000, 10**6)]
+        [1e6 * predict.all_reduce(n, 8).seconds(FAST) for n in (1000, 10**6)]
     )
     assert {line.get_marker() for line in shown[0][0].legends[0].get_lines()} == {"none"}, "there are no points"
     assert "cross at 188 kB" in shown[0][1]["caption"]

@@ -7,7 +7,7 @@ from course_lib.units import Flops, Seconds
 
 def test_six_and_eight() -> None:
     assert predict.training_flops(10, 7) == Flops(420)
-    assert predict.training_flops(10, 7, recompute=True) == Flops(560)
+    assert predict.training_flops(10, 7, recompute="full") == Flops(560)
 
 
 def test_time_and_utilization_are_inverses() -> None:

@@ -31,7 +31,7 @@ def alpha_b() -> float:
 
 
 COMPUTED: dict[str, Callable[..., float | list[int]]] = {
-    "ring_allreduce_per_rank": lambda p, n: predict.all_reduce_bytes(n, p),
+    "ring_allreduce_per_rank": lambda p, n: predict.all_reduce(n, p).bytes,
     "zero_comm_dp_baseline": lambda p: predict.bus_factor("all_reduce", p),
     "tpu_v5p_tokens_one_axis": lambda flops_per_s, bytes_per_s: predict.tokens_to_hide(flops_per_s, bytes_per_s, MANY),
     "tpu_v5p_chips_16m": chips,

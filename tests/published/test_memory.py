@@ -10,7 +10,7 @@ import pytest
 
 from course_lib import predict
 from course_lib.model import zoo
-from course_lib.model.gpt import GPTConfig
+from course_lib.predict import Setup
 from course_lib.units import Bytes
 
 from .rows import rows_of, within
@@ -32,11 +32,11 @@ def boundary() -> list[float]:
 
 
 def states(parameters: float) -> float:
-    return predict.model_states(int(parameters), "mixed", "adam").total.to("GB")
+    return predict.model_states(Setup(parameters, precision="mixed")).total.to("GB")
 
 
 COMPUTED: dict[str, Callable[[], float | list[float]]] = {
-    "zero_1p5b_fp16": lambda: predict.model_states(1_500_000_000, "mixed").parameters.to("GB"),
+    "zero_1p5b_fp16": lambda: predict.model_states(Setup(1.5e9, precision="mixed")).parameters.to("GB"),
     "zero_1p5b_states": lambda: states(1.5e9),
     "zero_fig1_stage0": lambda: states(7.5e9),
     "zero_act_1p5b_full": zero_activations,
@@ -59,8 +59,8 @@ def test_published_figure(name: str) -> None:
 
 def test_the_rule_of_twelve_is_a_lower_bound() -> None:
     """Lesson 02: counted tensor by tensor, GPT-2 XL's step holds more, and the later paper's formula most."""
-    config, i = zoo.GPT2_XL.config, ROWS["zero_act_1p5b_full"]["inputs"]
-    assert isinstance(config, GPTConfig)
-    counted = predict.activations(config, i["b"], i["s"], "mixed").to("GB")
-    later = predict.activations_paper(config, i["b"], i["s"]).to("GB")
+    i = ROWS["zero_act_1p5b_full"]["inputs"]
+    setup = Setup(zoo.GPT2_XL, i["b"], i["s"], precision="mixed")
+    counted = predict.activations(setup).to("GB")
+    later = predict.activations_paper(setup).to("GB")
     assert 2 * zero_activations() < counted < later < 5 * zero_activations()

@@ -10,6 +10,7 @@ import pytest
 from course_lib import predict
 from course_lib.model import hardware
 from course_lib.numerics import BF16, FP16, FloatFormat
+from course_lib.predict import Setup
 
 from .rows import rows_of, within
 
@@ -28,16 +29,16 @@ def limits(fmt: FloatFormat) -> list[float]:
 
 
 def with_fp32_gradients() -> int:
-    """Weight and gradient in 16 bits, fp32 copy, mean, variance; and two bytes more for a gradient in fp32."""
-    return predict.model_states(1, "mixed").total + 2
+    """Weight in 16 bits; gradient, copy, mean and variance in fp32."""
+    return predict.model_states(Setup(1, precision="mixed", gradients="fp32")).total
 
 
 COMPUTED: dict[str, Callable[[], float | list[float]]] = {
     **{row: lambda row=row: tflops(row) for row in ROWS if row.startswith("hw_") and not row.endswith("_derived")},
     "hw_a100_derived": lambda: 1410e6 * 432 * 256 * 2 / 1e12,
     "hw_h100_derived": lambda: 1830e6 * 528 * 512 * 2 / 1e12,
-    "zero_1p5b_fp16": lambda: predict.model_states(1_500_000_000, "mixed").parameters / 1e9,
-    "zero_fig1_stage0": lambda: predict.model_states(7_500_000_000, "mixed").total / 1e9,
+    "zero_1p5b_fp16": lambda: predict.model_states(Setup(1.5e9, precision="mixed")).parameters / 1e9,
+    "zero_fig1_stage0": lambda: predict.model_states(Setup(7.5e9, precision="mixed")).total / 1e9,
     "megatron_bytes_per_param": with_fp32_gradients,
     "stas_bytes_per_param": with_fp32_gradients,
     "fmt_fp16": lambda: limits(FP16),
