@@ -103,7 +103,10 @@ def all_gather(n_bytes: int, world_size: int) -> Collective:
 
 
 def all_to_all(n_bytes: int, world_size: int) -> Collective:
-    """Each rank deals out its `n_bytes` and keeps its own share: p-1 messages of n/p. Errors: `reduce_scatter`."""
+    """Each rank deals out its `n_bytes` and keeps its own share: p-1 messages of n/p. Errors: `reduce_scatter`.
+
+    (`ranks.schedules.all_to_all` needs a round more: each rank has one in which it is its own partner.)
+    """
     return reduce_scatter(n_bytes, world_size)
 
 

@@ -76,7 +76,7 @@ def test_the_largest_model_by_its_states(gradients: Any, bytes_each: int) -> Non
     ("arguments", "words"),
     [
         ((PLAIN, "batch_size", 0), "memory=0: must be positive"),
-        ((PLAIN, "batch_size", 1000), "nothing fits: batch_size=1 needs .* more than the 1000 B"),
+        ((PLAIN, "batch_size", 1000), "nothing fits: batch_size=1 needs .* more than the 1,000 B"),
         ((PLAIN, "precision", 10**6), "'precision' is no number to search for: choose one of config, batch_size"),
         ((Setup(10**9), "layers", 10**6), "'layers' is no number"),
         ((Setup(10**9), "batch_size", 10**6), "1,000,000,000 parameters have no layers"),

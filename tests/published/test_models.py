@@ -54,8 +54,7 @@ def days(flops: float, devices: int, flops_per_s: float) -> float:
 
 ZOO = {
     "gpt2_small": zoo.GPT2_SMALL, "gpt2_medium": zoo.GPT2_MEDIUM, "gpt2_large": zoo.GPT2_LARGE, "gpt2_xl": zoo.GPT2_XL,
-    "gopher_44m": zoo.GOPHER_44M, "gopher_117m": zoo.GOPHER_117M, "gopher_417m": zoo.GOPHER_417M,
-    "gopher_1.4b": zoo.GOPHER_1_4B, "gopher_7.1b": zoo.GOPHER_7_1B, "gopher_280b": zoo.GOPHER_280B,
+    "gopher_44m": zoo.GOPHER_44M, "gopher_117m": zoo.GOPHER_117M, "gopher_280b": zoo.GOPHER_280B,
     "chinchilla_70b": zoo.CHINCHILLA_70B, "mtnlg_530b": zoo.MT_NLG_530B, "neox_20b": zoo.NEOX_20B,
     "llama2_7b": zoo.LLAMA2_7B, "llama2_13b": zoo.LLAMA2_13B, "llama2_70b": zoo.LLAMA2_70B,
     "llama3_8b": zoo.LLAMA3_8B, "llama3_70b": zoo.LLAMA3_70B, "llama3_405b": zoo.LLAMA3_405B,
@@ -129,8 +128,8 @@ MEMORY: Computed = {
     "kv_scalingbook_q": lambda: predict.kv_cache(GPTConfig(64, 4096, 16, 32_000, 8192), 1, 1, bytes_per_element=1),
     "kv_l3_70b_bs32_8192_int8": lambda: predict.kv_cache(zoo.LLAMA3_70B, 32, 8192, bytes_per_element=1),
     "neox_40GB": lambda: Bytes(2 * predict.parameters(zoo.NEOX_20B)).to("GB"),
-    "gpu_mem_1b_fp16": lambda: Bytes(2 * 10**9).to("GiB"),
-    "gpu_mem_175b_fp16": lambda: Bytes(2 * 175 * 10**9).to("GiB"),
+    "gpu_mem_1b_fp16": lambda: predict.model_states(Setup(1e9, precision="mixed")).parameters.to("GiB"),
+    "gpu_mem_175b_fp16": lambda: predict.model_states(Setup(175e9, precision="mixed")).parameters.to("GiB"),
 }
 TRAFFIC: Computed = {
     "nccl_busbw_all_reduce_n8": lambda: predict.all_reduce(8000, 8).bytes / 8000,
