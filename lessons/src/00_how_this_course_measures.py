@@ -34,7 +34,6 @@ from course_lib.figures.training import loss_curves
 from course_lib.model import text, zoo
 from course_lib.model.gpt import GPT, Attention, GPTConfig
 from course_lib.notebook import ask, self_check, show
-from course_lib.predict import Setup
 from course_lib.train.step import train_step
 from course_lib.units import Bytes, Count, Flops, FlopsPerSecond, Ratio
 
@@ -165,11 +164,11 @@ compare(
 # next). It counts storages, not names: two views of one tensor are one. So, how much memory is in use at the worst
 # moment of a step?
 #
-# The formulas want to know what we are about to train, and how: the model, its batch, the optimizer. A `Setup` holds
-# all that in one value. Everything that we do not say has a default; the optimizer's is Adam.
+# The formulas want to know what we are about to train, and how: the model, its batch, the optimizer. A
+# `predict.Setup` holds all that in one value. What we do not say has a default; the optimizer's is Adam.
 
 # %%
-setup = Setup(SMALL, batch_size=8, seq=128)
+setup = predict.Setup(SMALL, batch_size=8, seq=128)
 weights = Bytes(4 * predict.parameters(SMALL))
 print(f"weights: {weights:MiB}, or {weights:MB}")
 

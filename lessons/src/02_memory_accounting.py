@@ -32,7 +32,6 @@ from course_lib.figures import allocator, growth, memory
 from course_lib.model import hardware, text, zoo
 from course_lib.model.gpt import GPT, GPTConfig, loss_of
 from course_lib.notebook import ask, self_check, show
-from course_lib.predict import Setup
 from course_lib.predict.lifetimes.step import StepLifetimes
 from course_lib.train import optim
 from course_lib.train.precision import MasterWeights
@@ -84,7 +83,7 @@ born_guess = ask("All bytes ever born, divided by the peak?", default=10)
 
 SMALL = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=128)
 BATCH, SEQ = 8, 128
-setup = Setup(SMALL, batch_size=BATCH, seq=SEQ)  # fp32, Adam, nothing recomputed, one rank
+setup = predict.Setup(SMALL, batch_size=BATCH, seq=SEQ)  # fp32, Adam, nothing recomputed, one rank
 model = GPT(SMALL, seed=0)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 batch = text.stories(seed=0).batch(seed=0, step=0, rank=0, batch_size=BATCH, context=SEQ)
@@ -245,7 +244,7 @@ def between_the_passes(config, batch_size, seq):
 
 # %%
 LONG = replace(SMALL, context=512)
-long = Setup(LONG, batch_size=2, seq=512)
+long = predict.Setup(LONG, batch_size=2, seq=512)
 block_bytes = Bytes(sum(tensor.untyped_storage().nbytes() for tensor in kept))
 compare(
     guess={"2 × 512 tokens": long_guess},
@@ -300,22 +299,18 @@ compare(
 # kept, with a fused kernel, and with what lesson 03 builds, *recompute*, which keeps of each block only its input.
 
 # %%
-XL, LENGTHS = zoo.GPT2_XL.config, [512, 1024, 2048, 4096, 8192]
+XL, LENGTHS, FULL = zoo.GPT2_XL.config, [512, 1024, 2048, 4096, 8192], {"recompute": "full"}
 
 
-def over_lengths(attention, recompute="none"):
-    config = replace(XL, context=LENGTHS[-1], attention=attention)
-    one = Setup(config, batch_size=1, precision="mixed", recompute=recompute)
+def over_lengths(**how):
+    config = replace(XL, context=LENGTHS[-1], attention=how.pop("attention", "explicit"))
+    one = predict.Setup(config, batch_size=1, precision="mixed", **how)
     return [predict.activations(one.with_(seq=length)) for length in LENGTHS]
 
 
 growth.memory_growth(
     LENGTHS,
-    {
-        "scores kept": over_lengths("explicit"),
-        "fused": over_lengths("fused"),
-        "recompute": over_lengths("explicit", recompute="full"),
-    },
+    {"scores kept": over_lengths(), "fused": over_lengths(attention="fused"), "recompute": over_lengths(**FULL)},
     along="tokens in the sequence",
     limits={"A100 80GB": hardware.A100_80GB.memory},
     log=True,
@@ -362,11 +357,12 @@ compare(predicted=predict.convolution_activations(layers, 8, (3, 64, 64)), measu
 GROUPS = [(64, 2), (128, 2), (256, 3), (512, 3), (512, 3)]  # channels and layers; each group ends with max-pooling
 VGG = [predict.Convolution(c, pool=2 if i + 1 == n else 1) for c, n in GROUPS for i in range(n)]
 image = predict.convolution_activations(VGG, 1, (3, 224, 224))
-page = Setup(zoo.GPT2_SMALL, batch_size=1, seq=1024, optimizer="sgd")
+vgg = predict.Setup(138_000_000, optimizer="sgd")
+page = predict.Setup(zoo.GPT2_SMALL, batch_size=1, seq=1024, optimizer="sgd")
 
 memory.memory_bar(
     {
-        "VGG-16, one image": replace(predict.model_states(Setup(138_000_000, optimizer="sgd")), activations=image),
+        "VGG-16, one image": replace(predict.model_states(vgg), activations=image),
         "GPT-2 small, one page": replace(predict.model_states(page), activations=predict.activations(page)),
     },
     unit="MiB",
@@ -713,7 +709,7 @@ PSI, b, s = 1_500_000_000, 32, 1024
 h, layers = XL.width, XL.layers
 ours = {
     "weights, fp16": Bytes(2 * PSI),
-    "model states": predict.model_states(Setup(PSI, precision="mixed")).total,
+    "model states": predict.model_states(predict.Setup(PSI, precision="mixed")).total,
     "activations": Bytes(12 * 2 * b * s * h * layers),
     "activations, recompute": Bytes(12 * 2 * b * s * h * layers // layers**0.5),
     "fused buffer": predict.fused_buffer(PSI),
@@ -721,7 +717,7 @@ ours = {
 printed = dict(zip(ours, (Bytes(n * 10**9) for n in (3, 24, 60, 8, 6)), strict=True))
 display(compare(predicted=ours, measured=printed, tolerance=0.1, columns=("our formula", "the paper"), unit="GB"))
 
-xl = Setup(XL, batch_size=b, seq=s, precision="mixed")
+xl = predict.Setup(XL, batch_size=b, seq=s, precision="mixed")
 lean = xl.with_(config=replace(XL, attention="fused"))
 print(f"the paper's rule for activations: {ours['activations']:.0GB}")
 print(f"sbh (34 + 5as/h): {predict.activations_paper(xl):.0GB}", end=", ")

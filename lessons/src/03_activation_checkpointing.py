@@ -38,7 +38,6 @@ from course_lib.figures.memory import memory_timeline
 from course_lib.model import hardware, text, zoo
 from course_lib.model.gpt import GPT, Attention, GPTConfig
 from course_lib.notebook import ask, self_check, show
-from course_lib.predict import Setup
 from course_lib.train.recompute import Recompute, RecomputedLayers, recompute, recompute_only, segments
 from course_lib.units import Bytes, Count, Flops, Ratio
 
@@ -305,7 +304,7 @@ show(Recompute, docstring=False)
 
 # %%
 CONFIG = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=128)
-setup = Setup(CONFIG, batch_size=8, seq=128)
+setup = predict.Setup(CONFIG, batch_size=8, seq=128)
 
 
 def gpt_step(prepare=lambda model: model, config=CONFIG):
@@ -665,7 +664,8 @@ compare(
 # %%
 TP, SP = {"tensor": 8}, {"tensor": 8, "sequence_parallel": True}
 rows = {"one GPU": {}, "8 GPUs, TP": TP, "TP and SP": SP, "TP, SP, selective": SP | {"recompute": "selective"}}
-whole = {"175B": Setup(zoo.GPT3_175B, precision="mixed"), "530B": Setup(zoo.MT_NLG_530B, precision="mixed")}
+shapes = {"175B": zoo.GPT3_175B, "530B": zoo.MT_NLG_530B}
+whole = {size: predict.Setup(shape, batch_size=1, seq=2048, precision="mixed") for size, shape in shapes.items()}
 for name, how in {**rows, "full recompute": {"recompute": "full"}}.items():
     a_layer = {size: predict.activations_paper(each.with_(**how), layers=1) for size, each in whole.items()}
     print(f"{name:<18}", *(f"{size}: {nbytes:.0MiB}".ljust(18) for size, nbytes in a_layer.items()))

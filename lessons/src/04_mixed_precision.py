@@ -35,7 +35,6 @@ from course_lib.model import hardware, text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.notebook import ask, self_check, show
 from course_lib.numerics import FP16
-from course_lib.predict import Setup
 from course_lib.train.gradients import GradientSizes, clip_gradients, gradients_of, record_flowing_gradients
 from course_lib.train.optim import SGD, Adam
 from course_lib.train.precision import CONTRACTIONS, WIDE, CastPolicy, LossScaler, MasterWeights, StochasticRounding
@@ -168,7 +167,8 @@ model = GPT(CONFIG)
 parameters = sum(parameter.numel() for parameter in model.parameters())
 mixed = after_a_step(model, MasterWeights(Adam(model.parameters()), torch.float16))
 
-display(compare(predicted=predict.model_states(Setup(parameters, precision="mixed")), measured=mixed.after, tolerance=0))
+states = predict.model_states(predict.Setup(parameters, precision="mixed"))
+display(compare(predicted=states, measured=mixed.after, tolerance=0))
 bytes_of_optimizer = Bytes(mixed.after.optimizer // parameters)
 compare(guess=guess_bytes, predicted=Bytes(4 + 4 + 4), measured=bytes_of_optimizer, name="optimizer, a parameter")
 
@@ -678,7 +678,7 @@ figures.peaks(
 # prints what one GPU would have to hold (Rajbhandari et al. 2020, Figure 1).
 
 # %%
-zero, columns = Setup(7_500_000_000, precision="mixed"), ("our formula", "published")
+zero, columns = predict.Setup(7_500_000_000, precision="mixed"), ("our formula", "published")
 states, printed = predict.model_states(zero).total, quantity(120, "GB")
 display(compare(predicted=states, measured=printed, name="7.5 billion parameters", columns=columns, unit="GB"))
 

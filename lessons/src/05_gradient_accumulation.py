@@ -33,7 +33,6 @@ from course_lib.figures.training import loss_curves
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.notebook import ask, self_check, show
-from course_lib.predict import Setup
 from course_lib.train import optim
 from course_lib.train.accumulate import accumulate, accumulated_step, count_tokens, micro_batches, ragged_batch
 from course_lib.train.step import train_step
@@ -136,7 +135,7 @@ memory_timeline(one_piece)
 # Adam's state, an eighth of 220 MiB, and…?
 
 # %%
-setup = Setup(CONFIG, batch_size=32, seq=64)
+setup = predict.Setup(CONFIG, batch_size=32, seq=64)
 pieces_guess = ask("How many MiB at the peak, with 8 pieces of 4 sequences?", unit="MiB", default=56)
 
 # %%
@@ -683,7 +682,7 @@ display(compare(
     measured={"born in fp32": Bytes(1.24e9), "born in bf16": Bytes(0.65e9)},
     tolerance=0.08, columns=("our formula", "published"), unit="GB",
 ))
-adams = predict.model_states(Setup(vit, precision="bf16")).optimizer
+adams = predict.model_states(predict.Setup(vit, precision="bf16")).optimizer
 compare(predicted=adams, measured=Bytes((3.91 - 2.02) * 1e9), tolerance=None, name="Adam → SGD saves",
         columns=("our formula", "published"), unit="GB")
 
