@@ -199,4 +199,4 @@ def _count(setup: Setup) -> tuple[int, int]:
     if isinstance(config, GPTConfig):
         elements = parameter_elements(config)
         return sum(elements), len(elements)
-    return (config, 0) if isinstance(config, int) else (parameters(config), 0)
+    return (int(config), 0) if isinstance(config, int | float) else (parameters(config), 0)

@@ -64,7 +64,7 @@ class Setup:
             to: the batch over `data`, a sequence over `context`, heads over `tensor`, layers over `pipeline`.
     """
 
-    config: Shape | int
+    config: Shape | float
     batch_size: int = 1
     seq: int = None  # type: ignore[assignment]  # an integer from __post_init__ on
     micro_batch: int | None = None
@@ -84,7 +84,8 @@ class Setup:
     def __post_init__(self) -> None:
         object.__setattr__(self, "config", _model(self.config))
         if self.seq is None:
-            object.__setattr__(self, "seq", 1 if isinstance(self.config, int) else config_of(self.config).context)
+            number = isinstance(self.config, int | float)
+            object.__setattr__(self, "seq", 1 if number else config_of(self.shape).context)
         for name, words in _WORDS.items():
             one_of(name, getattr(self, name), get_args(words))
         one_of("optimizer", self.optimizer, (*get_args(Optimizer), None))
@@ -100,7 +101,7 @@ class Setup:
         """Refuse sizes that do not fit each other."""
         _divides("batch_size", self.batch_size, "data", self.data)
         _divides("seq", self.seq, "context", self.context)
-        if isinstance(self.config, int):
+        if isinstance(self.config, int | float):
             return
         config = config_of(self.config)
         if isinstance(config, GPTConfig) and self.seq > config.context:
@@ -125,7 +126,7 @@ class Setup:
         return replace(self, **changes)
 
     def __repr__(self) -> str:
-        no_seq = "seq" if isinstance(self.config, int) else ""  # a bare number of parameters reads no tokens
+        no_seq = "seq" if isinstance(self.config, int | float) else ""  # a bare number of parameters reads no tokens
         changed = [
             f"{each.name}={getattr(self, each.name)!r}"
             for each in fields(self)
@@ -142,7 +143,7 @@ class Setup:
         Raises:
             ValueError: only a number of parameters was given.
         """
-        if isinstance(self.config, int):
+        if isinstance(self.config, int | float):
             raise ValueError(f"{self.config:,} parameters have no layers and no width: this formula needs a config")
         return self.config
 

@@ -35,7 +35,7 @@ OURS: dict[str, Any] = {
 PRECISIONS, RECOMPUTE = ("fp32", "mixed", "bf16"), ("none", "full")
 
 
-def predicted_step(config, batch_size, seq, optimizer, first_step, precision, recompute, device="cpu"):
+def predicted_step(config, batch_size, seq, optimizer, first_step, precision, recompute, device: Any = "cpu"):
     setup = Setup(config, batch_size, seq, precision=precision, optimizer=optimizer, recompute=recompute, device=device)
     return predict.peak(setup, first_step)
 

@@ -11,6 +11,7 @@ import pytest
 from course_lib import predict
 from course_lib.model import zoo
 from course_lib.predict import Setup
+from course_lib.units import Bytes
 
 from .rows import rows_of, within
 
@@ -20,7 +21,7 @@ ROWS = rows_of(__file__)
 def zero_activations() -> float:
     """The paper's own rule: 12 tensors as large as a layer's input."""
     setup = gpt2_xl(ROWS["zero_act_1p5b_full"])
-    return (12 * setup.gpt.layers * predict.block_input(setup)).to("GB")
+    return Bytes(12 * setup.gpt.layers * predict.block_input(setup)).to("GB")
 
 
 def gpt2_xl(row: dict) -> Setup:
