@@ -230,7 +230,7 @@ def test_a_fit_finds_the_link_that_made_the_times() -> None:
 
 
 def test_a_link_has_no_negative_price() -> None:
-    with pytest.raises(ValueError, match="alpha=-1.00 s, seconds_per_byte=0.0: must not be negative"):
+    with pytest.raises(ValueError, match="alpha=-1 s, seconds_per_byte=0.0: must not be negative"):
         Link(Seconds(-1), 0.0)
     with pytest.raises(ValueError, match="n_bytes=-8"):
         FAST.seconds((1, -8))
