@@ -62,8 +62,8 @@ def main() -> None:
         print(f"{Bytes(size)}".rjust(12) + "".join(f"{1e3 * statistics.median(slowest[name]):12.2f}" for name in names))
     print("\nbusiest rank, in tensors and messages:")
     for name in schedules.ALL_REDUCE:
-        share = max(predict.all_reduce_bytes(2**20, p, name, rank) for rank in range(p)) / 2**20
-        most = max(predict.all_reduce_messages(p, name, rank) for rank in range(p))
+        of_ranks = [predict.all_reduce(2**20, p, name, rank) for rank in range(p)]
+        share, most = max(each.bytes for each in of_ranks) / 2**20, max(each.messages for each in of_ranks)
         print(f"{name:>12}{share:8.2f} n{most:6} messages")
 
 

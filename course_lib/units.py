@@ -1,4 +1,4 @@
-"""Bytes, FLOPs and seconds that know their unit.
+"""Bytes, FLOPs, seconds and FLOP/s that know their unit.
 
 A number without a unit is how a 175-billion-parameter model came to weigh "316.2 GB" on a slide. Here a byte count
 is a `Bytes`; it prints in the unit that you ask for, and GB (10^9) is never printed for GiB (2^30).
@@ -21,7 +21,7 @@ _SPEC = re.compile(r"^(?:\.(?P<digits>\d+))?(?P<unit>[A-Za-zµ][A-Za-zµ/\-]*)?$
 
 
 class Quantity:
-    """What `Bytes`, `Flops`, `Seconds` and `Count` share: unit-aware printing, and sums that keep their unit.
+    """What `Bytes`, `Flops`, `Seconds` and their kin share: unit-aware printing, and sums that keep their unit.
 
     `format(q, ".1GiB")` prints one digit in GiB; `format(q, "GiB")` prints two. Without a unit, the largest one of
     the default family that leaves a number of at least 1 is taken. Any other format spec goes to the number itself
@@ -113,6 +113,16 @@ class Flops(Quantity, int):
     auto_units = tuple(units)[:-1]
 
 
+class FlopsPerSecond(Quantity, float):
+    """A speed: floating-point operations a second, reached or at best."""
+
+    units: ClassVar[dict[str, float]] = {
+        "FLOP/s": 1, "kFLOP/s": 10**3, "MFLOP/s": 10**6, "GFLOP/s": 10**9, "TFLOP/s": 10**12, "PFLOP/s": 10**15,
+        "EFLOP/s": 10**18,
+    }  # fmt: skip
+    auto_units = tuple(units)
+
+
 class Seconds(Quantity, float):
     """A duration in seconds."""
 
@@ -149,12 +159,12 @@ class Ratio(Quantity, float):
 
 
 UNITS: dict[str, type[Quantity]] = {
-    unit: kind for kind in (Count, Seconds, Flops, Bytes) for unit in kind.units
+    unit: kind for kind in (Count, Seconds, Flops, FlopsPerSecond, Bytes) for unit in kind.units
 }  # fmt: skip
 """Every unit name, and the class that it belongs to."""
 
 
-def quantity(value: float, unit: str) -> Bytes | Flops | Seconds | Count:
+def quantity(value: float, unit: str) -> Bytes | Flops | FlopsPerSecond | Seconds | Count:
     """The quantity that `value` in `unit` stands for: `quantity(1.5, "KiB") == Bytes(1536)`.
 
     Raises:
@@ -164,4 +174,4 @@ def quantity(value: float, unit: str) -> Bytes | Flops | Seconds | Count:
         raise ValueError(f"unknown unit {unit!r}; known are {', '.join(u for u in UNITS if u)}")
     kind = UNITS[unit]
     scaled = value * kind.units[unit]
-    return kind(scaled if kind is Seconds else round(scaled))  # type: ignore[call-arg, return-value]
+    return kind(scaled if issubclass(kind, float) else round(scaled))  # type: ignore[call-arg, return-value]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.units import UNITS, Bytes, Count, Flops, Ratio, Seconds, quantity
+from course_lib.units import UNITS, Bytes, Count, Flops, FlopsPerSecond, Ratio, Seconds, quantity
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,9 @@ from course_lib.units import UNITS, Bytes, Count, Flops, Ratio, Seconds, quantit
         (Bytes(-2048), "", "-2.00 KiB"),
         (Bytes(1_234_567), ",d", "1,234,567"),
         (Flops(314 * 10**21), "PF-day", "3,634.26 PF-day"),
+        (FlopsPerSecond(989.4e12), "", "989.40 TFLOP/s"),
+        (FlopsPerSecond(4e14), ".0TFLOP/s", "400 TFLOP/s"),
+        (FlopsPerSecond(0.5 * 312e12), ".1PFLOP/s", "0.2 PFLOP/s"),
         (Seconds(0.0012), "", "1.20 ms"),
         (Seconds(90), "", "1.50 min"),
         (Count(124_439_808), "", "124,439,808"),

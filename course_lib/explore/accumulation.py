@@ -1,7 +1,7 @@
 """Batch × accumulation × memory: into how many pieces must a batch be cut to fit a GPU, and what is left to cut?
 
 Move the micro-batch and see the activations shrink while everything else stays. All numbers come from
-`predict.accumulated_peak`; they travel to the browser as a table, so the explorer stays alive in a page without Python.
+`predict.peak`; they travel to the browser as a table, so the explorer stays alive in a page without Python.
 
 Lesson 05 opens this module.
 """
@@ -18,8 +18,7 @@ from course_lib.explore import browser
 from course_lib.figures.memory_ladder import peaks_by_micro_batch
 from course_lib.model import hardware
 from course_lib.model.gpt import GPTConfig
-from course_lib.predict.accumulate import accumulated_peak
-from course_lib.predict.memory import Optimizer, PeakAccount
+from course_lib.predict import Optimizer, PeakAccount, Setup, peak
 
 GPT2 = GPTConfig(layers=12, width=768, heads=12, vocab_size=50_257, context=1024)
 """GPT-2 small, 124 million parameters."""
@@ -49,12 +48,13 @@ def accumulation_cuts(config: GPTConfig, seq: int, global_batch: int, optimizer:
     """All cuts of a batch into pieces of 1, 2, 4, … sequences, and the peak of each: fp32, nothing recomputed.
 
     Raises:
-        ValueError: the batch is not one of `SIZES`; and as `predict.accumulated_peak`.
+        ValueError: the batch is not one of `SIZES`; and as `predict.peak`.
     """
     if global_batch not in SIZES:
         raise ValueError(f"global_batch={global_batch} given; it must be one of {SIZES}")
+    whole = Setup(config, global_batch, seq, optimizer=optimizer)
     return [
-        Cut(micro, global_batch // micro, accumulated_peak(config, global_batch, micro, seq, optimizer))
+        Cut(micro, global_batch // micro, peak(whole.with_(micro_batch=micro)))
         for micro in SIZES
         if micro <= global_batch
     ]

@@ -20,8 +20,7 @@ from course_lib.explore import browser
 from course_lib.figures.data_parallel import bucket_overlap
 from course_lib.model import zoo
 from course_lib.model.gpt import GPTConfig
-from course_lib.predict.overlap import Overlap, gradients_ready, overlap
-from course_lib.predict.traffic import Link
+from course_lib.predict import Link, Overlap, Ready, Setup, gradients_ready, overlap
 from course_lib.units import Bytes, Seconds
 
 _FAMILY = (zoo.GPT2_SMALL, zoo.GPT2_LARGE, zoo.GPT2_XL)
@@ -81,7 +80,7 @@ class BucketExplorer(anywidget.AnyWidget):
 
     def result(self, bucket: int | None = None) -> Overlap:
         """What the explorer shows now, or would show for another `bucket`."""
-        ready = gradients_ready(NETWORKS[self.network], 2**self.tokens, FLOPS_PER_S)
+        ready = _ready(NETWORKS[self.network], 2**self.tokens, FLOPS_PER_S)
         size = self.bucket if bucket is None else bucket
         return overlap(ready, 2**size, 2**self.world, self.link, self.overlapped)
 
@@ -110,10 +109,15 @@ class BucketExplorer(anywidget.AnyWidget):
         ).show(widget=self)
 
 
+def _ready(config: GPTConfig, tokens: int, flops_per_s: float) -> list[Ready]:
+    """Only the number of tokens counts, so each is a sequence of its own."""
+    return gradients_ready(Setup(config, batch_size=tokens, seq=1, precision="mixed"), flops_per_s)
+
+
 @cache
 def _work() -> dict[str, list[list[float]]]:
     """Network → [bytes, operations per token of the backward pass until it is ready] of each gradient."""
     return {
-        name: [[each.n_bytes, each.ready_s] for each in gradients_ready(config, tokens=1, flops_per_s=1.0)]
+        name: [[each.n_bytes, each.ready_s] for each in _ready(config, tokens=1, flops_per_s=1.0)]
         for name, config in NETWORKS.items()
     }

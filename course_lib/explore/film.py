@@ -14,7 +14,7 @@ import traitlets
 
 from course_lib.explore import browser
 from course_lib.figures.recompute import chain_film
-from course_lib.predict.recompute import Chain
+from course_lib.predict.chain import Chain
 
 LAYERS, RATIO = (2, 32), (1, 20)
 """Smallest and largest value of these sliders."""

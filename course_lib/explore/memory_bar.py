@@ -20,7 +20,7 @@ from course_lib.figures.memory import memory_against_gpus
 from course_lib.figures.style import PALETTE
 from course_lib.model import hardware
 from course_lib.model.gpt import GPTConfig
-from course_lib.predict.memory import activations, model_states
+from course_lib.predict import Setup, activations, model_states
 
 VOCAB = 50_257
 """Entries of GPT-2's vocabulary."""
@@ -57,8 +57,8 @@ def held(
     little lower or, with temporaries, a little higher; `predict.peak` follows it.)
     """
     config = shape(layers, width, seq, attention)
-    kept = activations(config, batch, seq, precision, recompute)
-    return model_states(config, precision, optimizer) + MemoryAccount(activations=kept)
+    setup = Setup(config, batch, seq, precision=precision, optimizer=optimizer, recompute=recompute)
+    return model_states(setup) + MemoryAccount(activations=activations(setup))
 
 
 class MemoryBarExplorer(anywidget.AnyWidget):

@@ -12,7 +12,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from course_lib.figures.style import Picture, legend, new_figure, series_color
-from course_lib.predict.traffic import Link, all_reduce_seconds, crossover_bytes
+from course_lib.predict.link import Link
+from course_lib.predict.traffic import all_reduce, crossover_bytes
 from course_lib.ranks import schedules
 
 MARKERS = {"direct": "s", "manager": "^", "ring": "o", "tree": "D"}
@@ -81,7 +82,7 @@ def measured_all_reduces(
 def all_reduces_of_many_ranks(n_bytes: int, link: Link, worlds: Sequence[int], *, caption: str) -> Picture:
     """The predicted times of the four all-reduces against the number of ranks."""
     seconds = {
-        name: {p: float(all_reduce_seconds(n_bytes, p, link, name)) for p in worlds} for name in schedules.ALL_REDUCE
+        name: {p: float(all_reduce(n_bytes, p, name).seconds(link)) for p in worlds} for name in schedules.ALL_REDUCE
     }
     ends = "; ".join(f"{name} from {row[worlds[0]]:.2g} to {row[worlds[-1]]:.2g}" for name, row in seconds.items())
     return by_world_size(
@@ -93,7 +94,7 @@ def all_reduces_of_many_ranks(n_bytes: int, link: Link, worlds: Sequence[int], *
 
 
 def _predicted(link: Link, world_size: int, sizes: Sequence[int], name: str) -> dict[int, float]:
-    return {n_bytes: all_reduce_seconds(n_bytes, world_size, link, name) for n_bytes in sizes}
+    return {n_bytes: all_reduce(n_bytes, world_size, name).seconds(link) for n_bytes in sizes}
 
 
 def by_world_size(

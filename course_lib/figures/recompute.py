@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course_lib.figures.style import INK, MUTED, PALETTE, SERIES, Picture, legend, new_figure, note
-from course_lib.predict.recompute import Chain, Frame
+from course_lib.predict.chain import Chain, Frame
 from course_lib.units import Bytes, Flops
 
 KEPT, INSIDE = SERIES[0], PALETTE["activations"]

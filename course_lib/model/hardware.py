@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from course_lib.units import Bytes
+from course_lib.units import Bytes, FlopsPerSecond
 
 _TFLOP = 10**12
 _GB = 10**9
@@ -45,7 +45,7 @@ class GPU:
     link_bytes_per_s: float
     source: str
 
-    def peak(self, number_format: str, sparse: bool = False) -> float:
+    def peak(self, number_format: str, sparse: bool = False) -> FlopsPerSecond:
         """Peak FLOP/s in `number_format` ("fp32", "tf32", "bf16", …); `sparse=True` gives the data sheet's 2:4 figure.
 
         Raises:
@@ -56,7 +56,7 @@ class GPU:
             raise ValueError(f"no peak in {number_format!r} is known for the {self.name}; known are {known}")
         if sparse and not (self.has_sparsity and number_format not in ("fp64", "fp32")):
             raise ValueError(f"the {self.name} has no 2:4 sparsity in {number_format!r}; ask for sparse=False")
-        return self.dense_flops_per_s[number_format] * (2 if sparse else 1)
+        return FlopsPerSecond(self.dense_flops_per_s[number_format] * (2 if sparse else 1))
 
 
 def _gpu(

@@ -93,7 +93,7 @@ GPT2_LARGE = _gpt2("GPT-2 large", 36, 1280, 20, 774_030_080, "762M")
 GPT2_XL = _gpt2("GPT-2 XL", 48, 1600, 25, 1_557_611_200, "1542M")
 
 _GPT3 = "Brown et al. 2020, Table 2.1 (shape) and Table D.1 (count)"
-_FROM_MEMORY = "The row is quoted from memory; it fits the formula, but was not read again in the paper."
+_TRANSCRIBED = "Both tables were read in transcriptions of the paper."
 _GPT3_MISPRINT_13B = "Table 2.1 prints a width of 5140; only 40 heads × 128 = 5120 gives Table D.1's count."
 _GPT3_MISPRINT_XL = "Table 2.1 prints 24 heads × 128 = 3072, which is not the width; 16 × 128 = 2048 is."
 
@@ -104,10 +104,10 @@ def _gpt3(name: str, layers: int, width: int, heads: int, millions: int, note: s
 
 
 GPT3_SMALL = _gpt3("125M", 12, 768, 12, 125)
-GPT3_MEDIUM = _gpt3("350M", 24, 1024, 16, 356, _FROM_MEMORY)
+GPT3_MEDIUM = _gpt3("350M", 24, 1024, 16, 356, _TRANSCRIBED)
 GPT3_LARGE = _gpt3("760M", 24, 1536, 16, 760)
 GPT3_XL = _gpt3("1.3B", 24, 2048, 16, 1_320, _GPT3_MISPRINT_XL)
-GPT3_2_7B = _gpt3("2.7B", 32, 2560, 32, 2_650, _FROM_MEMORY)
+GPT3_2_7B = _gpt3("2.7B", 32, 2560, 32, 2_650, _TRANSCRIBED)
 GPT3_6_7B = _gpt3("6.7B", 32, 4096, 32, 6_660)
 GPT3_13B = _gpt3("13B", 40, 5120, 40, 12_850, _GPT3_MISPRINT_13B)
 GPT3_175B = _gpt3("175B", 96, 12288, 96, 174_600)
@@ -119,20 +119,16 @@ _RELATIVE = (
 
 
 def _gopher(
-    name: str, layers: int, width: int, heads: int, parameters: int, source: str = _GOPHER, tolerance: float = 0.02,
-    note: str = "",
+    name: str, layers: int, width: int, heads: int, parameters: int, source: str = _GOPHER, tolerance: float = 0.02
 ) -> Published:  # fmt: skip
     config = Architecture(
         layers, width, heads, heads, 4 * width, 32_000, 2048, gated=False, positions="relative", tied=True
     )  # fmt: skip
-    return Published(name, config, parameters, tolerance, source, f"{_RELATIVE} {note}".rstrip())
+    return Published(name, config, parameters, tolerance, source, _RELATIVE)
 
 
 GOPHER_44M = _gopher("Gopher 44M", 8, 512, 16, 44 * 10**6)
 GOPHER_117M = _gopher("Gopher 117M", 12, 768, 12, 117 * 10**6)
-GOPHER_417M = _gopher("Gopher 417M", 12, 1536, 12, 417 * 10**6, note=_FROM_MEMORY)
-GOPHER_1_4B = _gopher("Gopher 1.4B", 24, 2048, 16, 1_400 * 10**6, note=_FROM_MEMORY)
-GOPHER_7_1B = _gopher("Gopher 7.1B", 32, 4096, 32, 7_100 * 10**6, note=_FROM_MEMORY)
 GOPHER_280B = _gopher("Gopher 280B", 80, 16384, 128, 280 * 10**9)
 CHINCHILLA_70B = _gopher("Chinchilla 70B", 80, 8192, 64, 70 * 10**9, "Hoffmann et al. 2022, Table 4", 0.01)
 

@@ -1,31 +1,23 @@
 """Closed forms: what a step should cost, computed before it runs. `measure` observes the same quantities."""
 
-from course_lib.predict.accumulate import accumulated_peak
 from course_lib.predict.allocator import CachingAllocator, OutOfMemory
+from course_lib.predict.chain import Chain
 from course_lib.predict.convolution import Convolution, convolution_activations
-from course_lib.predict.flops import forward_flops, step_flops, step_flops_paper, token_flops_palm
+from course_lib.predict.flops import forward_flops, recomputed_flops, step_flops, step_flops_paper, token_flops_palm
 from course_lib.predict.inference import inference_buffers, kv_cache
+from course_lib.predict.largest import Largest, largest
+from course_lib.predict.link import Link, Path, fit_link
 from course_lib.predict.memory import (
-    PeakAccount,
     activations,
     activations_paper,
+    block_activations,
+    block_input,
     fused_buffer,
     model_states,
-    peak,
 )
 from course_lib.predict.overlap import Departure, Overlap, Ready, gradients_ready, overlap, tokens_to_hide
 from course_lib.predict.params import parameters
-from course_lib.predict.recompute import (
-    Chain,
-    block_activations,
-    block_input,
-    held_activations,
-    layer_activations_paper,
-    recompute_time,
-    recomputed_flops,
-    swap_break_even,
-    swap_time,
-)
+from course_lib.predict.peak import PeakAccount, peak
 from course_lib.predict.scaling import (
     NoiseScale,
     critical_batch_tokens,
@@ -35,44 +27,49 @@ from course_lib.predict.scaling import (
     training_time,
     utilization,
 )
+from course_lib.predict.setup import Device, Gradients, Optimizer, Precision, Recompute, Setup
+from course_lib.predict.swap import recompute_time, swap_break_even, swap_time
 from course_lib.predict.traffic import (
-    Link,
-    all_gather_bytes,
-    all_reduce_bytes,
-    all_reduce_messages,
-    all_reduce_path,
-    all_reduce_seconds,
-    all_to_all_bytes,
-    broadcast_bytes,
+    Collective,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    broadcast,
     bus_factor,
     crossover_bytes,
-    fit_link,
-    reduce_scatter_bytes,
+    reduce,
+    reduce_scatter,
+    send,
 )
 
 __all__ = [
     "CachingAllocator",
     "Chain",
+    "Collective",
     "Convolution",
     "Departure",
+    "Device",
+    "Gradients",
+    "Largest",
     "Link",
     "NoiseScale",
+    "Optimizer",
     "OutOfMemory",
     "Overlap",
+    "Path",
     "PeakAccount",
+    "Precision",
     "Ready",
-    "accumulated_peak",
+    "Recompute",
+    "Setup",
     "activations",
     "activations_paper",
-    "all_gather_bytes",
-    "all_reduce_bytes",
-    "all_reduce_messages",
-    "all_reduce_path",
-    "all_reduce_seconds",
-    "all_to_all_bytes",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
     "block_activations",
     "block_input",
-    "broadcast_bytes",
+    "broadcast",
     "bus_factor",
     "convolution_activations",
     "critical_batch_tokens",
@@ -81,10 +78,9 @@ __all__ = [
     "forward_flops",
     "fused_buffer",
     "gradients_ready",
-    "held_activations",
     "inference_buffers",
     "kv_cache",
-    "layer_activations_paper",
+    "largest",
     "model_states",
     "noise_scale",
     "overlap",
@@ -92,7 +88,9 @@ __all__ = [
     "peak",
     "recompute_time",
     "recomputed_flops",
-    "reduce_scatter_bytes",
+    "reduce",
+    "reduce_scatter",
+    "send",
     "step_flops",
     "step_flops_paper",
     "steps_and_examples",

@@ -4,6 +4,8 @@ Only matrix multiplications are counted, two operations for each multiply-add, a
 `FlopCounterMode` does). Norms, softmax, GELU and the optimizer are a fraction of a percent of the operations in a model
 of any size, though not of its time.
 
+All are those of a whole step, on all ranks together: splitting a product over ranks does not change their number.
+
 Lesson 00 opens this module.
 """
 
@@ -11,52 +13,66 @@ from __future__ import annotations
 
 from course_lib.model.gpt import GPTConfig
 from course_lib.model.zoo import Architecture
-from course_lib.predict.params import Shape, config_of, kv_heads_of
+from course_lib.predict.params import kv_heads_of
+from course_lib.predict.setup import Setup, positive
 from course_lib.units import Flops
 
 
-def forward_flops(shape: Shape, batch_size: int, seq: int) -> Flops:
-    """FLOPs of one forward pass: `layers` times a block, and the head.
+def forward_flops(setup: Setup) -> Flops:
+    """FLOPs of the forward pass over the whole batch: `layers` times a block, and the head.
 
     For GPT-2's shape this is B·(l·(24·s·d² + 4·s²·d) + 2·s·d·V). Attention counts all s² scores: a causal mask hides
     half of them, but they are computed first.
 
     Raises:
-        ValueError: `shape` has relative positions, whose own multiplications this formula does not know.
+        ValueError: the shape has relative positions, whose own multiplications this formula does not know.
     """
-    config = config_of(shape)
-    head = 2 * batch_size * seq * config.width * config.vocab_size
-    return Flops(config.layers * block_flops(config, batch_size, seq) + head)
+    config = setup.shape
+    head = 2 * setup.batch_size * setup.seq * config.width * config.vocab_size
+    return Flops(config.layers * block_flops(setup) + head)
 
 
-def step_flops(shape: Shape, batch_size: int, seq: int, recompute: bool = False) -> Flops:
-    """FLOPs of a training step: forward, and a backward pass of twice as many.
+def step_flops(setup: Setup) -> Flops:
+    """FLOPs of a training step: forward, a backward pass of twice as many, and what `setup.recompute` runs again.
 
     Each multiplication of the forward pass has two in the backward pass, one for the gradient of each factor. There is
     no exception at the first layer: its input is not data but an embedding, which wants a gradient too. The optimizer's
     step has no matrix multiplication.
 
-    Args:
-        shape: a config, or a row of the zoo.
-        batch_size: sequences in the batch.
-        seq: tokens in a sequence.
-        recompute: whether every block runs forward a second time before its backward pass (full activation
-            recomputation). The head does not. PyTorch's `checkpoint` is a little cheaper: it stops when it has what it
-            needs, before a block's last multiplication, unless told otherwise by `set_checkpoint_early_stop(False)`.
+    Raises:
+        ValueError: the shape has relative positions.
+    """
+    return Flops(3 * forward_flops(setup) + recomputed_flops(setup))
+
+
+def recomputed_flops(setup: Setup) -> Flops:
+    """FLOPs that recompute adds to a step: whole blocks, or the two products around the scores (4·b·s²·h a layer).
+
+    The head does not run again. PyTorch's `checkpoint` is a little cheaper than "full": it stops when it has what it
+    needs, before a block's last multiplication, unless told otherwise by `set_checkpoint_early_stop(False)`.
+
+    Source: counted, as `measure.flops` counts. Korthikanti et al. 2022 print three times as much for the selective one:
+    their eq. 8 less eq. 7, 12·b·s²·h a layer, is what these products take in a whole step, the backward pass included.
 
     Raises:
-        ValueError: `shape` has relative positions.
+        ValueError: the shape has relative positions.
     """
-    config = config_of(shape)
-    again = config.layers * block_flops(config, batch_size, seq) if recompute else 0
-    return Flops(3 * forward_flops(config, batch_size, seq) + again)
+    config = setup.shape
+    scores = 4 * setup.batch_size * setup.seq**2 * config.heads * config.head_width
+    a_layer = {"none": 0, "selective": scores, "full": block_flops(setup)}
+    return Flops(config.layers * a_layer[setup.recompute])
 
 
-def block_flops(config: GPTConfig | Architecture, batch_size: int, seq: int) -> Flops:
-    """FLOPs of one block's forward pass: four projections, scores and their use, two or three MLP matrices."""
+def block_flops(setup: Setup) -> Flops:
+    """FLOPs of one block's forward pass: four projections, scores and their use, two or three MLP matrices.
+
+    Raises:
+        ValueError: the shape has relative positions.
+    """
+    config = setup.shape
     if isinstance(config, Architecture) and config.positions == "relative":
         raise ValueError("relative positions add multiplications of their own; use training_flops(parameters, tokens)")
-    tokens = batch_size * seq
+    tokens, seq = setup.batch_size * setup.seq, setup.seq
     kv_width = kv_heads_of(config) * config.head_width
     projections = 2 * config.width * (2 * config.width + 2 * kv_width)
     scores_and_use = 2 * 2 * seq * config.width
@@ -65,31 +81,54 @@ def block_flops(config: GPTConfig | Architecture, batch_size: int, seq: int) -> 
     return Flops(tokens * (projections + scores_and_use + mlp))
 
 
-def step_flops_paper(shape: Shape, batch_size: int, seq: int, recompute: bool = False) -> Flops:
+def step_flops_paper(setup: Setup) -> Flops:
     """FLOPs of a training step as the Megatron papers write it, for an MLP four times as wide as the model.
 
-    With recomputation 96·B·s·l·h²·(1 + s/6h + V/16lh) (Narayanan et al. 2021, eq. 3); without it
-    72·B·s·l·h²·(1 + s/6h + V/12lh) (Korthikanti et al. 2022, eq. 7). Equal to `step_flops` for such a shape.
+    - "none": 72·B·s·l·h²·(1 + s/6h + V/12lh) (Korthikanti et al. 2022, eq. 7).
+    - "selective": 72·B·s·l·h²·(1 + s/3h + V/12lh) (the same, eq. 8; see `recomputed_flops`).
+    - "full": 96·B·s·l·h²·(1 + s/6h + V/16lh) (Narayanan et al. 2021, eq. 3).
+
+    The first and the last equal `step_flops`.
 
     Raises:
         ValueError: the MLP has another width, or the attention is grouped.
     """
-    config = config_of(shape)
+    config = plain_gpt(setup, "step_flops_paper")
+    h, s, tokens = config.width, setup.seq, setup.batch_size * setup.seq
+    a_layer = {
+        "none": 72 * h * h + 12 * s * h,
+        "selective": 72 * h * h + 24 * s * h,
+        "full": 96 * h * h + 16 * s * h,
+    }
+    return Flops(tokens * (config.layers * a_layer[setup.recompute] + 6 * h * config.vocab_size))
+
+
+def plain_gpt(setup: Setup, formula: str) -> GPTConfig:
+    """The config, if it is the shape that papers of the GPT-3 age wrote their formulas for.
+
+    Raises:
+        ValueError: the MLP has not four times the model's width, or is gated, or queries share keys and values.
+    """
+    config = setup.shape
     if isinstance(config, Architecture) or config.mlp_width != 4 * config.width:
-        raise ValueError("this formula holds for a GPT with an MLP of 4 × width; use step_flops for other shapes")
-    passes = 4 if recompute else 3
-    h, tokens = config.width, batch_size * seq
-    blocks = passes * tokens * config.layers * (24 * h * h + 4 * seq * h)
-    return Flops(blocks + 6 * tokens * h * config.vocab_size)
+        raise ValueError(
+            f"{formula} holds for a GPT with an MLP of 4 × width; this {type(config).__name__} has a width of "
+            f"{config.width}, an MLP of {config.mlp_width}, and {kv_heads_of(config)} heads of keys and values for "
+            f"{config.heads} of queries"
+        )
+    return config
 
 
-def token_flops_palm(shape: Shape, seq: int, parameters: int) -> Flops:
+def token_flops_palm(setup: Setup, parameters: int) -> Flops:
     """FLOPs per trained token as PaLM counts them: 6·N + 12·l·h·(head width)·s (Chowdhery et al. 2022, appendix B).
 
     Args:
-        shape: a config, or a row of the zoo.
-        seq: tokens in a sequence.
+        setup: the shape, and the tokens in a sequence. What is recomputed does not count here.
         parameters: N. Position tables multiply nothing, so leave them out; a tied embedding stays: it is the head.
+
+    Raises:
+        ValueError: no parameters.
     """
-    config = config_of(shape)
-    return Flops(6 * parameters + 12 * config.layers * config.heads * config.head_width * seq)
+    positive(parameters=parameters)
+    config = setup.shape
+    return Flops(6 * parameters + 12 * config.layers * config.heads * config.head_width * setup.seq)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from course_lib.predict.params import Shape, config_of, kv_heads_of
+from course_lib.predict.setup import not_negative
 from course_lib.units import Bytes
 
 
@@ -25,8 +26,9 @@ def kv_cache(shape: Shape, batch_size: int, seq: int, bytes_per_element: int = 2
         kv_heads: to ask what another grouping would hold; the shape's own by default.
 
     Raises:
-        ValueError: the query heads do not split into `kv_heads` equal groups.
+        ValueError: a negative size, or the query heads do not split into `kv_heads` equal groups.
     """
+    not_negative(batch_size=batch_size, seq=seq, bytes_per_element=bytes_per_element)
     config = config_of(shape)
     kv_heads = kv_heads_of(config) if kv_heads is None else kv_heads
     if kv_heads < 1 or config.heads % kv_heads:
@@ -45,8 +47,9 @@ def inference_buffers(sizes: Sequence[int]) -> Bytes:
         sizes: bytes of the chain's input and of each operation's result, in order.
 
     Raises:
-        ValueError: fewer than two sizes.
+        ValueError: fewer than two sizes, or a negative one.
     """
+    not_negative(smallest=min(sizes, default=0))
     if len(sizes) < 2:
         raise ValueError(f"sizes={list(sizes)}: give the input's bytes and those of at least one result")
     return Bytes(max(first + second for first, second in pairwise(sizes)))

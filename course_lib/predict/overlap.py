@@ -15,9 +15,11 @@ from typing import NamedTuple
 
 import torch
 
-from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.model.gpt import GPT
 from course_lib.parallel.buckets import plan_buckets
-from course_lib.predict.traffic import Link, all_reduce_messages, all_reduce_seconds
+from course_lib.predict.link import Link
+from course_lib.predict.setup import Setup, positive
+from course_lib.predict.traffic import all_reduce
 from course_lib.units import Bytes, Count, Seconds
 
 
@@ -98,7 +100,7 @@ def overlap(
         overlapped: False lets all buckets wait for the end of the backward pass.
 
     Raises:
-        ValueError: no gradients, not in order, or as `plan_buckets` and `all_reduce_seconds`.
+        ValueError: no gradients, not in order, or as `plan_buckets` and `all_reduce`.
     """
     times = [each.ready_s for each in gradients]
     if not times or times != sorted(times):
@@ -109,13 +111,13 @@ def overlap(
     for numbers in plan_buckets(stand_ins, bucket_bytes, range(len(times))):
         n_bytes, full_s = sum(gradients[n].n_bytes for n in numbers), times[numbers[-1]]
         start_s = max(free_s, full_s)
-        free_s = start_s + all_reduce_seconds(n_bytes, world_size, link)
+        free_s = start_s + all_reduce(n_bytes, world_size).seconds(link)
         departures.append(Departure(len(numbers), Bytes(n_bytes), full_s, start_s, free_s))
-    messages = len(departures) * all_reduce_messages(world_size)
+    messages = len(departures) * all_reduce(0, world_size).messages
     return Overlap(tuple(departures), Seconds(times[-1]), Count(messages))
 
 
-def gradients_ready(config: GPTConfig, tokens: int, flops_per_s: float, bytes_per_gradient: int = 2) -> list[Ready]:
+def gradients_ready(setup: Setup, flops_per_s: float) -> list[Ready]:
     """When a GPT's gradients get ready, if its backward pass runs at `flops_per_s`.
 
     The backward pass of a matrix takes 4 operations for each element and token; the rest (norms, biases, attention's
@@ -123,23 +125,27 @@ def gradients_ready(config: GPTConfig, tokens: int, flops_per_s: float, bytes_pe
     only then is its gradient complete.
 
     Args:
-        config: the model.
-        tokens: in the batch of one rank.
+        setup: the model, and the batch, which `data` ranks share; gradients have `setup.gradient_bytes` each.
         flops_per_s: reached, not the peak.
-        bytes_per_gradient: 2 in mixed precision.
 
     Raises:
-        ValueError: no tokens, or no speed.
+        ValueError: not a `GPTConfig`, no speed, something runs twice or in pieces, or layers that are split over ranks.
     """
-    if tokens < 1 or flops_per_s <= 0:
-        raise ValueError(f"tokens={tokens}, flops_per_s={flops_per_s}: both must be positive")
+    positive(flops_per_s=flops_per_s)
+    setup.refuse_parallel("gradients_ready", "data", "zero")
+    if setup.recompute != "none" or setup.micro_batches > 1:
+        raise ValueError(
+            f"recompute={setup.recompute!r}, micro_batch={setup.micro_batch}: gradients_ready follows a backward pass "
+            f"of the whole batch in which nothing runs again"
+        )
+    config, tokens = setup.gpt, setup.rows * setup.seq
     per_element = 4 * tokens / flops_per_s
     clock = config.vocab_size * config.width * per_element  # the head comes first, tied or not
     found: list[Ready] = []
     for name, parameter in reversed(list(GPT(config, device="meta").named_parameters())):
         if parameter.ndim == 2 and "embedding" not in name and not name.startswith("head"):
             clock += parameter.numel() * per_element
-        found.append(Ready(name, parameter.numel() * bytes_per_gradient, clock))
+        found.append(Ready(name, parameter.numel() * setup.gradient_bytes, clock))
     return found
 
 
@@ -150,10 +156,11 @@ def tokens_to_hide(flops_per_s: float, link_bytes_per_s: float, world_size: int,
     For two bytes and many ranks that is R/W (Austin et al. 2025, "How to Scale Your Model", data parallelism).
 
     Raises:
-        ValueError: a speed is not positive, or there are no ranks.
+        ValueError: a speed, the number of ranks or the size of a gradient is not positive.
     """
-    if min(flops_per_s, link_bytes_per_s, world_size) <= 0:
-        raise ValueError(f"flops_per_s={flops_per_s}, link_bytes_per_s={link_bytes_per_s}, world_size={world_size}: "
-                         "all must be positive")  # fmt: skip
+    positive(
+        flops_per_s=flops_per_s, link_bytes_per_s=link_bytes_per_s, world_size=world_size,
+        bytes_per_gradient=bytes_per_gradient,
+    )  # fmt: skip
     share = (world_size - 1) / world_size
     return Count(round(share * bytes_per_gradient / 2 * flops_per_s / link_bytes_per_s))

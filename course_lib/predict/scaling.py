@@ -9,26 +9,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from course_lib.units import Count, Flops, Ratio, Seconds
+from course_lib.predict.setup import Recompute, not_negative, one_of, positive
+from course_lib.units import Count, Flops, FlopsPerSecond, Ratio, Seconds
 
 
-def training_flops(parameters: float, tokens: float, recompute: bool = False) -> Flops:
+def training_flops(parameters: float, tokens: float, recompute: Recompute = "none") -> Flops:
     """C = 6·N·D: two operations per parameter and token forward, four backward (Kaplan et al. 2020, §2.1).
 
-    With `recompute` it is 8·N·D: the forward pass is paid for twice (Narayanan et al. 2021, eq. 4). Attention's s² part
-    is left out; `step_flops` has it.
+    With `recompute="full"` it is 8·N·D: the forward pass is paid for twice (Narayanan et al. 2021, eq. 4). Attention's
+    s² part is left out; `step_flops` has it, and so only that knows "selective".
+
+    Raises:
+        ValueError: a negative number, or another `recompute`.
     """
-    return Flops(round((8 if recompute else 6) * parameters * tokens))
+    not_negative(parameters=parameters, tokens=tokens)
+    one_of("recompute", recompute, ("none", "full"))
+    return Flops(round((8 if recompute == "full" else 6) * parameters * tokens))
 
 
 def training_time(flops: float, devices: int, flops_per_s: float) -> Seconds:
     """Duration of a run on `devices` that each *reach* `flops_per_s` (peak × utilization, not the peak).
 
     Raises:
-        ValueError: no devices, or no speed.
+        ValueError: no devices, no speed, or a negative number of operations.
     """
-    if devices < 1 or flops_per_s <= 0:
-        raise ValueError(f"devices={devices}, flops_per_s={flops_per_s}: both must be positive")
+    not_negative(flops=flops)
+    positive(devices=devices, flops_per_s=flops_per_s)
     return Seconds(flops / (devices * flops_per_s))
 
 
@@ -37,8 +43,20 @@ def utilization(flops: float, seconds: float, devices: int, peak_flops_per_s: fl
 
     It is MFU when `flops` are the model's (6·N·D, `step_flops`), and HFU when they include what was computed twice
     (Chowdhery et al. 2022, appendix B).
+
+    Raises:
+        ValueError: no time, devices or peak, a negative number of operations, or a share above 1: nobody is faster than
+            the peak, so one of the numbers is wrong (often the peak's unit).
     """
-    return flops / (seconds * devices * peak_flops_per_s)
+    not_negative(flops=flops)
+    positive(seconds=seconds, devices=devices, peak_flops_per_s=peak_flops_per_s)
+    share = flops / (seconds * devices * peak_flops_per_s)
+    if share > 1:
+        raise ValueError(
+            f"{Flops(round(flops))} in {Seconds(seconds)} on {devices} devices of "
+            f"{FlopsPerSecond(peak_flops_per_s)} are {share:,.2f} times the peak: check the units of all four"
+        )
+    return share
 
 
 @dataclass(frozen=True)
@@ -55,7 +73,12 @@ class NoiseScale:
 
     @property
     def batch_size(self) -> float:
-        """B_simple = tr(Σ) / |G|²: in a batch of so many examples, noise and signal are equally long."""
+        """B_simple = tr(Σ) / |G|²: in a batch of so many examples, noise and signal are equally long.
+
+        Raises:
+            ValueError: the signal is not positive: too few steps were averaged.
+        """
+        positive(signal=self.signal)
         return self.noise / self.signal
 
 
@@ -89,8 +112,7 @@ def steps_and_examples(batch_size: float, critical: float) -> tuple[Ratio, Ratio
     Raises:
         ValueError: a batch size is not positive.
     """
-    if batch_size <= 0 or critical <= 0:
-        raise ValueError(f"batch_size={batch_size}, critical={critical}: both must be positive")
+    positive(batch_size=batch_size, critical=critical)
     return Ratio(1 + critical / batch_size), Ratio(1 + batch_size / critical)
 
 

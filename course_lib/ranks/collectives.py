@@ -34,7 +34,7 @@ Group = dist.ProcessGroup | None
 def broadcast(tensor: Num[Tensor, "*shape"], root: int = 0, group: Group = None) -> Num[Tensor, "*shape"]:
     """Give every rank the tensor of `root`, in place, along a binomial tree of ceil(log2 p) rounds.
 
-    Bytes sent: n for each child in the tree (`predict.broadcast_bytes`), so at most ceil(log2 p) · n for the root, 0
+    Bytes sent: n for each child in the tree (`predict.broadcast`), so at most ceil(log2 p) · n for the root, 0
     for a leaf. Messages: one for each child.
 
     Raises:
@@ -68,7 +68,7 @@ def all_reduce(
 ) -> Num[Tensor, "*shape"]:
     """Combine the tensors of all ranks on every rank, in place.
 
-    Bytes sent and messages by each rank (`predict.all_reduce_bytes`, `predict.all_reduce_messages`):
+    Bytes sent and messages by each rank (`predict.all_reduce`):
 
     - "ring": 2(p-1)/p · n in 2(p-1) messages. Where p does not divide the tensor: 2n less the parts of this rank and
       of its right neighbour.
@@ -94,7 +94,7 @@ def reduce_scatter(
 ) -> Num[Tensor, "part *rest"]:
     """Combine all tensors and leave rank r with the r-th p-th of the rows, as a new tensor. A ring.
 
-    Bytes sent: n less the rank's own part, so (p-1)/p · n (`predict.reduce_scatter_bytes`). Messages: p-1.
+    Bytes sent: n less the rank's own part, so (p-1)/p · n (`predict.reduce_scatter`). Messages: p-1.
 
     Raises:
         ValueError: a tensor without rows, or as `all_reduce`.
@@ -121,7 +121,7 @@ def all_gather(
         group: the ranks that take part.
 
     Bytes sent: the result less the right neighbour's part, so (p-1)/p · n of an n-byte result
-    (`predict.all_gather_bytes`). Messages: p-1.
+    (`predict.all_gather`). Messages: p-1.
 
     Raises:
         ValueError: a tensor without rows, or not as many as `rows` gives this rank; or this rank is not in `group`.
@@ -143,7 +143,7 @@ def all_gather(
 def all_to_all(tensor: Num[Tensor, "rows *rest"], group: Group = None) -> Num[Tensor, "received *rest"]:
     """Cut the rows into p parts, send part q to rank q; returns what all sent here, in rank order. Pairwise swaps.
 
-    Bytes sent: n less the rank's own part, so (p-1)/p · n (`predict.all_to_all_bytes`). Messages: p-1.
+    Bytes sent: n less the rank's own part, so (p-1)/p · n (`predict.all_to_all`). Messages: p-1.
 
     Raises:
         ValueError: a tensor without rows, or this rank is not in `group`.

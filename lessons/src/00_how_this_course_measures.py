@@ -35,7 +35,7 @@ from course_lib.model import text, zoo
 from course_lib.model.gpt import GPT, Attention, GPTConfig
 from course_lib.notebook import ask, self_check, show
 from course_lib.train.step import train_step
-from course_lib.units import Bytes, Count, Flops, Ratio
+from course_lib.units import Bytes, Count, Flops, FlopsPerSecond, Ratio
 
 # %% [markdown]
 # ## 1 · A model that you can hold in your hand
@@ -163,8 +163,12 @@ compare(
 # pass that the backward pass will need) and *temporaries* (everything else, on its way from one operation to the
 # next). It counts storages, not names: two views of one tensor are one. So, how much memory is in use at the worst
 # moment of a step?
+#
+# The formulas want to know what we are about to train, and how: the model, its batch, the optimizer. A
+# `predict.Setup` holds all that in one value. What we do not say has a default; the optimizer's is Adam.
 
 # %%
+setup = predict.Setup(SMALL, batch_size=8, seq=128)
 weights = Bytes(4 * predict.parameters(SMALL))
 print(f"weights: {weights:MiB}, or {weights:MB}")
 
@@ -177,7 +181,7 @@ with measure.memory(model, optimizer) as record:
 memory_timeline(record).show()
 compare(
     guess=guess_peak,
-    predicted=predict.peak(SMALL, batch_size=len(inputs), seq=128, optimizer="adam"),
+    predicted=predict.peak(setup),
     measured=record.peak,
     tolerance=0,
     unit="MiB",
@@ -225,7 +229,7 @@ with measure.flops() as counted:
     train_step(model, optimizer, batch)
 
 rule = predict.training_flops(predict.parameters(SMALL), tokens=inputs.numel())
-exact = predict.step_flops(SMALL, batch_size=len(inputs), seq=128)
+exact = predict.step_flops(setup)
 display(compare(predicted=rule, measured=counted.total, tolerance=0.15, name="6 N D", unit="GFLOP"))
 compare(guess=guess_flops, predicted=exact, measured=counted.total, tolerance=0, name="every product", unit="GFLOP")
 
@@ -240,8 +244,8 @@ compare(guess=guess_flops, predicted=exact, measured=counted.total, tolerance=0,
 
 # %% tags=["varies"]
 step_time = measure.seconds(lambda: train_step(model, optimizer, batch), repeats=5)
-speed = counted.total.to("GFLOP") / step_time
-print(f"{step_time} a step, so {speed:.0f} GFLOP/s on {torch.get_num_threads()} thread(s)")
+speed = FlopsPerSecond(counted.total / step_time)
+print(f"{step_time} a step, so {speed:.0GFLOP/s} on {torch.get_num_threads()} thread(s)")
 
 # %% [markdown]
 # That is the first number on this page that differs from machine to machine, and on one machine from hour to hour. So
@@ -378,7 +382,7 @@ all_reduce_in_two_passes(
 ).show()
 compare(
     guess={"4 ranks": guess_traffic},
-    predicted={f"{p} ranks": predict.all_reduce_bytes(n_bytes, world_size=p) for p in worlds},
+    predicted={f"{p} ranks": predict.all_reduce(n_bytes, world_size=p).bytes for p in worlds},
     measured={f"{p} ranks": max(ranks.run(all_reduce_traffic, n_bytes, world_size=p)) for p in worlds},
     tolerance=0.01,
     unit="MB",
@@ -433,7 +437,7 @@ worst = max(
 assert worst < 1e-6, f"a replica is off by {worst}"
 
 sent = max(sent for _, sent in replicas)
-predicted = predict.all_reduce_bytes(weights, world_size=4)
+predicted = predict.all_reduce(weights, world_size=4).bytes
 compare(guess=guess_step, predicted=predicted, measured=sent, tolerance=0.05, name="sent by a rank", unit="MB")
 
 # %% [markdown]
@@ -598,7 +602,7 @@ self_check(answer_1, predict.parameters(zoo.GPT2_XL), hint="Four terms, the larg
 # %%
 answer_2 = None  # GB sent by each of 16 ranks
 
-sixteen = predict.all_reduce_bytes(Bytes(10**9), world_size=16).to("GB")
+sixteen = predict.all_reduce(Bytes(10**9), world_size=16).bytes.to("GB")
 self_check(answer_2, sixteen, tolerance=0.001, hint="2 (p - 1) / p, and p is 16. Does it come out below 2?")
 
 

@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | 45 minutes, of which half a minute is computing on 2 CPU cores |
 # | A GPU | changes nothing in the counts; section 9 then also prints what its allocator says |
-# | Opens | `predict/memory.py`, `predict/lifetimes/`, `predict/allocator.py`, `measure/memory.py`, `explore/memory_bar.py` |
+# | Opens | `predict/setup.py`, `predict/memory.py`, `predict/peak.py`, `predict/lifetimes/`, `predict/allocator.py`, `measure/memory.py`, `explore/memory_bar.py` |
 #
 # You load a model of 1.5 billion parameters in fp16. That is 3 GB, and your card has 16. You press run. The forward
 # pass fits, the first loss is printed, the backward pass fits, and then, out of nowhere: *out of memory*. So who ate
@@ -83,6 +83,7 @@ born_guess = ask("All bytes ever born, divided by the peak?")
 
 SMALL = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=128)
 BATCH, SEQ = 8, 128
+setup = predict.Setup(SMALL, batch_size=BATCH, seq=SEQ)  # fp32, Adam, nothing recomputed, one rank
 model = GPT(SMALL, seed=0)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 batch = text.stories(seed=0).batch(seed=0, step=0, rank=0, batch_size=BATCH, context=SEQ)
@@ -101,7 +102,7 @@ peaks = {name: Bytes(torch.tensor(ledger.changes).cumsum(0).max().item()) for na
 born = Bytes(sum(change for change in second.changes if change > 0))
 print(f"all bytes ever born: {born / peaks['second step']:.1f} times the peak (you said {born_guess.said})")
 
-on_paper = {name: predict.peak(SMALL, BATCH, SEQ, first_step=name == "first step").total for name in steps}
+on_paper = {name: predict.peak(setup, first_step=name == "first step").total for name in steps}
 compare(predicted=on_paper, measured=peaks, unit="MiB")
 
 # %% [markdown]
@@ -177,7 +178,7 @@ rules = {
 }
 rows = [("fp32", "sgd"), ("fp32", "momentum"), ("fp32", "adam"), ("mixed", "adam"), ("bf16", "adam")]
 held = {f"{precision}, {rule}": states(precision, rules[rule]) for precision, rule in rows}
-formula = {f"{precision}, {rule}": predict.model_states(SMALL, precision, rule).total for precision, rule in rows}
+formula = {f"{p}, {rule}": predict.model_states(setup.with_(precision=p, optimizer=rule)).total for p, rule in rows}
 
 counters = Bytes(4 * len(list(model.parameters())))  # torch's Adam counts its steps, in one number for each tensor
 saved = {"saved by mixed": held["fp32, adam"] - held["mixed, adam"] - counters}
@@ -242,13 +243,14 @@ def between_the_passes(config, batch_size, seq):
 
 # %%
 LONG = replace(SMALL, context=512)
+long = predict.Setup(LONG, batch_size=2, seq=512)
 block_bytes = Bytes(sum(tensor.untyped_storage().nbytes() for tensor in kept))
 compare(
     guess={"2 × 512 tokens": long_guess},
     predicted={
-        "one block": predict.block_activations(SMALL, BATCH, SEQ),
-        "8 × 128 tokens": predict.activations(SMALL, BATCH, SEQ),
-        "2 × 512 tokens": predict.activations(LONG, 2, 512),
+        "one block": predict.block_activations(setup),
+        "8 × 128 tokens": predict.activations(setup),
+        "2 × 512 tokens": predict.activations(long),
     },
     measured={
         "one block": block_bytes,
@@ -301,7 +303,8 @@ XL, LENGTHS, FULL = zoo.GPT2_XL.config, [512, 1024, 2048, 4096, 8192], {"recompu
 
 def over_lengths(**how):
     config = replace(XL, context=LENGTHS[-1], attention=how.pop("attention", "explicit"))
-    return [predict.activations(config, 1, length, "mixed", **how) for length in LENGTHS]
+    one = predict.Setup(config, batch_size=1, precision="mixed", **how)
+    return [predict.activations(one.with_(seq=length)) for length in LENGTHS]
 
 
 memory.memory_growth(
@@ -353,12 +356,13 @@ compare(predicted=predict.convolution_activations(layers, 8, (3, 64, 64)), measu
 GROUPS = [(64, 2), (128, 2), (256, 3), (512, 3), (512, 3)]  # channels and layers; each group ends with max-pooling
 VGG = [predict.Convolution(c, pool=2 if i + 1 == n else 1) for c, n in GROUPS for i in range(n)]
 image = predict.convolution_activations(VGG, 1, (3, 224, 224))
-page = predict.activations(zoo.GPT2_SMALL.config, 1, 1024)
+vgg = predict.Setup(138_000_000, optimizer="sgd")
+page = predict.Setup(zoo.GPT2_SMALL, batch_size=1, seq=1024, optimizer="sgd")
 
 memory.memory_bar(
     {
-        "VGG-16, one image": replace(predict.model_states(138_000_000, "fp32", "sgd"), activations=image),
-        "GPT-2 small, one page": replace(predict.model_states(zoo.GPT2_SMALL, "fp32", "sgd"), activations=page),
+        "VGG-16, one image": replace(predict.model_states(vgg), activations=image),
+        "GPT-2 small, one page": replace(predict.model_states(page), activations=predict.activations(page)),
     },
     unit="MiB",
     caption="Nearly the same weights and gradients, and twenty times the activations. A convolution's maps shrink at "
@@ -473,9 +477,10 @@ def measured_peak(precision, recompute):
 
 
 ways = [(precision, recompute) for precision in ("fp32", "mixed") for recompute in ("none", "full")]
+setups = {f"{p}, recompute {r}": setup.with_(precision=p, recompute=r) for p, r in ways}
 compare(
     guess={"mixed, recompute full": peak_guess},
-    predicted={f"{p}, recompute {r}": predict.peak(SMALL, BATCH, SEQ, precision=p, recompute=r).total for p, r in ways},
+    predicted={name: predict.peak(changed).total for name, changed in setups.items()},
     measured={f"{p}, recompute {r}": measured_peak(p, r) for p, r in ways},
     unit="MiB",
 )
@@ -504,7 +509,7 @@ def held_by_losses(keep, steps=3):
         return record.now.activations
 
 
-a_step = predict.activations(SMALL, BATCH, SEQ)
+a_step = predict.activations(setup)
 compare(
     guess={"loss": leak_guess},
     predicted={"loss": 3 * a_step, "loss.item()": Bytes(0)},
@@ -563,7 +568,7 @@ longer, shorter = peak_of(lambda: named(forget=False)), peak_of(lambda: named(fo
 logits_bytes = Bytes(4 * BATCH * SEQ * SMALL.vocab_size)
 compare(
     guess={"zeros cost": zeros_guess, "del saves": line_guess},
-    predicted={"zeros cost": predict.model_states(SMALL).gradients, "del saves": logits_bytes},
+    predicted={"zeros cost": predict.model_states(setup).gradients, "del saves": logits_bytes},
     measured={"zeros cost": zeros - usual, "del saves": longer - shorter},
     unit="MiB",
 )
@@ -668,7 +673,7 @@ with tracker:
     train_step(model, optimizer, batch)
 
 theirs = Bytes(tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"])
-compare(predicted=predict.peak(SMALL, BATCH, SEQ).total, measured=theirs, name="MemTracker", unit="MiB")
+compare(predicted=predict.peak(setup).total, measured=theirs, name="MemTracker", unit="MiB")
 
 # %% [markdown]
 # Three independent ways, one number. On a GPU the allocator itself keeps count. `torch.cuda.max_memory_allocated()`
@@ -703,19 +708,20 @@ PSI, b, s = 1_500_000_000, 32, 1024
 h, layers = XL.width, XL.layers
 ours = {
     "weights, fp16": Bytes(2 * PSI),
-    "model states": predict.model_states(PSI, "mixed", "adam").total,
+    "model states": predict.model_states(predict.Setup(PSI, precision="mixed")).total,
     "fused buffer": predict.fused_buffer(PSI),
 }
 printed = dict(zip(ours, (Bytes(n * 10**9) for n in (3, 24, 6)), strict=True))
 display(compare(predicted=ours, measured=printed, tolerance=0.1, columns=("our formula", "the paper"), unit="GB"))
 
-lean = replace(XL, attention="fused")
+xl = predict.Setup(XL, batch_size=b, seq=s, precision="mixed")
+lean = xl.with_(config=replace(XL, attention="fused"))
 rule = Bytes(12 * 2 * b * s * h * layers)
 print(f"the paper's rule for activations: {rule:.0GB}, with recompute {rule // layers**0.5:.0GB}")
-print(f"sbh (34 + 5as/h): {predict.activations_paper(XL, b, s):.0GB}", end=", ")
-print(f"without scores: {predict.activations_paper(XL, b, s, recompute='selective'):.0GB}")
-print(f"our GPT, no dropout: {predict.activations(XL, b, s, 'mixed'):.0GB}", end=", ")
-print(f"fused: {predict.activations(lean, b, s, 'mixed'):.0GB}")
+print(f"sbh (34 + 5as/h): {predict.activations_paper(xl):.0GB}", end=", ")
+print(f"without scores: {predict.activations_paper(xl.with_(recompute='selective')):.0GB}")
+print(f"our GPT, no dropout: {predict.activations(xl):.0GB}", end=", ")
+print(f"fused: {predict.activations(lean):.0GB}")
 
 # %% [markdown]
 # (If a slide tells you "60 GB, *even with* checkpointing": in the paper, the 60 GB are *without*.)
@@ -799,9 +805,9 @@ display(self_check(answer_1, 2 + 2 + 4 + 4, hint="Four numbers a parameter: whic
 
 answer_2 = None  # sequences
 
-peaks = {b: predict.peak(lean, b, 1024, precision="mixed", recompute="full").total for b in range(1, 200)}
-fits = [b for b, peak in peaks.items() if peak <= hardware.A100_80GB.memory]
-self_check(answer_2, max(fits), hint="Write the same call with a batch of your choice, and try. Where is the last fit?")
+fits = predict.largest(lean.with_(recompute="full"), "batch_size", hardware.A100_80GB.memory)
+hint = 'Print predict.peak(lean.with_(recompute="full", batch_size=8)).total, and try others. Where is the last fit?'
+self_check(answer_2, fits.value, hint=hint)
 
 
 # %%

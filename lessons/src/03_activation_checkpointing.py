@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | 40 minutes, of which about half a minute is computing on 2 CPU cores |
 # | A GPU | changes nothing here: all cells run on the CPU, and the counts are the same on both |
-# | Opens | `train/recompute.py`, `train/offload.py`, `predict/recompute.py`, `explore/film.py` |
+# | Opens | `train/recompute.py`, `train/offload.py`, `predict/chain.py`, `predict/swap.py`, `explore/film.py` |
 #
 # Your model trains on sequences of 1,024 tokens. You need 4,096. You change the number, and the run dies in its first
 # step, out of memory. The weights are what they were. Adam is what it was. It is the hill of lesson 00 that grew: the
@@ -304,7 +304,7 @@ show(Recompute, docstring=False)
 
 # %%
 CONFIG = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=128)
-SIZE = {"batch_size": 8, "seq": 128}
+setup = predict.Setup(CONFIG, batch_size=8, seq=128)
 
 
 def gpt_step(prepare=lambda model: model, config=CONFIG):
@@ -328,7 +328,7 @@ def held(record):
 
 nothing, one_more = gpt_step(), gpt_step(config=replace(CONFIG, layers=5))
 saved_by_a_block = held(one_more[0]) - held(nothing[0])
-block, stream = predict.block_activations(CONFIG, **SIZE), predict.block_input(CONFIG, **SIZE)
+block, stream = predict.block_activations(setup), predict.block_input(setup)
 compare(guess=block_guess, predicted=Ratio(block / stream), measured=Ratio(saved_by_a_block / stream), name="A / X")
 
 # %% [markdown]
@@ -347,7 +347,8 @@ def recompute_blocks(K):
 
 gpt = predict.Chain(layers=4, boundary_bytes=stream, saved_bytes=block, keeps_input=True)
 runs = {f"K = {K}": gpt_step(recompute_blocks(K)) for K in (1, 2, 4)}
-between = {f"K = {K}": predict.held_activations(CONFIG, **SIZE, recompute="full", every=K) for K in (1, 2, 4)}
+full = setup.with_(recompute="full")
+between = {f"K = {K}": predict.activations(full.with_(every=K)) for K in (1, 2, 4)}
 measured = {name: held(record) for name, (record, _) in runs.items()}
 display(compare(predicted=between, measured=measured, columns=("held between the passes", "measured"), unit="MiB"))
 
@@ -378,8 +379,7 @@ selective_guess = ask("Selective recompute: how many per cent more operations do
 # %%
 ways = {"none": nothing, "selective": gpt_step(lambda model: recompute_only(model, Attention, "explicit"))}
 ways["full"] = runs["K = 1"]
-plain_gpt = predict.step_flops(CONFIG, **SIZE)
-selective_flops = plain_gpt + predict.recomputed_flops(CONFIG, **SIZE, recompute="selective")
+plain_gpt, selective_flops = (predict.step_flops(setup.with_(recompute=way)) for way in ("none", "selective"))
 
 figures.bytes_against_flops(
     {way: (held(record), counted) for way, (record, counted) in ways.items()},
@@ -390,7 +390,7 @@ added = Ratio(100 * (selective_flops / plain_gpt - 1))
 measured = Ratio(100 * (ways["selective"][1] / nothing[1] - 1))
 display(compare(guess=selective_guess, predicted=added, measured=measured, name="per cent more operations"))
 compare(
-    predicted={way: predict.held_activations(CONFIG, **SIZE, recompute=way) for way in ways},
+    predicted={way: predict.activations(setup.with_(recompute=way)) for way in ways},
     measured={way: held(record) for way, (record, _) in ways.items()},
     unit="MiB",
 )
@@ -662,19 +662,20 @@ compare(
 # that selective recompute saves, and the operations that it adds.
 
 # %%
-TP, SP = {"tensor_parallel": 8}, {"tensor_parallel": 8, "sequence_parallel": True}
+TP, SP = {"tensor": 8}, {"tensor": 8, "sequence_parallel": True}
 rows = {"one GPU": {}, "8 GPUs, TP": TP, "TP and SP": SP, "TP, SP, selective": SP | {"recompute": "selective"}}
-shapes, a_layer = {"175B": zoo.GPT3_175B, "530B": zoo.MT_NLG_530B}, predict.layer_activations_paper
+shapes = {"175B": zoo.GPT3_175B, "530B": zoo.MT_NLG_530B}
+whole = {size: predict.Setup(shape, batch_size=1, seq=2048, precision="mixed") for size, shape in shapes.items()}
 for name, how in {**rows, "full recompute": {"recompute": "full"}}.items():
-    print(
-        f"{name:<18}", *(f"{size}: {a_layer(shape, 1, 2048, **how):.0MiB}".ljust(18) for size, shape in shapes.items())
-    )
+    a_layer = {size: predict.activations_paper(each.with_(**how), layers=1) for size, each in whole.items()}
+    print(f"{name:<18}", *(f"{size}: {nbytes:.0MiB}".ljust(18) for size, nbytes in a_layer.items()))
 
 saved, added = {}, {}
-for size, shape in shapes.items():
-    selective, again = a_layer(shape, 1, 2048, "selective"), predict.recomputed_flops(shape, 1, 2048, "selective")
-    saved[f"{size}: bytes saved (%)"] = Ratio(100 * (1 - selective / a_layer(shape, 1, 2048)))
-    added[f"{size}: FLOPs added (%)"] = Ratio(100 * again / predict.step_flops(shape, 1, 2048))
+for size, each in whole.items():
+    selective = each.with_(recompute="selective")
+    kept = predict.activations_paper(selective) / predict.activations_paper(each)
+    saved[f"{size}: bytes saved (%)"] = Ratio(100 * (1 - kept))
+    added[f"{size}: FLOPs added (%)"] = Ratio(100 * predict.recomputed_flops(selective) / predict.step_flops(each))
 
 published = [
     dict(zip(ours, map(Ratio, values), strict=True)) for ours, values in ((saved, (70, 65)), (added, (2.7, 1.6)))

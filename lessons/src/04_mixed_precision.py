@@ -40,7 +40,7 @@ from course_lib.train.gradients import GradientSizes, clip_gradients, gradients_
 from course_lib.train.optim import SGD, Adam
 from course_lib.train.precision import CONTRACTIONS, WIDE, CastPolicy, LossScaler, MasterWeights, StochasticRounding
 from course_lib.train.step import train_step
-from course_lib.units import Bytes, Count, Ratio, quantity
+from course_lib.units import Bytes, Count, FlopsPerSecond, Ratio, quantity
 
 # %% [markdown]
 # ## 1 · One word, two steps
@@ -168,7 +168,8 @@ model = GPT(CONFIG)
 parameters = sum(parameter.numel() for parameter in model.parameters())
 mixed = after_a_step(model, MasterWeights(Adam(model.parameters()), torch.float16))
 
-display(compare(predicted=predict.model_states(parameters, "mixed"), measured=mixed.after, tolerance=0))
+states = predict.model_states(predict.Setup(parameters, precision="mixed"))
+display(compare(predicted=states, measured=mixed.after, tolerance=0))
 bytes_of_optimizer = Bytes(mixed.after.optimizer // parameters)
 compare(guess=guess_bytes, predicted=Bytes(4 + 4 + 4), measured=bytes_of_optimizer, name="optimizer, a parameter")
 
@@ -653,11 +654,10 @@ for dtype, time in seconds.items():
 # MHz. A multiply-add is two operations.
 
 # %%
-units = {"A100": 1410e6 * 432 * 256 * 2, "H100": 1830e6 * 528 * 512 * 2}
+units = {"A100": FlopsPerSecond(1410e6 * 432 * 256 * 2), "H100": FlopsPerSecond(1830e6 * 528 * 512 * 2)}
 published = {"A100": hardware.A100_80GB.peak("bf16"), "H100": hardware.H100_80GB.peak("bf16")}
-counted, printed = ({name: Ratio(value / 1e12) for name, value in each.items()} for each in (units, published))
-columns = ("units × clock", "published, TFLOP/s")
-display(compare(predicted=counted, measured=printed, tolerance=0.001, columns=columns))
+columns = ("units × clock", "published")
+display(compare(predicted=units, measured=published, tolerance=0.001, columns=columns, unit="TFLOP/s"))
 figures.gpu_peaks(
     [hardware.A100_80GB, hardware.H100_80GB],
     ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"],
@@ -678,12 +678,16 @@ figures.gpu_peaks(
 # prints what one GPU would have to hold (Rajbhandari et al. 2020, Figure 1).
 
 # %%
-states, columns = predict.model_states(7_500_000_000, "mixed").total, ("our formula", "published")
-compare(predicted=states, measured=quantity(120, "GB"), name="7.5 billion parameters", columns=columns, unit="GB")
+zero, columns = predict.Setup(7_500_000_000, precision="mixed"), ("our formula", "published")
+states, printed = predict.model_states(zero).total, quantity(120, "GB")
+display(compare(predicted=states, measured=printed, name="7.5 billion parameters", columns=columns, unit="GB"))
+
+wide = predict.model_states(zero.with_(gradients="fp32")).total
+print(f"with gradients in fp32: {wide:.0GB}, {wide / 7_500_000_000:.0f} bytes a parameter")
 
 # %% [markdown]
 # An A100 has 80. Others count 18 bytes a parameter and not 16: Megatron-LM and `stas00/ml-engineering` keep the
-# *gradients* in fp32, 2 bytes more, since a sum over many micro-batches is a long sum.
+# *gradients* in fp32, 2 bytes more, since a sum over many micro-batches is a long sum. (The printed line.)
 #
 # **Scales.** What the scale starts from, and after how many good steps it grows, as the frameworks have it:
 #

@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | 35 minutes, of which about half a minute is computing on 2 CPU cores |
 # | A GPU | changes nothing in the counts; in the ladder of section 9 it changes the seconds |
-# | Opens | `train/accumulate.py`, `train/optim.py`, `model/materialize.py`, `predict/accumulate.py` |
+# | Opens | `train/accumulate.py`, `train/optim.py`, `model/materialize.py`, `predict/peak.py` |
 #
 # The paper that you want to repeat trains with 512 sequences in each step. You type 512 and the run dies. 256 dies,
 # 64 dies, 4 lives. So you train with 4, and the loss looks like a seismograph. The learning rate of the paper was
@@ -135,6 +135,7 @@ memory_timeline(one_piece)
 # Adam's state, an eighth of 220 MiB, and…?
 
 # %%
+setup = predict.Setup(CONFIG, batch_size=32, seq=64)
 pieces_guess = ask("How many MiB at the peak, with 8 pieces of 4 sequences?", unit="MiB")
 
 # %%
@@ -142,8 +143,8 @@ eight = recorded(lambda *run: accumulated_step(*run, micro_batches(whole, 4)), *
 memory_timeline(eight, caption="Eight teeth. The first stands lower: no green gradients lie under it yet.").show()
 compare(
     guess={"8 pieces of 4": pieces_guess},
-    predicted={"1 piece of 32": predict.peak(CONFIG, 32, 64).total,
-               "8 pieces of 4": predict.accumulated_peak(CONFIG, 32, 4, 64).total},
+    predicted={"1 piece of 32": predict.peak(setup).total,
+               "8 pieces of 4": predict.peak(setup.with_(micro_batch=4)).total},
     measured={"1 piece of 32": one_piece.peak.total, "8 pieces of 4": eight.peak.total},
     tolerance=0.001, unit="MiB",
 )
@@ -610,19 +611,19 @@ up_guess = ask("One rung costs memory. How many MiB?", unit="MiB")
 records = {name: recorded(step, *prepare(make)) for name, (step, make) in LADDER.items()}
 measured = {name: record.peak.total for name, record in records.items()}
 
-config_and_sizes = (CONFIG, 32, SIZE, 64)
+in_pieces = setup.with_(micro_batch=SIZE)
 margins_of_all = Bytes(4 * sum(sum(p.shape) for p in GPT(CONFIG, device="meta").parameters()))
-sgd = {"optimizer": "sgd"}
+sgd = in_pieces.with_(optimizer="sgd")  # Adafactor: no moments, and the margins of every matrix
 predicted = dict(zip(LADDER, [
-    predict.peak(CONFIG, 32, 64).total,
-    predict.peak(CONFIG, SIZE, 64).total,
-    predict.accumulated_peak(*config_and_sizes).total,
-    predict.accumulated_peak(*config_and_sizes, **sgd).total + margins_of_all,
-    predict.accumulated_peak(*config_and_sizes, **sgd, precision="bf16").total + margins_of_all,
-    predict.accumulated_peak(*config_and_sizes, **sgd, precision="bf16", recompute="full").total + margins_of_all,
+    predict.peak(setup).total,
+    predict.peak(setup.with_(batch_size=SIZE)).total,
+    predict.peak(in_pieces).total,
+    predict.peak(sgd).total + margins_of_all,
+    predict.peak(sgd.with_(precision="bf16")).total + margins_of_all,
+    predict.peak(sgd.with_(precision="bf16", recompute="full")).total + margins_of_all,
 ]))
 first, second, third, *_ = LADDER
-display(compare(guess=up_guess, predicted=predict.model_states(CONFIG).gradients, measured=measured[third] - measured[second],
+display(compare(guess=up_guess, predicted=predict.model_states(setup).gradients, measured=measured[third] - measured[second],
                 tolerance=0.02, name="accumulation, more", unit="MiB"))
 compare(predicted=predicted, measured={name: measured[name] for name in predicted}, tolerance=0.01, unit="MiB")
 
@@ -681,7 +682,7 @@ display(compare(
     measured={"born in fp32": Bytes(1.24e9), "born in bf16": Bytes(0.65e9)},
     tolerance=0.08, columns=("our formula", "published"), unit="GB",
 ))
-adams = predict.model_states(vit, "bf16", "adam").optimizer
+adams = predict.model_states(predict.Setup(vit, precision="bf16")).optimizer
 compare(predicted=adams, measured=Bytes((3.91 - 2.02) * 1e9), tolerance=None, name="Adam → SGD saves",
         columns=("our formula", "published"), unit="GB")
 

@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | 40 minutes, of which well under a minute is computing on 2 CPU cores |
 # | A GPU | changes nothing here: who sends what to whom is the same everywhere |
-# | Opens | `ranks/collectives.py`, `ranks/schedules.py`, `predict/traffic.py`, `explore/ring.py` |
+# | Opens | `ranks/collectives.py`, `ranks/schedules.py`, `predict/traffic.py`, `predict/link.py`, `explore/ring.py` |
 #
 # Eight GPUs train one model of 7 billion parameters. Each has its own gradients, 14 GB of them in 16 bits, and before
 # anybody may take a step, all must know the sum. Somebody proposes the obvious: everyone sends their gradients to
@@ -239,7 +239,7 @@ def ring(tensor):
     all_gather(parts)
 
 
-predicted = {"busiest rank": predict.all_reduce_bytes(N, world_size=4), "all together": Bytes(2 * 3 * N)}
+predicted = {"busiest rank": predict.all_reduce(N, world_size=4).bytes, "all together": Bytes(2 * 3 * N)}
 compare(
     guess={"busiest rank": guess_ring}, predicted=predicted, measured=busiest_and_total(ring, world_size=4), unit="kB"
 )
@@ -355,8 +355,9 @@ counted = {p: ranks.run(count_all, N, world_size=p) for p in WORLDS}
 for p in WORLDS:
     for rank, mine in enumerate(counted[p]):
         for name, (sent_bytes, messages) in mine.items():
-            assert sent_bytes == predict.all_reduce_bytes(N, p, name, rank), f"bytes of {name}, rank {rank} of {p}"
-            assert messages == predict.all_reduce_messages(p, name, rank), f"messages of {name}, rank {rank} of {p}"
+            formula = predict.all_reduce(N, p, name, rank)
+            assert sent_bytes == formula.bytes, f"bytes of {name}, rank {rank} of {p}"
+            assert messages == formula.messages, f"messages of {name}, rank {rank} of {p}"
 
 # %%
 costs.busiest_ranks(
@@ -365,7 +366,7 @@ costs.busiest_ranks(
     "and manager lie on each other: the busiest rank of both sends to all others.)",
 ).show()
 on_8 = {name: Count(max(mine[name][1] for mine in counted[8])) for name in schedules.ALL_REDUCE}
-predicted = {name: max(predict.all_reduce_messages(8, name, rank) for rank in range(8)) for name in on_8}
+predicted = {name: max(predict.all_reduce(N, 8, name, rank).messages for rank in range(8)) for name in on_8}
 compare(guess={"ring": guess_messages}, predicted=predicted, measured=on_8)
 
 # %% [markdown]
@@ -432,10 +433,10 @@ def the_family(n_bytes):
 
 
 predicted = {
-    "broadcast": predict.broadcast_bytes(N, world_size=8, rank=0),
-    "reduce_scatter": predict.reduce_scatter_bytes(N, world_size=8),
-    "all_gather": predict.all_gather_bytes(N, world_size=8),
-    "all_to_all": predict.all_to_all_bytes(N, world_size=8),
+    "broadcast": predict.broadcast(N, world_size=8, rank=0).bytes,
+    "reduce_scatter": predict.reduce_scatter(N, world_size=8).bytes,
+    "all_gather": predict.all_gather(N, world_size=8).bytes,
+    "all_to_all": predict.all_to_all(N, world_size=8).bytes,
 }
 on_8 = ranks.run(the_family, N, world_size=8)
 measured = {name: max(mine[name] for mine in on_8) for name in predicted}
@@ -671,7 +672,7 @@ def backend_traffic(n_bytes):
 
 compare(
     guess={"8 ranks": guess_backend},
-    predicted={f"{p} ranks": predict.all_reduce_bytes(N, world_size=p) for p in (2, 4, 8)},
+    predicted={f"{p} ranks": predict.all_reduce(N, world_size=p).bytes for p in (2, 4, 8)},
     measured={f"{p} ranks": max(ranks.run(backend_traffic, N, world_size=p)) for p in (2, 4, 8)},
     tolerance=0.01,
     unit="kB",
@@ -761,7 +762,7 @@ costs.all_reduces_of_many_ranks(
     worlds,
     caption="Predicted, both axes logarithmic. The ring's line is flat for a long way, and then bends up.",
 ).show()
-seconds = {p: predict.all_reduce_seconds(gradients, p, cluster) for p in (8, 64, 1024, 8192)}
+seconds = {p: predict.all_reduce(gradients, p).seconds(cluster) for p in (8, 64, 1024, 8192)}
 print("the ring:", ", ".join(f"{p} ranks {s:.0ms}" for p, s in seconds.items()))
 print(f"a part on 8192 ranks: {Bytes(gradients // 8192):.1MB}; α/β: {cluster.balance:.1MB}")
 
@@ -799,7 +800,7 @@ print(f"a part on 8192 ranks: {Bytes(gradients // 8192):.1MB}; α/β: {cluster.b
 # %%
 answer_1 = None  # GB sent by each of 64 ranks
 
-sent = predict.all_reduce_bytes(3 * 10**9, world_size=64).to("GB")
+sent = predict.all_reduce(3 * 10**9, world_size=64).bytes.to("GB")
 self_check(answer_1, sent, tolerance=0.002, hint="2 (p - 1) / p times 3. It must come out below 6.")
 
 # %%

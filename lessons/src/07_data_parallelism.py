@@ -174,7 +174,7 @@ def traffic_of_a_step(wrap):
 
 
 psi, naive = Bytes(4 * n_parameters), ranks.run(traffic_of_a_step, Naive, world_size=4)[0]
-sent = predict.all_reduce_bytes(psi, world_size=4)
+sent = predict.all_reduce(psi, world_size=4).bytes
 display(compare(guess=guess_bytes, predicted=sent, measured=naive["bytes"], tolerance=0.1, unit="kB", name="each rank"))
 compare(guess=guess_calls, predicted=Count(28), measured=naive["calls"], name="calls")
 
@@ -438,7 +438,7 @@ BucketExplorer().show()
 
 # %%
 bucket = Bytes(psi + 4 * len(tensors))  # the library sends one more number for each tensor; section 8 tells why
-once = predict.all_reduce_bytes(bucket, world_size=4)
+once = predict.all_reduce(bucket, world_size=4).bytes
 guess_with = ask("4 micro-batches with no_sync: how many kB from each of 4 ranks?", unit="kB")
 guess_without = ask("And if each backward pass sends?", unit="kB")
 
@@ -641,7 +641,7 @@ kinds = {"Naive": Naive, "Overlapped": Overlapped, "library": BucketedDataParall
 counted = {name: ranks.run(traffic_of_a_step, kind, world_size=4)[0] for name, kind in kinds.items()}
 print({name: each["calls"] for name, each in counted.items()}, "calls")
 compare(
-    predicted={name: predict.all_reduce_bytes(bucket if name == "library" else psi, world_size=4) for name in kinds},
+    predicted={name: predict.all_reduce(bucket if name == "library" else psi, world_size=4).bytes for name in kinds},
     measured={name: each["bytes"] for name, each in counted.items()},
     tolerance=0.1,
     unit="kB",
@@ -821,7 +821,7 @@ print(f"{after[1] / before[1]:.1f} times as dear")
 # %%
 answer_1 = None  # GB sent by each of 64 ranks
 
-gigabytes = predict.all_reduce_bytes(2 * 1_557_611_200, world_size=64).to("GB")
+gigabytes = predict.all_reduce(2 * 1_557_611_200, world_size=64).bytes.to("GB")
 display(self_check(answer_1, gigabytes, tolerance=0.001, hint="2 bytes each, and nearly twice around the ring."))
 
 answer_2 = None  # tokens per rank

@@ -443,7 +443,7 @@ for rank in range(8):
 
 compare(
     guess={"the ring": guess_ring, "yours": guess_yours},
-    predicted={"the ring": predict.all_reduce_messages(8, "ring"), "yours": Count(predict_sends(1003, 4, 8, 5)[0])},
+    predicted={"the ring": predict.all_reduce(1003 * 4, 8).messages, "yours": Count(predict_sends(1003, 4, 8, 5)[0])},
     measured={"the ring": Count(ring_sent[5].total_messages), "yours": Count(my_sent[5].total_messages)},
 )
 

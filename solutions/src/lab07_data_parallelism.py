@@ -215,7 +215,7 @@ found = check.on_ranks(stock_of_a_step, 1, [3, 1, 2, 2], world_size=4)
 right = all(isinstance(stock, tuple) and stock[:1] == (8,) for stock, _ in found)
 check.that(right, "the right total", expected="(8, …)", came=str(found[0][0]), look="the values, before the bytes")
 n_bytes, messages = most([sent for _, sent in found])
-limit = predict.all_reduce_bytes(8 * (1 + 6), world_size=4)
+limit = predict.all_reduce(8 * (1 + 6), world_size=4).bytes
 check.at_most(messages, 1, "… messages", look="whether one tensor could carry all you need")
 check.at_most(n_bytes, int(limit), "… bytes of the rank that sends most", look="what you send for each parameter")
 
@@ -342,7 +342,7 @@ def a_step(step, counts, bucket_bytes=512):
 
 
 used_numbers = 6 * 16 + (16 * 16 + 16) + 6
-by_hand = predict.all_reduce_bytes(8 * (used_numbers + 1 + 6), world_size=4)
+by_hand = predict.all_reduce(8 * (used_numbers + 1 + 6), world_size=4).bytes
 measured_bytes = ranks.run(a_step, 1, [2, 2, 2, 2], world_size=4)[0][2].total_bytes
 compare(
     guess=guess_bytes, predicted=by_hand, measured=measured_bytes, tolerance=0.001, unit="B", name="each rank sends"
@@ -422,7 +422,7 @@ def check_step_traffic(step, world_size, bucket_bytes, used_shapes):
     sent, messages = most(check_a_step(step, [2] * world_size, bucket_bytes))
     tensors = [torch.empty(shape, dtype=torch.float64, device="meta") for shape in used_shapes]
     n_bytes = sum(tensor.nbytes for tensor in tensors)
-    limit = predict.all_reduce_bytes(n_bytes + 8 * (1 + 6), world_size) + 8
+    limit = predict.all_reduce(n_bytes + 8 * (1 + 6), world_size).bytes + 8
     where = "what is sent twice or for nothing: tied, frozen, unused; and whether a sum goes the cheapest way"
     check.at_most(sent, int(limit), f"… bytes of a step, of {world_size} ranks the one that sends most", look=where)
     planned, where = 1 + len(plan_buckets(tensors, bucket_bytes)), "when you send a bucket: it must be full"
@@ -561,8 +561,8 @@ for name in OPTIMIZERS:
 # %% check="q3-traffic" points=4
 def check_epoch_traffic(lists, bucket_bytes, numbers_by_step, messages):
     n_bytes, sent = most(check_epoch(lists, "SGD", bucket_bytes))
-    stock = predict.all_reduce_bytes(8 * (1 + 6), len(lists))
-    steps = [predict.all_reduce_bytes(8 * numbers, len(lists)) + stock for numbers in numbers_by_step]
+    stock = predict.all_reduce(8 * (1 + 6), len(lists)).bytes
+    steps = [predict.all_reduce(8 * numbers, len(lists)).bytes + stock for numbers in numbers_by_step]
     where = "what you send besides synchronize, and how often"
     check.at_most(n_bytes, int(sum(steps) + stock + 8), f"… bytes for lists {lists}", look=where)
     check.at_most(sent, messages, "… messages", look=where)
@@ -804,7 +804,7 @@ check_bookkeeping(n=21, p=4, steps=30)
 def check_compressed_traffic(n, p, steps=3):
     check_first_step(n, p)
     _, sent = check.traffic(many_steps, n, steps, world_size=p)
-    limit, exact = (p - 1) * (4 + -(-n // 8)), predict.all_reduce_bytes(4 * n, p)
+    limit, exact = (p - 1) * (4 + -(-n // 8)), predict.all_reduce(4 * n, p).bytes
     got = int(max(account.total_bytes for account in sent)) // steps
     where = "what is on its way: the message, or what was decoded from it?"
     check.at_most(got, limit, f"… bytes sent in each step for {n} numbers on {p} ranks", look=where)
@@ -855,8 +855,8 @@ guess_ranks = ask("At how many ranks do both send the same?")
 # %%
 million = 1_000_000
 bits = {p: Bytes((p - 1) * million // 8) for p in range(2, 200)}
-meet = Count(min(p for p in bits if bits[p] >= predict.all_reduce_bytes(4 * million, p)))
-at_four = Ratio(predict.all_reduce_bytes(4 * million, 4) / bits[4])
+meet = Count(min(p for p in bits if bits[p] >= predict.all_reduce(4 * million, p).bytes))
+at_four = Ratio(predict.all_reduce(4 * million, 4).bytes / bits[4])
 print(f"with 4 ranks: {at_four:.0f} times fewer bytes")
 print(f"the same from {meet} ranks on, by hand {8 * 8}; you said {guess_ranks.said}")
 

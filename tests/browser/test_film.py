@@ -10,7 +10,7 @@ from nbconvert import HTMLExporter
 from playwright.sync_api import Locator, Page, expect
 
 from course_lib.explore.film import FilmExplorer
-from course_lib.predict.recompute import Chain
+from course_lib.predict.chain import Chain
 from tests.browser.conftest import MOUNT
 from tests.browser.jupyterlab import executed
 from tests.browser.test_static import STATE, VIEW

@@ -10,7 +10,7 @@ import traitlets
 from course_lib.explore.accumulation import SIZES, AccumulationExplorer, accumulation_cuts, accumulation_table
 from course_lib.figures import style
 from course_lib.model.gpt import GPTConfig
-from course_lib.predict import accumulated_peak
+from course_lib.predict import Setup, peak
 
 CONFIG = GPTConfig(layers=2, width=32, heads=2, vocab_size=64, context=16)
 
@@ -18,7 +18,8 @@ CONFIG = GPTConfig(layers=2, width=32, heads=2, vocab_size=64, context=16)
 def test_cuts_are_the_librarys_peaks():
     cuts = accumulation_cuts(CONFIG, 16, 8, "sgd")
     assert [(cut.micro_batch, cut.pieces) for cut in cuts] == [(1, 8), (2, 4), (4, 2), (8, 1)]
-    assert [cut.peak for cut in cuts] == [accumulated_peak(CONFIG, 8, micro, 16, "sgd") for micro in (1, 2, 4, 8)]
+    whole = Setup(CONFIG, 8, 16, optimizer="sgd")
+    assert [cut.peak for cut in cuts] == [peak(whole.with_(micro_batch=micro)) for micro in (1, 2, 4, 8)]
 
 
 def test_a_smaller_piece_never_holds_more_and_the_batch_hardly_matters():
@@ -34,8 +35,8 @@ def test_the_table_holds_every_choice():
     assert set(table) == {"sgd", "momentum", "adam"}
     for optimizer, batches in table.items():
         assert list(batches) == [str(size) for size in SIZES]
-        peak = accumulated_peak(CONFIG, 64, 4, 16, optimizer)  # type: ignore[arg-type]
-        assert batches["64"][2] == [int(nbytes) for nbytes in peak.values()]
+        account = peak(Setup(CONFIG, 64, 16, micro_batch=4, optimizer=optimizer))  # type: ignore[arg-type]
+        assert batches["64"][2] == [int(nbytes) for nbytes in account.values()]
 
 
 @pytest.mark.parametrize(

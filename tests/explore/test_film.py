@@ -10,7 +10,7 @@ import traitlets
 from course_lib.explore.film import FilmExplorer
 from course_lib.figures import style
 from course_lib.figures.recompute import chain_film
-from course_lib.predict.recompute import Chain
+from course_lib.predict.chain import Chain
 
 
 def test_the_explorer_shows_a_chain_of_the_library():

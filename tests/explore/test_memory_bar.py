@@ -11,24 +11,19 @@ from course_lib import predict
 from course_lib.explore.memory_bar import CHOICES, GPUS, MemoryBarExplorer, shape
 from course_lib.figures import style
 from course_lib.model import zoo
+from course_lib.predict import Setup
 
 
 def test_the_account_is_the_librarys():
     explorer = MemoryBarExplorer(12, 768, 4, 512, "bf16", "momentum", "fused", "full")
     config = shape(12, 768, 512, "fused")
-    states = predict.model_states(config, "bf16", "momentum")
+    setup = Setup(config, 4, 512, precision="bf16", optimizer="momentum", recompute="full")
+    states = predict.model_states(setup)
     account = explorer.account
     assert (account.parameters, account.gradients, account.optimizer) == tuple(states.values())[:3]
-    assert account.activations == predict.activations(config, 4, 512, "bf16", "full") and not account.temporaries
+    assert account.activations == predict.activations(setup) and not account.temporaries
     explorer.recompute = "none"
-    assert explorer.account.activations == predict.activations(config, 4, 512, "bf16")
-
-
-def test_full_recompute_keeps_what_lesson_03_says():
-    config = shape(6, 768, 256, "explicit")
-    assert predict.activations(config, 4, 256, recompute="full") == predict.held_activations(
-        config, 4, 256, recompute="full"
-    )
+    assert explorer.account.activations == predict.activations(setup.with_(recompute="none"))
 
 
 def test_gpt2_xl_has_its_published_size():

@@ -33,7 +33,7 @@ def test_predicted_times_are_those_of_the_model():
     lines = picture.figure.axes[0].lines
     assert len(lines) == 4
     assert list(lines[2].get_ydata()) == pytest.approx(
-        [1e6 * predict.all_reduce_seconds(n, 8, FAST) for n in (1000, 10**6)]
+        [1e6 * predict.all_reduce(n, 8).seconds(FAST) for n in (1000, 10**6)]
     )
     assert {line.get_marker() for line in picture.figure.legends[0].get_lines()} == {"none"}, "there are no points"
     assert "cross at 188 kB" in picture.alt

@@ -7,7 +7,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
 
 from course_lib.figures import recompute as figures
-from course_lib.predict.recompute import Chain
+from course_lib.predict.chain import Chain
 from course_lib.units import Bytes, Flops
 
 MIB = 2**20

@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib import measure, predict
 from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.predict import Setup
 from course_lib.train.step import train_step
 from course_lib.units import Flops
 
@@ -42,12 +43,12 @@ def test_a_step_of_the_gpt_is_what_predict_says(attention):
     batch = torch.randint(0, 50, (3, 24)), torch.randint(0, 50, (3, 24))
     with torch.no_grad(), measure.flops() as forward:
         model(*batch)
-    assert forward.total == predict.forward_flops(config, 3, 24)
+    assert forward.total == predict.forward_flops(Setup(config, 3, 24))
     with measure.flops() as step, measure.MatrixProducts() as ours:
         train_step(model, torch.optim.SGD(model.parameters(), lr=0.1), batch)
     # the fused backward computes the scores a second time: one product of the forward pass's two
     again = config.layers * 2 * 3 * 24 * 24 * 32 if attention == "fused" else 0
-    assert step.total == ours.flops == predict.step_flops(config, 3, 24) + again
+    assert step.total == ours.flops == predict.step_flops(Setup(config, 3, 24)) + again
 
 
 @pytest.mark.parametrize("count", [lambda: measure.flops(), lambda: measure.MatrixProducts()])
@@ -98,7 +99,7 @@ def test_counting_goes_together_with_the_other_measurements():
         train_step(model, optimizer, batch)
     with measure.flops() as counted, measure.memory(model) as record, measure.traffic():
         train_step(model, optimizer, batch)
-    assert counted.total == predict.step_flops(model.config, 3, 24)
+    assert counted.total == predict.step_flops(Setup(model.config, 3, 24))
     assert record.peak == alone.peak
 
 

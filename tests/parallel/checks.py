@@ -155,8 +155,8 @@ def check_traffic(wrap: Callable[..., Any], make: Callable, bucket_bytes: int) -
         expected_bytes = sum(p.nbytes + p.itemsize for p in trainable)
         slack = 2 * len(plan_buckets(trainable, bucket_bytes))  # each bucket's formula rounds to a byte
         assert set(sent.messages) <= {"all_reduce"}, f"sent {dict(sent.messages)}"
-        assert abs(sent.total_bytes - predict.all_reduce_bytes(expected_bytes, world_size)) <= slack, (
-            f"sent {sent.total_bytes} bytes where {predict.all_reduce_bytes(expected_bytes, world_size)} do"
+        assert abs(sent.total_bytes - predict.all_reduce(expected_bytes, world_size).bytes) <= slack, (
+            f"sent {sent.total_bytes} bytes where {predict.all_reduce(expected_bytes, world_size).bytes} do"
         )
         kinds = len({p.dtype for p in trainable})  # one bucket of each dtype may be left half full
         most = min(len(trainable), expected_bytes // bucket_bytes + kinds)
@@ -177,7 +177,9 @@ def check_all_reduce(all_reduce: Callable[..., Any], algorithm: str) -> None:
             torch.testing.assert_close(x, want, rtol=1e-12, atol=0)
             parts = split_sizes(n_elements, world_size)
             ring = 8 * (2 * n_elements - parts[rank] - parts[(rank + 1) % world_size])
-            whole = predict.all_reduce_bytes(8 * n_elements, world_size, algorithm, rank)
-            assert sent.total_bytes == (ring if algorithm == "ring" else whole), f"{sent.total_bytes} bytes were sent"
+            formula = predict.all_reduce(8 * n_elements, world_size, algorithm, rank)
+            assert sent.total_bytes == (ring if algorithm == "ring" else formula.bytes), (
+                f"{sent.total_bytes} bytes were sent"
+            )
             if n_elements >= world_size:
-                assert sent.total_messages == predict.all_reduce_messages(world_size, algorithm, rank)
+                assert sent.total_messages == formula.messages

@@ -13,7 +13,7 @@ from course_lib import measure
 from course_lib.accounts import MemoryAccount
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.predict import accumulated_peak, peak
+from course_lib.predict import Setup, peak
 from course_lib.train.accumulate import accumulated_step, micro_batches
 from course_lib.train.recompute import RecomputedLayers
 
@@ -52,7 +52,7 @@ def test_the_peak_is_exact_for_every_cut(seed):
     config = config_of(seed)
     for micro in (8, 4, 3, 1):
         for optimizer in OPTIMIZERS:
-            predicted = accumulated_peak(config, 8, micro, 32, optimizer)  # type: ignore[arg-type]
+            predicted = peak(Setup(config, 8, 32, micro, optimizer=optimizer))  # type: ignore[arg-type]
             measured = measured_peak(config, 8, micro, 32, optimizer)
             assert measured.total == predicted.total, (micro, optimizer)
             if predicted.phase == "backward":
@@ -64,23 +64,25 @@ def test_the_peak_with_16_bits_and_with_recompute(how):
     """Recompute keeps 5,056 bytes of random state for each block, which the formula leaves out."""
     config = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=64)
     for micro in (16, 4, 2):
-        predicted = accumulated_peak(config, 16, micro, 64, "sgd", **how).total
+        predicted = peak(Setup(config, 16, 64, micro, optimizer="sgd").with_(**how)).total
         measured = measured_peak(config, 16, micro, 64, "sgd", **how).total
         assert 0 <= measured - predicted <= (5056 * config.layers if "recompute" in how else 0), micro
 
 
 def test_one_piece_is_a_plain_step_and_more_pay_for_the_gradients():
     config = GPTConfig(layers=2, width=64, heads=4, vocab_size=256, context=32)
-    one, many = accumulated_peak(config, 8, 8, 32), accumulated_peak(config, 64, 8, 32)
-    assert one.total == peak(config, 8, 32).total + 4  # the sum of the losses
+    plain = Setup(config, 8, 32)
+    one, many = peak(plain.with_(micro_batch=8)), peak(plain.with_(batch_size=64, micro_batch=8))
+    assert one.total == peak(plain).total + 4  # the sum of the losses
     assert one.gradients < many.gradients == one.parameters
-    assert accumulated_peak(config, 8, 100, 32) == one
+    assert peak(plain.with_(micro_batch=100)) == one
 
 
 @pytest.mark.parametrize(
-    ("sizes", "words"),
-    [((0, 1, 8), "global_batch=0"), ((8, 0, 8), "micro_batch=0"), ((8, 1, 99), "longer than the model's context")],
+    ("changes", "first_step", "words"),
+    [({}, True, "first_step=True"), ({"device": "cuda"}, False, "device='cuda'"), ({"data": 2}, False, "data=2")],
 )
-def test_mistakes_are_explained(sizes, words):
+def test_mistakes_are_explained(changes, first_step, words):
+    setup = Setup(GPTConfig(layers=1, width=8, heads=1, vocab_size=8, context=16), 8, micro_batch=2)
     with pytest.raises(ValueError, match=words):
-        accumulated_peak(GPTConfig(layers=1, width=8, heads=1, vocab_size=8, context=16), *sizes)
+        peak(setup.with_(**changes), first_step)

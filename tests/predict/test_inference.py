@@ -37,6 +37,14 @@ def test_impossible_groups_are_refused(kv_heads: int) -> None:
         predict.kv_cache(CONFIG, 1, 1, kv_heads=kv_heads)
 
 
+@pytest.mark.parametrize("wrong", [{"batch_size": -1}, {"seq": -1}, {"bytes_per_element": -2}])
+def test_negative_sizes_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="must not be negative"):
+        predict.kv_cache(CONFIG, **{"batch_size": 1, "seq": 1} | wrong)
+    with pytest.raises(ValueError, match="smallest=-4"):
+        predict.inference_buffers([8, -4])
+
+
 @pytest.mark.parametrize("layers", [1, 4, 32])
 def test_inference_needs_two_buffers_and_training_all(layers: int) -> None:
     net = nn.ModuleList(nn.Linear(64, 64) if i % 2 == 0 else nn.Sigmoid() for i in range(2 * layers))

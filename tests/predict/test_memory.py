@@ -14,6 +14,7 @@ from course_lib import measure, predict
 from course_lib.accounts import MemoryAccount
 from course_lib.model import zoo
 from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.predict import Setup
 from course_lib.predict.lifetimes.ledger import Ledger
 from course_lib.predict.lifetimes.step import StepLifetimes
 from course_lib.predict.lifetimes.updates import parameter_elements
@@ -54,26 +55,37 @@ def test_states_are_what_torch_allocates(precision, optimizer):
     made = MAKE[optimizer](model.parameters())
     train_step(model, made, batch_of(SMALL, 2, 8))
     state = [v for state in made.state.values() for v in state.values() if isinstance(v, Tensor)]
-    for given in (model, SMALL):
-        assert predict.model_states(given, precision, optimizer) == MemoryAccount(
-            parameters=Bytes(nbytes_of(model.parameters())),
-            gradients=Bytes(nbytes_of(p.grad for p in model.parameters() if p.grad is not None)),
-            optimizer=Bytes(nbytes_of(state)),
-        )
+    assert predict.model_states(Setup(SMALL, precision=precision, optimizer=optimizer)) == MemoryAccount(
+        parameters=Bytes(nbytes_of(model.parameters())),
+        gradients=Bytes(nbytes_of(p.grad for p in model.parameters() if p.grad is not None)),
+        optimizer=Bytes(nbytes_of(state)),
+    )
 
 
 def test_mixed_precision_with_adam_is_16_bytes_a_parameter():
-    states = predict.model_states(10**9, "mixed", "adam")
+    mixed = Setup(10**9, precision="mixed")
+    states = predict.model_states(mixed)
     assert (states.parameters, states.gradients, states.optimizer) == (2 * 10**9, 2 * 10**9, 12 * 10**9)
-    assert predict.model_states(10**9, "mixed", "sgd").optimizer == 4 * 10**9
-    assert predict.model_states(10**9, "mixed", "momentum").optimizer == 8 * 10**9
+    assert predict.model_states(mixed.with_(optimizer="sgd")).optimizer == 4 * 10**9
+    assert predict.model_states(mixed.with_(optimizer="momentum")).optimizer == 8 * 10**9
+
+
+def test_gradients_in_fp32_are_two_bytes_a_parameter_more():
+    """18 bytes: Megatron-LM and DeepSpeed sum gradients in fp32."""
+    wide = Setup(10**9, precision="mixed", gradients="fp32")
+    states = predict.model_states(wide)
+    assert (states.parameters, states.gradients, states.optimizer) == (2 * 10**9, 4 * 10**9, 12 * 10**9)
+    assert states.total == 18 * 10**9
+    assert predict.model_states(wide.with_(batch_size=8, data=8)) == states  # plain data parallelism splits nothing
+    in_fp32 = Setup(10**9, gradients="fp32")
+    assert predict.model_states(in_fp32) == predict.model_states(in_fp32.with_(gradients="same"))
 
 
 def test_published_states():
     """Rajbhandari et al. 2020, §3.1: "a 1.5 billion parameter GPT-2 … at least 24 GB"; Figure 1: 7.5 B need 120 GB."""
-    assert predict.model_states(1_500_000_000, "mixed", "adam").total.to("GB") == 24
-    assert predict.model_states(7_500_000_000, "mixed", "adam").total.to("GB") == 120
-    assert predict.model_states(zoo.GPT2_XL, "fp32", "sgd").parameters == 4 * predict.parameters(zoo.GPT2_XL)
+    assert predict.model_states(Setup(1.5e9, precision="mixed")).total.to("GB") == 24
+    assert predict.model_states(Setup(7.5e9, precision="mixed")).total.to("GB") == 120
+    assert predict.model_states(Setup(zoo.GPT2_XL, optimizer="sgd")).parameters == 4 * predict.parameters(zoo.GPT2_XL)
 
 
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
@@ -106,7 +118,7 @@ def saved_bytes(config: GPTConfig, batch_size: int, seq: int) -> int:
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_activations_are_exact_for_every_variant(switches, heads, batch_size):
     config = GPTConfig(2, 16, heads, 31, 32, **switches)
-    assert predict.activations(config, batch_size, 24) == saved_bytes(config, batch_size, 24)
+    assert predict.activations(Setup(config, batch_size, 24)) == saved_bytes(config, batch_size, 24)
 
 
 def test_the_formula_of_the_docstring():
@@ -117,14 +129,15 @@ def test_the_formula_of_the_docstring():
     floats = layers * per_layer + 2 * bs * width + 2 * bs + bs * vocab
     integers = 8 * bs + 8 * bs + 8 * seq  # tokens, targets, positions
     masks, divisor = layers * seq**2, 4
-    assert predict.activations(config, batch, seq) == 4 * floats + integers + masks + divisor
+    assert predict.activations(Setup(config, batch, seq)) == 4 * floats + integers + masks + divisor
 
 
 def test_attention_written_out_keeps_the_scores():
     """Per layer, B·H·S² floats and S² booleans more than the kernel, which keeps B·H·S floats instead."""
     batch, seq, heads = 3, 24, 2
     explicit, fused = (
-        predict.activations(GPTConfig(2, 16, heads, 31, 32, attention=a), batch, seq) for a in ("explicit", "fused")
+        predict.activations(Setup(GPTConfig(2, 16, heads, 31, 32, attention=a), batch, seq))
+        for a in ("explicit", "fused")
     )
     assert explicit - fused == 2 * (4 * batch * heads * seq**2 + seq**2 - 4 * batch * heads * seq)
 
@@ -132,9 +145,10 @@ def test_attention_written_out_keeps_the_scores():
 def test_the_papers_estimate():
     """Korthikanti et al. 2022, eq. 1 and Table 2's rows without parallelism."""
     h, a, s, b, layers = 12_288, 96, 2048, 1, 96  # GPT-3
-    assert predict.activations_paper(zoo.GPT3_175B, b, s) == layers * s * b * h * (34 + 5 * a * s // h)
-    assert predict.activations_paper(zoo.GPT3_175B, b, s, recompute="selective") == layers * 34 * s * b * h
-    assert predict.activations_paper(zoo.GPT3_175B, b, s, recompute="full") == layers * 2 * s * b * h
+    setup = Setup(zoo.GPT3_175B, b, s, precision="mixed")
+    assert predict.activations_paper(setup) == layers * s * b * h * (34 + 5 * a * s // h)
+    assert predict.activations_paper(setup.with_(recompute="selective")) == layers * 34 * s * b * h
+    assert predict.activations_paper(setup.with_(recompute="full")) == layers * 2 * s * b * h
     share = 5 * a * s / h / (34 + 5 * a * s / h)
     assert round(100 * share) == 70  # §5: "recomputing … saves 70 % of activations" for GPT-3
 
@@ -182,12 +196,15 @@ def random_cases(n: int) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize(("config", "batch_size", "seq", "optimizer", "first_step"), random_cases(120))
 def test_the_peak_is_exact_in_every_category(config, batch_size, seq, optimizer, first_step):
     record = measured_peak(config, batch_size, seq, optimizer, first_step)
-    predicted = predict.peak(config, batch_size, seq, optimizer, first_step)
+    predicted = predict.peak(Setup(config, batch_size, seq, optimizer=optimizer), first_step)
     assert dict(predicted) == dict(record.peak) and predicted.phase == record.peak_phase
 
 
 def test_the_peaks_of_the_grid_lie_in_all_three_phases():
-    phases = {predict.peak(*case).phase for case in random_cases(120)}
+    phases = {
+        predict.peak(Setup(config, batch_size, seq, optimizer=optimizer), first_step).phase
+        for config, batch_size, seq, optimizer, first_step in random_cases(120)
+    }
     assert phases == {"forward", "backward", "optimizer step"}
 
 
@@ -201,7 +218,7 @@ def test_the_peaks_of_the_grid_lie_in_all_three_phases():
 )
 def test_the_peak_of_lesson_sized_models(sizes, batch_size, phase):
     config = GPTConfig(**sizes)
-    predicted = predict.peak(config, batch_size, config.context)
+    predicted = predict.peak(Setup(config, batch_size))
     assert dict(predicted) == dict(measured_peak(config, batch_size, config.context, "adam", False).peak)
     assert predicted.phase == phase
 
@@ -219,21 +236,15 @@ def test_everything_that_is_born_dies_in_the_end():
 
 # ---- refusals ------------------------------------------------------------------------------------------------------
 
-UNKNOWN: Any = "unknown"
-PUBLISHED: Any = zoo.GPT3_175B
-
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: predict.model_states(SMALL, UNKNOWN), "precision='unknown': it must be one of 'fp32'"),
-        (lambda: predict.model_states(SMALL, "fp32", UNKNOWN), "optimizer='unknown'"),
-        (lambda: predict.model_states(-1), "at least 0"),
-        (lambda: predict.activations(SMALL, 0, 8), "batch_size=0"),
-        (lambda: predict.activations(SMALL, 1, 33), "longer than the model's context of 32"),
-        (lambda: predict.activations(PUBLISHED, 1, 8), "activations_paper"),
-        (lambda: predict.activations_paper(SMALL, 1, 8, recompute=UNKNOWN), "recompute='unknown'"),
-        (lambda: predict.peak(SMALL, 1, 8, optimizer=UNKNOWN), "optimizer='unknown'"),
+        (lambda: predict.model_states(Setup(SMALL, tensor=2)), "model_states does not hold for tensor=2"),
+        (lambda: predict.model_states(Setup(SMALL, 2, data=2, zero=3)), "model_states does not hold for zero=3"),
+        (lambda: predict.activations(Setup(zoo.LLAMA3_8B)), "needs a GPTConfig; given was: Architecture"),
+        (lambda: predict.activations(Setup(10**9)), "1,000,000,000 parameters have no layers"),
+        (lambda: predict.activations(Setup(SMALL, pipeline=2)), "does not hold for pipeline=2"),
     ],
 )
 def test_mistakes_are_explained(call, message):

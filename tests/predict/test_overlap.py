@@ -4,7 +4,7 @@ import pytest
 
 from course_lib import predict
 from course_lib.model.gpt import GPTConfig
-from course_lib.predict import Ready
+from course_lib.predict import Ready, Setup
 from course_lib.units import Seconds
 
 LINK = predict.Link(Seconds(0.5), 0.01)
@@ -62,7 +62,7 @@ def test_gradients_come_in_order(wrong):
 def test_gradients_of_a_gpt_by_hand(tied):
     """One layer of width 2: qkv 12, out 4, up 16, down 16 elements, a head of 10; 4 operations for each and token."""
     config = GPTConfig(layers=1, width=2, heads=1, vocab_size=5, context=3, tied=tied)
-    ready = predict.gradients_ready(config, tokens=10, flops_per_s=40.0)
+    ready = predict.gradients_ready(Setup(config, batch_size=10, seq=1, precision="mixed"), flops_per_s=40.0)
     at = {each.name: each.ready_s for each in ready}
     assert at["final_norm.weight"] == 10
     assert at["blocks.0.mlp.down.weight"] == 26
@@ -76,17 +76,40 @@ def test_gradients_of_a_gpt_by_hand(tied):
     assert tied or (ready[0].name == "head.weight" and ready[0].ready_s == 10)
 
 
-@pytest.mark.parametrize("wrong", [{"tokens": 0}, {"flops_per_s": 0.0}])
-def test_gradients_need_tokens_and_a_speed(wrong):
-    with pytest.raises(ValueError, match="must be positive"):
-        predict.gradients_ready(GPTConfig(1, 2, 1, 5, 3), **{"tokens": 1, "flops_per_s": 1.0} | wrong)
+@pytest.mark.parametrize(
+    ("changes", "width"),
+    [({}, 4), ({"precision": "bf16"}, 2), ({"precision": "mixed", "gradients": "fp32"}, 4)],
+    ids=str,
+)
+def test_gradients_are_as_wide_as_the_setup_says_and_ranks_share_the_batch(changes, width):
+    config = GPTConfig(layers=1, width=2, heads=1, vocab_size=5, context=3)
+    alone = predict.gradients_ready(Setup(config, 2, 3, **changes), flops_per_s=1.0)
+    assert sum(each.n_bytes for each in alone) == width * predict.parameters(config)
+    assert predict.gradients_ready(Setup(config, 8, 3, data=4, **changes), flops_per_s=1.0) == alone
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"recompute": "full"}, "recompute='full'"),
+        ({"micro_batch": 1}, "micro_batch=1"),
+        ({"tensor": 2}, "gradients_ready does not hold for tensor=2"),
+    ],
+    ids=str,
+)
+def test_gradients_of_another_backward_pass_are_refused(changes, words):
+    setup = Setup(GPTConfig(1, 4, 2, 5, 3), batch_size=2)
+    with pytest.raises(ValueError, match=words):
+        predict.gradients_ready(setup.with_(**changes), flops_per_s=1.0)
+    with pytest.raises(ValueError, match="flops_per_s=0.0: must be positive"):
+        predict.gradients_ready(setup, flops_per_s=0.0)
 
 
 def test_from_so_many_tokens_on_an_all_reduce_fits_behind_a_backward_pass():
     """Two sides of one equation: the backward pass of N parameters, and the ring's bytes over the link."""
     flops_per_s, bytes_per_s, ranks, n = 4e14, 5e10, 8, 10**9
     tokens = predict.tokens_to_hide(flops_per_s, bytes_per_s, ranks)
-    assert 4 * n * tokens / flops_per_s == pytest.approx(predict.all_reduce_bytes(2 * n, ranks) / bytes_per_s, rel=1e-3)
+    assert 4 * n * tokens / flops_per_s == pytest.approx(predict.all_reduce(2 * n, ranks).bytes / bytes_per_s, rel=1e-3)
     assert predict.tokens_to_hide(flops_per_s, bytes_per_s, ranks, bytes_per_gradient=4) == 2 * tokens
     assert predict.tokens_to_hide(flops_per_s, bytes_per_s, 1) == 0
     with pytest.raises(ValueError, match="must be positive"):

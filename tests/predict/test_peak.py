@@ -16,6 +16,7 @@ import torch
 
 from course_lib import measure, predict
 from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.predict import Setup
 from course_lib.train import optim
 from course_lib.train.precision import MasterWeights
 from course_lib.train.recompute import RecomputedLayers
@@ -32,6 +33,11 @@ OURS: dict[str, Any] = {
     "adam": lambda p: optim.Adam(p),
 }
 PRECISIONS, RECOMPUTE = ("fp32", "mixed", "bf16"), ("none", "full")
+
+
+def predicted_step(config, batch_size, seq, optimizer, first_step, precision, recompute, device: Any = "cpu"):
+    setup = Setup(config, batch_size, seq, precision=precision, optimizer=optimizer, recompute=recompute, device=device)
+    return predict.peak(setup, first_step)
 
 
 def measured_step(config, batch_size, seq, optimizer, first_step, precision, recompute, device="cpu"):
@@ -63,7 +69,7 @@ def grid() -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("point", grid(), ids=lambda p: f"{p[0].layers}x{p[0].width}, {p[1]}x{p[2]}, {p[3:]}")
 def test_the_grid_is_predicted(point):
-    predicted, record = predict.peak(*point), measured_step(*point)
+    predicted, record = predicted_step(*point), measured_step(*point)
     assert float(predicted.total) == pytest.approx(float(record.peak.total), rel=0.01)  # what is promised
     assert dict(predicted) == dict(record.peak) and predicted.phase == record.peak_phase  # what is kept
 
@@ -73,7 +79,7 @@ def test_the_grid_has_24_points_and_every_setting():
     assert len(points) == len({repr(point) for point in points}) == 24
     assert {point[3] for point in points} == {*TORCHS}
     assert {(point[5], point[6], point[3]) for point in points} == {*itertools.product(PRECISIONS, RECOMPUTE, TORCHS)}
-    assert {predict.peak(*point).phase for point in points} == {"backward", "optimizer step"}
+    assert {predicted_step(*point).phase for point in points} == {"backward", "optimizer step"}
 
 
 def variants(n: int, device: str = "cpu") -> list[tuple[Any, ...]]:
@@ -96,7 +102,7 @@ def variants(n: int, device: str = "cpu") -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("point", variants(60), ids=str)
 def test_the_peak_is_exact_for_every_variant(point):
-    predicted, record = predict.peak(*point), measured_step(*point)
+    predicted, record = predicted_step(*point), measured_step(*point)
     assert dict(predicted) == dict(record.peak) and predicted.phase == record.peak_phase
 
 
@@ -104,7 +110,7 @@ def test_the_peak_is_exact_for_every_variant(point):
 def test_activations_in_16_bits_are_what_is_alive_between_the_passes(precision):
     config = GPTConfig(3, 64, 4, vocab_size=100, context=64)
     record = measured_step(config, 4, 48, "sgd", False, precision, "none")
-    assert predict.activations(config, 4, 48, precision) == record.end_of("forward").activations
+    assert predict.activations(Setup(config, 4, 48, precision=precision)) == record.end_of("forward").activations
 
 
 def test_what_a_gpus_kernels_keep_instead():
@@ -115,11 +121,11 @@ def test_what_a_gpus_kernels_keep_instead():
     noise, norms = tokens * 64 * (1 + 2 * layers) + scores * layers, 2 * layers + 1
     less: dict[Any, int] = {"fp32": 3 * noise, "bf16": noise - norms * 2 * 2 * tokens}
     for precision, nbytes in less.items():
-        gpu = predict.activations(config, batch_size, seq, precision, device="cuda")
-        assert predict.activations(config, batch_size, seq, precision) - gpu == nbytes
-    fused = replace(config, attention="fused")
-    without = predict.activations(replace(fused, dropout=0.0), batch_size, seq, "bf16", device="cuda")
-    assert predict.activations(fused, batch_size, seq, "bf16", device="cuda") - without == noise - scores * layers
+        cpu = Setup(config, batch_size, seq, precision=precision)
+        assert predict.activations(cpu) - predict.activations(cpu.with_(device="cuda")) == nbytes
+    fused = Setup(replace(config, attention="fused"), batch_size, seq, precision="bf16", device="cuda")
+    without = predict.activations(fused.with_(config=replace(config, attention="fused", dropout=0.0)))
+    assert predict.activations(fused) - without == noise - scores * layers
 
 
 @pytest.mark.gpu
@@ -128,7 +134,7 @@ def test_it_is_predicted_on_a_gpu_too(point):
     """Left out: the fused kernel's random state, and that it fills up its statistics to 32 rows."""
     if point[0].attention == "fused" and point[5] != "fp32" and torch.cuda.get_device_capability() < (8, 0):
         pytest.skip("no units for bf16: PyTorch falls back on products")
-    predicted, record = predict.peak(*point, device="cuda"), measured_step(*point, device="cuda")
+    predicted, record = predicted_step(*point, device="cuda"), measured_step(*point, device="cuda")
     assert float(predicted.total) == pytest.approx(float(record.peak.total), rel=0.05)  # what is promised
     if point[0].attention == "explicit":
         assert dict(predicted) == dict(record.peak) and predicted.phase == record.peak_phase  # what is kept
@@ -139,7 +145,7 @@ def test_it_is_predicted_on_a_gpu_too(point):
 def test_the_allocator_of_the_gpu_says_the_same(point):
     """What it held before and no record knows, such as cuBLAS's workspaces, is left out."""
     gc.collect()  # what earlier tests forgot to free shall not go in the middle of this one
-    predicted, record = predict.peak(*point, device="cuda"), measured_step(*point, device="cuda")
+    predicted, record = predicted_step(*point, device="cuda"), measured_step(*point, device="cuda")
     grown = record.allocator["peak"] - record.allocator["before"] + record.before.total
     assert float(grown) == pytest.approx(float(predicted.total), rel=0.05)
 
@@ -147,8 +153,19 @@ def test_the_allocator_of_the_gpu_says_the_same(point):
 def test_fused_dropout_in_16_bits_is_refused():
     config = GPTConfig(1, 16, 2, 31, 32, attention="fused", dropout=0.1)
     with pytest.raises(ValueError, match="is not followed"):
-        predict.peak(config, 1, 8, precision="bf16")
-    with pytest.raises(ValueError, match="recompute='some'"):
-        predict.peak(config, 1, 8, recompute="some")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="device='gpu'"):
-        predict.peak(config, 1, 8, device="gpu")  # pyright: ignore[reportArgumentType]
+        predict.peak(Setup(config, 1, 8, precision="bf16"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"recompute": "selective"}, "recompute='selective', every=1"),
+        ({"recompute": "full", "every": 2}, "recompute='full', every=2"),
+        ({"precision": "mixed", "gradients": "fp32"}, "gradients='fp32' with precision='mixed'"),
+        ({"batch_size": 4, "data": 2, "zero": 1}, "peak does not hold for data=2, zero=1"),
+        ({"config": 10**9}, "1,000,000,000 parameters have no layers"),
+    ],
+)
+def test_steps_that_are_not_followed_are_refused(changes, words):
+    with pytest.raises(ValueError, match=words):
+        predict.peak(Setup(GPTConfig(2, 16, 2, 31, 32)).with_(**changes))

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from course_lib import measure, predict
 from course_lib.model import text, zoo
 from course_lib.model.gpt import GPT, Attention, GPTConfig
-from course_lib.predict.recompute import Chain, Recompute
+from course_lib.predict import Recompute, Setup
+from course_lib.predict.chain import Chain
 from course_lib.train.recompute import RecomputedLayers, recompute, recompute_only, recompute_segments
 from course_lib.units import Bytes, Seconds
 
@@ -121,19 +122,44 @@ def test_a_gpt_that_runs(changes: dict[str, Any], way: Recompute, every: int):
         model(*batch).backward()
     with measure.flops() as counted:
         model(*batch).backward()
-    assert record.end_of("forward").activations == predict.held_activations(config, 2, 32, way, every)
-    assert counted.total == predict.step_flops(config, 2, 32) + predict.recomputed_flops(config, 2, 32, way)
+    setup = Setup(config, 2, 32, recompute=way, every=every)
+    assert record.end_of("forward").activations == predict.activations(setup)
+    assert counted.total == predict.step_flops(setup)
+    plain = setup.with_(recompute="none", every=1)
+    assert counted.total == predict.step_flops(plain) + predict.recomputed_flops(setup)
 
 
-def test_table_2_has_the_rows_of_activations_paper():
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_a_gpt_in_16_bits_that_runs(every: int):
+    config = GPTConfig(**CONFIG)
+    model = GPT(config, dtype=torch.bfloat16)
+    model.blocks = RecomputedLayers(model.blocks, every)
+    batch = text.stories(seed=0).batch(seed=0, step=0, rank=0, batch_size=2, context=32)
+    with measure.memory(model) as record:
+        model(*batch).backward()
+    setup = Setup(config, 2, 32, precision="bf16", recompute="full", every=every)
+    assert record.end_of("forward").activations == predict.activations(setup)
+
+
+GPT3 = Setup(zoo.GPT3_175B, seq=2048, precision="mixed")
+
+
+def test_all_layers_keep_what_one_keeps_for_each():
     for way in ("none", "selective", "full"):
-        layer = predict.layer_activations_paper(zoo.GPT3_175B, 1, 2048, way)
-        assert 96 * layer == predict.activations_paper(zoo.GPT3_175B, 1, 2048, way)
+        setup = GPT3.with_(recompute=way)
+        assert 96 * predict.activations_paper(setup, layers=1) == predict.activations_paper(setup)
+        assert predict.activations_paper(setup, layers=0) == 0
 
 
 def test_sequence_parallel_splits_all_of_it():
-    whole = predict.layer_activations_paper(zoo.GPT3_175B, 1, 2048)
-    assert predict.layer_activations_paper(zoo.GPT3_175B, 1, 2048, "none", 8, sequence_parallel=True) == whole / 8
+    whole = predict.activations_paper(GPT3)
+    assert predict.activations_paper(GPT3.with_(tensor=8, sequence_parallel=True)) == whole / 8
+    assert whole / 8 < predict.activations_paper(GPT3.with_(tensor=8)) < whole
+
+
+def test_ranks_that_share_the_batch_keep_their_own_rows():
+    assert predict.activations_paper(GPT3.with_(batch_size=64, data=64)) == predict.activations_paper(GPT3)
+    assert predict.activations_paper(GPT3.with_(batch_size=64, micro_batch=1)) == predict.activations_paper(GPT3)
 
 
 def test_swap_is_faster_from_the_break_even_on():
@@ -151,11 +177,19 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: Chain(1, 2, 1, keeps_input=True), "at least as many bytes"),
     (lambda: UNIT(4).film(0), "at least 1 layer"),
     (lambda: UNIT(12).halves_peak(), "power of two"),
-    (lambda: predict.held_activations(GPTConfig(**CONFIG), 1, 8, "some"), "must be one of"),  # type: ignore[arg-type]
-    (lambda: predict.held_activations(GPTConfig(**CONFIG, attention="fused"), 1, 8, "selective"), "keeps no scores"),
-    (lambda: predict.held_activations(GPTConfig(**CONFIG), 1, 8, "full", every=0), "at least 1 layer"),
-    (lambda: predict.layer_activations_paper(zoo.GPT3_175B, 1, 2048, tensor_parallel=0), "at least 1"),
+    (lambda: predict.activations(Setup(GPTConfig(**CONFIG, attention="fused"), recompute="selective")), "no scores"),
+    (
+        lambda: predict.activations(Setup(GPTConfig(**CONFIG), precision="bf16", recompute="selective")),
+        "precision='bf16'.*activations_paper has the rule",
+    ),
+    (lambda: predict.activations_paper(GPT3.with_(precision="fp32")), "precision='fp32'"),
+    (lambda: predict.activations_paper(GPT3.with_(recompute="full", every=2)), "every=2"),
+    (lambda: predict.activations_paper(GPT3.with_(pipeline=8, context=2)), "pipeline=8, context=2"),
+    (lambda: predict.activations_paper(Setup(zoo.LLAMA3_8B, precision="mixed")), "8 heads of keys and values"),
+    (lambda: predict.activations_paper(GPT3, layers=-1), "layers=-1"),
     (lambda: predict.swap_time(1, 0), "must be positive"),
+    (lambda: predict.swap_time(-1, 1), "nbytes=-1: must not be negative"),
+    (lambda: predict.recompute_time(-1, 1), "flops=-1"),
     (lambda: predict.recompute_time(1, 0), "must be positive"),
     (lambda: predict.swap_break_even(1, -1), "must be positive"),
 ]

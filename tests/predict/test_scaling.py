@@ -4,12 +4,14 @@ import pytest
 import torch
 
 from course_lib import predict
+from course_lib.model import zoo
+from course_lib.predict import Setup
 from course_lib.units import Flops, Seconds
 
 
 def test_six_and_eight() -> None:
     assert predict.training_flops(10, 7) == Flops(420)
-    assert predict.training_flops(10, 7, recompute=True) == Flops(560)
+    assert predict.training_flops(10, 7, recompute="full") == Flops(560)
 
 
 def test_time_and_utilization_are_inverses() -> None:
@@ -21,8 +23,45 @@ def test_time_and_utilization_are_inverses() -> None:
 
 @pytest.mark.parametrize(("devices", "speed"), [(0, 1e12), (8, 0.0), (-1, 1e12)])
 def test_nothing_takes_no_time(devices: int, speed: float) -> None:
-    with pytest.raises(ValueError, match="both must be positive"):
+    with pytest.raises(ValueError, match=f"devices={devices}, flops_per_s={speed}: must be positive"):
         predict.training_time(1e20, devices, speed)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"seconds": 0.0}, {"devices": 0}, {"peak_flops_per_s": 0.0}, {"seconds": float("nan")}]
+)
+def test_a_share_of_nothing_is_refused(wrong: dict[str, float]) -> None:
+    right: dict[str, float] = {"seconds": 1.0, "devices": 1, "peak_flops_per_s": 1e12}
+    (name,) = wrong
+    with pytest.raises(ValueError, match=f"{name}={wrong[name]}.*must be positive"):
+        predict.utilization(1e12, **right | wrong)  # type: ignore[arg-type]
+
+
+def test_nobody_is_faster_than_the_peak() -> None:
+    """The usual mistake: a peak in TFLOP/s."""
+    assert predict.utilization(1e12, 1.0, 1, 1e12) == 1
+    with pytest.raises(
+        ValueError, match=r"1.00 PFLOP in 1.00 s on 2 devices of 312.00 FLOP/s are 1,602,564,102,5.* times"
+    ):
+        predict.utilization(1e15, 1.0, 2, 312)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: predict.training_flops(-1, 7), "parameters=-1, tokens=7: must not be negative"),
+        (lambda: predict.training_flops(1, -7), "tokens=-7"),
+        (lambda: predict.training_flops(1, 7, "selective"), "recompute='selective': it must be one of 'none', 'full'"),
+        (lambda: predict.training_flops(1, 7, True), "recompute=True"),  # type: ignore[arg-type]
+        (lambda: predict.training_time(-1, 1, 1), "flops=-1"),
+        (lambda: predict.utilization(-1, 1, 1, 1), "flops=-1"),
+        (lambda: predict.NoiseScale(signal=0.0, noise=1.0).batch_size, "signal=0.0"),
+        (lambda: predict.token_flops_palm(Setup(zoo.GPT2_SMALL), 0), "parameters=0"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(call, words) -> None:
+    with pytest.raises(ValueError, match=words):
+        call()
 
 
 def test_the_noise_scale_is_found_from_two_batch_sizes():

@@ -1,11 +1,15 @@
 """The formulas against messages that are really passed: each algorithm runs on arrays, and every send is counted."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from course_lib import predict
-from course_lib.predict.traffic import ALL_REDUCE_ALGORITHMS, Link, tree_children
+from course_lib.predict.link import Link
+from course_lib.predict.traffic import ALL_REDUCE_ALGORITHMS, OPERATIONS, tree_children
 from course_lib.ranks import schedules
+from course_lib.ranks.schedules import Schedule
 from course_lib.units import Seconds
 
 
@@ -105,8 +109,8 @@ def test_bytes_and_messages_of_every_rank(algorithm: str, p: int) -> None:
     RUN[algorithm](net)
     assert all(np.array_equal(held, net.total) for held in net.held)
     for rank in range(p):
-        assert predict.all_reduce_bytes(n_bytes, p, algorithm, rank) == net.bytes[rank]
-        assert predict.all_reduce_messages(p, algorithm, rank) == net.messages[rank]
+        formula = predict.all_reduce(n_bytes, p, algorithm, rank)
+        assert (formula.bytes, formula.messages) == (net.bytes[rank], net.messages[rank])
 
 
 @pytest.mark.parametrize("p", [2, 3, 5, 8])
@@ -114,38 +118,53 @@ def test_a_ring_with_uneven_parts_has_the_formula_as_its_mean(p: int) -> None:
     net = Network(p, n=1001)
     n_bytes = net.held[0].nbytes
     ring(net)
-    assert np.mean(net.bytes) == pytest.approx(predict.all_reduce_bytes(n_bytes, p), abs=0.5)
+    assert np.mean(net.bytes) == pytest.approx(predict.all_reduce(n_bytes, p).bytes, abs=0.5)
     assert max(net.bytes) - min(net.bytes) <= 2 * 8
 
 
 @pytest.mark.parametrize("p", range(1, 20))
 def test_tree_reaches_every_rank_once(p: int) -> None:
     assert sum(tree_children(p, rank) for rank in range(p)) == p - 1
-    assert sum(predict.broadcast_bytes(10, p, rank) for rank in range(p)) == 10 * (p - 1)
+    assert sum(predict.broadcast(10, p, rank).bytes for rank in range(p)) == 10 * (p - 1)
 
 
 def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather() -> None:
     for p in (1, 2, 4, 8):
-        halves = predict.reduce_scatter_bytes(800, p) + predict.all_gather_bytes(800, p)
-        assert predict.all_reduce_bytes(800, p) == halves
-    assert predict.all_to_all_bytes(800, 4) == 600
+        halves = predict.reduce_scatter(800, p).bytes + predict.all_gather(800, p).bytes
+        assert predict.all_reduce(800, p).bytes == halves
+    assert predict.all_to_all(800, 4).bytes == 600
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"world_size": 0}, "at least one rank"),
-        ({"world_size": 4, "rank": 4}, "rank=4 does not exist among 4"),
         ({"world_size": 4, "algorithm": "star"}, "one of ring, direct, manager"),
         ({"world_size": 6, "algorithm": "halving_doubling"}, "power of two; 6 is not"),
         ({"world_size": 6, "algorithm": "recursive_doubling"}, "power of two; 6 is not"),
     ],
 )
-def test_refuses(arguments: dict, message: str) -> None:
+def test_an_all_reduce_refuses(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        predict.all_reduce_bytes(100, **arguments)
-    with pytest.raises(ValueError, match=message):
-        predict.all_reduce_messages(**arguments)
+        predict.all_reduce(100, **arguments)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_operation_refuses(name: str) -> None:
+    with pytest.raises(ValueError, match="world_size=0: there must be at least one rank"):
+        OPERATIONS[name](100, 0)
+    with pytest.raises(ValueError, match="n_bytes=-1: must not be negative"):
+        OPERATIONS[name](-1, 4)
+    if name in ("all_reduce", "broadcast", "reduce"):
+        with pytest.raises(ValueError, match="rank=4 does not exist among 4"):
+            OPERATIONS[name](100, 4, rank=4)
+
+
+def test_a_message_is_a_message() -> None:
+    one = predict.send(1000)
+    assert (one.bytes, one.messages, one.path) == (1000, 1, (1, 1000))
+    assert one.seconds(FAST) == pytest.approx(1e-6 + 1000e-11)
+    with pytest.raises(ValueError, match="n_bytes=-5"):
+        predict.send(-5)
 
 
 FAST = Link(Seconds(1e-6), 1e-11)
@@ -166,27 +185,55 @@ FAST = Link(Seconds(1e-6), 1e-11)
 )
 def test_seconds_of_eight_ranks_worked_out_by_hand(algorithm: str, n_bytes: int, seconds: float) -> None:
     """α = 1 µs, 100 GB/s; Thakur, Rabenseifner and Gropp's formulas with γ = 0."""
-    assert predict.all_reduce_seconds(n_bytes, 8, FAST, algorithm) == pytest.approx(seconds, rel=1e-12)
+    assert predict.all_reduce(n_bytes, 8, algorithm).seconds(FAST) == pytest.approx(seconds, rel=1e-12)
 
 
 @pytest.mark.parametrize("p", range(1, 18))
 @pytest.mark.parametrize("algorithm", ["ring", "manager", "tree"])
 def test_the_path_is_as_long_as_the_schedule_says(algorithm: str, p: int) -> None:
     """Rounds follow each other; within one, a rank's sends share its link, and so do its receives."""
-    plan = [schedules.ALL_REDUCE[algorithm](p, rank) for rank in range(p)]
-    busiest = [max(max(len(r.sends), len(r.receives)) for r in rounds) for rounds in zip(*plan)]
-    assert predict.all_reduce_path(p * 1000, p, algorithm).messages == sum(busiest)
-    size = 1000 if algorithm == "ring" else p * 1000
-    assert predict.all_reduce_path(p * 1000, p, algorithm).n_bytes == sum(busiest) * size
+    one_after_the_other = busiest_rounds(schedules.ALL_REDUCE[algorithm], p)
+    path = predict.all_reduce(p * 1000, p, algorithm).path
+    assert path == (one_after_the_other, one_after_the_other * (1000 if algorithm == "ring" else p * 1000))
+
+
+def busiest_rounds(schedule: Callable[[int, int], Schedule], p: int) -> int:
+    """Messages on the busiest link, round after round."""
+    plan = [schedule(p, rank) for rank in range(p)]
+    return sum(max(max(len(r.sends), len(r.receives)) for r in rounds) for rounds in zip(*plan))
+
+
+@pytest.mark.parametrize("p", range(1, 18))
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "all_reduce"])
+def test_the_rest_of_the_family_is_as_long_as_its_schedule(name: str, p: int) -> None:
+    schedule = getattr(schedules, name)
+    whole = name in ("broadcast", "reduce")
+    for rank in range(p):
+        formula = OPERATIONS[name](p * 1000, p, **({"rank": rank} if whole else {}))
+        sends = [sent for each in schedule(p, rank) for sent in each.sends]
+        assert formula.messages == len(sends)
+        assert formula.bytes == len(sends) * (p * 1000 if whole else 1000)
+        rounds = formula.path.messages
+        idle = 1 if name == "all_to_all" and p > 2 else 0  # in each round, some rank is its own partner
+        assert rounds == busiest_rounds(schedule, p) - idle
+        assert formula.path.n_bytes == rounds * (p * 1000 if whole else 1000)
+        assert formula.seconds(FAST) == pytest.approx(rounds * 1e-6 + formula.path.n_bytes * 1e-11)
 
 
 def test_a_fit_finds_the_link_that_made_the_times() -> None:
     link = Link(Seconds(40e-6), 0.5e-9)
-    paths = [predict.all_reduce_path(n, 4, name) for n in (4, 4_000, 4_000_000) for name in ("ring", "tree", "manager")]
+    paths = [predict.all_reduce(n, 4, name).path for n in (4, 4_000, 4_000_000) for name in ("ring", "tree", "manager")]
     found = predict.fit_link((path.messages, path.n_bytes, link.seconds(path)) for path in paths)
     assert found.alpha == pytest.approx(link.alpha) and found.seconds_per_byte == pytest.approx(0.5e-9)
     assert found.bytes_per_s == pytest.approx(2e9)
     assert found.balance == 80_000
+
+
+def test_a_link_has_no_negative_price() -> None:
+    with pytest.raises(ValueError, match="alpha=-1 s, seconds_per_byte=0.0: must not be negative"):
+        Link(Seconds(-1), 0.0)
+    with pytest.raises(ValueError, match="n_bytes=-8"):
+        FAST.seconds((1, -8))
 
 
 def test_a_fit_weighs_small_times_as_much_as_large_ones() -> None:
@@ -216,9 +263,9 @@ def test_a_fit_refuses_what_says_nothing(samples: list, message: str) -> None:
 @pytest.mark.parametrize("p", [4, 5, 8, 16, 100])
 def test_at_the_crossover_both_take_the_same_time(p: int) -> None:
     size = predict.crossover_bytes(p, FAST)
-    tree, ring = (predict.all_reduce_seconds(size, p, FAST, name) for name in ("tree", "ring"))
+    tree, ring = (predict.all_reduce(size, p, name).seconds(FAST) for name in ("tree", "ring"))
     assert tree == pytest.approx(ring, rel=1e-4)
-    assert predict.all_reduce_seconds(size // 2, p, FAST, "tree") < predict.all_reduce_seconds(size // 2, p, FAST)
+    assert predict.all_reduce(size // 2, p, "tree").seconds(FAST) < predict.all_reduce(size // 2, p).seconds(FAST)
 
 
 @pytest.mark.parametrize("p", [2, 3])
@@ -238,6 +285,6 @@ def test_bus_factors_as_nccl_publishes_them(operation: str, factor: float) -> No
 
 def test_bus_factor_is_what_a_rank_sends() -> None:
     for p in (2, 3, 8):
-        assert predict.bus_factor("all_reduce", p) * 840 == predict.all_reduce_bytes(840, p)
+        assert predict.bus_factor("all_reduce", p) * 840 == predict.all_reduce(840, p).bytes
     with pytest.raises(ValueError, match="one of all_reduce"):
         predict.bus_factor("gossip", 4)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from course_lib import predict
+from course_lib.model import zoo
+from course_lib.predict import Setup
 
 from .rows import rows_of, within
 
@@ -21,8 +23,12 @@ def chips(flops_per_s: float, bytes_per_s: float, tokens: int) -> float:
 
 
 def replicas(gpus: int, tensor: int, pipeline: int, seq: int, sequences_per_replica: int) -> list[int]:
-    count = gpus // (tensor * pipeline)
-    return [count, count * seq * sequences_per_replica]
+    """Replicas, and tokens in a step."""
+    one = Setup(zoo.LLAMA3_405B, sequences_per_replica, seq, tensor=tensor, pipeline=pipeline)
+    count = gpus // one.world_size
+    many = one.with_(batch_size=count * one.batch_size, data=count)
+    assert many.world_size == gpus and many.rows == sequences_per_replica
+    return [many.data, many.batch_size * many.seq]
 
 
 def alpha_b() -> float:
@@ -31,7 +37,7 @@ def alpha_b() -> float:
 
 
 COMPUTED: dict[str, Callable[..., float | list[int]]] = {
-    "ring_allreduce_per_rank": lambda p, n: predict.all_reduce_bytes(n, p),
+    "ring_allreduce_per_rank": lambda p, n: predict.all_reduce(n, p).bytes,
     "zero_comm_dp_baseline": lambda p: predict.bus_factor("all_reduce", p),
     "tpu_v5p_tokens_one_axis": lambda flops_per_s, bytes_per_s: predict.tokens_to_hide(flops_per_s, bytes_per_s, MANY),
     "tpu_v5p_chips_16m": chips,

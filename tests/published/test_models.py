@@ -11,6 +11,7 @@ import pytest
 from course_lib import predict
 from course_lib.model import hardware, zoo
 from course_lib.model.gpt import GPTConfig
+from course_lib.predict import Recompute, Setup
 from course_lib.units import Bytes, Flops
 
 from .rows import rows_of, within
@@ -18,6 +19,7 @@ from .rows import rows_of, within
 ROWS = rows_of(__file__)
 A100_PEAK = hardware.A100_80GB.peak("bf16")
 NANOGPT = replace(zoo.GPT2_SMALL.config, bias=False)
+ONE_SEQUENCE = Setup(NANOGPT, batch_size=1, seq=1024)
 YEAR = 365.25
 
 
@@ -31,19 +33,19 @@ def megatron(row: dict) -> GPTConfig:
 def mfu_percent(row: dict) -> float:
     i = row["inputs"]
     inputs = ROWS["korth_t5_530b_mfu"]["inputs"] | i
-    flops = predict.step_flops_paper(megatron({"inputs": inputs}), inputs["B"], inputs["s"])
+    flops = predict.step_flops_paper(Setup(megatron({"inputs": inputs}), inputs["B"], inputs["s"]))
     return 100 * predict.utilization(flops, i["seconds"], i["gpus"], A100_PEAK)
 
 
-def opt(recompute: bool) -> float:
+def opt(recompute: Recompute) -> float:
     i = ROWS["opt_flops_4p30e23"]["inputs"]
     config = GPTConfig(i["l"], i["h"], 96, i["V"], i["s"])
-    return predict.step_flops_paper(config, 1, i["s"], recompute) / i["s"] * i["B_times_s"]
+    return predict.step_flops_paper(Setup(config, seq=i["s"], recompute=recompute)) / i["s"] * i["B_times_s"]
 
 
 def all_reduce_total(algorithm: str) -> float:
     p, n = 4, 400
-    return sum(predict.all_reduce_bytes(n, p, algorithm, rank) for rank in range(p)) / n
+    return sum(predict.all_reduce(n, p, algorithm, rank).bytes for rank in range(p)) / n
 
 
 def days(flops: float, devices: int, flops_per_s: float) -> float:
@@ -52,8 +54,7 @@ def days(flops: float, devices: int, flops_per_s: float) -> float:
 
 ZOO = {
     "gpt2_small": zoo.GPT2_SMALL, "gpt2_medium": zoo.GPT2_MEDIUM, "gpt2_large": zoo.GPT2_LARGE, "gpt2_xl": zoo.GPT2_XL,
-    "gopher_44m": zoo.GOPHER_44M, "gopher_117m": zoo.GOPHER_117M, "gopher_417m": zoo.GOPHER_417M,
-    "gopher_1.4b": zoo.GOPHER_1_4B, "gopher_7.1b": zoo.GOPHER_7_1B, "gopher_280b": zoo.GOPHER_280B,
+    "gopher_44m": zoo.GOPHER_44M, "gopher_117m": zoo.GOPHER_117M, "gopher_280b": zoo.GOPHER_280B,
     "chinchilla_70b": zoo.CHINCHILLA_70B, "mtnlg_530b": zoo.MT_NLG_530B, "neox_20b": zoo.NEOX_20B,
     "llama2_7b": zoo.LLAMA2_7B, "llama2_13b": zoo.LLAMA2_13B, "llama2_70b": zoo.LLAMA2_70B,
     "llama3_8b": zoo.LLAMA3_8B, "llama3_70b": zoo.LLAMA3_70B, "llama3_405b": zoo.LLAMA3_405B,
@@ -91,26 +92,28 @@ OPERATIONS: Computed = {
         for name in GPT3
         if f"gpt3_{name}_pfdays" in ROWS
     },
-    "gpt2_small_fwd_flops_seq": lambda: predict.forward_flops(NANOGPT, 1, 1024),
-    "gpt2_small_bwd_flops_seq": lambda: predict.step_flops(NANOGPT, 1, 1024) - predict.forward_flops(NANOGPT, 1, 1024),
-    "gpt2_small_total_flops_seq": lambda: predict.step_flops(NANOGPT, 1, 1024),
+    "gpt2_small_fwd_flops_seq": lambda: predict.forward_flops(ONE_SEQUENCE),
+    "gpt2_small_bwd_flops_seq": lambda: predict.step_flops(ONE_SEQUENCE) - predict.forward_flops(ONE_SEQUENCE),
+    "gpt2_small_total_flops_seq": lambda: predict.step_flops(ONE_SEQUENCE),
     "gpt2_small_palm_flops_seq": lambda: (
-        1024 * predict.token_flops_palm(NANOGPT, 1024, predict.parameters(NANOGPT) - 1024 * 768)
+        1024 * predict.token_flops_palm(ONE_SEQUENCE, predict.parameters(NANOGPT) - 1024 * 768)
     ),
     "pfday_check": lambda: Flops.units["PF-day"],
     "chin_6nd": lambda: predict.training_flops(70e9, 1.4e12),
     "scalingbook_flops_tok": lambda: predict.training_flops(70e9, 1),
     "scalingbook_flops_15T": lambda: predict.training_flops(70e9, 15e12),
     "llama3_405b_flops": lambda: predict.training_flops(405e9, 15.6e12),
-    "opt_flops_4p30e23": lambda: opt(recompute=True),
-    "opt_model_flops": lambda: opt(recompute=False),
+    "opt_flops_4p30e23": lambda: opt("full"),
+    "opt_model_flops": lambda: opt("none"),
 }
 TIME: Computed = {
-    "nanogpt_mfu": lambda: predict.utilization(predict.step_flops(NANOGPT, 100, 1024), 0.755, 1, A100_PEAK),
+    "nanogpt_mfu": lambda: predict.utilization(
+        predict.step_flops(ONE_SEQUENCE.with_(batch_size=100)), 0.755, 1, A100_PEAK
+    ),
     "nanogpt_days_300B": lambda: days(predict.training_flops(predict.parameters(NANOGPT), 300e9), 8, 0.3 * A100_PEAK),
     "scalingbook_days": lambda: days(predict.training_flops(70e9, 15e12), 8960, 0.4 * 459e12),
-    "narayanan_train_175b": lambda: days(predict.training_flops(175e9, 300e9, recompute=True), 1024, 140e12),
-    "narayanan_train_1t": lambda: days(predict.training_flops(1e12, 450e9, recompute=True), 3072, 163e12),
+    "narayanan_train_175b": lambda: days(predict.training_flops(175e9, 300e9, recompute="full"), 1024, 140e12),
+    "narayanan_train_1t": lambda: days(predict.training_flops(1e12, 450e9, recompute="full"), 3072, 163e12),
     "gpt3_355y": lambda: days(3.14e23, 1, 28e12) / YEAR,
     **{name: lambda row=ROWS[name]: mfu_percent(row) for name in ROWS if name.endswith("_mfu") and "korth" in name},
 }
@@ -125,15 +128,15 @@ MEMORY: Computed = {
     "kv_scalingbook_q": lambda: predict.kv_cache(GPTConfig(64, 4096, 16, 32_000, 8192), 1, 1, bytes_per_element=1),
     "kv_l3_70b_bs32_8192_int8": lambda: predict.kv_cache(zoo.LLAMA3_70B, 32, 8192, bytes_per_element=1),
     "neox_40GB": lambda: Bytes(2 * predict.parameters(zoo.NEOX_20B)).to("GB"),
-    "gpu_mem_1b_fp16": lambda: Bytes(2 * 10**9).to("GiB"),
-    "gpu_mem_175b_fp16": lambda: Bytes(2 * 175 * 10**9).to("GiB"),
+    "gpu_mem_1b_fp16": lambda: predict.model_states(Setup(1e9, precision="mixed")).parameters.to("GiB"),
+    "gpu_mem_175b_fp16": lambda: predict.model_states(Setup(175e9, precision="mixed")).parameters.to("GiB"),
 }
 TRAFFIC: Computed = {
-    "nccl_busbw_all_reduce_n8": lambda: predict.all_reduce_bytes(8000, 8) / 8000,
-    "nccl_busbw_reduce_scatter_n8": lambda: predict.reduce_scatter_bytes(8000, 8) / 8000,
-    "nccl_busbw_all_gather_n8": lambda: predict.all_gather_bytes(8000, 8) / 8000,
-    "nccl_busbw_alltoall_n8": lambda: predict.all_to_all_bytes(8000, 8) / 8000,
-    "ring_allreduce_per_rank": lambda: predict.all_reduce_bytes(10**9, 8),
+    "nccl_busbw_all_reduce_n8": lambda: predict.all_reduce(8000, 8).bytes / 8000,
+    "nccl_busbw_reduce_scatter_n8": lambda: predict.reduce_scatter(8000, 8).bytes / 8000,
+    "nccl_busbw_all_gather_n8": lambda: predict.all_gather(8000, 8).bytes / 8000,
+    "nccl_busbw_alltoall_n8": lambda: predict.all_to_all(8000, 8).bytes / 8000,
+    "ring_allreduce_per_rank": lambda: predict.all_reduce(10**9, 8).bytes,
     "manager_total": lambda: [all_reduce_total(algorithm) for algorithm in ("direct", "manager", "ring")],
 }
 HARDWARE: Computed = {

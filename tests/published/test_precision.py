@@ -10,11 +10,17 @@ import pytest
 from course_lib import predict
 from course_lib.model import hardware
 from course_lib.numerics import BF16, FP16, FloatFormat
+from course_lib.predict import Setup
+from course_lib.units import FlopsPerSecond
 
 from .rows import rows_of, within
 
 ROWS = rows_of(__file__)
 GPUS = {"a100": hardware.A100_80GB, "h100_sxm": hardware.H100_80GB, "v100": hardware.V100_16GB}
+
+
+UNITS_OF = {"a100": hardware.A100_80GB, "h100": hardware.H100_80GB}
+"""Cards whose peak follows from a clock, a number of tensor cores, and what each of them does in a cycle."""
 
 
 def tflops(row: str) -> float:
@@ -28,16 +34,15 @@ def limits(fmt: FloatFormat) -> list[float]:
 
 
 def with_fp32_gradients() -> int:
-    """Weight and gradient in 16 bits, fp32 copy, mean, variance; and two bytes more for a gradient in fp32."""
-    return predict.model_states(1, "mixed").total + 2
+    """Weight in 16 bits; gradient, copy, mean and variance in fp32."""
+    return predict.model_states(Setup(1, precision="mixed", gradients="fp32")).total
 
 
 COMPUTED: dict[str, Callable[[], float | list[float]]] = {
     **{row: lambda row=row: tflops(row) for row in ROWS if row.startswith("hw_") and not row.endswith("_derived")},
-    "hw_a100_derived": lambda: 1410e6 * 432 * 256 * 2 / 1e12,
-    "hw_h100_derived": lambda: 1830e6 * 528 * 512 * 2 / 1e12,
-    "zero_1p5b_fp16": lambda: predict.model_states(1_500_000_000, "mixed").parameters / 1e9,
-    "zero_fig1_stage0": lambda: predict.model_states(7_500_000_000, "mixed").total / 1e9,
+    **{f"hw_{card}_derived": lambda gpu=gpu: gpu.peak("bf16").to("TFLOP/s") for card, gpu in UNITS_OF.items()},
+    "zero_1p5b_fp16": lambda: predict.model_states(Setup(1.5e9, precision="mixed")).parameters / 1e9,
+    "zero_fig1_stage0": lambda: predict.model_states(Setup(7.5e9, precision="mixed")).total / 1e9,
     "megatron_bytes_per_param": with_fp32_gradients,
     "stas_bytes_per_param": with_fp32_gradients,
     "fmt_fp16": lambda: limits(FP16),
@@ -52,6 +57,13 @@ def test_every_row_is_computed() -> None:
 @pytest.mark.parametrize("name", COMPUTED)
 def test_published_figure(name: str) -> None:
     assert COMPUTED[name]() == within(ROWS[name])
+
+
+@pytest.mark.parametrize("card", UNITS_OF)
+def test_peaks_are_units_times_clock(card: str) -> None:
+    i = ROWS[f"hw_{card}_derived"]["inputs"]
+    by_units = FlopsPerSecond(i["clock_hz"] * i["tensor_cores"] * i["multiply_adds"] * 2)
+    assert by_units == pytest.approx(UNITS_OF[card].peak("bf16"), rel=0.001)
 
 
 def test_sparse_peaks_are_never_taken_for_dense_ones() -> None:

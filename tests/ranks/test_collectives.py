@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import measure, predict, ranks
+from course_lib.predict.traffic import OPERATIONS
 from course_lib.ranks import collectives, schedules
 
 ALGORITHMS = tuple(schedules.ALL_REDUCE)
@@ -117,19 +118,23 @@ def check_counts(counts, n_elements, world_size, rank, itemsize):
     n_bytes = n_elements * itemsize
     parts = [size * itemsize for size in collectives.split_sizes(n_elements, world_size)]
     share, right = parts[rank], parts[(rank + 1) % world_size]
-    children = predict.broadcast_bytes(1, world_size, rank)
     per_round = world_size - 1
     if n_elements % world_size == 0:
-        assert n_bytes - share == n_bytes - right == predict.reduce_scatter_bytes(n_bytes, world_size)
-        assert 2 * n_bytes - share - right == predict.all_reduce_bytes(n_bytes, world_size, "ring")
+        assert n_bytes - share == n_bytes - right == predict.reduce_scatter(n_bytes, world_size).bytes
+        assert 2 * n_bytes - share - right == predict.all_reduce(n_bytes, world_size, "ring").bytes
     for algorithm in schedules.WHOLE:
         bytes_, messages = counts["all_reduce", algorithm]
-        assert bytes_ == predict.all_reduce_bytes(n_bytes, world_size, algorithm, rank)
-        assert messages == predict.all_reduce_messages(world_size, algorithm, rank)
+        formula = predict.all_reduce(n_bytes, world_size, algorithm, rank)
+        assert (bytes_, messages) == (formula.bytes, formula.messages)
     alone = world_size == 1
     assert counts["all_reduce", "ring"] == (0 if alone else 2 * n_bytes - share - right, 2 * per_round)
-    assert counts["broadcast", ""] == (predict.broadcast_bytes(n_bytes, world_size, rank), children)
-    assert counts["reduce", ""] == ((n_bytes, 1) if rank else (0, 0))
+    for name in ("broadcast", "reduce"):
+        formula = OPERATIONS[name](n_bytes, world_size, rank)
+        assert counts[name, ""] == (formula.bytes, formula.messages)
+    for name in ("reduce_scatter", "all_gather", "all_to_all"):
+        formula = OPERATIONS[name](n_bytes, world_size)
+        assert counts[name, ""][1] == formula.messages
+        assert n_elements % world_size or counts[name, ""][0] == formula.bytes
     assert counts["reduce_scatter", ""] == (n_bytes - share, per_round)
     assert counts["all_gather", ""] == (n_bytes - right, per_round)
     assert counts["all_to_all", ""] == (n_bytes - share, per_round)

@@ -75,7 +75,7 @@ def test_nobody_overwrites_what_it_is_sending(world_size):
 def test_messages_are_as_predicted(algorithm, world_size):
     for rank in range(world_size):
         sends = [send for each in schedules.ALL_REDUCE[algorithm](world_size, rank) for send in each.sends]
-        assert len(sends) == predict.all_reduce_messages(world_size, algorithm, rank)
+        assert len(sends) == predict.all_reduce(1, world_size, algorithm, rank).messages
 
 
 def test_a_message_with_one_end_is_refused_and_named():

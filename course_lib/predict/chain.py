@@ -1,0 +1,148 @@
+"""A chain of equal layers, of which only every K-th input is kept: what is held at each moment, and what runs again.
+
+It is the idea of recompute without the model. Its `film` lists, one frame for each run of a layer, what is held; the
+peak is the largest frame. What a transformer adds, `predict.activations` and `predict.recomputed_flops` know.
+
+Lesson 03 opens this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from course_lib.units import Bytes, Flops
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One run of one layer, and what is held for the backward pass while it ends.
+
+    Attributes:
+        phase: "forward", "recompute" or "backward".
+        layer: which one runs, from 0.
+        boundaries: inputs of segments that are held, those of segments 0 to `boundaries - 1`.
+        inside: layers whose saved tensors are held, those up to `layer` from the start of its segment.
+        held: bytes of all this together.
+        start, duration: in runs of a layer's forward pass; a backward pass takes two.
+    """
+
+    phase: str
+    layer: int
+    boundaries: int
+    inside: int
+    held: Bytes
+    start: int
+    duration: int
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Equal layers in a row.
+
+    Attributes:
+        layers: N.
+        boundary_bytes: X, the input of a layer, which a segment keeps.
+        saved_bytes: A, what one layer saves for its backward pass.
+        layer_flops: of one layer's forward pass.
+        keeps_input: whether A counts the layer's own input. A segment's first layer then shares it with the boundary.
+
+    Raises:
+        ValueError: no layer, a negative size, or an input that is said to be part of less than itself.
+    """
+
+    layers: int
+    boundary_bytes: int
+    saved_bytes: int
+    layer_flops: int = 0
+    keeps_input: bool = False
+
+    def __post_init__(self) -> None:
+        if self.layers < 1 or min(self.boundary_bytes, self.saved_bytes, self.layer_flops) < 0:
+            raise ValueError(f"{self}: at least 1 layer, and no negative size")
+        if self.keeps_input and self.saved_bytes < self.boundary_bytes:
+            raise ValueError(f"{self}: a layer that keeps its input saves at least as many bytes as the input has")
+
+    def film(self, every: int | None) -> list[Frame]:
+        """A step of the chain, frame by frame.
+
+        Args:
+            every: K, layers in a segment (the last may be shorter); None keeps everything and recomputes nothing.
+
+        Raises:
+            ValueError: `every` is less than 1.
+        """
+        frames, start = [], 0
+        for phase, layer, boundaries, inside in self._runs(every):
+            duration = 2 if phase == "backward" else 1
+            held = self._held(boundaries, inside)
+            frames.append(Frame(phase, layer, boundaries, inside, held, start, duration))
+            start += duration
+        return frames
+
+    def held(self, every: int | None) -> Bytes:
+        """Bytes held between the forward and the backward pass: N · A, or ceil(N/K) · X."""
+        return self.film(every)[self.layers - 1].held
+
+    def peak(self, every: int | None) -> Bytes:
+        """The most bytes held at one moment.
+
+        With N a multiple of K that is N/K · X + K · A (minus X where `keeps_input`), least near K = sqrt(N · X / A):
+        Chen et al. 2016, §4. A shorter last segment is accounted for.
+        """
+        return max(self._held(boundaries, inside) for _, _, boundaries, inside in self._runs(every))
+
+    def recomputed_flops(self, every: int | None) -> Flops:
+        """FLOPs that a plain step does not have: those of one forward pass, whatever K is."""
+        return Flops(0 if every is None else self.layers * self.layer_flops)
+
+    def step_flops(self, every: int | None) -> Flops:
+        """FLOPs of a step, when the backward pass takes twice those of the forward pass."""
+        return Flops(3 * self.layers * self.layer_flops) + self.recomputed_flops(every)
+
+    def best_every(self) -> int:
+        """The K with the lowest peak; of several, the smallest."""
+        return min(range(1, self.layers + 1), key=self.peak)
+
+    def halves_peak(self) -> Bytes:
+        """The peak when the first half is one recomputed segment, and each half is treated so again.
+
+        One boundary for each halving, and the last layer's tensors: (log2 N) · X + A (Chen et al. 2016, §4.4).
+
+        Raises:
+            ValueError: the number of layers is not a power of two.
+        """
+        return Bytes(self._halvings() * self.boundary_bytes + self.saved_bytes)
+
+    def halves_recomputed_flops(self) -> Flops:
+        """What that costs: at each halving, half of all layers run again: N/2 · log2 N of them.
+
+        Raises:
+            ValueError: the number of layers is not a power of two.
+        """
+        return Flops(self.layers // 2 * self._halvings() * self.layer_flops)
+
+    def _runs(self, every: int | None) -> Iterator[tuple[str, int, int, int]]:
+        """(phase, layer, boundaries, inside) in the order in which layers run."""
+        if every is None:
+            yield from (("forward", layer, 0, layer + 1) for layer in range(self.layers))
+            yield from (("backward", layer, 0, layer + 1) for layer in reversed(range(self.layers)))
+            return
+        if every < 1:
+            raise ValueError(f"every={every} given; a segment has at least 1 layer")
+        yield from (("forward", layer, layer // every + 1, 0) for layer in range(self.layers))
+        for segment in reversed(range(-(-self.layers // every))):
+            first = segment * every
+            inner = range(first, min(first + every, self.layers))
+            yield from (("recompute", layer, segment + 1, layer - first + 1) for layer in inner)
+            yield from (("backward", layer, segment + 1, layer - first + 1) for layer in reversed(inner))
+
+    def _held(self, boundaries: int, inside: int) -> Bytes:
+        shared = self.boundary_bytes if self.keeps_input and boundaries and inside else 0
+        return Bytes(boundaries * self.boundary_bytes + inside * self.saved_bytes - shared)
+
+    def _halvings(self) -> int:
+        halvings = self.layers.bit_length() - 1
+        if 2**halvings != self.layers:
+            raise ValueError(f"{self.layers} layers cannot be halved down to one: give a power of two")
+        return halvings
