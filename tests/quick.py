@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -92,17 +93,24 @@ def mirrors(root: Path, changed: list[str]) -> list[str]:
 
 
 def mirror(root: Path, path: Path) -> list[str]:
-    """The tests of one module: `test_NAME.py` beside its siblings' or anywhere, else those of the folder it is in."""
+    """The tests of one module: `test_NAME.py` beside its siblings' or anywhere, else some of its room's."""
     rooms = [name.strip("_") for name in path.parts[1:-1]]
     folders = [root / "tests" / Path(*rooms[:depth]) for depth in range(len(rooms), -1, -1)]
     own = f"test_{path.stem.strip('_')}.py"
     tests = [folder / own for folder in folders if (folder / own).is_file()][:1] or list((root / "tests").rglob(own))
     for folder in folders[1:] if not tests else []:
-        room = rooms.pop()
-        tests = list(folder.glob(f"test_{room}.py")) or sorted((folder / room).glob("test_*.py"))
+        room = folder / rooms.pop()
+        tests = list(folder.glob(f"test_{room.name}.py")) or naming(path.stem, sorted(room.glob("test_*.py")))
         if tests:
             break
     return [test.relative_to(root).as_posix() for test in tests if "browser" not in test.parts]
+
+
+def naming(module: str, tests: list[Path]) -> list[Path]:
+    """Those of the tests in whose text the module's name stands; if it is nowhere, those not marked as slow."""
+    texts = {test: test.read_text("utf-8") for test in tests}
+    named = [test for test, text in texts.items() if re.search(rf"\b{module}\b", text)]
+    return named or [test for test, text in texts.items() if "mark.slow" not in text]
 
 
 def labs(changed: list[str]) -> list[list[str]]:
