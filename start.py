@@ -200,7 +200,7 @@ def step(title, command, start):
     progress = Progress(title, start)
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
-        with open(LOG, "ab") as log:
+        with open(LOG, "ab") as log, process.stdout:  # type: ignore[union-attr]
             for line in iter(process.stdout.readline, b""):  # type: ignore[union-attr]
                 log.write(line)
                 log.flush()

@@ -74,10 +74,9 @@ def browser_problem() -> str:
 
 def browser_commands() -> Iterator[Command]:
     """What might give this machine a Chromium, the most certain first."""
-    if may_install() and system() == "debian":
-        yield apt("chromium")
-    elif may_install():
-        yield [*administrator(), *PLAYWRIGHT, "install-deps", "chromium"]
+    if may_install():
+        libraries = [*administrator(), *PLAYWRIGHT, "install-deps", "chromium"]
+        yield apt("chromium") if system() == "debian" else libraries
     yield [*PLAYWRIGHT, "install", "--only-shell", "chromium"]
 
 

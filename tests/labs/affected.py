@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,8 +34,13 @@ def reached(source: Path) -> set[str]:
     return found
 
 
-def imported(path: Path) -> Iterator[Path]:
+@functools.cache
+def imported(path: Path) -> tuple[Path, ...]:
     """The files of `course_lib` that a file names in its imports, packages on the way included."""
+    return tuple(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[Path]:
     code = "\n".join("" if line.lstrip().startswith("%") else line for line in path.read_text("utf-8").splitlines())
     for node in ast.walk(ast.parse(code)):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
