@@ -1,7 +1,7 @@
 """Two commands for a fresh clone, with Python and nothing else:
 
     python3 start.py              install everything into .venv and open JupyterLab at lesson 00
-    python3 start.py test         the same installation, then lint, types, unit tests, labs, ranks, notebooks, browser
+    python3 start.py test         the same, then every check; `test quick` what the last change touches
 
 Only the standard library is used, and old syntax on purpose: an old Python must be able to say that it is too old.
 """
@@ -39,20 +39,17 @@ EXPLANATIONS = [
     ),
     (
         "No space left|Errno 28|not enough space",
-        "The disk is full: make room in {root} and in the folder for temporary files (TMPDIR), 4 GB in all, then call"
-        " again.",
+        "The disk is full: make 4 GB of room in {root} and for temporary files (TMPDIR), then call again.",
     ),
     (
         "CERTIFICATE_VERIFY_FAILED",
-        "A certificate could not be verified: does a proxy stand between you and the internet? Tell pip its certificate"
-        " (pip config set global.cert FILE), then call again.",
+        "A certificate could not be verified: is there a proxy? `pip config set global.cert FILE`, then call again.",
     ),
     (
         "NewConnection|Failed to establish|NameResolution|Name or service|Network is unreachable|[Tt]imed out"
         "|ProxyError|Connection (refused|aborted|reset)|ConnectionReset|No matching distribution|ResolutionImpossible",
-        "The packages could not be downloaded: check the network, and pip's proxy or index settings if you have some,"
-        " then call again. (If both are fine, there is no build of {torch} for this machine and Python {python}: try"
-        " Python 3.12.)",
+        "The packages could not be downloaded: check the network, and pip's proxy or index settings, then call again."
+        " (If they are fine, there is no build of {torch} for this machine and Python {python}: try Python 3.12.)",
     ),
     ("Permission denied|Errno 13|Access is denied", "A file could not be written: is {root} yours to write in?"),
 ]
@@ -69,7 +66,8 @@ def main():
     opening.add_argument("lesson", nargs="?", default="00", help="number or name, such as 03 or lab03 (default: 00)")
     opening.add_argument("--no-browser", action="store_true", help="only print the address")
     test = commands.add_parser("test", help="run all checks, or only some stages; ends with a table")
-    test.add_argument("stage", nargs="*", help="lint, types, unit, labs, ranks, notebooks or browser (default: all)")
+    stages = "quick, or some of lint, types, unit, labs, grader, sandbox, ranks, notebooks, browser (default: all)"
+    test.add_argument("stage", nargs="*", help=stages)
     arguments = parser.parse_args(spelled_out(sys.argv[1:]))
     if arguments.command == "test" and not os.path.isdir(os.path.join(ROOT, "tests")):
         raise Problem("There are no tests here: this is the students' copy. `python3 start.py` opens the lessons.")
@@ -99,13 +97,11 @@ def become(options):
 
 
 def check_python():
-    if sys.version_info >= MINIMUM:
-        return
-    newer = [name for name in ("python3.13", "python3.12", "python3.11") if works([name, "--version"])]
-    hint = "type `%s start.py` instead" % newer[0] if newer else "get it from https://www.python.org/downloads/"
-    raise Problem(
-        "This is Python %d.%d, and the course needs %d.%d or newer: %s." % (sys.version_info[:2] + MINIMUM + (hint,))
-    )
+    if sys.version_info < MINIMUM:
+        newer = [name for name in ("python3.13", "python3.12", "python3.11") if works([name, "--version"])]
+        hint = "type `%s start.py` instead" % newer[0] if newer else "get it from https://www.python.org/downloads/"
+        said = "This is Python %d.%d, and the course needs %d.%d or newer: %s."
+        raise Problem(said % (sys.version_info[:2] + MINIMUM + (hint,)))
 
 
 def works(command):
@@ -129,6 +125,9 @@ def prepare(extras):
     state = read_state()  # type: dict
     base, pins = repr((sys.version_info[:3], ROOT)), fingerprint()
     usable = state.get("base") == base and os.path.exists(PYTHON)
+    if not usable and still_works(state):
+        usable, base = True, state["base"]
+        print("Kept: .venv works, and another Python made it. To have it made by %s: remove it." % sys.executable)
     if usable and state["pins"] == pins and set(extras) <= set(state["extras"]):
         return
     if os.path.exists(VENV) and not state:
@@ -148,6 +147,12 @@ def prepare(extras):
     write_state({"base": base, "pins": pins, "extras": extras})
 
 
+def still_works(state):
+    """Whether .venv, made in this folder by another Python, is complete: notebooks may be open in it."""
+    made_here = str(state.get("base", "")).endswith(repr(ROOT) + ")")
+    return made_here and works([PYTHON, "-c", "import pip, importlib.util as u; u.find_spec('torch').origin"])
+
+
 def fingerprint():
     """Changes when other packages are needed."""
     digest = hashlib.sha256()
@@ -163,15 +168,13 @@ def install(extras, fresh):
     open(LOG, "wb").close()
     free = shutil.disk_usage(ROOT).free / 1e9
     if fresh and free < 2.5:
-        raise Problem(
-            "The disk is full: %.1f GB are left in %s, and the packages need 2.5 GB (8 with CUDA)." % (free, ROOT)
-        )
+        raise Problem("The disk is full: %.1f GB are left in %s; the packages need 2.5 (8 with CUDA)." % (free, ROOT))
     if fresh:
         remove_environment()
         os.mkdir(VENV)
-    write_state({"installing": os.getpid()})
-    if fresh:
+        write_state({"installing": os.getpid()})
         step("[1/3] make .venv", [getattr(sys, "_base_executable", sys.executable), "-m", "venv", VENV], start)
+    write_state({"installing": os.getpid()})
     pip = [PYTHON, "-m", "pip", "--disable-pip-version-check", "--no-input", "--retries", "2", "install"]
     pip += ["-c", os.path.join(ROOT, "constraints.txt")]
     step("[2/3] install PyTorch", pip + [TORCH, "hatchling", "editables"] + torch_index(), start)
@@ -197,19 +200,18 @@ def step(title, command, start):
     progress = Progress(title, start)
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
-        with open(LOG, "ab") as log:
+        with open(LOG, "ab") as log, process.stdout:  # type: ignore[union-attr]
             for line in iter(process.stdout.readline, b""):  # type: ignore[union-attr]
                 log.write(line)
                 log.flush()
                 progress.say(line.decode("utf-8", "replace"))
-        failed = process.wait() != 0
+        if process.wait() != 0:
+            raise Problem(explain(title))
     finally:
         progress.stop()
         if process.poll() is None:
             process.kill()
             process.wait()
-    if failed:
-        raise Problem(explain(title))
 
 
 def explain(title):
@@ -228,19 +230,18 @@ class Progress(object):
     def __init__(self, title, start):
         self.title, self.start, self.detail, self.done = title, start, "", threading.Event()
         self.terminal = sys.stdout.isatty()
-        self.thread = threading.Thread(target=self.run)
-        self.thread.daemon = True
+        self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
 
     def say(self, line):
-        """Condense a line of pip's output: what it does, with which package, how large."""
-        match = re.match(r"\s*(Collecting|Downloading|Building|Installing|Processing)\b[a-z ]*[: ](.*)", line)
+        """Condense a line of output: what it does, with which package, how large."""
+        match = re.match(r"\s*(Collecting|Downloading|Building|Installing|Processing|Unpacking)\b[a-z ]*[: ](.*)", line)
         if match and match.group(1) == "Installing":
             self.detail = "installing %d packages" % len(match.group(2).split(","))
         elif match:
             size = re.search(r"\([\d.]+ [kMG]B\)", line)
             name = re.split(r"[\s<>=!~;\[(]", match.group(2).strip().split("/")[-1])[0]
-            self.detail = "%s %s %s" % (match.group(1).lower(), name, size.group(0) if size else "")
+            self.detail = " ".join([match.group(1).lower(), name, size.group(0) if size else ""])
 
     def run(self):
         while not self.done.wait(0.2 if self.terminal else 15):
@@ -248,8 +249,8 @@ class Progress(object):
 
     def show(self, detail, end):
         text = "%s, %s  %s" % (self.title, duration(time.time() - self.start), detail)
-        width = shutil.get_terminal_size().columns - 1
-        print("\r" + text[:width].ljust(width) if self.terminal else text, end=end)
+        room = shutil.get_terminal_size().columns - 1
+        print("\r" + text[:room].ljust(room) if self.terminal else text, end=end)
         sys.stdout.flush()
 
     def stop(self):
@@ -260,9 +261,8 @@ class Progress(object):
 
 def adopt(extras):
     """Use a .venv that somebody else made (uv, for instance) if it has what is needed; never change or delete it."""
-    needed = ["torch", "jupyterlab", "typer", "course_lib", "course_tools"] + ["pytest", "nbval", "ruff"] * (
-        "test" in extras
-    )
+    needed = ["torch", "jupyterlab", "typer", "course_lib", "course_tools"]
+    needed += ["pytest", "nbval", "ruff"] if "test" in extras else []
     code = "import importlib.util, sys; sys.exit(not all(map(importlib.util.find_spec, sys.argv[1:])))"
     if not works([PYTHON, "-c", code] + needed):
         advice = "remove it, or install `-c constraints.txt -e '.[%s]'` into it" % ",".join(extras)

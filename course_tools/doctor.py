@@ -152,5 +152,5 @@ def grading() -> Iterator[Finding]:
     if (way := sandbox.best_isolation()) != sandbox.NONE:
         yield Finding(True, f"submissions are graded in a sandbox ({way})")
     else:
-        advice = "Grade on Linux with bubblewrap (Debian, Ubuntu: apt-get install bubblewrap); see INSTRUCTORS.md."
-        yield Finding(None, "submissions would be graded without a sandbox here", advice)
+        advice = "Grade on Linux with bubblewrap (Debian, Ubuntu: sudo apt-get install bubblewrap); see INSTRUCTORS.md."
+        yield Finding(None, "submissions would be graded without a sandbox here, and reports say NOT ISOLATED", advice)

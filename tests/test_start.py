@@ -172,10 +172,10 @@ def test_its_help_names_both_commands_and_does_nothing(checkout: Checkout) -> No
 
 
 def test_every_stage_is_named_in_its_help() -> None:
-    from tests.__main__ import STAGES
+    from tests.stages import NAMES
 
     helped = subprocess.run([sys.executable, START, "test", "--help"], capture_output=True, text=True).stdout
-    assert all(stage in helped for stage in STAGES), helped
+    assert all(stage in helped for stage in [*NAMES, "quick"]), helped
 
 
 def test_students_have_no_tests_and_are_told_before_anything_is_installed(checkout: Checkout) -> None:
@@ -226,6 +226,27 @@ class TestComplete:
         result = complete.call("open")
         assert result.returncode == 0 and "[1/3]" not in result.stdout
         assert list(complete.venv.rglob("jupyterstuff-2.0.dist-info"))
+
+    @POSIX
+    def test_another_python_keeps_what_works_and_says_so(self, complete: Checkout) -> None:
+        made_by, note = complete.venv / "start.json", complete.venv / "as-before"
+        state = json.loads(made_by.read_text())
+        note.touch()
+        older = state | {"base": state["base"].replace(repr(sys.version_info[:3]), "(3, 11, 0)")}
+        assert older != state
+        made_by.write_text(json.dumps(older))
+        result = complete.call("open")
+        assert result.returncode == 0 and note.exists(), "an environment with running kernels was thrown away"
+        assert (
+            result.stdout.startswith("Kept: .venv works, and another Python made it.")
+            and sys.executable in result.stdout
+        )
+        assert json.loads(made_by.read_text()) == older
+        torch = next(complete.venv.rglob("torch"))
+        torch.rename(torch.with_name("gone"))
+        result = complete.call("open")
+        assert "[1/3] make .venv" in result.stdout and not note.exists(), "broken, so it is made anew"
+        assert json.loads(made_by.read_text())["base"] == state["base"]
 
 
 @pytest.mark.slow

@@ -77,7 +77,7 @@ def _graded(key: NotebookNode, submission: Submission, limits: Limits, blank: Re
     graded = replace(blank, checks=tuple(outcome.checks), status=outcome.status, isolated=isolation != sandbox.NONE)
     notes = [*rebuilt.notes, *outcome.notes]
     if not graded.isolated:
-        notes.append("NOT ISOLATED: this machine has no namespaces, so the code could read and write like the grader")
+        notes.append("NOT ISOLATED: it ran without bubblewrap, so its code could read and write like the grader")
     return graded.with_notes(*notes)
 
 

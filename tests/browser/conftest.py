@@ -12,10 +12,7 @@ from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 from course_lib.explore.bits import DEFAULT_FORMATS, BitExplorer
 from course_lib.numerics.formats import FloatFormat
-from tests.browser.jupyterlab import REPOSITORY, JupyterLab, chromium_path, serve
-
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"]  # fmt: skip
+from tests.browser.jupyterlab import REPOSITORY, JupyterLab, launch, serve
 
 # What anywidget hands to render(): state that can be read, set and listened to. `saved` counts messages to Python.
 MOUNT = """async ({ module, css, state, dark }) => {
@@ -39,7 +36,7 @@ MOUNT = """async ({ module, css, state, dark }) => {
 def browser() -> Iterator[Browser]:
     """One Chromium for the session; a test's page lives in a context of its own, with an empty profile."""
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=chromium_path(), headless=True, args=FLAGS)
+        chromium = launch(playwright)
         yield chromium
         chromium.close()
 

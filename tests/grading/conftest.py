@@ -14,6 +14,7 @@ from course_tools.author.lab_source import grade_id_of, read_lab, student_versio
 from course_tools.grading.grade import grade_one
 from course_tools.grading.intake.submissions import Submission
 from course_tools.grading.report.results import Result
+from course_tools.grading.sandbox import processes as sandbox
 from course_tools.grading.sandbox.limits import MIB, Limits
 from course_tools.labs import Lab
 
@@ -29,7 +30,18 @@ def mean_of_ranks(value):
 """
 HALF = "def half(number):\n    return number / 2\n"
 RIGHT = {"q1": MOVING_AVERAGE, "q2": MEAN_OF_RANKS, "q3": HALF}
+WAYS = [pytest.param(sandbox.BUBBLEWRAP, marks=pytest.mark.sandbox), sandbox.NONE]
 QUICK = Limits(wall_s=60, cell_s=6, memory_bytes=1024 * MIB, processes=24)
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each way in which submissions may run; what the test grades, runs in it, in processes of its own as well."""
+    if request.param == sandbox.NONE:
+        monkeypatch.setenv(sandbox.PLAIN, "1")
+    elif sandbox.best_isolation() != request.param:
+        pytest.skip("bubblewrap does not work here")
+    return request.param
 
 
 @pytest.fixture(scope="session")

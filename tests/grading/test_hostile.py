@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -19,14 +20,21 @@ from course_tools.grading.grade import grade_one
 from course_tools.grading.report.results import DIED, FAILED, GRADED, NOT_RUN, PASSED, TAMPERED, TIMEOUT
 from course_tools.grading.sandbox import processes as sandbox
 from course_tools.grading.sandbox.limits import MIB
-from tests.grading.conftest import MOVING_AVERAGE, QUICK, Grade, cell_of, notebook, outcomes, points, submission
+from tests.grading.conftest import MOVING_AVERAGE, QUICK, WAYS, Grade, cell_of, notebook, outcomes, points, submission
 
 pytestmark = [pytest.mark.notebook, pytest.mark.slow]
-isolated = pytest.mark.skipif(sandbox.best_isolation() == sandbox.NONE, reason="needs namespaces")
+both = pytest.mark.usefixtures("way")
+"""Where it matters to what happens: sandboxed, and as a plain process. The rest runs in the better way that works."""
 HEAD = "def moving_average(numbers, width):\n"
 SHORT = dataclasses.replace(QUICK, cell_s=3)
 
 
+def isolated(test: Callable[..., None]) -> Callable[..., None]:
+    """What the sandbox alone can promise."""
+    return both(pytest.mark.parametrize("way", WAYS[:1], indirect=True)(test))
+
+
+@both
 def test_right_answers_get_full_marks(full_key: NotebookNode) -> None:
     limits = dataclasses.replace(QUICK, cell_s=40, memory_bytes=4096 * MIB)
     result = grade_one(nbformat.writes(full_key), submission(notebook(full_key)), limits)
@@ -55,6 +63,7 @@ def test_deadlocked_ranks_cost_their_question_and_bounded_time(full_key: Noteboo
     assert "waits in all_reduce" in result.of("q2")[0].message
 
 
+@both
 def test_ranks_that_never_return_cost_the_limit_once(full_key: NotebookNode) -> None:
     answer = "def mean_of_ranks(value):\n    import time\n    time.sleep(1000)\n"
     limits = dataclasses.replace(QUICK, cell_s=5, memory_bytes=4096 * MIB, wall_s=110)
@@ -90,6 +99,7 @@ def test_a_cell_that_shows_two_answers_costs_only_the_one_that_hangs(
     assert result.points == 20
 
 
+@both
 @pytest.mark.parametrize("loop", ["while True: pass", "__import__('time').sleep(10**6)"])
 def test_a_loop_costs_its_question_and_its_time_once(grade: Grade, loop: str) -> None:
     result = grade(q1=f"{HEAD}    {loop}\n", limits=SHORT)
@@ -99,6 +109,7 @@ def test_a_loop_costs_its_question_and_its_time_once(grade: Grade, loop: str) ->
     assert result.seconds < 3 * SHORT.cell_s + 25
 
 
+@both
 def test_a_loop_that_ignores_interrupts_is_killed(grade: Grade) -> None:
     body = "    import signal\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\n    while True: pass\n"
     result = grade(q1=HEAD + body, limits=SHORT)
@@ -106,12 +117,14 @@ def test_a_loop_that_ignores_interrupts_is_killed(grade: Grade) -> None:
     assert "did not stop when interrupted" in result.of("q1")[0].message
 
 
+@both
 def test_a_loop_in_the_cell_of_an_answer(grade: Grade) -> None:
     result = grade(q1=f"{MOVING_AVERAGE}\nwhile True: pass\n", limits=SHORT)
     assert points(result) == {"q1": 40, "q3": 20}, "the function is there, only the cell did not end"
     assert any("was stopped after 3 s" in note for note in result.notes)
 
 
+@both
 @pytest.mark.parametrize("body", ["import os; os._exit(0)", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
 def test_a_dead_kernel_costs_only_its_question(grade: Grade, body: str) -> None:
     result = grade(q1=f"{HEAD}    {body}\n")
@@ -305,12 +318,14 @@ def test_there_are_no_privileges(grade: Grade) -> None:
 # --- using too much ---------------------------------------------------------------------------------------------------
 
 
+@both
 def test_one_process_that_wants_too_much_memory(grade: Grade) -> None:
     result = grade(q1=HEAD + "    return [bytearray(10**11)]\n")
     assert points(result) == {"q1": 0, "q3": 20}
     assert "MemoryError" in result.of("q1")[0].message
 
 
+@both
 def test_many_processes_that_together_want_too_much_memory(grade: Grade) -> None:
     hog = "    import os, time\n    for _ in range(6):\n        if os.fork() == 0:\n"
     hog += "            held = bytearray(b'x') * (400 * 2**20)\n            time.sleep(60)\n            os._exit(0)\n"
@@ -365,6 +380,7 @@ def test_without_isolation_no_process_outlives_the_run(grade: Grade, monkeypatch
     assert not _running(name)
 
 
+@both
 def test_the_limit_of_the_whole_submission(grade: Grade) -> None:
     limits = dataclasses.replace(QUICK, wall_s=12, cell_s=60)
     result = grade(q3="def half(number):\n    while True: pass\n", limits=limits)

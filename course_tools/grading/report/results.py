@@ -63,7 +63,7 @@ class Result:
         status: `graded`, or why there are fewer points than the answers might deserve.
         checks: a row for each check cell of the lab, also those that never ran.
         notes: what was repaired or looked odd, in plain words that students may read.
-        isolated: whether the code ran in namespaces of its own.
+        isolated: whether the code ran in bubblewrap's sandbox.
         seconds: wall time that grading took.
         late_days: whole days late, from the adjustments.
         penalty: points taken off for it.

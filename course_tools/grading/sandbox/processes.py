@@ -1,11 +1,13 @@
-"""A process tree that can be watched and ended as a whole, in namespaces of its own where the system has them.
+"""A process tree that can be watched and ended as a whole, kept apart from this machine where bubblewrap works.
 
-Three ways, the best that works here:
+Two ways, the better one that works here:
 
 - `bubblewrap`: its own file tree (see `mounts`), processes, network (only the loopback), and no privileges.
-- `namespaces`: the same tree, built with `unshare` and `mount` where bubblewrap is not installed.
-- `none`: a plain process (macOS, Windows, most containers). Its children are found and killed, its memory is watched,
-  but it can read what the grader can read and use the network. Results say so: NOT ISOLATED.
+- `none`: a plain process (macOS, Windows, a Linux without bubblewrap, most containers). Its children are found and
+  killed, its memory is watched, but it can read what the grader can read and use the network. Results say so: NOT
+  ISOLATED.
+
+Where security is concerned, a tool that many people look at beats our own: there is no third way.
 
 Memory is watched from outside, by sampling, and that is on purpose. The system's limit on address space cannot be
 used with torch, which reserves far more than it touches; the limit on data (RLIMIT_DATA, set by `launcher`) counts
@@ -37,12 +39,15 @@ import psutil
 
 from course_tools.grading.sandbox import mounts
 from course_tools.grading.sandbox.limits import Limits
-from course_tools.grading.sandbox.namespaces import unshare_command
 
-BUBBLEWRAP, NAMESPACES, NONE = "bubblewrap", "namespaces", "none"
+BUBBLEWRAP, NONE = "bubblewrap", "none"
+PLAIN = "COURSE_GRADING_PLAIN"
+"""Environment variable: set to anything, submissions run as plain processes even where bubblewrap works."""
 MARK = "COURSE_GRADING_SANDBOX"
 """Environment variable by which the processes of an unisolated kernel are found, whoever their parent is by then."""
 _ALL_USERS = 65536
+_SWEEPS = 20
+"""How often to look for processes that others started while those were being ended."""
 _RUNNING: set[Sandbox] = set()
 _STOPPED = threading.Event()
 
@@ -58,7 +63,7 @@ class Sandbox:
         shared: folder of the grader that becomes the kernel's connection folder; nothing secret may be in it.
         arguments: what the kernel gets on its command line.
         limits: what it may use.
-        isolation: one of the three ways above.
+        isolation: one of the two ways above.
     """
 
     def __init__(self, shared: Path, arguments: list[str], limits: Limits, isolation: str) -> None:
@@ -68,26 +73,24 @@ class Sandbox:
         own_limits = {"data": limits.memory_bytes, "file": limits.file_bytes, "core": 0}
         if isolation != NONE:  # elsewhere the system would count the grader's own processes, too
             own_limits["threads"] = limits.threads
-        self._uid = 0
-        if isolation != NONE and _is_root():
-            self._uid = _ALL_USERS + secrets.randbelow(2**30)
-            _give(shared, self._uid)
-        if isolation == BUBBLEWRAP:
-            own_limits["uid"] = self._uid
+            if _is_root():
+                own_limits["uid"] = _ALL_USERS + secrets.randbelow(2**30)
+                _give(shared, own_limits["uid"])
+        _refuse_when_stopped()
         kernel = [sys.executable, "-m", "course_tools.grading.sandbox.launcher", json.dumps(own_limits), *arguments]
         self._process = self._start(kernel, shared)
         self._root = psutil.Process(self._process.pid)
         _RUNNING.add(self)
-        if _STOPPED.is_set():
+        try:
+            _refuse_when_stopped()  # `stop` may not have seen this one
+        except Stopped:
             self.kill()
-            raise Stopped("the batch was interrupted")
+            raise
 
     def _start(self, kernel: list[str], shared: Path) -> subprocess.Popen[bytes]:
         environment, folder = mounts.environment() | {MARK: self._mark}, "/"
         if self.isolation == BUBBLEWRAP:
             kernel = bubblewrap_command(shared, self._limits.memory_bytes) + kernel
-        elif self.isolation == NAMESPACES:
-            kernel = unshare_command(shared, self._limits.memory_bytes, self._uid) + kernel
         else:
             environment |= mounts.environment(f"{shared}/home", f"{shared}/tmp") | _needed_by_system()
             folder = f"{shared}/lab"
@@ -110,7 +113,7 @@ class Sandbox:
             return []
         if self.isolation == NONE:
             return [self._root, *found]
-        return [process for process in found if _name(process) not in ("bwrap", "unshare")]
+        return [process for process in found if _name(process) != "bwrap"]
 
     def excess(self) -> str:
         """`memory` or `processes` when there are more than the limits allow, else nothing."""
@@ -128,22 +131,37 @@ class Sandbox:
                 process.send_signal(signal.SIGINT)
 
     def kill(self) -> None:
-        """End every process. With namespaces the system does it: they all end with the first one of theirs."""
+        """End every process. With bubblewrap the system does it: they all end with the first one of theirs."""
+        leftover = [self._root]
         with contextlib.suppress(psutil.Error):
-            leftover = self.processes() if self.isolation == NONE else self._root.children(recursive=True)[:1]
-            for process in reversed(leftover):
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
+            if self.isolation == NONE:
+                leftover = self.processes()
+            else:  # bubblewrap itself then ends, and the time that its processes took is counted as our children's
+                leftover = self._root.children(recursive=True)[:1] or leftover
+        _end(leftover)
         try:
-            self._process.wait(5)  # by itself, so that the time which its processes took is counted as our children's
+            self._process.wait(5)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         if self.isolation == NONE:
-            for process in _marked(self._mark):
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
+            for _ in range(_SWEEPS):
+                if not _end(list(_marked(self._mark))):
+                    break
         _RUNNING.discard(self)
+
+
+def _end(processes: list[psutil.Process]) -> bool:
+    """Kill these; whether there was any."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    return bool(processes)
+
+
+def _refuse_when_stopped() -> None:
+    if _STOPPED.is_set():
+        raise Stopped("the batch was interrupted")
 
 
 def allow() -> None:
@@ -164,7 +182,7 @@ def bubblewrap_command(shared: Path, memory_bytes: int) -> list[str]:
     Everything that can be written to is in memory and has a size, except the connection folder.
     """
     users = [] if _is_root() else ["--unshare-user", "--uid", "1000", "--gid", "1000"]
-    command = ["bwrap", *users, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
+    command = [shutil.which("bwrap") or "bwrap", *users, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
     command += ["--unshare-cgroup-try", "--die-with-parent", "--new-session"]
     folders = [*mounts.read_only(), *mounts.root_folders()]
     caches = [(path, Path(mounts.HOME, "matplotlib", path.name)) for path in mounts.font_caches()]
@@ -187,25 +205,21 @@ def bubblewrap_command(shared: Path, memory_bytes: int) -> list[str]:
     return [*command, "--chdir", mounts.WORK_FOLDER, "--"]
 
 
-@functools.cache
 def best_isolation() -> str:
-    """The best way that works on this machine, tried once with a small Python."""
-    for way, program in ((BUBBLEWRAP, "bwrap"), (NAMESPACES, "unshare")):
-        if sys.platform == "linux" and shutil.which(program) and _works(way):
-            return way
-    return NONE
+    """The way in which submissions run on this machine."""
+    return BUBBLEWRAP if not os.environ.get(PLAIN) and bubblewrap_works() else NONE
 
 
-def _works(way: str) -> bool:
-    with short_folder() as shared:
-        test = "import os, sys; uid = int(sys.argv[1]); uid and os.setuid(uid); import course_tools, zmq, ipykernel"
-        uid = _ALL_USERS if _is_root() else 0
-        if way == BUBBLEWRAP:
-            command = [*bubblewrap_command(shared, 2**26), sys.executable, "-c", test, str(uid)]
-        else:
-            command = [*unshare_command(shared, 2**26, uid), sys.executable, "-c", test, "0"]
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            return subprocess.run(command, env=mounts.environment(), capture_output=True, timeout=60).returncode == 0
+@functools.cache
+def bubblewrap_works() -> bool:
+    """Whether it is installed and may do its work here; tried once, with a small Python."""
+    if sys.platform != "linux" or not shutil.which("bwrap"):
+        return False
+    test = "import os, sys; uid = int(sys.argv[1]); uid and os.setuid(uid); import course_tools, zmq, ipykernel"
+    with short_folder() as shared, contextlib.suppress(OSError, subprocess.SubprocessError):
+        command = [*bubblewrap_command(shared, 2**26), sys.executable, "-c", test]
+        command += [str(_ALL_USERS if _is_root() else 0)]
+        return subprocess.run(command, env=mounts.environment(), capture_output=True, timeout=60).returncode == 0
     return False
 
 

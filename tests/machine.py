@@ -1,0 +1,129 @@
+"""What stages need that pip does not install, a browser and bubblewrap: installed where no password is asked for."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import start
+
+Command = list[str]
+FAMILY = ("debian", "ubuntu")
+"""Where apt-get is, by the ID of /etc/os-release. Ubuntu's chromium is a snap, which does not start in a container."""
+PLAYWRIGHT = [sys.executable, "-m", "playwright"]
+
+
+def browser() -> str:
+    """Nothing when a Chromium starts, after an attempt to install one if need be; else why not, and what to type."""
+    if problem := provided("a browser", browser_problem, list(browser_commands())):
+        typed = "sudo apt-get install chromium" if system() == "debian" else "python -m playwright install chromium"
+        if "libraries" in problem:
+            typed = f"sudo {sys.executable} -m playwright install-deps chromium"
+        return f"{problem}: {typed}"
+    return ""
+
+
+def sandbox() -> str:
+    """Nothing when bubblewrap works, after an attempt to install it if need be; else why not, and what to type."""
+    problem = provided("bubblewrap", sandbox_problem, [apt("bubblewrap")] if may_install() else [])
+    if problem.endswith("not installed"):
+        return f"{problem}: " + ("sudo apt-get install bubblewrap" if system() in FAMILY else "install that package")
+    return problem
+
+
+def provided(what: str, problem: Callable[[], str], commands: list[Command]) -> str:
+    """What `problem()` says after as many of the commands as it takes until it says nothing."""
+    said = problem()
+    if not said:
+        return ""
+    begin = time.time()
+    open(start.LOG, "wb").close()
+    for command in commands:
+        try:
+            start.step(f"install {what} ({' '.join(command)[:60]} …)", command, begin)
+        except (start.Problem, OSError):
+            print(f"That did not work; {start.LOG} says why.", flush=True)
+        if not (said := problem()):
+            return ""
+    return said
+
+
+def browser_problem() -> str:
+    """Why no headless Chromium starts here; nothing if one does."""
+    from playwright.sync_api import Error, sync_playwright
+
+    from tests.browser.jupyterlab import chromium_path, launch
+
+    with sync_playwright() as playwright:
+        try:
+            launch(playwright).close()
+        except Error as error:
+            text = str(error)
+            if "missing dependencies" in text or "shared libraries" in text:
+                return "Chromium is there, but system libraries that it needs are not"
+            if chromium_path() is None:
+                return "there is no Chromium"
+            return f"{chromium_path()} does not start ({text.splitlines()[0][:100]})"
+    return ""
+
+
+def browser_commands() -> Iterator[Command]:
+    """What might give this machine a Chromium, the most certain first."""
+    if may_install():
+        libraries = [*administrator(), *PLAYWRIGHT, "install-deps", "chromium"]
+        yield apt("chromium") if system() == "debian" else libraries
+    yield [*PLAYWRIGHT, "install", "--only-shell", "chromium"]
+
+
+def sandbox_problem() -> str:
+    """Why the grader would run submissions as plain processes; nothing if it would not."""
+    from course_tools.grading.sandbox import processes
+
+    if sys.platform != "linux":
+        return "only Linux has bubblewrap; grade there, or in a virtual machine"
+    if not shutil.which("bwrap"):
+        return "bubblewrap is not installed"
+    processes.bubblewrap_works.cache_clear()
+    if processes.bubblewrap_works():
+        return ""
+    return "bubblewrap is installed, but this system (a container?) lets it make no namespaces: try another machine"
+
+
+def apt(package: str) -> Command:
+    """Install a package of Debian's or Ubuntu's, without a question."""
+    script = "apt-get update && apt-get install -y --no-install-recommends -o DPkg::Lock::Timeout=60 "
+    return [*administrator(), "env", "DEBIAN_FRONTEND=noninteractive", "sh", "-c", script + package]
+
+
+def may_install() -> bool:
+    """Whether packages of the system can be installed without a password: by root, and in CI with its open sudo."""
+    if system() not in FAMILY or not shutil.which("apt-get"):
+        return False
+    return is_root() or (in_ci() and start.works(["sudo", "-n", "true"]))
+
+
+def administrator() -> Command:
+    """What to put in front of a command that root must run."""
+    return [] if is_root() else ["sudo", "-n"]
+
+
+def is_root() -> bool:
+    """Whether this account may do everything."""
+    return hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+def in_ci() -> bool:
+    """Whether this runs where nobody watches, and what did not run must not look like what passed."""
+    return os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+
+def system() -> str:
+    """The distribution (`debian`, `ubuntu`), or the operating system elsewhere."""
+    if not Path("/etc/os-release").exists():
+        return platform.system().lower()
+    return platform.freedesktop_os_release().get("ID", "linux")

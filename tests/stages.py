@@ -1,0 +1,71 @@
+"""The stages of `python3 start.py test`: what each checks, with which commands, and what it needs of the machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests import machine
+
+Commands = list[list[str]]
+PYTEST = ["pytest", "-q", "--durations=5"]
+TWO = ["-n", "2"]
+BY_FILE = [*TWO, "--dist", "loadfile"]
+STEAL = [*TWO, "--dist", "worksteal"]  # tests of a file stay together, and nobody is idle at the end
+ELSEWHERE = ["tests/labs/test_labs.py", "tests/grading", "tests/ranks"]  # what stages of their own run
+
+LINT = [["ruff", "check", "."], ["ruff", "format", "--check", "."]]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One line of the summary.
+
+    Attributes:
+        name: what it is called on the command line.
+        about: what it checks.
+        commands: modules of Python with their arguments.
+        needs: what the machine must have; returns why the stage cannot run, or nothing.
+        timed: whether the commands are pytest's, which can report how long each test took.
+    """
+
+    name: str
+    about: str
+    commands: Commands
+    needs: Callable[[], str] | None = None
+    timed: bool = True
+
+
+STAGES = [  # what fails quickly comes first
+    Stage(
+        "lint", "style and likely mistakes", [["ruff", "check", "."], ["ruff", "format", "--check", "."]], timed=False
+    ),
+    Stage("types", "static types", [["pyright", "--pythonpath", sys.executable]], timed=False),
+    Stage(
+        "unit",
+        "the library, the tools, the stored notebooks",
+        [[*PYTEST, *BY_FILE, "-m", "not browser", *(f"--ignore={path}" for path in ELSEWHERE)]],
+    ),
+    Stage(
+        "labs",
+        "stubs, solutions and known-wrong answers of every lab",
+        [[*PYTEST, *STEAL, "tests/labs/test_labs.py"]],
+    ),
+    Stage("grader", "grading, hostile answers included", [[*PYTEST, *STEAL, "-m", "not sandbox", "tests/grading"]]),
+    Stage(
+        "sandbox",
+        "what only bubblewrap promises the grader",
+        [[*PYTEST, *STEAL, "-m", "sandbox", "tests/grading"]],
+        needs=machine.sandbox,
+    ),
+    Stage("ranks", "real processes", [[*PYTEST, "-m", "not browser", "tests/ranks"]]),
+    Stage("notebooks", "every cell of every notebook again, outputs compared", [["tests.notebooks", "-q", *BY_FILE]]),
+    Stage(
+        "browser",
+        "JupyterLab and its widgets in Chromium",
+        [[*PYTEST, *STEAL, "-m", "browser", "tests/browser"]],
+        needs=machine.browser,
+    ),
+]
+NAMES = [stage.name for stage in STAGES]

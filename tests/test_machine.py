@@ -1,0 +1,113 @@
+"""What `start.py test` installs, with stand-ins for apt-get and Playwright; nothing of this machine is changed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import start
+from tests import machine
+
+SCRIPT = '#!/bin/sh\necho "$0 $*" >> {log}\n{then}\n'
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-ins are shell scripts")
+
+
+class Machine:
+    """A machine with the programs of a folder and no others, in which `made` says whether a browser is there."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log, self.made, self.programs = folder / "log", folder / "made", folder / "programs"
+        self.programs.mkdir()
+        self.log.touch()
+        self.patch = monkeypatch
+        for name in ("sh", "env", "touch"):
+            (self.programs / name).symlink_to(Path("/bin") / name if name != "env" else "/usr/bin/env")
+        monkeypatch.setenv("PATH", str(self.programs))
+        monkeypatch.setattr(start, "LOG", str(folder / "start.log"))
+        monkeypatch.setattr(machine, "PLAYWRIGHT", ["playwright"])
+        monkeypatch.setattr(machine, "browser_problem", lambda: "" if self.made.exists() else "there is no Chromium")
+        self.be("debian", root=True)
+
+    def be(self, system: str, *, root: bool, ci: str = "") -> None:
+        """Which system this is, and who calls."""
+        self.patch.setattr(machine, "system", lambda: system)
+        self.patch.setattr(machine, "is_root", lambda: root)
+        self.patch.setenv("CI", ci)
+
+    def has(self, program: str, then: str) -> None:
+        """There is this program; it notes how it was called, and does something."""
+        path = self.programs / program
+        path.write_text(SCRIPT.format(log=self.log, then=then))
+        path.chmod(0o755)
+
+    def calls(self) -> list[str]:
+        """What was called, in order."""
+        return [line.removeprefix(f"{self.programs}/") for line in self.log.read_text().splitlines()]
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path, monkeypatch)
+
+
+def test_what_is_there_is_not_installed(fake: Machine) -> None:
+    fake.made.touch()
+    fake.has("apt-get", "exit 0")
+    assert machine.browser() == "" and fake.calls() == []
+
+
+def test_root_on_debian_gets_debians_browser(fake: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.has("apt-get", f'[ "$1" = update ] || touch {fake.made}')
+    assert machine.browser() == ""
+    update, install = fake.calls()
+    assert update == "apt-get update" and install.startswith("apt-get install -y --no-install-recommends")
+    assert install.endswith(" chromium") and "install a browser" in capsys.readouterr().out
+
+
+def test_where_apt_fails_playwrights_own_download_is_tried(fake: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.has("apt-get", "echo 'E: no such mirror'; exit 100")
+    fake.has("playwright", f"touch {fake.made}")
+    assert machine.browser() == ""
+    assert [call.split()[0] for call in fake.calls()] == ["apt-get", "playwright"]
+    assert "That did not work" in capsys.readouterr().out
+
+
+def test_without_a_password_nothing_of_the_system_is_touched(fake: Machine) -> None:
+    fake.be("debian", root=False)
+    for name in ("apt-get", "sudo"):
+        fake.has(name, f"touch {fake.made}")
+    fake.has("playwright", "exit 1")
+    assert machine.browser() == "there is no Chromium: sudo apt-get install chromium"
+    assert fake.calls() == ["playwright install --only-shell chromium"]
+
+
+def test_in_ci_an_open_sudo_is_used(fake: Machine) -> None:
+    fake.be("ubuntu", root=False, ci="true")
+    fake.has("apt-get", "exit 0")
+    fake.has("sudo", "exit 0")
+    fake.has("playwright", f"touch {fake.made}")
+    assert machine.browser() == ""
+    libraries, download = "sudo -n playwright install-deps chromium", "playwright install --only-shell chromium"
+    assert fake.calls() == ["sudo -n true", libraries, download]
+
+
+def test_bubblewrap_that_cannot_be_installed_is_named_with_the_command(
+    fake: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    fake.be("ubuntu", root=False)
+    assert machine.sandbox() == "bubblewrap is not installed: sudo apt-get install bubblewrap"
+    fake.be("arch", root=True)
+    assert machine.sandbox() == "bubblewrap is not installed: install that package"
+    assert fake.calls() == []
+
+
+def test_bubblewrap_that_may_do_nothing_here_is_said_to_be_so(fake: Machine) -> None:
+    if sys.platform != "linux":
+        pytest.skip("only Linux has bubblewrap")
+    fake.has("apt-get", f'[ "$1" = update ] || {{ printf "#!/bin/sh\\nexit 1\\n" > {fake.programs}/bwrap; '
+                        f'/bin/chmod +x {fake.programs}/bwrap; }}')  # fmt: skip
+    assert "lets it make no namespaces" in machine.sandbox()
+    assert fake.calls()[-1].endswith(" bubblewrap")
