@@ -6,6 +6,7 @@ Lesson 00 opens this module.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -117,7 +118,7 @@ def stack_categories(
     names, base = list(accounts), np.zeros(len(accounts))
     for category in CATEGORIES:
         sizes = np.array([account[category].to(unit) for account in accounts.values()])
-        look = {"color": PALETTE[category], "label": category}
+        look: dict[str, Any] = {"color": PALETTE[category], "label": category}
         if sizes.any() and upright:
             axes.bar(names, sizes, thick, bottom=base, **look)
         elif sizes.any():

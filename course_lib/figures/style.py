@@ -79,7 +79,8 @@ def note(axes: Axes, words: str, at: tuple[Any, Any], offset: tuple[float, float
 
 def legend(figure: Figure, side: str, columns: int, **look: Any) -> None:
     """One legend for the whole figure, outside of its axes; `side` is "lower center", "upper right" or the like."""
-    figure.legend(loc=f"outside {side}", ncols=columns, frameon=False, **look)
+    loc: Any = f"outside {side}"
+    figure.legend(loc=loc, ncols=columns, frameon=False, **look)
 
 
 def new_figure(rows: int = 1, columns: int = 1, height: float = 3.0) -> tuple[Figure, list[Axes]]:
