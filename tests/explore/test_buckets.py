@@ -15,7 +15,9 @@ from course_lib.units import Seconds
 
 
 def test_the_explorer_shows_what_the_library_predicts() -> None:
-    explorer = BucketExplorer(network="GPT-2 small", gb_per_s=12.5, bucket=20, world=4, tokens=10, alpha_us=3, overlapped=False)
+    explorer = BucketExplorer(
+        network="GPT-2 small", gb_per_s=12.5, bucket=20, world=4, tokens=10, alpha_us=3, overlapped=False
+    )
     ready = predict.gradients_ready(NETWORKS["GPT-2 small"], 1024, FLOPS_PER_S)
     assert explorer.result() == predict.overlap(ready, 2**20, 16, explorer.link, overlapped=False)
     assert (explorer.link.alpha, explorer.link.bytes_per_s) == (pytest.approx(3e-6), pytest.approx(12.5e9))
