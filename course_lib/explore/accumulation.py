@@ -1,7 +1,7 @@
 """Batch × accumulation × memory: into how many pieces must a batch be cut to fit a GPU, and what is left to cut?
 
 Move the micro-batch and see the activations shrink while everything else stays. All numbers come from
-`predict.peak`; they travel to the browser as a table, so the explorer stays alive in a page without Python.
+`predict.peak`.
 
 Lesson 05 opens this module.
 """
@@ -9,13 +9,11 @@ Lesson 05 opens this module.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
-import anywidget
-import traitlets
-
-from course_lib.explore import browser
+from course_lib.explore.base import Control, Explorer
 from course_lib.figures.memory_ladder import peaks_by_micro_batch
+from course_lib.figures.style import Picture
 from course_lib.model import hardware
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict import Optimizer, PeakAccount, Setup, peak
@@ -27,6 +25,9 @@ SIZES = tuple(2**k for k in range(10))
 """Global batches and micro-batches to choose from: 1 to 512."""
 
 GPUS = {gpu.name: gpu.memory for gpu in hardware.ALL}
+
+OPTIMIZERS = {"adam": "Adam", "momentum": "SGD with momentum", "sgd": "SGD"}
+"""All of `predict.memory.Optimizer`, and what the page calls them."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,9 @@ def accumulation_cuts(config: GPTConfig, seq: int, global_batch: int, optimizer:
     """
     if global_batch not in SIZES:
         raise ValueError(f"global_batch={global_batch} given; it must be one of {SIZES}")
-    whole = Setup(config, global_batch, seq, optimizer=optimizer)
+    setup = Setup(config, batch_size=global_batch, seq=seq, optimizer=optimizer)
     return [
-        Cut(micro, global_batch // micro, peak(whole.with_(micro_batch=micro)))
+        Cut(micro, global_batch // micro, peak(setup.with_(micro_batch=micro)))
         for micro in SIZES
         if micro <= global_batch
     ]
@@ -71,7 +72,7 @@ def accumulation_table(config: GPTConfig, seq: int) -> dict[str, dict[str, list[
     }
 
 
-class AccumulationExplorer(anywidget.AnyWidget):
+class AccumulationExplorer(Explorer):
     """A batch in pieces, against the memory of a GPU.
 
     Set `explorer.micro_batch = 4` and the drawing follows; move the slider and `explorer.micro_batch` follows.
@@ -79,57 +80,39 @@ class AccumulationExplorer(anywidget.AnyWidget):
     Args:
         config: the model; GPT-2 small by default.
         seq: tokens in a sequence; the model's context by default.
-        global_batch, micro_batch: from `SIZES`.
-        optimizer: "sgd", "momentum" or "adam".
-        gpu: a name from `model.hardware`.
+        chosen: global_batch and micro_batch, from `SIZES`; optimizer, "sgd", "momentum" or "adam"; gpu, a name from
+            `model.hardware`.
 
     Raises:
         ValueError: a number or a name is not to be chosen; or, as `traitlets.TraitError`, when it is set later.
     """
 
-    _esm = browser.script("accumulation")
-    _css = browser.style("accumulation")
-    table = traitlets.Dict().tag(sync=True)
-    gpus = traitlets.Dict().tag(sync=True)
-    global_batch = traitlets.Enum(SIZES, 64).tag(sync=True)
-    micro_batch = traitlets.Enum(SIZES, 64).tag(sync=True)
-    optimizer = traitlets.Enum(get_args(Optimizer), "adam").tag(sync=True)
-    gpu = traitlets.Enum(tuple(GPUS), "T4").tag(sync=True)
+    caption = "Smaller pieces cost only activations. What is left at the left end, they cannot touch."
+    global_batch = Control("Sequences in a step", SIZES, 64)
+    micro_batch = Control("Sequences in a piece", SIZES, 64, limit=("global_batch", lambda batch: batch))
+    optimizer = Control("Optimizer", list(OPTIMIZERS), "adam", OPTIMIZERS.__getitem__, "choice")
+    gpu = Control("GPU", list(GPUS), "T4", lambda name: f"{name} ({GPUS[name]:.0GiB})", "choice")
 
-    def __init__(
-        self, config: GPTConfig = GPT2, seq: int | None = None, global_batch: int = 64, micro_batch: int = 64,
-        optimizer: Optimizer = "adam", gpu: str = "T4",
-    ) -> None:  # fmt: skip
-        if not {global_batch, micro_batch} <= set(SIZES) or micro_batch > global_batch or gpu not in GPUS:
-            raise ValueError(
-                f"global_batch={global_batch}, micro_batch={micro_batch}, gpu={gpu!r}: both batches must be of {SIZES},"
-                f" the piece no larger than the whole, and the GPU one of {', '.join(GPUS)}"
-            )
+    def __init__(self, config: GPTConfig = GPT2, seq: int | None = None, **chosen: Any) -> None:
         self.config, self.seq = config, seq or config.context
-        super().__init__(
-            table=accumulation_table(config, self.seq), gpus={name: int(memory) for name, memory in GPUS.items()},
-            global_batch=global_batch, micro_batch=micro_batch, optimizer=optimizer, gpu=gpu,
-        )  # fmt: skip
+        super().__init__(**chosen)
 
     @property
     def cuts(self) -> list[Cut]:
         """What the explorer shows now."""
         return accumulation_cuts(self.config, self.seq, self.global_batch, self.optimizer)
 
-    def show(self, caption: str = "", alt: str = "") -> None:
-        """Display the explorer, with a picture of it for places that run no JavaScript.
+    def _table(self) -> dict[str, Any]:
+        peaks = accumulation_table(self.config, self.seq)
+        return {"peaks": peaks, "gpus": {name: int(memory) for name, memory in GPUS.items()}}
 
-        Args:
-            caption: what to see; a general one if empty.
-            alt: the picture in words; the peaks if empty.
-        """
-        cuts, memory = self.cuts, GPUS[self.gpu]
-        told = "; ".join(f"{cut.pieces} × {cut.micro_batch}: {cut.peak.total:.1GiB}" for cut in cuts)
-        peaks_by_micro_batch(
-            {cut.micro_batch: cut.peak for cut in cuts},
-            self.gpu,
-            memory,
-            caption=caption or "Smaller pieces cost only activations. What is left at the left end, they cannot touch.",
-            alt=alt or f"Peak memory of a step of {self.global_batch} sequences, cut into pieces. {told}. "
-            f"The {self.gpu} has {memory:.0GiB}.",
-        ).show(widget=self)  # fmt: skip
+    def _picture(self, *, caption: str, alt: str) -> Picture:
+        peaks = {cut.micro_batch: cut.peak for cut in self.cuts}
+        return peaks_by_micro_batch(peaks, self.gpu, GPUS[self.gpu], caption=caption, alt=alt)
+
+    def _told(self) -> str:
+        told = "; ".join(f"{cut.pieces} × {cut.micro_batch}: {cut.peak.total:.1GiB}" for cut in self.cuts)
+        return (
+            f"Peak memory of a step of {self.global_batch} sequences, cut into pieces. {told}. The {self.gpu} has "
+            f"{GPUS[self.gpu]:.0GiB}."
+        )

@@ -1,9 +1,9 @@
 """The bit explorer: one number in many float formats, down to the bit.
 
 Type a number, or click a bit, and every format shows what it makes of it: the bits of sign, exponent and fraction, the
-value that is really stored, its neighbours, and the rounding error. The arithmetic runs in the browser (`floats.js`),
-so the explorer answers at once and stays alive in a page without Python. `bit_rows` computes the same in Python, and
-the picture for places that run no JavaScript is drawn from it.
+value that is really stored, its neighbours, and the rounding error. No table holds all numbers, so this is the one
+explorer whose arithmetic runs in the browser (`floats.js`); `bit_rows` computes the same in Python, and the tests hold
+the two against each other, to the bit.
 
 Lesson 01 opens this module.
 """
@@ -16,13 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import anywidget
 import traitlets
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course_lib.explore import browser
+from course_lib.explore.base import Explorer
 from course_lib.figures.style import INK, MUTED, PALETTE, Picture, new_figure
 from course_lib.numerics.formats import (
     BF16,
@@ -39,6 +38,23 @@ from course_lib.numerics.formats import (
 
 DEFAULT_FORMATS = (FP32, TF32, BF16, FP16, FP8_E5M2, FP8_E4M3FN, FP6_E3M2, FP6_E2M3, FP4_E2M1)
 """Ordered so that formats with the same exponent, and then with the same width, stand together."""
+
+PRESETS = (
+    ("0.1", "0.1", "has no finite binary expansion: no format here holds it exactly"),
+    ("1/3", "1/3", "the repeating fraction shows where each format cuts off"),
+    ("π", "π", "fp4 calls it 3"),
+    ("257", "257", "bf16 cannot count past 256 by ones"),
+    ("2049", "2049", "fp16 cannot count past 2048 by ones"),
+    ("448", "448", "the largest number of fp8 e4m3fn"),
+    ("65504", "65504", "the largest number of fp16"),
+    ("65520", "65520", "the smallest number that fp16 rounds to infinity"),
+    ("1e-8", "1e-8", "a small gradient: gone in fp16, alive in bf16"),
+    ("2⁻²⁴", "2^-24", "the smallest subnormal number of fp16"),
+    ("−0", "-0", "zero keeps its sign bit"),
+    ("∞", "∞", "formats without an infinity must make something else of it"),
+    ("nan", "nan", "not a number: where all exponent bits are 1, a fraction that is not 0 says so"),
+)
+"""Interesting numbers: what the page calls them, what to type, and why."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +149,7 @@ def _from_json(text: str, _widget: object) -> float:
     return struct.unpack(">d", bytes.fromhex(text))[0]
 
 
-class BitExplorer(anywidget.AnyWidget):
+class BitExplorer(Explorer):
     """A number in several float formats, bit by bit, to click and to type into.
 
     Set `explorer.value = 65504` and the drawing follows; click a bit and `explorer.value` follows.
@@ -146,36 +162,32 @@ class BitExplorer(anywidget.AnyWidget):
         ValueError: there are no formats, or two of one name.
     """
 
-    _esm = browser.script("floats", "bits")
-    _css = browser.style("bits")
+    scripts = ("floats", "numerals")
+    caption = "The same number in every format. Click a bit or type a number, and the others follow."
     value = traitlets.Float(0.1).tag(sync=True, to_json=_to_json, from_json=_from_json)
-    _formats = traitlets.List().tag(sync=True)
 
     def __init__(self, value: float = 0.1, formats: Sequence[FloatFormat] = DEFAULT_FORMATS) -> None:
         names = [each.name for each in formats]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"BitExplorer needs at least one format, each with a name of its own; given {names}")
         self.formats = tuple(formats)
-        super().__init__(value=value, _formats=[describe(each) for each in formats])
+        super().__init__()
+        self.value = value
 
     @property
     def rows(self) -> list[BitRow]:
         """What the explorer shows now."""
         return bit_rows(self.value, self.formats)
 
-    def show(self, caption: str = "", alt: str = "") -> None:
-        """Display the explorer, with a picture of it for places that run no JavaScript.
+    def _table(self) -> dict[str, Any]:
+        return {"formats": [describe(each) for each in self.formats], "presets": PRESETS}
 
-        Args:
-            caption: what to see; a general one if empty.
-            alt: the picture in words; the stored values by format if empty.
-        """
+    def _picture(self, *, caption: str, alt: str) -> Picture:
+        return Picture(draw(self.value, self.formats), caption=caption, alt=alt)
+
+    def _told(self) -> str:
         held = "; ".join(f"{row.name} holds {_short(row.stored)}" for row in self.rows)
-        Picture(
-            draw(self.value, self.formats),
-            caption=caption or "The same number in every format. Click a bit or type a number, and the others follow.",
-            alt=alt or f"Bits of {_short(self.value)} in {len(self.formats)} float formats. {held}.",
-        ).show(widget=self)
+        return f"Bits of {_short(self.value)} in {len(self.formats)} float formats. {held}."
 
 
 def _short(value: float) -> str:

@@ -1,26 +1,46 @@
 """The film of a recomputed chain: who holds what, moment by moment, and the peak for every K.
 
-Move K, and see the triangle of a plain step fall apart into small ones. The arithmetic runs in the browser (`film.js`),
-so the explorer answers at once and stays alive in a page without Python. `predict.Chain.film` computes the same in
-Python, and the picture for places that run no JavaScript is drawn from it.
+Move K, and see the triangle of a plain step fall apart into small ones. All films are
+those of `predict.Chain`.
 
 Lesson 03 opens this module.
 """
 
 from __future__ import annotations
 
-import anywidget
-import traitlets
+from functools import cache
+from typing import Any
 
-from course_lib.explore import browser
+from course_lib.explore.base import Control, Explorer
 from course_lib.figures.recompute import chain_film
-from course_lib.predict.chain import Chain
+from course_lib.figures.style import Picture
+from course_lib.predict.chain import Chain, Frame
 
-LAYERS, RATIO = (2, 32), (1, 20)
-"""Smallest and largest value of these sliders."""
+LAYERS, RATIO = range(2, 33), range(1, 21)
+"""What these sliders offer."""
 
 
-class FilmExplorer(anywidget.AnyWidget):
+def films(layers: int, ratio: int = 1) -> list[list[Frame]]:
+    """A step of the chain for every K from 0, which keeps everything; a byte stands for one layer's input."""
+    return [Chain(layers, boundary_bytes=1, saved_bytes=ratio).film(every or None) for every in range(layers + 1)]
+
+
+@cache
+def film_table() -> dict[str, Any]:
+    """The films of the longest chain. Those of a shorter one are the same without the layers that it lacks.
+
+    Returns:
+        "phases": [name, duration] of each phase. "films": for each K and frame [which phase, layer, inputs of segments
+        that are held, layers whose insides are held].
+    """
+    all_films = films(LAYERS[-1])
+    durations = {frame.phase: frame.duration for frame in all_films[1]}
+    number = {phase: i for i, phase in enumerate(durations)}
+    rows = [[[number[f.phase], f.layer, f.boundaries, f.inside] for f in film] for film in all_films]
+    return {"phases": list(durations.items()), "films": rows}
+
+
+class FilmExplorer(Explorer):
     """A chain of equal layers through one training step, with its memory.
 
     Set `explorer.every = 4` and the drawing follows; move the slider and `explorer.every` follows.
@@ -34,41 +54,29 @@ class FilmExplorer(anywidget.AnyWidget):
         ValueError: a number is outside of its slider; or, as `traitlets.TraitError`, when it is set later.
     """
 
-    _esm = browser.script("film")
-    _css = browser.style("film")
-    layers = traitlets.Int(16, min=LAYERS[0], max=LAYERS[1]).tag(sync=True)
-    every = traitlets.Int(4, min=0, max=LAYERS[1]).tag(sync=True)
-    ratio = traitlets.Int(1, min=RATIO[0], max=RATIO[1]).tag(sync=True)
-
-    def __init__(self, layers: int = 16, every: int = 4, ratio: int = 1) -> None:
-        inside = LAYERS[0] <= layers <= LAYERS[1] and RATIO[0] <= ratio <= RATIO[1]
-        if not inside or not 0 <= every <= layers:
-            raise ValueError(
-                f"layers={layers}, every={every}, ratio={ratio}: layers must be {LAYERS[0]} to {LAYERS[1]}, every 0 "
-                f"(keep everything) to the number of layers, and ratio {RATIO[0]} to {RATIO[1]}"
-            )
-        super().__init__(layers=layers, every=every, ratio=ratio)
+    caption = "Each small triangle is a segment that is computed again, used, and forgotten."
+    every = Control(
+        "K: layers in a segment", range(LAYERS[-1] + 1), 4, lambda k: str(k or "keep everything"),
+        limit=("layers", lambda layers: layers),
+    )  # fmt: skip
+    layers = Control("N: layers in the chain", LAYERS, 16)
+    ratio = Control("A layer saves", RATIO, 1, "{} × its input".format)
 
     @property
     def chain(self) -> Chain:
         """What the explorer shows now; a byte stands for one layer's input."""
         return Chain(self.layers, boundary_bytes=1, saved_bytes=self.ratio)
 
-    def show(self, caption: str = "", alt: str = "") -> None:
-        """Display the explorer, with a picture of it for places that run no JavaScript.
+    def _table(self) -> dict[str, Any]:
+        return film_table()
 
-        Args:
-            caption: what to see; a general one if empty.
-            alt: the picture in words; the peaks if empty.
-        """
-        every = self.every or None
-        peak, plain = int(self.chain.peak(every)), int(self.chain.peak(None))
-        kept = f"one input every {every} layers" if every else "everything"
-        chain_film(
-            self.chain,
-            every,
-            caption=caption or "Each small triangle is a segment that is computed again, used, and forgotten.",
-            alt=alt
-            or f"A chain of {self.layers} layers through one step. Keeping {kept}, it holds at most the size of "
-            f"{peak} inputs; keeping everything, of {plain}.",
-        ).show(widget=self)
+    def _picture(self, *, caption: str, alt: str) -> Picture:
+        return chain_film(self.chain, self.every or None, caption=caption, alt=alt)
+
+    def _told(self) -> str:
+        peak, plain = int(self.chain.peak(self.every or None)), int(self.chain.peak(None))
+        kept = f"one input every {self.every} layers" if self.every else "everything"
+        return (
+            f"A chain of {self.layers} layers through one step. Keeping {kept}, it holds at most the size of {peak} "
+            f"inputs; keeping everything, of {plain}."
+        )

@@ -1,41 +1,37 @@
 """A training step's memory against the cards that it might run on.
 
-Move a slider, and see which block grows, by how much, and which cards drop out. The arithmetic runs in the browser
-(`memory_bar.js`), so the explorer answers at once and stays alive in a page without Python; `held` computes the same
-in Python, from the formulas that lesson 02 measures.
+Move a slider, and see which block grows, by how much, and which cards drop out. `held` counts it, from the formulas
+that lesson 02 measures. These controls have 7 million places, so the table holds what the bytes are made of: a part
+that is there once and one for each layer, a part for two sequences and one for each that comes on top.
 
 Lesson 02 opens this module.
 """
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import product
 from typing import Any
 
-import anywidget
-import traitlets
-
 from course_lib.accounts import MemoryAccount
-from course_lib.explore import browser
+from course_lib.explore.base import Control, Explorer
 from course_lib.figures.memory import memory_against_gpus
-from course_lib.figures.style import PALETTE
+from course_lib.figures.style import PALETTE, Picture
 from course_lib.model import hardware
 from course_lib.model.gpt import GPTConfig
-from course_lib.predict import Setup, activations, model_states
+from course_lib.predict import Setup, activations, model_states, parameters
+from course_lib.units import Bytes
 
 VOCAB = 50_257
 """Entries of GPT-2's vocabulary."""
 
-CHOICES: dict[str, tuple[Any, ...]] = {
-    "layers": tuple(range(1, 129)),
-    "width": (256, 512, 768, 1024, 1280, 1600, 2048, 2560, 3072, 4096, 5120, 6144, 8192, 12288, 16384, 20480),
-    "batch": tuple(2**i for i in range(11)),
-    "seq": tuple(2**i for i in range(7, 16)),
-    "precision": ("fp32", "mixed", "bf16"),
-    "optimizer": ("sgd", "momentum", "adam"),
-    "attention": ("explicit", "fused"),
-    "recompute": ("none", "full"),
-}
-"""What each control offers."""
+WIDTHS = (256, 512, 768, 1024, 1280, 1600, 2048, 2560, 3072, 4096, 5120, 6144, 8192, 12288, 16384, 20480)
+SEQS = tuple(2**i for i in range(7, 16))
+
+WORDS = {
+    "fp32": "fp32", "mixed": "mixed (fp32 copy)", "bf16": "all bf16", "sgd": "SGD", "momentum": "SGD, momentum",
+    "adam": "Adam", "explicit": "written out", "fused": "fused", "none": "nothing", "full": "every block",
+}  # fmt: skip
 
 GPUS = (
     hardware.T4, hardware.RTX_4090, hardware.V100_32GB, hardware.A100_40GB, hardware.A100_80GB, hardware.H200_141GB,
@@ -56,12 +52,76 @@ def held(
     That is the model states and the activations. (Gradients grow while activations shrink, so the true peak lies a
     little lower or, with temporaries, a little higher; `predict.peak` follows it.)
     """
+    states = model_states(Setup(shape(layers, width, seq, attention), precision=precision, optimizer=optimizer))
+    return states + MemoryAccount(activations=kept(layers, width, batch, seq, precision, attention, recompute))
+
+
+def kept(layers: int, width: int, batch: int, seq: int, precision: Any, attention: str, recompute: Any) -> Bytes:
+    """The activations alone."""
     config = shape(layers, width, seq, attention)
-    setup = Setup(config, batch, seq, precision=precision, optimizer=optimizer, recompute=recompute)
-    return model_states(setup) + MemoryAccount(activations=activations(setup))
+    return activations(Setup(config, batch_size=batch, precision=precision, recompute=recompute))
 
 
-class MemoryBarExplorer(anywidget.AnyWidget):
+def states_parts(width: int, precision: str, optimizer: str) -> list[list[int]]:
+    """The number of parameters, and bytes of parameters, gradients and optimizer state, as [once, a layer, a token].
+
+    The last is for each token of a sequence: its row of the position embedding.
+    """
+
+    def count(layers: int, seq: int) -> list[int]:
+        account = held(layers, width, 2, seq, precision, optimizer, "fused", "full")
+        states = (account.parameters, account.gradients, account.optimizer)
+        return [int(parameters(shape(layers, width, seq, "fused"))), *map(int, states)]
+
+    once, deeper, longer = count(1, 128), count(2, 128), count(1, 129)
+    return [[a - (b - a) - 128 * (c - a), b - a, c - a] for a, b, c in zip(once, deeper, longer, strict=True)]
+
+
+def activation_parts(width: int, seq: int, precision: str, attention: str, recompute: str) -> list[list[int]]:
+    """Bytes of activations as [once, a layer]: for one sequence, for two, and for each one more.
+
+    (A single sequence is a case of its own: attention then keeps q, k and v in one piece.)
+    """
+    shallow, deep = (
+        [int(kept(layers, width, batch, seq, precision, attention, recompute)) for batch in (1, 2, 3)]
+        for layers in (1, 2)
+    )
+    one, two, three = ((2 * a - b, b - a) for a, b in zip(shallow, deep, strict=True))
+    return [list(one), list(two), [three[0] - two[0], three[1] - two[1]]]
+
+
+@cache
+def memory_table() -> dict[str, Any]:
+    """What the bytes of all places are made of.
+
+    Returns:
+        "states": "precision optimizer" → for each width as `states_parts`. "kinds": "precision attention recompute" →
+        which of "activations"; those are, for each width and sequence, as `activation_parts`. "gpus": [name, bytes].
+        "colors": of the categories.
+    """
+    offers = {name: control.values for name, control in MemoryBarExplorer.controls().items()}
+    states = {
+        f"{precision} {optimizer}": [states_parts(width, precision, optimizer) for width in WIDTHS]
+        for precision, optimizer in product(offers["precision"], offers["optimizer"])
+    }
+    kinds, parts = {}, []
+    for precision, attention, recompute in product(offers["precision"], offers["attention"], offers["recompute"]):
+        # Both 16-bit precisions keep the same, and so do both kinds of attention of blocks that run again.
+        same = ("mixed" if precision == "bf16" else precision, "fused" if recompute == "full" else attention, recompute)
+        if " ".join(same) not in kinds:
+            kinds[" ".join(same)] = len(parts)
+            parts.append([[activation_parts(width, seq, *same) for seq in SEQS] for width in WIDTHS])
+        kinds[f"{precision} {attention} {recompute}"] = kinds[" ".join(same)]
+    gpus = [[gpu.name, int(gpu.memory)] for gpu in GPUS]
+    colors = {category: PALETTE[category] for category in MemoryAccount()}
+    return {"states": states, "kinds": kinds, "activations": parts, "gpus": gpus, "colors": colors}
+
+
+def _choice(label: str, values: tuple[str, ...], default: str) -> Control:
+    return Control(label, values, default, WORDS.__getitem__, "choice")
+
+
+class MemoryBarExplorer(Explorer):
     """A stacked bar, and named GPUs below it.
 
     Set `explorer.layers = 48` and the drawing follows; move the slider and `explorer.layers` follows.
@@ -77,62 +137,33 @@ class MemoryBarExplorer(anywidget.AnyWidget):
         ValueError: a value that its control does not offer; or, as `traitlets.TraitError`, when it is set later.
     """
 
-    _esm = browser.script("memory_bar")
-    _css = browser.style("memory_bar")
-    layers = traitlets.Enum(CHOICES["layers"]).tag(sync=True)
-    width = traitlets.Enum(CHOICES["width"]).tag(sync=True)
-    batch = traitlets.Enum(CHOICES["batch"]).tag(sync=True)
-    seq = traitlets.Enum(CHOICES["seq"]).tag(sync=True)
-    precision = traitlets.Enum(CHOICES["precision"]).tag(sync=True)
-    optimizer = traitlets.Enum(CHOICES["optimizer"]).tag(sync=True)
-    attention = traitlets.Enum(CHOICES["attention"]).tag(sync=True)
-    recompute = traitlets.Enum(CHOICES["recompute"]).tag(sync=True)
-    choices = traitlets.Dict().tag(sync=True)
-    gpus = traitlets.List().tag(sync=True)
-    colors = traitlets.Dict().tag(sync=True)
-
-    def __init__(
-        self, layers: int = 48, width: int = 1600, batch: int = 8, seq: int = 1024, precision: str = "mixed",
-        optimizer: str = "adam", attention: str = "explicit", recompute: str = "none",
-    ) -> None:  # fmt: skip
-        given = {
-            "layers": layers, "width": width, "batch": batch, "seq": seq, "precision": precision,
-            "optimizer": optimizer, "attention": attention, "recompute": recompute,
-        }  # fmt: skip
-        for name, value in given.items():
-            if value not in CHOICES[name]:
-                offered = CHOICES[name] if name != "layers" else ("1 to 128",)
-                raise ValueError(f"{name}={value!r}: choose one of {', '.join(map(str, offered))}")
-        super().__init__(
-            **given,
-            choices={name: list(values) for name, values in CHOICES.items()},
-            gpus=[[gpu.name, int(gpu.memory)] for gpu in GPUS],
-            colors={category: PALETTE[category] for category in MemoryAccount()},
-        )
+    caption = "The bar must be shorter than the card. Which of its blocks would you shorten?"
+    layers = Control("Layers", range(1, 129), 48)
+    width = Control("Width", WIDTHS, 1600, "{:,}".format)
+    batch = Control("Batch (sequences)", tuple(2**i for i in range(11)), 8, "{:,}".format)
+    seq = Control("Sequence (tokens)", SEQS, 1024, "{:,}".format)
+    precision = _choice("Precision", ("fp32", "mixed", "bf16"), "mixed")
+    optimizer = _choice("Optimizer", ("sgd", "momentum", "adam"), "adam")
+    attention = _choice("Attention", ("explicit", "fused"), "explicit")
+    recompute = _choice("Recompute", ("none", "full"), "none")
 
     @property
     def account(self) -> MemoryAccount:
         """What the explorer shows now."""
-        return held(
-            self.layers, self.width, self.batch, self.seq, self.precision, self.optimizer, self.attention,
-            self.recompute,
-        )  # fmt: skip
+        return held(**self.chosen)
 
-    def show(self, caption: str = "", alt: str = "") -> None:
-        """Display the explorer, with a picture of it for places that run no JavaScript.
+    def _table(self) -> dict[str, Any]:
+        return memory_table()
 
-        Args:
-            caption: what to see; a general one if empty.
-            alt: the picture in words; the account if empty.
-        """
-        account, gpus = self.account, {gpu.name: gpu.memory for gpu in GPUS}
-        fits = [name for name, memory in gpus.items() if account.total <= memory]
+    def _picture(self, *, caption: str, alt: str) -> Picture:
+        gpus = {gpu.name: gpu.memory for gpu in GPUS}
+        return memory_against_gpus(self.account, gpus, caption=caption, alt=alt)
+
+    def _told(self) -> str:
+        account = self.account
+        fits = [gpu.name for gpu in GPUS if account.total <= gpu.memory]
         parts = ", ".join(f"{category} {nbytes:.1GiB}" for category, nbytes in account.items() if nbytes)
-        memory_against_gpus(
-            account,
-            gpus,
-            caption=caption or "The bar must be shorter than the card. Which of its blocks would you shorten?",
-            alt=alt
-            or f"A GPT of {self.layers} layers, {self.width} wide, with {self.batch} sequences of {self.seq} tokens: "
-            f"{parts}; together {account.total:.1GiB}. It fits on {', '.join(fits) or 'none of the cards'}.",
-        ).show(widget=self)
+        return (
+            f"A GPT of {self.layers} layers, {self.width} wide, with {self.batch} sequences of {self.seq} tokens: "
+            f"{parts}; together {account.total:.1GiB}. It fits on {', '.join(fits) or 'none of the cards'}."
+        )

@@ -1,9 +1,7 @@
 """The ring explorer: an all-reduce step by step, and what each rank holds of each part.
 
 Step forward and the parts travel: every rank sends one part to its right neighbour, in the first pass the receiver adds
-it up, in the second it keeps it. The schedule runs in the browser (`ring.js`), so the explorer stays alive in a page
-without Python. `ring_frames` plays the library's own schedule in Python; the tests hold the two against each other, and
-the picture for places that run no JavaScript is drawn from it.
+it up, in the second it keeps it. `ring_frames` plays the library's own schedule, for the page as for the picture.
 
 Lesson 06 opens this module.
 """
@@ -12,16 +10,17 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
-import anywidget
-import traitlets
-
-from course_lib.explore import browser
+from course_lib.explore.base import Control, Explorer
 from course_lib.figures.collectives import Holding, film_of_holdings
 from course_lib.figures.style import SERIES, Picture
+from course_lib.predict.traffic import all_reduce
 from course_lib.ranks import schedules
 
-MIN_RANKS, MAX_RANKS = 2, 8
+RANKS = range(2, 9)
+"""Rings that fit on a page."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,8 @@ def ring_frames(world_size: int) -> list[Frame]:
     Raises:
         ValueError: `world_size` is not between 2 and 8.
     """
-    _check(world_size)
+    if world_size not in RANKS:
+        raise ValueError(f"world_size={world_size}: the explorer draws rings of 2 to 8 ranks")
     everyone = range(world_size)
     plan = [schedules.all_reduce_ring(world_size, rank) for rank in everyone]
     start = [[Counter({rank: 1}) for _ in everyone] for rank in everyone]
@@ -57,7 +57,26 @@ def ring_frames(world_size: int) -> list[Frame]:
     return [Frame(step, holding, each) for step, (holding, each) in enumerate(zip(held, arrived))]
 
 
-class RingExplorer(anywidget.AnyWidget):
+@cache
+def ring_table() -> dict[str, Any]:
+    """Every state of every ring.
+
+    Returns:
+        "rings": for each number of ranks "sent" (what a rank has sent after each step, in sizes of the tensor),
+        "direct" (what it would have sent as one of everyone to everyone), and "frames": "holding" and "arrived" of each
+        step, as in `Frame`. "colors": of the ranks.
+    """
+    rings = {}
+    for p in RANKS:
+        frames = [{"holding": [list(map(sorted, parts)) for parts in frame.holding], "arrived": frame.arrived}
+                  for frame in ring_frames(p)]  # fmt: skip
+        sent, direct = (all_reduce(p, p, algorithm).bytes / p for algorithm in ("ring", "direct"))
+        each_step = [sent * step / (len(frames) - 1) for step in range(len(frames))]
+        rings[str(p)] = {"sent": each_step, "direct": direct, "frames": frames}
+    return {"rings": rings, "colors": list(SERIES)}
+
+
+class RingExplorer(Explorer):
     """A ring all-reduce to step through, for 2 to 8 ranks.
 
     Set `explorer.step = 3` and the drawing follows; press a button and `explorer.step` follows.
@@ -67,44 +86,33 @@ class RingExplorer(anywidget.AnyWidget):
         step: how many steps have been taken, from 0 to 2(p-1).
 
     Raises:
-        ValueError: the number of ranks is not between 2 and 8, or there is no such step.
+        ValueError: the number of ranks is not between 2 and 8, or there is no such step; or, as `traitlets.TraitError`,
+            when it is set later.
     """
 
-    _esm = browser.script("ring")
-    _css = browser.style("ring")
-    world_size = traitlets.Int(4).tag(sync=True)
-    step = traitlets.Int(0).tag(sync=True)
-    _colors = traitlets.List().tag(sync=True)
-
-    def __init__(self, world_size: int = 4, step: int = 0) -> None:
-        _check(world_size)
-        if not 0 <= step <= 2 * (world_size - 1):
-            raise ValueError(f"step={step}: a ring of {world_size} has the steps 0 to {2 * (world_size - 1)}")
-        super().__init__(world_size=world_size, step=step, _colors=list(SERIES))
+    caption = "Each rank passes one part a step to its right neighbour; nobody ever sends more."
+    step = Control("steps taken", range(2 * RANKS[-1] - 1), 0, limit=("world_size", lambda p: 2 * p - 2))
+    world_size = Control("ranks", RANKS, 4, kind="choice")
 
     @property
     def frame(self) -> Frame:
         """What the explorer shows now."""
-        frames = ring_frames(self.world_size)
-        return frames[min(max(self.step, 0), len(frames) - 1)]
+        return ring_frames(self.world_size)[self.step]
 
-    def show(self, caption: str = "", alt: str = "") -> None:
-        """Display the explorer, with a picture of all its steps for places that run no JavaScript.
+    def _table(self) -> dict[str, Any]:
+        return ring_table()
 
-        Args:
-            caption: what to see; a general one if empty.
-            alt: the picture in words; a general one if empty.
-        """
+    def _picture(self, *, caption: str, alt: str) -> Picture:
+        return draw(self.world_size, caption=caption, alt=alt)
+
+    def _told(self) -> str:
         p = self.world_size
-        draw(
-            p,
-            caption=caption or "Each rank passes one part a step to its right neighbour; nobody ever sends more.",
-            alt=alt
-            or f"{2 * p - 1} grids with {p} ranks as rows and {p} parts as columns. At first each row has its own "
+        return (
+            f"{2 * p - 1} grids with {p} ranks as rows and {p} parts as columns. At first each row has its own "
             f"colour. In steps 1 to {p - 1} one cell of each row collects one colour more, until each rank has one "
             f"part with all {p}. In steps {p} to {2 * p - 2} these finished parts are copied around, until all cells "
-            f"have all colours.",
-        ).show(widget=self)
+            f"have all colours."
+        )
 
 
 def draw(world_size: int, *, caption: str, alt: str) -> Picture:
@@ -115,8 +123,3 @@ def draw(world_size: int, *, caption: str, alt: str) -> Picture:
     ]
     marks = [{(to, part) for _, to, part, _ in frame.arrived} for frame in frames]
     return film_of_holdings(list(zip(titles, (frame.holding for frame in frames))), marks, caption=caption, alt=alt)
-
-
-def _check(world_size: int) -> None:
-    if not MIN_RANKS <= world_size <= MAX_RANKS:
-        raise ValueError(f"the explorer draws rings of {MIN_RANKS} to {MAX_RANKS} ranks, not {world_size}")

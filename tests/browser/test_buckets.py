@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -33,11 +35,6 @@ def slider(page: Page, name: str) -> Locator:
     return page.get_by_role("slider", name=name)
 
 
-def played(page: Page, gradients: list[Ready], *how: float | bool) -> dict[str, Any]:
-    listed = [[each.n_bytes, each.ready_s] for each in gradients]
-    return page.evaluate("([gradients, how]) => explorer.overlap(gradients, ...how)", [listed, list(how)])
-
-
 @pytest.mark.parametrize("overlapped", [True, False])
 @pytest.mark.parametrize("bucket_bytes", [1, 150, 10**6])
 def test_the_browser_agrees_with_the_cases_by_hand(explorer, bucket_bytes: int, overlapped: bool) -> None:
@@ -45,13 +42,29 @@ def test_the_browser_agrees_with_the_cases_by_hand(explorer, bucket_bytes: int, 
     four = [Ready("d", 100, 1.0), Ready("c", 100, 2.0), Ready("b", 100, 3.0), Ready("a", 100, 10.0)]
     link = predict.Link(Seconds(0.5), 0.01)
     ours = predict.overlap(four, bucket_bytes, 2, link, overlapped)
-    theirs = played(explorer(), four, bucket_bytes, 2, 0.5, 0.01, overlapped)
-    assert [(d["count"], d["bytes"], d["full"], d["start"], d["end"]) for d in theirs["departures"]] == [
-        (d.n_gradients, int(d.n_bytes), d.full_s, d.start_s, d.end_s) for d in ours.departures
+    network = {"bytes": list(accumulate(each.n_bytes for each in four)), "ready_s": [each.ready_s for each in four]}
+    closed = [count - 1 for count in accumulate(each.n_gradients for each in ours.departures)]
+    queue = "([network, closed, early]) => explorer.queue(network, closed, 1, (n) => 2 * 0.5 + 0.01 * n, early)"
+    theirs = explorer().evaluate(queue, [network, closed, overlapped])
+    assert [(d["bytes"], d["full"], d["start"], d["end"]) for d in theirs["departures"]] == [
+        (int(d.n_bytes), d.full_s, d.start_s, d.end_s) for d in ours.departures
     ]
-    assert [theirs[name] for name in ("backward", "sending", "hidden", "end", "messages")] == [
-        *map(float, (ours.backward_s, ours.sending_s, ours.hidden_s, ours.end_s)), int(ours.messages)
-    ]  # fmt: skip
+    assert [theirs["backward"], theirs["end"]] == [float(ours.backward_s), float(ours.end_s)]
+
+
+def test_the_browser_comes_to_the_times_that_python_predicts(explorer) -> None:
+    """Places drawn at random, in all their buckets. (Python sends whole bytes.)"""
+    page, chosen = explorer(), random.Random(0)
+    offers = {name: control.values for name, control in BucketExplorer.controls().items()}
+    for _ in range(12):
+        place = {name: chosen.choice(values) for name, values in offers.items()}
+        ours = BucketExplorer(**place).result()
+        run = "(place) => explorer.run(model.get('table'), model.get('_controls'), place, place.bucket)"
+        theirs = page.evaluate(run, place)
+        assert [each[name] for each in theirs["departures"] for name in ("full", "start", "end")] == pytest.approx(
+            [time for each in ours.departures for time in (each.full_s, each.start_s, each.end_s)]
+        ), place
+        assert theirs["backward"] == pytest.approx(float(ours.backward_s)) and theirs["messages"] == ours.messages
 
 
 @pytest.mark.parametrize(

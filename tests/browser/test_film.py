@@ -23,7 +23,7 @@ def film(page: Page) -> Callable[..., Page]:
     """`film(layers, every, ratio, dark)`: the explorer alone on a page, without Jupyter, without Python behind it."""
 
     def mounted(layers: int = 16, every: int = 4, ratio: int = 1, dark: bool = False) -> Page:
-        state = FilmExplorer(layers, every, ratio).get_state()
+        state = FilmExplorer(layers=layers, every=every, ratio=ratio).get_state()
         page.evaluate(MOUNT, {"module": state["_esm"], "css": state["_css"], "state": state, "dark": dark})
         return page
 
@@ -42,10 +42,10 @@ def shapes(page: Page) -> list[str]:
 def test_the_browser_shows_the_librarys_film(film: Callable[..., Page], layers: int, ratio: int) -> None:
     page, chain = film(), Chain(layers, 1, ratio)
     for every in range(layers + 1):
-        frames = page.evaluate("([n, k, r]) => explorer.film(n, k, r)", [layers, every, ratio])
+        frames = page.evaluate("(where) => explorer.play(model.get('table'), ...where)", [layers, every, ratio])
         expected = [
             {"phase": f.phase, "layer": f.layer, "boundaries": f.boundaries, "inside": f.inside, "held": int(f.held),
-             "start": f.start, "duration": f.duration}
+             "start": f.start, "duration": f.duration, "end": f.start + f.duration}
             for f in chain.film(every or None)
         ]  # fmt: skip
         assert frames == expected
@@ -143,7 +143,7 @@ def test_a_move_redraws_at_once(film: Callable[..., Page]) -> None:
 
 def test_an_exported_page_holds_a_living_explorer(page: Page) -> None:
     """All is taken from the exported page, except Jupyter's own loader, which the page would fetch from the web."""
-    notebook = executed("from course_lib.explore import FilmExplorer\nFilmExplorer(16, 4).show()")
+    notebook = executed("from course_lib.explore import FilmExplorer\nFilmExplorer(layers=16, every=4).show()")
     exported, _ = HTMLExporter().from_notebook_node(notebook)
     assert "it holds at most the size of 8 inputs" in exported
     (view,), (states,) = VIEW.findall(exported), STATE.findall(exported)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from course_lib.explore.memory_bar import CHOICES, MemoryBarExplorer, held, shape
+from course_lib.explore.memory_bar import MemoryBarExplorer, held, shape
 from course_lib.predict import parameters
 from tests.browser.conftest import MOUNT
 
@@ -30,14 +30,15 @@ def bar(page: Page) -> Callable[..., Page]:
 
 def test_the_browser_counts_as_the_library_does(bar: Callable[..., Page]) -> None:
     page, chosen = bar(), random.Random(0)
-    runs = [{name: chosen.choice(values) for name, values in CHOICES.items()} for _ in range(60)]
+    offers = {name: control.values for name, control in MemoryBarExplorer.controls().items()}
+    runs = [{name: chosen.choice(values) for name, values in offers.items()} for _ in range(60)]
     runs += [{**runs[0], "batch": batch, "attention": attention, "recompute": recompute}
              for batch in (1, 2) for attention in ("explicit", "fused") for recompute in ("none", "full")]  # fmt: skip
     runs = [{**run, "layers": min(run["layers"], 24)} for run in runs]  # the library follows each layer
-    found = page.evaluate("runs => runs.map((run) => [explorer.held(run), explorer.parameters(run)])", runs)
-    for run, (account, count) in zip(runs, found, strict=True):
-        assert account == {category: int(nbytes) for category, nbytes in held(**run).items()}, run
-        assert count == parameters(shape(run["layers"], run["width"], run["seq"], run["attention"]))
+    add = "runs => runs.map((run) => explorer.add(model.get('table'), model.get('_controls'), run))"
+    for run, found in zip(runs, page.evaluate(add, runs), strict=True):
+        assert found["account"] == {category: int(nbytes) for category, nbytes in held(**run).items()}, run
+        assert found["count"] == parameters(shape(run["layers"], run["width"], run["seq"], run["attention"]))
 
 
 def test_the_keyboard_moves_a_slider_and_everything_follows(bar: Callable[..., Page]) -> None:
@@ -84,7 +85,7 @@ def test_the_verdicts_agree_with_the_cards(bar: Callable[..., Page]) -> None:
 def test_python_sets_the_numbers(bar: Callable[..., Page]) -> None:
     page = bar()
     page.evaluate("model.set('layers', 12)")
-    expect(page.get_by_role("slider", name="Layers")).to_have_value("11")
+    expect(page.get_by_role("slider", name="Layers")).to_have_value("12")
     assert page.evaluate("model.saved") == 0
 
 

@@ -22,7 +22,7 @@ def ring(page: Page) -> Callable[..., Page]:
     """`ring(world_size, step, dark)`: the explorer alone on a page, without Jupyter and without Python behind it."""
 
     def mounted(world_size: int = 4, step: int = 0, dark: bool = False) -> Page:
-        state = RingExplorer(world_size, step).get_state()
+        state = RingExplorer(world_size=world_size, step=step).get_state()
         page.evaluate(MOUNT, {"module": state["_esm"], "css": state["_css"], "state": state, "dark": dark})
         return page
 
@@ -39,15 +39,25 @@ def cell(page: Page, rank: int, part: int) -> Locator:
 
 @pytest.mark.parametrize("p", range(2, 9))
 def test_the_browser_plays_the_librarys_schedule(ring: Callable[..., Page], p: int) -> None:
-    page = ring(p)
-    for frame in ring_frames(p):
-        held = page.evaluate("([p, step]) => explorer.holdingAfter(p, step)", [p, frame.step])
-        assert [[set(part) for part in parts] for parts in held] == frame.holding
-        if frame.step:
-            ask = "([p, step]) => Array.from({ length: p }, (_, rank) => explorer.sends(p, rank, step))"
-            sends = page.evaluate(ask, [p, frame.step])
-            said = {(rank, each["to"], each["part"], each["add"]) for rank, each in enumerate(sends)}
-            assert said == set(frame.arrived)
+    page, frames = ring(p), ring_frames(p)
+    look = """(step) => {
+        model.set('step', step);
+        return [...document.querySelectorAll('.rx-cell')].map((cell) => ({
+            held: [...cell.querySelectorAll('.rx-slot')].flatMap((slot, i) => slot.matches('.rx-in') ? [i] : []),
+            marks: [...cell.querySelectorAll('.rx-mark')].map((mark) => mark.textContent),
+        }));
+    }"""
+    for frame in frames:
+        cells = page.evaluate(look, frame.step)
+        assert [set(cell["held"]) for cell in cells] == [part for parts in frame.holding for part in parts]
+        arrived = {(to, part): "+" if added else "=" for _, to, part, added in frame.arrived}
+        leaving = (
+            {(source, part) for source, _, part, _ in frames[frame.step + 1].arrived} if frame != frames[-1] else ()
+        )
+        assert [cell["marks"] for cell in cells] == [
+            [arrived.get((rank, part), ""), "↓" if (rank, part) in leaving else ""]
+            for rank in range(p) for part in range(p)
+        ]  # fmt: skip
 
 
 def test_stepping_moves_the_parts_and_says_so(ring: Callable[..., Page]) -> None:
@@ -121,7 +131,7 @@ def test_nothing_sticks_out(ring: Callable[..., Page], width: int, dark: bool) -
 
 def test_an_exported_page_holds_a_living_ring(page: Page) -> None:
     """All is taken from the exported page, except Jupyter's own loader, which the page would fetch from the web."""
-    notebook = executed("from course_lib.explore import RingExplorer\nRingExplorer(3).show()")
+    notebook = executed("from course_lib.explore import RingExplorer\nRingExplorer(world_size=3).show()")
     exported, _ = HTMLExporter().from_notebook_node(notebook)
     views, states = VIEW.findall(exported), STATE.findall(exported)
     assert len(views) == len(states) == 1

@@ -38,7 +38,7 @@ def state_of(name: str) -> dict[str, Any]:
 def test_no_sheet_changes_another_explorer(page: Page, name: str) -> None:
     state = state_of(name)
     page.evaluate(MOUNT, {"module": state["_esm"], "css": state["_css"], "state": state, "dark": False})
-    others = "\n".join(str(explorer._css) for other, explorer in EXPLORERS.items() if other != name)
+    others = "\n".join(explorer.text("css") for other, explorer in EXPLORERS.items() if other != name)
     for width in (1000, 340):
         page.set_viewport_size({"width": width, "height": 900})
         page.evaluate(KEEP)

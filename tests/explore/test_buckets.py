@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from types import SimpleNamespace
 
 import pytest
 import traitlets
 
 from course_lib import predict
-from course_lib.explore.buckets import FLOPS_PER_S, NETWORKS, BucketExplorer
+from course_lib.explore.buckets import BUCKETS, FLOPS_PER_S, NETWORKS, WORLDS, BucketExplorer, bucket_table
 from course_lib.figures import style
 from course_lib.predict import Setup
+from course_lib.units import Seconds
 
 
 def test_the_explorer_shows_what_the_library_predicts() -> None:
-    explorer = BucketExplorer("GPT-2 small", gb_per_s=12.5, bucket=20, world=4, tokens=10, alpha_us=3, overlapped=False)
+    explorer = BucketExplorer(
+        network="GPT-2 small", gb_per_s=12.5, bucket=20, world=4, tokens=10, alpha_us=3, overlapped=False
+    )
     ready = predict.gradients_ready(Setup(NETWORKS["GPT-2 small"], 1, 1024, precision="mixed"), FLOPS_PER_S)
     assert explorer.result() == predict.overlap(ready, 2**20, 16, explorer.link, overlapped=False)
     assert (explorer.link.alpha, explorer.link.bytes_per_s) == (pytest.approx(3e-6), pytest.approx(12.5e9))
@@ -31,16 +35,34 @@ def test_a_bucket_may_be_too_small_and_too_large() -> None:
     assert small.messages == 14 * len(small.departures)
 
 
-@pytest.mark.parametrize("wrong", [{"network": "GPT-9"}, {"gb_per_s": 7}])
-def test_an_unknown_choice_is_refused(wrong) -> None:
-    with pytest.raises(ValueError, match="the networks are GPT-2 small"):
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_table_holds_what_the_predictions_are_made_of(name: str) -> None:
+    network, gradients = bucket_table()["networks"][name], predict.gradients_ready(NETWORKS[name], 2**20, FLOPS_PER_S)
+    assert network["ready_s"] == pytest.approx([each.ready_s for each in gradients])
+    assert network["bytes"][-1] == sum(each.n_bytes for each in gradients)
+    for size in (10, 22, 25, 33):
+        closed = network["closed"][BUCKETS.index(size)]
+        departures = predict.overlap(gradients, 2**size, 8, predict.Link(Seconds(0), 0.0)).departures
+        assert [network["bytes"][last] for last in closed] == list(accumulate(int(each.n_bytes) for each in departures))
+        assert [network["ready_s"][last] for last in closed] == pytest.approx([each.full_s for each in departures])
+
+
+def test_the_table_holds_the_ring() -> None:
+    for world, (messages, share) in zip(WORLDS, bucket_table()["rings"], strict=True):
+        assert messages == predict.all_reduce_messages(2**world)
+        assert share * 2**30 == predict.all_reduce_bytes(2**30, 2**world)
+
+
+@pytest.mark.parametrize(("wrong", "offered"), [({"network": "GPT-9"}, "GPT-2 small"), ({"gb_per_s": 7}, "1.25, 3")])
+def test_an_unknown_choice_is_refused(wrong, offered) -> None:
+    with pytest.raises(ValueError, match=f"choose one of {offered}"):
         BucketExplorer(**wrong)
 
 
 @pytest.mark.parametrize("name", ["bucket", "world", "tokens", "alpha_us"])
 def test_numbers_outside_of_the_sliders_are_refused(name: str) -> None:
-    with pytest.raises(traitlets.TraitError, match=name):
-        BucketExplorer(**{name: 200})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=f"{name}=200"):
+        BucketExplorer(**{name: 200})
     with pytest.raises(traitlets.TraitError, match=name):
         setattr(BucketExplorer(), name, -1)
 

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import pytest
 import traitlets
 
-from course_lib.explore.film import FilmExplorer
+from course_lib.explore.film import FilmExplorer, film_table
 from course_lib.figures import style
 from course_lib.figures.recompute import chain_film
-from course_lib.predict.chain import Chain
+from course_lib.predict.chain import Chain, Frame
+from course_lib.units import Bytes
 
 
 def test_the_explorer_shows_a_chain_of_the_library():
@@ -27,9 +28,26 @@ def test_state_travels_as_plain_numbers():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("wrong", [{"layers": 1}, {"layers": 33}, {"every": -1}, {"every": 17}, {"ratio": 0}])
-def test_numbers_outside_of_the_sliders_are_refused(wrong):
-    with pytest.raises(ValueError, match="layers must be 2 to 32"):
+@pytest.mark.parametrize(("layers", "ratio"), [(2, 1), (7, 3), (16, 1), (31, 2), (32, 20)])
+def test_a_shorter_chains_film_is_the_longest_ones_without_its_last_layers(layers: int, ratio: int):
+    table = film_table()
+    for every in range(layers + 1):
+        frames, end = Chain(layers, 1, ratio).film(every or None), 0
+        rows = [row for row in table["films"][every] if row[1] < layers]
+        for (number, layer, boundaries, inside), frame in zip(rows, frames, strict=True):
+            phase, duration = table["phases"][number]
+            expected = Frame(phase, layer, boundaries, inside, Bytes(boundaries + inside * ratio), end, duration)
+            assert frame == expected
+            end += duration
+
+
+@pytest.mark.parametrize(
+    ("wrong", "offered"),
+    [({"layers": 1}, "2 to 32"), ({"layers": 33}, "2 to 32"), ({"every": -1}, "0 to 16"), ({"every": 17}, "0 to 16"),
+     ({"ratio": 0}, "1 to 20")],
+)  # fmt: skip
+def test_numbers_outside_of_the_sliders_are_refused(wrong, offered):
+    with pytest.raises(ValueError, match=f"choose one of {offered}"):
         FilmExplorer(**wrong)
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from types import SimpleNamespace
 
 import pytest
 import traitlets
 
 from course_lib import predict
-from course_lib.explore.memory_bar import CHOICES, GPUS, MemoryBarExplorer, shape
+from course_lib.explore.memory_bar import GPUS, WIDTHS, MemoryBarExplorer, held, memory_table, shape
 from course_lib.figures import style
 from course_lib.model import zoo
 from course_lib.predict import Setup
 
 
 def test_the_account_is_the_librarys():
-    explorer = MemoryBarExplorer(12, 768, 4, 512, "bf16", "momentum", "fused", "full")
+    explorer = MemoryBarExplorer(
+        layers=12, width=768, batch=4, seq=512,
+        precision="bf16", optimizer="momentum", attention="fused", recompute="full",
+    )  # fmt: skip
     config = shape(12, 768, 512, "fused")
     setup = Setup(config, 4, 512, precision="bf16", optimizer="momentum", recompute="full")
     states = predict.model_states(setup)
@@ -24,6 +28,33 @@ def test_the_account_is_the_librarys():
     assert account.activations == predict.activations(setup) and not account.temporaries
     explorer.recompute = "none"
     assert explorer.account.activations == predict.activations(setup.with_(recompute="none"))
+
+
+def added(table, run) -> list[int]:
+    """What the script adds up: a number of parameters, bytes of them, of gradients, optimizer state, activations."""
+    offers = {name: list(control.values) for name, control in MemoryBarExplorer.controls().items()}
+    width, seq = (offers[name].index(run[name]) for name in ("width", "seq"))
+    states = table["states"][f"{run['precision']} {run['optimizer']}"][width]
+    kind = table["kinds"][f"{run['precision']} {run['attention']} {run['recompute']}"]
+    one, two, more = ([once, layer] for once, layer in table["activations"][kind][width][seq])
+    parts = one if run["batch"] == 1 else [a + (run["batch"] - 2) * b for a, b in zip(two, more)]
+    counts = [once + run["layers"] * layer + run["seq"] * token for once, layer, token in states]
+    return [*counts, parts[0] + run["layers"] * parts[1]]
+
+
+def test_the_parts_of_the_table_add_up_to_the_librarys_bytes():
+    chosen, offers = random.Random(0), {name: each.values for name, each in MemoryBarExplorer.controls().items()}
+    runs = [{name: chosen.choice(values) for name, values in offers.items()} for _ in range(150)]
+    runs += [{**runs[0], "batch": batch, "precision": precision, "attention": attention, "recompute": recompute}
+             for batch in (1, 2) for precision in ("fp32", "mixed", "bf16")
+             for attention in ("explicit", "fused") for recompute in ("none", "full")]  # fmt: skip
+    runs = [{**run, "layers": min(run["layers"], 24)} for run in runs]  # the library follows each layer
+    for run in runs:
+        account = held(**run)
+        count = predict.parameters(shape(run["layers"], run["width"], run["seq"], run["attention"]))
+        bytes_of = [account.parameters, account.gradients, account.optimizer, account.activations]
+        assert added(memory_table(), run) == [count, *bytes_of], run
+        assert not account.temporaries
 
 
 def test_gpt2_xl_has_its_published_size():
@@ -55,10 +86,10 @@ def test_show_sends_the_widget_with_its_picture(monkeypatch: pytest.MonkeyPatch)
     assert sent[0].data["image/png"]
     alt = sent[0].metadata["image/png"]["alt"]
     assert "48 layers, 1600 wide" in alt and "optimizer 17.4 GiB" in alt and "It fits on V100 32GB" in alt
-    MemoryBarExplorer(96, 12288).show()
+    MemoryBarExplorer(layers=96, width=12288).show()
     assert "It fits on none of the cards" in sent[2].metadata["image/png"]["alt"]
 
 
 def test_every_choice_makes_a_model():
-    for width in CHOICES["width"]:
+    for width in WIDTHS:
         assert shape(1, width, 128, "fused").head_width in (64, 128)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from types import SimpleNamespace
 
 import pytest
 
-from course_lib.explore.ring import RingExplorer, draw, ring_frames
+from course_lib import predict
+from course_lib.explore.ring import RingExplorer, draw, ring_frames, ring_table
 from course_lib.figures import style
 
 
@@ -30,6 +32,17 @@ def test_a_frame_worked_out_by_hand() -> None:
     assert frame.holding == [[{0}, {0, 2}, {0}], [{1}, {1}, {0, 1}], [{1, 2}, {2}, {2}]]
 
 
+@pytest.mark.parametrize("p", range(2, 9))
+def test_the_table_holds_every_frame_and_what_was_sent(p: int) -> None:
+    ring, frames = ring_table()["rings"][str(p)], ring_frames(p)
+    for told, frame in zip(ring["frames"], frames, strict=True):
+        assert [[set(part) for part in parts] for parts in told["holding"]] == frame.holding
+        assert told["arrived"] == frame.arrived
+    sent = accumulate(sum(source == 0 for source, *_ in frame.arrived) for frame in frames)
+    assert ring["sent"] == pytest.approx([count / p for count in sent])
+    assert ring["direct"] * 1000 * p == predict.all_reduce_bytes(1000 * p, p, "direct")
+
+
 def test_the_explorer_follows_its_step_and_stays_inside() -> None:
     explorer = RingExplorer(world_size=3, step=1)
     assert explorer.frame.step == 1
@@ -41,22 +54,22 @@ def test_the_explorer_follows_its_step_and_stays_inside() -> None:
 
 @pytest.mark.parametrize("p", [0, 1, 9])
 def test_refuses_rings_that_it_cannot_draw(p: int) -> None:
-    with pytest.raises(ValueError, match="2 to 8 ranks"):
-        RingExplorer(p)
+    with pytest.raises(ValueError, match=f"world_size={p}: choose one of 2 to 8"):
+        RingExplorer(world_size=p)
     with pytest.raises(ValueError, match="2 to 8 ranks"):
         ring_frames(p)
 
 
 @pytest.mark.parametrize("step", [-1, 7])
 def test_refuses_a_step_that_is_not_there(step: int) -> None:
-    with pytest.raises(ValueError, match="steps 0 to 6"):
-        RingExplorer(4, step)
+    with pytest.raises(ValueError, match=f"step={step}: choose one of 0 to 6"):
+        RingExplorer(world_size=4, step=step)
 
 
 def test_show_sends_the_widget_with_its_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[SimpleNamespace] = []
     monkeypatch.setattr(style, "display", lambda data, **rest: sent.append(SimpleNamespace(data=data, **rest)))
-    explorer = RingExplorer(4)
+    explorer = RingExplorer(world_size=4)
     explorer.show()
     assert sent[0].data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
     assert sent[0].data["image/png"]

@@ -20,7 +20,7 @@ SPREAD = torch.randn(3000, generator=torch.Generator().manual_seed(0)).mul(4).ex
 def test_the_tables_are_what_casting_does():
     gradients = {"gpt": gpt_gradients(), "spread": SPREAD}
     data = scale_data({name: GradientSizes([tensor]) for name, tensor in gradients.items()})
-    assert data["powers"] == [-8, 40]
+    assert ScaleExplorer.controls()["power"].values == POWERS
     for name, tensor in gradients.items():
         group = data["groups"][name]
         assert sum(group["counts"]) == int((tensor != 0).sum())
@@ -31,9 +31,9 @@ def test_the_tables_are_what_casting_does():
 
 
 def test_borders_are_those_of_torch():
-    for name, (smallest, normal, beyond) in scale_data({"x": GradientSizes([SPREAD])})["formats"].items():
-        info = torch.finfo(TORCH_DTYPES[name])
-        assert 2.0**smallest == info.smallest_normal * info.eps and 2.0**normal == info.smallest_normal
+    for name, told in scale_data({"x": GradientSizes([SPREAD])})["formats"].items():
+        info, (flushed, normal, beyond) = torch.finfo(TORCH_DTYPES[name]), told["borders"]
+        assert 2.0 ** (flushed + 1) == info.smallest_normal * info.eps and 2.0**normal == info.smallest_normal
         assert 2.0 ** (beyond - 1) <= info.max < 2.0**beyond
 
 
@@ -46,11 +46,17 @@ def test_counts_are_those_of_what_is_shown():
     assert explorer.counts.normal == 3
 
 
+def test_reach_in_words():
+    told = {name: each["reach"] for name, each in scale_data({"x": GradientSizes([SPREAD])})["formats"].items()}
+    assert told["fp16"] == ("fp16 (shaded, pale and full): subnormal from 2⁻²⁴, normal from 2⁻¹⁴, inf from about 2¹⁶.")
+    assert told["bf16"] == "bf16 has normal numbers from 2⁻¹²⁶ to 2¹²⁸: beyond both ends of this axis."
+
+
 @pytest.mark.parametrize("wrong", [
     {"gradients": {}}, {"power": 41}, {"power": -9}, {"number_format": "fp32"}, {"gradients": {"x": [torch.zeros(2)]}},
 ])  # fmt: skip
 def test_what_cannot_be_shown_is_refused(wrong):
-    with pytest.raises(ValueError, match="needed are|needs some"):
+    with pytest.raises(ValueError, match="choose one of|needs some"):
         ScaleExplorer(**{"gradients": {"x": [SPREAD]}, **wrong})
 
 
