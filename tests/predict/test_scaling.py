@@ -40,9 +40,7 @@ def test_a_share_of_nothing_is_refused(wrong: dict[str, float]) -> None:
 def test_nobody_is_faster_than_the_peak() -> None:
     """The usual mistake: a peak in TFLOP/s."""
     assert predict.utilization(1e12, 1.0, 1, 1e12) == 1
-    with pytest.raises(
-        ValueError, match=r"1.00 PFLOP in 1.00 s on 2 devices of 312.00 FLOP/s are 1,602,564,102,5.* times"
-    ):
+    with pytest.raises(ValueError, match=r"1.00 PFLOP in 1 s on 2 devices of 312 FLOP/s are 1,602,564,102,5.* times"):
         predict.utilization(1e15, 1.0, 2, 312)
 
 
