@@ -711,7 +711,7 @@ display(compare(predicted=ours, measured=printed, tolerance=0.1, columns=("our f
 
 lean = replace(XL, attention="fused")
 rule = Bytes(12 * 2 * b * s * h * layers)
-print(f"the paper's rule for activations: {rule:.0GB}, with recompute {Bytes(round(rule / layers**0.5)):.0GB}")
+print(f"the paper's rule for activations: {rule:.0GB}, with recompute {Bytes(round(rule / layers**0.5)):.0GB}; it says 60 and 8")
 print(f"sbh (34 + 5as/h): {predict.activations_paper(XL, b, s):.0GB}", end=", ")
 print(f"without scores: {predict.activations_paper(XL, b, s, recompute='selective'):.0GB}")
 print(f"our GPT, no dropout: {predict.activations(XL, b, s, 'mixed'):.0GB}", end=", ")
