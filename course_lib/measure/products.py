@@ -7,23 +7,22 @@ Lesson 00 opens this module.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.units import Flops
 
-_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")
-_ATTENTION = {
-    "_scaled_dot_product_flash_attention_for_cpu": (0, 2),
-    "_scaled_dot_product_flash_attention_for_cpu_backward": (1, 5),
-}
-"""The CPU's attention kernels → the place of the query, behind which stand the keys; how many products are inside."""
-
 
 class MatrixProducts(TorchDispatchMode):
     """Adds up `flops` of the matrix products in its `with` block, forward and backward, whoever asks for them."""
+
+    PRODUCTS = "mm", "bmm", "addmm", "baddbmm"
+    ATTENTION: ClassVar = {  # the CPU's attention kernels → the place of query and keys, how many products are inside
+        "_scaled_dot_product_flash_attention_for_cpu": (0, 2),
+        "_scaled_dot_product_flash_attention_for_cpu_backward": (1, 5),
+    }
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,11 +32,11 @@ class MatrixProducts(TorchDispatchMode):
         """See one operation of PyTorch pass by. (m × k) times (k × n) is 2·m·k·n, of `batch` pairs each."""
         operation = func._schema.name.removeprefix("aten::")
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
-        if operation in _PRODUCTS:
+        if operation in self.PRODUCTS:
             left, right = tensors[-2:]  # before them may stand what the product is added to
             self.flops += 2 * left.numel() * right.shape[-1]
-        if operation in _ATTENTION:
-            place, products = _ATTENTION[operation]
+        if operation in self.ATTENTION:
+            place, products = self.ATTENTION[operation]
             query, keys = tensors[place : place + 2]
             self.flops += products * 2 * query.numel() * keys.shape[-2]
         return func(*args, **(kwargs or {}))

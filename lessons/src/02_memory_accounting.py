@@ -717,7 +717,7 @@ display(compare(predicted=ours, measured=printed, tolerance=0.1, columns=("our f
 xl = predict.Setup(XL, batch_size=b, seq=s, precision="mixed")
 lean = xl.with_(config=replace(XL, attention="fused"))
 rule = Bytes(12 * 2 * b * s * h * layers)
-print(f"the paper's rule for activations: {rule:.0GB}, with recompute {rule // layers**0.5:.0GB}")
+print(f"the paper's rule for activations: {rule:.0GB}, with recompute {Bytes(round(rule / layers**0.5)):.0GB}; it says 60 and 8")
 print(f"sbh (34 + 5as/h): {predict.activations_paper(xl):.0GB}", end=", ")
 print(f"without scores: {predict.activations_paper(xl.with_(recompute='selective')):.0GB}")
 print(f"our GPT, no dropout: {predict.activations(xl):.0GB}", end=", ")

@@ -715,7 +715,7 @@ bus_gb_per_s = [1.44, 23.94, 107.16, 346.51, 436.15, 463.58, 473.10, 482.26]
 
 factor = predict.bus_factor("all_reduce", world_size=8)
 for (n, speed), printed in zip(algorithm_gb_per_s.items(), bus_gb_per_s):
-    print(f"{Bytes(n):>10.0}: {speed:6.2f} × {factor:.4} = {factor * speed:6.2f}, printed {printed:6.2f}")
+    print(f"{Bytes(n):.0}: {speed} × {factor:g} = {factor * speed:.2f}, printed {printed:.2f}")
 
 # %% [markdown]
 # (Both in GB/s.) Go down the column: from 1.4 to 482 GB/s, on the same hardware. That is α and β again, and their

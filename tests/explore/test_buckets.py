@@ -37,7 +37,8 @@ def test_a_bucket_may_be_too_small_and_too_large() -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_table_holds_what_the_predictions_are_made_of(name: str) -> None:
-    network, gradients = bucket_table()["networks"][name], predict.gradients_ready(NETWORKS[name], 2**20, FLOPS_PER_S)
+    network = bucket_table()["networks"][name]
+    gradients = predict.gradients_ready(Setup(NETWORKS[name], 2**20, 1, precision="mixed"), FLOPS_PER_S)
     assert network["ready_s"] == pytest.approx([each.ready_s for each in gradients])
     assert network["bytes"][-1] == sum(each.n_bytes for each in gradients)
     for size in (10, 22, 25, 33):
@@ -49,8 +50,8 @@ def test_the_table_holds_what_the_predictions_are_made_of(name: str) -> None:
 
 def test_the_table_holds_the_ring() -> None:
     for world, (messages, share) in zip(WORLDS, bucket_table()["rings"], strict=True):
-        assert messages == predict.all_reduce_messages(2**world)
-        assert share * 2**30 == predict.all_reduce_bytes(2**30, 2**world)
+        formula = predict.all_reduce(2**30, 2**world)
+        assert (messages, share * 2**30) == (formula.messages, formula.bytes)
 
 
 @pytest.mark.parametrize(("wrong", "offered"), [({"network": "GPT-9"}, "GPT-2 small"), ({"gb_per_s": 7}, "1.25, 3")])
@@ -62,7 +63,7 @@ def test_an_unknown_choice_is_refused(wrong, offered) -> None:
 @pytest.mark.parametrize("name", ["bucket", "world", "tokens", "alpha_us"])
 def test_numbers_outside_of_the_sliders_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}=200"):
-        BucketExplorer(**{name: 200})
+        BucketExplorer(None, **{name: 200})
     with pytest.raises(traitlets.TraitError, match=name):
         setattr(BucketExplorer(), name, -1)
 

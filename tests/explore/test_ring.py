@@ -40,7 +40,7 @@ def test_the_table_holds_every_frame_and_what_was_sent(p: int) -> None:
         assert told["arrived"] == frame.arrived
     sent = accumulate(sum(source == 0 for source, *_ in frame.arrived) for frame in frames)
     assert ring["sent"] == pytest.approx([count / p for count in sent])
-    assert ring["direct"] * 1000 * p == predict.all_reduce_bytes(1000 * p, p, "direct")
+    assert ring["direct"] * 1000 * p == predict.all_reduce(1000 * p, p, "direct").bytes
 
 
 def test_the_explorer_follows_its_step_and_stays_inside() -> None:

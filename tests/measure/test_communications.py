@@ -27,7 +27,7 @@ def mlp() -> torch.nn.Sequential:
     )
 
 
-def tensor_parallel() -> Callable[[], None]:
+def tensor_parallel() -> Callable[[], object]:
     """A step of a tensor-parallel MLP: its output is summed over the ranks, and the gradient of its input."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     model = parallelize_module(mlp(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
@@ -35,18 +35,19 @@ def tensor_parallel() -> Callable[[], None]:
     return lambda: model(x).square().sum().backward()
 
 
-def sharded() -> Callable[[], None]:
+def sharded() -> Callable[[], object]:
     """A step of the same MLP under `fully_shard`: gather the weights, scatter the gradients."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    model, x = fully_shard(mlp(), mesh=mesh), torch.ones(TOKENS, WIDTH)
+    model, x = mlp(), torch.ones(TOKENS, WIDTH)
+    fully_shard(model, mesh=mesh)
     return lambda: model(x).square().sum().backward()
 
 
-def waited(start: Callable[..., torch.Tensor], *args: object) -> Callable[[], None]:
+def waited(start: Callable[..., torch.Tensor], *args: object) -> Callable[[], object]:
     return lambda: start(torch.ones(8), *args, group=dist.group.WORLD).wait()  # type: ignore[attr-defined]
 
 
-STEPS: dict[str, Callable[[], Callable[[], None]]] = {
+STEPS: dict[str, Callable[[], Callable[[], object]]] = {
     "tensor_parallel": tensor_parallel,
     "sharded": sharded,
     "functional all_reduce": lambda: waited(functional.all_reduce, "sum"),
