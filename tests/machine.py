@@ -45,7 +45,8 @@ def provided(what: str, problem: Callable[[], str], commands: list[Command]) -> 
     open(start.LOG, "wb").close()
     for command in commands:
         try:
-            start.step(f"install {what} ({' '.join(command)[:60]} …)", command, begin)
+            tool = "apt-get" if "apt-get" in command[-1] else "Playwright"
+            start.step(f"install {what} with {tool}", command, begin)
         except (start.Problem, OSError):
             print(f"That did not work; {start.LOG} says why.", flush=True)
         if not (said := problem()):

@@ -115,7 +115,7 @@ def naming(module: str, tests: list[Path]) -> list[Path]:
 
 def labs(changed: list[str]) -> list[list[str]]:
     """Everything about labs whose own files changed; of labs that a module of the library reaches, the solution."""
-    touched = affected_labs(changed)
+    touched = affected_labs(map(Path, changed))
     own = [lab for lab in touched if any(lab in path for path in changed)]
     reached = [f"(solution and {lab})" for lab in touched if lab not in own]
     wanted = " or ".join([*own, *reached])

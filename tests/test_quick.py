@@ -57,9 +57,9 @@ def test_a_lab_of_its_own_runs_whole(path: str) -> None:
 
 
 def test_which_labs_a_change_reaches() -> None:
-    everything = affected_labs(["course_lib/checks/check.py"])
+    everything = affected_labs([Path("course_lib/checks/check.py")])
     assert len(everything) == len(list(ROOT.glob("solutions/src/lab*.py"))) and everything[0].startswith("lab01")
-    assert affected_labs(["README.md"]) == []
+    assert affected_labs([Path("README.md")]) == []
 
 
 @pytest.fixture

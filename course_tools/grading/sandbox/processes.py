@@ -182,15 +182,8 @@ def bubblewrap_command(shared: Path, memory_bytes: int) -> list[str]:
     Everything that can be written to is in memory and has a size, except the connection folder.
     """
     users = [] if _is_root() else ["--unshare-user", "--uid", "1000", "--gid", "1000"]
-    command = [
-        shutil.which("bwrap") or "bwrap",
-        *users,
-        "--unshare-pid",
-        "--unshare-net",
-        "--unshare-ipc",
-        "--unshare-uts",
-    ]
-    command += ["--unshare-cgroup-try", "--die-with-parent", "--new-session"]
+    command = [shutil.which("bwrap") or "bwrap", *users, "--unshare-pid", "--unshare-net", "--unshare-ipc"]
+    command += ["--unshare-uts", "--unshare-cgroup-try", "--die-with-parent", "--new-session"]
     folders = [*mounts.read_only(), *mounts.root_folders()]
     caches = [(path, Path(mounts.HOME, "matplotlib", path.name)) for path in mounts.font_caches()]
     command += ["--proc", "/proc", "--dev", "/dev"]
