@@ -1,0 +1,156 @@
+"""`course new`: what it writes passes everything that a lesson must pass, and it overwrites nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from course_tools.author.scaffold import LONGEST, PACKAGES, Plan, new_lesson
+
+ROOT = Path(__file__).parents[2]
+NAME, QUESTION = "08_tensor_parallelism", "Who holds which part of a layer?"
+README = """\
+| | Lesson | The question | The lab |
+|---|---|---|---|
+| [00](lessons/00_x.ipynb) | X | How? | |
+| [21](lessons/21_y.ipynb) | Y | Why? | |
+
+The end.
+"""
+
+
+def course(folder: Path) -> Path:
+    """A course without lessons: both packages, the tests, and what they read."""
+    skipped = shutil.ignore_patterns("__pycache__", "lab[0-9][0-9]")
+    for name in ("course_lib", "course_tools", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=skipped)
+    for name in ("README.md", "pyproject.toml", "constraints.txt", "start.py"):
+        shutil.copy(ROOT / name, folder)
+    (folder / "lessons").mkdir()
+    return folder
+
+
+def run(root: Path, *command: str) -> None:
+    """Run a module in a course; it must succeed."""
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    result = subprocess.run([sys.executable, "-m", *command], cwd=root, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.fixture(scope="module")
+def new(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
+    """A course with the new lesson, built, and what was written of it."""
+    root = course(tmp_path_factory.mktemp("course"))
+    written = new_lesson(Plan(root, NAME, "parallel", QUESTION))
+    run(root, "course_tools", "build", "08", "lab08")
+    return root, written
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """A course that has nothing but a README."""
+    (tmp_path / "README.md").write_text(README, "utf-8")
+    return tmp_path
+
+
+def python_files(written: list[Path]) -> list[str]:
+    return [path.as_posix() for path in written if path.suffix == ".py"]
+
+
+@pytest.mark.notebook
+@pytest.mark.slow
+def test_what_is_written_can_be_built_and_its_labs_faults_lose_their_points(new: tuple[Path, list[Path]]) -> None:
+    root, _ = new
+    run(root, "pytest", "-q", "-p", "no:cacheprovider", "tests/labs/test_labs.py")  # this course has one lab
+    run(root, "course_tools", "build", "--check")
+
+
+@pytest.mark.slow
+def test_the_tests_that_are_written_pass(new: tuple[Path, list[Path]]) -> None:
+    root, written = new
+    own = [path for path in python_files(written) if path.startswith("tests/") and "browser" not in path]
+    assert len(own) == 3
+    run(root, "pytest", "-q", "-p", "no:cacheprovider", *own)
+
+
+@pytest.mark.slow
+def test_the_types_are_right(new: tuple[Path, list[Path]]) -> None:
+    root, written = new
+    typed = [path for path in python_files(written) if path.startswith(("course_lib", "tests"))]
+    run(root, "pyright", "--pythonpath", sys.executable, *typed)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("name", [NAME, "20_x", "20_" + "z" * LONGEST])
+def test_lint_and_format_find_nothing_whatever_the_name(bare: Path, name: str, package: str) -> None:
+    written = python_files(new_lesson(Plan(bare, name, package, QUESTION)))
+    shutil.copy(ROOT / "pyproject.toml", bare)
+    ours = (
+        'lint.isort.known-first-party = ["course_lib", "tests"]'  # ruff looks for them on disk, and they are not here
+    )
+    run(bare, "ruff", "check", "--no-cache", "--config", ours, *written)
+    run(bare, "ruff", "format", "--no-cache", "--force-exclude", "--check", *written)
+
+
+def test_every_file_has_a_place_in_the_budget(new: tuple[Path, list[Path]]) -> None:
+    root, written = new
+    lines = {path: len((root / path).read_text("utf-8").splitlines()) for path in written}
+    assert len(written) == 15 and written[-1] == Path("README.md")
+    assert sum(n for path, n in lines.items() if path.parts[0] == "course_lib") < 600 / 3
+    assert sum(n for path, n in lines.items() if path.suffix == ".js") < 150 / 3
+
+
+def test_the_row_stands_where_its_number_belongs(bare: Path) -> None:
+    new_lesson(Plan(bare, NAME, "parallel", QUESTION))
+    row = (
+        f"| [08](lessons/{NAME}.ipynb) | Tensor parallelism | {QUESTION} "
+        f"| [Tensor parallelism](labs/lab{NAME}/lab{NAME}.ipynb) |\n"
+    )
+    assert (bare / "README.md").read_text("utf-8") == README.replace("| [21]", row + "| [21]")
+
+
+def test_nothing_is_overwritten_and_then_nothing_is_written(bare: Path) -> None:
+    taken = bare / "course_lib" / "figures" / "tensor_parallelism.py"
+    taken.parent.mkdir(parents=True)
+    taken.write_text("mine", "utf-8")
+    with pytest.raises(ValueError, match="course_lib/figures/tensor_parallelism.py"):
+        new_lesson(Plan(bare, NAME, "parallel", QUESTION))
+    assert [path for path in bare.rglob("*") if path.is_file()] == [bare / "README.md", taken]
+    assert taken.read_text("utf-8") == "mine" and (bare / "README.md").read_text("utf-8") == README
+
+
+def test_a_number_belongs_to_one_lesson(bare: Path) -> None:
+    new_lesson(Plan(bare, NAME, "parallel", QUESTION))
+    with pytest.raises(ValueError, match=f"number 08 belongs to {NAME}"):
+        Plan(bare, "08_pipelines", "parallel", QUESTION)
+
+
+def test_a_readme_without_lessons_is_told(bare: Path) -> None:
+    (bare / "README.md").write_text("# A course\n", "utf-8")
+    with pytest.raises(ValueError, match="no table of lessons"):
+        new_lesson(Plan(bare, NAME, "parallel", QUESTION))
+    assert [path for path in bare.rglob("*") if path.is_file()] == [bare / "README.md"]
+
+
+WRONG = {
+    "no number": ("tensor_parallelism", "parallel", QUESTION, "two digits"),
+    "a capital": ("08_Tensor", "parallel", QUESTION, "two digits"),
+    "a folder": ("08_a/b", "parallel", QUESTION, "two digits"),
+    "too long": ("08_" + "z" * (LONGEST + 1), "parallel", QUESTION, "at most 30"),
+    "no such package": (NAME, "figures", QUESTION, "choose one of parallel"),
+    "a question of two lines": (NAME, "parallel", "Who?\nWhat?", "one line"),
+    "a question that ends a cell of the table": (NAME, "parallel", "a | b?", "one line"),
+    "no question": (NAME, "parallel", " ", "one line"),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_what_cannot_be_is_refused(tmp_path: Path, fault: str) -> None:
+    name, package, question, message = WRONG[fault]
+    with pytest.raises(ValueError, match=message):
+        Plan(tmp_path, name, package, question)
