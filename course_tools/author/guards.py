@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 from nbformat import NotebookNode
 
@@ -76,9 +77,18 @@ def _stale_widgets(notebook: NotebookNode) -> list[str]:
         module, _, name = model["state"].get("_anywidget_id", "").rpartition(".")
         if module.startswith("course_lib."):
             now = getattr(importlib.import_module(module), name, None)
-            if any(str(getattr(now, part, "")) != model["state"].get(part) for part in ("_esm", "_css")):
+            if any(_now(now, kind) != model["state"].get(part) for part, kind in (("_esm", "js"), ("_css", "css"))):
                 stale.add(name)
     return [f"the stored {name} is not the one of course_lib; run `course build`" for name in sorted(stale)]
+
+
+def _now(widget: type | None, kind: Literal["js", "css"]) -> str:
+    """The script or sheet that a widget's class has today."""
+    from course_lib.explore.base import Explorer  # with matplotlib behind it, which most commands need not wait for
+
+    if widget is not None and issubclass(widget, Explorer):
+        return widget.text(kind)
+    return str(getattr(widget, {"js": "_esm", "css": "_css"}[kind], ""))
 
 
 def _code(notebook: NotebookNode) -> Iterator[tuple[int, NotebookNode]]:
