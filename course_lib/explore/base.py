@@ -164,6 +164,7 @@ class Explorer(anywidget.AnyWidget):
 
 def listed(values: Sequence[Any]) -> str:
     """Values in words: "0 to 16", or one after the other."""
-    if len(values) > 6 and all(value == values[0] + i for i, value in enumerate(values)):
+    numbers = all(isinstance(value, int) for value in values)
+    if numbers and len(values) > 6 and list(values) == list(range(values[0], values[0] + len(values))):
         return f"{values[0]} to {values[-1]}"
     return ", ".join(map(str, values))

@@ -374,6 +374,7 @@ def all_reduce_traffic(n_bytes):
     return sent.sent_bytes
 
 
+# %%
 n_bytes, worlds = 4_000_000, (2, 3, 4)
 all_reduce_in_two_passes(
     world_size=4,

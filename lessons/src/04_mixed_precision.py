@@ -22,7 +22,6 @@
 # %%
 import math
 from contextlib import nullcontext
-from functools import partial
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -503,7 +502,10 @@ def race(wrap=lambda rule: rule, policy=nullcontext, scaler=None, steps=60):
         yield loss.item()
 
 
-fp16_products = partial(CastPolicy, torch.float16)
+def fp16_products():
+    return CastPolicy(torch.float16)
+
+
 guess_unscaled = ask("fp16 without scaling: how many per cent above fp32 does it end?")
 
 # %% tags=["varies"]

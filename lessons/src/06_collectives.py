@@ -294,6 +294,7 @@ def tree(tensor):
             dist.send(tensor, rank + step)
 
 
+# %%
 figures.messages_by_round(
     world_size=4,
     caption="Time runs to the right; an arrow is a message, thin where it carries only a part. Orange arrows are added "
@@ -547,6 +548,7 @@ def race(sizes, names, repeats=5):
     return times
 
 
+# %% tags=["varies"]
 names = [*schedules.ALL_REDUCE, "backend"]
 raced = ranks.run(race, SIZES[::2], names, world_size=4, diagnose=False)
 slowest = {name: {n: max(mine[name][n] for mine in raced) for n in SIZES[::2]} for name in names}
