@@ -502,6 +502,7 @@ def race(wrap=lambda rule: rule, policy=nullcontext, scaler=None, steps=60):
         yield loss.item()
 
 
+# %%
 def fp16_products():
     return CastPolicy(torch.float16)
 
