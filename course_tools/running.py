@@ -26,7 +26,7 @@ from course_tools.lessons import Lesson
 
 
 @dataclass(frozen=True)
-class Check:
+class ComparedRow:
     """One checked row of a `compare`: its name, measurement over prediction (None: infinite), and the verdict."""
 
     name: str
@@ -40,16 +40,16 @@ class Check:
 
 
 @dataclass
-class Result:
+class LessonRun:
     """What became of one lesson. `problem` is None where every cell ran, else the failing cell and its error."""
 
     lesson: Lesson
     seconds: float = 0.0
-    checks: list[Check] = field(default_factory=list)
+    checks: list[ComparedRow] = field(default_factory=list)
     problem: str | None = None
 
     @property
-    def worst(self) -> Check | None:
+    def worst(self) -> ComparedRow | None:
         """The check whose ratio is farthest from 1."""
         return max(self.checks, key=lambda check: check.deviation, default=None)
 
@@ -80,11 +80,11 @@ def _advance(progress: Progress, task) -> Callable[[int, int], None]:
     return lambda done, total: progress.update(task, completed=done, total=total)
 
 
-def run_lesson(lesson: Lesson, timeout_s: float, on_progress: Callable[[int, int], None]) -> Result:
+def run_lesson(lesson: Lesson, timeout_s: float, on_progress: Callable[[int, int], None]) -> LessonRun:
     """Run one notebook; `on_progress` gets the number of cells done and of all cells."""
     if not lesson.notebook.exists():
-        return Result(lesson, problem=f"it has not been built yet: run `course build {lesson.number}`")
-    result, start, at = Result(lesson), time.perf_counter(), 0
+        return LessonRun(lesson, problem=f"it has not been built yet: run `course build {lesson.number}`")
+    result, start, at = LessonRun(lesson), time.perf_counter(), 0
     notebook = nbformat.read(lesson.notebook, as_version=4)
     for cell in notebook.cells:
         if cell.cell_type == "code":
@@ -108,14 +108,14 @@ def run_lesson(lesson: Lesson, timeout_s: float, on_progress: Callable[[int, int
     return result
 
 
-def read_checks(notebook: NotebookNode) -> list[Check]:
+def read_checks(notebook: NotebookNode) -> list[ComparedRow]:
     """Every comparison with a tolerance that a notebook's stored outputs hold."""
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     rows = [row for output in outputs for row in output.get("metadata", {}).get("course", {}).get("checks", [])]
-    return [Check(row["name"], row["ratio"], row["ok"]) for row in rows if row["tolerance"] is not None]
+    return [ComparedRow(row["name"], row["ratio"], row["ok"]) for row in rows if row["tolerance"] is not None]
 
 
-def table(results: Sequence[Result]) -> Table:
+def table(results: Sequence[LessonRun]) -> Table:
     """One row per lesson: seconds, checks made, and the worst ratio of measurement to prediction."""
     shown = Table("lesson", "", "seconds", "checks", "worst ratio", "of", box=SIMPLE_HEAD, pad_edge=False)
     for column in shown.columns[2:5]:

@@ -13,6 +13,7 @@ No lesson opens this module.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -74,10 +75,10 @@ class Explorer(anywidget.AnyWidget):
     """Further scripts that stand above the explorer's own."""
     caption: ClassVar[str]
     """What to see, if `show` is not told."""
-    _controls = traitlets.Dict().tag(sync=True)
+    _controls = traitlets.Unicode().tag(sync=True)
     _esm = traitlets.Unicode().tag(sync=True)
     _css = traitlets.Unicode().tag(sync=True)
-    table = traitlets.Dict().tag(sync=True)
+    table = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, offers: Mapping[str, Sequence[Any]] | None = None, **chosen: Any) -> None:
         self.offers = {name: list(each.values) for name, each in self.controls().items()} | dict(offers or {})
@@ -85,8 +86,8 @@ class Explorer(anywidget.AnyWidget):
             **self._checked(chosen),
             _esm=self.text("js"),
             _css=self.text("css"),
-            table=self._table(),
-            _controls={name: self._described(each) for name, each in self.controls().items()},
+            table=_packed(self._table()),
+            _controls=_packed({name: self._described(each) for name, each in self.controls().items()}),
         )
         self.observe(self._keep_limits, list(self.controls()))
 
@@ -160,6 +161,11 @@ class Explorer(anywidget.AnyWidget):
         for name, control in self.controls().items():
             if control.limit and getattr(self, name) > (most := control.most(self.chosen)):
                 setattr(self, name, most)
+
+
+def _packed(value: Any) -> str:
+    """One line of JSON: spelled out, a notebook would give every number a line of its own."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def listed(values: Sequence[Any]) -> str:

@@ -139,7 +139,7 @@ function walk(root, rows, isGrid = false) {
 // `others` are traits that belong to the state and have no control.
 function explorer(name, build, others = []) {
   return { render({ model, el }) {
-    const offers = model.get("_controls");
+    const offers = JSON.parse(model.get("_controls"));
     const names = [...Object.keys(offers), ...others];
     const state = {};
     let sending = false;
@@ -166,7 +166,7 @@ function explorer(name, build, others = []) {
     };
     const controls = Object.fromEntries(Object.entries(offers).map(([each, offer]) =>
       [each, KINDS[offer.kind](offer, (value) => change({ [each]: value }))]));
-    const built = build({ table: model.get("table"), state, change, controls, offers });
+    const built = build({ table: JSON.parse(model.get("table")), state, change, controls, offers });
     el.classList.add("explorer", `${name}-explorer`);
     el.replaceChildren(make("div", "ex-body", {}, built.nodes));
     onModel();

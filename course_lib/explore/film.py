@@ -14,13 +14,13 @@ from typing import Any
 from course_lib.explore.base import Control, Explorer
 from course_lib.figures.recompute import chain_film
 from course_lib.figures.style import Picture
-from course_lib.predict.chain import Chain, Frame
+from course_lib.predict.chain import Chain, Moment
 
 LAYERS, RATIO = range(2, 33), range(1, 21)
 """What these sliders offer."""
 
 
-def films(layers: int, ratio: int = 1) -> list[list[Frame]]:
+def films(layers: int, ratio: int = 1) -> list[list[Moment]]:
     """A step of the chain for every K from 0, which keeps everything; a byte stands for one layer's input."""
     return [Chain(layers, boundary_bytes=1, saved_bytes=ratio).film(every or None) for every in range(layers + 1)]
 

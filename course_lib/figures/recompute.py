@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course_lib.figures.style import INK, MUTED, PALETTE, SERIES, Picture, legend, new_figure, note
-from course_lib.predict.chain import Chain, Frame
+from course_lib.predict.chain import Chain, Moment
 from course_lib.units import Bytes, Flops
 
 KEPT, INSIDE = SERIES[0], PALETTE["activations"]
@@ -53,7 +53,7 @@ def chain_film(chain: Chain, every: int | None, *, caption: str, alt: str) -> Pi
     return Picture(figure, caption=caption, alt=alt)
 
 
-def _draw_frame(axes: Axes, frame: Frame, every: int | None) -> None:
+def _draw_frame(axes: Axes, frame: Moment, every: int | None) -> None:
     """One moment: the layers whose tensors are held, the boundaries below them, and the layer that runs."""
     x, width = frame.start, frame.duration
     first = (frame.layer // every) * every if every else 0

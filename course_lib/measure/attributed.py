@@ -22,7 +22,7 @@ from course_lib.units import Bytes
 
 
 @dataclass(frozen=True)
-class Call:
+class CommunicationCall:
     """One communication on its way: its line of the table, its arguments by name, and the group that it runs in."""
 
     communication: Communication
@@ -43,31 +43,31 @@ class Call:
         return (self.rank - root) % self.world_size
 
 
-def payload_bytes(call: Call) -> Bytes:
+def payload_bytes(call: CommunicationCall) -> Bytes:
     """What this rank sends in a call: counted for a send, attributed for a collective."""
     if call.communication.kind == "send":
         return Bytes(call.n_bytes)
     return Attributed(round(_SHARES[call.communication.name](call)))
 
 
-def _share(call: Call) -> float:
+def _share(call: CommunicationCall) -> float:
     """(p-1)/p of the tensor: all but this rank's own part. A reduce-scatter, half an all-reduce."""
     return call.n_bytes * (call.world_size - 1) / call.world_size
 
 
-def _broadcast(call: Call) -> int:
+def _broadcast(call: CommunicationCall) -> int:
     """Down gloo's tree: number t from the root hands on to t + 1, t + 2, t + 4, … by steps larger than t."""
     steps = [2**k for k in range(call.world_size.bit_length())]
     children = sum(1 for step in steps if step > call.turn and call.turn + step < call.world_size)
     return children * call.n_bytes
 
 
-def _reduce(call: Call) -> float:
+def _reduce(call: CommunicationCall) -> float:
     """Reduce-scatter, then every rank hands its part to the root."""
     return call.n_bytes if call.turn else _share(call)
 
 
-def _all_to_all(call: Call) -> float:
+def _all_to_all(call: CommunicationCall) -> float:
     """All but its own part."""
     tensors, splits = call.given.get("input_tensors"), call.given.get("input_split_sizes")
     if tensors is not None:
@@ -75,7 +75,7 @@ def _all_to_all(call: Call) -> float:
     return call.n_bytes - call.n_bytes * splits[call.rank] // max(1, sum(splits)) if splits else _share(call)
 
 
-_SHARES: dict[str, Callable[[Call], float]] = {
+_SHARES: dict[str, Callable[[CommunicationCall], float]] = {
     "all_reduce": lambda call: 2 * call.n_bytes * (call.world_size - 1) / call.world_size,
     "broadcast": _broadcast,
     "reduce": _reduce,

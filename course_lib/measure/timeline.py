@@ -67,7 +67,7 @@ class RankTimeline:
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """Call what this rank computes in the block `name` (inside a span, the inner name counts).
+        """CommunicationCall what this rank computes in the block `name` (inside a span, the inner name counts).
 
         Raises:
             ValueError: the recording is over.

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from course_lib.accounts import TrafficAccount
 from course_lib.communications import Communication
-from course_lib.measure.attributed import Call, payload_bytes
+from course_lib.measure.attributed import CommunicationCall, payload_bytes
 from course_lib.measure.dispatch import CommunicationMode, group_of
 from course_lib.measure.sockets import bytes_by_socket
 from course_lib.units import Bytes
@@ -77,7 +77,7 @@ class _Counter(CommunicationMode):
         """Count it if it sends, before it runs (it may change its tensors)."""
         if found.kind in ("send", "collective"):
             group = group_of(given)
-            n_bytes = payload_bytes(Call(found, given, group.size(), group.rank()))
+            n_bytes = payload_bytes(CommunicationCall(found, given, group.size(), group.rank()))
             _add(self._bytes, self._messages, found.name, n_bytes)
             if found.kind == "send":
                 _add(self._bytes_to, self._messages_to, dist.get_global_rank(group, given["dst"]), n_bytes)

@@ -15,7 +15,7 @@ from course_lib.units import Bytes, Flops
 
 
 @dataclass(frozen=True)
-class Frame:
+class Moment:
     """One run of one layer, and what is held for the backward pass while it ends.
 
     Attributes:
@@ -63,7 +63,7 @@ class Chain:
         if self.keeps_input and self.saved_bytes < self.boundary_bytes:
             raise ValueError(f"{self}: a layer that keeps its input saves at least as many bytes as the input has")
 
-    def film(self, every: int | None) -> list[Frame]:
+    def film(self, every: int | None) -> list[Moment]:
         """A step of the chain, frame by frame.
 
         Args:
@@ -76,7 +76,7 @@ class Chain:
         for phase, layer, boundaries, inside in self._runs(every):
             duration = 2 if phase == "backward" else 1
             held = self._held(boundaries, inside)
-            frames.append(Frame(phase, layer, boundaries, inside, held, start, duration))
+            frames.append(Moment(phase, layer, boundaries, inside, held, start, duration))
             start += duration
         return frames
 

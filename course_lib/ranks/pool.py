@@ -22,7 +22,7 @@ from course_lib.ranks._processes.crew import Crew
 from course_lib.ranks._processes.inside import backend_for
 from course_lib.ranks._processes.launch import IN_RANK
 from course_lib.ranks._processes.packing import pack
-from course_lib.ranks._processes.watched_call import Call
+from course_lib.ranks._processes.watched_call import WatchedCall
 from course_lib.ranks._processes.wire import Job
 
 MAX_WORLD_SIZE = 64
@@ -81,7 +81,7 @@ class Ranks:
         """
         with self._lock:
             crew = self._standing_crew()
-            call = Call(crew, timeout_s, diagnose)
+            call = WatchedCall(crew, timeout_s, diagnose)
             usable = False
             try:
                 crew.send_to_all(("run", Job(packed, crew.tracker.news(), diagnose, fresh=not lasting)))

@@ -32,7 +32,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from course_lib.train.segment import Segment, Surroundings, take_tensors
+from course_lib.train.segment import Conditions, Segment, take_tensors
 
 
 def recompute(fn: Callable[..., Any], *args: Any, preserve_rng: bool = True, **kwargs: Any) -> Any:
@@ -62,7 +62,7 @@ def recompute(fn: Callable[..., Any], *args: Any, preserve_rng: bool = True, **k
     if not torch.is_grad_enabled():
         return fn(*args, **kwargs)
     inputs, put_inputs = take_tensors((args, kwargs))
-    segment = Segment(fn, put_inputs, Surroundings(inputs, preserve_rng))
+    segment = Segment(fn, put_inputs, Conditions(inputs, preserve_rng))
     # A Function without an input that requires a gradient is left out of the graph, and with it the gradients of all
     # parameters inside. This empty input keeps it in.
     ticket = torch.empty(0, requires_grad=True)

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 class Segment:
     """A call that can be made again with other tensors in the places of the first ones."""
 
-    def __init__(self, fn: Callable[..., Any], put_inputs: Callable[..., Any], surroundings: Surroundings) -> None:
+    def __init__(self, fn: Callable[..., Any], put_inputs: Callable[..., Any], surroundings: Conditions) -> None:
         self.fn, self.put_inputs, self.surroundings = fn, put_inputs, surroundings
         self.put_outputs: Callable[[Sequence[Tensor]], Any]
         self.kinds: list[Any] | None = None
@@ -58,7 +58,7 @@ class Segment:
                 )
 
 
-class Surroundings:
+class Conditions:
     """What a function can see besides its arguments, and must see again: the random state, autocast, and the modes that
     change what PyTorch's functions do (`precision.CastPolicy` is one)."""
 

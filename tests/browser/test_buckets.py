@@ -59,7 +59,8 @@ def test_the_browser_comes_to_the_times_that_python_predicts(explorer) -> None:
     for _ in range(12):
         place = {name: chosen.choice(values) for name, values in offers.items()}
         ours = BucketExplorer(**place).result()
-        run = "(place) => explorer.run(model.get('table'), model.get('_controls'), place, place.bucket)"
+        parsed = "JSON.parse(model.get('table')), JSON.parse(model.get('_controls'))"
+        run = f"(place) => explorer.run({parsed}, place, place.bucket)"
         theirs = page.evaluate(run, place)
         assert [each[name] for each in theirs["departures"] for name in ("full", "start", "end")] == pytest.approx(
             [time for each in ours.departures for time in (each.full_s, each.start_s, each.end_s)]

@@ -42,7 +42,9 @@ def shapes(page: Page) -> list[str]:
 def test_the_browser_shows_the_librarys_film(film: Callable[..., Page], layers: int, ratio: int) -> None:
     page, chain = film(), Chain(layers, 1, ratio)
     for every in range(layers + 1):
-        frames = page.evaluate("(where) => explorer.play(model.get('table'), ...where)", [layers, every, ratio])
+        frames = page.evaluate(
+            "(where) => explorer.play(JSON.parse(model.get('table')), ...where)", [layers, every, ratio]
+        )
         expected = [
             {"phase": f.phase, "layer": f.layer, "boundaries": f.boundaries, "inside": f.inside, "held": int(f.held),
              "start": f.start, "duration": f.duration, "end": f.start + f.duration}

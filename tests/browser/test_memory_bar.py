@@ -35,7 +35,10 @@ def test_the_browser_counts_as_the_library_does(bar: Callable[..., Page]) -> Non
     runs += [{**runs[0], "batch": batch, "attention": attention, "recompute": recompute}
              for batch in (1, 2) for attention in ("explicit", "fused") for recompute in ("none", "full")]  # fmt: skip
     runs = [{**run, "layers": min(run["layers"], 24)} for run in runs]  # the library follows each layer
-    add = "runs => runs.map((run) => explorer.add(model.get('table'), model.get('_controls'), run))"
+    add = (
+        "runs => runs.map((run) => "
+        "explorer.add(JSON.parse(model.get('table')), JSON.parse(model.get('_controls')), run))"
+    )
     for run, found in zip(runs, page.evaluate(add, runs), strict=True):
         assert found["account"] == {category: int(nbytes) for category, nbytes in held(**run).items()}, run
         assert found["count"] == parameters(shape(run["layers"], run["width"], run["seq"], run["attention"]))

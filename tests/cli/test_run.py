@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from course_tools.lessons import Lesson
-from course_tools.running import Check, Result, read_checks, table
+from course_tools.running import ComparedRow, LessonRun, read_checks, table
 from tests.cli.conftest import Course, write_notebook
 
 pytestmark = pytest.mark.notebook
@@ -68,18 +68,18 @@ def test_old_outputs_in_the_file_are_not_counted(course: Course, root: Path) -> 
 
 
 def test_a_narrow_window_cuts_no_number() -> None:
-    check = Check("a name of seven words or so", 1.001, True)
-    results = [Result(Lesson(Path(), "03_activation_checkpointing"), 123.4, [check])]
+    check = ComparedRow("a name of seven words or so", 1.001, True)
+    results = [LessonRun(Lesson(Path(), "03_activation_checkpointing"), 123.4, [check])]
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(table(results))
     assert row("03_activation_checkpointing", console.export_text())[:5][1:] == ["passed", "123.4", "1", "1.001"]
 
 
 def test_half_is_as_bad_as_double_and_infinite_is_worst(tmp_path: Path) -> None:
-    a, b, c = Check("a", 2.1, True), Check("b", 0.45, True), Check("c", None, True)
-    assert Result(Lesson(tmp_path, "00"), checks=[a, b]).worst == b
-    assert Result(Lesson(tmp_path, "00"), checks=[a, c, b]).worst == c
-    assert Result(Lesson(tmp_path, "00")).worst is None
+    a, b, c = ComparedRow("a", 2.1, True), ComparedRow("b", 0.45, True), ComparedRow("c", None, True)
+    assert LessonRun(Lesson(tmp_path, "00"), checks=[a, b]).worst == b
+    assert LessonRun(Lesson(tmp_path, "00"), checks=[a, c, b]).worst == c
+    assert LessonRun(Lesson(tmp_path, "00")).worst is None
 
 
 def test_a_lesson_that_was_never_built_fails(course: Course, root: Path) -> None:

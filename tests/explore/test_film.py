@@ -10,7 +10,7 @@ import traitlets
 from course_lib.explore.film import FilmExplorer, film_table
 from course_lib.figures import style
 from course_lib.figures.recompute import chain_film
-from course_lib.predict.chain import Chain, Frame
+from course_lib.predict.chain import Chain, Moment
 from course_lib.units import Bytes
 
 
@@ -36,7 +36,7 @@ def test_a_shorter_chains_film_is_the_longest_ones_without_its_last_layers(layer
         rows = [row for row in table["films"][every] if row[1] < layers]
         for (number, layer, boundaries, inside), frame in zip(rows, frames, strict=True):
             phase, duration = table["phases"][number]
-            expected = Frame(phase, layer, boundaries, inside, Bytes(boundaries + inside * ratio), end, duration)
+            expected = Moment(phase, layer, boundaries, inside, Bytes(boundaries + inside * ratio), end, duration)
             assert frame == expected
             end += duration
 

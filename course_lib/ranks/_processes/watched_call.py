@@ -26,7 +26,7 @@ _ANSWER_S = 0.3
 """A rank that does not say within this time where it is gets asked by a signal."""
 
 
-class Call:
+class WatchedCall:
     """Collects what the ranks send. `blobs()` gives the pickled results, or raises what went wrong."""
 
     def __init__(self, crew: Crew, timeout_s: float, diagnose: bool) -> None:
