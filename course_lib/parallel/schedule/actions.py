@@ -91,14 +91,14 @@ class Schedule:
         kind, stage, micro_batch = action
         if kind == "F" and stage > 0:
             return Message("activation", stage, micro_batch)
-        if kind in ("B", "BW") and stage < self.stages - 1:
+        if kind in ("B", "BW") and stage < len(self.owner) - 1:
             return Message("gradient", stage, micro_batch)
         return None
 
     def produces(self, action: Action) -> Message | None:
         """What the action makes for a neighbouring stage."""
         kind, stage, micro_batch = action
-        if kind == "F" and stage < self.stages - 1:
+        if kind == "F" and stage < len(self.owner) - 1:
             return Message("activation", stage + 1, micro_batch)
         if kind in ("B", "BW") and stage > 0:
             return Message("gradient", stage - 1, micro_batch)

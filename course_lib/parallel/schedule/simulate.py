@@ -10,14 +10,14 @@ Lesson 09 opens this module.
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import NamedTuple
 
-from course_lib.parallel.schedule.actions import Action, Message, Schedule
+from course_lib.parallel.schedule.actions import Action, Kind, Message, Schedule
 
 Cost = float | Sequence[float]
 """One number for all stages, or one for each."""
@@ -38,12 +38,12 @@ class Costs:
     update: Cost = 0.0
     transfer: float = 0.0
 
-    def of(self, action: Action) -> float:
-        """What one action costs."""
-        if action.kind == "BW":
-            return _at(self.input_gradient, action.stage) + _at(self.weight_gradient, action.stage)
+    def of(self, kind: Kind, stage: int) -> float:
+        """What one action of this kind costs on a stage."""
+        if kind == "BW":
+            return _at(self.input_gradient, stage) + _at(self.weight_gradient, stage)
         costs = {"F": self.forward, "B": self.input_gradient, "W": self.weight_gradient, "U": self.update}
-        return _at(costs[action.kind], action.stage)
+        return _at(costs[kind], stage)
 
 
 def unit_costs(schedule: Schedule) -> Costs:
@@ -125,24 +125,26 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Gantt:
         ValueError: the schedule cannot be carried out; all reasons.
     """
     costs = unit_costs(schedule) if costs is None else costs
+    cost_of = functools.cache(costs.of)
     spans: list[list[Span]] = [[] for _ in schedule.actions]
     arrival: dict[Message, float] = {}
     waiting: dict[Message, int] = {}  # a message → the rank that can go on when it is there
     ready = deque(range(schedule.ranks))
     while ready:
         rank = ready.popleft()
-        for action in islice(schedule.actions[rank], len(spans[rank]), None):
-            needed = schedule.consumes(action)
+        actions, done = schedule.actions[rank], spans[rank]
+        free = done[-1].end if done else 0.0
+        while len(done) < len(actions):
+            action = actions[len(done)]
+            needed, made = schedule.consumes(action), schedule.produces(action)
             if needed is not None and needed not in arrival:
                 waiting[needed] = rank
                 break
-            free = spans[rank][-1].end if spans[rank] else 0.0
             start = free if needed is None else max(free, arrival[needed])
-            end = start + costs.of(action)
-            spans[rank].append(Span(action, start, end))
-            made = schedule.produces(action)
+            free = start + cost_of(action.kind, action.stage)
+            done.append(Span(action, start, free))
             if made is not None:
-                arrival[made] = end + (costs.transfer if schedule.owner[made.stage] != rank else 0.0)
+                arrival[made] = free if schedule.owner[made.stage] == rank else free + costs.transfer
                 if made in waiting:
                     ready.append(waiting.pop(made))
     if [len(each) for each in spans] != [len(each) for each in schedule.actions]:
