@@ -129,16 +129,21 @@ class Pipeline:
         stage, (inputs, targets) = self.stages[action.stage], self._micro_batches[action.micro_batch]
         x = inputs if received is None else received.requires_grad_()
         is_last = action.stage == self.schedule.stages - 1
-        # `.data` makes another tensor on the same memory, which counts as unchanged when the parameter moves on.
-        named = stage.named_parameters() if self.schedule.is_asynchronous else ()
-        weights = {name: weight.data.requires_grad_() for name, weight in named}
-        later: Later = []
+        weights, later = self._version_of(stage), []
         with WeightGradientsLater(later) if action in self._split else nullcontext():
             y = functional_call(stage, weights, (x, targets) if is_last else (x,))
         if is_last:
             y = self._count_loss(y, self._shares[action.micro_batch])
         self._in_flight[action.stage, action.micro_batch] = InFlight(x, get_gradient_edge(y), weights, later)
         return y.detach()
+
+    def _version_of(self, stage: nn.Module) -> dict[str, Tensor]:
+        """The weights as they are now, to be kept while they change; nothing where they do not.
+
+        `.data` makes another tensor on the same memory, which counts as unchanged when the parameter moves on.
+        """
+        named = stage.named_parameters() if self.schedule.is_asynchronous else ()
+        return {name: weight.data.requires_grad_() for name, weight in named}
 
     def _count_loss(self, loss: Tensor, share: float) -> Tensor:
         """Add a micro-batch's mean loss to the whole one; where to begin its backward pass."""

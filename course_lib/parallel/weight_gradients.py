@@ -7,7 +7,7 @@ and g until then. Other layers have few weights and do all in B. Qi et al. 2023,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 from torch.overrides import TorchFunctionMode
 
-Later = list[Callable[[], None]]
+Later = list[partial[None]]
 """Each call adds one layer's weight gradient to `.grad`."""
 
 
@@ -35,8 +35,7 @@ class LinearWeightLater(Function):
         """B: the input's gradient. W goes on the list."""
         (gradient,) = gradients
         x, weight = ctx.saved_tensors
-        parameters = ctx.weight, ctx.bias
-        ctx.later.append(lambda: add_weight_gradients(*parameters, x, gradient))
+        ctx.later.append(partial(add_weight_gradients, ctx.weight, ctx.bias, x, gradient))
         return gradient @ weight if ctx.needs_input_grad[0] else None, None, None, None
 
 
