@@ -103,7 +103,9 @@ def main() -> None:
     with ranks.Ranks(given.world_size, timeout_s=600, diagnose=False) as pool:
         per_rank = pool.run(time_steps, given.repeats, given.micro_batches, given.rows)
     slowest = {name: [max(times) for times in zip(*(each[name] for each in per_rank))] for name in per_rank[0]}
-    print(f"torch {torch.__version__}, {given.world_size} ranks with 1 thread each, {given.micro_batches} micro-batches")
+    print(
+        f"torch {torch.__version__}, {given.world_size} ranks with 1 thread each, {given.micro_batches} micro-batches"
+    )
     print(f"{'':16}{'median step':>14}{'over torch':>12}{'paired':>10}")
     for name, seconds in slowest.items():
         theirs = slowest[name if name in THEIRS else RIVAL.get(name, "torch 1F1B")]

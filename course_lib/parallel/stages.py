@@ -119,7 +119,8 @@ def stage_activation_bytes(
     In elements: a block keeps 8 BSD (the inputs of both norms, of the four linear layers but the last, and q, k and v),
     2 BSF (GELU's input and output), the weights of the attention (BHS²) and 4 numbers a token for the norms; the last
     stage the input of norm and head and the log-probabilities (BSV). Beside them the causal mask, one byte an entry, the
-    numbers of the positions, and the targets in a row. The stage's result is not among them, nor are tokens and weights.
+    numbers of the positions, and the loss's divisor. The stage's result is not among them, nor are weights, tokens and
+    targets, which are there anyway.
 
     Raises:
         ValueError: the architecture is not the one that is counted here: LayerNorm, learned positions, explicit
@@ -129,7 +130,7 @@ def stage_activation_bytes(
         raise ValueError(f"{config}: counted are LayerNorm, learned positions, explicit attention and no dropout only")
     tokens, last = batch_size * seq, config.layers + 1
     block = tokens * (8 * config.width + 2 * config.mlp_width + config.heads * seq + 4) * bytes_per_element + seq**2
-    end = tokens * (2 * config.width + 2 + config.vocab_size) * bytes_per_element + 8 * tokens + bytes_per_element
+    end = tokens * (2 * config.width + 2 + config.vocab_size) * bytes_per_element + bytes_per_element
     return sum(8 * seq if layer == 0 else end if layer == last else block for layer in layers)
 
 

@@ -30,8 +30,8 @@ from course_lib.train.accumulate import IGNORE, Batch
 from course_lib.train.step import train_step
 from tests.parallel.checks import OPTIMIZERS
 
-TIED = GPTConfig(layers=4, width=8, heads=2, vocab_size=11, context=6)
-UNTIED = GPTConfig(layers=4, width=8, heads=2, vocab_size=11, context=6, tied=False)
+TIED = GPTConfig(layers=6, width=8, heads=2, vocab_size=11, context=6)
+UNTIED = GPTConfig(layers=6, width=8, heads=2, vocab_size=11, context=6, tied=False)
 ROWS = 2
 LIMIT = 1e4 * torch.finfo(torch.float64).eps
 
@@ -104,7 +104,9 @@ def check_in_flight(make: Callable[..., Any], name: str, n_micro_batches: int = 
     predicted = in_flight * stage_activation_bytes(UNTIED, layers, ROWS, 6, bytes_per_element=8)
     if rank == 0:
         predicted += batch[0].untyped_storage().nbytes()  # the embedding saves the tokens
-    elif in_flight < n_micro_batches:
+    if rank == schedule.stages - 1:
+        predicted += batch[1].untyped_storage().nbytes()  # the loss saves the targets
+    if rank > 0 and in_flight < n_micro_batches:
         predicted += stages[rank].empty_activation(batch[0][:ROWS]).nbytes
     assert measured == predicted, f"{name}: rank {rank} held {measured} bytes of activations, predicted {predicted}"
 

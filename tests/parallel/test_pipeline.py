@@ -9,7 +9,17 @@ from torch import nn
 
 from course_lib import ranks
 from course_lib.parallel.pipeline import Pipeline
-from course_lib.parallel.schedule import ORDERS, Costs, gantt_of, gpipe, one_f_one_b, parse, pipedream, problems, simulate
+from course_lib.parallel.schedule import (
+    ORDERS,
+    Costs,
+    gantt_of,
+    gpipe,
+    one_f_one_b,
+    parse,
+    pipedream,
+    problems,
+    simulate,
+)
 from course_lib.ranks import RankFailure
 from tests.mutants.parallel import pipeline as wrong
 from tests.parallel import pipeline_checks as checks
@@ -19,19 +29,24 @@ SYNCHRONOUS = [name for name in ORDERS if name != "pipedream"]
 
 def every_parity():
     for name in SYNCHRONOUS:
-        if name == "interleaved" and dist.get_world_size() == 4:
-            continue  # 8 stages for 6 layers
         for optimizer in checks.OPTIMIZERS:
             checks.check_parity(Pipeline, name, optimizer)
     checks.check_parity(Pipeline, "1f1b", "sgd", n_micro_batches=1)
     checks.check_parity(Pipeline, "zero-bubble", "sgd", n_micro_batches=3)
-    if dist.get_world_size() == 2:
-        checks.check_parity(Pipeline, "interleaved", "sgd", chunks=3)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("world_size", [2, 4])
 def test_every_synchronous_schedule_equals_the_single_device(world_size):
     ranks.run(every_parity, world_size=world_size, diagnose=False)
+
+
+def all_stages_on_one_rank():
+    checks.check_parity(Pipeline, "zero-bubble", "sgd")
+    checks.check_parity(Pipeline, "interleaved", "sgd", chunks=3)
+
+
+def test_a_pipeline_of_one_rank_is_gradient_accumulation():
+    ranks.run(all_stages_on_one_rank, world_size=1)
 
 
 def test_parity_holds_under_diagnosis():
@@ -82,7 +97,7 @@ def test_wrong_weight_versions_are_rejected(mutant):
 
 
 class Sleepy(nn.Module):
-    """A stage that takes 20 ms forward and 40 ms backward, and no processor: ranks may be more than cores."""
+    """A stage that takes 30 ms forward and 60 ms backward, and no processor: ranks may be more than cores."""
 
     def __init__(self):
         super().__init__()
@@ -92,9 +107,9 @@ class Sleepy(nn.Module):
         return torch.empty(inputs.shape)
 
     def forward(self, x, targets=None):
-        time.sleep(0.02)
+        time.sleep(0.03)
         y = x * self.weight
-        y.register_hook(lambda gradient: time.sleep(0.04))
+        y.register_hook(lambda gradient: time.sleep(0.06))
         return y if targets is None else y.mean()
 
 
@@ -108,10 +123,10 @@ def run_sleepy(schedule):
 def test_the_measured_chart_is_the_simulated_one():
     for schedule in (one_f_one_b(4, 4), ORDERS["naive"](4, 2)):
         chart = gantt_of(schedule.name, ranks.run(run_sleepy, schedule, world_size=4, diagnose=False))
-        ideal = simulate(schedule, Costs(0.02, 0.04, 0.0))
+        ideal = simulate(schedule, Costs(0.03, 0.06, 0.0))
         assert [[span.action for span in spans] for spans in chart.spans] == list(map(list, schedule.actions))
-        assert ideal.makespan <= chart.makespan < 1.5 * ideal.makespan
-        assert chart.bubble == pytest.approx(ideal.bubble, abs=0.12)
+        assert ideal.makespan <= chart.makespan < 2 * ideal.makespan
+        assert chart.bubble == pytest.approx(ideal.bubble, abs=0.15)
 
 
 DEADLOCK = "F0 BW0 F1 BW1\nF0 F1 BW0 BW1"
@@ -125,12 +140,13 @@ def forced(text):
 
 
 def test_a_deadlock_is_explained_before_it_happens_and_when_it_does():
-    with pytest.raises(ValueError, match="deadlock: rank 0 waits before BW0 .* rank 1 waits before F1 .*nobody can go on"):
+    with pytest.raises(
+        ValueError, match="deadlock: rank 0 waits before BW0 .* rank 1 waits before F1 .*nobody can go on"
+    ):
         parse(DEADLOCK).validate()
     with pytest.raises(RankFailure) as caught:
         ranks.run(forced, DEADLOCK, world_size=2, timeout_s=30)
-    print(caught.value)
-    assert "deadlock" in str(caught.value).lower()
+    assert str(caught.value).startswith("deadlock: rank 0 waits in irecv from rank 1")
 
 
 def with_blocking_sends(schedule):
@@ -143,11 +159,13 @@ def test_1f1b_deadlocks_if_sends_block_and_gpipe_does_not():
     assert problems(gpipe(2, 3), blocking_sends=True) == []
     ranks.run(with_blocking_sends, gpipe(2, 3), world_size=2)
     (told,) = problems(one_f_one_b(2, 3), blocking_sends=True)
-    assert "rank 0 sends the activation of micro-batch 1" in told and "rank 1 sends the gradient of micro-batch 0" in told
+    assert (
+        "rank 0 sends the activation of micro-batch 1" in told and "rank 1 sends the gradient of micro-batch 0" in told
+    )
     with pytest.raises(RankFailure) as caught:
-        ranks.run(with_blocking_sends, one_f_one_b(2, 3), world_size=2, timeout_s=30)
-    print(caught.value)
-    assert "send" in str(caught.value) and "deadlock" in str(caught.value).lower()
+        ranks.run(with_blocking_sends, one_f_one_b(2, 3), world_size=2, timeout_s=5)
+    assert "rank 0 waits in send to rank 1" in str(caught.value)
+    assert "rank 1 waits in send to rank 0" in str(caught.value)
 
 
 def refused(what):

@@ -57,12 +57,18 @@ def miscounted(schedule: Schedule) -> list[str]:
             if "F" not in has:
                 found.append(f"the forward pass (F{number}) {where} is missing")
             if not has & {"B", "W", "BW"}:
-                found.append(f"the backward pass (BW{number}) {where} is missing: its part of the gradient would be lost")
+                found.append(
+                    f"the backward pass (BW{number}) {where} is missing: its part of the gradient would be lost"
+                )
             elif "BW" in has and has & {"B", "W"}:
-                found.append(f"the backward pass {where} is there whole (BW) and in parts (B, W): its gradient counts twice")
+                found.append(
+                    f"the backward pass {where} is there whole (BW) and in parts (B, W): its gradient counts twice"
+                )
             elif "BW" not in has and not {"B", "W"} <= has:
                 kind = "B" if "W" in has else "W"
-                found.append(f"the {_NAMES[kind]} ({kind}{number}) {where} is missing: B and W are the two halves of BW")
+                found.append(
+                    f"the {_NAMES[kind]} ({kind}{number}) {where} is missing: B and W are the two halves of BW"
+                )
             if updates and "U" not in has:
                 found.append(f"the update (U{number}) {where} is missing: where one micro-batch updates, all must")
     return found
@@ -125,7 +131,9 @@ def deadlocks(schedule: Schedule, blocking_sends: bool = False) -> list[str]:
                 delivered.add(message)
                 awake.append(peer)
     stuck = [rank for rank in range(schedule.ranks) if left[rank]]
-    return [_explain([left[rank][0] if left[rank] else None for rank in range(schedule.ranks)], stuck[0])] if stuck else []
+    return (
+        [_explain([left[rank][0] if left[rank] else None for rank in range(schedule.ranks)], stuck[0])] if stuck else []
+    )
 
 
 def _receives(steps_left: deque[Step], message: Message) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from course_lib.parallel.mail import Mail
@@ -79,11 +80,15 @@ class BackwardInOne(Pipeline):
 
 
 class NewestWeights(Pipeline):
-    """PipeDream without a stash: the backward pass uses whatever the weights are by then. Autograd does not object,
-    since it saved the parameters themselves, and `.data` moves them behind its back."""
+    """PipeDream without a stash: the backward pass uses whatever the weights are by then. Autograd would object, since a
+    parameter that it saved has changed; here the change is hidden from it."""
 
     def _version_of(self, stage: nn.Module) -> dict[str, Tensor]:
         return {}
+
+    def _update(self, stage: int) -> None:
+        with torch.autograd._unsafe_preserve_version_counter(tuple(self.stages[stage].parameters())):
+            super()._update(stage)
 
 
 class StepsAtTheEnd(Pipeline):
@@ -98,7 +103,7 @@ class ACopyForEach(Pipeline):
     """Stashes a copy for each micro-batch in flight, though some use the same version."""
 
     def _version_of(self, stage: nn.Module) -> dict[str, Tensor]:
-        return {name: weight.clone().requires_grad_() for name, weight in super()._version_of(stage).items()}
+        return {name: weight.detach().clone().requires_grad_() for name, weight in super()._version_of(stage).items()}
 
 
 WRONG_GRADIENTS = [WithoutShare, EqualShares, EndsNotAdded, SendsSwapped]
