@@ -1,9 +1,9 @@
 """A pipeline rank's messages: nothing waits for a send, and messages between two ranks arrive in the sender's order.
 
 A send that waits until it is received can close a circle: in 1F1B rank 2 sends an activation to rank 3 while rank 3
-sends a gradient to rank 2, and neither comes to its receive. Here a rank only ever waits for a message that it needs, so
-ranks can wait in a circle only where the schedule itself has one, and `problems` finds that beforehand. Which messages
-come from a peer, and in which order, is read off the peer's part of the schedule. Lesson 09 opens this module.
+sends a gradient to rank 2, and neither comes to its receive. Here a rank only ever waits for a message that it needs,
+so ranks can wait in a circle only where the schedule itself has one, and `problems` finds that beforehand. Which
+messages come from a peer, and in which order, is read off the peer's part of the schedule. Lesson 09 opens this module.
 """
 
 from __future__ import annotations

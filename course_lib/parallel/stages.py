@@ -118,9 +118,9 @@ def stage_activation_bytes(
 
     In elements: a block keeps 8 BSD (the inputs of both norms, of the four linear layers but the last, and q, k and v),
     2 BSF (GELU's input and output), the weights of the attention (BHS²) and 4 numbers a token for the norms; the last
-    stage the input of norm and head and the log-probabilities (BSV). Beside them the causal mask, one byte an entry, the
-    numbers of the positions, and the loss's divisor. The stage's result is not among them, nor are weights, tokens and
-    targets, which are there anyway.
+    stage the inputs of norm and head and the log-probabilities (BSV). Beside them the causal mask, one byte an entry,
+    the numbers of the positions, and the loss's divisor. The stage's result is not among them, nor are weights, tokens
+    and targets, which are there anyway.
 
     Raises:
         ValueError: the architecture is not the one that is counted here: LayerNorm, learned positions, explicit

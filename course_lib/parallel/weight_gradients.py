@@ -1,8 +1,8 @@
 """The backward pass of linear layers in two halves: B sends gradients through the layers, W makes the weights' own.
 
 For y = x Wᵀ with the gradient g of y, the layer before waits for g W; nobody waits for gᵀ x. Autograd makes both at
-once. Inside `WeightGradientsLater` it makes the first and puts the second on a list of things to do, which holds on to x
-and g until then. Other layers have few weights and do all in B. Qi et al. 2023, §2. Lesson 09 opens this module.
+once. Inside `WeightGradientsLater` it makes the first and puts the second on a list of things to do, which holds on to
+x and g until then. Other layers have few weights and do all in B. Qi et al. 2023, §2. Lesson 09 opens this module.
 """
 
 from __future__ import annotations

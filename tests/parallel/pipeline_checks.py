@@ -91,7 +91,7 @@ def assert_same(stage: nn.Module, oracle: dict[str, nn.Parameter], when: str) ->
 
 
 def check_in_flight(make: Callable[..., Any], name: str, n_micro_batches: int = 6) -> None:
-    """The most bytes of activations at any moment are the schedule's peak times those of a micro-batch, and one message:
+    """The most bytes of activations at any moment are the schedule's peak times those of a micro-batch, and a message:
     the activation that is received ahead, as long as one is still to come."""
     rank, schedule = dist.get_rank(), ORDERS[name](dist.get_world_size(), n_micro_batches)
     stages, batch = stages_for(schedule, UNTIED), batch_of(0, n_micro_batches, ragged=False)

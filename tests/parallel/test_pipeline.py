@@ -1,4 +1,4 @@
-"""The pipeline on real ranks: against the single-device step, its own formulas, PipeDream's recurrence, and deadlocks."""
+"""The pipeline on real ranks: against the single-device step, its own formulas, PipeDream's recurrence; deadlocks."""
 
 import time
 

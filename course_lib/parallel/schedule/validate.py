@@ -1,5 +1,5 @@
-"""What is wrong with a schedule, in words: actions that are missing, double, misplaced, too early, or that wait for each
-other for ever. Lesson 09 opens this module.
+"""What is wrong with a schedule, in words: actions that are missing, double, misplaced, too early, or that wait for
+each other for ever. Lesson 09 opens this module.
 """
 
 from __future__ import annotations
@@ -57,18 +57,14 @@ def miscounted(schedule: Schedule) -> list[str]:
             if "F" not in has:
                 found.append(f"the forward pass (F{number}) {where} is missing")
             if not has & {"B", "W", "BW"}:
-                found.append(
-                    f"the backward pass (BW{number}) {where} is missing: its part of the gradient would be lost"
-                )
+                found.append(f"the backward pass (BW{number}) {where} is missing: its gradient would be lost")
             elif "BW" in has and has & {"B", "W"}:
                 found.append(
-                    f"the backward pass {where} is there whole (BW) and in parts (B, W): its gradient counts twice"
+                    f"the backward pass {where} is there whole (BW) and in parts (B, W): one of them is enough"
                 )
             elif "BW" not in has and not {"B", "W"} <= has:
                 kind = "B" if "W" in has else "W"
-                found.append(
-                    f"the {_NAMES[kind]} ({kind}{number}) {where} is missing: B and W are the two halves of BW"
-                )
+                found.append(f"the {_NAMES[kind]} ({kind}{number}) {where} is missing: B and W are halves of BW")
             if updates and "U" not in has:
                 found.append(f"the update (U{number}) {where} is missing: where one micro-batch updates, all must")
     return found
@@ -130,27 +126,25 @@ def deadlocks(schedule: Schedule, blocking_sends: bool = False) -> list[str]:
             if verb == "send":
                 delivered.add(message)
                 awake.append(peer)
-    stuck = [rank for rank in range(schedule.ranks) if left[rank]]
-    return (
-        [_explain([left[rank][0] if left[rank] else None for rank in range(schedule.ranks)], stuck[0])] if stuck else []
-    )
+    fronts = {rank: waiting[0] for rank, waiting in enumerate(left) if waiting}
+    return [_explain(fronts)] if fronts else []
 
 
 def _receives(steps_left: deque[Step], message: Message) -> bool:
     return bool(steps_left) and steps_left[0][:2] == ("receive", message)
 
 
-def _explain(fronts: list[Step | None], rank: int) -> str:
-    """Follow who waits for whom until a rank comes up twice."""
-    path: list[int] = []
+def _explain(fronts: dict[int, Step]) -> str:
+    """Follow who waits for whom until a rank comes up twice. Nobody waits for a rank that is done: every message has
+    a sender and a receiver."""
+    rank, path = next(iter(fronts)), []
     while rank not in path:
         path.append(rank)
-        step = fronts[rank]
-        assert step is not None  # every message has a sender and a receiver, so nobody waits for one who is done
-        rank = step.peer
+        rank = fronts[rank].peer
     circle = path[path.index(rank) :]
-    told = [_waits(rank, step) for rank in circle if (step := fronts[rank]) is not None]
-    return "deadlock: " + "; ".join(told) + ". Each waits for the next, so nobody can go on"
+    told = "; ".join(_waits(rank, fronts[rank]) for rank in circle)
+    why = "Each waits for the next" if len(circle) > 1 else "It waits for itself"
+    return f"deadlock: {told}. {why}, so nobody can go on"
 
 
 def _waits(rank: int, step: Step) -> str:

@@ -80,8 +80,8 @@ class BackwardInOne(Pipeline):
 
 
 class NewestWeights(Pipeline):
-    """PipeDream without a stash: the backward pass uses whatever the weights are by then. Autograd would object, since a
-    parameter that it saved has changed; here the change is hidden from it."""
+    """PipeDream without a stash: the backward pass uses whatever the weights are by then. Autograd would object, since
+    a parameter that it saved has changed; here the change is hidden from it."""
 
     def _version_of(self, stage: nn.Module) -> dict[str, Tensor]:
         return {}
