@@ -140,7 +140,7 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Gantt:
             if needed is not None and needed not in arrival:
                 waiting[needed] = rank
                 break
-            start = free if needed is None else max(free, arrival[needed])
+            start = free if needed is None else max(free, arrival.pop(needed))
             free = start + cost_of(action.kind, action.stage)
             done.append(Span(action, start, free))
             if made is not None:
