@@ -54,7 +54,7 @@ class Mesh:
         if not 0 <= rank < self.size:
             raise ValueError(f"rank {rank}: this mesh has {self.size} ranks, which count from 0")
         places = {}
-        for name, length in reversed(self.axes.items()):
+        for name, length in reversed(list(self.axes.items())):
             rank, places[name] = divmod(rank, length)
         return {name: places[name] for name in self.axes}
 
@@ -140,5 +140,6 @@ def process_groups(mesh: Mesh) -> dict[str, dist.ProcessGroup]:
         for ranks in mesh.groups(axis):
             group = dist.new_group(ranks)
             if dist.get_rank() in ranks:
+                assert isinstance(group, dist.ProcessGroup)
                 mine[axis] = group
     return mine

@@ -86,7 +86,7 @@ class Pipeline:
         self._check_fit()
 
     def forward_backward(self, micro_batches: Sequence[Batch]) -> Tensor | None:
-        """Carry out this rank's actions; the gradients of the mean loss over all tokens add up in `.grad`.
+        """Carry out this rank's actions; the gradients of the mean loss over all tokens are then in `.grad`.
 
         Args:
             micro_batches: inputs and targets, the same on every rank. Each is only looked at where it is needed.
@@ -95,7 +95,7 @@ class Pipeline:
             The mean loss over all tokens, detached, on the rank of the last stage; None on the others.
 
         Raises:
-            ValueError: another number of micro-batches than the schedule's.
+            ValueError: another number of micro-batches than the schedule's, or a tied weight has a gradient already.
         """
         mail = self._begin(micro_batches)
         for action in self.schedule.actions[self.rank]:
@@ -131,7 +131,8 @@ class Pipeline:
         is_last = action.stage == self.schedule.stages - 1
         weights, later = self._version_of(stage), []
         with WeightGradientsLater(later) if action in self._split else nullcontext():
-            y = functional_call(stage, weights, (x, targets) if is_last else (x,))
+            arguments = (x, targets) if is_last else (x,)
+            y = functional_call(stage, weights, arguments) if weights else stage(*arguments)
         if is_last:
             y = self._count_loss(y, self._shares[action.micro_batch])
         self._in_flight[action.stage, action.micro_batch] = InFlight(x, get_gradient_edge(y), weights, later)
@@ -166,33 +167,39 @@ class Pipeline:
 
     def _add_tied_gradients(self) -> None:
         """The first and the last stage hold copies of one weight: the gradient of both is the sum of both."""
-        ends = (0, self.schedule.stages - 1)
-        mine = [
-            weight
-            for number in ends
-            if number in self.stages and (weight := getattr(self.stages[number], "tied_weight", None)) is not None
-        ]
-        if len(mine) == 2:
-            mine[0].grad = mine[1].grad = mine[0].grad + mine[1].grad
+        mine = [weight.grad for weight in self._tied_weights() if weight.grad is not None]
+        if len(mine) == 2:  # both ends are on this rank
+            mine[0] += mine[1]
+            mine[1].copy_(mine[0])
         elif mine:
-            gradient = mine[0].grad
-            other = next(owner for owner in map(self.schedule.owner.__getitem__, ends) if owner != self.rank)
-            theirs = torch.empty_like(gradient)
+            gradient, theirs = mine[0], torch.empty_like(mine[0])
+            first, last = self.schedule.owner[0], self.schedule.owner[-1]
+            other = last if self.rank == first else first
             swap = [(dist.isend, gradient), (dist.irecv, theirs)]
             ops = [dist.P2POp(verb, tensor, group=self.group, group_peer=other) for verb, tensor in swap]
             for work in dist.batch_isend_irecv(ops):
                 work.wait()
             gradient += theirs
 
+    def _tied_weights(self) -> list[Tensor]:
+        weights = (getattr(stage, "tied_weight", None) for _, stage in sorted(self.stages.items()))
+        return [weight for weight in weights if weight is not None]
+
     def _begin(self, micro_batches: Sequence[Batch]) -> Mail:
         if len(micro_batches) != self.schedule.micro_batches:
             raise ValueError(
                 f"{len(micro_batches)} micro-batches given, but the schedule has {self.schedule.micro_batches}"
             )
+        if any(weight.grad is not None and weight.grad.any() for weight in self._tied_weights()):
+            raise ValueError(
+                "a tied weight already has a gradient, which would count twice, once for each end: call "
+                "optimizer.zero_grad() before forward_backward"
+            )
         counts = [count_tokens(targets) for _, targets in micro_batches]
         self._micro_batches, self._shares = micro_batches, [count / sum(counts) for count in counts]
         self._loss: Tensor | None = None
         self.spans = []
+        self._in_flight.clear()
         self._split = {a._replace(kind="F") for a in self.schedule.actions[self.rank] if a.kind == "W"}
         return Mail(self.schedule, self.rank, self._empty, self.group, self._blocking_sends)
 
@@ -214,7 +221,7 @@ class Pipeline:
                 "an asynchronous schedule steps by itself and needs an optimizer; with a synchronous one, step "
                 "after forward_backward and give none"
             )
-        if schedule.is_asynchronous and any(getattr(s, "tied_weight", None) is not None for s in self.stages.values()):
+        if schedule.is_asynchronous and self._tied_weights():
             raise ValueError("an asynchronous schedule cannot keep two copies of a weight equal: build with tied=False")
 
     @property

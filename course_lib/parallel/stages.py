@@ -56,7 +56,7 @@ class GPTStage(nn.Module):
             initialize(nn.ModuleList(m for m in modules if m is not None), self.config, seed, layer)
 
     @property
-    def tied_weight(self) -> nn.Parameter | None:
+    def tied_weight(self) -> Tensor | None:
         """The weight that another stage holds, too: its gradient is only a part of the whole one."""
         shared = self.config.tied and self.is_first != self.is_last
         return self.token_embedding.weight if shared and self.token_embedding is not None else None

@@ -97,8 +97,9 @@ def pieces(batch: Batch) -> list[Batch]:
 def assert_same(stage: nn.Module, wanted: dict[str, nn.Parameter], when: str) -> None:
     """A stage's weights and gradients are the oracle's."""
     for name, p in stage.named_parameters():
-        assert p.grad is not None and wanted[name].grad is not None, f"{when}: {name} has no gradient"
-        off = (p.grad - wanted[name].grad).abs().max()
+        gradient = wanted[name].grad
+        assert p.grad is not None and gradient is not None, f"{when}: {name} has no gradient"
+        off = (p.grad - gradient).abs().max()
         assert off <= LIMIT, f"{when}: the gradient of {name} is off by {off:.1e}"
         assert (p - wanted[name]).abs().max() <= LIMIT, f"{when}: {name} is off"
 

@@ -176,6 +176,10 @@ def refused(what):
     optimizer = torch.optim.SGD(checks.parameters_of(stages), lr=0.1)
     if what == "number":
         Pipeline(schedule, stages).forward_backward(checks.pieces(checks.batch_of(0, 3)))
+    if what == "twice":
+        pipeline = Pipeline(schedule, stages)
+        for step in range(2):
+            pipeline.forward_backward(checks.pieces(checks.batch_of(step, 4)))
     if what == "ranks":
         Pipeline(gpipe(4, 4), stages)
     if what == "stages":
@@ -190,6 +194,7 @@ def refused(what):
     ("what", "message"),
     {
         "number": "3 micro-batches given, but the schedule has 4",
+        "twice": "a tied weight already has a gradient, which would count twice",
         "ranks": "the schedule is for 4 ranks, but the pipeline has 2",
         "stages": r"rank 0 was given the stages \[1\], but in the schedule it holds \[0\]",
         "optimizer": "an asynchronous schedule steps by itself",

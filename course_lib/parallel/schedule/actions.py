@@ -13,6 +13,7 @@ stage's F of the same micro-batch, a B or BW the gradient to the stage before. L
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,7 +78,7 @@ class Schedule:
         """How many stages there are, on all ranks together."""
         return len(self.owner)
 
-    @property
+    @functools.cached_property
     def is_asynchronous(self) -> bool:
         """Whether weights change inside the schedule (U), so that micro-batches see different ones."""
         return any(action.kind == "U" for actions in self.actions for action in actions)

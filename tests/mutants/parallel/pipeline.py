@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from course_lib.parallel.mail import Mail
 from course_lib.parallel.pipeline import Pipeline
@@ -87,7 +87,7 @@ class NewestWeights(Pipeline):
         return {}
 
     def _update(self, stage: int) -> None:
-        with torch.autograd._unsafe_preserve_version_counter(tuple(self.stages[stage].parameters())):
+        with _unsafe_preserve_version_counter(tuple(self.stages[stage].parameters())):
             super()._update(stage)
 
 
