@@ -49,7 +49,7 @@ def test_every_schedule_is_valid(name, stages, micro_batches):
     assert parse(str(schedule), schedule.name) == schedule
 
 
-@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 1), (4, 4), (4, 8), (4, 16), (8, 32), (35, 280)])
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 1), (4, 4), (4, 8), (4, 16), (8, 32)])
 @pytest.mark.parametrize("order", [gpipe, one_f_one_b])
 def test_bubbles_of_gpipe_and_1f1b(order, stages, micro_batches):
     """Huang et al. 2019, §2.3: (K-1)/(M+K-1) of the whole; Narayanan et al. 2021, §2.2: (p-1)/m over the ideal."""
@@ -116,8 +116,9 @@ def test_the_chart_as_text():
 QUICK = """
 import time
 from course_lib.parallel.schedule import one_f_one_b, simulate
+print(simulate(one_f_one_b(35, 280)).bubble_over_ideal)
 schedule = one_f_one_b(64, 512)
-for _ in range(3):
+for _ in range(2):
     start = time.process_time()
     bubble = simulate(schedule).bubble
     print(bubble, time.process_time() - start)
@@ -127,8 +128,9 @@ for _ in range(3):
 def test_a_large_schedule_is_quick():
     """In a process of its own: here, every call is checked against its signature."""
     told = [float(word) for word in subprocess.check_output([sys.executable, "-c", QUICK], cwd=ROOT).split()]
-    assert told[0] == pytest.approx(63 / 575)
-    assert min(told[1::2]) < 1
+    assert told[0] == pytest.approx(34 / 280)  # MT-NLG's 35 stages
+    assert told[1] == pytest.approx(63 / 575)
+    assert min(told[2::2]) < 1
 
 
 WRONG = {
