@@ -72,10 +72,10 @@ def ours(name: str, n_micro_batches: int) -> tuple[list[GPTStage], Step]:
     return list(stages.values()), step
 
 
-def time_steps(repeats: int, n_micro_batches: int, rows: int) -> dict[str, list[float]]:
+def time_steps(names: list[str], repeats: int, n_micro_batches: int, rows: int) -> dict[str, list[float]]:
     """Seconds of each step on this rank, by contestant; every step starts at a barrier."""
     made = {name: torchs(name, n_micro_batches) for name in THEIRS}
-    made |= {name: ours(name, n_micro_batches) for name in OURS}
+    made |= {name: ours(name, n_micro_batches) for name in names}
     tokens = torch.randint(0, 256, (rows * n_micro_batches, CONFIG.context + 1))
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
     seconds: dict[str, list[float]] = {name: [] for name in made}
@@ -99,9 +99,10 @@ def main() -> None:
     parser.add_argument("--world-size", type=int, default=2)
     parser.add_argument("--micro-batches", type=int, default=8)
     parser.add_argument("--rows", type=int, default=2, help="sequences in a micro-batch")
+    parser.add_argument("--only", nargs="+", choices=OURS, default=list(OURS), help="which of our schedules")
     given = parser.parse_args()
     with ranks.Ranks(given.world_size, timeout_s=600, diagnose=False) as pool:
-        per_rank = pool.run(time_steps, given.repeats, given.micro_batches, given.rows)
+        per_rank = pool.run(time_steps, given.only, given.repeats, given.micro_batches, given.rows)
     slowest = {name: [max(times) for times in zip(*(each[name] for each in per_rank))] for name in per_rank[0]}
     print(
         f"torch {torch.__version__}, {given.world_size} ranks with 1 thread each, {given.micro_batches} micro-batches"
