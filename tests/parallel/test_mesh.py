@@ -1,0 +1,87 @@
+"""The grid of ranks: its arithmetic, its picture, and its groups beside torch's own."""
+
+import itertools
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from course_lib import ranks
+from course_lib.parallel.mesh import Mesh, process_groups
+from course_lib.ranks import RankFailure
+
+CUBE = Mesh({"pipe": 2, "data": 2, "tensor": 2})
+
+
+def test_the_last_axis_is_the_fastest():
+    assert [CUBE.coordinates(rank)["tensor"] for rank in range(8)] == [0, 1] * 4
+    assert [CUBE.coordinates(rank)["pipe"] for rank in range(8)] == [0] * 4 + [1] * 4
+    assert CUBE.groups("tensor") == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert CUBE.groups("data") == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    assert CUBE.groups("pipe") == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert CUBE.groups("pipe", "tensor") == [[0, 1, 4, 5], [2, 3, 6, 7]]
+    assert CUBE.groups() == [[rank] for rank in range(8)]
+    assert CUBE.group_of(6, "data") == [4, 6]
+
+
+@pytest.mark.parametrize("lengths", [(1,), (5,), (2, 3), (3, 1, 4), (2, 2, 2, 3)])
+def test_coordinates_and_ranks_are_inverse_and_groups_cut_the_mesh(lengths):
+    mesh = Mesh({f"axis{number}": length for number, length in enumerate(lengths)})
+    assert [mesh.rank(**mesh.coordinates(rank)) for rank in range(mesh.size)] == list(range(mesh.size))
+    for chosen in itertools.chain.from_iterable(
+        itertools.combinations(mesh.axes, n) for n in range(len(mesh.axes) + 1)
+    ):
+        groups = mesh.groups(*chosen)
+        assert sorted(rank for group in groups for rank in group) == list(range(mesh.size))
+        for group in groups:
+            fixed = {tuple(p for axis, p in mesh.coordinates(rank).items() if axis not in chosen) for rank in group}
+            assert len(fixed) == 1
+    assert sorted(rank for _, rows in mesh.panels() for row in rows for rank in row) == list(range(mesh.size))
+
+
+def test_the_picture():
+    assert str(CUBE) == (
+        "pipe 2 × data 2 × tensor 2 = 8 ranks\nto the right: tensor; down: data\n"
+        "pipe 0\n  0  1\n  2  3\npipe 1\n  4  5\n  6  7"
+    )
+    assert str(Mesh({"data": 3})) == "data 3 = 3 ranks\nto the right: data\n  0  1  2"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: Mesh({}), "give each axis a name"),
+        (lambda: Mesh({"data": 0}), "1 or more ranks"),
+        (lambda: CUBE.coordinates(8), "has 8 ranks"),
+        (lambda: CUBE.rank(pipe=1, data=2, tensor=0), "below its length"),
+        (lambda: CUBE.rank(pipe=1), "give a position for each axis"),
+        (lambda: CUBE.groups("expert"), "no axis expert: this mesh has pipe, data, tensor"),
+    ],
+)
+def test_mistakes_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        wrong()
+
+
+def members_and_sums():
+    mine, theirs = process_groups(CUBE), init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pipe", "data", "tensor"))
+    found = {}
+    for axis, group in mine.items():
+        total = torch.tensor(dist.get_rank())
+        dist.all_reduce(total, group=group)
+        torchs = dist.get_process_group_ranks(theirs.get_group(axis))
+        found[axis] = dist.get_process_group_ranks(group), torchs, int(total)
+    return found
+
+
+def test_groups_are_device_meshs_and_carry_messages():
+    for rank, found in enumerate(ranks.run(members_and_sums, world_size=8)):
+        for axis, (mine, theirs, total) in found.items():
+            assert mine == theirs == CUBE.group_of(rank, axis)
+            assert total == sum(mine)
+
+
+def test_a_mesh_of_another_size_is_refused():
+    with pytest.raises(RankFailure, match="this mesh has 8 ranks, but 2 processes run"):
+        ranks.run(process_groups, CUBE, world_size=2)

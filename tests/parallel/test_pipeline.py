@@ -1,0 +1,206 @@
+"""The pipeline on real ranks: against the single-device step, its own formulas, PipeDream's recurrence; deadlocks."""
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_lib import ranks
+from course_lib.parallel.pipeline import Pipeline
+from course_lib.parallel.schedule import (
+    ORDERS,
+    Costs,
+    gantt_of,
+    gpipe,
+    one_f_one_b,
+    parse,
+    pipedream,
+    problems,
+    simulate,
+)
+from course_lib.ranks import RankFailure
+from tests.mutants.parallel import pipeline as wrong
+from tests.parallel import pipeline_checks as checks
+
+SYNCHRONOUS = [name for name in ORDERS if name != "pipedream"]
+
+
+def every_parity():
+    for name in SYNCHRONOUS:
+        for optimizer in checks.OPTIMIZERS:
+            checks.check_parity(Pipeline, name, optimizer)
+    checks.check_parity(Pipeline, "1f1b", "sgd", n_micro_batches=1)
+    checks.check_parity(Pipeline, "zero-bubble", "sgd", n_micro_batches=3)
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_every_synchronous_schedule_equals_the_single_device(world_size):
+    ranks.run(every_parity, world_size=world_size, diagnose=False)
+
+
+def all_stages_on_one_rank():
+    checks.check_parity(Pipeline, "zero-bubble", "sgd")
+    checks.check_parity(Pipeline, "interleaved", "sgd", chunks=3)
+
+
+def test_a_pipeline_of_one_rank_is_gradient_accumulation():
+    ranks.run(all_stages_on_one_rank, world_size=1)
+
+
+def test_parity_holds_under_diagnosis():
+    ranks.run(checks.check_parity, Pipeline, "1f1b", "sgd", world_size=4)
+
+
+@pytest.mark.parametrize("mutant", wrong.WRONG_GRADIENTS)
+def test_wrong_gradients_are_rejected(mutant):
+    """A rank that stops at its first wrong step leaves the others waiting, so one rank's word is enough."""
+    with pytest.raises(RankFailure, match="AssertionError: gpipe, after step 0"):
+        ranks.run(checks.check_parity, mutant, "gpipe", "sgd", world_size=2, timeout_s=30, diagnose=False)
+
+
+def every_peak():
+    for name in ("naive", "gpipe", "1f1b"):
+        checks.check_in_flight(Pipeline, name)
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_activations_in_flight_are_as_predicted(world_size):
+    ranks.run(every_peak, world_size=world_size)
+
+
+def test_gpipe_in_disguise_is_rejected():
+    with pytest.raises(RankFailure, match="AssertionError: 1f1b: rank . held"):
+        ranks.run(checks.check_in_flight, wrong.GPipeInDisguise, "1f1b", world_size=4, timeout_s=30)
+
+
+def test_backward_passes_are_really_split():
+    ranks.run(checks.check_split, Pipeline, world_size=4)
+
+
+def test_a_backward_pass_in_one_is_rejected():
+    with pytest.raises(RankFailure, match="AssertionError: B made the gradients"):
+        ranks.run(checks.check_split, wrong.BackwardInOne, world_size=2, timeout_s=30)
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("optimizer", checks.OPTIMIZERS)
+def test_pipedreams_weights_follow_the_papers_recurrence(world_size, optimizer):
+    ranks.run(checks.check_weight_versions, Pipeline, optimizer, world_size=world_size)
+
+
+@pytest.mark.parametrize("mutant", wrong.WRONG_VERSIONS)
+def test_wrong_weight_versions_are_rejected(mutant):
+    with pytest.raises(RankFailure, match="AssertionError: (after update|rank . stashed)"):
+        ranks.run(checks.check_weight_versions, mutant, "sgd", world_size=4, timeout_s=30)
+
+
+class Sleepy(nn.Module):
+    """A stage that takes 30 ms forward and 60 ms backward, and no processor: ranks may be more than cores."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def empty_activation(self, inputs):
+        return torch.empty(inputs.shape)
+
+    def forward(self, x, targets=None):
+        time.sleep(0.03)
+        y = x * self.weight
+        y.register_hook(lambda gradient: time.sleep(0.06))
+        return y if targets is None else y.mean()
+
+
+def run_sleepy(schedule):
+    pipeline = Pipeline(schedule, {stage: Sleepy() for stage in schedule.stages_of(dist.get_rank())})
+    batches = [(torch.ones(1, 2), torch.ones(1, 2)) for _ in range(schedule.micro_batches)]
+    pipeline.forward_backward(batches)
+    return pipeline.spans
+
+
+def test_the_measured_chart_is_the_simulated_one():
+    """The best of three: other processes may take the cores for longer than a stage sleeps."""
+    schedule = one_f_one_b(4, 4)
+    ideal = simulate(schedule, Costs(0.03, 0.06, 0.0))
+    runs = [ranks.run(run_sleepy, schedule, world_size=4, diagnose=False) for _ in range(3)]
+    chart = min((gantt_of(schedule.name, spans) for spans in runs), key=lambda chart: chart.makespan)
+    assert [[span.action for span in spans] for spans in chart.spans] == list(map(list, schedule.actions))
+    assert ideal.makespan <= chart.makespan < 2 * ideal.makespan
+    assert chart.bubble == pytest.approx(ideal.bubble, abs=0.15)
+
+
+DEADLOCK = "F0 BW0 F1 BW1\nF0 F1 BW0 BW1"
+"""Rank 0 wants the first gradient before it sends the second activation; rank 1 does it the other way round."""
+
+
+def forced(text):
+    schedule = parse(text)
+    stages = checks.stages_for(schedule, checks.UNTIED)
+    Pipeline(schedule, stages, check=False).forward_backward(checks.pieces(checks.batch_of(0, 2)))
+
+
+def test_a_deadlock_is_explained_before_it_happens_and_when_it_does():
+    with pytest.raises(
+        ValueError, match="deadlock: rank 0 waits before BW0 .* rank 1 waits before F1 .*nobody can go on"
+    ):
+        parse(DEADLOCK).validate()
+    with pytest.raises(RankFailure) as caught:
+        ranks.run(forced, DEADLOCK, world_size=2, timeout_s=30)
+    assert str(caught.value).startswith("deadlock: rank 0 waits in irecv from rank 1")
+
+
+def with_blocking_sends(schedule):
+    stages = checks.stages_for(schedule, checks.UNTIED)
+    pipeline = Pipeline(schedule, stages, blocking_sends=True)
+    pipeline.forward_backward(checks.pieces(checks.batch_of(0, schedule.micro_batches)))
+
+
+def test_1f1b_deadlocks_if_sends_block_and_gpipe_does_not():
+    assert problems(gpipe(2, 3), blocking_sends=True) == []
+    ranks.run(with_blocking_sends, gpipe(2, 3), world_size=2)
+    (told,) = problems(one_f_one_b(2, 3), blocking_sends=True)
+    assert (
+        "rank 0 sends the activation of micro-batch 1" in told and "rank 1 sends the gradient of micro-batch 0" in told
+    )
+    with pytest.raises(RankFailure) as caught:
+        ranks.run(with_blocking_sends, one_f_one_b(2, 3), world_size=2, timeout_s=3)
+    assert "rank 0 waits in send to rank 1" in str(caught.value)
+    assert "rank 1 waits in send to rank 0" in str(caught.value)
+
+
+def refused(what):
+    schedule = one_f_one_b(2, 4)
+    stages = checks.stages_for(schedule, checks.TIED)
+    optimizer = torch.optim.SGD(checks.parameters_of(stages), lr=0.1)
+    if what == "number":
+        Pipeline(schedule, stages).forward_backward(checks.pieces(checks.batch_of(0, 3)))
+    if what == "twice":
+        pipeline = Pipeline(schedule, stages)
+        for step in range(2):
+            pipeline.forward_backward(checks.pieces(checks.batch_of(step, 4)))
+    if what == "ranks":
+        Pipeline(gpipe(4, 4), stages)
+    if what == "stages":
+        Pipeline(schedule, {1 - dist.get_rank(): next(iter(stages.values()))})
+    if what == "optimizer":
+        Pipeline(schedule, stages, optimizer=optimizer)
+    if what == "tied":
+        Pipeline(pipedream(2, 4), stages, optimizer=optimizer)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    {
+        "number": "3 micro-batches given, but the schedule has 4",
+        "twice": "a tied weight already has a gradient, which would count twice",
+        "ranks": "the schedule is for 4 ranks, but the pipeline has 2",
+        "stages": r"rank 0 was given the stages \[1\], but in the schedule it holds \[0\]",
+        "optimizer": "an asynchronous schedule steps by itself",
+        "tied": "build with tied=False",
+    }.items(),
+)
+def test_mistakes_are_refused(what, message):
+    with pytest.raises(RankFailure, match=message):
+        ranks.run(refused, what, world_size=2, timeout_s=30)
