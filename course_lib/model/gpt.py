@@ -257,12 +257,17 @@ def make_norm(config: GPTConfig) -> nn.Module:
     return RMSNorm(config.width) if config.norm == "rmsnorm" else nn.LayerNorm(config.width, bias=config.bias)
 
 
-def rotate(x_BHSK: Float[Tensor, "batch heads seq head_width"]) -> Float[Tensor, "batch heads seq head_width"]:
-    """Rotary positions: turn feature pair i of the token at position s by the angle s / 10000^(2i/K)."""
+def rotate(
+    x_BHSK: Float[Tensor, "batch heads seq head_width"], positions_S: Int[Tensor, " seq"] | None = None
+) -> Float[Tensor, "batch heads seq head_width"]:
+    """Rotary positions: turn feature pair i of the token at position s by the angle s / 10000^(2i/K).
+
+    The tokens are at positions 0, 1, 2, …, unless `positions_S` says otherwise.
+    """
     seq, head_width = x_BHSK.shape[-2:]
     pairs = torch.arange(head_width // 2, dtype=torch.float32, device=x_BHSK.device)
-    positions = torch.arange(seq, dtype=torch.float32, device=x_BHSK.device)
-    angles = torch.outer(positions, 10_000 ** (-2 * pairs / head_width))
+    positions = torch.arange(seq, device=x_BHSK.device) if positions_S is None else positions_S
+    angles = torch.outer(positions.float(), 10_000 ** (-2 * pairs / head_width))
     cos, sin = angles.cos().to(x_BHSK.dtype), angles.sin().to(x_BHSK.dtype)
     first, second = x_BHSK.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)

@@ -22,6 +22,7 @@ from course_tools.kernel import widget_state
 
 TAGS = {
     "raises-exception": "the cell fails on purpose",
+    "solution": "a solution of a `your_turn`: shown collapsed",
     "varies": "its output differs from run to run (seconds, say): it is not compared, and a rebuild keeps it",
 }
 LONGEST_CELL = 20  # lines; longer code belongs into the library, where it is tested

@@ -43,10 +43,16 @@ def read_source(lesson: Lesson) -> NotebookNode:
         raise ValueError(f"{lesson.name} has a notebook but no source: {lesson.source} is missing")
     cells = read_cells(lesson.source)
     for cell in cells:
-        cell.metadata = nbformat.from_dict({"tags": tags} if (tags := sorted(tags_of(cell))) else {})
+        cell.metadata = nbformat.from_dict(_metadata(sorted(tags_of(cell))))
     add_colab(cells, repository_url(lesson.root), f"lessons/{lesson.name}")
     _number(cells, lesson.name)
     return nbformat.v4.new_notebook(cells=cells, metadata=NOTEBOOK_METADATA)
+
+
+def _metadata(tags: list[str]) -> dict:
+    """Of a cell with these tags. JupyterLab collapses a cell by one key, Colab by another; VS Code knows neither."""
+    collapsed = {"cellView": "form", "jupyter": {"source_hidden": True}} if "solution" in tags else {}
+    return collapsed | ({"tags": tags} if tags else {})
 
 
 def read_cells(source: Path) -> list[NotebookNode]:

@@ -1,0 +1,128 @@
+"""A tensor-parallel step of a few blocks: ours beside torch's DTensor and `parallelize_module`, in one run.
+
+    python benchmarks/tensor_parallel.py
+
+Both split the same blocks (norm, attention, norm, MLP) over the ranks, with and without sequence parallelism, and take
+the same steps on ranks with one thread each, in turns and in random order. A step lasts until the slowest rank is done.
+Printed: medians, their ratio, and the median of the ratios of steps that were taken in the same turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+from course_lib import ranks
+from course_lib.model.gpt import Block, GPTConfig
+from course_lib.parallel.operators import own_part
+from course_lib.parallel.tensor_gpt import ParallelBlock
+
+CONFIG = GPTConfig(layers=4, width=256, heads=8, vocab_size=256, context=128, attention="fused")
+
+
+class TorchAttention(nn.Module):
+    """The course's attention as PyTorch's tutorial writes it for DTensor: queries, keys and values each a layer."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.head_width = config.head_width
+        self.query, self.key, self.value, self.out = (nn.Linear(config.width, config.width) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What each token gathers; the number of heads is what is here."""
+        parts = (layer(x) for layer in (self.query, self.key, self.value))
+        q, k, v = (part.unflatten(-1, (-1, self.head_width)).transpose(1, 2) for part in parts)
+        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
+def theirs(sequence_parallel: bool) -> nn.Module:
+    """Blocks that `parallelize_module` splits."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    blocks = [Block(CONFIG) for _ in range(CONFIG.layers)]
+    cut = Shard(1) if sequence_parallel else Replicate()
+    for block in blocks:
+        block.attention = TorchAttention(CONFIG)  # type: ignore[assignment]
+        plan = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")} | {
+            "mlp.up": ColwiseParallel(),
+            "attention.out": RowwiseParallel(output_layouts=cut),
+            "mlp.down": RowwiseParallel(output_layouts=cut),
+        }
+        if sequence_parallel:
+            gather = {"input_layouts": (Shard(1),), "desired_input_layouts": (Replicate(),)}
+            plan |= {"attention_norm": SequenceParallel(use_local_output=True), "mlp": PrepareModuleInput(**gather)}
+            plan |= {"mlp_norm": SequenceParallel(use_local_output=True), "attention": PrepareModuleInput(**gather)}
+        parallelize_module(block, mesh, plan)
+    return nn.Sequential(*blocks)
+
+
+def ours(sequence_parallel: bool) -> nn.Module:
+    """Blocks that are split by hand."""
+    blocks = (Block(CONFIG) for _ in range(CONFIG.layers))
+    return nn.Sequential(*(ParallelBlock.from_(block, None, sequence_parallel) for block in blocks))
+
+
+CONTESTANTS: dict[str, Callable[[], nn.Module]] = {
+    "parallelize_module": lambda: theirs(False),
+    "ParallelBlock": lambda: ours(False),
+    "parallelize_module, sequence parallel": lambda: theirs(True),
+    "ParallelBlock, sequence parallel": lambda: ours(True),
+}
+
+
+def time_steps(repeats: int, batch_size: int) -> dict[str, list[float]]:
+    """Seconds of each forward and backward pass on this rank; every one starts at a barrier."""
+    torch.manual_seed(0)
+    models = {name: make() for name, make in CONTESTANTS.items()}
+    x = torch.randn(batch_size, CONFIG.context, CONFIG.width)
+    seconds: dict[str, list[float]] = {name: [] for name in models}
+    for repeat in range(repeats + 3):
+        for name in random.Random(repeat).sample(sorted(models), len(models)):
+            inputs = (own_part(x, 1) if "sequence" in name else x.clone()).requires_grad_()
+            models[name].zero_grad(set_to_none=True)
+            dist.barrier()
+            start = time.perf_counter()
+            models[name](inputs).square().sum().backward()
+            if repeat >= 3:
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=40)
+    parser.add_argument("--batch-size", type=int, default=4)
+    parser.add_argument("--world-size", type=int, default=2)
+    given = parser.parse_args()
+    with ranks.Ranks(given.world_size, timeout_s=600, diagnose=False) as pool:
+        per_rank = pool.run(time_steps, given.repeats, given.batch_size)
+    slowest = {name: [max(times) for times in zip(*(each[name] for each in per_rank))] for name in CONTESTANTS}
+    print(f"torch {torch.__version__}, {given.world_size} ranks with 1 thread each, {given.batch_size} sequences")
+    print(f"{'':40}{'median step':>14}{'ratio':>10}{'paired':>10}")
+    for rival, name in (list(CONTESTANTS)[:2], list(CONTESTANTS)[2:]):
+        for one in (rival, name):
+            paired = statistics.median(a / b for a, b in zip(slowest[one], slowest[rival]))
+            median = statistics.median(slowest[one])
+            ratio = median / statistics.median(slowest[rival])
+            print(f"{one:40}{1e3 * median:11.1f} ms{ratio:9.2f}×{paired:9.2f}×")
+
+
+if __name__ == "__main__":
+    main()

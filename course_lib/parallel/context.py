@@ -1,0 +1,197 @@
+"""Context parallelism: one long sequence on several ranks, and attention that sends keys and values around a ring.
+
+Everything in a block but attention works on each token alone, so each rank does it for its own tokens. Attention needs
+every earlier token's key and value: they go around the ring, and each rank adds what it sees to a softmax that it never
+holds whole (online softmax: Milakov and Gimelshein 2018; ring: Liu et al. 2023).
+
+With a causal mask the order matters. Cut the sequence plainly, and the rank with the first tokens has nothing to do in
+most steps while the last one always works. `zigzag` cuts it into 2c pieces and gives rank r pieces r and 2c - 1 - r,
+one early and one late: then every rank works equally in every step (Llama 3, 2024, §3.3.2).
+
+Shape suffixes are those of `model.gpt`; a small s is this rank's part of the sequence. `parallel.context_gpt` is a GPT
+that uses it. Lesson 08 opens this module.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd import Function
+
+from course_lib.parallel.operators import Group
+
+Order = Literal["plain", "zigzag"]
+
+
+def pieces(order: Order, ranks: int, rank: int) -> list[int]:
+    """Which pieces of the sequence a rank holds, in the order in which they lie in its memory.
+
+    Args:
+        order: "plain" cuts into as many pieces as ranks, "zigzag" into twice as many.
+        ranks: ranks that share the sequence.
+        rank: whose pieces.
+
+    Raises:
+        ValueError: the order is unknown.
+    """
+    if order == "plain":
+        return [rank]
+    if order == "zigzag":
+        return [rank, 2 * ranks - 1 - rank]
+    raise ValueError(f"order={order!r}: it must be 'plain' or 'zigzag'")
+
+
+def own_tokens(whole: Tensor, dim: int, order: Order = "zigzag", group: Group = None) -> Tensor:
+    """This rank's part of a tensor whose `dim` is the sequence.
+
+    Raises:
+        ValueError: the sequence does not divide into the order's pieces.
+    """
+    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+    mine = pieces(order, ranks, rank)
+    count, seq = ranks * len(mine), whole.shape[dim]
+    if seq % count:
+        raise ValueError(f"{seq} tokens do not split into {count} equal pieces ({order}, {ranks} ranks): pad them")
+    return torch.cat([whole.chunk(count, dim)[piece] for piece in mine], dim)
+
+
+def work(order: Order, ranks: int) -> list[list[float]]:
+    """Scores that each rank computes in each step of the ring, as a share of one rank's full square s².
+
+    Returns:
+        One row for each step, with a number for each rank. A piece against itself is half a square.
+    """
+
+    def share(rank: int, step: int) -> float:
+        mine, theirs = pieces(order, ranks, rank), pieces(order, ranks, (rank - step) % ranks)
+        done = sum(1.0 if key < query else 0.5 if key == query else 0.0 for query in mine for key in theirs)
+        return done / len(mine) ** 2
+
+    return [[share(rank, step) for rank in range(ranks)] for step in range(ranks)]
+
+
+def ring_attention(
+    q_BHsK: Float[Tensor, "batch heads seq head_width"],
+    k_BHsK: Float[Tensor, "batch heads seq head_width"],
+    v_BHsK: Float[Tensor, "batch heads seq head_width"],
+    order: Order = "zigzag",
+    group: Group = None,
+) -> Float[Tensor, "batch heads seq head_width"]:
+    """Causal attention of this rank's tokens to the tokens of all ranks. All ranks of the group must call.
+
+    Bytes sent by each rank, with n those of its keys (values have as many) and c ranks: 2n(c-1) forward; backward
+    2n(c-1) again, and 2nc for the gradients of keys and values, which travel with them until they are home.
+
+    Args:
+        q_BHsK: queries of this rank's tokens, in the order's pieces; keys and values likewise.
+        k_BHsK: keys.
+        v_BHsK: values.
+        order: how the sequence was cut.
+        group: the ranks that share it.
+    """
+    return _RingAttention.apply(q_BHsK, k_BHsK, v_BHsK, order, group)
+
+
+class _Pair(NamedTuple):
+    """Two pieces that see each other: the queries' place in memory, the keys', and whether it is the same piece."""
+
+    queries: slice
+    keys: slice
+    diagonal: bool
+
+
+def _pairs(order: Order, ranks: int, rank: int, step: int, seq: int) -> list[_Pair]:
+    """What a rank computes in a step of the ring, in which it holds the keys of rank - step."""
+    mine, theirs = pieces(order, ranks, rank), pieces(order, ranks, (rank - step) % ranks)
+    length = seq // len(mine)
+    place = [slice(i * length, (i + 1) * length) for i in range(len(mine))]
+    return [
+        _Pair(place[i], place[j], query == key)
+        for i, query in enumerate(mine)
+        for j, key in enumerate(theirs)
+        if key <= query
+    ]
+
+
+class _RingAttention(Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, order: Order, group: Group) -> Tensor:
+        ranks, rank, seq = dist.get_world_size(group), dist.get_rank(group), q.shape[-2]
+        out, log_sum = torch.zeros_like(q), q.new_full(q.shape[:-1], -torch.inf)
+        travelling = torch.stack([k, v])
+        for step in range(ranks):
+            coming = _Hop(travelling, group) if step < ranks - 1 else None  # on its way while we compute
+            for pair in _pairs(order, ranks, rank, step, seq):
+                queries = (..., pair.queries)
+                scores = _scores(q, travelling[0], pair)
+                _add_to_softmax(out[*queries, :], log_sum[queries], scores, travelling[1][..., pair.keys, :])
+            if coming:
+                travelling = coming.arrived()
+        ctx.save_for_backward(q, k, v, out, log_sum)
+        ctx.order, ctx.group = order, group
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v, out, log_sum = ctx.saved_tensors
+        ranks, rank, seq = dist.get_world_size(ctx.group), dist.get_rank(ctx.group), q.shape[-2]
+        scale, inner = q.shape[-1] ** -0.5, (grad * out).sum(-1, keepdim=True)
+        q_grad, travelling, grads = torch.zeros_like(q), torch.stack([k, v]), torch.zeros_like(torch.stack([k, v]))
+        for step in range(ranks):
+            coming = _Hop(travelling, ctx.group) if step < ranks - 1 else None
+            for pair in _pairs(ctx.order, ranks, rank, step, seq):
+                queries, keys = (..., pair.queries, slice(None)), (..., pair.keys, slice(None))
+                weights = (_scores(q, travelling[0], pair) - log_sum[..., pair.queries, None]).exp()
+                grads[1][keys] += weights.mT @ grad[queries]
+                scores_grad = weights * (grad[queries] @ travelling[1][keys].mT - inner[queries]) * scale
+                q_grad[queries] += scores_grad @ travelling[0][keys]
+                grads[0][keys] += scores_grad.mT @ q[queries]
+            grads = _Hop(grads, ctx.group).arrived()  # follow their keys; after the last step they are home
+            if coming:
+                travelling = coming.arrived()
+        return q_grad, grads[0], grads[1], None, None
+
+
+def _scores(q: Tensor, k: Tensor, pair: _Pair) -> Tensor:
+    """q kᵀ / √K of one pair of pieces, the future masked out where it is the same piece twice."""
+    scores = (q[..., pair.queries, :] * q.shape[-1] ** -0.5) @ k[..., pair.keys, :].mT
+    if pair.diagonal:
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(diagonal=1)
+        scores = scores.masked_fill(future, -torch.inf)
+    return scores
+
+
+def _add_to_softmax(out: Tensor, log_sum: Tensor, scores: Tensor, values: Tensor) -> None:
+    """Online softmax: mix the values of more keys into a result that is normalised at every moment, in place.
+
+    `log_sum` is the logarithm of the sum of all exponentials so far; what was mixed before is scaled down by how much
+    that sum grew.
+    """
+    grown = torch.logaddexp(log_sum, scores.logsumexp(-1))
+    out.mul_((log_sum - grown).exp()[..., None]).add_((scores - grown[..., None]).exp() @ values)
+    log_sum.copy_(grown)
+
+
+class _Hop:
+    """One step around the ring, under way: to the next rank, from the one before."""
+
+    def __init__(self, leaving: Tensor, group: Group) -> None:
+        ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+        self.coming = torch.empty_like(leaving)
+        self.work: list[dist.Work] = []
+        if ranks == 1:
+            self.coming.copy_(leaving)
+            return
+        sends = dist.P2POp(dist.isend, leaving, group=group, group_peer=(rank + 1) % ranks)
+        receives = dist.P2POp(dist.irecv, self.coming, group=group, group_peer=(rank - 1) % ranks)
+        self.work = dist.batch_isend_irecv([sends, receives])
+
+    def arrived(self) -> Tensor:
+        """Wait for it."""
+        for work in self.work:
+            work.wait()
+        return self.coming

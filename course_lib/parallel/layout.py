@@ -1,0 +1,140 @@
+"""Named dims: say which dim of which tensor is cut over which ranks, and the collectives follow.
+
+    x = Layout("batch seq width")                              # whole on every rank
+    up = Layout("width hidden", cut={"hidden": "tensor"})      # columns
+    down = Layout("hidden width", cut={"hidden": "tensor"})    # rows
+    contract(x, up)                  # Layout("batch seq hidden", cut={"hidden": "tensor"})
+    contract(contract(x, up), down)  # Layout("batch seq width", partial={"tensor"}): a sum is still open
+    steps(contract(contract(x, up), down), x)                  # ["all_reduce over tensor"]
+
+Cutting a dim that survives a product cuts the result; cutting a dim that is summed over leaves each rank with a part of
+the sum. That is all of Megatron's layer, and Mesh-TensorFlow's idea (Shazeer et al. 2018): the programme names dims,
+the layout maps them to the mesh. No processes here, no tensors: a layout can be printed and tested alone. Lesson 08
+opens this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Step(NamedTuple):
+    """One collective: its name, the mesh axis, the dim that it cuts or joins, and for an all-to-all the joined one."""
+
+    operation: str
+    axis: str
+    dim: str = ""
+    joined: str = ""
+
+    def __str__(self) -> str:
+        along = f" along {self.dim}" if self.dim else ""
+        return f"{self.operation}{along}{f', joins {self.joined}' if self.joined else ''} over {self.axis}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one tensor lies on a mesh.
+
+    Attributes:
+        dims: its dims' names, in order, separated by blanks.
+        cut: dim → mesh axis over whose ranks it is cut. What is not named is whole on every rank.
+        partial: mesh axes over which a sum is still open: each rank holds a term of it.
+
+    Raises:
+        ValueError: a dim occurs twice, is cut but not there, or an axis is used twice.
+    """
+
+    dims: str
+    cut: Mapping[str, str] = field(default_factory=dict)
+    partial: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        names = self.dims.split()
+        if len(set(names)) != len(names):
+            raise ValueError(f"dims={self.dims!r}: each dim has a name of its own")
+        if missing := set(self.cut) - set(names):
+            raise ValueError(f"{', '.join(sorted(missing))} is cut, but the dims are {self.dims!r}")
+        axes = [*self.cut.values(), *self.partial]
+        if twice := {axis for axis in axes if axes.count(axis) > 1}:
+            raise ValueError(
+                f"mesh axis {', '.join(sorted(twice))} is used twice in {self}: its ranks can hold parts of one dim, "
+                "or terms of one sum, not two things at a time"
+            )
+
+    def __str__(self) -> str:
+        shown = " ".join(f"{dim}/{self.cut[dim]}" if dim in self.cut else dim for dim in self.dims.split())
+        return shown + "".join(f" (a term of the sum over {axis})" for axis in sorted(self.partial))
+
+    def share(self, mesh: Mapping[str, int]) -> float:
+        """The part of the tensor's bytes that one rank holds.
+
+        Args:
+            mesh: axis → number of ranks along it.
+        """
+        share = 1.0
+        for axis in self.cut.values():
+            share /= mesh[axis]
+        return share
+
+
+def contract(left: Layout, right: Layout) -> Layout:
+    """The product of two tensors, summed over the dims that both have.
+
+    Dims that both have are summed over, as in `x @ weight`; the others stay, in order.
+
+    Raises:
+        ValueError: they share no dim, a shared dim is cut differently, or an open sum would be multiplied by another.
+    """
+    shared = [dim for dim in left.dims.split() if dim in right.dims.split()]
+    if not shared:
+        raise ValueError(f"[{left}] and [{right}] share no dim to sum over")
+    for dim in shared:
+        if left.cut.get(dim) != right.cut.get(dim):
+            raise ValueError(
+                f"{dim} is {_how(left, dim)} in [{left}] and {_how(right, dim)} in [{right}]: cut both the same way, "
+                f"or bring one of them there first ({_advice(left, right, dim)})"
+            )
+    if left.partial and right.partial:
+        raise ValueError(f"both [{left}] and [{right}] are terms of sums: finish one (all_reduce) before multiplying")
+    kept = [dim for dim in (left.dims + " " + right.dims).split() if dim not in shared]
+    cut = {dim: axis for dim, axis in {**left.cut, **right.cut}.items() if dim in kept}
+    opened = frozenset(left.cut[dim] for dim in shared if dim in left.cut)
+    return Layout(" ".join(kept), cut, left.partial | right.partial | opened)
+
+
+def steps(have: Layout, want: Layout) -> list[Step]:
+    """The collectives that bring a tensor from one layout to another, one for each mesh axis that changes.
+
+    A term of a sum becomes whole by an all-reduce and cut by a reduce-scatter; what is cut becomes whole by an
+    all-gather, and cut along another dim by an all-to-all; what is whole becomes cut for nothing: each rank takes its
+    part.
+
+    Raises:
+        ValueError: other dims, or a whole tensor would have to become a term of a sum.
+    """
+    if have.dims != want.dims:
+        raise ValueError(f"[{have}] and [{want}] are not the same tensor: their dims differ")
+    if opened := want.partial - have.partial:
+        raise ValueError(f"[{have}] is no sum over {', '.join(sorted(opened))}: nothing turns a value into its terms")
+    before = {axis: dim for dim, axis in have.cut.items()}
+    after = {axis: dim for dim, axis in want.cut.items()}
+    found = []
+    for axis in sorted({*before, *after, *have.partial}):
+        if axis in have.partial - want.partial:
+            found.append(Step("reduce_scatter", axis, after[axis]) if axis in after else Step("all_reduce", axis))
+        elif axis in before and axis in after and before[axis] != after[axis]:
+            found.append(Step("all_to_all", axis, after[axis], before[axis]))
+        elif axis in before and axis not in after:
+            found.append(Step("all_gather", axis, before[axis]))
+    return found
+
+
+def _how(layout: Layout, dim: str) -> str:
+    return f"cut over {layout.cut[dim]}" if dim in layout.cut else "whole"
+
+
+def _advice(left: Layout, right: Layout, dim: str) -> str:
+    cut = left if dim in left.cut else right
+    return f"all_gather along {dim} over {cut.cut[dim]}, or cut the other one, which costs nothing"

@@ -1,0 +1,119 @@
+"""Known-wrong tensor parallelism. Each is `from_` of a ParallelGPT with one fault, and says what it must be told."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from course_lib.parallel import operators, tensor
+from course_lib.parallel.tensor_gpt import ParallelGPT
+
+
+def replicates(gpt, group, sequence_parallel):
+    """Every rank computes all of it: right everywhere, and nothing is gained."""
+    whole = ParallelGPT()
+    whole.config, whole.group, whole.gpt = gpt.config, group, gpt
+    whole.forward = gpt.forward
+    return whole
+
+
+def no_sum_in_the_backward_pass(gpt, group, sequence_parallel):
+    """f forgotten: forward right, gradients of everything below are a rank's own part."""
+    split = ParallelGPT.from_(gpt, group)
+    for block in split.blocks:
+        for linear in (block.attention.qkv, block.mlp.up):
+            linear.forward = lambda x, linear=linear: F.linear(x, linear.weight, linear.bias)
+    return split
+
+
+def all_reduce_in_both_passes(gpt, group, sequence_parallel):
+    """f_bar sums the gradient, too: each rank's is whole already, so it gets t times too large."""
+    split = ParallelGPT.from_(gpt, group)
+    for block in split.blocks:
+        down = block.mlp.down
+        down.forward = lambda x, down=down: (
+            operators.f(operators.f_bar(F.linear(x, down.weight), group), group) + down.bias
+        )
+    return split
+
+
+def bias_on_every_rank(gpt, group, sequence_parallel):
+    """The rows' bias inside the sum: it is added t times. It begins as 0, so the first step does not show it."""
+    split = ParallelGPT.from_(gpt, group)
+    for block in split.blocks:
+        down = block.mlp.down
+        down.forward = lambda x, down=down: operators.f_bar(F.linear(x, down.weight, down.bias), group)
+    return split
+
+
+def two_columns_in_a_row(gpt, group, sequence_parallel):
+    """Heads mixed up: queries, keys and values cut as one block of rows."""
+    split = ParallelGPT.from_(gpt, group)
+    for block, whole in zip(split.blocks, gpt.blocks):
+        block.attention.qkv = tensor.ColumnParallelLinear.from_(whole.attention.qkv, group, blocks=1)
+    return split
+
+
+def norms_not_summed(gpt, group, sequence_parallel):
+    """Sequence parallelism whose norms see the gradients of their own tokens alone."""
+    split = ParallelGPT.from_(gpt, group, True)
+    for parameter in split.final_norm.parameters():
+        parameter._backward_hooks.clear()
+    return split
+
+
+norms_not_summed.sequence_parallel = True  # type: ignore[attr-defined]
+
+
+def one_mask_for_all(gpt, group, sequence_parallel):
+    """Dropout inside the split region drawn for the part: the same heads' weights fall on every rank."""
+    split = ParallelGPT.from_(gpt, group)
+    for block in split.blocks:
+        block.attention.heads.weights_dropout = nn.Dropout(gpt.config.dropout)
+    return split
+
+
+one_mask_for_all.dropout = 0.2  # type: ignore[attr-defined]
+
+
+def keeps_the_gathered_input(gpt, group, sequence_parallel):
+    """Sequence parallelism without the second gather: right, sends less, and keeps what it should not."""
+    split = ParallelGPT.from_(gpt, group, True)
+    for block in split.blocks:
+        for linear in (block.attention.qkv, block.mlp.up):
+            linear.forward = lambda x, linear=linear: F.linear(operators.g(x, 1, group), linear.weight, linear.bias)
+    return split
+
+
+keeps_the_gathered_input.sequence_parallel = True  # type: ignore[attr-defined]
+
+
+def gathers_the_weights(gpt, group, sequence_parallel):
+    """Holds a part, but computes with all of it: the weight travels instead of the activations."""
+    split = ParallelGPT.from_(gpt, group)
+    for block in split.blocks:
+        mlp = block.mlp
+
+        def whole_mlp(x: torch.Tensor, mlp=mlp) -> torch.Tensor:
+            up, down = operators.join(mlp.up.weight, 0, group), operators.join(mlp.down.weight, 1, group)
+            return F.linear(
+                F.gelu(F.linear(x, up, operators.join(mlp.up.bias, 0, group)), approximate="tanh"), down, mlp.down.bias
+            )
+
+        mlp.forward = whole_mlp
+    return split
+
+
+WRONG = {
+    replicates: "holds",
+    no_sum_in_the_backward_pass: "the gradient of",
+    all_reduce_in_both_passes: "the gradient of",
+    bias_on_every_rank: "the loss of step 1",
+    two_columns_in_a_row: "the loss of step 0",
+    norms_not_summed: "the gradient of final_norm",
+    one_mask_for_all: "the loss of step 0",
+    keeps_the_gathered_input: "sends",
+    gathers_the_weights: "sends",
+}
+"""Which sentence rejects each."""

@@ -1,0 +1,73 @@
+"""A function that the reader writes: open, wrong, right, and what the page uses afterwards."""
+
+import pytest
+
+from course_lib.notebook import your_turn
+from course_lib.notebook.your_turn import Turn, is_stub
+
+
+def doubles(function):
+    if function(3) != 6:  # not `assert`, which pytest would put details behind
+        raise AssertionError(f"twice 3 was expected, {function(3)} came")
+
+
+def test_a_stub_is_open_and_the_solution_is_used(capsys):
+    @your_turn(doubles, look="read `*`.")
+    def double(x):
+        """Twice x."""
+        ...  # noqa: PIE790
+
+    assert isinstance(double, Turn) and double.verdict.state == "open" and double.__doc__ == "Twice x."
+    assert capsys.readouterr().out == "○ Not written yet. Replace the dots and run the cell again.\n"
+
+    @double.solution
+    def solved(x):
+        return 2 * x
+
+    assert solved(4) == 8
+    assert capsys.readouterr().out == "○ This one is used below, until yours passes its check.\n"
+
+
+def test_a_wrong_one_is_told_what_came_and_where_to_look():
+    @your_turn(doubles, look="Read `*`.")
+    def double(x):
+        return x
+
+    assert repr(double.verdict) == "✗ Not yet: twice 3 was expected, 3 came. Read `*`."
+    assert double.solution(lambda x: 2 * x)(1) == 2
+
+    @your_turn(doubles)
+    def broken(x):
+        return x["a"]
+
+    assert "Not yet: it raises TypeError: 'int' object is not subscriptable" in broken.verdict.message
+
+
+def test_a_right_one_is_used():
+    @your_turn(doubles)
+    def double(x):
+        return x + x
+
+    used = double.solution(lambda x: 2 * x)
+    assert double.verdict.state == "right" and used is double.function and double(5) == 10
+
+
+def test_a_solution_that_does_not_pass_stops_the_page():
+    @your_turn(doubles)
+    def double(x): ...
+
+    with pytest.raises(ValueError, match="does not pass its own check: Not yet: twice 3 was expected, 3 came"):
+        double.solution(lambda x: x)
+
+
+def test_what_a_stub_is():
+    def empty(): ...
+
+    def described():
+        """It."""
+        pass  # noqa: PIE790
+
+    def written():
+        return None
+
+    assert is_stub(empty) and is_stub(described) and not is_stub(written)

@@ -1,0 +1,154 @@
+"""Ring attention and a GPT cut along its sequence: values, gradients, bytes, and who works when."""
+
+import dataclasses
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import measure, ranks
+from course_lib.model.gpt import GPT, Attention, GPTConfig
+from course_lib.parallel.context import own_tokens, pieces, ring_attention, work
+from course_lib.parallel.context_gpt import ContextParallelGPT
+from course_lib.ranks import RankFailure
+from tests.mutants.parallel import context as wrong
+from tests.parallel.checks import OPTIMIZERS
+
+SMALL = GPTConfig(layers=2, width=16, heads=2, vocab_size=11, context=16)
+
+
+def check_attention(attend, order):
+    """Values and all three gradients of a rank's tokens equal those of full attention (float64)."""
+    torch.manual_seed(0)
+    whole = [torch.randn(2, 3, 16, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    upstream = torch.randn(2, 3, 16, 4, dtype=torch.float64)
+    with torch.device("meta"):
+        full = Attention(dataclasses.replace(SMALL, width=12, heads=3))
+    expected = full.explicit(*whole)
+    expected.backward(upstream)
+    mine = [own_tokens(tensor.detach(), 2, order).requires_grad_() for tensor in whole]
+    n_bytes = mine[1].nbytes
+    with measure.traffic() as forward:
+        out = attend(*mine, order)
+    with measure.traffic() as backward:
+        out.backward(own_tokens(upstream, 2, order))
+    assert (out - own_tokens(expected, 2, order)).abs().max() < 1e-13, "the values differ from full attention's"
+    for name, part, tensor in zip(("queries", "keys", "values"), mine, whole):
+        off = (part.grad - own_tokens(tensor.grad, 2, order)).abs().max()
+        assert off < 1e-13, f"the gradient of the {name} is off by {off:.1e}"
+    c = dist.get_world_size()
+    if c > 1:
+        assert forward.total_bytes == 2 * n_bytes * (c - 1), f"sends {forward.total_bytes} bytes forward"
+        assert backward.total_bytes == 2 * n_bytes * (2 * c - 1), f"sends {backward.total_bytes} bytes backward"
+
+
+@pytest.mark.parametrize("order", ["plain", "zigzag"])
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_values_gradients_and_traffic_of_the_ring(world_size, order):
+    ranks.run(check_attention, ring_attention, order, world_size=world_size)
+
+
+def check_gpt(config, order, optimizer):
+    """Loss, gradients and weights equal the unsplit GPT's in each of 3 steps."""
+    single = GPT(config, dtype=torch.float64)
+    ours = ContextParallelGPT.from_(single, None, order)
+    optimizers = [OPTIMIZERS[optimizer](model.parameters()) for model in (single, ours)]
+    for step in range(3):
+        tokens = torch.randint(0, 11, (2, 17), generator=torch.Generator().manual_seed(step))
+        losses = [model(tokens[:, :-1], tokens[:, 1:]) for model in (single, ours)]
+        for loss, opt in zip(losses, optimizers):
+            opt.zero_grad(set_to_none=True)
+            loss.backward()
+            opt.step()
+        assert (losses[0] - losses[1]).abs().item() < 1e-12, f"the loss of step {step} differs"
+        for (name, p), q in zip(single.named_parameters(), ours.gpt.parameters()):
+            assert p.grad is not None and q.grad is not None
+            assert (p.grad - q.grad).abs().max() < 1e-11, f"the gradient of {name} differs in step {step}"
+            assert (p - q).abs().max() < 1e-11, f"{name} differs after step {step}"
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_every_step_equals_the_unsplit_gpt(world_size):
+    rotary = dataclasses.replace(SMALL, positions="rotary", norm="rmsnorm", bias=False, tied=False)
+    for config, order, optimizer in ((SMALL, "zigzag", "sgd"), (SMALL, "plain", "adam"), (rotary, "zigzag", "adam")):
+        ranks.run(check_gpt, config, order, optimizer, world_size=world_size)
+
+
+def kept_by_a_step(split):
+    """Bytes that autograd keeps in a forward pass over 64 tokens: every storage once, weights left out."""
+    config = dataclasses.replace(SMALL, context=64, attention="fused")
+    model = ContextParallelGPT.from_(GPT(config)) if split else GPT(config)
+    storages = {}
+
+    def keep(saved):
+        storages[saved.untyped_storage().data_ptr()] = saved
+        return saved
+
+    tokens = torch.zeros(1, 64, dtype=torch.int64)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
+        loss = model(tokens, tokens)
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    del loss
+    return sum(t.untyped_storage().nbytes() for where, t in storages.items() if where not in weights)
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_a_rank_keeps_its_share_of_the_activations(world_size):
+    """To within what does not shrink: the single numbers, and the copies that the ring's pieces need."""
+    whole = ranks.run(kept_by_a_step, False, world_size=1)[0]
+    for mine in ranks.run(kept_by_a_step, True, world_size=world_size):
+        assert 0.9 < mine * world_size / whole < 1.15
+
+
+def test_who_works_when():
+    """Four ranks, half squares on the diagonal. In plain order the first rank waits, and the last sets the pace."""
+    plain, zigzag = work("plain", 4), work("zigzag", 4)
+    assert plain == [[0.5] * 4, [0, 1, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1]]
+    assert zigzag == [[0.5] * 4] * 4
+    assert sum(map(max, plain)) == 3.5 and sum(map(max, zigzag)) == 2
+    assert [pieces("zigzag", 4, rank) for rank in range(4)] == [[0, 7], [1, 6], [2, 5], [3, 4]]
+
+
+def computed(order):
+    """Floating-point operations of this rank's forward pass around the ring."""
+    mine = [torch.ones(1, 1, 32, 4) for _ in range(3)]
+    with measure.flops() as counted:
+        ring_attention(*mine, order)
+    return counted.total
+
+
+def test_the_imbalance_is_what_the_ranks_really_compute():
+    """Products only: a piece against itself is computed whole and half of it thrown away."""
+    whole_diagonal = {0.5: 1.0}
+    for order, diagonal in (("plain", whole_diagonal), ("zigzag", None)):
+        flops = ranks.run(computed, order, world_size=4)
+        if diagonal is None:
+            assert len(set(flops)) == 1, flops
+        else:
+            due = [sum(diagonal.get(row[rank], row[rank]) for row in work(order, 4)) for rank in range(4)]
+            assert [count / flops[0] for count in flops] == due
+
+
+def test_what_cannot_be_is_refused():
+    def refusals():
+        said = []
+        for attempt in (
+            lambda: own_tokens(torch.zeros(1, 12), 1),
+            lambda: own_tokens(torch.zeros(1, 16), 1, "spiral"),
+            lambda: ContextParallelGPT.from_(GPT(dataclasses.replace(SMALL, dropout=0.1))),
+        ):
+            try:
+                attempt()
+            except ValueError as problem:
+                said.append(str(problem))
+        return said
+
+    odd, unknown, dropout = ranks.run(refusals, world_size=4)[0]
+    assert odd == "12 tokens do not split into 8 equal pieces (zigzag, 4 ranks): pad them"
+    assert "must be 'plain' or 'zigzag'" in unknown and "take dropout=0" in dropout
+
+
+@pytest.mark.parametrize(("mutant", "says"), wrong.WRONG.items(), ids=[w.__name__ for w in wrong.WRONG])
+def test_known_wrong_rings_are_rejected(mutant, says):
+    with pytest.raises(RankFailure, match=f"AssertionError: {says}"):
+        ranks.run(check_attention, mutant, "zigzag", world_size=4, timeout_s=30)
