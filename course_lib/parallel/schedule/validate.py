@@ -1,5 +1,6 @@
-"""What is wrong with a schedule, in words: actions that are missing, double, misplaced, too early, or that wait for
-each other for ever. Lesson 09 opens this module.
+"""What is wrong with a schedule, in words: what is missing, double, misplaced, too early, or waits for ever.
+
+Lesson 09 opens this module.
 """
 
 from __future__ import annotations
