@@ -260,10 +260,7 @@ def make_norm(config: GPTConfig) -> nn.Module:
 def rotate(
     x_BHSK: Float[Tensor, "batch heads seq head_width"], positions_S: Int[Tensor, " seq"] | None = None
 ) -> Float[Tensor, "batch heads seq head_width"]:
-    """Rotary positions: turn feature pair i of the token at position s by the angle s / 10000^(2i/K).
-
-    The tokens are at positions 0, 1, 2, …, unless `positions_S` says otherwise.
-    """
+    """Rotary positions (by default 0, 1, 2, …): turn feature pair i at position s by the angle s / 10000^(2i/K)."""
     seq, head_width = x_BHSK.shape[-2:]
     pairs = torch.arange(head_width // 2, dtype=torch.float32, device=x_BHSK.device)
     positions = torch.arange(seq, device=x_BHSK.device) if positions_S is None else positions_S
