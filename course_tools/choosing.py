@@ -29,6 +29,7 @@ def chosen_lessons(wanted: list[str] | None) -> list[Lesson]:
 
 
 def is_lab(name: str) -> bool:
+    """Whether a name or a path means a lab and not a lesson."""
     return Path(name).name.startswith("lab")
 
 

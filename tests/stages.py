@@ -38,9 +38,7 @@ class Stage:
 
 
 STAGES = [  # what fails quickly comes first
-    Stage(
-        "lint", "style and likely mistakes", [["ruff", "check", "."], ["ruff", "format", "--check", "."]], timed=False
-    ),
+    Stage("lint", "style and likely mistakes", LINT, timed=False),
     Stage("types", "static types", [["pyright", "--pythonpath", sys.executable]], timed=False),
     Stage(
         "unit",
