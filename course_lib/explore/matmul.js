@@ -3,7 +3,7 @@
 const LEGEND = { own: "a stripe: one rank has it", copy: "grey: every rank has a copy", terms: "a stack: terms of a sum, one on each rank" };
 const WORDS = { whole: "whole on every rank", terms: "a term of the sum on each rank" };
 
-const side = (n) => `${Math.round(3.6 * Math.sqrt(n))}px`;
+const side = (n) => `${Math.round(4 * Math.sqrt(n))}px`;
 
 // What a rank, or everyone (-1), has of a tensor.
 export function holds([name, rows, columns, lies], ranks, rank) {
@@ -18,8 +18,10 @@ function makeTensor(stop, ranks, chosen, colors) {
   const parts = Array.from({ length: lies === "whole" ? 1 : ranks }, (_, rank) => {
     const part = span(`mm-part${chosen < 0 || chosen === rank || lies === "whole" ? "" : " mm-faded"}`);
     if (lies !== "whole") part.style.background = colors[rank];
-    if (lies === "terms") part.style.inset = `${rank * 8 / ranks}px ${8 - rank * 8 / ranks}px ${8 - rank * 8 / ranks}px ${rank * 8 / ranks}px`;
-    if (lies === "terms" && chosen === rank) part.style.zIndex = 1;
+    if (lies === "terms") {
+      const [near, far] = [(rank * 8) / ranks, 8 - (rank * 8) / ranks];
+      Object.assign(part.style, { inset: `${near}px ${far}px ${far}px ${near}px`, zIndex: chosen === rank ? 1 : 0 });
+    }
     return part;
   });
   const box = make("div", `mm-box mm-${lies}`, {}, parts);

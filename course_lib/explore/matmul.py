@@ -119,7 +119,7 @@ class MatmulExplorer(Explorer):
 
     caption = "A stripe is held by one rank, grey by all of them, and a stack is a sum that is still open."
     first = Control("cut A by", CUTS, "columns", kind="choice")
-    second = Control("cut B by", (*CUTS, ALONE), "rows", {ALONE: "(no B)"}.get, "choice")
+    second = Control("cut B by", (*CUTS, ALONE), "rows", lambda cut: "(no B)" if cut == ALONE else cut, "choice")
     ranks = Control("ranks", RANKS, 4, kind="choice")
     rank = Control("look at", range(-1, RANKS[-1]), -1, lambda rank: "all ranks" if rank < 0 else f"rank {rank}",
                    limit=("ranks", lambda ranks: ranks - 1))  # fmt: skip

@@ -165,8 +165,8 @@ def ring_in_time(orders: Mapping[str, Sequence[Sequence[float]]], *, caption: st
     for axes, (name, steps) in zip(panels, orders.items(), strict=True):
         for number, row in enumerate(steps):
             for rank, work in enumerate(row):
-                box = Rectangle((ends[name][number], rank - 0.4), work, 0.8, facecolor=series_color((rank - number) % ranks), lw=0)
-                axes.add_patch(box)
+                color = series_color((rank - number) % ranks)
+                axes.add_patch(Rectangle((ends[name][number], rank - 0.4), work, 0.8, facecolor=color, lw=0))
         for end in ends[name][1:]:
             axes.axvline(end, color=INK, lw=0.8, ls="--")
         axes.set(xlim=(0, 1.02 * longest), ylim=(ranks - 0.5, -0.5))
