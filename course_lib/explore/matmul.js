@@ -3,7 +3,7 @@
 const LEGEND = { own: "a stripe: one rank has it", copy: "grey: every rank has a copy", terms: "a stack: terms of a sum, one on each rank" };
 const WORDS = { whole: "whole on every rank", terms: "a term of the sum on each rank" };
 
-const side = (n) => `${Math.round(4 * Math.sqrt(n))}px`;
+const side = (n) => `${Math.round(3.7 * Math.sqrt(n))}px`;
 
 // What a rank, or everyone (-1), has of a tensor.
 export function holds([name, rows, columns, lies], ranks, rank) {
