@@ -86,47 +86,7 @@ compare(
 # Neither is better. Look at what each *takes* and what it *leaves*: columns take $X$ whole and leave $H$ in parts; rows
 # take $X$ in parts and leave $H$ whole. One fits into the other like a plug into a socket.
 #
-# ## 2 · Your turn: cut by rows
-#
-# Every rank calls your function with its columns of $X$ and its rows of $A$; every rank returns the whole $H$.
-
-
-# %%
-def check_rows(function):
-    def on_each_rank():
-        torch.manual_seed(0)
-        x, a = torch.randn(8, 12), torch.randn(12, 4)
-        with measure.traffic() as sent:
-            h = function(own_part(x, 1), own_part(a, 0))
-        return (h - x @ a).abs().max().item(), sent.total_bytes
-
-    off, sent = map(max, zip(*ranks.run(on_each_rank, world_size=4)))
-    due = predict.all_reduce(Bytes(8 * 4 * 4), 4).bytes
-    assert off < 1e-5, f"H should be the product of the whole matrices, but is off by {off:.2g}"
-    assert sent <= due, f"a rank should send {due:d} bytes, but sent {sent:d}"
-
-
-# %%
-@your_turn(check_rows, look="What has a rank after its own product: some of H's entries, or a term of each?")
-def row_parallel(x_part, a_part):
-    """H = XA on every rank.
-
-    x_part is float32 [tokens, features / p], a_part float32 [features / p, outputs]. All ranks call.
-    """
-    ...
-
-
-# %% tags=["solution"]
-# One solution. Open it when yours passes, or when you are stuck.
-@row_parallel.solution
-def row_parallel(x_part, a_part):
-    h = x_part @ a_part
-    dist.all_reduce(h)
-    return h
-
-
-# %% [markdown]
-# ## 3 · Two matrices, one message
+# ## 2 · Two matrices, one message
 #
 # A transformer's MLP is two layers with a GELU between them: $Y = \text{GELU}(XA)\,B$, and the hidden features between
 # are four times as many as $X$ has. Cut both. By columns was free, so take it twice?
@@ -169,8 +129,8 @@ guess_best = ask("A by columns, B by rows: how many kB does each rank send?", un
 guess_twice = ask("A and B by columns: how many kB?", unit="kB")
 
 # %% [markdown]
-# (The last line is why a term cannot wait for its sum until after the GELU.) The names told us the messages, and lesson 06
-# their prices. Now all four ways, for real.
+# (The last line is why a term cannot wait for its sum until after the GELU.) The names told us the messages, and lesson
+# 06 their prices. Now all four ways, for real.
 
 
 # %%
@@ -233,8 +193,57 @@ MatmulExplorer().show()
 #
 # </details>
 #
-# Attention is the same story with other names. Heads are its hidden features: queries, keys and values are cut by
-# columns, each rank computes some heads from beginning to end, and the matrix behind them is cut by rows. One message.
+# ## 3 · Attention, by heads
+#
+# Attention is the same story with other names. Heads are its hidden features: each rank computes some of them from
+# beginning to end. Here it is unsplit.
+#
+# **Your turn.** Split it over the ranks. Which matrices are cut by columns, which by rows, and what is sent?
+
+
+# %%
+def attention(x, q, k, v, out, heads):
+    parts = ((x @ matrix).unflatten(-1, (heads, -1)).transpose(0, 1) for matrix in (q, k, v))
+    return F.scaled_dot_product_attention(*parts, is_causal=True).transpose(0, 1).flatten(1) @ out
+
+
+def check_attention(function):
+    def on_each_rank():
+        torch.manual_seed(0)
+        given = *torch.randn(4, 32, 32, dtype=torch.float64), 8
+        x = torch.randn(16, 32, dtype=torch.float64)
+        with measure.flops() as whole:
+            expected = attention(x, *given)
+        with measure.traffic() as sent, measure.flops() as own:
+            y = function(x, *given)
+        return (y - expected).abs().max().item(), own.total / whole.total, sent.total_bytes
+
+    off, share, sent = map(max, zip(*ranks.run(on_each_rank, world_size=4)))
+    assert off < 1e-9, f"the result should be that of all heads, but is off by {off:.2g}"
+    assert share == 1 / 4, f"a rank of 4 should make a quarter of the operations, but makes {share:.0%}"
+    assert sent == 6144, f"a rank should send one all-reduce of 16 × 32 float64, 6,144 bytes, but sends {sent:d}"
+
+
+# %%
+@your_turn(check_attention, look="own_part(matrix, 1) are this rank's columns. What does `attention` do with fewer heads?")
+def split_attention(x, q, k, v, out, heads):
+    """Causal attention on every rank, each doing its own heads. All ranks call.
+
+    x is [tokens, width], the matrices are [width, width], all of them whole; heads divide by the number of ranks.
+    """
+    ...
+
+
+# %% tags=["solution"]
+# One solution. Open it when yours passes, or when you are stuck.
+@split_attention.solution
+def split_attention(x, q, k, v, out, heads):
+    mine = [own_part(matrix, 1) for matrix in (q, k, v)]
+    return all_reduce(attention(x, *mine, own_part(out, 0), heads // dist.get_world_size()))
+
+
+# %% [markdown]
+# One message again. And no head is ever in two places, so there can be no more ranks than heads.
 #
 # ## 4 · The way back
 #
@@ -265,12 +274,13 @@ for name, enter in {"nothing": lambda x: x, "an all-reduce": f_bar}.items():
     print(f"{name} in front: Y is off by {off_y:.0%}, the gradient of X by {off_gradient:.0%}")
 
 # %% [markdown]
-# Neither. The first is the dangerous one: the loss is right to the last digit, and everything below this layer learns from a
-# gradient of which most is missing. The second adds four equal copies of $X$.
+# Neither. The first is the dangerous one: the loss is right to the last digit, and everything below this layer learns
+# from a gradient of which most is missing. The second adds four equal copies of $X$.
 #
-# What is needed does *nothing* in the forward pass and adds up in the backward pass. We call it $f$, as Megatron-LM does. Its
-# partner $\bar f$ is the other way round, and stood in the cell already: it adds up in the forward pass and does nothing in the
-# backward pass, because the gradient of a sum goes to each of its terms unchanged. Such pairs are called **conjugate**.
+# What is needed does *nothing* in the forward pass and adds up in the backward pass. We call it $f$, as Megatron-LM
+# does. Its partner $\bar f$ is the other way round, and stood in the cell already: it adds up in the forward pass and
+# does nothing in the backward pass, because the gradient of a sum goes to each of its terms unchanged. Such pairs are
+# called **conjugate**.
 #
 # **Your turn.** Write what $f$ does on the way back. `grad` is this rank's part of the gradient; autograd only lends it
 # to you.
@@ -316,13 +326,13 @@ def f_backward(grad):
 
 # %% [markdown]
 # So a block sends four all-reduces in a step: $\bar f$ behind attention and behind the MLP on the way forth, $f$ in
-# front of each on the way back. Each is as large as the **stream**, tokens times width. Lesson 07's all-reduce came once
-# a step and could hide. These come four times in *each layer*, and the next product waits for them.
+# front of each on the way back. Each is as large as the **stream**, tokens times width. Lesson 07's all-reduce came
+# once a step and could hide. These come four times in *each layer*, and the next product waits for them.
 #
 # ## 5 · A whole GPT, cut
 #
-# `ParallelGPT.from_` takes a GPT and keeps this rank's part of every matrix. Norms stay whole, and so do biases behind a
-# sum. The embedding is cut by width, and so is the head, which has the same matrix: its logits are one more sum.
+# `ParallelGPT.from_` takes a GPT and keeps this rank's part of every matrix. Norms stay whole, and so do biases behind
+# a sum. The embedding is cut by width, and so is the head, which has the same matrix: its logits are one more sum.
 #
 # Is it the same model? Lesson 07's test: three steps beside a single process, and after each of them all weights, put
 # together again, must be the single model's. With SGD, and in float64.
@@ -351,8 +361,8 @@ def apart(split, config=SMALL, batch=batch, joined=whole_state_dict):
 print("one model after each of three steps:", max(ranks.run(apart, ParallelGPT.from_, world_size=4)) < 1e-12)
 
 # %% [markdown]
-# The same model. Now the bill. Most of a layer's parameters are in matrices, and of these a rank holds a quarter; of two
-# norms and two biases behind sums it holds all, six times the width in each layer, and twice the width in the last
+# The same model. Now the bill. Most of a layer's parameters are in matrices, and of these a rank holds a quarter; of
+# two norms and two biases behind sums it holds all, six times the width in each layer, and twice the width in the last
 # norm. What it sends in a step: four all-reduces of the stream in each layer; one of the logits; and the stream once
 # gathered behind the embedding and once in front of the head, on its way back.
 
@@ -364,8 +374,8 @@ guess_sent = ask("How many kB does each send in a step?", unit="kB")
 
 
 # %%
-def bill(sequence_parallel=False):
-    model = ParallelGPT.from_(GPT(SMALL), None, sequence_parallel)
+def bill():
+    model = ParallelGPT.from_(GPT(SMALL))
     with measure.traffic() as sent:
         model(*batch()).backward()
     return Count(sum(p.numel() for p in model.parameters())), sent.sent_bytes
@@ -381,8 +391,8 @@ compare(guess=guess_sent, predicted=messages, measured=sent, tolerance=0.05, uni
 
 # %% [markdown]
 # A quarter of the parameters, and a bit. But look at what is sent. Data parallelism would send less than twice its
-# gradients, whatever the batch. Here the bytes grow with the *tokens*: double the batch, and you send twice as much. And a
-# third of it are logits, for a vocabulary of 256. (The lab gets rid of them.)
+# gradients, whatever the batch. Here the bytes grow with the *tokens*: double the batch, and you send twice as much.
+# And a third of it are logits, for a vocabulary of 256. (The lab gets rid of them.)
 #
 # ## 6 · What did not shrink
 #
@@ -396,16 +406,16 @@ guess_whole = ask("Upper half: percent of the unsplit block's activations that e
 guess_cut = ask("Lower half: percent?")
 
 # %% [markdown]
-# Heads and hidden features are cut. What lies between is not. (In 16 bits, and with dropout, Korthikanti et al. 2022 count
-# $sbh\left(10 + \frac{24}{t} + 5\frac{as}{ht}\right)$ bytes a layer on $t$ ranks: with many, the 10 remain.) But a norm works
-# on each token alone. So cut the stream along the **sequence** there: each rank normalises its own tokens. In front of
-# a column cut the tokens are gathered, $g$; behind a row cut each rank takes its tokens of the sum, $\bar g$. And an all-reduce
-# *is* a reduce-scatter and an all-gather, so each becomes two halves.
+# Heads and hidden features are cut. What lies between is not. (In 16 bits, and with dropout, Korthikanti et al. 2022
+# count $sbh\left(10 + \frac{24}{t} + 5\frac{as}{ht}\right)$ bytes a layer on $t$ ranks: with many, the 10 remain.) But
+# a norm works on each token alone. So cut the stream along the **sequence** there: each rank normalises its own tokens.
+# In front of a column cut the tokens are gathered, $g$; behind a row cut each rank takes its tokens of the sum, $\bar
+# g$. And an all-reduce *is* a reduce-scatter and an all-gather, so each becomes two halves.
 #
-# What does a block keep for the backward pass? Let $n$ be a tensor of tokens times width. Between: the input and the output
-# of two norms, $4n$, with a mean and a spread for each token. Inside: queries, keys, values and their mix, $4n$; hidden features
-# before and after the GELU, $8n$; the weights of attention. And a mask of one byte for each pair of positions, which is
-# never cut.
+# What does a block keep for the backward pass? Let $n$ be a tensor of tokens times width. Between: the input and the
+# output of two norms, $4n$, with a mean and a spread for each token. Inside: queries, keys, values and their mix, $4n$;
+# hidden features before and after the GELU, $8n$; the weights of attention. And a mask of one byte for each pair of
+# positions, which is never cut.
 
 
 # %%
@@ -450,8 +460,9 @@ for name, part, guess in (("upper", upper, guess_whole), ("lower", lower, guess_
     print(f"{name} half: {100 * part / unsplit:.0f} percent (you said {guess.said})")
 
 # %% [markdown]
-# The stream was half of what the ranks kept, and now it is cut. Is it really for nothing? Not quite: a rank that keeps its
-# own tokens only has to gather the others' *again* in the backward pass, for the gradient of the column cut's weight.
+# The stream was half of what the ranks kept, and now it is cut. Is it really for nothing? Not quite: a rank that keeps
+# its own tokens only has to gather the others' *again* in the backward pass, for the gradient of the column cut's
+# weight.
 #
 # **Your turn.** So count. How many bytes does each rank send for one block in one step, if the stream is cut? Each
 # gather and each reduce-scatter of a tensor of $n$ bytes sends $\frac{t-1}{t} n$. (Leave out the gradients of what is
@@ -469,7 +480,8 @@ def check_bytes(function):
 
     for t in (2, 4):
         due, said = ranks.run(on_each_rank, world_size=t)[0], function(int(stream), t)
-        assert said is not None and abs(said - due) <= 1, f"on {t} ranks a block sent {due:d} bytes, not {said}"
+        wrong = f"{said} bytes on {t} ranks are too {'few' if said < due else 'many'}"
+        assert abs(said - due) <= 1, wrong
 
 
 # %%
@@ -495,9 +507,9 @@ def block_bytes(stream_bytes, t):
 # %% [markdown]
 # ## Second sitting
 #
-# What stands above is the story, and you may stop here. Below: a failure that no loss will show you, PyTorch's own way to
-# write all this, the other question of this page (one *sequence* that does not fit), and what it comes to at the size
-# where it is used.
+# What stands above is the story, and you may stop here. Below: a failure that no loss will show you, PyTorch's own way
+# to write all this, the other question of this page (one *sequence* that does not fit), and what it comes to at the
+# size where it is used.
 #
 # ## 7 · The same dice
 #
@@ -533,8 +545,9 @@ print(f"with a mask of the whole, {ours}; with a mask for the part:")
 compare(guess=guess_pairs, predicted=Count(2 * 4 * 3 // 2), measured=Count(naive), name="equal pairs")
 
 # %% [markdown]
-# Four ranks draw the same two masks, so the even heads agree in all their pairs, and the odd ones: twice six. Dropout is
-# there so that heads do *not* rely on each other, and now four of them fail together, always. The loss looks healthy.
+# Four ranks draw the same two masks, so the even heads agree in all their pairs, and the odd ones: twice six. Dropout
+# is there so that heads do *not* rely on each other, and now four of them fail together, always. The loss looks
+# healthy.
 #
 # Randomness belongs to the tensor, never to the process. `SplitDropout` draws the mask of the *whole* tensor, as the
 # unsplit model would, and takes its part. So the split model drops the very weights that the unsplit one drops, and the
@@ -565,10 +578,10 @@ due, sent = predict.reduce_scatter(stream, 4).bytes, ranks.run(gloo, world_size=
 compare(predicted=due, measured=sent, tolerance=None, unit="kB", name="reduce-scatter")
 
 # %% [markdown]
-# Twice as much: it makes a whole all-reduce and throws three quarters of the sum away. So on this page's laptop sequence
-# parallelism saves memory and costs traffic. NCCL, on GPUs, has a reduce-scatter of its own.
+# Twice as much: it makes a whole all-reduce and throws three quarters of the sum away. So on this page's laptop
+# sequence parallelism saves memory and costs traffic. NCCL, on GPUs, has a reduce-scatter of its own.
 #
-# `DTensor` is section 3's idea made into a type: a tensor that carries its layout, and works out in each operation what
+# `DTensor` is section 2's idea made into a type: a tensor that carries its layout, and works out in each operation what
 # has to be sent. `parallelize_module` says which layer is cut how, one line for each.
 
 # %%
@@ -598,8 +611,7 @@ def beside_pytorch():
 
 largest, sent = ranks.run(beside_pytorch, world_size=4)[0]
 print("the same weights after each of three steps:", largest < 1e-12)
-due = 2 * predict.all_reduce(8 * 4096, 4).bytes
-compare(predicted=dict.fromkeys(sent, due), measured=sent, tolerance=0.05, unit="kB")
+compare(predicted=dict.fromkeys(sent, 2 * predict.all_reduce(8 * 4096, 4).bytes), measured=sent, tolerance=0.05, unit="kB")
 
 # %% [markdown]
 # ## 9 · One sequence that does not fit
@@ -609,8 +621,9 @@ compare(predicted=dict.fromkeys(sent, due), measured=sent, tolerance=0.05, unit=
 # parallelism** each rank has all weights, and its own tokens.
 #
 # Norms and the MLP do not notice. Attention does: a token needs the keys and values of all tokens before it, and those
-# are on other ranks. They come around a ring (Liu et al. 2023): each rank works with the keys that it has, hands them on to
-# the next, and takes what comes. So it never sees a whole row of scores, and needs a softmax that can be continued.
+# are on other ranks. They come around a ring (Liu et al. 2023): each rank works with the keys that it has, hands them
+# on to the next, and takes what comes. So it never sees a whole row of scores, and needs a softmax that can be
+# continued.
 #
 # Say that some keys were seen. Kept are the mix so far, $m = \sum_j e^{s_j} v_j / \sum_j e^{s_j}$, and $\ell = \log
 # \sum_j e^{s_j}$. More keys come, and the sum grows to $\ell'$. Then the old mix weighs $e^{\ell - \ell'}$, and each new
@@ -698,27 +711,34 @@ print(f"as attention over the whole sequence: ours {off < 1e-12}, the library's 
 compare(guess=guess_ring, predicted=Bytes(3 * 2 * 64 * 64 * 8), measured=sent, tolerance=0.02, unit="kB", name="sent")
 
 # %% [markdown]
-# Keys and values, to the next, $c - 1$ times for $c$ ranks. And no rank has held more than one square of scores at a time.
+# Keys and values, to the next, $c - 1$ times for $c$ ranks. And no rank has held more than one square of scores at a
+# time.
 #
-# The library's `ring_attention` goes further in three ways: it sends while it computes; it has a backward pass, in which
-# the gradients of keys and values travel along with them until they are home; and it takes the tokens in another order.
+# The library's `ring_attention` goes further in three ways: it sends while it computes; it has a backward pass, in
+# which the gradients of keys and values travel along with them until they are home; and it takes the tokens in another
+# order.
 #
 # ## 10 · Who works when
 #
 # Look at `if source <= rank` again. Rank 0 has the first tokens, which see almost nothing. In most steps it lets keys
-# pass and waits. How unequal are the ranks? In squares of scores (one rank's tokens by one rank's tokens), rank $r$
-# computes $r + 1$, its own square included, of which half is thrown away.
+# pass and waits. How unequal are the ranks?
+
+# %%
+guess_last = ask("Plain order: how many times the operations of rank 0 does rank 3 make?")
+
+# %% [markdown]
+# Count in squares of scores, one rank's tokens by one rank's tokens. Rank $r$ computes its own square, of which the
+# mask throws half away, and one for each rank before it: $r + 1$.
 #
-# So deal the tokens out differently. `zigzag` cuts the sequence into $2c$ pieces and gives each rank an early and a late
-# one: 0 and 7, 1 and 6, 2 and 5, 3 and 4. In the first step a rank computes three of the four quarters of its square, and
-# in each later step two: 2.25 squares in all for $c = 4$, whoever it is.
+# So deal the tokens out differently. `zigzag` cuts the sequence into $2c$ pieces and gives each rank an early and a
+# late one: 0 and 7, 1 and 6, 2 and 5, 3 and 4. In the first step a rank computes three of the four quarters of its
+# square, and in each later step two: 2.25 squares in all for $c = 4$, whoever it is.
 
 # %%
 figures.ring_in_time(
     {order: context.work(order, 4) for order in ("plain", "zigzag")},
-    caption="In plain order one rank less works in each step, and all wait for the last. Colours: whose keys are at hand.",
+    caption="Useful scores. In plain order one rank less works in each step, and all wait. Colours: whose keys are here.",
 ).show()
-guess_last = ask("Plain order: how many times the operations of rank 0 does rank 3 make?")
 
 
 # %%
@@ -733,21 +753,22 @@ square = 2 * 2 * 64 * 64 * 64  # scores, and what is mixed with them: two produc
 squares = {f"plain, rank {rank}": rank + 1 for rank in range(4)} | {"zigzag, each": 2.25}
 plain, zigzag = (ranks.run(operations, order, world_size=4) for order in ("plain", "zigzag"))
 assert len(set(zigzag)) == 1
+print(f"rank 3 over rank 0: {plain[3] / plain[0]:g} (you said {guess_last.said})")
 compare(
     predicted={name: Flops(round(square * count)) for name, count in squares.items()},
     measured=dict(zip(squares, (*plain, zigzag[0]))),
 )
 
 # %% [markdown]
-# Four times as many (and the clock of the ring is that of its slowest rank, in every step). Zig-zag lets all be done
-# after 2 squares of useful scores instead of 3.5. With 16 ranks:
+# Four times as many, and in each step all wait for the slowest. (The picture leaves out what the masks throw away.)
+# With zig-zag all are done after 2 useful squares instead of 3.5. And with 16 ranks?
 
 # %%
 print(*(f"{order}: {sum(map(max, context.work(order, 16))):g} squares" for order in ("plain", "zigzag")), sep=", ")
 
 # %% [markdown]
-# Is the whole GPT still the same model? And does each rank keep a quarter of the activations? (Gradients are sums over tokens, so
-# they are added up as in lesson 07: *that* traffic does not grow with the sequence.)
+# Is the whole GPT still the same model? And does each rank keep a quarter of the activations? (Gradients are sums over
+# tokens, so they are added up as in lesson 07: *that* traffic does not grow with the sequence.)
 
 
 # %%
@@ -780,8 +801,8 @@ compare(
 )
 
 # %% [markdown]
-# **PyTorch's own** is `context_parallel`, a block in which `scaled_dot_product_attention` goes around a ring. Does it run
-# here?
+# **PyTorch's own** is `context_parallel`, a block in which `scaled_dot_product_attention` goes around a ring. Does it
+# run here?
 
 # %%
 from torch.distributed.tensor.experimental import context_parallel
@@ -801,16 +822,16 @@ print(ranks.run(theirs, world_size=2)[0])
 # %% [markdown]
 # ## 11 · At scale: why it stays inside the machine
 #
-# Lesson 07 asked when a message hides behind the computing. These four do not hide: the next product waits for them.
-# So ask how long they take, compared with the products. Take one token, one layer of width $h$, 16 bits. The matrices
-# have $12h^2$ numbers; a step makes $6$ operations with each, $72h^2$, and $t$ ranks share them. The four
-# all-reduces send $4 \cdot 2\frac{t-1}{t} \cdot 2h$ bytes from each rank. At $R$ operations a second and $W$ bytes a second,
+# Lesson 07 asked when a message hides behind the computing. These four do not hide: the next product waits for them. So
+# ask how long they take, compared with the products. Take one token, one layer of width $h$, 16 bits. The matrices have
+# $12h^2$ numbers; a step makes $6$ operations with each, $72h^2$, and $t$ ranks share them. The four all-reduces send
+# $4 \cdot 2\frac{t-1}{t} \cdot 2h$ bytes from each rank. At $R$ operations a second and $W$ bytes a second,
 #
 # $$\frac{\text{sending}}{\text{computing}} = \frac{16h\frac{t-1}{t} / W}{72h^2 / (tR)} = \frac{2}{9}\,\frac{(t-1)\,R}{h\,W}.$$
 #
-# Tokens have vanished: no batch is large enough to make it better. (In lesson 07 it was the width that vanished.) What helps is a wide
-# model, and a fast link. GPT-3 has $h = 12{,}288$; an H100 that reaches 40 % of its peak sends 450 GB/s to another one in
-# the same machine and, with a card of its own, 50 GB/s to another machine.
+# Tokens have vanished: no batch is large enough to make it better. (In lesson 07 it was the size of the model.) What
+# helps is a wide model, and a fast link. GPT-3 has $h = 12{,}288$; an H100 that reaches 40 % of its peak sends 450 GB/s
+# to another one in the same machine and, with a card of its own, 50 GB/s to another machine.
 
 # %%
 reached = 0.4 * hardware.H100_80GB.peak("bf16")
@@ -839,8 +860,8 @@ print("rank 11 splits its layers with", mesh.group_of(11, "tensor"), "and averag
 
 # %% [markdown]
 # **Megatron's tables.** Megatron-LM was the first to train this way. Its models grew with the GPUs that share a layer
-# (Shoeybi et al. 2019, Table 1; the smallest on one GPU). Two years later came pipelines, and the same people could have
-# taken as many as they liked for each of the two (Narayanan et al. 2021, Table 1, in part).
+# (Shoeybi et al. 2019, Table 1; the smallest on one GPU). Two years later came pipelines, and the same people could
+# have taken as many as they liked for each of the two (Narayanan et al. 2021, Table 1, in part).
 
 # %%
 first = {"1.2B": (40, 1536, 16, 1), "2.5B": (54, 1920, 20, 2), "4.2B": (64, 2304, 24, 4), "8.3B": (72, 3072, 32, 8)}
@@ -864,20 +885,21 @@ compare(
 # GPUs is cut between the layers. (Why 1.2 billion on a V100 of 32 GB? At 16 bytes each they take 19, before the first
 # activation.)
 #
-# And how well did it go? On 8 GPUs the 8.3B model ran at 77 % of what one GPU reached with the smallest (their Figure 5).
+# And how well did it go? On 8 GPUs the 8.3B model ran at 77 % of what one GPU reached with the smallest (their Figure
+# 5).
 
 # %%
 v100 = share_of_products(8, 3072, 39e12, hardware.V100_32GB.link_bytes_per_s)
 compare(predicted=Ratio(100 * v100), measured=Ratio(77), tolerance=None, columns=("our formula", "published"), name="percent")
 
 # %% [markdown]
-# (One V100 reached 39 TFLOP/s there.) The formula is the best that could be: products as fast in an eighth of their size,
-# nothing else to wait for, and a link at its peak. Their stream had 50 MB, and in lesson 06's published table an
+# (One V100 reached 39 TFLOP/s there.) The formula is the best that could be: products as fast in an eighth of their
+# size, nothing else to wait for, and a link at its peak. Their stream had 50 MB, and in lesson 06's published table an
 # all-reduce of 64 MiB reached 347 of 450 GB/s.
 #
-# **Llama 3, 128k tokens.** The last stage of its training had sequences of 131,072 tokens. Heads and width cannot be cut
-# further, so the sequence is, over 16 ranks (Grattafiori et al. 2024, Table 4). The table prints 4 replicas for this row, and then the
-# GPUs do not come out; 8 do.
+# **Llama 3, 128k tokens.** The last stage of its training had sequences of 131,072 tokens. Heads and width cannot be
+# cut further, so the sequence is, over 16 ranks (Grattafiori et al. 2024, Table 4). The table prints 4 replicas for
+# this row, and then the GPUs do not come out; 8 do.
 
 # %%
 short = Mesh({"data": 128, "pipe": 16, "tensor": 8})
@@ -891,9 +913,9 @@ compare(
 )
 
 # %% [markdown]
-# Each rank has as many tokens as before, and 5 % of the speed are lost, for sixteen times the context. Why so little? In a step
-# of the ring a rank computes half a square of scores, $2s^2h$ operations for $s$ tokens, and hands on keys and values,
-# $2 \cdot 2s\,h_\text{kv}$ bytes. Computing takes longer as soon as
+# Each rank has as many tokens as before, and 5 % of the speed are lost, for sixteen times the context. Why so little?
+# In a step of the ring a rank computes half a square of scores, $2s^2h$ operations for $s$ tokens, and hands on keys
+# and values, $2 \cdot 2s\,h_\text{kv}$ bytes. Computing takes longer as soon as
 #
 # $$s \ge 2\,\frac{R}{W}\,\frac{h_\text{kv}}{h},$$
 #
@@ -905,8 +927,8 @@ llama = zoo.LLAMA3_405B.config
 print(f"over 50 GB/s it hides from {2 * reached / 50e9 * llama.kv_heads / llama.heads:,.0f} tokens per rank on")
 
 # %% [markdown]
-# It has 8,192. (With so few bytes Llama 3 did not need the ring: it gathers all keys and values, in zig-zag order, and computes at once;
-# its paper, §3.3.2.)
+# It has 8,192. (With so few bytes Llama 3 did not need the ring: it gathers all keys and values, in zig-zag order, and
+# computes at once; its paper, §3.3.2.)
 #
 # ## What to keep
 #
@@ -923,11 +945,11 @@ print(f"over 50 GB/s it hides from {2 * reached / 50e9 * llama.kv_heads / llama.
 #
 # ## Three exercises
 #
-# **1.** GPT-3 175B, $t = 8$, a micro-batch of one sequence of 2,048 tokens, 16 bits. How many MB does each rank send in a
-# step, for *one* layer?
+# **1.** GPT-3 175B, $t = 8$, a micro-batch of one sequence of 2,048 tokens, 16 bits. How many MB does each rank send in
+# a step, for *one* layer?
 #
-# **2.** A model of width 8,192, on our H100s in one machine of eight. What is the share of the time, as a number between 0 and 1, that
-# is spent on products?
+# **2.** A model of width 8,192, on our H100s in one machine of eight. What is the share of the time, as a number
+# between 0 and 1, that is spent on products?
 #
 # **3.** The backward pass of the ring. Keys and values go around once more, and the gradients of both travel with
 # them and must come home at the end. How many bytes does each of 4 ranks send, for each byte of its own keys?
@@ -959,8 +981,8 @@ self_check(answer_3, ranks.run(sent_backward, world_size=4)[0], hint="3 steps fo
 
 # %% [markdown]
 # **The lab**, `labs/lab08_tensor_parallelism`, cuts what this page left whole at both ends: an embedding and a
-# cross-entropy that are parallel over the *vocabulary*, so that no rank ever holds a full row of logits and the most expensive
-# message of section 5 becomes three numbers a token.
+# cross-entropy that are parallel over the *vocabulary*, so that no rank ever holds a full row of logits and the most
+# expensive message of section 5 becomes three numbers a token.
 #
 # ## Further reading
 #
