@@ -820,6 +820,9 @@ def theirs():
 print(ranks.run(theirs, world_size=2)[0])
 
 # %% [markdown]
+# It does not: the CPU's attention has no rule for it. On GPUs the fused kernels have one (they return the logarithm of
+# the sum beside the mix, as `continued` does). So here our witness was full attention, in one process.
+#
 # ## 11 · At scale: why it stays inside the machine
 #
 # Lesson 07 asked when a message hides behind the computing. These four do not hide: the next product waits for them. So
@@ -856,12 +859,13 @@ print(f"(for 8 you said {guess_inside.said} and {guess_across.said})")
 # %%
 mesh = Mesh({"data": 2, "tensor": 8})
 print(mesh)
-print("rank 11 splits its layers with", mesh.group_of(11, "tensor"), "and averages gradients with", mesh.group_of(11, "data"))
+for axis, does in {"tensor": "splits its layers", "data": "averages gradients"}.items():
+    print(f"rank 11 {does} with", mesh.group_of(11, axis))
 
 # %% [markdown]
-# **Megatron's tables.** Megatron-LM was the first to train this way. Its models grew with the GPUs that share a layer
-# (Shoeybi et al. 2019, Table 1; the smallest on one GPU). Two years later came pipelines, and the same people could
-# have taken as many as they liked for each of the two (Narayanan et al. 2021, Table 1, in part).
+# **Megatron's tables.** Megatron-LM made this the usual way. Its first models grew with the GPUs that share a layer
+# (Shoeybi et al. 2019, Table 1; the smallest on one GPU). Two years later it had pipelines as well, and could choose
+# how many GPUs share a layer and how many the layers (Narayanan et al. 2021, Table 1, in part).
 
 # %%
 first = {"1.2B": (40, 1536, 16, 1), "2.5B": (54, 1920, 20, 2), "4.2B": (64, 2304, 24, 4), "8.3B": (72, 3072, 32, 8)}
@@ -871,8 +875,8 @@ billions = {}
 for name, (layers, width, heads, t, *pipeline) in (first | later).items():
     shape = GPTConfig(layers, width, heads, vocab_size=51_200, context=2048 if pipeline else 1024)
     billions[name] = Ratio(predict.parameters(shape) / 1e9)
-    each = billions[name] / t / (*pipeline, 1)[0]
-    print(f"{name:>6}: {t} × {(*pipeline, 1)[0]:2d} GPUs share a layer × the layers, {each:.2f} billion parameters on each")
+    stages = (*pipeline, 1)[0]
+    print(f"{name:>6}: a layer on {t} GPUs, {stages:2d} stages, {billions[name] / t / stages:.2f} billion on each GPU")
 compare(
     predicted=billions,
     measured={name: Ratio(float(name.removesuffix("B"))) for name in billions},
@@ -885,12 +889,12 @@ compare(
 # GPUs is cut between the layers. (Why 1.2 billion on a V100 of 32 GB? At 16 bytes each they take 19, before the first
 # activation.)
 #
-# And how well did it go? On 8 GPUs the 8.3B model ran at 77 % of what one GPU reached with the smallest (their Figure
-# 5).
+# And how well did it go? On 8 GPUs the 8.3B model ran at 77 % of what one GPU reached with the smallest one (§5.1.1).
 
 # %%
 v100 = share_of_products(8, 3072, 39e12, hardware.V100_32GB.link_bytes_per_s)
-compare(predicted=Ratio(100 * v100), measured=Ratio(77), tolerance=None, columns=("our formula", "published"), name="percent")
+both = {"columns": ("our formula", "published"), "name": "percent"}
+compare(predicted=Ratio(round(100 * v100)), measured=Ratio(77), tolerance=None, **both)
 
 # %% [markdown]
 # (One V100 reached 39 TFLOP/s there.) The formula is the best that could be: products as fast in an eighth of their
@@ -982,7 +986,7 @@ self_check(answer_3, ranks.run(sent_backward, world_size=4)[0], hint="3 steps fo
 # %% [markdown]
 # **The lab**, `labs/lab08_tensor_parallelism`, cuts what this page left whole at both ends: an embedding and a
 # cross-entropy that are parallel over the *vocabulary*, so that no rank ever holds a full row of logits and the most
-# expensive message of section 5 becomes three numbers a token.
+# expensive message of section 5 becomes a few numbers a token.
 #
 # ## Further reading
 #
