@@ -893,8 +893,13 @@ compare(
 
 # %%
 v100 = share_of_products(8, 3072, 39e12, hardware.V100_32GB.link_bytes_per_s)
-both = {"columns": ("our formula", "published"), "name": "percent"}
-compare(predicted=Ratio(round(100 * v100)), measured=Ratio(77), tolerance=None, **both)
+compare(
+    predicted=Ratio(round(100 * v100)),
+    measured=Ratio(77),
+    tolerance=None,
+    columns=("our formula", "published"),
+    name="percent",
+)
 
 # %% [markdown]
 # (One V100 reached 39 TFLOP/s there.) The formula is the best that could be: products as fast in an eighth of their
