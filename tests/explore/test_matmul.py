@@ -32,17 +32,15 @@ def follow(way):
     given = {each.name: torch.randn(each.rows, each.columns, dtype=torch.float64) for each in way if each.name in "XAB"}
     expected = given["X"] @ given["A"]
     expected = expected @ given["B"] if "B" in given else expected
-    have, weight = None, None
+    gathers = {"all-gather": lambda x: all_gather(x, 1), "reduce-scatter": lambda x: reduce_scatter(x, 1)}
+    collectives = {"all-reduce": all_reduce, **gathers}
+    have = taken(given["X"], way[0].lies)
     with measure.traffic() as sent:
-        for stop in way:
+        for stop in way[1:]:
             if stop.name in "AB":
-                weight = taken(given[stop.name], stop.lies)
-                have = have @ weight
-            elif stop.name == "X":
-                have = taken(given["X"], stop.lies)
+                have = have @ taken(given[stop.name], stop.lies)
             if stop.sent:
-                gathers = {"all-gather": lambda x: all_gather(x, 1), "reduce-scatter": lambda x: reduce_scatter(x, 1)}
-                have = {"all-reduce": all_reduce, **gathers}[stop.behind](have)
+                have = collectives[stop.behind](have)
     assert have.shape == expected.shape and (have - expected).abs().max() < 1e-9
     return sent.total_bytes
 
