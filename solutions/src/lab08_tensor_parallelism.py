@@ -8,7 +8,7 @@
 # |---|---|
 # | Time | about 90 minutes |
 # | Builds on | lesson 08: column and row, `f` and `f_bar`; lesson 06: what an all-reduce sends |
-# | You write | four functions, and the classes that you want behind them; none longer than 30 lines |
+# | You write | two functions, and two pairs of a forward and a backward pass; none longer than 20 lines |
 # | A GPU | changes nothing here |
 #
 # | question | | points |
@@ -87,6 +87,9 @@ def check_gradient(found, expected, what, look):
     where = "which operations autograd follows: an all-reduce of torch.distributed cuts the thread"
     check.that(not none, f"{what}: there is one", came=f"None on ranks {none}", look=where)
     for rank, (grad, right) in enumerate(zip(found, expected)):
+        factor = float((grad * right).sum() / right.square().sum()) if grad.shape == right.shape else 1.0
+        if abs(factor - 1) > 1e-3 and torch.allclose(grad, factor * right):
+            check.that(False, f"{what}, rank {rank}", came=f"{factor:.4g} times the right one", look=look)
         check.close(grad, right, f"{what}, rank {rank}", relative=1e-5, look=look)
 
 
@@ -94,7 +97,7 @@ def check_gradient(found, expected, what, look):
 def check_sent(accounts, most, least, messages, what, look):
     """Upper and lower limits of what leaves a rank, by the calls that it made and by the sockets."""
     calls = max(each.total_messages for each in accounts)
-    check.at_most(calls, messages, f"… messages {what}", look="what could travel together, and what need not travel")
+    check.at_most(calls, messages, f"… messages {what}", look=f"{look}; and what could travel together")
     check.at_most(max(int(each.total_bytes) for each in accounts), int(most), f"… bytes {what}", look=look)
     seen = sum(int(each.sent_bytes) for each in accounts)
     limit = int(1.1 * most + 1000 * messages) * len(accounts)
@@ -167,7 +170,7 @@ def embedded(shape, vocab_size, width, seed=0, dtype=torch.float64):
 # %% check="q1-values" points=6
 def check_embeddings(shape, vocab_size, width, world_size=2, seed=0, dtype=torch.float64):
     case = (shape, vocab_size, width, seed, dtype)
-    look = "the number of a row here, for ranks behind the first; and what a rank says of words that it has not"
+    look = "a row's number on ranks behind the first; what a rank says of words that it has not; who adds it all up"
     found = check.on_ranks(embedded, *case, world_size=world_size, look=look)
     _, whole, tokens = problem(torch.Size(shape).numel(), vocab_size, width, seed, dtype)
     expected = whole[tokens].view(*shape, width)
@@ -240,8 +243,8 @@ check_embedding_bytes(300, 2001, 16, world_size=3)
 #
 # Then the gradient. On paper it is short: $\partial L / \partial z_j = \mathrm{softmax}(z)_j - [\,j = \text{target}\,]$.
 # What of it does a rank lack, after the forward pass? *And autograd?* It cannot follow an all-reduce of
-# `torch.distributed`. It could follow `operators.f_bar`, and keep more blocks alive than you can afford. Write
-# a `torch.autograd.Function`: `forward(ctx, …)`, `ctx.save_for_backward`, `backward(ctx, grad)`, called by `.apply(…)`.
+# `torch.distributed`. It could follow `operators.f_bar`, and would keep more blocks alive than you can afford. So
+# write both passes yourself, in a `torch.autograd.Function`. The frame is there.
 #
 # **Your contract.** `cross_entropy(logits, targets, first)`
 #
@@ -261,13 +264,13 @@ guess_numbers = ask("Forward and backward: how many blocks of this size will F.c
 
 
 # %% answer="q2"
-### BEGIN SOLUTION
 class VocabularyParallelLoss(torch.autograd.Function):
-    """Mean cross-entropy of logits whose columns lie on several ranks; keeps the softmax of its own columns."""
+    """Mean cross-entropy of logits whose columns lie on several ranks."""
 
     @staticmethod
     def forward(ctx, logits, targets, first):
-        """The loss. Bytes sent: an all-reduce of one number for each token, and one of two."""
+        """The loss; what backward needs goes into ctx.save_for_backward. All ranks call."""
+        ### BEGIN SOLUTION
         largest = logits.amax(dim=1)
         dist.all_reduce(largest, op=dist.ReduceOp.MAX)
         local = targets - first
@@ -280,21 +283,21 @@ class VocabularyParallelLoss(torch.autograd.Function):
         softmax.div_(sums[0][:, None])
         ctx.save_for_backward(softmax, column, here)
         return (sums[0].log() - sums[1]).mean()
+        ### END SOLUTION
 
     @staticmethod
     def backward(ctx, grad):
-        """Softmax, less one at the target where it is here."""
+        """The gradient of this rank's columns, times `grad`; None for targets and first."""
+        ### BEGIN SOLUTION
         softmax, column, here = ctx.saved_tensors
         gradient = softmax.scatter_add(1, column, -here[:, None].to(softmax.dtype))
         return gradient.mul_(grad / len(gradient)), None, None
+        ### END SOLUTION
 
 
-### END SOLUTION
 def cross_entropy(logits, targets, first):
     """The mean loss over all tokens, from this rank's columns of the logits. All ranks call."""
-    ### BEGIN SOLUTION
     return VocabularyParallelLoss.apply(logits, targets, first)
-    ### END SOLUTION
 
 
 # %% [markdown]
@@ -410,7 +413,7 @@ compare(
 # may go, and the next slice takes their place. What stays is small: the sum of the losses, a gradient as large as `x`,
 # and one as large as `table`. (Liger's kernels do this on one GPU: Hsu et al. 2024, §3.2.)
 #
-# Again it must be a `torch.autograd.Function`: all gradients are there when its *forward* pass ends. Inside, autograd
+# Again you fill in a `torch.autograd.Function`: all gradients are there when its *forward* pass ends. Inside, autograd
 # is switched off. You may switch it on for a slice, `with torch.enable_grad():`, on a leaf of your own,
 # `(…).detach().requires_grad_()`, and call `.backward()` there. Two matrix products, which you know by heart from
 # lesson 08, lead from the gradient of the logits to those of `x` and `table`. What does the backward pass multiply them by?
@@ -433,13 +436,13 @@ compare(
 
 
 # %% answer="q3"
-### BEGIN SOLUTION
 class SlicedHead(torch.autograd.Function):
-    """Logits, loss and gradients, some tokens at a time; keeps the gradients of x and table."""
+    """Logits, loss and gradients, some tokens at a time."""
 
     @staticmethod
     def forward(ctx, x, table, targets, first, slice_tokens):
-        """The mean loss. Bytes sent: three numbers for each token; the gradient of x."""
+        """The mean loss; the gradients go into ctx.save_for_backward. All ranks call."""
+        ### BEGIN SOLUTION
         x_grad, table_grad, loss = torch.empty_like(x), torch.zeros_like(table), x.new_zeros(())
         for start in range(0, len(x), slice_tokens):
             these = slice(start, start + slice_tokens)
@@ -453,20 +456,20 @@ class SlicedHead(torch.autograd.Function):
         dist.all_reduce(x_grad)
         ctx.save_for_backward(x_grad, table_grad)
         return loss
+        ### END SOLUTION
 
     @staticmethod
     def backward(ctx, grad):
-        """The gradients are there: times what comes in."""
+        """The gradients of x and table, times `grad`; None for the rest."""
+        ### BEGIN SOLUTION
         x_grad, table_grad = ctx.saved_tensors
         return x_grad * grad, table_grad * grad, None, None, None
+        ### END SOLUTION
 
 
-### END SOLUTION
 def head_loss(x, table, targets, first, slice_tokens):
     """The mean loss of x @ table.T, of which no more than `slice_tokens` rows are there at a time. All ranks call."""
-    ### BEGIN SOLUTION
     return SlicedHead.apply(x, table, targets, first, slice_tokens)
-    ### END SOLUTION
 
 
 # %%
@@ -505,12 +508,12 @@ def check_head(n_tokens, vocab_size, width, slice_tokens, world_size=2, seed=0, 
     (expected * case.get("upstream", 1.0)).backward()
     found = check.on_ranks(sliced, n_tokens, vocab_size, width, slice_tokens, seed, world_size=world_size, **case)
     losses, x_grads, table_grads, unchanged, accounts = zip(*found)
-    look = "the share of a slice in the mean, also of the last one"
+    look = "question 2's checks; then the share of a slice in the mean, also of the last one"
     what = f"{n_tokens} tokens in slices of {slice_tokens}, {world_size} ranks: the loss of each"
     check.that(all(isinstance(loss, torch.Tensor) for loss in losses), "head_loss returns a tensor", look="return")
     check.close(torch.stack(losses), expected.detach().expand(world_size), what, relative=1e-5, look=look)
     check.that(all(unchanged), "… and what it was given is as it was", look="which operations end in _, and on what")
-    look = "who has all columns, and who only some: what each rank's product is a part of. Then what backward is handed"
+    look = "question 2's checks; who has only some columns: what is each rank's product a part of? Then what comes in"
     check_gradient(x_grads, [x.grad] * world_size, "… gradient of x", look)
     look = "all slices, and what backward is handed; no other rank has a part in it"
     check_gradient(table_grads, whole.grad.tensor_split(world_size), "… gradient of the table", look)
