@@ -19,8 +19,8 @@
 # | 4 | The price, before the run | 15 |
 #
 # **The rules.** You may use every collective of `torch.distributed`, all of torch, and lesson 08's two operators,
-# `operators.f` and `operators.f_bar`. The library's GPT cuts its vocabulary in another way, and PyTorch has a `loss_parallel` of its own; both
-# are out of bounds.
+# `operators.f` and `operators.f_bar`. The library's GPT cuts its vocabulary in another way, and PyTorch has a
+# `loss_parallel` of its own; both are out of bounds.
 #
 # On each rank the checks weigh what it holds at the worst moment, and they count what leaves it, with its
 # *messages*: each call that sends something is one. The operating system counts as well, at the sockets. If your ranks
@@ -241,10 +241,11 @@ check_embedding_bytes(300, 2001, 16, world_size=3)
 # So three numbers for each token have to be agreed on (Shoeybi et al. 2019, §3). Which of them is a maximum, and which
 # are sums? Which can travel together?
 #
-# Then the gradient. On paper it is short: $\partial L / \partial z_j = \mathrm{softmax}(z)_j - [\,j = \text{target}\,]$.
-# What of it does a rank lack, after the forward pass? *And autograd?* It cannot follow an all-reduce of
-# `torch.distributed`. It could follow `operators.f_bar`, and would keep more blocks alive than you can afford. So
-# write both passes yourself, in a `torch.autograd.Function`. The frame is there.
+# Then the gradient. On paper it is short:
+# $\partial L / \partial z_j = \mathrm{softmax}(z)_j - [\,j = \text{target}\,]$. What of it does a rank lack, after the
+# forward pass? *And autograd?* It cannot follow an all-reduce of `torch.distributed`. It could follow
+# `operators.f_bar`, and would keep more blocks alive than you can afford. So write both passes yourself, in a
+# `torch.autograd.Function`. The frame is there.
 #
 # **Your contract.** `cross_entropy(logits, targets, first)`
 #
@@ -408,15 +409,16 @@ compare(
 #
 # ## 3 · A slice at a time (25 points)
 #
-# Your blocks have $1/t$ of the columns now, and still all of the tokens. They need not. The loss of a token depends on no
-# other token. So take a *slice* of some tokens: make its logits, its loss, and at once its gradients. Then its logits
-# may go, and the next slice takes their place. What stays is small: the sum of the losses, a gradient as large as `x`,
-# and one as large as `table`. (Liger's kernels do this on one GPU: Hsu et al. 2024, §3.2.)
+# Your blocks have $1/t$ of the columns now, and still all of the tokens. They need not. The loss of a token depends on
+# no other token. So take a *slice* of some tokens: make its logits, its loss, and at once its gradients. Then its
+# logits may go, and the next slice takes their place. What stays is small: the sum of the losses, a gradient as large
+# as `x`, and one as large as `table`. (Liger's kernels do this on one GPU: Hsu et al. 2024, §3.2.)
 #
 # Again you fill in a `torch.autograd.Function`: all gradients are there when its *forward* pass ends. Inside, autograd
 # is switched off. You may switch it on for a slice, `with torch.enable_grad():`, on a leaf of your own,
 # `(…).detach().requires_grad_()`, and call `.backward()` there. Two matrix products, which you know by heart from
-# lesson 08, lead from the gradient of the logits to those of `x` and `table`. What does the backward pass multiply them by?
+# lesson 08, lead from the gradient of the logits to those of `x` and `table`. What does the backward pass multiply
+# them by?
 #
 # And one of the two gradients is only a part of a sum on each rank. Which one, and which operator of lesson 08 has
 # its all-reduce in the backward pass?
@@ -584,21 +586,21 @@ for hidden_rank, parts in enumerate(check.on_ranks(tied, world_size=2)):
 # %% [markdown]
 # ## 4 · The price, before the run (15 points)
 #
-# Three ways to a loss lie side by side now. All numbers have four bytes; $N$ tokens, $V$ words, width $D$, $t$ ranks, of
-# which $V$ and $D$ are multiples.
+# Three ways to a loss lie side by side now. All numbers have four bytes; $N$ tokens, $V$ words, width $D$, $t$ ranks,
+# of which $V$ and $D$ are multiples.
 #
 # - `"gather"`: the table is cut by rows, and the logits are gathered: every rank gets all columns. In the backward
 # pass each rank takes the gradient of its own columns, and the parts of the gradient of `x` are added up.
 # - `"sum"`: the table is cut by *width* instead, as in the library's `ParallelGPT`. A rank has some features of every
-# word, so of every logit it has one summand. They are added up. In the backward pass each rank finds the gradient of its own
-# features of `x`, and those are gathered.
+# word, so of every logit it has one summand. They are added up. In the backward pass each rank finds the gradient of
+# its own features of `x`, and those are gathered.
 # - `"three"`: yours, with the three numbers as all-reduces.
 #
 # An all-reduce of $n$ bytes sends $2\frac{t-1}{t}n$ from each rank; an all-gather whose result has $n$ bytes sends
 # $\frac{t-1}{t}n$.
 #
-# **Your contract.** `sends(way, n_tokens, vocab_size, width, ranks)` returns the bytes, a `float` or an `int`, that each
-# rank sends in the forward and backward pass of head and loss. On one rank that is 0.
+# **Your contract.** `sends(way, n_tokens, vocab_size, width, ranks)` returns the bytes, a `float` or an `int`, that
+# each rank sends in the forward and backward pass of head and loss. On one rank that is 0.
 #
 # **Graded:** against what the sockets carry when all three run (8 points), and other sizes (7).
 
@@ -641,7 +643,8 @@ def check_price(way, n_tokens, vocab_size, width, p):
     said, mean = check.call(sends, way, n_tokens, vocab_size, width, p), sum(seen) / p
     check.that(type(said) in (int, float), "sends returns a number", came=type(said).__name__)
     look = "what is whole on every rank afterwards and what a sum; forward, then backward"
-    check.close(float(said), mean, f'"{way}" with {vocab_size} words on {p} ranks, at the sockets', relative=0.03, look=look)
+    what = f'"{way}" with {vocab_size} words on {p} ranks, at the sockets'
+    check.close(float(said), mean, what, relative=0.03, look=look)
 
 
 for p in (2, 4):
@@ -679,13 +682,15 @@ guess_ratio = ask("Summing whole logits sends how many times what the three numb
 config = LLAMA3_8B.config
 words, wide = config.vocab_size, config.width
 prices = {way: Bytes(sends(way, 8192, words, wide, 8)) for way in ("gather", "sum", "three")}
-print(f"{words:,} words, width {wide:,}; you said {guess_ratio.said}, it is {prices['sum'] / prices['three']:.0f} times")
+times = prices["sum"] / prices["three"]
+print(f"{words:,} words, width {wide:,}; you said {guess_ratio.said}, it is {times:.0f} times")
 for way, n_bytes in prices.items():
     print(f"{way:>7}: {n_bytes:.2GB} from each rank")
-print(f"one block of logits: {Bytes(4 * 8192 * words):.2GB} whole, {Bytes(4 * 8192 * words // 8):.2GB} on each of 8 ranks")
+block = Bytes(4 * 8192 * words)
+print(f"one block of logits: {block:.2GB} whole, {block / 8:.2GB} on each of 8 ranks")
 
 # %% [markdown]
 # Nearly all that is left to send is the gradient of `x`, and every tensor-parallel layer pays that.
 #
-# **Change one thing.** With how few words would `"sum"` be cheaper than `"three"`? Solve it for $V$, on paper. Then look up
-# which models have vocabularies that small. (Pixels, DNA, bytes.)
+# **Change one thing.** With how few words would `"sum"` be cheaper than `"three"`? Solve it for $V$, on paper. Then
+# look up which models have vocabularies that small. (Pixels, DNA, bytes.)
