@@ -81,6 +81,7 @@ def weighed(fn, inputs, upstream):
     return detached, held.peak.total - held.before.total, forward, backward
 
 
+# %%
 def check_gradient(found, expected, what, look):
     """Each rank's gradient, against its part of the oracle's."""
     none = [rank for rank, grad in enumerate(found) if grad is None]
@@ -687,7 +688,7 @@ print(f"{words:,} words, width {wide:,}; you said {guess_ratio.said}, it is {tim
 for way, n_bytes in prices.items():
     print(f"{way:>7}: {n_bytes:.2GB} from each rank")
 block = Bytes(4 * 8192 * words)
-print(f"one block of logits: {block:.2GB} whole, {block / 8:.2GB} on each of 8 ranks")
+print(f"one block of logits: {block:.2GB} whole, {block // 8:.2GB} on each of 8 ranks")
 
 # %% [markdown]
 # Nearly all that is left to send is the gradient of `x`, and every tensor-parallel layer pays that.
