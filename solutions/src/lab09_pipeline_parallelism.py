@@ -91,12 +91,17 @@ def check_on_pipeline(schedule):
 # %%
 def check_legal(schedule, stages, micro_batches, caps, what):
     """A schedule that ranks can carry out, one stage a rank, within its caps."""
-    check.that(isinstance(schedule, Schedule), f"{what}: a Schedule", came=type(schedule).__name__)
-    rebuilt = Schedule("yours", tuple(map(tuple, schedule.actions)), tuple(schedule.owner), schedule.micro_batches)
-    shape, wanted = (rebuilt.owner, rebuilt.micro_batches), (tuple(range(stages)), micro_batches)
-    check.equal(shape, wanted, f"{what}: each stage's rank, and the number of micro-batches", look="a rank a line")
+    look = "the contract: Schedule(name, actions, owner, micro_batches)"
+    check.that(isinstance(schedule, Schedule), f"{what}: a Schedule", came=type(schedule).__name__, look=look)
+    rows = tuple(tuple(check.call(Action, *move, look=look) for move in row) for row in schedule.actions)
+    others = sorted({f"{move.kind}" for row in rows for move in row} - {"F", "B", "W", "BW"})
+    check.that(not others, f"{what}: F, B, W and BW", came=f"also {others}", look=look)
+    came = f"{len(rows)} ranks, owners {schedule.owner}, {schedule.micro_batches} micro-batches"
+    whole = (len(rows), tuple(schedule.owner), schedule.micro_batches) == (stages, (*range(stages),), micro_batches)
+    check.that(whole, f"{what}: one stage a rank, of {stages}, and {micro_batches} micro-batches", came=came)
+    rebuilt = Schedule("yours", rows, tuple(range(stages)), micro_batches)
     found = problems(rebuilt)
-    check.that(not found and not rebuilt.is_asynchronous, f"{what}: can be run", came="\n".join(found[:4]) or "U moves")
+    check.that(not found, f"{what}: can be run", came="\n".join(found[:4]))
     held, over = peaks(rebuilt), [rank for rank in range(stages) if peaks(rebuilt)[rank] > caps[rank]]
     look = f"rank {over}: a micro-batch counts from its F until its W (or BW) is done, not only until its B"
     check.that(not over, f"{what}: in flight, rank by rank", expected=f"at most {caps}", came=f"{held}", look=look)
@@ -153,7 +158,9 @@ print("in flight", peaks(mine))
 
 # %% check="q1-legal" points=6
 def parsed():
-    return check.call(parse, check.call(by_hand), look="the moves are F, B, W and BW, each with a number, as in B0")
+    text = check.call(by_hand)
+    check.that(isinstance(text, str), "by_hand returns text", came=type(text).__name__, look="return")
+    return check.call(parse, text, look="moves and nothing else: F, B, W or BW and a number. Gaps are not written")
 
 
 def check_mine(caps):
@@ -471,6 +478,7 @@ def carry_out(schedule, sizes, width):
 # Two ranks, three micro-batches, B and W apart. Each rank lists the moves that changed gradients.
 
 # %%
+MOVES = "what each move returns, and what it keeps: B needs x as a leaf, W needs what B was handed, both need the graph"
 HALVES = parse("F0 F1 B0 F2 W0 B1 W1 B2 W2\nF0 B0 F1 W0 B1 F2 B2 W1 W2")
 for rank, (loss, _, changing, _) in enumerate(ranks.run(carry_out, HALVES, [2, 2, 2], 4, world_size=2)):
     print(f"rank {rank}: loss {loss if loss is None else round(float(loss), 6)}, gradients changed by {changing}")
@@ -478,8 +486,7 @@ for rank, (loss, _, changing, _) in enumerate(ranks.run(carry_out, HALVES, [2, 2
 
 # %% check="q3-values" points=12
 def check_step(schedule, sizes, width=4):
-    look = "what each move returns, and what it keeps. A rank that made nothing leaves its neighbour waiting"
-    found = check.on_ranks(carry_out, schedule, sizes, width, world_size=schedule.ranks, look=look)
+    found = check.on_ranks(carry_out, schedule, sizes, width, world_size=schedule.ranks, look=MOVES)
     loss, gradients = one_process(schedule.stages, sizes, width)
     what = f"micro-batches of {sizes}"
     got = found[-1][0]
@@ -498,7 +505,7 @@ for sizes in ([2, 2, 2], [3, 1, 2]):
     _ = check_step(HALVES, sizes)
 
 # %% check="q3-halves" points=8
-for rank, (*_, changing, _) in enumerate(check.on_ranks(carry_out, HALVES, [2, 2, 2], 4, world_size=2)):
+for rank, (*_, changing, _) in enumerate(check.on_ranks(carry_out, HALVES, [2, 2, 2], 4, look=MOVES, world_size=2)):
     look = "what input_gradient asks autograd for: .backward() makes all gradients, and nothing is left for W"
     check.equal(changing, ["W"] * 3, f"… the moves of rank {rank} that changed the weights' gradients", look=look)
 
@@ -514,7 +521,7 @@ def two_ranks(ahead, n):
 # %% check="q3-bytes" points=6
 def check_held(ahead, n, size=32, width=32):
     block, weights = 8 * size * width, 2 * 8 * (width * width + width)
-    found = check.on_ranks(carry_out, two_ranks(ahead, n), [size] * n, width, world_size=2)
+    found = check.on_ranks(carry_out, two_ranks(ahead, n), [size] * n, width, world_size=2, look=MOVES)
     _, gradients = one_process(2, [size] * n, width)
     for rank, (right, (_, grads, _, held)) in enumerate(zip(gradients, found)):
         got, right, look = grads / grads.norm(), right / right.norm(), "the checks above: first the gradients"
