@@ -5,6 +5,7 @@ from course_lib.explore.bits import BitExplorer, BitRow, bit_rows
 from course_lib.explore.buckets import BucketExplorer
 from course_lib.explore.film import FilmExplorer
 from course_lib.explore.memory_bar import MemoryBarExplorer
+from course_lib.explore.pipeline import PipelineExplorer
 from course_lib.explore.ring import RingExplorer, ring_frames
 from course_lib.explore.scale import ScaleExplorer, scale_data
 
@@ -15,6 +16,7 @@ __all__ = [
     "BucketExplorer",
     "FilmExplorer",
     "MemoryBarExplorer",
+    "PipelineExplorer",
     "RingExplorer",
     "ScaleExplorer",
     "accumulation_cuts",
