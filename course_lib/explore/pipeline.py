@@ -103,7 +103,7 @@ class PipelineExplorer(Explorer):
 
     def _picture(self, *, caption: str, alt: str) -> Picture:
         charts = {self.schedule_now.name: simulate(self.schedule_now)}
-        return pipeline_charts(charts, "units of time", 1, caption=caption, alt=alt)
+        return pipeline_charts(charts, "units", 1, caption=caption, alt=alt)
 
     def _told(self) -> str:
         now = self.schedule_now
