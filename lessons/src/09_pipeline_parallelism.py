@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 45 minutes, second sitting 30; less than a minute of it is computing on 2 CPU cores |
+# | Time | first sitting 40 minutes, second sitting 20; less than a minute of it is computing on 2 CPU cores |
 # | A GPU | changes nothing in schedules, bytes and gradients; only the seconds become smaller |
 # | Opens | `parallel/schedule/`, `parallel/pipeline.py`, `parallel/mail.py`, `parallel/stages.py`, `parallel/weight_gradients.py`, `explore/pipeline.py` |
 #
@@ -36,7 +36,7 @@ from course_lib.parallel import weight_gradients
 from course_lib.parallel.paced import PacedPipeline, paced_costs
 from course_lib.parallel.pipeline import Pipeline
 from course_lib.parallel.schedule import parse, peak_in_flight, problems, simulate
-from course_lib.parallel.stages import GPTStage, cut, layer_seconds, stage_activation_bytes
+from course_lib.parallel.stages import GPTStage, cut, layer_seconds
 from course_lib.train.step import train_step
 from course_lib.units import Bytes, Count, Ratio, Seconds
 
@@ -237,12 +237,17 @@ compare(
 # ## 4 · The price
 #
 # So take a hundred micro-batches? Look at rank 0: before its first backward pass it has done *all* forward passes. Each has left
-# its activations, and none can go. They are **in flight**. Lesson 02 counted what a block saves for its backward pass;
-# here it is for one micro-batch in a stage of two blocks:
+# its activations, and none can go. They are **in flight**.
+#
+# How much is it? Lesson 02 counted what a block keeps for its backward pass. For each token that is 8 vectors as wide as the stream, 2 as wide as the MLP's
+# hidden layer, 4 heads × 64 attention weights and 4 numbers for the norms; beside them the causal mask, a byte for each pair of positions. A stage
+# in the middle has two blocks.
 
 # %%
 LAYERS = cut([1.0] * 8, 4)
-of_one = Bytes(stage_activation_bytes(SMALL, LAYERS[1], batch_size=2, seq=64, bytes_per_element=8))
+tokens, width, hidden, attended = 2 * 64, 64, 4 * 64, 4 * 64
+of_block = 8 * tokens * (8 * width + 2 * hidden + attended + 4) + 64 * 64
+of_one = Bytes(2 * of_block)
 print(f"one micro-batch in stage 1: {of_one:KiB}; its message: {Bytes(2 * 64 * 64 * 8):KiB}")
 guess_held = ask("GPipe, 8 micro-batches: MiB of activations on rank 1 at most?", unit="MiB")
 
@@ -438,7 +443,8 @@ guess_zero = ask("ms for a step, if 1F1B takes 660 and an F, a B or a W takes 20
 
 # %% tags=["varies"]
 zero_real, ours_real = for_real(zero), for_real(ours)
-pipeline_charts(zero_real, caption="Orange fills what was white. Compare the ends of the rows with those above.").show()
+three = {"1F1B, measured": ours_real["measured"]} | {f"zero-bubble, {name}": each for name, each in zero_real.items()}
+pipeline_charts(three, caption="Orange fills what was white. Compare the ends of the rows, above and below.").show()
 compare(
     guess={"zero-bubble": guess_zero},
     predicted={"1f1b": Seconds(33 * 0.02), "zero-bubble": Seconds(27 * 0.02)},
@@ -649,7 +655,14 @@ apart, way = (sum((a[n] - b[n]).norm() ** 2 for n in a) ** 0.5 for a, b in ((del
 print(f"after 8 updates it is {apart / way:.0%} of the way away from honest SGD")
 
 # %% [markdown]
-# PipeDream is exactly what it says, and it is another algorithm than SGD. All schedules above it are arrangements of one and the same step;
+# PipeDream is exactly what it says. Run for real, it looks like 1F1B, because that is its order. But behind every green bar the weights are
+# others.
+
+# %% tags=["varies"]
+pipeline_charts(for_real(schedules.pipedream(4, 8)), caption="Behind each green bar a step was taken: eight updates, once filled, once drained.")
+
+# %% [markdown]
+# It is another algorithm than SGD. All schedules above it are arrangements of one and the same step;
 # this one changes what is learned. It buys a lot: 8 updates in the time of one 1F1B step, 33 units, where a drained pipeline needs
 # $8 \cdot 12$. Large language models are trained without it all the same: their batches have hundreds of micro-batches per update anyway, so
 # draining costs little, and nobody wants to ask after a bad loss whether it was the delay.
