@@ -7,14 +7,14 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 20; less than a minute of it is computing on 2 CPU cores |
 # | A GPU | changes nothing in schedules, bytes and gradients; only the seconds become smaller |
-# | Opens | `parallel/schedule/`, `parallel/pipeline.py`, `parallel/mail.py`, `parallel/stages.py`, `parallel/weight_gradients.py`, `explore/pipeline.py` |
+# | Opens | `parallel/schedule/`, `parallel/pipeline.py`, `parallel/paced.py`, `parallel/mail.py`, `parallel/stages.py`, `parallel/weight_gradients.py`, `explore/pipeline.py` |
 #
-# Lesson 08 cut every matrix, and paid for it with all-reduces in each layer. That is bearable inside one machine. The cable
-# between two machines is ten times slower. What can be cut so that hardly anything crosses it?
+# Lesson 08 cut every matrix, and paid for it with all-reduces in each layer. That is bearable inside one machine. The
+# cable between two machines is ten times slower. What can be cut so that hardly anything crosses it?
 #
-# The model, *between* layers. Blocks 1 to 12 live on the first machine, 13 to 24 on the second, and from one to the other
-# goes one tensor. You try it on four machines. It works, the loss is right. Then you look at the GPUs: at any moment, one of the
-# four computes. You have bought four machines and have the speed of one.
+# The model, *between* layers. Blocks 1 to 12 live on the first machine, 13 to 24 on the second, and from one to the
+# other goes one tensor. You try it on four machines. It works, the loss is right. Then you look at the GPUs: at any
+# moment, one of the four computes. You have bought four machines and have the speed of one.
 #
 # This page is about the other three.
 
@@ -43,9 +43,9 @@ from course_lib.units import Bytes, Count, Ratio, Seconds
 # %% [markdown]
 # ## 1 · Cut between layers
 #
-# Our GPT has 6 blocks, an embedding in front and a head behind, 8 layers in all. Each of 4 ranks gets two of them in a row: a
-# **stage**. The batch comes in **micro-batches** of two sequences each; why, section 3 tells. (The numbers are float64 again, 8 bytes each, so
-# that rounding is no excuse.)
+# Our GPT has 6 blocks, an embedding in front and a head behind, 8 layers in all. Each of 4 ranks gets two of them in
+# a row: a **stage**. The batch comes in **micro-batches** of two sequences each; why, section 3 tells. (The numbers
+# are float64 again, 8 bytes each, so that rounding is no excuse.)
 
 # %%
 SMALL = GPTConfig(layers=6, width=64, heads=4, vocab_size=256, context=64, tied=False)
@@ -65,8 +65,8 @@ def my_stages(schedule, config=SMALL):
 
 
 # %% [markdown]
-# Forward is easily written: receive, compute, send. An activation is tokens × width, 2 · 64 × 64 numbers of 8 bytes. **Guess** while
-# you read: there and back, how many kB does a rank in the middle send for one micro-batch?
+# Forward is easily written: receive, compute, send. An activation is tokens × width, 2 · 64 × 64 numbers of 8 bytes.
+# **Guess** while you read: there and back, how many kB does a rank in the middle send for one micro-batch?
 
 
 # %%
@@ -87,8 +87,8 @@ guess_sent = ask("A middle rank: kB sent for one micro-batch, there and back?", 
 # %% [markdown]
 # Autograd knows nothing of other ranks: the graph of $y$ ends at $x$, which arrived from nowhere.
 #
-# **Your turn.** Write the way back. After `y.backward(gradient)` the gradient of `x` stands in `x.grad`, and one other rank
-# waits for it.
+# **Your turn.** Write the way back. After `y.backward(gradient)` the gradient of `x` stands in `x.grad`, and one
+# other rank waits for it.
 
 
 # %%
@@ -136,15 +136,16 @@ measured_sent = ranks.run(sent_for_one, world_size=4)[1]
 compare(guess=guess_sent, predicted=Bytes(2 * 2 * 64 * 64 * 8), measured=measured_sent, tolerance=0.05, unit="kB")
 
 # %% [markdown]
-# Two messages, one each way, however many layers a stage has. (The rest are headers.) Lesson 08 sends four all-reduces of that
-# size in *every* layer. This is why pipelines run between machines, and tensor parallelism inside.
+# Two messages, one each way, however many layers a stage has. (The rest are headers.) Lesson 08 sends four
+# all-reduces of that size in *every* layer. This is why pipelines run between machines, and tensor parallelism
+# inside.
 #
 # ## 2 · One works, three wait
 #
-# Write down who does what when, and you have a **schedule**: for each rank, its actions in order. `F0` is the forward pass
-# of micro-batch 0, `BW0` its backward pass. A backward pass takes about twice as long (lesson 00), so let F take one unit
-# of time and BW two. A schedule is data. It can be drawn, checked and played on paper without any process. The library's `Pipeline` carries
-# it out on ranks; its loop is short enough to read.
+# Write down who does what when, and you have a **schedule**: for each rank, its actions in order. `F0` is the forward
+# pass of micro-batch 0, `BW0` its backward pass. A backward pass takes about twice as long (lesson 00), so let F take
+# one unit of time and BW two. A schedule is data. It can be drawn, checked and played on paper without any process.
+# The library's `Pipeline` carries it out on ranks; its loop is short enough to read.
 
 # %%
 print(simulate(schedules.naive(4, 1)))
@@ -158,9 +159,9 @@ show(Pipeline.forward_backward, docstring=False)
 #
 # Here a rank works 3 units of 12 and is idle for 9. That is 75 % in the one, and 300 % in the other.
 #
-# Now for real. Four ranks share your two cores, and would take turns. So we use a `PacedPipeline`, in slow motion: each action computes what it
-# should, then sleeps until its time is over, as if the rank had a device of its own. 20 ms for F, 40 for BW. Of three steps the quickest
-# is drawn, below what was to be expected.
+# Now for real. Four ranks share your two cores, and would take turns. So we use a `PacedPipeline`, in slow motion:
+# each action computes what it should, then sleeps until its time is over, as if the rank had a device of its own. 20
+# ms for F, 40 for BW. Of three steps the quickest is drawn, below what was to be expected.
 
 
 # %% tags=["varies"]
@@ -187,8 +188,8 @@ pipeline_charts(for_real(schedules.naive(4, 2)), caption="Down the stairs and up
 # %% [markdown]
 # ## 3 · GPipe: small pieces
 #
-# While rank 1 works on the first micro-batch, rank 0 could begin the second. GPipe (Huang et al. 2019) does it:
-# all forward passes, then all backward passes. For stage $s$ that is one line:
+# While rank 1 works on the first micro-batch, rank 0 could begin the second. GPipe (Huang et al. 2019) does it: all
+# forward passes, then all backward passes. For stage $s$ that is one line:
 
 # %%
 def gpipe_order(stage, stages, micro_batches):
@@ -204,8 +205,9 @@ guess_all = ask("4 ranks, 8 micro-batches: idle, in percent of all time?")
 guess_work = ask("And in percent of the working time?")
 
 # %% [markdown]
-# Count it in the chart. Each rank works for $M$ micro-batches, $3M$ units. The last rank begins $P - 1$ units late, and behind its last backward
-# pass come $P - 1$ others, of 2 units each. So a step takes $3(M + P - 1)$ units, and of these $3(P-1)$ are idle, on *every* rank:
+# Count it in the chart. Each rank works for $M$ micro-batches, $3M$ units. The last rank begins $P - 1$ units late,
+# and behind its last backward pass come $P - 1$ others, of 2 units each. So a step takes $3(M + P - 1)$ units, and of
+# these $3(P-1)$ are idle, on *every* rank:
 #
 # $$\frac{\text{idle}}{\text{all}} = \frac{P-1}{M+P-1} \qquad\qquad \frac{\text{idle}}{\text{work}} = \frac{P-1}{M}$$
 #
@@ -231,17 +233,18 @@ compare(
 )
 
 # %% [markdown]
-# Eight times the work in less than three times the time. (The measured bubble is a little larger than the ideal one: messages
-# take time, and two cores serve four ranks.)
+# Eight times the work in less than three times the time. (The measured bubble is a little larger than the ideal one:
+# messages take time, and two cores serve four ranks.)
 #
 # ## 4 · The price
 #
-# So take a hundred micro-batches? Look at rank 0: before its first backward pass it has done *all* forward passes. Each has left
-# its activations, and none can go. They are **in flight**.
+# So take a hundred micro-batches? Look at rank 0: before its first backward pass it has done *all* forward passes.
+# Each has left its activations, and none can go. They are **in flight**. (GPipe's own answer was lesson 03's: keep a
+# stage's input only, and compute the rest again.)
 #
-# How much is it? Lesson 02 counted what a block keeps for its backward pass. For each token that is 8 vectors as wide as the stream, 2 as wide as the MLP's
-# hidden layer, 4 heads × 64 attention weights and 4 numbers for the norms; beside them the causal mask, a byte for each pair of positions. A stage
-# in the middle has two blocks.
+# How much is it? Lesson 02 counted what a block keeps for its backward pass. For each token that is 8 vectors as wide
+# as the stream, 2 as wide as the MLP's hidden layer, 4 heads × 64 attention weights and 4 numbers for the norms;
+# beside them the causal mask, a byte for each pair of positions. A stage in the middle has two blocks.
 
 # %%
 LAYERS = cut([1.0] * 8, 4)
@@ -264,14 +267,15 @@ held_by_gpipe = ranks.run(held_on_a_rank, from_orders(gpipe_order, 4, 8), world_
 compare(guess=guess_held, predicted=8 * of_one, measured=held_by_gpipe[1], tolerance=0, unit="MiB", name="rank 1")
 
 # %% [markdown]
-# Eight times, to the byte. That is the trap: micro-batches are what makes the bubble small, and each one costs memory.
+# Eight times, to the byte. That is the trap: micro-batches are what makes the bubble small, and each one costs
+# memory.
 #
 # ## 5 · 1F1B: go back as soon as you can
 #
-# Rank 3 may turn round at once: its `BW0` needs nothing but its own `F0`. So let it. From then on it takes one forward and one
-# backward pass in turn, **1F1B**. Rank 2 needs one forward pass more before its first gradient comes back, rank 1
-# two, rank 0 three. Stage $s$ of $P$ runs $P - s$ forward passes ahead, then goes on with a backward and a forward pass in turn,
-# and ends with the backward passes that are left (Narayanan et al. 2021, §2.2.1).
+# Rank 3 may turn round at once: its `BW0` needs nothing but its own `F0`. So let it. From then on it takes one
+# forward and one backward pass in turn, **1F1B**. Rank 2 needs one forward pass more before its first gradient comes
+# back, rank 1 two, rank 0 three. Stage $s$ of $P$ runs $P - s$ forward passes ahead, then goes on with a backward and
+# a forward pass in turn, and ends with the backward passes that are left (Narayanan et al. 2021, §2.2.1).
 #
 # **Your turn.** Write that order, as `gpipe_order` does.
 
@@ -316,14 +320,14 @@ compare(
 )
 
 # %% [markdown]
-# The same bubble, and instead of 8 micro-batches rank 1 holds 3: $P - s$, *whatever $M$ is*. (Beside them waits one message that has come
-# early.) Now $M$ may be a hundred. Rank 0 holds most, 4, and the last rank one.
+# The same bubble, and instead of 8 micro-batches rank 1 holds 3: $P - s$, *whatever $M$ is*. (Beside them waits one
+# message that has come early.) Now $M$ may be a hundred. Rank 0 holds most, 4, and the last rank one.
 #
 # ## 6 · Is it still training?
 #
 # Three things break in silence, or loudly. First, the sum. Micro-batches' gradients add up in `.grad`, and the loss
-# is a *mean*. So each micro-batch's loss counts $1/M$, or exactly: its share of the tokens (lesson 05). Somebody forgets it. With plain SGD, by how
-# many of its own steps does the first step miss the right one?
+# is a *mean*. So each micro-batch's loss counts $1/M$, or exactly: its share of the tokens (lesson 05). Somebody
+# forgets it. With plain SGD, by how many of its own steps does the first step miss the right one?
 
 # %%
 guess_miss = ask("8 micro-batches without 1/m: missed by how many steps?")
@@ -360,11 +364,12 @@ first = ranks.run(missed, WithoutShare, ours, steps=1, world_size=4)[2][0]
 compare(guess=guess_miss, predicted=Ratio(7), measured=Ratio(first), tolerance=1e-6, name="steps missed")
 
 # %% [markdown]
-# Gradients are 8 times too long, so the step lands 7 steps beyond the right place. (With Adam you would see nothing. Lesson 07 showed
-# why.)
+# Gradients are 8 times too long, so the step lands 7 steps beyond the right place. (With Adam you would see nothing.
+# Lesson 07 showed why.)
 #
-# **The order of sends.** Your `backward` used `dist.send`, which waits until somebody receives. In 1F1B two neighbours
-# sometimes want to give each other something at the same moment. What happens then? The library knows beforehand. And then it happens.
+# **The order of sends.** Your `backward` used `dist.send`, which waits until somebody receives. In 1F1B two
+# neighbours sometimes want to give each other something at the same moment. What happens then? The library knows
+# beforehand. And then it happens.
 
 
 # %% tags=["raises-exception"]
@@ -378,11 +383,11 @@ for schedule in (schedules.gpipe(2, 3), schedules.one_f_one_b(2, 3)):
     print(f"{schedule.name}, on ranks:", *ranks.run(with_sends_that_wait, schedule, world_size=2, timeout_s=6))
 
 # %% [markdown]
-# As foretold. In GPipe no two messages ever cross, in 1F1B they do. The repair: never wait for a send (`isend`), wait only for what you need. Then ranks
-# can wait in a circle only if the schedule itself has one.
+# As foretold. In GPipe no two messages ever cross, in 1F1B they do. The repair: never wait for a send (`isend`), wait
+# only for what you need. Then ranks can wait in a circle only if the schedule itself has one.
 #
-# **Both ends.** Most GPTs use one matrix twice: rank 0 looks tokens up in it, rank 3 multiplies by it at the end. So it lives
-# twice, and each end computes *a part* of its gradient. What if each steps with its own part?
+# **Both ends.** Most GPTs use one matrix twice: rank 0 looks tokens up in it, rank 3 multiplies by it at the end. So
+# it lives twice, and each end computes *a part* of its gradient. What if each steps with its own part?
 
 
 # %%
@@ -399,7 +404,8 @@ far = ranks.run(missed, Tied, ours, TIED, steps=1, world_size=4)
 print("missed by, in lengths of the right step:", *(f"rank {rank}: {each[0]:.3f}" for rank, each in enumerate(far)))
 
 # %% [markdown]
-# Ranks 1 and 2 step as they should. The ends have drifted apart, in the first step, and there is no model any more of which both are copies.
+# Ranks 1 and 2 step as they should. The ends have drifted apart, in the first step, and there is no model any more of
+# which both are copies.
 #
 # **Your turn.** Repair `add`. Both ends call it with their part of the gradient.
 
@@ -429,11 +435,11 @@ def add_the_other_end(gradient, other):
 # %% [markdown]
 # ## 7 · Fill the bubble
 #
-# Look at 1F1B's chart again. When a stage works backwards, who waits for it? The stage before waits for the gradient of its
-# *input*. For the gradients of the *weights* nobody waits until the optimizer's step. They are two different products:
-# for $y = xW$ and $g = \partial L / \partial y$ the one is $gW^{\mathsf T}$, call it B; the other is $x^{\mathsf T} g$, call it
-# W. Each costs as much as the forward pass. So BW falls into halves, and W can be put where a rank would idle (Qi et al. 2023,
-# the schedule ZB-H1):
+# Look at 1F1B's chart again. When a stage works backwards, who waits for it? The stage before waits for the gradient
+# of its *input*. For the gradients of the *weights* nobody waits until the optimizer's step. They are two different
+# products: for $y = xW$ and $g = \partial L / \partial y$ the one is $gW^{\mathsf T}$, call it B; the other is
+# $x^{\mathsf T} g$, call it W. Each costs as much as the forward pass. So BW falls into halves, and W can be put
+# where a rank would idle (Qi et al. 2023, the schedule ZB-H1):
 
 # %%
 zero = schedules.zero_bubble(4, 8)
@@ -454,8 +460,9 @@ compare(
 )
 
 # %% [markdown]
-# Of rank 0's 9 idle units 3 remain. It waited 6 for its first gradient; now 3, since every stage passes the gradient on after B. And the
-# three gaps at the end of its row are filled with W. No rank holds more than rank 0 did already. (What was free on the later ranks is used.)
+# Of rank 0's 9 idle units 3 remain. It waited 6 for its first gradient; now 3, since every stage passes the gradient
+# on after B. And the three gaps at the end of its row are filled with W. No rank holds more than rank 0 did already.
+# (What was free on the later ranks is used.)
 #
 # ## 8 · Take it apart
 #
@@ -468,40 +475,42 @@ explorer.show()
 # %% [markdown]
 # (If nothing reacts to your clicks, run the cell once.)
 #
-# 1. In 1F1B, take rank 0's first green action, `BW0`, and move it earlier, twice. What does the first move cost? What is
-# said to the second one?
+# 1. In 1F1B, take rank 0's first green action, `BW0`, and move it earlier, twice. What does the first move cost? What
+# is said to the second one?
 # 2. Start from GPipe, 4 ranks and 4 micro-batches. Turn it into 1F1B by moving. With which rank must you begin?
-# 3. In zero-bubble, move rank 0's orange `W0` three places later. What gets worse, and what does not? Undo it, and move rank 3's `W0` one
-# place later.
+# 3. In zero-bubble, move rank 0's orange `W0` three places later. What gets worse, and what does not? Undo it, and
+# move rank 3's `W0` one place later.
 # 4. Interleaved, and 6 micro-batches?
 
 # %% [markdown]
 # <details><summary>Answers</summary>
 #
-# 1. It costs 3 units: rank 0 no longer runs far enough ahead, and every rank behind waits once. The second move would be a
-# deadlock. Rank 1 turns round only after its `F2`, which rank 0 would send only afterwards.
-# 2. With rank 3, which needs nobody for `BW0`. If rank 0 went first, it would wait for a gradient that the others make only after forward
-# passes that rank 0 has not yet sent.
-# 3. Nobody waits for it, so the step still takes 27 units, but rank 0 holds a fifth micro-batch. On rank 3 it filled a gap: `F4` has not
-# arrived yet, the rank waits a unit, and the step takes 28.
+# 1. It costs 3 units: rank 0 no longer runs far enough ahead, and every rank behind waits once. The second move would
+# be a deadlock. Rank 1 turns round only after its `F2`, which rank 0 would send only afterwards.
+# 2. With rank 3, which needs nobody for `BW0`. If rank 0 went first, it would wait for a gradient that the others
+# make only after forward passes that rank 0 has not yet sent.
+# 3. Nobody waits for it, so the step still takes 27 units, but rank 0 holds a fifth micro-batch. On rank 3 it filled
+# a gap: `F4` has not arrived yet, the rank waits a unit, and the step takes 28.
 # 4. Then there is no schedule: they come round in groups of as many as there are ranks.
 #
 # </details>
 #
-# That is the story: cut between layers, go on in micro-batches, turn round early, and put what nobody waits for where nobody works. Memory is
-# $P - s$ micro-batches, messages are one activation each way, and the lab asks you for a schedule of your own that beats 1F1B under a cap.
+# That is the story: cut between layers, go on in micro-batches, turn round early, and put what nobody waits for where
+# nobody works. Memory is $P - s$ micro-batches, messages are one activation each way, and the lab asks you for a
+# schedule of your own that beats 1F1B under a cap.
 
 # %% [markdown]
 # ## Second sitting
 #
-# What stands above is the story, and the lab needs no more. Below: two further schedules with their proofs, stages that are not equally long,
-# PyTorch's own pipelines, and what published runs make of all this.
+# What stands above is the story, and the lab needs no more. Below: two further schedules with their proofs, stages
+# that are not equally long, PyTorch's own pipelines, and what published runs make of all this.
 #
 # ## 9 · Interleaved: come round twice
 #
-# The pipeline needs $P - 1$ steps to fill, and each lasts as long as a stage. So make stages shorter. Give each rank two short
-# ones instead of a long one: rank 0 has stages 0 and 4, rank 1 has 1 and 5. A micro-batch comes round twice, filling goes in steps of half the
-# length, and with $v$ stages on a rank the bubble is a $v$-th (Narayanan et al. 2021, §2.2.2):
+# The pipeline needs $P - 1$ steps to fill, and each lasts as long as a stage. So make stages shorter. Give each rank
+# two short ones instead of a long one: rank 0 has stages 0 and 4, rank 1 has 1 and 5. A micro-batch comes round
+# twice, filling goes in steps of half the length, and with $v$ stages on a rank the bubble is a $v$-th (Narayanan et
+# al. 2021, §2.2.2):
 #
 # $$\text{time} = 3M + \frac{3(P-1)}{v} \qquad\qquad \frac{\text{idle}}{\text{work}} = \frac{P-1}{vM}$$
 #
@@ -539,17 +548,19 @@ predicted_s, measured_s = Seconds(0.02 * (24 + 9 / 2)), Seconds(inter_real["meas
 compare(guess=guess_inter, predicted=predicted_s, measured=measured_s, tolerance=None, unit="ms", name="interleaved")
 
 # %% [markdown]
-# More than twice the messages, since a micro-batch crosses 7 borders instead of 3 (and one of them leads from the last rank back
-# to the first). Rank 0 holds 11 halves, 5.5 micro-batches instead of 4. Time is bought with messages and memory.
+# More than twice the messages, since a micro-batch crosses 7 borders instead of 3 (and one of them leads from the
+# last rank back to the first). Rank 0 holds 11 halves, 5.5 micro-batches instead of 4. Time is bought with messages
+# and memory.
 #
 # ## 10 · Zero-bubble: why a third
 #
-# The paper says that ZB-H1 idles for $(P-1)(T_F + T_B - T_W)$ on a rank, where 1F1B idles for $(P-1)(T_F + T_B + T_W)$. Follow
-# rank 0. In 1F1B it runs $P$ forward passes ahead, then waits until micro-batch 0 comes back over $P - 1$ stages: $(P-1)(T_B + T_W)$.
-# Later, while the pipeline drains, it has no forward pass to put between its last $P$ backward passes: $P - 1$ gaps of $T_F$. That is 1F1B's sum.
+# The paper says that ZB-H1 idles for $(P-1)(T_F + T_B - T_W)$ on a rank, where 1F1B idles for $(P-1)(T_F + T_B +
+# T_W)$. Follow rank 0. In 1F1B it runs $P$ forward passes ahead, then waits until micro-batch 0 comes back over $P -
+# 1$ stages: $(P-1)(T_B + T_W)$. Later, while the pipeline drains, it has no forward pass to put between its last $P$
+# backward passes: $P - 1$ gaps of $T_F$. That is 1F1B's sum.
 #
-# Now split. A stage passes its gradient on after B, so rank 0 waits for $(P-1)\,T_B$ only. And into each of the $P - 1$ gaps goes a W, so
-# $T_F - T_W$ is left of it. Add up. That holds for other costs, too; let the chart count:
+# Now split. A stage passes its gradient on after B, so rank 0 waits for $(P-1)\,T_B$ only. And into each of the $P -
+# 1$ gaps goes a W, so $T_F - T_W$ is left of it. Add up. That holds for other costs, too; let the chart count:
 
 # %%
 cases = {"F, B, W = 1, 1, 1": (1, 1, 1), "F, B, W = 3, 3, 2": (3, 3, 2), "F, B, W = 2, 2, 1": (2, 2, 1)}
@@ -561,8 +572,8 @@ compare(
 )
 
 # %% [markdown]
-# With still more forward passes ahead (twice as much in flight) and an optimizer step that does not wait for all, the paper reaches zero,
-# hence the name. The backward pass is cut where the linear layers are. This is all of W:
+# With $2P - 1$ micro-batches in flight, and an optimizer step that does not wait for all, the paper's next schedule
+# reaches zero, hence the name. The backward pass is cut where the linear layers are. This is all of W:
 
 # %%
 show(weight_gradients.add_weight_gradients, docstring=False)
@@ -571,12 +582,13 @@ show(weight_gradients.add_weight_gradients, docstring=False)
 # ## 11 · PipeDream: never drain
 #
 # The bubble is there because the pipeline drains before each optimizer step. PipeDream (Narayanan et al. 2019) does
-# not drain. It steps after *every* backward pass, and the next micro-batch is on its way already. At once there is a problem:
-# micro-batch 3 went forward through rank 0 before the update of micro-batch 0, and comes back behind it. Its backward pass must see the
-# weights of its forward pass, else it is the gradient of nothing. So rank 0 keeps the old ones, a **stash**.
+# not drain. It steps after *every* backward pass, and the next micro-batch is on its way already. At once there is a
+# problem: micro-batch 3 went forward through rank 0 before the update of micro-batch 0, and comes back behind it. Its
+# backward pass must see the weights of its forward pass, else it is the gradient of nothing. So rank 0 keeps the old
+# ones, a **stash**.
 #
-# How many? In rank 0 there are at most 4 micro-batches in flight, and each may have seen other weights. **Guess** the bytes of old weights on
-# rank 0, in multiples of its weights.
+# How many? In rank 0 there are at most 4 micro-batches in flight, and each may have seen other weights. **Guess** the
+# bytes of old weights on rank 0, in multiples of its weights.
 
 # %%
 print(simulate(schedules.pipedream(4, 4)))
@@ -620,14 +632,14 @@ compare(
 )
 
 # %% [markdown]
-# Three old versions beside the newest on rank 0, none on rank 3. The other line is the price: on rank 0 a gradient is three updates old
-# when it is applied, on rank 3 it is fresh. With $w^{(t)}$ the weights after $t$ updates and $w_s$ the part of stage $s$,
-# each update is
+# Three old versions beside the newest on rank 0, none on rank 3. The other line is the price: on rank 0 a gradient is
+# three updates old when it is applied, on rank 3 it is fresh. With $w^{(t)}$ the weights after $t$ updates and $w_s$
+# the part of stage $s$, each update is
 #
 # $$w^{(t+1)} = w^{(t)} - \eta\, \nabla L_t\big(w_0^{(t-3)},\, w_1^{(t-2)},\, w_2^{(t-1)},\, w_3^{(t)}\big)$$
 #
-# (the paper's §3.3). That is a recurrence which *one* process can compute, without pipeline, messages or schedule. Does it
-# come to the same weights? And how far is that from honest SGD, one micro-batch after the other?
+# (the paper's §3.3). That is a recurrence which *one* process can compute, without pipeline, messages or schedule.
+# Does it come to the same weights? And how far is that from honest SGD, one micro-batch after the other?
 
 
 # %%
@@ -655,22 +667,23 @@ apart, way = (sum((a[n] - b[n]).norm() ** 2 for n in a) ** 0.5 for a, b in ((del
 print(f"after 8 updates it is {apart / way:.0%} of the way away from honest SGD")
 
 # %% [markdown]
-# PipeDream is exactly what it says. Run for real, it looks like 1F1B, because that is its order. But behind every green bar the weights are
-# others.
+# PipeDream is exactly what it says. Run for real, it looks like 1F1B, because that is its order. But behind every
+# green bar the weights are others.
 
 # %% tags=["varies"]
 pipeline_charts(for_real(schedules.pipedream(4, 8)), caption="Behind each green bar a step was taken: eight updates, once filled, once drained.")
 
 # %% [markdown]
-# It is another algorithm than SGD. All schedules above it are arrangements of one and the same step;
-# this one changes what is learned. It buys a lot: 8 updates in the time of one 1F1B step, 33 units, where a drained pipeline needs
-# $8 \cdot 12$. Large language models are trained without it all the same: their batches have hundreds of micro-batches per update anyway, so
-# draining costs little, and nobody wants to ask after a bad loss whether it was the delay.
+# It is another algorithm than SGD. All schedules above it are arrangements of one and the same step; this one changes
+# what is learned. It buys a lot: 8 updates in the time of one 1F1B step, 33 units, where a drained pipeline needs $8
+# \cdot 12$. Large language models are trained without it all the same: their batches have hundreds of micro-batches
+# per update anyway, so draining costs little, and nobody wants to ask after a bad loss whether it was the delay.
 #
 # ## 12 · Stages that are not equal
 #
-# Until now each layer counted as one. A pipeline goes at the pace of its slowest stage. Here is a GPT with a larger vocabulary, on two ranks that
-# really compute, one on each of your cores, nobody sleeps. How long does each layer take?
+# Until now each layer counted as one. A pipeline goes at the pace of its slowest stage. Here is a GPT with a larger
+# vocabulary, on two ranks that really compute, one on each of your cores, nobody sleeps. How long does each layer
+# take?
 
 # %% tags=["varies"]
 WIDE = GPTConfig(layers=6, width=128, heads=4, vocab_size=16_384, context=64, tied=False)
@@ -697,16 +710,16 @@ for name, layers in {"4 and 4 layers": by_number, "cut by cost": by_cost}.items(
     runs = zip(*ranks.run(computing_on_a_rank, layers, world_size=2, diagnose=False))
     quickest[name] = min((schedules.gantt_of(name, spans) for spans in runs), key=lambda chart: chart.makespan)
 pipeline_charts(quickest, caption="Above, rank 1 has the head and rank 0 waits for it. Below, both work.").show()
-print({name: f"{chart.makespan:.0e} s" for name, chart in quickest.items()})
+print({name: f"{Seconds(chart.makespan):.0ms}" for name, chart in quickest.items()})
 
 # %% [markdown]
-# `cut` is a small dynamic programme over measured seconds. Where embedding and head are large, real runs give the first and the last stage
-# fewer blocks. (Llama 3 takes one block from each of them; Grattafiori et al. 2024, §3.3.2.)
+# `cut` is a small dynamic programme over measured seconds. Where embedding and head are large, real runs give the
+# first and the last stage fewer blocks. (Llama 3 takes one block from each of them; Grattafiori et al. 2024, §3.3.2.)
 #
 # ## 13 · The real thing
 #
-# `torch.distributed.pipelining` has all of these but the naive one and PipeDream. A `PipelineStage` knows its neighbours, a schedule drives it.
-# Same gradients?
+# `torch.distributed.pipelining` has GPipe, 1F1B, interleaved 1F1B and zero-bubble schedules. A `PipelineStage` knows
+# its neighbours, a schedule drives it. Same gradients?
 
 
 # %%
@@ -733,21 +746,17 @@ pairs = {"GPipe": (ScheduleGPipe, schedules.gpipe), "1F1B": (Schedule1F1B, sched
 beside = {name: ranks.run(beside_pytorch, *pair, world_size=4) for name, pair in pairs.items()}
 for name, per_rank in beside.items():
     print(f"{name}: gradients equal PyTorch's on all ranks: {max(off for off, _, _ in per_rank) < 1e-12}")
-compare(
-    predicted={name: per_rank[1][1] for name, per_rank in beside.items()},
-    measured={name: per_rank[1][2] for name, per_rank in beside.items()},
-    tolerance=0.05,
-    unit="kB",
-    columns=("rank 1, ours", "rank 1, PyTorch's"),
-)
+rows = {f"{name}, {whose}": per_rank[1][place] for name, per_rank in beside.items()
+        for place, whose in ((1, "ours"), (2, "PyTorch's"))}  # fmt: skip
+compare(predicted=dict.fromkeys(rows, 2 * 8 * waiting), measured=rows, tolerance=0.05, unit="kB")
 
 # %% [markdown]
 # One thing it leaves to you: tied embeddings. It does not know that two stages hold one matrix.
 #
 # ## 14 · At scale
 #
-# **GPipe** calls the bubble negligible from $M \ge 4K$ on ($K$ is its letter for stages). How large is it there? And with $M = 32$, how much faster than 2 stages
-# are 4 and 8? Its Table 3 was measured on eight P100s without NVLink.
+# **GPipe** calls the bubble negligible from $M \ge 4K$ on ($K$ is its letter for stages). How large is it there? And
+# with $M = 32$, how much faster than 2 stages are 4 and 8? Its Table 3 was measured on eight P100s without NVLink.
 
 # %%
 for stages in (2, 4, 8):
@@ -764,10 +773,13 @@ compare(
 
 # %% [markdown]
 # "Negligible" is between a ninth and a fifth, by its own measure. And the bubble alone explains the table to 5 %.
+# (That is its Transformer, whose layers are all alike. Its AmoebaNet, which cannot be cut into equal stages, reached
+# 1.7 and 2.7.)
 #
-# **MT-NLG**, 530 billion parameters, 105 layers: 8-way tensor parallel inside a machine, and 35 stages of three layers each across machines.
-# One replica is 280 GPUs. The batch is 1,920 sequences, one in a micro-batch. With 8 replicas that is 240 micro-batches for each pipeline, with 10 it is 192, with 12
-# it is 160. Now the same batch on more replicas: fewer micro-batches, so a larger share of bubble. Smith et al. 2022 (§2.4) print 60.1 seconds for a
+# **MT-NLG**, 530 billion parameters, 105 layers: 8-way tensor parallel inside a machine, and 35 stages of three
+# layers each across machines. One replica is 280 GPUs. The batch is 1,920 sequences, one in a micro-batch. With 8
+# replicas that is 240 micro-batches for each pipeline, with 10 it is 192, with 12 it is 160. Now the same batch on
+# more replicas: fewer micro-batches, so a larger share of bubble. Smith et al. 2022 (§2.4) print 60.1 seconds for a
 # step on 8 replicas. **Guess:** on 12, where perfect scaling would give 40.1?
 
 # %%
@@ -788,9 +800,10 @@ compare(
 )
 
 # %% [markdown]
-# More than half of what is lost between 8 and 12 replicas is the bubble. (Some of the rest is data parallelism's all-reduce; lesson 07's overlap.)
-# So a pipeline wants many micro-batches, data parallelism divides them among replicas, and lesson 07's critical batch size forbids to make more.
-# How to split a machine between the three is lesson 12's question.
+# More than half of what is lost between 8 and 12 replicas is the bubble. (For the rest the paper gives no account.
+# More replicas also mean a longer all-reduce at the end, lesson 07.) So a pipeline wants many micro-batches, data
+# parallelism divides them among replicas, and lesson 07's critical batch size forbids to make more. How to split a
+# machine between the three is lesson 12's question.
 #
 # ## What to keep
 #
@@ -811,7 +824,8 @@ compare(
 #
 # **2.** 16 stages, 64 micro-batches, 1F1B. How many micro-batches are in flight on the stage with number 5?
 #
-# **3.** Two ranks, two micro-batches. 1F1B takes 9 units of time. Write a schedule that takes 7 (F, B and W take one unit each).
+# **3.** Two ranks, two micro-batches. 1F1B takes 9 units of time. Write a schedule that takes 7 (F, B and W take one
+# unit each).
 
 # %%
 answer_1 = None  # micro-batches
@@ -830,10 +844,10 @@ took = None if answer_3 is None else simulate(parse(answer_3).validate()).makesp
 self_check(took, 7.0, hint="Split BW into B and W, and let rank 1 keep its Ws until nobody waits for it.")
 
 # %% [markdown]
-# **To read on:** [GPipe](https://arxiv.org/abs/1811.06965), [PipeDream](https://arxiv.org/abs/1806.03377),
-# [1F1B and interleaving in Megatron-LM](https://arxiv.org/abs/2104.04473), [zero-bubble](https://arxiv.org/abs/2401.10241),
+# **To read on:** [GPipe](https://arxiv.org/abs/1811.06965), [PipeDream](https://arxiv.org/abs/1806.03377), [1F1B and
+# interleaving in Megatron-LM](https://arxiv.org/abs/2104.04473), [zero-bubble](https://arxiv.org/abs/2401.10241),
 # [MT-NLG](https://arxiv.org/abs/2201.11990), and
 # [torch.distributed.pipelining](https://docs.pytorch.org/docs/stable/distributed.pipelining.html).
 #
-# **The lab**, `labs/lab09_pipeline_parallelism`, gives you a cap of memory and asks for a schedule that is done before 1F1B. A checker
-# explains each illegal move, then your schedule runs on ranks.
+# **The lab**, `labs/lab09_pipeline_parallelism`, gives you a cap of memory and asks for a schedule that is done
+# before 1F1B. A checker explains each illegal move, then your schedule runs on ranks.
