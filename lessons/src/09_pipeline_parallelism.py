@@ -357,9 +357,13 @@ class WithoutShare(Pipeline):
         return loss
 
 
-for order in (schedules.naive, schedules.gpipe, lambda stages, count: ours):
-    off = max(map(max, ranks.run(missed, Pipeline, order(4, 8), world_size=4)))
-    print(f"{order(4, 8).name}: like one process after each of 3 steps: {off < 1e-9}")
+def is_the_same_step(schedule, steps=3):
+    off = max(map(max, ranks.run(missed, Pipeline, schedule, steps=steps, world_size=4)))
+    print(f"{schedule.name}: after every step the weights of one process: {off < 1e-9}")
+
+
+is_the_same_step(schedules.gpipe(4, 8))
+is_the_same_step(ours)
 first = ranks.run(missed, WithoutShare, ours, steps=1, world_size=4)[2][0]
 compare(guess=guess_miss, predicted=Ratio(7), measured=Ratio(first), tolerance=1e-6, name="steps missed")
 
@@ -445,6 +449,7 @@ def add_the_other_end(gradient, other):
 zero = schedules.zero_bubble(4, 8)
 print(simulate(zero))
 print("in flight at most:", [peak_in_flight(actions) for actions in zero.actions])
+is_the_same_step(zero, steps=1)
 guess_zero = ask("ms for a step, if 1F1B takes 660 and an F, a B or a W takes 20?", unit="ms")
 
 # %% tags=["varies"]
@@ -520,6 +525,7 @@ explorer.show()
 inter = schedules.interleaved(4, 8, chunks=2)
 print("stages of each rank:", [inter.stages_of(rank) for rank in range(4)])
 print("in flight at most, in stages of half a rank:", [peak_in_flight(actions) for actions in inter.actions])
+is_the_same_step(inter, steps=1)
 guess_inter = ask("Two stages on each rank, 8 micro-batches: ms for a step?", unit="ms")
 guess_messages = ask("And messages, of all ranks together?")
 
@@ -697,7 +703,7 @@ def computing_on_a_rank(layers):
     schedule = schedules.one_f_one_b(2, 8)
     pipeline, records = Pipeline(schedule, {dist.get_rank(): GPTStage(WIDE, layers[dist.get_rank()])}), []
     tokens = torch.randint(0, 16_384, (2, 64), generator=torch.Generator().manual_seed(0))
-    for _ in range(8):
+    for _ in range(5):
         pipeline.forward_backward([(tokens, tokens)] * 8)
         records.append(pipeline.spans)
         dist.barrier()
