@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from course_lib.figures.style import INK, SERIES, Picture, legend, new_figure
-from course_lib.parallel.schedule import Gantt, Kind
+from course_lib.parallel.schedule import Gantt, Kind, Span
 
 COLORS: dict[Kind, str] = {"F": SERIES[5], "BW": SERIES[2], "B": SERIES[3], "W": SERIES[4], "U": SERIES[6]}
 """Forward light blue, a whole backward pass green; its halves purple (input's gradient) and orange (weights')."""
@@ -51,7 +51,7 @@ def pipeline_charts(
         axes.set_title(f"{title}: {chart.bubble:.0%} idle", loc="left", fontsize=10)
         _draw(axes, chart, units_of_time, end)
     many[-1].set_xlabel(f"time ({unit})")
-    shown = [kind for kind in COLORS if any(_has(chart, kind) for chart in charts.values())]
+    shown: list[Kind] = [kind for kind in COLORS if any(_has(chart, kind) for chart in charts.values())]
     handles = [Patch(label=LABELS[kind], facecolor=COLORS[kind]) for kind in shown]
     legend(figure, "lower right", len(handles), handles=handles, fontsize=9)
     return Picture(figure, caption=caption, alt=alt or _told(charts, unit, units_of_time))
@@ -59,21 +59,24 @@ def pipeline_charts(
 
 def _draw(axes: Axes, chart: Gantt, units_of_time: float, end: float) -> None:
     ranks = range(len(chart.spans))
-    for rank in ranks:
-        for (kind, stage, number), start, until in chart.spans[rank]:
-            left, width = start * units_of_time, (until - start) * units_of_time
-            hatch = "////" if stage >= len(chart.spans) else None
-            look = {"facecolor": COLORS[kind], "edgecolor": "white", "lw": 0.6, "hatch": hatch}
-            axes.broken_barh([(left, width)], (rank - 0.42, 0.84), **look)
-            if width > 0.012 * end * len(str(number)):
-                box = {"facecolor": COLORS[kind], "edgecolor": "none", "pad": 0.5} if hatch else None
-                axes.text(
-                    left + width / 2, rank, str(number), ha="center", va="center", fontsize=8, color=INK, bbox=box
-                )
+    for rank, spans in enumerate(chart.spans):
+        for span in spans:
+            _bar(axes, rank, span, units_of_time, end, is_later=span.action.stage >= len(ranks))
     axes.set(xlim=(0, 1.005 * end), ylim=(len(ranks) - 0.5, -0.5))
     axes.set_yticks(ranks, [f"rank {rank}" for rank in ranks])
     axes.tick_params(axis="y", length=0)
     axes.grid(False, axis="y")
+
+
+def _bar(axes: Axes, rank: int, span: Span, units_of_time: float, end: float, is_later: bool) -> None:
+    """One action; its micro-batch goes inside where it fits (a digit is about 1.2 % of the figure's width)."""
+    color, number = COLORS[span.action.kind], str(span.action.micro_batch)
+    left, width = span.start * units_of_time, (span.end - span.start) * units_of_time
+    look = {"facecolor": color, "edgecolor": "white", "lw": 0.6, "hatch": "////" if is_later else None}
+    axes.broken_barh([(left, width)], (rank - 0.42, 0.84), **look)
+    if width > 0.012 * end * len(number):
+        box = {"facecolor": color, "edgecolor": "none", "pad": 0.5} if is_later else None
+        axes.text(left + width / 2, rank, number, ha="center", va="center", fontsize=8, color=INK, bbox=box)
 
 
 def _has(chart: Gantt, kind: Kind) -> bool:

@@ -21,7 +21,7 @@ def test_every_action_is_a_bar_where_it_took_place():
             (pytest.approx(1e3 * span.start), pytest.approx(1e3 * span.end)) for _, span in spans
         ]
         assert [(bar.y0 + bar.y1) / 2 for bar in bars(axes)] == pytest.approx([rank for rank, _ in spans])
-        kinds = [to_hex(each.get_facecolor()[0]).upper() for each in axes.collections]
+        kinds = [to_hex(tuple(each.get_facecolor()[0])).upper() for each in axes.collections]  # type: ignore[arg-type]
         assert kinds == [COLORS[span.action.kind] for _, span in spans]
         assert [text.get_text() for text in axes.texts] == [str(span.action.micro_batch) for _, span in spans]
 
