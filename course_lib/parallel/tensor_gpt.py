@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from course_lib.model.gpt import GPT, Block, loss_of
+from course_lib.model.gpt import GPT, Block, GPTConfig, loss_of
 from course_lib.parallel.operators import Group, all_gather, f_bar, g_bar, join, own_part, split, turn
 from course_lib.parallel.tensor import SEQ, WIDTH, Cut, ParallelAttention, ParallelMLP, SplitDropout, add_up_gradients
 
@@ -32,6 +32,11 @@ class ParallelBlock(nn.Module):
     `sequence_parallel` 2 all-gathers and 2 reduce-scatters of n in the forward pass, which is as much, and in the
     backward pass 2 all-gathers more, since only parts are kept.
     """
+
+    attention_norm: nn.Module
+    attention: ParallelAttention
+    mlp_norm: nn.Module
+    mlp: ParallelMLP
 
     @classmethod
     def from_(cls, block: Block, group: Group = None, sequence_parallel: bool = False) -> Self:
@@ -60,6 +65,7 @@ class ParallelEmbedding(nn.Module):
     """Each rank has some of the features of every entry."""
 
     weight: nn.Parameter
+    cuts: dict[str, Cut]
 
     @classmethod
     def from_(cls, embedding: nn.Embedding | nn.Linear, group: Group = None) -> Self:
@@ -85,6 +91,16 @@ class ParallelGPT(nn.Module):
     backward, an all-gather of the last stream's gradient. With `sequence_parallel` an all-to-all of the embedded tokens
     and one of the last stream, in both passes, and a reduce-scatter of the logits, whose gradient is gathered again.
     """
+
+    config: GPTConfig
+    group: Group
+    sequence_parallel: bool
+    token_embedding: ParallelEmbedding
+    position_embedding: ParallelEmbedding | None
+    embedding_dropout: SplitDropout
+    blocks: nn.ModuleList
+    final_norm: nn.Module
+    head: ParallelEmbedding | None
 
     @classmethod
     def from_(cls, gpt: GPT, group: Group = None, sequence_parallel: bool = False) -> Self:

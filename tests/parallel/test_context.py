@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from course_lib import measure, ranks
 from course_lib.model.gpt import GPT, Attention, GPTConfig
-from course_lib.parallel.context import own_tokens, pieces, ring_attention, work
+from course_lib.parallel.context import Order, own_tokens, pieces, ring_attention, work
 from course_lib.parallel.context_gpt import ContextParallelGPT
 from course_lib.ranks import RankFailure
 from tests.mutants.parallel import context as wrong
@@ -34,6 +35,7 @@ def check_attention(attend, order):
         out.backward(own_tokens(upstream, 2, order))
     assert (out - own_tokens(expected, 2, order)).abs().max() < 1e-13, "the values differ from full attention's"
     for name, part, tensor in zip(("queries", "keys", "values"), mine, whole):
+        assert part.grad is not None and tensor.grad is not None, f"the {name} have no gradient"
         off = (part.grad - own_tokens(tensor.grad, 2, order)).abs().max()
         assert off < 1e-13, f"the gradient of the {name} is off by {off:.1e}"
     c = dist.get_world_size()
@@ -77,7 +79,7 @@ def test_every_step_equals_the_unsplit_gpt(world_size):
 def kept_by_a_step(split):
     """Bytes that autograd keeps in a forward pass over 64 tokens: every storage once, weights left out."""
     config = dataclasses.replace(SMALL, context=64, attention="fused")
-    model = ContextParallelGPT.from_(GPT(config)) if split else GPT(config)
+    model: nn.Module = ContextParallelGPT.from_(GPT(config)) if split else GPT(config)
     storages = {}
 
     def keep(saved):
@@ -111,16 +113,17 @@ def test_who_works_when():
 
 def computed(order):
     """Floating-point operations of this rank's forward pass around the ring."""
-    mine = [torch.ones(1, 1, 32, 4) for _ in range(3)]
+    q, k, v = (torch.ones(1, 1, 32, 4) for _ in range(3))
     with measure.flops() as counted:
-        ring_attention(*mine, order)
+        ring_attention(q, k, v, order)
     return counted.total
 
 
 def test_the_imbalance_is_what_the_ranks_really_compute():
     """Products only: a piece against itself is computed whole and half of it thrown away."""
     whole_diagonal = {0.5: 1.0}
-    for order, diagonal in (("plain", whole_diagonal), ("zigzag", None)):
+    orders: list[tuple[Order, dict[float, float] | None]] = [("plain", whole_diagonal), ("zigzag", None)]
+    for order, diagonal in orders:
         flops = ranks.run(computed, order, world_size=4)
         if diagonal is None:
             assert len(set(flops)) == 1, flops
@@ -134,7 +137,7 @@ def test_what_cannot_be_is_refused():
         said = []
         for attempt in (
             lambda: own_tokens(torch.zeros(1, 12), 1),
-            lambda: own_tokens(torch.zeros(1, 16), 1, "spiral"),
+            lambda: own_tokens(torch.zeros(1, 16), 1, "spiral"),  # type: ignore[arg-type]
             lambda: ContextParallelGPT.from_(GPT(dataclasses.replace(SMALL, dropout=0.1))),
         ):
             try:
