@@ -6,6 +6,7 @@ from course_lib.explore.buckets import BucketExplorer
 from course_lib.explore.film import FilmExplorer
 from course_lib.explore.matmul import MatmulExplorer
 from course_lib.explore.memory_bar import MemoryBarExplorer
+from course_lib.explore.pipeline import PipelineExplorer
 from course_lib.explore.ring import RingExplorer, ring_frames
 from course_lib.explore.scale import ScaleExplorer, scale_data
 
@@ -17,6 +18,7 @@ __all__ = [
     "FilmExplorer",
     "MatmulExplorer",
     "MemoryBarExplorer",
+    "PipelineExplorer",
     "RingExplorer",
     "ScaleExplorer",
     "accumulation_cuts",
