@@ -15,15 +15,18 @@ from course_lib.model.seeds import mix
 from course_lib.parallel.operators import own_part
 from course_lib.parallel.tensor_gpt import cuts, whole_state_dict
 from course_lib.predict import Setup
+from course_lib.train.accumulate import IGNORE
 from tests.parallel.checks import OPTIMIZERS
 
 BATCH, SEQ = 2, 8
 
 
 def batch(config: GPTConfig, step: int) -> tuple[Tensor, Tensor]:
-    """The same tokens on every rank."""
+    """The same tokens on every rank; padded, so that the last of 4 parts of the sequence has no targets at all."""
     tokens = torch.randint(0, config.vocab_size, (BATCH, SEQ + 1), generator=torch.Generator().manual_seed(step))
-    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    targets[0, 3:], targets[1, 6:] = IGNORE, IGNORE
+    return inputs, targets
 
 
 def check_parity(split: Callable[..., Any], config: GPTConfig, sequence_parallel: bool, optimizer: str) -> None:
