@@ -23,6 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
+    ParallelStyle,
     PrepareModuleInput,
     RowwiseParallel,
     SequenceParallel,
@@ -59,7 +60,8 @@ def theirs(sequence_parallel: bool) -> nn.Module:
     cut = Shard(1) if sequence_parallel else Replicate()
     for block in blocks:
         block.attention = TorchAttention(CONFIG)  # type: ignore[assignment]
-        plan = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")} | {
+        plan: dict[str, ParallelStyle] = {
+            **{f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")},
             "mlp.up": ColwiseParallel(),
             "attention.out": RowwiseParallel(output_layouts=cut),
             "mlp.down": RowwiseParallel(output_layouts=cut),

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from course_lib.model.gpt import GPT, Attention, rotate
+from course_lib.model.gpt import GPT, Attention, Block, rotate
 from course_lib.parallel.context import Order, own_tokens, ring_attention
 from course_lib.parallel.operators import Group
 from course_lib.parallel.tensor import SEQ, add_up_gradients, loss_of_parts
@@ -30,6 +30,10 @@ class ContextParallelGPT(nn.Module):
 
     Bytes sent by each rank: those of `ring_attention` in every block, and the gradients' all-reduce.
     """
+
+    gpt: GPT
+    group: Group
+    order: Order
 
     @classmethod
     def from_(cls, gpt: GPT, group: Group = None, order: Order = "zigzag") -> Self:
@@ -57,7 +61,8 @@ class ContextParallelGPT(nn.Module):
         x_BsD = gpt.token_embedding(own_tokens(tokens, SEQ, self.order, self.group))
         if gpt.position_embedding is not None:
             x_BsD = x_BsD + gpt.position_embedding(positions_s)
-        for block in gpt.blocks:
+        blocks: list[Block] = list(gpt.blocks)  # type: ignore[arg-type]
+        for block in blocks:
             x_BsD = x_BsD + self._attend(block.attention, block.attention_norm(x_BsD), positions_s)
             x_BsD = x_BsD + block.mlp(block.mlp_norm(x_BsD))
         head = gpt.token_embedding if gpt.head is None else gpt.head

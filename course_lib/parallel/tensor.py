@@ -47,6 +47,9 @@ class ColumnParallelLinear(nn.Module):
 
     weight: nn.Parameter
     bias: nn.Parameter | None
+    group: Group
+    sequence_parallel: bool
+    cuts: dict[str, Cut]
 
     @classmethod
     def from_(cls, linear: nn.Linear, group: Group = None, sequence_parallel: bool = False, blocks: int = 1) -> Self:
@@ -104,6 +107,9 @@ class RowParallelLinear(nn.Module):
 
     weight: nn.Parameter
     bias: nn.Parameter | None
+    group: Group
+    sequence_parallel: bool
+    cuts: dict[str, Cut]
 
     @classmethod
     def from_(cls, linear: nn.Linear, group: Group = None, sequence_parallel: bool = False) -> Self:
@@ -136,6 +142,10 @@ class RowParallelLinear(nn.Module):
 class ParallelMLP(nn.Module):
     """Columns, GELU, rows: each rank has some of the hidden features from beginning to end."""
 
+    up: ColumnParallelLinear
+    down: RowParallelLinear
+    dropout: SplitDropout
+
     @classmethod
     def from_(cls, mlp: MLP, group: Group = None, sequence_parallel: bool = False) -> Self:
         """Cut the hidden layer.
@@ -157,6 +167,11 @@ class ParallelMLP(nn.Module):
 class ParallelAttention(nn.Module):
     """Columns, heads, rows: each rank has some of the heads from beginning to end."""
 
+    qkv: ColumnParallelLinear
+    out: RowParallelLinear
+    out_dropout: SplitDropout
+    heads: Attention
+
     @classmethod
     def from_(cls, attention: Attention, group: Group = None, sequence_parallel: bool = False) -> Self:
         """Cut by heads.
@@ -175,7 +190,7 @@ class ParallelAttention(nn.Module):
         self.out_dropout = SplitDropout(config.dropout, SEQ if sequence_parallel else None, group)
         with torch.device("meta"):
             self.heads = Attention(config)  # for what one head does; it has no weights
-        self.heads.qkv = self.heads.out = nn.Identity()
+        self.heads.qkv = self.heads.out = nn.Identity()  # type: ignore[assignment]
         self.heads.weights_dropout = SplitDropout(config.dropout, 1, group)  # type: ignore[assignment]
         return self
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from course_lib.model.gpt import GPT, Block, loss_of
+from course_lib.model.gpt import GPT, Block, GPTConfig, loss_of
 from course_lib.parallel.operators import Group, all_gather, f_bar, g_bar, join, own_part, split, turn
 from course_lib.parallel.stages import GPTStage
 from course_lib.parallel.tensor import (
@@ -41,6 +41,11 @@ class ParallelBlock(nn.Module):
     `sequence_parallel` 2 all-gathers and 2 reduce-scatters of n in the forward pass, which is as much, and in the
     backward pass 2 all-gathers more, since only parts are kept.
     """
+
+    attention_norm: nn.Module
+    attention: ParallelAttention
+    mlp_norm: nn.Module
+    mlp: ParallelMLP
 
     @classmethod
     def from_(cls, block: Block, group: Group = None, sequence_parallel: bool = False) -> Self:
@@ -69,6 +74,7 @@ class ParallelEmbedding(nn.Module):
     """Each rank has some of the features of every entry."""
 
     weight: nn.Parameter
+    cuts: dict[str, Cut]
 
     @classmethod
     def from_(cls, embedding: nn.Embedding | nn.Linear, group: Group = None) -> Self:
@@ -95,6 +101,16 @@ class ParallelGPT(nn.Module):
     and one of the last stream, in both passes, and a reduce-scatter of the logits, whose gradient is gathered again.
     """
 
+    config: GPTConfig
+    group: Group
+    sequence_parallel: bool
+    token_embedding: ParallelEmbedding  # None, as the final norm, on a pipeline stage that has none
+    position_embedding: ParallelEmbedding | None
+    embedding_dropout: SplitDropout
+    blocks: nn.ModuleList
+    final_norm: nn.Module
+    head: ParallelEmbedding | None
+
     @classmethod
     def from_(cls, gpt: GPT, group: Group = None, sequence_parallel: bool = False) -> Self:
         """Cut a GPT that every rank has built alike.
@@ -120,10 +136,10 @@ class ParallelGPT(nn.Module):
         def cut(table: nn.Embedding | nn.Linear | None) -> ParallelEmbedding | None:
             return None if table is None else ParallelEmbedding.from_(table, group)
 
-        self.token_embedding, self.head = cut(gpt.token_embedding), cut(gpt.head)
+        self.token_embedding, self.head = cut(gpt.token_embedding), cut(gpt.head)  # type: ignore[assignment]
         self.position_embedding = cut(gpt.position_embedding)
         self.embedding_dropout = SplitDropout(gpt.config.dropout, SEQ if sequence_parallel else None, group)
-        self.final_norm = copy.deepcopy(gpt.final_norm)
+        self.final_norm = copy.deepcopy(gpt.final_norm)  # type: ignore[assignment]
         if sequence_parallel:
             add_up_gradients(self.final_norm, group)
 
@@ -138,7 +154,6 @@ class ParallelGPT(nn.Module):
 
     def _embed(self, tokens: Int[Tensor, "batch seq"]) -> Tensor:
         """The stream: features are joined, or turned into this rank's tokens."""
-        assert self.token_embedding is not None
         x_BSd = self.token_embedding(tokens)
         if self.position_embedding is not None:
             x_BSd = x_BSd + self.position_embedding(torch.arange(tokens.shape[1], device=tokens.device))
@@ -147,7 +162,6 @@ class ParallelGPT(nn.Module):
 
     def _predict(self, x: Tensor, targets: Int[Tensor, "batch seq"] | None) -> Tensor:
         """Logits or the loss, whole on every rank."""
-        assert self.final_norm is not None
         logits = self._logits(self.final_norm(x))
         if not self.sequence_parallel:
             return logits if targets is None else loss_of(logits, targets)
@@ -157,9 +171,7 @@ class ParallelGPT(nn.Module):
 
     def _logits(self, x: Tensor) -> Tensor:
         """Of all tokens, or of this rank's tokens."""
-        table = self.token_embedding if self.head is None else self.head
-        assert table is not None
-        weight_Vd = table.weight
+        weight_Vd = (self.token_embedding if self.head is None else self.head).weight
         if not self.sequence_parallel:
             return f_bar(F.linear(split(x, WIDTH, self.group), weight_Vd), self.group)
         x_BSd = turn(x, WIDTH, SEQ, self.group)

@@ -23,6 +23,10 @@ class ParallelStage(ParallelGPT):
     Bytes sent by each rank: those of its `ParallelBlock`s, and of the ends that it has.
     """
 
+    is_first: bool
+    is_last: bool
+    blocks: nn.ModuleDict  # type: ignore[assignment]
+
     @classmethod
     def from_(cls, stage: GPTStage, group: Group = None, sequence_parallel: bool = False) -> Self:  # type: ignore[override]
         """Cut a stage that every rank has built alike.
@@ -39,7 +43,7 @@ class ParallelStage(ParallelGPT):
         self._cut_ends(stage, group, sequence_parallel)
         self.is_first, self.is_last = stage.is_first, stage.is_last
         cut = {number: ParallelBlock.from_(block, group, sequence_parallel) for number, block in stage.blocks.items()}  # type: ignore[arg-type]
-        self.blocks = nn.ModuleDict(cut)  # type: ignore[assignment]
+        self.blocks = nn.ModuleDict(cut)
         return self
 
     tied_weight = GPTStage.tied_weight
@@ -54,6 +58,6 @@ class ParallelStage(ParallelGPT):
     def forward(self, x: Tensor, targets: Int[Tensor, "batch seq"] | None = None) -> Tensor:
         """Tokens (on the first stage) or the stream in; the stream or, on the last stage, logits or the loss out."""
         x = self._embed(x) if self.is_first else x
-        for block in self.blocks.values():  # type: ignore[operator]
+        for block in self.blocks.values():
             x = block(x)
         return self._predict(x, targets) if self.is_last else x

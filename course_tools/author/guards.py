@@ -78,15 +78,15 @@ def _stale_widgets(notebook: NotebookNode) -> list[str]:
         module, _, name = model["state"].get("_anywidget_id", "").rpartition(".")
         if module.startswith("course_lib."):
             now = getattr(importlib.import_module(module), name, None)
-            if any(_now(now, kind) != model["state"].get(part) for part, kind in (("_esm", "js"), ("_css", "css"))):
+            if any(_now(now, part) != model["state"].get(part) for part in ("_esm", "_css")):
                 stale.add(name)
     return [f"the stored {name} is not the one of course_lib; run `course build`" for name in sorted(stale)]
 
 
-def _now(widget: type | None, kind: Literal["js", "css"]) -> str:
+def _now(widget: type | None, part: Literal["_esm", "_css"]) -> str:
     """The script or sheet that a widget's class has today."""
     whole = getattr(widget, "text", None)  # an explorer's; not imported here, since every lab is built without one
-    return whole(kind) if callable(whole) else str(getattr(widget, {"js": "_esm", "css": "_css"}[kind], ""))
+    return str(whole({"_esm": "js", "_css": "css"}[part]) if callable(whole) else getattr(widget, part, ""))
 
 
 def _code(notebook: NotebookNode) -> Iterator[tuple[int, NotebookNode]]:

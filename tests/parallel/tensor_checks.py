@@ -47,6 +47,7 @@ def check_parity(split: Callable[..., Any], config: GPTConfig, sequence_parallel
         theirs, known = dict(single.named_parameters()), cuts(ours)
         for name, p in ours.named_parameters():
             for what, mine, whole in (("gradient", p.grad, theirs[name].grad), ("weight", p, theirs[name])):
+                assert mine is not None and whole is not None, f"the {what} of {name} is missing"
                 part = own_part(whole.detach(), known[name].dim, None, known[name].blocks) if name in known else whole
                 off = (mine - part).abs().max()
                 assert off < 1e-11, f"the {what} of {name} is off by {off:.1e} after step {step}"

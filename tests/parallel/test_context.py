@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from course_lib import measure, predict, ranks
 from course_lib.model.gpt import GPT, Attention, GPTConfig
-from course_lib.parallel.context import own_tokens, pieces, ring_attention, work
+from course_lib.parallel.context import Order, own_tokens, pieces, ring_attention, work
 from course_lib.parallel.context_gpt import ContextParallelGPT
 from course_lib.predict import Setup
 from course_lib.ranks import RankFailure
@@ -37,6 +37,7 @@ def check_attention(attend, order):
         out.backward(own_tokens(upstream, 2, order))
     assert (out - own_tokens(expected, 2, order)).abs().max() < 1e-13, "the values differ from full attention's"
     for name, part, tensor in zip(("queries", "keys", "values"), mine, whole):
+        assert part.grad is not None and tensor.grad is not None, f"the {name} have no gradient"
         off = (part.grad - own_tokens(tensor.grad, 2, order)).abs().max()
         assert off < 1e-13, f"the gradient of the {name} is off by {off:.1e}"
     c = dist.get_world_size()
@@ -111,16 +112,17 @@ def test_who_works_when():
 
 def computed(order):
     """Floating-point operations of this rank's forward pass around the ring."""
-    mine = [torch.ones(1, 1, 32, 4) for _ in range(3)]
+    q, k, v = (torch.ones(1, 1, 32, 4) for _ in range(3))
     with measure.flops() as counted:
-        ring_attention(*mine, order)
+        ring_attention(q, k, v, order)
     return counted.total
 
 
 def test_the_imbalance_is_what_the_ranks_really_compute():
     """Products only: a piece against itself is computed whole and half of it thrown away."""
     whole_diagonal = {0.5: 1.0}
-    for order, diagonal in (("plain", whole_diagonal), ("zigzag", None)):
+    orders: list[tuple[Order, dict[float, float] | None]] = [("plain", whole_diagonal), ("zigzag", None)]
+    for order, diagonal in orders:
         flops = ranks.run(computed, order, world_size=4)
         if diagonal is None:
             assert len(set(flops)) == 1, flops
@@ -134,7 +136,7 @@ def test_what_cannot_be_is_refused():
         said = []
         for attempt in (
             lambda: own_tokens(torch.zeros(1, 12), 1),
-            lambda: own_tokens(torch.zeros(1, 16), 1, "spiral"),
+            lambda: own_tokens(torch.zeros(1, 16), 1, "spiral"),  # type: ignore[arg-type]
             lambda: ContextParallelGPT.from_(GPT(dataclasses.replace(SMALL, dropout=0.1))),
         ):
             try:

@@ -54,6 +54,7 @@ def check_parity(make, sizes, config, optimizer, **how):
             for name, p in stage.named_parameters():
                 for what, mine, whole in (("gradient", p.grad, oracle[name].grad), ("weight", p, oracle[name])):
                     cut = known.get(name)
+                    assert mine is not None and whole is not None
                     part = own_part(whole.detach(), cut.dim, grid.groups["tensor"], cut.blocks) if cut else whole
                     off = (mine - part).abs().max()
                     assert off <= LIMIT, f"step {step}: the {what} of {name} is off by {off:.1e}"

@@ -120,7 +120,7 @@ ranks.run(stay, world_size=3)
     pids = {int(pid) for file in files for pid in file.read_text().split()}
     assert len(pids) == 4
     os.kill(kernel_pid, signal.SIGKILL)  # not its process group: only what we wrote can end the others
-    assert not [pid for pid in pids if alive(pid, patience_s=4)]
+    assert not [pid for pid in pids if alive(pid)]
 
 
 def wait_for(condition: Any, patience_s: float = 20.0) -> None:

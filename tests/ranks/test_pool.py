@@ -242,7 +242,7 @@ def test_a_forgotten_pool_ends_its_processes() -> None:
     assert not any(alive(pid) for pid in pids)
 
 
-def alive(pid: int, patience_s: float = 2.0) -> bool:
+def alive(pid: int, patience_s: float = 10.0) -> bool:
     """Whether the process is still there after some patience."""
     end = time.monotonic() + patience_s
     while time.monotonic() < end:
@@ -304,7 +304,7 @@ def test_two_programs_side_by_side_do_not_collide() -> None:
 def test_later_calls_are_fast(cell: Cell, diagnose: bool) -> None:
     reduce = cell("def f(): x = torch.ones(1); dist.all_reduce(x); return x.item()")
     assert median_ms(lambda: ranks.run(reduce, diagnose=diagnose)) <= 15
-    assert median_ms(lambda: ranks.run(int, diagnose=diagnose)) <= 2  # 0.5 on a quiet machine: benchmarks/ranks.py
+    assert median_ms(lambda: ranks.run(int, diagnose=diagnose)) <= 5  # 0.5 on a quiet machine: benchmarks/ranks.py
 
 
 def median_ms(call: Callable[[], Any], repeats: int = 41, rounds: int = 5) -> float:

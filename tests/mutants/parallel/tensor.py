@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -9,6 +11,11 @@ from torch.nn import functional as F
 
 from course_lib.parallel import operators, tensor
 from course_lib.parallel.tensor_gpt import ParallelGPT
+
+
+def blocks(model: Any) -> list[Any]:
+    """Its blocks, of which pyright knows only that they are modules."""
+    return list(model.blocks)
 
 
 def replicates(gpt, group, sequence_parallel):
@@ -22,7 +29,7 @@ def replicates(gpt, group, sequence_parallel):
 def no_sum_in_the_backward_pass(gpt, group, sequence_parallel):
     """f forgotten: forward right, gradients of everything below are a rank's own part."""
     split = ParallelGPT.from_(gpt, group)
-    for block in split.blocks:
+    for block in blocks(split):
         for linear in (block.attention.qkv, block.mlp.up):
             linear.forward = lambda x, linear=linear: F.linear(x, linear.weight, linear.bias)
     return split
@@ -31,7 +38,7 @@ def no_sum_in_the_backward_pass(gpt, group, sequence_parallel):
 def all_reduce_in_both_passes(gpt, group, sequence_parallel):
     """f_bar sums the gradient, too: each rank's is whole already, so it gets t times too large."""
     split = ParallelGPT.from_(gpt, group)
-    for block in split.blocks:
+    for block in blocks(split):
         down = block.mlp.down
         down.forward = lambda x, down=down: (
             operators.f(operators.f_bar(F.linear(x, down.weight), group), group) + down.bias
@@ -42,7 +49,7 @@ def all_reduce_in_both_passes(gpt, group, sequence_parallel):
 def bias_on_every_rank(gpt, group, sequence_parallel):
     """The rows' bias inside the sum: it is added t times. It begins as 0, so the first step does not show it."""
     split = ParallelGPT.from_(gpt, group)
-    for block in split.blocks:
+    for block in blocks(split):
         down = block.mlp.down
         down.forward = lambda x, down=down: operators.f_bar(F.linear(x, down.weight, down.bias), group)
     return split
@@ -51,7 +58,7 @@ def bias_on_every_rank(gpt, group, sequence_parallel):
 def two_columns_in_a_row(gpt, group, sequence_parallel):
     """Heads mixed up: queries, keys and values cut as one block of rows."""
     split = ParallelGPT.from_(gpt, group)
-    for block, whole in zip(split.blocks, gpt.blocks):
+    for block, whole in zip(blocks(split), blocks(gpt)):
         block.attention.qkv = tensor.ColumnParallelLinear.from_(whole.attention.qkv, group, blocks=1)
     return split
 
@@ -60,6 +67,7 @@ def norms_not_summed(gpt, group, sequence_parallel):
     """Sequence parallelism whose norms see the gradients of their own tokens alone."""
     split = ParallelGPT.from_(gpt, group, True)
     for parameter in split.final_norm.parameters():
+        assert parameter._backward_hooks
         parameter._backward_hooks.clear()
     return split
 
@@ -77,7 +85,7 @@ def mean_of_means(gpt, group, sequence_parallel):
         logits = split._logits(split.final_norm(x)).flatten(0, 1)
         return operators.f_bar(F.cross_entropy(logits, own.flatten()).nan_to_num() / ranks, group)
 
-    split._predict = predict
+    split._predict = predict  # type: ignore[assignment]
     return split
 
 
@@ -87,7 +95,7 @@ mean_of_means.sequence_parallel = True  # type: ignore[attr-defined]
 def one_mask_for_all(gpt, group, sequence_parallel):
     """Dropout inside the split region drawn for the part: the same heads' weights fall on every rank."""
     split = ParallelGPT.from_(gpt, group)
-    for block in split.blocks:
+    for block in blocks(split):
         block.attention.heads.weights_dropout = nn.Dropout(gpt.config.dropout)
     return split
 
@@ -98,7 +106,7 @@ one_mask_for_all.dropout = 0.2  # type: ignore[attr-defined]
 def keeps_the_gathered_input(gpt, group, sequence_parallel):
     """Sequence parallelism without the second gather: right, sends less, and keeps what it should not."""
     split = ParallelGPT.from_(gpt, group, True)
-    for block in split.blocks:
+    for block in blocks(split):
         for linear in (block.attention.qkv, block.mlp.up):
             linear.forward = lambda x, linear=linear: F.linear(operators.g(x, 1, group), linear.weight, linear.bias)
     return split
@@ -110,7 +118,7 @@ keeps_the_gathered_input.sequence_parallel = True  # type: ignore[attr-defined]
 def gathers_the_weights(gpt, group, sequence_parallel):
     """Holds a part, but computes with all of it: the weight travels instead of the activations."""
     split = ParallelGPT.from_(gpt, group)
-    for block in split.blocks:
+    for block in blocks(split):
         mlp = block.mlp
 
         def whole_mlp(x: torch.Tensor, mlp=mlp) -> torch.Tensor:
