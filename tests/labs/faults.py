@@ -5,10 +5,10 @@
     - .abs().amax(dim=1)
     + .amax(dim=1)
 
-What is wrong; a name, and the checks that it must lose, exactly those; the solution's text, and what stands there
-instead. The old text must be there once in the answers of the question; two spaces begin a line that stays.
-`@@ WideSum.add` begins another edit, and looks inside this function or class only. There, new text without an old one
-replaces the whole body. An empty line ends the fault.
+What is wrong; a name, and the checks of its question that it must lose, exactly those; the solution's text, and what
+stands there instead. The old text must be there once in the answers of the question; two spaces begin a line that
+stays. `@@ WideSum.add` begins another edit, and looks inside this function or class only. There, new text without an
+old one replaces the whole body. An empty line ends the fault.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Fault:
         file: where it stands; its folder is named after the lab and the file after the question.
         name: as in `naive_sum`.
         wrong: a sentence, what is wrong.
-        loses: the checks that must fail, and exactly those.
+        loses: the checks of its question that must fail, and exactly those.
         edits: what makes the solution wrong.
     """
 

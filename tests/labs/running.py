@@ -11,7 +11,7 @@ import io
 import itertools
 import linecache
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -43,7 +43,12 @@ class Step(NamedTuple):
 
 
 def run_lab(
-    lab: Lab, answers: dict[str, str] | None = None, *, stubs: bool = False, limit_s: float = CELL_LIMIT_S
+    lab: Lab,
+    answers: dict[str, str] | None = None,
+    *,
+    judges: Callable[[str], bool] = bool,
+    stubs: bool = False,
+    limit_s: float = CELL_LIMIT_S,
 ) -> dict[str, str]:
     """Run every cell, checks and hidden tests included.
 
@@ -52,6 +57,7 @@ def run_lab(
         answers: grade_id → source, instead of the solution's. Then only the checks that one of these answers can
             reach are run, and what they need: what no name leads to cannot see it, a picture decides nothing, and the
             solution's own run has been through both.
+        judges: by its grade_id, whether a check is of interest; with `answers` the others are not run.
         stubs: begin with the students' stubs instead of the solution.
         limit_s: seconds that one cell may take.
 
@@ -66,7 +72,7 @@ def run_lab(
         steps = [
             step._replace(source=answers.get(step.grade_id, step.source), may_fail=not step.answer) for step in steps
         ]
-        above, steps = _decisive(steps, set(answers))
+        above, steps = _decisive(steps, set(answers), judges)
         namespace = _prepared(tuple(above)).fresh()
     failures = {}
     threads = torch.get_num_threads()
@@ -85,11 +91,16 @@ def run_lab(
 
 
 def complaints(lab: Lab, fault: Fault, *, limit_s: float = CELL_LIMIT_S) -> list[str]:
-    """What speaks against a known-wrong answer: it loses more or less than it names, or a check breaks down on it."""
-    if unknown := fault.loses - set(all_checks(lab)):
-        return [f"{fault}: {lab.name} has no check {', '.join(sorted(unknown))}"]
-    failures, public = run_lab(lab, fault.answers(solution_of(lab)), limit_s=limit_s), public_checks(lab)
-    found = [f"{fault}: does not lose {check}" for check in all_checks(lab) if check in fault.loses - set(failures)]
+    """What speaks against a known-wrong answer: it loses more or less than it names, or a check breaks down on it.
+
+    Judged by the checks of its question: later ones build on it, and what they say of it depends on their answers.
+    """
+    own = [check for check in all_checks(lab) if check.startswith(fault.file.stem + "-")]
+    if unknown := fault.loses - set(own):
+        return [f"{fault}: {fault.file.stem} of {lab.name} has no check {', '.join(sorted(unknown))}"]
+    answers, public = fault.answers(solution_of(lab)), public_checks(lab)
+    failures = run_lab(lab, answers, judges=own.__contains__, limit_s=limit_s)
+    found = [f"{fault}: does not lose {check}" for check in own if check in fault.loses - set(failures)]
     for check, said in failures.items():
         if check not in fault.loses:
             found.append(f"{fault}: loses {check}, which it does not name: {said}")
@@ -134,14 +145,14 @@ def _steps(lab: Lab, stubs: bool) -> list[Step]:
     ]
 
 
-def _decisive(steps: list[Step], answers: set[str]) -> tuple[list[Step], list[Step]]:
+def _decisive(steps: list[Step], answers: set[str], judges: Callable[[str], bool]) -> tuple[list[Step], list[Step]]:
     """What the checks that these answers can reach need: cells that do not depend on the answers, and those that do."""
     functions = _functions(steps)
     reached = _reached(steps, answers, functions)
     above: list[Step] = []
     below: list[Step] = []
     made, used = set[str](), set[str]()
-    for number, text in _needed(steps, [step.check and r for step, r in zip(steps, reached)]):
+    for number, text in _needed(steps, [step.check and r and judges(step.grade_id) for step, r in zip(steps, reached)]):
         makes, uses = _bound(text), _closed(_before(text, frozenset()), functions)
         if reached[number] or uses & made or makes & (made | used):  # a cell that takes a name over stays in its place
             below.append(steps[number]._replace(source=text))
