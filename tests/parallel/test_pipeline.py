@@ -67,6 +67,16 @@ def test_activations_in_flight_are_as_predicted(world_size):
     ranks.run(every_peak, world_size=world_size)
 
 
+def every_send():
+    for name in ("naive", "gpipe", "1f1b", "zero-bubble"):
+        checks.check_sends(Pipeline, name)
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_bytes_sent_to_the_neighbours_are_as_predicted(world_size):
+    ranks.run(every_send, world_size=world_size)
+
+
 def test_gpipe_in_disguise_is_rejected():
     with pytest.raises(RankFailure, match="AssertionError: 1f1b: rank . held"):
         ranks.run(checks.check_in_flight, wrong.GPipeInDisguise, "1f1b", world_size=4, timeout_s=30)
