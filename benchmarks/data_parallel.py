@@ -2,23 +2,19 @@
 
     python benchmarks/data_parallel.py
 
-Every contestant takes the same steps on 4 ranks with one thread each, in turns and in random order, so that a busy
-moment of the machine hits all of them. A step lasts until the slowest rank is done. Printed: medians, their ratio to
-DDP's, and the median of the ratios of steps that were taken in the same turn.
+Every contestant takes the same steps on 4 ranks with one thread each; `turns.py` says how they are compared.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from turns import print_table, take_turns
 
 from course_lib import ranks
 from course_lib.model.gpt import GPT, GPTConfig
@@ -38,26 +34,24 @@ WRAPPERS: dict[str, Callable[[GPT], Any]] = {
 
 
 def time_steps(wrappers: dict[str, Callable[[GPT], Any]], repeats: int, batch_size: int) -> dict[str, list[float]]:
-    """Seconds of each step on this rank, by wrapper; every step starts at a barrier."""
-    replicas = {name: wrap(GPT(CONFIG)) for name, wrap in wrappers.items()}
-    optimizers = {name: torch.optim.SGD(replica.parameters(), lr=0.01) for name, replica in replicas.items()}
+    """Seconds of each step on this rank, by wrapper."""
     generator = torch.Generator().manual_seed(dist.get_rank())
     inputs, targets = torch.randint(0, 256, (2, batch_size, CONFIG.context), generator=generator)
-    seconds: dict[str, list[float]] = {name: [] for name in wrappers}
-    for repeat in range(repeats + 3):
-        turns = random.Random(repeat).sample(sorted(replicas), len(replicas))  # nobody always follows the same one
-        for name in turns:
-            replica = replicas[name]
-            dist.barrier()
-            start = time.perf_counter()
-            optimizers[name].zero_grad(set_to_none=True)
+
+    def step_of(wrap: Callable[[GPT], Any]) -> Callable[[], None]:
+        replica = wrap(GPT(CONFIG))
+        optimizer = torch.optim.SGD(replica.parameters(), lr=0.01)
+
+        def step() -> None:
+            optimizer.zero_grad(set_to_none=True)
             replica(inputs, targets).backward()
             if isinstance(replica, NaiveDataParallel):
                 replica.synchronize()
-            optimizers[name].step()
-            if repeat >= 3:
-                seconds[name].append(time.perf_counter() - start)
-    return seconds
+            optimizer.step()
+
+        return step
+
+    return take_turns({name: step_of(wrap) for name, wrap in wrappers.items()}, repeats)
 
 
 def main() -> None:
@@ -69,16 +63,10 @@ def main() -> None:
     given = parser.parse_args()
     with ranks.Ranks(given.world_size, timeout_s=600, diagnose=False) as pool:
         per_rank = pool.run(time_steps, WRAPPERS, given.repeats, given.batch_size)
-    slowest = {name: [max(times) for times in zip(*(each[name] for each in per_rank))] for name in WRAPPERS}
-    medians = {name: statistics.median(times) for name, times in slowest.items()}
-    theirs = medians["DistributedDataParallel"]
     print(
         f"torch {torch.__version__}, {given.world_size} ranks with 1 thread each, {given.batch_size} sequences of 128"
     )
-    print(f"{'':52}{'median step':>14}{'over DDP':>10}{'paired':>10}")
-    for name, seconds in medians.items():
-        paired = statistics.median(a / b for a, b in zip(slowest[name], slowest["DistributedDataParallel"]))
-        print(f"{name:52}{1e3 * seconds:11.1f} ms{seconds / theirs:9.2f}×{paired:9.2f}×")
+    print_table(per_rank, dict.fromkeys(WRAPPERS, "DistributedDataParallel"))
 
 
 if __name__ == "__main__":

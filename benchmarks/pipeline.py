@@ -2,24 +2,20 @@
 
     python benchmarks/pipeline.py
 
-Every contestant takes the same steps on the same ranks with one thread each, in turns and in random order, so that a
-busy moment of the machine hits all of them. A step lasts until the slowest rank is done. Printed: medians, their ratio
-to torch's schedule of the same name, and the median of the ratios of steps that were taken in the same turn. Embeddings
+Every contestant takes the same steps on ranks with one thread each; `turns.py` says how they are compared. Embeddings
 are not tied: torch's pipeline would not add up the two gradients.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
-import statistics
-import time
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from turns import print_table, take_turns
 
 from course_lib import ranks
 from course_lib.model.gpt import GPTConfig, loss_of
@@ -73,23 +69,21 @@ def ours(name: str, n_micro_batches: int) -> tuple[list[GPTStage], Step]:
 
 
 def time_steps(names: list[str], repeats: int, n_micro_batches: int, rows: int) -> dict[str, list[float]]:
-    """Seconds of each step on this rank, by contestant; every step starts at a barrier."""
+    """Seconds of each step on this rank, by contestant."""
     made = {name: torchs(name, n_micro_batches) for name in THEIRS}
     made |= {name: ours(name, n_micro_batches) for name in names}
     tokens = torch.randint(0, 256, (rows * n_micro_batches, CONFIG.context + 1))
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    seconds: dict[str, list[float]] = {name: [] for name in made}
-    for repeat in range(repeats + 3):
-        for name in random.Random(repeat).sample(sorted(made), len(made)):
-            stages, step = made[name]
-            dist.barrier()
-            start = time.perf_counter()
+
+    def step_of(stages: list[GPTStage], step: Step) -> Callable[[], None]:
+        def whole_step() -> None:
             for stage in stages:
                 stage.zero_grad(set_to_none=True)
             step(inputs, targets)
-            if repeat >= 3:
-                seconds[name].append(time.perf_counter() - start)
-    return seconds
+
+        return whole_step
+
+    return take_turns({name: step_of(*each) for name, each in made.items()}, repeats)
 
 
 def main() -> None:
@@ -103,16 +97,10 @@ def main() -> None:
     given = parser.parse_args()
     with ranks.Ranks(given.world_size, timeout_s=600, diagnose=False) as pool:
         per_rank = pool.run(time_steps, given.only, given.repeats, given.micro_batches, given.rows)
-    slowest = {name: [max(times) for times in zip(*(each[name] for each in per_rank))] for name in per_rank[0]}
     print(
         f"torch {torch.__version__}, {given.world_size} ranks with 1 thread each, {given.micro_batches} micro-batches"
     )
-    print(f"{'':16}{'median step':>14}{'over torch':>12}{'paired':>10}")
-    for name, seconds in slowest.items():
-        theirs = slowest[name if name in THEIRS else RIVAL.get(name, "torch 1F1B")]
-        ratio = statistics.median(seconds) / statistics.median(theirs)
-        paired = statistics.median(a / b for a, b in zip(seconds, theirs))
-        print(f"{name:16}{1e3 * statistics.median(seconds):11.1f} ms{ratio:11.2f}×{paired:9.2f}×")
+    print_table(per_rank, {name: name if name in THEIRS else RIVAL.get(name, "torch 1F1B") for name in per_rank[0]})
 
 
 if __name__ == "__main__":

@@ -3,16 +3,12 @@
     python benchmarks/tensor_parallel.py
 
 Both split the same blocks (norm, attention, norm, MLP) over the ranks, with and without sequence parallelism, and take
-the same steps on ranks with one thread each, in turns and in random order. A step lasts until the slowest rank is done.
-Printed: medians, their ratio, and the median of the ratios of steps that were taken in the same turn.
+the same steps on ranks with one thread each; `turns.py` says how they are compared.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
-import statistics
-import time
 from collections.abc import Callable
 
 import torch
@@ -29,6 +25,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
+from turns import print_table, take_turns
 
 from course_lib import ranks
 from course_lib.model.gpt import Block, GPTConfig
@@ -89,21 +86,21 @@ CONTESTANTS: dict[str, Callable[[], nn.Module]] = {
 
 
 def time_steps(repeats: int, batch_size: int) -> dict[str, list[float]]:
-    """Seconds of each forward and backward pass on this rank; every one starts at a barrier."""
+    """Seconds of each forward and backward pass on this rank."""
     torch.manual_seed(0)
-    models = {name: make() for name, make in CONTESTANTS.items()}
     x = torch.randn(batch_size, CONFIG.context, CONFIG.width)
-    seconds: dict[str, list[float]] = {name: [] for name in models}
-    for repeat in range(repeats + 3):
-        for name in random.Random(repeat).sample(sorted(models), len(models)):
+
+    def step_of(name: str) -> Callable[[], None]:
+        model = CONTESTANTS[name]()
+
+        def step() -> None:
+            model.zero_grad(set_to_none=True)
             inputs = (own_part(x, 1) if "sequence" in name else x.clone()).requires_grad_()
-            models[name].zero_grad(set_to_none=True)
-            dist.barrier()
-            start = time.perf_counter()
-            models[name](inputs).square().sum().backward()
-            if repeat >= 3:
-                seconds[name].append(time.perf_counter() - start)
-    return seconds
+            model(inputs).square().sum().backward()
+
+        return step
+
+    return take_turns({name: step_of(name) for name in CONTESTANTS}, repeats)
 
 
 def main() -> None:
@@ -115,15 +112,9 @@ def main() -> None:
     given = parser.parse_args()
     with ranks.Ranks(given.world_size, timeout_s=600, diagnose=False) as pool:
         per_rank = pool.run(time_steps, given.repeats, given.batch_size)
-    slowest = {name: [max(times) for times in zip(*(each[name] for each in per_rank))] for name in CONTESTANTS}
     print(f"torch {torch.__version__}, {given.world_size} ranks with 1 thread each, {given.batch_size} sequences")
-    print(f"{'':40}{'median step':>14}{'ratio':>10}{'paired':>10}")
-    for rival, name in (list(CONTESTANTS)[:2], list(CONTESTANTS)[2:]):
-        for one in (rival, name):
-            paired = statistics.median(a / b for a, b in zip(slowest[one], slowest[rival]))
-            median = statistics.median(slowest[one])
-            ratio = median / statistics.median(slowest[rival])
-            print(f"{one:40}{1e3 * median:11.1f} ms{ratio:9.2f}×{paired:9.2f}×")
+    pairs = zip(list(CONTESTANTS)[::2], list(CONTESTANTS)[1::2])
+    print_table(per_rank, {name: rival for rival, ours in pairs for name in (rival, ours)})
 
 
 if __name__ == "__main__":

@@ -15,15 +15,14 @@ import copy
 from typing import Self
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from course_lib.model.gpt import GPT, Attention, Block, loss_of, rotate
+from course_lib.model.gpt import GPT, Attention, Block, rotate
 from course_lib.parallel.context import Order, own_tokens, ring_attention
-from course_lib.parallel.operators import Group, f_bar
-from course_lib.parallel.tensor import SEQ, add_up_gradients
+from course_lib.parallel.operators import Group
+from course_lib.parallel.tensor import SEQ, add_up_gradients, loss_of_parts
 
 
 class ContextParallelGPT(nn.Module):
@@ -68,8 +67,7 @@ class ContextParallelGPT(nn.Module):
             x_BsD = x_BsD + block.mlp(block.mlp_norm(x_BsD))
         head = gpt.token_embedding if gpt.head is None else gpt.head
         logits_BsV = F.linear(gpt.final_norm(x_BsD), head.weight)
-        mean_of_own_tokens = loss_of(logits_BsV, own_tokens(targets, SEQ, self.order, self.group))
-        return f_bar(mean_of_own_tokens / dist.get_world_size(self.group), self.group)
+        return loss_of_parts(logits_BsV, own_tokens(targets, SEQ, self.order, self.group), targets, self.group)
 
     def _attend(self, attention: Attention, x_BsD: Tensor, positions_s: Tensor) -> Tensor:
         """The block's attention, its middle done by the ring."""

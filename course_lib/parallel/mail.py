@@ -3,7 +3,11 @@
 A send that waits until it is received can close a circle: in 1F1B rank 2 sends an activation to rank 3 while rank 3
 sends a gradient to rank 2, and neither comes to its receive. Here a rank only ever waits for a message that it needs,
 so ranks can wait in a circle only where the schedule itself has one, and `problems` finds that beforehand. Which
-messages come from a peer, and in which order, is read off the peer's part of the schedule. Lesson 09 opens this module.
+messages come from a peer, and in which order, is read off the peer's part of the schedule.
+
+A message travels while its receiver computes, if the receive is posted before it is sent. So a receive is posted as
+soon as the peer may send: when all that the peer takes from this rank before that is on its way. In 1F1B that is one
+activation more than are in flight, in GPipe all of them. Lesson 09 opens this module.
 """
 
 from __future__ import annotations
@@ -30,16 +34,22 @@ class Peer:
         rank: the other's number in the group.
         expected: its messages for this rank that no receive is posted for, in its order; each with its place in the
             peer's own list of sends and receives.
-        taken_at: a message for it → at which place of that list it receives it.
-        posted: the one receive that is posted: message, place, buffer, handle.
-        outgoing: sends that may still be under way, with their tensors, which must live until then.
+        unsent: what it will take from this rank, in its order: the message, and its place in that list.
+        posted: the receives that are posted: message, place, buffer, handle.
+        outgoing: sends that may still be under way: the place at which they are taken, the tensor, which must live
+            until then, and the handle.
     """
 
     rank: int
     expected: deque[tuple[int, Message]] = field(default_factory=deque)
-    taken_at: dict[Message, int] = field(default_factory=dict)
-    posted: tuple[Message, int, Tensor, dist.Work] | None = None
-    outgoing: deque[tuple[Message, Tensor, dist.Work]] = field(default_factory=deque)
+    unsent: dict[Message, int] = field(default_factory=dict)
+    posted: deque[tuple[Message, int, Tensor, dist.Work]] = field(default_factory=deque)
+    outgoing: deque[tuple[int, Tensor, dist.Work]] = field(default_factory=deque)
+
+    def may_send_next(self) -> bool:
+        """Whether the next message that it is expected to send may come already."""
+        stops_at = next(iter(self.unsent.values()), None)
+        return bool(self.expected) and (stops_at is None or self.expected[0][0] < stops_at)
 
 
 class Mail:
@@ -75,9 +85,9 @@ class Mail:
                     peer.expected.append((place, message))
                     self._sender[message] = peer
                 else:
-                    peer.taken_at[message] = place
+                    peer.unsent[message] = place
         for peer in self._peers.values():
-            self._post(peer)
+            self._post_ahead(peer)
 
     def receive(self, message: Message | None) -> Tensor | None:
         """Wait until the message is there. What the same peer sends before it is kept for later."""
@@ -97,9 +107,11 @@ class Mail:
         elif self._blocking:
             dist.send(tensor, group=self._group, group_dst=to)
         else:
-            work = dist.isend(tensor, group=self._group, group_dst=to)
+            peer = self._peers[to]
+            place, work = peer.unsent.pop(message), dist.isend(tensor, group=self._group, group_dst=to)
             assert work is not None
-            self._peers[to].outgoing.append((message, tensor, work))
+            peer.outgoing.append((place, tensor, work))
+            self._post_ahead(peer)
 
     def finish(self) -> None:
         """Wait until all that was sent has been received."""
@@ -108,14 +120,17 @@ class Mail:
                 work.wait()
             peer.outgoing.clear()
 
+    def _post_ahead(self, peer: Peer) -> None:
+        """Post the receives of all that the peer may send now, so that it can travel while this rank computes."""
+        while peer.may_send_next() and not self._blocking:
+            self._post(peer)
+
     def _post(self, peer: Peer) -> None:
-        """Post the receive of the peer's next message, so that it can travel while this rank computes."""
-        if peer.expected and not self._blocking:
-            place, message = peer.expected.popleft()
-            buffer = self._empty(message)
-            work = dist.irecv(buffer, group=self._group, group_src=peer.rank)
-            assert work is not None
-            peer.posted = message, place, buffer, work
+        place, message = peer.expected.popleft()
+        buffer = self._empty(message)
+        work = dist.irecv(buffer, group=self._group, group_src=peer.rank)
+        assert work is not None
+        peer.posted.append((message, place, buffer, work))
 
     def _accept_next(self, peer: Peer) -> None:
         if self._blocking:
@@ -123,11 +138,11 @@ class Mail:
             self._arrived[message] = buffer = self._empty(message)
             dist.recv(buffer, group=self._group, group_src=peer.rank)
             return
-        assert peer.posted is not None
-        message, place, buffer, work = peer.posted
+        if not peer.posted:  # an invalid schedule: wait for what cannot come
+            self._post(peer)
+        message, place, buffer, work = peer.posted.popleft()
         work.wait()
         self._arrived[message] = buffer
         # The peer had come to `place` when it sent this, so what it received before that place has left this rank.
-        while peer.outgoing and peer.taken_at[peer.outgoing[0][0]] < place:
+        while peer.outgoing and peer.outgoing[0][0] < place:
             peer.outgoing.popleft()[2].wait()
-        self._post(peer)

@@ -1,7 +1,7 @@
-"""A GPT cut into pipeline stages: where to cut, the stages themselves, and the bytes that a micro-batch leaves in one.
+"""A GPT cut into pipeline stages: where to cut, and the stages themselves.
 
 Layers are numbered as in `GPT`: 0 is the embeddings, 1 to L are the blocks, L + 1 is the final norm with the head and
-the loss. Lesson 09 opens this module.
+the loss. What a stage holds is in `predict.per_rank`. Lesson 09 opens this module.
 """
 
 from __future__ import annotations
@@ -109,29 +109,6 @@ def cut(costs: Sequence[float], stages: int) -> list[range]:
         }
     ends = best[len(costs)][1]
     return [range(start, end) for start, end in zip([0, *ends], ends)]
-
-
-def stage_activation_bytes(
-    config: GPTConfig, layers: range, batch_size: int, seq: int, bytes_per_element: int = 4
-) -> int:
-    """What one micro-batch leaves in a stage between its forward and its backward pass: all that autograd saves.
-
-    In elements: a block keeps 8 BSD (the inputs of both norms, of the four linear layers but the last, and q, k and v),
-    2 BSF (GELU's input and output), the weights of the attention (BHS²) and 4 numbers a token for the norms; the last
-    stage the inputs of norm and head and the log-probabilities (BSV). Beside them the causal mask, one byte an entry,
-    the numbers of the positions, and the loss's divisor. The stage's result is not among them, nor are weights, tokens
-    and targets, which are there anyway.
-
-    Raises:
-        ValueError: the architecture is not the one that is counted here: LayerNorm, learned positions, explicit
-            attention, no dropout.
-    """
-    if (config.norm, config.positions, config.attention, config.dropout) != ("layernorm", "learned", "explicit", 0.0):
-        raise ValueError(f"{config}: counted are LayerNorm, learned positions, explicit attention and no dropout only")
-    tokens, last = batch_size * seq, config.layers + 1
-    block = tokens * (8 * config.width + 2 * config.mlp_width + config.heads * seq + 4) * bytes_per_element + seq**2
-    end = tokens * (2 * config.width + 2 + config.vocab_size) * bytes_per_element + bytes_per_element
-    return sum(8 * seq if layer == 0 else end if layer == last else block for layer in layers)
 
 
 def layer_seconds(config: GPTConfig, tokens: Int[Tensor, "batch seq"], repeats: int = 5) -> list[float]:

@@ -18,12 +18,13 @@ from typing import Any, NamedTuple, Self
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd import Function
 
 from course_lib.model.gpt import MLP, Attention, rotate
 from course_lib.parallel.operators import Group, all_gather, all_reduce, f, f_bar, g_bar, own_part, reduce_scatter
+from course_lib.train.accumulate import count_tokens
 
 BATCH, SEQ, WIDTH = 0, 1, 2
 """Dims of the stream x_BSD."""
@@ -241,6 +242,23 @@ def add_up_gradients(whole: nn.Parameter | nn.Module | None, group: Group) -> No
     parameters = [whole] if isinstance(whole, nn.Parameter) else [] if whole is None else list(whole.parameters())
     for parameter in parameters:
         parameter.register_hook(lambda grad: all_reduce(grad, group))
+
+
+def loss_of_parts(
+    logits_BsV: Float[Tensor, "batch part vocab"],
+    own_Bs: Int[Tensor, "batch part"],
+    targets_BS: Int[Tensor, "batch seq"],
+    group: Group,
+) -> Float[Tensor, ""]:
+    """The mean cross-entropy over all targets, from each rank's logits of its own tokens; the same on every rank.
+
+    Not the mean of the ranks' means: where targets are padding (`IGNORE`), ranks have different numbers of them.
+
+    Bytes sent by each rank: an all-reduce of one number, forward.
+    """
+    wide = torch.promote_types(logits_BsV.dtype, torch.float32)
+    own_sum = F.cross_entropy(logits_BsV.to(wide).flatten(0, 1), own_Bs.flatten(), reduction="sum")
+    return f_bar(own_sum / count_tokens(targets_BS), group)
 
 
 def _part(whole: Tensor, cut: Cut, group: Group) -> nn.Parameter:

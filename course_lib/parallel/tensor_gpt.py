@@ -15,14 +15,23 @@ import copy
 from typing import Self
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from course_lib.model.gpt import GPT, Block, GPTConfig, loss_of
 from course_lib.parallel.operators import Group, all_gather, f_bar, g_bar, join, own_part, split, turn
-from course_lib.parallel.tensor import SEQ, WIDTH, Cut, ParallelAttention, ParallelMLP, SplitDropout, add_up_gradients
+from course_lib.parallel.stages import GPTStage
+from course_lib.parallel.tensor import (
+    SEQ,
+    WIDTH,
+    Cut,
+    ParallelAttention,
+    ParallelMLP,
+    SplitDropout,
+    add_up_gradients,
+    loss_of_parts,
+)
 
 
 class ParallelBlock(nn.Module):
@@ -95,7 +104,7 @@ class ParallelGPT(nn.Module):
     config: GPTConfig
     group: Group
     sequence_parallel: bool
-    token_embedding: ParallelEmbedding
+    token_embedding: ParallelEmbedding  # None, as the final norm, on a pipeline stage that has none
     position_embedding: ParallelEmbedding | None
     embedding_dropout: SplitDropout
     blocks: nn.ModuleList
@@ -115,37 +124,50 @@ class ParallelGPT(nn.Module):
             ValueError: heads, hidden features or width do not divide by the number of ranks.
         """
         self = cls()
-        self.config, self.group, self.sequence_parallel = gpt.config, group, sequence_parallel
-        self.token_embedding = ParallelEmbedding.from_(gpt.token_embedding, group)
-        positions = gpt.position_embedding
-        self.position_embedding = None if positions is None else ParallelEmbedding.from_(positions, group)
-        self.embedding_dropout = SplitDropout(gpt.config.dropout, SEQ if sequence_parallel else None, group)
+        self._cut_ends(gpt, group, sequence_parallel)
         blocks: list[Block] = list(gpt.blocks)  # type: ignore[arg-type]
         self.blocks = nn.ModuleList(ParallelBlock.from_(block, group, sequence_parallel) for block in blocks)
-        self.final_norm = copy.deepcopy(gpt.final_norm)
+        return self
+
+    def _cut_ends(self, gpt: GPT | GPTStage, group: Group, sequence_parallel: bool) -> None:
+        """All but the blocks; of a pipeline stage, what it has of it."""
+        self.config, self.group, self.sequence_parallel = gpt.config, group, sequence_parallel
+
+        def cut(table: nn.Embedding | nn.Linear | None) -> ParallelEmbedding | None:
+            return None if table is None else ParallelEmbedding.from_(table, group)
+
+        self.token_embedding, self.head = cut(gpt.token_embedding), cut(gpt.head)  # type: ignore[assignment]
+        self.position_embedding = cut(gpt.position_embedding)
+        self.embedding_dropout = SplitDropout(gpt.config.dropout, SEQ if sequence_parallel else None, group)
+        self.final_norm = copy.deepcopy(gpt.final_norm)  # type: ignore[assignment]
         if sequence_parallel:
             add_up_gradients(self.final_norm, group)
-        self.head = None if gpt.head is None else ParallelEmbedding.from_(gpt.head, group)
-        return self
 
     def forward(
         self, tokens: Int[Tensor, "batch seq"], targets: Int[Tensor, "batch seq"] | None = None
     ) -> Float[Tensor, "batch seq vocab"] | Float[Tensor, ""]:
         """Logits of the next token at every position; with `targets`, their mean cross-entropy in nats instead."""
+        x = self._embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self._predict(x, targets)
+
+    def _embed(self, tokens: Int[Tensor, "batch seq"]) -> Tensor:
+        """The stream: features are joined, or turned into this rank's tokens."""
         x_BSd = self.token_embedding(tokens)
         if self.position_embedding is not None:
             x_BSd = x_BSd + self.position_embedding(torch.arange(tokens.shape[1], device=tokens.device))
         x = turn(x_BSd, SEQ, WIDTH, self.group) if self.sequence_parallel else join(x_BSd, WIDTH, self.group)
-        x = self.embedding_dropout(x)
-        for block in self.blocks:
-            x = block(x)
+        return self.embedding_dropout(x)
+
+    def _predict(self, x: Tensor, targets: Int[Tensor, "batch seq"] | None) -> Tensor:
+        """Logits or the loss, whole on every rank."""
         logits = self._logits(self.final_norm(x))
         if not self.sequence_parallel:
             return logits if targets is None else loss_of(logits, targets)
         if targets is None:
             return join(logits, SEQ, self.group)
-        mean_of_own_tokens = loss_of(logits, own_part(targets, SEQ, self.group))
-        return f_bar(mean_of_own_tokens / dist.get_world_size(self.group), self.group)
+        return loss_of_parts(logits, own_part(targets, SEQ, self.group), targets, self.group)
 
     def _logits(self, x: Tensor) -> Tensor:
         """Of all tokens, or of this rank's tokens."""

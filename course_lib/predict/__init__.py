@@ -18,6 +18,9 @@ from course_lib.predict.memory import (
 from course_lib.predict.overlap import Departure, Overlap, Ready, gradients_ready, overlap, tokens_to_hide
 from course_lib.predict.params import parameters
 from course_lib.predict.peak import PeakAccount, peak
+from course_lib.predict.per_rank import rank_activations, rank_parameters, stage_layers
+from course_lib.predict.pipeline import Bubble, bubble, in_flight
+from course_lib.predict.rank_traffic import rank_traffic
 from course_lib.predict.scaling import (
     NoiseScale,
     critical_batch_tokens,
@@ -43,6 +46,7 @@ from course_lib.predict.traffic import (
 )
 
 __all__ = [
+    "Bubble",
     "CachingAllocator",
     "Chain",
     "Collective",
@@ -70,6 +74,7 @@ __all__ = [
     "block_activations",
     "block_input",
     "broadcast",
+    "bubble",
     "bus_factor",
     "convolution_activations",
     "critical_batch_tokens",
@@ -78,6 +83,7 @@ __all__ = [
     "forward_flops",
     "fused_buffer",
     "gradients_ready",
+    "in_flight",
     "inference_buffers",
     "kv_cache",
     "largest",
@@ -86,11 +92,15 @@ __all__ = [
     "overlap",
     "parameters",
     "peak",
+    "rank_activations",
+    "rank_parameters",
+    "rank_traffic",
     "recompute_time",
     "recomputed_flops",
     "reduce",
     "reduce_scatter",
     "send",
+    "stage_layers",
     "step_flops",
     "step_flops_paper",
     "steps_and_examples",

@@ -16,8 +16,8 @@ from course_lib.predict.flops import plain_gpt
 from course_lib.predict.lifetimes.ledger import Ledger
 from course_lib.predict.lifetimes.recomputed import RecomputedLifetimes
 from course_lib.predict.lifetimes.step import StepLifetimes
-from course_lib.predict.lifetimes.updates import parameter_elements
 from course_lib.predict.params import parameters
+from course_lib.predict.per_rank import Stage, rank_parameter_elements
 from course_lib.predict.setup import Setup, not_negative
 from course_lib.units import Bytes
 
@@ -25,8 +25,8 @@ _MOMENTS = {"sgd": 0, "momentum": 1, "adam": 2, None: 0}
 _STEPS = {"none": StepLifetimes, "full": RecomputedLifetimes}
 
 
-def model_states(setup: Setup) -> MemoryAccount:
-    """Bytes of parameters, gradients and optimizer state.
+def model_states(setup: Setup, stage: Stage = 0) -> MemoryAccount:
+    """Bytes of parameters, gradients and optimizer state on one rank.
 
     With Ψ parameters:
 
@@ -38,14 +38,19 @@ def model_states(setup: Setup) -> MemoryAccount:
 
     For a `GPTConfig` the step counters of PyTorch's Adam are included, 4 bytes for each parameter tensor. For another
     shape or a number they are not, since the number of tensors is not known; nor for "mixed", where the optimizer is
-    this course's own (`train.precision.MasterWeights`), which counts without a tensor. Data parallelism leaves all of
-    it on every rank.
+    this course's own (`train.precision.MasterWeights`), which counts without a tensor. Data and context parallelism
+    leave all of it on every rank; with tensor and pipeline parallelism it is that of `rank_parameters`.
+
+    Args:
+        setup: what is trained, and how.
+        stage: of the pipeline; by default the first.
 
     Raises:
-        ValueError: the model or its states are split over ranks.
+        ValueError: ZeRO; a model that is split over ranks and is not a `GPTConfig`; or as `rank_parameters`.
     """
-    setup.refuse_parallel("model_states", "data", "context", "sequence_parallel")
-    count, tensors = _count(setup)
+    split = ("tensor", "pipeline") if isinstance(setup.config, GPTConfig) else ()
+    setup.refuse_parallel("model_states", "data", "context", "sequence_parallel", *split)
+    count, tensors = _count(setup, stage)
     moment_bytes = 2 if setup.precision == "bf16" else 4
     master_bytes = 4 if setup.precision == "mixed" else 0
     counters = 4 * tensors if setup.optimizer == "adam" and setup.precision != "mixed" else 0
@@ -193,10 +198,10 @@ def step_lifetimes(setup: Setup, ledger: Ledger) -> StepLifetimes:
     return _STEPS[setup.recompute](config, setup.rows, setup.seq, ledger, setup.weight_bytes, setup.device)
 
 
-def _count(setup: Setup) -> tuple[int, int]:
+def _count(setup: Setup, stage: Stage) -> tuple[int, int]:
     """Parameters and parameter tensors; 0 for an unknown number of tensors."""
     config = setup.config
     if isinstance(config, GPTConfig):
-        elements = parameter_elements(config)
+        elements = rank_parameter_elements(setup, stage)
         return sum(elements), len(elements)
     return (int(config), 0) if isinstance(config, int | float) else (parameters(config), 0)

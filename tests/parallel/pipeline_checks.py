@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib import measure
+from course_lib import measure, predict
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.parallel.pipeline import Pipeline
 from course_lib.parallel.schedule import (
@@ -26,7 +26,8 @@ from course_lib.parallel.schedule import (
     pipedream,
     zero_bubble,
 )
-from course_lib.parallel.stages import GPTStage, cut, stage_activation_bytes
+from course_lib.parallel.stages import GPTStage, cut
+from course_lib.predict import Setup
 from course_lib.train.accumulate import IGNORE, Batch
 from course_lib.train.step import train_step
 from tests.parallel.checks import OPTIMIZERS
@@ -46,12 +47,10 @@ def batch_of(step: int, n_micro_batches: int, ragged: bool = True) -> Batch:
     return inputs, targets
 
 
-def stages_for(schedule: Schedule, config: GPTConfig) -> dict[int, GPTStage]:
+def stages_for(schedule: Schedule, config: GPTConfig, dtype: torch.dtype = torch.float64) -> dict[int, GPTStage]:
     """This rank's stages, cut evenly."""
     layers = cut([1.0] * (config.layers + 2), schedule.stages)
-    return {
-        stage: GPTStage(config, layers[stage], dtype=torch.float64) for stage in schedule.stages_of(dist.get_rank())
-    }
+    return {stage: GPTStage(config, layers[stage], dtype=dtype) for stage in schedule.stages_of(dist.get_rank())}
 
 
 def parameters_of(stages: dict[int, GPTStage]) -> list[nn.Parameter]:
@@ -105,24 +104,40 @@ def assert_same(stage: nn.Module, wanted: dict[str, nn.Parameter], when: str) ->
 
 
 def check_in_flight(make: Callable[..., Any], name: str, n_micro_batches: int = 6) -> None:
-    """The most bytes of activations at any moment are the schedule's peak times those of a micro-batch, and a message:
-    the activation that is received ahead, as long as one is still to come."""
-    rank, schedule = dist.get_rank(), ORDERS[name](dist.get_world_size(), n_micro_batches)
-    stages, batch = stages_for(schedule, UNTIED), batch_of(0, n_micro_batches, ragged=False)
+    """The most bytes of activations at any moment are the schedule's peak times those of a micro-batch, and room for
+    the activations that the rank before may have sent: what is in flight there and not yet here."""
+    rank, stages_n = dist.get_rank(), dist.get_world_size()
+    schedule, batch = ORDERS[name](stages_n, n_micro_batches), batch_of(0, n_micro_batches, ragged=False)
+    stages = stages_for(schedule, UNTIED, torch.float32)
+    setup = Setup(UNTIED, ROWS * n_micro_batches, micro_batch=ROWS, pipeline=stages_n)
     pipeline = make(schedule, stages)
     with measure.memory(inputs=batch) as record:
         pipeline.forward_backward(pieces(batch))
     measured = int(record.timeline["activations"].max())
-    layers = cut([1.0] * (UNTIED.layers + 2), schedule.stages)[rank]
-    in_flight = peak_in_flight(schedule.actions[rank])
-    predicted = in_flight * stage_activation_bytes(UNTIED, layers, ROWS, 6, bytes_per_element=8)
+    layers = cut([1.0] * (UNTIED.layers + 2), stages_n)[rank]
+    in_flight = predict.in_flight(setup, rank, name)
+    predicted = in_flight * predict.rank_activations(setup, layers)
     if rank == 0:
         predicted += batch[0].untyped_storage().nbytes()  # the embedding saves the tokens
     if rank == schedule.stages - 1:
         predicted += batch[1].untyped_storage().nbytes()  # the loss saves the targets
-    if rank > 0 and in_flight < n_micro_batches:
-        predicted += stages[rank].empty_activation(batch[0][:ROWS]).nbytes
+    if rank > 0:
+        ahead = predict.in_flight(setup, rank - 1, name) - in_flight
+        predicted += ahead * stages[rank].empty_activation(batch[0][:ROWS]).nbytes
     assert measured == predicted, f"{name}: rank {rank} held {measured} bytes of activations, predicted {predicted}"
+
+
+def check_sends(make: Callable[..., Any], name: str, n_micro_batches: int = 4) -> None:
+    """A step sends each activation once to the next stage, each gradient once back, and a tied table's gradient once,
+    whatever the schedule."""
+    rank, n_stages = dist.get_rank(), dist.get_world_size()
+    schedule = ORDERS[name](n_stages, n_micro_batches)
+    pipeline = make(schedule, stages_for(schedule, TIED, torch.float32))
+    with measure.traffic() as sent:
+        pipeline.forward_backward(pieces(batch_of(0, n_micro_batches)))
+    setup = Setup(TIED, ROWS * n_micro_batches, micro_batch=ROWS, pipeline=n_stages)
+    due = predict.rank_traffic(setup, cut([1.0] * (TIED.layers + 2), n_stages)[rank])["pipe"]
+    assert dict(sent.attributed_bytes) == due.attributed_bytes, f"{name}: rank {rank} sent {sent}, predicted {due}"
 
 
 def watch(pipeline: Pipeline, look: Callable[[Action], None]) -> None:

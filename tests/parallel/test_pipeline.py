@@ -1,17 +1,14 @@
 """The pipeline on real ranks: against the single-device step, its own formulas, PipeDream's recurrence; deadlocks."""
 
-import time
-
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from course_lib import ranks
+from course_lib.parallel.paced import PacedPipeline, paced_costs
 from course_lib.parallel.pipeline import Pipeline
 from course_lib.parallel.schedule import (
     ORDERS,
-    Costs,
     gantt_of,
     gpipe,
     one_f_one_b,
@@ -70,6 +67,16 @@ def test_activations_in_flight_are_as_predicted(world_size):
     ranks.run(every_peak, world_size=world_size)
 
 
+def every_send():
+    for name in ("naive", "gpipe", "1f1b", "zero-bubble"):
+        checks.check_sends(Pipeline, name)
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_bytes_sent_to_the_neighbours_are_as_predicted(world_size):
+    ranks.run(every_send, world_size=world_size)
+
+
 def test_gpipe_in_disguise_is_rejected():
     with pytest.raises(RankFailure, match="AssertionError: 1f1b: rank . held"):
         ranks.run(checks.check_in_flight, wrong.GPipeInDisguise, "1f1b", world_size=4, timeout_s=30)
@@ -96,35 +103,18 @@ def test_wrong_weight_versions_are_rejected(mutant):
         ranks.run(checks.check_weight_versions, mutant, "sgd", world_size=4, timeout_s=30)
 
 
-class Sleepy(nn.Module):
-    """A stage that takes 30 ms forward and 60 ms backward, and no processor: ranks may be more than cores."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(()))
-
-    def empty_activation(self, inputs):
-        return torch.empty(inputs.shape)
-
-    def forward(self, x, targets=None):
-        time.sleep(0.03)
-        y = x * self.weight
-        y.register_hook(lambda gradient: time.sleep(0.06))
-        return y if targets is None else y.mean()
-
-
-def run_sleepy(schedule):
-    pipeline = Pipeline(schedule, {stage: Sleepy() for stage in schedule.stages_of(dist.get_rank())})
-    batches = [(torch.ones(1, 2), torch.ones(1, 2)) for _ in range(schedule.micro_batches)]
-    pipeline.forward_backward(batches)
+def run_paced(schedule):
+    pipeline = PacedPipeline(schedule, checks.stages_for(schedule, checks.UNTIED))
+    pipeline.forward_backward(checks.pieces(checks.batch_of(0, schedule.micro_batches)))
     return pipeline.spans
 
 
-def test_the_measured_chart_is_the_simulated_one():
-    """The best of three: other processes may take the cores for longer than a stage sleeps."""
-    schedule = one_f_one_b(4, 4)
-    ideal = simulate(schedule, Costs(0.03, 0.06, 0.0))
-    runs = [ranks.run(run_sleepy, schedule, world_size=4, diagnose=False) for _ in range(3)]
+@pytest.mark.parametrize("name", ["1f1b", "zero-bubble", "interleaved"])
+def test_the_measured_chart_is_the_simulated_one(name):
+    """The best of three: other processes may take the cores for longer than an action sleeps."""
+    schedule = ORDERS[name](4, 4)
+    ideal = simulate(schedule, paced_costs(schedule))
+    runs = [ranks.run(run_paced, schedule, world_size=4, diagnose=False) for _ in range(3)]
     chart = min((gantt_of(schedule.name, spans) for spans in runs), key=lambda chart: chart.makespan)
     assert [[span.action for span in spans] for spans in chart.spans] == list(map(list, schedule.actions))
     assert ideal.makespan <= chart.makespan < 2 * ideal.makespan

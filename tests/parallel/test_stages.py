@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.parallel.stages import GPTStage, cut, layer_seconds, stage_activation_bytes
+from course_lib.parallel.stages import GPTStage, cut, layer_seconds
 
 CONFIG = GPTConfig(layers=3, width=8, heads=2, vocab_size=11, context=6)
 OTHER = GPTConfig(layers=3, width=8, heads=2, vocab_size=11, context=6, tied=False, norm="rmsnorm", positions="rotary")
@@ -62,7 +62,6 @@ def test_costs_are_measured():
         (lambda: GPTStage(CONFIG, range(0)), "give a range within 0 .* to 4"),
         (lambda: GPTStage(CONFIG, range(3, 6)), "give a range within 0 .* to 4"),
         (lambda: cut([1.0, 1.0], 3), "2 layers cannot be cut into 3 stages"),
-        (lambda: stage_activation_bytes(OTHER, range(1, 2), 2, 6), "counted are LayerNorm"),
     ],
 )
 def test_mistakes_are_refused(wrong, message):

@@ -56,10 +56,11 @@ def hardware_utilization(name: str) -> float:
 
 
 def first_stage_gib(name: str) -> list[float]:
-    """Eq. 5: an interleaved pipeline's first stage holds L·(1 + (p-1)/(p·m)) layers. (The row's last number is another
-    term, of the embedding.)"""
+    """Eq. 5: what an interleaved pipeline's first stage holds, each micro-batch in flight in one of its `m` chunks.
+    (The row's last number is another term, of the embedding.)"""
     i = ROWS[f"korth_total_{name}"]["inputs"]
-    layers = i["L"] * (1 + (i["p"] - 1) / (i["p"] * i["m"]))
+    whole = setup(name, STEPS[name][0]).with_(micro_batch=1, pipeline=i["p"])
+    layers = predict.in_flight(whole, 0, "interleaved", i["m"]) * i["L"] / (i["p"] * i["m"])
     ways = [TP, SP, SP | {"recompute": "selective"}, {"recompute": "full"}]
     return [layers * layer(name, **how) / 2**30 for how in ways]
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from course_lib import ranks
+from course_lib.parallel import train
 
 SCRIPT = """
 import sys
@@ -54,3 +55,24 @@ def test_the_same_function_on_two_agents(tmp_path: Path) -> None:
     assert [agent.returncode for agent in agents] == [0, 0], outputs
     lines = sorted(line for out, _ in outputs for line in out.splitlines())
     assert lines == [f"rank {rank} of 4: [11.5, 11.5, 11.5]" for rank in range(4)]
+
+
+def test_one_script_trains_over_the_grid_that_it_is_told() -> None:
+    """Four ranks reach the loss of one device in each step; the test trains that one by itself."""
+    said = ["--pipe", "2", "--tensor", "2", "--steps", "4", "--micro-batches", "2", "--dtype", "float64"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "-m"]
+    done = subprocess.run(
+        [*command, "course_lib.parallel.train", *said, "--oracle"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert done.returncode == 0, done.stderr
+    oracle = train.train_alone(train.arguments().parse_args(said))
+    lines = done.stdout.splitlines()
+    assert [line.split()[:4] for line in lines] == [
+        ["step", str(step), "loss", f"{loss:.6f}"] for step, loss in enumerate(oracle)
+    ]
+    assert all(abs(float(line.split()[-1])) < 1e-10 for line in lines)
+    assert oracle[-1] < oracle[0] - 0.1

@@ -10,7 +10,16 @@ from typing import NamedTuple
 
 from course_lib.parallel.schedule.actions import Action, Message, Schedule
 
-_NAMES = {"F": "forward", "BW": "backward", "B": "input gradient", "W": "weight gradient", "U": "update"}
+NAMES = {"F": "forward", "BW": "backward", "B": "input gradient", "W": "weight gradient", "U": "update"}
+REASONS = {
+    "F": "a backward pass needs what its forward pass kept",
+    "B": "a weight gradient needs the gradients that the first half sends through the layers",
+    "BW": "an update needs the gradient",
+    "W": "an update needs the weights' gradient",
+}
+"""Why an action must come after another one of this kind."""
+WAITS = "rank {rank} waits before {action} for {message}, which rank {peer} has not yet made"
+WAITS_FOR_ITSELF = "rank {rank} wants to do {action}, for which it makes {message} only later"
 
 
 def problems(schedule: Schedule, blocking_sends: bool = False) -> list[str]:
@@ -53,7 +62,7 @@ def miscounted(schedule: Schedule) -> list[str]:
     updates = schedule.is_asynchronous
     for stage in range(schedule.stages):
         for number in range(schedule.micro_batches):
-            has = {kind for kind in _NAMES if Action(kind, stage, number) in counts}  # type: ignore[arg-type]
+            has = {kind for kind in NAMES if Action(kind, stage, number) in counts}  # type: ignore[arg-type]
             where = f"of micro-batch {number} on stage {stage}"
             if "F" not in has:
                 found.append(f"the forward pass (F{number}) {where} is missing")
@@ -65,7 +74,7 @@ def miscounted(schedule: Schedule) -> list[str]:
                 )
             elif "BW" not in has and not {"B", "W"} <= has:
                 kind = "B" if "W" in has else "W"
-                found.append(f"the {_NAMES[kind]} ({kind}{number}) {where} is missing: B and W are halves of BW")
+                found.append(f"the {NAMES[kind]} ({kind}{number}) {where} is missing: B and W are halves of BW")
             if updates and "U" not in has:
                 found.append(f"the update (U{number}) {where} is missing: where one micro-batch updates, all must")
     return found
@@ -81,7 +90,7 @@ def too_early(schedule: Schedule) -> list[str]:
             for kind in needs.get(action.kind, ()):
                 first = action._replace(kind=kind)
                 if place.get(first, -1) > index:
-                    found.append(f"rank {rank}: {_name(action)} comes before {first}: {_reason(action, first)}")
+                    found.append(f"rank {rank}: {_name(action)} comes before {first}: {REASONS[kind]}")
     return found
 
 
@@ -152,24 +161,15 @@ def _waits(rank: int, step: Step) -> str:
     if step.verb == "send":
         return f"rank {rank} sends {step.message} (behind {step.action}) and waits until rank {step.peer} receives it"
     if step.peer == rank:
-        return f"rank {rank} wants to do {_name(step.action)}, for which it makes {step.message} only later"
-    return f"rank {rank} waits before {_name(step.action)} for {step.message}, which rank {step.peer} has not yet made"
+        return WAITS_FOR_ITSELF.format(rank=rank, action=_name(step.action), message=step.message)
+    return WAITS.format(rank=rank, action=_name(step.action), message=step.message, peer=step.peer)
 
 
 def _name(action: Action) -> str:
-    return f"{action} (the {_NAMES[action.kind]} of micro-batch {action.micro_batch} on stage {action.stage})"
+    return f"{action} (the {NAMES[action.kind]} of micro-batch {action.micro_batch} on stage {action.stage})"
 
 
 def _why_once(action: Action) -> str:
     if action.kind == "F":
         return "one forward pass is enough, and each keeps its activations"
     return "what it needs is gone after the first time" if action.kind != "U" else "its gradient would count twice"
-
-
-def _reason(action: Action, first: Action) -> str:
-    return {
-        "F": "a backward pass needs what its forward pass kept",
-        "B": "a weight gradient needs the gradients that the first half sends through the layers",
-        "BW": "an update needs the gradient",
-        "W": "an update needs the weights' gradient",
-    }[first.kind]

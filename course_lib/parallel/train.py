@@ -1,0 +1,93 @@
+"""Train the course's GPT on as many ranks as there are, cut as the command line says. For torchrun:
+
+    torchrun --standalone --nproc-per-node 4 -m course_lib.parallel.train --data 1 --tensor 2 --pipe 2 --oracle
+
+Each line is a step and its loss; with `--oracle` beside it the loss of `train_step` on one device, which is the same
+but for rounding, however the grid is chosen. Lesson 12 opens this module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import torch
+import torch.distributed as dist
+
+from course_lib import ranks
+from course_lib.model import text
+from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.parallel.grid import AXES, Grid
+from course_lib.parallel.mesh import Mesh
+from course_lib.parallel.schedule import ORDERS
+from course_lib.train.accumulate import Batch
+from course_lib.train.step import train_step
+
+CONFIG = GPTConfig(layers=4, width=64, heads=4, vocab_size=text.VOCAB_SIZE, context=32)
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What can be said on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for axis in AXES:
+        parser.add_argument(f"--{axis}", type=int, default=1, help=f"ranks along {axis}")
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--batch-size", type=int, default=16, help="sequences in a step, on all ranks together")
+    parser.add_argument("--micro-batches", type=int, default=4, help="that a replica cuts its part of the batch into")
+    parser.add_argument("--schedule", default="1f1b", choices=[name for name in ORDERS if name != "pipedream"])
+    parser.add_argument("--sequence-parallel", action="store_true", help="tensor ranks cut the sequence, too")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "float64"])
+    parser.add_argument("--oracle", action="store_true", help="afterwards train on one device, and compare")
+    return parser
+
+
+def batch(given: argparse.Namespace, step: int) -> Batch:
+    """The whole batch of a step: a function of the step alone, so every rank makes the same one."""
+    inputs, targets = text.stories().batch(0, step, 0, given.batch_size, CONFIG.context)
+    return inputs.to(ranks.device()), targets.to(ranks.device())
+
+
+def optimizer_of(model: torch.nn.Module) -> torch.optim.Optimizer:
+    """The same for both."""
+    return torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
+
+
+def train(given: argparse.Namespace) -> list[float]:
+    """The loss before each step, over the grid."""
+    mesh = Mesh({axis: getattr(given, axis) for axis in AXES})
+    grid = Grid(
+        CONFIG,
+        mesh,
+        micro_batches=given.micro_batches,
+        schedule=given.schedule,
+        sequence_parallel=given.sequence_parallel,
+        dtype=getattr(torch, given.dtype),
+        device=ranks.device(),
+    )
+    optimizer = optimizer_of(grid)
+    return [grid.train_step(optimizer, batch(given, step)).item() for step in range(given.steps)]
+
+
+def train_alone(given: argparse.Namespace) -> list[float]:
+    """The loss before each step, on one device."""
+    model = GPT(CONFIG, device=ranks.device(), dtype=getattr(torch, given.dtype))
+    optimizer = optimizer_of(model)
+    return [train_step(model, optimizer, batch(given, step)).item() for step in range(given.steps)]
+
+
+def main() -> None:
+    """Join the group, train, print on rank 0."""
+    given = arguments().parse_args()
+    ranks.init()
+    losses = train(given)
+    is_first = dist.get_rank() == 0
+    dist.destroy_process_group()
+    if is_first:
+        oracle = train_alone(given) if given.oracle else []
+        for step, loss in enumerate(losses):
+            beside = f"   one device {oracle[step]:.6f}   difference {loss - oracle[step]:+.1e}" if oracle else ""
+            sys.stdout.write(f"step {step:3}   loss {loss:.6f}{beside}\n")
+
+
+if __name__ == "__main__":
+    main()

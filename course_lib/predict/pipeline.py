@@ -1,0 +1,86 @@
+"""Pipelines in closed form: the time that ranks idle, and the micro-batches that they hold.
+
+`parallel.schedule` writes the same schedules down action by action and plays them; here is what the papers conclude.
+
+Lesson 09 opens this module.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from course_lib.predict.setup import Setup, one_of, positive
+from course_lib.units import Count, Ratio
+
+SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zero-bubble")
+
+
+class Bubble(NamedTuple):
+    """Idle time of all ranks together, in the two conventions.
+
+    Attributes:
+        over_all: over working and idle time, as GPipe counts; below 1.
+        over_ideal: over working time alone, as Narayanan et al. count.
+    """
+
+    over_all: Ratio
+    over_ideal: Ratio
+
+
+def bubble(setup: Setup, schedule: str = "1f1b", chunks: int = 1) -> Bubble:
+    """The bubble of p stages of equal cost and m micro-batches, without time for messages. Over the ideal it is
+
+    - "naive": p - 1, since one rank works and the others wait.
+    - "gpipe" and "1f1b": (p-1) / m (Huang et al. 2019, §2.3; Narayanan et al. 2021, §2.2.1). They differ in memory.
+    - "interleaved": (p-1) / (m · chunks), for `chunks` times the messages (Narayanan et al. 2021, §2.2.2).
+    - "zero-bubble": (p-1) / 3m, where a forward pass and the two halves of a backward pass take equally long and m is
+      at least p (ZB-H1; Qi et al. 2023, §2.3).
+
+    Args:
+        setup: its `pipeline` and its `micro_batches`.
+        schedule: one of `SCHEDULES`.
+        chunks: stages on each rank, for "interleaved".
+
+    Raises:
+        ValueError: an unknown schedule, chunks without interleaving, or a number of micro-batches that the schedule's
+            formula does not hold for.
+    """
+    _check(setup, schedule, chunks)
+    p, m = setup.pipeline, int(setup.micro_batches)
+    over = {"naive": p - 1, "gpipe": (p - 1) / m, "zero-bubble": (p - 1) / (3 * m)}
+    over |= {"1f1b": over["gpipe"], "interleaved": (p - 1) / (m * chunks)}
+    return Bubble(Ratio(over[schedule] / (1 + over[schedule])), Ratio(over[schedule]))
+
+
+def in_flight(setup: Setup, stage: int = 0, schedule: str = "1f1b", chunks: int = 1) -> Count:
+    """The most micro-batches that rank `stage` holds at once, from a forward pass until its gradients are made.
+
+    - "naive": 1.
+    - "gpipe": m.
+    - "1f1b": min(m, p - stage) (Narayanan et al. 2021, §2.2.1).
+    - "interleaved": min(m · chunks, 2(p - 1 - stage) + (chunks - 1)·p + 1), each of them in one of the rank's stages,
+      which has 1/chunks of its layers. So rank 0 holds L·(1 + (p-1)/(p·chunks)) layers' worth (Korthikanti et al. 2022,
+      §4.2.3).
+    - "zero-bubble": min(m, p) on every rank (Qi et al. 2023, §2.2).
+
+    Errors: `bubble`; or there is no such rank.
+    """
+    _check(setup, schedule, chunks)
+    p, m = setup.pipeline, int(setup.micro_batches)
+    if not 0 <= stage < p:
+        raise ValueError(f"stage={stage}: with pipeline={p} there are stages 0 to {p - 1}")
+    most = {"naive": 1, "gpipe": m, "1f1b": p - stage, "zero-bubble": p}
+    most["interleaved"] = 2 * (p - 1 - stage) + (chunks - 1) * p + 1
+    return Count(min(m * chunks, most[schedule]))
+
+
+def _check(setup: Setup, schedule: str, chunks: int) -> None:
+    one_of("schedule", schedule, SCHEDULES)
+    positive(chunks=chunks)
+    p, m = setup.pipeline, int(setup.micro_batches)
+    if chunks > 1 and schedule != "interleaved":
+        raise ValueError(f'chunks={chunks} is for schedule="interleaved"; here it is {schedule!r}')
+    if schedule == "interleaved" and m % p:
+        raise ValueError(f"{m} micro-batches come round in groups of pipeline={p}, which must divide them")
+    if schedule == "zero-bubble" and m < p:
+        raise ValueError(f"{m} micro-batches are fewer than pipeline={p} stages: ZB-H1's bubble is for m >= p")

@@ -1,0 +1,138 @@
+"""A step over (pipe, data, tensor): every combination on up to 4 ranks equals the single device after each step."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import measure, predict, ranks
+from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.parallel.grid import AXES, Grid
+from course_lib.parallel.mesh import Mesh
+from course_lib.parallel.operators import own_part
+from course_lib.parallel.tensor_gpt import cuts
+from course_lib.predict import Setup
+from course_lib.ranks import RankFailure
+from course_lib.train.accumulate import IGNORE
+from course_lib.train.step import train_step
+from tests.mutants.parallel import grid as wrong
+from tests.parallel.checks import OPTIMIZERS
+
+TIED = GPTConfig(layers=4, width=16, heads=4, vocab_size=11, context=8)
+UNTIED = dataclasses.replace(TIED, tied=False, positions="rotary", norm="rmsnorm", bias=False)
+MICRO_BATCHES = 2
+LIMIT = 1e4 * torch.finfo(torch.float64).eps
+SIZES = [sizes for sizes in itertools.product((1, 2, 4), repeat=3) if torch.tensor(sizes).prod() in (2, 4)]
+"""(pipe, data, tensor) on 2 and 4 ranks."""
+
+
+def batch_of(step: int, rows: int = 16, ragged: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same on every rank; if ragged, the first replica has fewer targets, and the end of one row has none."""
+    tokens = torch.randint(0, 11, (rows, 9), generator=torch.Generator().manual_seed(step))
+    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    if ragged:
+        targets[:3, 3:] = IGNORE
+    return inputs, targets
+
+
+def check_parity(make, sizes, config, optimizer, **how):
+    """Loss, gradients and weights of 3 steps are those of `train_step` on the whole batch."""
+    single = GPT(config, dtype=torch.float64)
+    grid = make(config, Mesh(dict(zip(AXES, sizes))), micro_batches=MICRO_BATCHES, dtype=torch.float64, **how)
+    ours, theirs = (OPTIMIZERS[optimizer](model.parameters()) for model in (grid, single))
+    for step in range(3):
+        wanted = train_step(single, theirs, batch_of(step))
+        loss = grid.train_step(ours, batch_of(step))
+        assert abs(loss - wanted) <= LIMIT, f"step {step}: the loss is {loss}, the oracle's {wanted}"
+        oracle = dict(single.named_parameters())
+        for stage in grid.stages.values():
+            known = cuts(stage)
+            for name, p in stage.named_parameters():
+                for what, mine, whole in (("gradient", p.grad, oracle[name].grad), ("weight", p, oracle[name])):
+                    cut = known.get(name)
+                    assert mine is not None and whole is not None
+                    part = own_part(whole.detach(), cut.dim, grid.groups["tensor"], cut.blocks) if cut else whole
+                    off = (mine - part).abs().max()
+                    assert off <= LIMIT, f"step {step}: the {what} of {name} is off by {off:.1e}"
+
+
+def every_parity(sizes):
+    check_parity(Grid, sizes, TIED, "sgd")
+    check_parity(Grid, sizes, UNTIED, "adam", schedule="gpipe", bucket_bytes=1024)
+    if sizes[2] > 1:
+        check_parity(Grid, sizes, TIED, "adam", sequence_parallel=True, schedule="zero-bubble")
+    if sizes[0] == 2:
+        check_parity(Grid, sizes, TIED, "sgd", schedule="interleaved")
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "x".join(map(str, sizes)))
+def test_every_combination_equals_the_single_device(sizes):
+    ranks.run(every_parity, sizes, world_size=sizes[0] * sizes[1] * sizes[2], diagnose=False)
+
+
+def check_bytes(make, sizes, sequence_parallel):
+    """A rank holds its parameters, and sends what the formulas say, axis by axis (fp32)."""
+    mesh = Mesh(dict(zip(AXES, sizes)))
+    grid = make(TIED, mesh, micro_batches=MICRO_BATCHES, sequence_parallel=sequence_parallel)
+    pipe, data, tensor = sizes
+    setup = Setup(TIED, 16, micro_batch=16 // data // MICRO_BATCHES, pipeline=pipe, data=data, tensor=tensor)
+    setup, stage = setup.with_(sequence_parallel=sequence_parallel), mesh.coordinates(dist.get_rank())["pipe"]
+    held, due = sum(p.numel() for p in grid.parameters()), predict.rank_parameters(setup, stage)
+    assert held == due, f"holds {held} parameters, not {due}"
+    with measure.traffic() as sent:
+        grid.forward_backward(batch_of(0, ragged=False))
+    formula = predict.rank_traffic(setup, stage)
+    names = {name for account in formula.values() for name in account.attributed_bytes}
+    small = 8 * len(list(grid.parameters())) + 64  # the count of users behind each gradient, the loss, rounding
+    for name in names | set(sent.attributed_bytes):
+        due = sum(account.attributed_bytes.get(name, 0) for account in formula.values())
+        came = sent.attributed_bytes.get(name, 0)
+        assert abs(came - due) <= (small if name == "all_reduce" else 64), f"sends {came} bytes by {name}, not {due}"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sequence_parallel"),
+    [((2, 1, 2), False), ((2, 1, 2), True), ((1, 2, 2), False), ((1, 2, 2), True), ((2, 2, 1), False)],
+)
+def test_bytes_held_and_sent_equal_the_formulas(sizes, sequence_parallel):
+    ranks.run(check_bytes, Grid, sizes, sequence_parallel, world_size=4, diagnose=False)
+
+
+@pytest.mark.parametrize(("mutant", "says"), wrong.WRONG.items(), ids=[w.__name__ for w in wrong.WRONG])
+def test_known_wrong_grids_are_rejected(mutant, says):
+    with pytest.raises(RankFailure, match=f"AssertionError: {says}"):
+        if says.startswith(("holds", "sends")):
+            ranks.run(check_bytes, mutant, (1, 2, 2), False, world_size=4, timeout_s=30, diagnose=False)
+        else:
+            ranks.run(check_parity, mutant, (1, 2, 2), TIED, "sgd", world_size=4, timeout_s=30, diagnose=False)
+
+
+def refused(sizes, config, rows, how):
+    grid = Grid(config, Mesh(dict(zip(AXES, sizes))), **how)
+    grid.forward_backward(batch_of(0, rows))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "change", "rows", "how", "message"),
+    [
+        ((1, 1, 4), {}, 4, {}, "this mesh has 4 ranks, but 2 processes run"),
+        ((1, 1, 2), {"heads": 1}, 4, {}, "1 heads do not split over 2 ranks"),
+        ((2, 1, 1), {"dropout": 0.1}, 4, {}, "dropout=0.1: each stage would draw"),
+        ((2, 1, 1), {}, 4, {"schedule": "pipedream"}, "schedule='pipedream': it must be one of naive, gpipe"),
+        ((1, 2, 1), {}, 6, {"micro_batches": 2}, "6 sequences do not split into 4 equal pieces: 2 replicas times 2"),
+        ((2, 1, 1), {}, 6, {"schedule": "interleaved", "micro_batches": 3}, "3 micro-batches on 2 ranks"),
+        ((2, 1, 1), {"layers": 1}, 4, {"schedule": "interleaved", "micro_batches": 2}, "3 layers cannot be cut into 4"),
+    ],
+)
+def test_what_cannot_be_is_refused(sizes, change, rows, how, message):
+    with pytest.raises(RankFailure, match=message):
+        ranks.run(refused, sizes, dataclasses.replace(TIED, **change), rows, how, world_size=2, timeout_s=30)
+
+
+def test_the_axes_have_an_order():
+    with pytest.raises(ValueError, match="a grid has the axes pipe, data, tensor, in this order"):
+        Grid(TIED, Mesh({"tensor": 2, "data": 1, "pipe": 1}))

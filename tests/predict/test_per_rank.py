@@ -1,0 +1,140 @@
+"""What one rank of many holds and sends, and the bubble: against the whole, against schedules played on paper.
+
+Against what real layers hold and send: `tests/parallel`. Against what papers print: `tests/published`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from course_lib import predict
+from course_lib.model import zoo
+from course_lib.model.gpt import GPTConfig
+from course_lib.parallel.schedule import ORDERS, peak_in_flight, simulate
+from course_lib.parallel.stages import GPTStage
+from course_lib.predict import Setup
+from course_lib.predict.pipeline import SCHEDULES
+
+SMALL = GPTConfig(layers=4, width=32, heads=4, vocab_size=31, context=16)
+SHAPES = [SMALL, replace(SMALL, tied=False, bias=False), replace(SMALL, norm="rmsnorm", positions="rotary")]
+
+
+@pytest.mark.parametrize("config", SHAPES)
+def test_one_rank_holds_all_and_sends_nothing(config: GPTConfig) -> None:
+    setup = Setup(config, 3)
+    assert predict.rank_parameters(setup) == predict.parameters(config)
+    assert predict.rank_traffic(setup) == {}
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("config", [SMALL, replace(SMALL, heads=1), replace(SMALL, tied=False, bias=False)])
+def test_one_rank_keeps_what_a_step_keeps_but_for_tokens_and_targets(config, precision, rows) -> None:
+    setup = Setup(config, rows, precision=precision)
+    assert predict.rank_activations(setup) == predict.activations(setup) - 2 * 8 * rows * setup.seq
+
+
+@pytest.mark.parametrize("config", SHAPES)
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_stages_hold_what_gpt_stages_hold(config: GPTConfig, stages: int) -> None:
+    setup = Setup(config, 4, pipeline=stages, optimizer="adam")
+    for number in range(stages):
+        layers = predict.stage_layers(setup, number)
+        stage = GPTStage(config, layers)
+        assert predict.rank_parameters(setup, number) == sum(p.numel() for p in stage.parameters())
+        assert predict.rank_parameters(setup, layers) == predict.rank_parameters(setup, number)
+        states = predict.model_states(setup, number)
+        optimizer = torch.optim.Adam(stage.parameters())
+        for p in stage.parameters():
+            p.grad = torch.zeros_like(p)
+        optimizer.step()
+        held = sum(value.nbytes for each in optimizer.state.values() for value in each.values())
+        assert (states.parameters, states.optimizer) == (sum(p.nbytes for p in stage.parameters()), held)
+    everywhere = [layer for number in range(stages) for layer in predict.stage_layers(setup, number)]
+    assert everywhere == list(range(config.layers + 2))
+
+
+def test_tensor_ranks_share_matrices_and_repeat_norms() -> None:
+    """GPT-3 on 8 ranks: an eighth, and 96 times 4 vectors for norms and 2 for biases of rows whole."""
+    setup = Setup(zoo.GPT3_175B, tensor=8)
+    whole = 12288 * (96 * 6 + 2)
+    assert predict.rank_parameters(setup) == (predict.parameters(zoo.GPT3_175B) - whole) / 8 + whole
+
+
+def test_more_ranks_keep_less_and_never_less_than_their_share() -> None:
+    plain = Setup(SMALL, 4, micro_batch=2)
+    one = predict.rank_activations(plain)
+    ways = {"context": {"context": 2}, "both": {"tensor": 2, "sequence_parallel": True}, "tensor": {"tensor": 2}}
+    kept = {name: predict.rank_activations(plain.with_(**how)) for name, how in ways.items()}
+    assert one / 2 < kept["both"] < kept["tensor"] < one and one / 3 < kept["context"] < kept["both"]
+
+
+def test_a_step_sends_the_same_in_pieces_but_for_what_is_whole() -> None:
+    """Sums of whole parameters' gradients are sent for each micro-batch."""
+    setup = Setup(SMALL, 8, tensor=2, data=2)
+    pieces = setup.with_(micro_batch=1)
+    assert predict.rank_traffic(pieces) == predict.rank_traffic(setup)
+    cut = [predict.rank_traffic(each.with_(sequence_parallel=True))["tensor"] for each in (setup, pieces)]
+    once, often = (dict(each.attributed_bytes) for each in cut)
+    assert often.pop("all_reduce") == 4 * once.pop("all_reduce") and often == once
+
+
+def test_the_data_axis_sends_what_the_rank_holds() -> None:
+    setup = Setup(SMALL, 8, data=4, tensor=2, pipeline=2, precision="mixed")
+    for stage in (0, 1):
+        n_bytes = 2 * predict.rank_parameters(setup, stage)
+        sent = predict.rank_traffic(setup, stage)
+        assert sent.keys() == {"tensor", "pipe", "data"}
+        assert sent["data"].attributed_bytes == {"all_reduce": predict.all_reduce(n_bytes, 4).bytes}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_bubbles_and_micro_batches_in_flight_are_those_of_the_schedules(schedule: str) -> None:
+    """Played on paper with unit costs, for every size that the formula does not refuse."""
+    tried = 0
+    for p, m in [(p, m) for p in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 8, 12)]:
+        for chunks in (1, 2, 3) if schedule == "interleaved" else (1,):
+            setup = Setup(replace(SMALL, layers=12), m, micro_batch=1, pipeline=p)
+            if (schedule == "interleaved" and m % p) or (schedule == "zero-bubble" and m < p):
+                continue
+            order = ORDERS[schedule](p, m, **({"chunks": chunks} if schedule == "interleaved" else {}))
+            played = simulate(order)
+            over_all, over_ideal = predict.bubble(setup, schedule, chunks)
+            assert (over_all, over_ideal) == pytest.approx((played.bubble, played.bubble_over_ideal))
+            held = [predict.in_flight(setup, rank, schedule, chunks) for rank in range(p)]
+            assert held == [peak_in_flight(actions) for actions in order.actions]
+            tried += 1
+    assert tried >= 16
+
+
+PIPE = Setup(SMALL, 6, pipeline=4, micro_batch=1)
+REFUSED = [
+    (lambda: predict.rank_parameters(PIPE, 4), "stage=4: with pipeline=4 there are stages 0 to 3"),
+    (lambda: predict.rank_parameters(PIPE, range(4, 7)), "give a range within 0 .* to 5"),
+    (lambda: predict.rank_parameters(Setup(SMALL, 6, pipeline=3)), "4 blocks do not split into pipeline=3"),
+    (lambda: predict.rank_parameters(Setup(zoo.LLAMA3_8B, tensor=2)), "needs a GPTConfig"),
+    (lambda: predict.rank_parameters(Setup(SMALL, 2, data=2, zero=3)), "does not hold for zero=3"),
+    (lambda: predict.rank_parameters(Setup(replace(SMALL, ffn_width=6), tensor=4)), "'mlp_width': 6.* tensor=4"),
+    (lambda: predict.rank_traffic(Setup(SMALL, seq=6, tensor=4, sequence_parallel=True)), "'seq': 6.* tensor=4"),
+    (lambda: predict.rank_activations(Setup(replace(SMALL, dropout=0.1))), "dropout=0.1.*counted are"),
+    (lambda: predict.rank_activations(Setup(SHAPES[2])), "counted are LayerNorm"),
+    (lambda: predict.rank_activations(Setup(SMALL, recompute="full")), "recompute='full': counted is"),
+    (lambda: predict.rank_activations(Setup(SMALL, tensor=2, context=2)), "context=2 with tensor=2"),
+    (lambda: predict.rank_traffic(PIPE.with_(context=2)), "context=2 with tensor=1, pipeline=4"),
+    (lambda: predict.rank_traffic(PIPE.with_(recompute="full")), "sends again"),
+    (lambda: predict.rank_traffic(PIPE.with_(data=2, zero=1)), "does not hold for zero=1"),
+    (lambda: predict.bubble(PIPE, "dualpipe"), "schedule='dualpipe': it must be one of 'naive', 'gpipe'"),
+    (lambda: predict.bubble(PIPE, "1f1b", 2), 'chunks=2 is for schedule="interleaved"'),
+    (lambda: predict.bubble(PIPE, "interleaved", 2), "6 micro-batches come round in groups of pipeline=4"),
+    (lambda: predict.in_flight(PIPE.with_(batch_size=3), 0, "zero-bubble"), "3 micro-batches are fewer"),
+    (lambda: predict.in_flight(PIPE, 4), "stage=4"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_what_does_not_hold_is_refused(call, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
