@@ -18,7 +18,7 @@
 # | 3 | Three moves | 35 |
 #
 # **The rules.** You may use all of torch, and of `course_lib.parallel.schedule` everything but its `zero_bubble`. (It
-# would not help: where it is fast, it needs more than you have.)
+# would seldom help: where it is fast, it needs more places than you mostly have.)
 #
 # A schedule is data, so it can be checked before it runs. `problems(schedule)` names every illegal move and why it is
 # one; `simulate` says how long the schedule takes. Use both as often as you like: the checks do nothing else. Then your
@@ -49,7 +49,7 @@ from course_lib.parallel.stages import GPTStage, cut
 
 # %%
 UNIT = Costs()  # F, B and W take 1 each, BW takes 2
-FINISHED = ["zero_bubble", "ORDERS", "orders."]
+FINISHED = ["zero_bubble", "ORDERS"]
 
 
 def peaks(schedule):
@@ -217,8 +217,8 @@ check_on_pipeline(check_mine(caps=[4, 4, 4]))
 # | 4, 8 | 7, 7, 7, 7 | 33 (4, 3, 2, 1) | 28 |
 # | 4, 8 | 2, 2, 2, 2 | 33 (4, 3, 2, 1) | 44 |
 #
-# **Graded:** legal plans within caps (10 points), these goals (10), goals for uneven stages and slow messages (8),
-# real ranks (4), and other stages, caps and costs (8).
+# **Graded:** legal plans within caps (10 points), these goals (10), goals for uneven stages and slow messages, which
+# the check names (8), real ranks (4), and other stages, caps and costs (8).
 
 # %%
 guess_life = ask("4 stages, unit costs, nobody waits: how long is a micro-batch on rank 0, from its F to the end of W?")
@@ -285,6 +285,7 @@ def check_goal(stages, micro_batches, caps, goal, costs=UNIT):
     check.at_most(takes, goal, f"… makespan; 1F1B's is {before:g}", look=look)
 
 
+check.written_with(plan, forbidden=FINISHED)
 for *case, goal in ((3, 4, [2] * 3, 17), (4, 8, [4, 3, 2, 1], 30), (4, 8, [7] * 4, 28), (4, 8, [2] * 4, 44)):
     check_goal(*case, goal)
 
@@ -293,6 +294,7 @@ for *case, goal in ((3, 4, [2] * 3, 17), (4, 8, [4, 3, 2, 1], 30), (4, 8, [7] * 
 SLOW = Costs(forward=2, input_gradient=3, weight_gradient=2, transfer=0.5)
 HEAD = Costs(forward=[1, 1, 1, 2], input_gradient=[1, 1, 1, 3], weight_gradient=1)
 FIRST = Costs(forward=[2, 1, 1], input_gradient=[2, 1, 1], weight_gradient=[2, 1, 1])
+check.written_with(plan, forbidden=FINISHED)
 for *case, goal, costs in ((3, 9, [4] * 3, 73, SLOW), (4, 10, [4] * 4, 65, HEAD), (3, 9, [3] * 3, 55, FIRST)):
     check_goal(*case, goal, costs)
 
@@ -551,8 +553,7 @@ check_held(ahead=1, n=30, size=24)
 # A schedule decides three things at once: who waits, who holds how much, and for how long. A backward pass in two
 # halves gives you something that no message hangs on, and that fills the gaps.
 #
-# GPipe holds all micro-batches; how much longer are the bars of 1F1B, and of your plan, with half of 1F1B's places on
-# rank 0?
+# Four ranks, eight micro-batches: what time costs in places, and what places cost in time.
 
 # %%
 rows = {"gpipe": gpipe(4, 8), "1f1b": one_f_one_b(4, 8), "yours, 1F1B's places": plan(4, 8, [4, 3, 2, 1], UNIT)}
