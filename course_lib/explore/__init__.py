@@ -4,6 +4,7 @@ from course_lib.explore.accumulation import AccumulationExplorer, accumulation_c
 from course_lib.explore.bits import BitExplorer, BitRow, bit_rows
 from course_lib.explore.buckets import BucketExplorer
 from course_lib.explore.film import FilmExplorer
+from course_lib.explore.matmul import MatmulExplorer
 from course_lib.explore.memory_bar import MemoryBarExplorer
 from course_lib.explore.pipeline import PipelineExplorer
 from course_lib.explore.ring import RingExplorer, ring_frames
@@ -15,6 +16,7 @@ __all__ = [
     "BitRow",
     "BucketExplorer",
     "FilmExplorer",
+    "MatmulExplorer",
     "MemoryBarExplorer",
     "PipelineExplorer",
     "RingExplorer",

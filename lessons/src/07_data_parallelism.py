@@ -845,5 +845,4 @@ self_check(answer_3, [together] * 4, tolerance=1e-4, hint="Same rule as for grad
 # and a last batch that does not divide, and an all-reduce that sends compressed gradients and carries the error over
 # to the next step. Neither the uneven batch nor the compression is in the library.
 #
-# The lessons end here for now. The next one to be written, 08, turns to the other question: what if one *layer* does
-# not fit?
+# Lesson 08 turns to the other question: what if one *layer* does not fit?
