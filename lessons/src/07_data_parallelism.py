@@ -734,7 +734,7 @@ compare(
 # %% tags=["varies"]
 def squared_lengths(train_first, batches=30):
     model = GPT(SMALL)
-    replica, adam, lengths = Naive(model), torch.optim.Adam(model.parameters(), lr=3e-3), []
+    replica, adam, lengths = Bucketed(model), torch.optim.Adam(model.parameters(), lr=3e-3), []
     for step in range(train_first + batches):
         adam.zero_grad()
         (loss := replica(*share(step, dist.get_rank()))).backward()
