@@ -14,7 +14,7 @@ sends fewer, larger messages while the backward pass is still busy. Lesson 07 op
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -229,7 +229,12 @@ def broadcast_module(module: nn.Module, group: Group = None) -> None:
 
     Bytes sent: at most ceil(log2 p) times the module's, by the first rank of a tree; one call per tensor.
     """
-    for tensor in (*module.parameters(), *module.buffers()):
+    broadcast_tensors([*module.parameters(), *module.buffers()], group)
+
+
+def broadcast_tensors(tensors: Sequence[Tensor], group: Group = None) -> None:
+    """Give tensors the values of the group's first rank, in place, contiguous or not. All ranks must call."""
+    for tensor in tensors:
         values = tensor.detach().contiguous()
         dist.broadcast(values, src=_first_rank(group), group=group)
         if values.data_ptr() != tensor.data_ptr():

@@ -1,0 +1,278 @@
+"""ZeRO, stages 1 and 2: data parallelism in which each rank keeps the optimizer's state of its own part of the weights.
+
+    optimizer = ZeroOptimizer(model.parameters(), torch.optim.AdamW, stage=2, lr=1e-3)
+    loss.backward()                    # each rank: its own share of the batch
+    optimizer.clip_grad_norm_(1.0)     # the norm of the mean gradient, over all parts
+    optimizer.step()                   # every rank: the weights of a step on the joined batch
+    optimizer.zero_grad()
+
+An all-reduce is a reduce-scatter and an all-gather (lesson 06). Between the two each rank has the mean gradient of one
+part, and that is all that an element-wise optimizer needs to update this part: so step there, and gather weights
+instead of gradients. The bytes are those of data parallelism, and the state is stored once instead of N times
+(Rajbhandari et al. 2020, §5).
+
+With Ψ parameters in 16 bits, AdamW and N ranks, a rank holds between steps
+
+    stage 1      2Ψ weights, 2Ψ gradients, 12Ψ/N master weights and moments
+    stage 2      2Ψ weights, and 14Ψ/N: a gradient is dropped as soon as its bucket has been reduced
+
+and at most one bucket more at any time. While `step` runs, the part's gradient stands there once more, in fp32: 4Ψ/N,
+when no activation is alive. Weights in fp32 or fp64 are their own masters.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Variable
+
+from course_lib.parallel.buckets import plan_buckets
+from course_lib.parallel.data import broadcast_tensors
+from course_lib.parallel.operators import Group, all_gather, all_reduce
+from course_lib.ranks import collectives
+
+SIXTEEN_BITS = (torch.float16, torch.bfloat16)
+
+
+class Piece(NamedTuple):
+    """The elements of one parameter that lie in a rank's part of a bucket.
+
+    Attributes:
+        number: which parameter.
+        place: where in the rank's part of the bucket.
+        value: what the optimizer updates: an fp32 master, or a view of the parameter where that is wide enough.
+    """
+
+    number: int
+    place: slice
+    value: nn.Parameter
+
+
+class ShardedBucket:
+    """Some parameters end to end, cut into as many equal parts as there are ranks, with zeros behind the last.
+
+    The zeros travel and belong to no `Piece`: neither an optimizer nor a norm ever sees them.
+
+    Attributes:
+        numbers: of the parameters in it.
+        part: elements of a rank's part.
+        pieces: what of the parameters this rank's part holds.
+        mean: this rank's part of the reduced gradient, in the parameters' dtype; None before the first reduction.
+    """
+
+    def __init__(self, numbers: list[int], parameters: list[nn.Parameter], group: Group) -> None:
+        self.numbers, self.group = numbers, group
+        self.parameters = [parameters[number] for number in numbers]
+        self.ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+        self.part = -(-sum(p.numel() for p in self.parameters) // self.ranks)
+        self.mean: Tensor | None = None
+        self.pieces: list[Piece] = []
+        begin = -rank * self.part  # of the parameter, counted from where this rank's part begins
+        for number, parameter in zip(numbers, self.parameters):
+            first, last = max(begin, 0), min(begin + parameter.numel(), self.part)
+            if first < last:
+                inside = slice(first - begin, last - begin)
+                value = parameter.detach().reshape(-1)[inside]  # a view, if the parameter's memory is contiguous
+                master = nn.Parameter(value.float() if parameter.dtype in SIXTEEN_BITS else value)
+                self.pieces.append(Piece(number, slice(first, last), master))
+            begin += parameter.numel()
+
+    @torch.no_grad()
+    def reduce(self) -> None:
+        """Add this rank's part of the mean gradient to `mean`. All ranks must call.
+
+        Bytes sent by each rank: (N-1)/N times the bucket's.
+        """
+        flat = self.parameters[0].new_zeros(self.part * self.ranks)
+        for parameter, place in zip(self.parameters, self._places(flat)):
+            if parameter.grad is not None:
+                place.copy_(parameter.grad.flatten())
+        part = reduce_scatter(flat.div_(self.ranks), self.group)
+        self.mean = part if self.mean is None else self.mean.add_(part)
+
+    @torch.no_grad()
+    def spread(self) -> None:
+        """Give every rank the weights that the others have updated. All ranks must call.
+
+        Bytes sent by each rank: (N-1)/N times the bucket's.
+        """
+        part = self.parameters[0].new_zeros(self.part)
+        for piece in self.pieces:
+            part[piece.place] = piece.value
+        flat = all_gather(part, 0, self.group)
+        for parameter, place in zip(self.parameters, self._places(flat)):
+            parameter.copy_(place.view(parameter.shape))
+
+    def _places(self, flat: Tensor) -> tuple[Tensor, ...]:
+        sizes = [parameter.numel() for parameter in self.parameters]
+        return flat[: sum(sizes)].split(sizes)
+
+
+class ZeroOptimizer:
+    """An optimizer whose state and, from stage 2 on, whose gradients are cut over the ranks of data parallelism.
+
+    Each rank runs its own share of the batch; `step` reduces the gradients to their mean, so no wrapper is needed.
+    (Gradients that are the mean already stay the mean.) All ranks must construct it, and call `step` and
+    `clip_grad_norm_`; with stage 2 they must run equally many backward passes. Bytes sent by each rank and step:
+    (N-1)/N times the trainable weights' for the gradients, as much for the weights, and an all-reduce of 4 for each
+    parameter. Stage 2 sends the gradients in every backward pass, so accumulation over m passes costs it m times.
+
+    Args:
+        params: parameters, or parameter groups, as for any optimizer; they take the values of the group's first rank.
+            Frozen ones are never changed.
+        optimizer_cls: a torch optimizer that updates each element by itself (SGD, Adam; not LAMB, not Adafactor).
+        stage: 1 cuts the state, 2 the gradients as well.
+        group: the ranks that hold a replica; None for all.
+        bucket_bytes: parameters are reduced and gathered in buckets of about this size.
+        optimizer_args: for `optimizer_cls`.
+
+    Attributes:
+        optimizer: the `optimizer_cls` of this rank's pieces; give this one to a learning-rate scheduler.
+        buckets: what travels together.
+
+    Raises:
+        ValueError: no such stage, or nothing to train.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        optimizer_cls: type[torch.optim.Optimizer],
+        stage: Literal[1, 2] = 1,
+        group: Group = None,
+        bucket_bytes: int = 25 * 2**20,
+        **optimizer_args: Any,
+    ) -> None:
+        if stage not in (1, 2):
+            raise ValueError(f"stage={stage}: it is 1 (the state is cut) or 2 (gradients as well)")
+        given = list(params)
+        groups = given if given and isinstance(given[0], dict) else [{"params": given}]
+        groups = [each | {"params": list(each["params"])} for each in groups]
+        self.stage, self.group = stage, group
+        self.parameters = [p for each in groups for p in each["params"] if p.requires_grad]
+        if not self.parameters:
+            raise ValueError("no parameter to train: all are frozen, or none was given")
+        broadcast_tensors([p for each in groups for p in each["params"]], group)
+        plan = plan_buckets(self.parameters, bucket_bytes)
+        self.buckets = [ShardedBucket(numbers, self.parameters, group) for numbers in plan]
+        mine = {id(self.parameters[piece.number]): piece.value for piece in self.pieces}
+        own = [each | {"params": [mine[id(p)] for p in each["params"] if id(p) in mine]} for each in groups]
+        self.optimizer = optimizer_cls(own, **optimizer_args)
+        self._used = torch.zeros(len(self.parameters), dtype=torch.int32)
+        self._reduced, self._passing, self._ready = False, False, set[int]()
+        self._next = 0  # bucket, of this backward pass
+        if stage == 2:
+            self._watch_gradients()
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """What this rank updates."""
+        return [piece for bucket in self.buckets for piece in bucket.pieces]
+
+    def reduce_gradients(self) -> None:
+        """Give each of this rank's pieces its part of the mean gradient. `step` does it, if nobody has. All ranks call.
+
+        A parameter that no rank has used keeps no gradient, so that momentum and decay do not move it.
+        """
+        if self._reduced:
+            return
+        if self.stage == 1:
+            self._used |= torch.tensor([p.grad is not None for p in self.parameters], dtype=torch.int32)
+            for bucket in self.buckets:
+                bucket.reduce()
+        used = all_reduce(self._used.to(self.parameters[0].device), self.group).tolist()
+        for bucket in self.buckets:
+            for piece in bucket.pieces:
+                if used[piece.number] and bucket.mean is not None:
+                    piece.value.grad = bucket.mean[piece.place].to(piece.value.dtype)
+            bucket.mean = None
+        self._reduced = True
+
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Scale the mean gradient down to a norm of at most `max_norm`. All ranks must call.
+
+        Returns:
+            Its norm before, the same on every rank. Pieces do not overlap, and padding is in none of them, so the
+            squares of all ranks add up to the square of the whole.
+        """
+        self.reduce_gradients()
+        gradients = [piece.value.grad for piece in self.pieces if piece.value.grad is not None]
+        squares = torch.zeros((), dtype=torch.float64, device=self.parameters[0].device)
+        for gradient in gradients:
+            squares += gradient.double().square().sum()
+        norm = all_reduce(squares, self.group).sqrt()
+        for gradient in gradients:
+            gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+        return norm
+
+    def step(self) -> None:
+        """Reduce the gradients, update this rank's pieces, gather everybody's weights. All ranks must call."""
+        self.reduce_gradients()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        for bucket in self.buckets:
+            bucket.spread()
+        self._reduced = False
+        self._used.zero_()
+
+    def zero_grad(self) -> None:
+        """Forget all gradients: those of the parameters, and what was reduced."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        for bucket in self.buckets:
+            bucket.mean = None
+        self.optimizer.zero_grad(set_to_none=True)
+        self._reduced = False
+        self._used.zero_()
+
+    def _watch_gradients(self) -> None:
+        """Reduce a bucket as soon as the backward pass has filled it, and drop its gradients."""
+        me = weakref.ref(self)  # hooks outlive us on the parameters, and must not keep us alive
+
+        def hook(number: int) -> Any:
+            return lambda _: (zero := me()) and zero._on_gradient(number)
+
+        handles = [p.register_post_accumulate_grad_hook(hook(number)) for number, p in enumerate(self.parameters)]
+        weakref.finalize(self, lambda: [handle.remove() for handle in handles]).atexit = False
+
+    def _on_gradient(self, number: int) -> None:
+        """A parameter's gradient is complete; called in the middle of the backward pass."""
+        if not self._passing:
+            self._passing = True
+            Variable._execution_engine.queue_callback(self._end_of_pass)
+        self._ready.add(number)
+        self._used[number] = 1
+        while self._next < len(self.buckets) and self._ready.issuperset(self.buckets[self._next].numbers):
+            self._reduce_next()
+
+    def _end_of_pass(self) -> None:
+        """Buckets with a parameter that this rank did not use never got full; the others wait for them."""
+        while self._next < len(self.buckets):
+            self._reduce_next()
+        self._passing, self._next = False, 0
+        self._ready.clear()
+
+    def _reduce_next(self) -> None:
+        """Always in the plan's order, since collectives must match across ranks."""
+        bucket = self.buckets[self._next]
+        bucket.reduce()
+        for parameter in bucket.parameters:
+            parameter.grad = None
+        self._next += 1
+
+
+def reduce_scatter(flat: Tensor, group: Group) -> Tensor:
+    """This rank's part of the sum of all ranks' vectors, whose length the number of ranks divides.
+
+    gloo makes a whole all-reduce of it, twice the bytes; the ring of lesson 06 does not.
+    """
+    if dist.get_backend(group) == "gloo":
+        return collectives.reduce_scatter(flat, group=group)
+    part = flat.new_empty(len(flat) // dist.get_world_size(group))
+    dist.reduce_scatter_tensor(part, flat, group=group)
+    return part

@@ -1,0 +1,107 @@
+"""Known-wrong ZeRO. Each takes the arguments of `ZeroOptimizer`, has one fault, and says what it must be told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.parallel import zero
+from course_lib.parallel.zero import ShardedBucket, ZeroOptimizer
+
+
+class PlainAdamWCalledSharded:
+    """Averages the gradients and steps on all of the weights: right, and nothing is sharded."""
+
+    def __init__(self, params: Any, kind: Any, stage: int = 1, bucket_bytes: int = 0, **settings: Any) -> None:
+        self.optimizer, self.buckets = kind(params, **settings), []
+
+    def step(self) -> None:
+        """A plain step."""
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    dist.all_reduce(parameter.grad.div_(dist.get_world_size()))
+        self.optimizer.step()
+
+    def zero_grad(self) -> None:
+        """As any."""
+        self.optimizer.zero_grad()
+
+
+class SumForMean(ZeroOptimizer):
+    """Forgets 1/N."""
+
+    def reduce_gradients(self) -> None:
+        """Add up only."""
+        reduced = self._reduced
+        super().reduce_gradients()
+        for piece in self.pieces:
+            if piece.value.grad is not None and not reduced:
+                piece.value.grad *= dist.get_world_size()
+
+
+class LocalNorm(ZeroOptimizer):
+    """Clips by the norm of this rank's part."""
+
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """As on one device."""
+        self.reduce_gradients()
+        return torch.nn.utils.clip_grad_norm_([piece.value for piece in self.pieces], max_norm)
+
+
+class NormBeforeTheMean(ZeroOptimizer):
+    """Clips the gradients of this rank's own share of the batch."""
+
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Before anything is reduced."""
+        return torch.nn.utils.clip_grad_norm_(self.parameters, max_norm)
+
+
+class KeepsGradients(ZeroOptimizer):
+    """Stage 2 that reduces and does not drop."""
+
+    def _reduce_next(self) -> None:
+        bucket = self.buckets[self._next]
+        kept = [parameter.grad for parameter in bucket.parameters]
+        super()._reduce_next()
+        for parameter, grad in zip(bucket.parameters, kept):
+            parameter.grad = grad
+
+
+class KeepsItsOwnPart(ZeroOptimizer):
+    """Steps, and does not tell the others."""
+
+    def step(self) -> None:
+        """Without the gather."""
+        spread, ShardedBucket.spread = ShardedBucket.spread, lambda self: None
+        try:
+            super().step()
+        finally:
+            ShardedBucket.spread = spread
+
+
+class AllReduces(ZeroOptimizer):
+    """All-reduces where a reduce-scatter was asked: the same part, twice the bytes."""
+
+    def reduce_gradients(self) -> None:
+        """With all of the sum on every rank, for a moment."""
+        scatter = zero.reduce_scatter
+
+        def whole_sum(flat: Tensor, group: Any) -> Tensor:
+            dist.all_reduce(flat)
+            return flat.chunk(dist.get_world_size())[dist.get_rank()].clone()
+
+        zero.reduce_scatter = whole_sum
+        try:
+            super().reduce_gradients()
+        finally:
+            zero.reduce_scatter = scatter
+
+
+WRONG_WEIGHTS = [SumForMean, KeepsItsOwnPart]
+WRONG_NORMS = [LocalNorm, NormBeforeTheMean]
+WRONG_BYTES = {PlainAdamWCalledSharded: 1, KeepsGradients: 2, AllReduces: 1}
+"""Each with the stage in which it is wrong."""

@@ -1,0 +1,56 @@
+"""ZeRO's stages 1 and 2 on real ranks: against the single-device step, and against the paper's bytes."""
+
+import pytest
+import torch
+
+from course_lib import ranks
+from course_lib.parallel.zero import ZeroOptimizer
+from course_lib.ranks import RankFailure
+from tests.mutants.parallel import zero as wrong
+from tests.parallel import checks
+from tests.parallel import zero_checks as zero
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_every_step_equals_the_single_device(world_size):
+    """A tied GPT; and a model with a frozen, an unused and a rarely used layer, and branches that ranks disagree on."""
+    ranks.run(zero.every_parity, ZeroOptimizer, world_size=world_size, diagnose=False)
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_a_rank_holds_and_sends_the_bytes_of_the_paper(world_size, stage):
+    ranks.run(zero.check_bytes, ZeroOptimizer, stage, world_size=world_size, diagnose=False)
+
+
+@pytest.mark.parametrize("mutant", wrong.WRONG_WEIGHTS)
+def test_wrong_weights_are_rejected(mutant):
+    with pytest.raises(RankFailure, match="AssertionError: after step 0"):
+        ranks.run(zero.check_parity, mutant, checks.gpt, "sgd", 1, world_size=2, timeout_s=30, diagnose=False)
+
+
+@pytest.mark.parametrize("mutant", wrong.WRONG_NORMS)
+def test_wrong_norms_are_rejected(mutant):
+    with pytest.raises(RankFailure, match="AssertionError: the norm in step 0"):
+        ranks.run(zero.check_parity, mutant, checks.gpt, "sgd", 1, 0.05, world_size=2, timeout_s=30, diagnose=False)
+
+
+@pytest.mark.parametrize("mutant", wrong.WRONG_BYTES)
+def test_wrong_bytes_are_rejected(mutant):
+    with pytest.raises(RankFailure, match="AssertionError: .*(holds|sends)"):
+        ranks.run(zero.check_bytes, mutant, wrong.WRONG_BYTES[mutant], world_size=4, timeout_s=30, diagnose=False)
+
+
+def test_what_cannot_be_is_refused():
+    def refusals():
+        frozen = torch.nn.Linear(2, 2).requires_grad_(False)
+        said = []
+        for params, stage in ((torch.nn.Linear(2, 2).parameters(), 3), (frozen.parameters(), 1)):
+            try:
+                ZeroOptimizer(params, torch.optim.SGD, stage=stage, lr=0.1)  # type: ignore[arg-type]
+            except ValueError as problem:
+                said.append(str(problem))
+        return said
+
+    said = ranks.run(refusals, world_size=2)[0]
+    assert said[0].startswith("stage=3") and said[1].startswith("no parameter to train")
