@@ -13,6 +13,7 @@ import pytest
 from course_tools.author.scaffold import LONGEST, PACKAGES, Plan, new_lesson
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(400)  # a whole small course is built, run and read by pyright
 NAME, QUESTION = "08_tensor_parallelism", "Who holds which part of a layer?"
 README = """\
 | | Lesson | The question | The lab |
