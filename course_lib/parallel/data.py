@@ -132,12 +132,7 @@ class BucketedDataParallel(NaiveDataParallel):
         self._syncing = True
         self._arrivals: dict[int, None] | None = {}
         self._pack(None)
-        watch = weakref.WeakMethod(self._on_gradient)  # hooks outlive us on the module, and must not keep us alive
-        handles = [
-            parameter.register_post_accumulate_grad_hook(_hook(watch, number))
-            for number, parameter in enumerate(self._trainable)
-        ]
-        weakref.finalize(self, lambda: [handle.remove() for handle in handles]).atexit = False
+        watch_gradients(self._trainable, self._on_gradient)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward pass.
@@ -258,6 +253,19 @@ def check_same_everywhere(module: nn.Module, group: Group = None) -> None:
             raise ValueError(
                 f"the replicas differ: rank {rank} of the group has {here}, rank 0 has {there}; build the same on all"
             )
+
+
+def watch_gradients(parameters: Sequence[nn.Parameter], on_gradient: Callable[[int], None]) -> None:
+    """Call a method with a parameter's number whenever a backward pass has finished its gradient.
+
+    Hooks outlive the method's object on the parameters and do not keep it alive; they go when it goes.
+    """
+    watch, owner = weakref.WeakMethod(on_gradient), on_gradient.__self__  # type: ignore[attr-defined]
+    handles = [
+        parameter.register_post_accumulate_grad_hook(_hook(watch, number))
+        for number, parameter in enumerate(parameters)
+    ]
+    weakref.finalize(owner, lambda: [handle.remove() for handle in handles]).atexit = False
 
 
 def _hook(watch: weakref.WeakMethod, number: int) -> Callable[[Tensor], None]:

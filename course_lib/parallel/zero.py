@@ -22,7 +22,6 @@ when no activation is alive. Weights in fp32 or fp64 are their own masters.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
@@ -32,7 +31,7 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 
 from course_lib.parallel.buckets import plan_buckets
-from course_lib.parallel.data import broadcast_tensors
+from course_lib.parallel.data import broadcast_tensors, watch_gradients
 from course_lib.parallel.operators import Group, all_gather, all_reduce
 from course_lib.ranks import collectives
 
@@ -164,10 +163,10 @@ class ZeroOptimizer:
         own = [each | {"params": [mine[id(p)] for p in each["params"] if id(p) in mine]} for each in groups]
         self.optimizer = optimizer_cls(own, **optimizer_args)
         self._used = torch.zeros(len(self.parameters), dtype=torch.int32)
-        self._reduced, self._passing, self._ready = False, False, set[int]()
+        self._reduced, self._ready = False, set[int]()
         self._next = 0  # bucket, of this backward pass
         if stage == 2:
-            self._watch_gradients()
+            watch_gradients(self.parameters, self._on_gradient)
 
     @property
     def pieces(self) -> list[Piece]:
@@ -230,20 +229,9 @@ class ZeroOptimizer:
         self._reduced = False
         self._used.zero_()
 
-    def _watch_gradients(self) -> None:
-        """Reduce a bucket as soon as the backward pass has filled it, and drop its gradients."""
-        me = weakref.ref(self)  # hooks outlive us on the parameters, and must not keep us alive
-
-        def hook(number: int) -> Any:
-            return lambda _: (zero := me()) and zero._on_gradient(number)
-
-        handles = [p.register_post_accumulate_grad_hook(hook(number)) for number, p in enumerate(self.parameters)]
-        weakref.finalize(self, lambda: [handle.remove() for handle in handles]).atexit = False
-
     def _on_gradient(self, number: int) -> None:
-        """A parameter's gradient is complete; called in the middle of the backward pass."""
-        if not self._passing:
-            self._passing = True
+        """Reduce a bucket as soon as the backward pass has filled it; called in the middle of the pass."""
+        if not self._ready:  # the first of this pass
             Variable._execution_engine.queue_callback(self._end_of_pass)
         self._ready.add(number)
         self._used[number] = 1
@@ -254,7 +242,7 @@ class ZeroOptimizer:
         """Buckets with a parameter that this rank did not use never got full; the others wait for them."""
         while self._next < len(self.buckets):
             self._reduce_next()
-        self._passing, self._next = False, 0
+        self._next = 0
         self._ready.clear()
 
     def _reduce_next(self) -> None:
