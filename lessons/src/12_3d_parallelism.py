@@ -39,7 +39,7 @@ from course_lib.parallel.grid import Grid
 from course_lib.parallel.mesh import Mesh
 from course_lib.predict import Setup
 from course_lib.train.step import train_step
-from course_lib.units import Bytes, Count, Ratio, Seconds
+from course_lib.units import Bytes, Count, Ratio
 
 # %% [markdown]
 # ## 1 · Eight ranks in a cube
@@ -334,11 +334,16 @@ compare(guess=guess_stages, predicted=Count(fits), measured=Count(35), columns=(
 # Smith et al. 2022 (§3.1) trained it on 8 tensor ranks × 35 stages: 280 GPUs hold one copy of the model. On 2,240 GPUs
 # there are 8 copies, and the batch of 1,920 sequences is 240 for each.
 #
-# The explorer has cubes of your own. Make a tensor group leave its machine, and look at the seconds. Then find the
-# longest tensor axis that costs nothing.
+# Now smaller models on cubes of your own; the picture is of rank 5. Count in the order data, tensor, pipe: a tensor
+# group leaves its machine. Look at the seconds. Then repair it without touching the order. There are two ways.
 
 # %%
-CubeExplorer(model="MT-NLG 530B", gpu="A100 80GB").show()
+CubeExplorer(model="GPT-3 13B").show()
+
+# %% [markdown] tags=["solution"]
+# Machines of 8, or a tensor axis of 2. With pipe faster than tensor, the ranks of a tensor group are two numbers apart,
+# so four of them reach over seven numbers. What must fit into a machine is the reach of a group, not its size. That is
+# why the fastest axis is the only safe place.
 
 # %% [markdown]
 # ## 7 · At scale
