@@ -97,6 +97,7 @@ class Checkpoints:
     ) -> None:
         if keep < 1:
             raise ValueError(f"keep={keep}: at least one checkpoint must stay")
+        shards.cuts_of(model, optimizer)  # says so now, if they do not belong together
         self.folder, self.model, self.optimizer, self.keep, self.others = Path(folder), model, optimizer, keep, others
         self.rule = optimizer.optimizer if isinstance(optimizer, ZeroOptimizer) else optimizer
         self.group: Any = dist.new_group(
