@@ -1,7 +1,7 @@
 """Sharded checkpoints: every rank writes what it alone holds, and any number of ranks reads it again.
 
     checkpoints = Checkpoints("runs/gpt", model, optimizer, scaler=scaler)       # all ranks, as all of the following
-    start = checkpoints.load()["step"] if checkpoints.steps() else 0
+    start = checkpoints.resume()["step"]
     for step in range(start, steps):
         ...
         if (step + 1) % 100 == 0:
@@ -139,6 +139,10 @@ class Checkpoints:
         if saving is not None:
             saving.result()
 
+    def resume(self) -> dict[str, Any]:
+        """`load` the newest checkpoint; the position {"step": 0}, where there is none yet."""
+        return self.load() if self._agreed_steps() else {"step": 0}
+
     def load(self, step: int | None = None) -> dict[str, Any]:
         """Put model, optimizer, `others` and random state where they were.
 
@@ -177,15 +181,20 @@ class Checkpoints:
         others = {f"others/{name}": other.state_dict() for name, other in self.others.items()}
         return shards.shards_of(shards.cuts_of(self.model, self.optimizer), self.rule) | others
 
+    def _agreed_steps(self) -> list[int]:
+        """As the first rank sees them: a save of a run that is dying may come between two looks."""
+        seen = [self.steps()]
+        dist.broadcast_object_list(seen, group=self.group)
+        return seen[0]
+
     def _open(self, step: int | None) -> tuple[FileSystemReader, Metadata]:
-        """The checkpoint that the first rank chooses, if it is one of this model."""
-        chosen = [self.steps()]
-        dist.broadcast_object_list(chosen, group=self.group)
-        if (step is not None and step not in chosen[0]) or not chosen[0]:
+        """The checkpoint, if it is there and of this model."""
+        steps = self._agreed_steps()
+        if step not in (None, *steps) or not steps:
             files = sorted(path.name for path in self.folder.iterdir())
             wanted = "a complete checkpoint" if step is None else f"step {step}"
             raise ValueError(f"{wanted} is needed; {self.folder} holds {', '.join(files) or 'nothing'}")
-        path = self.folder / step_name(chosen[0][-1] if step is None else step)
+        path = self.folder / step_name(steps[-1] if step is None else step)
         reader = FileSystemReader(path)
         metadata = reader.read_metadata()
         shards.refuse_another_model(metadata, self.model, self.others, path)
