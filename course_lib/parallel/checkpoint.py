@@ -8,7 +8,7 @@
             checkpoints.save(step + 1, wait=False)      # writes while training goes on
     checkpoints.wait()
 
-torch.distributed.checkpoint (DCP) plans who writes and who reads what, and writes the files; `shards` tells it what
+torch.distributed.checkpoint (DCP) plans who writes and who reads what, and writes the files; `saved_shards` tells it what
 lies where. What is added here is when a checkpoint may be called one, and that nothing is forgotten: a run that resumes
 on as many ranks ends with the bits of a run that never stopped.
 
@@ -34,7 +34,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from course_lib.model.seeds import mix
-from course_lib.parallel import shards
+from course_lib.parallel import saved_shards as shards
 from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.train.random_state import random_state, seed_all, set_random_state
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.parallel.checkpoint import Checkpoints
-from course_lib.parallel.shards import cuts_of
+from course_lib.parallel.saved_shards import cuts_of
 from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.train.precision import LossScaler
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from course_lib.parallel import checkpoint, shards
+from course_lib.parallel import checkpoint
+from course_lib.parallel import saved_shards as shards
 from course_lib.parallel.checkpoint import Checkpoints, Publisher
 
 
