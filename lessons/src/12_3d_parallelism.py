@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 35 minutes, second sitting 15; less than a minute of it is computing on 2 CPU cores |
 # | A GPU | changes nothing in groups, bytes and weights; seconds at the end are formulas either way |
-# | Opens | `parallel/grid.py`, `parallel/tensor_stage.py`, `parallel/train.py`, `figures/cube.py`, `explore/cube.py` |
+# | Opens | `parallel/grid.py`, `parallel/tensor_stage.py`, `parallel/train.py`, `parallel/survive.py`, `figures/cube.py`, `explore/cube.py` |
 #
 # You have a thousand GPUs, eight in each machine, and a model that fits on none of them. Lesson 08 cuts layers and
 # talks all the time. Lesson 09 cuts between layers and leaves ranks idle. Lessons 07 and 10 copy, and must not copy
@@ -18,9 +18,8 @@
 # bytes that it carries in another.
 
 # %%
-import os
-import subprocess
-import sys
+import tempfile
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -35,11 +34,12 @@ from course_lib.figures.who_sends import between_nodes, matrix, who_sends_whom
 from course_lib.model import hardware, text, zoo
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.notebook import ask, self_check, show, your_turn
+from course_lib.parallel import survive
 from course_lib.parallel.grid import Grid
 from course_lib.parallel.mesh import Mesh
 from course_lib.predict import Setup
 from course_lib.train.step import train_step
-from course_lib.units import Bytes, Count, Ratio
+from course_lib.units import Bytes, Count, Seconds
 
 # %% [markdown]
 # ## 1 · Eight ranks in a cube
@@ -353,17 +353,17 @@ CubeExplorer(model="GPT-3 13B").show()
 # FLOPs a parameter (lesson 03). **Guess** in days.
 
 # %%
-guess_days = ask("A trillion parameters, 450 billion tokens, 3,072 A100s: days?")
+guess_days = ask("A trillion parameters, 450 billion tokens, 3,072 A100s: days?", unit="days")
 
 # %%
 seconds = 8 * 450e9 * 1e12 / (3072 * 163e12)
 compare(
-    guess=guess_days, predicted=Ratio(seconds / 86_400), measured=Ratio(84),
-    tolerance=0.02, name="days", columns=("formula", "published"),
+    guess=guess_days, predicted=Seconds(seconds), measured=Seconds(84 * 86_400),
+    tolerance=0.02, unit="days", name="training", columns=("formula", "published"),
 )  # fmt: skip
 
 # %% [markdown]
-# "End-to-end training will take around 3 months", the paper says, and it calls that practical.
+# The formula has no term for messages. They are inside the 163 TFLOP/s, where an A100 could do 312.
 #
 # ---
 #
@@ -416,18 +416,52 @@ print(f"x.T @ y is laid out as   {of_gradient}")
 # (JAX is not installed here, so the column is a translation and not a measurement.) Neither system can choose the
 # layouts for you, and neither cuts a schedule as in lesson 09. The pipe axis remains a program of its own.
 #
-# ## 9 · Outside of the notebook
+# ## 9 · A machine dies
 #
-# The same `Grid` under `torchrun`: on each machine one command starts its ranks, and they find each other. The loss stands beside the one of a single device:
+# Outside of a notebook, `torchrun` starts the ranks: one command on each machine, and they find each other. This one
+# trains the GPT over the grid that you name, and prints one device's loss beside it; try it in a terminal:
+#
+# ```
+# torchrun --standalone --nproc-per-node 4 -m course_lib.parallel.train --pipe 2 --data 2 --zero 1 --oracle
+# ```
+#
+# On a thousand GPUs something breaks every few hours. Then every rank that waits for the dead one raises (lesson 06),
+# and the run is over. Unless somebody starts it again, on those who are left, from the last checkpoint. `torchrun` does
+# the first half; the second is yours, and lesson 10's sharded checkpoints make it a few lines, since any number of
+# ranks can read them:
 
 # %%
-argument = "--pipe 2 --data 2 --zero 1 --steps 4 --micro-batches 2 --oracle"
-alone = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
-program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "-m"]
-run = subprocess.run([*program, "course_lib.parallel.train", *argument.split()], capture_output=True, text=True, env=alone)
-print(run.stdout or run.stderr[-2000:])
+show(survive.train, docstring=False)
 
 # %% [markdown]
+# Note what does not depend on the number of ranks: the batch of a step. Four ranks take 3 sequences each, two take 6.
+#
+# Now two "machines" of two ranks, both on yours. There is a checkpoint after every fifth step. When step 12 is done,
+# one machine is killed, agent and ranks, without a word. **Guess:** how many steps are computed twice?
+
+# %%
+guess_twice = ask("Steps computed twice, of 20?")
+
+# %% tags=["varies"]
+with tempfile.TemporaryDirectory() as folder:
+    log = survive.survive(Path(folder) / "run", kill_at=12, steps=20, every=5)
+for line in log:
+    print(line["event"] if "event" in line else f"step {line['step']:2}, {line['ranks']} ranks, loss {line['loss']:.4f}")
+
+# %%
+taken = [line["step"] for line in log if "step" in line]
+alone = survive.train_alone(20)
+print(f"you said {guess_twice.said}; steps taken again: {sorted({step for step in taken if taken.count(step) > 1})}")
+print("the loss curve is that of a device which nobody kills:", max(map(abs, map(float.__sub__, survive.curve(log), alone))) < 1e-9)
+
+# %% [markdown]
+# The steps since the last checkpoint are lost, and only they. The curve has no seam. In `torchrun`'s words: the agent
+# of the other machine saw its ranks fail, waited until it was clear who is still there, and started them again in a
+# smaller world. What they remembered was gone. What was written was not.
+#
+# How often to write, then? Each checkpoint costs time, and each failure costs half an interval on average. It is a
+# trade with a known best point (exercise 3).
+#
 # ## What to keep
 #
 # | question | answer |
@@ -447,8 +481,9 @@ print(run.stdout or run.stderr[-2000:])
 # **2.** MT-NLG on 2,240 GPUs: 8 tensor × 35 pipe. Its batch is 1,920 sequences, one in a micro-batch. How many
 # micro-batches does each pipeline get?
 #
-# **3.** A lecture says: "Training used 280 A100 GPUs". What is 280? Give the number of copies of the model that it
-# holds.
+# **3.** A checkpoint takes 30 seconds, a failure comes every 8 hours. Over an interval of $t$ seconds you lose
+# $\frac{30}{t}$ of the time to writing and $\frac{t/2}{8 \cdot 3600}$ to steps taken again. Which $t$ is best, in
+# minutes? (A lecture says that MT-NLG "used 280 A100s". Those hold *one* copy. Exercise 2 has the real number.)
 
 # %%
 answer_1 = None  # machine
@@ -461,9 +496,10 @@ answer_2 = None  # micro-batches
 self_check(answer_2, 1920 // (2240 // 280), hint="How many replicas are there?")
 
 # %%
-answer_3 = None  # copies
+answer_3 = None  # minutes
 
-self_check(answer_3, 280 // (8 * 35), hint="8 × 35 ranks hold one.")
+best = min(range(60, 7200), key=lambda t: 30 / t + t / 2 / (8 * 3600)) / 60
+self_check(answer_3, best, tolerance=0.02, hint="At the best point both losses are equal: t squared is 2 times 30 times 8 hours.")
 
 # %% [markdown]
 # **To read on:** [Megatron-LM on 3,072 GPUs](https://arxiv.org/abs/2104.04473) (§3 has the rules),
