@@ -74,7 +74,7 @@ Alone = Callable[..., Page]
 def alone(page: Page) -> Alone:
     """`alone(RingExplorer, dark=True, ranks=4)`: that explorer on a page, without Jupyter, without Python behind it."""
 
-    def mounted(kind: type[Explorer], dark: bool = False, **given: Any) -> Page:
+    def mounted(kind: Callable[..., Explorer], dark: bool = False, **given: Any) -> Page:
         state = kind(**given).get_state()
         page.evaluate(MOUNT, {"module": state["_esm"], "css": state["_css"], "state": state, "dark": dark})
         return page
