@@ -1,0 +1,431 @@
+# %% [markdown]
+# # 10 · ZeRO
+#
+# **The question:** why store the same 16Ψ on every rank?
+#
+# | | |
+# |---|---|
+# | Time | first sitting 45 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
+# | A GPU | changes nothing in what is held and sent; messages hide behind the computing there, because a GPU's network needs no core |
+# | Opens | `parallel/zero.py`, `parallel/zero3.py` |
+#
+# In lesson 02 a card of 16 GB died of a model of 1.5 billion parameters: 16 bytes for each, 24 GB, before the first
+# activation. Lesson 07 gave you four such cards. You start the script on all four. All four die, at the same line.
+#
+# They had 64 GB together, and the model needs 24. But each card held *all* of it: every weight, every gradient, every
+# moment of Adam, the same bits four times. Lessons 08 and 09 would cut the model. This page leaves the model alone.
+# It takes the *copies* away, one kind after the other, and counts after each what is held and what is sent. That is
+# **ZeRO**, the zero redundancy optimizer (Rajbhandari et al. 2020).
+
+# %%
+import functools
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call
+
+from course_lib import measure, predict, ranks
+from course_lib.compare import compare
+from course_lib.model import text
+from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.notebook import ask, self_check, show, your_turn
+from course_lib.parallel.operators import all_gather
+from course_lib.parallel.zero import ZeroOptimizer
+from course_lib.ranks import collectives
+from course_lib.train.recompute import recompute
+from course_lib.train.step import train_step
+from course_lib.units import Bytes, Ratio
+
+# %% [markdown]
+# ## 1 · Four equal ledgers
+#
+# We begin with what you know: data parallelism (lesson 07) in mixed precision (lesson 04). Weights and gradients are
+# bf16, Adam steps on fp32 **masters**. `step` takes each gradient's mean over the ranks, steps, and rounds the
+# masters into the weights.
+#
+# (Where we ask whether a step is *right*, all is float64, as before, and a weight is wide enough to be stepped on.)
+
+# %%
+SMALL = GPTConfig(layers=2, width=128, heads=4, vocab_size=256, context=32, norm="rmsnorm", bias=False)
+
+
+def share(step, rank):
+    return text.stories(seed=0).batch(seed=0, step=step, rank=rank, batch_size=2, context=32)
+
+
+def wide(values):
+    return values.float() if values.dtype == torch.bfloat16 else values.clone()
+
+
+def formula(weights, gradients, states):
+    """The bill of a rank, from bytes for each parameter."""
+    each = {"weights": weights, "gradients": gradients, "masters, moments": states}
+    each["a rank"] = weights + gradients + states
+    return {name: Bytes(round(psi * n_bytes)) for name, n_bytes in each.items()}
+
+
+psi = predict.parameters(SMALL)
+print(f"{psi:,d} parameters")
+
+
+# %%
+class Replicated:
+    def __init__(self, model, rule=torch.optim.AdamW, lr=1e-2):
+        self.model, self.weights = model, list(model.parameters())
+        self.masters = [nn.Parameter(self.keep(weight.detach())) for weight in self.weights]
+        self.optimizer = rule(self.masters, lr=lr)
+
+    def keep(self, weight):
+        return wide(weight)  # all of it
+
+    @torch.no_grad()
+    def step(self):
+        for weight, master in zip(self.weights, self.masters):
+            dist.all_reduce(weight.grad)
+            master.grad = wide(weight.grad / dist.get_world_size())
+        self.optimizer.step()
+        for weight, master in zip(self.weights, self.masters):
+            weight.copy_(master)
+            weight.grad = master.grad = None
+
+
+# %% [markdown]
+# When is a rank's ledger fullest, activations not counted? At the end of the backward pass: all gradients are there,
+# and Adam's moments, from the second step on. So that is when we read it. $\Psi$ parameters, 2 bytes for a weight, 2
+# for its gradient, 12 for master and moments.
+
+# %%
+def bill(kind):
+    """What a rank holds at the end of the second backward pass, and what it sends in that step."""
+    with measure.memory() as record:
+        zero = kind(GPT(SMALL, dtype=torch.bfloat16))
+        for step in range(2):
+            with measure.traffic() as sent:
+                zero.model(*share(step, dist.get_rank())).backward()
+                alive = record.now
+                zero.step()
+                dist.barrier()
+    rest = alive.total - alive.parameters - alive.optimizer
+    held = {"weights": alive.parameters, "gradients": rest, "masters, moments": alive.optimizer}
+    return held | {"a rank": alive.total}, sent.sent_bytes
+
+
+guess_all = ask("4 ranks: how many MB of model states do they hold together?", unit="MB")
+
+# %%
+held_0, sent_0 = zip(*ranks.run(bill, Replicated, world_size=4))
+together = sum((held["a rank"] for held in held_0), Bytes(0))
+compare(
+    guess={"four ranks": guess_all},
+    predicted=formula(2, 2, 12) | {"four ranks": Bytes(4 * 16 * psi)},
+    measured=held_0[0] | {"four ranks": together},
+    tolerance=0.001,
+    unit="MB",
+)
+
+# %% [markdown]
+# (Where the ratio is not 1, Adam counts its steps: 4 bytes for each tensor.) Three quarters of 27.6 MB are copies. The
+# largest kind is Adam's, 12 of 16 bytes. Begin there.
+#
+# ## 2 · Stage 1: whose moments?
+#
+# Adam is **element-wise**: to update an element it reads that element's gradient and that element's moments, and no
+# neighbour's. So let each of $N$ ranks be responsible for an $N$-th of every tensor. It keeps masters and moments of
+# *its* part, updates it, and tells the others. The bill becomes
+#
+# $$\underbrace{2\Psi + 2\Psi}_{\text{as before}} + \frac{12\Psi}{N} = 4\Psi + \frac{12\Psi}{N} \quad\text{bytes}$$
+#
+# (Rajbhandari et al. 2020, §5.1). First: which elements are mine? Ten elements on four ranks do not come out even. All
+# parts should be equally long, since collectives want that, so zeros are put behind the last: **padding**.
+#
+# **Your turn.** Take this rank's part of a tensor. The part is to *replace* the whole, so think of what a view keeps
+# alive (lesson 02).
+
+
+# %%
+def check_part(function):
+    for p, n in ((4, 10), (2, 6)):
+        parts = ranks.run(lambda: (part := function(torch.arange(1.0, n + 1).view(2, -1)), part.untyped_storage().nbytes()),
+                          world_size=p)  # fmt: skip
+        lengths = [len(part) for part, _ in parts]
+        assert len(set(lengths)) == 1, f"{n} elements on {p} ranks: parts should be equally long, but have {lengths}"
+        joined, due = torch.cat([part for part, _ in parts]).tolist(), [float(i) for i in range(1, n + 1)]
+        due += [0.0] * (-n % p)
+        assert joined == due, f"{n} elements on {p} ranks: end to end the parts should be {due}, but are {joined}"
+        held = parts[0][1]
+        assert held == 4 * lengths[0], f"a part of {lengths[0]} float32 should keep {4 * lengths[0]} bytes alive, not {held}"
+
+
+@your_turn(check_part, look="-len(flat) % p zeros are missing. F.pad(flat, (0, zeros)), then `chunk`, then `clone`.")
+def my_part(tensor):
+    """A copy of this rank's part of the tensor's elements, flat, with zeros behind the last one. All parts are equal."""
+    ...
+
+
+# %% tags=["solution"]
+# One solution. Open it when yours passes, or when you are stuck.
+@my_part.solution
+def my_part(tensor):
+    flat, p = tensor.flatten(), dist.get_world_size()
+    padded = F.pad(flat, (0, -len(flat) % p))
+    return padded.chunk(p)[dist.get_rank()].clone()
+
+
+# %% [markdown]
+# Second: the step. Its first half is written: the mean gradient of each tensor, and of that my part.
+#
+# **Your turn.** Write the second half. `zero.masters` are this rank's parts, and their gradients are in place.
+# `all_gather(part, 0)` puts everybody's parts end to end, padding included. It sends what you hand it, so hand it no
+# more than the weights need.
+
+
+# %%
+class Zero1(Replicated):
+    def keep(self, weight):
+        return wide(my_part(weight))
+
+    def mean_of_mine(self, weight):
+        dist.all_reduce(weight.grad)
+        return my_part(weight.grad / dist.get_world_size())
+
+    @torch.no_grad()
+    def step(self):
+        for weight, master in zip(self.weights, self.masters):
+            master.grad = wide(self.mean_of_mine(weight))
+        self.update_and_tell()
+        for weight, master in zip(self.weights, self.masters):
+            weight.grad = master.grad = None
+
+
+# %%
+ODD = GPTConfig(layers=1, width=6, heads=2, vocab_size=256, context=32, norm="rmsnorm", bias=False)
+
+
+def off(kind, rule=torch.optim.AdamW, config=ODD):
+    """How far the weights end from one process's, after each of three steps on the joined batch. All ranks call."""
+    single, off = GPT(config, dtype=torch.float64), []
+    ours, theirs = kind(GPT(config, dtype=torch.float64), rule), rule(single.parameters(), lr=1e-2)
+    for step in range(3):
+        shares = [share(step, rank) for rank in range(dist.get_world_size())]
+        train_step(single, theirs, [torch.cat(each) for each in zip(*shares)])
+        ours.model(*share(step, dist.get_rank())).backward()
+        ours.step()
+        off.append(max((a - b).abs().max().item() for a, b in zip(ours.weights, single.parameters())))
+    return off
+
+
+def is_like_one_process(kind):
+    for rule in (torch.optim.SGD, torch.optim.AdamW):
+        most = max(map(max, ranks.run(off, kind, rule, world_size=4)))
+        print(f"{rule.__name__}: one process's weights after each of three steps: {most < 1e-12}")
+
+
+# %%
+def check_step(function):
+    kind = type("Yours", (Zero1,), {"update_and_tell": function})
+    off_by = [max(each) for each in zip(*ranks.run(off, kind, world_size=4))]
+    assert max(off_by) < 1e-12, f"after each step the weights should be one process's, but are off by {off_by}"
+    sent = ranks.run(gathered, kind, world_size=2)[0]
+    assert sent == psi, f"a rank of 2 should send its half of {2 * psi:,d} bytes of weights, but sends {sent:,d}"
+
+
+def gathered(kind):
+    zero = kind(GPT(SMALL, dtype=torch.bfloat16))
+    zero.model(*share(0, dist.get_rank())).backward()
+    with measure.traffic() as sent:
+        zero.step()
+    return int(sent.attributed_bytes.get("all_gather", 0))
+
+
+@your_turn(check_step, look="Step; then, for each tensor: masters in the weight's dtype, gather, cut the padding off, copy.")
+def update_and_tell(zero):
+    """Step on this rank's part; then give every rank the new weights, in place in `zero.weights`. All ranks call."""
+    ...
+
+
+# %% tags=["solution"]
+@update_and_tell.solution
+def update_and_tell(zero):
+    zero.optimizer.step()
+    for weight, master in zip(zero.weights, zero.masters):
+        whole = all_gather(master.to(weight.dtype), 0)
+        weight.copy_(whole[: weight.numel()].view_as(weight))
+
+
+# %% [markdown]
+# And the bill? A replicated step sends an all-reduce of the gradients, $2\frac{N-1}{N}$ times their bytes, 1.29 MB.
+
+# %%
+Zero1.update_and_tell = update_and_tell
+guess_1 = ask("Stage 1, 4 ranks: how many MB does a rank hold?", unit="MB")
+guess_sent = ask("And how many MB does it send in a step?", unit="MB")
+
+# %%
+held_1, sent_1 = ranks.run(bill, Zero1, world_size=4)[0]
+display(compare(guess={"a rank": guess_1}, predicted=formula(2, 2, 12 / 4), measured=held_1, tolerance=0.001, unit="MB"))
+reduced, gathered = predict.all_reduce(2 * psi, 4).bytes, predict.all_gather(2 * psi, 4).bytes
+compare(guess=guess_sent, predicted=reduced + gathered, measured=sent_1, tolerance=0.05, unit="MB", name="sent")
+
+# %% [markdown]
+# Less than half is held, and half as much again is sent: three times $\frac{N-1}{N}$ of the weights' bytes instead of
+# two. (On top come headers, of many small messages.)
+#
+# ## 3 · Half an all-reduce
+#
+# Look at the all-reduce again. It is two passes (lesson 06). After the first, a **reduce-scatter**, each rank has the
+# finished sum of one part. The second hands the parts around. And what do we do with the three quarters that arrive?
+# `my_part` throws them away.
+#
+# So leave out the second pass. (With lesson 06's own reduce-scatter: gloo makes a whole all-reduce of it, as lesson 08
+# found.)
+
+# %%
+class Scattering(Zero1):
+    def mean_of_mine(self, weight):
+        flat = weight.grad.flatten()
+        return collectives.reduce_scatter(F.pad(flat, (0, -len(flat) % dist.get_world_size())), "mean")
+
+
+is_like_one_process(Scattering)
+_, sent_half = ranks.run(bill, Scattering, world_size=4)[0]
+scattered = predict.reduce_scatter(2 * psi, 4).bytes
+display(
+    compare(
+        guess={"reduce-scatter": guess_half},
+        predicted={"replicated": reduced, "all-reduce": reduced + gathered, "reduce-scatter": scattered + gathered},
+        measured={"replicated": sent_0[0], "all-reduce": sent_1, "reduce-scatter": sent_half},
+        tolerance=0.05,
+        unit="MB",
+    )
+)
+guess_2 = ask("Stage 2 will cut the gradients, too. How many MB will a rank hold?", unit="MB")
+
+# %% [markdown]
+# As much as without ZeRO. In the paper's words, the volume is $2\Psi$, as in plain data parallelism (§7). We have cut
+# an all-reduce in the middle and put the step between its halves: gradients go out, *weights* come back.
+#
+# So stage 1 costs nothing. Remember that. It is rare.
+#
+# ## 4 · Stage 2: whose gradients?
+#
+# A rank reads only its part of each mean gradient. The rest may go, and $2\Psi$ becomes $2\Psi/N$. But when? If all are
+# dropped behind the backward pass, all were there together first, and the ledger was as full as before. Lesson 07 knows
+# a better moment: as soon as the backward pass has left a layer, that layer's gradients are complete. A hook is told.
+
+# %%
+class Zero2(Scattering):
+    def __init__(self, model, *args):
+        super().__init__(model, *args)
+        self.parts = {}  # weight -> my part of its mean gradient
+        for weight in self.weights:
+            weight.register_post_accumulate_grad_hook(self.on_gradient)
+
+    def on_gradient(self, weight):
+        self.parts[weight] = self.parts.get(weight, 0) + super().mean_of_mine(weight)
+        weight.grad = None
+
+    def mean_of_mine(self, weight):
+        return self.parts.pop(weight)
+
+
+is_like_one_process(Zero2)
+held_2, sent_2 = ranks.run(bill, Zero2, world_size=4)[0]
+compare(guess={"a rank": guess_2}, predicted=formula(2, 2 / 4, 12 / 4), measured=held_2, tolerance=0.001, unit="MB")
+
+# %% [markdown]
+# $2\Psi + \frac{14\Psi}{N}$. With many ranks an eighth of the bill remains, and it is all weights. The messages are the
+# same ones, only earlier.
+#
+# One thing did change. Accumulate gradients over several backward passes (lesson 05), and stage 1 may wait and reduce
+# once. Stage 2 has dropped the rest already, so it must reduce in *every* pass.
+#
+# ## 5 · Stage 3: whose weights?
+#
+# The last $2\Psi$. They are different: a rank *uses* all weights. But not all at once. While block 7 computes, block 1
+# lies there and waits for the backward pass. So keep only parts, and let each **unit**, a block, say, come and go:
+# gather it, use it, free it. On the way back gather it again, compute, send its gradient to whoever owns it.
+#
+# What runs backward behind an all-gather? Lesson 08 had that pair: a reduce-scatter. There it was for tokens, here it is
+# for weights.
+
+# %%
+class Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, part):
+        return all_gather(part, 0)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return collectives.reduce_scatter(gradient, "mean")
+
+
+# %% [markdown]
+# `functional_call(block, weights, x)` runs a block with weights that you hand it, a dict by name. So `shape` below may
+# be a block on the meta device, which has names and shapes and no memory.
+#
+# **Your turn.** Run a unit of which this rank has parts only.
+
+
+# %%
+def check_unit(function):
+    def on_each_rank():
+        torch.manual_seed(dist.get_rank())
+        block, x = GPT(ODD, dtype=torch.float64).blocks[0], torch.randn(2, 5, 6, dtype=torch.float64)
+        parts = [my_part(weight.detach()).requires_grad_() for weight in block.parameters()]
+        y = function(GPT(ODD, device="meta").blocks[0], parts, x)
+        block(x).square().mean().backward()
+        y.square().mean().backward()
+        due = [collectives.all_reduce(weight.grad.clone(), "mean") for weight in block.parameters()]
+        wrong = (1.0 if part.grad is None else (part.grad - my_part(g)).abs().max() for part, g in zip(parts, due))
+        return (y - block(x)).abs().max().item(), float(max(wrong))
+
+    off_y, off_gradient = map(max, zip(*ranks.run(on_each_rank, world_size=4)))
+    assert off_y < 1e-12, f"the result should be the whole block's, but is off by {off_y:.2g}"
+    assert off_gradient < 1e-12, f"each part should get its part of the mean gradient, but is off by {off_gradient:.2g}"
+
+
+@your_turn(check_unit, look="Gather.apply(part) is the whole, flat, with padding. Which size and shape does `shape` say it has?")
+def unit(shape, parts, x):
+    """What the block makes of x; parts are this rank's, in the order of shape.named_parameters(). All ranks call."""
+    ...
+
+
+# %% tags=["solution"]
+@unit.solution
+def unit(shape, parts, x):
+    weights = {}
+    for (name, like), part in zip(shape.named_parameters(), parts):
+        weights[name] = Gather.apply(part)[: like.numel()].view(like.shape)
+    return functional_call(shape, weights, x)
+
+
+# %% [markdown]
+# Four such blocks on top of each other, and one single token, so that activations weigh nothing. Is what we gather
+# freed? `unit` returns, its dict goes away. And yet: who else holds $W$? The backward pass of $xW$ wants $W$, so
+# autograd has kept it. **We forgot to free.**
+#
+# The repair is lesson 03's. `recompute` keeps a unit's input and parts and nothing else, and on the way back runs the
+# unit once more, the gather included.
+
+# %%
+def tower(free):
+    torch.manual_seed(dist.get_rank())
+    whole, shapes = (GPT(DEEP, dtype=torch.bfloat16, device=device).blocks for device in ("cpu", "meta"))
+    parts, x = [list(map(my_part, block.parameters())) for block in whole], torch.ones(1, 1, 128, dtype=torch.bfloat16)
+    run = functools.partial(recompute, unit, preserve_rng=False) if free else unit
+    with measure.memory(inputs=parts) as record, measure.traffic() as sent:
+        for shape, mine in zip(shapes, parts):
+            x = run(shape, [part.detach().requires_grad_() for part in mine], x)
+        loss, alive = x.float().mean(), record.now.total
+        loss.backward()
+        dist.barrier()
+    return Bytes(alive), sent.sent_bytes
+
+
+DEEP = GPTConfig(4, 128, 4, vocab_size=256, context=32, norm="rmsnorm", bias=False)
+blocks = Bytes(2 * sum(weight.numel() for weight in GPT(DEEP, device="meta").blocks.parameters()))
+print(f"four blocks: {blocks:MB} of weights")
+guess_kept = ask("If we forget: MB of weights, parts and whole, alive behind the forward pass?", unit="MB")
+guess_sent_3 = ask("If we free: MB that a rank sends, there and back?", unit="MB")
