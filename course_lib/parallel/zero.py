@@ -23,7 +23,7 @@ when no activation is alive. Weights in fp32 or fp64 are their own masters.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -33,29 +33,11 @@ from torch.autograd import Variable
 from course_lib.parallel.buckets import plan_buckets
 from course_lib.parallel.data import broadcast_tensors, watch_gradients
 from course_lib.parallel.operators import Group, all_gather, all_reduce
-from course_lib.ranks import collectives
-
-SIXTEEN_BITS = (torch.float16, torch.bfloat16)
-
-
-class Piece(NamedTuple):
-    """The elements of one parameter that lie in a rank's part of a bucket.
-
-    Attributes:
-        number: which parameter.
-        place: where in the rank's part of the bucket.
-        value: what the optimizer updates: an fp32 master, or a view of the parameter where that is wide enough.
-    """
-
-    number: int
-    place: slice
-    value: nn.Parameter
+from course_lib.parallel.shards import SIXTEEN_BITS, Piece, clip_parts_, cut, part_length, start_reduce_scatter
 
 
 class ShardedBucket:
-    """Some parameters end to end, cut into as many equal parts as there are ranks, with zeros behind the last.
-
-    The zeros travel and belong to no `Piece`: neither an optimizer nor a norm ever sees them.
+    """Some parameters end to end, cut into as many equal parts as there are ranks (see `shards`).
 
     Attributes:
         numbers: of the parameters in it.
@@ -67,19 +49,17 @@ class ShardedBucket:
     def __init__(self, numbers: list[int], parameters: list[nn.Parameter], group: Group) -> None:
         self.numbers, self.group = numbers, group
         self.parameters = [parameters[number] for number in numbers]
-        self.ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-        self.part = -(-sum(p.numel() for p in self.parameters) // self.ranks)
+        self.ranks = dist.get_world_size(group)
+        sizes = [parameter.numel() for parameter in self.parameters]
+        self.part = part_length(sizes, self.ranks)
         self.mean: Tensor | None = None
         self.pieces: list[Piece] = []
-        begin = -rank * self.part  # of the parameter, counted from where this rank's part begins
-        for number, parameter in zip(numbers, self.parameters):
-            first, last = max(begin, 0), min(begin + parameter.numel(), self.part)
-            if first < last:
-                inside = slice(first - begin, last - begin)
-                value = parameter.detach().reshape(-1)[inside]  # a view, if the parameter's memory is contiguous
+        places = cut(sizes, self.ranks, dist.get_rank(group))
+        for number, parameter, (inside, place) in zip(numbers, self.parameters, places):
+            value = parameter.detach().reshape(-1)[inside]  # a view, if the parameter's memory is contiguous
+            if len(value):
                 master = nn.Parameter(value.float() if parameter.dtype in SIXTEEN_BITS else value)
-                self.pieces.append(Piece(number, slice(first, last), master))
-            begin += parameter.numel()
+                self.pieces.append(Piece(number, inside, place, master))
 
     @torch.no_grad()
     def reduce(self) -> None:
@@ -91,7 +71,7 @@ class ShardedBucket:
         for parameter, place in zip(self.parameters, self._places(flat)):
             if parameter.grad is not None:
                 place.copy_(parameter.grad.flatten())
-        part = reduce_scatter(flat.div_(self.ranks), self.group)
+        part = start_reduce_scatter(flat.div_(self.ranks), self.group)()
         self.mean = part if self.mean is None else self.mean.add_(part)
 
     @torch.no_grad()
@@ -196,18 +176,11 @@ class ZeroOptimizer:
         """Scale the mean gradient down to a norm of at most `max_norm`. All ranks must call.
 
         Returns:
-            Its norm before, the same on every rank. Pieces do not overlap, and padding is in none of them, so the
-            squares of all ranks add up to the square of the whole.
+            Its norm before, the same on every rank.
         """
         self.reduce_gradients()
         gradients = [piece.value.grad for piece in self.pieces if piece.value.grad is not None]
-        squares = torch.zeros((), dtype=torch.float64, device=self.parameters[0].device)
-        for gradient in gradients:
-            squares += gradient.double().square().sum()
-        norm = all_reduce(squares, self.group).sqrt()
-        for gradient in gradients:
-            gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
-        return norm
+        return clip_parts_(gradients, max_norm, self.group, self.parameters[0].device)
 
     def step(self) -> None:
         """Reduce the gradients, update this rank's pieces, gather everybody's weights. All ranks must call."""
@@ -252,15 +225,3 @@ class ZeroOptimizer:
         for parameter in bucket.parameters:
             parameter.grad = None
         self._next += 1
-
-
-def reduce_scatter(flat: Tensor, group: Group) -> Tensor:
-    """This rank's part of the sum of all ranks' vectors, whose length the number of ranks divides.
-
-    gloo makes a whole all-reduce of it, twice the bytes; the ring of lesson 06 does not.
-    """
-    if dist.get_backend(group) == "gloo":
-        return collectives.reduce_scatter(flat, group=group)
-    part = flat.new_empty(len(flat) // dist.get_world_size(group))
-    dist.reduce_scatter_tensor(part, flat, group=group)
-    return part

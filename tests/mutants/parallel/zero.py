@@ -88,17 +88,17 @@ class AllReduces(ZeroOptimizer):
 
     def reduce_gradients(self) -> None:
         """With all of the sum on every rank, for a moment."""
-        scatter = zero.reduce_scatter
+        scatter = zero.start_reduce_scatter
 
-        def whole_sum(flat: Tensor, group: Any) -> Tensor:
+        def whole_sum(flat: Tensor, group: Any) -> Any:
             dist.all_reduce(flat)
-            return flat.chunk(dist.get_world_size())[dist.get_rank()].clone()
+            return lambda: flat.chunk(dist.get_world_size())[dist.get_rank()].clone()
 
-        zero.reduce_scatter = whole_sum
+        zero.start_reduce_scatter = whole_sum
         try:
             super().reduce_gradients()
         finally:
-            zero.reduce_scatter = scatter
+            zero.start_reduce_scatter = scatter
 
 
 WRONG_WEIGHTS = [SumForMean, KeepsItsOwnPart]

@@ -1,0 +1,212 @@
+"""Weights that are whole only while they are used: the buckets and units of ZeRO-3, gathered and freed.
+
+A freed weight must vanish for good, and autograd keeps references to it for the backward pass. So it is not the tensor
+that comes and goes but the memory under it: the storage is resized to nothing, and later to its size again, and what
+autograd refers to has its numbers back. Lesson 10 opens this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.parallel.buckets import plan_buckets
+from course_lib.parallel.operators import Group
+from course_lib.parallel.shards import SIXTEEN_BITS, Piece, cut, part_length, start_all_gather, start_reduce_scatter
+
+
+class FreedBucket:
+    """Parameters whose weights are there only between `gather` and `free`, and whose gradients until `start_reduce`.
+
+    In between, they have their shape and NaN for values: a weight that is used without having been gathered shows.
+
+    Attributes:
+        numbers: of the parameters in it.
+        pieces: what of each this rank owns, maybe no element.
+        mean: this rank's part of the reduced gradient in the shards' dtype; None before the first reduction.
+    """
+
+    def __init__(self, numbers: list[int], parameters: Sequence[nn.Parameter], group: Group) -> None:
+        self.numbers, self.group = numbers, group
+        self.parameters = [parameters[number] for number in numbers]
+        self.ranks, first = dist.get_world_size(group), self.parameters[0]
+        self._sizes = [parameter.numel() for parameter in self.parameters]
+        part = part_length(self._sizes, self.ranks)
+        is_narrow = first.dtype in SIXTEEN_BITS and first.requires_grad
+        self._own = first.detach().new_zeros(part, dtype=torch.float32 if is_narrow else first.dtype)
+        self.pieces: list[Piece] = []
+        cuts = cut(self._sizes, self.ranks, dist.get_rank(group))
+        for number, parameter, (inside, place) in zip(numbers, self.parameters, cuts):
+            self._own[place] = parameter.detach().reshape(-1)[inside]
+            value = nn.Parameter(self._own[place], requires_grad=parameter.requires_grad)
+            self.pieces.append(Piece(number, inside, place, value))
+        self._flat = first.detach().new_empty(part * self.ranks)
+        self._bytes = self._flat.nbytes
+        self._whole = self._places(self._flat)
+        self._nothing = [first.detach().new_full((), torch.nan).expand(p.shape) for p in self.parameters]
+        self._gathering: dist.Work | None = None
+        self._gradient: Tensor | None = None
+        self._arrived: set[int] = set()
+        self._reducing: Callable[[], Tensor] | None = None
+        self.mean: Tensor | None = None
+        self._empty()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the weights are here, or on their way."""
+        return self._flat.untyped_storage().nbytes() > 0
+
+    def start_gather(self) -> None:
+        """Ask the other ranks for their parts. All ranks must call. Each sends (N-1)/N of the bucket's bytes."""
+        if not self.is_whole:
+            self._flat.untyped_storage().resize_(self._bytes)
+            self._sent = self._own.to(self._flat.dtype)
+            self._gathering = start_all_gather(self._flat, self._sent, self.group)
+
+    def finish_gather(self) -> None:
+        """Wait for the weights, and give them to the parameters."""
+        if self._gathering is not None:
+            self._gathering.wait()
+            self._gathering = None
+            del self._sent
+            for parameter, whole in zip(self.parameters, self._whole):
+                parameter.data = whole
+
+    def free(self) -> None:
+        """Give the weights' memory back. Autograd's references to it remain, and see what is gathered next."""
+        if self.is_whole:
+            self.finish_gather()
+            self._empty()
+
+    def take_gradient(self, number: int) -> None:
+        """Put a parameter's gradient to the others of the bucket."""
+        if self._gradient is None:
+            self._gradient = self._flat.new_empty(len(self._flat))
+            self._gradient_places = self._places(self._gradient)
+        index = self.numbers.index(number)
+        parameter, place = self.parameters[index], self._gradient_places[index]
+        assert parameter.grad is not None
+        (place.add_ if number in self._arrived else place.copy_)(parameter.grad)
+        self._arrived.add(number)
+        parameter.grad = None
+
+    def start_reduce(self) -> None:
+        """Send the other ranks their parts of the gradient. All ranks must call. Bytes as in `start_gather`."""
+        if not self.parameters[0].requires_grad:
+            return
+        if self._gradient is None:
+            self._gradient = self._flat.new_zeros(len(self._flat))
+        else:
+            for number, place in zip(self.numbers, self._gradient_places):
+                if number not in self._arrived:
+                    place.zero_()
+            self._gradient[sum(self._sizes) :].zero_()
+            del self._gradient_places
+        self._reducing = start_reduce_scatter(self._gradient, self.group, self._own.dtype)
+        self._gradient = None
+        self._arrived.clear()
+
+    def finish_reduce(self) -> None:
+        """Wait for this rank's part, and add it to what earlier passes left."""
+        if self._reducing is not None:
+            part = self._reducing().div_(self.ranks)
+            self.mean = part if self.mean is None else self.mean.add_(part)
+            self._reducing = None
+
+    def _empty(self) -> None:
+        for parameter, nothing in zip(self.parameters, self._nothing):
+            parameter.data = nothing
+        self._flat.untyped_storage().resize_(0)
+
+    def _places(self, flat: Tensor) -> list[Tensor]:
+        """Where in a vector each parameter lies, in its shape."""
+        places = flat[: sum(self._sizes)].split(self._sizes)
+        return [place.view(parameter.shape) for place, parameter in zip(places, self.parameters)]
+
+
+class Unit:
+    """What is gathered, used and freed together.
+
+    Attributes:
+        place: in the order of the forward pass; the root unit is 0.
+        is_open: its backward pass has begun, and its gradients are not yet on their way.
+    """
+
+    def __init__(self, place: int, buckets: list[FreedBucket]) -> None:
+        self.place, self.buckets, self.is_open = place, buckets, False
+
+    def start_gather(self) -> None:
+        """Ask for all weights."""
+        for bucket in self.buckets:
+            bucket.start_gather()
+
+    def gather(self) -> None:
+        """Wait until all weights are there."""
+        self.start_gather()
+        for bucket in self.buckets:
+            bucket.finish_gather()
+
+    def free(self) -> None:
+        """Give the weights' memory back."""
+        for bucket in self.buckets:
+            bucket.free()
+
+    def start_reduce(self) -> None:
+        """Send the other ranks their parts of the gradients."""
+        for bucket in self.buckets:
+            bucket.start_reduce()
+
+    def finish_reduce(self) -> None:
+        """Wait for this rank's parts."""
+        for bucket in self.buckets:
+            bucket.finish_reduce()
+
+
+def units_of(module: nn.Module) -> list[nn.Module]:
+    """The children of all ModuleLists that lie in no other ModuleList: a transformer's blocks."""
+    if isinstance(module, nn.ModuleList):
+        return list(module.children())
+    return [unit for child in module.children() for unit in units_of(child)]
+
+
+def plan_units(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> list[list[int]]:
+    """Which parameters each unit gathers.
+
+    Args:
+        modules: the units; the first is the root and contains the others.
+        parameters: of the root.
+
+    Returns:
+        For each unit, numbers of parameters. The root's are in no other unit, or in several.
+
+    Raises:
+        ValueError: one unit lies in another, or is given twice.
+    """
+    units = [{id(each) for each in unit.modules()} for unit in modules[1:]]
+    for place, unit in enumerate(modules[1:]):
+        if any(id(unit) in inside for other, inside in enumerate(units) if other != place):
+            raise ValueError(f"the unit {type(unit).__name__} lies in another one, or is given twice: give one of them")
+    owners: dict[int, list[int]] = {id(parameter): [] for parameter in parameters}
+    for place, unit in enumerate(modules[1:], 1):
+        for parameter in unit.parameters():
+            owners[id(parameter)].append(place)
+    planned: list[list[int]] = [[] for _ in modules]
+    for number, parameter in enumerate(parameters):
+        its = owners[id(parameter)]
+        planned[its[0] if len(its) == 1 else 0].append(number)
+    return planned
+
+
+def make_unit(
+    place: int, numbers: list[int], parameters: Sequence[nn.Parameter], group: Group, bucket_bytes: int
+) -> Unit:
+    """A unit with buckets of its trainable parameters, and of its frozen ones."""
+    buckets: list[FreedBucket] = []
+    for trainable in (True, False):
+        chosen = [n for n in numbers if parameters[n].requires_grad is trainable]
+        plan = plan_buckets([parameters[n] for n in chosen], bucket_bytes)
+        buckets += [FreedBucket([chosen[i] for i in bucket], parameters, group) for bucket in plan]
+    return Unit(place, buckets)

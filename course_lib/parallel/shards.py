@@ -1,0 +1,113 @@
+"""What ZeRO's stages share: who owns which elements of a bucket, the reduction to that part, the norm over all.
+
+Parameters lie end to end in a bucket, which is cut into as many equal parts as there are ranks, with zeros behind the
+last one. The zeros travel and belong to no `Piece`: neither an optimizer nor a norm ever sees them.
+Lesson 10 opens this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.parallel.operators import Group, all_reduce
+
+SIXTEEN_BITS = (torch.float16, torch.bfloat16)
+
+
+class Piece(NamedTuple):
+    """The elements of one parameter that lie in a rank's part of a bucket.
+
+    Attributes:
+        number: which parameter.
+        inside: which of its elements, counted as if it were flat.
+        place: where in the rank's part of the bucket.
+        value: what the optimizer updates: an fp32 master, or where the parameter is wide enough its own numbers.
+    """
+
+    number: int
+    inside: slice
+    place: slice
+    value: nn.Parameter
+
+
+def part_length(sizes: Sequence[int], ranks: int) -> int:
+    """Elements of each rank's part of a bucket, padding included."""
+    return -(-sum(sizes) // ranks)
+
+
+def cut(sizes: Sequence[int], ranks: int, rank: int) -> list[tuple[slice, slice]]:
+    """What of each parameter lies in a rank's part: (which of its elements, where in the part); maybe none."""
+    part = part_length(sizes, ranks)
+    found, begin = [], -rank * part  # of the parameter, counted from where this rank's part begins
+    for size in sizes:
+        first = min(max(begin, 0), part)
+        last = max(min(begin + size, part), first)
+        inside = slice(first - begin, last - begin) if first < last else slice(0, 0)
+        found.append((inside, slice(first, last)))
+        begin += size
+    return found
+
+
+def start_reduce_scatter(flat: Tensor, group: Group, dtype: torch.dtype | None = None) -> Callable[[], Tensor]:
+    """Begin to add up all ranks' vectors, whose length the number of ranks divides.
+
+    gloo makes a whole all-reduce of a reduce-scatter, twice the bytes. An all-to-all hands each rank everybody's
+    numbers for its part, which it adds up itself: no byte more than needed, and one round.
+
+    Args:
+        flat: this rank's vector; leave it alone until the result is there.
+        group: who takes part.
+        dtype: of the result; None for the vector's. gloo's ranks add up in it, too.
+
+    Returns:
+        A function that waits, and returns this rank's part of the sum.
+    """
+    ranks = dist.get_world_size(group)
+    if dist.get_backend(group) == "gloo":
+        received = torch.empty_like(flat)
+        work = dist.all_to_all_single(received, flat, group=group, async_op=True)
+    else:
+        received = flat.new_empty(len(flat) // ranks)
+        work = _SCATTER(received, flat, group=group, async_op=True)
+
+    def finish() -> Tensor:
+        assert work is not None
+        work.wait()
+        return received.view(-1, len(flat) // ranks).sum(0, dtype=dtype or flat.dtype)
+
+    return finish
+
+
+def start_all_gather(whole: Tensor, part: Tensor, group: Group) -> dist.Work:
+    """Begin to put the ranks' parts end to end in `whole`, in rank order."""
+    work = _GATHER(whole, part, group=group, async_op=True)
+    assert work is not None
+    return work
+
+
+@torch.no_grad()
+def clip_parts_(parts: Iterable[Tensor], max_norm: float, group: Group, device: torch.device) -> Tensor:
+    """Scale gradients of which each rank has a part down to a norm of at most `max_norm`. All ranks must call.
+
+    Returns:
+        Their norm before, the same on every rank. Parts do not overlap, and padding is in none of them, so the squares
+        of all ranks add up to the square of the whole.
+    """
+    parts = list(parts)
+    squares = torch.zeros((), dtype=torch.float64, device=device)
+    for part in parts:
+        squares += part.double().square().sum()
+    norm = all_reduce(squares, group).sqrt()
+    for part in parts:
+        part.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+    return norm
+
+
+# PyTorch 2.13 renamed both, and warns of the old names.
+_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

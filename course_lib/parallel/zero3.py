@@ -1,0 +1,269 @@
+"""ZeRO, stage 3: weights, too, are stored in parts, and are whole only while they are used.
+
+    model = Zero3(GPT(config))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)     # this rank's shards
+    model(inputs, targets).backward()                              # each rank: its own share of the batch
+    model.synchronize()                                            # the mean gradient's shards stand in .grad
+    model.clip_grad_norm_(1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+
+A model runs layer by layer, so its weights are needed layer by layer. A *unit* (a block) is gathered from all ranks
+just before its forward pass and freed just after, gathered again for its backward pass, and freed for good when its
+gradients are scattered: two all-gathers and one reduce-scatter, 3Ψ where data parallelism sends 2Ψ (Rajbhandari et al.
+2020, §5.3 and §7.2.2). PyTorch's `fully_shard` is the same idea.
+
+With Ψ trainable parameters in 16 bits, AdamW and N ranks, a rank holds
+
+    between steps        12Ψ/N: fp32 shards and two moments; 16-bit weights are made from the shards when they are sent
+    before the step      16Ψ/N: and an fp32 gradient of the shards
+
+the sum of the paper, cut differently: it keeps 2Ψ/N of 16-bit weights and of 16-bit gradients, this 4Ψ/N of fp32
+gradients, whose sum over several passes does not round. Weights in fp32 are the same 16Ψ/N, in fp64 twice that.
+
+On top of this come buffers, whose size depends on the units and not on N. With W the bytes of the largest unit's
+weights (in the module's dtype), R those of the root unit's, and `prefetch`:
+
+    forward              R + 2W: the root unit, the unit at work, the next one on its way
+    backward             R + 2W weights, and 4W gradients: one unit's full ones and the previous one's, which are being
+                         sent and received; besides the full gradients of the root unit, R
+
+without prefetch one W less. A rank's parts are padded to the same length: less than N elements for each bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function, Variable
+
+from course_lib.parallel.data import broadcast_module, check_same_everywhere, watch_gradients
+from course_lib.parallel.gathered import FreedBucket, Unit, make_unit, plan_units, units_of
+from course_lib.parallel.operators import Group, all_reduce
+from course_lib.parallel.shards import clip_parts_
+from course_lib.train.segment import take_tensors
+
+
+class Zero3(nn.Module):
+    """A module whose weights, gradients and optimizer state are cut over the ranks of data parallelism.
+
+    All ranks must construct it, and call it, its `synchronize`, `clip_grad_norm_` and `gathered_state_dict`; each runs
+    its own share of the batch, through the same units in the same order. Bytes sent by each rank and step: (N-1)/N
+    times three times the weights' bytes (for frozen ones twice), and an all-reduce of 4 for each parameter. Several
+    backward passes before one `synchronize` add up, and each sends its own.
+
+    `parameters()` are this rank's shards: flat, one for each parameter of the module and of its name, in the same
+    order; empty where the rank has no element of it. An optimizer that updates each element by itself (SGD, Adam; not
+    LAMB, not Adafactor) takes them, and groups can be made of `named_parameters()`. They are fp32 where a trainable
+    parameter has 16 bits. A parameter that several units share is in the root unit, and gathered throughout.
+
+    Between passes, the module's own parameters hold NaN. A unit must be run by calling it (`block(x)`), with tensors in
+    arguments and results, or in nested lists, tuples and dicts of them.
+
+    Attributes:
+        pieces: what this rank holds, in the order of the module's parameters: which elements of each, and the shard.
+
+    Args:
+        module: takes the parameters' and buffers' values of the group's first rank.
+        group: the ranks that share it; None for all.
+        bucket_bytes: a unit's weights and gradients travel in buckets of about this size.
+        prefetch: gather the next unit while one is at work, assuming that units run in the order of `module.modules()`.
+        units: the modules that are gathered one at a time; None for the children of all ModuleLists. What is in none
+            of them is the root unit: it is there during the whole forward and the whole backward pass.
+
+    Raises:
+        ValueError: nothing to train, the ranks' modules differ, or one unit lies in another.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        group: Group = None,
+        bucket_bytes: int = 25 * 2**20,
+        prefetch: bool = True,
+        units: Iterable[nn.Module] | None = None,
+    ) -> None:
+        super().__init__()
+        check_same_everywhere(module, group)
+        broadcast_module(module, group)
+        self.module, self.group, self.prefetch = module, group, prefetch
+        self._names = [name for name, _ in module.named_parameters()]
+        parameters = list(module.parameters())
+        self._trainable = [n for n, parameter in enumerate(parameters) if parameter.requires_grad]
+        if not self._trainable:
+            raise ValueError("no parameter to train: all are frozen, or there is none")
+        modules = [module, *(units_of(module) if units is None else units)]
+        plan = plan_units(modules, parameters)
+        self.units = [make_unit(place, numbers, parameters, group, bucket_bytes) for place, numbers in enumerate(plan)]
+        for unit, each in zip(self.units, modules):
+            each.register_forward_pre_hook(partial(self._before_forward, unit), with_kwargs=True)
+            each.register_forward_hook(partial(self._after_forward, unit))
+        self._bucket_of = {number: bucket for bucket in self.buckets for number in bucket.numbers}
+        pieces = {piece.number: piece for bucket in self.buckets for piece in bucket.pieces}
+        self.pieces = [pieces[number] for number in range(len(parameters))]
+        self._shards = [piece.value for piece in self.pieces]
+        self._used = torch.zeros(len(parameters), dtype=torch.int32)
+        self._reducing: Unit | None = None
+        self._is_backward = self._is_dirty = False
+        watch_gradients([parameters[n] for n in self._trainable], self._on_gradient)
+
+    @property
+    def buckets(self) -> list[FreedBucket]:
+        """What travels together."""
+        return [bucket for unit in self.units for bucket in unit.buckets]
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """This rank's shards, under the names that the module has for the whole parameters."""
+        yield from ((f"{prefix}.{name}" if prefix else name, shard) for name, shard in zip(self._names, self._shards))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's own forward pass."""
+        return self.module(*args, **kwargs)
+
+    def synchronize(self) -> None:
+        """Give each shard its part of the mean gradient over the ranks and the sum over the backward passes since.
+
+        All ranks must call. A parameter that no rank has used keeps no gradient, so that momentum and decay do not move
+        it.
+        """
+        if not self._is_dirty:
+            return
+        used = all_reduce(self._used.to(self._shards[0].device), self.group).tolist()
+        for bucket in self.buckets:
+            for piece in bucket.pieces:
+                if used[piece.number] and bucket.mean is not None:
+                    gradient = bucket.mean[piece.place]
+                    piece.value.grad = gradient if piece.value.grad is None else piece.value.grad.add_(gradient)
+            bucket.mean = None
+        self._forget()
+
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Scale the mean gradient down to a norm of at most `max_norm`. All ranks must call.
+
+        Returns:
+            Its norm before, the same on every rank.
+        """
+        self.synchronize()
+        gradients = [shard.grad for shard in self._shards if shard.grad is not None]
+        return clip_parts_(gradients, max_norm, self.group, self._shards[0].device)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients, also those of backward passes that were not followed by `synchronize`."""
+        super().zero_grad(set_to_none)
+        for bucket in self.buckets:
+            bucket.mean = None
+        self._forget()
+
+    def gathered_state_dict(self) -> dict[str, Tensor]:
+        """The module's own state, whole, on every rank, in new memory. All ranks must call."""
+        state = self.module.state_dict(keep_vars=True)
+        copies: dict[int, Tensor] = {}
+        for unit in self.units:
+            unit.gather()
+            mine = {id(parameter) for bucket in unit.buckets for parameter in bucket.parameters}
+            copies |= {id(p): p.detach().clone() for p in state.values() if id(p) in mine}
+            unit.free()
+        return {name: copies[id(p)] if id(p) in copies else p.detach().clone() for name, p in state.items()}
+
+    @torch.no_grad()
+    def load_gathered_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take this rank's part of whole weights, such as those of the plain module.
+
+        Raises:
+            KeyError: a weight or buffer is missing.
+        """
+        for name, piece in zip(self._names, self.pieces):
+            piece.value.copy_(state[name].reshape(-1)[piece.inside])
+        for name, buffer in self.module.named_buffers():
+            buffer.copy_(state[name])
+
+    def _before_forward(self, unit: Unit, _module: nn.Module, args: Any, kwargs: Any) -> Any:
+        if not _in_backward():
+            self._is_backward = False
+        self._gather(unit, 0 if _in_backward() else 1)
+        if not torch.is_grad_enabled():
+            return None
+        tensors, put = take_tensors((args, kwargs))
+        if not any(tensor.requires_grad for tensor in tensors):
+            return None
+        marked = iter(_AfterBackward.apply(partial(self._close, unit), *(t for t in tensors if t.requires_grad)))
+        return put([next(marked) if tensor.requires_grad else tensor for tensor in tensors])
+
+    def _after_forward(self, unit: Unit, _module: nn.Module, _args: Any, output: Any) -> None:
+        if torch.is_grad_enabled():
+            for tensor in take_tensors(output)[0]:
+                if tensor.requires_grad:
+                    tensor.register_hook(partial(self._before_backward, unit))
+        if not _in_backward():  # a recomputed unit's backward pass comes next
+            unit.free()
+
+    def _before_backward(self, unit: Unit, _gradient: Tensor) -> None:
+        if not self._is_backward:
+            Variable._execution_engine.queue_callback(self._end_of_pass)
+        self._is_backward = self._is_dirty = unit.is_open = True
+        self._gather(unit, -1)
+
+    def _gather(self, unit: Unit, ahead: int) -> None:
+        """Have a unit's weights here, and those of its neighbour on their way."""
+        unit.gather()
+        if self.prefetch:
+            self.units[(unit.place + ahead) % len(self.units)].start_gather()
+
+    def _on_gradient(self, trainable: int) -> None:
+        number = self._trainable[trainable]
+        self._bucket_of[number].take_gradient(number)
+        self._used[number] = 1
+
+    def _close(self, unit: Unit) -> None:
+        """A unit's backward pass is over: free its weights, and send its gradients on their way."""
+        if unit.is_open:
+            unit.is_open = False
+            unit.free()
+            self._finish_reduction()
+            unit.start_reduce()
+            self._reducing = unit
+
+    def _end_of_pass(self) -> None:
+        """The root unit is used to the end, and so is one whose inputs need no gradient."""
+        for unit in reversed(self.units):
+            self._close(unit)
+            unit.free()
+        self._finish_reduction()
+        self._is_backward = False
+
+    def _finish_reduction(self) -> None:
+        """One unit's gradients are on their way at any time."""
+        if self._reducing is not None:
+            self._reducing.finish_reduce()
+        self._reducing = None
+
+    def _forget(self) -> None:
+        self._used.zero_()
+        self._is_dirty = False
+
+
+class _AfterBackward(Function):
+    """Tensors as they are. Autograd takes what was made last first, so this node's turn comes when all that was made
+    behind it, the whole unit, is done; a hook on the tensor may be called before that."""
+
+    @staticmethod
+    def forward(ctx: Any, then: Callable[[], None], *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.then = then
+        ctx.set_materialize_grads(False)
+        return tensors
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.then()
+        return None, *gradients
+
+
+def _in_backward() -> bool:
+    """Whether autograd is at work in this thread."""
+    return torch._C._current_graph_task_id() != -1
