@@ -24,15 +24,16 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.func import functional_call
 
 from course_lib import measure, predict, ranks
 from course_lib.compare import compare
+from course_lib.figures import zero as pictures
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.notebook import ask, self_check, show, your_turn
+from course_lib.notebook import ask, your_turn
 from course_lib.parallel.operators import all_gather
 from course_lib.parallel.zero import ZeroOptimizer
+from course_lib.parallel.zero3 import Zero3
 from course_lib.ranks import collectives
 from course_lib.train.recompute import recompute
 from course_lib.train.step import train_step
@@ -227,11 +228,11 @@ def check_step(function):
     kind = type("Yours", (Zero1,), {"update_and_tell": function})
     off_by = [max(each) for each in zip(*ranks.run(off, kind, world_size=4))]
     assert max(off_by) < 1e-12, f"after each step the weights should be one process's, but are off by {off_by}"
-    sent = ranks.run(gathered, kind, world_size=2)[0]
+    sent = ranks.run(gather_only, kind, world_size=2)[0]
     assert sent == psi, f"a rank of 2 should send its half of {2 * psi:,d} bytes of weights, but sends {sent:,d}"
 
 
-def gathered(kind):
+def gather_only(kind):
     zero = kind(GPT(SMALL, dtype=torch.bfloat16))
     zero.model(*share(0, dist.get_rank())).backward()
     with measure.traffic() as sent:
@@ -267,6 +268,7 @@ held_1, sent_1 = ranks.run(bill, Zero1, world_size=4)[0]
 display(compare(guess={"a rank": guess_1}, predicted=formula(2, 2, 12 / 4), measured=held_1, tolerance=0.001, unit="MB"))
 reduced, gathered = predict.all_reduce(2 * psi, 4).bytes, predict.all_gather(2 * psi, 4).bytes
 compare(guess=guess_sent, predicted=reduced + gathered, measured=sent_1, tolerance=0.05, unit="MB", name="sent")
+guess_half = ask("Leave out the half of the all-reduce that nobody reads: how many MB then?", unit="MB")
 
 # %% [markdown]
 # Less than half is held, and half as much again is sent: three times $\frac{N-1}{N}$ of the weights' bytes instead of
@@ -362,7 +364,7 @@ class Gather(torch.autograd.Function):
 
 
 # %% [markdown]
-# `functional_call(block, weights, x)` runs a block with weights that you hand it, a dict by name. So `shape` below may
+# `torch.func.functional_call(block, weights, x)` runs a block with weights that you hand it, a dict by name. So `shape` below may
 # be a block on the meta device, which has names and shapes and no memory.
 #
 # **Your turn.** Run a unit of which this rank has parts only.
@@ -375,11 +377,10 @@ def check_unit(function):
         block, x = GPT(ODD, dtype=torch.float64).blocks[0], torch.randn(2, 5, 6, dtype=torch.float64)
         parts = [my_part(weight.detach()).requires_grad_() for weight in block.parameters()]
         y = function(GPT(ODD, device="meta").blocks[0], parts, x)
-        block(x).square().mean().backward()
-        y.square().mean().backward()
-        due = [collectives.all_reduce(weight.grad.clone(), "mean") for weight in block.parameters()]
-        wrong = (1.0 if part.grad is None else (part.grad - my_part(g)).abs().max() for part, g in zip(parts, due))
-        return (y - block(x)).abs().max().item(), float(max(wrong))
+        (block(x).square().mean() + y.square().mean()).backward()
+        due = [my_part(collectives.all_reduce(weight.grad, "mean")) for weight in block.parameters()]
+        wrong = max((1 if part.grad is None else (part.grad - g).abs().max()) for part, g in zip(parts, due))
+        return (y - block(x)).abs().max().item(), float(wrong)
 
     off_y, off_gradient = map(max, zip(*ranks.run(on_each_rank, world_size=4)))
     assert off_y < 1e-12, f"the result should be the whole block's, but is off by {off_y:.2g}"
@@ -398,7 +399,7 @@ def unit(shape, parts, x):
     weights = {}
     for (name, like), part in zip(shape.named_parameters(), parts):
         weights[name] = Gather.apply(part)[: like.numel()].view(like.shape)
-    return functional_call(shape, weights, x)
+    return torch.func.functional_call(shape, weights, x)
 
 
 # %% [markdown]
@@ -429,3 +430,261 @@ blocks = Bytes(2 * sum(weight.numel() for weight in GPT(DEEP, device="meta").blo
 print(f"four blocks: {blocks:MB} of weights")
 guess_kept = ask("If we forget: MB of weights, parts and whole, alive behind the forward pass?", unit="MB")
 guess_sent_3 = ask("If we free: MB that a rank sends, there and back?", unit="MB")
+
+# %%
+measured = {}
+for name, free in {"forgets": False, "frees": True}.items():
+    measured[f"{name}, held"], measured[f"{name}, sent"] = ranks.run(tower, free, world_size=4)[0]
+once = predict.all_gather(blocks, 4).bytes
+compare(
+    guess={"forgets, held": guess_kept, "frees, sent": guess_sent_3},
+    predicted={"forgets, held": blocks / 4 + blocks, "forgets, sent": 2 * once,
+               "frees, held": blocks / 4, "frees, sent": 3 * once},
+    measured=measured,
+    tolerance=0.05,
+    unit="MB",
+)  # fmt: skip
+
+# %% [markdown]
+# Both compute the same. The one that forgets is a stage 3 that holds *more* than stage 2. Its loss is right, and its
+# messages are fewer, so only the ledger gives it away. The one that frees sends $3\Psi$: two gathers and a
+# reduce-scatter (the paper's §7.2.2). Half as much again is the price of the last cut, and the bill is
+#
+# $$\frac{16\Psi}{N}.$$
+#
+# (And one unit, whole, at any time.)
+#
+# ## 6 · All of it
+#
+# The library's `ZeroOptimizer` and `Zero3` are the same ideas grown up. Tensors travel in buckets; `Zero3` has the next
+# unit on its way while one is at work; and no unit computes twice: the library empties the weights' memory under
+# autograd's hands, and fills it again in time. Their bills, with the whole GPT:
+
+# %%
+class Library:
+    def __init__(self, stage, model, rule=torch.optim.AdamW):
+        self.model = Zero3(model, bucket_bytes=2**16) if stage == 3 else model
+        if stage == 3:
+            self.optimizer = rule(self.model.parameters(), lr=1e-2)
+        else:
+            self.optimizer = ZeroOptimizer(model.parameters(), rule, stage=stage, bucket_bytes=2**16, lr=1e-2)
+
+    def step(self):
+        getattr(self.model, "synchronize", lambda: None)()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    @property
+    def weights(self):
+        return getattr(self.model, "gathered_state_dict", self.model.state_dict)().values()
+
+
+pictures.who_holds_what(4, caption="Each stage leaves more white, and the weights go last.").show()
+guess_3 = ask("Stage 3, 4 ranks, the whole GPT: how many MB does a rank hold?", unit="MB")
+
+# %%
+held, sent = {"replicated": held_0[0]["a rank"]}, {"replicated": sent_0[0]}
+for stage in (1, 2, 3):
+    kind, name = functools.partial(Library, stage), f"stage {stage}"
+    is_like_one_process(kind)
+    bills, sent[name] = ranks.run(bill, kind, world_size=4)[0]
+    held[name] = bills["a rank"]
+on_paper = {"replicated": 16, "stage 1": 4 + 12 / 4, "stage 2": 2 + 14 / 4, "stage 3": 16 / 4}
+held_due, sent_due = ({name: Bytes(round(psi * n)) for name, n in on_paper.items()}, dict.fromkeys(held, scattered + gathered))
+sent_due["stage 3"] += gathered
+display(compare(guess={"stage 3": guess_3}, predicted=held_due, measured=held, tolerance=0.02, unit="MB"))
+display(compare(predicted=sent_due, measured=sent, tolerance=0.05, unit="MB"))
+guess_norm = ask("Section 7: each of 4 ranks clips its part to a norm of 0.1. What norm has the whole gradient then?")
+
+# %% [markdown]
+# Three lines of code in your script, and the same weights after every step. Stage 1 saves most, for nothing. Stage 2
+# saves a little, for as many messages again with each further backward pass. Stage 3 saves the rest, for half as much
+# again, and has no floor: with enough ranks *any* model fits.
+#
+# ## 7 · A norm that is too small
+#
+# One bad batch can throw a model out of its valley. So one **clips**: if the norm of the whole gradient is above a
+# limit, all of it is scaled down to that limit. PyTorch has `clip_grad_norm_` for it. Somebody calls it where they
+# always did, before the step, on what the rank has:
+
+# %%
+def clipped(limit):
+    zero = Scattering(GPT(SMALL))
+    zero.model(*share(0, dist.get_rank())).backward()
+    for weight, master in zip(zero.weights, zero.masters):
+        master.grad = zero.mean_of_mine(weight)
+    norm = nn.utils.clip_grad_norm_(zero.masters, limit).item()
+    return norm, sum(master.grad.square().sum().item() for master in zero.masters)
+
+
+norms, squares = zip(*ranks.run(clipped, 0.1, world_size=4))
+print("norms that the four ranks see:", *(f"{norm:.2f}" for norm in norms))
+display(compare(guess=guess_norm, predicted=Ratio(0.1 * 4**0.5), measured=Ratio(sum(squares) ** 0.5), tolerance=1e-4, name="norm"))
+guess_7b = ask("Section 8: 7.5 billion parameters on 64 ranks. How many GB on each with stage 1?", unit="GB")
+
+# %% [markdown]
+# Each rank did what it was told, with its part. But squares add up: the whole is $\sqrt N$ times too long, 32 times on
+# 1,024 ranks, where nobody clips any more. And each part was shrunk by its own factor, so even the direction is
+# another. With Adam the loss curve hardly shows it (lesson 07 told why). What should the ranks have told each other?
+# One number each; which, the lab asks.
+#
+# ## 8 · At scale
+#
+# The paper's first figure is a model of 7.5 billion parameters on 64 GPUs, and V100s have 32 GB. Our bill, theirs; and
+# then it is your turn to look for a model's home.
+
+# %%
+billion = {"replicated": 16, "stage 1": 4 + 12 / 64, "stage 2": 2 + 14 / 64, "stage 3": 16 / 64}
+display(
+    compare(
+        guess={"stage 1": guess_7b},
+        predicted={name: Bytes(round(7.5e9 * n_bytes)) for name, n_bytes in billion.items()},
+        measured={name: Bytes(round(n * 1e9)) for name, n in zip(billion, (120, 31.4, 16.6, 1.9))},
+        tolerance=0.02,
+        unit="GB",
+        columns=("our formula", "published"),
+    )
+)
+ZeroExplorer(model="GPT-3 6.7B", ranks=64, gpu="A100 80GB").show()
+
+# %% [markdown]
+# (If nothing reacts to your clicks, run the cell once.)
+#
+# Replicated, four such cards would hold *one* rank. With stage 1 the states fit, and 0.6 GB are left for activations.
+# With stage 3 they are hardly there.
+#
+# EXPLORERQUESTIONS
+#
+# That is the story. An all-reduce, cut open, has room for a step; what only one rank reads, only one rank keeps; and
+# what all read, but one after the other, can come and go.
+
+# %% [markdown]
+# ## Second sitting
+#
+# What stands above is the story, and you may stop here. Below: a second norm that is wrong, PyTorch's own ZeRO, when
+# stage 3 pays, what else the paper saves, and how to save a model that no rank has.
+#
+# ## 9 · A norm that is too large
+#
+# Somebody repairs section 7: squares, one all-reduce, the root. Somebody else saves memory, and uses one buffer for all
+# gradients. Four ranks. The first gradient has 10 elements, the second 5, and all are 1, so the norm is $\sqrt{15}$.
+# The buffer has 12 places. What comes out?
+
+# %%
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from course_lib.model import hardware, zoo
+from course_lib.notebook import self_check, show
+from course_lib.parallel.operators import own_part
+from course_lib.parallel.tensor_gpt import ParallelGPT
+from course_lib.units import Seconds
+
+guess_buffer = ask("One buffer, used again: which norm?")
+
+
+# %%
+def norm(fresh):
+    buffer, squares = torch.zeros(12), torch.zeros(())
+    for gradient in (torch.ones(10), torch.ones(5)):
+        flat = torch.zeros(12) if fresh else buffer
+        flat[: len(gradient)] = gradient
+        padded = flat[: len(gradient) + -len(gradient) % dist.get_world_size()]
+        squares += collectives.reduce_scatter(padded, "mean").square().sum()
+    dist.all_reduce(squares)
+    return Ratio(squares.sqrt().item())
+
+
+compare(
+    guess={"used again": guess_buffer},
+    predicted={"fresh zeros": Ratio(15**0.5), "used again": Ratio(18**0.5)},
+    measured={"fresh zeros": ranks.run(norm, True, world_size=4)[0], "used again": ranks.run(norm, False, world_size=4)[0]},
+    tolerance=1e-6,
+)
+
+# %% [markdown]
+# The second gradient is padded with three places, and there the first one still stands. The *weights* never notice,
+# since padding belongs to no tensor. Only the norm reads straight across. So every step is clipped a little too early,
+# by an amount that depends on the number of ranks. (In the library a rank's part of a bucket is cut into `Piece`s, one
+# for each tensor, and padding is in none of them.)
+#
+# ## 10 · PyTorch's own
+#
+# `ZeroRedundancyOptimizer` is stage 1, behind `DistributedDataParallel`. `fully_shard`, called FSDP, is stage 3. (A
+# lecture says that FSDP "utilizes both data and tensor parallelism". It is sharded *data* parallelism: each rank
+# computes every product, whole, for its own share of the batch. Exercise 3 counts.)
+#
+# Same weights after each step? And what do they hold and send? Weights are float32 here, 4 bytes each, and all have
+# warmed up for two steps.
+
+# %%
+class TheirStage1:
+    def __init__(self, model, rule=torch.optim.AdamW):
+        self.model = DistributedDataParallel(model)
+        self.optimizer = ZeroRedundancyOptimizer(model.parameters(), rule, lr=1e-2)
+        self.weights = list(model.parameters())
+
+    def step(self):
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class TheirStage3(TheirStage1):
+    def __init__(self, model, rule=torch.optim.AdamW):
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        self.model = fully_shard([fully_shard(block, mesh=mesh) for block in model.blocks] and model, mesh=mesh)
+        self.optimizer = rule(model.parameters(), lr=1e-2)
+
+    @property
+    def weights(self):
+        return [weight.full_tensor() for weight in self.model.parameters()]
+
+
+# %%
+def beside(kind):
+    wrong, zero, seconds = max(off(kind)), kind(GPT(SMALL)), []
+    for step in range(4):
+        dist.barrier()
+        start = time.perf_counter()
+        with measure.traffic() as sent:
+            zero.model(*share(step, dist.get_rank())).backward()
+            zero.step()
+            dist.barrier()
+        seconds.append(time.perf_counter() - start)
+    inner = getattr(zero.optimizer, "optim", getattr(zero.optimizer, "optimizer", zero.optimizer))
+    moments = [getattr(m, "_local_tensor", m) for each in inner.state.values() for m in each.values()]
+    return wrong, Bytes(sum(m.nbytes for m in moments if m.dim())), sent.sent_bytes, Seconds(min(seconds[2:]))
+
+
+kinds = {"stage 1, PyTorch": TheirStage1, "stage 1, ours": functools.partial(Library, 1),
+         "stage 3, PyTorch": TheirStage3, "stage 3, ours": functools.partial(Library, 3)}  # fmt: skip
+per_rank = {name: ranks.run(beside, kind, world_size=4, diagnose=False) for name, kind in kinds.items()}
+for name, found in per_rank.items():
+    print(f"{name}: one process's weights {max(wrong for wrong, *_ in found) < 1e-12}; "
+          f"moments by rank: {', '.join(f'{moments:.2MB}' for _, moments, *_ in found)}")  # fmt: skip
+
+# %%
+third, rest = (predict.all_gather(4 * n, 4).bytes for n in (psi, psi - 2 * 12 * 128**2 - 4 * 128))
+stage_1 = {"stage 1, PyTorch": 3 * third, "stage 1, ours": 2 * third}
+stage_3 = {"stage 3, PyTorch": 4 * third - rest, "stage 3, ours": 3 * third}
+mean = {name: sum((sent for *_, sent, _ in found), Bytes(0)) / 4 for name, found in per_rank.items()}
+compare(predicted=stage_1 | stage_3, measured=mean, tolerance=0.05, unit="MB")
+
+# %% tags=["varies"]
+for name, found in per_rank.items():
+    print(f"{name}: {max(seconds for *_, seconds in found):.1ms} for a step")
+
+# %% [markdown]
+# The same weights, four times. But PyTorch's stage 1 deals out whole tensors, so its moments come out uneven, while
+# ours are a quarter each; and it all-reduces, as our first attempt did, and then tells the new weights: $3\Psi$. (A
+# mean over the ranks: whoever owns more tells more.)
+#
+# FSDP is $3\Psi$, with two differences. Gloo makes an all-reduce of its reduce-scatter, one $\Psi$ more; on GPUs it is
+# not so. And what is in no block is not freed between forward and backward, so it is gathered once.
