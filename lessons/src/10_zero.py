@@ -571,18 +571,14 @@ ZeroExplorer(model="GPT-3 6.7B", ranks=64, gpu="A100 80GB").show()
 # The buffer has 12 places. What comes out?
 
 # %%
-import os
-import tempfile
 import time
-from pathlib import Path
 
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib.model import hardware, zoo
-from course_lib.notebook import self_check, show
+from course_lib.notebook import self_check
 from course_lib.parallel.operators import own_part
 from course_lib.parallel.tensor_gpt import ParallelGPT
 from course_lib.units import Seconds
@@ -688,3 +684,237 @@ for name, found in per_rank.items():
 #
 # FSDP is $3\Psi$, with two differences. Gloo makes an all-reduce of its reduce-scatter, one $\Psi$ more; on GPUs it is
 # not so. And what is in no block is not freed between forward and backward, so it is gathered once.
+#
+# ## 11 · When stage 3 pays
+#
+# $3\Psi$ instead of $2\Psi$: is a step with stage 3 half as slow again? Ask when the messages hide. Each rank has $D$
+# tokens, computes $R$ operations a second and sends $W$ bytes a second. Its forward pass takes $2\Psi D / R$, and
+# meanwhile $2\Psi$ bytes are gathered. Its backward pass takes twice as long, and has a gather and a reduce-scatter,
+# twice the bytes. Both hide from the same number on:
+#
+# $$\frac{2\Psi D}{R} \ge \frac{2\Psi}{W} \quad\text{and}\quad \frac{4\Psi D}{R} \ge \frac{4\Psi}{W}
+# \qquad\text{if}\qquad D \ge \frac{R}{W}.$$
+#
+# That is lesson 07's number! Data parallelism sends $4\Psi$ bytes behind the backward pass, and while it goes forward
+# the network sleeps. Stage 3 wakes it up. It sends half as much again, and hides it behind half as much time again. If
+# only the next unit is on its way in time:
+
+# %%
+pictures.zero3_timeline(
+    caption="Above, each unit waits for its weights. Below, the next one's are on their way: a unit more in memory."
+).show()
+guess_passes = ask("4 backward passes before each step: Ψ's that stage 3 sends?")
+
+# %% [markdown]
+# It does not pay where a rank has few tokens: over 50 GB/s an H100 at 40 % of its peak needs 7,900 (lesson 07). And if
+# you *accumulate* to get there, count again: every pass gathers every weight.
+
+
+# %%
+def sent_in_a_step(stage, passes):
+    zero = Library(stage, GPT(SMALL))
+    for _ in range(2):
+        with measure.traffic() as sent:
+            for number in range(passes):
+                (zero.model(*share(number, dist.get_rank())) / passes).backward()
+            zero.step()
+            dist.barrier()
+    return sent.sent_bytes
+
+
+m = 4
+measured = {f"stage {stage}": ranks.run(sent_in_a_step, stage, m, world_size=4)[0] for stage in (1, 2, 3)}
+print(f"stage 3 sends {3 * m} Ψ (you said {guess_passes.said})")
+compare(
+    predicted={"stage 1": 2 * third, "stage 2": (m + 1) * third, "stage 3": 3 * m * third},
+    measured=measured,
+    tolerance=0.05,
+    unit="MB",
+)
+
+# %% [markdown]
+# Two, five, twelve. So with many passes for each step, stage 1, which waits, is the cheapest by far; and where the
+# states of stage 1 fit, nothing else is needed. (A way between: shard over the GPUs of *one machine*, whose links are
+# fast, and replicate across machines. FSDP calls it hybrid sharding. Then the gathers never leave the machine.)
+#
+# ## 12 · What is left: ZeRO-R
+#
+# Model states are cut. The paper's second half, ZeRO-R, goes on with all the rest, in three parts.
+#
+# **Activations.** Lesson 03 keeps one input for each block and computes the rest again. Under tensor parallelism
+# (lesson 08) that input is the stream, and *every* rank of a layer keeps the same one. A copy again! So keep a part,
+# and gather when the block is computed again. Where can one stand to do that? At the door where autograd stores what
+# it keeps. 4 ranks, 4 blocks, a stream of 65.5 kB.
+
+# %%
+TENSOR = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=32)
+guess_tp = ask("Parts instead of copies: how much more traffic, in percent?")
+
+
+def checkpointed(partitioned):
+    blocks, x = ParallelGPT.from_(GPT(TENSOR)).blocks, torch.ones(4, 32, 128, requires_grad=True)
+    kept = []
+
+    def keep(tensor):
+        kept.append(own_part(tensor, 1) if partitioned and tensor.dim() == 3 else tensor)
+        return kept[-1]
+
+    def give(tensor):
+        return all_gather(tensor, 1) if partitioned and tensor.dim() == 3 else tensor
+
+    with measure.traffic() as sent:
+        for block in blocks:
+            with torch.autograd.graph.saved_tensors_hooks(keep, give):
+                x = recompute(block, x, preserve_rng=False)
+        x.square().sum().backward()
+        dist.barrier()
+    return Bytes(sum(tensor.untyped_storage().nbytes() for tensor in kept)), sent.sent_bytes
+
+
+# %%
+stream = Bytes(4 * 4 * 32 * 128)
+kept, sent = zip(*(ranks.run(checkpointed, part, world_size=4)[0] for part in (False, True)))
+display(compare(predicted={"copies": 4 * stream, "parts": 4 * stream / 4}, measured=dict(zip(("copies", "parts"), kept)), unit="kB"))
+compare(guess=guess_tp, predicted=Ratio(100 / 12), measured=Ratio(100 * (sent[1] / sent[0] - 1)), tolerance=0.05, name="percent")
+
+# %% [markdown]
+# A quarter each, for a twelfth more. (A block with recompute sends six all-reduces of the stream, two forward, two
+# again, two back, each worth two gathers; this is one gather more. The paper says less than 10 %, its §8; and for 100
+# billion parameters on 16 GPUs, 33 GB become 2, §6.1.)
+#
+# **Buffers.** Lesson 02 fused all gradients into one fp32 buffer, $4\Psi$: 6 GB for 1.5 billion parameters, 12 for 3
+# (§6.2). Whatever goes through it may go in pieces.
+
+
+# %%
+def through_a_buffer(gradients, size):
+    buffer = gradients[0].new_empty(size, dtype=torch.float32)
+    for gradient in gradients:
+        for piece in gradient.flatten().split(size):  # a view: what is written to it, is written to the gradient
+            part = buffer[: len(piece)].copy_(piece)
+            # dist.all_reduce(part)
+            piece.copy_(part)
+
+
+def peak_of(layers, size):
+    shape = GPTConfig(layers, 128, 4, vocab_size=256, context=32, norm="rmsnorm", bias=False)
+    gradients = [weight.detach() for weight in GPT(shape, dtype=torch.bfloat16).parameters()]
+    with measure.memory(inputs=gradients) as record:
+        through_a_buffer(gradients, size or sum(map(torch.numel, gradients)))
+    return record.peak.total - record.before.total, Bytes(4 * sum(map(torch.numel, gradients)))
+
+
+fused, constant = {}, {}
+for layers in (2, 4, 8):
+    measured, psi_bytes = peak_of(layers, None)
+    fused[f"{layers} layers, all at once"], constant[f"{layers} layers, all at once"] = psi_bytes, measured
+    fused[f"{layers} layers, constant"], constant[f"{layers} layers, constant"] = Bytes(4 * 2**14), peak_of(layers, 2**14)[0]
+compare(predicted=fused, measured=constant, unit="kB")
+
+# %% [markdown]
+# **Fragments.** Lesson 02's third thief. Checkpoints live long, and what a block computes between them lives short. So
+# memory becomes a comb: its teeth are checkpoints, and between them is nothing that is large. The repair is to take one
+# piece for all checkpoints *before* the step, and to copy them there. On lesson 02's model of the allocator, a card of
+# 96 MiB, with 12 checkpoints of 2 MiB:
+
+
+# %%
+def after_the_forward_pass(contiguous):
+    card = predict.CachingAllocator(capacity=96 * 2**20)
+    if contiguous:
+        card.allocate("all checkpoints", 12 * 2 * 2**20)
+    for block in range(12):
+        card.allocate(("inside", block), (4 + block % 3 * 2) * 2**20)
+        if not contiguous:
+            card.allocate(("checkpoint", block), 2 * 2**20)
+        if block:
+            card.free(("inside", block - 1))
+    card.free(("inside", 11))
+    return card
+
+
+for name, contiguous in {"one by one": False, "one piece": True}.items():
+    card = after_the_forward_pass(contiguous)
+    free, largest = Bytes(card.capacity - card.allocated), Bytes(card.largest_free)
+    print(f"{name}: {free:MiB} free, the largest piece of it has {largest:MiB}")
+
+# %% [markdown]
+# As much is free in both. But only in one can a tensor of 60 MiB be born, such as a gathered unit of a larger model.
+#
+# ## 13 · At scale, once more
+#
+# The paper's Table 1 tells GB on each GPU, for two models and from 1 to 1,024 ranks. Here are some of its cells, some
+# at the end where stage 3 alone goes on.
+
+# %%
+cells = {(7.5, 1, 16): 35.6, (7.5, 2, 16): 21.6, (7.5, 3, 16): 7.5, (128, 1, 1024): 513, (128, 2, 1024): 257, (128, 3, 1024): 2}
+on_paper = {1: lambda n: 4 + 12 / n, 2: lambda n: 2 + 14 / n, 3: lambda n: 16 / n}
+compare(
+    predicted={f"{b:g} billion, stage {z}, {n} ranks": Bytes(round(b * 1e9 * on_paper[z](n))) for b, z, n in cells},
+    measured={f"{b:g} billion, stage {z}, {n} ranks": Bytes(round(gb * 1e9)) for (b, z, n), gb in cells.items()},
+    tolerance=0.01,
+    unit="GB",
+    columns=("our formula", "published"),
+)
+#
+# ## What to keep
+#
+# | question | answer |
+# |---|---|
+# | What does each stage cut? | 1: masters and moments; 2: gradients as well; 3: weights as well |
+# | What does a rank hold? | $4\Psi + \frac{12\Psi}{N}$; $2\Psi + \frac{14\Psi}{N}$; $\frac{16\Psi}{N}$ and a unit |
+# | What does it send? | $2\Psi$, $2\Psi$, $3\Psi$; with $m$ passes for a step $2\Psi$, $(m+1)\Psi$, $3m\Psi$ |
+# | Why is stage 1 for nothing? | an all-reduce is two halves, and the step fits between them |
+# | When does stage 3 hide? | from $R/W$ tokens per rank on, like data parallelism, if the next unit is on its way |
+# | Which optimizers? | those that are element-wise |
+# | What breaks it silently? | a local norm; padding in the norm; autograd, which keeps what you meant to free |
+# | And the rest? | parts of recomputed inputs, constant buffers, one piece for what lives long |
+#
+# ## Three exercises
+#
+# **1.** 13 billion parameters, mixed precision, Adam. Of each card's 40 GB, 30 are for model states. How many ranks
+# does stage 2 need at least?
+#
+# **2.** GPT-2 XL, 1.5576 billion parameters, bf16, stage 3 on 64 ranks, 8 backward passes for each step. How many GB
+# does a rank send in a step?
+#
+# **3.** Is stage 3 a kind of tensor parallelism? A rank of 4 has a quarter of the weights. Of the operations that *one*
+# process makes for this rank's share of the batch, which part does the rank make?
+
+# %%
+answer_1 = None  # ranks
+
+enough = next(n for n in range(1, 1000) if 13e9 * (2 + 14 / n) <= 30e9)
+display(self_check(answer_1, enough, hint="2Ψ stay on each. What is left for 14Ψ/N?"))
+
+answer_2 = None  # GB sent by each of 64 ranks
+
+in_gb = 3 * 8 * predict.all_gather(2 * 1_557_611_200, 64).bytes.to("GB")
+display(self_check(answer_2, in_gb, tolerance=0.001, hint="Two gathers and a reduce-scatter, in every pass, of 2 bytes each."))
+
+answer_3 = None  # between 0 and 1
+
+
+def operations(stage):
+    zero = Library(stage, GPT(SMALL)) if stage else Replicated(GPT(SMALL))
+    with measure.flops() as counted:
+        zero.model(*share(0, dist.get_rank())).backward()
+    return counted.total
+
+
+alone, sharded = (ranks.run(operations, stage, world_size=4)[0] for stage in (0, 3))
+self_check(answer_3, sharded / alone, tolerance=0.001, hint="Weights are gathered before they are used. Who multiplies?")
+
+# %% [markdown]
+# **The lab**, `labs/lab10_zero`, asks for what this page left open: a norm that is right over all shards, with one
+# number from each rank, and a checkpoint that four ranks write and two read.
+#
+# ## Further reading
+#
+# - Rajbhandari et al. 2020, [ZeRO](https://arxiv.org/abs/1910.02054): the three stages are §5, what they send §7, ZeRO-R §6.
+# - Zhao et al. 2023, [PyTorch FSDP](https://arxiv.org/abs/2304.11277), and
+#   [torch.distributed.fsdp.fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
+# - [ZeroRedundancyOptimizer](https://docs.pytorch.org/docs/stable/distributed.optim.html), and
+#   [DeepSpeed's own tutorial](https://www.deepspeed.ai/tutorials/zero/).
+#
+# Lesson 11 asks what to do when even all the ranks together have too little: the states move off the GPU.
