@@ -22,11 +22,11 @@ import functools
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import nn
 
 from course_lib import measure, predict, ranks
 from course_lib.compare import compare
+from course_lib.explore import ZeroExplorer
 from course_lib.figures import zero as pictures
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
@@ -147,19 +147,21 @@ compare(
 
 # %%
 def check_part(function):
+    def on_each_rank(n):
+        part = function(torch.arange(1.0, n + 1).view(2, -1))
+        return part, part.untyped_storage().nbytes()
+
     for p, n in ((4, 10), (2, 6)):
-        parts = ranks.run(lambda: (part := function(torch.arange(1.0, n + 1).view(2, -1)), part.untyped_storage().nbytes()),
-                          world_size=p)  # fmt: skip
-        lengths = [len(part) for part, _ in parts]
+        parts, alive = zip(*ranks.run(on_each_rank, n, world_size=p))
+        lengths, joined = [len(part) for part in parts], torch.cat(parts).tolist()
         assert len(set(lengths)) == 1, f"{n} elements on {p} ranks: parts should be equally long, but have {lengths}"
-        joined, due = torch.cat([part for part, _ in parts]).tolist(), [float(i) for i in range(1, n + 1)]
-        due += [0.0] * (-n % p)
+        due = [float(i) for i in range(1, n + 1)] + [0.0] * (-n % p)
         assert joined == due, f"{n} elements on {p} ranks: end to end the parts should be {due}, but are {joined}"
-        held = parts[0][1]
-        assert held == 4 * lengths[0], f"a part of {lengths[0]} float32 should keep {4 * lengths[0]} bytes alive, not {held}"
+        wrong = f"a part of {lengths[0]} float32 should keep {4 * lengths[0]} bytes alive, but keeps {alive[0]}"
+        assert alive[0] == 4 * lengths[0], wrong
 
 
-@your_turn(check_part, look="-len(flat) % p zeros are missing. F.pad(flat, (0, zeros)), then `chunk`, then `clone`.")
+@your_turn(check_part, look="-len(flat) % p zeros are missing. nn.functional.pad(flat, (0, zeros)), then `chunk`, then `clone`.")
 def my_part(tensor):
     """A copy of this rank's part of the tensor's elements, flat, with zeros behind the last one. All parts are equal."""
     ...
@@ -170,7 +172,7 @@ def my_part(tensor):
 @my_part.solution
 def my_part(tensor):
     flat, p = tensor.flatten(), dist.get_world_size()
-    padded = F.pad(flat, (0, -len(flat) % p))
+    padded = nn.functional.pad(flat, (0, -len(flat) % p))
     return padded.chunk(p)[dist.get_rank()].clone()
 
 
@@ -287,21 +289,16 @@ guess_half = ask("Leave out the half of the all-reduce that nobody reads: how ma
 class Scattering(Zero1):
     def mean_of_mine(self, weight):
         flat = weight.grad.flatten()
-        return collectives.reduce_scatter(F.pad(flat, (0, -len(flat) % dist.get_world_size())), "mean")
+        return collectives.reduce_scatter(nn.functional.pad(flat, (0, -len(flat) % dist.get_world_size())), "mean")
 
 
 is_like_one_process(Scattering)
 _, sent_half = ranks.run(bill, Scattering, world_size=4)[0]
 scattered = predict.reduce_scatter(2 * psi, 4).bytes
-display(
-    compare(
-        guess={"reduce-scatter": guess_half},
-        predicted={"replicated": reduced, "all-reduce": reduced + gathered, "reduce-scatter": scattered + gathered},
-        measured={"replicated": sent_0[0], "all-reduce": sent_1, "reduce-scatter": sent_half},
-        tolerance=0.05,
-        unit="MB",
-    )
-)
+due = {"replicated": reduced, "all-reduce": reduced + gathered, "reduce-scatter": scattered + gathered}
+sent = {"replicated": sent_0[0], "all-reduce": sent_1, "reduce-scatter": sent_half}
+display(compare(guess={"reduce-scatter": guess_half}, predicted=due, measured=sent, tolerance=0.05, unit="MB"))
+pictures.where_the_step_stands(caption="The same two passes, the same bytes. In the gap between them a third of the step fits.").show()
 guess_2 = ask("Stage 2 will cut the gradients, too. How many MB will a rank hold?", unit="MB")
 
 # %% [markdown]
@@ -463,11 +460,11 @@ compare(
 # %%
 class Library:
     def __init__(self, stage, model, rule=torch.optim.AdamW):
-        self.model = Zero3(model, bucket_bytes=2**16) if stage == 3 else model
+        self.model = Zero3(model, bucket_bytes=2**18) if stage == 3 else model
         if stage == 3:
             self.optimizer = rule(self.model.parameters(), lr=1e-2)
         else:
-            self.optimizer = ZeroOptimizer(model.parameters(), rule, stage=stage, bucket_bytes=2**16, lr=1e-2)
+            self.optimizer = ZeroOptimizer(model.parameters(), rule, stage=stage, bucket_bytes=2**18, lr=1e-2)
 
     def step(self):
         getattr(self.model, "synchronize", lambda: None)()
@@ -545,7 +542,7 @@ display(
         columns=("our formula", "published"),
     )
 )
-ZeroExplorer(model="GPT-3 6.7B", ranks=64, gpu="A100 80GB").show()
+ZeroExplorer().show()
 
 # %% [markdown]
 # (If nothing reacts to your clicks, run the cell once.)
@@ -553,7 +550,20 @@ ZeroExplorer(model="GPT-3 6.7B", ranks=64, gpu="A100 80GB").show()
 # Replicated, four such cards would hold *one* rank. With stage 1 the states fit, and 0.6 GB are left for activations.
 # With stage 3 they are hardly there.
 #
-# EXPLORERQUESTIONS
+# 1. GPT-3 6.7B on A100s with 40 GB. Which stage is the first that fits on 8 ranks? And on 4?
+# 2. Move the ranks up, to 4,096. Which bars stop getting shorter, and at what length?
+# 3. GPT-3 175B on the same cards. Why does it say "never" three times?
+# 4. Llama 3 405B on H100s needs 76 ranks with stage 3. Give each rank 2 sequences. What became of the ranks?
+#
+# <details><summary>Answers</summary>
+#
+# 1. On 8 stage 1; on 4 only stage 2.
+# 2. Stage 1 stops at $4\Psi$, stage 2 at $2\Psi$: what is not cut stays. Stage 3 goes on.
+# 3. Its 16-bit weights alone are 350 GB, and up to stage 2 every rank has all of them.
+# 4. 356 are needed. Activations are not cut: each rank has its own sequences. So what is left of a card for the states
+# is a fifth, and more ranks have to share them.
+#
+# </details>
 #
 # That is the story. An all-reduce, cut open, has room for a step; what only one rank reads, only one rank keeps; and
 # what all read, but one after the other, can come and go.
@@ -646,7 +656,7 @@ class TheirStage3(TheirStage1):
 # %%
 def beside(kind):
     wrong, zero, seconds = max(off(kind)), kind(GPT(SMALL)), []
-    for step in range(4):
+    for step in range(7):
         dist.barrier()
         start = time.perf_counter()
         with measure.traffic() as sent:
@@ -659,6 +669,7 @@ def beside(kind):
     return wrong, Bytes(sum(m.nbytes for m in moments if m.dim())), sent.sent_bytes, Seconds(min(seconds[2:]))
 
 
+# %%
 kinds = {"stage 1, PyTorch": TheirStage1, "stage 1, ours": functools.partial(Library, 1),
          "stage 3, PyTorch": TheirStage3, "stage 3, ours": functools.partial(Library, 3)}  # fmt: skip
 per_rank = {name: ranks.run(beside, kind, world_size=4, diagnose=False) for name, kind in kinds.items()}
@@ -747,13 +758,9 @@ compare(
 # it keeps. 4 ranks, 4 blocks, a stream of 65.5 kB.
 
 # %%
-TENSOR = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=32)
-guess_tp = ask("Parts instead of copies: how much more traffic, in percent?")
-
-
 def checkpointed(partitioned):
-    blocks, x = ParallelGPT.from_(GPT(TENSOR)).blocks, torch.ones(4, 32, 128, requires_grad=True)
-    kept = []
+    blocks = ParallelGPT.from_(GPT(GPTConfig(4, 128, 4, 256, 32))).blocks
+    x, kept = torch.ones(4, 32, 128, requires_grad=True), []
 
     def keep(tensor):
         kept.append(own_part(tensor, 1) if partitioned and tensor.dim() == 3 else tensor)
@@ -766,10 +773,11 @@ def checkpointed(partitioned):
         for block in blocks:
             with torch.autograd.graph.saved_tensors_hooks(keep, give):
                 x = recompute(block, x, preserve_rng=False)
-        x.square().sum().backward()
-        dist.barrier()
+        x.sum().backward()
     return Bytes(sum(tensor.untyped_storage().nbytes() for tensor in kept)), sent.sent_bytes
 
+
+guess_tp = ask("Parts instead of copies: how much more traffic, in percent?")
 
 # %%
 stream = Bytes(4 * 4 * 32 * 128)
@@ -804,12 +812,13 @@ def peak_of(layers, size):
     return record.peak.total - record.before.total, Bytes(4 * sum(map(torch.numel, gradients)))
 
 
-fused, constant = {}, {}
+# %%
+due, held = {}, {}
 for layers in (2, 4, 8):
-    measured, psi_bytes = peak_of(layers, None)
-    fused[f"{layers} layers, all at once"], constant[f"{layers} layers, all at once"] = psi_bytes, measured
-    fused[f"{layers} layers, constant"], constant[f"{layers} layers, constant"] = Bytes(4 * 2**14), peak_of(layers, 2**14)[0]
-compare(predicted=fused, measured=constant, unit="kB")
+    for name, size in {"all at once": None, "constant": 2**14}.items():
+        held[f"{layers} layers, {name}"], all_of_them = peak_of(layers, size)
+        due[f"{layers} layers, {name}"] = Bytes(4 * size) if size else all_of_them
+compare(predicted=due, measured=held, unit="kB")
 
 # %% [markdown]
 # **Fragments.** Lesson 02's third thief. Checkpoints live long, and what a block computes between them lives short. So
@@ -833,13 +842,16 @@ def after_the_forward_pass(contiguous):
     return card
 
 
-for name, contiguous in {"one by one": False, "one piece": True}.items():
-    card = after_the_forward_pass(contiguous)
-    free, largest = Bytes(card.capacity - card.allocated), Bytes(card.largest_free)
-    print(f"{name}: {free:MiB} free, the largest piece of it has {largest:MiB}")
+for name, contiguous in {"one by one": False, "in one piece": True}.items():
+    try:
+        after_the_forward_pass(contiguous).allocate("a gathered unit", 60 * 2**20)
+        print(f"checkpoints {name}: it fits")
+    except predict.OutOfMemory as problem:
+        print(f"checkpoints {name}: {problem}")
 
 # %% [markdown]
-# As much is free in both. But only in one can a tensor of 60 MiB be born, such as a gathered unit of a larger model.
+# As much is free in both, and only in one a tensor of 60 MiB can be born. (What the paper saw in "extreme cases",
+# memory gone with 30 % of it free, is this.)
 #
 # ## 13 · At scale, once more
 #
@@ -856,6 +868,12 @@ compare(
     unit="GB",
     columns=("our formula", "published"),
 )
+
+# %% [markdown]
+# To three digits, all of them. Stages 1 and 2 have nearly reached their floors, $4\Psi$ and $2\Psi$. A trillion
+# parameters are 16 TB, and with stage 3 on 1,024 ranks 16 GB each: the paper's own example of what becomes possible.
+#
+# CHECKPOINTS
 #
 # ## What to keep
 #
@@ -892,6 +910,8 @@ answer_2 = None  # GB sent by each of 64 ranks
 in_gb = 3 * 8 * predict.all_gather(2 * 1_557_611_200, 64).bytes.to("GB")
 display(self_check(answer_2, in_gb, tolerance=0.001, hint="Two gathers and a reduce-scatter, in every pass, of 2 bytes each."))
 
+
+# %%
 answer_3 = None  # between 0 and 1
 
 
