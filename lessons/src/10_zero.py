@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 45 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in what is held and sent; messages hide behind the computing there, because a GPU's network needs no core |
-# | Opens | `parallel/zero.py`, `parallel/zero3.py` |
+# | Opens | `parallel/zero.py`, `parallel/zero3.py`, `parallel/shards.py`, `parallel/gathered.py`, `parallel/checkpoint.py`, `predict/zero.py`, `explore/zero.py` |
 #
 # In lesson 02 a card of 16 GB died of a model of 1.5 billion parameters: 16 bytes for each, 24 GB, before the first
 # activation. Lesson 07 gave you four such cards. You start the script on all four. All four die, at the same line.
@@ -581,7 +581,9 @@ ZeroExplorer().show()
 # The buffer has 12 places. What comes out?
 
 # %%
+import tempfile
 import time
+from pathlib import Path
 
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -589,6 +591,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.notebook import self_check
+from course_lib.parallel.checkpoint import Checkpoints
 from course_lib.parallel.operators import own_part
 from course_lib.parallel.tensor_gpt import ParallelGPT
 from course_lib.units import Seconds
@@ -873,7 +876,36 @@ compare(
 # To three digits, all of them. Stages 1 and 2 have nearly reached their floors, $4\Psi$ and $2\Psi$. A trillion
 # parameters are 16 TB, and with stage 3 on 1,024 ranks 16 GB each: the paper's own example of what becomes possible.
 #
-# CHECKPOINTS
+# ## 14 · Saving what no rank has
+#
+# With stage 3 no rank has the model. Who saves it? Each its own part. And if tomorrow two of four ranks are gone? Then
+# parts have to be cut anew while they are read. `Checkpoints` does both (PyTorch's own checkpoint format underneath).
+# Two steps on four ranks; the job ends; two more steps on two. The batch is the same, dealt out to fewer.
+
+# %%
+def go_on(folder, until):
+    zero = Library(3, GPT(ODD, dtype=torch.float64))
+    checkpoints = Checkpoints(folder, zero.model, zero.optimizer)
+    start = checkpoints.resume()["step"]
+    for step in range(start, until):
+        joined = [torch.cat(each) for each in zip(*(share(step, rank) for rank in range(4)))]
+        zero.model(*(each.chunk(dist.get_world_size())[dist.get_rank()] for each in joined)).backward()
+        zero.step()
+    checkpoints.save(until)
+    return start, list(zero.weights)
+
+
+with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
+    ranks.run(go_on, folder, 2, world_size=4)
+    print("files of the four ranks:", *(f"{path.stat().st_size:,d} B" for path in Path(folder).glob("*/*.distcp")))
+    start, resumed = ranks.run(go_on, folder, 4, world_size=2)[0]
+    _, never_stopped = ranks.run(go_on, other, 4, world_size=4)[0]
+most = max((a - b).abs().max().item() for a, b in zip(resumed, never_stopped))
+print(f"two ranks went on from step {start}, and end where four that never stopped end: {most < 1e-12}")
+
+# %% [markdown]
+# No rank ever held the whole, neither when it was written nor when it was read. (And if the power fails in the middle
+# of a save? All is written beside, and one rename publishes it: a rename happens or does not.)
 #
 # ## What to keep
 #
