@@ -878,13 +878,14 @@ compare(
 #
 # ## 14 · Saving what no rank has
 #
-# With stage 3 no rank has the model. Who saves it? Each its own part. And if tomorrow two of four ranks are gone? Then
-# parts have to be cut anew while they are read. `Checkpoints` does both (PyTorch's own checkpoint format underneath).
-# Two steps on four ranks; the job ends; two more steps on two. The batch is the same, dealt out to fewer.
+# From stage 1 on no rank has all of Adam's state, and with stage 3 none has the weights. Who saves? Each its own part.
+# And if tomorrow two of four ranks are gone? Then parts have to be cut anew while they are read. `Checkpoints` does
+# both (PyTorch's own checkpoint format is underneath). Two steps on four ranks; the job ends; two more steps on two.
+# The batch is the same, dealt out to fewer.
 
 # %%
 def go_on(folder, until):
-    zero = Library(3, GPT(ODD, dtype=torch.float64))
+    zero = Library(2, GPT(ODD, dtype=torch.float64))
     checkpoints = Checkpoints(folder, zero.model, zero.optimizer)
     start = checkpoints.resume()["step"]
     for step in range(start, until):
@@ -892,7 +893,7 @@ def go_on(folder, until):
         zero.model(*(each.chunk(dist.get_world_size())[dist.get_rank()] for each in joined)).backward()
         zero.step()
     checkpoints.save(until)
-    return start, list(zero.weights)
+    return start, [weight.detach() for weight in zero.weights]
 
 
 with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
@@ -904,7 +905,7 @@ most = max((a - b).abs().max().item() for a, b in zip(resumed, never_stopped))
 print(f"two ranks went on from step {start}, and end where four that never stopped end: {most < 1e-12}")
 
 # %% [markdown]
-# No rank ever held the whole, neither when it was written nor when it was read. (And if the power fails in the middle
+# No rank ever held the whole state, neither when it was written nor when it was read. (And if the power fails in the middle
 # of a save? All is written beside, and one rename publishes it: a rename happens or does not.)
 #
 # ## What to keep
