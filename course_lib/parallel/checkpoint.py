@@ -8,9 +8,9 @@
             checkpoints.save(step + 1, wait=False)      # writes while training goes on
     checkpoints.wait()
 
-torch.distributed.checkpoint (DCP) plans who writes and who reads what, and writes the files; `saved_shards` tells it what
-lies where. What is added here is when a checkpoint may be called one, and that nothing is forgotten: a run that resumes
-on as many ranks ends with the bits of a run that never stopped.
+torch.distributed.checkpoint (DCP) plans who writes and who reads what, and writes the files; `saved_shards` tells it
+what lies where. Added here is when a checkpoint may be called one, and that nothing is forgotten: a run that resumes on
+as many ranks ends with the bits of a run that never stopped.
 
 A save that was killed must never be taken for a checkpoint. So all ranks write into `step-00000100.partial`; when all
 is on the disk, one rename makes `step-00000100` of it. A rename happens or does not, even if the power fails.
@@ -81,8 +81,8 @@ class Checkpoints:
 
     Args:
         folder: made if it is not there.
-        model: the whole one on each rank; buffers count as the same everywhere.
-        optimizer: `ZeroOptimizer`, or a torch optimizer of whole parameters; then ranks share the writing.
+        model: a module, or a `Zero3`; buffers count as the same on all ranks.
+        optimizer: of it; `ZeroOptimizer`, or a torch optimizer. What all ranks hold, they share the writing of.
         keep: so many checkpoints stay.
         others: what has `state_dict` and `load_state_dict`, the same on all ranks: a loss scaler, a scheduler.
     """

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import itertools
 from collections import ChainMap
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import (
@@ -28,6 +26,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import ReadItem, SavePlan, TensorWriteData, WriteItem, WriteItemType
 
 from course_lib.parallel.zero import ZeroOptimizer
+from course_lib.parallel.zero3 import Zero3
 
 
 class Shard(NamedTuple):
@@ -111,18 +110,12 @@ class Cut(NamedTuple):
         name, shape: of the model's tensor.
         begin: place of the first element in the model's tensor, flattened.
         owner: where the elements are stored; for what is trained, the tensor that the optimizer updates.
-        inside: place in the flattened owner.
     """
 
     name: str
     shape: torch.Size
     begin: int
     owner: Tensor
-    inside: slice = slice(None)
-
-    def of(self, tensor: Tensor) -> Shard:
-        """The shard that `owner`, or a state of its shape, holds: a view, if the memory is contiguous."""
-        return Shard(self.shape, self.begin, tensor.detach().reshape(-1)[self.inside])
 
     def tensors(self, rule: torch.optim.Optimizer) -> dict[str, Tensor]:
         """`owner` and the optimizer's states of its shape, by what they are."""
@@ -133,53 +126,50 @@ class Cut(NamedTuple):
 
 
 def whole_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters, and the buffers that are saved; tied ones once."""
-    saved = model.state_dict(keep_vars=True)
-    return dict(model.named_parameters()) | {name: b for name, b in model.named_buffers() if name in saved}
+    """The plain module's parameters, and the buffers that it saves; tied ones once."""
+    module = model.module if isinstance(model, Zero3) else model
+    saved = module.state_dict(keep_vars=True)
+    return dict(module.named_parameters()) | {name: b for name, b in module.named_buffers() if name in saved}
 
 
 def cuts_of(model: nn.Module, optimizer: ZeroOptimizer | torch.optim.Optimizer) -> list[Cut]:
-    """What this rank stores; with an optimizer that cuts nothing, all of the model.
+    """What this rank stores; with a model and an optimizer that cut nothing, all of the model.
 
     Raises:
         ValueError: the optimizer updates what is not in the model.
     """
-    tensors = whole_tensors(model)
+    tensors, pieces, parameters = whole_tensors(model), [], []
+    if isinstance(model, Zero3):
+        pieces, parameters = model.pieces, list(model.module.parameters())
+    elif isinstance(optimizer, ZeroOptimizer):
+        pieces, parameters = optimizer.pieces, optimizer.parameters
+    is_zero = isinstance(optimizer, ZeroOptimizer)
+    trained = optimizer.parameters if is_zero else [p for group in optimizer.param_groups for p in group["params"]]
     names = {id(tensor): name for name, tensor in tensors.items()}
-    is_cut = isinstance(optimizer, ZeroOptimizer)
-    trained = optimizer.parameters if is_cut else [p for group in optimizer.param_groups for p in group["params"]]
-    strange = [tuple(parameter.shape) for parameter in trained if id(parameter) not in names]
+    strange = [tuple(p.shape) for p in trained if id(p) not in {*names, *(id(piece.value) for piece in pieces)}]
     if strange:
-        raise ValueError(
-            f"the optimizer updates tensors that the model has not, of shapes {strange}; give its own model"
-        )
-    if not is_cut:
-        return [Cut(name, tensor.shape, 0, tensor) for name, tensor in tensors.items()]
-    cuts = []
-    for bucket in optimizer.buckets:
-        starts = itertools.accumulate((p.numel() for p in bucket.parameters), initial=0)
-        begins = dict(zip(bucket.numbers, starts))  # of parameters, in the bucket
-        part_begins = dist.get_rank(bucket.group) * bucket.part
-        for number, place, value in bucket.pieces:
-            parameter = optimizer.parameters[number]
-            begin = part_begins + place.start - begins[number]
-            cuts.append(Cut(names.pop(id(parameter)), parameter.shape, begin, value))
-    elsewhere = {id(parameter) for parameter in trained}
-    left = [name for key, name in names.items() if key not in elsewhere]
-    return cuts + [Cut(name, tensors[name].shape, 0, tensors[name]) for name in left]
+        raise ValueError(f"the optimizer updates what the model does not have, shapes {strange}; give its own model")
+    shared_out = {id(parameter) for parameter in parameters}
+    cuts = [Cut(name, tensor.shape, 0, tensor) for name, tensor in tensors.items() if id(tensor) not in shared_out]
+    for number, inside, _, value in pieces:
+        parameter = parameters[number]
+        cuts.append(Cut(names[id(parameter)], parameter.shape, inside.start, value))
+    return cuts
 
 
 def shards_of(cuts: list[Cut], rule: torch.optim.Optimizer) -> dict[str, Any]:
     """What is to be written or filled: `weights/NAME`, and for each of the optimizer's states `STATE/NAME`.
 
-    What is no shard is small: what else the optimizer knows of a parameter, as Adam's step count, is
-    `optimizer/NAME`; its settings are `optimizer`.
+    A shard is a view, if the memory is contiguous. What is no shard is small: what else the optimizer knows of a
+    parameter, as Adam's step count, is `optimizer/NAME`; its settings are `optimizer`.
     """
     settings = [{key: value for key, value in group.items() if key != "params"} for group in rule.param_groups]
     found: dict[str, Any] = {"optimizer": settings}
     for cut in cuts:
         tensors = cut.tensors(rule)
-        found |= {f"{key}/{cut.name}": cut.of(tensor) for key, tensor in tensors.items()}
+        for key, tensor in tensors.items():
+            if tensor.numel():
+                found[f"{key}/{cut.name}"] = Shard(cut.shape, cut.begin, tensor.detach().reshape(-1))
         if cut.owner in rule.state:
             rest = {key: value for key, value in rule.state[cut.owner].items() if key not in tensors}
             found[f"optimizer/{cut.name}"] = rest
@@ -216,7 +206,7 @@ def refuse_another_model(metadata: Metadata, model: nn.Module, others: dict[str,
     shapes = {name.partition("/"): tuple(shape) for name, shape in metadata.planner_data["shapes"].items()}
     found: dict[str, Any] = {name: shape for (kind, _, name), shape in shapes.items() if kind == "weights"}
     found |= {name: "state" for name in metadata.state_dict_metadata if name.startswith("others/")}
-    needed: dict[str, Any] = {name: tuple(tensor.shape) for name, tensor in whole_tensors(model).items()}
+    needed: dict[str, Any] = {name: tuple(t.shape) for name, t in whole_tensors(model).items() if t.numel()}
     needed |= {f"others/{name}": "state" for name in others}
     differ = [name for name in sorted(found | needed) if found.get(name) != needed.get(name)]
     if differ:

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import torch.distributed as dist
@@ -21,11 +21,12 @@ from torch import Tensor, nn
 from course_lib.parallel.checkpoint import Checkpoints
 from course_lib.parallel.saved_shards import cuts_of
 from course_lib.parallel.zero import ZeroOptimizer
+from course_lib.parallel.zero3 import Zero3
 from course_lib.train.precision import LossScaler
 
 Make = Callable[..., Checkpoints]
-Kind = Literal["zero1", "zero2", "plain", "momentum", "bf16"]
-KINDS: tuple[Kind, ...] = ("zero1", "zero2", "plain", "momentum", "bf16")
+Kind = Literal["zero1", "zero2", "zero3", "plain", "momentum", "bf16", "zero3 bf16"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class Noisy(nn.Module):
@@ -53,14 +54,15 @@ class Training:
     """A model, its optimizer, a loss scaler, a schedule; `go` trains."""
 
     def __init__(self, kind: Kind = "zero2", seed: int = 0, width: int = 7) -> None:
-        dtype = torch.bfloat16 if kind == "bf16" else torch.float32
-        self.model = Noisy(seed, width).to(dtype)
-        if kind == "plain":
-            self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
+        self.dtype = torch.bfloat16 if "bf16" in kind else torch.float32
+        module = Noisy(seed, width).to(self.dtype)
+        self.model = Zero3(module, bucket_bytes=64, units=[module.first, module.last]) if "zero3" in kind else module
+        parameters = [{"params": list(self.model.parameters()), "betas": (0.8, 0.99)}]
+        if kind == "plain" or "zero3" in kind:
+            self.optimizer = torch.optim.AdamW(parameters, lr=0.01)
         elif kind == "momentum":
             self.optimizer = ZeroOptimizer(self.model.parameters(), torch.optim.SGD, lr=0.05, momentum=0.9)
         else:
-            parameters = [{"params": list(self.model.parameters()), "betas": (0.8, 0.99)}]
             stage = 1 if kind == "zero1" else 2
             self.optimizer = ZeroOptimizer(parameters, torch.optim.AdamW, stage=stage, bucket_bytes=64, lr=0.01)
         self.rule: Any = getattr(self.optimizer, "optimizer", self.optimizer)
@@ -77,8 +79,10 @@ class Training:
         for step in range(first, last):
             x = torch.randn(12, 5, generator=torch.Generator().manual_seed(step)).chunk(ranks)[rank]
             self.optimizer.zero_grad()
-            self.model(x.to(self.model.scale.dtype)).backward()
-            if self.rule is self.optimizer:
+            self.model(x.to(self.dtype)).backward()
+            if isinstance(self.model, Zero3):
+                self.model.synchronize()
+            elif self.rule is self.optimizer:
                 for parameter in self.model.parameters():
                     if parameter.grad is not None:
                         dist.all_reduce(parameter.grad.div_(ranks))
@@ -86,6 +90,11 @@ class Training:
             self.schedule.step()
             self.scaler._overflows = {self.rule: False}
             self.scaler.update()
+
+    def weights(self) -> dict[str, Tensor]:
+        """The whole model's, on every rank."""
+        state = self.model.gathered_state_dict() if isinstance(self.model, Zero3) else self.model.state_dict()
+        return {name: tensor.clone() for name, tensor in state.items()}
 
     def everything(self) -> dict[str, Any]:
         """What a run's future depends on, on this rank."""
@@ -95,7 +104,7 @@ class Training:
             for key, tensor in cut.tensors(self.rule).items()
         }
         counts = [float(state["step"]) for state in self.rule.state.values() if "step" in state]
-        weights = {f"model/{name}": tensor.clone() for name, tensor in self.model.state_dict().items()}
+        weights = {f"model/{name}": tensor for name, tensor in self.weights().items()}
         known = {"counts": counts, "scaler": self.scaler.state_dict(), "schedule": self.schedule.state_dict()}
         return pieces | weights | known | {"random": torch.get_rng_state(), "lr": self.rule.param_groups[0]["lr"]}
 
@@ -130,7 +139,7 @@ def save_one(make: Make, kind: Kind, folder: Path) -> tuple[dict[str, Any], list
     checkpoints = training.checkpoints(make, folder)
     training.go(0, 3)
     checkpoints.save(3)
-    return dict(training.model.state_dict()), pieces(training)
+    return training.weights(), pieces(training)
 
 
 def load_one(make: Make, kind: Kind, folder: Path) -> tuple[dict[str, Any], list[Any]]:
@@ -138,7 +147,7 @@ def load_one(make: Make, kind: Kind, folder: Path) -> tuple[dict[str, Any], list
     training = Training(kind, seed=1)
     training.go(0, 1)  # a state of its own, which must go
     training.checkpoints(make, folder).load()
-    return dict(training.model.state_dict()), pieces(training)
+    return training.weights(), pieces(training)
 
 
 def pieces(training: Training) -> list[Any]:
