@@ -3,6 +3,7 @@
 from course_lib.explore.accumulation import AccumulationExplorer, accumulation_cuts
 from course_lib.explore.bits import BitExplorer, BitRow, bit_rows
 from course_lib.explore.buckets import BucketExplorer
+from course_lib.explore.cube import CubeExplorer
 from course_lib.explore.film import FilmExplorer
 from course_lib.explore.matmul import MatmulExplorer
 from course_lib.explore.memory_bar import MemoryBarExplorer
@@ -16,6 +17,7 @@ __all__ = [
     "BitExplorer",
     "BitRow",
     "BucketExplorer",
+    "CubeExplorer",
     "FilmExplorer",
     "MatmulExplorer",
     "MemoryBarExplorer",

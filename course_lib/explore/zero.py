@@ -8,6 +8,7 @@ Lesson 10 opens this module.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -79,14 +80,16 @@ def zero_table() -> dict[str, Any]:
     """
     stages = range(len(STAGES))
 
-    def places(of: Any) -> dict[str, Any]:
+    def places(of: Callable[[str, int, int], Any]) -> dict[str, Any]:
         return {model: [[of(model, ranks, zero) for zero in stages] for ranks in RANKS] for model in MODELS}
 
     return {
-        "states": places(lambda *place: [int(n) for n in list(held(*place, 0).values())[:3]]),
+        "states": places(lambda model, ranks, zero: [int(n) for n in list(held(model, ranks, zero, 0).values())[:3]]),
         "activations": {model: [int(kept(model, sequences)) for sequences in SEQUENCES] for model in MODELS},
-        "sent": places(lambda *place: f"{sent(*place, 'A100 80GB')[0]:.1GB}"),
-        "seconds": {gpu: places(lambda *place, gpu=gpu: f"{sent(*place, gpu)[1]:.1}") for gpu in GPUS},
+        "sent": places(lambda model, ranks, zero: f"{sent(model, ranks, zero, next(iter(GPUS)))[0]:.1GB}"),
+        "seconds": {
+            gpu: places(lambda model, ranks, zero, gpu=gpu: f"{sent(model, ranks, zero, gpu)[1]:.1}") for gpu in GPUS
+        },
         "fewest": {
             gpu: {
                 model: [[needed(model, zero, sequences, gpu) for zero in stages] for sequences in SEQUENCES]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, expect
 
 from course_lib.explore.zero import GPUS, STAGES, ZeroExplorer, held, needed, sent
-from tests.browser.conftest import MOUNT
+from tests.browser.conftest import Alone
 
 pytestmark = pytest.mark.browser
 
@@ -18,15 +18,9 @@ LOOK = "runs => runs.map((run) => explorer.look(table, JSON.parse(model.get('_co
 
 
 @pytest.fixture
-def explorer(page: Page) -> Callable[..., Page]:
-    """`explorer(ranks=64, dark=True)`: the explorer alone on a page, without Jupyter, without Python behind it."""
-
-    def mounted(dark: bool = False, **given: Any) -> Page:
-        state = ZeroExplorer(**given).get_state()
-        page.evaluate(MOUNT, {"module": state["_esm"], "css": state["_css"], "state": state, "dark": dark})
-        return page
-
-    return mounted
+def explorer(alone: Alone) -> Alone:
+    """`explorer(ranks=64, dark=True)`."""
+    return partial(alone, ZeroExplorer)
 
 
 def test_the_browser_adds_up_what_python_predicts(explorer) -> None:
