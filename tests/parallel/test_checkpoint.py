@@ -85,6 +85,15 @@ def test_leaks_are_noticed(tmp_path):
         run(checks.check_no_leak, wrong.DoesNotCopy, tmp_path, world_size=2, diagnose=False)
 
 
+def test_training_hardly_waits_for_a_save_in_the_background(tmp_path):
+    run(checks.check_wait, Checkpoints, tmp_path, world_size=2, diagnose=False)
+
+
+def test_waiting_is_noticed(tmp_path):
+    with pytest.raises(RankFailure, match="AssertionError: training waits"):
+        run(checks.check_wait, wrong.WaitsAnyway, tmp_path, world_size=2, diagnose=False)
+
+
 def killed(make, folder, points):
     """Which steps are there after a save was killed at each of the points. All of it on 2 ranks."""
     per_rank = run(checks.good_states, make, folder / "good", world_size=2, diagnose=False)
