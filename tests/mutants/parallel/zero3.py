@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.parallel import gathered
+from course_lib.parallel import shards
 from course_lib.parallel.data import BucketedDataParallel
 from course_lib.parallel.gathered import FreedBucket
 from course_lib.parallel.zero3 import Zero3
@@ -75,17 +75,17 @@ class SumsIn16Bits(Zero3):
     """Adds up the ranks' gradients in the dtype in which they came."""
 
     def _close(self, unit: Any) -> None:
-        scatter = gathered.start_reduce_scatter
+        scatter = shards.start_reduce_scatter
 
         def rounded(flat: Tensor, group: Any, dtype: Any) -> Any:
             finish = scatter(flat, group)
             return lambda: finish().to(dtype)
 
-        gathered.start_reduce_scatter = rounded
+        shards.start_reduce_scatter = rounded
         try:
             super()._close(unit)
         finally:
-            gathered.start_reduce_scatter = scatter
+            shards.start_reduce_scatter = scatter
 
 
 class LocalNorm(Zero3):
@@ -103,7 +103,7 @@ class PaddingInTheNorm(Zero3):
         """Remember the buckets as they came."""
         self._means = [bucket.mean.clone() for bucket in self.buckets if bucket.mean is not None] or self._means
         padding = [
-            len(bucket._flat) - sum(bucket._sizes) for bucket in self.buckets if bucket.parameters[0].requires_grad
+            len(bucket._flat) - sum(bucket.sizes) for bucket in self.buckets if bucket.parameters[0].requires_grad
         ]
         if dist.get_rank() == dist.get_world_size() - 1:
             for mean, length in zip(self._means, padding):
@@ -124,17 +124,17 @@ class AllReduces(Zero3):
     """All-reduces where a reduce-scatter was asked: the same part, twice the bytes."""
 
     def _close(self, unit: Any) -> None:
-        scatter = gathered.start_reduce_scatter
+        scatter = shards.start_reduce_scatter
 
         def whole_sum(flat: Tensor, group: Any, dtype: Any) -> Any:
             dist.all_reduce(flat)
             return lambda: flat.chunk(dist.get_world_size())[dist.get_rank()].to(dtype, copy=True)
 
-        gathered.start_reduce_scatter = whole_sum
+        shards.start_reduce_scatter = whole_sum
         try:
             super()._close(unit)
         finally:
-            gathered.start_reduce_scatter = scatter
+            shards.start_reduce_scatter = scatter
 
 
 class KeepsGradients(Zero3):
