@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 45 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 40 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in what is held and sent; messages hide behind the computing there, because a GPU's network needs no core |
 # | Opens | `parallel/zero.py`, `parallel/zero3.py`, `parallel/shards.py`, `parallel/gathered.py`, `parallel/checkpoint.py`, `predict/zero.py`, `explore/zero.py` |
 #
@@ -695,6 +695,8 @@ for name, found in per_rank.items():
 # The same weights, four times. But PyTorch's stage 1 deals out whole tensors, so its moments come out uneven, while
 # ours are a quarter each; and it all-reduces, as our first attempt did, and then tells the new weights: $3\Psi$. (A
 # mean over the ranks: whoever owns more tells more.)
+#
+# (The seconds say little here: four ranks share two cores, and send from memory to memory.)
 #
 # FSDP is $3\Psi$, with two differences. Gloo makes an all-reduce of its reduce-scatter, one $\Psi$ more; on GPUs it is
 # not so. And what is in no block is not freed between forward and backward, so it is gathered once.
