@@ -71,7 +71,8 @@ class Owners:
                     storage.owner, storage.name = owner, name
 
     def _note_gradient(self, parameter: Tensor) -> None:
-        self._note(parameter.grad, "gradients", f"{self._names[id(parameter)]}.grad")
+        if parameter.is_leaf or parameter.retains_grad:  # a weight that was gathered for this pass has no gradient here
+            self._note(parameter.grad, "gradients", f"{self._names[id(parameter)]}.grad")
 
     def _note_state(self, optimizer: torch.optim.Optimizer) -> None:
         for parameter, state in list(optimizer.state.items()):

@@ -9,75 +9,35 @@
     checkpoints.wait()
 
 torch.distributed.checkpoint (DCP) plans who writes and who reads what, and writes the files; `saved_shards` tells it
-what lies where. Added here is when a checkpoint may be called one, and that nothing is forgotten: a run that resumes on
-as many ranks ends with the bits of a run that never stopped.
-
-A save that was killed must never be taken for a checkpoint. So all ranks write into `step-00000100.partial`; when all
-is on the disk, one rename makes `step-00000100` of it. A rename happens or does not, even if the power fails.
+what lies where, and `publish` says when a checkpoint may be called one. Here nothing is forgotten: a run that resumes
+on as many ranks ends with the bits of a run that never stopped. Lesson 10 opens this module.
 """
 
 from __future__ import annotations
 
-import copy
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from course_lib.model.seeds import mix
 from course_lib.parallel import saved_shards as shards
+from course_lib.parallel.publish import Publisher, published, step_name
 from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.train.random_state import random_state, seed_all, set_random_state
-
-
-class Publisher(FileSystemWriter):
-    """Writes beside, publishes by one rename when every rank's file is on the disk, and only then drops the oldest.
-
-    DCP calls `prepare_global_plan` and `finish` on one rank: after all have made a plan, and after all have written.
-    """
-
-    def __init__(self, folder: Path, step: int, keep: int) -> None:
-        self.folder, self.final, self.keep = folder, folder / step_name(step), keep
-        super().__init__(self.final.with_suffix(".partial"), sync_files=True)
-
-    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Clear away what killed saves have left."""
-        for left in self.folder.glob("*.partial"):
-            shutil.rmtree(left)
-        Path(self.path).mkdir()
-        return super().prepare_global_plan(plans)
-
-    def finish(self, metadata: Metadata, results: list[list[Any]]) -> None:
-        """Publish."""
-        super().finish(metadata, results)
-        _sync(Path(self.path) / ".metadata")  # torch 2.13 syncs it before the last bytes have left Python
-        _sync(Path(self.path))
-        os.rename(self.path, self.final)
-        _sync(self.folder)
-        for old in published(self.folder)[: -self.keep]:
-            os.rename(old, old.with_suffix(".partial"))  # never half a checkpoint under a checkpoint's name
-            shutil.rmtree(old.with_suffix(".partial"))
-
-    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """The copy that is saved while training goes on."""
-        copies = {name: value.copy() for name, value in state_dict.items() if isinstance(value, shards.Shard)}
-        return copies | {name: copy.deepcopy(value) for name, value in state_dict.items() if name not in copies}
 
 
 class Checkpoints:
     """The checkpoints of one training run, in one folder that all ranks see. All ranks must call every method.
 
     Saved are weights and buffers, the optimizer's state and settings, each rank's random state, the position, and
-    `others`. Weights are the optimizer's: the fp32 masters of a model in 16 bits, which gets them rounded.
+    `others`. ZeRO's weights are the optimizer's: fp32 for a model in 16 bits, which gets them rounded.
 
     Args:
         folder: made if it is not there.
@@ -199,20 +159,3 @@ class Checkpoints:
         metadata = reader.read_metadata()
         shards.refuse_another_model(metadata, self.model, self.others, path)
         return reader, metadata
-
-
-def published(folder: Path) -> list[Path]:
-    """The complete checkpoints, the oldest first."""
-    return sorted(path for path in folder.glob("step-*") if path.suffix != ".partial")
-
-
-def step_name(step: int) -> str:
-    """A checkpoint's folder; names sort like steps."""
-    return f"step-{step:08}"
-
-
-def _sync(path: Path) -> None:
-    """Until the disk has it."""
-    file = os.open(path, os.O_RDONLY)
-    os.fsync(file)
-    os.close(file)

@@ -171,6 +171,7 @@ class Zero3(nn.Module):
         """The module's own state, whole, on every rank, in new memory. All ranks must call."""
         state = self.module.state_dict(keep_vars=True)
         copies: dict[int, Tensor] = {}
+        self._free_all_if_root(self.units[0])
         for unit in self.units:
             unit.gather()
             mine = {id(parameter) for bucket in unit.buckets for parameter in bucket.parameters}
@@ -193,6 +194,7 @@ class Zero3(nn.Module):
     def _before_forward(self, unit: Unit, _module: nn.Module, args: Any, kwargs: Any) -> Any:
         if not _in_backward():
             self._is_backward = False
+            self._free_all_if_root(unit)  # where the last pass has ended in an error
         self._gather(unit, 0 if _in_backward() else 1)
         if not torch.is_grad_enabled():
             return None
@@ -209,6 +211,7 @@ class Zero3(nn.Module):
                     tensor.register_hook(partial(self._before_backward, unit))
         if not _in_backward():  # a recomputed unit's backward pass comes next
             unit.free()
+            self._free_all_if_root(unit)
 
     def _before_backward(self, unit: Unit, _gradient: Tensor) -> None:
         if not self._is_backward:
@@ -221,6 +224,11 @@ class Zero3(nn.Module):
         unit.gather()
         if self.prefetch:
             self.units[(unit.place + ahead) % len(self.units)].start_gather()
+
+    def _free_all_if_root(self, unit: Unit) -> None:
+        """Outside of a pass nothing is whole: what was gathered ahead and not used would be old after the next step."""
+        for each in self.units if unit.place == 0 else ():
+            each.free()
 
     def _on_gradient(self, trainable: int) -> None:
         number = self._trainable[trainable]

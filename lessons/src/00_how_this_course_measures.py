@@ -625,4 +625,4 @@ self_check(answer_3, [1.0, 0.0], hint="A send is over when somebody receives. Wh
 # smaller. This lesson has no lab.
 #
 # (Lessons 00 to 05 are Part A of the course, one device. Part B, many devices, begins with lesson 06. The lessons from
-# 10 on are not written yet: where a page says that one of them builds something, take it as a promise.)
+# 11 on are not written yet: where a page says that one of them builds something, take it as a promise.)

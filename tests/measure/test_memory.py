@@ -245,6 +245,16 @@ def test_sharded_parameters_count_with_their_shard():
         assert shard - 4 * 16 <= after.optimizer <= shard  # momentum has no padding row
 
 
+def test_weights_that_were_computed_are_asked_for_no_gradient():
+    """A unit's that was gathered for this call are no leaves: they have no gradient, and nobody is warned."""
+    part = torch.ones(8, requires_grad=True)
+    shape = nn.Linear(4, 4, bias=False, device="meta")
+    with measure.memory() as record:
+        weight = torch.cat([part, part]).view(4, 4)
+        torch.func.functional_call(shape, {"weight": weight}, torch.ones(1, 4)).sum().backward()
+    assert part.grad is not None and record.now.gradients == 0
+
+
 def test_watching_costs_at_most_half_a_step():
     """In a process of its own, or the shape checks of the test run would be measured, too; in processor time, which
     does not depend on who else is busy on this machine."""

@@ -43,6 +43,26 @@ def test_other_numbers_of_ranks_load_the_same_tensors(tmp_path, kind, saving):
             checks.assert_equal(weights, saved[0][0], f"the model, {saving} → {loading}")
 
 
+def test_a_rank_that_was_not_there_draws_numbers_of_its_own(tmp_path):
+    def draws():
+        training = checks.Training()
+        checkpoints = training.checkpoints(Checkpoints, tmp_path)
+        if not checkpoints.steps():
+            torch.manual_seed(5)
+            checkpoints.save(1)
+        found = []
+        for _ in range(2):
+            checkpoints.load()
+            found.append(torch.rand(3).tolist())
+        assert found[0] == found[1]
+        return found[0]
+
+    (saver,) = run(draws, world_size=1, diagnose=False)
+    first, *others = run(draws, world_size=3, diagnose=False)
+    assert first == saver
+    assert len({tuple(numbers) for numbers in (first, *others)}) == 3
+
+
 @pytest.mark.parametrize(("saves", "loads"), [("zero1", "zero3"), ("zero3", "plain"), ("plain", "zero2")])
 def test_one_stage_loads_what_another_has_saved(tmp_path, saves, loads):
     saved = run(checks.save_one, Checkpoints, saves, tmp_path, world_size=3, diagnose=False)
@@ -83,6 +103,15 @@ def test_later_changes_do_not_leak(tmp_path):
 def test_leaks_are_noticed(tmp_path):
     with pytest.raises(RankFailure, match="AssertionError: the checkpoint: .* differs"):
         run(checks.check_no_leak, wrong.DoesNotCopy, tmp_path, world_size=2, diagnose=False)
+
+
+def test_training_hardly_waits_for_a_save_in_the_background(tmp_path):
+    run(checks.check_wait, Checkpoints, tmp_path, world_size=2, diagnose=False)
+
+
+def test_waiting_is_noticed(tmp_path):
+    with pytest.raises(RankFailure, match="AssertionError: training waits"):
+        run(checks.check_wait, wrong.WaitsAnyway, tmp_path, world_size=2, diagnose=False)
 
 
 def killed(make, folder, points):

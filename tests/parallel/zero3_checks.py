@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from course_lib import measure, predict
 from course_lib.model.gpt import GPT, GPTConfig
@@ -37,8 +38,8 @@ class Gated(nn.Module):
 
 
 class Units(nn.Module):
-    """What makes units hard: a first one without a gradient for its input, a frozen one, a weight in two units, one
-    that runs twice, one that is recomputed, one without weights, one that is smaller than the world."""
+    """What makes units hard: a first one without a gradient for its input, a frozen one, a weight in two units, some
+    that run twice and are recomputed, in two ways, one without weights, one that is smaller than the world."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -48,6 +49,7 @@ class Units(nn.Module):
         self.gated = nn.ModuleList([Gated(shared), Gated(shared), Gated(shared)])
         self.scale = nn.Parameter(torch.ones(1))
         self.double()
+        self.offset: Tensor
         self.register_buffer("offset", torch.randn(5).double())
 
     def forward(self, x: Tensor, choice: Tensor) -> Tensor:
@@ -58,6 +60,7 @@ class Units(nn.Module):
         for gated in self.gated:
             state = gated(state=state, branch=branch)
         state = recompute(self.gated[2], state=self.gated[1](state=state, branch=0), branch=branch)
+        state = checkpoint(self.gated[0], state=state, branch=branch, use_reentrant=False)
         return (self.scale * state["x"]).square().mean()
 
 
@@ -87,7 +90,7 @@ def check_parity(
     optimizer: str,
     max_norm: float = 0.0,
     passes: int = 1,
-    steps: int = 4,
+    steps: int = 3,
     **settings: Any,
 ) -> None:
     """After every step, the weights are those of a single device's step on the joined batch. All ranks must call.
@@ -226,11 +229,10 @@ def check_traffic(model: Any, optimizer: torch.optim.Optimizer, tokens: Tensor, 
 def every_parity(wrap: Callable[..., Any]) -> None:
     """All that a wrapper must be equal in."""
     for make in (checks.gpt, checks.odd, units):
-        for optimizer in OPTIMIZERS:
-            check_parity(wrap, make, optimizer)
-        check_parity(wrap, make, "adam", passes=2, steps=3, prefetch=False)
-    check_parity(wrap, checks.gpt, "sgd", max_norm=0.05, steps=3)  # torch sums the odd one's squares in two dtypes
-    check_parity(wrap, units, "adam", max_norm=0.05, steps=3)
+        check_parity(wrap, make, "sgd")
+        check_parity(wrap, make, "adam", passes=2, prefetch=False)
+    check_parity(wrap, checks.gpt, "adam", max_norm=0.05)  # torch sums the odd one's squares in two dtypes
+    check_parity(wrap, units, "sgd", max_norm=0.05)
 
 
 def refusals(cases: list[tuple[Callable[..., None], tuple[Any, ...], dict[str, Any]]]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from course_lib.parallel import checkpoint
+from course_lib.parallel import checkpoint, publish
 from course_lib.parallel import saved_shards as shards
 from course_lib.parallel.checkpoint import Checkpoints, Publisher
 
@@ -67,6 +67,14 @@ class DoesNotCopy(_Other):
             return state_dict
 
 
+class WaitsAnyway(Checkpoints):
+    """In the background, they say."""
+
+    def save(self, step: int, wait: bool = True, **position: Any) -> None:
+        """Returns when all is written."""
+        super().save(step, True, **position)
+
+
 class DoesNotSyncMetadata(_Other):
     """Trusts DCP's own sync of `.metadata`."""
 
@@ -75,11 +83,11 @@ class DoesNotSyncMetadata(_Other):
 
         def finish(self, metadata: Any, results: Any) -> None:
             """Published, and perhaps empty after a power cut."""
-            sync, checkpoint._sync = checkpoint._sync, lambda path: None
+            sync, publish._sync = publish._sync, lambda path: None
             try:
                 super().finish(metadata, results)
             finally:
-                checkpoint._sync = sync
+                publish._sync = sync
 
 
 class EachSavesEverything(Checkpoints):

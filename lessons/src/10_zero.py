@@ -1,0 +1,975 @@
+# %% [markdown]
+# # 10 · ZeRO
+#
+# **The question:** why store the same 16Ψ on every rank?
+#
+# | | |
+# |---|---|
+# | Time | first sitting 40 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
+# | A GPU | changes nothing in what is held and sent; messages hide behind the computing there, because a GPU's network needs no core |
+# | Opens | `parallel/zero.py`, `parallel/zero3.py`, `parallel/shards.py`, `parallel/gathered.py`, `parallel/checkpoint.py`, `predict/zero.py`, `explore/zero.py` |
+#
+# In lesson 02 a card of 16 GB died of a model of 1.5 billion parameters: 16 bytes for each, 24 GB, before the first
+# activation. Lesson 07 gave you four such cards. You start the script on all four. All four die, at the same line.
+#
+# They had 64 GB together, and the model needs 24. But each card held *all* of it: every weight, every gradient, every
+# moment of Adam, the same bits four times. Lessons 08 and 09 would cut the model. This page leaves the model alone.
+# It takes the *copies* away, one kind after the other, and counts after each what is held and what is sent. That is
+# **ZeRO**, the zero redundancy optimizer (Rajbhandari et al. 2020).
+
+# %%
+import functools
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_lib import measure, predict, ranks
+from course_lib.compare import compare
+from course_lib.explore import ZeroExplorer
+from course_lib.figures import zero as pictures
+from course_lib.model import text
+from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.notebook import ask, your_turn
+from course_lib.parallel.operators import all_gather
+from course_lib.parallel.zero import ZeroOptimizer
+from course_lib.parallel.zero3 import Zero3
+from course_lib.ranks import collectives
+from course_lib.train.recompute import recompute
+from course_lib.train.step import train_step
+from course_lib.units import Bytes, Ratio
+
+# %% [markdown]
+# ## 1 · Four equal ledgers
+#
+# We begin with what you know: data parallelism (lesson 07) in mixed precision (lesson 04). Weights and gradients are
+# bf16, Adam steps on fp32 **masters**. `step` takes each gradient's mean over the ranks, steps, and rounds the
+# masters into the weights.
+#
+# (Where we ask whether a step is *right*, all is float64, as before, and a weight is wide enough to be stepped on.)
+
+# %%
+SMALL = GPTConfig(layers=2, width=128, heads=4, vocab_size=256, context=32, norm="rmsnorm", bias=False)
+
+
+def share(step, rank):
+    return text.stories(seed=0).batch(seed=0, step=step, rank=rank, batch_size=2, context=32)
+
+
+def wide(values):
+    return values.float() if values.dtype == torch.bfloat16 else values.clone()
+
+
+def formula(weights, gradients, states):
+    """The bill of a rank, from bytes for each parameter."""
+    each = {"weights": weights, "gradients": gradients, "masters, moments": states}
+    each["a rank"] = weights + gradients + states
+    return {name: Bytes(round(psi * n_bytes)) for name, n_bytes in each.items()}
+
+
+psi = predict.parameters(SMALL)
+print(f"{psi:,d} parameters")
+
+
+# %%
+class Replicated:
+    def __init__(self, model, rule=torch.optim.AdamW, lr=1e-2):
+        self.model, self.weights = model, list(model.parameters())
+        self.masters = [nn.Parameter(self.keep(weight.detach())) for weight in self.weights]
+        self.optimizer = rule(self.masters, lr=lr)
+
+    def keep(self, weight):
+        return wide(weight)  # all of it
+
+    @torch.no_grad()
+    def step(self):
+        for weight, master in zip(self.weights, self.masters):
+            dist.all_reduce(weight.grad)
+            master.grad = wide(weight.grad / dist.get_world_size())
+        self.optimizer.step()
+        for weight, master in zip(self.weights, self.masters):
+            weight.copy_(master)
+            weight.grad = master.grad = None
+
+
+# %% [markdown]
+# When is a rank's ledger fullest, activations not counted? At the end of the backward pass: all gradients are there,
+# and Adam's moments, from the second step on. So that is when we read it. $\Psi$ parameters, 2 bytes for a weight, 2
+# for its gradient, 12 for master and moments.
+
+# %%
+def bill(kind):
+    """What a rank holds at the end of the second backward pass, and what it sends in that step."""
+    with measure.memory() as record:
+        zero = kind(GPT(SMALL, dtype=torch.bfloat16))
+        for step in range(2):
+            with measure.traffic() as sent:
+                zero.model(*share(step, dist.get_rank())).backward()
+                alive = record.now
+                zero.step()
+                dist.barrier()
+    rest = alive.total - alive.parameters - alive.optimizer
+    held = {"weights": alive.parameters, "gradients": rest, "masters, moments": alive.optimizer}
+    return held | {"a rank": alive.total}, sent.sent_bytes
+
+
+guess_all = ask("4 ranks: how many MB of model states do they hold together?", unit="MB")
+
+# %%
+held_0, sent_0 = zip(*ranks.run(bill, Replicated, world_size=4))
+together = sum((held["a rank"] for held in held_0), Bytes(0))
+compare(
+    guess={"four ranks": guess_all},
+    predicted=formula(2, 2, 12) | {"four ranks": Bytes(4 * 16 * psi)},
+    measured=held_0[0] | {"four ranks": together},
+    tolerance=0.001,
+    unit="MB",
+)
+
+# %% [markdown]
+# (Where the ratio is not 1, Adam counts its steps: 4 bytes for each tensor.) Three quarters of 27.6 MB are copies. The
+# largest kind is Adam's, 12 of 16 bytes. Begin there.
+#
+# ## 2 · Stage 1: whose moments?
+#
+# Adam is **element-wise**: to update an element it reads that element's gradient and that element's moments, and no
+# neighbour's. So let each of $N$ ranks be responsible for an $N$-th of every tensor. It keeps masters and moments of
+# *its* part, updates it, and tells the others. The bill becomes
+#
+# $$\underbrace{2\Psi + 2\Psi}_{\text{as before}} + \frac{12\Psi}{N} = 4\Psi + \frac{12\Psi}{N} \quad\text{bytes}$$
+#
+# (Rajbhandari et al. 2020, §5.1). First: which elements are mine? Ten elements on four ranks do not come out even. All
+# parts should be equally long, since collectives want that, so zeros are put behind the last: **padding**.
+#
+# **Your turn.** Take this rank's part of a tensor. The part is to *replace* the whole, so think of what a view keeps
+# alive (lesson 02).
+
+
+# %%
+def check_part(function):
+    def on_each_rank(n):
+        part = function(torch.arange(1.0, n + 1).view(2, -1))
+        return part, part.untyped_storage().nbytes()
+
+    for p, n in ((4, 10), (2, 6)):
+        parts, alive = zip(*ranks.run(on_each_rank, n, world_size=p))
+        lengths, joined = [len(part) for part in parts], torch.cat(parts).tolist()
+        assert len(set(lengths)) == 1, f"{n} elements on {p} ranks: parts should be equally long, but have {lengths}"
+        due = [float(i) for i in range(1, n + 1)] + [0.0] * (-n % p)
+        assert joined == due, f"{n} elements on {p} ranks: end to end the parts should be {due}, but are {joined}"
+        wrong = f"a part of {lengths[0]} float32 should keep {4 * lengths[0]} bytes alive, but keeps {alive[0]}"
+        assert alive[0] == 4 * lengths[0], wrong
+
+
+@your_turn(check_part, look="-len(flat) % p zeros are missing. nn.functional.pad(flat, (0, zeros)), then `chunk`, then `clone`.")
+def my_part(tensor):
+    """A copy of this rank's part of the tensor's elements, flat, with zeros behind the last one. All parts are equal."""
+    ...
+
+
+# %% tags=["solution"]
+# One solution. Open it when yours passes, or when you are stuck.
+@my_part.solution
+def my_part(tensor):
+    flat, p = tensor.flatten(), dist.get_world_size()
+    padded = nn.functional.pad(flat, (0, -len(flat) % p))
+    return padded.chunk(p)[dist.get_rank()].clone()
+
+
+# %% [markdown]
+# Second: the step. Its first half is written: the mean gradient of each tensor, and of that my part.
+#
+# **Your turn.** Write the second half. `zero.masters` are this rank's parts, and their gradients are in place.
+# `all_gather(part, 0)` puts everybody's parts end to end, padding included. It sends what you hand it, so hand it no
+# more than the weights need.
+
+
+# %%
+class Zero1(Replicated):
+    def keep(self, weight):
+        return wide(my_part(weight))
+
+    def mean_of_mine(self, weight):
+        dist.all_reduce(weight.grad)
+        return my_part(weight.grad / dist.get_world_size())
+
+    @torch.no_grad()
+    def step(self):
+        for weight, master in zip(self.weights, self.masters):
+            master.grad = wide(self.mean_of_mine(weight))
+        self.update_and_tell()
+        for weight, master in zip(self.weights, self.masters):
+            weight.grad = master.grad = None
+
+
+# %%
+ODD = GPTConfig(layers=1, width=6, heads=2, vocab_size=256, context=32, norm="rmsnorm", bias=False)
+
+
+def off(kind, rule=torch.optim.AdamW, config=ODD):
+    """How far the weights end from one process's, after each of three steps on the joined batch. All ranks call."""
+    single, off = GPT(config, dtype=torch.float64), []
+    ours, theirs = kind(GPT(config, dtype=torch.float64), rule), rule(single.parameters(), lr=1e-2)
+    for step in range(3):
+        shares = [share(step, rank) for rank in range(dist.get_world_size())]
+        train_step(single, theirs, [torch.cat(each) for each in zip(*shares)])
+        ours.model(*share(step, dist.get_rank())).backward()
+        ours.step()
+        off.append(max((a - b).abs().max().item() for a, b in zip(ours.weights, single.parameters())))
+    return off
+
+
+def is_like_one_process(kind):
+    for rule in (torch.optim.SGD, torch.optim.AdamW):
+        most = max(map(max, ranks.run(off, kind, rule, world_size=4)))
+        print(f"{rule.__name__}: one process's weights after each of three steps: {most < 1e-12}")
+
+
+# %%
+def check_step(function):
+    kind = type("Yours", (Zero1,), {"update_and_tell": function})
+    by = max(map(max, ranks.run(off, kind, world_size=4)))
+    assert by < 1e-12, f"after each of three steps the weights should be one process's, but are off by up to {by:.2g}"
+    sent = ranks.run(gather_only, kind, world_size=2)[0]
+    assert sent == psi, f"a rank of 2 should send its half of {2 * psi:,d} bytes of weights, but sends {sent:,d}"
+
+
+def gather_only(kind):
+    zero = kind(GPT(SMALL, dtype=torch.bfloat16))
+    zero.model(*share(0, dist.get_rank())).backward()
+    with measure.traffic() as sent:
+        zero.step()
+    return int(sent.attributed_bytes.get("all_gather", 0))
+
+
+@your_turn(check_step, look="Step; then, for each tensor: masters in the weight's dtype, gather, cut the padding off, copy.")
+def update_and_tell(zero):
+    """Step on this rank's part; then give every rank the new weights, in place in `zero.weights`. All ranks call."""
+    ...
+
+
+# %% tags=["solution"]
+@update_and_tell.solution
+def update_and_tell(zero):
+    zero.optimizer.step()
+    for weight, master in zip(zero.weights, zero.masters):
+        whole = all_gather(master.to(weight.dtype), 0)
+        weight.copy_(whole[: weight.numel()].view_as(weight))
+
+
+# %% [markdown]
+# And the bill? A replicated step sends an all-reduce of the gradients, $2\frac{N-1}{N}$ times their bytes, 1.29 MB.
+
+# %%
+Zero1.update_and_tell = update_and_tell
+guess_1 = ask("Stage 1, 4 ranks: how many MB does a rank hold?", unit="MB")
+guess_sent = ask("And how many MB does it send in a step?", unit="MB")
+
+# %%
+held_1, sent_1 = ranks.run(bill, Zero1, world_size=4)[0]
+display(compare(guess={"a rank": guess_1}, predicted=formula(2, 2, 12 / 4), measured=held_1, tolerance=0.001, unit="MB"))
+reduced, gathered = predict.all_reduce(2 * psi, 4).bytes, predict.all_gather(2 * psi, 4).bytes
+compare(guess=guess_sent, predicted=reduced + gathered, measured=sent_1, tolerance=0.05, unit="MB", name="sent")
+guess_half = ask("Leave out the half of the all-reduce that nobody reads: how many MB then?", unit="MB")
+
+# %% [markdown]
+# Less than half is held, and half as much again is sent: three times $\frac{N-1}{N}$ of the weights' bytes instead of
+# two. (On top come headers, of many small messages.)
+#
+# ## 3 · Half an all-reduce
+#
+# Look at the all-reduce again. It is two passes (lesson 06). After the first, a **reduce-scatter**, each rank has the
+# finished sum of one part. The second hands the parts around. And what do we do with the three quarters that arrive?
+# `my_part` throws them away.
+#
+# So leave out the second pass. (With lesson 06's own reduce-scatter: gloo makes a whole all-reduce of it, as lesson 08
+# found.)
+
+# %%
+class Scattering(Zero1):
+    def mean_of_mine(self, weight):
+        flat = weight.grad.flatten()
+        return collectives.reduce_scatter(nn.functional.pad(flat, (0, -len(flat) % dist.get_world_size())), "mean")
+
+
+is_like_one_process(Scattering)
+_, sent_half = ranks.run(bill, Scattering, world_size=4)[0]
+scattered = predict.reduce_scatter(2 * psi, 4).bytes
+due = {"replicated": reduced, "all-reduce": reduced + gathered, "reduce-scatter": scattered + gathered}
+sent = {"replicated": sent_0[0], "all-reduce": sent_1, "reduce-scatter": sent_half}
+display(compare(guess={"reduce-scatter": guess_half}, predicted=due, measured=sent, tolerance=0.05, unit="MB"))
+pictures.where_the_step_stands(caption="The same two passes, the same bytes. In the gap between them a third of the step fits.").show()
+guess_2 = ask("Stage 2 will cut the gradients, too. How many MB will a rank hold?", unit="MB")
+
+# %% [markdown]
+# As much as without ZeRO. In the paper's words, the volume is $2\Psi$, as in plain data parallelism (§7). We have cut
+# an all-reduce in the middle and put the step between its halves: gradients go out, *weights* come back.
+#
+# So stage 1 costs nothing. Remember that. It is rare.
+#
+# ## 4 · Stage 2: whose gradients?
+#
+# A rank reads only its part of each mean gradient. The rest may go, and $2\Psi$ becomes $2\Psi/N$. But when? If all are
+# dropped behind the backward pass, all were there together first, and the ledger was as full as before. Lesson 07 knows
+# a better moment: as soon as the backward pass has left a layer, that layer's gradients are complete. A hook is told.
+
+# %%
+class Zero2(Scattering):
+    def __init__(self, model, *args):
+        super().__init__(model, *args)
+        self.parts = {}  # weight -> my part of its mean gradient
+        for weight in self.weights:
+            weight.register_post_accumulate_grad_hook(self.on_gradient)
+
+    def on_gradient(self, weight):
+        self.parts[weight] = self.parts.get(weight, 0) + super().mean_of_mine(weight)
+        weight.grad = None
+
+    def mean_of_mine(self, weight):
+        return self.parts.pop(weight)
+
+
+is_like_one_process(Zero2)
+held_2, sent_2 = ranks.run(bill, Zero2, world_size=4)[0]
+compare(guess={"a rank": guess_2}, predicted=formula(2, 2 / 4, 12 / 4), measured=held_2, tolerance=0.001, unit="MB")
+
+# %% [markdown]
+# $2\Psi + \frac{14\Psi}{N}$. With many ranks an eighth of the bill remains, and it is all weights. The messages are the
+# same ones, only earlier.
+#
+# One thing did change. Accumulate gradients over several backward passes (lesson 05), and stage 1 may wait and reduce
+# once. Stage 2 has dropped the rest already, so it must reduce in *every* pass.
+#
+# ## 5 · Stage 3: whose weights?
+#
+# The last $2\Psi$. They are different: a rank *uses* all weights. But not all at once. While block 7 computes, block 1
+# lies there and waits for the backward pass. So keep only parts, and let each **unit**, a block, say, come and go:
+# gather it, use it, free it. On the way back gather it again, compute, send its gradient to whoever owns it.
+#
+# What runs backward behind an all-gather? Lesson 08 had that pair: a reduce-scatter. There it was for tokens, here it is
+# for weights.
+
+# %%
+class Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, part):
+        return all_gather(part, 0)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return collectives.reduce_scatter(gradient, "mean")
+
+
+# %% [markdown]
+# `torch.func.functional_call(block, weights, x)` runs a block with weights that you hand it, a dict by name. So `shape` below may
+# be a block on the meta device, which has names and shapes and no memory.
+#
+# **Your turn.** Run a unit of which this rank has parts only.
+
+
+# %%
+def check_unit(function):
+    def on_each_rank():
+        torch.manual_seed(dist.get_rank())
+        block, x = GPT(ODD, dtype=torch.float64).blocks[0], torch.randn(2, 5, 6, dtype=torch.float64)
+        parts = [my_part(weight.detach()).requires_grad_() for weight in block.parameters()]
+        y = function(GPT(ODD, device="meta").blocks[0], parts, x)
+        (block(x).square().mean() + y.square().mean()).backward()
+        due = [my_part(collectives.all_reduce(weight.grad, "mean")) for weight in block.parameters()]
+        wrong = max((torch.inf if part.grad is None else (part.grad - g).abs().max()) for part, g in zip(parts, due))
+        return (y - block(x)).abs().max().item(), float(wrong)
+
+    off_y, off_gradient = map(max, zip(*ranks.run(on_each_rank, world_size=4)))
+    assert off_y < 1e-12, f"the result should be the whole block's, but is off by {off_y:.2g}"
+    assert off_gradient < 1e-12, f"each part should get its part of the mean gradient, but is off by {off_gradient:.2g}"
+
+
+@your_turn(check_unit, look="Gather.apply(part) is the whole, flat, with padding. Which size and shape does `shape` say it has?")
+def unit(shape, parts, x):
+    """What the block makes of x; parts are this rank's, in the order of shape.named_parameters(). All ranks call."""
+    ...
+
+
+# %% tags=["solution"]
+@unit.solution
+def unit(shape, parts, x):
+    weights = {}
+    for (name, like), part in zip(shape.named_parameters(), parts):
+        weights[name] = Gather.apply(part)[: like.numel()].view(like.shape)
+    return torch.func.functional_call(shape, weights, x)
+
+
+# %% [markdown]
+# Four such blocks on top of each other, and one single token, so that activations weigh nothing. Is what we gather
+# freed? `unit` returns, its dict goes away. And yet: who else holds $W$? The backward pass of $xW$ wants $W$, so
+# autograd has kept it. **We forgot to free.**
+#
+# The repair is lesson 03's. `recompute` keeps a unit's input and parts and nothing else, and on the way back runs the
+# unit once more, the gather included.
+
+# %%
+def tower(free):
+    torch.manual_seed(dist.get_rank())
+    whole, shapes = (GPT(DEEP, dtype=torch.bfloat16, device=device).blocks for device in ("cpu", "meta"))
+    parts, x = [list(map(my_part, block.parameters())) for block in whole], torch.ones(1, 1, 128, dtype=torch.bfloat16)
+    run = functools.partial(recompute, unit, preserve_rng=False) if free else unit
+    with measure.memory(inputs=parts) as record, measure.traffic() as sent:
+        for shape, mine in zip(shapes, parts):
+            x = run(shape, [part.detach().requires_grad_() for part in mine], x)
+        loss, alive = x.float().mean(), record.now.total
+        loss.backward()
+        dist.barrier()
+    return Bytes(alive), sent.sent_bytes
+
+
+DEEP = GPTConfig(4, 128, 4, vocab_size=256, context=32, norm="rmsnorm", bias=False)
+blocks = Bytes(2 * sum(weight.numel() for weight in GPT(DEEP, device="meta").blocks.parameters()))
+print(f"four blocks: {blocks:MB} of weights")
+guess_kept = ask("If we forget: MB of weights, parts and whole, alive behind the forward pass?", unit="MB")
+guess_sent_3 = ask("If we free: MB that a rank sends, there and back?", unit="MB")
+
+# %%
+measured = {}
+for name, free in {"forgets": False, "frees": True}.items():
+    measured[f"{name}, held"], measured[f"{name}, sent"] = ranks.run(tower, free, world_size=4)[0]
+once = predict.all_gather(blocks, 4).bytes
+compare(
+    guess={"forgets, held": guess_kept, "frees, sent": guess_sent_3},
+    predicted={"forgets, held": blocks / 4 + blocks, "forgets, sent": 2 * once,
+               "frees, held": blocks / 4, "frees, sent": 3 * once},
+    measured=measured,
+    tolerance=0.05,
+    unit="MB",
+)  # fmt: skip
+
+# %% [markdown]
+# Both compute the same. The one that forgets is a stage 3 that holds *more* than stage 2. Its loss is right, and its
+# messages are fewer, so only the ledger gives it away. The one that frees sends $3\Psi$: two gathers and a
+# reduce-scatter (the paper's §7.2.2). Half as much again is the price of the last cut, and the bill is
+#
+# $$\frac{16\Psi}{N}.$$
+#
+# (And one unit, whole, at any time.)
+#
+# ## 6 · All of it
+#
+# The library's `ZeroOptimizer` and `Zero3` are the same ideas grown up. Tensors travel in buckets; `Zero3` has the next
+# unit on its way while one is at work; and no unit computes twice: the library empties the weights' memory under
+# autograd's hands, and fills it again in time. Their bills, with the whole GPT:
+
+# %%
+class Library:
+    def __init__(self, stage, model, rule=torch.optim.AdamW):
+        self.model = Zero3(model, bucket_bytes=2**18) if stage == 3 else model
+        if stage == 3:
+            self.optimizer = rule(self.model.parameters(), lr=1e-2)
+        else:
+            self.optimizer = ZeroOptimizer(model.parameters(), rule, stage=stage, bucket_bytes=2**18, lr=1e-2)
+
+    def step(self):
+        getattr(self.model, "synchronize", lambda: None)()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    @property
+    def weights(self):
+        return getattr(self.model, "gathered_state_dict", self.model.state_dict)().values()
+
+
+pictures.who_holds_what(4, caption="Each stage leaves more white, and the weights go last.").show()
+guess_3 = ask("Stage 3, 4 ranks, the whole GPT: how many MB does a rank hold?", unit="MB")
+
+# %%
+held, sent = {"replicated": held_0[0]["a rank"]}, {"replicated": sent_0[0]}
+for stage in (1, 2, 3):
+    kind, name = functools.partial(Library, stage), f"stage {stage}"
+    is_like_one_process(kind)
+    bills, sent[name] = ranks.run(bill, kind, world_size=4)[0]
+    held[name] = bills["a rank"]
+on_paper = {"replicated": 16, "stage 1": 4 + 12 / 4, "stage 2": 2 + 14 / 4, "stage 3": 16 / 4}
+held_due, sent_due = ({name: Bytes(round(psi * n)) for name, n in on_paper.items()}, dict.fromkeys(held, scattered + gathered))
+sent_due["stage 3"] += gathered
+display(compare(guess={"stage 3": guess_3}, predicted=held_due, measured=held, tolerance=0.02, unit="MB"))
+display(compare(predicted=sent_due, measured=sent, tolerance=0.05, unit="MB"))
+guess_norm = ask("Section 7: each of 4 ranks clips its part to a norm of 0.1. What norm has the whole gradient then?")
+
+# %% [markdown]
+# Three lines of code in your script, and the same weights after every step. Stage 1 saves most, for nothing. Stage 2
+# saves a little, for as many messages again with each further backward pass. Stage 3 saves the rest, for half as much
+# again, and has no floor: with enough ranks *any* model fits.
+#
+# ## 7 · A norm that is too small
+#
+# One bad batch can throw a model out of its valley. So one **clips**: if the norm of the whole gradient is above a
+# limit, all of it is scaled down to that limit. PyTorch has `clip_grad_norm_` for it. Somebody calls it where they
+# always did, before the step, on what the rank has:
+
+# %%
+def clipped(limit):
+    zero = Scattering(GPT(SMALL))
+    zero.model(*share(0, dist.get_rank())).backward()
+    for weight, master in zip(zero.weights, zero.masters):
+        master.grad = zero.mean_of_mine(weight)
+    norm = nn.utils.clip_grad_norm_(zero.masters, limit).item()
+    return norm, sum(master.grad.square().sum().item() for master in zero.masters)
+
+
+norms, squares = zip(*ranks.run(clipped, 0.1, world_size=4))
+print("norms that the four ranks see:", *(f"{norm:.2f}" for norm in norms))
+display(compare(guess=guess_norm, predicted=Ratio(0.1 * 4**0.5), measured=Ratio(sum(squares) ** 0.5), tolerance=1e-4, name="norm"))
+guess_7b = ask("Section 8: 7.5 billion parameters on 64 ranks. How many GB on each with stage 1?", unit="GB")
+
+# %% [markdown]
+# Each rank did what it was told, with its part. But squares add up: the whole is $\sqrt N$ times too long, 32 times on
+# 1,024 ranks, where nobody clips any more. And each part was shrunk by its own factor, so even the direction is
+# another. With Adam the loss curve hardly shows it (lesson 07 told why). What should the ranks have told each other?
+# One number each; which, the lab asks.
+#
+# ## 8 · At scale
+#
+# The paper's first figure is a model of 7.5 billion parameters on 64 GPUs, and V100s have 32 GB. Our bill, theirs; and
+# then it is your turn to look for a model's home.
+
+# %%
+billion = {"replicated": 16, "stage 1": 4 + 12 / 64, "stage 2": 2 + 14 / 64, "stage 3": 16 / 64}
+display(
+    compare(
+        guess={"stage 1": guess_7b},
+        predicted={name: Bytes(round(7.5e9 * n_bytes)) for name, n_bytes in billion.items()},
+        measured={name: Bytes(round(n * 1e9)) for name, n in zip(billion, (120, 31.4, 16.6, 1.9))},
+        tolerance=0.02,
+        unit="GB",
+        columns=("our formula", "published"),
+    )
+)
+ZeroExplorer().show()
+
+# %% [markdown]
+# (If nothing reacts to your clicks, run the cell once.)
+#
+# Replicated, four such cards would hold *one* rank. With stage 1 the states fit, and 0.6 GB are left for activations.
+# With stage 3 they are hardly there.
+#
+# 1. GPT-3 6.7B on A100s with 40 GB. Which stage is the first that fits on 8 ranks? And on 4?
+# 2. Move the ranks up, to 4,096. Which bars stop getting shorter, and at what length?
+# 3. GPT-3 175B on the same cards. Why does it say "never" three times?
+# 4. Llama 3 405B on H100s needs 76 ranks with stage 3. Give each rank 2 sequences. What became of the ranks?
+#
+# <details><summary>Answers</summary>
+#
+# 1. On 8 stage 1; on 4 only stage 2.
+# 2. Stage 1 stops at $4\Psi$, stage 2 at $2\Psi$: what is not cut stays. Stage 3 goes on.
+# 3. Its 16-bit weights alone are 350 GB, and up to stage 2 every rank has all of them.
+# 4. 356 are needed. Activations are not cut: each rank has its own sequences. So what is left of a card for the states
+# is a fifth, and more ranks have to share them.
+#
+# </details>
+#
+# That is the story. An all-reduce, cut open, has room for a step; what only one rank reads, only one rank keeps; and
+# what all read, but one after the other, can come and go.
+
+# %% [markdown]
+# ## Second sitting
+#
+# What stands above is the story, and you may stop here. Below: a second norm that is wrong, PyTorch's own ZeRO, when
+# stage 3 pays, what else the paper saves, and how to save a model that no rank has.
+#
+# ## 9 · A norm that is too large
+#
+# Somebody repairs section 7: squares, one all-reduce, the root. Somebody else saves memory, and uses one buffer for all
+# gradients. Four ranks. The first gradient has 10 elements, the second 5, and all are 1, so the norm is $\sqrt{15}$.
+# The buffer has 12 places. What comes out?
+
+# %%
+import tempfile
+import time
+from pathlib import Path
+
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from course_lib.notebook import self_check
+from course_lib.parallel.checkpoint import Checkpoints
+from course_lib.parallel.operators import own_part
+from course_lib.parallel.tensor_gpt import ParallelGPT
+from course_lib.units import Seconds
+
+guess_buffer = ask("One buffer, used again: which norm?")
+
+
+# %%
+def norm(fresh):
+    buffer, squares = torch.zeros(12), torch.zeros(())
+    for gradient in (torch.ones(10), torch.ones(5)):
+        flat = torch.zeros(12) if fresh else buffer
+        flat[: len(gradient)] = gradient
+        padded = flat[: len(gradient) + -len(gradient) % dist.get_world_size()]
+        squares += collectives.reduce_scatter(padded, "mean").square().sum()
+    dist.all_reduce(squares)
+    return Ratio(squares.sqrt().item())
+
+
+compare(
+    guess={"used again": guess_buffer},
+    predicted={"fresh zeros": Ratio(15**0.5), "used again": Ratio(18**0.5)},
+    measured={"fresh zeros": ranks.run(norm, True, world_size=4)[0], "used again": ranks.run(norm, False, world_size=4)[0]},
+    tolerance=1e-6,
+)
+
+# %% [markdown]
+# The second gradient is padded with three places, and there the first one still stands. The *weights* never notice,
+# since padding belongs to no tensor. Only the norm reads straight across. So every step is clipped a little too early,
+# by an amount that depends on the number of ranks. (In the library a rank's part of a bucket is cut into `Piece`s, one
+# for each tensor, and padding is in none of them.)
+#
+# ## 10 · PyTorch's own
+#
+# `ZeroRedundancyOptimizer` is stage 1, behind `DistributedDataParallel`. `fully_shard`, called FSDP, is stage 3. (A
+# lecture says that FSDP "utilizes both data and tensor parallelism". It is sharded *data* parallelism: each rank
+# computes every product, whole, for its own share of the batch. Exercise 3 counts.)
+#
+# Same weights after each step? And what do they hold and send? Weights are float32 here, 4 bytes each, and all have
+# warmed up for two steps.
+
+# %%
+class TheirStage1:
+    def __init__(self, model, rule=torch.optim.AdamW):
+        self.model = DistributedDataParallel(model)
+        self.optimizer = ZeroRedundancyOptimizer(model.parameters(), rule, lr=1e-2)
+        self.weights = list(model.parameters())
+
+    def step(self):
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class TheirStage3(TheirStage1):
+    def __init__(self, model, rule=torch.optim.AdamW):
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        self.model = fully_shard([fully_shard(block, mesh=mesh) for block in model.blocks] and model, mesh=mesh)
+        self.optimizer = rule(model.parameters(), lr=1e-2)
+
+    @property
+    def weights(self):
+        return [weight.full_tensor() for weight in self.model.parameters()]
+
+
+# %%
+def beside(kind):
+    wrong, zero, seconds = max(off(kind)), kind(GPT(SMALL)), []
+    for step in range(7):
+        dist.barrier()
+        start = time.perf_counter()
+        with measure.traffic() as sent:
+            zero.model(*share(step, dist.get_rank())).backward()
+            zero.step()
+            dist.barrier()
+        seconds.append(time.perf_counter() - start)
+    inner = getattr(zero.optimizer, "optim", getattr(zero.optimizer, "optimizer", zero.optimizer))
+    moments = [getattr(m, "_local_tensor", m) for each in inner.state.values() for m in each.values()]
+    return wrong, Bytes(sum(m.nbytes for m in moments if m.dim())), sent.sent_bytes, Seconds(min(seconds[2:]))
+
+
+# %%
+kinds = {"stage 1, PyTorch": TheirStage1, "stage 1, ours": functools.partial(Library, 1),
+         "stage 3, PyTorch": TheirStage3, "stage 3, ours": functools.partial(Library, 3)}  # fmt: skip
+per_rank = {name: ranks.run(beside, kind, world_size=4, diagnose=False) for name, kind in kinds.items()}
+for name, found in per_rank.items():
+    print(f"{name}: one process's weights {max(wrong for wrong, *_ in found) < 1e-12}; "
+          f"moments by rank: {', '.join(f'{moments:.2MB}' for _, moments, *_ in found)}")  # fmt: skip
+
+# %%
+third, rest = (predict.all_gather(4 * n, 4).bytes for n in (psi, psi - 2 * 12 * 128**2 - 4 * 128))
+stage_1 = {"stage 1, PyTorch": 3 * third, "stage 1, ours": 2 * third}
+stage_3 = {"stage 3, PyTorch": 4 * third - rest, "stage 3, ours": 3 * third}
+mean = {name: sum((sent for *_, sent, _ in found), Bytes(0)) / 4 for name, found in per_rank.items()}
+compare(predicted=stage_1 | stage_3, measured=mean, tolerance=0.05, unit="MB")
+
+# %% tags=["varies"]
+for name, found in per_rank.items():
+    print(f"{name}: {max(seconds for *_, seconds in found):.1ms} for a step")
+
+# %% [markdown]
+# The same weights, four times. But PyTorch's stage 1 deals out whole tensors, so its moments come out uneven, while
+# ours are a quarter each; and it all-reduces, as our first attempt did, and then tells the new weights: $3\Psi$. (A
+# mean over the ranks: whoever owns more tells more.)
+#
+# (The seconds say little here: four ranks share two cores, and send from memory to memory.)
+#
+# FSDP is $3\Psi$, with two differences. Gloo makes an all-reduce of its reduce-scatter, one $\Psi$ more; on GPUs it is
+# not so. And what is in no block is not freed between forward and backward, so it is gathered once.
+#
+# ## 11 · When stage 3 pays
+#
+# $3\Psi$ instead of $2\Psi$: is a step with stage 3 half as slow again? Ask when the messages hide. Each rank has $D$
+# tokens, computes $R$ operations a second and sends $W$ bytes a second. Its forward pass takes $2\Psi D / R$, and
+# meanwhile $2\Psi$ bytes are gathered. Its backward pass takes twice as long, and has a gather and a reduce-scatter,
+# twice the bytes. Both hide from the same number on:
+#
+# $$\frac{2\Psi D}{R} \ge \frac{2\Psi}{W} \quad\text{and}\quad \frac{4\Psi D}{R} \ge \frac{4\Psi}{W}
+# \qquad\text{if}\qquad D \ge \frac{R}{W}.$$
+#
+# That is lesson 07's number! Data parallelism sends $4\Psi$ bytes behind the backward pass, and while it goes forward
+# the network sleeps. Stage 3 wakes it up. It sends half as much again, and hides it behind half as much time again. If
+# only the next unit is on its way in time:
+
+# %%
+pictures.zero3_timeline(
+    caption="Above, each unit waits for its weights. Below, the next one's are on their way: a unit more in memory."
+).show()
+guess_passes = ask("4 backward passes before each step: Ψ's that stage 3 sends?")
+
+# %% [markdown]
+# It does not pay where a rank has few tokens: over 50 GB/s an H100 at 40 % of its peak needs 7,900 (lesson 07). And if
+# you *accumulate* to get there, count again: every pass gathers every weight.
+
+
+# %%
+def sent_in_a_step(stage, passes):
+    zero = Library(stage, GPT(SMALL))
+    for _ in range(2):
+        with measure.traffic() as sent:
+            for number in range(passes):
+                (zero.model(*share(number, dist.get_rank())) / passes).backward()
+            zero.step()
+            dist.barrier()
+    return sent.sent_bytes
+
+
+m = 4
+measured = {f"stage {stage}": ranks.run(sent_in_a_step, stage, m, world_size=4)[0] for stage in (1, 2, 3)}
+print(f"stage 3 sends {3 * m} Ψ (you said {guess_passes.said})")
+compare(
+    predicted={"stage 1": 2 * third, "stage 2": (m + 1) * third, "stage 3": 3 * m * third},
+    measured=measured,
+    tolerance=0.05,
+    unit="MB",
+)
+
+# %% [markdown]
+# Two, five, twelve. So with many passes for each step, stage 1, which waits, is the cheapest by far; and where the
+# states of stage 1 fit, nothing else is needed. (A way between: shard over the GPUs of *one machine*, whose links are
+# fast, and replicate across machines. FSDP calls it hybrid sharding. Then the gathers never leave the machine.)
+#
+# ## 12 · What is left: ZeRO-R
+#
+# Model states are cut. The paper's second half, ZeRO-R, goes on with all the rest, in three parts.
+#
+# **Activations.** Lesson 03 keeps one input for each block and computes the rest again. Under tensor parallelism
+# (lesson 08) that input is the stream, and *every* rank of a layer keeps the same one. A copy again! So keep a part,
+# and gather when the block is computed again. Where can one stand to do that? At the door where autograd stores what
+# it keeps. 4 ranks, 4 blocks, a stream of 65.5 kB.
+
+# %%
+def checkpointed(partitioned):
+    blocks = ParallelGPT.from_(GPT(GPTConfig(4, 128, 4, 256, 32))).blocks
+    x, kept = torch.ones(4, 32, 128, requires_grad=True), []
+
+    def keep(tensor):
+        kept.append(own_part(tensor, 1) if partitioned and tensor.dim() == 3 else tensor)
+        return kept[-1]
+
+    def give(tensor):
+        return all_gather(tensor, 1) if partitioned and tensor.dim() == 3 else tensor
+
+    with measure.traffic() as sent:
+        for block in blocks:
+            with torch.autograd.graph.saved_tensors_hooks(keep, give):
+                x = recompute(block, x, preserve_rng=False)
+        x.sum().backward()
+    return Bytes(sum(tensor.untyped_storage().nbytes() for tensor in kept)), sent.sent_bytes
+
+
+guess_tp = ask("Parts instead of copies: how much more traffic, in percent?")
+
+# %%
+stream = Bytes(4 * 4 * 32 * 128)
+kept, sent = zip(*(ranks.run(checkpointed, part, world_size=4)[0] for part in (False, True)))
+display(compare(predicted={"copies": 4 * stream, "parts": 4 * stream / 4}, measured=dict(zip(("copies", "parts"), kept)), unit="kB"))
+compare(guess=guess_tp, predicted=Ratio(100 / 12), measured=Ratio(100 * (sent[1] / sent[0] - 1)), tolerance=0.05, name="percent")
+
+# %% [markdown]
+# A quarter each, for a twelfth more. (A block with recompute sends six all-reduces of the stream, two forward, two
+# again, two back, each worth two gathers; this is one gather more. The paper says less than 10 %, its §8; and for 100
+# billion parameters on 16 GPUs, 33 GB become 2, §6.1.)
+#
+# **Buffers.** Lesson 02 fused all gradients into one fp32 buffer, $4\Psi$: 6 GB for 1.5 billion parameters, 12 for 3
+# (§6.2). Whatever goes through it may go in pieces.
+
+
+# %%
+def through_a_buffer(gradients, size):
+    buffer = gradients[0].new_empty(size, dtype=torch.float32)
+    for gradient in gradients:
+        for piece in gradient.flatten().split(size):  # a view: what is written to it, is written to the gradient
+            part = buffer[: len(piece)].copy_(piece)
+            # dist.all_reduce(part)
+            piece.copy_(part)
+
+
+def peak_of(layers, size):
+    shape = GPTConfig(layers, 128, 4, vocab_size=256, context=32, norm="rmsnorm", bias=False)
+    gradients = [weight.detach() for weight in GPT(shape, dtype=torch.bfloat16).parameters()]
+    with measure.memory(inputs=gradients) as record:
+        through_a_buffer(gradients, size or sum(map(torch.numel, gradients)))
+    return record.peak.total - record.before.total, Bytes(4 * sum(map(torch.numel, gradients)))
+
+
+# %%
+due, held = {}, {}
+for layers in (2, 4, 8):
+    for name, size in {"all at once": None, "constant": 2**14}.items():
+        held[f"{layers} layers, {name}"], all_of_them = peak_of(layers, size)
+        due[f"{layers} layers, {name}"] = Bytes(4 * size) if size else all_of_them
+compare(predicted=due, measured=held, unit="kB")
+
+# %% [markdown]
+# **Fragments.** Lesson 02's third thief. Checkpoints live long, and what a block computes between them lives short. So
+# memory becomes a comb: its teeth are checkpoints, and between them is nothing that is large. The repair is to take one
+# piece for all checkpoints *before* the step, and to copy them there. On lesson 02's model of the allocator, a card of
+# 96 MiB, with 12 checkpoints of 2 MiB:
+
+
+# %%
+def after_the_forward_pass(contiguous):
+    card = predict.CachingAllocator(capacity=96 * 2**20)
+    if contiguous:
+        card.allocate("all checkpoints", 12 * 2 * 2**20)
+    for block in range(12):
+        card.allocate(("inside", block), (4 + block % 3 * 2) * 2**20)
+        if not contiguous:
+            card.allocate(("checkpoint", block), 2 * 2**20)
+        if block:
+            card.free(("inside", block - 1))
+    card.free(("inside", 11))
+    return card
+
+
+for name, contiguous in {"one by one": False, "in one piece": True}.items():
+    try:
+        after_the_forward_pass(contiguous).allocate("a gathered unit", 60 * 2**20)
+        print(f"checkpoints {name}: it fits")
+    except predict.OutOfMemory as problem:
+        print(f"checkpoints {name}: {problem}")
+
+# %% [markdown]
+# As much is free in both, and only in one a tensor of 60 MiB can be born. (What the paper saw in "extreme cases",
+# memory gone with 30 % of it free, is this.)
+#
+# ## 13 · At scale, once more
+#
+# The paper's Table 1 tells GB on each GPU, for two models and from 1 to 1,024 ranks. Here are some of its cells, some
+# at the end where stage 3 alone goes on.
+
+# %%
+cells = {(7.5, 1, 16): 35.6, (7.5, 2, 16): 21.6, (7.5, 3, 16): 7.5, (128, 1, 1024): 513, (128, 2, 1024): 257, (128, 3, 1024): 2}
+on_paper = {1: lambda n: 4 + 12 / n, 2: lambda n: 2 + 14 / n, 3: lambda n: 16 / n}
+compare(
+    predicted={f"{b:g} billion, stage {z}, {n} ranks": Bytes(round(b * 1e9 * on_paper[z](n))) for b, z, n in cells},
+    measured={f"{b:g} billion, stage {z}, {n} ranks": Bytes(round(gb * 1e9)) for (b, z, n), gb in cells.items()},
+    tolerance=0.01,
+    unit="GB",
+    columns=("our formula", "published"),
+)
+
+# %% [markdown]
+# To three digits, all of them. Stages 1 and 2 have nearly reached their floors, $4\Psi$ and $2\Psi$. A trillion
+# parameters are 16 TB, and with stage 3 on 1,024 ranks 16 GB each: the paper's own example of what becomes possible.
+#
+# ## 14 · Saving what no rank has
+#
+# From stage 1 on no rank has all of Adam's state, and with stage 3 none has the weights. Who saves? Each its own part.
+# And if tomorrow two of four ranks are gone? Then parts have to be cut anew while they are read. `Checkpoints` does
+# both (PyTorch's own checkpoint format is underneath). Two steps on four ranks; the job ends; two more steps on two.
+# The batch is the same, dealt out to fewer.
+
+# %%
+def go_on(folder, until):
+    zero = Library(3, GPT(ODD, dtype=torch.float64))
+    checkpoints = Checkpoints(folder, zero.model, zero.optimizer)
+    start = checkpoints.resume()["step"]
+    for step in range(start, until):
+        joined = [torch.cat(each) for each in zip(*(share(step, rank) for rank in range(4)))]
+        zero.model(*(each.chunk(dist.get_world_size())[dist.get_rank()] for each in joined)).backward()
+        zero.step()
+    checkpoints.save(until)
+    return start, [weight.detach() for weight in zero.weights]
+
+
+with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
+    ranks.run(go_on, folder, 2, world_size=4)
+    print("files of the four ranks:", *sorted(path.name for path in Path(folder).glob("*/*.distcp")))
+    start, resumed = ranks.run(go_on, folder, 4, world_size=2)[0]
+    _, never_stopped = ranks.run(go_on, other, 4, world_size=4)[0]
+most = max((a - b).abs().max().item() for a, b in zip(resumed, never_stopped))
+print(f"two ranks went on from step {start}, and end where four that never stopped end: {most < 1e-12}")
+
+# %% [markdown]
+# No rank held the whole for it, neither when it was written nor when it was read. (And if the power fails in the middle
+# of a save? All is written beside, and one rename publishes it: a rename happens or does not.)
+#
+# ## What to keep
+#
+# | question | answer |
+# |---|---|
+# | What does each stage cut? | 1: masters and moments; 2: gradients as well; 3: weights as well |
+# | What does a rank hold? | $4\Psi + \frac{12\Psi}{N}$; $2\Psi + \frac{14\Psi}{N}$; $\frac{16\Psi}{N}$ and a unit |
+# | What does it send? | $2\Psi$, $2\Psi$, $3\Psi$; with $m$ passes for a step $2\Psi$, $(m+1)\Psi$, $3m\Psi$ |
+# | Why is stage 1 for nothing? | an all-reduce is two halves, and the step fits between them |
+# | When does stage 3 hide? | from $R/W$ tokens per rank on, like data parallelism, if the next unit is on its way |
+# | Which optimizers? | those that are element-wise |
+# | What breaks it silently? | a local norm; padding in the norm; autograd, which keeps what you meant to free |
+# | And the rest? | parts of recomputed inputs, constant buffers, one piece for what lives long |
+#
+# ## Three exercises
+#
+# **1.** 13 billion parameters, mixed precision, Adam. Of each card's 40 GB, 30 are for model states. How many ranks
+# does stage 2 need at least?
+#
+# **2.** GPT-2 XL, 1.5576 billion parameters, bf16, stage 3 on 64 ranks, 8 backward passes for each step. How many GB
+# does a rank send in a step?
+#
+# **3.** Is stage 3 a kind of tensor parallelism? A rank of 4 has a quarter of the weights. Of the operations that *one*
+# process makes for this rank's share of the batch, which part does the rank make?
+
+# %%
+answer_1 = None  # ranks
+
+enough = next(n for n in range(1, 1000) if 13e9 * (2 + 14 / n) <= 30e9)
+display(self_check(answer_1, enough, hint="2Ψ stay on each. What is left for 14Ψ/N?"))
+
+answer_2 = None  # GB sent by each of 64 ranks
+
+in_gb = 3 * 8 * predict.all_gather(2 * 1_557_611_200, 64).bytes.to("GB")
+display(self_check(answer_2, in_gb, tolerance=0.001, hint="Two gathers and a reduce-scatter, in every pass, of 2 bytes each."))
+
+
+# %%
+answer_3 = None  # between 0 and 1
+
+
+def operations(stage):
+    zero = Library(stage, GPT(SMALL)) if stage else Replicated(GPT(SMALL))
+    with measure.flops() as counted:
+        zero.model(*share(0, dist.get_rank())).backward()
+    return counted.total
+
+
+alone, sharded = (ranks.run(operations, stage, world_size=4)[0] for stage in (0, 3))
+self_check(answer_3, sharded / alone, tolerance=0.001, hint="Weights are gathered before they are used. Who multiplies?")
+
+# %% [markdown]
+# **The lab**, `labs/lab10_zero`, asks for what this page left open: a norm that is right over all shards, with one
+# number from each rank, and a checkpoint that four ranks write and two read.
+#
+# ## Further reading
+#
+# - Rajbhandari et al. 2020, [ZeRO](https://arxiv.org/abs/1910.02054): the three stages are §5, what they send §7, ZeRO-R §6.
+# - Zhao et al. 2023, [PyTorch FSDP](https://arxiv.org/abs/2304.11277), and
+#   [torch.distributed.fsdp.fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
+# - [ZeroRedundancyOptimizer](https://docs.pytorch.org/docs/stable/distributed.optim.html), and
+#   [DeepSpeed's own tutorial](https://www.deepspeed.ai/tutorials/zero/).
+#
+# Lesson 11 asks what to do when even all the ranks together have too little: the states move off the GPU.
