@@ -83,6 +83,10 @@ class ShardedBucket(CutBucket):
             increment_version(parameter)  # autograd refuses a graph that was made with the old numbers
         return start_all_gather(self._weights, self._own, self.group)
 
+    def spread(self) -> None:
+        """Give every rank the weights that the others have updated. All ranks must call."""
+        self.start_spread().wait()
+
 
 class ZeroOptimizer:
     """An optimizer whose state and, from stage 2 on, whose gradients are cut over the ranks of data parallelism.

@@ -107,6 +107,7 @@ class Zero3(nn.Module):
         self.pieces = [pieces[number] for number in range(len(parameters))]
         self._shards = [piece.value for piece in self.pieces]
         self._used = torch.zeros(len(parameters), dtype=torch.int32)
+        self._can_overflow = any(parameters[n].dtype == torch.float16 for n in self._trainable)
         self._reducing: Unit | None = None
         self._is_backward = self._is_dirty = False
         watch_gradients([parameters[n] for n in self._trainable], self._on_gradient)
@@ -137,17 +138,24 @@ class Zero3(nn.Module):
         """Give each shard its part of the mean gradient over the ranks and the sum over the backward passes since.
 
         All ranks must call. A parameter that no rank has used keeps no gradient, so that momentum and decay do not move
-        it.
+        it. In fp16, an overflow in one rank's part is inf on all ranks, so that their loss scalers agree (but on a rank
+        without a single element, which has nothing to see it in).
         """
         if not self._is_dirty:
             return
-        used = all_reduce(self._used.to(self._shards[0].device), self.group).tolist()
+        means = [bucket.mean for bucket in self.buckets if bucket.mean is not None]
+        overflow = self._can_overflow and not all(bool(mean.isfinite().all()) for mean in means)
+        users = torch.cat([self._used, torch.tensor([overflow], dtype=torch.int32)])
+        *used, overflows = all_reduce(users.to(self._shards[0].device), self.group).tolist()
         for bucket in self.buckets:
             for piece in bucket.pieces:
                 if used[piece.number] and bucket.mean is not None:
                     gradient = bucket.mean[piece.place]
                     piece.value.grad = gradient if piece.value.grad is None else piece.value.grad.add_(gradient)
             bucket.mean = None
+        for shard in self._shards if overflows else ():
+            if shard.grad is not None:
+                shard.grad.fill_(torch.inf)
         self._forget()
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:

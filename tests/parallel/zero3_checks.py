@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from course_lib import measure, predict
 from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.train.precision import LossScaler
 from course_lib.train.recompute import recompute
 from tests.parallel import checks
 from tests.parallel.checks import Joined
@@ -170,6 +171,27 @@ def agree(is_so: bool, problem: str) -> None:
     said: list[str] = [""] * dist.get_world_size()
     dist.all_gather_object(said, "" if is_so else problem)
     assert not any(said), next(filter(None, said))
+
+
+def check_overflow(wrap: Callable[..., Any]) -> None:
+    """Where one rank's share overflows fp16 in one small weight, every rank skips the step and halves its scale."""
+    torch.manual_seed(dist.get_rank())
+    model, batch = wrap(GPT(checks.TINY, dtype=torch.float16)), checks.gpt(0)[1](0)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), LossScaler(init_scale=4.0)
+    inputs, targets = (tensor.chunk(dist.get_world_size())[dist.get_rank()] for tensor in batch)
+    grows = 1e9 if dist.get_rank() == 0 else 1.0
+    hook = model.module.final_norm.bias.register_hook(lambda gradient: gradient * grows)
+    for step, (scale, skipped) in enumerate([(2.0, 1), (2.0, 1)]):
+        before = model.gathered_state_dict()
+        optimizer.zero_grad()
+        scaler.scale(model(inputs, targets)).backward()
+        model.synchronize()
+        scaler.step(optimizer)
+        scaler.update()
+        same = all(torch.equal(value, before[name]) for name, value in model.gathered_state_dict().items())
+        agree(same is (step == 0), f"step {step} was {'skipped' if same else 'taken'} where it should not be")
+        agree(scaler.get_scale() == scale and scaler.skipped == skipped, f"in step {step} ranks' scalers differ")
+        hook.remove()
 
 
 CONFIG = GPTConfig(layers=8, width=64, heads=2, vocab_size=32, context=8)
