@@ -84,6 +84,8 @@ class TrafficAccount:
         bytes_to: destination → payload bytes of send and isend. Library collectives do not say whom they send to, so
             they are missing here: this is who sends what to whom for algorithms built from messages.
         messages_to: destination → number of sends, as in `bytes_to`.
+        observed_by_connection: both ends of a connection, this rank's first → bytes that the operating system counted
+            on it, 0 included. With the accounts of all ranks it tells who sent how much to whom, whatever sent it.
     """
 
     observed_bytes: Bytes | None = None
@@ -91,6 +93,7 @@ class TrafficAccount:
     messages: Mapping[str, int] = field(default_factory=dict)
     bytes_to: Mapping[int, Bytes] = field(default_factory=dict)
     messages_to: Mapping[int, int] = field(default_factory=dict)
+    observed_by_connection: Mapping[tuple[str, str], Bytes] = field(default_factory=dict, repr=False)
 
     @property
     def sent_bytes(self) -> Bytes:

@@ -19,18 +19,38 @@ _SHADES = LinearSegmentedColormap.from_list("bytes", ["#FFFFFF", PALETTE["predic
 _MOST_RANKS = 16
 
 
-def matrix(accounts: Sequence[TrafficAccount]) -> list[list[Bytes]]:
+def matrix(accounts: Sequence[TrafficAccount], observed: bool = False) -> list[list[Bytes]]:
     """matrix[sender][receiver]: payload bytes of send and isend; the accounts are in rank order.
 
+    Args:
+        accounts: of all ranks.
+        observed: instead, whatever the operating system saw going from one to the other, collectives included.
+
     Raises:
-        ValueError: no accounts, more than a picture has room for, or a message to a rank without an account.
+        ValueError: no accounts, more than a picture has room for, a message to a rank without an account, or nothing
+            was observed.
     """
     world_size = len(accounts)
     if not 1 <= world_size <= _MOST_RANKS:
         raise ValueError(f"{world_size} accounts; the picture has room for 1 to {_MOST_RANKS} ranks")
+    if observed:
+        return _observed_matrix(accounts)
     if strangers := {to for account in accounts for to in account.bytes_to} - set(range(world_size)):
         raise ValueError(f"something was sent to rank {min(strangers)}, but there are {world_size} accounts; pass all")
     return [[account.bytes_to.get(to, Bytes(0)) for to in range(world_size)] for account in accounts]
+
+
+def _observed_matrix(accounts: Sequence[TrafficAccount]) -> list[list[Bytes]]:
+    """A connection has two ends, and each is somebody's own."""
+    owner = {own: rank for rank, account in enumerate(accounts) for own, _ in account.observed_by_connection}
+    if not owner:
+        raise ValueError("nothing was observed: this system does not count the bytes of a connection")
+    sent = [[Bytes(0)] * len(accounts) for _ in accounts]
+    for sender, account in enumerate(accounts):
+        for (_, other), n_bytes in account.observed_by_connection.items():
+            if n_bytes:
+                sent[sender][owner[other]] += n_bytes
+    return sent
 
 
 def between_nodes(sent: list[list[Bytes]], ranks_per_node: int) -> Bytes:
@@ -45,13 +65,18 @@ def between_nodes(sent: list[list[Bytes]], ranks_per_node: int) -> Bytes:
 
 
 def who_sends_whom(
-    measured: Mapping[str, Sequence[TrafficAccount]], ranks_per_node: int | None = None, *, caption: str
+    measured: Mapping[str, Sequence[TrafficAccount]],
+    ranks_per_node: int | None = None,
+    observed: bool = False,
+    *,
+    caption: str,
 ) -> Picture:
     """A matrix for each name → accounts of all ranks: rows send, columns receive, numbers are kB, darker is more.
 
     Args:
         measured: at most three, all of the same number of ranks; what `check.traffic` or `measure.traffic` counted.
         ranks_per_node: if given, links between nodes are framed and what crosses them is summed up.
+        observed: draw what the operating system saw, not the payload of sends.
         caption: what the reader should see.
 
     Raises:
@@ -59,7 +84,7 @@ def who_sends_whom(
     """
     if not 1 <= len(measured) <= 3:
         raise ValueError(f"{len(measured)} matrices; the picture has room for 1 to 3")
-    sent = {name: matrix(accounts) for name, accounts in measured.items()}
+    sent = {name: matrix(accounts, observed) for name, accounts in measured.items()}
     most = max(n_bytes for each in sent.values() for row in each for n_bytes in row) or Bytes(1)
     figure, panels = new_figure(1, max(2, len(sent)), height=2.95)
     if len(sent) == 1:

@@ -21,9 +21,12 @@ _BYTES_RETRANS_AT = 208  # u64 tcpi_bytes_retrans: of these, sent again because 
 _NOT_SENT_AT = 144  # u32 tcpi_notsent_bytes: handed to the kernel, but still in its queue
 _PATIENCE_S = 0.05
 
+Connection = tuple[str, str]
+"""Its two ends, "host:port"; this process's own first."""
 
-def bytes_by_socket() -> dict[int, int] | None:
-    """Bytes sent so far by every TCP socket of this process but those of the rendezvous store, by inode.
+
+def bytes_by_connection() -> dict[Connection, int] | None:
+    """Bytes sent so far over every TCP connection of this process but those to the rendezvous store.
 
     Waits a moment until the kernel has sent what it was handed. None where it cannot be known: not on Linux, no process
     group, or a group that does not use TCP (NCCL).
@@ -39,31 +42,30 @@ def bytes_by_socket() -> dict[int, int] | None:
         time.sleep(0.001)
 
 
-def _read_all(store_port: int | None) -> tuple[dict[int, int] | None, int]:
-    counted: dict[int, int] = {}
+def _read_all(store_port: int | None) -> tuple[dict[Connection, int] | None, int]:
+    counted: dict[Connection, int] = {}
     queued = 0
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # closed since it was listed, or not a connected socket
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 continue
             with socket.socket(fileno=os.dup(int(name))) as connection:
-                if not _is_tcp(connection) or store_port in _ports(connection):
+                if not _is_tcp(connection):
+                    continue
+                (host, port, *_), (other_host, other_port, *_) = connection.getsockname(), connection.getpeername()
+                if store_port in (port, other_port):
                     continue
                 info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
                 if len(info) < _BYTES_RETRANS_AT + 8:
                     return None, 0  # an older kernel, which does not count
                 sent, again = struct.unpack_from("=QQ", info, _BYTES_SENT_AT)
                 queued += struct.unpack_from("=I", info, _NOT_SENT_AT)[0]
-                counted[os.fstat(connection.fileno()).st_ino] = sent - again
+                counted[f"{host}:{port}", f"{other_host}:{other_port}"] = sent - again
     return counted, queued
 
 
 def _is_tcp(connection: socket.socket) -> bool:
     return connection.type == socket.SOCK_STREAM and connection.family in (socket.AF_INET, socket.AF_INET6)
-
-
-def _ports(connection: socket.socket) -> tuple[int, int]:
-    return connection.getsockname()[1], connection.getpeername()[1]
 
 
 def _store_port() -> int | None:

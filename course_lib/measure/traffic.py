@@ -25,7 +25,7 @@ from course_lib.accounts import TrafficAccount
 from course_lib.communications import Communication
 from course_lib.measure.attributed import CommunicationCall, payload_bytes
 from course_lib.measure.dispatch import CommunicationMode, group_of
-from course_lib.measure.sockets import bytes_by_socket
+from course_lib.measure.sockets import bytes_by_connection
 from course_lib.units import Bytes
 
 
@@ -51,16 +51,18 @@ def traffic() -> Iterator[TrafficAccount]:
         The account. It fills as the block runs; `observed_bytes` is set at its end and stays None where the system
         does not count (macOS, Windows) or does not see it (NCCL).
     """
-    account = TrafficAccount(attributed_bytes={}, messages={}, bytes_to={}, messages_to={})
-    before = bytes_by_socket()
+    account = TrafficAccount(None, {}, {}, {}, {}, {})
+    before = bytes_by_connection()
     try:
         with _Counter(account):
             yield account
     finally:
-        after = bytes_by_socket()
+        after = bytes_by_connection()
         if before is not None and after is not None:
-            observed = sum(sent - before.get(socket, 0) for socket, sent in after.items())
-            object.__setattr__(account, "observed_bytes", Bytes(observed))  # an account is frozen for everyone else
+            observed = {each: Bytes(sent - before.get(each, 0)) for each, sent in after.items()}
+            account.observed_by_connection.update(observed)  # type: ignore[attr-defined]
+            total = sum(observed.values(), Bytes(0))
+            object.__setattr__(account, "observed_bytes", total)  # an account is frozen for everyone else
 
 
 class _Counter(CommunicationMode):

@@ -31,7 +31,7 @@ from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.train.accumulate import Batch, count_tokens
 
 AXES = ("pipe", "data", "tensor")
-"""The slowest first: tensor ranks are neighbours, and talk most."""
+"""The slowest first: tensor ranks are neighbours, and talk most. Another order computes the same, over other links."""
 AnyOptimizer = torch.optim.Optimizer | ZeroOptimizer
 
 
@@ -43,7 +43,7 @@ class Grid(nn.Module):
 
     Args:
         config: of the whole model.
-        mesh: how many ranks there are along "pipe", "data" and "tensor", in this order.
+        mesh: how many ranks there are along "pipe", "data" and "tensor" (best in this order).
         micro_batches: that a replica's part of the batch is cut into.
         schedule: of the pipeline: a name in `ORDERS`.
         sequence_parallel: whether the tensor ranks cut the stream along the sequence.
@@ -170,8 +170,8 @@ class Grid(nn.Module):
 
 
 def _check(config: GPTConfig, mesh: Mesh, schedule: str, zero: int) -> None:
-    if tuple(mesh.axes) != AXES:
-        raise ValueError(f"Mesh({dict(mesh.axes)}): a grid has the axes {', '.join(AXES)}, in this order")
+    if set(mesh.axes) != set(AXES):
+        raise ValueError(f"Mesh({dict(mesh.axes)}): a grid has the axes {', '.join(AXES)}")
     known = [name for name in ORDERS if name != "pipedream"]
     if schedule not in known:
         raise ValueError(f"schedule={schedule!r}: it must be one of {', '.join(known)}, which step once, at the end")

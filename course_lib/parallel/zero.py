@@ -16,7 +16,7 @@ With Ψ parameters in 16 bits, AdamW and N ranks, a rank holds between steps
     stage 1      2Ψ weights, 2Ψ gradients, 12Ψ/N master weights and moments
     stage 2      2Ψ weights, and 14Ψ/N: a gradient is dropped as soon as its bucket has been reduced
 
-and while gradients are reduced, a bucket as it is sent, the same as it is received, and the next one. While `step` runs,
+and while gradients are reduced, a bucket as it is sent, as it is received, and the next one. While `step` runs,
 the part's gradient stands there once more, in fp32: 4Ψ/N, when no activation is alive. Weights in fp32 or fp64 are
 their own masters.
 """
@@ -82,6 +82,10 @@ class ShardedBucket(CutBucket):
         for parameter in self.parameters:
             increment_version(parameter)  # autograd refuses a graph that was made with the old numbers
         return start_all_gather(self._weights, self._own, self.group)
+
+    def spread(self) -> None:
+        """Give every rank the weights that the others have updated. All ranks must call."""
+        self.start_spread().wait()
 
 
 class ZeroOptimizer:

@@ -107,6 +107,7 @@ class Zero3(nn.Module):
         self.pieces = [pieces[number] for number in range(len(parameters))]
         self._shards = [piece.value for piece in self.pieces]
         self._used = torch.zeros(len(parameters), dtype=torch.int32)
+        self._can_overflow = any(parameters[n].dtype == torch.float16 for n in self._trainable)
         self._reducing: Unit | None = None
         self._is_backward = self._is_dirty = False
         watch_gradients([parameters[n] for n in self._trainable], self._on_gradient)
@@ -137,17 +138,24 @@ class Zero3(nn.Module):
         """Give each shard its part of the mean gradient over the ranks and the sum over the backward passes since.
 
         All ranks must call. A parameter that no rank has used keeps no gradient, so that momentum and decay do not move
-        it.
+        it. In fp16, an overflow in one rank's part is inf on all ranks, so that their loss scalers agree (but on a rank
+        without a single element, which has nothing to see it in).
         """
         if not self._is_dirty:
             return
-        used = all_reduce(self._used.to(self._shards[0].device), self.group).tolist()
+        means = [bucket.mean for bucket in self.buckets if bucket.mean is not None]
+        overflow = self._can_overflow and not all(bool(mean.isfinite().all()) for mean in means)
+        users = torch.cat([self._used, torch.tensor([overflow], dtype=torch.int32)])
+        *used, overflows = all_reduce(users.to(self._shards[0].device), self.group).tolist()
         for bucket in self.buckets:
             for piece in bucket.pieces:
                 if used[piece.number] and bucket.mean is not None:
                     gradient = bucket.mean[piece.place]
                     piece.value.grad = gradient if piece.value.grad is None else piece.value.grad.add_(gradient)
             bucket.mean = None
+        for shard in self._shards if overflows else ():
+            if shard.grad is not None:
+                shard.grad.fill_(torch.inf)
         self._forget()
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
@@ -171,6 +179,7 @@ class Zero3(nn.Module):
         """The module's own state, whole, on every rank, in new memory. All ranks must call."""
         state = self.module.state_dict(keep_vars=True)
         copies: dict[int, Tensor] = {}
+        self._free_all_if_root(self.units[0])
         for unit in self.units:
             unit.gather()
             mine = {id(parameter) for bucket in unit.buckets for parameter in bucket.parameters}
@@ -193,6 +202,7 @@ class Zero3(nn.Module):
     def _before_forward(self, unit: Unit, _module: nn.Module, args: Any, kwargs: Any) -> Any:
         if not _in_backward():
             self._is_backward = False
+            self._free_all_if_root(unit)  # where the last pass has ended in an error
         self._gather(unit, 0 if _in_backward() else 1)
         if not torch.is_grad_enabled():
             return None
@@ -209,6 +219,7 @@ class Zero3(nn.Module):
                     tensor.register_hook(partial(self._before_backward, unit))
         if not _in_backward():  # a recomputed unit's backward pass comes next
             unit.free()
+            self._free_all_if_root(unit)
 
     def _before_backward(self, unit: Unit, _gradient: Tensor) -> None:
         if not self._is_backward:
@@ -221,6 +232,11 @@ class Zero3(nn.Module):
         unit.gather()
         if self.prefetch:
             self.units[(unit.place + ahead) % len(self.units)].start_gather()
+
+    def _free_all_if_root(self, unit: Unit) -> None:
+        """Outside of a pass nothing is whole: what was gathered ahead and not used would be old after the next step."""
+        for each in self.units if unit.place == 0 else ():
+            each.free()
 
     def _on_gradient(self, trainable: int) -> None:
         number = self._trainable[trainable]

@@ -44,6 +44,7 @@ from course_lib.predict.traffic import (
     reduce_scatter,
     send,
 )
+from course_lib.predict.zero import data_traffic, fewest_ranks, unit_buffers
 
 __all__ = [
     "Bubble",
@@ -79,6 +80,8 @@ __all__ = [
     "convolution_activations",
     "critical_batch_tokens",
     "crossover_bytes",
+    "data_traffic",
+    "fewest_ranks",
     "fit_link",
     "forward_flops",
     "fused_buffer",
@@ -110,5 +113,6 @@ __all__ = [
     "tokens_to_hide",
     "training_flops",
     "training_time",
+    "unit_buffers",
     "utilization",
 ]

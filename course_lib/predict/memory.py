@@ -11,13 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from course_lib.accounts import MemoryAccount
-from course_lib.model.gpt import GPTConfig
 from course_lib.predict.flops import plain_gpt
 from course_lib.predict.lifetimes.ledger import Ledger
 from course_lib.predict.lifetimes.recomputed import RecomputedLifetimes
 from course_lib.predict.lifetimes.step import StepLifetimes
-from course_lib.predict.params import parameters
-from course_lib.predict.per_rank import Stage, rank_parameter_elements
+from course_lib.predict.per_rank import Stage, parameters_of_rank, shards
 from course_lib.predict.setup import Setup, not_negative
 from course_lib.units import Bytes
 
@@ -36,26 +34,40 @@ def model_states(setup: Setup, stage: Stage = 0) -> MemoryAccount:
       `gradients="fp32"` (Megatron-LM and DeepSpeed today).
     - "bf16": everything in 16 bits, no copy.
 
+    With ZeRO, each of d data ranks has 1/d of the state (`zero=1`), of the gradients as well (2), of the weights as
+    well (3). "mixed" with Adam is then 16Ψ, 4Ψ + 12Ψ/d, 2Ψ + 14Ψ/d, 16Ψ/d (Rajbhandari et al. 2020, §5); "fp32" 16Ψ,
+    8Ψ + 8Ψ/d, 4Ψ + 12Ψ/d, 16Ψ/d. These are the bytes between steps and, of gradients, at the end of a backward pass;
+    `unit_buffers` has what stage 3 gathers on the way. Parts may differ by a few elements: here is the mean over the
+    ranks. (`parallel.zero3` in "mixed" has the same sum as 4 + 4 + 8: its parts of weights and gradients are fp32.)
+
     For a `GPTConfig` the step counters of PyTorch's Adam are included, 4 bytes for each parameter tensor. For another
     shape or a number they are not, since the number of tensors is not known; nor for "mixed", where the optimizer is
-    this course's own (`train.precision.MasterWeights`), which counts without a tensor. Data and context parallelism
-    leave all of it on every rank; with tensor and pipeline parallelism it is that of `rank_parameters`.
+    this course's own (`train.precision.MasterWeights`), which counts without a tensor; nor with ZeRO, whose buckets
+    decide into how many pieces the tensors fall. Data and context parallelism leave all of it on every rank; with
+    tensor and pipeline parallelism it is that of `rank_parameters`.
 
     Args:
         setup: what is trained, and how.
         stage: of the pipeline; by default the first.
 
     Raises:
-        ValueError: ZeRO; a model that is split over ranks and is not a `GPTConfig`; or as `rank_parameters`.
+        ValueError: ZeRO in "bf16" (under 16-bit weights it keeps an fp32 copy: "mixed"); a model that is split over
+            ranks and is not a `GPTConfig`; or as `rank_parameters`.
     """
-    split = ("tensor", "pipeline") if isinstance(setup.config, GPTConfig) else ()
-    setup.refuse_parallel("model_states", "data", "context", "sequence_parallel", *split)
-    count, tensors = _count(setup, stage)
+    if setup.zero and setup.precision == "bf16":
+        raise ValueError(
+            f'zero={setup.zero} with precision="bf16": under 16-bit weights, ZeRO here keeps an fp32 copy; that is '
+            f'precision="mixed"'
+        )
+    count, tensors = parameters_of_rank(setup, stage, "model_states")
     moment_bytes = 2 if setup.precision == "bf16" else 4
     master_bytes = 4 if setup.precision == "mixed" else 0
-    counters = 4 * tensors if setup.optimizer == "adam" and setup.precision != "mixed" else 0
-    state = count * (master_bytes + moment_bytes * _MOMENTS[setup.optimizer]) + counters
-    return MemoryAccount(Bytes(count * setup.weight_bytes), Bytes(count * setup.gradient_bytes), Bytes(state))
+    has_counters = setup.optimizer == "adam" and setup.precision != "mixed" and not setup.zero
+    held = (setup.weight_bytes, setup.gradient_bytes, master_bytes + moment_bytes * _MOMENTS[setup.optimizer])
+    weights, gradients, state = (
+        round(count * width / shards(setup, zero)) for width, zero in zip(held, (3, 2, 1))
+    )  # fmt: skip
+    return MemoryAccount(Bytes(weights), Bytes(gradients), Bytes(state + (4 * tensors if has_counters else 0)))
 
 
 def activations(setup: Setup) -> Bytes:
@@ -196,12 +208,3 @@ def step_lifetimes(setup: Setup, ledger: Ledger) -> StepLifetimes:
             f'precision={setup.precision!r} says, and is not followed: take attention="explicit" or dropout=0'
         )
     return _STEPS[setup.recompute](config, setup.rows, setup.seq, ledger, setup.weight_bytes, setup.device)
-
-
-def _count(setup: Setup, stage: Stage) -> tuple[int, int]:
-    """Parameters and parameter tensors; 0 for an unknown number of tensors."""
-    config = setup.config
-    if isinstance(config, GPTConfig):
-        elements = rank_parameter_elements(setup, stage)
-        return sum(elements), len(elements)
-    return (int(config), 0) if isinstance(config, int | float) else (parameters(config), 0)

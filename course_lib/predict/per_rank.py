@@ -13,6 +13,7 @@ Lessons 08 and 09 open this module.
 from __future__ import annotations
 
 from course_lib.model.gpt import GPTConfig
+from course_lib.predict.params import parameters
 from course_lib.predict.setup import Setup
 from course_lib.units import Bytes, Count
 
@@ -48,17 +49,22 @@ def rank_parameters(setup: Setup, stage: Stage = 0) -> Count:
     """Parameters on one rank of a GPT that is cut over `tensor` and `pipeline`; data and context leave them whole.
 
     Matrices, tables and the biases of columns have 1/t of their elements on each tensor rank; norms and the biases of
-    rows are whole on each. With tied embeddings and several stages, the last one has a copy of the table.
+    rows are whole on each. With tied embeddings and several stages, the last one has a copy of the table. With `zero=3`
+    a rank has 1/d of all that between steps (the mean over the d data ranks).
 
     Raises:
-        ValueError: not a `GPTConfig`, a width that does not divide, parameters split by ZeRO; or as `stage_layers`.
+        ValueError: not a `GPTConfig`, a width that does not divide; or as `stage_layers`.
     """
-    return Count(sum(rank_parameter_elements(setup, stage)))
+    return Count(round(sum(rank_parameter_elements(setup, stage)) / shards(setup, 3)))
+
+
+def shards(setup: Setup, stage: int) -> int:
+    """Into how many parts the data ranks cut what ZeRO cuts from `stage` on: state 1, gradients 2, parameters 3."""
+    return setup.data if setup.zero >= stage else 1
 
 
 def rank_parameter_elements(setup: Setup, stage: Stage = 0) -> list[int]:
-    """Elements of every parameter tensor of one rank. Errors: `rank_parameters`."""
-    setup.refuse_parallel("rank_parameters", "tensor", "pipeline", "data", "context", "sequence_parallel")
+    """Elements of every parameter tensor of one rank, which ZeRO leaves whole in a pass. Errors: `rank_parameters`."""
     config, t, layers = _divided(setup), setup.tensor, stage_layers(setup, stage)
     width, hidden, last = config.width, config.mlp_width, config.layers + 1
     table = config.vocab_size * width // t
@@ -74,6 +80,19 @@ def rank_parameter_elements(setup: Setup, stage: Stage = 0) -> list[int]:
         else:
             found += [*norm, *norm, *matrices, *biases]
     return found
+
+
+def parameters_of_rank(setup: Setup, stage: Stage, formula: str) -> tuple[int, int]:
+    """For formulas: parameters and parameter tensors of one rank before ZeRO cuts them; 0 tensors if nobody knows.
+
+    Raises:
+        ValueError: the model is split over tensor or pipeline ranks and is not a `GPTConfig`; or as `rank_parameters`.
+    """
+    if isinstance(setup.config, GPTConfig):
+        elements = rank_parameter_elements(setup, stage)
+        return sum(elements), len(elements)
+    setup.refuse_parallel(f"{formula} without a GPTConfig", "data", "context", "zero", "sequence_parallel")
+    return (int(setup.config), 0) if isinstance(setup.config, int | float) else (parameters(setup.config), 0)
 
 
 def whole_norm(config: GPTConfig) -> list[int]:
@@ -98,11 +117,12 @@ def rank_activations(setup: Setup, stage: Stage = 0) -> Bytes:
     What a stage returns is not counted, nor are tokens and targets, which are there anyway; where a rank makes a copy
     of its own of them (sequence and context parallelism), that copy is.
 
+    ZeRO changes nothing of it: weights are no activations, whoever holds them.
+
     Raises:
         ValueError: not a `GPTConfig`, or one with RMSNorm, rotary positions, fused attention or dropout; recompute; a
-            size that does not divide; parameters split by ZeRO; context together with tensor or pipeline parallelism.
+            size that does not divide; context together with tensor or pipeline parallelism.
     """
-    setup.refuse_parallel("rank_activations", "tensor", "pipeline", "data", "context", "sequence_parallel")
     config, layers = _counted(setup), stage_layers(setup, stage)
     last = config.layers + 1
     blocks = sum(0 < layer < last for layer in layers)

@@ -17,6 +17,7 @@ from course_lib.accounts import TrafficAccount
 from course_lib.predict.per_rank import Stage, rank_parameter_elements, refuse_mixed_context, stage_layers, whole_norm
 from course_lib.predict.setup import Setup
 from course_lib.predict.traffic import all_gather, all_reduce, all_to_all, reduce_scatter
+from course_lib.predict.zero import data_traffic
 from course_lib.units import Bytes
 
 _LOSS = 4
@@ -36,15 +37,14 @@ def rank_traffic(setup: Setup, stage: Stage = 0) -> dict[str, TrafficAccount]:
     - "context", for each block: 2n(3c-2)/c, keys and values and their gradients around the ring; and the gradients.
     - "pipe": n (n/t with `sequence_parallel`) to the next stage and back, and the tied table's gradient between the
       first and the last one. It depends on no schedule; each cut of the model is passed twice.
-    - "data": an all-reduce of the rank's gradients, once.
+    - "data": an all-reduce of the rank's gradients, once; or what ZeRO makes of it: `data_traffic`.
 
     Averages over the ranks, rounded to a byte, where parts differ.
 
     Raises:
-        ValueError: not a `GPTConfig`, a size that does not divide, recompute (which sends again), ZeRO, or context
-            together with tensor or pipeline parallelism.
+        ValueError: not a `GPTConfig`, a size that does not divide, recompute (which sends again), or context together
+            with tensor or pipeline parallelism or with ZeRO.
     """
-    setup.refuse_parallel("rank_traffic", "tensor", "pipeline", "data", "context", "sequence_parallel")
     if setup.recompute != "none":
         raise ValueError(f"recompute={setup.recompute!r} sends again what the blocks send: counted is a step without")
     refuse_mixed_context(setup)
@@ -54,7 +54,7 @@ def rank_traffic(setup: Setup, stage: Stage = 0) -> dict[str, TrafficAccount]:
         "tensor": _sequence(setup, layers) if setup.sequence_parallel else _tensor(setup, layers),
         "context": _context(setup, gradients),
         "pipe": Counter(send=_pipe(setup, layers)),
-        "data": Counter(all_reduce=all_reduce(gradients, setup.data).bytes),
+        "data": Counter({name: each.bytes for name, each in data_traffic(setup, stage).items()}),
     }
     size = {"tensor": setup.tensor, "context": setup.context, "pipe": setup.pipeline, "data": setup.data}
     return {

@@ -41,11 +41,12 @@ def batch_of(step: int, rows: int = 16, ragged: bool = True) -> tuple[torch.Tens
     return inputs, targets
 
 
-def check_parity(make, sizes, config, optimizer, steps=3, zero=0, **how):
+def check_parity(make, sizes, config, optimizer, steps=3, zero=0, order=AXES, **how):
     """Loss, gradients and weights of some steps are those of `train_step` on the whole batch."""
     single = GPT(config, dtype=torch.float64)
     how |= {"micro_batches": MICRO_BATCHES, "dtype": torch.float64, "zero": zero}
-    grid = make(config, Mesh(dict(zip(AXES, sizes))), **how)
+    lengths = dict(zip(AXES, sizes))
+    grid = make(config, Mesh({axis: lengths[axis] for axis in order}), **how)
     kind, settings = OPTIMIZERS[optimizer]
     ours, theirs = grid.optimizer(kind, **settings), kind(single.parameters(), **settings)
     for step in range(steps):
@@ -162,6 +163,15 @@ def test_what_cannot_be_is_refused(sizes, change, rows, how, message):
         ranks.run(refused, sizes, dataclasses.replace(TIED, **change), rows, how, world_size=2, timeout_s=30)
 
 
-def test_the_axes_have_an_order():
-    with pytest.raises(ValueError, match="a grid has the axes pipe, data, tensor, in this order"):
-        Grid(TIED, Mesh({"tensor": 2, "data": 1, "pipe": 1}))
+def test_a_grid_has_three_axes():
+    with pytest.raises(ValueError, match="a grid has the axes pipe, data, tensor$"):
+        Grid(TIED, Mesh({"tensor": 2, "data": 1, "pipeline": 1}))
+
+
+def every_order(sizes):
+    for order in itertools.permutations(AXES):
+        check_parity(Grid, sizes, TIED, "adam", steps=1, zero=1, order=order)
+
+
+def test_the_order_of_the_axes_changes_nothing_that_is_learned():
+    ranks.run(every_order, (2, 1, 2), world_size=4, diagnose=False)

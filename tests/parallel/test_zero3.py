@@ -25,6 +25,10 @@ def test_16_bit_weights_have_masters(dtype, passes):
     on_ranks(zero3.check_16_bits, Zero3, dtype, passes, world_size=4)
 
 
+def test_an_overflow_on_one_rank_skips_the_step_on_all():
+    on_ranks(zero3.check_overflow, Zero3, world_size=4)
+
+
 @pytest.mark.parametrize(("dtype", "prefetch"), [(torch.bfloat16, True), (torch.float32, False)])
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_a_rank_holds_and_sends_the_bytes_of_the_paper(world_size, dtype, prefetch):
@@ -36,6 +40,7 @@ def refusals():
     """Known-wrong → what was said against it."""
     cases = [(mutant, zero3.check_parity, (checks.gpt, "sgd"), {"passes": 2, "steps": 2}) for mutant in wrong.WEIGHTS]
     cases += [(mutant, zero3.check_16_bits, (torch.bfloat16, 1), {}) for mutant in wrong.NARROW]
+    cases += [(mutant, zero3.check_overflow, (), {}) for mutant in wrong.SCALED]
     cases += [(mutant, zero3.check_parity, (zero3.units, "sgd", 0.05), {"steps": 1}) for mutant in wrong.NORMS]
     cases += [(mutant, zero3.check_bytes, (), {}) for mutant in wrong.BYTES]
     calls = [(check, (mutant, *args), settings) for mutant, check, args, settings in cases]
@@ -51,6 +56,11 @@ def test_wrong_weights_are_rejected(mutant, refusals):
 @pytest.mark.parametrize("mutant", wrong.NARROW)
 def test_wrong_masters_are_rejected(mutant, refusals):
     assert "masters are off" in refusals[mutant]
+
+
+@pytest.mark.parametrize("mutant", wrong.SCALED)
+def test_wrong_scalers_are_rejected(mutant, refusals):
+    assert refusals[mutant].startswith(("step 0 was taken", "in step 0 ranks' scalers differ"))
 
 
 @pytest.mark.parametrize("mutant", wrong.NORMS)

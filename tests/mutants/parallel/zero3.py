@@ -88,6 +88,14 @@ class SumsIn16Bits(Zero3):
             shards.start_reduce_scatter = scatter
 
 
+class KeepsTheOverflow(Zero3):
+    """Leaves an overflow to the rank whose part it is in."""
+
+    def __init__(self, module: nn.Module, **settings: Any) -> None:
+        super().__init__(module, **settings)
+        self._can_overflow = False
+
+
 class LocalNorm(Zero3):
     """Clips by the norm of this rank's shards."""
 
@@ -148,6 +156,7 @@ class KeepsGradients(Zero3):
 
 WEIGHTS = [StaleWeights, SumForMean, KeepsTheLastPass]
 NARROW = [SumsIn16Bits]
+SCALED = [KeepsTheOverflow]
 NORMS = [LocalNorm, PaddingInTheNorm]
 BYTES = {PlainCalledSharded: "between", NeverFrees: "holds", KeepsGradients: "at the peak", AllReduces: "sends"}
 """Each with what shows it."""

@@ -1,0 +1,99 @@
+"""What papers and libraries print about ZeRO, computed again by this library.
+
+`zero.json` holds each figure; see `rows.py`. Stage 0 of the first figure, and Gopher's 2.5 TiB, are in `memory.json`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from course_lib import predict
+from course_lib.model import hardware, zoo
+from course_lib.predict import Setup
+
+from .rows import rows_of, within
+
+ROWS = rows_of(__file__)
+
+
+def states(params: float, Nd: int, stage: Any, K: int) -> float:
+    """Of AdamW under 16-bit weights, whose fp32 copy and moments are the paper's K = 12."""
+    setup = Setup(params, Nd, precision="mixed", data=Nd, zero=stage)
+    assert predict.model_states(setup.with_(zero=0)).optimizer == K * params
+    return predict.model_states(setup).total.to("GB")
+
+
+def sent_elements(ranks: int, stages: list[int]) -> list[float]:
+    """In units of the number of parameters."""
+    setup = Setup(1e9, ranks, precision="mixed", data=ranks)
+    traffic = [predict.data_traffic(setup.with_(zero=stage)) for stage in stages]
+    return [sum(each.bytes for each in sent.values()) / 2e9 for sent in traffic]
+
+
+def partitioned_activations(tensor: int, sequences: int, tokens: int) -> float:
+    """The all-gather of a block's cut-up input, beside what tensor parallelism sends with recompute."""
+    setup = Setup(zoo.GPT3_175B, sequences, tokens, precision="mixed", tensor=tensor)
+    both_passes = predict.rank_traffic(setup, range(5, 6))["tensor"].total_bytes
+    return predict.all_gather(predict.block_input(setup), tensor).bytes / (1.5 * both_passes)
+
+
+def neox(tensor: int, pipeline: int, data: int, micro_batch: int, accumulation: int, zero: Any) -> Setup:
+    return Setup(
+        zoo.NEOX_20B, data * micro_batch * accumulation, precision="mixed", micro_batch=micro_batch, tensor=tensor,
+        pipeline=pipeline, data=data, zero=zero,
+    )  # fmt: skip
+
+
+def neox_run(**inputs: Any) -> list[int]:
+    setup = neox(**inputs)
+    return [setup.world_size, setup.batch_size * setup.seq]
+
+
+def deepspeed_2(params: float, gpus: int) -> float:
+    """Gradients count twice: whole in 16 bits, and their part in fp32."""
+    setup = Setup(params, gpus, precision="mixed", data=gpus, zero=2)
+    wide = predict.model_states(setup.with_(gradients="fp32"))
+    return (wide.total + predict.model_states(setup.with_(zero=1)).gradients).to("GiB")
+
+
+def deepspeed_3(params: float, largest: float, gpus: int) -> float:
+    """Gradients in fp32, and one layer's weights and gradients in 16 bits."""
+    setup = Setup(params, gpus, precision="mixed", gradients="fp32", data=gpus, zero=3)
+    layer = predict.model_states(Setup(largest, precision="mixed", optimizer=None))
+    return (predict.model_states(setup).total + layer.parameters + layer.gradients).to("GiB")
+
+
+COMPUTED: dict[str, Callable[..., Any]] = {
+    **{name: states for name in ROWS if name.startswith(("zero_fig1", "zero_table1"))},
+    **{name: sent_elements for name in ROWS if name.startswith("zero_comm")},
+    "zero_pa_comm": partitioned_activations,
+    "mtnlg_gpus": lambda data, **cut: [
+        Setup(zoo.MT_NLG_530B, count, data=count, **cut).world_size for count in data
+    ],
+    "neox_20b_gpus": neox_run,
+    "deepspeed_zero2_t5_3b": deepspeed_2,
+    "deepspeed_zero3_t5_3b": deepspeed_3,
+    "deepspeed_zero3_t5_large": lambda **inputs: 1024 * deepspeed_3(**inputs),
+}  # fmt: skip
+
+
+def test_every_row_is_recomputed() -> None:
+    assert set(COMPUTED) == set(ROWS)
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_published_figure(name: str) -> None:
+    assert COMPUTED[name](**ROWS[name]["inputs"]) == within(ROWS[name])
+
+
+def test_stage_1_is_what_lets_neox_fit() -> None:
+    """Without it, the model states alone would leave less than 3 GiB of 40, on the first stage less than 1."""
+    setup, memory = neox(**ROWS["neox_20b_gpus"]["inputs"]), hardware.A100_40GB.memory
+    left = {
+        (zero, stage): (memory - predict.model_states(setup.with_(zero=zero), stage).total).to("GiB")
+        for zero in (0, 1)
+        for stage in (0, 1)
+    }
+    assert 0 < left[0, 0] < 1 < left[0, 1] < 3
+    assert 27 < left[1, 0] < left[1, 1]
