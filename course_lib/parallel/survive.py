@@ -42,9 +42,9 @@ CONFIG = GPTConfig(layers=4, width=64, heads=4, vocab_size=text.VOCAB_SIZE, cont
 GLOBAL_BATCH = 12
 """Sequences in a step on all ranks together; 1, 2, 3, 4 and 6 ranks share them evenly."""
 LEARNING_RATE = 1e-3
-RENDEZVOUS = "store_type=file,last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=3"
-"""How agents find each other. A file survives every node. A node that is silent for 3 s is dead (torchrun's own: 15 s),
-and who is there waits 3 s for others (30 s)."""
+RENDEZVOUS = "store_type=file,last_call_timeout=8,keep_alive_interval=2,keep_alive_max_attempt=3"
+"""How agents find each other. A file survives every node. A node that is silent for 6 s is dead (torchrun's own: 15 s),
+and who is there waits 8 s for others (30 s)."""
 
 
 def train(folder: Path, steps: int, every: int, pause_s: float = 0.0) -> None:
@@ -138,7 +138,7 @@ def survive(
     deadline = time.monotonic() + timeout_s
     nodes = [start_node(folder, name, steps, every, pause_s, ranks_per_node) for name in ("first", "second")]
     try:
-        wait_for(folder, kill_at, nodes[1], deadline)
+        wait_for(folder, kill_at, nodes[1], deadline, world_size=2 * ranks_per_node)
         nodes[0].kill()
         note(folder, event="node killed")
         if back_at is not None:
@@ -167,9 +167,9 @@ def start_node(
         return subprocess.Popen(command, stdout=said, stderr=said, env=environment)
 
 
-def wait_for(folder: Path, step: int, survivor: subprocess.Popen[bytes], deadline: float) -> None:
-    """Until this many steps are done; if it is all of them, until the survivor has ended."""
-    while not any(line.get("step", -1) >= step for line in notes(folder)):
+def wait_for(folder: Path, step: int, survivor: subprocess.Popen[bytes], deadline: float, world_size: int = 1) -> None:
+    """Until so many ranks have taken this step, or until the survivor has ended."""
+    while not any(line.get("step", -1) >= step and line["ranks"] >= world_size for line in notes(folder)):
         code = survivor.poll()
         if code == 0:
             return
