@@ -285,7 +285,7 @@ def update(parameters, shard, gradient, lr, decay):
 def a_model(shapes, seed=0, dtype=torch.float64):
     generator = torch.Generator().manual_seed(seed)
     made = [torch.randn(shape[::-1], generator=generator, dtype=dtype) for shape in shapes]
-    return [(each.t() if each.dim() == 2 else each).requires_grad_() for each in made]
+    return [(each.t().clone() if each.dim() == 2 else each).requires_grad_() for each in made]
 
 
 def deal(parameters, step, rank):
@@ -477,7 +477,7 @@ def check_kept(shapes, n_ranks):
     for rank, (kept, vectors, steps, *_) in enumerate(found):
         what = f"{total_of(shapes):,} elements on {n_ranks} ranks: what rank {rank} keeps"
         look = f"a shard has {length:,} elements: who keeps the state of the others, and what is a slice of all?"
-        check.at_most(kept, 3 * 4 * length + 4096, f"{what}, bytes", look=look)
+        check.at_most(kept, 3 * 4 * length + 16384, f"{what}, bytes", look=look)
         check.at_least(kept, 3 * 4 * length, "… at least", look="three vectors in memory of their own")
         right = dict.fromkeys(VECTORS, [length])
         check.equal(vectors, right, "… the shapes in its shard", look=look)
@@ -487,7 +487,7 @@ def check_kept(shapes, n_ranks):
 
 for answer in (begin, reduced, update):
     check.written_with(answer, forbidden=FINISHED)
-check_kept([(60, 50), (60,), (41, 60)], n_ranks=3)
+check_kept([(200, 100), (200,), (41, 300)], n_ranks=3)
 
 
 # %% check="q2-sent" points=5
@@ -516,7 +516,7 @@ for hidden_shapes, hidden_ranks in (([(2, 2)], 3), ([(0, 3), (7,), (), (1, 5)], 
             own = real_part(row, hidden_rank, hidden_ranks)
             check.close(shard[name][: len(own)], own, f"{name} of a shard", relative=1e-9)
 check_step_sent([(64, 64), (1,)], n_ranks=2)
-check_kept([(64, 64), (1,)], n_ranks=2)
+check_kept([(128, 100), (1,)], n_ranks=2)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -563,7 +563,7 @@ compare(
 # - Afterwards the real elements of `summed` are the gradient, times `max_norm / norm` where the norm is larger than
 # `max_norm`. In place; padding may be anything.
 # - If the norm is infinite or NaN, they stay as they were.
-# - One number for each rank travels, in one all-reduce.
+# - Each rank sends one number, in one call of a collective.
 #
 # **Graded:** norms and what is left of the gradient (10 points), what was sent (6), and hidden (9) other ranks, dtypes
 # and shards.
@@ -657,7 +657,8 @@ def check_clip(total, scale, max_norm, n_ranks=2, seed=0, dtype=torch.float64, l
         look = "one factor for all ranks, scale in it. A norm below the limit leaves the scale to be divided by"
     for rank, (_, part, _) in enumerate(found):
         right = (real_part(row, rank, n_ranks).double() * factor).to(dtype)
-        check.close(part, right, f"… and rank {rank}'s part, times {factor:.3g}", operations=4, look=look)
+        what, relative = f"… and rank {rank}'s part, times {factor:.3g}", max(1e-5, 4 * torch.finfo(dtype).eps)
+        check.close(part, right, what, relative=relative, look=look)
     return [sent for *_, sent in found]
 
 
@@ -674,8 +675,7 @@ def check_clip_sent(total, n_ranks, dtype=torch.float32):
     calls = max(each.total_messages for each in accounts)
     check.at_most(calls, 1, "… calls that send", look="what a rank lacks: one number says it")
     look = "who needs the gradients of the others? (The sum of their squares is one number)"
-    most = predict.all_reduce(8, n_ranks).bytes
-    check_sent(accounts, most, 2, f"for the norm of {total:,} elements", look)
+    check_sent(accounts, 8 * (n_ranks - 1), 2, f"for the norm of {total:,} elements", look)
 
 
 check.written_with(clip_, forbidden=FINISHED)
