@@ -106,7 +106,7 @@ def check_sent(accounts, most, least, what, look):
     seen, n = sum(int(each.sent_bytes) for each in accounts), len(accounts)
     check.at_most(seen, n * int(1.1 * most + 2000 * n), f"… at the sockets of all ranks, {what}", look=look)
     if least:
-        check.at_least(seen, int(0.9 * n * least), "… and at least", look="what travels without a call, or not at all")
+        check.at_least(seen, int(0.9 * n * least), "… and at least", look="what travels without a call, or never")
 
 
 # %% [markdown]
@@ -460,6 +460,7 @@ def weighed(shapes, steps=3):
     return kept, vectors, shard["steps"], first, later
 
 
+# %%
 def total_of(shapes):
     return sum(torch.Size(shape).numel() for shape in shapes)
 
@@ -633,6 +634,7 @@ def why(norm, right, row, scale, own):
     return "which elements are squared, in which dtype; what is added up over the ranks, and what comes after the sum"
 
 
+# %%
 def check_norms(norms, row, scale, what):
     """The norm that each rank returns."""
     wide = torch.float64 if row.dtype == torch.float64 else torch.float32
@@ -647,9 +649,8 @@ def check_norms(norms, row, scale, what):
 
 # %% check="q3-values" points=10
 def check_clip(total, scale, max_norm, n_ranks=2, seed=0, dtype=torch.float64, large=None):
-    look = "who comes to the sum: a rank whose shard is all padding, too"
+    row, look = gradient_row(total, seed, dtype, large), "who comes to the sum: a rank that has only padding, too"
     found = check.on_ranks(clipped, total, scale, max_norm, seed, dtype, large, world_size=n_ranks, look=look)
-    row = gradient_row(total, seed, dtype, large)
     norm = check_norms([norm for norm, *_ in found], row, scale, f"{total} × {dtype}, scale {scale:g}: the norm")
     factor, look = 1.0, "what a factor of 0 or NaN makes of them. Every rank knows the norm"
     if norm < float("inf"):  # NaN is not, either
@@ -657,8 +658,8 @@ def check_clip(total, scale, max_norm, n_ranks=2, seed=0, dtype=torch.float64, l
         look = "one factor for all ranks, scale in it. A norm below the limit leaves the scale to be divided by"
     for rank, (_, part, _) in enumerate(found):
         right = (real_part(row, rank, n_ranks).double() * factor).to(dtype)
-        what, relative = f"… and rank {rank}'s part, times {factor:.3g}", max(1e-5, 4 * torch.finfo(dtype).eps)
-        check.close(part, right, what, relative=relative, look=look)
+        near = max(1e-5, 4 * torch.finfo(dtype).eps)
+        check.close(part, right, f"… and rank {rank}'s part, times {factor:.3g}", relative=near, look=look)
     return [sent for *_, sent in found]
 
 
@@ -849,6 +850,7 @@ def check_saved(folder, total, old_ranks, **case):
     return [path.stat().st_size for path in files], [sent for _, sent in found]
 
 
+# %%
 def check_shard(shard, rows, steps, rank, n_ranks, look):
     """A shard that was loaded, against its part of the rows that were saved."""
     what, n = f"… what rank {rank} of {n_ranks} has loaded", elements_of(len(rows["mean"]), rank, n_ranks)
