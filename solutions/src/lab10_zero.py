@@ -144,8 +144,8 @@ def pieces(sizes, rank, ranks):
 
 
 # %%
-for rank in range(2):
-    print(f"rank {rank} of 2:", pieces([3, 4, 2], rank, 2))
+print("rank 0 of 2:", pieces([3, 4, 2], 0, 2))
+print("rank 1 of 2:", pieces([3, 4, 2], 1, 2))
 
 
 # %% check="q1-values" points=8
@@ -169,20 +169,27 @@ check_cut([1, 1], [[(0, 0, 1)], [(1, 0, 1)], []])
 # %% check="q1-hidden" points=7
 # Random cuts, more ranks than elements, and a large model.
 ### BEGIN HIDDEN TESTS
-chance = random.Random(10)
-for _ in range(60):
-    hidden_sizes = [chance.choice((0, 1, 2, 5, 17)) for _ in range(chance.randint(1, 6))]
-    hidden_ranks, row = chance.randint(1, 8), [(n, i) for n, size in enumerate(hidden_sizes) for i in range(size)]
-    width = -(-len(row) // hidden_ranks)
-    hidden_cut = []
-    for hidden_rank in range(hidden_ranks):
-        own = row[hidden_rank * width : (hidden_rank + 1) * width]
-        numbers = sorted({number for number, _ in own})
-        ends = [[place for number, place in own if number == each] for each in numbers]
-        hidden_cut.append([(each, min(places), max(places) + 1) for each, places in zip(numbers, ends)])
-    check_cut(hidden_sizes, hidden_cut)
-large, half = LLAMA3_405B.parameters, LLAMA3_405B.parameters // 2
-check_cut([7, large - 7], [[(0, 0, 7), (1, 0, half - 7)], [(1, half - 7, large - 7)]])
+def hidden_cut(sizes, n_ranks):
+    """The cut by counting: every element by name, the row of them in equal parts."""
+    names = [(number, place) for number, size in enumerate(sizes) for place in range(size)]
+    length, cut = -(-len(names) // n_ranks), []
+    for rank in range(n_ranks):
+        own = names[rank * length : (rank + 1) * length]
+        places = {each: [place for number, place in own if number == each] for each in sorted({n for n, _ in own})}
+        cut.append([(number, min(found), max(found) + 1) for number, found in places.items()])
+    return cut
+
+
+def hidden_cuts():
+    chance = random.Random(10)
+    for _ in range(60):
+        sizes = [chance.choice((0, 1, 2, 5, 17)) for _ in range(chance.randint(1, 6))]
+        check_cut(sizes, hidden_cut(sizes, chance.randint(1, 8)))
+    total, half = LLAMA3_405B.parameters, LLAMA3_405B.parameters // 2
+    check_cut([7, total - 7], [[(0, 0, 7), (1, 0, half - 7)], [(1, half - 7, total - 7)]])
+
+
+hidden_cuts()
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -336,8 +343,8 @@ def two_steps():
     return [round(number, 2) for number in shard["weights"].tolist()], in_a_row(parameters)
 
 
-for rank, (own, row) in enumerate(ranks.run(two_steps, world_size=2)):
-    print(f"rank {rank} holds {own} of {[round(number, 2) for number in row.tolist()]}")
+print("the shards: ", [own for own, _ in ranks.run(two_steps, world_size=2)])
+print("all weights:", [[round(number, 2) for number in row.tolist()] for _, row in ranks.run(two_steps, world_size=2)])
 
 
 # %%
@@ -353,6 +360,7 @@ def summed(shapes, seed=0, dtype=torch.float64):
 
 # %%
 SHAPES = [(5, 3), (3,), (2, 4), (), (4,)]  # 31 elements: no number of ranks divides them
+LARGE = [(200, 100), (200,), (41, 300)]
 
 
 def check_vector(found, length, what):
@@ -380,8 +388,8 @@ def check_sum(shapes, n_ranks=2, seed=0, dtype=torch.float64):
     return [sent for *_, sent in found]
 
 
-for n_ranks in (2, 3):
-    _ = check_sum(SHAPES, n_ranks)
+_ = check_sum(SHAPES, n_ranks=2)
+_ = check_sum(SHAPES, n_ranks=3)
 
 
 # %%
@@ -486,9 +494,10 @@ def check_kept(shapes, n_ranks):
         check.equal(steps, 3, '… and "steps" after three', look=look)
 
 
-for answer in (begin, reduced, update):
-    check.written_with(answer, forbidden=FINISHED)
-check_kept([(200, 100), (200,), (41, 300)], n_ranks=3)
+check.written_with(begin, forbidden=FINISHED)
+check.written_with(reduced, forbidden=FINISHED)
+check.written_with(update, forbidden=FINISHED)
+check_kept(LARGE, n_ranks=3)
 
 
 # %% check="q2-sent" points=5
@@ -508,14 +517,20 @@ check_step_sent([(100, 80), (80,), (3, 50)], n_ranks=3)
 # %% check="q2-hidden" points=6
 # Other models, ranks and rates; more ranks than elements; what is in the shards.
 ### BEGIN HIDDEN TESTS
-for hidden_shapes, hidden_ranks in (([(2, 2)], 3), ([(0, 3), (7,), (), (1, 5)], 2), ([(1,)], 3), ([(6, 2), (4,)], 1)):
-    _ = check_sum(hidden_shapes, hidden_ranks, seed=2)
-    hidden_shards = check_weights(hidden_shapes, 4, hidden_ranks, seed=2, lr=0.01, decay=0.5)
-    hidden_history, *hidden_state = alone(hidden_shapes, 4, hidden_ranks, seed=2, lr=0.01, decay=0.5)
-    for hidden_rank, shard in enumerate(hidden_shards):
-        for name, row in zip(VECTORS, (hidden_history[-1], *hidden_state)):
-            own = real_part(row, hidden_rank, hidden_ranks)
-            check.close(shard[name][: len(own)], own, f"{name} of a shard", relative=1e-9)
+def hidden_model(shapes, n_ranks):
+    _ = check_sum(shapes, n_ranks, seed=2)
+    shards = check_weights(shapes, 4, n_ranks, seed=2, lr=0.01, decay=0.5)
+    history, *state = alone(shapes, 4, n_ranks, seed=2, lr=0.01, decay=0.5)
+    for rank, shard in enumerate(shards):
+        for name, row in zip(VECTORS, (history[-1], *state)):
+            right = real_part(row, rank, n_ranks)
+            check.close(shard[name][: len(right)], right, f"{name} of a shard", relative=1e-9)
+
+
+hidden_model([(2, 2)], 3)
+hidden_model([(0, 3), (7,), (), (1, 5)], 2)
+hidden_model([(1,)], 3)
+hidden_model([(6, 2), (4,)], 1)
 check_step_sent([(64, 64), (1,)], n_ranks=2)
 check_kept([(128, 100), (1,)], n_ranks=2)
 ### END HIDDEN TESTS
@@ -525,16 +540,15 @@ check_kept([(128, 100), (1,)], n_ranks=2)
 # the sockets.
 
 # %%
-shapes, n = [(200, 100), (200,), (41, 300)], 3
-kept, *_, moved = ranks.run(weighed, shapes, world_size=n)[0]
-sums = ranks.run(summed, shapes, dtype=torch.float32, world_size=n)[0][-1]
-compare(guess=guess_state, predicted=12 / n, measured=kept / total_of(shapes), tolerance=0.01, name="bytes an element")
+kept, *_, updates = ranks.run(weighed, LARGE, world_size=3)[0]
+compare(guess=guess_state, predicted=12 / 3, measured=kept / total_of(LARGE), tolerance=0.01, name="bytes an element")
 
 # %%
-half = predict.reduce_scatter(4 * total_of(shapes), n).bytes
+*_, sums = ranks.run(summed, LARGE, dtype=torch.float32, world_size=3)[0]
+one_half = predict.reduce_scatter(4 * total_of(LARGE), 3).bytes
 compare(
-    predicted={"gradients, there": half, "weights, back": half},
-    measured={"gradients, there": sums.sent_bytes, "weights, back": Bytes(moved.sent_bytes / 3)},
+    predicted={"gradients, there": one_half, "weights, back": one_half},
+    measured={"gradients, there": sums.sent_bytes, "weights, back": Bytes(updates.sent_bytes / 3)},
     tolerance=0.03,
 )
 
@@ -663,8 +677,8 @@ def check_clip(total, scale, max_norm, n_ranks=2, seed=0, dtype=torch.float64, l
     return [sent for *_, sent in found]
 
 
-for limit in (1.0, 1e6):
-    _ = check_clip(21, 2, limit)
+_ = check_clip(21, 2, 1.0)
+_ = check_clip(21, 2, 1e6)
 _ = check_clip(10, 1024, 0.1, dtype=torch.float16, large=2000.0)
 _ = check_clip(9, 2, 1.0, large=float("inf"))
 _ = check_clip(4, 3, 1.0, n_ranks=3)
@@ -694,12 +708,12 @@ _ = check_clip(7, 0.25, 3.0, n_ranks=1, seed=4, dtype=torch.float32)
 check_clip_sent(5000, n_ranks=3, dtype=torch.float64)
 
 
-def nothing():
+def hidden_zeros():
     part = shard_of(torch.zeros(5), dist.get_rank(), 2)
     return clip_(part, elements_of(5, dist.get_rank(), 2), 2, 1.0), part[: elements_of(5, dist.get_rank(), 2)]
 
 
-for hidden_norm, hidden_part in check.on_ranks(nothing, world_size=2):
+for hidden_norm, hidden_part in check.on_ranks(hidden_zeros, world_size=2):
     check.equal(hidden_norm, torch.zeros(()), "the norm of zeros")
     check.equal(hidden_part, torch.zeros(len(hidden_part)), "zeros, clipped")
 ### END HIDDEN TESTS
@@ -878,8 +892,9 @@ def check_resharded(total, old_ranks, new_ranks, spoil=False, steps=7, seed=0, d
     return sizes, sent, found
 
 
-for old_ranks, new_ranks in ((3, 2), (2, 3), (2, 2)):
-    _ = check_resharded(100, old_ranks, new_ranks)
+_ = check_resharded(100, old_ranks=3, new_ranks=2)
+_ = check_resharded(100, old_ranks=2, new_ranks=3)
+_ = check_resharded(100, old_ranks=2, new_ranks=2)
 
 
 # %% check="q4-disk" points=6
@@ -936,9 +951,9 @@ guess_gpus = ask("How many H100s must one rank have, to hold the whole checkpoin
 
 # %%
 state = Bytes(12 * LLAMA3_405B.parameters)
-each = Bytes(state // 16_384)
+in_a_file = Bytes(state // 16_384)
 print(f"{state:.2TB} in all: {Ratio(state / H100_80GB.memory):.0f} H100s full; you said {guess_gpus.said}")
-print(f"16,384 ranks: {each:.2GB} for each of them, in its own file")
+print(f"16,384 ranks: {in_a_file:.2GB} for each of them, in its own file")
 
 # %% [markdown]
 # It was trained on up to 16,384 GPUs, and its authors say that a checkpoint has between 1 MB and 4 GB from each of them
