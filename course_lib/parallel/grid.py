@@ -1,16 +1,18 @@
 """One training step over three axes: a pipeline whose stages are cut over tensor ranks, in several replicas.
 
-    grid = Grid(config, Mesh({"pipe": 2, "data": 2, "tensor": 2}), micro_batches=4)   # on each of 8 ranks
-    optimizer = torch.optim.AdamW(grid.parameters(), lr=1e-3)
+    grid = Grid(config, Mesh({"pipe": 2, "data": 2, "tensor": 2}), micro_batches=4, zero=1)   # on each of 8 ranks
+    optimizer = grid.optimizer(torch.optim.AdamW, lr=1e-3)
     loss = grid.train_step(optimizer, batch)        # the whole batch on every rank, the same loss on every rank
 
 Whose group is whose: the tensor ranks share every layer and talk in each of them; the pipe ranks pass the stream along;
-the data ranks hold the same parts of the same layers, see other sequences, and add up their gradients at the end. After
-each step loss and weights are those of `train_step`. `parallel.train` is this under torchrun. Lesson 12 opens this
-module.
+the data ranks hold the same parts of the same layers, see other sequences, and average their gradients at the end; with
+ZeRO each of them keeps the optimizer's state of a part. After each step loss and weights are those of `train_step`.
+`parallel.train` is this under torchrun. Lesson 12 opens this module.
 """
 
 from __future__ import annotations
+
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -25,17 +27,19 @@ from course_lib.parallel.pipeline import Pipeline
 from course_lib.parallel.schedule import ORDERS
 from course_lib.parallel.stages import GPTStage, cut
 from course_lib.parallel.tensor_stage import ParallelStage
+from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.train.accumulate import Batch, count_tokens
 
 AXES = ("pipe", "data", "tensor")
 """The slowest first: tensor ranks are neighbours, and talk most."""
+AnyOptimizer = torch.optim.Optimizer | ZeroOptimizer
 
 
 class Grid(nn.Module):
     """This rank's part of the model, and its part of a step. All ranks must construct it, with the same arguments.
 
-    Its parameters are this rank's own; an optimizer over them works element by element, so each rank's steps are the
-    whole model's.
+    Its parameters are this rank's own; `optimizer` makes one over them that works element by element, so each rank's
+    steps are the whole model's.
 
     Args:
         config: of the whole model.
@@ -43,6 +47,7 @@ class Grid(nn.Module):
         micro_batches: that a replica's part of the batch is cut into.
         schedule: of the pipeline: a name in `ORDERS`.
         sequence_parallel: whether the tensor ranks cut the stream along the sequence.
+        zero: stage of ZeRO along the data axis: 0 replicates, 1 cuts the optimizer's state, 2 gradients as well.
         seed, dtype, device: as for `GPT`.
         bucket_bytes: of gradients that travel together along the data axis.
 
@@ -52,7 +57,8 @@ class Grid(nn.Module):
 
     Raises:
         ValueError: the mesh has other axes, or another number of ranks than there are; the schedule is unknown, or
-            steps inside; there is dropout, whose masks would differ; the model does not divide.
+            steps inside; there is dropout, whose masks would differ; the model does not divide; ZeRO cuts gradients
+            that a pipeline is still adding to.
     """
 
     def __init__(
@@ -63,14 +69,16 @@ class Grid(nn.Module):
         micro_batches: int = 1,
         schedule: str = "1f1b",
         sequence_parallel: bool = False,
+        zero: Literal[0, 1, 2] = 0,
         seed: int = 0,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         bucket_bytes: int = 25 * 2**20,
     ) -> None:
         super().__init__()
-        _check(config, mesh, schedule)
-        self.mesh, self.groups = mesh, process_groups(mesh)
+        _check(config, mesh, schedule, zero)
+        self.mesh, self.groups, self.bucket_bytes = mesh, process_groups(mesh), bucket_bytes
+        self.zero: Literal[0, 1, 2] = zero
         order = ORDERS[schedule](mesh.axes["pipe"], micro_batches)
         layers = cut([0.0, *[1.0] * config.layers, 0.0], order.stages)
         place = mesh.coordinates(dist.get_rank())["pipe"]
@@ -81,14 +89,32 @@ class Grid(nn.Module):
         stages = {int(number): stage for number, stage in self.stages.items()}
         self.pipeline = Pipeline(order, stages, group=self.groups["pipe"])
         parameters = list(self.parameters())
-        plan = plan_buckets(parameters, bucket_bytes) if mesh.axes["data"] > 1 else []
+        plan = plan_buckets(parameters, bucket_bytes) if mesh.axes["data"] > 1 and not zero else []
         self._buckets = [Bucket([parameters[number] for number in numbers]) for numbers in plan]
 
-    def train_step(self, optimizer: torch.optim.Optimizer, batch: Batch) -> Float[Tensor, ""]:
+    def optimizer(self, optimizer_cls: type[torch.optim.Optimizer], **arguments: Any) -> AnyOptimizer:
+        """An optimizer of this rank's parameters, or, with ZeRO, of its part of them. All ranks must call.
+
+        Args:
+            optimizer_cls: a torch optimizer that updates each element by itself.
+            arguments: for it.
+        """
+        if not self.zero:
+            return optimizer_cls(self.parameters(), **arguments)
+        return ZeroOptimizer(
+            self.parameters(),
+            optimizer_cls,
+            stage=self.zero,
+            group=self.groups["data"],
+            bucket_bytes=self.bucket_bytes,
+            **arguments,
+        )
+
+    def train_step(self, optimizer: AnyOptimizer, batch: Batch) -> Float[Tensor, ""]:
         """Forward, backward, step, as `train.step.train_step` does it on one device. All ranks must call.
 
         Args:
-            optimizer: over this rank's parameters.
+            optimizer: what `optimizer` made.
             batch: inputs and targets of all replicas together, the same on every rank.
 
         Returns:
@@ -97,45 +123,53 @@ class Grid(nn.Module):
         Raises:
             ValueError: the batch does not divide into equal micro-batches for every replica.
         """
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         loss = self.forward_backward(batch)
         optimizer.step()
         return loss
 
     def forward_backward(self, batch: Batch) -> Float[Tensor, ""]:
-        """The loss of the whole batch; its gradients are then in `.grad`. Arguments and errors: `train_step`."""
-        rows, pieces = len(batch[0]), self.mesh.axes["data"] * self.pipeline.schedule.micro_batches
+        """The loss of the whole batch; its gradients are then in `.grad` (with ZeRO: when the optimizer steps).
+
+        Arguments and errors: `train_step`.
+        """
+        rows, replicas = len(batch[0]), self.mesh.axes["data"]
+        pieces = replicas * self.pipeline.schedule.micro_batches
         if rows % pieces:
             raise ValueError(
-                f"{rows} sequences do not split into {pieces} equal pieces: {self.mesh.axes['data']} replicas times "
+                f"{rows} sequences do not split into {pieces} equal pieces: {replicas} replicas times "
                 f"{self.pipeline.schedule.micro_batches} micro-batches; choose a batch that divides"
             )
         inputs, targets = (own_part(tensor, 0, self.groups["data"]) for tensor in batch)
-        own = self.pipeline.forward_backward(list(zip(inputs.split(rows // pieces), targets.split(rows // pieces))))
-        share = count_tokens(targets) / count_tokens(batch[1])  # ragged replicas have different numbers of targets
-        self._add_up_replicas(share)
-        return self._everyones_loss(own, share)
+        micro_batches = list(zip(inputs.split(rows // pieces), targets.split(rows // pieces)))
+        own = self.pipeline.forward_backward(micro_batches, self._tokens_of_a_replica(batch[1]))
+        self._average_replicas()
+        return self._everyones_loss(own)
 
-    def _add_up_replicas(self, share: float) -> None:
-        """The gradient of the mean over all tokens is the sum of the replicas' own, each times its share of them."""
+    def _tokens_of_a_replica(self, targets: Tensor) -> float:
+        """What a replica's losses are divided by. Ragged replicas have different numbers of targets: divided by the
+        same number, the mean of the replicas is the mean over all tokens."""
+        return count_tokens(targets) / self.mesh.axes["data"]
+
+    def _average_replicas(self) -> None:
         for bucket in self._buckets:
-            bucket.fill(share)
+            bucket.fill(1 / self.mesh.axes["data"])
             bucket.work = dist.all_reduce(bucket.flat, group=self.groups["data"], async_op=True)
         for bucket in self._buckets:
             bucket.finish()
 
-    def _everyones_loss(self, own: Tensor | None, share: float) -> Tensor:
+    def _everyones_loss(self, own: Tensor | None) -> Tensor:
         """A sum in which only the last stages have a term."""
         some = next(self.parameters())
         loss = torch.zeros((), dtype=torch.promote_types(some.dtype, torch.float32), device=some.device)
         if own is not None:
-            loss += own * share
+            loss += own / self.mesh.axes["data"]
         for axis in ("pipe", "data"):
             dist.all_reduce(loss, group=self.groups[axis])
         return loss
 
 
-def _check(config: GPTConfig, mesh: Mesh, schedule: str) -> None:
+def _check(config: GPTConfig, mesh: Mesh, schedule: str, zero: int) -> None:
     if tuple(mesh.axes) != AXES:
         raise ValueError(f"Mesh({dict(mesh.axes)}): a grid has the axes {', '.join(AXES)}, in this order")
     known = [name for name in ORDERS if name != "pipedream"]
@@ -143,3 +177,10 @@ def _check(config: GPTConfig, mesh: Mesh, schedule: str) -> None:
         raise ValueError(f"schedule={schedule!r}: it must be one of {', '.join(known)}, which step once, at the end")
     if config.dropout:
         raise ValueError(f"dropout={config.dropout}: each stage would draw masks of its own; take dropout=0")
+    if zero not in (0, 1, 2):
+        raise ValueError(f"zero={zero}: the stage of ZeRO is 0, 1 or 2")
+    if zero == 2 and (mesh.axes["pipe"] > 1 or schedule == "zero-bubble"):
+        raise ValueError(
+            f"zero={zero} over {mesh.axes['pipe']} pipeline stages ({schedule}): gradients would be reduced after "
+            "every micro-batch, before all of their terms are there; take zero=1"
+        )

@@ -85,11 +85,12 @@ class Pipeline:
         self._in_flight: dict[tuple[int, int], InFlight] = {}
         self._check_fit()
 
-    def forward_backward(self, micro_batches: Sequence[Batch]) -> Tensor | None:
+    def forward_backward(self, micro_batches: Sequence[Batch], tokens: float | None = None) -> Tensor | None:
         """Carry out this rank's actions; the gradients of the mean loss over all tokens are then in `.grad`.
 
         Args:
             micro_batches: inputs and targets, the same on every rank. Each is only looked at where it is needed.
+            tokens: what the sum of the tokens' losses is divided by; None: their number, which makes it the mean.
 
         Returns:
             The mean loss over all tokens, detached, on the rank of the last stage; None on the others.
@@ -97,7 +98,7 @@ class Pipeline:
         Raises:
             ValueError: another number of micro-batches than the schedule's, or a tied weight has a gradient already.
         """
-        mail = self._begin(micro_batches)
+        mail = self._begin(micro_batches, tokens)
         for action in self.schedule.actions[self.rank]:
             received = mail.receive(self.schedule.consumes(action))  # the only place where a rank waits
             start = time.perf_counter()
@@ -185,7 +186,7 @@ class Pipeline:
         weights = (getattr(stage, "tied_weight", None) for _, stage in sorted(self.stages.items()))
         return [weight for weight in weights if weight is not None]
 
-    def _begin(self, micro_batches: Sequence[Batch]) -> Mail:
+    def _begin(self, micro_batches: Sequence[Batch], tokens: float | None) -> Mail:
         if len(micro_batches) != self.schedule.micro_batches:
             raise ValueError(
                 f"{len(micro_batches)} micro-batches given, but the schedule has {self.schedule.micro_batches}"
@@ -196,7 +197,7 @@ class Pipeline:
                 "optimizer.zero_grad() before forward_backward"
             )
         counts = [count_tokens(targets) for _, targets in micro_batches]
-        self._micro_batches, self._shares = micro_batches, [count / sum(counts) for count in counts]
+        self._micro_batches, self._shares = micro_batches, [count / (tokens or sum(counts)) for count in counts]
         self._loss: Tensor | None = None
         self.spans = []
         self._in_flight.clear()

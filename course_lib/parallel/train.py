@@ -1,6 +1,6 @@
 """Train the course's GPT on as many ranks as there are, cut as the command line says. For torchrun:
 
-    torchrun --standalone --nproc-per-node 4 -m course_lib.parallel.train --data 1 --tensor 2 --pipe 2 --oracle
+    torchrun --standalone --nproc-per-node 4 -m course_lib.parallel.train --data 2 --tensor 2 --zero 1 --oracle
 
 Each line is a step and its loss; with `--oracle` beside it the loss of `train_step` on one device, which is the same
 but for rounding, however the grid is chosen. Lesson 12 opens this module.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,7 @@ from course_lib.parallel.schedule import ORDERS
 from course_lib.train.accumulate import Batch
 from course_lib.train.step import train_step
 
+ADAMW: dict[str, Any] = {"lr": 3e-3, "weight_decay": 0.1}
 CONFIG = GPTConfig(layers=4, width=64, heads=4, vocab_size=text.VOCAB_SIZE, context=32)
 
 
@@ -36,6 +38,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--micro-batches", type=int, default=4, help="that a replica cuts its part of the batch into")
     parser.add_argument("--schedule", default="1f1b", choices=[name for name in ORDERS if name != "pipedream"])
     parser.add_argument("--sequence-parallel", action="store_true", help="tensor ranks cut the sequence, too")
+    parser.add_argument("--zero", type=int, default=0, choices=[0, 1, 2], help="stage of ZeRO along data")
     parser.add_argument("--dtype", default="float32", choices=["float32", "float64"])
     parser.add_argument("--oracle", action="store_true", help="afterwards train on one device, and compare")
     return parser
@@ -47,11 +50,6 @@ def batch(given: argparse.Namespace, step: int) -> Batch:
     return inputs.to(ranks.device()), targets.to(ranks.device())
 
 
-def optimizer_of(model: torch.nn.Module) -> torch.optim.Optimizer:
-    """The same for both."""
-    return torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
-
-
 def train(given: argparse.Namespace) -> list[float]:
     """The loss before each step, over the grid."""
     mesh = Mesh({axis: getattr(given, axis) for axis in AXES})
@@ -61,17 +59,18 @@ def train(given: argparse.Namespace) -> list[float]:
         micro_batches=given.micro_batches,
         schedule=given.schedule,
         sequence_parallel=given.sequence_parallel,
+        zero=given.zero,
         dtype=getattr(torch, given.dtype),
         device=ranks.device(),
     )
-    optimizer = optimizer_of(grid)
+    optimizer = grid.optimizer(torch.optim.AdamW, **ADAMW)
     return [grid.train_step(optimizer, batch(given, step)).item() for step in range(given.steps)]
 
 
 def train_alone(given: argparse.Namespace) -> list[float]:
     """The loss before each step, on one device."""
     model = GPT(CONFIG, device=ranks.device(), dtype=getattr(torch, given.dtype))
-    optimizer = optimizer_of(model)
+    optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
     return [train_step(model, optimizer, batch(given, step)).item() for step in range(given.steps)]
 
 

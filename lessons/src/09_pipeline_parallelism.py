@@ -161,7 +161,7 @@ show(Pipeline.forward_backward, docstring=False)
 #
 # Now for real. Four ranks share your two cores, and would take turns. So we use a `PacedPipeline`, in slow motion:
 # each action computes what it should, then sleeps until its time is over, as if the rank had a device of its own. 20
-# ms for F, 40 for BW. Of three steps the quickest is drawn, below what was to be expected.
+# ms for F, 40 for BW. Of two steps the quicker is drawn, below what was to be expected.
 
 
 # %% tags=["varies"]
@@ -169,7 +169,7 @@ def steps_on_a_rank(schedule):
     stages, records = my_stages(schedule), []
     sgd = torch.optim.SGD([p for stage in stages.values() for p in stage.parameters()], lr=0.1)
     pipeline = PacedPipeline(schedule, stages, optimizer=sgd if schedule.is_asynchronous else None)
-    for step in range(3):
+    for step in range(2):
         pipeline.forward_backward(micro_batches(step, schedule.micro_batches))
         records.append(pipeline.spans)
         dist.barrier()
@@ -384,7 +384,7 @@ def with_sends_that_wait(schedule):
 
 for schedule in (schedules.gpipe(2, 3), schedules.one_f_one_b(2, 3)):
     print(f"{schedule.name}, on paper: {(problems(schedule, blocking_sends=True) or ['fine'])[0]}")
-    print(f"{schedule.name}, on ranks:", *ranks.run(with_sends_that_wait, schedule, world_size=2, timeout_s=6))
+    print(f"{schedule.name}, on ranks:", *ranks.run(with_sends_that_wait, schedule, world_size=2, timeout_s=4))
 
 # %% [markdown]
 # As foretold. In GPipe no two messages ever cross, in 1F1B they do. The repair: never wait for a send (`isend`), wait

@@ -1,9 +1,10 @@
-"""A step over (pipe, data, tensor): every combination on up to 4 ranks equals the single device after each step."""
+"""A step over (pipe, data, tensor, ZeRO): what is legal on up to 8 ranks equals the single device after each step."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 
 import pytest
 import torch
@@ -20,14 +21,15 @@ from course_lib.ranks import RankFailure
 from course_lib.train.accumulate import IGNORE
 from course_lib.train.step import train_step
 from tests.mutants.parallel import grid as wrong
-from tests.parallel.checks import OPTIMIZERS
+from tests.parallel.zero_checks import OPTIMIZERS
 
 TIED = GPTConfig(layers=4, width=16, heads=4, vocab_size=11, context=8)
 UNTIED = dataclasses.replace(TIED, tied=False, positions="rotary", norm="rmsnorm", bias=False)
 MICRO_BATCHES = 2
 LIMIT = 1e4 * torch.finfo(torch.float64).eps
-SIZES = [sizes for sizes in itertools.product((1, 2, 4), repeat=3) if torch.tensor(sizes).prod() in (2, 4)]
+SIZES = [sizes for sizes in itertools.product((1, 2, 4), repeat=3) if math.prod(sizes) in (2, 4)]
 """(pipe, data, tensor) on 2 and 4 ranks."""
+ON_8 = [sizes for sizes in itertools.product((1, 2, 4, 8), repeat=3) if math.prod(sizes) == 8]
 
 
 def batch_of(step: int, rows: int = 16, ragged: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
@@ -39,12 +41,14 @@ def batch_of(step: int, rows: int = 16, ragged: bool = True) -> tuple[torch.Tens
     return inputs, targets
 
 
-def check_parity(make, sizes, config, optimizer, **how):
-    """Loss, gradients and weights of 3 steps are those of `train_step` on the whole batch."""
+def check_parity(make, sizes, config, optimizer, steps=3, zero=0, **how):
+    """Loss, gradients and weights of some steps are those of `train_step` on the whole batch."""
     single = GPT(config, dtype=torch.float64)
-    grid = make(config, Mesh(dict(zip(AXES, sizes))), micro_batches=MICRO_BATCHES, dtype=torch.float64, **how)
-    ours, theirs = (OPTIMIZERS[optimizer](model.parameters()) for model in (grid, single))
-    for step in range(3):
+    how |= {"micro_batches": MICRO_BATCHES, "dtype": torch.float64, "zero": zero}
+    grid = make(config, Mesh(dict(zip(AXES, sizes))), **how)
+    kind, settings = OPTIMIZERS[optimizer]
+    ours, theirs = grid.optimizer(kind, **settings), kind(single.parameters(), **settings)
+    for step in range(steps):
         wanted = train_step(single, theirs, batch_of(step))
         loss = grid.train_step(ours, batch_of(step))
         assert abs(loss - wanted) <= LIMIT, f"step {step}: the loss is {loss}, the oracle's {wanted}"
@@ -52,26 +56,48 @@ def check_parity(make, sizes, config, optimizer, **how):
         for stage in grid.stages.values():
             known = cuts(stage)
             for name, p in stage.named_parameters():
-                for what, mine, whole in (("gradient", p.grad, oracle[name].grad), ("weight", p, oracle[name])):
+                pairs = [("gradient", p.grad, oracle[name].grad)] if not zero else []
+                for what, mine, whole in (*pairs, ("weight", p, oracle[name])):
                     cut = known.get(name)
                     assert mine is not None and whole is not None
                     part = own_part(whole.detach(), cut.dim, grid.groups["tensor"], cut.blocks) if cut else whole
                     off = (mine - part).abs().max()
                     assert off <= LIMIT, f"step {step}: the {what} of {name} is off by {off:.1e}"
+    check_state(grid, ours, sizes[1] if zero else 1)
+
+
+def check_state(grid, optimizer, parts):
+    """The optimizer keeps its state of a part of this rank's parameters, but for one row of padding a bucket."""
+    kept = sum(p.numel() for p in getattr(optimizer, "optimizer", optimizer).state)
+    due = -(-sum(p.numel() for p in grid.parameters()) // parts)
+    assert kept <= due + parts * len(list(grid.parameters())), f"keeps the state of {kept} elements, not {due}"
 
 
 def every_parity(sizes):
     check_parity(Grid, sizes, TIED, "sgd")
     check_parity(Grid, sizes, UNTIED, "adam", schedule="gpipe", bucket_bytes=1024)
+    check_parity(Grid, sizes, TIED, "adam", zero=1, bucket_bytes=1024)
+    if sizes[0] == 1:
+        check_parity(Grid, sizes, TIED, "adam", zero=2, bucket_bytes=1024)
     if sizes[2] > 1:
-        check_parity(Grid, sizes, TIED, "adam", sequence_parallel=True, schedule="zero-bubble")
+        check_parity(Grid, sizes, TIED, "adam", sequence_parallel=True, schedule="zero-bubble", zero=1)
     if sizes[0] == 2:
         check_parity(Grid, sizes, TIED, "sgd", schedule="interleaved")
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "x".join(map(str, sizes)))
 def test_every_combination_equals_the_single_device(sizes):
-    ranks.run(every_parity, sizes, world_size=sizes[0] * sizes[1] * sizes[2], diagnose=False)
+    ranks.run(every_parity, sizes, world_size=math.prod(sizes), diagnose=False)
+
+
+def a_parity_on_8(sizes):
+    config = dataclasses.replace(TIED, layers=8, heads=8)
+    check_parity(Grid, sizes, config, "adam", steps=2, zero=1 if sizes[0] > 1 else 2)
+
+
+@pytest.mark.parametrize("sizes", ON_8, ids=lambda sizes: "x".join(map(str, sizes)))
+def test_so_do_eight_ranks(sizes):
+    ranks.run(a_parity_on_8, sizes, world_size=8, diagnose=False)
 
 
 def check_bytes(make, sizes, sequence_parallel):
@@ -108,7 +134,8 @@ def test_known_wrong_grids_are_rejected(mutant, says):
         if says.startswith(("holds", "sends")):
             ranks.run(check_bytes, mutant, (1, 2, 2), False, world_size=4, timeout_s=30, diagnose=False)
         else:
-            ranks.run(check_parity, mutant, (1, 2, 2), TIED, "sgd", world_size=4, timeout_s=30, diagnose=False)
+            args = mutant, (1, 2, 2), TIED, "sgd", 1, int(mutant in wrong.OF_ZERO)
+            ranks.run(check_parity, *args, world_size=4, timeout_s=30, diagnose=False)
 
 
 def refused(sizes, config, rows, how):
@@ -123,6 +150,8 @@ def refused(sizes, config, rows, how):
         ((1, 1, 2), {"heads": 1}, 4, {}, "1 heads do not split over 2 ranks"),
         ((2, 1, 1), {"dropout": 0.1}, 4, {}, "dropout=0.1: each stage would draw"),
         ((2, 1, 1), {}, 4, {"schedule": "pipedream"}, "schedule='pipedream': it must be one of naive, gpipe"),
+        ((2, 1, 1), {}, 4, {"zero": 2}, "zero=2 over 2 pipeline stages .1f1b.: gradients would be reduced after every"),
+        ((1, 2, 1), {}, 4, {"zero": 4}, "zero=4: the stage of ZeRO is 0, 1 or 2"),
         ((1, 2, 1), {}, 6, {"micro_batches": 2}, "6 sequences do not split into 4 equal pieces: 2 replicas times 2"),
         ((2, 1, 1), {}, 6, {"schedule": "interleaved", "micro_batches": 3}, "3 micro-batches on 2 ranks"),
         ((2, 1, 1), {"layers": 1}, 4, {"schedule": "interleaved", "micro_batches": 2}, "3 layers cannot be cut into 4"),

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from course_lib import ranks
 from course_lib.parallel import train
 
@@ -31,14 +33,8 @@ if __name__ == "__main__":
 """
 
 
-def test_the_same_function_on_two_agents(tmp_path: Path) -> None:
-    script = tmp_path / "mean_rank.py"
-    script.write_text(SCRIPT)
-    namespace = {"__name__": "notebook"}
-    exec(SCRIPT, namespace)
-    here = ranks.run(namespace["mean_rank"], 10, world_size=4)  # type: ignore[arg-type]
-    assert here == [[11.5] * 3] * 4
-
+def on_two_agents(program: list[str]) -> list[str]:
+    """What each of two agents ("machines") with two ranks each prints."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         endpoint = f"127.0.0.1:{free.getsockname()[1]}"
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
@@ -47,30 +43,35 @@ def test_the_same_function_on_two_agents(tmp_path: Path) -> None:
     environment["CUDA_VISIBLE_DEVICES"] = ""  # two "machines" would take the same GPUs, which NCCL refuses
     agents = [
         subprocess.Popen(
-            [*command, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+            [*command, *program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
         )
         for _ in range(2)
     ]
     outputs = [agent.communicate(timeout=100) for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0], outputs
-    lines = sorted(line for out, _ in outputs for line in out.splitlines())
+    return [out for out, _ in outputs]
+
+
+def test_the_same_function_on_two_agents(tmp_path: Path) -> None:
+    script = tmp_path / "mean_rank.py"
+    script.write_text(SCRIPT)
+    namespace = {"__name__": "notebook"}
+    exec(SCRIPT, namespace)
+    here = ranks.run(namespace["mean_rank"], 10, world_size=4)  # type: ignore[arg-type]
+    assert here == [[11.5] * 3] * 4
+
+    outputs = on_two_agents([str(script)])
+    lines = sorted(line for out in outputs for line in out.splitlines())
     assert lines == [f"rank {rank} of 4: [11.5, 11.5, 11.5]" for rank in range(4)]
 
 
-def test_one_script_trains_over_the_grid_that_it_is_told() -> None:
-    """Four ranks reach the loss of one device in each step; the test trains that one by itself."""
-    said = ["--pipe", "2", "--tensor", "2", "--steps", "4", "--micro-batches", "2", "--dtype", "float64"]
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "-m"]
-    done = subprocess.run(
-        [*command, "course_lib.parallel.train", *said, "--oracle"],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""},
-    )
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("cut", ["--pipe 2 --data 2 --zero 1", "--data 2 --tensor 2 --zero 2"])
+def test_one_script_trains_over_the_grid_that_it_is_told(cut: str) -> None:
+    """Four ranks on two agents reach the loss of one device in each step; the test trains that one by itself."""
+    said = [*cut.split(), "--steps", "4", "--micro-batches", "2", "--dtype", "float64"]
+    outputs = on_two_agents(["-m", "course_lib.parallel.train", *said, "--oracle"])
     oracle = train.train_alone(train.arguments().parse_args(said))
-    lines = done.stdout.splitlines()
+    lines = [line for out in outputs for line in out.splitlines()]
     assert [line.split()[:4] for line in lines] == [
         ["step", str(step), "loss", f"{loss:.6f}"] for step, loss in enumerate(oracle)
     ]

@@ -2,48 +2,56 @@
 
 from __future__ import annotations
 
-import torch.distributed as dist
+from typing import Any
+
+import torch
 from torch import Tensor
 
-from course_lib.parallel.grid import Grid
+from course_lib.parallel.buckets import Bucket, plan_buckets
+from course_lib.parallel.grid import AnyOptimizer, Grid
 from course_lib.parallel.mesh import Mesh
+from course_lib.parallel.operators import own_part
+from course_lib.train.accumulate import count_tokens
 
 
 class ReplicasApart(Grid):
     """No replica hears of the others."""
 
-    def _add_up_replicas(self, share: float) -> None:
+    def _average_replicas(self) -> None:
         pass
 
 
 class EqualReplicas(Grid):
-    """The mean of the replicas' gradients, whatever number of targets they have."""
+    """The mean of the replicas' own means, whatever number of targets they have."""
 
-    def _add_up_replicas(self, share: float) -> None:
-        super()._add_up_replicas(1 / self.mesh.axes["data"])
+    def _tokens_of_a_replica(self, targets: Tensor) -> float:
+        return count_tokens(own_part(targets, 0, self.groups["data"]))
 
 
 class SumOfReplicas(Grid):
     """The sum of the replicas' gradients."""
 
-    def _add_up_replicas(self, share: float) -> None:
-        super()._add_up_replicas(1.0)
+    def _average_replicas(self) -> None:
+        super()._average_replicas()
+        for parameter in self.parameters():
+            assert parameter.grad is not None
+            parameter.grad *= self.mesh.axes["data"]
 
 
 class LossOfOneReplica(Grid):
     """Every rank reports its own replica's loss."""
 
-    def _everyones_loss(self, own: Tensor | None, share: float) -> Tensor:
+    def _everyones_loss(self, own: Tensor | None) -> Tensor:
         assert own is not None
         return own
 
 
 class DataAcrossTensor(Grid):
-    """Axes mixed up: gradients are added over the ranks that share a layer."""
+    """Axes mixed up: gradients are averaged over the ranks that share a layer."""
 
-    def _add_up_replicas(self, share: float) -> None:
+    def _average_replicas(self) -> None:
         self.groups = self.groups | {"data": self.groups["tensor"]}
-        super()._add_up_replicas(share)
+        super()._average_replicas()
 
 
 class OnlyReplicas(Grid):
@@ -54,20 +62,41 @@ class OnlyReplicas(Grid):
 
 
 class SendsTwice(Grid):
-    """Adds up the gradients, and then the mean of what everyone has: right, and twice as expensive."""
+    """Averages the gradients, and then what everyone has: right, and twice as expensive."""
 
-    def _add_up_replicas(self, share: float) -> None:
-        super()._add_up_replicas(share)
-        super()._add_up_replicas(1 / dist.get_world_size(self.groups["data"]))
+    def _average_replicas(self) -> None:
+        super()._average_replicas()
+        super()._average_replicas()
+
+
+class StateOfEveryReplica(Grid):
+    """Says that it cuts the state, and every replica keeps the whole."""
+
+    def optimizer(self, optimizer_cls: type[torch.optim.Optimizer], **arguments: Any) -> torch.optim.Optimizer:
+        self.zero = 0
+        plan = plan_buckets(list(self.parameters()), 1024)
+        self._buckets = [Bucket([list(self.parameters())[n] for n in numbers]) for numbers in plan]
+        return super().optimizer(optimizer_cls, **arguments)  # type: ignore[return-value]
+
+
+class ZeroAcrossTensor(Grid):
+    """Axes mixed up: the state is cut over the ranks that share a layer."""
+
+    def optimizer(self, optimizer_cls: type[torch.optim.Optimizer], **arguments: Any) -> AnyOptimizer:
+        self.groups = self.groups | {"data": self.groups["tensor"]}
+        return super().optimizer(optimizer_cls, **arguments)
 
 
 WRONG = {
     ReplicasApart: "step 0: the gradient of",
-    EqualReplicas: "step 0: the gradient of",
+    EqualReplicas: "step 0: the loss is",
     SumOfReplicas: "step 0: the gradient of",
     LossOfOneReplica: "step 0: the loss is",
     DataAcrossTensor: "step 0: the loss is",
     OnlyReplicas: "holds",
     SendsTwice: "sends",
+    StateOfEveryReplica: "keeps the state of",
+    ZeroAcrossTensor: "step 0: the loss is",
 }
 """Which sentence rejects each."""
+OF_ZERO = StateOfEveryReplica, ZeroAcrossTensor

@@ -61,8 +61,8 @@ class Swapping(Mail):
 class SendsSwapped(Pipeline):
     """Sends activations in another order than they are received in."""
 
-    def _begin(self, micro_batches: Any) -> Mail:
-        mail = super()._begin(micro_batches)
+    def _begin(self, micro_batches: Any, tokens: float | None) -> Mail:
+        mail = super()._begin(micro_batches, tokens)
         mail.__class__ = Swapping
         return mail
 
