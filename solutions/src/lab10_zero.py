@@ -476,7 +476,7 @@ def total_of(shapes):
 def check_weighed(shapes, n_ranks):
     """First right, then weighed."""
     _ = check_weights([(3, 3), (2,)], n_ranks=n_ranks)
-    return check.on_ranks(weighed, shapes, world_size=n_ranks)
+    return check.on_ranks(weighed, shapes, timeout_s=120, world_size=n_ranks)
 
 
 # %% check="q2-held" points=5
@@ -886,7 +886,8 @@ def check_resharded(total, old_ranks, new_ranks, spoil=False, steps=7, seed=0, d
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         sizes, sent = check_saved(folder, total, old_ranks, steps=steps, seed=seed, dtype=dtype)
-        found = check.on_ranks(loaded_by, folder, total, old_ranks, spoil, world_size=new_ranks, look=look)
+        args = (loaded_by, folder, total, old_ranks, spoil)
+        found = check.on_ranks(*args, timeout_s=120, world_size=new_ranks, look=look)
     for rank, (shard, *_) in enumerate(found):
         check_shard(shard, whole_state(total, seed, dtype), steps, rank, new_ranks, look)
     return sizes, sent, found
