@@ -50,7 +50,7 @@ def groups_along(mesh: Mesh, *, caption: str, ranks_per_node: int | None = None)
 
 
 def _place(mesh: Mesh, coordinates: Mapping[str, int]) -> tuple[float, float]:
-    fast_first = [coordinates[axis] for axis in reversed(mesh.axes)]
+    fast_first = [coordinates[axis] for axis in reversed(list(mesh.axes))]
     return tuple(sum(n * step[i] for n, step in zip(fast_first, _STEPS)) for i in (0, 1))  # type: ignore[return-value]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from course_lib import predict
@@ -57,6 +59,6 @@ def test_the_picture_tells_who_meets_whom() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"tensor": 3}, {"order": "tensor"}, {"machine": 5}, {"rank": 8}])
-def test_what_is_not_offered_is_refused(wrong: dict[str, object]) -> None:
+def test_what_is_not_offered_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="choose one of"):
         CubeExplorer(**wrong)
