@@ -84,7 +84,7 @@ class TrafficAccount:
         bytes_to: destination → payload bytes of send and isend. Library collectives do not say whom they send to, so
             they are missing here: this is who sends what to whom for algorithms built from messages.
         messages_to: destination → number of sends, as in `bytes_to`.
-        observed_by_connection: the two ends of a connection, this rank's first → bytes that the operating system counted
+        observed_by_connection: both ends of a connection, this rank's first → bytes that the operating system counted
             on it, 0 included. With the accounts of all ranks it tells who sent how much to whom, whatever sent it.
     """
 

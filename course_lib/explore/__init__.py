@@ -3,24 +3,28 @@
 from course_lib.explore.accumulation import AccumulationExplorer, accumulation_cuts
 from course_lib.explore.bits import BitExplorer, BitRow, bit_rows
 from course_lib.explore.buckets import BucketExplorer
+from course_lib.explore.cube import CubeExplorer
 from course_lib.explore.film import FilmExplorer
 from course_lib.explore.matmul import MatmulExplorer
 from course_lib.explore.memory_bar import MemoryBarExplorer
 from course_lib.explore.pipeline import PipelineExplorer
 from course_lib.explore.ring import RingExplorer, ring_frames
 from course_lib.explore.scale import ScaleExplorer, scale_data
+from course_lib.explore.zero import ZeroExplorer
 
 __all__ = [
     "AccumulationExplorer",
     "BitExplorer",
     "BitRow",
     "BucketExplorer",
+    "CubeExplorer",
     "FilmExplorer",
     "MatmulExplorer",
     "MemoryBarExplorer",
     "PipelineExplorer",
     "RingExplorer",
     "ScaleExplorer",
+    "ZeroExplorer",
     "accumulation_cuts",
     "bit_rows",
     "ring_frames",

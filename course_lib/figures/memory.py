@@ -150,7 +150,7 @@ def memory_bar(
     figure, (axes,) = new_figure(height=1.3 + 0.42 * len(accounts))
     stack_categories(axes, accounts, unit, 0.62)
     for name, account in accounts.items():
-        note(axes, _one_decimal(account.total, unit), (account.total.to(unit), name), (5, 0), va="center")
+        note(axes, _one_decimal(account.total, unit), (account.total.to(unit), name), (5, 0), va="center", bbox=PAPER)
     for name, nbytes in limits.items():
         axes.axvline(nbytes.to(unit), color=INK, linewidth=1.2, linestyle="--")
         note(axes, name, (nbytes.to(unit), 1.0), xycoords=("data", "axes fraction"), ha="center", va="bottom")

@@ -86,6 +86,7 @@ class Owners:
         for model in self.models:
             for name, parameter in model.named_parameters():  # again: `to_empty` and the like replace parameters
                 self._meet_parameter(parameter, name, "parameters")
+                self._note(parameter, "parameters", name)  # it may have moved to new memory
                 self._note_gradient(parameter)
         for optimizer in self.optimizers:
             self._note_state(optimizer)

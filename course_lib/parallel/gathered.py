@@ -7,7 +7,7 @@ autograd refers to has its numbers back. Lesson 10 opens this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -15,43 +15,35 @@ from torch import Tensor, nn
 
 from course_lib.parallel.buckets import plan_buckets
 from course_lib.parallel.operators import Group
-from course_lib.parallel.shards import SIXTEEN_BITS, Piece, cut, part_length, start_all_gather, start_reduce_scatter
+from course_lib.parallel.shards import SIXTEEN_BITS, CutBucket, Piece, start_all_gather
 
 
-class FreedBucket:
+class FreedBucket(CutBucket):
     """Parameters whose weights are there only between `gather` and `free`, and whose gradients until `start_reduce`.
 
     In between, they have their shape and NaN for values: a weight that is used without having been gathered shows.
 
     Attributes:
-        numbers: of the parameters in it.
-        pieces: what of each this rank owns, maybe no element.
-        mean: this rank's part of the reduced gradient in the shards' dtype; None before the first reduction.
+        pieces: what of each parameter this rank owns, maybe no element.
     """
 
     def __init__(self, numbers: list[int], parameters: Sequence[nn.Parameter], group: Group) -> None:
-        self.numbers, self.group = numbers, group
-        self.parameters = [parameters[number] for number in numbers]
-        self.ranks, first = dist.get_world_size(group), self.parameters[0]
-        self._sizes = [parameter.numel() for parameter in self.parameters]
-        part = part_length(self._sizes, self.ranks)
-        is_narrow = first.dtype in SIXTEEN_BITS and first.requires_grad
-        self._own = first.detach().new_zeros(part, dtype=torch.float32 if is_narrow else first.dtype)
+        super().__init__(numbers, parameters, group)
+        first = self.parameters[0].detach()
+        self.trains = self.parameters[0].requires_grad
+        if self.dtype in SIXTEEN_BITS and self.trains:
+            self.dtype = torch.float32  # of the masters
+        self._own = first.new_zeros(self.part, dtype=self.dtype)
         self.pieces: list[Piece] = []
-        cuts = cut(self._sizes, self.ranks, dist.get_rank(group))
-        for number, parameter, (inside, place) in zip(numbers, self.parameters, cuts):
+        for number, parameter, (inside, place) in zip(numbers, self.parameters, self.cuts):
             self._own[place] = parameter.detach().reshape(-1)[inside]
-            value = nn.Parameter(self._own[place], requires_grad=parameter.requires_grad)
-            self.pieces.append(Piece(number, inside, place, value))
-        self._flat = first.detach().new_empty(part * self.ranks)
-        self._bytes = self._flat.nbytes
-        self._whole = self._places(self._flat)
-        self._nothing = [first.detach().new_full((), torch.nan).expand(p.shape) for p in self.parameters]
+            self.pieces.append(Piece(number, inside, place, nn.Parameter(self._own[place], self.trains)))
+        self._flat = self.new_vector()
+        self._whole = self.places(self._flat)
+        self._nothing = [first.new_full((), torch.nan).expand(p.shape) for p in self.parameters]
         self._gathering: dist.Work | None = None
         self._gradient: Tensor | None = None
         self._arrived: set[int] = set()
-        self._reducing: Callable[[], Tensor] | None = None
-        self.mean: Tensor | None = None
         self._empty()
 
     @property
@@ -62,7 +54,7 @@ class FreedBucket:
     def start_gather(self) -> None:
         """Ask the other ranks for their parts. All ranks must call. Each sends (N-1)/N of the bucket's bytes."""
         if not self.is_whole:
-            self._flat.untyped_storage().resize_(self._bytes)
+            self._flat.untyped_storage().resize_(self._flat.nbytes)
             self._sent = self._own.to(self._flat.dtype)
             self._gathering = start_all_gather(self._flat, self._sent, self.group)
 
@@ -84,8 +76,8 @@ class FreedBucket:
     def take_gradient(self, number: int) -> None:
         """Put a parameter's gradient to the others of the bucket."""
         if self._gradient is None:
-            self._gradient = self._flat.new_empty(len(self._flat))
-            self._gradient_places = self._places(self._gradient)
+            self._gradient = self.new_vector()
+            self._gradient_places = self.places(self._gradient)
         index = self.numbers.index(number)
         parameter, place = self.parameters[index], self._gradient_places[index]
         assert parameter.grad is not None
@@ -95,36 +87,23 @@ class FreedBucket:
 
     def start_reduce(self) -> None:
         """Send the other ranks their parts of the gradient. All ranks must call. Bytes as in `start_gather`."""
-        if not self.parameters[0].requires_grad:
+        if not self.trains:
             return
         if self._gradient is None:
-            self._gradient = self._flat.new_zeros(len(self._flat))
+            self._gradient = self.new_vector().zero_()
         else:
             for number, place in zip(self.numbers, self._gradient_places):
                 if number not in self._arrived:
                     place.zero_()
-            self._gradient[sum(self._sizes) :].zero_()
             del self._gradient_places
-        self._reducing = start_reduce_scatter(self._gradient, self.group, self._own.dtype)
+        self.send_gradient(self._gradient)
         self._gradient = None
         self._arrived.clear()
-
-    def finish_reduce(self) -> None:
-        """Wait for this rank's part, and add it to what earlier passes left."""
-        if self._reducing is not None:
-            part = self._reducing().div_(self.ranks)
-            self.mean = part if self.mean is None else self.mean.add_(part)
-            self._reducing = None
 
     def _empty(self) -> None:
         for parameter, nothing in zip(self.parameters, self._nothing):
             parameter.data = nothing
         self._flat.untyped_storage().resize_(0)
-
-    def _places(self, flat: Tensor) -> list[Tensor]:
-        """Where in a vector each parameter lies, in its shape."""
-        places = flat[: sum(self._sizes)].split(self._sizes)
-        return [place.view(parameter.shape) for place, parameter in zip(places, self.parameters)]
 
 
 class Unit:

@@ -28,6 +28,7 @@ from course_lib.parallel.schedule import ORDERS
 from course_lib.parallel.stages import GPTStage, cut
 from course_lib.parallel.tensor_stage import ParallelStage
 from course_lib.parallel.zero import ZeroOptimizer
+from course_lib.parallel.zero3 import Zero3
 from course_lib.train.accumulate import Batch, count_tokens
 
 AXES = ("pipe", "data", "tensor")
@@ -47,7 +48,8 @@ class Grid(nn.Module):
         micro_batches: that a replica's part of the batch is cut into.
         schedule: of the pipeline: a name in `ORDERS`.
         sequence_parallel: whether the tensor ranks cut the stream along the sequence.
-        zero: stage of ZeRO along the data axis: 0 replicates, 1 cuts the optimizer's state, 2 gradients as well.
+        zero: stage of ZeRO along the data axis: 0 replicates, 1 cuts the optimizer's state, 2 gradients, too,
+            3 weights, too.
         seed, dtype, device: as for `GPT`.
         bucket_bytes: of gradients that travel together along the data axis.
 
@@ -69,7 +71,7 @@ class Grid(nn.Module):
         micro_batches: int = 1,
         schedule: str = "1f1b",
         sequence_parallel: bool = False,
-        zero: Literal[0, 1, 2] = 0,
+        zero: Literal[0, 1, 2, 3] = 0,
         seed: int = 0,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
@@ -78,14 +80,17 @@ class Grid(nn.Module):
         super().__init__()
         _check(config, mesh, schedule, zero)
         self.mesh, self.groups, self.bucket_bytes = mesh, process_groups(mesh), bucket_bytes
-        self.zero: Literal[0, 1, 2] = zero
+        self.zero: Literal[0, 1, 2, 3] = zero
         order = ORDERS[schedule](mesh.axes["pipe"], micro_batches)
         layers = cut([0.0, *[1.0] * config.layers, 0.0], order.stages)
         place = mesh.coordinates(dist.get_rank())["pipe"]
         self.stages = nn.ModuleDict()
         for number in order.stages_of(place):
             stage = GPTStage(config, layers[number], seed, dtype).to(device)
-            self.stages[str(number)] = ParallelStage.from_(stage, self.groups["tensor"], sequence_parallel)
+            part = ParallelStage.from_(stage, self.groups["tensor"], sequence_parallel)
+            units = part.blocks.values()
+            shards = Zero3(part, self.groups["data"], bucket_bytes, units=units) if zero == 3 else part
+            self.stages[str(number)] = shards
         stages = {int(number): stage for number, stage in self.stages.items()}
         self.pipeline = Pipeline(order, stages, group=self.groups["pipe"])
         parameters = list(self.parameters())
@@ -99,8 +104,8 @@ class Grid(nn.Module):
             optimizer_cls: a torch optimizer that updates each element by itself.
             arguments: for it.
         """
-        if not self.zero:
-            return optimizer_cls(self.parameters(), **arguments)
+        if self.zero in (0, 3):
+            return optimizer_cls([p for stage in self.stages.values() for p in stage.parameters()], **arguments)
         return ZeroOptimizer(
             self.parameters(),
             optimizer_cls,
@@ -152,6 +157,9 @@ class Grid(nn.Module):
         return count_tokens(targets) / self.mesh.axes["data"]
 
     def _average_replicas(self) -> None:
+        for stage in self.stages.values():
+            if isinstance(stage, Zero3):
+                stage.synchronize()
         for bucket in self._buckets:
             bucket.fill(1 / self.mesh.axes["data"])
             bucket.work = dist.all_reduce(bucket.flat, group=self.groups["data"], async_op=True)
@@ -177,9 +185,9 @@ def _check(config: GPTConfig, mesh: Mesh, schedule: str, zero: int) -> None:
         raise ValueError(f"schedule={schedule!r}: it must be one of {', '.join(known)}, which step once, at the end")
     if config.dropout:
         raise ValueError(f"dropout={config.dropout}: each stage would draw masks of its own; take dropout=0")
-    if zero not in (0, 1, 2):
-        raise ValueError(f"zero={zero}: the stage of ZeRO is 0, 1 or 2")
-    if zero == 2 and (mesh.axes["pipe"] > 1 or schedule == "zero-bubble"):
+    if zero not in (0, 1, 2, 3):
+        raise ValueError(f"zero={zero}: the stage of ZeRO is 0, 1, 2 or 3")
+    if zero > 1 and (mesh.axes["pipe"] > 1 or schedule == "zero-bubble"):
         raise ValueError(
             f"zero={zero} over {mesh.axes['pipe']} pipeline stages ({schedule}): gradients would be reduced after "
             "every micro-batch, before all of their terms are there; take zero=1"

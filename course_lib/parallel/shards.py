@@ -35,6 +35,54 @@ class Piece(NamedTuple):
     value: nn.Parameter
 
 
+class CutBucket:
+    """Some parameters end to end, cut into as many equal parts as there are ranks.
+
+    Attributes:
+        numbers: of the parameters in it.
+        sizes: their elements.
+        part: elements of a rank's part.
+        cuts: for each parameter, what of it lies in this rank's part (see `cut`).
+        dtype: of the rank's own part of the gradient.
+        mean: this part, reduced to the mean over the ranks and summed over the passes; None before the first.
+    """
+
+    def __init__(self, numbers: list[int], parameters: Sequence[nn.Parameter], group: Group) -> None:
+        self.numbers, self.group = numbers, group
+        self.parameters = [parameters[number] for number in numbers]
+        self.ranks, self.rank = dist.get_world_size(group), dist.get_rank(group)
+        self.sizes = [parameter.numel() for parameter in self.parameters]
+        self.part = part_length(self.sizes, self.ranks)
+        self.cuts = cut(self.sizes, self.ranks, self.rank)
+        self.dtype = self.parameters[0].dtype
+        self.mean: Tensor | None = None
+        self._reducing: Callable[[], Tensor] | None = None
+
+    def places(self, flat: Tensor) -> list[Tensor]:
+        """Where in a vector for the whole bucket each parameter lies, in its shape."""
+        places = flat[: sum(self.sizes)].split(self.sizes)
+        return [place.view(parameter.shape) for place, parameter in zip(places, self.parameters)]
+
+    def new_vector(self) -> Tensor:
+        """Memory for the whole bucket; only the padding has a value, 0."""
+        flat = self.parameters[0].detach().new_empty(self.part * self.ranks)
+        flat[sum(self.sizes) :].zero_()
+        return flat
+
+    def send_gradient(self, flat: Tensor) -> None:
+        """Begin to reduce. All ranks must call. Bytes sent by each: (N-1)/N times the bucket's."""
+        wide = torch.float32 if flat.dtype in SIXTEEN_BITS else flat.dtype
+        self._reducing = start_reduce_scatter(flat, self.group, wide)
+
+    @torch.no_grad()
+    def finish_reduce(self) -> None:
+        """Wait for this rank's part, and add it to what earlier passes left."""
+        if self._reducing is not None:
+            part = self._reducing().div_(self.ranks).to(self.dtype)
+            self.mean = part if self.mean is None else self.mean.add_(part)
+            self._reducing = None
+
+
 def part_length(sizes: Sequence[int], ranks: int) -> int:
     """Elements of each rank's part of a bucket, padding included."""
     return -(-sum(sizes) // ranks)

@@ -38,7 +38,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--micro-batches", type=int, default=4, help="that a replica cuts its part of the batch into")
     parser.add_argument("--schedule", default="1f1b", choices=[name for name in ORDERS if name != "pipedream"])
     parser.add_argument("--sequence-parallel", action="store_true", help="tensor ranks cut the sequence, too")
-    parser.add_argument("--zero", type=int, default=0, choices=[0, 1, 2], help="stage of ZeRO along data")
+    parser.add_argument("--zero", type=int, default=0, choices=[0, 1, 2, 3], help="stage of ZeRO along data")
     parser.add_argument("--dtype", default="float32", choices=["float32", "float64"])
     parser.add_argument("--oracle", action="store_true", help="afterwards train on one device, and compare")
     return parser

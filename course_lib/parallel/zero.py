@@ -16,8 +16,9 @@ With Ψ parameters in 16 bits, AdamW and N ranks, a rank holds between steps
     stage 1      2Ψ weights, 2Ψ gradients, 12Ψ/N master weights and moments
     stage 2      2Ψ weights, and 14Ψ/N: a gradient is dropped as soon as its bucket has been reduced
 
-and at most one bucket more at any time. While `step` runs, the part's gradient stands there once more, in fp32: 4Ψ/N,
-when no activation is alive. Weights in fp32 or fp64 are their own masters.
+and while gradients are reduced, a bucket as it is sent, the same as it is received, and the next one. While `step`
+runs, the part's gradient stands there once more, in fp32: 4Ψ/N, when no activation is alive. Weights in fp32 or fp64
+are their own masters.
 """
 
 from __future__ import annotations
@@ -29,67 +30,58 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
+from torch.autograd.graph import increment_version
 
 from course_lib.parallel.buckets import plan_buckets
 from course_lib.parallel.data import broadcast_tensors, watch_gradients
-from course_lib.parallel.operators import Group, all_gather, all_reduce
-from course_lib.parallel.shards import SIXTEEN_BITS, Piece, clip_parts_, cut, part_length, start_reduce_scatter
+from course_lib.parallel.operators import Group
+from course_lib.parallel.shards import SIXTEEN_BITS, CutBucket, Piece, clip_parts_, start_all_gather
 
 
-class ShardedBucket:
-    """Some parameters end to end, cut into as many equal parts as there are ranks (see `shards`).
+class ShardedBucket(CutBucket):
+    """Parameters that every rank has whole, next to each other in memory, and of which it updates its part.
 
     Attributes:
-        numbers: of the parameters in it.
-        part: elements of a rank's part.
         pieces: what of the parameters this rank's part holds.
-        mean: this rank's part of the reduced gradient, in the parameters' dtype; None before the first reduction.
     """
 
     def __init__(self, numbers: list[int], parameters: list[nn.Parameter], group: Group) -> None:
-        self.numbers, self.group = numbers, group
-        self.parameters = [parameters[number] for number in numbers]
-        self.ranks = dist.get_world_size(group)
-        sizes = [parameter.numel() for parameter in self.parameters]
-        self.part = part_length(sizes, self.ranks)
-        self.mean: Tensor | None = None
+        super().__init__(numbers, parameters, group)
+        self._weights = self.new_vector()
+        for parameter, place in zip(self.parameters, self.places(self._weights)):
+            place.copy_(parameter.detach())
+            parameter.data = place  # from now on it lives here
+        self._own = self._weights.chunk(self.ranks)[self.rank]
         self.pieces: list[Piece] = []
-        places = cut(sizes, self.ranks, dist.get_rank(group))
-        for number, parameter, (inside, place) in zip(numbers, self.parameters, places):
-            value = parameter.detach().reshape(-1)[inside]  # a view, if the parameter's memory is contiguous
-            if len(value):
-                master = nn.Parameter(value.float() if parameter.dtype in SIXTEEN_BITS else value)
+        for number, (inside, place) in zip(numbers, self.cuts):
+            if inside.start < inside.stop:
+                value = self._own[place]
+                master = nn.Parameter(value.float() if self.dtype in SIXTEEN_BITS else value)
                 self.pieces.append(Piece(number, inside, place, master))
 
     @torch.no_grad()
-    def reduce(self) -> None:
-        """Add this rank's part of the mean gradient to `mean`. All ranks must call.
-
-        Bytes sent by each rank: (N-1)/N times the bucket's.
-        """
-        flat = self.parameters[0].new_zeros(self.part * self.ranks)
-        for parameter, place in zip(self.parameters, self._places(flat)):
-            if parameter.grad is not None:
-                place.copy_(parameter.grad.flatten())
-        part = start_reduce_scatter(flat.div_(self.ranks), self.group)()
-        self.mean = part if self.mean is None else self.mean.add_(part)
+    def start_reduce(self) -> None:
+        """Send the gradients, of which this rank's part will be added to `mean`. All ranks must call."""
+        flat = self.new_vector()
+        for parameter, place in zip(self.parameters, self.places(flat)):
+            if parameter.grad is None:
+                place.zero_()
+            else:
+                place.copy_(parameter.grad)
+        self.send_gradient(flat)
 
     @torch.no_grad()
-    def spread(self) -> None:
-        """Give every rank the weights that the others have updated. All ranks must call.
+    def start_spread(self) -> dist.Work:
+        """Begin to give every rank the weights that the others have updated. All ranks must call.
 
         Bytes sent by each rank: (N-1)/N times the bucket's.
         """
-        part = self.parameters[0].new_zeros(self.part)
-        for piece in self.pieces:
-            part[piece.place] = piece.value
-        flat = all_gather(part, 0, self.group)
-        for parameter, place in zip(self.parameters, self._places(flat)):
-            parameter.copy_(place.view(parameter.shape))
-
-    def _places(self, flat: Tensor) -> tuple[Tensor, ...]:
-        sizes = [parameter.numel() for parameter in self.parameters]
-        return flat[: sum(sizes)].split(sizes)
+        if self.dtype in SIXTEEN_BITS:
+            for piece in self.pieces:
+                self._own[piece.place] = piece.value
+        for parameter in self.parameters:
+            increment_version(parameter)  # autograd refuses a graph that was made with the old numbers
+        return start_all_gather(self._weights, self._own, self.group)
 
 
 class ZeroOptimizer:
@@ -103,7 +95,7 @@ class ZeroOptimizer:
 
     Args:
         params: parameters, or parameter groups, as for any optimizer; they take the values of the group's first rank.
-            Frozen ones are never changed.
+            Frozen ones are never changed; the others move to new memory, those of a bucket next to each other.
         optimizer_cls: a torch optimizer that updates each element by itself (SGD, Adam; not LAMB, not Adafactor).
         stage: 1 cuts the state, 2 the gradients as well.
         group: the ranks that hold a replica; None for all.
@@ -162,9 +154,13 @@ class ZeroOptimizer:
             return
         if self.stage == 1:
             self._used |= torch.tensor([p.grad is not None for p in self.parameters], dtype=torch.int32)
-            for bucket in self.buckets:
-                bucket.reduce()
-        used = all_reduce(self._used.to(self.parameters[0].device), self.group).tolist()
+        users = self._used.to(self.parameters[0].device, copy=True)
+        counted = dist.all_reduce(users, group=self.group, async_op=True)
+        if self.stage == 1:
+            self._reduce_rest()
+        assert counted is not None
+        counted.wait()
+        used = users.tolist()
         for bucket in self.buckets:
             for piece in bucket.pieces:
                 if used[piece.number] and bucket.mean is not None:
@@ -187,8 +183,8 @@ class ZeroOptimizer:
         self.reduce_gradients()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        for bucket in self.buckets:
-            bucket.spread()
+        for gathering in [bucket.start_spread() for bucket in self.buckets]:
+            gathering.wait()
         self._reduced = False
         self._used.zero_()
 
@@ -213,15 +209,22 @@ class ZeroOptimizer:
 
     def _end_of_pass(self) -> None:
         """Buckets with a parameter that this rank did not use never got full; the others wait for them."""
-        while self._next < len(self.buckets):
-            self._reduce_next()
-        self._next = 0
+        self._reduce_rest()
         self._ready.clear()
 
+    def _reduce_rest(self) -> None:
+        while self._next < len(self.buckets):
+            self._reduce_next()
+        self.buckets[-1].finish_reduce()
+        self._next = 0
+
     def _reduce_next(self) -> None:
-        """Always in the plan's order, since collectives must match across ranks."""
+        """Always in the plan's order, since collectives must match across ranks. One bucket is on its way meanwhile."""
         bucket = self.buckets[self._next]
-        bucket.reduce()
-        for parameter in bucket.parameters:
-            parameter.grad = None
+        bucket.start_reduce()
+        if self.stage == 2:
+            for parameter in bucket.parameters:
+                parameter.grad = None
+        if self._next:
+            self.buckets[self._next - 1].finish_reduce()
         self._next += 1

@@ -21,14 +21,14 @@ With Ψ trainable parameters in 16 bits, AdamW and N ranks, a rank holds
 the sum of the paper, cut differently: it keeps 2Ψ/N of 16-bit weights and of 16-bit gradients, this 4Ψ/N of fp32
 gradients, whose sum over several passes does not round. Weights in fp32 are the same 16Ψ/N, in fp64 twice that.
 
-On top of this come buffers, whose size depends on the units and not on N. With W the bytes of the largest unit's
-weights (in the module's dtype), R those of the root unit's, and `prefetch`:
+On top of this come buffers, whose size depends on the units and not on N. With W the bytes of the largest unit in the
+module's dtype, R those of the root unit and P those of the largest parameter, at most
 
-    forward              R + 2W: the root unit, the unit at work, the next one on its way
-    backward             R + 2W weights, and 4W gradients: one unit's full ones and the previous one's, which are being
-                         sent and received; besides the full gradients of the root unit, R
+    weights              R + W, with `prefetch` R + 2W: the root unit, the unit at work, and the next one on its way
+    gradients            R + 3W + P, in the backward pass: a unit's, while those of the one before are being sent and
+                         received, and one of a parameter that has not joined the others yet
 
-without prefetch one W less. A rank's parts are padded to the same length: less than N elements for each bucket.
+Ranks' parts are padded to one length: less than N elements for each bucket.
 """
 
 from __future__ import annotations
@@ -121,6 +121,13 @@ class Zero3(nn.Module):
     ) -> Iterator[tuple[str, nn.Parameter]]:
         """This rank's shards, under the names that the module has for the whole parameters."""
         yield from ((f"{prefix}.{name}" if prefix else name, shard) for name, shard in zip(self._names, self._shards))
+
+    def state_dict(self, *args: Any, destination: Any = None, prefix: str = "", **kwargs: Any) -> Any:
+        """This rank's shards and the buffers, by name; `gathered_state_dict` has the whole weights."""
+        state = {} if destination is None else destination
+        state |= {prefix + name: shard.detach() for name, shard in self.named_parameters()}
+        state |= {prefix + name: buffer for name, buffer in self.module.named_buffers()}
+        return state
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward pass."""

@@ -44,7 +44,7 @@ from course_lib.predict.traffic import (
     reduce_scatter,
     send,
 )
-from course_lib.predict.zero import data_traffic, fewest_ranks
+from course_lib.predict.zero import data_traffic, fewest_ranks, unit_buffers
 
 __all__ = [
     "Bubble",
@@ -113,5 +113,6 @@ __all__ = [
     "tokens_to_hide",
     "training_flops",
     "training_time",
+    "unit_buffers",
     "utilization",
 ]

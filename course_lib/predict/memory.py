@@ -37,7 +37,8 @@ def model_states(setup: Setup, stage: Stage = 0) -> MemoryAccount:
     With ZeRO, each of d data ranks has 1/d of the state (`zero=1`), of the gradients as well (2), of the weights as
     well (3). "mixed" with Adam is then 16Ψ, 4Ψ + 12Ψ/d, 2Ψ + 14Ψ/d, 16Ψ/d (Rajbhandari et al. 2020, §5); "fp32" 16Ψ,
     8Ψ + 8Ψ/d, 4Ψ + 12Ψ/d, 16Ψ/d. These are the bytes between steps and, of gradients, at the end of a backward pass;
-    `zero_buffers` has what passes through. Parts may differ by a few elements: here is the mean over the ranks.
+    `unit_buffers` has what stage 3 gathers on the way. Parts may differ by a few elements: here is the mean over the
+    ranks. (`parallel.zero3` in "mixed" has the same sum as 4 + 4 + 8: its parts of weights and gradients are fp32.)
 
     For a `GPTConfig` the step counters of PyTorch's Adam are included, 4 bytes for each parameter tensor. For another
     shape or a number they are not, since the number of tensors is not known; nor for "mixed", where the optimizer is

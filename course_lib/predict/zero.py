@@ -17,7 +17,7 @@ from dataclasses import replace
 from course_lib.accounts import MemoryAccount
 from course_lib.predict.link import Path
 from course_lib.predict.memory import model_states
-from course_lib.predict.per_rank import Stage, parameters_of_rank
+from course_lib.predict.per_rank import Stage, parameters_of_rank, rank_parameter_elements
 from course_lib.predict.setup import Setup, positive
 from course_lib.predict.traffic import Collective, all_gather, all_reduce, reduce_scatter
 from course_lib.units import Bytes, Count
@@ -60,6 +60,31 @@ def data_traffic(setup: Setup, stage: Stage = 0, buckets: int = 1) -> dict[str, 
         "reduce_scatter": _repeated(reduce_scatter(gradients, n), passes, buckets),
         "all_gather": _repeated(all_gather(weights, n), gathers, buckets),
     }
+
+
+def unit_buffers(setup: Setup, prefetch: bool = True) -> MemoryAccount:
+    """The most that ZeRO-3 holds of whole weights and gradients on the way, whatever the number of ranks.
+
+    With W the bytes of a block, R of all that is in no block (gathered throughout) and P of the largest parameter, in
+    the width of weights or gradients:
+
+        parameters    R + 2W: the block at work and the next one, on its way; without `prefetch` R + W
+        gradients     R + 3W + P: a block's, those of the one before being sent and received, one not yet joined
+
+    That is how `parallel.zero3` does it on a CPU. It is not reached at one moment, and comes on top of `model_states`
+    and activations.
+
+    Raises:
+        ValueError: another stage than 3, another model than a `GPTConfig`, or one that is split besides.
+    """
+    setup.refuse_parallel("unit_buffers", "data", "context", "zero")
+    if setup.zero != 3:
+        raise ValueError(f"zero={setup.zero}: units are gathered in stage 3; others hold a few buckets at a time")
+    elements, layers = rank_parameter_elements(setup), setup.gpt.layers
+    block = sum(rank_parameter_elements(setup, range(1, 2)))
+    rest, largest = sum(elements) - layers * block, max(elements)
+    weights, gradients = rest + (2 if prefetch else 1) * block, rest + 3 * block + largest
+    return MemoryAccount(Bytes(weights * setup.weight_bytes), Bytes(gradients * setup.gradient_bytes))
 
 
 def fewest_ranks(

@@ -6,10 +6,12 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
+from course_lib.explore.base import Explorer
 from course_lib.explore.bits import DEFAULT_FORMATS, BitExplorer
 from course_lib.numerics.formats import FloatFormat
 from tests.browser.jupyterlab import REPOSITORY, JupyterLab, launch, serve
@@ -59,6 +61,21 @@ def mount(page: Page) -> Callable[..., Page]:
 
     def mounted(value: float = 0.1, formats: tuple[FloatFormat, ...] = DEFAULT_FORMATS, dark: bool = False) -> Page:
         state = BitExplorer(value, formats).get_state()
+        page.evaluate(MOUNT, {"module": state["_esm"], "css": state["_css"], "state": state, "dark": dark})
+        return page
+
+    return mounted
+
+
+Alone = Callable[..., Page]
+
+
+@pytest.fixture
+def alone(page: Page) -> Alone:
+    """`alone(RingExplorer, dark=True, ranks=4)`: that explorer on a page, without Jupyter, without Python behind it."""
+
+    def mounted(kind: Callable[..., Explorer], dark: bool = False, **given: Any) -> Page:
+        state = kind(**given).get_state()
         page.evaluate(MOUNT, {"module": state["_esm"], "css": state["_css"], "state": state, "dark": dark})
         return page
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
-from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
@@ -14,21 +14,15 @@ from course_lib import predict
 from course_lib.explore.buckets import BucketExplorer
 from course_lib.predict import Ready
 from course_lib.units import Seconds
-from tests.browser.conftest import MOUNT
+from tests.browser.conftest import Alone
 
 pytestmark = pytest.mark.browser
 
 
 @pytest.fixture
-def explorer(page: Page) -> Callable[..., Page]:
-    """`explorer(bucket=20, dark=True)`: the explorer alone on a page, without Jupyter, without Python behind it."""
-
-    def mounted(dark: bool = False, **given: Any) -> Page:
-        state = BucketExplorer(**given).get_state()
-        page.evaluate(MOUNT, {"module": state["_esm"], "css": state["_css"], "state": state, "dark": dark})
-        return page
-
-    return mounted
+def explorer(alone: Alone) -> Alone:
+    """`explorer(bucket=20, dark=True)`."""
+    return partial(alone, BucketExplorer)
 
 
 def slider(page: Page, name: str) -> Locator:

@@ -11,7 +11,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from course_lib.explore.film import FilmExplorer
 from course_lib.predict.chain import Chain
-from tests.browser.conftest import MOUNT
+from tests.browser.conftest import MOUNT, Alone
 from tests.browser.jupyterlab import executed
 from tests.browser.test_static import STATE, VIEW
 
@@ -19,13 +19,11 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.fixture
-def film(page: Page) -> Callable[..., Page]:
-    """`film(layers, every, ratio, dark)`: the explorer alone on a page, without Jupyter, without Python behind it."""
+def film(alone: Alone) -> Alone:
+    """`film(layers, every, ratio, dark)`."""
 
     def mounted(layers: int = 16, every: int = 4, ratio: int = 1, dark: bool = False) -> Page:
-        state = FilmExplorer(layers=layers, every=every, ratio=ratio).get_state()
-        page.evaluate(MOUNT, {"module": state["_esm"], "css": state["_css"], "state": state, "dark": dark})
-        return page
+        return alone(FilmExplorer, dark, layers=layers, every=every, ratio=ratio)
 
     return mounted
 

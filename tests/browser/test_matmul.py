@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, expect
 
 from course_lib.explore.matmul import ALONE, CUTS, RANKS, MatmulExplorer, stops, told
-from tests.browser.conftest import MOUNT
+from tests.browser.conftest import Alone
 
 pytestmark = pytest.mark.browser
 
 
 @pytest.fixture
-def explorer(page: Page) -> Callable[..., Page]:
-    """`explorer(first="rows", dark=True)`: the explorer alone on a page, without Jupyter, without Python behind it."""
-
-    def mounted(dark: bool = False, **given: Any) -> Page:
-        state = MatmulExplorer(**given).get_state()
-        page.evaluate(MOUNT, {"module": state["_esm"], "css": state["_css"], "state": state, "dark": dark})
-        return page
-
-    return mounted
+def explorer(alone: Alone) -> Alone:
+    """`explorer(first="rows", dark=True)`."""
+    return partial(alone, MatmulExplorer)
 
 
 @pytest.mark.parametrize("p", RANKS)

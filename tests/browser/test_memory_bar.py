@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from course_lib.explore.memory_bar import MemoryBarExplorer, held, shape
 from course_lib.predict import parameters
-from tests.browser.conftest import MOUNT
+from tests.browser.conftest import Alone
 
 pytestmark = pytest.mark.browser
 
 
 @pytest.fixture
-def bar(page: Page) -> Callable[..., Page]:
-    """`bar(dark=False, **settings)`: the explorer alone on a page, without Jupyter, without Python behind it."""
-
-    def mounted(dark: bool = False, **settings: Any) -> Page:
-        state = MemoryBarExplorer(**settings).get_state()
-        page.evaluate(MOUNT, {"module": state["_esm"], "css": state["_css"], "state": state, "dark": dark})
-        return page
-
-    return mounted
+def bar(alone: Alone) -> Alone:
+    """`bar(dark=False, **settings)`."""
+    return partial(alone, MemoryBarExplorer)
 
 
 def test_the_browser_counts_as_the_library_does(bar: Callable[..., Page]) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from course_lib.explore.pipeline import MICRO_BATCHES, STAGES, PipelineExplorer
 from course_lib.parallel.schedule import ORDERS, Schedule, parse, peak_in_flight, problems, simulate
-from tests.browser.conftest import MOUNT
+from tests.browser.conftest import Alone
 
 pytestmark = pytest.mark.browser
 
@@ -26,15 +26,9 @@ FAULT = "(text) => explorer.fault(explorer.parse(text), JSON.parse(model.get('ta
 
 
 @pytest.fixture
-def explorer(page: Page) -> Callable[..., Page]:
-    """`explorer(stages=2, dark=True)`: the explorer alone on a page, without Jupyter, without Python behind it."""
-
-    def mounted(dark: bool = False, **given: Any) -> Page:
-        state = PipelineExplorer(**given).get_state()
-        page.evaluate(MOUNT, {"module": state["_esm"], "css": state["_css"], "state": state, "dark": dark})
-        return page
-
-    return mounted
+def explorer(alone: Alone) -> Alone:
+    """`explorer(stages=2, dark=True)`."""
+    return partial(alone, PipelineExplorer)
 
 
 def bar(page: Page, rank: int, action: str) -> Locator:

@@ -10,7 +10,7 @@ from nbconvert import HTMLExporter
 from playwright.sync_api import Locator, Page, expect
 
 from course_lib.explore.ring import RingExplorer, ring_frames
-from tests.browser.conftest import MOUNT
+from tests.browser.conftest import MOUNT, Alone
 from tests.browser.jupyterlab import executed
 from tests.browser.test_static import STATE, VIEW
 
@@ -18,13 +18,11 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.fixture
-def ring(page: Page) -> Callable[..., Page]:
-    """`ring(world_size, step, dark)`: the explorer alone on a page, without Jupyter and without Python behind it."""
+def ring(alone: Alone) -> Alone:
+    """`ring(world_size, step, dark)`."""
 
     def mounted(world_size: int = 4, step: int = 0, dark: bool = False) -> Page:
-        state = RingExplorer(world_size=world_size, step=step).get_state()
-        page.evaluate(MOUNT, {"module": state["_esm"], "css": state["_css"], "state": state, "dark": dark})
-        return page
+        return alone(RingExplorer, dark, world_size=world_size, step=step)
 
     return mounted
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from nbconvert import HTMLExporter
 from playwright.sync_api import Locator, Page, expect
 
 from course_lib.explore.scale import ScaleExplorer
-from tests.browser.conftest import MOUNT
+from tests.browser.conftest import MOUNT, Alone
 from tests.browser.jupyterlab import executed
 from tests.browser.test_static import STATE, VIEW
 from tests.explore.test_scale import SPREAD
@@ -19,15 +20,12 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.fixture
-def scale(page: Page) -> Callable[..., Page]:
-    """`scale(power, number_format, dark)`: the explorer alone on a page, without Jupyter, without Python behind it."""
+def scale(alone: Alone) -> Alone:
+    """`scale(power, number_format, dark)`."""
 
     def mounted(power: int = 0, number_format: str = "fp16", dark: bool = False) -> Page:
-        state = ScaleExplorer(
-            {"weights": [SPREAD], "layers": [SPREAD[:100] / 64]}, power=power, number_format=number_format
-        ).get_state()
-        page.evaluate(MOUNT, {"module": state["_esm"], "css": state["_css"], "state": state, "dark": dark})
-        return page
+        data = {"weights": [SPREAD], "layers": [SPREAD[:100] / 64]}
+        return alone(partial(ScaleExplorer, data), dark, power=power, number_format=number_format)
 
     return mounted
 

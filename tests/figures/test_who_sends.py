@@ -1,10 +1,16 @@
 """Who sends how much to whom: the matrix is pure data, and each number in it is drawn."""
 
+import sys
+
 import pytest
+import torch
+import torch.distributed as dist
 from matplotlib.patches import Rectangle
 
+from course_lib import measure, ranks
 from course_lib.accounts import TrafficAccount
 from course_lib.figures.who_sends import between_nodes, matrix, who_sends_whom
+from course_lib.parallel.mesh import Mesh, process_groups
 from course_lib.units import Bytes
 
 
@@ -50,3 +56,30 @@ def test_what_cannot_be_drawn_is_refused(accounts, message):
 def test_there_is_room_for_three():
     with pytest.raises(ValueError, match="4 matrices"):
         who_sends_whom(dict.fromkeys("abcd", ring(2, 1)), caption="c")
+
+
+def in_groups(axes: dict[str, int], elements: int) -> TrafficAccount:
+    """An all-reduce along the first axis; what happens before does not count."""
+    groups, axis = process_groups(Mesh(axes)), next(iter(axes))
+    dist.all_reduce(torch.ones(10), group=groups[axis])
+    with measure.traffic() as sent:
+        dist.all_reduce(torch.ones(elements), group=groups[axis])
+    return sent
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counted by Linux's kernel only")
+@pytest.mark.parametrize(("axes", "partner"), [({"slow": 2, "fast": 2}, 2), ({"fast": 2, "one": 1}, 1)])
+def test_a_collective_is_observed_between_those_who_take_part_in_it(axes, partner):
+    """A library collective tells nobody whom it sends to; the kernel does."""
+    accounts = ranks.run(in_groups, axes, 25_000, world_size=2 * len(axes) if partner == 2 else 2)
+    assert matrix(accounts) == [[0] * len(accounts)] * len(accounts)
+    for sender, row in enumerate(matrix(accounts, observed=True)):
+        assert row[sender ^ partner] == pytest.approx(100_000, rel=0.02)
+        assert sum(row) == accounts[sender].observed_bytes
+        assert sum(row) - row[sender ^ partner] < 1000
+    assert who_sends_whom({"a": accounts}, observed=True, caption="c").alt.startswith("a: ")
+
+
+def test_what_was_not_observed_cannot_be_drawn():
+    with pytest.raises(ValueError, match="nothing was observed: this system does not count"):
+        matrix(ring(3, 500), observed=True)

@@ -55,8 +55,8 @@ def check_parity(make, sizes, config, optimizer, steps=3, zero=0, order=AXES, **
         assert abs(loss - wanted) <= LIMIT, f"step {step}: the loss is {loss}, the oracle's {wanted}"
         oracle = dict(single.named_parameters())
         for stage in grid.stages.values():
-            known = cuts(stage)
-            for name, p in stage.named_parameters():
+            known = cuts(stage.module if zero == 3 else stage)
+            for name, p in (stage.gathered_state_dict() if zero == 3 else dict(stage.named_parameters())).items():
                 pairs = [("gradient", p.grad, oracle[name].grad)] if not zero else []
                 for what, mine, whole in (*pairs, ("weight", p, oracle[name])):
                     cut = known.get(name)
@@ -80,6 +80,7 @@ def every_parity(sizes):
     check_parity(Grid, sizes, TIED, "adam", zero=1, bucket_bytes=1024)
     if sizes[0] == 1:
         check_parity(Grid, sizes, TIED, "adam", zero=2, bucket_bytes=1024)
+        check_parity(Grid, sizes, UNTIED, "sgd", zero=3, bucket_bytes=1024)
     if sizes[2] > 1:
         check_parity(Grid, sizes, TIED, "adam", sequence_parallel=True, schedule="zero-bubble", zero=1)
     if sizes[0] == 2:
@@ -152,7 +153,7 @@ def refused(sizes, config, rows, how):
         ((2, 1, 1), {"dropout": 0.1}, 4, {}, "dropout=0.1: each stage would draw"),
         ((2, 1, 1), {}, 4, {"schedule": "pipedream"}, "schedule='pipedream': it must be one of naive, gpipe"),
         ((2, 1, 1), {}, 4, {"zero": 2}, "zero=2 over 2 pipeline stages .1f1b.: gradients would be reduced after every"),
-        ((1, 2, 1), {}, 4, {"zero": 4}, "zero=4: the stage of ZeRO is 0, 1 or 2"),
+        ((1, 2, 1), {}, 4, {"zero": 4}, "zero=4: the stage of ZeRO is 0, 1, 2 or 3"),
         ((1, 2, 1), {}, 6, {"micro_batches": 2}, "6 sequences do not split into 4 equal pieces: 2 replicas times 2"),
         ((2, 1, 1), {}, 6, {"schedule": "interleaved", "micro_batches": 3}, "3 micro-batches on 2 ranks"),
         ((2, 1, 1), {"layers": 1}, 4, {"schedule": "interleaved", "micro_batches": 2}, "3 layers cannot be cut into 4"),

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.parallel import zero
+from course_lib.parallel import shards
 from course_lib.parallel.zero import ShardedBucket, ZeroOptimizer
 
 
@@ -76,11 +76,11 @@ class KeepsItsOwnPart(ZeroOptimizer):
 
     def step(self) -> None:
         """Without the gather."""
-        spread, ShardedBucket.spread = ShardedBucket.spread, lambda self: None
+        spread, ShardedBucket.start_spread = ShardedBucket.start_spread, lambda self: dist.barrier(async_op=True)
         try:
             super().step()
         finally:
-            ShardedBucket.spread = spread
+            ShardedBucket.start_spread = spread
 
 
 class AllReduces(ZeroOptimizer):
@@ -88,17 +88,17 @@ class AllReduces(ZeroOptimizer):
 
     def reduce_gradients(self) -> None:
         """With all of the sum on every rank, for a moment."""
-        scatter = zero.start_reduce_scatter
+        scatter = shards.start_reduce_scatter
 
-        def whole_sum(flat: Tensor, group: Any) -> Any:
+        def whole_sum(flat: Tensor, group: Any, dtype: Any) -> Any:
             dist.all_reduce(flat)
-            return lambda: flat.chunk(dist.get_world_size())[dist.get_rank()].clone()
+            return lambda: flat.chunk(dist.get_world_size())[dist.get_rank()].to(dtype, copy=True)
 
-        zero.start_reduce_scatter = whole_sum
+        shards.start_reduce_scatter = whole_sum
         try:
             super().reduce_gradients()
         finally:
-            zero.start_reduce_scatter = scatter
+            shards.start_reduce_scatter = scatter
 
 
 WRONG_WEIGHTS = [SumForMean, KeepsItsOwnPart]

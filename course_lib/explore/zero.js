@@ -1,0 +1,86 @@
+// ZeRO against real cards. All numbers come from Python; here they are looked up, added and drawn.
+
+const CATEGORIES = ["parameters", "gradients", "optimizer", "activations"];
+const WORDS = { parameters: "weights", gradients: "gradients", optimizer: "optimizer state", activations: "activations" };
+
+// What is shown for each stage: bytes by category, their sum, whether they fit, and the words for the rest.
+export function look(table, offers, { model, gpu, ranks, sequences }) {
+  const [n, s] = [offers.ranks.values.indexOf(ranks), offers.sequences.values.indexOf(sequences)];
+  return table.states[model][n].map((states, stage) => {
+    const held = [...states, table.activations[model][s]];
+    const [sent, seconds] = [table.sent[model][n][stage], table.seconds[gpu][model][n][stage]];
+    return { held, total: sum(held), fits: sum(held) <= table.gpus[gpu], sent, seconds,
+      fewest: table.fewest[gpu][model][s][stage] };
+  });
+}
+
+export function gib(nbytes) {
+  return `${(nbytes / 2 ** 30).toLocaleString("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1 })} GiB`;
+}
+
+export function verdict(stages, { model, gpu, ranks }) {
+  const first = stages.findIndex(({ fits }) => fits);
+  const where = `${model} on ${inFull(ranks)} × ${gpu}`;
+  if (first === 0) return `${where}: fits without ZeRO.`;
+  if (first > 0) return `${where}: fits from stage ${first} on.`;
+  const { fewest } = stages[3];
+  if (!fewest) return `${where}: does not fit, however many ranks there are.`;
+  return `${where}: does not fit. Stage 3 does, from ${inFull(fewest)} ranks on.`;
+}
+
+function enough(fewest) {
+  return fewest ? `fits from ${plural(fewest, "rank").replace(fewest, inFull(fewest))} on` : "never fits";
+}
+
+function build({ table, state, controls, offers }) {
+  const status = makeStatus();
+  const rows = table.stages.map((name) => {
+    const parts = CATEGORIES.map((category) => {
+      const part = make("div", "zx-part");
+      part.style.background = table.colors[category];
+      return part;
+    });
+    const [stack, total, fewest, sent] = [make("div", "zx-stack", {}, parts), span("zx-total"), span(), span()];
+    const track = make("div", "zx-track", {}, [stack]);
+    const facts = make("div", "zx-facts", {}, [total, fewest, sent]);
+    return { name, parts, stack, track, total, fewest, sent, nodes: [span("zx-name", name), track, facts] };
+  });
+  const line = span("zx-line");
+  const scale = make("div", "zx-scale", {}, [line]);
+  const board = make("div", "zx-board", {}, [span(), scale, span(), ...rows.flatMap(({ nodes }) => nodes)]);
+  const keys = CATEGORIES.map((category) => {
+    const key = span("ex-key", WORDS[category]);
+    key.style.setProperty("--ex-color", table.colors[category]);
+    return key;
+  });
+
+  function redraw() {
+    const [stages, memory] = [look(table, offers, state), table.gpus[state.gpu]];
+    const largest = Math.max(...stages.map(({ total }) => total));
+    const top = Math.max(1.3 * memory, Math.min(1.02 * largest, 3 * memory)); // what is longer fades out
+    setText(status, verdict(stages, state));
+    board.style.setProperty("--zx-memory", `${(100 * memory) / top}%`);
+    line.textContent = `${state.gpu}: ${gib(memory)}`;
+    stages.forEach(({ held, total, fits, fewest, sent, seconds }, stage) => {
+      const row = rows[stage];
+      held.forEach((nbytes, i) => { row.parts[i].style.width = `${(100 * nbytes) / top}%`; });
+      row.stack.className = `zx-stack${total > top ? " zx-longer" : ""}`;
+      row.total.textContent = `${gib(total)}, ${fits ? "fits" : "too much"}`;
+      row.total.classList.toggle("zx-fits", fits);
+      row.fewest.textContent = enough(fewest);
+      row.sent.textContent = `sends ${sent} in ${seconds}`;
+      const told = CATEGORIES.map((category, i) => `${WORDS[category]} ${gib(held[i])}`).filter((_, i) => held[i]);
+      label(row.stack, `Stage ${row.name}: ${told.join(", ")}`, "img");
+    });
+  }
+
+  const note = "Weights and gradients in 16 bits, AdamW with an fp32 copy. A step sends once, over the link between two "
+    + "GPUs of one machine; between machines it takes longer. Buckets and gathered blocks come on top.";
+  const nodes = [
+    make("div", "ex-controls zx-controls", {}, Object.values(controls).map(({ node }) => node)), status, board,
+    make("div", "ex-legend", { ariaHidden: "true" }, keys), make("p", "ex-note", { textContent: note }),
+  ];
+  return { nodes, redraw };
+}
+
+export default explorer("zero", build);

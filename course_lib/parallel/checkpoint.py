@@ -1,0 +1,218 @@
+"""Sharded checkpoints: every rank writes what it alone holds, and any number of ranks reads it again.
+
+    checkpoints = Checkpoints("runs/gpt", model, optimizer, scaler=scaler)       # all ranks, as all of the following
+    start = checkpoints.resume()["step"]
+    for step in range(start, steps):
+        ...
+        if (step + 1) % 100 == 0:
+            checkpoints.save(step + 1, wait=False)      # writes while training goes on
+    checkpoints.wait()
+
+torch.distributed.checkpoint (DCP) plans who writes and who reads what, and writes the files; `saved_shards` tells it
+what lies where. Added here is when a checkpoint may be called one, and that nothing is forgotten: a run that resumes on
+as many ranks ends with the bits of a run that never stopped.
+
+A save that was killed must never be taken for a checkpoint. So all ranks write into `step-00000100.partial`; when all
+is on the disk, one rename makes `step-00000100` of it. A rename happens or does not, even if the power fails.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
+
+from course_lib.model.seeds import mix
+from course_lib.parallel import saved_shards as shards
+from course_lib.parallel.zero import ZeroOptimizer
+from course_lib.train.random_state import random_state, seed_all, set_random_state
+
+
+class Publisher(FileSystemWriter):
+    """Writes beside, publishes by one rename when every rank's file is on the disk, and only then drops the oldest.
+
+    DCP calls `prepare_global_plan` and `finish` on one rank: after all have made a plan, and after all have written.
+    """
+
+    def __init__(self, folder: Path, step: int, keep: int) -> None:
+        self.folder, self.final, self.keep = folder, folder / step_name(step), keep
+        super().__init__(self.final.with_suffix(".partial"), sync_files=True)
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Clear away what killed saves have left."""
+        for left in self.folder.glob("*.partial"):
+            shutil.rmtree(left)
+        Path(self.path).mkdir()
+        return super().prepare_global_plan(plans)
+
+    def finish(self, metadata: Metadata, results: list[list[Any]]) -> None:
+        """Publish."""
+        super().finish(metadata, results)
+        _sync(Path(self.path) / ".metadata")  # torch 2.13 syncs it before the last bytes have left Python
+        _sync(Path(self.path))
+        os.rename(self.path, self.final)
+        _sync(self.folder)
+        for old in published(self.folder)[: -self.keep]:
+            os.rename(old, old.with_suffix(".partial"))  # never half a checkpoint under a checkpoint's name
+            shutil.rmtree(old.with_suffix(".partial"))
+
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """The copy that is saved while training goes on."""
+        copies = {name: value.copy() for name, value in state_dict.items() if isinstance(value, shards.Shard)}
+        return copies | {name: copy.deepcopy(value) for name, value in state_dict.items() if name not in copies}
+
+
+class Checkpoints:
+    """The checkpoints of one training run, in one folder that all ranks see. All ranks must call every method.
+
+    Saved are weights and buffers, the optimizer's state and settings, each rank's random state, the position, and
+    `others`. Weights are the optimizer's: the fp32 masters of a model in 16 bits, which gets them rounded.
+
+    Args:
+        folder: made if it is not there.
+        model: a module, or a `Zero3`; buffers count as the same on all ranks.
+        optimizer: of it; `ZeroOptimizer`, or a torch optimizer. What all ranks hold, they share the writing of.
+        keep: so many checkpoints stay.
+        others: what has `state_dict` and `load_state_dict`, the same on all ranks: a loss scaler, a scheduler.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        model: nn.Module,
+        optimizer: ZeroOptimizer | torch.optim.Optimizer,
+        keep: int = 2,
+        **others: Any,
+    ) -> None:
+        if keep < 1:
+            raise ValueError(f"keep={keep}: at least one checkpoint must stay")
+        shards.cuts_of(model, optimizer)  # says so now, if they do not belong together
+        self.folder, self.model, self.optimizer, self.keep, self.others = Path(folder), model, optimizer, keep, others
+        self.rule = optimizer.optimizer if isinstance(optimizer, ZeroOptimizer) else optimizer
+        self.group: Any = dist.new_group(
+            backend="gloo"
+        )  # a save in the background must not mix its messages into training
+        self._saving: Any = None
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def steps(self) -> list[int]:
+        """Of the complete checkpoints, the oldest first."""
+        return [int(path.name.removeprefix("step-")) for path in published(self.folder)]
+
+    def save(self, step: int, wait: bool = True, **position: Any) -> None:
+        """Write a checkpoint, and drop the oldest beyond `keep`.
+
+        Args:
+            step: how many steps have been trained.
+            wait: False to copy this rank's shards and return; a thread writes them. The next `save` waits for it.
+            position: what else says where training is, if the step does not say all (an epoch).
+
+        Raises:
+            ValueError: there is a checkpoint of this step.
+        """
+        self.wait()
+        if step in self.steps():
+            raise ValueError(f"step {step} is saved already; {self.folder} holds {self.steps()}")
+        state = self._state() | {"position": {"step": step} | position}
+        state[f"random/{dist.get_rank()}"] = random_state()
+        writer = Publisher(self.folder, step, self.keep)
+        how: dict[str, Any] = {"storage_writer": writer, "planner": shards.SavePlanner(), "process_group": self.group}
+        if wait:
+            save(state, **how)
+        else:
+            self._saving = async_save(state, **how)
+
+    def wait(self) -> None:
+        """Until nothing is being saved; raises what went wrong in the background."""
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.result()
+
+    def resume(self) -> dict[str, Any]:
+        """`load` the newest checkpoint; the position {"step": 0}, where there is none yet."""
+        return self.load() if self._agreed_steps() else {"step": 0}
+
+    def load(self, step: int | None = None) -> dict[str, Any]:
+        """Put model, optimizer, `others` and random state where they were.
+
+        A rank that was not there begins a random stream of its own.
+
+        Args:
+            step: which checkpoint; None for the newest.
+
+        Returns:
+            The position: `step`, and what else `save` was told.
+
+        Raises:
+            ValueError: there is no such checkpoint, or it is of another model.
+        """
+        self.wait()
+        reader, metadata = self._open(step)
+        shards.make_room(shards.cuts_of(self.model, self.optimizer), self.rule, metadata)
+        state, mine = self._state() | {"position": {}}, f"random/{dist.get_rank()}"
+        if mine in metadata.state_dict_metadata:
+            state[mine] = {}
+        load(state, storage_reader=reader, planner=shards.LoadPlanner(), process_group=self.group)
+        shards.restore(state, shards.cuts_of(self.model, self.optimizer), self.rule)
+        for name, other in self.others.items():
+            other.load_state_dict(state[f"others/{name}"])
+        if isinstance(self.optimizer, ZeroOptimizer):
+            for bucket in self.optimizer.buckets:
+                bucket.spread()
+        if mine in state:
+            set_random_state(state[mine])
+        else:
+            seed_all(mix(state["position"]["step"], dist.get_rank()))
+        return state["position"]
+
+    def _state(self) -> dict[str, Any]:
+        """What is saved, and what a load fills."""
+        others = {f"others/{name}": other.state_dict() for name, other in self.others.items()}
+        return shards.shards_of(shards.cuts_of(self.model, self.optimizer), self.rule) | others
+
+    def _agreed_steps(self) -> list[int]:
+        """As the first rank sees them: a save of a run that is dying may come between two looks."""
+        seen = [self.steps()]
+        dist.broadcast_object_list(seen, group=self.group)
+        return seen[0]
+
+    def _open(self, step: int | None) -> tuple[FileSystemReader, Metadata]:
+        """The checkpoint, if it is there and of this model."""
+        steps = self._agreed_steps()
+        if step not in (None, *steps) or not steps:
+            files = sorted(path.name for path in self.folder.iterdir())
+            wanted = "a complete checkpoint" if step is None else f"step {step}"
+            raise ValueError(f"{wanted} is needed; {self.folder} holds {', '.join(files) or 'nothing'}")
+        path = self.folder / step_name(steps[-1] if step is None else step)
+        reader = FileSystemReader(path)
+        metadata = reader.read_metadata()
+        shards.refuse_another_model(metadata, self.model, self.others, path)
+        return reader, metadata
+
+
+def published(folder: Path) -> list[Path]:
+    """The complete checkpoints, the oldest first."""
+    return sorted(path for path in folder.glob("step-*") if path.suffix != ".partial")
+
+
+def step_name(step: int) -> str:
+    """A checkpoint's folder; names sort like steps."""
+    return f"step-{step:08}"
+
+
+def _sync(path: Path) -> None:
+    """Until the disk has it."""
+    file = os.open(path, os.O_RDONLY)
+    os.fsync(file)
+    os.close(file)

@@ -1,0 +1,222 @@
+"""A training run that survives its nodes: elastic restart under torchrun, from sharded checkpoints.
+
+    python -m course_lib.parallel.survive runs/gpt --kill-at 25 --back-at 40 --pause-s 0.5
+
+plays it on this machine: two nodes of two ranks train the course's GPT; one node is killed, the other goes on alone
+from the last checkpoint, the first comes back. On a cluster type on every node, with a folder that all of them see,
+
+    torchrun --nnodes 1:2 --nproc-per-node 2 --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint alpha:29400 \\
+        -m course_lib.parallel.survive runs/gpt
+
+A rank that loses its peers raises. Its agent (torchrun) kills the node's other ranks, finds out which nodes are still
+there, and starts all ranks anew, in another world size. What ranks had in memory is gone; what makes the run survive is
+`resume`. The batch of a step is the same on any number of ranks, and so is the loss curve, but for rounding.
+
+Lesson 12 opens this module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from course_lib import ranks
+from course_lib.model import text
+from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.parallel.checkpoint import Checkpoints
+from course_lib.parallel.zero import ZeroOptimizer
+from course_lib.train.accumulate import Batch
+from course_lib.train.step import train_step
+
+CONFIG = GPTConfig(layers=4, width=64, heads=4, vocab_size=text.VOCAB_SIZE, context=32)
+GLOBAL_BATCH = 12
+"""Sequences in a step on all ranks together; 1, 2, 3, 4 and 6 ranks share them evenly."""
+LEARNING_RATE = 1e-3
+RENDEZVOUS = "store_type=file,last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=3"
+"""How agents find each other. A file survives every node. A node that is silent for 3 s is dead (torchrun's own: 15 s),
+and who is there waits 3 s for others (30 s)."""
+
+
+def train(folder: Path, steps: int, every: int, pause_s: float = 0.0) -> None:
+    """On each rank: go on from the newest checkpoint, write one every so many steps, note every loss.
+
+    Args:
+        folder: of log and checkpoints.
+        steps, every: of training; from checkpoint to checkpoint.
+        pause_s: seconds to wait in every step, as long as a larger model would take.
+    """
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    model = GPT(CONFIG, device=ranks.device(), dtype=torch.float64)
+    optimizer = ZeroOptimizer(model.parameters(), torch.optim.AdamW, stage=2, lr=LEARNING_RATE)
+    checkpoints = Checkpoints(folder / "checkpoints", model, optimizer)
+    for step in range(checkpoints.resume()["step"], steps):
+        optimizer.zero_grad()
+        loss = model(*batch(step, rank, GLOBAL_BATCH // world_size))
+        loss.backward()
+        optimizer.step()
+        time.sleep(pause_s)
+        dist.all_reduce(loss.detach_().div_(world_size))
+        if rank == 0:
+            note(folder, step=step, loss=loss.item(), ranks=world_size)
+        if (step + 1) % every == 0:
+            checkpoints.save(step + 1, wait=False)
+    checkpoints.wait()
+
+
+def batch(step: int, rank: int, batch_size: int) -> Batch:
+    """A rank's rows of the step's batch. All ranks' together do not depend on how many they are."""
+    inputs, targets = text.stories().batch(0, step, rank, batch_size, CONFIG.context)
+    return inputs.to(ranks.device()), targets.to(ranks.device())
+
+
+def train_alone(steps: int) -> list[float]:
+    """The loss before each step, on one device that nobody kills."""
+    model = GPT(CONFIG, device=ranks.device(), dtype=torch.float64)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    return [train_step(model, optimizer, batch(step, 0, GLOBAL_BATCH)).item() for step in range(steps)]
+
+
+def note(folder: Path, **what: Any) -> None:
+    """Add a line to the run's log; a single write, so that a line is there or not."""
+    line = json.dumps({"time_s": round(time.time(), 3)} | what) + "\n"
+    with (folder / "log.jsonl").open("ab", buffering=0) as log:
+        log.write(line.encode())
+
+
+def notes(folder: Path) -> list[dict[str, Any]]:
+    """The run's log: a line for each step, and each event. Steps since the last checkpoint come again after a death."""
+    path = folder / "log.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def curve(log: list[dict[str, Any]]) -> list[float]:
+    """The loss of each step; of a step that was taken twice, the later one."""
+    losses = {line["step"]: line["loss"] for line in log if "loss" in line}
+    return [losses[step] for step in sorted(losses)]
+
+
+def survive(
+    folder: Path,
+    kill_at: int,
+    back_at: int | None = None,
+    steps: int = 60,
+    every: int = 10,
+    pause_s: float = 0.0,
+    ranks_per_node: int = 2,
+    timeout_s: float = 300,
+) -> list[dict[str, Any]]:
+    """Train on two nodes, both on this machine, and kill the first one, agent and ranks, with SIGKILL.
+
+    Args:
+        folder: where log and checkpoints go; an empty one.
+        kill_at: after this step.
+        back_at: the node comes back after this step; None for never. It needs some seconds; give it `pause_s`.
+        steps, every, pause_s: as for `train`.
+        ranks_per_node: so many ranks there are on a node.
+        timeout_s: seconds that all of it may take.
+
+    Returns:
+        The log, as `notes` reads it.
+
+    Raises:
+        ValueError: the folder has a run.
+        RuntimeError: the run did not end well; with what the survivor said.
+    """
+    if notes(folder):
+        raise ValueError(f"{folder} has a run already; give an empty folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + timeout_s
+    nodes = [start_node(folder, name, steps, every, pause_s, ranks_per_node) for name in ("first", "second")]
+    try:
+        wait_for(folder, kill_at, nodes[1], deadline)
+        nodes[0].kill()
+        note(folder, event="node killed")
+        if back_at is not None:
+            wait_for(folder, back_at, nodes[1], deadline)
+            note(folder, event="node back")
+            nodes.append(start_node(folder, "back", steps, every, pause_s, ranks_per_node))
+        wait_for(folder, steps, nodes[1], deadline)
+    finally:
+        for node in nodes:
+            node.kill()
+            node.wait()
+    return notes(folder)
+
+
+def start_node(
+    folder: Path, name: str, steps: int, every: int, pause_s: float, ranks_per_node: int
+) -> subprocess.Popen[bytes]:
+    """An agent, which starts its ranks as soon as it has found the others; what they say goes to `name`.txt."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "1:2", "--max-restarts", "3"]
+    command += ["--nproc-per-node", str(ranks_per_node), "--local-addr", "127.0.0.1", "--rdzv-backend", "c10d"]
+    command += ["--rdzv-endpoint", str(folder / "rendezvous"), "--rdzv-id", "run", "--rdzv-conf", RENDEZVOUS]
+    command += ["-m", "course_lib.parallel.survive", str(folder), "--steps", str(steps), "--every", str(every)]
+    command += ["--pause-s", str(pause_s)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
+    with (folder / f"{name}.txt").open("wb") as said:
+        return subprocess.Popen(command, stdout=said, stderr=said, env=environment)
+
+
+def wait_for(folder: Path, step: int, survivor: subprocess.Popen[bytes], deadline: float) -> None:
+    """Until this many steps are done; if it is all of them, until the survivor has ended."""
+    while not any(line.get("step", -1) >= step for line in notes(folder)):
+        code = survivor.poll()
+        if code == 0:
+            return
+        if code is not None or time.monotonic() > deadline:
+            said = (folder / "second.txt").read_text()[-3000:]
+            raise RuntimeError(f"the survivor {'was too slow' if code is None else f'ended with {code}'}:\n{said}")
+        time.sleep(0.05)
+
+
+def die_with_the_agent() -> None:
+    """A node that dies takes its ranks along. Where one machine plays two nodes, ranks must see to it themselves."""
+    agent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == agent:
+            time.sleep(0.1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main() -> None:
+    """Under torchrun a rank; else the play."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--every", type=int, default=10, help="steps from checkpoint to checkpoint")
+    parser.add_argument("--kill-at", type=int, default=25, help="step after which the first node is killed")
+    parser.add_argument("--back-at", type=int, help="step after which it comes back")
+    parser.add_argument("--pause-s", type=float, default=0.0, help="seconds to wait in every step")
+    given = parser.parse_args()
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        die_with_the_agent()
+        ranks.init()
+        train(given.folder, given.steps, given.every, given.pause_s)
+        dist.destroy_process_group()
+        return
+    log = survive(given.folder, given.kill_at, given.back_at, given.steps, given.every, given.pause_s)
+    alone = train_alone(given.steps)
+    for line in log:
+        if "event" in line:
+            sys.stdout.write(f"{line['event']}\n")
+        else:
+            off = line["loss"] - alone[line["step"]]
+            sys.stdout.write(f"step {line['step']:3}   {line['ranks']} ranks   loss {line['loss']:.6f}   ")
+            sys.stdout.write(f"off one device by {off:+.1e}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Known-wrong checkpoints. Each takes the arguments of `Checkpoints`, and has one fault."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from course_lib.parallel import checkpoint
+from course_lib.parallel import saved_shards as shards
+from course_lib.parallel.checkpoint import Checkpoints, Publisher
+
+
+class _Other(Checkpoints):
+    """Publishes otherwise."""
+
+    publisher: type[Publisher]
+
+    def save(self, step: int, wait: bool = True, **position: Any) -> None:
+        """With another publisher."""
+        checkpoint.Publisher, usual = self.publisher, checkpoint.Publisher  # type: ignore[misc]
+        try:
+            super().save(step, wait, **position)
+        finally:
+            checkpoint.Publisher = usual  # type: ignore[misc]
+
+
+class PublishesEarly(_Other):
+    """Writes where the checkpoint shall be: its name is there before it is complete."""
+
+    class publisher(Publisher):  # noqa: N801
+        """No folder beside."""
+
+        def __init__(self, folder: Path, step: int, keep: int) -> None:
+            super().__init__(folder, step, keep)
+            self.path = self.final
+
+        def prepare_global_plan(self, plans: Any) -> Any:
+            """Nothing to clear."""
+            return super(Publisher, self).prepare_global_plan(plans)
+
+
+class DropsFirst(_Other):
+    """Makes room on the disk before the new one is good."""
+
+    class publisher(Publisher):  # noqa: N801
+        """Drops before anybody writes."""
+
+        def prepare_global_plan(self, plans: Any) -> Any:
+            """Too early."""
+            for old in checkpoint.published(self.folder):
+                shutil.rmtree(old)
+            return super().prepare_global_plan(plans)
+
+
+class DoesNotCopy(_Other):
+    """Saves in the background what training changes meanwhile."""
+
+    class publisher(Publisher):  # noqa: N801
+        """Stages the thing itself."""
+
+        def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+            """No copy."""
+            return state_dict
+
+
+class DoesNotSyncMetadata(_Other):
+    """Trusts DCP's own sync of `.metadata`."""
+
+    class publisher(Publisher):  # noqa: N801
+        """Without ours."""
+
+        def finish(self, metadata: Any, results: Any) -> None:
+            """Published, and perhaps empty after a power cut."""
+            sync, checkpoint._sync = checkpoint._sync, lambda path: None
+            try:
+                super().finish(metadata, results)
+            finally:
+                checkpoint._sync = sync
+
+
+class EachSavesEverything(Checkpoints):
+    """Every rank gathers all of it, and writes it under a name of its own."""
+
+    def _state(self) -> dict[str, Any]:
+        found, whole = super()._state(), {}
+        for name, shard in found.items():
+            if isinstance(shard, shards.Shard):
+                flat = torch.zeros(shard.shape.numel(), dtype=shard.elements.dtype)
+                flat[shard.begin : shard.begin + len(shard.elements)] = shard.elements
+                whole[f"random/{dist.get_rank()}/{name}"] = shards.Shard(shard.shape, 0, flat)
+        return found | whole
+
+
+class ForgetsTheStepCount(Checkpoints):
+    """Adam corrects its moments again as if they were one step old."""
+
+    def load(self, step: int | None = None) -> dict[str, Any]:
+        """With moments, but from step 0."""
+        position = super().load(step)
+        for state in self.rule.state.values():
+            state["step"].zero_()
+        return position
+
+
+class ForgetsRandomState(Checkpoints):
+    """Drops other elements after the load."""
+
+    def load(self, step: int | None = None) -> dict[str, Any]:
+        """With the random state of the process that loads."""
+        now = torch.get_rng_state()
+        position = super().load(step)
+        torch.set_rng_state(now)
+        return position
+
+
+class ForgetsMasters(Checkpoints):
+    """Saves the weights in 16 bits, and takes these for the optimizer's."""
+
+    def load(self, step: int | None = None) -> dict[str, Any]:
+        """Masters rounded."""
+        position = super().load(step)
+        for cut in shards.cuts_of(self.model, self.optimizer):
+            cut.owner.data = cut.owner.data.bfloat16().to(cut.owner.dtype)
+        return position
+
+
+WRONG_RUNS = {ForgetsTheStepCount: "zero2", ForgetsRandomState: "zero2", ForgetsMasters: "bf16"}
+"""Each with the kind of training in which it is wrong."""
+WRONG_SAVES = [PublishesEarly, DropsFirst]

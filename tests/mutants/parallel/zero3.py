@@ -1,0 +1,153 @@
+"""Known-wrong ZeRO-3. Each takes the arguments of `Zero3`, has one fault, and says what it must be told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.parallel import shards
+from course_lib.parallel.data import BucketedDataParallel
+from course_lib.parallel.gathered import FreedBucket
+from course_lib.parallel.zero3 import Zero3
+
+
+class PlainCalledSharded(BucketedDataParallel):
+    """Data parallelism: right in every step, and every rank holds everything."""
+
+    def __init__(self, module: nn.Module, prefetch: bool = True, **settings: Any) -> None:
+        super().__init__(module, **settings)
+
+    def parameters(self, recurse: bool = True) -> Any:
+        """Whole ones."""
+        return self.module.parameters(recurse)
+
+
+class NeverFrees(Zero3):
+    """Lets go of the weights only when the next pass begins, so that it has them all at the end of the forward pass."""
+
+    def __init__(self, module: nn.Module, **settings: Any) -> None:
+        super().__init__(module, **settings)
+        for bucket in self.buckets:
+            bucket.free = bucket.finish_gather  # type: ignore[method-assign]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Fresh weights, once for both passes."""
+        for bucket in self.buckets:
+            FreedBucket.free(bucket)
+        return super().forward(*args, **kwargs)
+
+
+class StaleWeights(Zero3):
+    """Gathers once, and computes with these weights forever."""
+
+    def __init__(self, module: nn.Module, **settings: Any) -> None:
+        super().__init__(module, **settings)
+        for bucket in self.buckets:
+            bucket.start_gather()
+            bucket.free = bucket.finish_gather  # type: ignore[method-assign]
+
+
+class SumForMean(Zero3):
+    """Forgets 1/N."""
+
+    def synchronize(self) -> None:
+        """Add up only."""
+        for bucket in self.buckets:
+            if bucket.mean is not None:
+                bucket.mean *= dist.get_world_size()
+        super().synchronize()
+
+
+class KeepsTheLastPass(Zero3):
+    """Forgets what earlier backward passes have left."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Begin with nothing."""
+        for bucket in self.buckets:
+            bucket.mean = None
+        return super().forward(*args, **kwargs)
+
+
+class SumsIn16Bits(Zero3):
+    """Adds up the ranks' gradients in the dtype in which they came."""
+
+    def _close(self, unit: Any) -> None:
+        scatter = shards.start_reduce_scatter
+
+        def rounded(flat: Tensor, group: Any, dtype: Any) -> Any:
+            finish = scatter(flat, group)
+            return lambda: finish().to(dtype)
+
+        shards.start_reduce_scatter = rounded
+        try:
+            super()._close(unit)
+        finally:
+            shards.start_reduce_scatter = scatter
+
+
+class LocalNorm(Zero3):
+    """Clips by the norm of this rank's shards."""
+
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """As on one device."""
+        return torch.nn.utils.clip_grad_norm_(self.parameters(), max_norm)
+
+
+class PaddingInTheNorm(Zero3):
+    """Pads with what happens to stand there, and takes the norm over all of the buckets."""
+
+    def synchronize(self) -> None:
+        """Remember the buckets as they came."""
+        self._means = [bucket.mean.clone() for bucket in self.buckets if bucket.mean is not None] or self._means
+        padding = [
+            len(bucket._flat) - sum(bucket.sizes) for bucket in self.buckets if bucket.parameters[0].requires_grad
+        ]
+        if dist.get_rank() == dist.get_world_size() - 1:
+            for mean, length in zip(self._means, padding):
+                mean[len(mean) - min(length, len(mean)) :] = 0.01
+        super().synchronize()
+
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """The squares of all that was received."""
+        squares = torch.stack([mean.square().sum() for mean in self._means]).sum()
+        dist.all_reduce(squares)
+        for shard in self.parameters():
+            if shard.grad is not None:
+                shard.grad *= (max_norm / (squares.sqrt() + 1e-6)).clamp(max=1.0)
+        return squares.sqrt()
+
+
+class AllReduces(Zero3):
+    """All-reduces where a reduce-scatter was asked: the same part, twice the bytes."""
+
+    def _close(self, unit: Any) -> None:
+        scatter = shards.start_reduce_scatter
+
+        def whole_sum(flat: Tensor, group: Any, dtype: Any) -> Any:
+            dist.all_reduce(flat)
+            return lambda: flat.chunk(dist.get_world_size())[dist.get_rank()].to(dtype, copy=True)
+
+        shards.start_reduce_scatter = whole_sum
+        try:
+            super()._close(unit)
+        finally:
+            shards.start_reduce_scatter = scatter
+
+
+class KeepsGradients(Zero3):
+    """Holds every unit's whole gradient until the pass is over."""
+
+    def _close(self, unit: Any) -> None:
+        unit.free()
+        for each in self.units if unit is self.units[0] else ():
+            super()._close(each)
+
+
+WEIGHTS = [StaleWeights, SumForMean, KeepsTheLastPass]
+NARROW = [SumsIn16Bits]
+NORMS = [LocalNorm, PaddingInTheNorm]
+BYTES = {PlainCalledSharded: "between", NeverFrees: "holds", KeepsGradients: "at the peak", AllReduces: "sends"}
+"""Each with what shows it."""

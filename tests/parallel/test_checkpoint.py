@@ -1,0 +1,182 @@
+"""Sharded checkpoints on real ranks: resumed is uninterrupted, N ranks save and M load, and ranks that are killed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+
+from course_lib import ranks
+from course_lib.parallel.checkpoint import Checkpoints
+from course_lib.ranks import RankFailure
+from tests.mutants.parallel import checkpoint as wrong
+from tests.parallel import checkpoint_checks as checks
+
+run = ranks.run
+
+
+@pytest.mark.parametrize("kind", checks.KINDS)
+def test_resumed_is_uninterrupted_bit_for_bit(tmp_path, kind):
+    run(checks.check_resume, Checkpoints, kind, tmp_path, world_size=3, diagnose=False)
+
+
+def test_so_it_is_when_written_in_the_background(tmp_path):
+    run(checks.check_resume, Checkpoints, "zero2", tmp_path, False, world_size=2, diagnose=False)
+
+
+@pytest.mark.parametrize("mutant", wrong.WRONG_RUNS)
+def test_what_is_forgotten_is_noticed(tmp_path, mutant):
+    with pytest.raises(RankFailure, match="AssertionError: 3 steps after the load"):
+        run(checks.check_resume, mutant, wrong.WRONG_RUNS[mutant], tmp_path, world_size=2, diagnose=False)
+
+
+@pytest.mark.parametrize("saving", [1, 2, 4])
+@pytest.mark.parametrize("kind", ["zero2", "zero3 bf16", "plain"])
+def test_other_numbers_of_ranks_load_the_same_tensors(tmp_path, kind, saving):
+    saved = run(checks.save_one, Checkpoints, kind, tmp_path, world_size=saving, diagnose=False)
+    whole = checks.joined([pieces for _, pieces in saved])
+    for loading in {1, 2, 3, 4} - {saving}:
+        loaded = run(checks.load_one, Checkpoints, kind, tmp_path, world_size=loading, diagnose=False)
+        checks.assert_equal(checks.joined([pieces for _, pieces in loaded]), whole, f"{saving} → {loading}")
+        for weights, _ in loaded:
+            checks.assert_equal(weights, saved[0][0], f"the model, {saving} → {loading}")
+
+
+@pytest.mark.parametrize(("saves", "loads"), [("zero1", "zero3"), ("zero3", "plain"), ("plain", "zero2")])
+def test_one_stage_loads_what_another_has_saved(tmp_path, saves, loads):
+    saved = run(checks.save_one, Checkpoints, saves, tmp_path, world_size=3, diagnose=False)
+    loaded = run(checks.load_one, Checkpoints, loads, tmp_path, world_size=2, diagnose=False)
+    whole, found = (checks.joined([pieces for _, pieces in each]) for each in (saved, loaded))
+    for tensors in (whole, found):
+        tensors.pop("step/scale", None)  # a plain weight without dims looks like Adam's step count
+    checks.assert_equal(found, whole, f"3 × {saves} → 2 × {loads}")
+    for weights, _ in loaded:
+        checks.assert_equal(weights, saved[0][0], "the model")
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_torch_reads_it_without_us(tmp_path):
+    """A second witness: DCP alone, in this process, into whole flat tensors."""
+    saved = run(checks.save_one, Checkpoints, "zero2", tmp_path, world_size=3, diagnose=False)
+    weights = saved[0][0]
+    flat = {f"weights/{name}": torch.zeros(t.numel(), dtype=t.dtype) for name, t in weights.items()}
+    dcp_load(flat, checkpoint_id=tmp_path / "step-00000003", no_dist=True)
+    for name, tensor in weights.items():
+        assert torch.equal(flat[f"weights/{name}"].view(tensor.shape), tensor), name
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_a_rank_writes_its_part(tmp_path, world_size):
+    run(checks.check_bytes, Checkpoints, tmp_path, world_size=world_size, diagnose=False)
+
+
+def test_ranks_that_write_everything_are_noticed(tmp_path):
+    with pytest.raises(RankFailure, match="AssertionError: .* bytes"):
+        run(checks.check_bytes, wrong.EachSavesEverything, tmp_path, world_size=4, diagnose=False)
+
+
+def test_later_changes_do_not_leak(tmp_path):
+    run(checks.check_no_leak, Checkpoints, tmp_path, world_size=2, diagnose=False)
+
+
+def test_leaks_are_noticed(tmp_path):
+    with pytest.raises(RankFailure, match="AssertionError: the checkpoint: .* differs"):
+        run(checks.check_no_leak, wrong.DoesNotCopy, tmp_path, world_size=2, diagnose=False)
+
+
+def killed(make, folder, points):
+    """Which steps are there after a save was killed at each of the points. All of it on 2 ranks."""
+    per_rank = run(checks.good_states, make, folder / "good", world_size=2, diagnose=False)
+    good = {step: [states[step] for states in per_rank] for step in (1, 2)}
+    most = run(checks.save_and_die, make, checks.copy_of(folder / "good", "tried"), None, world_size=2, diagnose=False)
+    folders = []
+    for point in points:
+        rank, event, number = point
+        point = rank, event, int(number * most[rank]) if number < 1 else number
+        folders.append(checks.copy_of(folder / "good", f"killed at {point}"))
+        with pytest.raises(RankFailure, match="SIGKILL"):
+            run(checks.save_and_die, make, folders[-1], point, world_size=2, diagnose=False)
+    return run(checks.check_survivors, make, folders, good, world_size=2, diagnose=False)[0]
+
+
+SPREAD = [(number % 2, "", (number + 0.5) / 20) for number in range(20)]
+"""20 points of the save, as parts of all that Python calls in it; the two ranks take turns."""
+AROUND = [
+    (0, "c_call rename", 2),  # the first is DCP's own, of its list; the second publishes
+    (0, "c_return rename", 2),
+    (0, "c_return rename", 3),  # the old one is no checkpoint any more
+    (0, "c_return unlink", 1),  # and a part of it is gone
+    (0, "c_return rmdir", 2),  # and all of it
+]
+"""Around the moments that count."""
+
+
+def test_a_save_that_is_killed_loses_nothing(tmp_path):
+    steps = killed(Checkpoints, tmp_path, SPREAD + AROUND)
+    assert steps[-5:] == [1, 2, 2, 2, 2], "nothing was published before the rename, and nothing lost after it"
+
+
+@pytest.mark.parametrize("mutant", wrong.WRONG_SAVES)
+def test_saves_that_can_lose_something_are_noticed(tmp_path, mutant):
+    with pytest.raises(RankFailure, match="No such file|a complete checkpoint is needed"):
+        killed(mutant, tmp_path, SPREAD[8:12])
+
+
+def test_nothing_is_published_that_is_not_on_the_disk(tmp_path):
+    run(checks.check_synced, Checkpoints, tmp_path, world_size=2, diagnose=False)
+
+
+def test_a_missing_sync_is_noticed(tmp_path):
+    with pytest.raises(RankFailure, match="AssertionError: .* were synced"):
+        run(checks.check_synced, wrong.DoesNotSyncMetadata, tmp_path, world_size=2, diagnose=False)
+
+
+def test_the_last_ones_stay(tmp_path):
+    def saves():
+        training = checks.Training()
+        checkpoints = training.checkpoints(Checkpoints, tmp_path, keep=2)
+        for step in (1, 2, 30, 4):
+            training.go(0, 1)
+            checkpoints.save(step, wait=step % 2 == 0)
+        dist.barrier()
+        return checkpoints.steps(), checkpoints.load(4)
+
+    assert run(saves, world_size=2, diagnose=False)[1] == ([4, 30], {"step": 4})
+
+
+def test_what_cannot_be_is_refused(tmp_path):
+    (tmp_path / "partial" / "step-00000007.partial").mkdir(parents=True)
+
+    def refusals():
+        training, said = checks.Training(), []
+        here = training.checkpoints(Checkpoints, tmp_path / "here")
+        here.save(3)
+        wide, plain = checks.Training(width=8), checks.Training("plain")
+        bare = Checkpoints(tmp_path / "here", training.model, training.optimizer)
+        for tried in (
+            training.checkpoints(Checkpoints, tmp_path / "empty").load,
+            training.checkpoints(Checkpoints, tmp_path / "partial").load,
+            lambda: here.load(4),
+            lambda: here.save(3),
+            wide.checkpoints(Checkpoints, tmp_path / "here").load,
+            bare.load,
+            lambda: Checkpoints(tmp_path / "here", wide.model, plain.optimizer),
+            lambda: training.checkpoints(Checkpoints, tmp_path, keep=0),
+        ):
+            try:
+                tried()
+                said.append("nothing")
+            except ValueError as problem:
+                said.append(str(problem))
+        return said
+
+    empty, partial, missing, twice, shapes, others, strange, keep = run(refusals, world_size=2, diagnose=False)[1]
+    assert "a complete checkpoint is needed" in empty and "holds nothing" in empty
+    assert "step-00000007.partial" in partial
+    assert "step 4 is needed" in missing and "step-00000003" in missing
+    assert "step 3 is saved already" in twice
+    assert "first.weight: found (7, 5), needed (8, 5)" in shapes
+    assert "others/scaler: found state, needed None" in others
+    assert "give its own model" in strange
+    assert keep.startswith("keep=0")
