@@ -7,11 +7,13 @@ autograd refers to has its numbers back. Lesson 10 opens this module.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd import Function
 
 from course_lib.parallel.buckets import plan_buckets
 from course_lib.parallel.operators import Group
@@ -189,3 +191,24 @@ def make_unit(
         plan = plan_buckets([parameters[n] for n in chosen], bucket_bytes)
         buckets += [FreedBucket([chosen[i] for i in bucket], parameters, group) for bucket in plan]
     return Unit(place, buckets)
+
+
+class AfterBackward(Function):
+    """Tensors as they are. Autograd takes what was made last first, so this node's turn comes when all that was made
+    behind it, the whole unit, is done; a hook on the tensor may be called before that."""
+
+    @staticmethod
+    def forward(ctx: Any, then: Callable[[], None], *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.then = then
+        ctx.set_materialize_grads(False)
+        return tensors
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.then()
+        return None, *gradients
+
+
+def in_backward() -> bool:
+    """Whether autograd is at work in this thread."""
+    return torch._C._current_graph_task_id() != -1

@@ -13,6 +13,9 @@ just before its forward pass and freed just after, gathered again for its backwa
 gradients are scattered: two all-gathers and one reduce-scatter, 3Ψ where data parallelism sends 2Ψ (Rajbhandari et al.
 2020, §5.3 and §7.2.2). PyTorch's `fully_shard` is the same idea.
 
+Between machines 3Ψ may be too much. With `replicas` every machine holds all shards, gathers inside, and only the mean
+of the shards' gradients crosses, 2Ψ/N from each of its N ranks (hybrid sharding: Zhao et al. 2023, §3.2.2).
+
 With Ψ trainable parameters in 16 bits, AdamW and N ranks, a rank holds
 
     between steps        12Ψ/N: fp32 shards and two moments; 16-bit weights are made from the shards when they are sent
@@ -33,16 +36,17 @@ Ranks' parts are padded to one length: less than N elements for each bucket.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd import Function, Variable
+from torch.autograd import Variable
 
 from course_lib.parallel.data import broadcast_module, check_same_everywhere, watch_gradients
-from course_lib.parallel.gathered import FreedBucket, Unit, make_unit, plan_units, units_of
+from course_lib.parallel.gathered import AfterBackward, FreedBucket, Unit, in_backward, make_unit, plan_units, units_of
 from course_lib.parallel.operators import Group, all_reduce
 from course_lib.parallel.shards import clip_parts_
 from course_lib.train.segment import take_tensors
@@ -70,13 +74,14 @@ class Zero3(nn.Module):
     Args:
         module: takes the parameters' and buffers' values of the group's first rank.
         group: the ranks that share it; None for all.
+        replicas: for hybrid sharding, the ranks that hold the same shards, each in another group; None if nobody does.
         bucket_bytes: a unit's weights and gradients travel in buckets of about this size.
         prefetch: gather the next unit while one is at work, assuming that units run in the order of `module.modules()`.
         units: the modules that are gathered one at a time; None for the children of all ModuleLists. What is in none
             of them is the root unit: it is there during the whole forward and the whole backward pass.
 
     Raises:
-        ValueError: nothing to train, the ranks' modules differ, or one unit lies in another.
+        ValueError: nothing to train, the ranks' modules differ, one unit lies in another, or replicas without a group.
     """
 
     def __init__(
@@ -86,11 +91,15 @@ class Zero3(nn.Module):
         bucket_bytes: int = 25 * 2**20,
         prefetch: bool = True,
         units: Iterable[nn.Module] | None = None,
+        replicas: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__()
-        check_same_everywhere(module, group)
-        broadcast_module(module, group)
-        self.module, self.group, self.prefetch = module, group, prefetch
+        if replicas is not None and group is None:
+            raise ValueError("replicas without a group: the group has all ranks, so nobody else holds its shards")
+        for each in (group,) if replicas is None else (replicas, group):
+            check_same_everywhere(module, each)
+            broadcast_module(module, each)
+        self.module, self.group, self.replicas, self.prefetch = module, group, replicas, prefetch
         self._names = [name for name, _ in module.named_parameters()]
         parameters = list(module.parameters())
         self._trainable = [n for n, parameter in enumerate(parameters) if parameter.requires_grad]
@@ -144,9 +153,11 @@ class Zero3(nn.Module):
         if not self._is_dirty:
             return
         means = [bucket.mean for bucket in self.buckets if bucket.mean is not None]
+        self._average_replicas(means)
         overflow = self._can_overflow and not all(bool(mean.isfinite().all()) for mean in means)
         users = torch.cat([self._used, torch.tensor([overflow], dtype=torch.int32)])
-        *used, overflows = all_reduce(users.to(self._shards[0].device), self.group).tolist()
+        users = all_reduce(users.to(self._shards[0].device), self.group)
+        *used, overflows = (users if self.replicas is None else all_reduce(users, self.replicas)).tolist()
         for bucket in self.buckets:
             for piece in bucket.pieces:
                 if used[piece.number] and bucket.mean is not None:
@@ -157,6 +168,10 @@ class Zero3(nn.Module):
             if shard.grad is not None:
                 shard.grad.fill_(torch.inf)
         self._forget()
+
+    def _average_replicas(self, means: list[Tensor]) -> None:
+        for mean in means if self.replicas is not None else ():
+            dist.all_reduce(mean.div_(dist.get_world_size(self.replicas)), group=self.replicas)
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Scale the mean gradient down to a norm of at most `max_norm`. All ranks must call.
@@ -200,16 +215,16 @@ class Zero3(nn.Module):
             buffer.copy_(state[name])
 
     def _before_forward(self, unit: Unit, _module: nn.Module, args: Any, kwargs: Any) -> Any:
-        if not _in_backward():
+        if not in_backward():
             self._is_backward = False
             self._free_all_if_root(unit)  # where the last pass has ended in an error
-        self._gather(unit, 0 if _in_backward() else 1)
+        self._gather(unit, 0 if in_backward() else 1)
         if not torch.is_grad_enabled():
             return None
         tensors, put = take_tensors((args, kwargs))
         if not any(tensor.requires_grad for tensor in tensors):
             return None
-        marked = iter(_AfterBackward.apply(partial(self._close, unit), *(t for t in tensors if t.requires_grad)))
+        marked = iter(AfterBackward.apply(partial(self._close, unit), *(t for t in tensors if t.requires_grad)))
         return put([next(marked) if tensor.requires_grad else tensor for tensor in tensors])
 
     def _after_forward(self, unit: Unit, _module: nn.Module, _args: Any, output: Any) -> None:
@@ -217,7 +232,7 @@ class Zero3(nn.Module):
             for tensor in take_tensors(output)[0]:
                 if tensor.requires_grad:
                     tensor.register_hook(partial(self._before_backward, unit))
-        if not _in_backward():  # a recomputed unit's backward pass comes next
+        if not in_backward():  # a recomputed unit's backward pass comes next
             unit.free()
             self._free_all_if_root(unit)
 
@@ -269,24 +284,3 @@ class Zero3(nn.Module):
     def _forget(self) -> None:
         self._used.zero_()
         self._is_dirty = False
-
-
-class _AfterBackward(Function):
-    """Tensors as they are. Autograd takes what was made last first, so this node's turn comes when all that was made
-    behind it, the whole unit, is done; a hook on the tensor may be called before that."""
-
-    @staticmethod
-    def forward(ctx: Any, then: Callable[[], None], *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.then = then
-        ctx.set_materialize_grads(False)
-        return tensors
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx.then()
-        return None, *gradients
-
-
-def _in_backward() -> bool:
-    """Whether autograd is at work in this thread."""
-    return torch._C._current_graph_task_id() != -1

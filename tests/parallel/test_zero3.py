@@ -1,9 +1,13 @@
 """ZeRO-3 on real ranks: against the single-device step, and against the paper's bytes."""
 
+import sys
+
 import pytest
 import torch
 
-from course_lib import ranks
+from course_lib import predict, ranks
+from course_lib.figures.who_sends import between_nodes, matrix
+from course_lib.model.gpt import GPT
 from course_lib.parallel.zero3 import Zero3
 from tests.mutants.parallel import zero3 as wrong
 from tests.parallel import checks
@@ -78,3 +82,34 @@ def test_whole_weights_come_and_go_and_what_cannot_be_is_refused():
         frozen, nested = said.pop("refused")
         assert frozen.startswith("no parameter to train") and "lies in another one" in nested
         assert said == dict.fromkeys(said, True)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_shards_inside_a_node_and_replicas_across_equal_the_single_device(optimizer):
+    on_ranks(zero3.check_hybrid, Zero3, optimizer, world_size=4)
+
+
+def test_replicas_that_stay_apart_are_rejected():
+    with pytest.raises(ranks.RankFailure, match="AssertionError: after step 0"):
+        on_ranks(zero3.check_hybrid, wrong.ReplicasApart, "sgd", world_size=4)
+
+
+def refused_hybrid():
+    Zero3(torch.nn.Linear(2, 2), replicas=torch.distributed.group.WORLD)
+
+
+def test_replicas_need_a_group():
+    with pytest.raises(ranks.RankFailure, match="replicas without a group: the group has all ranks"):
+        on_ranks(refused_hybrid, world_size=2)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counted by Linux's kernel only")
+def test_only_the_mean_of_the_shards_crosses_between_nodes():
+    """Ψ bytes: inside, 3Ψ over 2 ranks; across, an all-reduce of Ψ/2 over 2. Sharded over all, twice as much crosses and more."""
+    n_bytes = 4 * sum(p.numel() for p in GPT(zero3.CONFIG).parameters())
+    sent = matrix(on_ranks(zero3.sent_in_a_step, True, world_size=4), observed=True)
+    for rank in range(4):
+        assert sent[rank][rank ^ 1] == pytest.approx(3 * predict.all_gather(n_bytes, 2).bytes, rel=0.05)
+        assert sent[rank][rank ^ 2] == pytest.approx(predict.all_reduce(n_bytes // 2, 2).bytes, rel=0.05)
+    everywhere = matrix(on_ranks(zero3.sent_in_a_step, False, world_size=4), observed=True)
+    assert between_nodes(everywhere, 2) > 1.9 * between_nodes(sent, 2)

@@ -6,6 +6,7 @@ The tests call these with `Zero3`, and with the known-wrong ones of `tests/mutan
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from course_lib import measure, predict
+from course_lib.accounts import TrafficAccount
 from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.parallel.mesh import Mesh, process_groups
+from course_lib.parallel.zero3 import Zero3
 from course_lib.train.precision import LossScaler
 from course_lib.train.recompute import recompute
 from tests.parallel import checks
@@ -296,3 +300,31 @@ def what_else(wrap: Callable[..., Any]) -> dict[str, Any]:
     said["forgets"] = all(shard.grad is None for shard in model.parameters())
     said["stores shards"] = all(model.state_dict()[name].ndim == 1 for name, _ in model.named_parameters())
     return said
+
+
+NODES = Mesh({"node": 2, "shard": 2})
+
+
+def hybrid(wrap: Callable[..., Any], module: nn.Module, **settings: Any) -> Any:
+    """Sharded inside each of two nodes of two ranks, replicated across. All 4 ranks must call."""
+    groups = process_groups(NODES)
+    return wrap(module, groups["shard"], replicas=groups["node"], **settings)
+
+
+def check_hybrid(wrap: Callable[..., Any], optimizer: str) -> None:
+    """As `check_parity`, also where ranks take different branches."""
+    for make in (checks.gpt, units):
+        check_parity(partial(hybrid, wrap), make, optimizer, passes=2)
+
+
+def sent_in_a_step(is_hybrid: bool) -> TrafficAccount:
+    """Of a GPT in fp32, from the forward pass to the mean gradient."""
+    model, tokens = GPT(CONFIG), torch.zeros(1, 2, dtype=torch.int64)
+    sharded = hybrid(Zero3, model) if is_hybrid else Zero3(model)
+    sharded(tokens, tokens).backward()
+    sharded.synchronize()
+    sharded.zero_grad()
+    with measure.traffic() as sent:
+        sharded(tokens, tokens).backward()
+        sharded.synchronize()
+    return sent

@@ -145,6 +145,13 @@ class AllReduces(Zero3):
             shards.start_reduce_scatter = scatter
 
 
+class ReplicasApart(Zero3):
+    """In hybrid sharding, every node trains for itself."""
+
+    def _average_replicas(self, means: list[Tensor]) -> None:
+        pass
+
+
 class KeepsGradients(Zero3):
     """Holds every unit's whole gradient until the pass is over."""
 
