@@ -19,6 +19,8 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
+from course_lib.communications import GROUP_OF_A_CALL
+
 
 @dataclass(frozen=True)
 class Mesh:
@@ -129,6 +131,7 @@ def process_groups(mesh: Mesh) -> dict[str, dist.ProcessGroup]:
     """Axis → the process group of this rank along it. All ranks must call, with the same mesh.
 
     Every rank takes part in making every group, in the same order, its own or not: `new_group` is itself a collective.
+    Inside `ranks.run` they live until the next call.
 
     Raises:
         ValueError: the mesh has another number of ranks than there are processes.
@@ -138,7 +141,7 @@ def process_groups(mesh: Mesh) -> dict[str, dist.ProcessGroup]:
     mine: dict[str, dist.ProcessGroup] = {}
     for axis in mesh.axes:
         for ranks in mesh.groups(axis):
-            group = dist.new_group(ranks)
+            group = dist.new_group(ranks, group_desc=GROUP_OF_A_CALL)
             if dist.get_rank() in ranks:
                 assert isinstance(group, dist.ProcessGroup)
                 mine[axis] = group

@@ -1,6 +1,8 @@
 """The grid of ranks: its arithmetic, its picture, and its groups beside torch's own."""
 
 import itertools
+import os
+import sys
 
 import pytest
 import torch
@@ -85,3 +87,18 @@ def test_groups_are_device_meshs_and_carry_messages():
 def test_a_mesh_of_another_size_is_refused():
     with pytest.raises(RankFailure, match="this mesh has 8 ranks, but 2 processes run"):
         ranks.run(process_groups, CUBE, world_size=2)
+
+
+def in_groups():
+    groups = process_groups(Mesh({"data": 2, "tensor": 2}))
+    for group in groups.values():
+        dist.all_reduce(torch.ones(3), group=group)
+    return len(os.listdir("/proc/self/task")), len(dist.distributed_c10d._world.pg_map)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are counted in Linux's /proc")
+def test_groups_and_their_threads_are_given_back_at_the_next_call():
+    """Each group of gloo has threads of its own; a notebook makes a mesh in every other cell."""
+    first, *later = (ranks.run(in_groups, world_size=4) for _ in range(5))
+    assert all(groups == own for each in later for (_, own), (_, groups) in zip(first, each))
+    assert max(threads for each in later for threads, _ in each) <= max(threads for threads, _ in first) + 2

@@ -105,7 +105,8 @@ def test_replicas_need_a_group():
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counted by Linux's kernel only")
 def test_only_the_mean_of_the_shards_crosses_between_nodes():
-    """Ψ bytes: inside, 3Ψ over 2 ranks; across, an all-reduce of Ψ/2 over 2. Sharded over all, twice as much crosses and more."""
+    """Ψ bytes: inside, 3Ψ over 2 ranks; across, an all-reduce of Ψ/2 over 2. Over all ranks, twice as much
+    crosses and more."""
     n_bytes = 4 * sum(p.numel() for p in GPT(zero3.CONFIG).parameters())
     sent = matrix(on_ranks(zero3.sent_in_a_step, True, world_size=4), observed=True)
     for rank in range(4):

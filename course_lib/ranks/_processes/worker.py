@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+from course_lib.communications import GROUP_OF_A_CALL
 from course_lib.ranks._diagnosis import stacks
 from course_lib.ranks._diagnosis.announce import Tap, collective_in
 from course_lib.ranks._processes import pickling
@@ -143,11 +144,19 @@ class Rank:
         if surroundings.stale:
             _forget(surroundings.stale)
         if job.fresh:
+            _leave_groups()
             torch.default_generator.manual_seed(_FRESH_SEED)
             if torch.cuda.is_initialized():
                 torch.cuda.manual_seed_all(_FRESH_SEED)
             torch.set_default_dtype(torch.float32)
             torch.set_grad_enabled(True)
+
+
+def _leave_groups() -> None:
+    """Leave the process groups that earlier calls have made for themselves: each has threads and connections."""
+    for group in list(dist.distributed_c10d._world.pg_map):
+        if group.group_desc == GROUP_OF_A_CALL:
+            dist.destroy_process_group(group)
 
 
 def _forget(modules: list[str]) -> None:
