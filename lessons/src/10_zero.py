@@ -98,6 +98,9 @@ class Replicated:
 # for its gradient, 12 for master and moments.
 
 # %%
+import time
+
+
 def bill(kind):
     """What a rank holds at the end of the second backward pass, and what it sends in that step."""
     with measure.memory() as record:
@@ -105,6 +108,7 @@ def bill(kind):
         for step in range(2):
             with measure.traffic() as sent:
                 zero.model(*share(step, dist.get_rank())).backward()
+                time.sleep(0.1)  # the backend's threads let go of what they have sent a moment later
                 alive = record.now
                 zero.step()
                 dist.barrier()
@@ -269,7 +273,7 @@ guess_sent = ask("And how many MB does it send in a step?", unit="MB")
 held_1, sent_1 = ranks.run(bill, Zero1, world_size=4)[0]
 display(compare(guess={"a rank": guess_1}, predicted=formula(2, 2, 12 / 4), measured=held_1, tolerance=0.001, unit="MB"))
 reduced, gathered = predict.all_reduce(2 * psi, 4).bytes, predict.all_gather(2 * psi, 4).bytes
-compare(guess=guess_sent, predicted=reduced + gathered, measured=sent_1, tolerance=0.05, unit="MB", name="sent")
+display(compare(guess=guess_sent, predicted=reduced + gathered, measured=sent_1, tolerance=0.05, unit="MB", name="sent"))
 guess_half = ask("Leave out the half of the all-reduce that nobody reads: how many MB then?", unit="MB")
 
 # %% [markdown]
@@ -582,7 +586,6 @@ ZeroExplorer().show()
 
 # %%
 import tempfile
-import time
 from pathlib import Path
 
 from torch.distributed.device_mesh import init_device_mesh

@@ -99,9 +99,10 @@ def check_sent(accounts, most, least, messages, what, look):
     """Upper and lower limits of what leaves a rank, by the calls that it made and by the sockets."""
     calls = max(each.total_messages for each in accounts)
     check.at_most(calls, messages, f"… messages {what}", look=f"{look}; and what could travel together")
-    check.at_most(max(int(each.total_bytes) for each in accounts), int(most), f"… bytes {what}", look=look)
-    seen = sum(int(each.sent_bytes) for each in accounts)
-    limit = int(1.1 * most + 1000 * messages) * len(accounts)
+    rounding = messages  # each call's bytes are whole ones
+    check.at_most(max(int(each.total_bytes) for each in accounts), int(most) + rounding, f"… bytes {what}", look=look)
+    seen, headers = sum(int(each.sent_bytes) for each in accounts), 400 + 600 * (len(accounts) - 1)
+    limit = int(1.1 * most + headers * messages) * len(accounts)
     check.at_most(seen, limit, "… and at the sockets of all ranks together", look=look)
     check.at_least(seen, int(least * len(accounts)), "… of these at least", look="what travels uncounted")
 
@@ -130,7 +131,7 @@ def silent(accounts, look):
 # - The backward pass leaves in `table.grad` what the whole table would have in these rows. (Every rank hands in the
 # same gradient of the result.)
 # - It sends one all-reduce of the result in the forward pass and nothing in the backward pass. It holds at most eight
-# times the result, 64 bytes for a token, and the table's gradient.
+# times the result, plus 64 bytes for a token, plus the table's gradient.
 #
 # **Graded:** embeddings (6 points), gradients (6), bytes held and sent (6), and other ranks and shapes (7).
 
@@ -418,20 +419,21 @@ compare(
 #
 # Again you fill in a `torch.autograd.Function`: all gradients are there when its *forward* pass ends. Inside, autograd
 # is switched off. You may switch it on for a slice, `with torch.enable_grad():`, on a leaf of your own,
-# `(…).detach().requires_grad_()`, and call `.backward()` there. Two matrix products, which you know by heart from
-# lesson 08, lead from the gradient of the logits to those of `x` and `table`. What does the backward pass multiply
-# them by?
+# `(…).detach().requires_grad_()`, and call `.backward()` there. (Inside `forward` an operator of lesson 08 acts only
+# where autograd is on.) Two matrix products lead from the gradient $G$ of the logits to those of `x` and `table`; $G$
+# has a row for each token and a column for each of your words. What does the backward pass multiply them by?
 #
-# And one of the two gradients is only a part of a sum on each rank. Which one, and which operator of lesson 08 has
-# its all-reduce in the backward pass?
+# And one of the two gradients is only a part of a sum on each rank. Which one, and who adds it up?
 #
 # **Your contract.** `head_loss(x, table, targets, first, slice_tokens)`
 #
 # - `x`: `[tokens, width]`, the same on every rank. `table`, `first` and `targets` as above. The logits are
-# `x @ table.T`. All want gradients that can have one; none is changed. `slice_tokens` need not divide the tokens.
+# `x @ table.T`. `x` and `table` want gradients; nothing that is given is changed. `slice_tokens` need not divide the
+# tokens.
 # - Returns the mean loss over all tokens, the same on every rank. All ranks call.
 # - Its backward pass leaves on every rank the whole gradient of `x`, and the gradient of its own rows of `table`.
-# - It holds at most six blocks `[slice_tokens, rows]`, four times `x` and `table` together, and 256 bytes for a token.
+# - It holds at most six blocks `[slice_tokens, rows]`, plus four times `x` and `table` together, plus 256 bytes for a
+# token.
 # - Of each token it sends what question 2 sends, once, and an all-reduce of the gradient of `x`: in at most three
 # messages for a slice and one more for all.
 #
@@ -526,7 +528,7 @@ def check_head(n_tokens, vocab_size, width, slice_tokens, world_size=2, seed=0, 
     check.that(all(isinstance(loss, torch.Tensor) for loss in losses), "head_loss returns a tensor", look="return")
     check.close(torch.stack(losses), expected.detach().expand(world_size), what, relative=1e-5, look=look)
     check.that(all(unchanged), "… and what it was given is as it was", look="which operations end in _, and on what")
-    look = "question 2's checks; who has only some columns: what is each rank's product a part of? Then what comes in"
+    look = "what each rank's product is a part of; a leaf of your own, where .backward() ends; then what comes in"
     check_gradient(x_grads, [x.grad] * world_size, "… gradient of x", look)
     look = "all slices, and what backward is handed; no other rank has a part in it"
     check_gradient(table_grads, whole.grad.tensor_split(world_size), "… gradient of the table", look)

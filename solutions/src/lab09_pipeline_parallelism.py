@@ -352,8 +352,8 @@ compare(guess=guess_life, predicted=2 * 4 + 1, measured=alone[-1].end - alone[0]
 # - `forward(stage, x, targets, share)` returns `(message, kept)`. `stage` is an `nn.Module`. `x` is what came from the
 # stage before, or the inputs, without a graph; it stays as it is. On the last stage there are `targets`, and the
 # message is the step's share of the loss, `stage_loss(y, targets)` times `share`; on the others `targets` is None and
-# the message is the result. It has no graph. `kept` is whatever the other two need: the loop keeps it for you, until
-# W.
+# the message is the result. It has no graph. `kept` is whatever the other two need (a dict, say, so that B can add to it): the loop keeps it for
+# you, until W.
 # - `input_gradient(kept, gradient)` returns the gradient of `x`, which the stage before waits for. `gradient` is that
 # of the message, from the stage behind; None on the last stage. No `.grad` of a weight changes.
 # - `weight_gradient(kept)` *adds* to `.grad` of the stage's weights (it is None in the beginning). Afterwards the loop
@@ -429,7 +429,9 @@ def one_process(stages, sizes, width):
 
 # %%
 def move(action, stage, kept, received, batch, share):
-    """What a move makes for a neighbour; and whether it changed the weights' gradients."""
+    """What a move makes for a neighbour; and whether it made or changed the weights' gradients."""
+    made_here = []  # autograd tells of each gradient that it makes
+    hooks = [weight.register_hook(lambda _: made_here.append(1)) for weight in stage.parameters()]
     before = [weight.grad if weight.grad is None else weight.grad.clone() for weight in stage.parameters()]
     if action.kind == "F":
         x = batch[0] if received is None else received
@@ -440,8 +442,11 @@ def move(action, stage, kept, received, batch, share):
         made = input_gradient(kept[action.micro_batch], received)
     else:
         made = weight_gradient(kept.pop(action.micro_batch))
+    for hook in hooks:
+        hook.remove()
     pairs = zip(before, [weight.grad for weight in stage.parameters()])
-    return made, any(new is not None and (old is None or not torch.equal(old, new)) for old, new in pairs)
+    changed = any(new is not None and (old is None or not torch.equal(old, new)) for old, new in pairs)
+    return made, changed or len(made_here) > 0
 
 
 # %%
@@ -477,13 +482,13 @@ def carry_out(schedule, sizes, width):
 
 
 # %% [markdown]
-# Two ranks, three micro-batches, B and W apart. Each rank lists the moves that changed gradients.
+# Two ranks, three micro-batches, B and W apart. Each rank lists the moves that made or changed the weights' gradients.
 
 # %%
 MOVES = "what each move returns, and what it keeps: B needs x as a leaf, W needs what B was handed, both need the graph"
 HALVES = parse("F0 F1 B0 F2 W0 B1 W1 B2 W2\nF0 B0 F1 W0 B1 F2 B2 W1 W2")
 for rank, (loss, _, changing, _) in enumerate(ranks.run(carry_out, HALVES, [2, 2, 2], 4, world_size=2)):
-    print(f"rank {rank}: loss {loss if loss is None else round(float(loss), 6)}, gradients changed by {changing}")
+    print(f"rank {rank}: loss {loss if loss is None else round(float(loss), 6)}, gradients made by {changing}")
 
 
 # %% check="q3-values" points=12
@@ -508,8 +513,8 @@ for sizes in ([2, 2, 2], [3, 1, 2]):
 
 # %% check="q3-halves" points=8
 for rank, (*_, changing, _) in enumerate(check.on_ranks(carry_out, HALVES, [2, 2, 2], 4, look=MOVES, world_size=2)):
-    look = "what input_gradient asks autograd for: .backward() makes all gradients, and nothing is left for W"
-    check.equal(changing, ["W"] * 3, f"… the moves of rank {rank} that changed the weights' gradients", look=look)
+    look = "what input_gradient asks autograd for: x alone. Whoever asks for all gradients leaves nothing for W"
+    check.equal(changing, ["W"] * 3, f"… the moves of rank {rank} that made the weights' gradients", look=look)
 
 
 # %%
@@ -541,7 +546,7 @@ check_held(ahead=2, n=20)
 ### BEGIN HIDDEN TESTS
 ZIGZAG = "F0 F1 F2 B0 B1 W1 W0 B2 W2\nF0 F1 B0 F2 W0 B1 B2 W2 W1\nF0 B0 W0 F1 B1 W1 F2 B2 W2"
 for found in check_step(parse(ZIGZAG), [1, 4, 2], width=3):
-    check.equal(found[2], ["W"] * 3, "moves that changed gradients")
+    check.equal(found[2], ["W"] * 3, "moves that made the weights' gradients")
 _ = check_step(parse("F0 B0 W0 F1 B1 W1"), [5, 1], width=2)
 _ = check_step(parse("F0 F1 F2 F3 B0 B1 B2 B3 W3 W2 W1 W0\nF0 F1 F2 F3 B0 B1 B2 B3 W0 W1 W2 W3"), [1, 1, 2, 1])
 check_held(ahead=1, n=30, size=24)
