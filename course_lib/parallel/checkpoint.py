@@ -60,9 +60,8 @@ class Checkpoints:
         shards.cuts_of(model, optimizer)  # says so now, if they do not belong together
         self.folder, self.model, self.optimizer, self.keep, self.others = Path(folder), model, optimizer, keep, others
         self.rule = optimizer.optimizer if isinstance(optimizer, ZeroOptimizer) else optimizer
-        self.group: Any = dist.new_group(
-            backend="gloo"
-        )  # a save in the background must not mix its messages into training
+        # of its own: a save in the background must not mix its messages into training
+        self.group: Any = dist.new_group(backend="gloo")
         self._saving: Any = None
         self.folder.mkdir(parents=True, exist_ok=True)
 

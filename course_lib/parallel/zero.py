@@ -189,8 +189,7 @@ class ZeroOptimizer:
         self.optimizer.zero_grad(set_to_none=True)
         for gathering in [bucket.start_spread() for bucket in self.buckets]:
             gathering.wait()
-        self._reduced = False
-        self._used.zero_()
+        self._forget()
 
     def zero_grad(self) -> None:
         """Forget all gradients: those of the parameters, and what was reduced."""
@@ -199,6 +198,10 @@ class ZeroOptimizer:
         for bucket in self.buckets:
             bucket.mean = None
         self.optimizer.zero_grad(set_to_none=True)
+        self._forget()
+
+    def _forget(self) -> None:
+        """What the passes since the last step have left."""
         self._reduced = False
         self._used.zero_()
 

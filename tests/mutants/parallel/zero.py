@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -88,22 +89,19 @@ def _sends_nothing(bucket: ShardedBucket) -> Any:
     return dist.barrier(async_op=True)
 
 
+def whole_sum(flat: Tensor, group: Any, dtype: Any) -> Any:
+    """As `start_reduce_scatter`, by way of an all-reduce."""
+    dist.all_reduce(flat)
+    return lambda: flat.chunk(dist.get_world_size())[dist.get_rank()].to(dtype, copy=True)
+
+
 class AllReduces(ZeroOptimizer):
     """All-reduces where a reduce-scatter was asked: the same part, twice the bytes."""
 
     def reduce_gradients(self) -> None:
         """With all of the sum on every rank, for a moment."""
-        scatter = shards.start_reduce_scatter
-
-        def whole_sum(flat: Tensor, group: Any, dtype: Any) -> Any:
-            dist.all_reduce(flat)
-            return lambda: flat.chunk(dist.get_world_size())[dist.get_rank()].to(dtype, copy=True)
-
-        shards.start_reduce_scatter = whole_sum
-        try:
+        with mock.patch.object(shards, "start_reduce_scatter", whole_sum):
             super().reduce_gradients()
-        finally:
-            shards.start_reduce_scatter = scatter
 
 
 WRONG_WEIGHTS = [SumForMean, KeepsItsOwnPart]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -12,6 +13,7 @@ from course_lib.parallel import shards
 from course_lib.parallel.data import BucketedDataParallel
 from course_lib.parallel.gathered import FreedBucket
 from course_lib.parallel.zero3 import Zero3
+from tests.mutants.parallel.zero import whole_sum
 
 
 class PlainCalledSharded(BucketedDataParallel):
@@ -81,11 +83,8 @@ class SumsIn16Bits(Zero3):
             finish = scatter(flat, group)
             return lambda: finish().to(dtype)
 
-        shards.start_reduce_scatter = rounded
-        try:
+        with mock.patch.object(shards, "start_reduce_scatter", rounded):
             super()._close(unit)
-        finally:
-            shards.start_reduce_scatter = scatter
 
 
 class KeepsTheOverflow(Zero3):
@@ -132,17 +131,8 @@ class AllReduces(Zero3):
     """All-reduces where a reduce-scatter was asked: the same part, twice the bytes."""
 
     def _close(self, unit: Any) -> None:
-        scatter = shards.start_reduce_scatter
-
-        def whole_sum(flat: Tensor, group: Any, dtype: Any) -> Any:
-            dist.all_reduce(flat)
-            return lambda: flat.chunk(dist.get_world_size())[dist.get_rank()].to(dtype, copy=True)
-
-        shards.start_reduce_scatter = whole_sum
-        try:
+        with mock.patch.object(shards, "start_reduce_scatter", whole_sum):
             super()._close(unit)
-        finally:
-            shards.start_reduce_scatter = scatter
 
 
 class ReplicasApart(Zero3):
