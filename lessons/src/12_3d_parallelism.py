@@ -85,9 +85,7 @@ def address(rank, pipe, data, tensor):
 guess_partner = ask("With which rank does rank 5 average gradients?")
 
 # %%
-groups_along(CUBE, ranks_per_node=4, caption="Each rank is in three groups, one along each axis. Grey plates are two machines of four.")
-
-# %%
+groups_along(CUBE, ranks_per_node=4, caption="Each rank is in three groups, one along each axis. Grey plates are two machines of four.").show()
 print("you said", guess_partner.said)
 print("rank 5's group along each axis:", {axis: CUBE.group_of(5, axis) for axis in CUBE.axes})
 
@@ -149,11 +147,11 @@ def batch_of(step):
 
 
 # %%
-def one_step(axes, zero=0):
+def one_step(axes):
     """Bytes sent by each rank in a step, as the operating system saw them; the first step wakes the connections."""
 
     def on_a_rank():
-        grid = Grid(CONFIG, Mesh(axes), micro_batches=2, zero=zero)
+        grid = Grid(CONFIG, Mesh(axes), micro_batches=2)
         optimizer = grid.optimizer(torch.optim.AdamW, lr=1e-3)
         grid.train_step(optimizer, batch_of(0))
         with measure.traffic() as sent:
