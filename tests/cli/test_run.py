@@ -58,7 +58,8 @@ def test_a_failing_cell_is_shown_and_the_other_lessons_still_run(
 
 
 def test_every_table_is_listed_with_where_its_numbers_come_from(course: Course, root: Path) -> None:
-    imports = "from course_lib import predict\nfrom course_lib.compare import compare\ndef counted():\n    n = 100\n    return n"
+    imports = "from course_lib import predict\nfrom course_lib.compare import compare"
+    imports += "\ndef counted():\n    n = 100\n    return n"
     honest = "x = counted()\ncompare(predicted=predict.fused_buffer(25), measured=x)"
     circular = "compare(predicted=x, measured=x)"
     write_notebook(root, "00_good", [imports, "%timeit -n 1 -r 1 pass", honest, circular])
