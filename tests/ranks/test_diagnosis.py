@@ -13,7 +13,7 @@ from course_lib import ranks
 Cell = Callable[..., Callable[..., Any]]
 
 
-def failure_of(fn: Callable[..., Any], world_size: int = 2, within_s: float = 4.0, **options: Any) -> ranks.RankFailure:
+def failure_of(fn: Callable[..., Any], world_size: int = 2, within_s: float = 12.0, **options: Any) -> ranks.RankFailure:
     """The failure of `fn`, which must be known long before the time limit."""
     ranks.run(int, world_size=world_size)  # ranks are up: what follows is the time of the diagnosis alone
     start = time.monotonic()
