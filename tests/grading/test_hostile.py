@@ -110,6 +110,24 @@ def test_a_loop_costs_its_question_and_its_time_once(grade: Grade, loop: str) ->
 
 
 @both
+@pytest.mark.parametrize("ignore", [False, True])
+def test_a_loop_that_later_questions_call_is_waited_for_once(key: NotebookNode, ignore: bool) -> None:
+    """Cells and checks of q3 call the answer of q1 six times: an error at once, also in the next kernel."""
+    calls = copy.deepcopy(key)
+    for check in ("q3-values", "q3-hidden"):
+        cell = cell_of(calls, check)
+        cell.source = f"check.call(moving_average, [1, 2], 1)\n{cell.source}"
+        place = next(number for number, other in enumerate(calls.cells) if other is cell)
+        calls.cells[place:place] = [nbformat.v4.new_code_cell("moving_average([1, 2], 1)") for _ in range(2)]
+    body = "    import signal\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\n" * ignore + "    while True: pass\n"
+    handed_in = submission(notebook(calls, q1=HEAD + body))
+    result = grade_one(nbformat.writes(calls), handed_in, dataclasses.replace(QUICK, cell_s=8, wall_s=110))
+    assert outcomes(result, "q1") == [TIMEOUT, TIMEOUT] and outcomes(result, "q3") == [FAILED, FAILED]
+    assert "moving_average was stopped before: it did not end in time" in result.of("q3")[0].message
+    assert result.seconds < 8 + 30, "one time-out, and not five"
+
+
+@both
 def test_a_loop_that_ignores_interrupts_is_killed(grade: Grade) -> None:
     body = "    import signal\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\n    while True: pass\n"
     result = grade(q1=HEAD + body, limits=SHORT)
