@@ -418,7 +418,7 @@ def print_mean_loss():
         print(f"mean loss: {loss.item() / dist.get_world_size()}")
 
 
-_ = ranks.run(print_mean_loss, world_size=4, timeout_s=10)
+_ = ranks.run(print_mean_loss, world_size=4)
 
 # %% [markdown]
 # An all-reduce is a meeting: it takes place when *everybody* has come. Rank 0 sits in the room. The others have left
@@ -431,7 +431,7 @@ _ = ranks.run(print_mean_loss, world_size=4, timeout_s=10)
 
 # %%
 def check_mean(function):
-    found = ranks.run(lambda: function(torch.tensor([2.5 + dist.get_rank()])), world_size=4, timeout_s=10)
+    found = ranks.run(lambda: function(torch.tensor([2.5 + dist.get_rank()])), world_size=4)
     assert found == [4.0, None, None, None], f"[4.0, None, None, None] was expected, and {found} came"
 
 
