@@ -328,8 +328,8 @@ compare(
 )
 
 # %% [markdown]
-# The scores are nearly half of it now, and at 2,048 tokens they would be more than three quarters. Hence the *fused* kernels
-# that never write them down (Dao et al. 2022).
+# The scores are nearly half of it now, and at 2,048 tokens they would be more than three quarters. Hence the *fused*
+# kernels that never write them down (Dao et al. 2022).
 #
 # ### The formula that everybody quotes
 #
@@ -353,8 +353,9 @@ compare(
 #     paper.save(x=narrow); paper.save(up=wide); paper.save(bent=wide); paper.make(y=narrow)
 #
 # **Your turn.** Come back, in three operations. The last product: it needs `bent` for its weight's gradient, and makes
-# the gradient of `bent`. GELU: it needs `up`, and makes the gradient of `up`. The first product: it needs `x`, and makes the
-# gradient of `x`. At the end of each operation goes what nobody will read again. (`x` and `y` stay: the caller has them.)
+# the gradient of `bent`. GELU: it needs `up`, and makes the gradient of `up`. The first product: it needs `x`, and
+# makes the gradient of `x`. At the end of each operation goes what nobody will read again. (`x` and `y` stay: the
+# caller has them.)
 
 
 # %%
