@@ -77,8 +77,8 @@ compare(
 )
 
 # %% [markdown]
-# The ratio is 1, exactly, and nothing less was accepted: `tolerance=0`. The matrices alone are within 7 %, in larger models
-# nearer.
+# The ratio is 1, exactly, and nothing less was accepted: `tolerance=0`. The matrices alone are within 7 %, in larger
+# models nearer.
 #
 # And a failed claim? Somebody forgets the MLP, and takes $4\,d^2$ for a layer.
 

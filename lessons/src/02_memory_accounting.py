@@ -82,7 +82,7 @@ def check_peak(function):
         assert said == due, f"of {changes} the peak should be {due}, but is {said}"
 
 
-@your_turn(check_peak, look="Keep a running sum, and the largest that it ever was.")
+@your_turn(check_peak, look="After the first two changes of the first list, how much is alive? And after the third?")
 def peak_of(changes):
     """The most bytes alive at one moment; changes are births (+) and deaths (-) in bytes, in their order."""
     ...
@@ -104,7 +104,7 @@ def peak_of(changes):
 # batch exist before the step, so the ledger is introduced to them. Adam has nothing yet.
 #
 # **Before you run the cell after the next:** one training step makes well over a thousand tensors. Add up the bytes
-# of all storages that are ever born. How many times the peak is that?
+# of all storages that are ever born. How many times the peak is that? (It would be 1 if none of them died.)
 
 # %%
 born_guess = ask("All bytes ever born, divided by the peak?")
@@ -162,8 +162,8 @@ memory.memory_timeline(
 #
 # Parameters, gradients and what the optimizer keeps do not depend on the batch. Together they are the **model
 # states**. There are three customs. In *fp32* each number has 4 bytes. In *bf16* each has 2. In *mixed* precision
-# weights and gradients have 2, and the optimizer keeps an fp32 copy of the weights and its moments in fp32. Plain SGD
-# has no moments, SGD with momentum one, Adam two.
+# weights and gradients have 2, and the optimizer keeps an fp32 copy of the weights and its moments in fp32
+# (`MasterWeights`; lesson 04). Plain SGD has no moments, SGD with momentum one, Adam two.
 #
 # The small model has 842,496 parameters. Somebody switches it from fp32 to mixed precision, still with Adam. How many
 # MiB of model states do they save?
@@ -260,7 +260,7 @@ def kept_by(module, x):
 
 
 # %%
-NAMES = ["input", "its mean", "its spread", "normed", "keys", "queries", "mask", "scores, softmax", "values", "mixed",
+NAMES = ["input", "its mean", "its spread", "normed", "keys", "queries", "mask", "scores, softmax", "values", "gathered",
          "stream", "its mean", "its spread", "normed", "wide", "wide, GELU"]  # fmt: skip
 LONG = replace(SMALL, context=512)
 block, width = GPT(LONG).blocks[0], SMALL.width
@@ -378,7 +378,7 @@ def check_backward(function):
 
 
 # %%
-@your_turn(check_backward, look="Each product: make, grad, free. GELU: make, free. `paper.make(d_bent=wide)` is a beginning.")
+@your_turn(check_backward, look="`paper.make(d_bent=wide)` is a beginning. Which operations have a weight? What is read last?")
 def mlp_backward(paper, narrow, wide, weight):
     """Births and deaths on the way back; narrow and wide are bytes of x and of up, weight those of each matrix."""
     ...
@@ -402,8 +402,8 @@ def mlp_backward(paper, narrow, wide, weight):
 # whole step in this way, embedding to optimizer, and runs nothing.
 #
 # Two switches change the story, and later lessons build both: mixed precision (lesson 04), and *recompute*, which
-# throws the insides of each block away and makes them again (lesson 03). The plain fp32 step has its peak at 53.8 MiB.
-# Where is it with both switches on?
+# throws the insides of each block away and makes them again, one block at a time (lesson 03). The plain fp32 step has
+# its peak at 53.8 MiB. Where is it with both switches on?
 
 # %%
 peak_guess = ask("Peak with mixed precision and recompute, in MiB?", unit="MiB")
@@ -524,8 +524,8 @@ compare(
 #
 # ## 6 · Against named cards
 #
-# The formulas of this page in one bar: what is held when the forward pass ends, with gradients already in place. Below
-# it, cards that you can rent.
+# The formulas of this page in one bar: what is held when the forward pass ends, as if the gradients were in place
+# already. Below it, cards that you can rent.
 
 # %%
 MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
@@ -662,8 +662,8 @@ for row in (zoo.GPT3_175B, zoo.LLAMA2_7B, zoo.LLAMA3_8B):
     print(f"{row.name:<11}: {token:.0KiB} a token, {full:.0GiB} for 32 sequences of 8,192")
 
 # %% [markdown]
-# Llama 2 and Llama 3 are of nearly one size, and one cache has a quarter of the other. In Llama 3 groups of four
-# query heads share their keys and values (*grouped-query attention*). The lab takes its bytes apart.
+# Llama 2 and Llama 3 are of nearly one size, and the second's cache is a quarter of the first's. In Llama 3 groups of
+# four query heads share their keys and values (*grouped-query attention*). The lab takes its bytes apart.
 #
 # ## 9 · Bytes that no tensor owns
 #
