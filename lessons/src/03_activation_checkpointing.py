@@ -104,7 +104,7 @@ compare(guess=kept_guess, predicted=N * A, measured=peak_activations(record), na
 #
 # **Your turn.** Write that backward pass. One thing to think of: the second run must be the same computation, and a
 # layer with dropout throws dice. `torch.set_rng_state(dice)` lays them as they lay before the first run. Inside
-# `torch.random.fork_rng([])` that leaves no trace: whoever throws dice later must not notice. And autograd calls you
+# `torch.random.fork_rng([])` (`[]`: no GPU) that leaves no trace: whoever throws dice later must not notice. And autograd calls you
 # with saving switched off; `torch.enable_grad()` switches it on.
 
 
@@ -127,7 +127,7 @@ def check_redo(function):
 
 
 # %%
-@your_turn(check_redo, look="Cut x off (`x.detach().requires_grad_()`), run the piece on that, then result.backward(gradient).")
+@your_turn(check_redo, look="Whose gradient is asked for? The second run must begin at it: `x.detach().requires_grad_()`.")
 def redo(piece, x, dice, gradient):
     """Run piece(x) again and backward from `gradient`. Returns the gradient of x; weights get theirs in .grad."""
     ...
@@ -165,7 +165,7 @@ class Forget(torch.autograd.Function):
         return None, redo(ctx.piece, *ctx.saved_tensors, ctx.dice, gradient)
 
 
-forgotten_guess = ask("How many MiB of activations when every layer is forgotten?", unit="MiB")
+forgotten_guess = ask("How many MiB of activations at the peak, when every layer is forgotten?", unit="MiB")
 
 # %% [markdown]
 # `Forget.apply(piece, x)` runs it. Which pieces? **Your turn.** Cut the chain into **segments** of $K$ layers, and hand
@@ -184,7 +184,7 @@ def check_segments(function):
         pieces.clear()
         result = function(layers, x, k, forget)
         assert torch.equal(result, plain(layers, x)), f"K = {k}: the result is not that of the plain chain"
-        due = -(-N // k)
+        due = -(-N // k)  # rounded up
         assert len(pieces) == due, f"K = {k}: {N} layers should be {due} segments, but are {len(pieces)}"
         for piece, given in reversed(pieces):
             assert torch.equal(piece(given), result), f"K = {k}: a segment that runs again computes something else"
@@ -192,7 +192,7 @@ def check_segments(function):
 
 
 # %%
-@your_turn(check_segments, look="A piece is a function of x alone. partial(plain, some_layers) binds its layers now, a lambda later.")
+@your_turn(check_segments, look="A piece is a function of x alone. When does a lambda look for its layers? When does partial?")
 def in_segments(layers, x, k, forget):
     """x through all layers, k at a time (the last segment may be shorter); forget(piece, x) runs one segment."""
     ...
@@ -267,7 +267,7 @@ def check_formula(function):
     assert function(10, 4, 1, 3) == 14, f"10 layers, K = 4, A = 3 X: should be 14 X, but is {function(10, 4, 1, 3)} X"
 
 
-@your_turn(check_formula, look="Two moments can be the peak: the short last segment with all inputs, and a full one with an input less.")
+@your_turn(check_formula, look="A short last segment is gone, input and all, before a full one runs again. Which moment is worse?")
 def peak(n, k, x, a):
     """Bytes at the peak: n layers in segments of k, inputs of x bytes, layers that save a."""
     ...
@@ -334,8 +334,8 @@ compare(predicted=dict.fromkeys(measured, Ratio(4 / 3)), measured=measured, tole
 # ## 5 · The film
 #
 # You have seen the peak. Here is the whole film: time runs to the right, and each row is a layer. Pink means that its
-# insides are held; the thin blue lines are the inputs that we keep. Below, both are added up, and the dotted line is
-# the plain chain. (`predict.Chain` has it frame by frame.)
+# insides are held; the thin blue lines are the inputs that we keep. A square shows what runs, orange what runs *again*.
+# Below, both are added up, and the dotted line is the plain chain. (`predict.Chain` has it frame by frame.)
 
 # %%
 FilmExplorer(layers=16, every=4).show(
@@ -349,14 +349,14 @@ FilmExplorer(layers=16, every=4).show(
 # 1. Move **K** to 0, *keep everything*. What becomes of the orange squares, and where does the film end?
 # 2. Move **K** to 1, then to 16. Which colour is the hill made of in each case?
 # 3. Set **A layer saves** to 20 × its input, like a block of a GPT. Where does the lowest *peak for each K* go?
-# 4. Press **Play**. At which moment is the peak? It is not at the end of the forward pass.
+# 4. Press **Play**. At which moment is the peak? At the end of the forward pass?
 #
 # <details><summary>Answers</summary>
 #
 # 1. They vanish: nothing runs again. The film ends at 48 instead of 64, three quarters of the time.
 # 2. At 1 of blue, inputs; at 16 of pink, insides. Each time there are 17.
 # 3. To $K = 1$. The root of $16/20$ is less than one.
-# 4. When the *last* segment has run again, and all inputs of the others still wait.
+# 4. No: when the *last* segment has run again, and all inputs of the others still wait.
 #
 # </details>
 #
@@ -399,7 +399,7 @@ gpt_guess = ask("42 MiB of activations without recompute. At the peak, with K = 
 # %% [markdown]
 # Twenty times. The best segment would have $\sqrt{4 / 20}$ layers, less than one. In GPT-3, with 96 layers, $A / X$
 # is 57 (lesson 02's $sbh\,(34 + 5as/h)$ is $114\,sbh$ there, and the input is $2\,sbh$), and $\sqrt{96 / 57}$ is 1.3.
-# So for a transformer each block is a segment of its own. That is what everybody does, and this is why.
+# So for a transformer each block is a segment of its own. That is what nearly everybody does, and this is why.
 
 # %%
 def recompute_blocks(K):
@@ -511,6 +511,7 @@ compare(
 vanish_guess = ask("How many of the 16 layers get a gradient?")
 
 
+# %%
 class Ticketed(Forget):
     @staticmethod
     def forward(ctx, piece, x, ticket):
@@ -525,7 +526,6 @@ def with_ticket(piece, x):
     return Ticketed.apply(piece, x, torch.empty(0, requires_grad=True))
 
 
-# %%
 def layers_with_gradient(forget):
     layers.zero_grad()
     trunk = every(4, forget)(layers[:12], x.detach())
@@ -600,8 +600,7 @@ compare(
 # This is **swap**, or offload: no operations, but *traffic*. Each saved tensor crosses the link twice.
 #
 # PyTorch lets us step in wherever autograd saves a tensor and wherever it takes one back. We play the scene on the CPU:
-# what PyTorch holds plays the GPU's memory, and the attic is a plain Python
-# `bytes` object, which `measure.memory` does not count.
+# what PyTorch holds plays the GPU's memory, and the attic is a plain Python `bytes` object, which `measure.memory` does not count.
 
 
 # %%
