@@ -104,8 +104,8 @@ compare(guess=kept_guess, predicted=N * A, measured=peak_activations(record), na
 #
 # **Your turn.** Write that backward pass. One thing to think of: the second run must be the same computation, and a
 # layer with dropout throws dice. `torch.set_rng_state(dice)` lays them as they lay before the first run. Inside
-# `torch.random.fork_rng([])` (`[]`: no GPU) that leaves no trace: whoever throws dice later must not notice. And autograd calls you
-# with saving switched off; `torch.enable_grad()` switches it on.
+# `torch.random.fork_rng([])` (`[]`: no GPU) that leaves no trace: whoever throws dice later must not notice. And
+# autograd calls you with saving switched off; `torch.enable_grad()` switches it on.
 
 
 # %%
@@ -511,6 +511,13 @@ compare(
 vanish_guess = ask("How many of the 16 layers get a gradient?")
 
 
+def layers_with_gradient(forget):
+    layers.zero_grad()
+    trunk = every(4, forget)(layers[:12], x.detach())
+    plain(layers[12:], trunk).sum().backward()
+    return Count(sum(layer.linear.weight.grad is not None for layer in layers))
+
+
 # %%
 class Ticketed(Forget):
     @staticmethod
@@ -524,13 +531,6 @@ class Ticketed(Forget):
 
 def with_ticket(piece, x):
     return Ticketed.apply(piece, x, torch.empty(0, requires_grad=True))
-
-
-def layers_with_gradient(forget):
-    layers.zero_grad()
-    trunk = every(4, forget)(layers[:12], x.detach())
-    plain(layers[12:], trunk).sum().backward()
-    return Count(sum(layer.linear.weight.grad is not None for layer in layers))
 
 
 forgets = {"Forget": Forget.apply, "with a ticket": with_ticket, "the library's": recompute}
@@ -600,7 +600,8 @@ compare(
 # This is **swap**, or offload: no operations, but *traffic*. Each saved tensor crosses the link twice.
 #
 # PyTorch lets us step in wherever autograd saves a tensor and wherever it takes one back. We play the scene on the CPU:
-# what PyTorch holds plays the GPU's memory, and the attic is a plain Python `bytes` object, which `measure.memory` does not count.
+# what PyTorch holds plays the GPU's memory, and the attic is a plain Python `bytes` object, which `measure.memory` does
+# not count.
 
 
 # %%
