@@ -14,7 +14,7 @@
 # *one* that has seen it all.
 #
 # What was missing is two lines, in every step. This page writes them, makes them cheap, hides what is left of their
-# cost, and then breaks them in the four ways in which they break in practice.
+# cost, and then breaks them in the ways in which they break in practice.
 
 # %%
 import functools
@@ -93,7 +93,7 @@ print("apart after each step:", [f"{d:.4f}" for d in apart(ranks.run(train, Alon
 # many, then the loss of all sequences is the mean of the $p$ losses. The gradient of a mean is the mean of the
 # gradients:
 #
-# $$g = \frac1p \sum_{r=1}^{p} g_r$$
+# $$g = \frac1p \sum_{r=0}^{p-1} g_r$$
 #
 # So if every rank replaces its $g_r$ by $g$, all take the step that one process would have taken with the whole
 # batch. Replicas that begin equal stay equal. Nothing else has to be sent: no weights, no optimizer state, no data.
@@ -126,7 +126,7 @@ def oracle(make_optimizer=torch.optim.SGD, lr=0.1):
 
 
 # %% [markdown]
-# **Your turn.** Write the two missing lines.
+# **Your turn.** Write the two missing lines. (You have met them in lesson 00. Can you still?)
 
 
 # %%
@@ -187,7 +187,7 @@ guess_calls = ask("And how many all-reduces is that?")
 #
 # ## 2 · What a step sends
 #
-# The model has $\Psi$ parameters, and so many gradients. An all-reduce over a ring of $p$ ranks sends
+# The model has $\Psi$ parameters, and as many gradients. An all-reduce over a ring of $p$ ranks sends
 # $2\frac{p-1}{p}$ times its bytes (lesson 06). From here on gradients are float32, 4 bytes each. You guessed how many
 # kB and how many calls that is.
 
@@ -205,8 +205,8 @@ def traffic_of_a_step(wrap):
     return {"bytes": sent.sent_bytes, "calls": Count(sent.messages["all_reduce"])}
 
 
-psi, naive = Bytes(4 * n_parameters), ranks.run(traffic_of_a_step, Naive, world_size=4)[0]
-due = predict.all_reduce(psi, world_size=4).bytes
+total, naive = Bytes(4 * n_parameters), ranks.run(traffic_of_a_step, Naive, world_size=4)[0]
+due = predict.all_reduce(total, world_size=4).bytes
 display(compare(guess=guess_bytes, predicted=due, measured=naive["bytes"], tolerance=0.1, unit="kB", name="each rank"))
 compare(guess=guess_calls, predicted=Count(len(tensors)), measured=naive["calls"], name="calls")
 
@@ -281,7 +281,7 @@ def with_buckets(bucket_bytes):
 
 
 print("like one process:", judged(Bucketed)[1] < 1e-12)
-guess_buckets = ask(f"All gradients together have {psi:.0KiB}. How many buckets of 4 KiB will that be?")
+guess_buckets = ask(f"All gradients together have {total:.0KiB}. How many buckets of 4 KiB will that be?")
 
 # %%
 sizes = {"1 B": 1, "4 KiB": 2**12, "64 KiB": 2**16, "1 MiB": 2**20}
@@ -350,7 +350,7 @@ def check_arrived(function):
             assert left == wanted, f"{case}: '{wanted}' should have left, but '{left}' has"
 
 
-@your_turn(check_arrived, look="len(replica.started) is the number of the next bucket. `while` it exists and misses nothing …")
+@your_turn(check_arrived, look="Which bucket is the next one? len(replica.started) tells. Can more than one leave at once?")
 def arrived(replica, number):
     """A gradient of bucket `number` is there: append replica.start(bucket) to replica.started, for all that may leave."""
     ...
@@ -365,8 +365,8 @@ def arrived(replica, number):
 
 
 # %% [markdown]
-# And does it leave early? `measure.timeline` writes down what each rank does when; communication is noticed by
-# itself, only the names come from us. Two ranks, a model of 5 million parameters, the library's wrapper (the same
+# And does it leave early? `measure.timeline` writes down what each rank does when; it notices communication by
+# itself, and the two passes we name. Two ranks, a model of 5 million parameters, the library's wrapper (the same
 # idea, and safe: it knows which rank used which parameter, and refuses a second backward pass without `synchronize`).
 # Of four steps we keep the quickest, in which other programs disturbed least.
 
@@ -403,9 +403,9 @@ rank_timeline(
 # under way until the *slowest* rank has joined in.) It does not prove that the step got shorter. Here the network *is*
 # a processor: who copies and sums takes turns with who computes, on two cores.
 #
-# So let us give the ranks a network that needs no core. `Slow` is a link on which $n$ bytes are under way for
-# $n/W$ seconds, one bucket after the other. Whoever waits for it sleeps. The same step, once with all buckets behind
-# the backward pass, and once with overlap.
+# So let us give the ranks a network that needs no core. `Slow` is a link of $W$ bytes a second: $n$ bytes are
+# under way for $n/W$ seconds, one bucket after the other. Whoever waits for it sleeps. The same step, once with all
+# buckets behind the backward pass, and once with overlap.
 
 
 # %%
@@ -436,7 +436,7 @@ on_the_way = 4 * predict.parameters(LARGER) / 200e6
 for overlap in (False, True):
     took = max(ranks.run(seconds_of_a_step, overlap, 200e6, world_size=2, diagnose=False))
     print(f"overlap {overlap}: a step takes {1e3 * took:.0f} ms, with {1e3 * on_the_way:.0f} ms of sending in it")
-guess_with = ask(f"Section 6: {psi:.0kB} of gradients, 4 micro-batches, sent once: how many kB from each of 4 ranks?", unit="kB")
+guess_with = ask(f"Section 6: {total:.0kB} of gradients, 4 micro-batches, sent once by 4 ranks: how many kB each?", unit="kB")
 guess_without = ask("And if each backward pass sends?", unit="kB")
 
 # %% [markdown]
@@ -466,7 +466,7 @@ BucketExplorer().show()
 # only when the last gradient is there.
 # 2. Messages: 2,046 for every bucket instead of 14. So the best bucket grows, from 32 MiB to 1 GiB, and much of it can
 # no longer hide. (A ring over all ranks is the wrong algorithm then; section 12.)
-# 3. The embedding, 38.6 of 124 million parameters. Its weights are used twice, as the head and as the embedding, so its
+# 3. The embedding, 38.6 of 124 million parameters. Its weights are used twice, at the input and at the output, so its
 # gradient is complete only at the end.
 # 4. The backward pass. Gradients are as many as before, whatever the batch, so from some point on they cannot hide.
 #
@@ -495,12 +495,12 @@ def accumulate(quiet):
     return sent.sent_bytes
 
 
-bucket = Bytes(psi + 4 * len(tensors))  # the library sends one more number for each tensor; section 7 tells why
+bucket = Bytes(total + 4 * len(tensors))  # the library sends one more number for each tensor; section 7 tells why
 once = predict.all_reduce(bucket, world_size=4).bytes
 guess, due = {"no_sync": guess_with, "always": guess_without}, {"no_sync": once, "always": 4 * once}
 measured = {name: ranks.run(accumulate, name == "no_sync", world_size=4)[0] for name in due}
 display(compare(guess=guess, predicted=due, measured=measured, tolerance=0.01, unit="kB"))
-guess_adam = ask("Section 7: no 1/p, 4 ranks, one step of Adam. By how many of its own steps does it miss?")
+guess_adam = ask("Section 7: g is 4 times too long. By how many of its lengths does Adam's first step, g/(|g| + 1e-8), miss?")
 
 # %% [markdown]
 # A quarter. (Sending always is right, too: to average what is equal everywhere changes nothing.) On a slow network
@@ -511,7 +511,7 @@ guess_adam = ask("Section 7: no 1/p, 4 ranks, one step of Adam. By how many of i
 # You have seen one, different seeds. Here are two more.
 #
 # **Forget the 1/p.** Somebody deletes the division. Every gradient is then $p = 4$ times too long. In the first step
-# of SGD the weights move four times as far as they should: they miss the oracle's by three times its own step. And
+# of SGD the weights move four times as far as they should: they miss the oracle's weights by three of its steps. And
 # with Adam? Its first step is $g/(|g| + \epsilon)$ in each number.
 
 
@@ -541,7 +541,7 @@ compare(guess={"Adam": guess_adam}, predicted={"SGD": Ratio(4 - 1), "Adam": adam
 # checks every parallel path with SGD, too.
 #
 # **A parameter without a gradient.** A model has a part for pictures, and this batch has a picture on three ranks
-# only. On the fourth that part is not used, and its gradient is `None`. Somebody has met the crash that follows, and
+# only. On rank 2 that part is not used, and its gradient is `None`. Somebody has met the crash that follows, and
 # has repaired it with an `if`:
 
 
@@ -625,7 +625,7 @@ kinds = {"Naive": Naive, "Overlapped": Overlapped, "library": BucketedDataParall
 counted = {name: ranks.run(traffic_of_a_step, kind, world_size=4)[0] for name, kind in kinds.items()}
 print({name: each["calls"] for name, each in counted.items()}, "calls")
 compare(
-    predicted={name: predict.all_reduce(bucket if name == "library" else psi, world_size=4).bytes for name in kinds},
+    predicted={name: predict.all_reduce(bucket if name == "library" else total, world_size=4).bytes for name in kinds},
     measured={name: each["bytes"] for name, each in counted.items()},
     tolerance=0.1,
     unit="kB",
@@ -647,8 +647,8 @@ compare(
 # ## Second sitting
 #
 # What stands above is the story, and you may stop here. Below: a layer that looks at other examples, who deals out the
-# data, what can be changed in
-# PyTorch's own wrapper, how such a script is started, when the network is fast enough, and how large a batch may be.
+# data, what can be changed in PyTorch's own wrapper, when the network is fast enough, how large a batch may be, and how
+# such a script is started.
 #
 # ## 9 · Batch-norm
 #
@@ -713,8 +713,8 @@ print("PyTorch's, 9 items on 4 ranks:", read)
 # ## 11 · PyTorch's buckets, and what travels in them
 #
 # `DistributedDataParallel` lets you replace the all-reduce of a bucket by a **communication hook**, a function that
-# gets the bucket and returns a future. So a hook can also tell us how large the buckets are. The model of section 4 has
-# 19.3 MB of gradients, and the default is 25 MiB.
+# gets the bucket and returns a future, a promise of the sum. So a hook can also tell us how large the buckets are. The
+# model of section 4 has 19.3 MB of gradients, and the default is 25 MiB.
 
 # %%
 guess_ddp = ask("19.3 MB, buckets of 25 MiB: how many buckets from the second step on?")
@@ -766,7 +766,7 @@ compare(guess={"fp16": guess_fp16}, predicted={"as it is": whole, "fp16": whole 
 #
 # Now the machine. Clusters are built of nodes: 8 H100s, each with 450 GB/s (NVLink) to the other seven, and with a card
 # of 400 Gbit/s, 50 GB/s, to the outside. 1,024 GPUs are 128 such nodes. One ring through all of them? Then all that
-# leaves a node leaves over *one* card. But add up inside each node first (lesson 06): after a reduce-scatter each GPU
+# leaves a node leaves over *one* card. But add up inside each node first: after a reduce-scatter (lesson 06) each GPU
 # has an eighth of the node's sum. It carries its eighth across, over *its* card, and an all-gather inside ends it. The
 # node leaves at 400 GB/s.
 #
@@ -804,7 +804,8 @@ compare(
 # ## 13 · A batch can be too large
 #
 # A batch estimates the gradient of all the data. Its mean is the true gradient $G$, and single examples scatter
-# around it with a variance that sums up to $\mathrm{tr}\,\Sigma$ over all parameters. A batch of $B$ has
+# around it with a variance that sums up to $\mathrm{tr}\,\Sigma$ over all parameters. A batch of $B$ examples has a
+# gradient $g_B$ with
 #
 # $$\mathbb{E}\,|g_B|^2 = |G|^2 + \frac{\mathrm{tr}\,\Sigma}{B}.$$
 #
@@ -907,7 +908,7 @@ for name, rates in {"at once": [0.8] * 12, "warm-up": [0.8 * min(1, (step + 1) /
 
 # %% [markdown]
 # With a short step the rule holds, early and late. With a longer one it fails at the start, where the gradient changes
-# quickest. So begin with a small rate and raise it over the first steps: **warm-up** (their §2.2). In the last two
+# quickest. So begin with a small rate and raise it over the first steps: **warm-up** (Goyal et al., §2.2). In the last two
 # lines the rate is four times 0.2, for eight sequences: at once, and raised in twelve steps.
 #
 # ## 15 · Starting it: torchrun
@@ -1000,7 +1001,7 @@ def logged():
 answer_3 = None  # replace None by ranks.run(logged, world_size=4)
 
 together = GPT(SMALL)(*(torch.cat(part) for part in zip(*(share(0, rank) for rank in range(4))))).item()
-self_check(answer_3, [together] * 4, tolerance=1e-4, hint="Same rule as for gradients: all_reduce, then 1/p.")
+self_check(answer_3, [together] * 4, tolerance=1e-4, hint="Section 1: the loss of all sequences is a mean. And all ranks must come.")
 
 # %% [markdown]
 # **The lab**, `labs/lab07_data_parallelism`, is a wrapper of your own that survives unused parameters, tied weights
