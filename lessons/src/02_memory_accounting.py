@@ -346,8 +346,8 @@ compare(
 # ## 4 · The peak, with pencil and paper
 #
 # What is held between the passes is not yet the peak. On the way back, gradients of results are born while the
-# results still live. Take an MLP alone, with $T$ tokens: a product to the wide `up`, GELU to the wide `bent`, a
-# product back to `y`. We write births and deaths on `Paper` with four words: `save`, for what autograd keeps; `make`,
+# results still live. Take an MLP alone: a product of the narrow `x` to the wide `up`, GELU to the wide `bent`, a
+# product back to the narrow `y`. We write births and deaths on a `paper` with four words: `save`, for what autograd keeps; `make`,
 # for a result on its way; `grad`, for a weight's gradient, which stays; and `free`. The forward pass:
 #
 #     paper.save(x=narrow); paper.save(up=wide); paper.save(bent=wide); paper.make(y=narrow)
@@ -827,7 +827,7 @@ compare(predicted=counted, measured=published, tolerance=0.006, columns=("our fo
 # parameter?
 #
 # **2.** GPT-2 XL in mixed precision with Adam, fused attention, every block recomputed. How many sequences of 1,024
-# tokens fit on an A100 80GB, going by `predict.peak`? (The batch need not be a power of two.)
+# tokens fit on an A100 40GB, going by `predict.peak`? (The batch need not be a power of two.)
 #
 # **3.** The function below holds 42 MiB of activations for each batch that it evaluates. Add one line, so that it
 # holds none and returns the same.
@@ -840,7 +840,7 @@ display(self_check(answer_1, model_states(1, "mixed", 1), hint="Four numbers a p
 answer_2 = None  # sequences
 
 lean = predict.Setup(replace(XL, attention="fused"), batch_size=8, seq=1024, precision="mixed", recompute="full")
-fits = predict.largest(lean, "batch_size", hardware.A100_80GB.memory)
+fits = predict.largest(lean, "batch_size", hardware.A100_40GB.memory)
 self_check(answer_2, fits.value, hint="Print predict.peak(lean.with_(batch_size=8)).total, and try others.")
 
 
