@@ -347,8 +347,9 @@ compare(
 #
 # What is held between the passes is not yet the peak. On the way back, gradients of results are born while the
 # results still live. Take an MLP alone: a product of the narrow `x` to the wide `up`, GELU to the wide `bent`, a
-# product back to the narrow `y`. We write births and deaths on a `paper` with four words: `save`, for what autograd keeps; `make`,
-# for a result on its way; `grad`, for a weight's gradient, which stays; and `free`. The forward pass:
+# product back to the narrow `y`. We write births and deaths on a `paper` with four words: `save`, for what autograd
+# keeps; `make`, for a result on its way; `grad`, for a weight's gradient, which stays; and `free`, which takes names,
+# `paper.free("y")`. The forward pass:
 #
 #     paper.save(x=narrow); paper.save(up=wide); paper.save(bent=wide); paper.make(y=narrow)
 #
