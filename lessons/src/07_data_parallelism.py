@@ -863,8 +863,8 @@ print(f"critical at a loss of 2: {critical / 1e6:.1f} million tokens; {least} fo
 print(f"Llama 3's 16.8 million tokens, over 16,384 replicas: {2**24 // 2**14:,d} for each")
 
 # %% [markdown]
-# The network wants many tokens *per rank*, learning wants few tokens *together*. Between them they allow some thousand
-# replicas, $B_{\text{crit}}/D$, whatever the model; with one ring it would be an eighth.
+# The network wants many tokens *per rank*, learning wants few tokens *together*. Between them they allow some thousands
+# of replicas, $B_{\text{crit}}/D$, whatever the model; with one ring it would be an eighth.
 #
 # Llama 3 405B was trained on 16,384 H100s with 16.8 million tokens in a batch, and had 128 replicas, each spread over
 # 128 GPUs (Grattafiori et al. 2024, Table 4). Why not 16,384 replicas? Each would have 1,024 tokens, just enough for
