@@ -596,6 +596,7 @@ compare(
 # One. ReLU's backward pass is content with its *result* (where it is zero, the gradient is cut off), and that very
 # tensor is the next convolution's input. They share it. (Batch norm between the two would ask for what the convolution
 # made, and double the bill.) Maps shrink with each stride; a transformer keeps its many vectors in every layer alike.
+# `predict.convolution_activations` has any stack of them.
 #
 # ## 8 · Inference needs two buffers
 #
@@ -631,7 +632,8 @@ memory.memory_growth(
 compare(guess=inference_guess, predicted=predicted["inference"][-1], measured=inference[-1], name="inference", unit="MiB")
 
 # %% [markdown]
-# $O(1)$ against $O(L)$ for $L$ layers. This is why a model that took a rack to train answers on a laptop, and why
+# $O(1)$ against $O(L)$ for $L$ layers. (Where results differ in size, it is the largest two neighbours:
+# `predict.inference_buffers`.) This is why a model that took a rack to train answers on a laptop, and why
 # `torch.no_grad()` belongs around every evaluation.
 #
 # One thing inference does keep. A language model writes one token at a time, and each new token looks back at the keys
