@@ -545,7 +545,7 @@ MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
 # 1. 8, 16 and 128, of the powers of two that the slider offers. But ask `predict.peak`, which follows the step to its
 # end: it says 11, 20 and 82. With recompute the worst moment comes after the turn, and the bar does not know it.
 # 2. No. The activations are a third of a GiB; the states alone have 23.2. All in bf16, without a copy, they have 11.6.
-# 3. 20. The optimizer's colour, 1.9 of 2.5 TiB. (Lesson 10 does, lesson 08 does the others.)
+# 3. 20. The optimizer's colour, 1.9 of 2.5 TiB. (Lesson 10 cuts it up; lessons 08 and 09 cut the model.)
 # 4. Weights and gradients double, the optimizer gives its copy back: $4 + 4 + 8 = 16$. The activations double, too.
 #
 # </details>
