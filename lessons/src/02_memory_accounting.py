@@ -546,7 +546,7 @@ MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
 # 1. 8, 16 and 128, of the powers of two that the slider offers. But ask `predict.peak`, which follows the step to its
 # end: it says 11, 20 and 82. With recompute the worst moment comes after the turn, and the bar does not know it.
 # 2. No. The activations are a third of a GiB; the states alone have 23.2. All in bf16, without a copy, they have 11.6.
-# 3. 20. The optimizer's colour, 1.9 of 2.5 TiB. (Lesson 10 does, lesson 08 does the others.)
+# 3. 20. The optimizer's colour, 1.9 of 2.5 TiB. (Lesson 10 cuts it up; lessons 08 and 09 cut the model.)
 # 4. Weights and gradients double, the optimizer gives its copy back: $4 + 4 + 8 = 16$. The activations double, too.
 #
 # </details>
@@ -597,6 +597,7 @@ compare(
 # One. ReLU's backward pass is content with its *result* (where it is zero, the gradient is cut off), and that very
 # tensor is the next convolution's input. They share it. (Batch norm between the two would ask for what the convolution
 # made, and double the bill.) Maps shrink with each stride; a transformer keeps its many vectors in every layer alike.
+# `predict.convolution_activations` has any stack of them.
 #
 # ## 8 · Inference needs two buffers
 #
@@ -632,7 +633,8 @@ memory.memory_growth(
 compare(guess=inference_guess, predicted=predicted["inference"][-1], measured=inference[-1], name="inference", unit="MiB")
 
 # %% [markdown]
-# $O(1)$ against $O(L)$ for $L$ layers. This is why a model that took a rack to train answers on a laptop, and why
+# $O(1)$ against $O(L)$ for $L$ layers. (Where results differ in size, it is the largest two neighbours:
+# `predict.inference_buffers`.) This is why a model that took a rack to train answers on a laptop, and why
 # `torch.no_grad()` belongs around every evaluation.
 #
 # One thing inference does keep. A language model writes one token at a time, and each new token looks back at the keys

@@ -132,7 +132,8 @@ KEPT = {
 def test_every_kept_tensor_has_a_bar_on_one_scale():
     picture = memory.kept_tensors(KEPT, caption="One of them grew.")
     short, long = picture.figure.axes
-    assert [bar.get_width() for bar in short.patches] == [1, 1] and [bar.get_width() for bar in long.patches] == [1, 4]
+    widths = [[bar.get_width() for bar in axes.patches] for axes in (short, long)]  # type: ignore[attr-defined]
+    assert widths == [[1, 1], [1, 4]]
     assert short.get_xlim() == long.get_xlim() and short.get_title() == "short: 2.0 MiB"
     assert [label.get_text() for label in short.get_yticklabels()] == ["input", "scores"]
     assert "long: input 1.00 MiB, scores 4.00 MiB." in picture.alt and picture.caption == "One of them grew."
