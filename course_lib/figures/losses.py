@@ -62,7 +62,7 @@ def losses_and_distances(
         left.plot(_mean_of_ten(above), linewidth=1.8, label=name, **line_look(index))
         right.plot(distances[name], linewidth=1.8, **line_look(index))
     left.set(xlabel="step", ylabel=f"loss above {first} ({UNIT})")
-    right.set(xlabel="step", ylabel="distance of the weights from their start", ylim=(0, None))
+    right.set(xlabel="step", ylabel="distance from the start", ylim=(0, None))
     left.legend(frameon=False, labelcolor=INK)
     told = "; ".join(
         f"{name}: {_end(losses[name]) - _end(losses[first]):+.2f} nats, distance {distances[name][-1]:.3g}"

@@ -682,8 +682,8 @@ losses_and_distances(
 # %% tags=["varies"]
 final = {name: Ratio(sum(values[-20:]) / 20) for name, values in losses.items()}
 plain, fp32 = final.pop("bf16"), final.pop("fp32")
-print(f"plain bf16 ends {100 * (plain / fp32 - 1):.1f} % above fp32 (you said {guess_recipe.said})\n")
-print(compare(predicted=dict.fromkeys(final, fp32), measured=final, tolerance=0.01, columns=("fp32", "recipe")), "\n")
+print(f"plain bf16 ends {100 * (plain / fp32 - 1):.1f} % above fp32 (you said {guess_recipe.said})")
+display(compare(predicted=dict.fromkeys(final, fp32), measured=final, tolerance=0.01, columns=("fp32", "recipe")))
 
 gopher = Bytes(280_000_000_000 * (2 + 8))
 published = quantity(2.5, "TiB")
