@@ -59,9 +59,9 @@ BitExplorer(value=0.1).show(
 # <details><summary>Answers</summary>
 #
 # 1. By 2: it is the last bit of the exponent. (It was 1, so the value halves.)
-# 2. fp32, tf32 and fp16. The others have too few green bits for a ninth digit.
-# 3. It becomes infinite: 65,504 is its largest number, and 65,520 is already nearer to the next step, which it does not
-# have. bf16 has as many blue bits as fp32. (But it stores 65,536 both times.)
+# 2. fp32, tf32 and fp16. The others have too few green bits for a ninth binary digit.
+# 3. It becomes infinite: 65,504 is its largest number, and 65,520 lies half way to a next one, which it does not have
+# (section 3 says why half way is enough). bf16 has as many blue bits as fp32. (But it stores 65,536 both times.)
 #
 # </details>
 #
