@@ -549,15 +549,13 @@ for channel_dim in (None, 0):
     print(f"{grid.scale.numel():>3} scale(s), {grid.stored_bytes:.1KiB}: {zeros:.0%} of the other rows became 0")
 
 # %% [markdown]
-# With one scale, everything but the large row is gone. With 256 scales, 1 KiB more, it is back; the fifth that is
-# still 0 is what int4 itself costs. (The bytes are real: `quantize.pack_int4` puts two numbers in each.)
+# With one scale, everything but the large row is gone. With 256 scales, 1 KiB more, it is back; what is still 0 is what
+# int4 itself costs.
 #
 # How low can one go? To 1 bit: the **sign** of each number, and one scale, the mean magnitude. For normally
-# distributed numbers the error, relative to their standard deviation, has a closed form: $\sqrt{1 - 2/\pi}$ (from
-# Rastegari et al. 2016, §3.1).
-#
-# And who wins at 8 bits, int8 or fp8? We scale every format so that the largest number fits, and measure signal to
-# noise in decibels; 6 dB more mean half the error.
+# distributed numbers the error is $\sqrt{1 - 2/\pi}$ standard deviations (from Rastegari et al. 2016, §3.1). And who wins
+# at 8 bits, int8 or fp8? We scale every format so that the largest number fits, and measure signal to noise in decibels;
+# 6 dB more mean half the error.
 
 # %%
 signs = quantize.quantize_sign(normal)
@@ -582,9 +580,9 @@ compare(predicted=Ratio(math.sqrt(1 - 2 / math.pi)), measured=loss, tolerance=0.
 #
 # ## 8 · PyTorch's own
 #
-# The library's `FloatFormat` describes any format; PyTorch has four of the narrow ones as dtypes. Do they agree? There
-# are so few *patterns* that we try them all: do both read the same value, and does that lead back to the same pattern?
-# For *roundings*, take a million random patterns of fp32, keep the numbers that fit, and cast them.
+# PyTorch has four of the narrow formats as dtypes. Does the library's `FloatFormat` agree? Of *patterns* there are so few
+# that we try them all: do both read the same value, and does that lead back to the same pattern? For *roundings*, cast
+# what fits of a million random fp32 numbers.
 
 
 # %%
@@ -609,9 +607,9 @@ for fmt in (FP16, BF16, FP8_E5M2, FP8_E4M3FN):
 compare(predicted=tried, measured=equal, columns=("tried", "equal"))
 
 # %% [markdown]
-# All of them. There is one choice to know about, and one trap. The choice is what becomes of a number that is too large
-# for e4m3fn, which has no infinity: PyTorch 2.13 holds it at the largest number, older versions answer nan. The trap is
-# a float64 a hair above the middle between 1 and the next bf16 number. Where should it go?
+# All of them. There is one choice to know about, and one trap. A number too large for e4m3fn, which has no infinity:
+# PyTorch 2.13 holds it at the largest number, older versions answer nan. The trap is a float64 a hair above the middle
+# between 1 and the next bf16 number. Where should it go?
 
 # %%
 too_large = torch.tensor([400.0, 1e3, 1e6])
@@ -622,8 +620,8 @@ trap = torch.tensor(1 + BF16.eps / 2 + 2.0**-40, dtype=torch.float64)
 print("the trap:", BF16.round(trap).item(), "torch:", trap.bfloat16().item(), "twice:", BF16.round(trap.float()).item())
 
 # %% [markdown]
-# It should go up, and PyTorch sends it down, because it casts float64 to bf16 by way of fp32. The first rounding drops
-# the hair; the second meets an exact tie, and even wins. Two correct roundings make a wrong one.
+# Up; and PyTorch sends it down, because it casts by way of fp32. The first rounding drops the hair; the second meets an
+# exact tie, and even wins. Two correct roundings make a wrong one.
 #
 # ## 9 · At scale: Gopher's four recipes
 #
@@ -632,9 +630,8 @@ print("the trap:", BF16.round(trap).item(), "torch:", trap.bfloat16().item(), "t
 # weights in the optimizer's state (Rae et al. 2021, §3 and appendix C). Their price, in bytes for each parameter,
 # gradients not counted, of which Adam's two fp32 numbers take 8: 12, 10, 10 and 14.
 #
-# We train all four, on a GPT of 0.1 million parameters. The recipes differ in one place: how a weight is *stored*
-# between two steps. `store` does that, and the rest is ordinary training. By how much will the second recipe miss the
-# loss of the first?
+# We train all four, on a GPT of 0.1 million parameters. They differ in one place: how a weight is *stored* between two
+# steps. `store` does that, and the rest is ordinary training.
 
 # %%
 guess_recipe = ask("Plain bf16 against fp32: how many per cent higher is the loss at the end?")
@@ -690,12 +687,12 @@ published = quantity(2.5, "TiB")
 compare(predicted=gopher, measured=published, tolerance=0.02, name="Gopher", columns=("formula", "published"))
 
 # %% [markdown]
-# Same model, same data, same number of steps. All that plain bf16 lost is the small part of each update.
+# All that plain bf16 lost is the small part of each update.
 #
 # The last line is Gopher itself: 10 bytes for each of 280 billion parameters, 2.5 TiB as the paper says (§3), where a
-# core had 16 GiB. Its team found later that random rounding did not quite reach the others, and that the recipe of 14
-# could not be told from fp32 (appendix C). (At our size you see no difference.) The copy is cheap if it is *sharded*:
-# each of many devices keeps only its part. Lesson 10 does that.
+# core had 16 GiB. Its team found later that random rounding did not quite reach fp32, and that the recipe of 14 bytes
+# could not be told from it (appendix C). At our size you see no difference. The copy is cheap if it is *sharded*: each of
+# many devices keeps only its part. Lesson 10 does that.
 #
 # ## What to keep
 #
