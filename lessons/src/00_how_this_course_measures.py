@@ -17,7 +17,7 @@
 # disagree, the notebook stops with an error.
 #
 # There are three things to count: bytes that a device **holds**, operations that it **computes**, and bytes that it
-# **sends**. On this page you count all three for a real training step, the last one across four real processes.
+# **sends**. You will count all three for a real training step, the last one across four processes.
 
 # %%
 import math
@@ -33,7 +33,7 @@ from course_lib.model import text
 from course_lib.model.gpt import GPT, Attention, GPTConfig
 from course_lib.notebook import ask, show, your_turn
 from course_lib.train.step import train_step
-from course_lib.units import Bytes, Count, FlopsPerSecond, Ratio
+from course_lib.units import Bytes, Count, FlopsPerSecond, Ratio  # numbers that know their unit
 
 # %% [markdown]
 # ## 1 · A model that you can hold in your hand
@@ -48,7 +48,7 @@ from course_lib.units import Bytes, Count, FlopsPerSecond, Ratio
 #
 # How many numbers does the model have to learn? Each block has three matrices of 128 × 128 that make queries, keys and
 # values, one more that mixes the heads, and two of 128 × 512 in a small network that looks at each token alone (a
-# multi-layer perceptron, MLP). **Guess, then run on.** Not by adding up everything; by the largest thing that you see.
+# multi-layer perceptron, MLP). **Guess, then run on.** Do not add up everything: take the largest things that you see.
 
 # %%
 SMALL = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=128)
@@ -64,8 +64,8 @@ guess_parameters = ask("How many parameters does the model have?")
 # $$N = \underbrace{12\,L\,d^2}_{\text{matrices}} + \underbrace{13\,L\,d}_{\text{biases and norms}}
 # + \underbrace{(V + S)\,d}_{\text{embeddings}} + \underbrace{2\,d}_{\text{last norm}}$$
 #
-# (Radford et al. 2019, Table 2, counted. The output has no matrix of its own: it uses the tokens' embeddings again, they
-# are *tied*.) The measurement is not a formula. It walks over the tensors.
+# (The shape: Radford et al. 2019, Table 2. The output has no matrix of its own: it uses the tokens' embeddings
+# again, they are *tied*.) The measurement is not a formula. It walks over the tensors.
 
 # %%
 compare(
@@ -77,8 +77,8 @@ compare(
 )
 
 # %% [markdown]
-# The ratio is 1, exactly, and nothing less was accepted: `tolerance=0`. The matrices alone are within 7 %; in larger models
-# nearer still.
+# The ratio is 1, exactly, and nothing less was accepted: `tolerance=0`. The matrices alone are within 7 %, in larger
+# models nearer.
 #
 # And a failed claim? Somebody forgets the MLP, and takes $4\,d^2$ for a layer.
 
@@ -87,11 +87,11 @@ wrong = Count(4 * 4 * 128**2 + 13 * 4 * 128 + (256 + 128) * 128 + 2 * 128)
 compare(predicted=wrong, measured=Count(sum(p.numel() for p in model.parameters())), name="parameters")
 
 # %% [markdown]
-# An error, not a shrug. (The notebook goes on because this cell is marked as a failure on purpose.)
+# An error, not a shrug. (The notebook goes on, since this cell is marked: it fails on purpose.)
 #
 # ## 2 · One step, the oracle
 #
-# A language model learns from text, and you have some on your disk already: Python ships its own manual.
+# A language model learns from text. Some is on your disk already: Python ships its manual.
 
 # %% tags=["varies"]
 manual = text.python_manual()
@@ -101,8 +101,8 @@ print(bytes(targets[0, :60].tolist()))
 
 # %% [markdown]
 # The second line is the first one, moved by one byte: at each position the model should name the next byte. `inputs` and
-# `targets` are 8 sequences of 128 bytes, 1,024 tokens in a step. A batch depends on `seed`, `step` and `rank`, and on
-# nothing else: so a step of many machines can be replayed on one.
+# `targets` are 8 sequences of 128 bytes, 1,024 tokens in a step. A batch depends on `seed`, `step` and `rank` (which
+# process asks, section 5), and on nothing else: so a step of many machines can be replayed on one.
 #
 # Below is a training step, all of it. Whatever clever way of training you build in this course, it must end with the
 # weights that *this* function produces. It is the **oracle**.
@@ -148,7 +148,7 @@ with measure.memory(model, optimizer) as record:
 memory_timeline(record)
 
 # %% [markdown]
-# Whoever says 13 MiB has counted weights, gradients and two numbers for Adam, four times 3.2. All of those exist. But the
+# Whoever says 13 MiB has counted weights, gradients and two numbers for Adam, four times 3.2. But the
 # hill is activations. The forward pass piles them up, block upon block; the backward pass eats the pile from the top.
 #
 # Can we predict the hill? A product's backward pass needs both of its factors; that of a norm or of a GELU (the bend
@@ -164,7 +164,7 @@ memory_timeline(record)
 # | the MLP: before and after the GELU | $2BSF$ |
 #
 # Behind the last block: a norm again, and a log-probability for each of $V = 256$ bytes at each token, $BSV$. At the top
-# two gradients of that size are on their way: temporaries.
+# two gradients of that size are on their way: temporaries. No weight has its gradient yet.
 
 # %%
 B, S, D, H, F, V = 8, 128, 128, 4, 512, 256
@@ -244,7 +244,7 @@ def block_operations(B, S, D):
 
 
 # %% [markdown]
-# A step has four blocks and the head, each token times $V$ embeddings: once forward, twice that backward.
+# A step has four blocks and the output, each token times $V$ embeddings: once forward, twice that backward.
 # `predict.step_flops` adds up the same.
 
 # %%
