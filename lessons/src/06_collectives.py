@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 45 minutes, second sitting 25; well under a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 40 minutes, second sitting 25; well under a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing here: who sends what to whom is the same everywhere |
 # | Opens | `ranks/collectives.py`, `ranks/schedules.py`, `predict/traffic.py`, `predict/link.py`, `predict/levels.py`, `explore/ring.py` |
 #
@@ -583,9 +583,9 @@ costs.fitted_link(
 )
 
 # %% [markdown]
-# Two numbers describe messages from 4 bytes to 17 MB, roughly. The most useful number is their quotient,
-# $\alpha/\beta$: a message of that many bytes pays as much for being a message as for its bytes. Below it, save
-# messages. Above it, save bytes.
+# Two numbers describe messages from 4 bytes to 17 MB, roughly. The most useful one is their quotient, $\alpha/\beta$: a
+# message of that many bytes pays as much for being a message as for its bytes. Below it, save messages. Above it, save
+# bytes.
 #
 # That is the whole competition between tree and ring. With 8 ranks the ring has 14 messages and $1.75\,n$ bytes in a
 # row, the tree 6 and $6n$, so they meet where $8\,\alpha = 4.25\,n\beta$. On a fast network, α = 1 µs and 100 GB/s:
@@ -701,8 +701,8 @@ _ = ranks.run(cheaper_on_rank_0, torch.tensor([2.5]), timeout_s=10)
 # Nobody is missing, and everybody waits: two meetings, neither of them complete.
 #
 # **A wrong order.** The worst comes last. Each rank sums two numbers, a loss of 1 and a token count of 100. Rank 0
-# walks through them in another order, perhaps because it iterates over a `set`. Same operation, same shape, same
-# type. On four ranks the loss should be 4 and the tokens 400. We run it twice, first with the watch switched off.
+# walks through them in another order. Same operation, same shape, same type. On four ranks the loss should be 4 and the
+# tokens 400. We run it twice, first with the watch switched off.
 
 
 # %% tags=["raises-exception"]
@@ -722,9 +722,8 @@ _ = ranks.run(loss_and_tokens, world_size=4, timeout_s=10)
 
 # %% [markdown]
 # The printed line is the dangerous one. No error, no hang, and every single number is wrong: losses and tokens were
-# added to each other. The network moved bytes; what they *meant*, it never knew. Only the second run raises, because
-# the watch looks also at the names of what the ranks pass. (Where a loop hides the names, the watch is blind too. It
-# is a help, not a proof.)
+# added to each other. The network moved bytes; what they *meant*, it never knew. The second run raises because the
+# watch looks also at the names of what the ranks pass. (Where a loop hides the names, it is blind too.)
 #
 # One rule prevents all four: *every rank walks through the same collectives, in the same order and with the same shapes,
 # whatever its data look like.* No collective inside an `if` on the rank; no loop and no tensor whose length depends on
@@ -732,9 +731,8 @@ _ = ranks.run(loss_and_tokens, world_size=4, timeout_s=10)
 #
 # ## 9 · The real thing
 #
-# You would not ship what you built in section 3. `torch.distributed` has collectives of its own, and behind them is a
-# **backend** that moves the bytes. The one in use here is gloo. Does it do better than our ring? We cannot see its
-# messages, but the operating system counts the bytes that leave through the sockets.
+# `torch.distributed` has collectives of its own, and behind them is a **backend** that moves the bytes; here, gloo. Does
+# it do better than our ring? We cannot see its messages, but the operating system counts the bytes that leave.
 
 # %%
 guess_backend = ask("8 ranks, 840 kB: how many kB does each rank of gloo's all-reduce send?", unit="kB")
@@ -817,7 +815,8 @@ compare(guess={"ring": guess_ring_cable, "two levels": guess_leaders},
 # it costs, `predict.two_level_all_reduce` says, and lesson 07 lives by it.
 
 # %%
-print("bytes that each rank of 4 sends across:", predict.two_level_all_reduce(N, nodes=2, ranks_per_node=4).across.bytes)
+across = predict.two_level_all_reduce(N, nodes=2, ranks_per_node=4).across.bytes
+print(f"if all four ranks of a node cross, each of them sends {across:kB} to the other node")
 
 # %% [markdown]
 # ## 11 · Two trees
@@ -852,17 +851,13 @@ print("on 1,024:", len(schedules.all_reduce_double_tree(1024, 0)), "and", len(sc
 #
 # ## 12 · At scale: the bus bandwidth
 #
-# How do you tell whether an all-reduce is fast? Its **algorithm bandwidth** is what the user sees, $n/t$. But it
-# depends on $p$ even on perfect hardware, since each rank must send $2\frac{p-1}{p}n$. So NVIDIA's tests multiply by
-# that factor and call the product **bus bandwidth**: bytes that really leave a rank, per second. *That* can be held
-# against the speed of a wire.
+# How do you tell whether an all-reduce is fast? Its **algorithm bandwidth** is what the user sees, $n/t$. But each rank
+# must send $2\frac{p-1}{p}n$, so NVIDIA's tests multiply by that factor and call the product **bus bandwidth**: bytes
+# that really leave a rank, per second. *That* can be held against the speed of a wire.
 #
-# Here is a published measurement: 8 H200 GPUs in one machine, PyTorch 2.9.1, NCCL 2.27.7, 4 August 2026
-# (stas00/ml-engineering, `network/benchmarks/results/all-reduce-8xH200.md`). It prints both bandwidths, the
-# second 1.75 times the first.
-#
-# And one guess before you look. NVLink carries 450 GB/s out of an H200 (900, say the slides, which add both
-# directions). So what is the largest bus bandwidth that a ring could reach?
+# A published measurement: 8 H200 GPUs in one machine, PyTorch 2.9.1, NCCL 2.27.7, 4 August 2026
+# (stas00/ml-engineering, `network/benchmarks/results/all-reduce-8xH200.md`). NVLink carries 450 GB/s out of an H200
+# (900, say the slides, which add both directions). So what is the largest bus bandwidth that a ring could reach?
 
 # %%
 guess_bandwidth = ask("What is the largest bus bandwidth of a ring over these links, in GB/s?")
@@ -877,9 +872,8 @@ for (n, speed), printed in zip(algorithm_gb_per_s.items(), bus_gb_per_s):
     print(f"{Bytes(n):.0}: {speed} × {factor:g} = {factor * speed:.2f}, printed {printed:.2f}")
 
 # %% [markdown]
-# (Both in GB/s.) Go down the column: from 1.4 to 482 GB/s, on the same hardware. That is α and β again, and their
-# model can be fitted to somebody else's machine as well as to yours. In the fit below, α is that of a whole
-# all-reduce, since we do not know how many messages NCCL sends.
+# (Both in GB/s.) From 1.4 to 482 GB/s, on the same hardware: α and β again, and the model can be fitted to somebody
+# else's machine as well as to yours. (Here α is that of a whole all-reduce.)
 
 # %%
 times = {n: n / (speed * 1e9) for n, speed in algorithm_gb_per_s.items()}
@@ -897,17 +891,13 @@ compare(guess=guess_bandwidth, predicted=Ratio(wire), measured=Ratio(bus_gb_per_
 
 # %% [markdown]
 # Below some 10 MB (40 µs times 260 GB/s) an all-reduce pays mostly for being called at all, and lesson 07 will live by
-# that. (Where the points leave the line: from 2 MiB on NCCL takes another algorithm, says the source.)
+# that.
 #
 # But look at the table. The all-reduce is 7 % *faster than the wire*. In lesson 00 we promised: when something beats
-# its bound, look for the bug. So where is it?
-#
-# In a word that you may have read over (section 3): less is impossible, *if only ranks add*. The switch between these
-# GPUs can add too. Each GPU sends its numbers up once, the switch adds them and sends the sum down. Fewer bytes cross
-# each link, but the "bus bandwidth" is still computed as if a ring had been at work. With the switch's arithmetic
-# turned off, the same source measures 367.61 GB/s, 82 % of the wire.
-#
-# A bound is worth as much as its assumptions. That holds for this one, and for every formula in this course.
+# its bound, look for the bug. It is in a word that you may have read over (section 3): less is impossible, *if only
+# ranks add*. The switch between these GPUs can add too. Each GPU sends its numbers up once, and the switch sends the sum
+# down; the "bus bandwidth" is still computed as if a ring had been at work. With the switch's arithmetic turned off, the
+# same source measures 367.61 GB/s, 82 % of the wire. A bound is worth as much as its assumptions.
 #
 # Last, the promise from the top of the page: *with eight GPUs or with eight thousand*. 14 GB of gradients, 450 GB/s,
 # and let a message cost 10 µs.
@@ -926,11 +916,9 @@ print("the ring:", ", ".join(f"{p} ranks {s:.0ms}" for p, s in seconds.items()))
 print(f"a part on 8192 ranks: {Bytes(gradients // 8192):.1MB}; α/β: {cluster.balance:.1MB}")
 
 # %% [markdown]
-# In bytes the promise holds: from 8 ranks to 8,192, $1.75\,n$ becomes $2n$. But the parts shrink as their number
-# grows, and on the right they are smaller than $\alpha/\beta$: there the ring pays more for its 16,382 messages than
-# for their bytes. So "the ring's cost does not depend on $p$" is true as long as $n/p$ is larger than $\alpha/\beta$.
-#
-# (And nobody has 8,192 GPUs on equal wires: sections 10 and 11.)
+# In bytes the promise holds: $1.75\,n$ becomes $2n$. But the parts shrink as their number grows, and on the right they are
+# smaller than $\alpha/\beta$: there the ring pays more for its 16,382 messages than for their bytes. (And nobody has
+# 8,192 GPUs on equal wires: sections 10 and 11.)
 #
 # ## What to keep
 #
