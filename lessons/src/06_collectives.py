@@ -240,6 +240,13 @@ def reduce_scatter(parts):
         parts[(rank - 2 - step) % p] += arrived
 
 
+guess_ring = ask("A ring of 4: how many kB does the busiest rank send?", unit="kB")
+
+# %% [markdown]
+# **Your turn.** The second pass. Each rank $r$ begins with part $r$.
+
+
+# %%
 def check_gather(function):
     def on_each_rank():
         me, p = dist.get_rank(), dist.get_world_size()
@@ -254,13 +261,6 @@ def check_gather(function):
         assert messages == 3, f"rank {rank} of 4 should send 3 messages, but sends {messages}"
 
 
-guess_ring = ask("A ring of 4: how many kB does the busiest rank send?", unit="kB")
-
-# %% [markdown]
-# **Your turn.** The second pass. Each rank $r$ begins with part $r$.
-
-
-# %%
 @your_turn(check_gather, look="In step s rank r sends part r - s and receives part r - s - 1, both % p. Post before you receive.")
 def all_gather(parts):
     """Fill `parts`, a list of p tensors of which this rank has number `rank`, with everybody's. A ring; all ranks call."""
@@ -542,9 +542,9 @@ compare(guess={"reduce_scatter": guess_share}, predicted=predicted, measured=mea
 # bytes, for the tree $2 \lceil \log_2 p \rceil$ messages of $n$ bytes each.
 #
 # What are α and β on your machine? Let two ranks play ping-pong with tensors of many sizes. One message takes half of
-# a round trip, and we keep the fastest of several tries: everything that disturbs a clock makes it slower.
-# (`diagnose=False` switches off the watch over who calls what, which costs time. A `barrier` lets nobody go on before
-# all have come.) For your guess: adding two numbers in PyTorch takes a few microseconds.
+# a round trip, and we keep the fastest of several tries. (`diagnose=False` switches off the watch over who calls what,
+# which costs time. A `barrier` lets nobody go on before all have come.) For your guess: adding two numbers in PyTorch
+# takes a few microseconds.
 
 
 # %%
@@ -554,7 +554,11 @@ from course_lib.model import hardware
 from course_lib.notebook import self_check
 from course_lib.units import Ratio, Seconds
 
+SIZES = [4**k for k in range(1, 13)]
+guess_latency = ask("How many µs does a message of 4 bytes take here?", unit="µs")
 
+
+# %%
 def ping_pong(sizes, repeats=9):
     rank, times = dist.get_rank(), {}
     for n_bytes in sizes:
@@ -568,9 +572,6 @@ def ping_pong(sizes, repeats=9):
         times[n_bytes] = min(seconds)
     return times
 
-
-SIZES = [4**k for k in range(1, 13)]
-guess_latency = ask("How many µs does a message of 4 bytes take here?", unit="µs")
 
 # %% tags=["varies"]
 one_message = ranks.run(ping_pong, SIZES, world_size=2, diagnose=False)[0]
@@ -641,11 +642,10 @@ for n in SIZES[::2]:
     print(f"{Bytes(n):.0}: the quickest of ours is {first}; the ring takes {ring_s / line:.1f} times its line")
 
 # %% [markdown]
-# Model and machine are not about the same thing. The model gives every rank a link of its own, and lets all six rounds
-# of a ring begin at once everywhere. Your ranks are processes that take turns on a few cores, so in *every* round of
-# the ring everybody waits until all have had a turn. With few cores the ring takes many times its line at 64 bytes,
-# and the manager, who needs two rounds, wins far beyond where the lines cross. For large tensors all "wires" are the
-# same memory, and where all links are one, the ring has less to save.
+# Model and machine are not about the same thing. The model gives every rank a link of its own. Your ranks are processes
+# that take turns on a few cores, so in *every* round of the ring everybody waits until all have had a turn. With few
+# cores the ring takes many times its line at 64 bytes, and those with fewer rounds, the manager and the tree, win far
+# beyond where the lines cross. And for large tensors all "wires" are the same memory: the ring has less to save.
 #
 # That is why this course counts. Bytes and messages on this machine are those of a cluster, to the byte. Its seconds
 # are not, and we do not pretend.
@@ -801,22 +801,22 @@ def over_the_cable(all_reduce):
     return sum((n_bytes for to, n_bytes in sent.bytes_to.items() if to // 4 != here), Bytes(0)), sent.total_bytes
 
 
+# %%
 crossed = {name: ranks.run(over_the_cable, each, world_size=8) for name, each in {"ring": ring, "two levels": with_leaders}.items()}
 measured = {name: sum((n_bytes for n_bytes, _ in mine[:4]), Bytes(0)) for name, mine in crossed.items()}
-compare(guess={"ring": guess_ring_cable, "two levels": guess_leaders},
-        predicted={"ring": predict.all_reduce(N, 8).bytes, "two levels": Bytes(N)}, measured=measured, unit="kB")  # fmt: skip
-
-# %% [markdown]
-# $n$ instead of $1.75\,n$, and with a hundred nodes each cable would still carry less than $2n$. (Is the `if` on the
-# rank in `with_leaders` not forbidden? The meeting inside it is one of leaders, and all of *those* come.)
-#
-# One flaw: the leader is a small manager, and only *its* card carries. A node of today has a card for each GPU. If all
-# ranks of a node cross with a part each, a node leaves at the speed of all its cards together. How, the lab asks; what
-# it costs, `predict.two_level_all_reduce` says, and lesson 07 lives by it.
-
-# %%
+guess = {"ring": guess_ring_cable, "two levels": guess_leaders}
+due = {"ring": predict.all_reduce(N, 8).bytes, "two levels": Bytes(N)}
+display(compare(guess=guess, predicted=due, measured=measured, unit="kB"))
 across = predict.two_level_all_reduce(N, nodes=2, ranks_per_node=4).across.bytes
 print(f"if all four ranks of a node cross, each of them sends {across:kB} to the other node")
+
+# %% [markdown]
+# $n$ instead of $1.75\,n$. (Is the `if` on the rank in `with_leaders` not forbidden? The meeting inside it is one of
+# leaders, and all of *those* come.)
+#
+# One flaw: the leader is a small manager, and only *its* card carries. A node of today has a card for each GPU. If all
+# ranks of a node cross with a part each (the last line, a formula), a node leaves at the speed of all its cards together.
+# How, the lab asks; lesson 07 lives by it.
 
 # %% [markdown]
 # ## 11 · Two trees
