@@ -334,8 +334,10 @@ def check_down(function):
         function(tensor)
 
     for p in (3, 8):
-        sent = busiest_and_total(tree, p)["all together"]
-        assert sent == 2 * (p - 1) * N, f"{p} ranks should send {2 * (p - 1)} tensors, up and down, but send {sent / N:g}"
+        busiest, sent = (n_bytes / N for n_bytes in busiest_and_total(tree, p).values())
+        assert sent == 2 * (p - 1), f"{p} ranks should send {2 * (p - 1)} tensors, up and down, but send {sent:g}"
+        rounds = (p - 1).bit_length()
+        assert busiest == rounds, f"of {p} ranks none should send more than {rounds} tensors, but one sends {busiest:g}"
 
 
 # %% [markdown]
