@@ -328,6 +328,11 @@ def up_the_tree(tensor):
         step *= 2
 
 
+# %% [markdown]
+# **Your turn.** The film backwards: rank 0 has the sum, and `step` halves until it is 1.
+
+
+# %%
 def check_down(function):
     def tree(tensor):
         up_the_tree(tensor)
@@ -340,11 +345,6 @@ def check_down(function):
         assert busiest == rounds, f"of {p} ranks none should send more than {rounds} tensors, but one sends {busiest:g}"
 
 
-# %% [markdown]
-# **Your turn.** The film backwards: rank 0 has the sum, and `step` halves until it is 1.
-
-
-# %%
 @your_turn(check_down, look="The same two conditions as in up_the_tree; who sent, receives now. `step` begins at the first power of 2 >= p.")
 def down_the_tree(tensor):
     """Give rank 0's tensor to all ranks, in place: each edge of the tree once, away from rank 0. All ranks call."""
