@@ -70,7 +70,7 @@ def tokens_to_hide(
     Source: Austin et al. 2025, "How to Scale Your Model", training and GPUs, data parallelism.
 
     Raises:
-        ValueError: a speed, the number of ranks or the size of a gradient is not positive, or the last node is not full.
+        ValueError: a speed, a number of ranks or the size of a gradient is not positive, or the last node is not full.
     """
     positive(
         flops_per_s=flops_per_s, link_bytes_per_s=link_bytes_per_s, world_size=world_size,

@@ -436,8 +436,6 @@ on_the_way = 4 * predict.parameters(LARGER) / 200e6
 for overlap in (False, True):
     took = max(ranks.run(seconds_of_a_step, overlap, 200e6, world_size=2, diagnose=False))
     print(f"overlap {overlap}: a step takes {1e3 * took:.0f} ms, with {1e3 * on_the_way:.0f} ms of sending in it")
-guess_with = ask(f"Section 6: {total:.0kB} of gradients, 4 micro-batches, sent once by 4 ranks: how many kB each?", unit="kB")
-guess_without = ask("And if each backward pass sends?", unit="kB")
 
 # %% [markdown]
 # Now overlap pays: a good part of the sending has vanished behind the backward pass. On a GPU it is so, too.
@@ -451,6 +449,8 @@ guess_without = ask("And if each backward pass sends?", unit="kB")
 
 # %%
 BucketExplorer().show()
+guess_with = ask(f"Section 6: {total:.0kB} of gradients, 4 micro-batches, sent once by 4 ranks: how many kB each?", unit="kB")
+guess_without = ask("And if each backward pass sends?", unit="kB")
 
 # %% [markdown]
 # 1. Make the bucket **1 KiB**, then **8 GiB**. In both cases all wait; for which reason in the one, for which in the

@@ -51,7 +51,9 @@ COMPUTED: dict[str, Callable[..., float | list[int]]] = {
     "zero_comm_dp_baseline": lambda p: predict.bus_factor("all_reduce", p),
     "tpu_v5p_tokens_one_axis": lambda flops_per_s, bytes_per_s: predict.tokens_to_hide(flops_per_s, bytes_per_s, MANY),
     "tpu_v5p_chips_16m": chips,
-    "h100_tokens_inside_a_node": lambda flops_per_s, bytes_per_s: predict.tokens_to_hide(flops_per_s, bytes_per_s, MANY),
+    "h100_tokens_inside_a_node": lambda flops_per_s, bytes_per_s: predict.tokens_to_hide(
+        flops_per_s, bytes_per_s, MANY
+    ),
     "h100_tokens_across_nodes": tokens_across,
     "h100_pure_dp_batch_16000": pure_data_parallel_batch,
     "kaplan_B_star": lambda: predict.critical_batch_tokens(1.0),

@@ -241,3 +241,20 @@ def test_nan_and_infinity_travel():
     for results in ranks.run(infinities, world_size=2):
         for got, want in zip(results, [sums, maxima] * len(ALGORITHMS)):
             torch.testing.assert_close(got, want, equal_nan=True)
+
+
+def in_two_trees(elements):
+    tensor = torch.arange(float(elements)) + dist.get_rank()
+    schedule = schedules.all_reduce_double_tree(dist.get_world_size(), dist.get_rank())
+    with measure.traffic() as sent:
+        collectives.execute(schedule, collectives.Parts(tensor, collectives.split_sizes(elements, 2)))
+    return tensor, sent.total_bytes, sent.total_messages
+
+
+@pytest.mark.parametrize("world_size", [2, 5, 8])
+def test_two_trees_send_no_more_than_twice_the_tensor_from_any_rank(world_size):
+    tensors, n_bytes, messages = zip(*ranks.run(in_two_trees, 840, world_size=world_size))
+    total = world_size * torch.arange(840.0) + sum(range(world_size))
+    assert all(torch.equal(tensor, total) for tensor in tensors)
+    assert max(n_bytes) <= 2 * 4 * 840 and max(messages) <= 4
+    assert sum(n_bytes) == 2 * (world_size - 1) * 4 * 840, "as much as a ring"
