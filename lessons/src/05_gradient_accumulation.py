@@ -106,11 +106,11 @@ def backward_in_pieces(model, pieces):
 #
 # ## 2 · What it saves, and what it does not
 #
-# Now a larger model, one that hurts: twelve layers, 2.4 million parameters, Adam. In one piece, a step of 32
-# sequences looks like this.
+# Now a larger model, one that hurts: six layers, 1.2 million parameters, Adam. In one piece, a step of 32 sequences
+# looks like this.
 
 # %%
-CONFIG = GPTConfig(layers=12, width=128, heads=4, vocab_size=256, context=64)
+CONFIG = GPTConfig(layers=6, width=128, heads=4, vocab_size=256, context=64)
 
 
 def adam(model):
@@ -136,8 +136,8 @@ memory_timeline(one_piece)
 # The states are the thin layers at the bottom: weights, and twice as much for Adam. The rest is the hill of
 # activations.
 #
-# We cut the batch into 8 pieces of 4. The activations become an eighth. Estimate the new peak: 28 MiB of weights and
-# Adam's state, an eighth of 220 MiB, and…?
+# We cut the batch into 8 pieces of 4. The activations become an eighth. Estimate the new peak: 14 MiB of weights and
+# Adam's state, an eighth of 112 MiB, and…?
 
 # %%
 setup = predict.Setup(CONFIG, batch_size=32, seq=64)
@@ -156,7 +156,7 @@ compare(
 )
 
 # %% [markdown]
-# A quarter of the peak. And yet 9 MiB more than the naive estimate of 56. Where are they?
+# A quarter of the peak. And yet 5 MiB more than the naive estimate of 28. Where are they?
 #
 # Look at the green layer. In a plain step the gradients grow while the activations melt away, so the two hardly ever
 # meet. Here, from the second piece on, the sum of the earlier gradients *lies there* while the next hill grows. So
@@ -604,7 +604,7 @@ compare(predicted={"on meta": Count(1), "materialize": Count(1), "to_empty": Cou
 # %% [markdown]
 # ## 10 · The ladder
 #
-# Now all of it, on one model, one rung at a time: the twelve layers of section 2, and 32 sequences in every row, so
+# Now all of it, on one model, one rung at a time: the six layers of section 2, and 32 sequences in every row, so
 # that the seconds can be compared. A rung keeps what the rungs above it did.
 #
 # The last rung has a new tool. `OffloadToDisk` works like the attic of lesson 03, with real files: what DRAM is to a
@@ -671,7 +671,7 @@ records, seconds = {}, {}
 for name, (step, make) in LADDER.items():
     run = prepare(make)
     records[name] = recorded(step, *run)
-    seconds[name] = measure.seconds(lambda: step(*run), repeats=3, warmup=0)
+    seconds[name] = measure.seconds(lambda: step(*run), repeats=2, warmup=0)
 measured = {name: record.peak.total for name, record in records.items()}
 
 in_pieces = setup.with_(micro_batch=SIZE)
