@@ -143,6 +143,43 @@ def all_reduce_tree(world_size: int, rank: int) -> Schedule:
     return reduce(world_size, rank) + broadcast(world_size, rank)
 
 
+def all_reduce_double_tree(world_size: int, rank: int) -> Schedule:
+    """Two trees at once, each for half of the tensor: up to the root and down again. 2 parts.
+
+    In each tree every rank has at most two children and odd places are leaves. In the second tree the ranks sit one
+    place further, so whoever hands on in one is a leaf of the other: nobody sends more than twice the tensor, in at
+    most 4 messages. Rounds: 2 ceil(log2 p).
+
+    Source: Sanders, Speck and Träff 2009; NCCL's trees are of this kind.
+    """
+    depth = (world_size - 1).bit_length()
+    rounds = [Round() for _ in range(2 * depth)]
+    for part in (0, 1) if world_size > 1 else ():
+        for child in range(1, world_size):
+            parent, level = _parent(world_size, child), _level(world_size, child)
+            lower, upper = (child + part) % world_size, (parent + part) % world_size
+            up, down = rounds[depth - level], rounds[depth + level - 1]
+            if rank == lower:
+                rounds[depth - level] = Round((*up.sends, Send(upper, part)), up.receives)
+                rounds[depth + level - 1] = Round(down.sends, (*down.receives, Receive(upper, part)))
+            elif rank == upper:
+                rounds[depth - level] = Round(up.sends, (*up.receives, Receive(lower, part, add=True)))
+                rounds[depth + level - 1] = Round((*down.sends, Send(lower, part)), down.receives)
+    return rounds
+
+
+def _parent(world_size: int, place: int) -> int:
+    """Of a place other than 0 in a tree of one root, 0, with one child, under which every place has at most two."""
+    bit = place & -place
+    above = (place ^ bit) | (bit << 1)
+    return above if above < world_size else place ^ bit
+
+
+def _level(world_size: int, place: int) -> int:
+    """How many edges lie between the place and the root."""
+    return 1 + _level(world_size, _parent(world_size, place)) if place else 0
+
+
 ALL_REDUCE: dict[str, Callable[[int, int], Schedule]] = {
     "direct": all_reduce_direct,
     "manager": all_reduce_manager,

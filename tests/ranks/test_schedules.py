@@ -29,6 +29,17 @@ def test_all_reduce_adds_every_summand_once_everywhere(algorithm, world_size):
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_a_double_tree_adds_every_summand_once_and_nobody_sends_more_than_twice_the_tensor(world_size):
+    trees = everyone(schedules.all_reduce_double_tree, world_size)
+    frames = hold(trees, own_summand(world_size, 2))
+    assert frames[-1] == [[Counter(range(world_size))] * 2] * world_size
+    assert len(frames) - 1 == 2 * (world_size - 1).bit_length()
+    messages = [sum(len(each.sends) for each in tree) for tree in trees]
+    assert max(messages) <= 4, "four halves: two tensors"
+    assert sum(messages) == 4 * (world_size - 1), "each of two trees, each edge up and down"
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_broadcast_and_reduce_from_every_root(world_size):
     for root in range(world_size):
         start = own_summand(world_size, 1)
