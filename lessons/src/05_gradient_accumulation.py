@@ -54,7 +54,8 @@ from course_lib.units import Bytes, Count, Ratio
 #
 # The field calls this **gradient accumulation**, and a piece a *micro-batch*. Is it the same gradient? Not to the bit:
 # a sum in another order rounds differently. Two sums of $n$ numbers differ by at most $(n - 1) \cdot \text{eps}$ times
-# the sum of their magnitudes (Higham 2002, §4.2). The check below allows that, with $n$ = 2,048 tokens.
+# the sum of their magnitudes (Higham 2002, §4.2). With $n$ = 2,048 tokens the check below allows $(n - 1) \cdot \text{eps}$
+# of the gradient's length.
 #
 # **Your turn.** Write the loop. `model(*piece)` is the mean loss of a piece.
 
@@ -86,7 +87,7 @@ def check_pieces(function):
         assert by < 2047 * torch.finfo(torch.float32).eps, f"{m} pieces: the gradient is another one, off by {by:.1%}"
 
 
-@your_turn(check_pieces, look="Each piece's mean loss counts one m-th.")
+@your_turn(check_pieces, look="The last sum of the formula: one summand, one `backward()`.")
 def backward_in_pieces(model, pieces):
     """Leave in `.grad` the gradient of the mean loss over all pieces, which are equally large. One piece at a time."""
     ...
@@ -171,7 +172,7 @@ compare(
 # ## 3 · Cut a real one
 #
 # GPT-2 small on sequences of 1,024 tokens, in fp32, with a step of 64 sequences, and a card that you can rent for
-# nothing. Left: the peak for every way to cut. Right: one step of the chosen cut over time (it appears when the cell
+# nothing, a T4. Left: the peak for every way to cut. Right: one step of the chosen cut over time (it appears when the cell
 # runs; the tallest bars are cut off at the top). All of it is the formula of section 2's table, not a GPU's measurement.
 
 # %%
@@ -183,15 +184,16 @@ AccumulationExplorer(global_batch=64, micro_batch=4).show(
 # %% [markdown]
 # Say beforehand what will happen. (If nothing reacts, run the cell once.)
 #
-# 1. Move **Sequences in a step** to 512 and keep the piece. Which bar changes its height?
+# 1. Move **Sequences in a step** to 512 and keep the piece. Does the step still fit?
 # 2. What is the largest piece that fits a T4? The card is sold with 16 GB, and a program sees 14.75 GiB of them: the
 #    dashed line is too kind.
 # 3. Set the piece to 1 and change the **optimizer** to SGD. Then do the same with the piece at 8. Where does it matter?
 #
 # <details><summary>Answers</summary>
 #
-# 1. Only that of 64, which was a single piece and gains the green. *How much fits* is a question about the piece; *how
-#    large is the batch* has become a question about time alone.
+# 1. It does. The bars that you had stay as they were, and three come on the right. (Only that of 64, which was a single
+#    piece, gains the green, above the edge of the picture.) *How much fits* is a question about the piece; *how large is
+#    the batch* has become a question about time alone.
 # 2. A piece of 4. A piece of 8 wants 15.5 GiB: below the line, and more than the card shows.
 # 3. At 1, a quarter of the bar goes away; at 8, a sixteenth. But that sixteenth is the one that is missing: 14.6 GiB
 #    are under 14.75, on paper. (What CUDA itself takes is not in the bar.)
@@ -251,7 +253,7 @@ def check_weights(function):
         assert found == due, f"pieces of {tokens} tokens: the factors are {found}, and some token speaks too loud"
 
 
-@your_turn(check_weights, look="Every token has the same say. How many of all tokens are in the piece?")
+@your_turn(check_weights, look="Every token of the batch has the same say. What do those of one piece have together?")
 def weights(tokens):
     """From the number of tokens in each piece, the factor of each piece's mean loss, as a list."""
     ...
@@ -323,8 +325,8 @@ compare(predicted=Count(len(list(big.parameters()))), measured=Count(sum(same)),
 # the practice, and one big batch its only judge.)
 #
 # What if something slips into the inner loop? Clipping does, easily: it moves up by one line and stands behind each
-# `backward()`. Now it cuts the sum *so far*, and cuts it again with every piece that comes. At the end the gradient is 1
-# long, as it should be, and the log looks fine. But who is in it?
+# `backward()`. Now it cuts the sum *so far* to a length of 1, and cuts it again with every piece that comes. At the end the
+# gradient is 1 long, as it should be, and the log looks fine. But who is in it?
 #
 # Say that the batch has 8 pieces, that each piece alone brings a gradient of length 1, and that all point the same way.
 # The first piece arrives, and nothing is cut. The second makes the sum 2 long, the cut halves it…
@@ -379,8 +381,8 @@ compare(guess=louder_last_guess, predicted=Ratio(times_louder(lengths)), measure
 
 # %% [markdown]
 # With lengths of exactly 1 and one direction it is $2^{m-2}$, 64: seven cuts hit the first piece and six of them not the
-# last, for the newest piece is cut, too. Ours do not quite point the same way, so it is a little less. In every step in
-# which the limit bites, the first sequences hardly count, and no number in the log says so.
+# last, for the newest piece is cut, too. Ours do not quite point the same way, so it is less. The harder the limit bites,
+# the less the first sequences count, and no number in the log says so.
 #
 # ## 6 · The schedule that counts pieces
 #
@@ -489,7 +491,8 @@ for n_pieces in (1, 4, 16, 64, 256):
 #
 # The last one is the surprising one. The squares of a gradient are a table of $R \times C$ numbers, of which Adafactor
 # remembers the $R + C$ margins $r_i$ and $c_j$, and pretends that the table is their product (Shazeer and Stern 2018,
-# §3): $v_{ij} \approx r_i\, c_j / \text{mean}(r)$. A vector has no margins, so of it Adafactor keeps all.
+# §3): $v_{ij} \approx r_i\, c_j / \text{mean}(r)$. A vector has no margins, so of it Adafactor keeps all. (For your guess:
+# most matrices of `SMALL` are 64 wide and 64 to 256 long.)
 
 # %%
 KINDS = {
@@ -767,8 +770,8 @@ compare(
 #
 # **2.** A card holds pieces of 6 sequences. You want the step of exactly 512. How many forward passes does it take?
 #
-# **3.** A batch has 10 pieces of equal gradients, and the clipping of section 5 behind each. How many times louder is
-# the *sixth* piece than the first?
+# **3.** A batch has 10 pieces of equal gradients, each as long as the limit, and the clipping of section 5 behind each. How
+# many times louder is the *sixth* piece than the first?
 
 # %%
 from course_lib.notebook import self_check
