@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from course_lib.accounts import CATEGORIES, MemoryAccount
 from course_lib.figures.memory import stack_categories
-from course_lib.figures.style import INK, MUTED, PAPER, Picture, legend, new_figure, note
+from course_lib.figures.style import INK, MUTED, Picture, legend, new_figure, note
 from course_lib.tables import as_html, as_text
 from course_lib.units import Bytes, Seconds
 
@@ -87,7 +87,7 @@ def peaks_by_micro_batch(
     Args:
         peaks: sequences in a piece → account at the peak.
         gpu: the name of the GPU.
-        memory: its bytes. Bars that reach beyond twice that are cut off there; their height stands above them.
+        memory: its bytes. Bars that reach beyond twice that are cut off there; their height stands above the axes.
         caption: what the reader should see.
         alt: the figure in words.
     """
@@ -95,10 +95,11 @@ def peaks_by_micro_batch(
     stack_categories(axes, {str(size): peak for size, peak in peaks.items()}, "GiB", 0.66, upright=True)
     top = min(2 * memory.to("GiB"), 1.15 * max(memory, *(peak.total for peak in peaks.values())) / 2**30)
     for i, peak in enumerate(peaks.values()):
-        height = min(peak.total.to("GiB"), 0.94 * top)
-        note(axes, f"{peak.total.to('GiB'):.1f}", (i, height), ha="center", bbox=PAPER)
+        height = min(peak.total.to("GiB"), top)
+        note(axes, f"{peak.total.to('GiB'):.1f}", (i, height), ha="center")
     axes.axhline(memory.to("GiB"), color=INK, lw=1.4, ls="--")
-    note(axes, f"{gpu}: {memory:.0GiB}", (-0.4, memory.to("GiB")))
+    note(axes, f"{gpu}:\n{memory:.0GiB}", (len(peaks) - 0.5, memory.to("GiB")), (6, 0), va="center")
+    axes.set_xlim(-0.5, len(peaks) - 0.5)
     axes.set(xlabel="sequences in a piece", ylabel="peak (GiB)", ylim=(0, top))
     legend(figure, "lower center", len(CATEGORIES), fontsize=9.5)
     return Picture(figure, caption=caption, alt=alt)

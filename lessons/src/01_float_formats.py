@@ -41,7 +41,7 @@ torch.tensor(256.0, dtype=torch.bfloat16) + 1
 #
 # Below is 0.1 in nine formats. Orange is the **sign**, blue the **exponent** (which power of two), green the
 # **fraction** (the digits). The grey line under the bits says which value is really stored. (A name like e5m2 counts
-# the bits: 5 of exponent, 2 of fraction. tf32 is what the tensor cores of a GPU keep of an fp32 number.)
+# the bits: 5 of exponent, 2 of fraction. tf32 is what a GPU's units for matrix products keep of an fp32 number.)
 
 # %%
 BitExplorer(value=0.1).show(
@@ -91,7 +91,7 @@ def check_decode(function):
 
 @your_turn(check_decode, look="`pattern % 2**F` is f, and `pattern // 2**F % 2**E` is e. What is left is the sign.")
 def decode(pattern, E, F):
-    """The value of a pattern of 1 + E + F bits, given as a whole number; math.inf and math.nan where it means those."""
+    """The value of a pattern (sign, E exponent bits, F fraction bits), given as a whole number; math.inf and math.nan, too."""
     ...
 
 
@@ -191,8 +191,8 @@ figures.number_lines(
 #
 # $$\text{spacing}(x) = 2^{\,\max(\lfloor \log_2 |x| \rfloor,\; 1 - b)\, -\, F}$$
 #
-# To round, count the spacings in $x$ and make the count whole. On a tie take the **even** count, so that ties do not
-# all drift the same way (IEEE 754-2019, §4.3.1; Python's `round` does it too).
+# (The brackets round down.) To round, count the spacings in $x$ and make the count whole. On a tie take the **even**
+# count, so that ties do not all drift the same way (IEEE 754-2019, §4.3.1; Python's `round` does it too).
 #
 # In bf16 ($F = 7$) the spacing between 256 and 512 is $2^{8-7} = 2$. What, then, are 257 and 259?
 #
@@ -382,15 +382,16 @@ for order in itertools.permutations(torch.tensor([256.0, 1.0, 1.0, 1.0], dtype=t
 sorted(totals)
 
 # %% [markdown]
-# Two, and neither is 259. (Add in pairs, two and two, then the pairs, and there is a third: 258.) Floating-point addition
-# is not associative. That is why this course compares sums of different order within a stated tolerance, never bit by
-# bit.
+# Two, and neither is 259: that is a tie, and it goes up to 260. (Add in pairs, two and two, then the pairs, and there is
+# a third: 258.) Floating-point addition is not associative. That is why this course compares sums of different order
+# within a stated tolerance, never bit by bit.
 #
 # ## 6 · `param += update`, lost and rescued
 #
 # Training is many small additions to a weight. How many weights does swamping hit? Those of a fresh GPT come from a
 # normal distribution with standard deviation $\sigma = 0.02$. Gopher, with its 280 billion parameters, had a learning
-# rate of at most $4 \cdot 10^{-5}$ (Rae et al. 2021, Table 1), and Adam moves each weight by about that much.
+# rate of at most $4 \cdot 10^{-5}$ (Rae et al. 2021, Table 1), and Adam moves each weight by about that much. (Two
+# thirds of a normal distribution lie within one $\sigma$ of 0.)
 
 # %%
 guess_ignoring = ask("How many per cent of the weights ignore an update of 0.00004 in bf16?")
@@ -630,8 +631,9 @@ print("the trap:", BF16.round(trap).item(), "torch:", trap.bfloat16().item(), "t
 # weights in the optimizer's state (Rae et al. 2021, §3 and appendix C). Their price, in bytes for each parameter,
 # gradients not counted, of which Adam's two fp32 numbers take 8: 12, 10, 10 and 14.
 #
-# We train all four, on a GPT of 0.1 million parameters. They differ in one place: how a weight is *stored* between two
-# steps. `store` does that, and the rest is ordinary training.
+# We train all four, on a GPT of 0.1 million parameters. The recipes differ in one place: how a weight is *stored*
+# between two steps. `store` does that, and the rest is ordinary training. The learning rate starts at $5 \cdot 10^{-4}$,
+# where few updates are lost, and falls to 0. By how much will the second recipe miss the loss of the first?
 
 # %%
 guess_recipe = ask("Plain bf16 against fp32: how many per cent higher is the loss at the end?")

@@ -100,7 +100,7 @@ guess_direct = ask("4 ranks, 840 kB each: how many kB does one rank send?", unit
 
 
 # %%
-@your_turn(lambda function: busiest_and_total(function, 3), look="Post all, keep the handles; receive and add; wait for the handles.")
+@your_turn(lambda function: busiest_and_total(function, 3), look="Keep every handle. Where in the function may you wait for them?")
 def everyone(tensor):
     """Make `tensor` the sum over all ranks, in place: send yours to everybody, add what they send. All ranks call."""
     ...
@@ -197,7 +197,7 @@ compare(
 # ## 3 · A ring
 #
 # Cut the tensor into $p$ parts. Seat the ranks in a circle, each sends only to its right neighbour. Before you read
-# how, play it: press **step** and watch one colour.
+# how, play it: press **step** and watch one column.
 
 # %%
 RingExplorer(world_size=4).show(
@@ -261,7 +261,7 @@ def check_gather(function):
         assert messages == 3, f"rank {rank} of 4 should send 3 messages, but sends {messages}"
 
 
-@your_turn(check_gather, look="In step s rank r sends part r - s and receives part r - s - 1, both % p. Post before you receive.")
+@your_turn(check_gather, look="Rank r begins with part r, its left neighbour with r - 1. What arrived goes out next. Post first.")
 def all_gather(parts):
     """Fill `parts`, a list of p tensors of which this rank has number `rank`, with everybody's. A ring; all ranks call."""
     ...
@@ -298,7 +298,7 @@ compare(
 # $$2\,\frac{p-1}{p}\,n \quad\text{bytes}$$
 #
 # (Patarasuk and Yuan 2009, who also show that less is impossible if only ranks add). This is the formula that you
-# measured in lesson 00 without knowing where it came from. The fraction creeps towards 1 and stays below it: 1.5 $n$
+# measured in lesson 00; now you have built what obeys it. The fraction creeps towards 1 and stays below it: 1.5 $n$
 # for 4 ranks, 1.75 $n$ for 8, never $2n$.
 #
 # The third question, the bits? Each part is added up along one path, once, and then copied. All ranks get the same
@@ -345,7 +345,7 @@ def check_down(function):
         assert busiest == rounds, f"of {p} ranks none should send more than {rounds} tensors, but one sends {busiest:g}"
 
 
-@your_turn(check_down, look="The same two conditions as in up_the_tree; who sent, receives now. `step` begins at the first power of 2 >= p.")
+@your_turn(check_down, look="Who sent on the way up receives now, under the same condition. At which `step` did the way up end?")
 def down_the_tree(tensor):
     """Give rank 0's tensor to all ranks, in place: each edge of the tree once, away from rank 0. All ranks call."""
     ...
@@ -386,9 +386,10 @@ compare(
 )
 
 # %% [markdown]
-# The busiest is rank 0 again: on the way back it has three children, so it sends $3n$, or $\lceil \log_2 p \rceil\,
-# n$ (the brackets round up). That is more than the ring's $2n$. But the tree is done after $2 \lceil \log_2 p \rceil$
-# rounds: 6 for 8 ranks, 20 for 1,000. Few messages or few bytes? Section 7 puts a price on both.
+# Rank 0 is busy again: on the way back it has three children, so it sends $3n$, or $\lceil \log_2 p \rceil\, n$ (the
+# brackets round up). Rank 4 sends as much, once up and twice down. That is more than the ring's $2n$. But the tree is
+# done after $2 \lceil \log_2 p \rceil$ rounds: 6 for 8 ranks, 20 for 1,000. Few messages or few bytes? Section 7 puts a
+# price on both.
 #
 # ## 5 · A schedule is data
 #
@@ -858,8 +859,8 @@ print("on 1,024:", len(schedules.all_reduce_double_tree(1024, 0)), "and", len(sc
 # that really leave a rank, per second. *That* can be held against the speed of a wire.
 #
 # A published measurement: 8 H200 GPUs in one machine, PyTorch 2.9.1, NCCL 2.27.7, 4 August 2026
-# (stas00/ml-engineering, `network/benchmarks/results/all-reduce-8xH200.md`). NVLink carries 450 GB/s out of an H200
-# (900, say the slides, which add both directions). So what is the largest bus bandwidth that a ring could reach?
+# (stas00/ml-engineering, `network/benchmarks/results/all-reduce-8xH200.md`). NVLink, their wire, carries 450 GB/s
+# out of an H200 (900, say the slides, which add both directions). So what is the largest bus bandwidth that a ring could reach?
 
 # %%
 guess_bandwidth = ask("What is the largest bus bandwidth of a ring over these links, in GB/s?")
