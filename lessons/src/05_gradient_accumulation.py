@@ -473,7 +473,7 @@ for n_pieces in (1, 4, 16, 64, 256):
 
 # %% [markdown]
 # One rounding costs a fifth of a per cent, 256 in a row more than ten times that. So frameworks that accumulate long
-# keep `.grad` in fp32 beside 16-bit weights, 2 bytes a parameter more (lesson 04, section 12). The lab builds that sum.
+# keep `.grad` in fp32 beside 16-bit weights, 2 bytes a parameter more (lesson 04, section 13). The lab builds that sum.
 #
 # ## 8 · A leaner optimizer
 #
