@@ -16,8 +16,8 @@
 # It is not the model. It is not the data. In fp32 the same script trains. Somewhere in that one step a number needed
 # more than 16 bits, and did not get it.
 #
-# There are three such places, and each has its own repair. This page finds them one by one. What is left over may
-# have 16 bits, and it is nearly everything that costs time.
+# There are three such places, and each has its own repair. What is left over may have 16 bits, and it is nearly
+# everything that costs time.
 
 # %%
 import math
@@ -322,7 +322,8 @@ hill = {"fp32": activations(), "cast policy": activations(policy=CastPolicy)}
 hill["all of it bf16"] = activations(torch.bfloat16)
 for name, held in hill.items():
     print(f"{name:<15}{held:.2MiB}  {held / hill['fp32']:.0%}")
-factors = [module.weight for module in GPT(CONFIG, device="meta").modules() if isinstance(module, torch.nn.Linear)]
+matrices = [weight for weight in GPT(CONFIG, device="meta").parameters() if weight.dim() == 2]
+factors = matrices[:1] + matrices[2:]  # the head is the token embedding; that of positions is never multiplied
 copies = Bytes(sum(2 * weight.numel() for weight in factors))
 print(f"of the cast policy's, {len(factors)} copies of weights in bf16: {copies:.2MiB}")
 
@@ -368,7 +369,7 @@ figures.gradient_histograms(
 compare(guess={"layers": guess_flushed}, predicted=shares, measured=cast)
 
 # %% [markdown]
-# (In per cent.) Of those that flow nearly half is gone, and of the others hardly one keeps all its digits.
+# (In per cent.) Of those that flow nearly half is gone; of the others hardly one keeps all digits.
 #
 # In a real fp16 backward pass it is worse than a cast at the end: a gradient that became 0 in layer 2 is missing in
 # all that layer 1 computes from it. We count. Of the weights' gradients that are not 0 in fp32, how many are 0 when
@@ -814,7 +815,7 @@ figures.gpu_peaks(
     [hardware.A100_80GB, hardware.H100_80GB],
     ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"],
     caption="Filled: dense, what training gets. Dotted: with 2:4 sparsity, twice that, which data sheets print first. "
-    "From fp32 to bf16 is a factor of 16 on an A100 and of 15 on an H100.",
+    "Each card has its own axis. From fp32 to bf16 is a factor of 16 on an A100 and of 15 on an H100.",
 )
 
 # %% [markdown]
