@@ -170,7 +170,7 @@ def step_on_copies(adam, copies, parameters):
 
 
 # %% [markdown]
-# No `nan`, and even the smallest update counts. What does it cost? Lesson 02 has the sum: 16 bytes a parameter, as many as in fp32. But they live elsewhere
+# No `nan`. What does it cost? Lesson 02 has the sum: 16 bytes a parameter, as many as in fp32. But they live elsewhere
 # now. In fp32 the optimizer has 8 of them, $m$ and $v$. How many has it here? (The library's finished form is
 # `MasterWeights(Adam(...))`.)
 
