@@ -31,7 +31,7 @@ from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.notebook import ask, show, your_turn
 from course_lib.train import optim
-from course_lib.train.accumulate import accumulate, accumulated_step, count_tokens, micro_batches, ragged_batch
+from course_lib.train.accumulate import accumulated_step, count_tokens, micro_batches, ragged_batch
 from course_lib.train.gradients import clip_gradients
 from course_lib.train.precision import LossScaler
 from course_lib.train.step import train_step
@@ -462,7 +462,7 @@ def sums(n_pieces):
     """The gradient of the batch, added up in fp32 and in bf16."""
     pieces, in_fp32, in_bf16 = micro_batches(long_batch, 256 // n_pieces), 0, 0
     for piece in pieces:
-        gradient = gradients(lambda model: (model(*piece) / n_pieces).backward())
+        gradient = gradients(lambda model, piece=piece: (model(*piece) / n_pieces).backward())
         in_fp32, in_bf16 = in_fp32 + gradient, in_bf16 + gradient.bfloat16()
     return in_fp32, in_bf16.float()
 
@@ -672,7 +672,7 @@ records, seconds = {}, {}
 for name, (step, make) in LADDER.items():
     run = prepare(make)
     records[name] = recorded(step, *run)
-    seconds[name] = measure.seconds(lambda: step(*run), repeats=2, warmup=0)
+    seconds[name] = measure.seconds(lambda step=step, run=run: step(*run), repeats=2, warmup=0)
 measured = {name: record.peak.total for name, record in records.items()}
 
 in_pieces = setup.with_(micro_batch=SIZE)
