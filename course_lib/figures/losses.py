@@ -80,7 +80,10 @@ def losses_against_first(losses: Mapping[str, Sequence[float]], *, caption: str,
         left.plot(values, linewidth=1.7, label=name, **line_look(index))
         right.plot(100 * (values / reference - 1), linewidth=1.7, **line_look(index))
     left.set(xlabel="step", ylabel=f"loss ({unit})")
-    right.set(xlabel="step", ylabel=f"above {first} (%)", ylim=(-2, 8))
+    right.set(xlabel="step", ylabel=f"above {first} (%)")
+    right.set_yscale("symlog", linthresh=0.1)  # a tenth of a per cent and ten per cent, both to be seen
+    right.set_yticks([-1, -0.1, 0, 0.1, 1, 10], ["−1", "−0.1", "0", "0.1", "1", "10"])
+    right.set_ylim(-3, 30)
     legend(figure, "upper center", 3, fontsize=9)
     ends = (f"{name} {100 * (_end(values) / _end(losses[first]) - 1):+.1f} %" for name, values in losses.items())
     alt = f"Loss over the steps. The mean of the last 20 losses, against {first}: {', '.join(ends)}."

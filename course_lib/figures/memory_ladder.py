@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from course_lib.accounts import CATEGORIES, MemoryAccount
 from course_lib.figures.memory import stack_categories
-from course_lib.figures.style import INK, MUTED, Picture, legend, new_figure, note
+from course_lib.figures.style import INK, MUTED, PAPER, Picture, legend, new_figure, note
 from course_lib.tables import as_html, as_text
 from course_lib.units import Bytes, Seconds
 
@@ -96,7 +96,7 @@ def peaks_by_micro_batch(
     top = min(2 * memory.to("GiB"), 1.15 * max(memory, *(peak.total for peak in peaks.values())) / 2**30)
     for i, peak in enumerate(peaks.values()):
         height = min(peak.total.to("GiB"), top)
-        note(axes, f"{peak.total.to('GiB'):.1f}", (i, height), ha="center")
+        note(axes, f"{peak.total.to('GiB'):.1f}", (i, height), ha="center", bbox=PAPER)
     axes.axhline(memory.to("GiB"), color=INK, lw=1.4, ls="--")
     note(axes, f"{gpu}:\n{memory:.0GiB}", (len(peaks) - 0.5, memory.to("GiB")), (6, 0), va="center")
     axes.set_xlim(-0.5, len(peaks) - 0.5)

@@ -97,13 +97,12 @@ def gpu_peaks(gpus: Sequence[GPU], formats: Sequence[str], *, caption: str) -> P
     """The dense peaks of some GPUs by format, and what data sheets print with 2:4 sparsity."""
     figure, panels = new_figure(columns=len(gpus), height=2.9)
     known = [{name: gpu.peak(name) / 1e12 for name in formats if name in gpu.dense_flops_per_s} for gpu in gpus]
-    highest = 3.2 * max(dense for peaks in known for dense in peaks.values())
     for axes, gpu, peaks in zip(panels, gpus, known, strict=True):
         names = list(reversed(peaks))
         for row, name in enumerate(names):
             _peak(axes, row, peaks[name], sparse=gpu.has_sparsity and name not in ("fp64", "fp32"))
         axes.set_yticks(range(len(names)), names, family="monospace")
-        axes.set(xlim=(0, highest), title=gpu.name, xlabel="TFLOP/s")
+        axes.set(xlim=(0, 3.4 * max(peaks.values())), title=gpu.name, xlabel="TFLOP/s")
         axes.title.set_fontsize(10)
         axes.grid(False, axis="y")
     told = "; ".join(

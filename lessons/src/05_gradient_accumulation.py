@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 35 minutes, second sitting 25; less than a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 35 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in the counts; in the ladder of section 10 it changes the seconds |
 # | Opens | `train/accumulate.py`, `train/optim.py`, `model/materialize.py`, `predict/peak.py` |
 #
@@ -31,7 +31,7 @@ from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.notebook import ask, show, your_turn
 from course_lib.train import optim
-from course_lib.train.accumulate import accumulate, accumulated_step, count_tokens, micro_batches, ragged_batch
+from course_lib.train.accumulate import accumulated_step, count_tokens, micro_batches, ragged_batch
 from course_lib.train.gradients import clip_gradients
 from course_lib.train.precision import LossScaler
 from course_lib.train.step import train_step
@@ -130,6 +130,7 @@ def recorded(step, model, optimizer):
     return record
 
 
+# %%
 one_piece = recorded(lambda *run: train_step(*run, whole), *prepare())
 memory_timeline(one_piece)
 
@@ -429,17 +430,17 @@ for name, each in {"step": range(60), "moved once a step": rates, "with every pi
     print(f"{name:<18}", *(f"{value:5.2f}" if name != "step" else f"{value:5}" for value in each[::5]))
 loss_curves(
     {"schedule moved once a step": once, "schedule moved with every piece": often},
-    caption="The dashed run sleeps around steps 15 and 45, and is jolted awake around step 30.",
-    alt="Two loss curves over 60 steps. The run whose schedule moves with every piece is flat around step 15, rises "
-    "around step 30, when its learning rate is back at its maximum, and ends above the other.",
+    caption="The dashed run is ahead at first, falls asleep around step 15, and ends on the way up.",
+    alt="Two loss curves over 60 steps. The run whose schedule moves with every piece falls faster at first, is flat around "
+    "step 15, stays above the other from there on, and rises in the last steps, when its learning rate comes back.",
 ).show()
 first_zero = next(step for step, rate in enumerate(wrong_rates) if rate < 1e-9)
 compare(guess=zero_guess, predicted=Count(60 // 4), measured=Count(first_zero), name="learning rate 0 at step")
 
 # %% [markdown]
 # It does not stop at 0. A cosine goes on, so the learning rate climbs back to its maximum at step 30, falls again, and
-# the run ends at full speed, where a schedule is meant to let it settle. Nothing was reported. If a loss curve of yours
-# turns in mid-run, count how often its schedule moves.
+# the run ends at full speed, where a schedule is meant to let it settle: the last steps undo some of its work. Nothing was
+# reported. If a loss curve of yours goes flat, or turns up, count how often its schedule moves.
 #
 # That is the story. A step of any size, in the memory of a piece: weigh by tokens, and do once what belongs to the step.
 
@@ -463,7 +464,7 @@ def sums(n_pieces):
     """The gradient of the batch, added up in fp32 and in bf16."""
     pieces, in_fp32, in_bf16 = micro_batches(long_batch, 256 // n_pieces), 0, 0
     for piece in pieces:
-        gradient = gradients(lambda model: (model(*piece) / n_pieces).backward())
+        gradient = gradients(lambda model, piece=piece: (model(*piece) / n_pieces).backward())
         in_fp32, in_bf16 = in_fp32 + gradient, in_bf16 + gradient.bfloat16()
     return in_fp32, in_bf16.float()
 
@@ -474,7 +475,7 @@ for n_pieces in (1, 4, 16, 64, 256):
 
 # %% [markdown]
 # One rounding costs a fifth of a per cent, 256 in a row more than ten times that. So frameworks that accumulate long
-# keep `.grad` in fp32 beside 16-bit weights, 2 bytes a parameter more (lesson 04, section 12). The lab builds that sum.
+# keep `.grad` in fp32 beside 16-bit weights, 2 bytes a parameter more (lesson 04, section 13). The lab builds that sum.
 #
 # ## 8 · A leaner optimizer
 #
@@ -674,7 +675,7 @@ records, seconds = {}, {}
 for name, (step, make) in LADDER.items():
     run = prepare(make)
     records[name] = recorded(step, *run)
-    seconds[name] = measure.seconds(lambda: step(*run), repeats=2, warmup=0)
+    seconds[name] = measure.seconds(lambda step=step, run=run: step(*run), repeats=2, warmup=0)
 measured = {name: record.peak.total for name, record in records.items()}
 
 in_pieces = setup.with_(micro_batch=SIZE)
