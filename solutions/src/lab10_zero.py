@@ -888,7 +888,8 @@ def check_saved(folder, total, old_ranks, **case):
     found = check.on_ranks(saved_by, folder, total, world_size=old_ranks, **case)
     right = [f"{rank}_of_{old_ranks}.pt" for rank in range(old_ranks)]
     what = f"{total:,} elements, {old_ranks} ranks save: the files"
-    check.equal(sorted(path.name for path in folder.iterdir()), sorted(right), what, look="one for each rank, its name, and nothing else")
+    names = sorted(path.name for path in folder.iterdir())
+    check.equal(names, sorted(right), what, look="one for each rank, its name, and nothing else")
     check.that(all(same for same, _ in found), "… and every shard is as it was", look="what you write into")
     return [(folder / name).stat().st_size for name in right], [sent for _, sent in found]
 
