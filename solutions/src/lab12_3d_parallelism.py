@@ -217,10 +217,12 @@ check_refused(["context"], group, 0, UNEVEN, ("context",), look="the names in ax
 
 # %%
 def check_crossing(order, lengths, sends, per_machine, right):
-    found = check.call(crossing, order, dict(lengths), dict(sends), per_machine)
+    given = dict(lengths), dict(sends)
+    found = check.call(crossing, order, *given, per_machine)
     what = f"{' > '.join(order)} of {lengths}, {per_machine} in a machine, sends {sends}: bytes that cross"
     look = "each rank's next one, and the first after the last; in which machine each stands; the order, slowest first"
     check.equal(found, right, what, look=look)
+    check.equal(given, (lengths, sends), "… and the dicts are as they were", look="what you write into")
 
 
 # %% check="q1-bytes" points=7
@@ -241,7 +243,8 @@ NO_ORDER = "when no order keeps every tensor group in one machine. Is it refused
 
 
 def check_order(lengths, sends, per_machine, best):
-    found = check.call(order_for, dict(lengths), dict(sends), per_machine)
+    given = dict(lengths), dict(sends)
+    found = check.call(order_for, *given, per_machine)
     check.that(
         isinstance(found, tuple) and sorted(found) == sorted(lengths),
         "an order is a tuple of all axes",
@@ -250,6 +253,7 @@ def check_order(lengths, sends, per_machine, best):
     what = f"{lengths}, {per_machine} in a machine, sends {sends}: the order"
     look = "first no tensor group may be torn; then compare what crosses, for every order that is left"
     check.that(found in best, what, expected=" or ".join(map(str, best)), came=str(found), look=look)
+    check.equal(given, (lengths, sends), "… and the dicts are as they were", look="what you write into")
 
 
 # %% check="q1-best" points=7
@@ -943,6 +947,8 @@ def norm_hint(came, right, squares, lengths):
     if not isinstance(came, torch.Tensor) or came.dim():
         return "what you return: a tensor without dims"
     names = {"tied": "the table", "copy": "a copy", "cut": "a cut weight"}
+    if torch.allclose(came.double(), right, 1e-4):
+        return "the dtype: in which one are squares taken and added up, and the root?"
     for times in itertools.product((1, 2, 3, 4, 8, 0.5), repeat=3):
         counted = sum(each * n for each, n in zip(squares.values(), times))
         if torch.allclose(came.double(), counted.sqrt(), 1e-7) and set(times) != {1}:
