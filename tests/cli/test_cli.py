@@ -106,3 +106,9 @@ def test_open_serves_the_lesson_and_prints_an_address_that_works(root: Path, tmp
     finally:
         process.terminate()
         assert process.wait(60) is not None
+
+
+def test_no_command_builds_a_grammar_of_web_addresses() -> None:
+    look = "import course_tools, nbformat, sys; print([name for name in sys.modules if name.startswith('lark')])"
+    ran = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True)
+    assert ran.stdout.strip() == "[]", ran.stdout + ran.stderr
