@@ -5,6 +5,7 @@ Lesson 01 opens this module.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -18,22 +19,28 @@ NARROW = (FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E5M2, FP8_E4M3FN)
 """Formats of which every number can be drawn."""
 
 
-def number_lines(formats: Sequence[FloatFormat] = NARROW, up_to: float = 8.0, *, caption: str) -> Picture:
-    """Every number from 0 to `up_to` of some narrow formats, one line each."""
-    figure, (axes,) = new_figure(height=0.8 + 0.45 * len(formats))
+def number_lines(
+    formats: Sequence[FloatFormat] = NARROW, low: float = 2.0**-10, high: float = 8.0, *, caption: str
+) -> Picture:
+    """Every number from `low` to `high` of some narrow formats, one line each, on a logarithmic axis."""
+    figure, (axes,) = new_figure(height=0.9 + 0.45 * len(formats))
     counts = []
     for y, fmt in zip(range(len(formats), 0, -1), formats):
-        values = values_up_to(fmt, up_to)
+        values = [value for value in values_up_to(fmt, high) if value >= low]
         axes.vlines(values, y - 0.28, y + 0.28, color=PALETTE["fraction"], linewidth=1.1)
-        axes.plot([fmt.min_normal] * 2, [y - 0.36, y + 0.36], color=PALETTE["optimizer"], linewidth=3, zorder=1)
+        if fmt.min_normal >= low:
+            axes.plot([fmt.min_normal] * 2, [y - 0.36, y + 0.36], color=PALETTE["optimizer"], linewidth=3, zorder=1)
         counts.append(f"{fmt} has {len(values)}")
     _name_rows(axes, formats)
-    powers = [2.0**k for k in range(-1, 10) if 2.0**k <= up_to]
-    axes.set_xticks(powers, [f"{power:g}" for power in powers])
-    axes.set(xlim=(-0.1, up_to + 0.1), ylim=(0.4, len(formats) + 0.6))
+    axes.set_xscale("log", base=2)
+    axes.minorticks_off()
+    powers = range(round(math.log2(low)), round(math.log2(high)) + 1)
+    axes.set_xticks([2.0**k for k in powers], [f"2$^{{{k}}}$" if k < 0 else f"{2**k}" for k in powers])
+    axes.set(xlim=(low / 1.1, high * 1.1), ylim=(0.4, len(formats) + 0.6), xlabel="positive numbers")
     alt = (
-        f"Number lines from 0 to {up_to:g}. Numbers in that interval: {', '.join(counts)}. On each line the ticks get "
-        "twice as far apart at each power of two."
+        f"Number lines from {low:g} to {high:g}, logarithmic. Numbers in that interval: {', '.join(counts)}. Above its "
+        "mark each format has equally many ticks between any two powers of two; below it, half as many with each "
+        "step to the left."
     )
     return Picture(figure, caption=caption, alt=alt)
 
@@ -99,17 +106,41 @@ def worst_relative_error(fmt: FloatFormat, exponents: Sequence[int]) -> list[flo
     return torch.where(x > fmt.max, torch.nan, error).tolist()
 
 
-def running_values(curves: Mapping[str, Sequence[float]], *, caption: str, xlabel: str = "additions so far") -> Picture:
-    """How a value grows under many small additions, one line for each way to add, with its name at its right end."""
-    figure, (axes,) = new_figure(height=3.0)
+def running_values(
+    curves: Mapping[str, Sequence[float]], *, caption: str, xlabel: str = "additions so far", first: int | None = None
+) -> Picture:
+    """How a value grows under many small additions, one line for each way to add, with its name at its right end.
+
+    Args:
+        curves: name → value after each addition.
+        caption: what the reader should see.
+        xlabel: what the steps are.
+        first: draw the first so many steps once more, in a panel of their own, up to the value that the curve which
+            ends lowest ends at, with a dotted line at each power of two.
+    """
+    figure, (axes, *zoom) = new_figure(columns=2 if first else 1, height=3.0)
     longest = max(len(values) for values in curves.values())
     for index, values in enumerate(curves.values()):
-        axes.plot(values, linewidth=2, **line_look(index))
-    axes.set(xlim=(0, 1.3 * longest), xlabel=xlabel, ylabel="value")
+        for panel in (axes, *zoom):
+            panel.plot(values, linewidth=2, **line_look(index))
+    axes.set(xlim=(0, (1.5 if first else 1.3) * longest), xlabel=xlabel, ylabel="value")
     axes.set_xticks([tick for tick in axes.get_xticks() if tick <= longest])
     _name_ends(axes, curves, 1.01 * longest)
+    if first:
+        _zoom(zoom[0], 1.15 * min(values[-1] for values in curves.values()), first, xlabel)
     ends = "; ".join(f"{name} ends at {values[-1]:.4g}" for name, values in curves.items())
     return Picture(figure, caption=caption, alt=f"Lines over {xlabel}, starting together. {ends}.")
+
+
+def _zoom(axes: Axes, top: float, first: int, xlabel: str) -> None:
+    """The panel of the beginning, with powers of two marked."""
+    axes.set(xlim=(0, first), ylim=(0, top), xlabel=f"{xlabel}, the first {first:,}")
+    highest = math.floor(math.log2(top))
+    powers = range(highest - 2, highest + 1)
+    axes.grid(False)
+    for power in powers:
+        axes.axhline(2.0**power, color=MUTED, linewidth=1, linestyle=":", zorder=0)
+    axes.set_yticks([0, *(2.0**power for power in powers)], ["0", *(f"2$^{{{power}}}$" for power in powers)])
 
 
 def _name_ends(axes: Axes, curves: Mapping[str, Sequence[float]], x: float) -> None:

@@ -1,4 +1,4 @@
-"""Loss curves: beside readers who know just so much, beside the weights that moved, and beside another run.
+"""Loss curves: beside readers who know just so much, beside how far the weights went, and beside another run.
 
 Lesson 00 opens this module.
 """
@@ -45,27 +45,30 @@ def loss_curves(
     return Picture(figure, caption=caption, alt=alt)
 
 
-def losses_and_weights_moved(
-    losses: Mapping[str, Sequence[float]], moved: Mapping[str, Sequence[float]], *, caption: str
+def losses_and_distances(
+    losses: Mapping[str, Sequence[float]], distances: Mapping[str, Sequence[float]], *, caption: str
 ) -> Picture:
-    """Training runs: their loss, and the share of weights that each step really changes; smoothed over ten steps.
+    """Training runs: how far the loss of each is above the first one's, and how far its weights are from their start.
 
     Args:
-        losses: name → loss of each step, in nats per token.
-        moved: name → share of weights, 0 to 1, that differ after each step.
+        losses: name → loss of each step, in nats per token; the differences are means of ten steps.
+        distances: name → the distance after each step.
         caption: what the reader should see.
     """
     figure, (left, right) = new_figure(columns=2, height=3.4)
+    first = next(iter(losses))
     for index, name in enumerate(losses):
-        left.plot(_mean_of_ten(losses[name]), linewidth=1.8, label=name, **line_look(index))
-        right.plot(_mean_of_ten([100 * share for share in moved[name]]), linewidth=1.8, **line_look(index))
-    left.set(xlabel="step", ylabel=f"loss ({UNIT})")
-    right.set(xlabel="step", ylabel="weights that a step moves (%)", ylim=(0, 105))
+        above = [loss - reference for loss, reference in zip(losses[name], losses[first], strict=True)]
+        left.plot(_mean_of_ten(above), linewidth=1.8, label=name, **line_look(index))
+        right.plot(distances[name], linewidth=1.8, **line_look(index))
+    left.set(xlabel="step", ylabel=f"loss above {first} ({UNIT})")
+    right.set(xlabel="step", ylabel="distance from the start", ylim=(0, None))
     left.legend(frameon=False, labelcolor=INK)
     told = "; ".join(
-        f"{name}: loss {_end(losses[name]):.2f}, {_end(moved[name]):.0%} of the weights move" for name in losses
+        f"{name}: {_end(losses[name]) - _end(losses[first]):+.2f} nats, distance {distances[name][-1]:.3g}"
+        for name in losses
     )
-    return Picture(figure, caption=caption, alt=f"Two panels. Over the last 20 steps, {told}.")
+    return Picture(figure, caption=caption, alt=f"Two panels. At the end, against {first}: {told}.")
 
 
 def losses_against_first(losses: Mapping[str, Sequence[float]], *, caption: str, unit: str = UNIT) -> Picture:

@@ -78,14 +78,14 @@ _3090 = {"fp32": 35.6, "tf32": 35.6, "fp16": 71.2, "bf16": 71.2}
 _4090 = {"fp32": 82.6, "tf32": 82.6, "fp16": 165.2, "bf16": 165.2, "fp8": 330.3}
 
 _READ = "read in the tables of hmc-tech.com (T4) and waredb.com (4090)"
-_UNREAD = "tensor peaks and link quoted from memory"
+_GA102 = "tensor peaks by the ratios of hmc-tech.com's table of the 3090 Ti, link as in the A40's data sheet: one chip"
 _V100_SHEET = "NVIDIA V100 data sheet (SXM2); Cornell Virtual Workshop, GPU architecture; llm-analysis gpu_configs"
 T4 = _gpu("T4", 16, _T4, 320, 16, f"NVIDIA T4 data sheet, {_READ}", has_sparsity=False)
 V100_16GB = _gpu("V100 16GB", 16, _V100, 900, 150, _V100_SHEET, has_sparsity=False)
 V100_32GB = _gpu("V100 32GB", 32, _V100, 900, 150, _V100_SHEET, has_sparsity=False)
-RTX_3090 = _gpu("RTX 3090", 24, _3090, 936, 56.25, f"NVIDIA Ampere GA102 whitepaper v2, Table 9; {_UNREAD}")
+RTX_3090 = _gpu("RTX 3090", 24, _3090, 936, 56.25, f"NVIDIA Ampere GA102 whitepaper v2, Table 9; {_GA102}")
 RTX_4090 = _gpu("RTX 4090", 24, _4090, 1008, 32, f"NVIDIA Ada whitepaper, appendix A, {_READ}")
-L4 = _gpu("L4", 24, _L4, 300, 32, f"NVIDIA L4 data sheet (sparse peaks, halved); {_UNREAD}")
+L4 = _gpu("L4", 24, _L4, 300, 32, "NVIDIA L4 data sheet (sparse peaks, halved), read in store.sourcecode.com's table")
 A100_40GB = _gpu("A100 40GB", 40, _A100, 1555, 300, _STAS)
 A100_80GB = _gpu("A100 80GB", 80, _A100, 2039, 300, _STAS)
 H100_80GB = _gpu("H100 SXM 80GB", 80, _HOPPER, 3350, 450, f"{_STAS}; glennklockwood.com")

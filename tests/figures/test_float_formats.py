@@ -10,8 +10,17 @@ from course_lib.numerics import BF16, FORMATS, FP4_E2M1, FP6_E2M3, FP8_E4M3FN, F
 
 def test_number_lines_draw_every_number_once():
     assert figures.values_up_to(FP4_E2M1, 8.0) == [0, 0.5, 1, 1.5, 2, 3, 4, 6]
-    (axes,) = figures.number_lines((FP4_E2M1, FP6_E2M3), 8.0, caption="c").figure.axes
-    assert [len(ticks.get_segments()) for ticks in axes.collections] == [8, 32]  # type: ignore[attr-defined]
+    (axes,) = figures.number_lines((FP4_E2M1, FP6_E2M3), 0.25, 8.0, caption="c").figure.axes
+    assert [len(ticks.get_segments()) for ticks in axes.collections] == [7, 30]  # type: ignore[attr-defined]
+
+
+def test_the_beginning_of_a_sum_is_drawn_up_to_where_the_lowest_ends():
+    curves = {"fp32": [i / 10 for i in range(11)], "bf16": [0.0, 0.1, 0.2, 0.25] + 7 * [0.25]}
+    whole, zoom = figures.running_values(curves, caption="c", first=4).figure.axes
+    assert zoom.get_xlim() == (0, 4) and zoom.get_ylim() == (0, 1.15 * 0.25)
+    assert list(zoom.get_yticks()) == [0, 2**-4, 2**-3, 2**-2]
+    assert [list(line.get_ydata()) for line in zoom.lines[:2]] == [list(v) for v in curves.values()]  # type: ignore[arg-type]
+    assert len(whole.texts) == 2
 
 
 def test_bars_reach_from_the_smallest_to_the_largest_number():

@@ -28,12 +28,13 @@ def test_a_run_that_diverged_does_not_break_the_axes():
     assert figure.axes[0].get_ylim()[1] < 4 and figure.axes[0].get_legend() is None
 
 
-def test_loss_and_moved_weights_are_means_and_percent():
-    picture = losses.losses_and_weights_moved({"x": [3.0, 2.0]}, {"x": [1.0, 0.5]}, caption="c")
+def test_losses_are_differences_and_distances_are_as_given():
+    runs = {"fp32": [3.0, 2.0], "bf16": [3.0, 2.5]}
+    picture = losses.losses_and_distances(runs, {"fp32": [0.0, 4.0], "bf16": [0.0, 1.5]}, caption="c")
     left, right = picture.figure.axes
-    assert list(left.lines[0].get_ydata()) == [3.0, 2.5]  # type: ignore[arg-type]
-    assert list(right.lines[0].get_ydata()) == [100.0, 75.0]  # type: ignore[arg-type]
-    assert picture.caption == "c" and "x: loss 2.50, 75% of the weights move" in picture.alt
+    assert [list(line.get_ydata()) for line in left.lines] == [[0.0, 0.0], [0.0, 0.25]]  # type: ignore[arg-type]
+    assert [list(line.get_ydata()) for line in right.lines] == [[0.0, 4.0], [0.0, 1.5]]  # type: ignore[arg-type]
+    assert picture.caption == "c" and "bf16: +0.25 nats, distance 1.5" in picture.alt
 
 
 def test_distances_are_from_the_first_run():
