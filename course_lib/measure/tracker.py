@@ -62,6 +62,10 @@ class TrackedStorage(weakref.ref):
     def spans(self, end: int) -> Iterator[tuple[int, int, str, int]]:
         """Its life as (first row, row after the last, category, bytes), cut where its size or its category changes."""
         stop = end if self.died is None else self.died
+        if not self.saved and len(self.sizes) == 1:  # most are like this: nothing to cut
+            if self.born < stop:
+                yield self.born, stop, self.owner or "temporaries", self.sizes[0][1]
+            return
         cuts = {self.born, stop, *(row for row, _ in self.sizes)}
         cuts.update(row for span in self.saved for row in span if row is not None)
         rows = sorted(cuts)

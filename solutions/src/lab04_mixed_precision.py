@@ -28,6 +28,7 @@
 # Question 3 uses your functions of question 2, and question 5 those of all four.
 
 # %%
+import functools
 import math
 from dataclasses import dataclass
 
@@ -48,7 +49,7 @@ from course_lib.units import Bytes
 # %% [markdown]
 # ## The bridge
 #
-# Sixteen sensors sit on a bridge. A network of 36,000 parameters guesses from them how far four of its points have
+# Sixteen sensors sit on a bridge. A network of 33,000 parameters guesses from them how far four of its points have
 # moved. They move by tenths of a millimetre; the file says metres; the loss is a mean of squares. So the loss is
 # about $10^{-8}$ **square metres**, its gradients are smaller still, and the learning rate that fits is in the
 # millions. Strange numbers, but in fp32 nobody notices: only their ratio counts.
@@ -57,13 +58,13 @@ from course_lib.units import Bytes
 
 # %%
 UNIT = 2.0**-13  # metres, about 0.12 mm
-BAD = {17: "sensor", 40: "target", 41: "sensor", 90: "target"}
+BAD = {17: "sensor", 30: "target", 31: "sensor", 50: "target"}
 
 
 class Bridge(nn.Module):
     """16 sensors → 4 displacements in units of 0.12 mm, in the dtype of its weights."""
 
-    def __init__(self, seed, width=48, layers=15):
+    def __init__(self, seed, width=72, layers=6):
         super().__init__()
         torch.manual_seed(seed)
         self.inward, self.outward = nn.Linear(16, width), nn.Linear(width, 4)
@@ -536,7 +537,7 @@ def within_budget(shapes, seed):
     check.at_most(peak, states + Bytes(72 * max(sizes)), "bytes at the peak of a step", look=look)
 
 
-within_budget([(48, 48)] * 16 + [(48,)] * 16, seed=2)
+within_budget([(48, 48)] * 16 + [(48,)], seed=2)
 
 # %% check="q3-hidden" points=8
 ### BEGIN HIDDEN TESTS
@@ -549,12 +550,12 @@ for _size, _scale, _momentum in ((2.0**-44, 2.0**50, 0.5), (2.0**-8, 2.0**9, 0.9
     compare_weights(_case, f"four steps of gradients of about {_size:.1g}", begun=_begun)
 _case = Case([(16, 16), (16,)], seed=6, weight=1.0)
 _begun = [w.clone() for w in _case.truth]
-for _step in range(150):
+for _step in range(75):
     _case.new_gradients(2.0 ** (41 + _step % 3))
     for _parameter in _case.parameters:
         _parameter.grad = _parameter.grad.abs()
     step_both(_case, 2.0 ** (41 + _step % 3), lr=2.0**13, momentum=0.9, max_norm=math.inf)
-compare_weights(_case, "150 steps, each too small for fp16", of_change=5e-3, begun=_begun)
+compare_weights(_case, "75 steps, each too small for fp16", of_change=5e-3, begun=_begun)
 _case = Case([(16, 16), (16,)], seed=10)
 _begun = [w.clone() for w in _case.truth]
 _case.new_gradients(2.0**36)
@@ -567,7 +568,7 @@ for _ in range(5):
     _case.new_gradients(2.0**28)
     step_both(_case, 2.0**28, lr=2.0**9, momentum=0.9, max_norm=math.inf)
 compare_weights(_case, "gradients that grow 32-fold from step to step", begun=_begun)
-within_budget([(30, 20)] * 24 + [(20,)] * 3, seed=8)
+within_budget([(30, 20)] * 16 + [(20,)], seed=8)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -798,7 +799,14 @@ def train_in_fp32(net, batch, steps, lr, momentum, max_norm, bad=BAD):
 
 
 # %%
-SETTINGS = {"steps": 120, "lr": 0.03 / UNIT**2, "momentum": 0.9, "max_norm": UNIT**2}
+SETTINGS = {"steps": 70, "lr": 0.03 / UNIT**2, "momentum": 0.9, "max_norm": UNIT**2}
+
+
+@functools.cache
+def true_losses(seed, bad, momentum):
+    """What `train_in_fp32` says; `bad` as pairs."""
+    settings, bad = SETTINGS | {"momentum": momentum}, dict(bad)
+    return train_in_fp32(Bridge(seed), lambda step: make_batch(step, seed, bad), **settings, bad=bad)
 
 
 def good_losses(losses, bad=BAD):
@@ -838,8 +846,7 @@ def compare_with_fp32(seed, bad, momentum=0.9):
     def batch(step):
         return make_batch(step, seed, bad)
 
-    truth = good_losses(train_in_fp32(Bridge(seed), batch, **settings, bad=bad), bad)
-    net = Bridge(seed)
+    truth, net = good_losses(true_losses(seed, tuple(bad.items()), momentum), bad), Bridge(seed)
     losses, skipped = trained(net, batch, settings)
     check.equal(skipped, sorted(bad), "the skipped steps", look="the first scale, and what a skipped step returns")
     kinds = {p.dtype for p in net.parameters()}
@@ -866,7 +873,7 @@ def bytes_between_steps(seed):
         return make_batch(step, seed)
 
     with outside_torch() as outside, measure.memory(net) as record:
-        losses, _ = trained(net, batch, SETTINGS | {"steps": 12})
+        losses, _ = trained(net, batch, SETTINGS | {"steps": 8})
     return losses, biases.get(1), biases.get(6), Bytes(max(alive))
 
 
@@ -874,7 +881,7 @@ def bytes_between_steps(seed):
 parameters = sum(parameter.numel() for parameter in Bridge(0).parameters())
 tensors = len(list(Bridge(0).parameters()))
 losses, before, after, alive = bytes_between_steps(0)
-check.at_most(losses[11], losses[0], "the loss of step 11, against the first")
+check.at_most(losses[7], losses[0], "the loss of step 7, against the first")
 moved = None not in (before, after) and before != after
 check.that(moved, "the net moves between batch(1) and batch(6)", look="for each step: ask, then take it")
 print(f"{float(alive) / parameters:.2f} bytes a parameter")
@@ -884,7 +891,7 @@ check.at_most(alive, Bytes(8 * parameters + 64 * tensors + last_batch), "bytes a
 
 # %% check="q5-hidden" points=4
 ### BEGIN HIDDEN TESTS
-compare_with_fp32(seed=2, bad={5: "target", 6: "target", 77: "sensor"})
+compare_with_fp32(seed=2, bad={5: "target", 6: "target", 47: "sensor"})
 compare_with_fp32(seed=3, bad={}, momentum=0.8)
 
 

@@ -38,7 +38,7 @@ from course_lib.notebook import ask
 from course_lib.train.accumulate import IGNORE, count_tokens, micro_batches, ragged_batch
 from course_lib.units import Bytes
 
-SMALL = GPTConfig(layers=2, width=64, heads=4, vocab_size=256, context=64)
+SMALL = GPTConfig(layers=2, width=32, heads=4, vocab_size=256, context=64)
 stories = text.stories(seed=0)
 
 
@@ -647,7 +647,7 @@ def follows(config, make_optimizer, seed, max_norm, lengths, size, frozen=0):
     optimizer, steps = make_optimizer(small.parameters()), []
     optimizer.register_step_post_hook(lambda *_: steps.append(step))
     accumulator = check.call(Accumulator, small, optimizer, max_norm)
-    for step in range(5):
+    for step in range(4):
         batch = ragged(lengths, seed=100 * seed + step)
         pieces = [*micro_batches(batch, size), nothing]
         scales = [math.inf if (step, n) == (2, 0) else 2.0 ** (4 + 3 * n) for n in range(len(pieces))]
@@ -660,7 +660,7 @@ def follows(config, make_optimizer, seed, max_norm, lengths, size, frozen=0):
             told = one_batch_step(big, for_big, batch, max_norm)
             same_numbers(came, told, f"step {step}", 1e-12)
         check.close(weights(small), weights(big), f"the weights after step {step}", relative=1e-9, look=look)
-    check.equal(steps, [0, 1, 3, 4], "in which batches optimizer.step was called", look="once, or not at all")
+    check.equal(steps, [0, 1, 3], "in which batches optimizer.step was called", look="once, or not at all")
 
 
 # %% check="q3-values" points=11

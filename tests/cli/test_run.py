@@ -42,7 +42,7 @@ def test_the_table_counts_checks_and_names_the_worst(course: Course, root: Path)
             ["compare(predicted=1, measured=2)", "ComparisonError: measurement and prediction disagree"],
         ),
         (["x = 1", "import os\nos._exit(3)"], ["os._exit(3)", "DeadKernelError"]),
-        (["import time", "time.sleep(60)"], ["a cell did not end within 5 s:\n\ntime.sleep(60)"]),
+        (["import time", "time.sleep(60)"], ["a cell did not end within 15 s:\n\ntime.sleep(60)"]),
     ],
     ids=["raises", "comparison", "kernel dies", "too slow"],
 )
@@ -50,7 +50,7 @@ def test_a_failing_cell_is_shown_and_the_other_lessons_still_run(
     course: Course, root: Path, cells: list[str], shown: list[str]
 ) -> None:
     write_notebook(root, "00_good", cells)
-    result = course("run", "--timeout", "5")
+    result = course("run", "--timeout", "15")
     assert result.returncode == 1
     assert all(words in result.stdout for words in shown), result.stdout
     assert row("00_good", result.stdout)[1] == "failed" and row("01_next", result.stdout)[1] == "passed"

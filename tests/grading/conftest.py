@@ -31,7 +31,7 @@ def mean_of_ranks(value):
 HALF = "def half(number):\n    return number / 2\n"
 RIGHT = {"q1": MOVING_AVERAGE, "q2": MEAN_OF_RANKS, "q3": HALF}
 WAYS = [pytest.param(sandbox.BUBBLEWRAP, marks=pytest.mark.sandbox), sandbox.NONE]
-QUICK = Limits(wall_s=60, cell_s=6, memory_bytes=1024 * MIB, processes=24)
+QUICK = Limits(wall_s=300, cell_s=60, memory_bytes=1024 * MIB, processes=24)
 
 
 @pytest.fixture(params=WAYS)

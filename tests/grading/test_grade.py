@@ -149,7 +149,7 @@ def test_ctrl_c_keeps_what_is_finished_and_ends_every_kernel(course: Path, way: 
             wait_until(lambda: psutil.Process(grader.pid).children(recursive=True))
             kernels = psutil.Process(grader.pid).children(recursive=True)
             grader.send_signal(signal.SIGINT)
-            said, _ = grader.communicate(timeout=30)
+            said, _ = grader.communicate(timeout=120)
         finally:
             grader.kill()
     assert grader.returncode == 130
@@ -161,7 +161,7 @@ def test_ctrl_c_keeps_what_is_finished_and_ends_every_kernel(course: Path, way: 
 def test_the_command(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_tiny_course(monkeypatch.setattr)
     out = str(course / "out")
-    options = ["--out", out, "-j", "2", "--cell-timeout", "8", "--memory", "3", "--wall", "100"]
+    options = ["--out", out, "-j", "2", "--cell-timeout", "25", "--memory", "3", "--wall", "300"]
     ran = CliRunner().invoke(cli.app, ["grade", "lab90", str(course / "in"), *options])
     assert ran.exit_code == 0, ran.output
     assert re.search(r"graded\W+3", ran.output) and "ada: 100 of 100, graded" in ran.output

@@ -27,7 +27,8 @@ pytestmark = [pytest.mark.notebook, pytest.mark.slow]
 both = pytest.mark.usefixtures("way")
 """Where it matters to what happens: sandboxed, and as a plain process. The rest runs in the better way that works."""
 HEAD = "def moving_average(numbers, width):\n"
-SHORT = dataclasses.replace(QUICK, cell_s=3)
+SHORT = dataclasses.replace(QUICK, cell_s=10)
+"""For answers that do not end. Honest cells beside them import torch: seconds on a busy machine."""
 
 
 def isolated(test: Callable[..., None]) -> Callable[..., None]:
@@ -36,7 +37,7 @@ def isolated(test: Callable[..., None]) -> Callable[..., None]:
 
 
 def test_right_answers_get_full_marks(full_key: NotebookNode, way: str) -> None:
-    limits = dataclasses.replace(QUICK, cell_s=40, memory_bytes=4096 * MIB)
+    limits = dataclasses.replace(QUICK, memory_bytes=4096 * MIB)
     result = grade_one(nbformat.writes(full_key), submission(notebook(full_key)), limits)
     assert (result.points, result.out_of, result.status) == (100, 100, GRADED)
     assert result.isolated == (way != sandbox.NONE)
@@ -58,7 +59,7 @@ def test_deadlocked_ranks_cost_their_question_and_bounded_time(full_key: Noteboo
     answer = (
         "def mean_of_ranks(value):\n    if dist.get_rank() == 0:\n        dist.all_reduce(value)\n    return value\n"
     )
-    limits = dataclasses.replace(QUICK, cell_s=40, memory_bytes=4096 * MIB, wall_s=110)
+    limits = dataclasses.replace(QUICK, memory_bytes=4096 * MIB)
     result = grade_one(nbformat.writes(full_key), submission(notebook(full_key, q2=answer)), limits)
     assert points(result) == {"q1": 40, "q2": 0, "q3": 20}
     assert "waits in all_reduce" in result.of("q2")[0].message
@@ -67,7 +68,7 @@ def test_deadlocked_ranks_cost_their_question_and_bounded_time(full_key: Noteboo
 @both
 def test_ranks_that_never_return_cost_the_limit_once(full_key: NotebookNode) -> None:
     answer = "def mean_of_ranks(value):\n    import time\n    time.sleep(1000)\n"
-    limits = dataclasses.replace(QUICK, cell_s=5, memory_bytes=4096 * MIB, wall_s=110)
+    limits = dataclasses.replace(QUICK, cell_s=15, memory_bytes=4096 * MIB)
     result = grade_one(nbformat.writes(full_key), submission(notebook(full_key, q2=answer)), limits)
     assert points(result) == {"q1": 40, "q2": 0, "q3": 20}
     assert outcomes(result, "q2") == [TIMEOUT, TIMEOUT]
@@ -79,7 +80,7 @@ def test_ranks_that_run_out_of_time_are_noted_for_the_instructor(full_key: Noteb
     impatient = copy.deepcopy(full_key)
     check = cell_of(impatient, "q2-values")
     check.source = check.source.replace("world_size=2)", "world_size=2, timeout_s=2)")
-    limits = dataclasses.replace(QUICK, cell_s=40, memory_bytes=4096 * MIB, wall_s=110)
+    limits = dataclasses.replace(QUICK, memory_bytes=4096 * MIB)
     result = grade_one(nbformat.writes(impatient), submission(notebook(full_key, q2=answer)), limits)
     assert points(result) == {"q1": 40, "q2": 0, "q3": 20}
     assert outcomes(result, "q2") == [FAILED, TIMEOUT]
@@ -107,7 +108,7 @@ def test_a_loop_costs_its_question_and_its_time_once(grade: Grade, loop: str) ->
     assert points(result) == {"q1": 0, "q3": 20}
     assert outcomes(result, "q1") == [TIMEOUT, TIMEOUT]
     assert [row.message[:7] for row in result.of("q1")] == ["it did ", "not run"]
-    assert result.seconds < 3 * SHORT.cell_s + 25
+    assert result.seconds < 3 * SHORT.cell_s + 60
 
 
 @both
@@ -144,7 +145,7 @@ def test_a_loop_that_ignores_interrupts_is_killed(grade: Grade) -> None:
 def test_a_loop_in_the_cell_of_an_answer(grade: Grade) -> None:
     result = grade(q1=f"{MOVING_AVERAGE}\nwhile True: pass\n", limits=SHORT)
     assert points(result) == {"q1": 40, "q3": 20}, "the function is there, only the cell did not end"
-    assert any("was stopped after 3 s" in note for note in result.notes)
+    assert any(f"was stopped after {SHORT.cell_s:g} s" in note for note in result.notes)
 
 
 @both
@@ -190,7 +191,7 @@ def test_a_flood_of_prints_reaches_nobody(grade: Grade) -> None:
     flood = (
         "for _ in range(2_000):\n    print('x' * 10_000)\nimport os\nos.write(1, b'z' * 10**7)\nprint('x' * 10**8)\n"
     )
-    result = grade(q1=flood + MOVING_AVERAGE, limits=dataclasses.replace(QUICK, cell_s=30))
+    result = grade(q1=flood + MOVING_AVERAGE)
     assert result.points == 60
     assert here.memory_info().rss - before < 100 * MIB
 
@@ -352,7 +353,7 @@ def test_one_process_that_wants_too_much_memory(grade: Grade) -> None:
 def test_many_processes_that_together_want_too_much_memory(grade: Grade) -> None:
     hog = "    import os, time\n    for _ in range(6):\n        if os.fork() == 0:\n"
     hog += "            held = bytearray(b'x') * (400 * 2**20)\n            time.sleep(60)\n            os._exit(0)\n"
-    result = grade(q1=f"{HEAD}{hog}    time.sleep(60)\n", limits=dataclasses.replace(QUICK, cell_s=30))
+    result = grade(q1=f"{HEAD}{hog}    time.sleep(60)\n")
     assert points(result) == {"q1": 0, "q3": 20}
     assert (result.status, outcomes(result, "q1")) == ("memory limit", [DIED, DIED])
 
@@ -364,7 +365,7 @@ def test_files_in_memory_are_limited(grade: Grade) -> None:
     fill += "    except OSError as problem: sizes.append(problem.errno)\n"
     fill += "    for n in range(40):\n        if os.path.exists(f'{folder}/{n}'): os.remove(f'{folder}/{n}')\n"
     fill += "assert sizes == [28, 28], sizes  # no space left\n"
-    result = grade(q1=fill + MOVING_AVERAGE, limits=dataclasses.replace(QUICK, cell_s=30))
+    result = grade(q1=fill + MOVING_AVERAGE)
     assert result.points == 60, result.notes
 
 
@@ -376,7 +377,7 @@ def test_a_fork_bomb_hurts_nobody(grade: Grade) -> None:
     start = time.monotonic()
     result = grade(q1=HEAD + BOMB)
     assert points(result) == {"q1": 0, "q3": 20}
-    assert result.status in ("process limit", "memory limit") and time.monotonic() - start < 45
+    assert result.status in ("process limit", "memory limit") and time.monotonic() - start < 100
 
 
 @isolated
@@ -405,11 +406,11 @@ def test_without_isolation_no_process_outlives_the_run(grade: Grade, monkeypatch
 
 @both
 def test_the_limit_of_the_whole_submission(grade: Grade) -> None:
-    limits = dataclasses.replace(QUICK, wall_s=12, cell_s=60)
+    limits = dataclasses.replace(QUICK, wall_s=25)
     result = grade(q3="def half(number):\n    while True: pass\n", limits=limits)
     assert (points(result), result.status) == ({"q1": 40, "q3": 0}, "time limit")
     assert outcomes(result, "q3") == [NOT_RUN, NOT_RUN] and outcomes(result, "q1") == [PASSED, PASSED]
-    assert result.seconds < 20
+    assert result.seconds < 25 + 30
 
 
 def test_a_message_never_quotes_a_hidden_test(grade: Grade) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import csv
 import os
@@ -110,6 +111,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lab.source.write_text(SOURCE, "utf-8")
     for package in ("course_lib", "course_tools"):
         shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
+        compileall.compile_dir(root / package, quiet=1)  # once: kernels may not write beside the sources
     (root / "lessons").mkdir()
     for name in ("start.py", "pyproject.toml", "constraints.txt", "README.md"):
         shutil.copy(ROOT / name, root)

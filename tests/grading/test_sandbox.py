@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.notebook, pytest.mark.slow]
 
 @pytest.fixture
 def kernel(way: str) -> Iterator[Kernel]:
-    limits = Limits(cell_s=20, memory_bytes=600 * MIB, processes=20, file_bytes=10 * MIB)
-    with Kernel(limits, way, time.monotonic() + 100) as kernel:
+    limits = Limits(cell_s=60, memory_bytes=600 * MIB, processes=20, file_bytes=10 * MIB)
+    with Kernel(limits, way, time.monotonic() + 300) as kernel:
         yield kernel
 
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 LABS = find_labs(ROOT)
 FAULTS = [(lab, fault) for lab in LABS for fault in read_faults(ROOT / "tests" / "mutants" / lab.number)]
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.number)
