@@ -51,13 +51,14 @@ class CheckpointMemory:
         dtype, device: of the checkpoints.
 
     Attributes:
+        elements: the memory.
         turn: how many times it was cleared.
     """
 
     def __init__(
         self, elements: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> None:
-        self._all, self._used, self.turn = torch.empty(elements, dtype=dtype, device=device), 0, 0
+        self.elements, self._used, self.turn = torch.empty(elements, dtype=dtype, device=device), 0, 0
 
     def new(self, elements: int) -> Tensor:
         """The next places.
@@ -65,14 +66,14 @@ class CheckpointMemory:
         Raises:
             ValueError: they are used up.
         """
-        free = len(self._all) - self._used
+        free = len(self.elements) - self._used
         if elements > free:
             raise ValueError(
-                f"a checkpoint needs {elements} elements, of {len(self._all)} are {free} free: clear() the memory "
+                f"a checkpoint needs {elements} elements, of {len(self.elements)} are {free} free: clear() the memory "
                 "before each step, or give it room for all checkpoints of a step"
             )
         self._used += elements
-        return self._all[self._used - elements : self._used]
+        return self.elements[self._used - elements : self._used]
 
     def clear(self) -> None:
         """Begin anew. What is kept here from now on lies where the last step's checkpoints lay."""
