@@ -48,6 +48,9 @@ def run(
         list[str] | None, typer.Argument(help="Numbers or names, such as 00 or 01_float_formats. Default: all.")
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that a single cell may take.")] = 300,
+    checks: Annotated[
+        bool, typer.Option("--checks", help="List every table, with where its two numbers come from.")
+    ] = False,
 ) -> None:
     """Run lessons from top to bottom without a browser; the notebooks stay as they are.
 
@@ -56,7 +59,8 @@ def run(
     """
     from course_tools.running import run_lessons
 
-    raise typer.Exit(0 if run_lessons(chosen_lessons(lessons), console, timeout_s=timeout) else 1)
+    passed = run_lessons(chosen_lessons(lessons), console, timeout_s=timeout, checks=checks)
+    raise typer.Exit(0 if passed else 1)
 
 
 @app.command()

@@ -23,6 +23,7 @@ from rich.text import Text
 
 from course_tools.kernel import execute
 from course_tools.lessons import Lesson
+from course_tools.witnesses import Row, tables
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,16 @@ class ComparedRow:
 
 @dataclass
 class LessonRun:
-    """What became of one lesson. `problem` is None where every cell ran, else the failing cell and its error."""
+    """What became of one lesson. `problem` is None where every cell ran, else the failing cell and its error.
+
+    `notebook` has the outputs of this run.
+    """
 
     lesson: Lesson
     seconds: float = 0.0
     checks: list[ComparedRow] = field(default_factory=list)
     problem: str | None = None
+    notebook: NotebookNode | None = None
 
     @property
     def worst(self) -> ComparedRow | None:
@@ -54,10 +59,11 @@ class LessonRun:
         return max(self.checks, key=lambda check: check.deviation, default=None)
 
 
-def run_lessons(lessons: Sequence[Lesson], console: Console, *, timeout_s: float = 300) -> bool:
+def run_lessons(lessons: Sequence[Lesson], console: Console, *, timeout_s: float = 300, checks: bool = False) -> bool:
     """Run the notebooks as they are on disk, show how far it is, print a table, and return whether all cells ran.
 
-    The notebooks on disk stay as they are. A lesson that fails does not stop the others.
+    The notebooks on disk stay as they are. A lesson that fails does not stop the others. With `checks`, every table of
+    a lesson is listed, with where its two numbers come from.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     results = []
@@ -72,6 +78,8 @@ def run_lessons(lessons: Sequence[Lesson], console: Console, *, timeout_s: float
         if result.problem:
             console.print(f"\n✗ {result.lesson.name}", style="bold red")
             console.print(Text.from_ansi(result.problem), soft_wrap=True)
+        if checks and result.notebook:
+            console.print(origins(result.lesson.name, result.notebook))
     console.print(table(results))
     return not any(result.problem for result in results)
 
@@ -104,14 +112,21 @@ def run_lesson(lesson: Lesson, timeout_s: float, on_progress: Callable[[int, int
     except (DeadKernelError, RuntimeError) as problem:
         result.problem = f"{type(problem).__name__}: {problem}, in this cell:\n\n{notebook.cells[at].source}"
     result.seconds = time.perf_counter() - start
-    result.checks = read_checks(notebook)
+    result.checks, result.notebook = read_checks(notebook), notebook
     return result
 
 
 def read_checks(notebook: NotebookNode) -> list[ComparedRow]:
     """Every comparison with a tolerance that a notebook's stored outputs hold."""
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    rows = [row for output in outputs for row in output.get("metadata", {}).get("course", {}).get("checks", [])]
+    return [check for cell in notebook.cells for check in _checks_of(cell)]
+
+
+def _checks_of(cell: NotebookNode) -> list[ComparedRow]:
+    rows = [
+        row
+        for output in cell.get("outputs", [])
+        for row in output.get("metadata", {}).get("course", {}).get("checks", [])
+    ]
     return [ComparedRow(row["name"], row["ratio"], row["ok"]) for row in rows if row["tolerance"] is not None]
 
 
@@ -129,3 +144,29 @@ def table(results: Sequence[LessonRun]) -> Table:
         counts = (f"{result.seconds:.1f}", str(len(result.checks)), ratio, worst.name if worst else "")
         shown.add_row(result.lesson.name, verdict, *counts)
     return shown
+
+
+def origins(name: str, notebook: NotebookNode) -> Table:
+    """One row per table of a lesson: its cell, and the functions and records that its two columns come from.
+
+    A table whose numbers could know of each other says why; the worst ratio is that of its cell.
+    """
+    shown = Table("cell", "worst ratio", "predicted from", "measured from", title=name, box=SIMPLE_HEAD, pad_edge=False)
+    number = {
+        index: n for n, index in enumerate(i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code")
+    }
+    for index, of_cell in tables(notebook).items():
+        worst = max(_checks_of(notebook.cells[index]), key=lambda check: check.deviation, default=None)
+        ratio = "not checked" if worst is None else "∞" if worst.ratio is None else f"{worst.ratio:.4g}"
+        for rows in of_cell:
+            problem = next((row.problem for row in rows if row.problem), "")
+            sides = (_names(rows, "predicted"), Text(problem, "red") if problem else _names(rows, "measured"))
+            shown.add_row(str(number[index]), ratio, *sides)
+    return shown
+
+
+def _names(rows: Sequence[Row], side: str) -> str:
+    """The functions and records of one column, without their arguments."""
+    calls = [origin.split("(")[0] for row in rows for origin in getattr(row, side)]
+    named = dict.fromkeys(call for call in calls if all(part.isidentifier() for part in call.split(".")))
+    return ", ".join(named) or ("made in the cell" if calls else "numbers, typed in")

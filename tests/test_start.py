@@ -188,9 +188,12 @@ class TestComplete:
     """After one successful call."""
 
     def test_the_second_call_reaches_its_work_in_under_three_seconds(self, complete: Checkout) -> None:
-        start = time.perf_counter()
-        result = complete.call("open", "1", "--no-browser")
-        assert time.perf_counter() - start < 3
+        seconds = []
+        for _ in range(3):  # the least of three: the others measure who else uses the machine
+            start = time.perf_counter()
+            result = complete.call("open", "1", "--no-browser")
+            seconds.append(time.perf_counter() - start)
+        assert min(seconds) < 3
         prefix, home, arguments = json.loads(result.stdout)
         assert (Path(prefix).resolve(), home) == (complete.venv.resolve(), str(complete.home))
         assert arguments == ["open", "1", "--no-browser"]

@@ -241,3 +241,35 @@ def memory_growth(
     told += ["The measured dots lie on the lines."] if measured else []
     told += [f"{name} has {nbytes}." for name, nbytes in limits.items()]
     return Picture(figure, caption=caption, alt=f"Bytes over {along}. {' '.join(told)}")
+
+
+def kept_tensors(kept: Mapping[str, Sequence[tuple[str, Bytes]]], *, caption: str) -> Picture:
+    """What autograd keeps of one block, tensor by tensor in the order of the forward pass, for several batches.
+
+    Args:
+        kept: name of a batch → its tensors, (name, bytes) each; the tensors' names are the same for all.
+        caption: what the reader should see.
+
+    Raises:
+        ValueError: no batch, or two that do not keep the same tensors.
+    """
+    batches = [[name for name, _ in tensors] for tensors in kept.values()]
+    if not batches or any(names != batches[0] for names in batches):
+        raise ValueError(f"kept_tensors compares batches that keep the same tensors, in one order; given {batches}")
+    figure, panels = new_figure(columns=len(kept), height=1.1 + 0.22 * len(batches[0]))
+    places = range(len(batches[0]))
+    longest = max(nbytes.to("MiB") for tensors in kept.values() for _, nbytes in tensors)
+    for axes, (batch, tensors) in zip(panels, kept.items(), strict=True):
+        sizes = [nbytes.to("MiB") for _, nbytes in tensors]
+        axes.barh(places, sizes, height=0.72, color=PALETTE["activations"])
+        together = sum((nbytes for _, nbytes in tensors), Bytes(0))
+        axes.set(title=f"{batch}: {together:.1MiB}", xlabel="MiB", xlim=(0, 1.25 * longest))
+        for place, (_, nbytes) in enumerate(tensors):
+            words = f"{nbytes:.0{nbytes.best_unit()}}" if nbytes >= 2**10 else str(nbytes)
+            note(axes, words, (nbytes.to("MiB"), place), (4, 0), va="center", color=MUTED, size=9)
+        axes.set_yticks(places, batches[0] if axes is panels[0] else [])
+        axes.tick_params(axis="y", length=0, labelcolor=INK)
+        axes.grid(False, axis="y")
+        axes.invert_yaxis()
+    told = [f"{batch}: {', '.join(f'{name} {size}' for name, size in tensors)}." for batch, tensors in kept.items()]
+    return Picture(figure, caption=caption, alt=f"A bar for each tensor that is kept. {' '.join(told)}")

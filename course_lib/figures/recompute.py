@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course_lib.figures.style import INK, MUTED, PALETTE, SERIES, Picture, legend, new_figure, note
+from course_lib.figures.style import INK, MUTED, PALETTE, PAPER, SERIES, Picture, legend, new_figure, note
 from course_lib.predict.chain import Chain, Moment
 from course_lib.units import Bytes, Flops
 
@@ -135,14 +135,14 @@ def swap_or_recompute(intensities: Mapping[str, float], break_even: Mapping[str,
         caption: what the reader should see.
     """
     figure, (axes,) = new_figure(height=1.5 + 0.36 * len(intensities))
-    axes.barh(list(intensities), list(intensities.values()), height=0.6, color=KEPT, left=1)
+    axes.scatter(list(intensities.values()), list(intensities), s=70, color=KEPT, zorder=3)
     for name, value in intensities.items():
-        axes.annotate(f"{value:,.0f}", (12, name), va="center", color="white", size=9.5, weight="bold")
+        note(axes, f"{value:,.0f}", (value, name), (-9, 0), ha="right", va="center", bbox=PAPER)
     for i, (name, value) in enumerate(break_even.items()):
         axes.axvline(value, color=SERIES[1 + i], lw=1.6, ls="--", label=f"{name}: {value:,.0f}")
-    axes.set(xscale="log", xlim=(10, 2e6), xlabel="FLOPs to compute one byte again: swap what reaches beyond the line")
+    axes.set(xscale="log", xlim=(10, 2e6), ylim=(len(intensities) - 0.5, -0.5))
+    axes.set_xlabel("FLOPs to compute one byte again (swap what lies right of the line)")
     axes.grid(False, axis="y")
-    axes.invert_yaxis()
     legend(figure, "lower center", 2)
     told = "; ".join(f"{name}: {value:,.0f}" for name, value in {**intensities, **break_even}.items())
     return Picture(figure, caption=caption, alt=f"FLOPs for a byte, on a log axis. {told}.")

@@ -6,6 +6,7 @@ from course_lib.predict.convolution import Convolution, convolution_activations
 from course_lib.predict.flops import forward_flops, recomputed_flops, step_flops, step_flops_paper, token_flops_palm
 from course_lib.predict.inference import inference_buffers, kv_cache
 from course_lib.predict.largest import Largest, largest
+from course_lib.predict.levels import TwoLevels, tokens_to_hide, two_level_all_reduce
 from course_lib.predict.link import Link, Path, fit_link
 from course_lib.predict.memory import (
     activations,
@@ -15,7 +16,7 @@ from course_lib.predict.memory import (
     fused_buffer,
     model_states,
 )
-from course_lib.predict.overlap import Departure, Overlap, Ready, gradients_ready, overlap, tokens_to_hide
+from course_lib.predict.overlap import Departure, Overlap, Ready, gradients_ready, overlap
 from course_lib.predict.params import parameters
 from course_lib.predict.peak import PeakAccount, peak
 from course_lib.predict.per_rank import rank_activations, rank_parameters, stage_layers
@@ -67,6 +68,7 @@ __all__ = [
     "Ready",
     "Recompute",
     "Setup",
+    "TwoLevels",
     "activations",
     "activations_paper",
     "all_gather",
@@ -113,6 +115,7 @@ __all__ = [
     "tokens_to_hide",
     "training_flops",
     "training_time",
+    "two_level_all_reduce",
     "unit_buffers",
     "utilization",
 ]

@@ -147,20 +147,3 @@ def gradients_ready(setup: Setup, flops_per_s: float) -> list[Ready]:
             clock += parameter.numel() * per_element
         found.append(Ready(name, parameter.numel() * setup.gradient_bytes, clock))
     return found
-
-
-def tokens_to_hide(flops_per_s: float, link_bytes_per_s: float, world_size: int, bytes_per_gradient: int = 2) -> Count:
-    """From how many tokens per rank on a backward pass lasts as long as the all-reduce of its gradients.
-
-    4·Ψ·D / R = 2(p-1)/p · Ψ · bytes / W, so Ψ cancels out: D = (p-1)/p · bytes/2 · R / W. Messages cost nothing here.
-    For two bytes and many ranks that is R/W (Austin et al. 2025, "How to Scale Your Model", data parallelism).
-
-    Raises:
-        ValueError: a speed, the number of ranks or the size of a gradient is not positive.
-    """
-    positive(
-        flops_per_s=flops_per_s, link_bytes_per_s=link_bytes_per_s, world_size=world_size,
-        bytes_per_gradient=bytes_per_gradient,
-    )  # fmt: skip
-    share = (world_size - 1) / world_size
-    return Count(round(share * bytes_per_gradient / 2 * flops_per_s / link_bytes_per_s))

@@ -117,14 +117,14 @@ def steps_and_examples(batch_size: float, critical: float) -> tuple[Ratio, Ratio
 
 
 def critical_batch_tokens(loss: float) -> Count:
-    """B_crit = 2·10^8 / L^(1/0.21) tokens, for a language model at a loss of L nats per token.
+    """B_crit = 2.1·10^8 / L^(1/0.21) tokens, for a language model at a loss of L nats per token.
 
-    Source: Kaplan et al. 2020, eq. 1.4 (the exponent was read there, the factor is quoted from memory). Fitted with
-    models of 2019 and Adam; newer measurements differ, so take it for an order of magnitude.
+    Source: Kaplan et al. 2020, eq. 1.4 with the fitted values of Table 5 (eq. 1.4 itself rounds the factor to 2·10^8).
+    Fitted with models of 2019 and Adam; newer measurements differ, so take it for an order of magnitude.
 
     Raises:
         ValueError: the loss is not positive.
     """
     if loss <= 0:
         raise ValueError(f"loss={loss}: a cross-entropy in nats per token is positive")
-    return Count(round(2e8 / loss ** (1 / 0.21)))
+    return Count(round(2.1e8 / loss ** (1 / 0.21)))

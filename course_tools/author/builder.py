@@ -13,6 +13,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from course_tools.author.guards import first_line, output_complaints, source_complaints
+from course_tools.author.minutes import time_complaints
 from course_tools.author.source import read_source, tags_of
 from course_tools.lessons import Lesson
 
@@ -30,14 +31,15 @@ def build(lesson: Lesson, *, fresh: bool = False, on_cell: Callable[[int], None]
         on_cell: called with a code cell's index in the notebook when it begins to run.
 
     Raises:
-        BuildError: the source or its outputs contain what `guards` forbids; nothing is written.
+        BuildError: the source or its outputs contain what `guards` forbids, or its header promises fewer minutes than
+            the page takes; nothing is written.
         nbclient.exceptions.CellExecutionError: a cell raised; nothing is written.
     """
     from course_tools.author.stable import stabilise
     from course_tools.kernel import execute
 
     notebook = read_source(lesson)
-    refuse(lesson.name, source_complaints(notebook))
+    refuse(lesson.name, source_complaints(notebook) + time_complaints(notebook.cells))
     execute(notebook, lesson.notebook.parent, reproducible=True, on_cell=on_cell)
     if not fresh:
         keep_varying(notebook, stored_notebook(lesson.notebook))
@@ -55,7 +57,7 @@ def check(lesson: Lesson) -> list[str]:
         source = read_source(lesson)
     except ValueError as problem:
         return [str(problem)]
-    complaints = source_complaints(source) + output_complaints(stored, lesson.root)
+    complaints = source_complaints(source) + time_complaints(source.cells) + output_complaints(stored, lesson.root)
     if cells_of(source) != cells_of(stored):
         complaints.insert(0, f"does not match its source ({first_difference(source, stored)}); run `course build`")
     if lesson.notebook.read_text("utf-8") != as_text(stored):

@@ -2,7 +2,8 @@
 
 Hidden tests are never on a disk of the sandbox; a kernel sees a check's text when that check runs. A kernel that dies
 or hangs costs the question that it was at. The next one gets the given cells and the answers again, and of earlier
-checks only the functions that they define.
+checks only the functions that they define. An answer that did not end in time is not waited for again: whatever calls
+its functions later gets an error at once.
 
 No lesson opens this module.
 """
@@ -16,15 +17,14 @@ from dataclasses import dataclass, field
 
 from nbformat import NotebookNode
 
-from course_tools.author.code import definitions
+from course_tools.author.code import defined, definitions
 from course_tools.author.lab_source import Check, grade_id_of, is_answer, is_check, questions
-from course_tools.author.marks import BEGIN_HIDDEN, END_HIDDEN
+from course_tools.grading.cells import GUARD, hidden_lines, is_students, last_line, remember, source_of, stopped
 from course_tools.grading.report.results import DIED, FAILED, GRADED, NOT_RUN, PASSED, TAMPERED, TIMEOUT, CheckResult
 from course_tools.grading.sandbox import kernel as kernels
 from course_tools.grading.sandbox.kernel import Kernel, KernelEnded, Reply
 from course_tools.grading.sandbox.limits import Limits
 
-_GUARD = "__import__('course_tools.grading.sandbox.guard', fromlist=['the_guard'])"
 _NOT_DONE = re.compile(r"not done after [\d.]+ s:")
 _CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _START_S = 120.0
@@ -73,6 +73,7 @@ class _Run:
         self._kernel: Kernel | None = None
         self._dead_cells: set[int] = set()
         self._lost: dict[str, tuple[str, str]] = {}
+        self._endless: set[str] = set()
         self._asked = {check.grade_id: check for question in questions(notebook) for check in question.checks}
         self.checks = list(self._asked.values())
         self.rows: dict[str, CheckResult] = {}
@@ -121,7 +122,7 @@ class _Run:
 
     def _start(self, kernel: Kernel) -> None:
         """The first cell of a kernel, before any code of a student."""
-        source = f"__import__('course_lib.checks.check')\n{_GUARD}.start(get_ipython())"
+        source = f"__import__('course_lib.checks.check')\n{GUARD}.start(get_ipython())"
         try:
             reply = kernel.run(source, silent=True, limit_s=_START_S)
         except KernelEnded as end:
@@ -134,9 +135,11 @@ class _Run:
         if number in self._dead_cells:
             return
         if is_check(cell):
-            kernel.run(f"{definitions(cell.source)}\n{_remember(cell)}", silent=True)
+            kernel.run(f"{definitions(cell.source)}\n{remember(cell)}", silent=True)
         else:
-            kernel.run(_source(cell))
+            kernel.run(source_of(cell))
+            if self._question(number) in self._endless:
+                self._stop(kernel, self._question(number))
 
     def _ended(self, end: KernelEnded, number: int) -> None:
         """Take note of a kernel that ended in a cell that is no check; it will not run again."""
@@ -145,10 +148,12 @@ class _Run:
             raise end
         self._dead_cells.add(number)
         outcome, message = self._reason(end.reason)
-        if _is_students(self._cells[number]):
+        if is_students(self._cells[number]):
             self._lose(self._question(number), outcome, message)
         else:
             self._lose_shown(number, outcome, message)
+            if end.reason == kernels.TIMEOUT and self._question(number) in self._lost:
+                self._endless.add(self._question(number))
 
     def _reason(self, reason: str) -> tuple[str, str]:
         """Outcome and message for a kernel that ended."""
@@ -168,20 +173,22 @@ class _Run:
         """A given cell, an answer, or a cell that a student added: errors are the checks' business, not ours."""
         cell = self._cells[number]
         kernel = self._ready(number)
+        question = self._question(number)
         try:
-            reply = kernel.run(_source(cell))
+            reply = kernel.run(source_of(cell))
+            if reply.late and not is_students(cell) and self._lost.keys() <= {question}:
+                self._stop(kernel, question)
         except KernelEnded as end:
             self._ended(end, number)
             return
-        question = self._question(number)
         if reply.late:
             self._dead_cells.add(number)  # once is enough
             self.notes.append(f"{question or 'a given cell'}: a cell was stopped after {self._limits.cell_s:g} s")
-            if not _is_students(cell):
+            if not is_students(cell):
                 self._lose_shown(number, TIMEOUT, f"the cell above it did not end within {self._limits.cell_s:g} s")
         elif reply.error and not question:
             self.notes.append(f"a cell of the lab itself failed ({reply.error}): please tell the instructor")
-        elif reply.error and _is_students(cell) and reply.error != "NotImplementedError":
+        elif reply.error and is_students(cell) and reply.error != "NotImplementedError":
             self._raised[question] = reply.error[:100]
             self.notes.append(f"{question}: its cell raises {reply.error[:100]}: {self._clean(reply.text)[:200]}")
 
@@ -195,14 +202,18 @@ class _Run:
             return
         number_once = secrets.token_hex(16)
         cell = self._cells[number]
-        parts = (f"{_GUARD}.the_guard().restore()", cell.source, _remember(cell), _last_line(number_once))
+        parts = (f"{GUARD}.the_guard().restore()", cell.source, remember(cell), last_line(number_once))
         try:
             reply = kernel.run("\n".join(parts), silent=True)
+            if reply.late:
+                self._stop(kernel, check.question)
         except KernelEnded as end:
             self._kernel = None
             if end.reason == kernels.WALL:
                 raise
             outcome, message = self._reason(end.reason)
+            if end.reason == kernels.TIMEOUT:
+                self._endless.add(check.question)
             self._lose(check.question, outcome, "not run: an earlier check of this question ended the process")
             self.rows[check.grade_id] = _row(check, outcome, message)
             return
@@ -247,6 +258,13 @@ class _Run:
                 return extra
         return ""
 
+    def _stop(self, kernel: Kernel, question: str) -> None:
+        """The functions of an answer that did not end in time raise an error from now on."""
+        self._endless.add(question)
+        texts = [cell.source for n, cell in enumerate(self._cells) if is_answer(cell) and self._question(n) == question]
+        names = sorted(set().union(*map(defined, texts)))
+        kernel.run("\n".join(map(stopped, names)), silent=True)
+
     def _lose_shown(self, number: int, outcome: str, message: str) -> None:
         """A given cell shows what an answer does, and a check of that would wait as long: its question is lost.
 
@@ -262,7 +280,7 @@ class _Run:
         """Plain text of bounded length that says nothing of hidden tests."""
         longest = self._limits.message_chars
         text = _CONTROL.sub("", text[: 4 * longest])
-        secret_lines = (line.strip() for cell in self._cells for line in _hidden_lines(cell))
+        secret_lines = (line.strip() for cell in self._cells for line in hidden_lines(cell))
         if any(len(line) > 12 and line in text for line in secret_lines):
             return "(a message that quotes a hidden test is not shown)"
         return text if len(text) <= longest else text[:longest] + " …"
@@ -271,27 +289,3 @@ class _Run:
 def _row(check: Check, outcome: str, message: str = "", *, points: float = 0.0) -> CheckResult:
     message = "" if check.hidden and outcome == FAILED else message
     return CheckResult(check.question, check.grade_id, points, check.points, check.hidden, outcome, message)
-
-
-def _source(cell: NotebookNode) -> str:
-    """A cell's text, and for the lab's own cells the line that remembers what it has bound."""
-    own_language = cell.source.startswith("%%")
-    return cell.source if own_language or _is_students(cell) else f"{cell.source}\n{_remember(cell)}"
-
-
-def _remember(cell: NotebookNode) -> str:
-    names = list(cell.metadata.get("course", {}).get("binds", []))
-    return f"{_GUARD}.the_guard().given({names!r})" if names else ""
-
-
-def _last_line(number_once: str) -> str:
-    return f"assert not {_GUARD}.the_guard().sound({number_once!r}), {number_once!r}"
-
-
-def _is_students(cell: NotebookNode) -> bool:
-    return is_answer(cell) or "extra" in cell.metadata.get("course", {})
-
-
-def _hidden_lines(cell: NotebookNode) -> list[str]:
-    _, _, tests = cell.source.partition(BEGIN_HIDDEN)
-    return tests.partition(END_HIDDEN)[0].splitlines()

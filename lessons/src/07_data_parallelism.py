@@ -5,38 +5,38 @@
 #
 # | | |
 # |---|---|
-# | Time | 45 minutes, of which less than a minute is computing on 2 CPU cores |
-# | A GPU | changes nothing in what is sent; overlap is worth more there, because a GPU's network needs no core |
-# | Opens | `parallel/data.py`, `parallel/buckets.py`, `parallel/sampler.py`, `measure/timeline.py`, `predict/overlap.py`, `explore/buckets.py` |
+# | Time | first sitting 40 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
+# | A GPU | changes nothing in what is sent; more of it can hide there, since links have engines of their own (NCCL's additions still take a few of the GPU's processors) |
+# | Opens | `parallel/data.py`, `parallel/buckets.py`, `parallel/sampler.py`, `measure/timeline.py`, `predict/overlap.py`, `predict/levels.py`, `explore/buckets.py` |
 #
 # You have four GPUs and a script that trains on one. So you start it four times, each with its own quarter of the
 # data. All four losses fall. In the evening you have four models, and each has seen a quarter of the data. You wanted
 # *one* that has seen it all.
 #
 # What was missing is two lines, in every step. This page writes them, makes them cheap, hides what is left of their
-# cost, and then breaks them in the four ways in which they break in practice.
+# cost, and then breaks them in the ways in which they break in practice.
 
 # %%
+import functools
 import time
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector
 
 from course_lib import measure, predict, ranks
 from course_lib.compare import compare
 from course_lib.explore import BucketExplorer
-from course_lib.figures import data_parallel as figures
 from course_lib.figures.timeline import rank_timeline
-from course_lib.model import hardware, text
+from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.notebook import ask, self_check, show
-from course_lib.parallel import BucketedDataParallel, ShardedSampler, buckets, plan_buckets
+from course_lib.notebook import ask, your_turn
+from course_lib.parallel import BucketedDataParallel, plan_buckets
 from course_lib.train.step import train_step
-from course_lib.units import Bytes, Count, Ratio, Seconds
+from course_lib.units import Bytes, Count, Ratio
 
 # %% [markdown]
 # ## 1 · Four scripts, four models
@@ -89,75 +89,107 @@ print("apart after each step:", [f"{d:.4f}" for d in apart(ranks.run(train, Alon
 # %% [markdown]
 # They began with the same weights, and after one step they are four models. Each moved by its own gradient.
 #
-# Which gradient *should* all have used? If rank $r$ computes the mean loss over its $b$ sequences, and all have
-# equally many, then the loss of all $p\,b$ sequences is the mean of the $p$ losses. The gradient of a mean is the
-# mean of the gradients:
+# Which gradient *should* all have used? If rank $r$ computes the mean loss over its sequences, and all have equally
+# many, then the loss of all sequences is the mean of the $p$ losses. The gradient of a mean is the mean of the
+# gradients:
 #
-# $$g = \frac1p \sum_{r=1}^{p} g_r$$
+# $$g = \frac1p \sum_{r=0}^{p-1} g_r$$
 #
 # So if every rank replaces its $g_r$ by $g$, all take the step that one process would have taken with the whole
 # batch. Replicas that begin equal stay equal. Nothing else has to be sent: no weights, no optimizer state, no data.
+# That sum over the ranks is lesson 06's all-reduce.
 #
-# That sum over the ranks is lesson 06's all-reduce. Two lines of it make the difference, and a loop in front makes
-# sure that all begin with the weights of rank 0. The first cell below is **naive data parallelism**, complete.
-#
-# Is it one model then? Two questions, and the second is the harder one. Are the four replicas equal after each step,
-# to the bit? And are they equal to a *single* process that takes lesson 00's `train_step` with the joined batch of
-# eight sequences? That step is our oracle: every way to train in parallel has to end with its weights.
+# Is it one model then? Two questions. Are the four replicas equal after each step, to the bit? And are they equal to
+# a *single* process that takes lesson 00's `train_step` with the joined batch of eight sequences? That step is our
+# oracle: every way to train in parallel has to end with its weights.
 
 
 # %%
-class Naive(Alone):
+class SameStart(Alone):
+    """All begin with the weights of rank 0."""
+
     def __init__(self, model):
         super().__init__(model)
         for tensor in (*model.parameters(), *model.buffers()):
             dist.broadcast(tensor.detach(), src=0)
 
-    def synchronize(self):
-        for parameter in self.model.parameters():
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= dist.get_world_size()
 
-
-# %%
-def oracle(make_optimizer=torch.optim.SGD, world_size=4, lr=0.1):
+@functools.cache
+def oracle(make_optimizer=torch.optim.SGD, lr=0.1):
     model, history = GPT(SMALL, seed=0, dtype=torch.float64), []
     optimizer = make_optimizer(model.parameters(), lr=lr)
     for step in range(3):
-        shares = [share(step, rank) for rank in range(world_size)]
+        shares = [share(step, rank) for rank in range(4)]
         train_step(model, optimizer, [torch.cat(part) for part in zip(*shares)])
         history.append(parameters_to_vector(model.parameters()).detach().clone())
     return history
 
 
-def check(wrap):
-    histories = ranks.run(train, wrap, world_size=4)
-    off = [(mine - right).abs().max().item() for mine, right in zip(histories[0], oracle())]
-    print(f"{wrap.__name__}: replicas apart {max(apart(histories)):g}", end=", ")
-    print("like one process" if max(off) < 1e-12 else f"NOT like one process, off by {max(off):.3f}")
+# %% [markdown]
+# **Your turn.** Write the two missing lines. (You have met them in lesson 00. Can you still?)
 
 
-check(Naive)
+# %%
+def judged(wrap, **options):
+    """(How far the replicas are apart, how far rank 0 is from one process), at most."""
+    histories = ranks.run(train, wrap, world_size=4, **options)
+    return max(apart(histories)), max((mine - right).abs().max().item() for mine, right in zip(histories[0], oracle()))
+
+
+def check_mean(function):
+    drift, off = judged(type("Yours", (SameStart,), {"synchronize": lambda self: function(self.model)}))
+    assert drift == 0, f"after each step all replicas should be equal, but they are up to {drift:.2g} apart"
+    assert off < 1e-12, f"the weights should be one process's, but are off by up to {off:.2g}"
+
+
+@your_turn(check_mean, look="dist.all_reduce(tensor) adds up over all ranks, in place. And the 1/p?")
+def mean_gradients(model):
+    """Replace each parameter's gradient by its mean over the ranks, in place. All ranks call."""
+    ...
+
+
+# %% tags=["solution"]
+# One solution. Open it when yours passes, or when you are stuck.
+@mean_gradients.solution
+def mean_gradients(model):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+
+# %%
+class Naive(SameStart):
+    def synchronize(self):
+        mean_gradients(self.model)
+
+
+class NoBroadcast(Naive):
+    __init__ = Alone.__init__
+
+
+for wrap, seeds in ((Naive, (0, 0, 0, 0)), (Naive, (0, 1, 2, 3)), (NoBroadcast, (0, 1, 2, 3))):
+    drift, off = judged(wrap, seeds=seeds)
+    print(f"{wrap.__name__}, seeds {seeds}: replicas apart by {drift:.2g}; like one process: {off < 1e-12}")
+
+n_parameters = predict.parameters(SMALL)
+tensors = list(GPT(SMALL, device="meta").parameters())
+print(f"{n_parameters:,d} parameters in {len(tensors)} tensors")
+guess_bytes = ask("Section 2: gradients of 4 bytes, 4 ranks. How many kB does each send in one step?", unit="kB")
+guess_calls = ask("And how many all-reduces is that?")
 
 # %% [markdown]
-# Apart by exactly 0: the ring adds each part once and copies it, so all ranks apply the same bits (that was lesson
-# 06's third question). And like one process, up to the order of a sum, $10^{-12}$ in float64.
+# Apart by exactly 0: the backend adds each number once and copies it, so all ranks apply the same bits (lesson 06's
+# third question). And like one process, up to the order of a sum. Four GPUs, one model: **naive data parallelism**,
+# complete.
 #
-# Four GPUs, one model. Now the bill.
+# The last line is the first way to break it. Every rank has a seed of its own, which is right for dropout and wrong for
+# the weights. Without the broadcast at the start all apply the same update to different models, and nothing crashes.
 #
 # ## 2 · What a step sends
 #
-# The model has $\Psi$ parameters, and so many gradients. An all-reduce over a ring of $p$ ranks sends
-# $2\frac{p-1}{p}$ times its bytes, less than twice whatever $p$ is (lesson 06). From here on gradients are float32, 4
-# bytes each.
-#
-# Two guesses. How many kB does each of 4 ranks send in one step? And in how many calls?
-
-# %%
-n_parameters = predict.parameters(SMALL)
-print(f"{n_parameters:,d} parameters in {len(list(GPT(SMALL, device='meta').parameters()))} tensors")
-guess_bytes = ask("4 ranks: how many kB does each send in one step?", unit="kB")
-guess_calls = ask("And how many all-reduces is that?")
+# The model has $\Psi$ parameters, and as many gradients. An all-reduce over a ring of $p$ ranks sends
+# $2\frac{p-1}{p}$ times its bytes (lesson 06). From here on gradients are float32, 4 bytes each. You guessed how many
+# kB and how many calls that is.
 
 
 # %%
@@ -173,177 +205,107 @@ def traffic_of_a_step(wrap):
     return {"bytes": sent.sent_bytes, "calls": Count(sent.messages["all_reduce"])}
 
 
-psi, naive = Bytes(4 * n_parameters), ranks.run(traffic_of_a_step, Naive, world_size=4)[0]
-sent = predict.all_reduce(psi, world_size=4).bytes
-display(compare(guess=guess_bytes, predicted=sent, measured=naive["bytes"], tolerance=0.1, unit="kB", name="each rank"))
-compare(guess=guess_calls, predicted=Count(28), measured=naive["calls"], name="calls")
+total, naive = Bytes(4 * n_parameters), ranks.run(traffic_of_a_step, Naive, world_size=4)[0]
+due = predict.all_reduce(total, world_size=4).bytes
+display(compare(guess=guess_bytes, predicted=due, measured=naive["bytes"], tolerance=0.1, unit="kB", name="each rank"))
+compare(guess=guess_calls, predicted=Count(len(tensors)), measured=naive["calls"], name="calls")
 
 # %% [markdown]
-# The bytes are what they must be, no rank of a ring can send less. (The model of lesson 00 sends the same share of
-# its gradients; so does the largest model that you can think of.) In a paper you will find $2\Psi$, the limit for
-# many ranks. The operating system counted them, and what it found on top are headers: with every message goes a line
-# that says what it is, and here the messages are many and small.
+# The bytes are what a ring must send. (Papers say $2\Psi$, the limit for many ranks. What the operating system counted
+# on top are headers, of many small messages.)
 #
 # The calls are another matter: one for each tensor, and most of them are tiny. A norm's bias has 64 numbers, 256
-# bytes. Its all-reduce is $2(p-1) = 6$ messages in a row of 64 bytes each. In lesson 06 we gave a message a price: α
-# seconds, whatever its size. All those small tensors pay it in full.
+# bytes. Its all-reduce is $2(p-1) = 6$ messages in a row of 64 bytes each, and every message pays lesson 06's α in
+# full.
 #
-# ## 3 · Who reads what
+# ## 3 · Buckets
 #
-# Before we make it cheaper, one loose end. "Each rank takes its own share": who deals the cards? A **sampler**. It
-# has three duties. Every item is read once in an epoch; nobody reads another one's items; and all ranks make equally
-# many steps, because a rank that stops early leaves the others waiting in an all-reduce (lesson 06, "a missing
-# rank").
+# So glue gradients together until they fill a **bucket** of so many bytes, and reduce the bucket.
 #
-# Nine items, batches of four, two ranks. Who reads what?
+# **Your turn.** The mean of several gradients with *one* call.
+
 
 # %%
-for rank in range(2):
-    sampler = ShardedSampler(n_items=9, batch_size=4, rank=rank, world_size=2, seed=1)
-    print(f"rank {rank}:", *sampler.epoch(0), "  next epoch:", *sampler.epoch(1))
+def check_glued(function):
+    def on_each_rank():
+        parameters = [nn.Parameter(torch.zeros(shape)) for shape in ((3, 2), (4,), ())]
+        for number, parameter in enumerate(parameters):
+            parameter.grad = torch.full_like(parameter, 10.0 * number + dist.get_rank())
+        with measure.traffic() as sent:
+            function(parameters)
+        return [parameter.grad for parameter in parameters], sent.messages["all_reduce"]
 
-read = [list(torch.utils.data.DistributedSampler(range(9), 4, rank, shuffle=False)) for rank in range(4)]
-print("PyTorch's, 9 items on 4 ranks:", read)
+    for grads, calls in ranks.run(on_each_rank, world_size=4):
+        shapes, values = [tuple(g.shape) for g in grads], [g.flatten()[-1].item() for g in grads]
+        assert shapes == [(3, 2), (4,), ()], f"gradients should keep their shapes, (3, 2), (4,) and (), but have {shapes}"
+        assert values == [1.5, 11.5, 21.5], f"the means should be 1.5, 11.5 and 21.5, but are {values}"
+        assert calls == 1, f"one all-reduce for all, but there were {calls}"
+
+
+@your_turn(check_glued, look="torch.cat of what `flatten` gives; `split` and `view_as` are the way back.")
+def glued_mean(parameters):
+    """Replace the gradients of these parameters by their means over the ranks, with one all-reduce. All ranks call."""
+    ...
+
+
+# %% tags=["solution"]
+@glued_mean.solution
+def glued_mean(parameters):
+    flat = torch.cat([parameter.grad.flatten() for parameter in parameters]) / dist.get_world_size()
+    dist.all_reduce(flat)
+    for parameter, mean in zip(parameters, flat.split([parameter.numel() for parameter in parameters])):
+        parameter.grad = mean.view_as(parameter)
+
 
 # %% [markdown]
-# Nothing is stored: a share is a function of (seed, epoch, step, rank). A run that dies in step 700 goes on in step
-# 700, even on another number of ranks.
-#
-# PyTorch's sampler makes all shares equally long by reading some items *twice* (look for 0, 1 and 2). Ours lets the
-# last batch be smaller instead. Then the shares may differ by an item, and the mean of the ranks' means is no longer
-# the mean of the batch, the trap of lesson 05. Either weigh each rank's loss by its items, or drop that last batch.
-# This lesson keeps all shares equal; the lab does not.
-#
-# ## 4 · Buckets
-#
-# Back to the 28 calls. Glue gradients together until they fill a **bucket** of so many bytes, and reduce the bucket.
-# The parts of its mean are then handed back as views.
-#
-# In which order should they be glued? The backward pass begins with the last layer. So the gradients of the last
-# layer are ready first, and `plan_buckets` goes through the parameters from the end. (In section 5 that becomes
-# important.)
-#
-# `async_op=True` posts an all-reduce and returns a handle at once, as `isend` did for a message. So all buckets are
-# posted before we wait for the first.
+# In which order should they be glued? The backward pass begins with the last layer, so the gradients of the last
+# layer are ready first. `plan_buckets` goes through the parameters from the end, and closes a bucket *after* the
+# tensor that fills it. (In section 4 the order becomes important.)
 
 
 # %%
-class Bucketed(Naive):
+class Bucketed(SameStart):
     def __init__(self, model, bucket_bytes=2**16):
         super().__init__(model)
         parameters = list(model.parameters())
         plan = plan_buckets(parameters, bucket_bytes)
         self.buckets = [[parameters[number] for number in numbers] for numbers in plan]
 
-    def start(self, bucket):
-        flat = torch.cat([parameter.grad.flatten() for parameter in bucket]) / dist.get_world_size()
-        return bucket, flat, dist.all_reduce(flat, async_op=True)
-
-    def finish(self, bucket, flat, work):
-        work.wait()
-        for parameter, mean in zip(bucket, flat.split([parameter.numel() for parameter in bucket])):
-            parameter.grad = mean.view_as(parameter)
-
     def synchronize(self):
-        for started in [self.start(bucket) for bucket in self.buckets]:
-            self.finish(*started)
+        for bucket in self.buckets:
+            glued_mean(bucket)
 
 
-# %%
-check(Bucketed)
-display(show(plan_buckets, docstring=False))
-guess_buckets = ask("All gradients together have 471 KiB. How many buckets of 4 KiB will that be?")
-
-
-# %%
 def with_buckets(bucket_bytes):
     return lambda model: Bucketed(model, bucket_bytes)
 
 
+print("like one process:", judged(Bucketed)[1] < 1e-12)
+guess_buckets = ask(f"All gradients together have {total:.0KiB}. How many buckets of 4 KiB will that be?")
+
+# %%
 sizes = {"1 B": 1, "4 KiB": 2**12, "64 KiB": 2**16, "1 MiB": 2**20}
-tensors = list(GPT(SMALL, device="meta").parameters())
+calls = {name: ranks.run(traffic_of_a_step, with_buckets(n), world_size=4)[0]["calls"] for name, n in sizes.items()}
 compare(
     guess={"4 KiB": guess_buckets},
     predicted={name: Count(len(plan_buckets(tensors, size))) for name, size in sizes.items()},
-    measured={
-        name: ranks.run(traffic_of_a_step, with_buckets(size), world_size=4)[0]["calls"] for name, size in sizes.items()
-    },
+    measured=calls,
     columns=("planned", "counted"),
 )
 
 # %% [markdown]
-# The plan is made without any process, and so was the prediction. A bucket is closed *after* the tensor that fills
-# it, and tensors are not cut, so buckets come out larger than asked for and there are fewer of them than a division
-# tells.
+# Tensors are not cut, so buckets come out larger than asked for, and there are fewer of them than a division tells.
+# One bucket for all: one call. So why would anyone stop at 25 MiB, the default of PyTorch?
 #
-# What is a call worth on your machine? Four ranks, the same gradients, in fewer and fewer calls. (The median of 15
-# rounds; another program that runs beside it will show.)
-
-
-# %% tags=["varies"]
-def seconds_to_synchronize(wraps):
-    replicas, seconds = [wrap(GPT(SMALL)) for wrap in wraps], [[] for _ in wraps]
-    for _ in range(15):
-        for replica, mine in zip(replicas, seconds):
-            replica(*share(0, dist.get_rank())).backward()
-            dist.barrier()
-            start = time.perf_counter()
-            replica.synchronize()
-            mine.append(time.perf_counter() - start)
-    return [Seconds(sorted(mine)[7]) for mine in seconds]
-
-
-wraps = [Naive, with_buckets(1), with_buckets(2**16), with_buckets(2**20)]
-timed = ranks.run(seconds_to_synchronize, wraps, world_size=4, diagnose=False)[0]
-print(", ".join(f"{name}: {s:.2ms}" for name, s in zip(["naive", "28 buckets", "7 buckets", "1 bucket"], timed)))
-
-# %% [markdown]
-# One call for all wins, clearly. So why would anyone stop at 25 MiB, which is the default of PyTorch?
+# ## 4 · Overlap
 #
-# ## 5 · Overlap
+# Because one bucket for all has to wait for the *last* gradient. Yet the gradient of the last layer is complete when
+# the backward pass has just begun: nobody will touch it again. It could travel *while* the other layers are still at
+# work.
 #
-# Because one bucket for all has to wait for the *last* gradient. Watch a step as it is: the library's wrapper with
-# `overlap=False`, two ranks, a model of 5 million parameters. `measure.timeline` writes down what each rank does
-# when; communication is noticed by itself, only the names come from us. (Of six steps we keep the quickest, in which
-# other programs disturbed least.)
-
-# %%
-LARGER = GPTConfig(layers=6, width=256, heads=4, vocab_size=256, context=128)
-
-
-def record_a_step(overlap, bucket_bytes=2**21):
-    replica = BucketedDataParallel(GPT(LARGER), bucket_bytes=bucket_bytes, overlap=overlap)
-    inputs, targets = text.stories(seed=0).batch(seed=0, step=0, rank=dist.get_rank(), batch_size=4, context=128)
-    records = []
-    for _ in range(6):
-        dist.barrier()
-        with measure.timeline() as record:
-            with record.span("forward"):
-                loss = replica(inputs, targets)
-            with record.span("backward"):
-                loss.backward()
-            replica.synchronize()
-        records.append(record)
-    return min(records, key=lambda record: max(event.end_s for event in record.events))
-
-
-# %% tags=["varies"]
-record = ranks.run(record_a_step, overlap=False, world_size=2, diagnose=False)[0]
-rank_timeline(
-    record,
-    caption="Nothing is on its way before the backward pass is over; then buckets are filled and sent, and all wait.",
-    alt="Two ranks as rows. Both compute forward, then backward; only then a thin bar of communication begins, in pieces, "
-    "one for each bucket, and both wait.",
-)
-
-# %% [markdown]
-# (The blue piece without a name is the copying of gradients into buckets.) Two resources, and hardly ever both in
-# use. Yet the gradient of the last layer is complete when the backward pass has just begun: nobody will touch it
-# again. It could travel *while* the other layers are still at work.
-#
-# PyTorch tells us the moment. A hook on a parameter, `register_post_accumulate_grad_hook`, is called in the middle of
-# the backward pass, as soon as the gradient of that parameter is complete. So: count the arrivals of each bucket, and
-# start its all-reduce when the last one is there.
+# Two tools. `dist.all_reduce(flat, async_op=True)` posts the sum and returns a handle at once, as `isend` did.
+# And a hook on a parameter, `register_post_accumulate_grad_hook`, is called in the middle of the backward pass, as
+# soon as the gradient of that parameter is complete.
 
 
 # %%
@@ -353,94 +315,171 @@ class Overlapped(Bucketed):
         self.started, self.missing = [], [len(bucket) for bucket in self.buckets]
         for number, bucket in enumerate(self.buckets):
             for parameter in bucket:
-                parameter.register_post_accumulate_grad_hook(lambda _, number=number: self.arrived(number))
+                parameter.register_post_accumulate_grad_hook(lambda _, number=number: arrived(self, number))
 
-    def arrived(self, number):
-        self.missing[number] -= 1
-        if not self.missing[number]:
-            self.started.append(self.start(self.buckets[number]))
+    def start(self, bucket):
+        flat = torch.cat([parameter.grad.flatten() for parameter in bucket]) / dist.get_world_size()
+        return bucket, flat, dist.all_reduce(flat, async_op=True)
 
     def synchronize(self):
-        for started in self.started:
-            self.finish(*started)
+        for bucket, flat, work in self.started:
+            work.wait()
+            for parameter, mean in zip(bucket, flat.split([parameter.numel() for parameter in bucket])):
+                parameter.grad = mean.view_as(parameter)
         self.started, self.missing = [], [len(bucket) for bucket in self.buckets]
 
 
-check(Overlapped)
+# %% [markdown]
+# What is left is `arrived`, which every hook calls with the number of its bucket. `missing` counts for each bucket
+# the gradients that are still to come. But mind lesson 06: all ranks must post the *same* collectives in the same
+# order. Two ranks may take different branches of a model, and fill bucket 1 before bucket 0 on one of them only. So
+# buckets leave in the order of the plan, whatever is full first.
+#
+# **Your turn.**
+
+
+# %%
+def check_arrived(function):
+    cases = {(0, 1, 1): ["a", "a", "ab"], (1, 1, 0): ["", "", "ab"], (1, 0, 1): ["", "a", "ab"]}
+    for order, due in cases.items():
+        replica = SimpleNamespace(buckets=["a", "b"], missing=[1, 2], started=[], start=lambda bucket: bucket)
+        for count, number in enumerate(order):
+            function(replica, number)
+            left, wanted = "".join(replica.started), due[count]
+            case = f"bucket 0, a, misses 1 gradient, bucket 1, b, misses 2; they come for {order[: count + 1]}"
+            assert left == wanted, f"{case}: '{wanted}' should have left, but '{left}' has"
+
+
+@your_turn(check_arrived, look="Which bucket is the next one? len(replica.started) tells. Can more than one leave at once?")
+def arrived(replica, number):
+    """A gradient of bucket `number` is there: append replica.start(bucket) to replica.started, for all that may leave."""
+    ...
+
+
+# %% tags=["solution"]
+@arrived.solution
+def arrived(replica, number):
+    replica.missing[number] -= 1
+    while len(replica.started) < len(replica.buckets) and not replica.missing[len(replica.started)]:
+        replica.started.append(replica.start(replica.buckets[len(replica.started)]))
+
+
+# %% [markdown]
+# And does it leave early? `measure.timeline` writes down what each rank does when; it notices communication by
+# itself, and the two passes we name. Two ranks, a model of 5 million parameters, the library's wrapper (the same
+# idea, and safe: it knows which rank used which parameter, and refuses a second backward pass without `synchronize`).
+# Of four steps we keep the quickest, in which other programs disturbed least.
+
+# %%
+LARGER = GPTConfig(layers=6, width=256, heads=4, vocab_size=256, context=128)
+BATCH = text.stories(seed=0).batch(seed=0, step=0, rank=0, batch_size=2, context=128)
+
+
+def record_a_step():
+    replica, records = BucketedDataParallel(GPT(LARGER), bucket_bytes=2**21), []
+    for _ in range(4):
+        dist.barrier()
+        with measure.timeline() as record:
+            with record.span("forward"):
+                loss = replica(*BATCH)
+            with record.span("backward"):
+                loss.backward()
+            replica.synchronize()
+        records.append(record)
+    return min(records, key=lambda record: max(event.end_s for event in record.events))
+
 
 # %% tags=["varies"]
-record = ranks.run(record_a_step, overlap=True, world_size=2, diagnose=False)[0]
+print("like one process:", judged(Overlapped)[1] < 1e-12)
 rank_timeline(
-    record,
+    ranks.run(record_a_step, world_size=2, diagnose=False)[0],
     caption="Below the blue backward pass the first buckets are already on their way.",
     alt="Two ranks as rows. The bar of communication begins while both are still in their backward passes, in one "
     "piece for each bucket.",
-).show()
-for rank in range(2):
-    sending, waiting = record.seconds(rank, "send"), record.seconds(rank, "wait")
-    print(f"rank {rank}: {sending:.0ms} on the way, {record.hidden(rank):.0ms} hidden, waits {waiting:.0ms}")
+)
 
 # %% [markdown]
-# (`record.save("trace.json")` writes this record for Perfetto, ui.perfetto.dev, where you can zoom.)
+# The buckets leave in the middle of the backward pass: that is what the figure proves. (A communication counts as
+# under way until the *slowest* rank has joined in.) It does not prove that the step got shorter. Here the network *is*
+# a processor: who copies and sums takes turns with who computes, on two cores.
 #
-# Read the second figure with care. A communication counts as under way from its start until the *slowest* rank has
-# joined in, so a rank that is ahead shows long orange bars. And here the network *is* a processor: who sums and
-# copies takes turns with who computes, on two cores. On this machine the step does not get shorter by what is hidden.
-# On a GPU the network has hardware of its own, and it does.
-#
-# What the figure proves is the order of events: the buckets leave in the middle of the backward pass.
-#
-# The library's finished form adds to our twenty lines what keeps them safe. It sends the buckets in the same order on
-# every rank (`while ... self.buckets[self._sent].is_full`); ours starts whichever is full, which two ranks with
-# different branches may see differently. It notes in the first step in which order gradients really arrive, and packs
-# anew. It refuses a second backward pass without `synchronize`. And it knows which rank used which parameter (section
-# 8).
+# So let us give the ranks a network that needs no core. `Slow` is a link of $W$ bytes a second: $n$ bytes are
+# under way for $n/W$ seconds, one bucket after the other. Whoever waits for it sleeps. The same step, once with all
+# buckets behind the backward pass, and once with overlap.
+
 
 # %%
-show(BucketedDataParallel, docstring=False)
+class Slow:
+    def __init__(self, bytes_per_s):
+        self.bytes_per_s, self.free_at = bytes_per_s, 0.0
+
+    def __call__(self, tensor, group):
+        work = dist.all_reduce(tensor, group=group, async_op=True)
+        until = self.free_at = max(self.free_at, time.perf_counter()) + tensor.nbytes / self.bytes_per_s
+        return SimpleNamespace(wait=lambda: (work.wait(), time.sleep(max(0.0, until - time.perf_counter()))))
+
+
+def seconds_of_a_step(overlap, bytes_per_s):
+    replica = BucketedDataParallel(GPT(LARGER), bucket_bytes=2**21, overlap=overlap, all_reduce=Slow(bytes_per_s))
+    seconds = []
+    for _ in range(4):
+        dist.barrier()
+        start = time.perf_counter()
+        replica(*BATCH).backward()
+        replica.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds[1:])
+
+
+# %% tags=["varies"]
+on_the_way = 4 * predict.parameters(LARGER) / 200e6
+for overlap in (False, True):
+    took = max(ranks.run(seconds_of_a_step, overlap, 200e6, world_size=2, diagnose=False))
+    print(f"overlap {overlap}: a step takes {1e3 * took:.0f} ms, with {1e3 * on_the_way:.0f} ms of sending in it")
+guess_with = ask(f"Section 6: {total:.0kB} of gradients, 4 micro-batches, sent once by 4 ranks: how many kB each?", unit="kB")
+guess_without = ask("And if each backward pass sends?", unit="kB")
 
 # %% [markdown]
-# ## 6 · How large is a bucket?
+# Now overlap pays: a good part of the sending has vanished behind the backward pass. On a GPU it is so, too.
 #
-# Small buckets leave early, and pay α often. Large ones save messages, and wait. Somewhere between there is a best
-# size, and it depends on the model, the link, the number of ranks and the batch. Take it into your hands: a GPT-2 XL,
+# ## 5 · How large is a bucket?
+#
+# Small buckets leave early, and pay α often. Large ones save messages, and wait. Take it into your hands: a GPT-2 XL,
 # 1.6 billion parameters in bf16, on 8 ranks that reach 400 TFLOP/s each, 8,192 tokens per rank, links of 50 GB/s.
-# Grey is hidden behind the backward pass; during orange all wait.
+# Grey is hidden behind the backward pass; during orange all wait. (If nothing reacts to your clicks, run the cell
+# once. The lower bars can be clicked.)
 
 # %%
 BucketExplorer().show()
 
 # %% [markdown]
-# Try these. (If nothing reacts to your clicks, run the cell once. The lower bars can be clicked.)
-#
-# - Make the bucket **1 KiB**, then **8 GiB**. In both cases all wait; for which reason in the one, for which in the
+# 1. Make the bucket **1 KiB**, then **8 GiB**. In both cases all wait; for which reason in the one, for which in the
 # other?
-# - Set **1,024 ranks**. Bytes hardly grow (1.75 becomes 2). What does, and where does the best size go?
-# - Choose **GPT-2 small** and look at the last bucket. Nearly a third of all its bytes arrives at the very end, and no bucket
-# size can hide it. Which tensor is that? (Its weights are used twice, first and last.)
-# - Halve the **tokens per rank**, again and again. What gets shorter, and what does not?
+# 2. Set **1,024 ranks**. A ring's bytes hardly grow (1.75 becomes 2). What does, and where does the best size go?
+# 3. Choose **GPT-2 small** and look at the last bucket. A third of all bytes arrives at the very end, and no bucket size
+# can hide it. Which tensor is that?
+# 4. Halve the **tokens per rank**, again and again. What gets shorter, and what does not?
+#
+# <details><summary>Answers</summary>
+#
+# 1. 1 KiB: thousands of messages, each pays α, and the link is never free in time. 8 GiB: one bucket, which can leave
+# only when the last gradient is there.
+# 2. Messages: 2,046 for every bucket instead of 14. So the best bucket grows, from 32 MiB to 1 GiB, and much of it can
+# no longer hide. (A ring over all ranks is the wrong algorithm then; section 12.)
+# 3. The embedding, 38.6 of 124 million parameters. Its weights are used twice, at the input and at the output, so its
+# gradient is complete only at the end.
+# 4. The backward pass. Gradients are as many as before, whatever the batch, so from some point on they cannot hide.
+#
+# </details>
 #
 # The drawing is a calculation, `predict.overlap`: gradients get ready one after the other, a bucket leaves when it is
 # full *and* the link is free, and its all-reduce costs what the α–β model says.
 #
-# ## 7 · Accumulate first, send once
+# ## 6 · Accumulate first, send once
 #
 # Lesson 05 cut a batch into micro-batches and added up their gradients. On many ranks each of those backward passes
-# would fill the buckets and send them, and only the last sum is wanted. `no_sync()` keeps the hooks quiet:
-#
-#     with replica.no_sync():
-#         for micro_batch in all_but_the_last:
-#             loss(micro_batch).backward()
-#     loss(the_last).backward()
-#     replica.synchronize()
-#
-# With four micro-batches, what does each rank send with it, and what without?
-
-# %%
-bucket = Bytes(psi + 4 * len(tensors))  # the library sends one more number for each tensor; section 8 tells why
-once = predict.all_reduce(bucket, world_size=4).bytes
-guess_with = ask("4 micro-batches with no_sync: how many kB from each of 4 ranks?", unit="kB")
-guess_without = ask("And if each backward pass sends?", unit="kB")
+# would fill the buckets and send them, and only the last sum is wanted. `replica.no_sync()` keeps the hooks quiet:
+# all but the last backward pass stand in it. Four micro-batches: what does each rank send with it, and what without?
 
 
 # %%
@@ -448,37 +487,36 @@ def accumulate(quiet):
     replica = BucketedDataParallel(GPT(SMALL))
     with measure.traffic() as sent:
         for micro_batch in range(4):
-            last = micro_batch == 3
-            with replica.no_sync() if quiet and not last else nullcontext():
+            wait = quiet and micro_batch < 3
+            with replica.no_sync() if wait else nullcontext():
                 (replica(*share(micro_batch, dist.get_rank())) / 4).backward()
-            if last or not quiet:
-                replica.synchronize()
+            None if wait else replica.synchronize()
         dist.barrier()
     return sent.sent_bytes
 
 
-compare(
-    guess={"no_sync": guess_with, "always": guess_without},
-    predicted={"no_sync": once, "always": 4 * once},
-    measured={name: ranks.run(accumulate, name == "no_sync", world_size=4)[0] for name in ("no_sync", "always")},
-    tolerance=0.01,
-    unit="kB",
-)
+bucket = Bytes(total + 4 * len(tensors))  # the library sends one more number for each tensor; section 7 tells why
+once = predict.all_reduce(bucket, world_size=4).bytes
+guess, due = {"no_sync": guess_with, "always": guess_without}, {"no_sync": once, "always": 4 * once}
+measured = {name: ranks.run(accumulate, name == "no_sync", world_size=4)[0] for name in due}
+display(compare(guess=guess, predicted=due, measured=measured, tolerance=0.01, unit="kB"))
+guess_adam = ask("Section 7: g is 4 times too long. By how many of its lengths does Adam's first step, g/(|g| + 1e-8), miss?")
 
 # %% [markdown]
-# A quarter. (Sending always is right, too: what has been averaged is equal everywhere, and averaging it once more
-# changes nothing. It is only four times as dear.) On a slow network accumulating is the cheapest cure there is: same
-# bytes per step, more computing per step.
+# A quarter. (Sending always is right, too: to average what is equal everywhere changes nothing.) On a slow network
+# accumulating is the cheapest cure there is.
 #
-# ## 8 · Four ways to drift apart
+# ## 7 · Ways to drift apart
+#
+# You have seen one, different seeds. Here are two more.
 #
 # **Forget the 1/p.** Somebody deletes the division. Every gradient is then $p = 4$ times too long. In the first step
-# of SGD the weights move four times as far as they should: they miss the oracle's by three times its own step. And
-# with Adam? Decide before you run.
+# of SGD the weights move four times as far as they should: they miss the oracle's weights by three of its steps. And
+# with Adam? Its first step is $g/(|g| + \epsilon)$ in each number.
 
 
 # %%
-class Sum(Naive):
+class Sum(SameStart):
     def synchronize(self):
         for parameter in self.model.parameters():
             dist.all_reduce(parameter.grad)
@@ -486,44 +524,24 @@ class Sum(Naive):
 
 def missed(make_optimizer, lr):
     """How far the first step lands from the oracle's, in lengths of the oracle's step."""
-    start = parameters_to_vector(GPT(SMALL, seed=0, dtype=torch.float64).parameters()).detach()
-    right = oracle(make_optimizer, lr=lr)[0]
-    wrong = ranks.run(train, Sum, make_optimizer, lr=lr, world_size=4)[0][0]
+    right, wrong = oracle(make_optimizer, lr)[0], ranks.run(train, Sum, make_optimizer, lr=lr, world_size=4)[0][0]
     return Ratio((wrong - right).norm() / (right - start).norm())
 
 
-guess_adam = ask("With Adam: by how many of its own steps does it miss?")
-
-# %%
-print(f"Adam misses by {missed(torch.optim.Adam, 1e-3):.4f} of its own step (you said {guess_adam.said})")
-compare(predicted=Ratio(3), measured=missed(torch.optim.SGD, 0.1), tolerance=1e-6, name="SGD, in its own steps")
-
-# %% [markdown]
-# With Adam you see next to nothing. It divides the running mean of the gradient by the root of the running mean of its
-# square, and a factor of 4 above and below the line cancels out (but for the ε beside the root). Gradient clipping hides it as well. So a test with
-# Adam that passes proves little: this course checks every parallel path with SGD, too. (And the factor still bites,
-# later: in the threshold of clipping, in the logged norm, on the day when somebody tries SGD.)
-#
-# **Different seeds.** Every rank has a seed of its own, which is right for dropout and wrong for the weights. Without
-# the broadcast at the start each builds another model; then all apply the same mean of gradients of different models.
-
-
-# %%
-class NoBroadcast(Naive):
-    def __init__(self, model):
-        self.model = model
-
-
-for wrap in (NoBroadcast, Naive):
-    print(f"{wrap.__name__:12}", [f"{d:.3f}" for d in apart(ranks.run(train, wrap, seeds=(0, 1, 2, 3), world_size=4))])
+start = parameters_to_vector(GPT(SMALL, seed=0, dtype=torch.float64).parameters()).detach()
+g = (start - oracle()[0]) / 0.1  # SGD's first step is -0.1 g
+due, four = (factor * g / ((factor * g).abs() + 1e-8) for factor in (1, 4))
+adam = Ratio((four - due).norm() / due.norm())
+measured = {"SGD": missed(torch.optim.SGD, 0.1), "Adam": missed(torch.optim.Adam, 1e-3)}
+compare(guess={"Adam": guess_adam}, predicted={"SGD": Ratio(4 - 1), "Adam": adam}, measured=measured, tolerance=1e-3)
 
 # %% [markdown]
-# With the same update for all, and no weight decay, their distance never shrinks: not after three steps, not after a
-# million. Nothing crashes, the loss even falls for a while. The broadcast costs one message per tensor, once. (It
-# must include the *buffers*, the numbers of a module that are no parameters.)
+# Half a percent: the factor of 4 stands above and below the line, and only where a gradient is as small as $\epsilon =
+# 10^{-8}$ does it show. Gradient clipping hides it as well. So a test with Adam that passes proves little: this course
+# checks every parallel path with SGD, too.
 #
 # **A parameter without a gradient.** A model has a part for pictures, and this batch has a picture on three ranks
-# only. On the fourth that part is not used, and its gradient is `None`. Somebody has met the crash that follows, and
+# only. On rank 2 that part is not used, and its gradient is `None`. Somebody has met the crash that follows, and
 # has repaired it with an `if`:
 
 
@@ -538,7 +556,7 @@ class Pictures(nn.Module):
         return (self.words(x) + (self.pictures(x) if has_picture else 0)).mean()
 
 
-class SkipsNone(Naive):
+class SkipsNone(SameStart):
     def synchronize(self):
         for parameter in self.model.parameters():
             if parameter.grad is not None:
@@ -559,26 +577,83 @@ _ = ranks.run(one_step, SkipsNone, world_size=4, timeout_s=10)
 
 # %% [markdown]
 # A deadlock, and the report shows who is not coming. Lesson 06 had the rule: no collective inside an `if` whose
-# answer depends on the rank, and "which gradients exist" depends on the data, so on the rank. (Had the two parts been
-# used in turns and been of one shape, it would not even hang. It would add gradients of words to gradients of
-# pictures.)
+# answer depends on the rank, and "which gradients exist" depends on the data, so on the rank.
 #
 # What is right? For the joined batch, the rank without a picture contributed a gradient of zero. So: send zeros, and
 # all make the same calls. But if *no* rank used a parameter, its gradient has to stay `None`; on a gradient of zeros
-# weight decay or momentum would move it. That is what the 28 extra numbers are for. In each bucket travels, for each
-# tensor, how many ranks had a gradient.
+# weight decay or momentum would move it. That is what the library's extra numbers are for: beside each tensor travels
+# how many ranks had a gradient.
 
 # %%
 print([grad.tolist() for grad in ranks.run(one_step, BucketedDataParallel, world_size=4)])
-show(buckets.Bucket.fill, docstring=False)
 
 # %% [markdown]
 # Ranks 0, 1 and 3 have the gradients 1, 2 and 4; the mean over *four* is 1.75, on all, also on rank 2. (In
 # `DistributedDataParallel` this must be asked for, `find_unused_parameters=True`, because it walks through the graph
 # in every step.)
 #
-# **Batch-norm.** It computes a mean over the batch *in the forward pass*. Each rank sees its share only. What do you
-# expect: are the replicas equal after a step? Are they like one process?
+# ## 8 · The real thing
+#
+# `DistributedDataParallel` is what we have built, in C++: buckets in reverse order, hooks, overlap. It needs no call
+# of `synchronize`, because it waits at the end of the backward pass itself. Same weights after every step?
+
+
+# %%
+def beside_pytorch(make_optimizer, lr):
+    pairs = []
+    for wrap in (nn.parallel.DistributedDataParallel, BucketedDataParallel, Overlapped):
+        model = GPT(SMALL, seed=dist.get_rank(), dtype=torch.float64)
+        pairs.append((wrap(model), model, make_optimizer(model.parameters(), lr=lr)))
+    largest = 0.0
+    for step in range(5):
+        for replica, _, optimizer in pairs:
+            optimizer.zero_grad()
+            replica(*share(step, dist.get_rank())).backward()
+            getattr(replica, "synchronize", lambda: None)()
+            optimizer.step()
+        theirs, *ours = (parameters_to_vector(model.parameters()) for _, model, _ in pairs)
+        largest = max(largest, *((mine - theirs).abs().max().item() for mine in ours))
+    return largest
+
+
+# %%
+for make_optimizer, lr in ((torch.optim.SGD, 0.1), (torch.optim.Adam, 1e-3)):
+    worst = max(ranks.run(beside_pytorch, make_optimizer, lr, world_size=4))
+    print(f"{make_optimizer.__name__}: equal to DistributedDataParallel after each of 5 steps: {worst < 1e-12}")
+
+kinds = {"Naive": Naive, "Overlapped": Overlapped, "library": BucketedDataParallel, "PyTorch": nn.parallel.DistributedDataParallel}
+counted = {name: ranks.run(traffic_of_a_step, kind, world_size=4)[0] for name, kind in kinds.items()}
+print({name: each["calls"] for name, each in counted.items()}, "calls")
+compare(
+    predicted={name: predict.all_reduce(bucket if name == "library" else total, world_size=4).bytes for name in kinds},
+    measured={name: each["bytes"] for name, each in counted.items()},
+    tolerance=0.1,
+    unit="kB",
+)
+
+# %% [markdown]
+# Same bytes for all, but for the headers of many small messages: all send every gradient, whole, in 32 bits. (Whoever
+# compresses sends less; section 11, and the lab.) What they differ in is the number of calls, and when.
+#
+# PyTorch has a second wrapper with almost the same name, `torch.nn.DataParallel`, and it came first. *One* process
+# drives all GPUs of a machine, with a thread for each. In every forward pass it copies the whole model from GPU 0 to
+# the others and gathers the outputs there, and in the backward pass the gradients. So weights travel as well as
+# gradients; GPU 0 is lesson 06's manager, full first and waited for; the threads share one Python interpreter; and it
+# ends at the edge of the machine. It takes one line, and that is why you still find it.
+#
+# That is the story: one mean over the ranks, in few messages, behind the backward pass.
+
+# %% [markdown]
+# ## Second sitting
+#
+# What stands above is the story, and you may stop here. Below: a layer that looks at other examples, who deals out the
+# data, what can be changed in PyTorch's own wrapper, when the network is fast enough, how large a batch may be, and how
+# such a script is started.
+#
+# ## 9 · Batch-norm
+#
+# It computes a mean over the batch *in the forward pass*, and each rank sees its share only. Are the replicas equal
+# after a step? Are they like one process?
 
 
 # %%
@@ -599,140 +674,149 @@ for number, name in enumerate(["gradients", "running means"]):
     print(f"{name}: equal on all ranks {same}, like one process {right}")
 
 # %% [markdown]
-# The gradients are equal everywhere, and wrong, if "right" means the big batch: each rank normalised by the mean of 4
-# rows instead of 16. And the running means are not gradients, nobody averages them, so the replicas differ after all:
-# a model saved by rank 0 is not the one saved by rank 3. Two repairs. `SyncBatchNorm` computes the mean over all
-# ranks, with an all-reduce in the forward pass of each such layer. Or use a norm that looks at one example only, as
-# transformers do: our GPT's LayerNorm has no such trouble. (`DistributedDataParallel` copies rank 0's buffers to all
-# before each forward pass. Then they are equal, and three quarters of the statistics are thrown away.)
+# The gradients are equal everywhere, and are not the big batch's: each rank normalised by the mean of 4 rows instead of
+# 16. And nobody averages the running means, so a model saved by rank 0 is not the one saved by rank 3. (`SyncBatchNorm`
+# takes the mean over all ranks. Transformers' norms look at one token only.) The rule behind it: data parallelism is
+# exact when the loss is a mean of terms that do not see each other.
 #
-# The rule behind it: data parallelism is exact when the loss is a mean of terms that do not see each other.
+# ## 10 · Who reads what
 #
-# ## 9 · The real thing
-#
-# `DistributedDataParallel` is what we have built, in C++: buckets in reverse order, hooks, overlap. It needs no call
-# of `synchronize`, because it waits at the end of the backward pass itself. Same weights after every step?
-
+# "Each rank takes its own share": who deals the cards? A **sampler**. Every item is read once in an epoch, by one rank,
+# and all ranks make equally many steps, because one that stops early leaves the others waiting (lesson 06). Nine items,
+# batches of four, two ranks.
 
 # %%
-def beside_pytorch(make_optimizer, lr):
-    pairs = []
-    for wrap in (DistributedDataParallel, BucketedDataParallel, Overlapped):
-        model = GPT(SMALL, seed=dist.get_rank(), dtype=torch.float64)
-        pairs.append((wrap(model), model, make_optimizer(model.parameters(), lr=lr)))
-    largest = 0.0
-    for step in range(5):
-        for replica, _, optimizer in pairs:
-            optimizer.zero_grad()
-            replica(*share(step, dist.get_rank())).backward()
-            getattr(replica, "synchronize", lambda: None)()
-            optimizer.step()
-        theirs, *ours = (parameters_to_vector(model.parameters()) for _, model, _ in pairs)
-        largest = max(largest, *((mine - theirs).abs().max().item() for mine in ours))
-    return largest
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-for make_optimizer, lr in ((torch.optim.SGD, 0.1), (torch.optim.Adam, 1e-3)):
-    worst = max(ranks.run(beside_pytorch, make_optimizer, lr, world_size=4))
-    print(f"{make_optimizer.__name__}: equal to DistributedDataParallel after each of 5 steps: {worst < 1e-12}")
+from course_lib.figures import data_parallel as figures
+from course_lib.model import hardware
+from course_lib.notebook import self_check
+from course_lib.parallel import ShardedSampler
 
-# %%
-kinds = {"Naive": Naive, "Overlapped": Overlapped, "library": BucketedDataParallel, "PyTorch": DistributedDataParallel}
-counted = {name: ranks.run(traffic_of_a_step, kind, world_size=4)[0] for name, kind in kinds.items()}
-print({name: each["calls"] for name, each in counted.items()}, "calls")
-compare(
-    predicted={name: predict.all_reduce(bucket if name == "library" else psi, world_size=4).bytes for name in kinds},
-    measured={name: each["bytes"] for name, each in counted.items()},
-    tolerance=0.1,
-    unit="kB",
-)
+for rank in range(2):
+    sampler = ShardedSampler(n_items=9, batch_size=4, rank=rank, world_size=2, seed=1)
+    print(f"rank {rank}:", *sampler.epoch(0), "  next epoch:", *sampler.epoch(1))
+
+read = [list(torch.utils.data.DistributedSampler(range(9), 4, rank, shuffle=False)) for rank in range(4)]
+print("PyTorch's, 9 items on 4 ranks:", read)
 
 # %% [markdown]
-# Same bytes for all, but for the headers of many small messages: no wrapper can send less, however clever. What they
-# differ in is the number of calls, and when.
+# A share is a function of (seed, epoch, step, rank), so a run that dies in step 700 goes on there, even on another number
+# of ranks. PyTorch's sampler makes all shares equally long by reading some items *twice* (look for 0, 1 and 2). Ours
+# lets the last batch be smaller; then the mean of the ranks' means is lesson 05's trap, which the lab has to mend.
 #
-# **The other one.** PyTorch has a second wrapper with almost the same name, `torch.nn.DataParallel`, and it came
-# first. *One* process drives all GPUs of a machine, with a thread for each. In every forward pass it copies the whole
-# model from GPU 0 to the others, scatters the batch, gathers the outputs on GPU 0, and in the backward pass the
-# gradients go back to GPU 0, where the only optimizer steps. It lost, for four reasons that you can now name:
+# ## 11 · PyTorch's buckets, and what travels in them
 #
-# - weights travel in every step as well as gradients, though replicas that stay equal need only gradients;
-# - GPU 0 is lesson 06's manager: it holds the optimizer's state and all outputs, so it is full first and waited for;
-# - the threads share one Python interpreter, which runs one of them at a time;
-# - it ends at the edge of the machine.
+# `DistributedDataParallel` lets you replace the all-reduce of a bucket by a **communication hook**, a function that
+# gets the bucket and returns a future, a promise of the sum. So a hook can also tell us how large the buckets are. The
+# model of section 4 has 19.3 MB of gradients, and the default is 25 MiB.
+
+# %%
+guess_ddp = ask("19.3 MB, buckets of 25 MiB: how many buckets from the second step on?")
+guess_fp16 = ask("A hook that casts to fp16: how many MB does a rank of 2 send?", unit="MB")
+
+
+# %%
+def look_into(hook):
+    replica, sizes = nn.parallel.DistributedDataParallel(GPT(LARGER)), []
+
+    def told(state, bucket):
+        sizes[-1].append(bucket.buffer().nbytes)
+        return hook(None, bucket)
+
+    replica.register_comm_hook(None, told)
+    for _ in range(3):
+        sizes.append([])
+        with measure.traffic() as sent:
+            replica(*BATCH).backward()
+            dist.barrier()
+    return sizes, sent.sent_bytes
+
+
+# %%
+hooks = {"as it is": default_hooks.allreduce_hook, "fp16": default_hooks.fp16_compress_hook}
+looked = {name: ranks.run(look_into, hook, world_size=2)[0] for name, hook in hooks.items()}
+print("kB in each bucket, first, second, third step:", *([n // 1000 for n in step] for step in looked["as it is"][0]))
+print("buckets from the second step on, you said:", guess_ddp.said)
+whole = predict.all_reduce(4 * predict.parameters(LARGER), world_size=2).bytes
+compare(guess={"fp16": guess_fp16}, predicted={"as it is": whole, "fp16": whole / 2},
+        measured={name: sent for name, (_, sent) in looked.items()}, tolerance=0.01, unit="MB")  # fmt: skip
+
+# %% [markdown]
+# Two, and the first is small, 1 MiB: it leaves at once, so that the link is busy early. (In the first step PyTorch
+# watches in which order gradients arrive, and then packs anew.) The fp16 hook casts, sends and casts back: half the
+# bytes, and lesson 04's dangers. What such a hook forgets in one step, it should carry over to the next; the lab builds
+# that.
 #
-# It takes one line, and that is why you still find it. PyTorch's own documentation advises against it.
+# ## 12 · When it hides
 #
-# And the four names of lesson 06, once more, floor by floor, for a data-parallel step:
+# When is a network fast enough? Each rank has $D$ tokens. Its backward pass takes $4\,\Psi D$ operations at $R$ a
+# second. Its gradients are $2\Psi$ bytes (bf16), and a ring puts twice that on a link of $W$ bytes a second, for many
+# ranks. The backward pass is the longer one if
 #
-# | floor | who | what it knows |
-# |---|---|---|
-# | your loop | `DistributedDataParallel`, Horovod | modules, gradients, buckets, when to send |
-# | the call | `torch.distributed`; MPI is a standard for it | ranks, groups, "all-reduce this tensor" |
-# | the bytes | NCCL (GPUs), gloo (CPUs), an MPI library | rings and trees, NVLink, sockets |
+# $$\frac{4 \Psi D}{R} \ge \frac{4 \Psi}{W} \qquad\text{or}\qquad D \ge \frac{R}{W}.$$
 #
-# Horovod wraps the *optimizer* instead of the model: `step()` waits until its all-reduces are done. It fuses small
-# tensors in a buffer, as our buckets do, and a coordinator agrees on the order.
+# $\Psi$ has vanished! It does not depend on the size of the model, only on the tokens per rank and on the machine.
+# (Austin et al. 2025, "How to Scale Your Model", derive the same.)
 #
-# ## 10 · At scale: when it hides and when it cannot
+# Now the machine. Clusters are built of nodes: 8 H100s, each with 450 GB/s (NVLink) to the other seven, and with a card
+# of 400 Gbit/s, 50 GB/s, to the outside. 1,024 GPUs are 128 such nodes. One ring through all of them? Then all that
+# leaves a node leaves over *one* card. But add up inside each node first: after a reduce-scatter (lesson 06) each GPU
+# has an eighth of the node's sum. It carries its eighth across, over *its* card, and an all-gather inside ends it. The
+# node leaves at 400 GB/s.
 #
-# When is the link fast enough? Each rank has $D$ tokens. Its backward pass takes $4\,\Psi D$ operations at $R$ a
-# second. Its gradients are $2\Psi$ bytes (bf16), and an all-reduce puts $2\frac{p-1}{p} \cdot 2\Psi$ on a link of $W$
-# bytes a second. The backward pass is the longer one if
-#
-# $$\frac{4 \Psi D}{R} \ge \frac{4 \Psi}{W}\,\frac{p-1}{p}
-# \qquad\text{or}\qquad D \ge \frac{p-1}{p}\,\frac{R}{W}.$$
-#
-# $\Psi$ has vanished! Whether data parallelism hides its traffic does not depend on the size of the model. It depends
-# on the tokens per rank and on the machine. (Austin et al. 2025, "How to Scale Your Model", derive the same.)
-#
-# An H100 that reaches 40 % of its 989 TFLOP/s, 1,024 of them. What must each rank have, over which network?
-#
-# In the table stands a published pair. A TPU v5p has $4.59 \cdot 10^{14}$ FLOP/s and sends $1.8 \cdot
-# 10^{11}$ bytes a second along each axis of its three-dimensional network. The same book finds 2,550 tokens per chip
-# over one axis; and that 16 million tokens over all three axes feed at most 18,823 chips.
+# An H100 that reaches 40 % of its 989 TFLOP/s: from how many tokens per rank on does it hide?
 
 # %%
 reached = 0.4 * hardware.H100_80GB.peak("bf16")
-guess_tokens = ask("Over 50 GB/s (one 400 Gbit/s card each): how many tokens per rank?")
+guess_ring = ask("1,024 GPUs, one ring, 50 GB/s: how many tokens per rank?")
+guess_levels = ask("And in two levels?")
 
 # %%
-for name, gb_per_s in {"NVLink": 450, "400 Gbit/s": 50, "100 Gbit/s": 12.5, "10 Gbit/s": 1.25}.items():
-    tokens = predict.tokens_to_hide(reached, gb_per_s * 1e9, world_size=1024)
-    print(f"{name:>10}: {tokens:>8,d} tokens per rank, {1024 * tokens / 1e6:6.1f} million in the batch")
+NODE = {"ranks_per_node": 8, "inside_bytes_per_s": 450e9}
+print(f"one node of 8, NVLink alone: {predict.tokens_to_hide(reached, 450e9, 8):>6,d}")
+print(f"128 nodes, one ring:         {predict.tokens_to_hide(reached, 50e9, 1024):>6,d}   (you said {guess_ring.said})")
+print(f"128 nodes, two levels:       {predict.tokens_to_hide(reached, 50e9, 1024, **NODE):>6,d}   (you said {guess_levels.said})")
 
-print(f"you said {guess_tokens.said}; (p - 1)/p · R/W by hand, for 50 GB/s: {1023 / 1024 * reached / 50e9:,.0f}")
-one_axis = predict.tokens_to_hide(4.59e14, 1.8e11, 10**6)
-chips = Count(round(16e6 / predict.tokens_to_hide(4.59e14, 3 * 1.8e11, 10**6)))
+MANY = 8 * 10**6
+tokens = {"H100, inside a node": predict.tokens_to_hide(990e12, 450e9, MANY),
+          "H100, across nodes": predict.tokens_to_hide(990e12, 50e9, MANY, **NODE),
+          "TPU v5p, one axis": predict.tokens_to_hide(459e12, 180e9, MANY)}  # fmt: skip
+book = {"H100, inside a node": 2200, "H100, across nodes": 2475, "TPU v5p, one axis": 2550}
 compare(
-    predicted={"TPU, tokens": one_axis, "TPU, chips": chips},
-    measured={"TPU, tokens": Count(2550), "TPU, chips": Count(18_823)},
+    predicted=tokens,
+    measured={name: Count(n) for name, n in book.items()},
     tolerance=0.001,
     columns=("our formula", "published"),
 )
 
 # %% [markdown]
-# So add ranks, and keep the tokens per rank: everything stays hidden, and a thousand ranks are a thousand times as
-# fast? In tokens per second, yes. But the *batch* grows with the ranks, and there is the true limit of data
-# parallelism. It is not in the network.
+# Eight times fewer, because eight cards work. (The table is a formula beside a book, which takes the full peak of 990
+# TFLOP/s: its chapters on GPUs and on training.)
 #
-# ## 11 · At scale: a batch can be too large
+# So add ranks, keep the tokens per rank, and all stays hidden? Yes. But the *batch* grows with the ranks.
+#
+# ## 13 · A batch can be too large
 #
 # A batch estimates the gradient of all the data. Its mean is the true gradient $G$, and single examples scatter
-# around it with a variance that sums up to $\mathrm{tr}\,\Sigma$ over all parameters. A batch of $B$ has
+# around it with a variance that sums up to $\mathrm{tr}\,\Sigma$ over all parameters. A batch of $B$ examples has a
+# gradient $g_B$ with
 #
 # $$\mathbb{E}\,|g_B|^2 = |G|^2 + \frac{\mathrm{tr}\,\Sigma}{B}.$$
 #
-# While the second term is large, twice the batch halves the noise, and you may take a longer step. When it has become
-# small, twice the batch tells you what you knew. They are equal at $B = \mathrm{tr}\,\Sigma / |G|^2$, the **gradient
-# noise scale** (McCandlish et al. 2018).
-#
-# Two unknowns, so measure two batch sizes. And data parallelism has both at hand in every step, for nothing: $|g|^2$
-# of a rank before the all-reduce (its 2 sequences) and behind it (all 8).
+# While the second term is large, twice the batch halves the noise. When it has become small, twice the batch tells you
+# what you knew. They are equal at $B = \mathrm{tr}\,\Sigma / |G|^2$, the **gradient noise scale** (McCandlish et al.
+# 2018). Two unknowns, so measure two batch sizes. Data parallelism has both at hand in every step, for nothing:
+# $|g|^2$ of a rank before the all-reduce (its 2 sequences) and behind it (all 8).
 
 
 # %% tags=["varies"]
-def squared_lengths(train_first, batches=30):
+def squared_lengths(train_first, batches=20):
     model = GPT(SMALL)
     replica, adam, lengths = Bucketed(model), torch.optim.Adam(model.parameters(), lr=3e-3), []
     for step in range(train_first + batches):
@@ -747,64 +831,142 @@ def squared_lengths(train_first, batches=30):
     return torch.tensor(lengths).mean(0)
 
 
-for steps in (0, 100):
+for steps in (0, 60):
     small, large, loss = torch.stack(ranks.run(squared_lengths, steps, world_size=4, diagnose=False)).mean(0).tolist()
     noise = predict.noise_scale((2, small), (8, large))
     print(f"after {steps:3d} steps: loss {loss:.2f}, |g|² of 2: {small:.3f}, of 8: {large:.3f}", end=", ")
     print(f"noise scale {noise.batch_size:.1f} sequences")
 
 # %% [markdown]
-# At the start one sequence is nearly as good as eight: all of them say "most letters never occur". After a hundred
-# steps the easy part is learned, sequences disagree about the rest, and the noise scale is many times larger.
-# McCandlish et al. (2018) found the same: **the lower the loss, the larger the useful batch.** (Later work sees it
-# level off: Merrill et al. 2025. And from 30 batches these numbers are rough, so take the factor, not the digits.)
+# At the start one sequence is nearly as good as eight: all of them say "most letters never occur". Later sequences
+# disagree about what is left to learn, and the noise scale is many times larger. (From 20 batches the numbers are
+# rough.) McCandlish et al. found the same: **the lower the loss, the larger the useful batch.**
 #
-# What does a larger batch buy? To reach a given loss, the model of the same paper has
-#
-# $$\frac{\text{steps}}{\text{fewest}} = 1 + \frac{B_{\text{crit}}}{B}, \qquad
-# \frac{\text{examples}}{\text{fewest}} = 1 + \frac{B}{B_{\text{crit}}},$$
-#
-# with the **critical batch size** close to the noise scale. For language models Kaplan et al. (2020, eq. 1.4) fitted
-# $B_{\text{crit}} = 2 \cdot 10^8 \, L^{-1/0.21}$ tokens at a loss of $L$ nats. (GPT-3's batch below: Brown et al.
-# 2020, Table 2.1. Later work finds other values of the factor, so read the result as an order of magnitude.)
+# What does a larger batch buy? In their model a run to a given loss takes $1 + B_{\text{crit}}/B$ times the fewest
+# steps and $1 + B/B_{\text{crit}}$ times the fewest examples; $B_{\text{crit}}$, the **critical batch size**, is close
+# to the noise scale. For language models Kaplan et al. (2020, eq. 1.4 and Table 5) fitted $B_{\text{crit}} = 2.1 \cdot
+# 10^8 \, L^{-1/0.21}$ tokens at a loss of $L$ nats. (Later work finds other values: an order of magnitude.)
 
 # %%
-for loss in (4.0, 3.0, 2.0):
-    print(f"at a loss of {loss:.0f} nats per token: {predict.critical_batch_tokens(loss) / 1e6:5.2f} million tokens")
-print(f"GPT-3's 3.2 million is the critical batch at a loss of {(2e8 / 3.2e6) ** 0.21:.2f}")
+critical = predict.critical_batch_tokens(2.0)
 figures.steps_and_examples_by_batch(
-    predict.critical_batch_tokens(2.0),
+    critical,
     caption="Far to the left, twice the ranks mean half the steps. Far to the right, they mean twice the cost.",
 ).show()
 guess_factor = ask("You train at the critical batch size and quadruple the ranks. How many times as fast?")
 
 # %%
 before, after = (predict.steps_and_examples(batch, critical=1.0) for batch in (1.0, 4.0))
-print(f"{before[0] / after[0]:.1f} times as fast (you said {guess_factor.said})")
-print(f"{after[1] / before[1]:.1f} times as dear")
+print(f"{before[0] / after[0]:.1f} times as fast (you said {guess_factor.said}), and {after[1] / before[1]:.1f} times as dear")
+least = predict.tokens_to_hide(reached, 50e9, 1024, **NODE)
+print(f"critical at a loss of 2: {critical / 1e6:.1f} million tokens; {least} for each replica: {critical // least:,d} replicas")
+print(f"Llama 3's 16.8 million tokens, over 16,384 replicas: {2**24 // 2**14:,d} for each")
 
 # %% [markdown]
-# Four times the GPUs, 1.6 times the speed, 2.5 times the bill. Now put the two limits side by side. The network wants
-# many tokens *per rank* ($D \ge R/W$), learning wants few tokens *together* ($p\,D \le B_{\text{crit}}$). Between
-# them they allow at most
+# The network wants many tokens *per rank*, learning wants few tokens *together*. Between them they allow some thousands
+# of replicas, $B_{\text{crit}}/D$, whatever the model; with one ring it would be an eighth.
 #
-# $$p \le B_{\text{crit}} \, W / R$$
+# Llama 3 405B was trained on 16,384 H100s with 16.8 million tokens in a batch, and had 128 replicas, each spread over
+# 128 GPUs (Grattafiori et al. 2024, Table 4). Why not 16,384 replicas? Each would have 1,024 tokens, just enough for
+# the network. But that is an eighth of one of its sequences of 8,192. And no card holds 405 billion parameters. Whoever
+# wants to use ten thousand GPUs must split something else than the batch: the next three lessons.
 #
-# ranks. With 7.4 million tokens and 50 GB/s that is about 930 of our H100s, whatever the model. Llama 3 405B was
-# trained on 16,384 GPUs with 16.8 million tokens in a batch, and had 128 replicas (its paper, Table 4): each replica
-# was spread over 128 GPUs. Whoever wants to use ten thousand must split something else than the batch. That is what
-# the next three lessons are for.
+# ## 14 · Four times the batch: which learning rate?
+#
+# You go from 1 rank to 4, so from 2 sequences to 8. Keep the learning rate $\eta$? Four small steps went $4\eta$ of
+# gradient far; the one large step that replaces them goes $\eta$. So take $k$ times the rate for $k$ times the batch:
+# the **linear scaling rule** (Goyal et al. 2017, §2.1). It holds if the gradient hardly changes during those $k$ steps.
+# Then the large step ends where the small ones do. Does it? (For SGD. With Adam, whose steps do not depend on the
+# gradient's length, $\sqrt k$ is the better rule: Malladi et al. 2022.)
+
+
+# %%
+def sgd(shares_a_step, rates, start):
+    """Weights after SGD steps on so many shares each, from the weights `start` on; and the last loss."""
+    model, taken = GPT(SMALL), 0
+    nn.utils.vector_to_parameters(start.clone(), model.parameters())
+    for rate in rates:
+        shares = [share(number // 4, number % 4) for number in range(taken, taken + shares_a_step)]
+        taken += shares_a_step
+        loss = model(*(torch.cat(part) for part in zip(*shares)))
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(model.parameters(), gradients):
+                parameter -= rate * gradient
+    return parameters_to_vector(model.parameters()).detach(), loss.item()
+
+
+# %% tags=["varies"]
+untrained = parameters_to_vector(GPT(SMALL, seed=0).parameters()).detach()
+for name, origin in {"at the start": untrained, "after 15 steps": sgd(4, [0.1] * 15, untrained)[0]}.items():
+    for rate in (0.001, 0.01):
+        small, large = sgd(1, [rate] * 4, origin)[0], sgd(4, [4 * rate], origin)[0]
+        print(f"{name}, η = {rate}: the large step misses by {(large - small).norm() / (small - origin).norm():.0%} of the way")
+
+for name, rates in {"at once": [0.8] * 12, "warm-up": [0.8 * min(1, (step + 1) / 12) for step in range(12)]}.items():
+    print(f"four times η = 0.2, {name}: loss {sgd(4, rates, untrained)[1]:.1f} after 12 steps")
+
+# %% [markdown]
+# With a short step the rule holds, early and late. With a longer one it fails at the start, where the gradient changes
+# quickest. So begin with a small rate and raise it over the first steps: **warm-up** (Goyal et al., §2.2). In the last two
+# lines the rate is four times 0.2, for eight sequences: at once, and raised in twelve steps.
+#
+# ## 15 · Starting it: torchrun
+#
+# In this notebook `ranks.run` starts the ranks. On a cluster `torchrun` does, PyTorch's own launcher: it starts
+# `--nproc-per-node` processes on each machine, tells each its number in the environment (`RANK`, `WORLD_SIZE`,
+# `LOCAL_RANK`, and where to meet), and ends all if one fails. The script is an ordinary one. This is a real run, with 2
+# ranks; below it, the same three steps in this process.
+
+# %%
+SCRIPT = """
+import os, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")  # number, world size and meeting place come from the environment
+torch.manual_seed(0)
+model, x = DistributedDataParallel(torch.nn.Linear(8, 1)), torch.randn(4, 8)
+sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    sgd.zero_grad()
+    model(x.chunk(dist.get_world_size())[dist.get_rank()]).square().mean().backward()
+    sgd.step()
+weights = sum(p.sum().item() for p in model.parameters())
+print(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}: the weights add up to {weights:.6f}\\n", end="")
+dist.destroy_process_group()
+"""
+
+# %%
+with tempfile.TemporaryDirectory() as folder:
+    script = Path(folder) / "train.py"
+    script.write_text(SCRIPT)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run([*torchrun, script], capture_output=True, text=True, check=True)
+print(*sorted(done.stdout.splitlines()), sep="\n")
+
+torch.manual_seed(0)
+model, x = nn.Linear(8, 1), torch.randn(4, 8)
+for _ in range(3):
+    gradients = torch.autograd.grad(model(x).square().mean(), list(model.parameters()))
+    for parameter, gradient in zip(model.parameters(), gradients):
+        parameter.data -= 0.1 * gradient
+print(f"one process: the weights add up to {sum(p.sum().item() for p in model.parameters()):.6f}")
+
+# %% [markdown]
+# In a terminal that is `torchrun --standalone --nproc-per-node=2 train.py`. For several machines type the same line on
+# each, with `--nnodes` and a `--rdzv-endpoint`; `docs/torchrun.md` of this course goes on from there.
 #
 # ## What to keep
 #
 # | question | answer |
 # |---|---|
 # | Why do replicas stay equal? | same start (broadcast), same mean gradient (all-reduce), same optimizer |
-# | What does a step send? | $2\frac{p-1}{p}\Psi$ gradients from each rank, for every wrapper |
+# | What does a step send? | $2\frac{p-1}{p}\Psi$ gradients from each rank, unless they are compressed |
 # | What do buckets save? | messages: one all-reduce per bucket instead of one per tensor |
 # | What does overlap save? | waiting: buckets leave while the backward pass goes on |
-# | When does it hide? | from $R/W$ tokens per rank on, for every model size |
+# | When does it hide? | from $R/W$ tokens per rank on, for every model size; $W$ is a card's, times the ranks in a node |
 # | How many ranks are useful? | until the batch reaches the critical batch size |
+# | Which learning rate? | SGD: $k$ times the batch, $k$ times the rate, after a warm-up |
 # | What breaks it silently? | a missing 1/p (test with SGD!), other seeds, batch-norm, uneven shares |
 # | What breaks it loudly? | a parameter that only some ranks use |
 #
@@ -812,8 +974,8 @@ print(f"{after[1] / before[1]:.1f} times as dear")
 #
 # **1.** GPT-2 XL, 1.5576 billion gradients in bf16, 64 ranks. How many GB does each rank send per step?
 #
-# **2.** A100s that reach 156 TFLOP/s, links of 25 GB/s, 16 ranks, bf16 gradients. From how many tokens per rank on
-# can the backward pass hide the all-reduce?
+# **2.** A100s that reach 156 TFLOP/s, in nodes of 8 with four cards of 25 GB/s (so 12.5 GB/s for each GPU), 128 ranks,
+# bf16. From how many tokens per rank on can the backward pass hide a two-level all-reduce?
 #
 # **3.** For the log, rank 0 prints its loss. It is the loss of *its* share. Change `logged` so that all ranks return
 # the loss of the joined batch, as one process would have printed it.
@@ -826,7 +988,8 @@ display(self_check(answer_1, gigabytes, tolerance=0.001, hint="2 bytes each, and
 
 answer_2 = None  # tokens per rank
 
-self_check(answer_2, predict.tokens_to_hide(156e12, 25e9, 16), tolerance=0.001, hint="R/W, times 15/16.")
+enough = predict.tokens_to_hide(156e12, 12.5e9, 128, ranks_per_node=8)
+self_check(answer_2, enough, tolerance=0.001, hint="What leaves a node together? And 16 nodes, so times 15/16.")
 
 
 # %%
@@ -838,11 +1001,22 @@ def logged():
 answer_3 = None  # replace None by ranks.run(logged, world_size=4)
 
 together = GPT(SMALL)(*(torch.cat(part) for part in zip(*(share(0, rank) for rank in range(4))))).item()
-self_check(answer_3, [together] * 4, tolerance=1e-4, hint="Same rule as for gradients: all_reduce, then 1/p.")
+self_check(answer_3, [together] * 4, tolerance=1e-4, hint="Section 1: the loss of all sequences is a mean. And all ranks must come.")
 
 # %% [markdown]
 # **The lab**, `labs/lab07_data_parallelism`, is a wrapper of your own that survives unused parameters, tied weights
 # and a last batch that does not divide, and an all-reduce that sends compressed gradients and carries the error over
 # to the next step. Neither the uneven batch nor the compression is in the library.
+#
+# ## Further reading
+#
+# - Li et al. 2020, [PyTorch Distributed](https://arxiv.org/abs/2006.15704): buckets, overlap, and why the first bucket is small.
+# - Goyal et al. 2017, [Accurate, Large Minibatch SGD](https://arxiv.org/abs/1706.02677); Malladi et al. 2022,
+#   [On the SDEs and Scaling Rules for Adaptive Gradient Algorithms](https://arxiv.org/abs/2205.10287).
+# - McCandlish et al. 2018, [An Empirical Model of Large-Batch Training](https://arxiv.org/abs/1812.06162); Kaplan et al.
+#   2020, [Scaling Laws](https://arxiv.org/abs/2001.08361); Grattafiori et al. 2024, [Llama 3](https://arxiv.org/abs/2407.21783).
+# - Austin et al. 2025, [How to Scale Your Model](https://jax-ml.github.io/scaling-book/): the chapters on training and on GPUs.
+# - [DDP communication hooks](https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html) and
+#   [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).
 #
 # Lesson 08 turns to the other question: what if one *layer* does not fit?

@@ -727,7 +727,7 @@ pictures.zero3_timeline(
 guess_passes = ask("4 backward passes before each step: Ψ's that stage 3 sends?")
 
 # %% [markdown]
-# It does not pay where a rank has few tokens: over 50 GB/s an H100 at 40 % of its peak needs 7,900 (lesson 07). And if
+# It does not pay where a rank has few tokens: an H100 at 40 % of its peak, eight in a node, needs 980 (lesson 07). And if
 # you *accumulate* to get there, count again: every pass gathers every weight.
 
 

@@ -425,7 +425,7 @@ def build(sizes, seed=0, dropout=0.0):
 #   random numbers go on as if nothing had been recomputed.
 # - x may be data that requires no gradient. The parameters want theirs all the same.
 #
-# A `torch.autograd.Function` does it, as lesson 03's `Forget` did. (That one has a fault, which section 9 showed. You
+# A `torch.autograd.Function` does it, as lesson 03's `Forget` did. (That one has a fault, which section 7 showed. You
 # may also use `torch.autograd.graph.saved_tensors_hooks`.) The class may stand in the same cell.
 #
 # **What is graded:** gradients, with and without a gradient for x (7); the dice (6); bytes held between the passes, at

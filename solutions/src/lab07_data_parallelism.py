@@ -247,7 +247,7 @@ check.at_most(most(check_stock(step=2, counts=[1, 2, 3], special=True))[1], 1, "
 # one model and NaN in the next. What is 0 times NaN? (And the NaN of a rank that *has* examples is news. Let it
 # arrive.)
 #
-# And where is the overlap? In lesson 07, section 5, buckets left in the middle of the backward pass. Yours wait for
+# And where is the overlap? In lesson 07, section 4, buckets left in the middle of the backward pass. Yours wait for
 # its end and for the stock. Before that, nobody knows which parameters were used, so nobody knows what belongs into a
 # bucket. The library's buckets leave early all the same: they take every trainable parameter along, with zeros where
 # there is no gradient, and a count for each. You save those bytes and give up that time.
@@ -480,7 +480,7 @@ for totals, *grads in check.on_ranks(mixed, world_size=2):
 # ## 3 · Until the last one is done (20 points)
 #
 # Ranks read files of their own, and the files are not equally long. Rank 1 has one batch, rank 2 has four, rank 3 has
-# none at all. Rank 1 is done and returns. What happens to the others? (Lesson 07, section 8, has the report.)
+# none at all. Rank 1 is done and returns. What happens to the others? (Lesson 07, section 7, has the report.)
 #
 # One may stop when the first one is out of data: that throws data away. One may read something twice: then it counts
 # twice. Your ranks do neither. A rank that is out of data goes on *with a share of 0*, until nobody has anything

@@ -1,30 +1,78 @@
-"""Every lesson in JupyterLab, as a reader runs it."""
+"""Lessons in JupyterLab: opened as they are stored, run as a reader runs them.
+
+Every cell of every lesson runs in a kernel of its own in the stage before this one (tests/notebooks). What JupyterLab
+adds is the drawing of outputs and the way from a widget to its kernel and back; for those it opens every lesson, runs
+two of them to the end (one without ranks, one with), and runs everything that is a widget.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
+import nbformat
 import pytest
 from playwright.sync_api import Locator, expect
 
+from course_lib import explore
 from tests.browser.jupyterlab import REPOSITORY, JupyterLab
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 
 LESSONS = sorted(path.stem for path in REPOSITORY.glob("lessons/src/*.py"))
+WHOLE = ["01_float_formats", "06_collectives"]
+EXPLORERS = sorted(name for name in explore.__all__ if name.endswith("Explorer"))
+ARGUMENTS = {"ScaleExplorer": "{'all': [torch.full((9,), 2.0**-20)]}"}
+"""Of those that show nothing without."""
+WIDE = """() => [...document.querySelectorAll('.jp-OutputArea-output')].filter(
+    (node) => node.scrollWidth > node.clientWidth + 1).map((node) => node.innerText.slice(0, 200))"""
 
 
 @pytest.mark.parametrize("name", LESSONS)
+def test_a_lesson_opens_with_what_it_measured(jupyterlab: JupyterLab, name: str) -> None:
+    path = jupyterlab.root / f"{name}.ipynb"
+    assert path.exists(), f"lessons/{name}.ipynb is missing: run `course build`"
+    with jupyterlab.notebook(path.name):
+        expect(jupyterlab.page.locator(".jp-OutputArea-output img").first).to_be_visible()
+        expect(jupyterlab.page.get_by_text("Error displaying widget")).to_have_count(0)
+        assert jupyterlab.page.evaluate(WIDE) == [], "outputs that can be scrolled sideways"
+    assert not jupyterlab.page_errors
+
+
+@pytest.mark.parametrize("name", WHOLE)
 def test_a_lesson_runs_from_top_to_bottom(
     jupyterlab: JupyterLab, name: str, unnamed: Callable[[Locator], list[str]]
 ) -> None:
-    assert (jupyterlab.root / f"{name}.ipynb").exists(), f"lessons/{name}.ipynb is missing: run `course build`"
     with jupyterlab.notebook(f"{name}.ipynb"):
-        expect(
-            jupyterlab.page.locator(".jp-OutputArea-output img").first
-        ).to_be_visible()  # stored pictures, before it runs
-        expect(jupyterlab.page.get_by_text("Error displaying widget")).to_have_count(0)
-        jupyterlab.run_all()
-        widgets = jupyterlab.page.locator(".jp-OutputArea-output .jupyter-widgets")
-        assert not [each for widget in widgets.all() for each in unnamed(widget)]
+        jupyterlab.run_all(timeout_s=360)
+        widgets = jupyterlab.page.locator(".jp-OutputArea-output .jupyter-widgets").all()
+        assert widgets and not [each for widget in widgets for each in unnamed(widget)]
     assert not jupyterlab.page_errors
+
+
+def test_every_widget_lives_in_jupyterlab(jupyterlab: JupyterLab) -> None:
+    """Each explorer is drawn from a kernel, and a guess reaches it."""
+    cells = ["import torch\nfrom course_lib import explore\nfrom course_lib.notebook import ask\nshown = {}"]
+    cells += [
+        f"shown[{name!r}] = explore.{name}({ARGUMENTS.get(name, '')})\nshown[{name!r}].show()" for name in EXPLORERS
+    ]
+    cells += ["guess = ask('bytes of a parameter', unit='B')"]
+    with jupyterlab.notebook(written(jupyterlab.root / "widgets.ipynb", cells)):
+        jupyterlab.run_all()
+        areas = jupyterlab.page.locator(".jp-CodeCell")
+        for number, name in enumerate(EXPLORERS, 1):
+            areas.nth(number).scroll_into_view_if_needed()
+            expect(areas.nth(number).locator("svg, button, input").first, name).to_be_visible()
+        box = areas.nth(len(cells) - 1).locator("input").first
+        box.fill("16")
+        box.press("Enter")
+        assert "16" in jupyterlab.execute("print(guess.said)")
+    assert not jupyterlab.page_errors
+
+
+def written(path: Path, cells: list[str]) -> str:
+    """A notebook of code cells on disk; its name."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, path)
+    return path.name

@@ -57,6 +57,17 @@ def test_a_failing_cell_is_shown_and_the_other_lessons_still_run(
     assert "Traceback" not in result.stderr
 
 
+def test_every_table_is_listed_with_where_its_numbers_come_from(course: Course, root: Path) -> None:
+    imports = "from course_lib import predict\nfrom course_lib.compare import compare"
+    imports += "\ndef counted():\n    n = 100\n    return n"
+    honest = "x = counted()\ncompare(predicted=predict.fused_buffer(25), measured=x)"
+    circular = "compare(predicted=x, measured=x)"
+    write_notebook(root, "00_good", [imports, "%timeit -n 1 -r 1 pass", honest, circular])
+    said = course("run", "0", "--checks").stdout
+    assert re.search(r"2 +1 +predict\.fused_buffer +counted", said), said
+    assert re.search(r"3 +1 +counted +both sides are the same", said), said
+
+
 def test_old_outputs_in_the_file_are_not_counted(course: Course, root: Path) -> None:
     path = write_notebook(root, "00_good", ["x = 1"])
     notebook = nbformat.read(path, as_version=4)

@@ -121,3 +121,25 @@ def test_the_words_say_both_ends_of_growth():
 def test_lines_of_other_lengths_are_refused(lines):
     with pytest.raises(ValueError, match="3 values each"):
         memory.memory_growth(OVER, lines, along="layers", caption="c")
+
+
+KEPT = {
+    "short": [("input", Bytes(2**20)), ("scores", Bytes(2**20))],
+    "long": [("input", Bytes(2**20)), ("scores", Bytes(2**22))],
+}
+
+
+def test_every_kept_tensor_has_a_bar_on_one_scale():
+    picture = memory.kept_tensors(KEPT, caption="One of them grew.")
+    short, long = picture.figure.axes
+    widths = [[bar.get_width() for bar in axes.patches] for axes in (short, long)]  # type: ignore[attr-defined]
+    assert widths == [[1, 1], [1, 4]]
+    assert short.get_xlim() == long.get_xlim() and short.get_title() == "short: 2.0 MiB"
+    assert [label.get_text() for label in short.get_yticklabels()] == ["input", "scores"]
+    assert "long: input 1.00 MiB, scores 4.00 MiB." in picture.alt and picture.caption == "One of them grew."
+
+
+@pytest.mark.parametrize("kept", [{}, {"a": [("input", Bytes(1))], "b": [("scores", Bytes(1))]}])
+def test_batches_that_keep_other_tensors_are_refused(kept):
+    with pytest.raises(ValueError, match="kept_tensors compares batches that keep the same tensors"):
+        memory.kept_tensors(kept, caption="c")

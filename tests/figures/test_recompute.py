@@ -47,6 +47,9 @@ def test_flops_are_relative_to_the_first_point():
 
 def test_break_even_is_a_line_and_a_word():
     figure = figures.swap_or_recompute({"scores": 100, "MLP": 10_000}, {"a GPU": 8000}, caption="c").figure
+    (dots,) = figure.axes[0].collections
+    assert [tuple(dot) for dot in dots.get_offsets().tolist()] == [(100, 0), (10_000, 1)]  # type: ignore[union-attr]
+    assert figure.axes[0].get_xscale() == "log"
     assert list(figure.axes[0].lines[0].get_xdata()) == [8000, 8000]  # type: ignore[arg-type]
     assert figure.legends[0].get_texts()[0].get_text() == "a GPU: 8,000"
 

@@ -19,6 +19,7 @@ from course_tools.author.lab_source import grade_id_of
 from course_tools.grading.grade import grade_one
 from course_tools.grading.report.results import DIED, FAILED, GRADED, NOT_RUN, PASSED, TAMPERED, TIMEOUT
 from course_tools.grading.sandbox import processes as sandbox
+from course_tools.grading.sandbox.kernel import Kernel
 from course_tools.grading.sandbox.limits import MIB
 from tests.grading.conftest import MOVING_AVERAGE, QUICK, WAYS, Grade, cell_of, notebook, outcomes, points, submission
 
@@ -107,6 +108,28 @@ def test_a_loop_costs_its_question_and_its_time_once(grade: Grade, loop: str) ->
     assert outcomes(result, "q1") == [TIMEOUT, TIMEOUT]
     assert [row.message[:7] for row in result.of("q1")] == ["it did ", "not run"]
     assert result.seconds < 3 * SHORT.cell_s + 25
+
+
+@both
+@pytest.mark.parametrize("ignore", [False, True])
+def test_a_loop_that_later_questions_call_is_waited_for_once(
+    key: NotebookNode, ignore: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cells and checks of q3 call the answer of q1 six times: an error at once, also in the next kernel."""
+    calls = copy.deepcopy(key)
+    for check in ("q3-values", "q3-hidden"):
+        cell = cell_of(calls, check)
+        cell.source = f"check.call(moving_average, [1, 2], 1)\n{cell.source}"
+        place = next(number for number, other in enumerate(calls.cells) if other is cell)
+        calls.cells[place:place] = [nbformat.v4.new_code_cell("moving_average([1, 2], 1)") for _ in range(2)]
+    body = "    import signal\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\n" * ignore + "    while True: pass\n"
+    handed_in = submission(notebook(calls, q1=HEAD + body))
+    waits, wait = [], Kernel._wait
+    monkeypatch.setattr(Kernel, "_wait", lambda *given: waits.append(reply := wait(*given)) or reply)
+    result = grade_one(nbformat.writes(calls), handed_in, dataclasses.replace(QUICK, cell_s=8, wall_s=250))
+    assert outcomes(result, "q1") == [TIMEOUT, TIMEOUT] and outcomes(result, "q3") == [FAILED, FAILED]
+    assert "moving_average was stopped before: it did not end in time" in result.of("q3")[0].message
+    assert waits.count(None) == 1 + ignore, "once for the check; once more for its end, if it ignores the interrupt"
 
 
 @both

@@ -103,14 +103,3 @@ def test_gradients_of_another_backward_pass_are_refused(changes, words):
         predict.gradients_ready(setup.with_(**changes), flops_per_s=1.0)
     with pytest.raises(ValueError, match="flops_per_s=0.0: must be positive"):
         predict.gradients_ready(setup, flops_per_s=0.0)
-
-
-def test_from_so_many_tokens_on_an_all_reduce_fits_behind_a_backward_pass():
-    """Two sides of one equation: the backward pass of N parameters, and the ring's bytes over the link."""
-    flops_per_s, bytes_per_s, ranks, n = 4e14, 5e10, 8, 10**9
-    tokens = predict.tokens_to_hide(flops_per_s, bytes_per_s, ranks)
-    assert 4 * n * tokens / flops_per_s == pytest.approx(predict.all_reduce(2 * n, ranks).bytes / bytes_per_s, rel=1e-3)
-    assert predict.tokens_to_hide(flops_per_s, bytes_per_s, ranks, bytes_per_gradient=4) == 2 * tokens
-    assert predict.tokens_to_hide(flops_per_s, bytes_per_s, 1) == 0
-    with pytest.raises(ValueError, match="must be positive"):
-        predict.tokens_to_hide(0, bytes_per_s, ranks)

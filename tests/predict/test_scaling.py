@@ -90,7 +90,7 @@ def test_steps_and_examples_trade_against_each_other():
 
 
 def test_the_critical_batch_grows_as_the_loss_falls():
-    assert predict.critical_batch_tokens(1.0) == 2 * 10**8
-    assert predict.critical_batch_tokens(2.0) == round(2e8 / 2 ** (1 / 0.21))
+    assert predict.critical_batch_tokens(1.0) == 210_000_000  # B_*, Kaplan et al. 2020, Table 5
+    assert predict.critical_batch_tokens(2.0) == round(2.1e8 / 2 ** (1 / 0.21))
     with pytest.raises(ValueError, match="is positive"):
         predict.critical_batch_tokens(0.0)

@@ -22,6 +22,16 @@ def chips(flops_per_s: float, bytes_per_s: float, tokens: int) -> float:
     return tokens / predict.tokens_to_hide(flops_per_s, bytes_per_s, MANY)
 
 
+def tokens_across(flops_per_s: float, bytes_per_s: float, ranks_per_node: int, inside_bytes_per_s: float) -> float:
+    many = MANY * ranks_per_node
+    return predict.tokens_to_hide(flops_per_s, bytes_per_s, many, 2, ranks_per_node, inside_bytes_per_s)
+
+
+def pure_data_parallel_batch(ranks: int, **speeds: float) -> float:
+    """A ring of nodes is never quite infinite; the book's rule of thumb is."""
+    return ranks * tokens_across(**speeds)  # type: ignore[arg-type]
+
+
 def replicas(gpus: int, tensor: int, pipeline: int, seq: int, sequences_per_replica: int) -> list[int]:
     """Replicas, and tokens in a step."""
     one = Setup(zoo.LLAMA3_405B, sequences_per_replica, seq, tensor=tensor, pipeline=pipeline)
@@ -41,6 +51,10 @@ COMPUTED: dict[str, Callable[..., float | list[int]]] = {
     "zero_comm_dp_baseline": lambda p: predict.bus_factor("all_reduce", p),
     "tpu_v5p_tokens_one_axis": lambda flops_per_s, bytes_per_s: predict.tokens_to_hide(flops_per_s, bytes_per_s, MANY),
     "tpu_v5p_chips_16m": chips,
+    "h100_tokens_inside_a_node": lambda flops_per_s, bytes_per_s: predict.tokens_to_hide(flops_per_s, bytes_per_s, MANY),
+    "h100_tokens_across_nodes": tokens_across,
+    "h100_pure_dp_batch_16000": pure_data_parallel_batch,
+    "kaplan_B_star": lambda: predict.critical_batch_tokens(1.0),
     "kaplan_alpha_B": alpha_b,
     "llama3_t4_8k_16384_replicas": replicas,
 }

@@ -302,9 +302,13 @@ def test_two_programs_side_by_side_do_not_collide() -> None:
 
 @pytest.mark.parametrize("diagnose", [True, False])
 def test_later_calls_are_fast(cell: Cell, diagnose: bool) -> None:
+    """No process is started and nothing sleeps: that would be 50 ms and more, however fast the machine.
+
+    On a quiet one an empty call takes half a millisecond (benchmarks/ranks.py), on a busy one ten times that.
+    """
     reduce = cell("def f(): x = torch.ones(1); dist.all_reduce(x); return x.item()")
-    assert median_ms(lambda: ranks.run(reduce, diagnose=diagnose)) <= 15
-    assert median_ms(lambda: ranks.run(int, diagnose=diagnose)) <= 5  # 0.5 on a quiet machine: benchmarks/ranks.py
+    assert median_ms(lambda: ranks.run(reduce, diagnose=diagnose)) <= 40
+    assert median_ms(lambda: ranks.run(int, diagnose=diagnose)) <= 20
 
 
 def median_ms(call: Callable[[], Any], repeats: int = 41, rounds: int = 5) -> float:

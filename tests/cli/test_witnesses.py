@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.witnesses import suspects
+from course_tools.witnesses import suspects
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*ROOT.glob("lessons/src/*.py"), *ROOT.glob("solutions/src/*.py")])
 
 
@@ -30,6 +30,7 @@ ACCUSED = {
     "the same function, one row": "n = g()\ncompare(predicted={'a': 1, 'b': f(1)}, measured={'a': n, 'b': f(2)})",
     "a formula for a measurement": "t = predict.tokens(1)\ncompare(predicted=3 * n, measured=Count(round(t.total)))",
     "a formula in a loop": "compare(predicted=64, measured=min(p for p in range(9) if predict.bytes(p) > 3))",
+    "a measurement over a formula": "compare(predicted=predict.f(1) / predict.g(1), measured=record.a / predict.g(1))",
     "a number typed in": "compare(predicted=predict.peak(SMALL), measured=Bytes(10 * 2**20))",
     "headings do not help a formula": "compare(predicted=1, measured=predict.f(2), columns=('by hand', 'solved'))",
     "filled entry by entry": "m = {}\nm['a'] = predict.f(2)\ncompare(predicted={'a': 1}, measured=m)",

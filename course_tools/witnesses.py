@@ -1,14 +1,20 @@
-"""Finds tables without a witness in the source of a lesson or lab: `compare` with one origin on both sides.
+"""Where the two numbers of every table in a lesson or lab come from, and which tables have no witness.
 
 A table convinces if its two numbers cannot know of each other. This reads the source and follows names to what they
 were bound to at the module's level; it is a help for authors, not a proof.
+
+No lesson opens this module.
 """
 
 from __future__ import annotations
 
 import ast
+import bisect
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nbformat import NotebookNode
 
 DRESSING = {
     *("Bytes", "Count", "Flops", "Ratio", "Seconds", "quantity", "abs", "dict", "enumerate", "float", "int", "len"),
@@ -19,8 +25,27 @@ PUBLISHED = ("paper", "published")
 """What the heading of a column says that holds somebody else's number, typed in."""
 
 
-def suspects(source: str) -> list[str]:
-    """A line for every row of a table whose "measured" number comes from where the prediction comes from."""
+@dataclass(frozen=True)
+class Row:
+    """A row of a `compare`, as the source has it.
+
+    Attributes:
+        line: where the call begins in the source.
+        name: the row's key as it is written, or "the table" where rows are not written out.
+        predicted: the calls, attributes and unknown names that the left number is made from; empty if typed in.
+        measured: those of the right one.
+        problem: why the right one is no witness of the left one, in words; "" if it is one.
+    """
+
+    line: int
+    name: str
+    predicted: tuple[str, ...]
+    measured: tuple[str, ...]
+    problem: str
+
+
+def rows(source: str) -> list[Row]:
+    """Every row of every table, in the order of the source."""
     tree, found = ast.parse(source), []
     names = _Names(tree)
     for call in ast.walk(tree):
@@ -28,9 +53,38 @@ def suspects(source: str) -> list[str]:
             given = {keyword.arg: names.expanded(keyword.value, call.lineno + 1) for keyword in call.keywords}
             headings = ast.unparse(given["columns"]) if "columns" in given else ""
             for row, predicted, measured in _rows(given["predicted"], given["measured"]):
-                if problem := _problem(names.bare(predicted), names.bare(measured), names, headings):
-                    found.append(f"line {call.lineno}, {row}: {problem}")
-    return found
+                left, right = names.bare(predicted), names.bare(measured)
+                origins = tuple(sorted(names.origins(left))), tuple(sorted(names.origins(right)))
+                found.append(Row(call.lineno, row, *origins, _problem(left, right, names, headings)))
+    return sorted(found, key=lambda row: row.line)
+
+
+def suspects(source: str) -> list[str]:
+    """A line for every row of a table whose "measured" number comes from where the prediction comes from."""
+    return [f"line {row.line}, {row.name}: {row.problem}" for row in rows(source) if row.problem]
+
+
+def tables(notebook: NotebookNode) -> dict[int, list[list[Row]]]:
+    """The tables of every code cell that has any, each as its rows: index of the cell in the notebook → its tables."""
+    begins, source = [0], ""
+    for cell in notebook.cells:
+        source += _python(cell) + "\n"
+        begins.append(source.count("\n"))
+    found: dict[int, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows(source):
+        found[bisect.bisect_left(begins, row.line) - 1][row.line].append(row)
+    return {cell: list(by_line.values()) for cell, by_line in found.items()}
+
+
+def _python(cell: NotebookNode) -> str:
+    """A code cell's text; nothing of others, or of one that begins with a magic."""
+    if cell.cell_type != "code":
+        return ""
+    try:
+        ast.parse(cell.source)
+    except SyntaxError:
+        return ""
+    return cell.source
 
 
 def _problem(predicted: ast.expr, measured: ast.expr, names: _Names, headings: str) -> str:
@@ -45,9 +99,16 @@ def _problem(predicted: ast.expr, measured: ast.expr, names: _Names, headings: s
         return f"both sides come from {' and '.join(sorted(right))}"
     if right and all(origin.startswith("predict.") for origin in right):
         return "what is called measured is a formula"
+    if shared := sorted(_formulas(left) & _formulas(right)):
+        return f"both sides rest on {' and '.join(shared)}"
     if not right and not any(word in headings for word in PUBLISHED):
         return "what is called measured is typed in, and no heading says who published it"
     return ""
+
+
+def _formulas(origins: set[str]) -> set[str]:
+    """The functions of `predict` among the origins."""
+    return {origin.split("(")[0] for origin in origins if origin.startswith("predict.")}
 
 
 def _rows(predicted: ast.expr, measured: ast.expr) -> Iterator[tuple[str, ast.expr, ast.expr]]:

@@ -1,0 +1,47 @@
+"""What the grader makes of a cell: the text that it runs, and whose cell it is.
+
+No lesson opens this module.
+"""
+
+from __future__ import annotations
+
+from nbformat import NotebookNode
+
+from course_tools.author.lab_source import is_answer
+from course_tools.author.marks import BEGIN_HIDDEN, END_HIDDEN
+
+GUARD = "__import__('course_tools.grading.sandbox.guard', fromlist=['the_guard'])"
+"""How a kernel names the module that looks after the checks."""
+
+
+def source_of(cell: NotebookNode) -> str:
+    """A cell's text, and for the lab's own cells the line that remembers what it has bound."""
+    own_language = cell.source.startswith("%%")
+    return cell.source if own_language or is_students(cell) else f"{cell.source}\n{remember(cell)}"
+
+
+def stopped(name: str) -> str:
+    """A function of that name that raises an error at once."""
+    return f"def {name}(*_, **__): raise TimeoutError('{name} was stopped before: it did not end in time')"
+
+
+def remember(cell: NotebookNode) -> str:
+    """The line that remembers what a cell of the lab has bound."""
+    names = list(cell.metadata.get("course", {}).get("binds", []))
+    return f"{GUARD}.the_guard().given({names!r})" if names else ""
+
+
+def last_line(number_once: str) -> str:
+    """An assert that must fail, and does so with a number that no answer knows."""
+    return f"assert not {GUARD}.the_guard().sound({number_once!r}), {number_once!r}"
+
+
+def is_students(cell: NotebookNode) -> bool:
+    """Whether a student wrote the cell."""
+    return is_answer(cell) or "extra" in cell.metadata.get("course", {})
+
+
+def hidden_lines(cell: NotebookNode) -> list[str]:
+    """The lines of a check that no student may see."""
+    _, _, tests = cell.source.partition(BEGIN_HIDDEN)
+    return tests.partition(END_HIDDEN)[0].splitlines()
