@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 40 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 40 minutes, second sitting 25; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in what is held and sent; messages hide behind the computing there, because a GPU's network needs no core |
 # | Opens | `parallel/zero.py`, `parallel/zero3.py`, `parallel/shards.py`, `parallel/gathered.py`, `parallel/zero_r.py`, `parallel/checkpoint.py`, `predict/zero.py`, `explore/zero.py` |
 #
@@ -832,11 +832,12 @@ guess_tp = ask("Parts instead of copies: how much more traffic, in percent?")
 # %%
 stream = Bytes(4 * 4 * 32 * 128)
 kept, sent = zip(*(ranks.run(checkpointed, keep, world_size=4)[0] for keep in (recompute, recompute_part)))
-display(compare(predicted={"copies": 4 * stream, "parts": 4 * stream / 4}, measured=dict(zip(("copies", "parts"), kept)), unit="kB"))
+display(compare(predicted={"copies": 4 * stream, "parts": stream + 4 * stream / 4}, measured=dict(zip(("copies", "parts"), kept)), unit="kB"))
 compare(guess=guess_tp, predicted=Ratio(100 / 12), measured=Ratio(100 * (sent[1] / sent[0] - 1)), tolerance=0.05, name="percent")
 
 # %% [markdown]
-# A quarter each, for a twelfth more. (A block with recompute sends six all-reduces of the stream, two forward, two
+# A quarter of each, and the last block's input whole, since it lives until something else runs; for a twelfth more
+# traffic. (A block with recompute sends six all-reduces of the stream, two forward, two
 # again, two back, each worth two gathers; this is one gather more. The paper says less than 10 %, its §8; and for 100
 # billion parameters on 16 GPUs, 33 GB become 2, §6.1.)
 #
@@ -901,13 +902,13 @@ for name, contiguous in {"one by one": False, "in one piece": True}.items():
 def in_one_piece():
     memory = CheckpointMemory(4 * 4 * 32 * 128 // 4)
     held, _ = checkpointed(functools.partial(recompute_part, memory=memory))
-    return held - Bytes(memory.elements.nbytes)
+    return held - Bytes(memory.elements.nbytes) - stream
 
 
 print("new memory for checkpoints:", ranks.run(in_one_piece, world_size=4)[0])
 
 # %% [markdown]
-# (The tracker counts the piece itself when the first checkpoint is put there, so we take it away.)
+# (The tracker counts the piece itself when the first checkpoint is put there, so we take it away, and the last input.)
 #
 # ## 13 · At scale, once more
 #
