@@ -25,7 +25,8 @@ from tests.mutants.parallel import checkpoint as wrong
 from tests.parallel.checkpoint_checks import assert_equal, joined
 from tests.parallel.test_grid import LIMIT, TIED, batch_of
 
-RULE, SETTINGS = torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}
+RULE: Any = torch.optim.AdamW
+SETTINGS = {"lr": 0.01, "weight_decay": 0.1}
 
 
 class Shape(NamedTuple):
