@@ -112,7 +112,7 @@ def _heat(axes: Axes, sent: list[list[Bytes]], most: Bytes) -> None:
         for receiver, n_bytes in enumerate(row):
             if n_bytes:
                 color = "white" if n_bytes > 0.7 * most else INK
-                text = f"{n_bytes / 1000:.3g}"
+                text = f"{n_bytes / 1000:.3g}" if n_bytes < 999_500 else f"{n_bytes / 1000:,.0f}"
                 axes.text(receiver, sender, text, ha="center", va="center", color=color, size=7 if len(text) < 4 else 6)
 
 

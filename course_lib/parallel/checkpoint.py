@@ -41,7 +41,9 @@ class Checkpoints:
 
     Args:
         folder: made if it is not there.
-        model: a module, or a `Zero3`; buffers count as the same on all ranks.
+        model: a module, a `Zero3`, or a `Grid`; buffers count as the same on all ranks. What a grid has saved, another
+            one loads that has as many tensor ranks, whatever its pipeline, its replicas and its ZeRO; with one tensor
+            rank, so does the plain GPT.
         optimizer: of it; `ZeroOptimizer`, or a torch optimizer. What all ranks hold, they share the writing of.
         keep: so many checkpoints stay.
         others: what has `state_dict` and `load_state_dict`, the same on all ranks: a loss scaler, a scheduler.
@@ -156,5 +158,12 @@ class Checkpoints:
         path = self.folder / step_name(steps[-1] if step is None else step)
         reader = FileSystemReader(path)
         metadata = reader.read_metadata()
-        shards.refuse_another_model(metadata, self.model, self.others, path)
+        shards.refuse_another_model(metadata, self._shapes(), self.others, path)
         return reader, metadata
+
+    def _shapes(self) -> dict[str, torch.Size]:
+        """Of the model's tensors that have an element, on any rank: in a pipeline, each has other layers."""
+        mine = {name: tensor.shape for name, tensor in shards.whole_tensors(self.model).items() if tensor.numel()}
+        seen: list[dict[str, torch.Size]] = [{}] * dist.get_world_size()
+        dist.all_gather_object(seen, mine, group=self.group)
+        return {name: shape for each in seen for name, shape in each.items()}

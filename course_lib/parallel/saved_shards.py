@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import (
@@ -25,6 +26,9 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.planner import ReadItem, SavePlan, TensorWriteData, WriteItem, WriteItemType
 
+from course_lib.parallel.grid import Grid
+from course_lib.parallel.shards import Piece
+from course_lib.parallel.tensor_gpt import ParallelGPT, cuts
 from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.parallel.zero3 import Zero3
 
@@ -126,10 +130,34 @@ class Cut(NamedTuple):
 
 
 def whole_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The plain module's parameters, and the buffers that it saves; tied ones once."""
+    """The plain module's parameters, and the buffers that it saves; tied ones once. Of a grid, what its stages have.
+
+    Raises:
+        ValueError: two stages of this rank have a copy each of a tied weight.
+    """
+    if isinstance(model, Grid):
+        found: dict[str, Tensor] = {}
+        for stage in model.stages.values():
+            here = {name + part_name(stage, name): tensor for name, tensor in whole_tensors(stage).items()}
+            if twice := found.keys() & here.keys():
+                raise ValueError(f"two stages of one rank hold {', '.join(twice)}; give 1f1b, or an untied model")
+            found |= here
+        return found
     module = model.module if isinstance(model, Zero3) else model
     saved = module.state_dict(keep_vars=True)
     return dict(module.named_parameters()) | {name: b for name, b in module.named_buffers() if name in saved}
+
+
+def part_name(stage: nn.Module, name: str) -> str:
+    """What a parameter's name ends in: which part of it this is, if tensor ranks have cut it.
+
+    Parts are saved as tensors of their own. So pipeline stages and replicas may be other ones in a load, the tensor
+    ranks may not.
+    """
+    module = stage.module if isinstance(stage, Zero3) else stage
+    if not isinstance(module, ParallelGPT) or name not in cuts(module) or dist.get_world_size(module.group) == 1:
+        return ""
+    return f"/part {dist.get_rank(module.group) + 1} of {dist.get_world_size(module.group)}"
 
 
 def cuts_of(model: nn.Module, optimizer: ZeroOptimizer | torch.optim.Optimizer) -> list[Cut]:
@@ -138,23 +166,31 @@ def cuts_of(model: nn.Module, optimizer: ZeroOptimizer | torch.optim.Optimizer) 
     Raises:
         ValueError: the optimizer updates what is not in the model.
     """
-    tensors, pieces, parameters = whole_tensors(model), [], []
-    if isinstance(model, Zero3):
-        pieces, parameters = model.pieces, list(model.module.parameters())
-    elif isinstance(optimizer, ZeroOptimizer):
-        pieces, parameters = optimizer.pieces, optimizer.parameters
+    tensors, sharded = whole_tensors(model), sharded_parameters(model, optimizer)
     is_zero = isinstance(optimizer, ZeroOptimizer)
     trained = optimizer.parameters if is_zero else [p for group in optimizer.param_groups for p in group["params"]]
     names = {id(tensor): name for name, tensor in tensors.items()}
-    strange = [tuple(p.shape) for p in trained if id(p) not in {*names, *(id(piece.value) for piece in pieces)}]
+    known = {*names, *(id(piece.value) for _, pieces in sharded for piece in pieces)}
+    strange = [tuple(p.shape) for p in trained if id(p) not in known]
     if strange:
         raise ValueError(f"the optimizer updates what the model does not have, shapes {strange}; give its own model")
-    shared_out = {id(parameter) for parameter in parameters}
-    cuts = [Cut(name, tensor.shape, 0, tensor) for name, tensor in tensors.items() if id(tensor) not in shared_out]
-    for number, inside, _, value in pieces:
-        parameter = parameters[number]
-        cuts.append(Cut(names[id(parameter)], parameter.shape, inside.start, value))
-    return cuts
+    shared_out = {id(parameter) for parameters, _ in sharded for parameter in parameters}
+    found = [Cut(name, tensor.shape, 0, tensor) for name, tensor in tensors.items() if id(tensor) not in shared_out]
+    for parameters, pieces in sharded:
+        for number, inside, _, value in pieces:
+            parameter = parameters[number]
+            found.append(Cut(names[id(parameter)], parameter.shape, inside.start, value))
+    return found
+
+
+def sharded_parameters(
+    model: nn.Module, optimizer: ZeroOptimizer | torch.optim.Optimizer
+) -> list[tuple[list[nn.Parameter], list[Piece]]]:
+    """The parameters that are cut over the ranks of data parallelism, and this rank's pieces, numbered alike."""
+    if isinstance(optimizer, ZeroOptimizer):
+        return [(optimizer.parameters, optimizer.pieces)]
+    parts = [each for each in model.modules() if isinstance(each, Zero3)]
+    return [(list(each.module.parameters()), each.pieces) for each in parts]
 
 
 def shards_of(cuts: list[Cut], rule: torch.optim.Optimizer) -> dict[str, Any]:
@@ -201,12 +237,21 @@ def restore(state: dict[str, Any], cuts: list[Cut], rule: torch.optim.Optimizer)
         group.update(settings)
 
 
-def refuse_another_model(metadata: Metadata, model: nn.Module, others: dict[str, Any], where: Path) -> None:
-    """Raise a ValueError that names what differs, if `metadata` is not that of such a model with such `others`."""
+def refuse_another_model(
+    metadata: Metadata, shapes_here: dict[str, torch.Size], others: dict[str, Any], where: Path
+) -> None:
+    """Raise a ValueError that names what differs, if `metadata` is not that of such a model with such `others`.
+
+    Args:
+        metadata: of the checkpoint.
+        shapes_here: of the model's tensors that have an element, those of all ranks.
+        others: by name.
+        where: the checkpoint lies.
+    """
     shapes = {name.partition("/"): tuple(shape) for name, shape in metadata.planner_data["shapes"].items()}
     found: dict[str, Any] = {name: shape for (kind, _, name), shape in shapes.items() if kind == "weights"}
     found |= {name: "state" for name in metadata.state_dict_metadata if name.startswith("others/")}
-    needed: dict[str, Any] = {name: tuple(t.shape) for name, t in whole_tensors(model).items() if t.numel()}
+    needed: dict[str, Any] = {name: tuple(shape) for name, shape in shapes_here.items()}
     needed |= {f"others/{name}": "state" for name in others}
     differ = [name for name in sorted(found | needed) if found.get(name) != needed.get(name)]
     if differ:

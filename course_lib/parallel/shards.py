@@ -138,6 +138,29 @@ def start_all_gather(whole: Tensor, part: Tensor, group: Group) -> dist.Work:
     return work
 
 
+def ask_everyone(
+    used: Tensor, means: Iterable[Tensor], groups: Iterable[Group], device: torch.device
+) -> tuple[list[int], bool]:
+    """What must be known of all ranks before a step. All ranks must call. Each sends 4 bytes a parameter, and 4.
+
+    Args:
+        used: for each parameter, whether this rank has used it; int32.
+        means: this rank's parts of the mean gradient.
+        groups: who takes part, one axis after the other.
+        device: where the group talks.
+
+    Returns:
+        How many ranks have used each parameter; and whether there is inf or nan in a part of any rank. A loss scaler
+        looks at its own rank's gradients only, and must come to the same end as all others'.
+    """
+    overflow = not all(bool(mean.isfinite().all()) for mean in means)
+    said = torch.cat([used, torch.tensor([overflow], dtype=used.dtype)]).to(device)
+    for group in groups:
+        said = all_reduce(said, group)
+    *users, overflows = said.tolist()
+    return users, overflows > 0
+
+
 @torch.no_grad()
 def clip_parts_(parts: Iterable[Tensor], max_norm: float, group: Group, device: torch.device) -> Tensor:
     """Scale gradients of which each rank has a part down to a norm of at most `max_norm`. All ranks must call.

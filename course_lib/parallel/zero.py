@@ -19,6 +19,14 @@ With Ψ parameters in 16 bits, AdamW and N ranks, a rank holds between steps
 and while gradients are reduced, a bucket as it is sent, as it is received, and the next one. While `step` runs,
 the part's gradient stands there once more, in fp32: 4Ψ/N, when no activation is alive. Weights in fp32 or fp64 are
 their own masters.
+
+In fp16 the loss is scaled (lesson 04). An overflow lies in one rank's part, and all ranks must skip the step:
+
+    scaler.scale(loss).backward()
+    optimizer.reduce_gradients()       # here they tell each other
+    scaler.unscale_(optimizer)         # only before a clip
+    scaler.step(optimizer)
+    scaler.update()
 """
 
 from __future__ import annotations
@@ -35,7 +43,7 @@ from torch.autograd.graph import increment_version
 from course_lib.parallel.buckets import plan_buckets
 from course_lib.parallel.data import broadcast_tensors, watch_gradients
 from course_lib.parallel.operators import Group
-from course_lib.parallel.shards import SIXTEEN_BITS, CutBucket, Piece, clip_parts_, start_all_gather
+from course_lib.parallel.shards import SIXTEEN_BITS, CutBucket, Piece, ask_everyone, clip_parts_, start_all_gather
 
 
 class ShardedBucket(CutBucket):
@@ -95,7 +103,7 @@ class ZeroOptimizer:
     (Gradients that are the mean already stay the mean.) All ranks must construct it, and call `step` and
     `clip_grad_norm_`; with stage 2 they must run equally many backward passes. Bytes sent by each rank and step:
     (N-1)/N times the trainable weights' for the gradients, as much for the weights, and an all-reduce of 4 for each
-    parameter. Stage 2 sends the gradients in every backward pass, so accumulation over m passes costs it m times.
+    parameter, and 4. Stage 2 sends the gradients in every backward pass, so m passes before a step cost it m times.
 
     Args:
         params: parameters, or parameter groups, as for any optimizer; they take the values of the group's first rank.
@@ -149,26 +157,37 @@ class ZeroOptimizer:
         """What this rank updates."""
         return [piece for bucket in self.buckets for piece in bucket.pieces]
 
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """This rank's pieces as a loss scaler reads them, with their parts of the mean gradient.
+
+        Raises:
+            ValueError: gradients wait to be reduced, so there is nothing yet that ranks agree on.
+        """
+        waits = any(p.grad is not None for p in self.parameters) or any(b.mean is not None for b in self.buckets)
+        if waits and not self._reduced:
+            raise ValueError("gradients are not reduced yet; call reduce_gradients() on all ranks, then the scaler")
+        return self.optimizer.param_groups
+
     def reduce_gradients(self) -> None:
         """Give each of this rank's pieces its part of the mean gradient. `step` does it, if nobody has. All ranks call.
 
-        A parameter that no rank has used keeps no gradient, so that momentum and decay do not move it.
+        A parameter that no rank has used keeps no gradient, so that momentum and decay do not move it. An overflow in
+        one rank's part is inf on all ranks, so that their loss scalers agree (but on a rank without a single element,
+        which has nothing to see it in).
         """
         if self._reduced:
             return
         if self.stage == 1:
             self._used |= torch.tensor([p.grad is not None for p in self.parameters], dtype=torch.int32)
-        users = self._used.to(self.parameters[0].device, copy=True)
-        counted = dist.all_reduce(users, group=self.group, async_op=True)
-        if self.stage == 1:
             self._reduce_rest()
-        assert counted is not None
-        counted.wait()
-        used = users.tolist()
+        means = [bucket.mean for bucket in self.buckets if bucket.mean is not None]
+        used, overflows = ask_everyone(self._used, means, (self.group,), self.parameters[0].device)
         for bucket in self.buckets:
             for piece in bucket.pieces:
                 if used[piece.number] and bucket.mean is not None:
-                    piece.value.grad = bucket.mean[piece.place].to(piece.value.dtype)
+                    gradient = bucket.mean[piece.place].to(piece.value.dtype)
+                    piece.value.grad = gradient.fill_(torch.inf) if overflows else gradient
             bucket.mean = None
         self._reduced = True
 

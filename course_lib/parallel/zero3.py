@@ -47,8 +47,8 @@ from torch.autograd import Variable
 
 from course_lib.parallel.data import broadcast_module, check_same_everywhere, watch_gradients
 from course_lib.parallel.gathered import AfterBackward, FreedBucket, Unit, in_backward, make_unit, plan_units, units_of
-from course_lib.parallel.operators import Group, all_reduce
-from course_lib.parallel.shards import clip_parts_
+from course_lib.parallel.operators import Group
+from course_lib.parallel.shards import ask_everyone, clip_parts_
 from course_lib.train.segment import take_tensors
 
 
@@ -57,8 +57,8 @@ class Zero3(nn.Module):
 
     All ranks must construct it, and call it, its `synchronize`, `clip_grad_norm_` and `gathered_state_dict`; each runs
     its own share of the batch, through the same units in the same order. Bytes sent by each rank and step: (N-1)/N
-    times three times the weights' bytes (for frozen ones twice), and an all-reduce of 4 for each parameter. Several
-    backward passes before one `synchronize` add up, and each sends its own.
+    times three times the weights' bytes (for frozen ones twice), and an all-reduce of 4 for each parameter, and 4.
+    Several backward passes before one `synchronize` add up, and each sends its own.
 
     `parameters()` are this rank's shards: flat, one for each parameter of the module and of its name, in the same
     order; empty where the rank has no element of it. An optimizer that updates each element by itself (SGD, Adam; not
@@ -116,7 +116,6 @@ class Zero3(nn.Module):
         self.pieces = [pieces[number] for number in range(len(parameters))]
         self._shards = [piece.value for piece in self.pieces]
         self._used = torch.zeros(len(parameters), dtype=torch.int32)
-        self._can_overflow = any(parameters[n].dtype == torch.float16 for n in self._trainable)
         self._reducing: Unit | None = None
         self._is_backward = self._is_dirty = False
         watch_gradients([parameters[n] for n in self._trainable], self._on_gradient)
@@ -147,17 +146,15 @@ class Zero3(nn.Module):
         """Give each shard its part of the mean gradient over the ranks and the sum over the backward passes since.
 
         All ranks must call. A parameter that no rank has used keeps no gradient, so that momentum and decay do not move
-        it. In fp16, an overflow in one rank's part is inf on all ranks, so that their loss scalers agree (but on a rank
-        without a single element, which has nothing to see it in).
+        it. An overflow in one rank's part is inf on all ranks, so that their loss scalers agree (but on a rank without
+        a single element, which has nothing to see it in).
         """
         if not self._is_dirty:
             return
         means = [bucket.mean for bucket in self.buckets if bucket.mean is not None]
         self._average_replicas(means)
-        overflow = self._can_overflow and not all(bool(mean.isfinite().all()) for mean in means)
-        users = torch.cat([self._used, torch.tensor([overflow], dtype=torch.int32)])
-        users = all_reduce(users.to(self._shards[0].device), self.group)
-        *used, overflows = (users if self.replicas is None else all_reduce(users, self.replicas)).tolist()
+        groups = (self.group,) if self.replicas is None else (self.group, self.replicas)
+        used, overflows = ask_everyone(self._used, means, groups, self._shards[0].device)
         for bucket in self.buckets:
             for piece in bucket.pieces:
                 if used[piece.number] and bucket.mean is not None:

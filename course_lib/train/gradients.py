@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Float
@@ -23,13 +24,26 @@ from course_lib.numerics import FloatFormat
 from course_lib.train.optim import Optimizer
 
 
-def gradients_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+class Steps(Protocol):
+    """What scaling needs of an optimizer. `ZeroOptimizer` has it and is no torch optimizer."""
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """As in torch."""
+        ...
+
+    def step(self) -> Any:
+        """As in torch."""
+        ...
+
+
+def gradients_of(optimizer: Steps) -> list[Tensor]:
     """The gradients of all parameters that have one."""
     parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
-def multiply_gradients(optimizer: torch.optim.Optimizer, factor: float) -> None:
+def multiply_gradients(optimizer: Steps, factor: float) -> None:
     """Multiply all gradients: at the next `step` for an optimizer of this course, at once for another.
 
     Raises:

@@ -34,7 +34,7 @@ from torch.utils._pytree import tree_map
 
 from course_lib.model.seeds import mix
 from course_lib.numerics import BF16, FP32
-from course_lib.train.gradients import gradients_of, multiply_gradients
+from course_lib.train.gradients import Steps, gradients_of, multiply_gradients
 from course_lib.train.optim import Optimizer
 from course_lib.train.waiting import Waiting
 
@@ -197,14 +197,14 @@ class LossScaler:
         self.dynamic = dynamic
         self.skipped = 0
         self._scale, self._good_steps = float(init_scale), 0
-        self._overflows: dict[torch.optim.Optimizer, bool] = {}  # of those that were unscaled since `update`
-        self._stepped: set[torch.optim.Optimizer] = set()
+        self._overflows: dict[Steps, bool] = {}  # of those that were unscaled since `update`
+        self._stepped: set[Steps] = set()
 
     def scale(self, loss: Tensor) -> Tensor:
         """The loss, multiplied. Keep the loss in fp32: the product may not fit in fp16."""
         return loss * self._scale
 
-    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+    def unscale_(self, optimizer: Steps) -> None:
         """Give the gradients their true size, and note whether one of them is inf or nan.
 
         An optimizer of this course takes the true size when it steps, and `.grad` shows the scaled one until then.
@@ -217,7 +217,7 @@ class LossScaler:
         self._overflows[optimizer] = not all(bool(gradient.isfinite().all()) for gradient in gradients_of(optimizer))
         multiply_gradients(optimizer, 1 / self._scale)
 
-    def step(self, optimizer: torch.optim.Optimizer) -> Any:
+    def step(self, optimizer: Steps) -> Any:
         """`optimizer.step()`, if all its gradients are finite; otherwise nothing, and None.
 
         Raises:

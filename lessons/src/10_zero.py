@@ -5,9 +5,9 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 40 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 40 minutes, second sitting 25; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in what is held and sent; messages hide behind the computing there, because a GPU's network needs no core |
-# | Opens | `parallel/zero.py`, `parallel/zero3.py`, `parallel/shards.py`, `parallel/gathered.py`, `parallel/checkpoint.py`, `predict/zero.py`, `explore/zero.py` |
+# | Opens | `parallel/zero.py`, `parallel/zero3.py`, `parallel/shards.py`, `parallel/gathered.py`, `parallel/zero_r.py`, `parallel/checkpoint.py`, `predict/zero.py`, `explore/zero.py` |
 #
 # In lesson 02 a card of 16 GB died of a model of 1.5 billion parameters: 16 bytes for each, 24 GB, before the first
 # activation. Lesson 07 gave you four such cards. You start the script on all four. All four die, at the same line.
@@ -593,10 +593,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib.notebook import self_check
+from course_lib.figures.who_sends import between_nodes, matrix, who_sends_whom
+from course_lib.notebook import self_check, show
 from course_lib.parallel.checkpoint import Checkpoints
-from course_lib.parallel.operators import own_part
+from course_lib.parallel.mesh import Mesh, process_groups
 from course_lib.parallel.tensor_gpt import ParallelGPT
+from course_lib.parallel.zero_r import CheckpointMemory, average_through, recompute_part
 from course_lib.units import Seconds
 
 guess_buffer = ask("One buffer, used again: which norm?")
@@ -753,8 +755,47 @@ compare(
 
 # %% [markdown]
 # Two, five, twelve. So with many passes for each step, stage 1, which waits, is the cheapest by far; and where the
-# states of stage 1 fit, nothing else is needed. (A way between: shard over the GPUs of *one machine*, whose links are
-# fast, and replicate across machines. FSDP calls it hybrid sharding. Then the gathers never leave the machine.)
+# states of stage 1 fit, nothing else is needed.
+#
+# And a way between: shard over the GPUs of *one machine*, whose links are fast, and replicate across machines. Then the
+# gathers never leave the machine, and all that crosses is the mean of the shards' gradients. FSDP calls it **hybrid
+# sharding**. Two machines of two ranks; the kernel counts what each connection carries:
+
+
+# %%
+def hybrid(model):
+    groups = process_groups(Mesh({"machine": 2, "shard": 2}))
+    return Zero3(model, groups["shard"], replicas=groups["machine"])
+
+
+def sent_to_whom(wrap):
+    model = wrap(GPT(SMALL))
+    for _ in range(2):
+        with measure.traffic() as sent:
+            model(*share(0, dist.get_rank())).backward()
+            model.synchronize()
+        model.zero_grad()
+    return sent
+
+
+accounts = {name: ranks.run(sent_to_whom, wrap, world_size=4) for name, wrap in (("over all four", Zero3), ("hybrid", hybrid))}
+who_sends_whom(accounts, ranks_per_node=2, observed=True, caption="A step of stage 3, both times. Framed in orange is what crosses between the machines.").show()
+
+# %%
+inside, across = 3 * predict.all_gather(4 * psi, 2).bytes, predict.all_reduce(4 * psi / 2, 2).bytes
+seen = matrix(accounts["hybrid"], observed=True)
+crosses = {name: between_nodes(matrix(each, observed=True), 2) for name, each in accounts.items()}
+print(f"over all four, {crosses['over all four'] / crosses['hybrid']:.1f} times as much crosses")
+compare(
+    predicted={"to the neighbour": inside, "across": across, "all that crosses": 4 * across},
+    measured={"to the neighbour": seen[0][1], "across": seen[0][2], "all that crosses": crosses["hybrid"]},
+    tolerance=0.1,
+    unit="MB",
+)
+
+# %% [markdown]
+# Inside, $3\Psi$ over two ranks; across, an all-reduce of half of the gradients, $\Psi$ in all from each machine. The
+# price is memory: a rank holds $16\Psi$ over the ranks of *its machine*.
 #
 # ## 12 · What is left: ZeRO-R
 #
@@ -763,60 +804,54 @@ compare(
 # **Activations.** Lesson 03 keeps one input for each block and computes the rest again. Under tensor parallelism
 # (lesson 08) that input is the stream, and *every* rank of a layer keeps the same one. A copy again! So keep a part,
 # and gather when the block is computed again. Where can one stand to do that? At the door where autograd stores what
-# it keeps. 4 ranks, 4 blocks, a stream of 65.5 kB.
+# it keeps: `saved_tensors_hooks` is handed every tensor on its way in (`keep`) and on its way out (`give`).
 
 # %%
-def checkpointed(partitioned):
+show(recompute_part, docstring=False)
+
+# %% [markdown]
+# 4 ranks, 4 blocks, a stream of 65.5 kB. What is held between the passes, and what is sent in both?
+
+
+# %%
+def checkpointed(keep):
     blocks = ParallelGPT.from_(GPT(GPTConfig(4, 128, 4, 256, 32))).blocks
-    x, kept = torch.ones(4, 32, 128, requires_grad=True), []
-
-    def keep(tensor):
-        kept.append(own_part(tensor, 1) if partitioned and tensor.dim() == 3 else tensor)
-        return kept[-1]
-
-    def give(tensor):
-        return all_gather(tensor, 1) if partitioned and tensor.dim() == 3 else tensor
-
-    with measure.traffic() as sent:
+    x = torch.ones(4, 32, 128, requires_grad=True)
+    with measure.memory(blocks, inputs=x) as record, measure.traffic() as sent:
+        before, out = record.now.total, 1 * x
         for block in blocks:
-            with torch.autograd.graph.saved_tensors_hooks(keep, give):
-                x = recompute(block, x, preserve_rng=False)
-        x.sum().backward()
-    return Bytes(sum(tensor.untyped_storage().nbytes() for tensor in kept)), sent.sent_bytes
+            out = keep(block, out)
+        time.sleep(0.2)  # gloo's threads let go of what they have sent a little later
+        held = record.now.total - before - out.nbytes
+        out.sum().backward()
+    return held, sent.sent_bytes
 
 
 guess_tp = ask("Parts instead of copies: how much more traffic, in percent?")
 
 # %%
 stream = Bytes(4 * 4 * 32 * 128)
-kept, sent = zip(*(ranks.run(checkpointed, part, world_size=4)[0] for part in (False, True)))
-display(compare(predicted={"copies": 4 * stream, "parts": 4 * stream / 4}, measured=dict(zip(("copies", "parts"), kept)), unit="kB"))
+kept, sent = zip(*(ranks.run(checkpointed, keep, world_size=4)[0] for keep in (recompute, recompute_part)))
+display(compare(predicted={"copies": 4 * stream, "parts": stream + 4 * stream / 4}, measured=dict(zip(("copies", "parts"), kept)), unit="kB"))
 compare(guess=guess_tp, predicted=Ratio(100 / 12), measured=Ratio(100 * (sent[1] / sent[0] - 1)), tolerance=0.05, name="percent")
 
 # %% [markdown]
-# A quarter each, for a twelfth more. (A block with recompute sends six all-reduces of the stream, two forward, two
+# A quarter of each, and the last block's input whole, since it lives until something else runs; for a twelfth more
+# traffic. (A block with recompute sends six all-reduces of the stream, two forward, two
 # again, two back, each worth two gathers; this is one gather more. The paper says less than 10 %, its §8; and for 100
 # billion parameters on 16 GPUs, 33 GB become 2, §6.1.)
 #
 # **Buffers.** Lesson 02 fused all gradients into one fp32 buffer, $4\Psi$: 6 GB for 1.5 billion parameters, 12 for 3
-# (§6.2). Whatever goes through it may go in pieces.
+# (§6.2). Whatever goes through it may go in pieces: small gradients share the buffer, large ones go one part after the
+# other. `average_through` does it.
 
 
 # %%
-def through_a_buffer(gradients, size):
-    buffer = gradients[0].new_empty(size, dtype=torch.float32)
-    for gradient in gradients:
-        for piece in gradient.flatten().split(size):  # a view: what is written to it, is written to the gradient
-            part = buffer[: len(piece)].copy_(piece)
-            # dist.all_reduce(part)
-            piece.copy_(part)
-
-
 def peak_of(layers, size):
     shape = GPTConfig(layers, 128, 4, vocab_size=256, context=32, norm="rmsnorm", bias=False)
     gradients = [weight.detach() for weight in GPT(shape, dtype=torch.bfloat16).parameters()]
     with measure.memory(inputs=gradients) as record:
-        through_a_buffer(gradients, size or sum(map(torch.numel, gradients)))
+        average_through(torch.empty(size or sum(map(torch.numel, gradients))), gradients)
     return record.peak.total - record.before.total, Bytes(4 * sum(map(torch.numel, gradients)))
 
 
@@ -824,15 +859,15 @@ def peak_of(layers, size):
 due, held = {}, {}
 for layers in (2, 4, 8):
     for name, size in {"all at once": None, "constant": 2**14}.items():
-        held[f"{layers} layers, {name}"], all_of_them = peak_of(layers, size)
+        held[f"{layers} layers, {name}"], all_of_them = ranks.run(peak_of, layers, size, world_size=2)[0]
         due[f"{layers} layers, {name}"] = Bytes(4 * size) if size else all_of_them
 compare(predicted=due, measured=held, unit="kB")
 
 # %% [markdown]
 # **Fragments.** Lesson 02's third thief. Checkpoints live long, and what a block computes between them lives short. So
 # memory becomes a comb: its teeth are checkpoints, and between them is nothing that is large. The repair is to take one
-# piece for all checkpoints *before* the step, and to copy them there. On lesson 02's model of the allocator, a card of
-# 96 MiB, with 12 checkpoints of 2 MiB:
+# piece for all checkpoints *before* the step, and to copy them there (`CheckpointMemory`). On lesson 02's model of the
+# allocator, a card of 96 MiB, with 12 checkpoints of 2 MiB:
 
 
 # %%
@@ -859,7 +894,21 @@ for name, contiguous in {"one by one": False, "in one piece": True}.items():
 
 # %% [markdown]
 # As much is free in both, and only in one a tensor of 60 MiB can be born. (What the paper saw in "extreme cases",
-# memory gone with 30 % of it free, is this.)
+# memory gone with 30 % of it free, is this.) And on our ranks? With memory taken before, a forward pass should take
+# none for checkpoints:
+
+
+# %%
+def in_one_piece():
+    memory = CheckpointMemory(4 * 4 * 32 * 128 // 4)
+    held, _ = checkpointed(functools.partial(recompute_part, memory=memory))
+    return held - Bytes(memory.elements.nbytes) - stream
+
+
+print("new memory for checkpoints:", ranks.run(in_one_piece, world_size=4)[0])
+
+# %% [markdown]
+# (The tracker counts the piece itself when the first checkpoint is put there, so we take it away, and the last input.)
 #
 # ## 13 · At scale, once more
 #

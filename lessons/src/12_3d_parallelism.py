@@ -162,6 +162,10 @@ def one_step(axes):
 
 
 # %% [markdown]
+# The kernel counts bytes on every connection, and each connection leads to one rank. In our cube each pair of ranks
+# that talk belongs to one axis, so nobody has to tell us which bytes are whose: rank 0 shares its layers with rank 1,
+# its weights with rank 2, and hands its stream to rank 4.
+#
 # Before you run it: the stream of a micro-batch is 4 sequences × 32 tokens × 64 features, 4 bytes each, 32 KiB. The
 # model has 0.2 million parameters, and a rank a quarter of them. Along which axis does a rank send most? **Guess**
 # what share of its bytes goes there.
@@ -172,13 +176,6 @@ guess_share = ask("% of rank 0's bytes along the axis that sends most?")
 # %%
 good = one_step(CUBE.axes)
 observed = matrix(good, observed=True)
-
-# %% [markdown]
-# The kernel counts bytes on every connection, and each connection leads to one rank. In our cube each pair of ranks
-# that talk belongs to one axis. So nobody has to tell us which bytes are whose. Rank 0 shares its layers with rank 1,
-# its weights with rank 2, and hands its stream to rank 4:
-
-# %%
 formula = predict.rank_traffic(Setup(CONFIG, 16, micro_batch=4, pipeline=2, data=2, tensor=2), stage=0)
 print(f"you said {guess_share.said} %; it is {observed[0][1] / sum(observed[0], Bytes(0)):.0%}, along tensor")
 compare(

@@ -183,3 +183,10 @@ def check_all_reduce(all_reduce: Callable[..., Any], algorithm: str) -> None:
             )
             if n_elements >= world_size:
                 assert sent.total_messages == formula.messages
+
+
+def agree(is_so: bool, problem: str) -> None:
+    """An assertion about this rank alone: it raises on all ranks, or on none."""
+    said: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(said, "" if is_so else problem)
+    assert not any(said), next(filter(None, said))

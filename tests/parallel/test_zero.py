@@ -1,11 +1,14 @@
 """ZeRO's stages 1 and 2 on real ranks: against the single-device step, and against the paper's bytes."""
 
+import functools
+
 import pytest
 import torch
 
 from course_lib import ranks
 from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.ranks import RankFailure
+from course_lib.train.precision import LossScaler
 from tests.mutants.parallel import zero as wrong
 from tests.parallel import checks
 from tests.parallel import zero_checks as zero
@@ -21,6 +24,35 @@ def test_every_step_equals_the_single_device(world_size):
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_a_rank_holds_and_sends_the_bytes_of_the_paper(world_size, stage):
     ranks.run(zero.check_bytes, ZeroOptimizer, stage, world_size=world_size, diagnose=False)
+
+
+def every_scaler():
+    zero.check_fp16(ZeroOptimizer, 1)
+    theirs = functools.partial(torch.amp.GradScaler, "cpu")  # type: ignore[attr-defined]
+    zero.check_fp16(ZeroOptimizer, 2, theirs, passes=2)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_fp16_with_a_loss_scaler_skips_the_single_devices_steps(world_size):
+    """Under the course's scaler and PyTorch's; with clipping, and accumulation."""
+    ranks.run(every_scaler, world_size=world_size, diagnose=False)
+
+
+@pytest.mark.parametrize("mutant", wrong.WRONG_SCALED)
+def test_ranks_that_decide_alone_are_rejected(mutant):
+    with pytest.raises(RankFailure, match="AssertionError: step 1 is taken by one rank"):
+        ranks.run(zero.check_fp16, mutant, 1, world_size=4, timeout_s=30, diagnose=False)
+
+
+def test_a_scaler_before_the_reduction_is_refused():
+    def too_early():
+        model = torch.nn.Linear(2, 2)
+        optimizer, scaler = ZeroOptimizer(model.parameters(), torch.optim.SGD, lr=0.1), LossScaler()
+        scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+        scaler.step(optimizer)
+
+    with pytest.raises(RankFailure, match="not reduced yet; call reduce_gradients.. on all ranks, then the scaler"):
+        ranks.run(too_early, world_size=2, timeout_s=30, diagnose=False)
 
 
 @pytest.mark.parametrize("mutant", wrong.WRONG_WEIGHTS)

@@ -22,7 +22,7 @@ from course_lib.parallel.zero3 import Zero3
 from course_lib.train.precision import LossScaler
 from course_lib.train.recompute import recompute
 from tests.parallel import checks
-from tests.parallel.checks import Joined
+from tests.parallel.checks import Joined, agree
 from tests.parallel.zero_checks import OPTIMIZERS
 
 
@@ -168,13 +168,6 @@ def check_16_bits(wrap: Callable[..., Any], dtype: torch.dtype, passes: int) -> 
         assert all(ours.dtype == torch.float32 for ours, _ in pairs), "the shards of 16-bit weights are not fp32"
         off = sum((ours - due).abs().sum().item() for ours, due in pairs)
         agree(off <= 1e-5, f"after step {step}: masters are off by {off:.1e}")
-
-
-def agree(is_so: bool, problem: str) -> None:
-    """An assertion about this rank alone: it raises on all ranks, or on none."""
-    said: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(said, "" if is_so else problem)
-    assert not any(said), next(filter(None, said))
 
 
 def check_overflow(wrap: Callable[..., Any]) -> None:

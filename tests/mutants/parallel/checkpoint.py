@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -136,6 +137,24 @@ class ForgetsMasters(Checkpoints):
         return position
 
 
+class OnePartForAll(Checkpoints):
+    """Saves the tensor ranks' parts under one name, so that one of them is written."""
+
+    def _state(self) -> dict[str, Any]:
+        with mock.patch.object(shards, "part_name", lambda stage, name: ""):
+            return super()._state()
+
+    def _shapes(self) -> dict[str, torch.Size]:
+        with mock.patch.object(shards, "part_name", lambda stage, name: ""):
+            return super()._shapes()
+
+    def load(self, step: int | None = None) -> dict[str, Any]:
+        """By the same names."""
+        with mock.patch.object(shards, "part_name", lambda stage, name: ""):
+            return super().load(step)
+
+
+WRONG_GRIDS = [OnePartForAll, ForgetsTheStepCount]
 WRONG_RUNS = {ForgetsTheStepCount: "zero2", ForgetsRandomState: "zero2", ForgetsMasters: "bf16"}
 """Each with the kind of training in which it is wrong."""
 WRONG_SAVES = [PublishesEarly, DropsFirst]

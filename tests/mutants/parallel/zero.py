@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.parallel import shards
+from course_lib.parallel import shards, zero
 from course_lib.parallel.zero import ShardedBucket, ZeroOptimizer
 
 
@@ -104,7 +104,35 @@ class AllReduces(ZeroOptimizer):
             super().reduce_gradients()
 
 
+def about_users_only(used: Tensor, means: Any, groups: Any, device: torch.device) -> tuple[list[int], bool]:
+    """As `ask_everyone`, and each rank keeps its overflow for itself."""
+    return shards.ask_everyone(used, [], groups, device)
+
+
+class EachDecidesAlone(ZeroOptimizer):
+    """Skips a step where this rank's own part has an overflow."""
+
+    def reduce_gradients(self) -> None:
+        """Nobody asks."""
+        with mock.patch.object(zero, "ask_everyone", about_users_only):
+            super().reduce_gradients()
+
+
+class SkipsWhatItHasSeen(ZeroOptimizer):
+    """Looks for an overflow in the gradients of this rank's own share of the batch, and of nobody else's."""
+
+    def reduce_gradients(self) -> None:
+        """A good step for those who had none."""
+        fine = all(bool(p.grad.isfinite().all()) for p in self.parameters if p.grad is not None)
+        with mock.patch.object(zero, "ask_everyone", about_users_only):
+            super().reduce_gradients()
+        for piece in self.pieces:
+            if piece.value.grad is not None:
+                piece.value.grad = torch.nan_to_num(piece.value.grad) if fine else piece.value.grad * torch.inf
+
+
 WRONG_WEIGHTS = [SumForMean, KeepsItsOwnPart]
 WRONG_NORMS = [LocalNorm, NormBeforeTheMean]
+WRONG_SCALED = [EachDecidesAlone, SkipsWhatItHasSeen]
 WRONG_BYTES = {PlainAdamWCalledSharded: 1, KeepsGradients: 2, AllReduces: 1}
 """Each with the stage in which it is wrong."""
