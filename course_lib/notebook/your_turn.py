@@ -11,7 +11,7 @@
         return part
 
 After the second cell `whole` is the reader's function if it passed its check, and else the solution. So the rest of the
-page runs for everyone, and a headless run sees that the solution passes. Every lesson from 08 on opens this module.
+page runs for everyone, and a headless run sees that the solution passes. Every lesson opens this module.
 """
 
 from __future__ import annotations

@@ -737,6 +737,7 @@ def fit_alone(p, steps=100, seed=0):
     return curve
 
 
+# %%
 def fit(kind, steps=100, seed=0):
     inputs, targets = rank_data(dist.get_rank(), seed)
     weights, residual, curve = torch.zeros(40), torch.zeros(40), torch.zeros(steps)
