@@ -42,9 +42,9 @@ CONFIG = GPTConfig(layers=4, width=64, heads=4, vocab_size=text.VOCAB_SIZE, cont
 GLOBAL_BATCH = 12
 """Sequences in a step on all ranks together; 1, 2, 3, 4 and 6 ranks share them evenly."""
 LEARNING_RATE = 1e-3
-RENDEZVOUS = "store_type=file,last_call_timeout=8,keep_alive_interval=2,keep_alive_max_attempt=3"
-"""How agents find each other. A file survives every node. A node that is silent for 6 s is dead (torchrun's own: 15 s),
-and who is there waits 8 s for others (30 s)."""
+RENDEZVOUS = "store_type=file,last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=5"
+"""How agents find each other. A file survives every node. A node that is silent for 5 s is dead (torchrun's own: 15 s),
+and who is there waits 5 s for others (30 s)."""
 
 
 def train(folder: Path, steps: int, every: int, pause_s: float = 0.0) -> None:

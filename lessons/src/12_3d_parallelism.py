@@ -199,16 +199,16 @@ compare(
 
 # %%
 def furthest_apart(axes, zero=0):
-    """The largest difference of the loss to one device's, over four steps, in float64."""
+    """The largest difference of the loss to one device's, over three steps, in float64."""
 
     def on_a_rank():
         grid = Grid(CONFIG, Mesh(axes), micro_batches=2, zero=zero, dtype=torch.float64)
         optimizer = grid.optimizer(torch.optim.AdamW, lr=1e-3)
-        return [grid.train_step(optimizer, batch_of(step)).item() for step in range(4)]
+        return [grid.train_step(optimizer, batch_of(step)).item() for step in range(3)]
 
     alone = GPT(CONFIG, dtype=torch.float64)
     optimizer = torch.optim.AdamW(alone.parameters(), lr=1e-3)
-    wanted = [train_step(alone, optimizer, batch_of(step)).item() for step in range(4)]
+    wanted = [train_step(alone, optimizer, batch_of(step)).item() for step in range(3)]
     return max(abs(a - b) for losses in ranks.run(on_a_rank, world_size=Mesh(axes).size) for a, b in zip(losses, wanted))
 
 
@@ -218,7 +218,7 @@ for lengths, zero in shapes:
     print(f"{axes}, ZeRO stage {zero}: as one device, {furthest_apart(axes, zero) < 1e-9}")
 
 # %% [markdown]
-# (The loss of a step shows the weights that all steps before have left, so the last of four tells of three updates.
+# (The loss of a step shows the weights that all steps before have left, so the last of three tells of two updates.
 # The tests do it for every shape of up to 8 ranks, weight by weight.)
 #
 # Not every product is allowed. ZeRO's second stage drops a gradient as soon as it is reduced. A pipeline adds to the
