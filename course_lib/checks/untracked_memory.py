@@ -52,9 +52,8 @@ def outside_torch() -> Iterator[Callable[[], Bytes]]:
 
 
 def _large_blocks() -> int:
-    traces = tracemalloc.take_snapshot().traces._traces  # type: ignore[attr-defined]  # as tuples: a tenth of the time
-    large = ((size, frames[0][0]) for _, size, frames, *_ in traces if size >= BLOCK)
-    return sum(size for size, file in large if not _is_cache(file.replace("\\", "/")))
+    large = (trace for trace in tracemalloc.take_snapshot().traces if trace.size >= BLOCK)
+    return sum(trace.size for trace in large if not _is_cache(trace.traceback[0].filename.replace("\\", "/")))
 
 
 def _is_cache(file: str) -> bool:
