@@ -111,7 +111,8 @@ compare(guess=guess_zeros, predicted=lost, measured=per_cent(v == 0), tolerance=
 # so the sum is rounded back to where it was: *swamping*, the hour that lesson 01 lost.
 #
 # By its rule, an update is lost where the spacing is more than twice as large. For 0.00001 that is from $2^{-15}$ on,
-# which fp16 has from $|w| = 2^{-5}$ upwards. How many of the weights of a fresh GPT stand still?
+# which fp16 has from $|w| = 2^{-5}$ upwards. How many weights of a fresh GPT, with a $\sigma$ of 0.02 at most, stand
+# still?
 
 # %%
 weights = flat(GPT(CONFIG).half().parameters())
@@ -152,9 +153,9 @@ def check_copies(function):
     assert (flat(ours.copies).half() == flat(ours.model.parameters())).all(), "the model should hold the copies, rounded"
 
 
-@your_turn(check_copies, look="Widen each gradient into copy.grad, step, then copy each copy into its parameter's data.")
+@your_turn(check_copies, look="What does `adam` read besides a copy, and in which dtype? And who tells the model?")
 def step_on_copies(adam, copies, parameters):
-    """One step: 16-bit gradients in, fp32 copies updated, the parameters are the copies rounded."""
+    """One step: 16-bit gradients in, fp32 copies updated, then rounded into the parameters' `.data`."""
     ...
 
 
@@ -196,8 +197,7 @@ compare(guess=guess_bytes, predicted=Bytes(4 + 4 + 4), measured=bytes_of_optimiz
 
 # %% [markdown]
 # Twelve: 4 for the copy, 4 for $m$, 4 for $v$. Another 2 are in the weight and 2 in the gradient. Mixed precision does
-# not make the model states smaller, it moves them to the optimizer. Lesson 10
-# takes the 12 and the 4 apart.
+# not make the model states smaller, it moves them to the optimizer. Lesson 10 takes the 12 and the 4 apart.
 #
 # So what is it good for? Speed, traffic, and the hill of activations: most of them are now half as large.
 #
@@ -218,7 +218,7 @@ compare(guess=guess_score, predicted=by_hand, measured=found, tolerance=0.001, n
 
 # %% [markdown]
 # Eleven! (65,520 and not 65,504: what lies below the middle between the largest number and the next one is still
-# rounded down.) A softmax written as the formula says it dies of a score of 12, and with it two more ways to die:
+# rounded down.) A softmax written as its formula dies of a score of 12. And here are three more ways to die:
 
 # %%
 scores = torch.tensor([12.0, 11.0, 10.0])
@@ -233,7 +233,7 @@ print("fp16: 64 products of 40·40", (forties.half() @ forties.half()).item(), "
 # %% [markdown]
 # `inf / inf` is `nan`. The last line is a matrix product in small. The hardware adds its 64 products up in fp32 and gets
 # 102,400 right; then the *output* has to be fp16, and is `inf`. bf16 has the range, so nothing overflows there. Look at
-# its digits, though.
+# the digits of its softmax, though.
 #
 # **Your turn.** Softmax does not change when the same number is taken from all scores. Which number makes fp16 safe?
 
@@ -249,7 +249,7 @@ def check_softmax(function):
 
 @your_turn(check_softmax, look="No exponent above 0, and one of them 0.")
 def softmax(scores):
-    """The softmax of a vector of scores, in their own dtype, with `exp`, `sum` and `max` alone."""
+    """The softmax of a vector of scores, in their own dtype, without calling one."""
     ...
 
 
@@ -261,8 +261,8 @@ def softmax(scores):
 
 
 # %% [markdown]
-# (PyTorch's softmax does that, too. It saves the exponentials; it does not save a long sum, the square inside a norm, or
-# the output of a product.)
+# (PyTorch's softmax does that, too. It rescues the exponentials, but no long sum, no square inside a norm, and no
+# output of a product.)
 #
 # Must everything stay in fp32, then? Look at what a network does, and sort it into three **classes of operations**:
 #
@@ -304,8 +304,8 @@ for dtype in ("bfloat16", "float32"):
 # and loss gave fp32. The *weights* are fp32, all of them: they are their own master copy, and each product gets a
 # 16-bit copy, which lives until the backward pass has used it.
 #
-# (`CastPolicy` is the library's form.) What is left of the hill, that
-# is, of the bytes that are held between the forward and the backward pass? Half?
+# (`CastPolicy` is the library's form.) What is left of the hill, of the bytes that are held between the forward and the
+# backward pass? Half?
 
 
 # %%
@@ -363,8 +363,8 @@ shares = {name: per_cent(each.sorted <= 2.0**-25) for name, each in sizes.items(
 figures.gradient_histograms(
     {f"{name}, as they are": (sizes[name], 1.0) for name in sizes},
     FP16,
-    caption="Orange is lost, yellow loses digits. Hardly one gradient lies where fp16 is at its best, and the whole "
-    "right half of the window is empty.",
+    caption="Orange is lost, yellow loses digits. Hardly one gradient lies where fp16 is at its best, and the "
+    "whole right half of the shaded window is empty.",
 ).show()
 compare(guess={"layers": guess_flushed}, predicted=shares, measured=cast)
 
@@ -372,8 +372,8 @@ compare(guess={"layers": guess_flushed}, predicted=shares, measured=cast)
 # (In per cent.) Of those that flow nearly half is gone; of the others hardly one keeps all digits.
 #
 # In a real fp16 backward pass it is worse than a cast at the end: a gradient that became 0 in layer 2 is missing in
-# all that layer 1 computes from it. We count. Of the weights' gradients that are not 0 in fp32, how many are 0 when
-# everything ran in fp16? And how far is the whole gradient from the right one?
+# all that layer 1 computes from it. We count. How many of the weights' gradients become 0 when everything runs in
+# fp16? And how far is the whole gradient from the right one?
 
 
 # %%
@@ -428,8 +428,8 @@ ScaleExplorer(gradients).show(
 # ## 6 · How large a scale?
 #
 # As large as possible, and no larger: one `inf` among the gradients, and the step is ruined. By the histogram, the
-# largest power of two that still works is the one that keeps the largest gradient below 65,520. In a real fp16
-# backward pass? Say a power of 2 before you run the cell.
+# largest power of two that still works is the one that keeps the largest gradient below 65,520. Does that hold in a
+# real fp16 backward pass? Say a power of 2 before you run the cell.
 
 # %%
 for power in (0, 4, 8, 12, 16, 24):
@@ -573,8 +573,8 @@ table = dict(zip(ways, (Bytes(16), Bytes(16), Bytes(12))))
 compare(predicted=table, measured={name: bytes_a_parameter(wrap) for name, wrap in ways.items()})
 
 # %% [markdown]
-# The bytes are as promised. Now the race. Without scaling, half of the gradient was error. By how much will that
-# recipe miss the loss of the others?
+# The bytes are as promised. Now the race. Without scaling, half of the gradient was error. The others come from a
+# loss of 5.5 down to 2.8. By how much will that recipe miss them?
 
 
 # %%
@@ -624,11 +624,11 @@ compare(predicted=dict.fromkeys(final, fp32), measured=final, tolerance=0.05, co
 
 # %% [markdown]
 # The recipe whose gradient was half error ends a long way up. The others lie on the line of fp32 on the left; the
-# right half, whose axis gives as much room to 0.1 as from 0.1 to 1, tells them apart.
+# right half, whose axis has as much room below 0.1 as from 0.1 to 1, tells them apart.
 #
 # Why does bf16 do without a scale? Its exponent has as many bits as fp32's. What fp32 can hold without help, bf16 can
-# hold without help, with two or three digits instead of seven. That is why it has replaced fp16 wherever the hardware
-# has it. fp16 is left to older GPUs (V100, T4), and to those who need its three extra bits.
+# hold without help, with two or three digits instead of seven. That is why it has replaced fp16 nearly everywhere
+# where the hardware has it. fp16 is left to older GPUs (V100, T4), and to those who need its three extra bits.
 #
 # **Change one thing.** Give the third recipe `LossScaler(2.0**40, growth_interval=15)`. What becomes of its line in
 # the first steps, and does it matter in the end? Decide first.
@@ -663,7 +663,7 @@ def clip(scaler, optimizer):
     clip_gradients(optimizer, 1.0)
 
 
-guess_clipped = ask("In the wrong order, one over how much is the length of the step?")
+guess_clipped = ask("In the wrong order the step has a length of one over how much?")
 
 # %%
 orders = {"unscale, clip": (LossScaler.unscale_, clip), "clip, unscale": (clip, LossScaler.unscale_)}
@@ -839,7 +839,7 @@ wide = predict.model_states(zero.with_(gradients="fp32")).total
 print(f"with gradients in fp32: {wide:.0GB}, {wide / 7_500_000_000:.0f} bytes a parameter")
 
 # %% [markdown]
-# An A100 has 80. Others count 18 bytes a parameter and not 16: Megatron-LM and `stas00/ml-engineering` keep the
+# An A100 has 80 GB. Others count 18 bytes a parameter and not 16: Megatron-LM and `stas00/ml-engineering` keep the
 # *gradients* in fp32, 2 bytes more, since a sum over many micro-batches is a long sum. (The printed line.)
 #
 # **Scales.** What the scale starts from, and after how many good steps it grows, as the frameworks have it:
@@ -900,8 +900,8 @@ class Patient(Scaler):
 
 
 steps = [True, False, True, False, False, False, True, True]
-answer_3 = None  # when it runs: [patient.update(finite) or patient.scale for finite in steps]
 patient = Patient(1024.0, growth_interval=2)
+answer_3 = None  # when it runs: [patient.update(finite) or patient.scale for finite in steps]
 
 self_check(answer_3, [1024, 1024, 1024, 1024, 512, 512, 512, 1024], hint="Count overflows in a row; start over at 2.")
 

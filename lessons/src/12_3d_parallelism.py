@@ -45,7 +45,7 @@ from course_lib.units import Bytes, Count, Seconds
 # Count like a clock: the last axis is the second hand. Tensor moves with every rank, data with every second one, pipe
 # with every fourth. Rank 5, say, is the second stage, first replica, second half: `(1, 0, 1)`.
 #
-# **Your turn.** For any numbers of ranks along the axes.
+# **Your turn.** The address of a rank, for any numbers of ranks along the axes.
 
 # %%
 CUBE = Mesh({"pipe": 2, "data": 2, "tensor": 2})
@@ -60,7 +60,7 @@ def check_address(function):
 
 @your_turn(check_address, look="How many ranks pass before the data axis moves? And before the pipe axis does?")
 def address(rank, pipe, data, tensor):
-    """A rank's place (pipe, data, tensor), each counting from 0; tensor is the fastest."""
+    """A rank's place (pipe, data, tensor), each counted from 0, on axes of these lengths; tensor is the fastest."""
     ...
 
 
@@ -132,7 +132,8 @@ def groups(places, axis):
 # 3. When all micro-batches are back, replicas average the gradients of the parts that they share.
 # 4. Each rank steps on what it holds. With ZeRO along the data axis, on half of that.
 #
-# `Grid` does it. This is all of its step; the pipeline, the layers and the optimizer are those you know:
+# `Grid` does it. This is all of points 1 to 3 (`own` is the loss, on ranks of the last stage); the pipeline, the layers
+# and the optimizer are those you know:
 
 # %%
 show(Grid.forward_backward, docstring=False)
@@ -166,9 +167,10 @@ def one_step(axes):
 # that talk belongs to one axis, so nobody has to tell us which bytes are whose: rank 0 shares its layers with rank 1,
 # its weights with rank 2, and hands its stream to rank 4.
 #
-# Before you run it: the stream of a micro-batch is 4 sequences × 32 tokens × 64 features, 4 bytes each, 32 KiB. The
-# model has 0.2 million parameters, and a rank a quarter of them. Along which axis does a rank send most? **Guess**
-# what share of its bytes goes there.
+# Before you run it: the stream of a micro-batch is 4 sequences × 32 tokens × 64 features, 4 bytes each, 32 KiB. Two
+# micro-batches run through the two blocks of a stage. The model has 0.2 million parameters, and a rank a good quarter
+# of them, in fp32. Of two ranks, each sends to an all-reduce as many bytes as are reduced. Along which axis does a rank
+# send most? **Guess** what share of its bytes goes there.
 
 # %%
 guess_share = ask("% of rank 0's bytes along the axis that sends most?")
@@ -187,14 +189,15 @@ compare(
 )
 
 # %% [markdown]
-# The tensor axis talks in every block of every micro-batch (on the last stage once more, to add up the logits). The
-# data axis talks once a step, the pipe axis only at its borders. Keep the order in mind: it is the whole reason for what
-# follows.
+# The tensor axis talks in every block of every micro-batch (on the last stage once more, to add up the logits). By
+# hand: 2 micro-batches × 2 blocks × 4 × 32 KiB, and 32 KiB to gather the embedding, which is cut by width. The data
+# axis talks once a step, 4 bytes a parameter. The pipe axis talks only at its borders: 2 × 32 KiB, and 32 KiB for the
+# gradient of the tied embedding (lesson 09). Keep the order in mind: it is the whole reason for what follows.
 #
 # ## 4 · The same weights
 #
-# A cube of ranks is right if nobody can tell it from one device. Four steps in each of three shapes, against
-# `train_step` alone:
+# A cube of ranks is right if nobody can tell it from one device. Three steps in each of three shapes,
+# against `train_step` alone:
 
 
 # %%
@@ -305,7 +308,7 @@ def torn(mesh, axis, per_machine):
 # - **Data: the rest,** as far as the batch can be cut.
 #
 # What must fit? 16 bytes for each parameter of the rank (lesson 02), and the activations in flight. **Guess** the
-# number of stages, if 105 blocks must divide and states alone may take at most half of the memory.
+# number of stages, if its 105 blocks must divide evenly and states alone may take at most half of the memory.
 
 # %%
 guess_stages = ask("Stages for 530 billion parameters, 8 tensor ranks, at most 40 GB of states a rank?")
@@ -318,11 +321,11 @@ for stages in (1, 3, 5, 7, 15, 21, 35, 105):
     states[stages] = Bytes(16 * max(predict.rank_parameters(setup, stage) for stage in {0, stages - 1}))
     print(f"{stages:3} stages of {105 // stages:3} blocks: {states[stages]:.1GB} of states on the fullest rank")
 fits = min(stages for stages, held in states.items() if held <= A100.memory / 2)
-compare(guess=guess_stages, predicted=Count(fits), measured=Count(35), columns=("by the rule", "published"))
+compare(guess=guess_stages, predicted=Count(fits), measured=Count(35), columns=("by the rule", "published"), name="stages")
 
 # %% [markdown]
-# Smith et al. 2022 (§3.1) trained it on 8 tensor ranks × 35 stages: 280 GPUs hold one copy of the model. On 2,240 GPUs
-# there are 8 copies, and the batch of 1,920 sequences is 240 for each.
+# Smith et al. 2022 (§3.1) trained it on 8 tensor ranks × 35 stages: 280 GPUs hold one copy of the model. The data axis
+# takes the rest of the GPUs (exercise 2).
 #
 # Now smaller models on cubes of your own; the picture is of rank 5. Count in the order data, tensor, pipe: a tensor
 # group leaves its machine. Look at the seconds. Then repair it without touching the order. There are two ways.
@@ -332,8 +335,8 @@ CubeExplorer(model="GPT-3 13B").show()
 
 # %% [markdown] tags=["solution"]
 # Machines of 8, or a tensor axis of 2. With pipe faster than tensor, the ranks of a tensor group are two numbers apart,
-# so four of them reach over seven numbers. What must fit into a machine is the reach of a group, not its size. That is
-# why the fastest axis is the only safe place.
+# so four of them reach over seven numbers. What must fit into a machine is the reach of a group, not its size. On the
+# fastest axis the two are the same, and that is why it is the safe place.
 
 # %% [markdown]
 # ## 7 · At scale
@@ -411,9 +414,10 @@ print(f"x.T @ y is laid out as   {of_gradient}")
 # | who puts the messages in | you (lessons 07 to 10), or `DTensor` at each operation | the compiler, for the whole program |
 #
 # JAX began where lesson 07 did: `pmap` runs one function on every device, and you write the `psum`. GSPMD (Xu et al.
-# 2021), which is behind its `jit`, takes some annotated layouts, works out all others, and puts the collectives in.
-# (JAX is not installed here, so the column is a translation and not a measurement.) Neither system can choose the
-# layouts for you, and neither cuts a schedule as in lesson 09. The pipe axis remains a program of its own.
+# 2021), which stood behind its `jit` for years, takes some annotated layouts, works out all others, and puts the
+# collectives in; its successor Shardy does the same. (JAX is not installed here, so the column is a translation and not
+# a measurement.) Neither system can choose the layouts for you, and neither cuts a schedule as in lesson 09. The pipe
+# axis remains a program of its own.
 #
 # ## 9 · A machine dies
 #
@@ -436,8 +440,9 @@ show(survive.train, docstring=False)
 # %% [markdown]
 # Note what does not depend on the number of ranks: the batch of a step. Two ranks take 6 sequences each, one takes 12.
 #
-# Now two "machines" with a rank each, both on yours. There is a checkpoint after every fifth step. When step 12 is done,
-# one machine is killed, agent and rank, without a word. **Guess:** how many steps are computed twice?
+# Now two "machines" with a rank each, both on yours. There is a checkpoint after every fifth step. When step 12 is done
+# (the first is step 0), one machine is killed without a word: its rank and its *agent*, the process of `torchrun` that
+# started the rank and watches it. **Guess:** how many steps are computed twice?
 
 # %%
 guess_twice = ask("Steps computed twice, of 20?")
@@ -455,9 +460,10 @@ print(f"you said {guess_twice.said}; steps taken again: {sorted({step for step i
 print("the loss curve is that of a device which nobody kills:", max(map(abs, map(float.__sub__, survive.curve(log), alone))) < 1e-9)
 
 # %% [markdown]
-# The steps since the last checkpoint are lost, and only they. (A step may still get through while the machine dies.) The curve has no seam. In `torchrun`'s words: the agent
-# of the other machine saw its ranks fail, waited until it was clear who is still there, and started them again in a
-# smaller world. What they remembered was gone. What was written was not.
+# The steps since the last checkpoint are lost, and only they. (A step may still get through while the machine dies.)
+# The curve has no seam. In `torchrun`'s words: the agent of the other machine saw its ranks fail, waited until it was
+# clear who is still there, and started them again in a smaller world. What they remembered was gone. What was written
+# was not.
 #
 # How often to write, then? Each checkpoint costs time, and each failure costs half an interval on average. It is a
 # trade with a known best point (exercise 3).
@@ -479,11 +485,11 @@ print("the loss curve is that of a device which nobody kills:", max(map(abs, map
 # the rank at `(pipe, data, tensor) = (3, 2, 5)`?
 #
 # **2.** MT-NLG on 2,240 GPUs: 8 tensor × 35 pipe. Its batch is 1,920 sequences, one in a micro-batch. How many
-# micro-batches does each pipeline get?
+# micro-batches does each pipeline get? (A lecture says that MT-NLG "used 280 A100s". Those hold *one* copy.)
 #
 # **3.** A checkpoint takes 30 seconds, a failure comes every 8 hours. Over an interval of $t$ seconds you lose
 # $\frac{30}{t}$ of the time to writing and $\frac{t/2}{8 \cdot 3600}$ to steps taken again. Which $t$ is best, in
-# minutes? (A lecture says that MT-NLG "used 280 A100s". Those hold *one* copy. Exercise 2 has the real number.)
+# minutes?
 
 # %%
 answer_1 = None  # machine
@@ -499,7 +505,7 @@ self_check(answer_2, 1920 // (2240 // 280), hint="How many replicas are there?")
 answer_3 = None  # minutes
 
 best = min(range(60, 7200), key=lambda t: 30 / t + t / 2 / (8 * 3600)) / 60
-self_check(answer_3, best, tolerance=0.02, hint="At the best point both losses are equal: t squared is 2 times 30 times 8 hours.")
+self_check(answer_3, best, tolerance=0.02, hint="One loss falls with t, one grows. Where are they equal?")
 
 # %% [markdown]
 # **To read on:** [Megatron-LM on 3,072 GPUs](https://arxiv.org/abs/2104.04473) (§3 has the rules),
