@@ -94,8 +94,8 @@ class Replicated:
 
 # %% [markdown]
 # When is a rank's ledger fullest, activations not counted? At the end of the backward pass: all gradients are there,
-# and Adam's moments, from the second step on. So that is when we read it. Each of the $\Psi$ parameters
-# has 2 bytes for its weight, 2 for its gradient, 12 for master and moments.
+# and Adam's moments, from the second step on. So that is when we read it. Each of the $\Psi$ parameters has 2 bytes for
+# its weight, 2 for its gradient, 12 for master and moments.
 
 # %%
 import time
@@ -309,9 +309,9 @@ pictures.where_the_step_stands(caption="The same two passes, the same bytes. In 
 guess_2 = ask("Stage 2 will cut the gradients, too. How many MB will a rank hold?", unit="MB")
 
 # %% [markdown]
-# As much as without ZeRO. The paper counts numbers, not bytes, and takes $\frac{N-1}{N}$ for 1: it is $2\Psi$, as in
-# plain data parallelism (§7). We have cut an all-reduce in the middle and put the step between its halves: gradients go
-# out, *weights* come back.
+# As much as without ZeRO. The paper counts numbers, not bytes, and takes $\frac{N-1}{N}$ for 1: a volume of $2\Psi$, as
+# in plain data parallelism (§7). We have cut an all-reduce in the middle and put the step between its halves: gradients
+# go out, *weights* come back.
 #
 # So stage 1 costs nothing. Remember that. It is rare.
 #
@@ -454,7 +454,8 @@ compare(
 # %% [markdown]
 # Both compute the same. The one that forgets is a stage 3 that holds *more* than stage 2. Its loss is right, and its
 # messages are fewer, so only the ledger gives it away. The one that frees sends $3\Psi$: two gathers and a
-# reduce-scatter, of $\Psi$ numbers each (the paper's §7.2.2). Half as much again is the price of the last cut, and the bill is
+# reduce-scatter, of $\Psi$ numbers each (the paper's §7.2.2). Half as much again is the price of the last cut, and the
+# bill is
 #
 # $$\frac{16\Psi}{N}.$$
 #
@@ -530,9 +531,9 @@ guess_7b = ask("Section 8: 7.5 billion parameters on 64 ranks. How many GB on ea
 
 # %% [markdown]
 # Each rank did what it was told, with its part. But squares add up: the whole is $\sqrt N$ times too long. On 1,024
-# ranks it may be 32 times too long before anybody clips. And each part was shrunk by its own factor, so even the direction is
-# another. With Adam the loss curve hardly shows it (lesson 07 told why). What should the ranks have told each other?
-# One number each; which, the lab asks.
+# ranks it may be 32 times too long before anybody clips. And each part was shrunk by its own factor, so even the
+# direction is another. With Adam the loss curve hardly shows it (lesson 07 told why). What should the ranks have told
+# each other? One number each; which, the lab asks.
 #
 # ## 8 · At scale
 #
@@ -732,8 +733,8 @@ pictures.zero3_timeline(
 guess_passes = ask("4 backward passes before each step: how many Ψ does stage 3 send?")
 
 # %% [markdown]
-# It does not pay where a rank has few tokens: an H100 at 40 % of its peak, eight in a node, needs about 980 (lesson
-# 07). And if you *accumulate* to get there, count again: every pass gathers every weight.
+# It does not pay where a rank has few tokens: an H100 at 40 % of its peak, eight in a node, needs about 980
+# (lesson 07). And if you *accumulate* to get there, count again: every pass gathers every weight.
 
 
 # %%
@@ -843,8 +844,8 @@ compare(guess=guess_tp, predicted=Ratio(100 / 12), measured=Ratio(100 * (sent[1]
 
 # %% [markdown]
 # A quarter of each, and the last block's input whole, since it lives until something else runs; for a twelfth more
-# traffic. (Each of the six all-reduces is worth two gathers, and this is one gather more. The paper says less than 10 %, its §8; and for 100
-# billion parameters on 16 GPUs, 33 GB become 2, §6.1.)
+# traffic. (Each of the six all-reduces is worth two gathers, and this is one gather more. The paper says less than 10
+# %, its §8; and for 100 billion parameters on 16 GPUs, 33 GB become 2, §6.1.)
 #
 # **Buffers.** Lesson 02 fused all gradients into one fp32 buffer, $4\Psi$: 6 GB for 1.5 billion parameters, 12 for 3
 # (§6.2). Whatever goes through it may go in pieces: small gradients share the buffer, large ones go one part after the
@@ -917,8 +918,8 @@ print("new memory for checkpoints:", ranks.run(in_one_piece, world_size=4)[0])
 #
 # ## 13 · At scale, once more
 #
-# The paper's Table 1 tells GB on each GPU, from 1 to 1,024 ranks. Here are six of its cells, three of them from the last
-# row, where stage 3 alone goes on.
+# The paper's Table 1 tells GB on each GPU, from 1 to 1,024 ranks. Here are six of its cells, three of them from the
+# last row, where stage 3 alone goes on.
 
 # %%
 cells = {(7.5, 1, 16): 35.6, (7.5, 2, 16): 21.6, (7.5, 3, 16): 7.5, (128, 1, 1024): 513, (128, 2, 1024): 257, (128, 3, 1024): 2}
@@ -932,8 +933,9 @@ compare(
 )
 
 # %% [markdown]
-# All of them, if 513.5 and 257.75 were cut off and not rounded. Stages 1 and 2 have nearly reached their floors, $4\Psi$ and $2\Psi$. A trillion
-# parameters are 16 TB, and with stage 3 on 1,024 ranks 16 GB each: the paper's own example of what becomes possible.
+# All of them, if 513.5 and 257.75 were cut off and not rounded. Stages 1 and 2 have nearly reached their floors,
+# $4\Psi$ and $2\Psi$. A trillion parameters are 16 TB, and with stage 3 on 1,024 ranks 16 GB each: the paper's own
+# example of what becomes possible.
 #
 # ## 14 · Saving what no rank has
 #
