@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 40 minutes, second sitting 20; less than a minute of it is computing on 2 CPU cores |
+# | Time | first sitting 40 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in schedules, bytes and gradients; only the seconds become smaller |
 # | Opens | `parallel/schedule/`, `parallel/pipeline.py`, `parallel/paced.py`, `parallel/mail.py`, `parallel/stages.py`, `parallel/weight_gradients.py`, `explore/pipeline.py` |
 #
@@ -45,7 +45,8 @@ from course_lib.units import Bytes, Count, Ratio, Seconds
 #
 # Our GPT has 6 blocks, an embedding in front and a head behind, 8 layers in all. Each of 4 ranks gets two of them in
 # a row: a **stage**. The batch comes in **micro-batches** of two sequences each; why, section 3 tells. (The numbers
-# are float64 again, 8 bytes each, so that rounding is no excuse.)
+# are float64 again, 8 bytes each, so that rounding is no excuse. A `schedule` knows which stages are whose; what else
+# it knows, section 2 tells.)
 
 # %%
 SMALL = GPTConfig(layers=6, width=64, heads=4, vocab_size=256, context=64, tied=False)
@@ -143,9 +144,10 @@ compare(guess=guess_sent, predicted=Bytes(2 * 2 * 64 * 64 * 8), measured=measure
 # ## 2 · One works, three wait
 #
 # Write down who does what when, and you have a **schedule**: for each rank, its actions in order. `F0` is the forward
-# pass of micro-batch 0, `BW0` its backward pass. A backward pass takes about twice as long (lesson 00), so let F take
-# one unit of time and BW two. A schedule is data. It can be drawn, checked and played on paper without any process.
-# The library's `Pipeline` carries it out on ranks; its loop is short enough to read.
+# pass of micro-batch 0, `BW0` its backward pass (two letters, since section 7 will cut it in two). A backward pass
+# takes about twice as long (lesson 00), so let F take one unit of time and BW two. A schedule is data. It can be
+# drawn, checked and played on paper without any process. The library's `Pipeline` carries it out on ranks; its loop
+# is short enough to read.
 
 # %%
 print(simulate(schedules.naive(4, 1)))
@@ -182,7 +184,7 @@ def for_real(schedule):
     return {"ideal": simulate(schedule, paced_costs(schedule)), "measured": min(charts, key=lambda each: each.makespan)}
 
 
-print(f"you said {guess_idle.said} %")
+print(f"idle, in percent: you said {guess_idle.said}")
 pipeline_charts(for_real(schedules.naive(4, 2)), caption="Down the stairs and up again: at any moment one rank works.")
 
 # %% [markdown]
@@ -206,8 +208,8 @@ guess_work = ask("And in percent of the working time?")
 
 # %% [markdown]
 # Count it in the chart. Each rank works for $M$ micro-batches, $3M$ units. The last rank begins $P - 1$ units late,
-# and behind its last backward pass come $P - 1$ others, of 2 units each. So a step takes $3(M + P - 1)$ units, and of
-# these $3(P-1)$ are idle, on *every* rank:
+# and after its last backward pass the $P - 1$ other ranks still have one each, of 2 units. So a step takes
+# $3(M + P - 1)$ units, and of these $3(P-1)$ are idle, on *every* rank:
 #
 # $$\frac{\text{idle}}{\text{all}} = \frac{P-1}{M+P-1} \qquad\qquad \frac{\text{idle}}{\text{work}} = \frac{P-1}{M}$$
 #
@@ -233,7 +235,7 @@ compare(
 )
 
 # %% [markdown]
-# Eight times the work in less than three times the time. (The measured bubble is a little larger than the ideal one:
+# On paper, eight times the work in less than three times the time. (The measured bubble is larger than the ideal one:
 # messages take time, and two cores serve four ranks.)
 #
 # ## 4 · The price
@@ -309,7 +311,7 @@ def one_f_one_b_order(stage, stages, micro_batches):
 
 # %%
 ours = from_orders(one_f_one_b_order, 4, 8)
-pipeline_charts({"1F1B": simulate(ours)}, "units", 1, caption="No rank holds more than it needs to keep going.").show()
+pipeline_charts({"1F1B": simulate(ours)}, "units", 1, caption="Rank 3 turns round after one forward pass, rank 0 after four.").show()
 held = ranks.run(held_on_a_rank, ours, world_size=4)
 waiting = Bytes(2 * 64 * 64 * 8)  # a message that arrived before it is needed
 compare(
@@ -327,10 +329,10 @@ compare(
 #
 # Three things break in silence, or loudly. First, the sum. Micro-batches' gradients add up in `.grad`, and the loss
 # is a *mean*. So each micro-batch's loss counts $1/M$, or exactly: its share of the tokens (lesson 05). Somebody
-# forgets it. With plain SGD, by how many of its own steps does the first step miss the right one?
+# forgets it. With plain SGD, how far from the right place does the first step land, in lengths of the right step?
 
 # %%
-guess_miss = ask("8 micro-batches without 1/m: missed by how many steps?")
+guess_miss = ask("8 micro-batches without 1/M: missed by how many steps?")
 
 
 def missed(kind, schedule, config=SMALL, steps=3):
@@ -368,8 +370,8 @@ first = ranks.run(missed, WithoutShare, ours, steps=1, world_size=4)[2][0]
 compare(guess=guess_miss, predicted=Ratio(7), measured=Ratio(first), tolerance=1e-6, name="steps missed")
 
 # %% [markdown]
-# Gradients are 8 times too long, so the step lands 7 steps beyond the right place. (With Adam you would see nothing.
-# Lesson 07 showed why.)
+# Gradients are 8 times too long, so the step lands 7 steps beyond the right place. (With Adam you would see next
+# to nothing. Lesson 07 showed why.)
 #
 # **The order of sends.** Your `backward` used `dist.send`, which waits until somebody receives. In 1F1B two
 # neighbours sometimes want to give each other something at the same moment. What happens then? The library knows
@@ -390,7 +392,7 @@ for schedule in (schedules.gpipe(2, 3), schedules.one_f_one_b(2, 3)):
 # As foretold. In GPipe no two messages ever cross, in 1F1B they do. The repair: never wait for a send (`isend`), wait
 # only for what you need. Then ranks can wait in a circle only if the schedule itself has one.
 #
-# **Both ends.** Most GPTs use one matrix twice: rank 0 looks tokens up in it, rank 3 multiplies by it at the end. So
+# **Both ends.** Many GPTs use one matrix twice: rank 0 looks tokens up in it, rank 3 multiplies by it at the end. So
 # it lives twice, and each end computes *a part* of its gradient. What if each steps with its own part?
 
 
@@ -441,8 +443,8 @@ def add_the_other_end(gradient, other):
 #
 # Look at 1F1B's chart again. When a stage works backwards, who waits for it? The stage before waits for the gradient
 # of its *input*. For the gradients of the *weights* nobody waits until the optimizer's step. They are two different
-# products: for $y = xW$ and $g = \partial L / \partial y$ the one is $gW^{\mathsf T}$, call it B; the other is
-# $x^{\mathsf T} g$, call it W. Each costs as much as the forward pass. So BW falls into halves, and W can be put
+# products: for $y = xW$ and $g = \partial L / \partial y$ the one is $gW^{\mathsf T}$, the action B; the other is
+# $x^{\mathsf T} g$, the action W. Each costs as much as the forward pass. So BW falls into halves, and W can be put
 # where a rank would idle (Qi et al. 2023, the schedule ZB-H1):
 
 # %%
@@ -561,12 +563,13 @@ compare(guess=guess_inter, predicted=predicted_s, measured=measured_s, tolerance
 # ## 10 · Zero-bubble: why a third
 #
 # The paper says that ZB-H1 idles for $(P-1)(T_F + T_B - T_W)$ on a rank, where 1F1B idles for $(P-1)(T_F + T_B +
-# T_W)$. Follow rank 0. In 1F1B it runs $P$ forward passes ahead, then waits until micro-batch 0 comes back over $P -
-# 1$ stages: $(P-1)(T_B + T_W)$. Later, while the pipeline drains, it has no forward pass to put between its last $P$
-# backward passes: $P - 1$ gaps of $T_F$. That is 1F1B's sum.
+# T_W)$; $T_F$ is the time of an F, and so on. Follow rank 0. In 1F1B it runs $P$ forward passes ahead, then waits
+# until micro-batch 0 comes back over $P - 1$ stages: $(P-1)(T_B + T_W)$. Later, while the pipeline drains, it has no
+# forward pass to put between its last $P$ backward passes: $P - 1$ gaps of $T_F$. That is 1F1B's sum.
 #
 # Now split. A stage passes its gradient on after B, so rank 0 waits for $(P-1)\,T_B$ only. And into each of the $P -
-# 1$ gaps goes a W, so $T_F - T_W$ is left of it. Add up. That holds for other costs, too; let the chart count:
+# 1$ gaps goes a W, so $T_F - T_W$ is left of it. Add up. That holds for other costs, too, while a W is the shortest
+# of the three; let the chart count:
 
 # %%
 cases = {"F, B, W = 1, 1, 1": (1, 1, 1), "F, B, W = 3, 3, 2": (3, 3, 2), "F, B, W = 2, 2, 1": (2, 2, 1)}
@@ -589,7 +592,7 @@ show(weight_gradients.add_weight_gradients, docstring=False)
 #
 # The bubble is there because the pipeline drains before each optimizer step. PipeDream (Narayanan et al. 2019) does
 # not drain. It steps after *every* backward pass, and the next micro-batch is on its way already. At once there is a
-# problem: micro-batch 3 went forward through rank 0 before the update of micro-batch 0, and comes back behind it. Its
+# problem: micro-batch 3 went forward through rank 0 before the update of micro-batch 0, and comes back after it. Its
 # backward pass must see the weights of its forward pass, else it is the gradient of nothing. So rank 0 keeps the old
 # ones, a **stash**.
 #
@@ -603,7 +606,7 @@ guess_stash = ask("Old weights on rank 0, in multiples of its weights?")
 
 # %%
 class Watched(Pipeline):
-    """Notes how many updates each forward pass had seen, and the most bytes of old weights."""
+    """Notes how many updates (U) each forward pass had seen, and the most bytes of old weights."""
 
     seen, updates, stashed = (), 0, 0
 
@@ -673,11 +676,11 @@ apart, way = (sum((a[n] - b[n]).norm() ** 2 for n in a) ** 0.5 for a, b in ((del
 print(f"after 8 updates it is {apart / way:.0%} of the way away from honest SGD")
 
 # %% [markdown]
-# PipeDream is exactly what it says. Run for real, it looks like 1F1B, because that is its order. But behind every
+# PipeDream is exactly what it says. Run for real, it looks like 1F1B, because that is its order. But after every
 # green bar the weights are others.
 
 # %% tags=["varies"]
-pipeline_charts(for_real(schedules.pipedream(4, 8)), caption="Behind each green bar a step was taken: eight updates, once filled, once drained.")
+pipeline_charts(for_real(schedules.pipedream(4, 8)), caption="After each green bar a step was taken: eight updates, once filled, once drained.")
 
 # %% [markdown]
 # It is another algorithm than SGD. All schedules above it are arrangements of one and the same step; this one changes
@@ -688,7 +691,7 @@ pipeline_charts(for_real(schedules.pipedream(4, 8)), caption="Behind each green 
 # ## 12 · Stages that are not equal
 #
 # Until now each layer counted as one. A pipeline goes at the pace of its slowest stage. Here is a GPT with a larger
-# vocabulary, on two ranks that really compute, one on each of your cores, nobody sleeps. How long does each layer
+# vocabulary, on two ranks that really compute, one on each of your cores. Nobody sleeps. How long does each layer
 # take?
 
 # %% tags=["varies"]
@@ -787,7 +790,7 @@ compare(
 )
 
 # %% [markdown]
-# "Negligible" is between a ninth and a fifth, by its own measure. And the bubble alone explains the table to 5 %.
+# "Negligible" is between a ninth and nearly a fifth, by its own measure. And the bubble alone explains the table to 5 %.
 # (That is its Transformer, whose layers are all alike. Its AmoebaNet, which cannot be cut into equal stages, reached
 # 1.7 and 2.7.)
 #
@@ -817,8 +820,8 @@ compare(
 # %% [markdown]
 # More than half of what is lost between 8 and 12 replicas is the bubble. (For the rest the paper gives no account.
 # More replicas also mean a longer all-reduce at the end, lesson 07.) So a pipeline wants many micro-batches, data
-# parallelism divides them among replicas, and lesson 07's critical batch size forbids to make more. How to split a
-# machine between the three is lesson 12's question.
+# parallelism divides them among replicas, and lesson 07's critical batch size forbids making more. How to share out
+# the ranks among tensor, pipeline and data parallelism is lesson 12's question.
 #
 # ## What to keep
 #

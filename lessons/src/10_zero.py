@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 25; less than a minute of both together is computing on 2 CPU cores |
-# | A GPU | changes nothing in what is held and sent; messages hide behind the computing there, because a GPU's network needs no core |
+# | A GPU | changes nothing in what is held and sent; more of it can hide there, since links have engines of their own (NCCL's additions still take a few of the GPU's processors) |
 # | Opens | `parallel/zero.py`, `parallel/zero3.py`, `parallel/shards.py`, `parallel/gathered.py`, `parallel/zero_r.py`, `parallel/checkpoint.py`, `predict/zero.py`, `explore/zero.py` |
 #
 # In lesson 02 a card of 16 GB died of a model of 1.5 billion parameters: 16 bytes for each, 24 GB, before the first
@@ -43,10 +43,10 @@ from course_lib.units import Bytes, Ratio
 # ## 1 · Four equal ledgers
 #
 # We begin with what you know: data parallelism (lesson 07) in mixed precision (lesson 04). Weights and gradients are
-# bf16, Adam steps on fp32 **masters**. `step` takes each gradient's mean over the ranks, steps, and rounds the
-# masters into the weights.
+# bf16, Adam steps on fp32 copies of the weights, the **masters**. `step` takes each gradient's mean over the ranks,
+# steps, and rounds the masters into the weights.
 #
-# (Where we ask whether a step is *right*, all is float64, as before, and a weight is wide enough to be stepped on.)
+# (Where we ask whether a step is *right*, all is float64, as before. There a weight is wide enough to be stepped on.)
 
 # %%
 SMALL = GPTConfig(layers=2, width=128, heads=4, vocab_size=256, context=32, norm="rmsnorm", bias=False)
@@ -94,8 +94,8 @@ class Replicated:
 
 # %% [markdown]
 # When is a rank's ledger fullest, activations not counted? At the end of the backward pass: all gradients are there,
-# and Adam's moments, from the second step on. So that is when we read it. $\Psi$ parameters, 2 bytes for a weight, 2
-# for its gradient, 12 for master and moments.
+# and Adam's moments, from the second step on. So that is when we read it. Each of the $\Psi$ parameters has 2 bytes for
+# its weight, 2 for its gradient, 12 for master and moments.
 
 # %%
 import time
@@ -131,8 +131,8 @@ compare(
 )
 
 # %% [markdown]
-# (Where the ratio is not 1, Adam counts its steps: 4 bytes for each tensor.) Three quarters of 27.6 MB are copies. The
-# largest kind is Adam's, 12 of 16 bytes. Begin there.
+# (It is not quite 1, behind the four digits: Adam counts its steps, in 4 bytes for each tensor.) Three quarters of 27.6
+# MB are copies. The largest kind is master and moments, 12 of 16 bytes. Begin there.
 #
 # ## 2 · Stage 1: whose moments?
 #
@@ -165,7 +165,7 @@ def check_part(function):
         assert alive[0] == 4 * lengths[0], wrong
 
 
-@your_turn(check_part, look="-len(flat) % p zeros are missing. nn.functional.pad(flat, (0, zeros)), then `chunk`, then `clone`.")
+@your_turn(check_part, look="How many zeros are missing (-10 % 4)? nn.functional.pad adds them. Whose memory is a chunk's?")
 def my_part(tensor):
     """A copy of this rank's part of the tensor's elements, flat, with zeros behind the last one. All parts are equal."""
     ...
@@ -181,11 +181,8 @@ def my_part(tensor):
 
 
 # %% [markdown]
-# Second: the step. Its first half is written: the mean gradient of each tensor, and of that my part.
-#
-# **Your turn.** Write the second half. `zero.masters` are this rank's parts, and their gradients are in place.
-# `all_gather(part, 0)` puts everybody's parts end to end, padding included. It sends what you hand it, so hand it no
-# more than the weights need.
+# Second: the step. Its first half is written: the mean gradient of each tensor, and of that my part. The second half,
+# `update_and_tell`, will be yours.
 
 
 # %%
@@ -229,6 +226,12 @@ def is_like_one_process(kind):
         print(f"{rule.__name__}: one process's weights after each of three steps: {most < 1e-12}")
 
 
+# %% [markdown]
+# **Your turn.** Write it. `zero.masters` are this rank's parts, and their gradients are in place. `all_gather(part, 0)`
+# puts everybody's parts end to end, padding included. It sends what you hand it, so hand it no more than the weights
+# need.
+
+
 # %%
 def check_step(function):
     kind = type("Yours", (Zero1,), {"update_and_tell": function})
@@ -246,7 +249,7 @@ def gather_only(kind):
     return int(sent.attributed_bytes.get("all_gather", 0))
 
 
-@your_turn(check_step, look="Step; then, for each tensor: masters in the weight's dtype, gather, cut the padding off, copy.")
+@your_turn(check_step, look="A master is fp32, a weight may be bf16: which should travel? And what hangs behind the last element?")
 def update_and_tell(zero):
     """Step on this rank's part; then give every rank the new weights, in place in `zero.weights`. All ranks call."""
     ...
@@ -306,16 +309,18 @@ pictures.where_the_step_stands(caption="The same two passes, the same bytes. In 
 guess_2 = ask("Stage 2 will cut the gradients, too. How many MB will a rank hold?", unit="MB")
 
 # %% [markdown]
-# As much as without ZeRO. In the paper's words, the volume is $2\Psi$, as in plain data parallelism (§7). We have cut
-# an all-reduce in the middle and put the step between its halves: gradients go out, *weights* come back.
+# As much as without ZeRO. The paper counts numbers, not bytes, and takes $\frac{N-1}{N}$ for 1: a volume of $2\Psi$, as
+# in plain data parallelism (§7). We have cut an all-reduce in the middle and put the step between its halves: gradients
+# go out, *weights* come back.
 #
 # So stage 1 costs nothing. Remember that. It is rare.
 #
 # ## 4 · Stage 2: whose gradients?
 #
 # A rank reads only its part of each mean gradient. The rest may go, and $2\Psi$ becomes $2\Psi/N$. But when? If all are
-# dropped behind the backward pass, all were there together first, and the ledger was as full as before. Lesson 07 knows
-# a better moment: as soon as the backward pass has left a layer, that layer's gradients are complete. A hook is told.
+# dropped after the backward pass, all were there together first, and the ledger was as full as before. Lesson 07 knows
+# a better moment: as soon as the backward pass has left a layer, that layer's gradients are complete, and a hook is
+# called.
 
 # %%
 class Zero2(Scattering):
@@ -350,8 +355,8 @@ compare(guess={"a rank": guess_2}, predicted=formula(2, 2 / 4, 12 / 4), measured
 # lies there and waits for the backward pass. So keep only parts, and let each **unit**, a block, say, come and go:
 # gather it, use it, free it. On the way back gather it again, compute, send its gradient to whoever owns it.
 #
-# What runs backward behind an all-gather? Lesson 08 had that pair: a reduce-scatter. There it was for tokens, here it is
-# for weights.
+# What is the way back of an all-gather? Lesson 08 had that pair: a reduce-scatter. There it was for tokens, here it is
+# for weights, and a mean, since each rank has its own share of the batch.
 
 # %%
 class Gather(torch.autograd.Function):
@@ -429,8 +434,8 @@ def tower(free):
 DEEP = GPTConfig(4, 128, 4, vocab_size=256, context=32, norm="rmsnorm", bias=False)
 blocks = Bytes(2 * sum(weight.numel() for weight in GPT(DEEP, device="meta").blocks.parameters()))
 print(f"four blocks: {blocks:MB} of weights")
-guess_kept = ask("If we forget: MB of weights, parts and whole, alive behind the forward pass?", unit="MB")
-guess_sent_3 = ask("If we free: MB that a rank sends, there and back?", unit="MB")
+guess_kept = ask("If we forget: MB of weights, parts and whole, alive after the forward pass?", unit="MB")
+guess_sent_3 = ask("If we free: MB that a rank sends, forward and backward?", unit="MB")
 
 # %%
 measured = {}
@@ -449,7 +454,8 @@ compare(
 # %% [markdown]
 # Both compute the same. The one that forgets is a stage 3 that holds *more* than stage 2. Its loss is right, and its
 # messages are fewer, so only the ledger gives it away. The one that frees sends $3\Psi$: two gathers and a
-# reduce-scatter (the paper's §7.2.2). Half as much again is the price of the last cut, and the bill is
+# reduce-scatter, of $\Psi$ numbers each (the paper's §7.2.2). Half as much again is the price of the last cut, and the
+# bill is
 #
 # $$\frac{16\Psi}{N}.$$
 #
@@ -498,9 +504,9 @@ display(compare(predicted=sent_due, measured=sent, tolerance=0.05, unit="MB"))
 guess_norm = ask("Section 7: each of 4 ranks clips its part to a norm of 0.1. What norm has the whole gradient then?")
 
 # %% [markdown]
-# Three lines of code in your script, and the same weights after every step. Stage 1 saves most, for nothing. Stage 2
-# saves a little, for as many messages again with each further backward pass. Stage 3 saves the rest, for half as much
-# again, and has no floor: with enough ranks *any* model fits.
+# Other wrappers in your script, and the same weights after every step. Stage 1 saves most, for nothing. Stage 2 saves a
+# little, and has to reduce in each backward pass. Stage 3 saves the rest, for half as much traffic again, and has no
+# floor: with enough ranks the states of *any* model fit, as long as one unit does.
 #
 # ## 7 · A norm that is too small
 #
@@ -524,15 +530,15 @@ display(compare(guess=guess_norm, predicted=Ratio(0.1 * 4**0.5), measured=Ratio(
 guess_7b = ask("Section 8: 7.5 billion parameters on 64 ranks. How many GB on each with stage 1?", unit="GB")
 
 # %% [markdown]
-# Each rank did what it was told, with its part. But squares add up: the whole is $\sqrt N$ times too long, 32 times on
-# 1,024 ranks, where nobody clips any more. And each part was shrunk by its own factor, so even the direction is
-# another. With Adam the loss curve hardly shows it (lesson 07 told why). What should the ranks have told each other?
-# One number each; which, the lab asks.
+# Each rank did what it was told, with its part. But squares add up: the whole is $\sqrt N$ times too long. On 1,024
+# ranks it may be 32 times too long before anybody clips. And each part was shrunk by its own factor, so even the
+# direction is another. With Adam the loss curve hardly shows it (lesson 07 told why). What should the ranks have told
+# each other? One number each; which, the lab asks.
 #
 # ## 8 · At scale
 #
-# The paper's first figure is a model of 7.5 billion parameters on 64 GPUs, and V100s have 32 GB. Our bill, theirs; and
-# then it is your turn to look for a model's home.
+# The paper's first figure is a model of 7.5 billion parameters on 64 GPUs, and V100s have 32 GB. Our bill beside
+# theirs; and then look for a model's home yourself.
 
 # %%
 billion = {"replicated": 16, "stage 1": 4 + 12 / 64, "stage 2": 2 + 14 / 64, "stage 3": 16 / 64}
@@ -557,7 +563,7 @@ ZeroExplorer().show()
 # 1. GPT-3 6.7B on A100s with 40 GB. Which stage is the first that fits on 8 ranks? And on 4?
 # 2. Move the ranks up, to 4,096. Which bars stop getting shorter, and at what length?
 # 3. GPT-3 175B on the same cards. Why does it say "never" three times?
-# 4. Llama 3 405B on H100s needs 76 ranks with stage 3. Give each rank 2 sequences. What became of the ranks?
+# 4. Llama 3 405B on H100s needs 76 ranks with stage 3. Give each rank 2 sequences. How many now, and why?
 #
 # <details><summary>Answers</summary>
 #
@@ -724,11 +730,11 @@ for name, found in per_rank.items():
 pictures.zero3_timeline(
     caption="Above, each unit waits for its weights. Below, the next one's are on their way: a unit more in memory."
 ).show()
-guess_passes = ask("4 backward passes before each step: Ψ's that stage 3 sends?")
+guess_passes = ask("4 backward passes before each step: how many Ψ does stage 3 send?")
 
 # %% [markdown]
-# It does not pay where a rank has few tokens: an H100 at 40 % of its peak, eight in a node, needs 980 (lesson 07). And if
-# you *accumulate* to get there, count again: every pass gathers every weight.
+# It does not pay where a rank has few tokens: an H100 at 40 % of its peak, eight in a node, needs about 980
+# (lesson 07). And if you *accumulate* to get there, count again: every pass gathers every weight.
 
 
 # %%
@@ -810,7 +816,8 @@ compare(
 show(recompute_part, docstring=False)
 
 # %% [markdown]
-# 4 ranks, 4 blocks, a stream of 65.5 kB. What is held between the passes, and what is sent in both?
+# 4 ranks, 4 blocks, a stream of 65.5 kB. What is held between the passes, and what is sent in both? (A block with
+# recompute sends six all-reduces of the stream: two forward, two again, two back.)
 
 
 # %%
@@ -837,9 +844,8 @@ compare(guess=guess_tp, predicted=Ratio(100 / 12), measured=Ratio(100 * (sent[1]
 
 # %% [markdown]
 # A quarter of each, and the last block's input whole, since it lives until something else runs; for a twelfth more
-# traffic. (A block with recompute sends six all-reduces of the stream, two forward, two
-# again, two back, each worth two gathers; this is one gather more. The paper says less than 10 %, its §8; and for 100
-# billion parameters on 16 GPUs, 33 GB become 2, §6.1.)
+# traffic. (Each of the six all-reduces is worth two gathers, and this is one gather more. The paper says less than 10
+# %, its §8; and for 100 billion parameters on 16 GPUs, 33 GB become 2, §6.1.)
 #
 # **Buffers.** Lesson 02 fused all gradients into one fp32 buffer, $4\Psi$: 6 GB for 1.5 billion parameters, 12 for 3
 # (§6.2). Whatever goes through it may go in pieces: small gradients share the buffer, large ones go one part after the
@@ -912,8 +918,8 @@ print("new memory for checkpoints:", ranks.run(in_one_piece, world_size=4)[0])
 #
 # ## 13 · At scale, once more
 #
-# The paper's Table 1 tells GB on each GPU, for two models and from 1 to 1,024 ranks. Here are some of its cells, some
-# at the end where stage 3 alone goes on.
+# The paper's Table 1 tells GB on each GPU, from 1 to 1,024 ranks. Here are six of its cells, three of them from the
+# last row, where stage 3 alone goes on.
 
 # %%
 cells = {(7.5, 1, 16): 35.6, (7.5, 2, 16): 21.6, (7.5, 3, 16): 7.5, (128, 1, 1024): 513, (128, 2, 1024): 257, (128, 3, 1024): 2}
@@ -927,8 +933,9 @@ compare(
 )
 
 # %% [markdown]
-# To three digits, all of them. Stages 1 and 2 have nearly reached their floors, $4\Psi$ and $2\Psi$. A trillion
-# parameters are 16 TB, and with stage 3 on 1,024 ranks 16 GB each: the paper's own example of what becomes possible.
+# All of them, if 513.5 and 257.75 were cut off and not rounded. Stages 1 and 2 have nearly reached their floors,
+# $4\Psi$ and $2\Psi$. A trillion parameters are 16 TB, and with stage 3 on 1,024 ranks 16 GB each: the paper's own
+# example of what becomes possible.
 #
 # ## 14 · Saving what no rank has
 #
@@ -968,7 +975,7 @@ print(f"two ranks went on from step {start}, and end where four that never stopp
 # |---|---|
 # | What does each stage cut? | 1: masters and moments; 2: gradients as well; 3: weights as well |
 # | What does a rank hold? | $4\Psi + \frac{12\Psi}{N}$; $2\Psi + \frac{14\Psi}{N}$; $\frac{16\Psi}{N}$ and a unit |
-# | What does it send? | $2\Psi$, $2\Psi$, $3\Psi$; with $m$ passes for a step $2\Psi$, $(m+1)\Psi$, $3m\Psi$ |
+# | How many numbers does it send? | $2\Psi$, $2\Psi$, $3\Psi$; with $m$ passes for a step $2\Psi$, $(m+1)\Psi$, $3m\Psi$ |
 # | Why is stage 1 for nothing? | an all-reduce is two halves, and the step fits between them |
 # | When does stage 3 hide? | from $R/W$ tokens per rank on, like data parallelism, if the next unit is on its way |
 # | Which optimizers? | those that are element-wise |
@@ -983,8 +990,8 @@ print(f"two ranks went on from step {start}, and end where four that never stopp
 # **2.** GPT-2 XL, 1.5576 billion parameters, bf16, stage 3 on 64 ranks, 8 backward passes for each step. How many GB
 # does a rank send in a step?
 #
-# **3.** Is stage 3 a kind of tensor parallelism? A rank of 4 has a quarter of the weights. Of the operations that *one*
-# process makes for this rank's share of the batch, which part does the rank make?
+# **3.** Is stage 3 a kind of tensor parallelism? A rank of 4 has a quarter of the weights. One process that holds all of
+# them would need so many operations for this rank's share of the batch: which part of these does the rank make?
 
 # %%
 answer_1 = None  # ranks
