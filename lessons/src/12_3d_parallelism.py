@@ -324,10 +324,11 @@ fits = min(stages for stages, held in states.items() if held <= A100.memory / 2)
 compare(guess=guess_stages, predicted=Count(fits), measured=Count(35), columns=("by the rule", "published"), name="stages")
 
 # %% [markdown]
-# Smith et al. 2022 (§3.1) trained it on 8 tensor ranks × 35 stages: 280 GPUs hold one copy of the model. The data axis
-# takes the rest of the GPUs (exercise 2).
+# Smith et al. 2022 (§3.1) trained it on 8 tensor ranks × 35 stages: 280 GPUs hold one copy of the model. (The half is
+# our rule. See between which two lines its 40 GB lie: any other limit there gives 35, too.) The data axis takes the
+# rest of the GPUs (exercise 2).
 #
-# Now smaller models on cubes of your own; the picture is of rank 5. Count in the order data, tensor, pipe: a tensor
+# Now smaller models on cubes of your own, seen from rank 5. Count in the order data, tensor, pipe: a tensor
 # group leaves its machine. Look at the seconds. Then repair it without touching the order. There are two ways.
 
 # %%
