@@ -45,8 +45,9 @@ def test_a_lesson_runs_from_top_to_bottom(
 ) -> None:
     with jupyterlab.notebook(f"{name}.ipynb"):
         jupyterlab.run_all(timeout_s=360)
-        widgets = jupyterlab.page.locator(".jp-OutputArea-output .jupyter-widgets").all()
-        assert widgets and not [each for widget in widgets for each in unnamed(widget)]
+        explorer = jupyterlab.page.locator(".jp-OutputArea-output .explorer").first
+        expect(explorer).to_be_visible()
+        assert not unnamed(explorer)
     assert not jupyterlab.page_errors
 
 
