@@ -170,6 +170,13 @@ class JupyterLab:
     root: Path
     page_errors: list[str]
 
+    def write(self, name: str, *cells: str) -> str:
+        """Write a notebook of these code cells into the folder that is served; its name."""
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+        notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        nbformat.write(notebook, self.root / name)
+        return name
+
     @contextlib.contextmanager
     def notebook(self, path: str) -> Iterator[JupyterLab]:
         """Open a notebook with a fresh kernel; close it and end the kernel afterwards, without saving."""

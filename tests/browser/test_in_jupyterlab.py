@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-import nbformat
 import pytest
 from playwright.sync_api import Locator, expect
 
@@ -16,13 +15,6 @@ pytestmark = pytest.mark.browser
 EXPLORER = ".jp-OutputArea-output .bit-explorer"
 
 
-def write_notebook(jupyterlab: JupyterLab, name: str, *cells: str) -> str:
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(notebook, jupyterlab.root / name)
-    return name
-
-
 @pytest.fixture(scope="module")
 def notebook(jupyterlab: JupyterLab) -> Iterator[JupyterLab]:
     """A small notebook whose first cell shows the explorer, run and open for all tests here."""
@@ -30,7 +22,7 @@ def notebook(jupyterlab: JupyterLab) -> Iterator[JupyterLab]:
         "from course_lib.explore import BitExplorer\nexplorer = BitExplorer(0.1)\nexplorer.show()",
         "explorer.value",
     )
-    with jupyterlab.notebook(write_notebook(jupyterlab, "explorer.ipynb", *cells)):
+    with jupyterlab.notebook(jupyterlab.write("explorer.ipynb", *cells)):
         jupyterlab.run_all()
         yield jupyterlab
 

@@ -8,9 +8,7 @@ two of them to the end (one without ranks, one with), and runs everything that i
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
-import nbformat
 import pytest
 from playwright.sync_api import Locator, expect
 
@@ -58,7 +56,7 @@ def test_every_widget_lives_in_jupyterlab(jupyterlab: JupyterLab) -> None:
         f"shown[{name!r}] = explore.{name}({ARGUMENTS.get(name, '')})\nshown[{name!r}].show()" for name in EXPLORERS
     ]
     cells += ["guess = ask('bytes of a parameter', unit='B')"]
-    with jupyterlab.notebook(written(jupyterlab.root / "widgets.ipynb", cells)):
+    with jupyterlab.notebook(jupyterlab.write("widgets.ipynb", *cells)):
         jupyterlab.run_all()
         areas = jupyterlab.page.locator(".jp-CodeCell")
         for number, name in enumerate(EXPLORERS, 1):
@@ -69,11 +67,3 @@ def test_every_widget_lives_in_jupyterlab(jupyterlab: JupyterLab) -> None:
         box.press("Enter")
         assert "16" in jupyterlab.execute("print(guess.said)")
     assert not jupyterlab.page_errors
-
-
-def written(path: Path, cells: list[str]) -> str:
-    """A notebook of code cells on disk; its name."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(notebook, path)
-    return path.name
