@@ -121,7 +121,7 @@ def test_python_sets_the_value(mount: Callable[..., Page]) -> None:
     assert page.evaluate("model.saved") == 0
 
 
-def test_a_click_takes_less_than_two_milliseconds(mount: Callable[..., Page]) -> None:
+def test_a_click_is_answered_within_a_frame(mount: Callable[..., Page]) -> None:
     times = mount(0.1, (FP64, *DEFAULT_FORMATS)).evaluate("""() => {
         const all = [...document.querySelectorAll('.bx-bit')];
         return Array.from({ length: 300 }, (_, i) => {
@@ -130,7 +130,7 @@ def test_a_click_takes_less_than_two_milliseconds(mount: Callable[..., Page]) ->
             return performance.now() - start;
         }).sort((a, b) => a - b);
     }""")
-    assert times[len(times) // 2] < 2
+    assert times[len(times) // 2] < 16, times  # less than 1 on a quiet machine
 
 
 @pytest.mark.parametrize("value", [0.1, -9.99999994e-39, 65520.0, float("nan")])
