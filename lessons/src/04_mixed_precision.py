@@ -13,8 +13,8 @@
 # memory, too. So you write `model.half()`. That is one word, and every weight has 16 bits. The first step prints a
 # loss that looks right. The second step prints `nan`.
 #
-# It is not the model. It is not the data. In fp32 the same script trains. Somewhere in that one step a number needed
-# more than 16 bits, and did not get it.
+# It is not the model, and not the data: in fp32 the same script trains. Somewhere in that one step a number needed more
+# than 16 bits, and did not get it.
 #
 # There are three such places, and each has its own repair. What is left over may have 16 bits, and it is nearly
 # everything that costs time.
@@ -83,7 +83,7 @@ def flat(tensors):
 
 def first_step(model, optimizer):
     train_step(model, optimizer, batch(0))
-    return flat(gradients_of(optimizer)), flat(state["exp_avg_sq"] for state in optimizer.state.values())
+    return flat(gradients_of(optimizer)), flat(state["exp_avg_sq"] for state in optimizer.state.values())  # g and v
 
 
 def per_cent(yes):
@@ -108,11 +108,10 @@ compare(guess=guess_zeros, predicted=lost, measured=per_cent(v == 0), tolerance=
 #
 # Why the weights? Late in a run the learning rate is small. Say that Adam moves each weight by 0.00001. An fp16
 # weight of 0.05 has its neighbours at a distance of $2^{-15} \approx 0.00003$. The update is less than half of that,
-# so the sum is rounded back to where it was: *swamping*, the hour that lesson 01 lost.
+# so the sum is rounded back to where it was (*swamping*, lesson 01).
 #
-# By its rule, an update is lost where the spacing is more than twice as large. For 0.00001 that is from $2^{-15}$ on,
-# which fp16 has from $|w| = 2^{-5}$ upwards. How many weights of a fresh GPT, with a $\sigma$ of 0.02 at most, stand
-# still?
+# So an update of 0.00001 is lost where the spacing is $2^{-15}$ or more, and in fp16 that is from $|w| = 2^{-5}$ upwards.
+# The weights of a fresh GPT have a standard deviation of 0.02 at most. How many of them stand still?
 
 # %%
 weights = flat(GPT(CONFIG).half().parameters())
@@ -126,7 +125,8 @@ compare(predicted=large, measured=per_cent(stuck), tolerance=0.01, name="per cen
 # every weight twice (Micikevicius et al. 2018, §3.1): in 16 bits for the forward and backward pass, and in fp32 for
 # the optimizer, which steps on its own **master copy** and then rounds it into the model.
 #
-# **Your turn.** `adam` is an optimizer over `copies`, and the model's 16-bit gradients are in `parameter.grad`.
+# What does it cost? 16 bytes a parameter, as many as in fp32 (lesson 02). But they live elsewhere now. In fp32 the
+# optimizer has 8 of them, $m$ and $v$. How many will it have here?
 
 
 # %%
@@ -140,6 +140,13 @@ class WithCopy:
 
     def zero_grad(self, set_to_none):
         self.model.zero_grad(set_to_none)
+
+
+guess_bytes = ask("Of 16 bytes a parameter, how many belong to the optimizer?", unit="B")
+
+# %% [markdown]
+# **Your turn.** What `write` does. `adam` is an optimizer over `copies`, and the model's 16-bit gradients are in
+# `parameter.grad`.
 
 
 # %%
@@ -171,12 +178,7 @@ def step_on_copies(adam, copies, parameters):
 
 
 # %% [markdown]
-# No `nan`. What does it cost? Lesson 02 has the sum: 16 bytes a parameter, as many as in fp32. But they live elsewhere
-# now. In fp32 the optimizer has 8 of them, $m$ and $v$. How many has it here? (The library's finished form is
-# `MasterWeights(Adam(...))`.)
-
-# %%
-guess_bytes = ask("Of 16 bytes a parameter, how many belong to the optimizer?", unit="B")
+# No `nan`, and nobody stands still. Now the bytes, with the library's finished form, `MasterWeights(Adam(...))`.
 
 
 # %%
@@ -199,7 +201,7 @@ compare(guess=guess_bytes, predicted=Bytes(4 + 4 + 4), measured=bytes_of_optimiz
 # Twelve: 4 for the copy, 4 for $m$, 4 for $v$. Another 2 are in the weight and 2 in the gradient. Mixed precision does
 # not make the model states smaller, it moves them to the optimizer. Lesson 10 takes the 12 and the 4 apart.
 #
-# So what is it good for? Speed, traffic, and the hill of activations: most of them are now half as large.
+# So what is it good for? Speed, traffic, and activations: most of them are now half as large (section 8 counts them).
 #
 # ## 3 · Not every operation
 #
@@ -214,13 +216,8 @@ scores = FP16.decode(torch.arange(FP16.max_pattern + 1)).half()  # every positiv
 first_inf = scores[scores.exp().isinf()][0]
 
 by_hand, found = Ratio(math.log(65_520)), Ratio(first_inf.item())
-compare(guess=guess_score, predicted=by_hand, measured=found, tolerance=0.001, name="exp overflows from")
+display(compare(guess=guess_score, predicted=by_hand, measured=found, tolerance=0.001, name="exp overflows from"))
 
-# %% [markdown]
-# Eleven! (65,520 and not 65,504: what lies below the middle between the largest number and the next one is still
-# rounded down.) A softmax written as its formula dies of a score of 12. And here are three more ways to die:
-
-# %%
 scores = torch.tensor([12.0, 11.0, 10.0])
 for name, x in {"fp32": scores, "fp16": scores.half(), "bf16": scores.bfloat16()}.items():
     print(f"{name}: softmax {[round(p, 3) for p in (x.exp() / x.exp().sum()).tolist()]}")
@@ -231,9 +228,11 @@ forties = torch.full((64,), 40.0)
 print("fp16: 64 products of 40·40", (forties.half() @ forties.half()).item(), "; bf16:", (forties.bfloat16() @ forties.bfloat16()).item())
 
 # %% [markdown]
-# `inf / inf` is `nan`. The last line is a matrix product in small. The hardware adds its 64 products up in fp32 and gets
-# 102,400 right; then the *output* has to be fp16, and is `inf`. bf16 has the range, so nothing overflows there. Look at
-# the digits of its softmax, though.
+# Eleven! (65,520 and not 65,504: what lies below the middle between the largest number and the next one is still
+# rounded down.) So a softmax written as its formula dies of a score of 12: `inf / inf` is `nan`. Below it are three more
+# ways to die. The last is a matrix product in small. The hardware adds its 64 products up in fp32 and gets 102,400 right;
+# then the *output* has to be fp16, and is `inf`. bf16 has the range, so nothing overflows there. Look at the digits of its
+# softmax, though.
 #
 # **Your turn.** Softmax does not change when the same number is taken from all scores. Which number makes fp16 safe?
 
@@ -273,8 +272,8 @@ def softmax(scores):
 # | element-wise | add, GELU, dropout | none of its own | what its inputs have |
 #
 # The first class has nearly all FLOPs. The second has nearly all dangers. That is the luck on which mixed precision
-# stands. In PyTorch we can step in front of every function call and look at its name, so this **cast policy** is a
-# dozen lines:
+# stands. In PyTorch we can step in front of every function call and look at its name (`CONTRACTIONS` and `WIDE` are
+# lists of names), so this **cast policy** is a dozen lines:
 
 
 # %%
@@ -304,34 +303,7 @@ for dtype in ("bfloat16", "float32"):
 # and loss gave fp32. The *weights* are fp32, all of them: they are their own master copy, and each product gets a
 # 16-bit copy, which lives until the backward pass has used it.
 #
-# (`CastPolicy` is the library's form.) What is left of the hill, of the bytes that are held between the forward and the
-# backward pass? Half?
-
-
-# %%
-def activations(dtype=torch.float32, policy=nullcontext):
-    model = GPT(CONFIG, dtype=dtype)
-    with measure.memory(model) as record:
-        with policy():
-            loss = model(*batch(0))
-        loss.backward()
-    return record.end_of("forward").activations
-
-
-hill = {"fp32": activations(), "cast policy": activations(policy=CastPolicy)}
-hill["all of it bf16"] = activations(torch.bfloat16)
-for name, held in hill.items():
-    print(f"{name:<15}{held:.2MiB}  {held / hill['fp32']:.0%}")
-matrices = [weight for weight in GPT(CONFIG, device="meta").parameters() if weight.dim() == 2]
-factors = matrices[:1] + matrices[2:]  # the head is the token embedding; that of positions is never multiplied
-copies = Bytes(sum(2 * weight.numel() for weight in factors))
-print(f"of the cast policy's, {len(factors)} copies of weights in bf16: {copies:.2MiB}")
-
-# %% [markdown]
-# Not half. The stream between the layers is fp32 here (fp32 plus bf16 is fp32), the norms save fp32, and the scores are
-# kept twice: softmax keeps its result in fp32, the product after it a copy in bf16. And the bf16 copies of the weights
-# are held, too, for the backward pass: nearly $2\Psi$ bytes, however small the batch. With 16-bit weights everything but
-# the loss has 16 bits, and the hill is close to half.
+# `CastPolicy` is the library's form.
 #
 # ## 4 · The third place: on the way back
 #
@@ -342,9 +314,9 @@ print(f"of the cast policy's, {len(factors)} copies of weights in bf16: {copies:
 #
 # Let us be one of those micro-batches. We compute its gradients in fp32, and look at two kinds: those of the
 # *weights*, which the optimizer gets; and those that *flow* backward from layer to layer, on which the former depend.
-# How many of those that flow would fp16 round to 0? For your guess: the loss is a mean over half a million tokens, so one
-# token's part in it is around $10^{-6}$. On the way through a layer its gradient meets weights around 0.02. And fp16
-# gives up at $2^{-25} \approx 3 \cdot 10^{-8}$.
+# How many of those that flow would fp16 round to 0? One token's part in a mean over half a million is around $10^{-6}$.
+# On the way through a layer its gradient meets weights around 0.02. And fp16 gives up at $2^{-25} \approx 3 \cdot
+# 10^{-8}$.
 
 # %%
 SHARE = 1 / 1024  # of this micro-batch in the whole batch
@@ -419,9 +391,9 @@ ScaleExplorer(gradients).show(
 # 3. Nothing. bf16 loses none of them, at any scale.
 # 4. No. The last one is saved at $2^{32}$, and the first `inf` comes at $2^{31}$. (Section 12 has a remedy.)
 #
-# And what is the small hill far to the left, among the weights? It is 128 gradients, and the model has 128 biases of
-# *keys*. Add a constant to all keys, and every score of a row changes by the same amount: the softmax does not notice.
-# So these gradients should be 0, and what you see is the rounding of fp32. Nobody needs to rescue them.
+# And the small hill far to the left, among the weights? 128 gradients: those of the 128 biases of *keys*. Add a constant
+# to all keys, and every score of a row changes by the same amount: the softmax does not notice. So they should be 0, and
+# what you see is the rounding of fp32. Nobody needs to rescue them.
 #
 # </details>
 #
@@ -448,10 +420,9 @@ compare(predicted=by_hand, measured=Count(highest), name="highest power")
 
 # %% [markdown]
 # The error falls from a half to a few hundredths of a per cent, which is what the eleven binary digits of fp16 leave.
-# Then comes a wide plateau where every scale is as good as another, and then a cliff.
-#
-# A **static** scale takes one number from the plateau and keeps it. But gradients shrink and grow over a run, other
-# models have other plateaus, and nobody wants to draw histograms first.
+# Then comes a wide plateau where every scale is as good as another, and then a cliff. A **static** scale is a number from
+# the plateau. But gradients shrink and grow over a run, other models have other plateaus, and nobody wants to draw
+# histograms first.
 #
 # ## 7 · A scale that hunts
 #
@@ -460,8 +431,7 @@ compare(predicted=by_hand, measured=Count(highest), name="highest power")
 # **dynamic** scale lives just below the cliff, and a step over the edge does no harm.
 #
 # We start at $2^{32}$, as Megatron-LM does by default, and try the double after 15 good steps (usual are one or two
-# thousand). **Your turn**: how the scale moves. Then, since you know the cliff from the last section: how many steps will be
-# skipped before the first one is taken?
+# thousand). You know the cliff from the last section: how many steps will be skipped before the first one is taken?
 
 
 # %%
@@ -478,6 +448,12 @@ class Scaler:
 
     def update(self, finite):
         next_scale(self, finite)
+
+
+guess_skipped = ask("How many steps are skipped at the start?")
+
+# %% [markdown]
+# **Your turn.** How the scale moves.
 
 
 # %%
@@ -507,10 +483,6 @@ def next_scale(scaler, finite):
 
 
 # %%
-guess_skipped = ask("How many steps are skipped at the start?")
-
-
-# %%
 def hunt(scaler, steps=60):
     model = GPT(CONFIG)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -529,8 +501,7 @@ first = Count(next(step for step in range(60) if step not in skipped))
 compare(guess=guess_skipped, predicted=Count(32 - highest), measured=first, name="skipped at the start")
 
 # %% [markdown]
-# (`hunt` hands out, with `yield`, the scale that each step *begins* with; the step comes after that. So a scale that is
-# smaller than the one before it tells of a skipped step.)
+# (`hunt` yields the scale that a step *begins* with. So one that is smaller than the last tells of a skipped step.)
 #
 # Each skipped step halves the scale, until the first gradient fits. The library's form is `LossScaler`,
 # which takes care of clipping, too (section 9).
@@ -573,8 +544,36 @@ table = dict(zip(ways, (Bytes(16), Bytes(16), Bytes(12))))
 compare(predicted=table, measured={name: bytes_a_parameter(wrap) for name, wrap in ways.items()})
 
 # %% [markdown]
-# The bytes are as promised. Now the race. Without scaling, half of the gradient was error. The others come from a
-# loss of 5.5 down to 2.8. By how much will that recipe miss them?
+# The states are as promised. And the hill of activations, the bytes that are held between the forward and the backward
+# pass? With 16-bit products, is it half?
+
+
+# %%
+def activations(dtype=torch.float32, policy=nullcontext):
+    model = GPT(CONFIG, dtype=dtype)
+    with measure.memory(model) as record:
+        with policy():
+            loss = model(*batch(0))
+        loss.backward()
+    return record.end_of("forward").activations
+
+
+hill = {"fp32": activations(), "cast policy": activations(policy=CastPolicy)}
+hill["all of it bf16"] = activations(torch.bfloat16)
+for name, held in hill.items():
+    print(f"{name:<15}{held:.2MiB}  {held / hill['fp32']:.0%}")
+matrices = [weight for weight in GPT(CONFIG, device="meta").parameters() if weight.dim() == 2]
+factors = matrices[:1] + matrices[2:]  # the head is the token embedding; that of positions is never multiplied
+copies = Bytes(sum(2 * weight.numel() for weight in factors))
+print(f"of the cast policy's, {len(factors)} copies of weights in bf16: {copies:.2MiB}")
+
+# %% [markdown]
+# Not half. The stream between the layers is fp32 (fp32 plus bf16 is fp32), the norms save fp32, and the scores are kept
+# twice: softmax keeps its result in fp32, the product after it a copy in bf16. And the bf16 copies of the weights are
+# held, too: nearly $2\Psi$ bytes, however small the batch. With 16-bit weights the hill is close to half.
+#
+# Now the race. Without scaling, half of the gradient was error. The others come from a loss of 5.5 down to 2.8. By how
+# much will that recipe miss them?
 
 
 # %%
