@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 40 minutes, second sitting 25; well under a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 35 minutes, second sitting 30; well under a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing here: who sends what to whom is the same everywhere |
 # | Opens | `ranks/collectives.py`, `ranks/schedules.py`, `predict/traffic.py`, `predict/link.py`, `predict/levels.py`, `explore/ring.py` |
 #
@@ -391,7 +391,76 @@ compare(
 # done after $2 \lceil \log_2 p \rceil$ rounds: 6 for 8 ranks, 20 for 1,000. Few messages or few bytes? Section 7 puts a
 # price on both.
 #
-# ## 5 · A schedule is data
+# ## 5 · The rest of the family
+#
+# An all-reduce is one of a handful of **collectives**. Training needs most of them; the later lessons are made of them.
+
+# %%
+figures.before_and_after(
+    caption="Left of the arrow before, right of it after; a row is a rank, a colour the rank that brought it, grey a sum "
+    "over all ranks. Reduce-scatter and all-gather, one after the other, are an all-reduce."
+).show()
+guess_share = ask("8 ranks, n = 840 kB: how many kB does a rank send in a reduce-scatter?", unit="kB")
+
+# %% [markdown]
+# You have built most of these already. The second half of the tree is a **broadcast**, the first half a **reduce**;
+# the ring's passes are a **reduce-scatter** and an **all-gather**. One is missing. In an **all-to-all** every rank
+# has a different part for every other one, a letter for each. It is the transpose of a matrix whose rows live on
+# different machines, and experts (lesson 13) will need it. The library has it in `collectives`, with all the others. Each
+# rank writes ten times its own number plus the receiver's. What does rank 1 find in its box?
+
+
+# %%
+def letters():
+    me, p = dist.get_rank(), dist.get_world_size()
+    return collectives.all_to_all(torch.tensor([10 * me + to for to in range(p)])).tolist()
+
+
+ranks.run(letters, world_size=4)
+
+# %% [markdown]
+# Row 1 is what each of the others had written to rank 1 (and the letter to itself, which no cable carries).
+#
+# What do they cost? Let $n$ be the whole: what each rank holds before a reduce-scatter or an all-to-all, what it
+# holds after an all-gather. Which one is the most expensive for its busiest rank?
+
+
+# %%
+def the_family(n_bytes):
+    whole, sent = torch.ones(n_bytes // 4), {}
+    part = whole.tensor_split(dist.get_world_size())[0].clone()
+    for name in predicted:
+        with measure.traffic() as account:
+            getattr(collectives, name)(part if name == "all_gather" else whole)
+        sent[name] = account.total_bytes
+    return sent
+
+
+predicted = {
+    "broadcast": predict.broadcast(N, world_size=8, rank=0).bytes,
+    "reduce_scatter": predict.reduce_scatter(N, world_size=8).bytes,
+    "all_gather": predict.all_gather(N, world_size=8).bytes,
+    "all_to_all": predict.all_to_all(N, world_size=8).bytes,
+}
+on_8 = ranks.run(the_family, N, world_size=8)
+measured = {name: max(mine[name] for mine in on_8) for name in predicted}
+compare(guess={"reduce_scatter": guess_share}, predicted=predicted, measured=measured, unit="kB")
+
+# %% [markdown]
+# The three that share the work cost $\frac{p-1}{p}\,n$ each; that is half an all-reduce, and two halves make a whole.
+# The broadcast costs its root $3n$, although nothing needs to be added: whoever stands at the top of a tree sends
+# everything again and again.
+#
+# That is the story. Do not count the total, find the busiest link; a ring sends the fewest bytes, a tree needs the
+# fewest rounds.
+
+# %% [markdown]
+# ## Second sitting
+#
+# What stands above is the story, and you may stop here. Below: how the library writes an algorithm down, what a message
+# costs in seconds, how ranks miss each other, PyTorch's own, and what is done where links differ: two levels and two trees.
+#
+# ## 6 · A schedule is data
 #
 # In four loops the decision *who sends what* was tangled up with the sending. The library separates the two. A
 # **schedule** says for one rank, round by round, what it sends and what it receives:
@@ -450,88 +519,6 @@ compare(guess={"ring": guess_messages}, predicted=predicted, measured=on_8)
 # The `assert`s before the figure are the stronger statement: not only the busiest rank but *each* of 35 ranks sent,
 # for each of four algorithms, exactly the bytes and the messages of its formula. A ring that secretly sends whole
 # tensors gives the same sums. It would not survive this cell.
-#
-# ## 6 · The rest of the family
-#
-# An all-reduce is one of a handful of **collectives**. Training needs most of them; the later lessons are made of them.
-
-# %%
-figures.before_and_after(
-    caption="Left of the arrow before, right of it after; a row is a rank, a colour the rank that brought it, grey a sum "
-    "over all ranks. Reduce-scatter and all-gather, one after the other, are an all-reduce."
-).show()
-guess_share = ask("8 ranks, n = 840 kB: how many kB does a rank send in a reduce-scatter?", unit="kB")
-
-# %% [markdown]
-# You have built most of these already. The second half of the tree is a **broadcast**, the first half a **reduce**;
-# the ring's passes are a **reduce-scatter** and an **all-gather**. One is missing. In an **all-to-all** every rank
-# has a different part for every other one, a letter for each. It is the transpose of a matrix whose rows live on
-# different machines, and experts (lesson 13) will need it.
-
-
-# %%
-def all_to_all(parts):
-    me, p = dist.get_rank(), dist.get_world_size()
-    received = [torch.empty_like(part) for part in parts]
-    received[me] = parts[me]
-    others = [rank for rank in range(p) if rank != me]
-    posted = [dist.isend(parts[other], other) for other in others]
-    for other in others:
-        dist.recv(received[other], other)
-    for each in posted:
-        each.wait()
-    return received
-
-
-def letters():
-    me = dist.get_rank()
-    written = [torch.tensor([10 * me + to]) for to in range(dist.get_world_size())]
-    return [letter.item() for letter in all_to_all(written)]
-
-
-ranks.run(letters, world_size=4)
-
-# %% [markdown]
-# Rank 1 has now 1, 11, 21, 31: what each of the others had written to it.
-#
-# What do they cost? Let $n$ be the whole: what each rank holds before a reduce-scatter or an all-to-all, what it
-# holds after an all-gather. Which one is the most expensive for its busiest rank?
-
-
-# %%
-def the_family(n_bytes):
-    whole, sent = torch.ones(n_bytes // 4), {}
-    part = whole.tensor_split(dist.get_world_size())[0].clone()
-    for name in predicted:
-        with measure.traffic() as account:
-            getattr(collectives, name)(part if name == "all_gather" else whole)
-        sent[name] = account.total_bytes
-    return sent
-
-
-predicted = {
-    "broadcast": predict.broadcast(N, world_size=8, rank=0).bytes,
-    "reduce_scatter": predict.reduce_scatter(N, world_size=8).bytes,
-    "all_gather": predict.all_gather(N, world_size=8).bytes,
-    "all_to_all": predict.all_to_all(N, world_size=8).bytes,
-}
-on_8 = ranks.run(the_family, N, world_size=8)
-measured = {name: max(mine[name] for mine in on_8) for name in predicted}
-compare(guess={"reduce_scatter": guess_share}, predicted=predicted, measured=measured, unit="kB")
-
-# %% [markdown]
-# The three that share the work cost $\frac{p-1}{p}\,n$ each; that is half an all-reduce, and two halves make a whole.
-# The broadcast costs its root $3n$, although nothing needs to be added: whoever stands at the top of a tree sends
-# everything again and again.
-#
-# That is the story. Do not count the total, find the busiest link; a ring sends the fewest bytes, a tree needs the
-# fewest rounds.
-
-# %% [markdown]
-# ## Second sitting
-#
-# What stands above is the story, and you may stop here. Below: what a message costs in seconds, how ranks miss each
-# other, PyTorch's own, and what is done where links differ: two levels and two trees.
 #
 # ## 7 · What a message costs
 #
@@ -977,6 +964,15 @@ answer_3 = None  # replace None by ranks.run(chain, world_size=4, timeout_s=10)
 self_check(answer_3, [7.0] * 4, hint="What does rank 1 have to give away before it has received?")
 
 # %% [markdown]
+# <details><summary>Answers</summary>
+#
+# 1. $2 \cdot \frac{63}{64} \cdot 3 = 5.9$ GB.
+# 2. The tree has $8\alpha + 8\,n\beta$, the ring $30\alpha + 1.875\,n\beta$. They meet at $n = 22\,\alpha / (6.125\,\beta)$,
+# 718 kB.
+# 3. 7, 7, 0, 0: rank 1 gives its own 0 away before the 7 has come. The two `if`s change places.
+#
+# </details>
+#
 # Lesson 07 lets all of this carry gradients: *data parallelism*, and how to hide the sending behind the computing.
 #
 # **The lab**, `labs/lab06_collectives`, asks for an all-reduce that has the ring's bytes and no more than twice
