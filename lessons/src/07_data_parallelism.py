@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 40 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 35 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in what is sent; more of it can hide there, since links have engines of their own (NCCL's additions still take a few of the GPU's processors) |
 # | Opens | `parallel/data.py`, `parallel/buckets.py`, `parallel/sampler.py`, `measure/timeline.py`, `predict/overlap.py`, `predict/levels.py`, `explore/buckets.py` |
 #
@@ -13,8 +13,8 @@
 # data. All four losses fall. In the evening you have four models, and each has seen a quarter of the data. You wanted
 # *one* that has seen it all.
 #
-# What was missing is two lines, in every step. This page writes them, makes them cheap, hides what is left of their
-# cost, and then breaks them in the ways in which they break in practice.
+# What was missing is two lines, in every step, and one before the first. This page puts them in, makes them cheap, hides
+# what is left of their cost, and then breaks them in the ways in which they break in practice.
 
 # %%
 import functools
@@ -97,7 +97,7 @@ print("apart after each step:", [f"{d:.4f}" for d in apart(ranks.run(train, Alon
 #
 # So if every rank replaces its $g_r$ by $g$, all take the step that one process would have taken with the whole
 # batch. Replicas that begin equal stay equal. Nothing else has to be sent: no weights, no optimizer state, no data.
-# That sum over the ranks is lesson 06's all-reduce.
+# The two lines are lesson 00's: an all-reduce, which is a sum (lesson 06), and a division.
 #
 # Is it one model then? Two questions. Are the four replicas equal after each step, to the bit? And are they equal to
 # a *single* process that takes lesson 00's `train_step` with the joined batch of eight sequences? That step is our
@@ -105,13 +105,11 @@ print("apart after each step:", [f"{d:.4f}" for d in apart(ranks.run(train, Alon
 
 
 # %%
-class SameStart(Alone):
-    """All begin with the weights of rank 0."""
-
-    def __init__(self, model):
-        super().__init__(model)
-        for tensor in (*model.parameters(), *model.buffers()):
-            dist.broadcast(tensor.detach(), src=0)
+class Averaged(Alone):
+    def synchronize(self):
+        for parameter in self.model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
 
 
 @functools.cache
@@ -119,55 +117,62 @@ def oracle(make_optimizer=torch.optim.SGD, lr=0.1):
     model, history = GPT(SMALL, seed=0, dtype=torch.float64), []
     optimizer = make_optimizer(model.parameters(), lr=lr)
     for step in range(3):
-        shares = [share(step, rank) for rank in range(4)]
-        train_step(model, optimizer, [torch.cat(part) for part in zip(*shares)])
+        train_step(model, optimizer, [torch.cat(part) for part in zip(*(share(step, rank) for rank in range(4)))])
         history.append(parameters_to_vector(model.parameters()).detach().clone())
     return history
 
 
-# %% [markdown]
-# **Your turn.** Write the two missing lines. (You have met them in lesson 00. Can you still?)
-
-
-# %%
-def judged(wrap, **options):
-    """(How far the replicas are apart, how far rank 0 is from one process), at most."""
+def judged(wrap, **options):  # how far the replicas are apart, and how far rank 0 is from the oracle, at most
     histories = ranks.run(train, wrap, world_size=4, **options)
     return max(apart(histories)), max((mine - right).abs().max().item() for mine, right in zip(histories[0], oracle()))
 
 
-def check_mean(function):
-    drift, off = judged(type("Yours", (SameStart,), {"synchronize": lambda self: function(self.model)}))
-    assert drift == 0, f"after each step all replicas should be equal, but they are up to {drift:.2g} apart"
-    assert off < 1e-12, f"the weights should be one process's, but are off by up to {off:.2g}"
+# %% [markdown]
+# All of that hangs on *begin equal*. On a cluster every rank has a seed of its own, which is right for dropout and wrong
+# for the weights.
+#
+# **Your turn.** The line before the first step: whatever its seed, every rank begins as rank 0.
 
 
-@your_turn(check_mean, look="dist.all_reduce(tensor) adds up over all ranks, in place. And the 1/p?")
-def mean_gradients(model):
-    """Replace each parameter's gradient by its mean over the ranks, in place. All ranks call."""
+# %%
+def check_start(function):
+    def on_each_rank():
+        model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+        for tensor in model.state_dict().values():
+            tensor.fill_(dist.get_rank() + 1)
+        function(model)
+        return {name: tensor.unique().tolist() for name, tensor in model.state_dict().items()}
+
+    for rank, found in enumerate(ranks.run(on_each_rank, world_size=3)):
+        wrong = [name for name, numbers in found.items() if numbers != [1]]
+        assert not wrong, f"rank {rank} should hold rank 0's numbers, but does not in {', '.join(wrong)}"
+
+
+@your_turn(check_start, look="Which of lesson 06's collectives copies? And what does a model keep that no optimizer moves?")
+def same_start(model):
+    """Overwrite all numbers that the model consists of by those of rank 0, in place. All ranks call."""
     ...
 
 
 # %% tags=["solution"]
 # One solution. Open it when yours passes, or when you are stuck.
-@mean_gradients.solution
-def mean_gradients(model):
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= dist.get_world_size()
+@same_start.solution
+def same_start(model):
+    for tensor in (*model.parameters(), *model.buffers()):
+        dist.broadcast(tensor.detach(), src=0)
 
 
 # %%
-class Naive(SameStart):
-    def synchronize(self):
-        mean_gradients(self.model)
+class SameStart(Alone):
+    def __init__(self, model):
+        super().__init__(model)
+        same_start(model)
 
 
-class NoBroadcast(Naive):
-    __init__ = Alone.__init__
+class Naive(SameStart, Averaged): ...
 
 
-for wrap, seeds in ((Naive, (0, 0, 0, 0)), (Naive, (0, 1, 2, 3)), (NoBroadcast, (0, 1, 2, 3))):
+for wrap, seeds in ((Naive, (0, 0, 0, 0)), (Naive, (0, 1, 2, 3)), (Averaged, (0, 1, 2, 3))):
     drift, off = judged(wrap, seeds=seeds)
     print(f"{wrap.__name__}, seeds {seeds}: replicas apart by {drift:.2g}; like one process: {off < 1e-12}")
 
@@ -182,8 +187,8 @@ guess_calls = ask("And how many all-reduces is that?")
 # third question). And like one process, up to the order of a sum. Four GPUs, one model: **naive data parallelism**,
 # complete.
 #
-# The last line is the first way to break it. Every rank has a seed of its own, which is right for dropout and wrong for
-# the weights. Without the broadcast at the start all apply the same update to different models, and nothing crashes.
+# The third line is the first way to break it. Without the broadcast all apply the same update to different models, and
+# nothing crashes.
 #
 # ## 2 · What a step sends
 #
@@ -458,7 +463,6 @@ guess_without = ask("And if each backward pass sends?", unit="kB")
 # 2. Set **1,024 ranks**. A ring's bytes hardly grow (1.75 becomes 2). What does, and where does the best size go?
 # 3. Choose **GPT-2 small** and look at the last bucket. A third of all bytes arrives at the very end, and no bucket size
 # can hide it. Which tensor is that?
-# 4. Halve the **tokens per rank**, again and again. What gets shorter, and what does not?
 #
 # <details><summary>Answers</summary>
 #
@@ -468,7 +472,6 @@ guess_without = ask("And if each backward pass sends?", unit="kB")
 # no longer hide. (A ring over all ranks is the wrong algorithm then; section 12.)
 # 3. The embedding, 38.6 of 124 million parameters. Its weights are used twice, at the input and at the output, so its
 # gradient is complete only at the end.
-# 4. The backward pass. Gradients are as many as before, whatever the batch, so from some point on they cannot hide.
 #
 # </details>
 #
@@ -495,7 +498,7 @@ def accumulate(quiet):
     return sent.sent_bytes
 
 
-bucket = Bytes(total + 4 * len(tensors))  # the library sends one more number for each tensor; section 7 tells why
+bucket = Bytes(total + 4 * len(tensors))  # the library sends one more number for each tensor; section 9 tells why
 once = predict.all_reduce(bucket, world_size=4).bytes
 guess, due = {"no_sync": guess_with, "always": guess_without}, {"no_sync": once, "always": 4 * once}
 measured = {name: ranks.run(accumulate, name == "no_sync", world_size=4)[0] for name in due}
@@ -506,11 +509,9 @@ guess_adam = ask("Section 7: g is 4 times too long. By how many of its lengths d
 # A quarter. (Sending always is right, too: to average what is equal everywhere changes nothing.) On a slow network
 # accumulating is the cheapest cure there is.
 #
-# ## 7 · Ways to drift apart
+# ## 7 · Forget the 1/p
 #
-# You have seen one, different seeds. Here are two more.
-#
-# **Forget the 1/p.** Somebody deletes the division. Every gradient is then $p = 4$ times too long. In the first step
+# Different seeds were one way to break it. Here is another: somebody deletes the division. Every gradient is then $p = 4$ times too long. In the first step
 # of SGD the weights move four times as far as they should: they miss the oracle's weights by three of its steps. And
 # with Adam? Its first step is $g/(|g| + \epsilon)$ in each number.
 
@@ -540,9 +541,55 @@ compare(guess={"Adam": guess_adam}, predicted={"SGD": Ratio(4 - 1), "Adam": adam
 # 10^{-8}$ does it show. Gradient clipping hides it as well. So a test with Adam that passes proves little: this course
 # checks every parallel path with SGD, too.
 #
-# **A parameter without a gradient.** A model has a part for pictures, and this batch has a picture on three ranks
-# only. On rank 2 that part is not used, and its gradient is `None`. Somebody has met the crash that follows, and
-# has repaired it with an `if`:
+# ## 8 · The real thing
+#
+# `DistributedDataParallel` is what we have built, in C++: buckets in reverse order, hooks, overlap. It needs no call
+# of `synchronize`, because it waits at the end of the backward pass itself. Same weights after every step?
+
+
+# %%
+def beside_pytorch(make_optimizer, lr):
+    pairs = []
+    for wrap in (nn.parallel.DistributedDataParallel, BucketedDataParallel, Overlapped):
+        model = GPT(SMALL, seed=dist.get_rank(), dtype=torch.float64)
+        pairs.append((wrap(model), model, make_optimizer(model.parameters(), lr=lr)))
+    largest = 0.0
+    for step in range(5):
+        for replica, _, optimizer in pairs:
+            optimizer.zero_grad()
+            replica(*share(step, dist.get_rank())).backward()
+            getattr(replica, "synchronize", lambda: None)()
+            optimizer.step()
+        theirs, *ours = (parameters_to_vector(model.parameters()) for _, model, _ in pairs)
+        largest = max(largest, *((mine - theirs).abs().max().item() for mine in ours))
+    return largest
+
+
+for make_optimizer, lr in ((torch.optim.SGD, 0.1), (torch.optim.Adam, 1e-3)):
+    worst = max(ranks.run(beside_pytorch, make_optimizer, lr, world_size=4))
+    print(f"{make_optimizer.__name__}: equal to DistributedDataParallel after each of 5 steps: {worst < 1e-12}")
+
+# %% [markdown]
+# It is. What they differ in is the number of calls, and when (section 11 looks into PyTorch's buckets).
+#
+# PyTorch has a second wrapper with almost the same name, `torch.nn.DataParallel`, and it came first. *One* process
+# drives all GPUs of a machine, with a thread for each. In every forward pass it copies the whole model from GPU 0 to
+# the others and gathers the outputs there, and in the backward pass the gradients. So weights travel as well as
+# gradients; GPU 0 is lesson 06's manager, full first and waited for; the threads share one Python interpreter; and it
+# ends at the edge of the machine. It takes one line, and that is why you still find it.
+#
+# That is the story: one mean over the ranks, in few messages, behind the backward pass.
+
+# %% [markdown]
+# ## Second sitting
+#
+# What stands above is the story, and you may stop here. Below: ranks that are not alike, who deals out the data, PyTorch's
+# buckets, when the network is fast enough, how large a batch may be, and how such a script is started.
+#
+# ## 9 · When the ranks are not alike
+#
+# **A parameter without a gradient.** A model has a part for pictures, and this batch has none on rank 2. There the part is
+# not used, and its gradient is `None`. Somebody has met the crash that follows, and has repaired it with an `if`:
 
 
 # %%
@@ -576,83 +623,21 @@ def one_step(wrap):
 _ = ranks.run(one_step, SkipsNone, world_size=4, timeout_s=10)
 
 # %% [markdown]
-# A deadlock, and the report shows who is not coming. Lesson 06 had the rule: no collective inside an `if` whose
-# answer depends on the rank, and "which gradients exist" depends on the data, so on the rank.
+# A deadlock, and the report shows who is not coming: no collective inside an `if` whose answer depends on the rank (lesson
+# 06), and which gradients exist depends on the data, so on the rank.
 #
-# What is right? For the joined batch, the rank without a picture contributed a gradient of zero. So: send zeros, and
-# all make the same calls. But if *no* rank used a parameter, its gradient has to stay `None`; on a gradient of zeros
-# weight decay or momentum would move it. That is what the library's extra numbers are for: beside each tensor travels
-# how many ranks had a gradient.
+# What is right? In the joined batch, rank 2 contributes a gradient of zero. So: send zeros, and all make the same calls.
+# But if *no* rank used a parameter, its gradient has to stay `None`; on zeros weight decay or momentum would move it. That
+# is what the library's extra numbers are for: beside each tensor travels how many ranks had a gradient.
 
 # %%
 print([grad.tolist() for grad in ranks.run(one_step, BucketedDataParallel, world_size=4)])
 
 # %% [markdown]
-# Ranks 0, 1 and 3 have the gradients 1, 2 and 4; the mean over *four* is 1.75, on all, also on rank 2. (In
-# `DistributedDataParallel` this must be asked for, `find_unused_parameters=True`, because it walks through the graph
-# in every step.)
+# Ranks 0, 1 and 3 have the gradients 1, 2 and 4; the mean over *four* is 1.75, on all, also on rank 2.
+# (`DistributedDataParallel` wants to be asked, `find_unused_parameters=True`.)
 #
-# ## 8 · The real thing
-#
-# `DistributedDataParallel` is what we have built, in C++: buckets in reverse order, hooks, overlap. It needs no call
-# of `synchronize`, because it waits at the end of the backward pass itself. Same weights after every step?
-
-
-# %%
-def beside_pytorch(make_optimizer, lr):
-    pairs = []
-    for wrap in (nn.parallel.DistributedDataParallel, BucketedDataParallel, Overlapped):
-        model = GPT(SMALL, seed=dist.get_rank(), dtype=torch.float64)
-        pairs.append((wrap(model), model, make_optimizer(model.parameters(), lr=lr)))
-    largest = 0.0
-    for step in range(5):
-        for replica, _, optimizer in pairs:
-            optimizer.zero_grad()
-            replica(*share(step, dist.get_rank())).backward()
-            getattr(replica, "synchronize", lambda: None)()
-            optimizer.step()
-        theirs, *ours = (parameters_to_vector(model.parameters()) for _, model, _ in pairs)
-        largest = max(largest, *((mine - theirs).abs().max().item() for mine in ours))
-    return largest
-
-
-# %%
-for make_optimizer, lr in ((torch.optim.SGD, 0.1), (torch.optim.Adam, 1e-3)):
-    worst = max(ranks.run(beside_pytorch, make_optimizer, lr, world_size=4))
-    print(f"{make_optimizer.__name__}: equal to DistributedDataParallel after each of 5 steps: {worst < 1e-12}")
-
-kinds = {"Naive": Naive, "Overlapped": Overlapped, "library": BucketedDataParallel, "PyTorch": nn.parallel.DistributedDataParallel}
-counted = {name: ranks.run(traffic_of_a_step, kind, world_size=4)[0] for name, kind in kinds.items()}
-print({name: each["calls"] for name, each in counted.items()}, "calls")
-compare(
-    predicted={name: predict.all_reduce(bucket if name == "library" else total, world_size=4).bytes for name in kinds},
-    measured={name: each["bytes"] for name, each in counted.items()},
-    tolerance=0.1,
-    unit="kB",
-)
-
-# %% [markdown]
-# Same bytes for all, but for the headers of many small messages: all send every gradient, whole, in 32 bits. (Whoever
-# compresses sends less; section 11, and the lab.) What they differ in is the number of calls, and when.
-#
-# PyTorch has a second wrapper with almost the same name, `torch.nn.DataParallel`, and it came first. *One* process
-# drives all GPUs of a machine, with a thread for each. In every forward pass it copies the whole model from GPU 0 to
-# the others and gathers the outputs there, and in the backward pass the gradients. So weights travel as well as
-# gradients; GPU 0 is lesson 06's manager, full first and waited for; the threads share one Python interpreter; and it
-# ends at the edge of the machine. It takes one line, and that is why you still find it.
-#
-# That is the story: one mean over the ranks, in few messages, behind the backward pass.
-
-# %% [markdown]
-# ## Second sitting
-#
-# What stands above is the story, and you may stop here. Below: a layer that looks at other examples, who deals out the
-# data, what can be changed in PyTorch's own wrapper, when the network is fast enough, how large a batch may be, and how
-# such a script is started.
-#
-# ## 9 · Batch-norm
-#
-# It computes a mean over the batch *in the forward pass*, and each rank sees its share only. Are the replicas equal
+# **Batch-norm** computes a mean over the batch *in the forward pass*, and each rank sees its share only. Are the replicas equal
 # after a step? Are they like one process?
 
 
@@ -674,16 +659,14 @@ for number, name in enumerate(["gradients", "running means"]):
     print(f"{name}: equal on all ranks {same}, like one process {right}")
 
 # %% [markdown]
-# The gradients are equal everywhere, and are not the big batch's: each rank normalised by the mean of 4 rows instead of
-# 16. And nobody averages the running means, so a model saved by rank 0 is not the one saved by rank 3. (`SyncBatchNorm`
-# takes the mean over all ranks. Transformers' norms look at one token only.) The rule behind it: data parallelism is
-# exact when the loss is a mean of terms that do not see each other.
+# The gradients are equal everywhere, and are not the big batch's: each rank normalised by 4 rows instead of 16. And nobody
+# averages the running means, so rank 0 saves another model than rank 3. (`SyncBatchNorm` takes the mean over all ranks.)
+# Data parallelism is exact when the loss is a mean of terms that do not see each other.
 #
 # ## 10 · Who reads what
 #
-# "Each rank takes its own share": who deals the cards? A **sampler**. Every item is read once in an epoch, by one rank,
-# and all ranks make equally many steps, because one that stops early leaves the others waiting (lesson 06). Nine items,
-# batches of four, two ranks.
+# Who deals the cards? A **sampler**. Every item is read once in an epoch, by one rank, and all ranks make equally many
+# steps: one that stops early leaves the others waiting (lesson 06). Nine items, batches of four, two ranks.
 
 # %%
 import subprocess
@@ -717,7 +700,6 @@ print("PyTorch's, 9 items on 4 ranks:", read)
 # model of section 4 has 19.3 MB of gradients, and the default is 25 MiB.
 
 # %%
-guess_ddp = ask("19.3 MB, buckets of 25 MiB: how many buckets from the second step on?")
 guess_fp16 = ask("A hook that casts to fp16: how many MB does a rank of 2 send?", unit="MB")
 
 
@@ -742,7 +724,6 @@ def look_into(hook):
 hooks = {"as it is": default_hooks.allreduce_hook, "fp16": default_hooks.fp16_compress_hook}
 looked = {name: ranks.run(look_into, hook, world_size=2)[0] for name, hook in hooks.items()}
 print("kB in each bucket, first, second, third step:", *([n // 1000 for n in step] for step in looked["as it is"][0]))
-print("buckets from the second step on, you said:", guess_ddp.said)
 whole = predict.all_reduce(4 * predict.parameters(LARGER), world_size=2).bytes
 compare(guess={"fp16": guess_fp16}, predicted={"as it is": whole, "fp16": whole / 2},
         measured={name: sent for name, (_, sent) in looked.items()}, tolerance=0.01, unit="MB")  # fmt: skip
@@ -764,23 +745,21 @@ compare(guess={"fp16": guess_fp16}, predicted={"as it is": whole, "fp16": whole 
 # $\Psi$ has vanished! It does not depend on the size of the model, only on the tokens per rank and on the machine.
 # (Austin et al. 2025, "How to Scale Your Model", derive the same.)
 #
-# Now the machine. Clusters are built of nodes: 8 H100s, each with 450 GB/s (NVLink) to the other seven, and with a card
-# of 400 Gbit/s, 50 GB/s, to the outside. 1,024 GPUs are 128 such nodes. One ring through all of them? Then all that
-# leaves a node leaves over *one* card. But add up inside each node first: after a reduce-scatter (lesson 06) each GPU
-# has an eighth of the node's sum. It carries its eighth across, over *its* card, and an all-gather inside ends it. The
-# node leaves at 400 GB/s.
+# Now the machine: nodes of 8 H100s, each with 450 GB/s (NVLink) to the other seven and a card of 50 GB/s to the outside.
+# 1,024 GPUs are 128 such nodes. In one ring through all of them, all that leaves a node leaves over *one* card. But add up
+# inside each node first: after a reduce-scatter (lesson 06) each GPU has an eighth of the node's sum. It carries that
+# across, over *its* card, and an all-gather inside ends it. The node sends at 400 GB/s.
 #
 # An H100 that reaches 40 % of its 989 TFLOP/s: from how many tokens per rank on does it hide?
 
 # %%
 reached = 0.4 * hardware.H100_80GB.peak("bf16")
-guess_ring = ask("1,024 GPUs, one ring, 50 GB/s: how many tokens per rank?")
-guess_levels = ask("And in two levels?")
+guess_levels = ask("1,024 GPUs, two levels: how many tokens per rank?")
 
 # %%
 NODE = {"ranks_per_node": 8, "inside_bytes_per_s": 450e9}
 print(f"one node of 8, NVLink alone: {predict.tokens_to_hide(reached, 450e9, 8):>6,d}")
-print(f"128 nodes, one ring:         {predict.tokens_to_hide(reached, 50e9, 1024):>6,d}   (you said {guess_ring.said})")
+print(f"128 nodes, one ring:         {predict.tokens_to_hide(reached, 50e9, 1024):>6,d}")
 print(f"128 nodes, two levels:       {predict.tokens_to_hide(reached, 50e9, 1024, **NODE):>6,d}   (you said {guess_levels.said})")
 
 MANY = 8 * 10**6
@@ -803,9 +782,8 @@ compare(
 #
 # ## 13 · A batch can be too large
 #
-# A batch estimates the gradient of all the data. Its mean is the true gradient $G$, and single examples scatter
-# around it with a variance that sums up to $\mathrm{tr}\,\Sigma$ over all parameters. A batch of $B$ examples has a
-# gradient $g_B$ with
+# A batch estimates the gradient of all the data, $G$. Single examples scatter around it with a variance that sums up to
+# $\mathrm{tr}\,\Sigma$ over all parameters. A batch of $B$ examples has a gradient $g_B$ with
 #
 # $$\mathbb{E}\,|g_B|^2 = |G|^2 + \frac{\mathrm{tr}\,\Sigma}{B}.$$
 #
@@ -839,13 +817,13 @@ for steps in (0, 60):
 
 # %% [markdown]
 # At the start one sequence is nearly as good as eight: all of them say "most letters never occur". Later sequences
-# disagree about what is left to learn, and the noise scale is many times larger. (From 20 batches the numbers are
-# rough.) McCandlish et al. found the same: **the lower the loss, the larger the useful batch.**
+# disagree about what is left to learn, and the noise scale is many times larger (roughly, from 20 batches): **the lower the
+# loss, the larger the useful batch.**
 #
 # What does a larger batch buy? In their model a run to a given loss takes $1 + B_{\text{crit}}/B$ times the fewest
 # steps and $1 + B/B_{\text{crit}}$ times the fewest examples; $B_{\text{crit}}$, the **critical batch size**, is close
 # to the noise scale. For language models Kaplan et al. (2020, eq. 1.4 and Table 5) fitted $B_{\text{crit}} = 2.1 \cdot
-# 10^8 \, L^{-1/0.21}$ tokens at a loss of $L$ nats. (Later work finds other values: an order of magnitude.)
+# 10^8 \, L^{-1/0.21}$ tokens at a loss of $L$: an order of magnitude.
 
 # %%
 critical = predict.critical_batch_tokens(2.0)
@@ -853,31 +831,27 @@ figures.steps_and_examples_by_batch(
     critical,
     caption="Far to the left, twice the ranks mean half the steps. Far to the right, they mean twice the cost.",
 ).show()
-guess_factor = ask("You train at the critical batch size and quadruple the ranks. How many times as fast?")
-
-# %%
 before, after = (predict.steps_and_examples(batch, critical=1.0) for batch in (1.0, 4.0))
-print(f"{before[0] / after[0]:.1f} times as fast (you said {guess_factor.said}), and {after[1] / before[1]:.1f} times as dear")
+print(f"four times the critical batch: {before[0] / after[0]:.1f} times as fast, and {after[1] / before[1]:.1f} times as dear")
 least = predict.tokens_to_hide(reached, 50e9, 1024, **NODE)
 print(f"critical at a loss of 2: {critical / 1e6:.1f} million tokens; {least} for each replica: {critical // least:,d} replicas")
 print(f"Llama 3's 16.8 million tokens, over 16,384 replicas: {2**24 // 2**14:,d} for each")
 
 # %% [markdown]
 # The network wants many tokens *per rank*, learning wants few tokens *together*. Between them they allow some thousands
-# of replicas, $B_{\text{crit}}/D$, whatever the model; with one ring it would be an eighth.
+# of replicas, $B_{\text{crit}}/D$, whatever the model.
 #
 # Llama 3 405B was trained on 16,384 H100s with 16.8 million tokens in a batch, and had 128 replicas, each spread over
-# 128 GPUs (Grattafiori et al. 2024, Table 4). Why not 16,384 replicas? Each would have 1,024 tokens, just enough for
-# the network. But that is an eighth of one of its sequences of 8,192. And no card holds 405 billion parameters. Whoever
-# wants to use ten thousand GPUs must split something else than the batch: the next three lessons.
+# 128 GPUs (Grattafiori et al. 2024, Table 4). Each of 16,384 replicas would have an eighth of one of its sequences of
+# 8,192. And no card holds 405 billion parameters. Whoever wants ten thousand GPUs must split something else than the
+# batch: the next three lessons.
 #
 # ## 14 · Four times the batch: which learning rate?
 #
-# You go from 1 rank to 4, so from 2 sequences to 8. Keep the learning rate $\eta$? Four small steps went $4\eta$ of
-# gradient far; the one large step that replaces them goes $\eta$. So take $k$ times the rate for $k$ times the batch:
-# the **linear scaling rule** (Goyal et al. 2017, §2.1). It holds if the gradient hardly changes during those $k$ steps.
-# Then the large step ends where the small ones do. Does it? (For SGD. With Adam, whose steps do not depend on the
-# gradient's length, $\sqrt k$ is the better rule: Malladi et al. 2022.)
+# From 1 rank to 4, from 2 sequences to 8: keep the learning rate $\eta$? Four small steps went $4\eta$ of gradient far; the
+# one large step that replaces them goes $\eta$. So take $k$ times the rate for $k$ times the batch: the **linear scaling
+# rule** (Goyal et al. 2017, §2.1). The large step ends where the small ones do if the gradient hardly changes meanwhile.
+# Does it? (For SGD. With Adam $\sqrt k$ is the better rule: Malladi et al. 2022.)
 
 
 # %%
@@ -908,15 +882,14 @@ for name, rates in {"at once": [0.8] * 12, "warm-up": [0.8 * min(1, (step + 1) /
 
 # %% [markdown]
 # With a short step the rule holds, early and late. With a longer one it fails at the start, where the gradient changes
-# quickest. So begin with a small rate and raise it over the first steps: **warm-up** (Goyal et al., §2.2). In the last two
-# lines the rate is four times 0.2, for eight sequences: at once, and raised in twelve steps.
+# quickest. So raise the rate over the first steps, twelve in the last line: **warm-up** (Goyal et al., §2.2).
 #
 # ## 15 · Starting it: torchrun
 #
 # In this notebook `ranks.run` starts the ranks. On a cluster `torchrun` does, PyTorch's own launcher: it starts
 # `--nproc-per-node` processes on each machine, tells each its number in the environment (`RANK`, `WORLD_SIZE`,
-# `LOCAL_RANK`, and where to meet), and ends all if one fails. The script is an ordinary one. This is a real run, with 2
-# ranks; below it, the same three steps in this process.
+# `LOCAL_RANK`, and where to meet), and ends all if one fails. This is a real run, with 2 ranks; below it, the same three
+# steps in this process.
 
 # %%
 SCRIPT = """
@@ -1004,6 +977,14 @@ together = GPT(SMALL)(*(torch.cat(part) for part in zip(*(share(0, rank) for ran
 self_check(answer_3, [together] * 4, tolerance=1e-4, hint="Section 1: the loss of all sequences is a mean. And all ranks must come.")
 
 # %% [markdown]
+# <details><summary>Answers</summary>
+#
+# 1. $2 \cdot \frac{63}{64} \cdot 2 \cdot 1.5576 = 6.13$ GB.
+# 2. $\frac{156 \cdot 10^{12}}{8 \cdot 12.5 \cdot 10^9} \cdot \frac{15}{16} = 1{,}462$.
+# 3. `dist.all_reduce(loss)`, and return `loss.item() / dist.get_world_size()`, rounded.
+#
+# </details>
+#
 # **The lab**, `labs/lab07_data_parallelism`, is a wrapper of your own that survives unused parameters, tied weights
 # and a last batch that does not divide, and an all-reduce that sends compressed gradients and carries the error over
 # to the next step. Neither the uneven batch nor the compression is in the library.

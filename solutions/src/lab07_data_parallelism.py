@@ -480,7 +480,7 @@ for totals, *grads in check.on_ranks(mixed, world_size=2):
 # ## 3 · Until the last one is done (20 points)
 #
 # Ranks read files of their own, and the files are not equally long. Rank 1 has one batch, rank 2 has four, rank 3 has
-# none at all. Rank 1 is done and returns. What happens to the others? (Lesson 07, section 7, has the report.)
+# none at all. Rank 1 is done and returns. What happens to the others? (Lesson 07, section 9, has the report.)
 #
 # One may stop when the first one is out of data: that throws data away. One may read something twice: then it counts
 # twice. Your ranks do neither. A rank that is out of data goes on *with a share of 0*, until nobody has anything
