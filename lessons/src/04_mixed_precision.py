@@ -632,6 +632,13 @@ compare(predicted=dict.fromkeys(final, fp32), measured=final, tolerance=0.05, co
 # **Change one thing.** Give the third recipe `LossScaler(2.0**40, growth_interval=15)`. What becomes of its line in
 # the first steps, and does it matter in the end? Decide first.
 #
+# <details><summary>Answer</summary>
+#
+# The cliff is at $2^{26}$ (section 6), so 14 steps are skipped, and the line is flat for as long: no step, nothing learned.
+# After that it is the old line, 14 steps late. In a run of 60 steps that shows; in one of 60,000 it would not.
+#
+# </details>
+#
 # ## 9 · Clip, then unscale?
 #
 # Most training loops clip: a gradient longer than 1 is shortened to 1 (Pascanu et al. 2013). Someone adds loss
@@ -905,6 +912,15 @@ answer_3 = None  # when it runs: [patient.update(finite) or patient.scale for fi
 self_check(answer_3, [1024, 1024, 1024, 1024, 512, 512, 512, 1024], hint="Count overflows in a row; start over at 2.")
 
 # %% [markdown]
+# <details><summary>Answers</summary>
+#
+# 1. The dense peak is 989, so 50 %.
+# 2. $\log_2 (65{,}520 / 0.02) = 21.6$, so 21.
+# 3. Keep a count, 0 at first, and note the scale before `super().update(finite)`. After it: a good step sets the count to
+# 0; an overflow adds 1; at a count of 1 the noted scale comes back; at 2 the count starts over at 0.
+#
+# </details>
+#
 # **The lab**, `labs/lab04_mixed_precision`, is a network whose gradients underflow. It must train in fp16 within a
 # byte budget, and the optimizer step is yours. Next comes lesson 05, which takes those 1,024 micro-batches seriously.
 #

@@ -254,7 +254,7 @@ def check_weights(function):
         assert found == due, f"pieces of {tokens} tokens: the factors are {found}, and some token speaks too loud"
 
 
-@your_turn(check_weights, look="Every token of the batch has the same say. What do those of one piece have together?")
+@your_turn(check_weights, look="Take two pieces, of 1 and of 3 tokens, and write down on paper what each of the four losses should weigh.")
 def weights(tokens):
     """From the number of tokens in each piece, the factor of each piece's mean loss, as a list."""
     ...
@@ -792,6 +792,14 @@ answer_3 = None  # a factor
 self_check(answer_3, times_louder([1, 2, 2, 2, 2, 2]), hint="The cuts behind the sixth hit both alike.")
 
 # %% [markdown]
+# <details><summary>Answers</summary>
+#
+# 1. $258 / (2 \cdot 14) = 9.2$. Mixed, it is $258 / (2 \cdot 126) = 1.02$ at most: sorting makes it worse.
+# 2. $\lceil 512 / 6 \rceil = 86$: 85 pieces of 6, and one of 2.
+# 3. $2^4 = 16$: the cuts behind the second to the fifth piece halve the first, and come before the sixth.
+#
+# </details>
+#
 # **The lab**, `labs/lab05_gradient_accumulation`, asks for an accumulator that stays exact with ragged batches,
 # clipping and fp16 scaling all together. Next comes lesson 06, with which Part B begins: how do many processes
 # agree on a sum, and who pays?

@@ -393,7 +393,7 @@ def check_unit(function):
     assert off_gradient < 1e-12, f"each part should get its part of the mean gradient, but is off by {off_gradient:.2g}"
 
 
-@your_turn(check_unit, look="Gather.apply(part) is the whole, flat, with padding. Which size and shape does `shape` say it has?")
+@your_turn(check_unit, look="Hold what comes out of Gather against the parameter that has this name in `shape`.")
 def unit(shape, parts, x):
     """What the block makes of x; parts are this rank's, in the order of shape.named_parameters(). All ranks call."""
     ...
@@ -452,8 +452,8 @@ compare(
 )  # fmt: skip
 
 # %% [markdown]
-# Both compute the same. The one that forgets is a stage 3 that holds *more* than stage 2. Its loss is right, and its
-# messages are fewer, so only the ledger gives it away. The one that frees sends $3\Psi$: two gathers and a
+# The one that forgets is a stage 3 that holds *more* than stage 2. Nothing fails, and it even sends less, so only the
+# ledger gives it away. The one that frees sends $3\Psi$: two gathers and a
 # reduce-scatter, of $\Psi$ numbers each (the paper's §7.2.2). Half as much again is the price of the last cut, and the
 # bill is
 #
@@ -638,8 +638,8 @@ compare(
 # ## 10 · PyTorch's own
 #
 # `ZeroRedundancyOptimizer` is stage 1, behind `DistributedDataParallel`. `fully_shard`, called FSDP, is stage 3. (A
-# lecture says that FSDP "utilizes both data and tensor parallelism". It is sharded *data* parallelism: each rank
-# computes every product, whole, for its own share of the batch. Exercise 3 counts.)
+# lecture, CMSC 35200, "Scaling up LLMs", says that FSDP "utilizes both data and tensor parallelism". It is sharded *data*
+# parallelism: each rank computes every product, whole, for its own share of the batch. Exercise 3 counts.)
 #
 # Same weights after each step? And what do they hold and send? Weights are float32 here, 4 bytes each, and all have
 # warmed up for two steps.
