@@ -77,8 +77,7 @@ compare(
 )
 
 # %% [markdown]
-# The ratio is 1, exactly, and nothing less was accepted: `tolerance=0`. The matrices alone are within 7 %, in larger
-# models nearer.
+# The ratio is 1, exactly, and nothing less was accepted: `tolerance=0`.
 #
 # And a failed claim? Somebody forgets the MLP, and takes $4\,d^2$ for a layer.
 
@@ -87,11 +86,20 @@ wrong = Count(4 * 4 * 128**2 + 13 * 4 * 128 + (256 + 128) * 128 + 2 * 128)
 compare(predicted=wrong, measured=Count(sum(p.numel() for p in model.parameters())), name="parameters")
 
 # %% [markdown]
-# An error, not a shrug. (The notebook goes on, since this cell is marked: it fails on purpose.)
+# An error, not a shrug. (The notebook goes on: this cell fails on purpose.)
 #
 # ## 2 · One step, the oracle
 #
-# A language model learns from text. Some is on your disk already: Python ships its manual.
+# A language model learns from text. Python brings some, its manual. `inputs` and `targets` are 8
+# sequences of 128 bytes, 1,024 tokens in a step. Of the two lines below the second is the first one, moved by one byte: at
+# each position the model should name the next byte. A batch depends on `seed`, `step` and `rank` (which process asks,
+# section 5), and on nothing else: so a step of many machines can be replayed on one.
+#
+# Then comes a training step, all of it. Whatever clever way of training you build in this course, it must end with the
+# weights that *this* function produces. It is the **oracle**.
+#
+# What loss should a model have that has learned nothing? It should find all 256 bytes equally likely. The loss is the
+# surprise about the right one, in *nats*: $-\ln \frac{1}{256} = \ln 256$.
 
 # %% tags=["varies"]
 manual = text.python_manual()
@@ -99,18 +107,6 @@ inputs, targets = batch = manual.batch(seed=0, step=0, rank=0, batch_size=8, con
 print(bytes(inputs[0, :60].tolist()))
 print(bytes(targets[0, :60].tolist()))
 
-# %% [markdown]
-# The second line is the first one, moved by one byte: at each position the model should name the next byte. `inputs` and
-# `targets` are 8 sequences of 128 bytes, 1,024 tokens in a step. A batch depends on `seed`, `step` and `rank` (which
-# process asks, section 5), and on nothing else: so a step of many machines can be replayed on one.
-#
-# Below is a training step, all of it. Whatever clever way of training you build in this course, it must end with the
-# weights that *this* function produces. It is the **oracle**.
-#
-# What loss should a model have that has learned nothing? It should find all 256 bytes equally likely. The loss is the
-# surprise about the right one, in *nats*: $-\ln \frac{1}{256} = \ln 256$.
-
-# %%
 display(show(train_step, docstring=False))
 guess_loss = ask("What is the loss before any training, in nats?")
 
@@ -209,7 +205,7 @@ rule = predict.training_flops(predict.parameters(SMALL), tokens=inputs.numel())
 compare(guess=guess_flops, predicted=rule, measured=counted.total, tolerance=0.15, name="6 × parameters × tokens", unit="GFLOP")
 
 # %% [markdown]
-# A ninth too low. What has it forgotten? Count for yourself. A block's products, forward: the four matrices of attention
+# A ninth too low. What has it forgotten? A block's products, forward: the four matrices of attention
 # and the two of the MLP, for each token. And two without any parameter, the two `@` of `Attention.explicit`: in each
 # head the queries, S × K, meet the keys, K × S, and the result meets the values.
 #
@@ -401,8 +397,7 @@ compare(guess=guess_step, predicted=predicted, measured=max(sent), tolerance=0.0
 # sum of four quarters is rounded in another order than a sum of eight.)
 #
 # The traffic is further above the formula than before: each of 52 parameter tensors has headers of its own. (Lesson 07
-# packs them into buckets.) Still: you have predicted the network traffic of a distributed training step from nothing but
-# the number of parameters.
+# packs them into buckets.) Still: from nothing but the number of parameters you have predicted a step's traffic.
 #
 # ## 8 · The deadlock
 #

@@ -13,7 +13,7 @@
 # memory, too. So you write `model.half()`. That is one word, and every weight has 16 bits. The first step prints a
 # loss that looks right. The second step prints `nan`.
 #
-# It is not the model, and not the data: in fp32 the same script trains. Somewhere in that one step a number needed more
+# It is not the model: in fp32 the same script trains. Somewhere in that one step a number needed more
 # than 16 bits, and did not get it.
 #
 # There are three such places, and each has its own repair. What is left over may have 16 bits, and it is nearly
@@ -263,7 +263,7 @@ def softmax(scores):
 # (PyTorch's softmax does that, too. It rescues the exponentials, but no long sum, no square inside a norm, and no
 # output of a product.)
 #
-# Must everything stay in fp32, then? Look at what a network does, and sort it into three **classes of operations**:
+# Must everything stay in fp32, then? Sort what a network does into three **classes of operations**:
 #
 # | class | examples | danger | so it gets |
 # |---|---|---|---|

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 35 minutes, second sitting 30; well under a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 40 minutes, second sitting 30; well under a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing here: who sends what to whom is the same everywhere |
 # | Opens | `ranks/collectives.py`, `ranks/schedules.py`, `predict/traffic.py`, `predict/link.py`, `predict/levels.py`, `explore/ring.py` |
 #

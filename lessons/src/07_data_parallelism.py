@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 35 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 40 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in what is sent; more of it can hide there, since links have engines of their own (NCCL's additions still take a few of the GPU's processors) |
 # | Opens | `parallel/data.py`, `parallel/buckets.py`, `parallel/sampler.py`, `measure/timeline.py`, `predict/overlap.py`, `predict/levels.py`, `explore/buckets.py` |
 #

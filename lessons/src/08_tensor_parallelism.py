@@ -484,7 +484,6 @@ def check_bytes(function):
         assert abs(said - due) <= 1, wrong
 
 
-# %%
 @your_turn(check_bytes, look="Two pairs of layers. Forward, a gather and a reduce-scatter each. Backward, their mirror, and?")
 def block_bytes(stream_bytes, t):
     """Bytes that each of t ranks sends for a block in a step; stream_bytes are the whole stream's."""

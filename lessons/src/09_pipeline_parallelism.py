@@ -246,7 +246,8 @@ compare(
 #
 # How much is it? Lesson 02 counted what a block keeps for its backward pass. For each token that is 8 vectors as wide
 # as the stream, 2 as wide as the MLP's hidden layer, 4 heads × 64 attention weights and 4 numbers for the norms;
-# beside them the causal mask, a byte for each pair of positions. A stage in the middle has two blocks.
+# beside them the causal mask, a byte for each pair of positions. A stage in the middle has two blocks, and the pipeline 8
+# micro-batches. Say a number of MiB before you run the cell.
 
 # %%
 LAYERS = cut([1.0] * 8, 4)
@@ -254,10 +255,8 @@ tokens, width, hidden, attended = 2 * 64, 64, 4 * 64, 4 * 64
 of_block = 8 * tokens * (8 * width + 2 * hidden + attended + 4) + 64 * 64
 of_one = Bytes(2 * of_block)
 print(f"one micro-batch in stage 1: {of_one:KiB}; its message: {Bytes(2 * 64 * 64 * 8):KiB}")
-guess_held = ask("GPipe, 8 micro-batches: MiB of activations on rank 1 at most?", unit="MiB")
 
 
-# %%
 def held_on_a_rank(schedule):
     pipeline, batch = Pipeline(schedule, my_stages(schedule)), micro_batches(0, schedule.micro_batches)
     with measure.memory(inputs=batch) as record:
@@ -266,7 +265,7 @@ def held_on_a_rank(schedule):
 
 
 held_by_gpipe = ranks.run(held_on_a_rank, from_orders(gpipe_order, 4, 8), world_size=4)
-compare(guess=guess_held, predicted=8 * of_one, measured=held_by_gpipe[1], tolerance=0, unit="MiB", name="rank 1")
+compare(predicted=8 * of_one, measured=held_by_gpipe[1], tolerance=0, unit="MiB", name="rank 1")
 
 # %% [markdown]
 # Eight times, to the byte. That is the trap: micro-batches are what makes the bubble small, and each one costs

@@ -182,7 +182,8 @@ def my_part(tensor):
 
 # %% [markdown]
 # Second: the step. Its first half is written: the mean gradient of each tensor, and of that my part. The second half,
-# `update_and_tell`, will be yours.
+# `update_and_tell`, will be yours. What will the bill be? (A replicated step sends an all-reduce of the gradients,
+# $2\frac{N-1}{N}$ times their bytes, 1.29 MB.)
 
 
 # %%
@@ -201,6 +202,10 @@ class Zero1(Replicated):
         self.update_and_tell()
         for weight, master in zip(self.weights, self.masters):
             weight.grad = master.grad = None
+
+
+guess_1 = ask("Stage 1, 4 ranks: how many MB does a rank hold?", unit="MB")
+guess_sent = ask("And how many MB does it send in a step?", unit="MB")
 
 
 # %%
@@ -265,14 +270,10 @@ def update_and_tell(zero):
 
 
 # %% [markdown]
-# And the bill? A replicated step sends an all-reduce of the gradients, $2\frac{N-1}{N}$ times their bytes, 1.29 MB.
+# And the bill:
 
 # %%
 Zero1.update_and_tell = update_and_tell
-guess_1 = ask("Stage 1, 4 ranks: how many MB does a rank hold?", unit="MB")
-guess_sent = ask("And how many MB does it send in a step?", unit="MB")
-
-# %%
 held_1, sent_1 = ranks.run(bill, Zero1, world_size=4)[0]
 display(compare(guess={"a rank": guess_1}, predicted=formula(2, 2, 12 / 4), measured=held_1, tolerance=0.001, unit="MB"))
 reduced, gathered = predict.all_reduce(2 * psi, 4).bytes, predict.all_gather(2 * psi, 4).bytes

@@ -136,9 +136,7 @@ def groups(places, axis):
 # and the optimizer are those you know:
 
 # %%
-show(Grid.forward_backward, docstring=False)
-
-# %%
+display(show(Grid.forward_backward, docstring=False))
 CONFIG = GPTConfig(layers=4, width=64, heads=4, vocab_size=256, context=32)
 STORIES = text.stories(seed=0)
 
