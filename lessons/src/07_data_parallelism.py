@@ -697,7 +697,7 @@ print("PyTorch's, 9 items on 4 ranks:", read)
 #
 # `DistributedDataParallel` lets you replace the all-reduce of a bucket by a **communication hook**, a function that
 # gets the bucket and returns a future, a promise of the sum. So a hook can also tell us how large the buckets are. The
-# model of section 4 has 19.3 MB of gradients, and the default is 25 MiB.
+# model of section 4 has 19.3 MB of gradients, and the default is 25 MiB. How many buckets is that?
 
 # %%
 guess_fp16 = ask("A hook that casts to fp16: how many MB does a rank of 2 send?", unit="MB")
