@@ -426,24 +426,23 @@ ranks.run(letters, world_size=4)
 
 
 # %%
+FAMILY = "broadcast", "reduce_scatter", "all_gather", "all_to_all"
+
+
 def the_family(n_bytes):
     whole, sent = torch.ones(n_bytes // 4), {}
     part = whole.tensor_split(dist.get_world_size())[0].clone()
-    for name in predicted:
+    for name in FAMILY:
         with measure.traffic() as account:
             getattr(collectives, name)(part if name == "all_gather" else whole)
         sent[name] = account.total_bytes
     return sent
 
 
-predicted = {
-    "broadcast": predict.broadcast(N, world_size=8, rank=0).bytes,
-    "reduce_scatter": predict.reduce_scatter(N, world_size=8).bytes,
-    "all_gather": predict.all_gather(N, world_size=8).bytes,
-    "all_to_all": predict.all_to_all(N, world_size=8).bytes,
-}
+predicted = dict(zip(FAMILY, (predict.broadcast(N, 8).bytes, predict.reduce_scatter(N, 8).bytes,
+                              predict.all_gather(N, 8).bytes, predict.all_to_all(N, 8).bytes)))  # fmt: skip
 on_8 = ranks.run(the_family, N, world_size=8)
-measured = {name: max(mine[name] for mine in on_8) for name in predicted}
+measured = {name: max(mine[name] for mine in on_8) for name in FAMILY}
 compare(guess={"reduce_scatter": guess_share}, predicted=predicted, measured=measured, unit="kB")
 
 # %% [markdown]
