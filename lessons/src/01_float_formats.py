@@ -111,8 +111,8 @@ def decode(pattern, E, F):
 
 # %% [markdown]
 # So count the numbers that there are. fp16 ("half precision") has 5 exponent bits and 10 fraction bits, and $2^{16} =
-# 65{,}536$ patterns. How many different, finite numbers are among them? And fp16 ends at 65,504. The narrow e5m2 has
-# the same five exponent bits, but only two fraction bits. Where does it end?
+# 65{,}536$ patterns. How many different, finite numbers are among them? And a second guess: fp16 ends at 65,504.
+# Where does e5m2 end, with the same five exponent bits, but only two fraction bits?
 
 # %%
 guess_count = ask("How many different finite numbers does fp16 have?")
@@ -178,9 +178,9 @@ figures.number_lines(
 
 # %% [markdown]
 # Compare the two fp8 lines. e4m3fn has one fraction bit more: twice as many ticks between two powers of two. e5m2 has
-# one exponent bit more: its ticks go on where those of e4m3fn have run out, past both edges of the picture. (The name
-# of e4m3fn says that it breaks a rule of IEEE's: it has no infinity and a single nan, and so reaches 448 where the
-# rule would end at 240; Micikevicius et al. 2022, Table 1.)
+# one exponent bit more: to the left its ticks go on where those of e4m3fn have run out, past the picture's edge. (The
+# name of e4m3fn says that it breaks a rule of IEEE's: it has no infinity and a single nan, and so reaches 448 where
+# the rule would end at 240; Micikevicius et al. 2022, Table 1.)
 #
 # ## 3 · Rounding
 #
@@ -224,9 +224,9 @@ def round_nearest(x, E, F):
 
 
 # %% [markdown]
-# That gives numbers. To get their *patterns* needs one more idea, a pretty one. Read as whole numbers, the patterns
-# are *in order*: the next pattern is the next number, even across a power of two, where the fraction overflows into
-# the exponent. So a pattern is a count: $2^F$ for each power of two passed, plus the spacings in $x$.
+# That gives numbers. Their *patterns* need one more idea, a pretty one. Read as whole numbers, the patterns are *in
+# order*: the next pattern is the next number, even across a power of two, where the fraction overflows into the
+# exponent. So a pattern is a count: $2^F$ for each power of two passed, plus the spacings in $x$.
 
 
 # %%
