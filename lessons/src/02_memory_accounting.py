@@ -46,9 +46,9 @@ from course_lib.units import Bytes
 # to know what is alive must count storages. A storage is born when some operation makes it, and it dies when the last
 # tensor that refers to it is gone. Nobody announces the death.
 #
-# Two tricks are enough to see both. Every operation of PyTorch passes through a *dispatch mode*, if one is on: there
-# we look at what comes out. And a *finalizer* runs when a storage goes, without keeping it alive. A birth writes a
-# number of bytes on a list, a death the same number with a minus. Read `meet` first.
+# Two tricks show both. Every operation of PyTorch passes through a *dispatch mode*, if one is on: there we look at
+# what comes out. And a *finalizer* runs when a storage goes, without keeping it alive. A birth writes a number of
+# bytes on a list, a death the same number with a minus. Read `meet` first.
 
 
 # %%
@@ -231,7 +231,7 @@ compare(predicted=yours, measured=held, unit="MiB")
 # and time.
 #
 # So a model of 1.5 billion parameters has 24 GB of states, whatever the batch. Case closed? For a card of 16, yes. But
-# look at the timeline above once more: the states are the *low* part of it.
+# in the timeline above the states are the *low* part.
 #
 # ## 3 · What a layer leaves behind
 #
@@ -393,6 +393,8 @@ compare(guess={"1,024, 128 to 512": mlp_guess}, predicted=predicted, measured=me
 # Three wide tensors at once, where two were kept: no sum of sizes knows such moments. `predict.peak` writes down a
 # whole step in this way, embedding to optimizer, and runs nothing.
 #
+# **Change one thing.** Free `bent` one operation later. What becomes of the peak? Decide first.
+#
 # Two switches change the story, and later lessons build both: mixed precision (lesson 04), and *recompute*, which
 # throws the insides of each block away and makes them again, one block at a time (lesson 03). The plain fp32 step has
 # its peak at 53.8 MiB. Where is it with both switches on?
@@ -424,8 +426,8 @@ compare(
 )
 
 # %% [markdown]
-# Each prediction is exact. (The library's tests hold 24 such steps to it.) Notice what did *not* shrink: the model
-# states, 12.9 MiB in all four rows. They are the floor, and only more devices lower it.
+# Each prediction is exact. (The library's tests hold 24 such steps to it.) What did *not* shrink: the model states,
+# 12.9 MiB in all four rows, a floor that only more devices lower.
 #
 # ## 5 · Three ways to lose memory
 #

@@ -255,9 +255,9 @@ records = {K: step(every(K)) for K in range(1, N + 1)}
 activations = {K: peak_activations(record) for K, record in records.items()}
 
 # %% [markdown]
-# **Your turn.** The formula holds where $K$ divides $N$. Write it for every $K$: 16 layers in segments of 5 end with a
-# segment of one. That one runs again *first*, when all inputs are still held. (And a layer may save less than its
-# input.) It is checked against the sixteen runs.
+# **Your turn.** The formula holds where $K$ divides $N$. Write it for every $K$: 16 layers in segments of 5 end with
+# a segment of one. That one runs again *first*, when all inputs are still held. (Nor must $A$ be $X$: a layer may
+# save three times its input, or a third.) It is checked against the sixteen runs.
 
 
 # %%
@@ -365,9 +365,9 @@ FilmExplorer(layers=16, every=4).show(
 #
 # ## 6 · A real model
 #
-# The library's `recompute(piece, x)` is `Forget`, grown up: several tensors in and out, 16 bits, and no trap (section 7
-# springs it). A GPT's loop says `for block in self.blocks`, so it is enough to exchange the list of blocks for one that
-# hands out recomputed segments: `model.blocks = RecomputedLayers(model.blocks, every=K)`.
+# The library's `recompute(piece, x)` is `Forget`, grown up: several tensors in and out, 16 bits, and no trap (section
+# 7, in the second sitting, springs it). A GPT's loop says `for block in self.blocks`, so it is enough to exchange the
+# list of blocks for one that hands out recomputed segments: `model.blocks = RecomputedLayers(model.blocks, every=K)`.
 #
 # But which $K$? That depends on $A / X$: how much does a block save, compared with its input? (Lesson 02 has the list.)
 
