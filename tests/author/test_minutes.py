@@ -51,5 +51,7 @@ def test_a_first_sitting_fits_in_a_class(source: Path) -> None:
     cells = read_cells(source)
     first, *_ = sittings(cells)
     assert len(stated(cells)) == 2 and time_complaints(cells) == []
-    assert first.all_words <= 2000 and first.all_cells <= 24 and first.tables <= 10 and first.minutes <= 45
+    for_colab = 1  # a cell that the build adds
+    assert first.all_words <= 2000 and first.all_cells + for_colab <= 24
+    assert first.tables <= 10 and first.minutes <= 45
     assert first.explorers <= 1 and first.turns >= 3
