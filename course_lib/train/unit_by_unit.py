@@ -1,6 +1,6 @@
 """A model of which a few layers are there at a time: each unit's weights come before its pass and go after it.
 
-Where they come from is another's matter: from other ranks (`parallel.zero3`), from files (`train.infinity`). Lesson 10
+Where they come from is another's matter: from other ranks (`parallel.zero3`), from files (`train.on_disk`). Lesson 10
 opens this module.
 """
 
