@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_lib.predict.setup import positive
 from course_lib.units import Bytes
 
 
@@ -35,8 +34,8 @@ class Lane:
     """
 
     def __init__(self, bytes_per_s: float | None = None) -> None:
-        if bytes_per_s is not None:
-            positive(bytes_per_s=bytes_per_s)
+        if bytes_per_s is not None and not bytes_per_s > 0:
+            raise ValueError(f"a lane carries more than 0 bytes a second; bytes_per_s={bytes_per_s}")
         self.bytes_per_s = bytes_per_s
         self.carried = Bytes(0)
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lane")
