@@ -7,13 +7,11 @@ autograd refers to has its numbers back. Lesson 10 opens this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd import Function
 
 from course_lib.parallel.buckets import plan_buckets
 from course_lib.parallel.operators import Group
@@ -146,41 +144,6 @@ class Unit:
             bucket.finish_reduce()
 
 
-def units_of(module: nn.Module) -> list[nn.Module]:
-    """The children of all ModuleLists that lie in no other ModuleList: a transformer's blocks."""
-    if isinstance(module, nn.ModuleList):
-        return list(module.children())
-    return [unit for child in module.children() for unit in units_of(child)]
-
-
-def plan_units(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> list[list[int]]:
-    """Which parameters each unit gathers.
-
-    Args:
-        modules: the units; the first is the root and contains the others.
-        parameters: of the root.
-
-    Returns:
-        For each unit, numbers of parameters. The root's are in no other unit, or in several.
-
-    Raises:
-        ValueError: one unit lies in another, or is given twice.
-    """
-    units = [{id(each) for each in unit.modules()} for unit in modules[1:]]
-    for place, unit in enumerate(modules[1:]):
-        if any(id(unit) in inside for other, inside in enumerate(units) if other != place):
-            raise ValueError(f"the unit {type(unit).__name__} lies in another one, or is given twice: give one of them")
-    owners: dict[int, list[int]] = {id(parameter): [] for parameter in parameters}
-    for place, unit in enumerate(modules[1:], 1):
-        for parameter in unit.parameters():
-            owners[id(parameter)].append(place)
-    planned: list[list[int]] = [[] for _ in modules]
-    for number, parameter in enumerate(parameters):
-        its = owners[id(parameter)]
-        planned[its[0] if len(its) == 1 else 0].append(number)
-    return planned
-
-
 def make_unit(
     place: int, numbers: list[int], parameters: Sequence[nn.Parameter], group: Group, bucket_bytes: int
 ) -> Unit:
@@ -191,24 +154,3 @@ def make_unit(
         plan = plan_buckets([parameters[n] for n in chosen], bucket_bytes)
         buckets += [FreedBucket([chosen[i] for i in bucket], parameters, group) for bucket in plan]
     return Unit(place, buckets)
-
-
-class AfterBackward(Function):
-    """Tensors as they are. Autograd takes what was made last first, so this node's turn comes when all that was made
-    behind it, the whole unit, is done; a hook on the tensor may be called before that."""
-
-    @staticmethod
-    def forward(ctx: Any, then: Callable[[], None], *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.then = then
-        ctx.set_materialize_grads(False)
-        return tensors
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx.then()
-        return None, *gradients
-
-
-def in_backward() -> bool:
-    """Whether autograd is at work in this thread."""
-    return torch._C._current_graph_task_id() != -1

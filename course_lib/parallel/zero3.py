@@ -37,22 +37,20 @@ Ranks' parts are padded to one length: less than N elements for each bucket.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd import Variable
 
 from course_lib.parallel.data import broadcast_module, check_same_everywhere, watch_gradients
-from course_lib.parallel.gathered import AfterBackward, FreedBucket, Unit, in_backward, make_unit, plan_units, units_of
+from course_lib.parallel.gathered import FreedBucket, Unit, make_unit
 from course_lib.parallel.operators import Group
 from course_lib.parallel.shards import ask_everyone, clip_parts_
-from course_lib.train.segment import take_tensors
+from course_lib.train.unit_by_unit import UnitByUnit, plan_units, units_of
 
 
-class Zero3(nn.Module):
+class Zero3(UnitByUnit[Unit]):
     """A module whose weights, gradients and optimizer state are cut over the ranks of data parallelism.
 
     All ranks must construct it, and call it, its `synchronize`, `clip_grad_norm_` and `gathered_state_dict`; each runs
@@ -93,31 +91,28 @@ class Zero3(nn.Module):
         units: Iterable[nn.Module] | None = None,
         replicas: dist.ProcessGroup | None = None,
     ) -> None:
-        super().__init__()
         if replicas is not None and group is None:
             raise ValueError("replicas without a group: the group has all ranks, so nobody else holds its shards")
         for each in (group,) if replicas is None else (replicas, group):
             check_same_everywhere(module, each)
             broadcast_module(module, each)
-        self.module, self.group, self.replicas, self.prefetch = module, group, replicas, prefetch
-        self._names = [name for name, _ in module.named_parameters()]
         parameters = list(module.parameters())
-        self._trainable = [n for n, parameter in enumerate(parameters) if parameter.requires_grad]
-        if not self._trainable:
+        trainable = [n for n, parameter in enumerate(parameters) if parameter.requires_grad]
+        if not trainable:
             raise ValueError("no parameter to train: all are frozen, or there is none")
         modules = [module, *(units_of(module) if units is None else units)]
         plan = plan_units(modules, parameters)
-        self.units = [make_unit(place, numbers, parameters, group, bucket_bytes) for place, numbers in enumerate(plan)]
-        for unit, each in zip(self.units, modules):
-            each.register_forward_pre_hook(partial(self._before_forward, unit), with_kwargs=True)
-            each.register_forward_hook(partial(self._after_forward, unit))
+        cut = [make_unit(place, numbers, parameters, group, bucket_bytes) for place, numbers in enumerate(plan)]
+        super().__init__(module, modules, cut, prefetch)
+        self.group, self.replicas, self._trainable = group, replicas, trainable
+        self._names = [name for name, _ in module.named_parameters()]
         self._bucket_of = {number: bucket for bucket in self.buckets for number in bucket.numbers}
         pieces = {piece.number: piece for bucket in self.buckets for piece in bucket.pieces}
         self.pieces = [pieces[number] for number in range(len(parameters))]
         self._shards = [piece.value for piece in self.pieces]
         self._used = torch.zeros(len(parameters), dtype=torch.int32)
         self._reducing: Unit | None = None
-        self._is_backward = self._is_dirty = False
+        self._is_dirty = False
         watch_gradients([parameters[n] for n in self._trainable], self._on_gradient)
 
     @property
@@ -137,10 +132,6 @@ class Zero3(nn.Module):
         state |= {prefix + name: shard.detach() for name, shard in self.named_parameters()}
         state |= {prefix + name: buffer for name, buffer in self.module.named_buffers()}
         return state
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's own forward pass."""
-        return self.module(*args, **kwargs)
 
     def synchronize(self) -> None:
         """Give each shard its part of the mean gradient over the ranks and the sum over the backward passes since.
@@ -211,66 +202,24 @@ class Zero3(nn.Module):
         for name, buffer in self.module.named_buffers():
             buffer.copy_(state[name])
 
-    def _before_forward(self, unit: Unit, _module: nn.Module, args: Any, kwargs: Any) -> Any:
-        if not in_backward():
-            self._is_backward = False
-            self._free_all_if_root(unit)  # where the last pass has ended in an error
-        self._gather(unit, 0 if in_backward() else 1)
-        if not torch.is_grad_enabled():
-            return None
-        tensors, put = take_tensors((args, kwargs))
-        if not any(tensor.requires_grad for tensor in tensors):
-            return None
-        marked = iter(AfterBackward.apply(partial(self._close, unit), *(t for t in tensors if t.requires_grad)))
-        return put([next(marked) if tensor.requires_grad else tensor for tensor in tensors])
-
-    def _after_forward(self, unit: Unit, _module: nn.Module, _args: Any, output: Any) -> None:
-        if torch.is_grad_enabled():
-            for tensor in take_tensors(output)[0]:
-                if tensor.requires_grad:
-                    tensor.register_hook(partial(self._before_backward, unit))
-        if not in_backward():  # a recomputed unit's backward pass comes next
-            unit.free()
-            self._free_all_if_root(unit)
-
     def _before_backward(self, unit: Unit, _gradient: Tensor) -> None:
-        if not self._is_backward:
-            Variable._execution_engine.queue_callback(self._end_of_pass)
-        self._is_backward = self._is_dirty = unit.is_open = True
-        self._gather(unit, -1)
-
-    def _gather(self, unit: Unit, ahead: int) -> None:
-        """Have a unit's weights here, and those of its neighbour on their way."""
-        unit.gather()
-        if self.prefetch:
-            self.units[(unit.place + ahead) % len(self.units)].start_gather()
-
-    def _free_all_if_root(self, unit: Unit) -> None:
-        """Outside of a pass nothing is whole: what was gathered ahead and not used would be old after the next step."""
-        for each in self.units if unit.place == 0 else ():
-            each.free()
+        self._is_dirty = True
+        super()._before_backward(unit, _gradient)
 
     def _on_gradient(self, trainable: int) -> None:
         number = self._trainable[trainable]
         self._bucket_of[number].take_gradient(number)
         self._used[number] = 1
 
-    def _close(self, unit: Unit) -> None:
-        """A unit's backward pass is over: free its weights, and send its gradients on their way."""
-        if unit.is_open:
-            unit.is_open = False
-            unit.free()
-            self._finish_reduction()
-            unit.start_reduce()
-            self._reducing = unit
+    def _closed(self, unit: Unit) -> None:
+        """Send a unit's gradients on their way."""
+        self._finish_reduction()
+        unit.start_reduce()
+        self._reducing = unit
 
     def _end_of_pass(self) -> None:
-        """The root unit is used to the end, and so is one whose inputs need no gradient."""
-        for unit in reversed(self.units):
-            self._close(unit)
-            unit.free()
+        super()._end_of_pass()
         self._finish_reduction()
-        self._is_backward = False
 
     def _finish_reduction(self) -> None:
         """One unit's gradients are on their way at any time."""

@@ -16,6 +16,7 @@ from course_lib.predict.memory import (
     fused_buffer,
     model_states,
 )
+from course_lib.predict.offload import OffloadedState, bandwidth_for, flops_a_byte, kept_on_device, link_efficiency
 from course_lib.predict.overlap import Departure, Overlap, Ready, gradients_ready, overlap
 from course_lib.predict.params import parameters
 from course_lib.predict.peak import PeakAccount, peak
@@ -59,6 +60,7 @@ __all__ = [
     "Largest",
     "Link",
     "NoiseScale",
+    "OffloadedState",
     "Optimizer",
     "OutOfMemory",
     "Overlap",
@@ -74,6 +76,7 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "all_to_all",
+    "bandwidth_for",
     "block_activations",
     "block_input",
     "broadcast",
@@ -85,13 +88,16 @@ __all__ = [
     "data_traffic",
     "fewest_ranks",
     "fit_link",
+    "flops_a_byte",
     "forward_flops",
     "fused_buffer",
     "gradients_ready",
     "in_flight",
     "inference_buffers",
+    "kept_on_device",
     "kv_cache",
     "largest",
+    "link_efficiency",
     "model_states",
     "noise_scale",
     "overlap",

@@ -1,7 +1,8 @@
 """How long a lesson takes: counted from its cells by one rule, and held against what its header says.
 
 Until classes have been timed: 200 words a minute, half a minute for a code cell and for a guess, 3 for an explorer, 4
-for a function that the reader writes. What is collapsed costs nothing.
+for a function that the reader writes. What is collapsed costs no minutes; the limits of a first sitting
+count it all the same.
 
 No lesson opens this module.
 """
@@ -32,6 +33,7 @@ class Sitting:
     Attributes:
         words: of prose, formulas included, collapsed answers not.
         cells: of code that is shown; collapsed solutions are not.
+        all_words, all_cells: with what is collapsed.
         tables: how often a guess, a formula and a measurement are compared.
         explorers: widgets to play with.
         turns: functions that the reader writes.
@@ -40,6 +42,8 @@ class Sitting:
 
     words: int
     cells: int
+    all_words: int
+    all_cells: int
     tables: int
     explorers: int
     turns: int
@@ -65,16 +69,18 @@ def sittings(cells: Iterable[NotebookNode]) -> list[Sitting]:
 
 
 def _counted(cells: list[NotebookNode]) -> Sitting:
-    prose = " ".join(_COLLAPSED.sub("", cell.source) for cell in cells if cell.cell_type == "markdown")
-    shown = [cell for cell in cells if cell.cell_type == "code" and "solution" not in tags_of(cell)]
-    code = [cell.source for cell in shown if "google.colab" not in cell.source]  # that one is the build's
+    texts = [cell.source for cell in cells if cell.cell_type == "markdown"]
+    every = [cell for cell in cells if cell.cell_type == "code" and "google.colab" not in cell.source]  # the build's
+    code = [cell.source for cell in every if "solution" not in tags_of(cell)]
 
     def count(pattern: str) -> int:
         return sum(len(re.findall(pattern, source)) for source in code)
 
     return Sitting(
-        words=len(prose.split()),
+        words=sum(len(_COLLAPSED.sub("", text).split()) for text in texts),
         cells=len(code),
+        all_words=sum(len(text.split()) for text in texts),
+        all_cells=len(every),
         tables=count(r"\bcompare\("),
         explorers=count(r"\b\w+Explorer\("),
         turns=count(r"@your_turn\("),

@@ -9,10 +9,10 @@
 # | A GPU | changes nothing here: a number has the same bits everywhere |
 # | Opens | `numerics/formats.py`, `numerics/rounding.py`, `numerics/quantize.py`, `explore/bits.py` |
 #
-# You train a model in bf16, a format of 16 bits ("brain float"; half of fp32). For an hour the loss falls, then it
-# stands still. There is no error message. You save the weights, train another ten minutes, save again, and compare
-# the two files: nearly all bytes are the same. The optimizer computed an update for every weight, at every step. It
-# added them all. And the weights did not move.
+# You train a model in bf16 ("brain float": 16 bits for a number, where the usual fp32 has 32). For an hour the loss
+# falls, then it stands still. There is no error message. You save the weights, train another ten minutes, save again,
+# and compare the two files: nearly all bytes are the same. The optimizer computed an update for every weight, at
+# every step. It added them all. And the weights did not move.
 #
 # That hour fits in one line. It is the last one of the next cell.
 
@@ -37,7 +37,7 @@ torch.tensor(256.0, dtype=torch.bfloat16) + 1
 # ## 1 · A number is three fields
 #
 # You have sixteen bits, and a number between the size of an atom and that of a galaxy. So you write it as a physicist
-# would: a sign, a power of two, and a few digits after the leading one.
+# would, with two in the place of ten: a sign, a power, and a few digits after the leading one.
 #
 # Below is 0.1 in nine formats. Orange is the **sign**, blue the **exponent** (which power of two), green the
 # **fraction** (the digits). The grey line under the bits says which value is really stored. (A name like e5m2 counts
@@ -61,7 +61,7 @@ BitExplorer(value=0.1).show(
 # 1. By 2: it is the last bit of the exponent. (It was 1, so the value halves.)
 # 2. fp32, tf32 and fp16. The others have too few green bits for a ninth binary digit.
 # 3. It becomes infinite: 65,504 is its largest number, and 65,520 lies half way to a next one, which it does not have
-# (section 3 says why half way is enough). bf16 has as many blue bits as fp32. (But it stores 65,536 both times.)
+# (section 3 says why half way is enough). bf16 has as many blue bits as fp32.
 #
 # </details>
 #
@@ -85,7 +85,7 @@ def check_decode(function):
         theirs = torch.arange(2**16).to(torch.int16).view(dtype).tolist()
         for pattern, due in enumerate(theirs):
             value = function(pattern, E, F)
-            same = value == due or (math.isnan(value) and math.isnan(due))
+            same = value == due or (math.isnan(due) and value != value)  # nan is not equal to itself
             assert same, f"in {dtype} the pattern {pattern:016b} is {due}, and yours says {value}"
 
 
@@ -111,11 +111,12 @@ def decode(pattern, E, F):
 
 # %% [markdown]
 # So count the numbers that there are. fp16 ("half precision") has 5 exponent bits and 10 fraction bits, and $2^{16} =
-# 65{,}536$ patterns. How many different, finite numbers are among them? And which is the largest?
+# 65{,}536$ patterns. How many different, finite numbers are among them? And a second guess: fp16 ends at 65,504.
+# Where does e5m2 end, with the same five exponent bits, but only two fraction bits?
 
 # %%
 guess_count = ask("How many different finite numbers does fp16 have?")
-guess_largest = ask("What is the largest number in fp16?")
+guess_reach = ask("What is the largest number in e5m2?")
 
 # %%
 every_fp16 = [decode(pattern, E=5, F=10) for pattern in range(2**16)]
@@ -129,14 +130,14 @@ compare(
 
 # %% [markdown]
 # The formula: one of the $2^E$ exponents is taken by infinity and nan. The others carry $2^F$ fractions each, with
-# two signs; and $+0$ and $-0$ are two patterns for one number. That makes $2\,(2^E - 1)\,2^F - 1$. (Of the missing two
-# thousand nearly all are nan.)
+# two signs; and $+0$ and $-0$ are two patterns for one number. That makes $2\,(2^E - 1)\,2^F - 1$.
 #
 # ## 2 · Range or precision
 #
-# The largest number has the largest exponent that is not taken, $b$, and all fraction bits set: $(2 - 2^{-F})\,2^b$.
-# Three more numbers describe a format: the smallest **normal** one, $2^{1-b}$; the smallest **subnormal** one,
-# $2^{1-b-F}$; and **eps** $= 2^{-F}$, the step from 1 to the next number. PyTorch's word on it is `torch.finfo`.
+# The largest number has the largest power of two that is not taken, $2^b$, and all fraction bits set: $(2 -
+# 2^{-F})\,2^b$. Three more numbers describe a format: the smallest **normal** one, $2^{1-b}$; the smallest
+# **subnormal** one, $2^{1-b-F}$; and **eps** $= 2^{-F}$, the step from 1 to the next number. PyTorch's word on it is
+# `torch.finfo`.
 
 # %%
 ROWS = ("largest", "smallest normal", "smallest subnormal", "eps")
@@ -145,34 +146,31 @@ ROWS = ("largest", "smallest normal", "smallest subnormal", "eps")
 def limits(name, E, F):
     b = 2 ** (E - 1) - 1
     values = ((2 - 2.0**-F) * 2.0**b, 2.0 ** (1 - b), 2.0 ** (1 - b - F), 2.0**-F)
-    return {f"{name} {row}": Ratio(value) for row, value in zip(ROWS, values, strict=True)}
+    return {f"{name} {row}": Ratio(value) for row, value in zip(ROWS, values)}
 
 
-def torch_limits(name):
-    info, integers = torch.finfo(TORCH_DTYPES[name]), {16: torch.int16, 8: torch.uint8}
-    one = torch.tensor(1, dtype=integers[info.bits]).view(TORCH_DTYPES[name]).item()
-    values = (info.max, info.smallest_normal, one, info.eps)
-    return {f"{name} {row}": Ratio(value) for row, value in zip(ROWS, values, strict=True)}
+def torch_limits(name, integers):
+    info, smallest = torch.finfo(TORCH_DTYPES[name]), torch.tensor(1, dtype=integers).view(TORCH_DTYPES[name])
+    values = (info.max, info.smallest_normal, smallest.item(), info.eps)  # the smallest has the pattern 0…01
+    return {f"{name} {row}": Ratio(value) for row, value in zip(ROWS, values)}
 
+
+theirs = torch_limits("fp16", torch.int16) | torch_limits("bf16", torch.int16) | torch_limits("fp8_e5m2", torch.uint8)
+ours = limits("fp16", 5, 10) | limits("bf16", 8, 7) | limits("fp8_e5m2", 5, 2)
+compare(guess={"fp8_e5m2 largest": guess_reach}, predicted=ours, measured=theirs)
+
+# %% [markdown]
+# Twelve numbers from two small whole numbers each. e5m2 ends a little before fp16: the power is the same, and what
+# stands before it is 1.75 instead of nearly 2. bf16 *is* fp32 with the last 16 bits cut off: the same blue bar below,
+# far fewer digits. fp16 bought digits and paid with reach.
+#
+# And where do the numbers lie? For the narrow formats we can draw every single one.
 
 # %%
 figures.range_and_precision(
     caption="Exponent bits buy width: bf16 reaches as far as fp32. Fraction bits buy precision (eps, on the right): "
     "fp16 has eight times bf16's. The pale end of a bar is where the subnormals are, and precision fades."
 ).show()
-compare(
-    guess={"fp16 largest": guess_largest},
-    predicted={**limits("fp16", 5, 10), **limits("bf16", 8, 7), **limits("fp8_e5m2", 5, 2)},
-    measured={**torch_limits("fp16"), **torch_limits("bf16"), **torch_limits("fp8_e5m2")},
-)
-
-# %% [markdown]
-# Twelve numbers from two small whole numbers each. bf16 *is* fp32 with the last 16 bits cut off: the same blue bar, far
-# fewer digits. fp16 bought digits and paid with reach.
-#
-# Where exactly do the numbers lie? For the narrow formats we can draw every single one.
-
-# %%
 figures.number_lines(
     caption="Each tick is a number. Between any two powers of two (grey) a format has equally many, so the distance "
     "doubles at each. Left of its orange mark, among the subnormals, it halves no further, and ticks run out."
@@ -180,9 +178,9 @@ figures.number_lines(
 
 # %% [markdown]
 # Compare the two fp8 lines. e4m3fn has one fraction bit more: twice as many ticks between two powers of two. e5m2 has
-# one exponent bit more: its ticks go on to the left where those of e4m3fn have run out, past the picture's edge, and to
-# the right up to 57,344. (The name of e4m3fn says that it breaks a rule of IEEE's: it has no infinity and a single nan,
-# and so reaches 448 where the rule would end at 240; Micikevicius et al. 2022, Table 1.)
+# one exponent bit more: to the left its ticks go on where those of e4m3fn have run out, past the picture's edge. (The
+# name of e4m3fn says that it breaks a rule of IEEE's: it has no infinity and a single nan, and so reaches 448 where
+# the rule would end at 240; Micikevicius et al. 2022, Table 1.)
 #
 # ## 3 · Rounding
 #
@@ -201,7 +199,7 @@ figures.number_lines(
 
 # %%
 def spacing(x, E, F):
-    exponent = math.frexp(x)[1] - 1 if x else -math.inf
+    exponent = math.frexp(x)[1] - 1 if x else -math.inf  # log2 of |x|, rounded down
     return 2.0 ** (max(exponent, 2 - 2 ** (E - 1)) - F)
 
 
@@ -225,16 +223,10 @@ def round_nearest(x, E, F):
     return round(x / step) * step
 
 
-# %%
-print({x: round_nearest(x, E=8, F=7) for x in (257.0, 258.0, 259.0)})
-
 # %% [markdown]
-# 257 lies exactly between 256 and 258, that is, between 128 and 129 spacings. Even wins: 256. So the addition at the
-# top of this page was right, and its result was rounded away. 259 goes *up* for the same reason.
-#
-# Encoding needs one more idea, a pretty one. Read as whole numbers, the patterns are *in order*: the next pattern is the
-# next number, even across a power of two, where the fraction overflows into the exponent. So a pattern is a count:
-# $2^F$ for each power of two passed, plus the spacings in $x$.
+# That gives numbers. Their *patterns* need one more idea, a pretty one. Read as whole numbers, the patterns are *in
+# order*: the next pattern is the next number, even across a power of two, where the fraction overflows into the
+# exponent. So a pattern is a count: $2^F$ for each power of two passed, plus the spacings in $x$.
 
 
 # %%
@@ -245,44 +237,22 @@ def encode(x, E, F):
     return magnitude + (2 ** (E + F) if math.copysign(1, x) < 0 else 0)
 
 
+print({x: round_nearest(x, E=8, F=7) for x in (257.0, 258.0, 259.0)})
 for x in (0.1, 65_504.0, 65_519.9, 65_520.0):
     pattern = encode(x, E=5, F=10)
     print(f"{x:>9} → {pattern:016b} → {decode(pattern, E=5, F=10)}")
 
 # %% [markdown]
-# The last line is worth a pause. Nobody told `encode` about infinity. 65,520 lies half a spacing above the largest
-# number, the tie goes to the even count, and the pattern after the largest number *is* infinity. Overflow is
-# rounding. (The library's `FloatFormat` holds these functions for whole tensors; `BF16` and `FP16` below are two.)
+# 257 lies exactly between 256 and 258, that is, between 128 and 129 spacings. Even wins: 256. So the addition at the
+# top of this page was right, and its result was rounded away. 259 goes *up* for the same reason.
 #
-# ## 4 · What a bit costs: find the mistake
+# Now the last line. Nobody told `encode` about infinity. 65,520 lies half a spacing above the largest number, the tie
+# goes to the even count, and the pattern after the largest number *is* infinity. Overflow is rounding. (The library's
+# `FloatFormat` holds these functions for whole tensors; `BF16` and `FP16` below are two.)
 #
-# GPT-3 has 175 billion parameters, and in fp16 each takes 2 bytes. A lecture (CS 329S, lecture 5, "Scaling Up
-# Training") prints that 1 billion parameters in fp16 are **1.86 GB**, and 175 billion are **316.2 GB**. At least one
-# of these is wrong. (PyTorch knows the size of a tensor without making it, on the device called `meta`.)
-
-# %%
-guess_size = ask("How many GB are 175 billion parameters in fp16?", unit="GB")
-
-
-# %%
-def model_bytes(parameters, dtype):
-    return Bytes(torch.empty(parameters, dtype=dtype, device="meta").nbytes)
-
-
-for dtype in (torch.float32, torch.float16, torch.float8_e4m3fn):
-    size = model_bytes(1_000_000_000, dtype)
-    print(f"1 billion in {str(dtype)[6:]:<14}{size:.2GB} = {size:.2GiB}")
-
-measured = model_bytes(175_000_000_000, torch.float16)
-compare(guess=guess_size, predicted=Bytes(2 * 175 * 10**9), measured=measured, unit="GB", name="175 billion in fp16")
-
-# %% [markdown]
-# There is the 1.86. It counts GiB ($2^{30}$ bytes) and was printed as GB ($10^9$ bytes), 7 % apart. That does not
-# explain 316.2, which is neither; the first exercise does.
+# ## 4 · Too large, too small
 #
-# ## 5 · Four ways to lose a number
-#
-# **Too large.** An activation of 300 is nothing unusual, and a norm needs its square.
+# An activation of 300 is nothing unusual, and a norm needs its square.
 
 # %%
 for dtype in (torch.float16, torch.bfloat16):
@@ -290,10 +260,10 @@ for dtype in (torch.float16, torch.bfloat16):
     print(f"{str(dtype)[6:]:>9} {activations.tolist()} squared {activations.square().tolist()}")
 
 # %% [markdown]
-# fp16 overflowed: 90,000 lies beyond 65,504. One `inf`, and a few operations later the loss is `nan`. bf16 did not
-# mind the size. But look again. It had lost the difference between the two numbers before anything was squared.
+# fp16 overflowed: 90,000 lies beyond 65,504. One `inf`, and soon the loss is `nan`. bf16 did not mind the size. But
+# look again. It had lost the difference between the two numbers before anything was squared.
 #
-# **Too small.** A gradient of $10^{-8}$ is less than half of fp16's smallest subnormal, $2^{-24}$, and is rounded to 0;
+# And small? A gradient of $10^{-8}$ is less than half of fp16's smallest subnormal, $2^{-24}$, and is rounded to 0;
 # bf16 is the finer of the two there. Where do they change places? Down there fp16's spacing is $2^{-24}$. bf16 has
 # that spacing where its exponent is $-24 + 7$. So from $2^{-17}$ upwards fp16 should be at least as fine.
 
@@ -318,8 +288,10 @@ compare(predicted=Ratio(2.0**-17), measured=Ratio(2.0 ** min(as_fine)), name="fp
 # the loss by a large number before the backward pass, and bf16 training does not bother. (Lesson 04 measures the
 # gradients and builds the multiplication.)
 #
-# **Too far apart.** This one ate the hour of training. Add 0.0001 to 1.0, ten thousand times. On paper the result is
-# 2, and whoever trusts arithmetic on paper writes this check:
+# ## 5 · Too far apart
+#
+# This one ate the hour of training. Add 0.0001 to 1.0, ten thousand times. On paper the result is 2, and this check
+# passes:
 
 
 # %% tags=["raises-exception"]
@@ -336,9 +308,9 @@ nearest = add_many(1.0, 1e-4, 10_000, torch.bfloat16)
 compare(predicted=Ratio(2.0), measured=Ratio(nearest[-1]), tolerance=0.01, name="1 + 10,000 × 0.0001")
 
 # %% [markdown]
-# Not a little less than 2: *nothing* was added. At 1 the spacing of bf16 is $2^{-7} \approx 0.0078$. The update is
-# less than half of it, so every single sum is rounded back to 1. This is **swamping**: an update $u$ is lost on a
-# weight $w$ when
+# It did not, and 2 is not missed by a little: *nothing* was added. At 1 the spacing of bf16 is $2^{-7} \approx
+# 0.0078$. The update is less than half of it, so every single sum is rounded back to 1. This is **swamping**: an
+# update $u$ is lost on a weight $w$ when
 #
 # $$|u| < \tfrac{1}{2}\,\text{spacing}(w),$$
 #
@@ -367,9 +339,9 @@ compare(guess=guess_stop, predicted=Ratio(stop), measured=Ratio(sums["bf16"][-1]
 # %% [markdown]
 # Remember this picture when somebody sums a loss or a norm in 16 bits, one by one.
 #
-# **In another order.** If sums are rounded, it matters who is added to whom first. Four ranks bring 256, 1, 1 and 1,
-# in bf16. Their sum is 259. How many results do you get in the $4! = 24$ orders? (A 1 that meets 256 alone is swallowed.
-# Two that met each other before are not.)
+# **In another order.** If sums are rounded, it matters who is added to whom first. Four processes that train together
+# bring 256, 1, 1 and 1, in bf16. Their sum is 259. How many results do you get in the $4! = 24$ orders? (A 1 that
+# meets 256 alone is swallowed. Two that met each other before are not.)
 
 # %%
 totals = set()
@@ -382,16 +354,15 @@ for order in itertools.permutations(torch.tensor([256.0, 1.0, 1.0, 1.0], dtype=t
 sorted(totals)
 
 # %% [markdown]
-# Two, and neither is 259: that is a tie, and it goes up to 260. (Add in pairs, two and two, then the pairs, and there is
-# a third: 258.) Floating-point addition is not associative. That is why this course compares sums of different order
-# within a stated tolerance, never bit by bit.
+# Two, and neither is 259: that is a tie, and it goes up to 260. Floating-point addition is not associative. That is
+# why this course compares sums of different order within a stated tolerance, never bit by bit.
 #
 # ## 6 · `param += update`, lost and rescued
 #
 # Training is many small additions to a weight. How many weights does swamping hit? Those of a fresh GPT come from a
-# normal distribution with standard deviation $\sigma = 0.02$. Gopher, with its 280 billion parameters, had a learning
-# rate of at most $4 \cdot 10^{-5}$ (Rae et al. 2021, Table 1), and Adam moves each weight by about that much. (Two
-# thirds of a normal distribution lie within one $\sigma$ of 0.)
+# normal distribution with standard deviation $\sigma = 0.02$. Gopher, of 280 billion parameters, had a learning rate
+# of at most $4 \cdot 10^{-5}$ (Rae et al. 2021, Table 1), and Adam, the optimizer, moves each weight by about that.
+# (Two thirds of a normal distribution lie within one $\sigma$ of 0.)
 
 # %%
 guess_ignoring = ask("How many per cent of the weights ignore an update of 0.00004 in bf16?")
@@ -508,7 +479,8 @@ compare(predicted=Ratio(2.0), measured=Ratio(kahan[-1]), tolerance=0.02, name="K
 # %% [markdown]
 # ## Second sitting
 #
-# You may stop here. Below: formats without an exponent, PyTorch's own casts, and a training run in four recipes.
+# You may stop here. Below: formats without an exponent, PyTorch's own casts, a printed mistake, and a training run in
+# four recipes.
 #
 # ## 7 · Without an exponent: int8, int4, 1 bit
 #
@@ -624,7 +596,33 @@ print("the trap:", BF16.round(trap).item(), "torch:", trap.bfloat16().item(), "t
 # Up; and PyTorch sends it down, because it casts by way of fp32. The first rounding drops the hair; the second meets an
 # exact tie, and even wins. Two correct roundings make a wrong one.
 #
-# ## 9 · At scale: Gopher's four recipes
+# ## 9 · What a bit costs: find the mistake
+#
+# GPT-3 has 175 billion parameters, and in fp16 each takes 2 bytes. A lecture (CS 329S, lecture 5, "Scaling Up
+# Training") prints that 1 billion parameters in fp16 are **1.86 GB**, and 175 billion are **316.2 GB**. At least one
+# of these is wrong. (PyTorch knows the size of a tensor without making it, on the device called `meta`.)
+
+# %%
+guess_size = ask("How many GB are 175 billion parameters in fp16?", unit="GB")
+
+
+# %%
+def model_bytes(parameters, dtype):
+    return Bytes(torch.empty(parameters, dtype=dtype, device="meta").nbytes)
+
+
+for dtype in (torch.float32, torch.float16, torch.float8_e4m3fn):
+    size = model_bytes(1_000_000_000, dtype)
+    print(f"1 billion in {str(dtype)[6:]:<14}{size:.2GB} = {size:.2GiB}")
+
+measured = model_bytes(175_000_000_000, torch.float16)
+compare(guess=guess_size, predicted=Bytes(2 * 175 * 10**9), measured=measured, unit="GB", name="175 billion in fp16")
+
+# %% [markdown]
+# There is the 1.86. It counts GiB ($2^{30}$ bytes) and was printed as GB ($10^9$ bytes), 7 % apart. That does not
+# explain 316.2, which is neither; the first exercise does.
+#
+# ## 10 · At scale: Gopher's four recipes
 #
 # Gopher, of 280 billion parameters, kept its weights in bf16 and rounded each update stochastically. Afterwards its
 # team compared four recipes: fp32; bf16 rounded to nearest; bf16 with random rounding; bf16 with an fp32 copy of the

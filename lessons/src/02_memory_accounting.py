@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 45 minutes, second sitting 15; less than a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 45 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | is not needed. Its kernels keep a few other tensors than a CPU's (`predict/lifetimes/step.py` says which), and section 10 asks its allocator |
 # | Opens | `predict/setup.py`, `predict/memory.py`, `predict/peak.py`, `predict/lifetimes/`, `predict/allocator.py`, `measure/memory.py`, `explore/memory_bar.py` |
 #
@@ -14,9 +14,9 @@
 # fits, the first loss is printed. The backward pass fits, with 3 GB of gradients. And then, in the first `step()`:
 # *out of memory*. Twelve of sixteen GB are accounted for. Who asks for more than the other four?
 #
-# You could try a smaller batch, then a smaller one. Most people do. By the end of this page you will have another way:
-# an account of every byte that is alive, from the moment when it is born to the moment when it is freed, made *before*
-# the run, and right to the last byte.
+# You could try smaller and smaller batches. By the end of this page you will have another way: an account of every
+# byte that is alive, from the moment when it is born to the moment when it is freed, made *before* the run, and right
+# to the last byte.
 
 # %%
 import weakref
@@ -46,9 +46,9 @@ from course_lib.units import Bytes
 # to know what is alive must count storages. A storage is born when some operation makes it, and it dies when the last
 # tensor that refers to it is gone. Nobody announces the death.
 #
-# Two tricks are enough to see both. Every operation of PyTorch passes through a *dispatch mode*, if one is on: there
-# we look at what comes out. And a *finalizer* runs when a storage goes, without keeping it alive. A birth writes a
-# number of bytes on a list, a death the same number with a minus. Read `meet` first.
+# Two tricks show both. Every operation of PyTorch passes through a *dispatch mode*, if one is on: there we look at
+# what comes out. And a *finalizer* runs when a storage goes, without keeping it alive. A birth writes a number of
+# bytes on a list, a death the same number with a minus. Read `meet` first.
 
 
 # %%
@@ -103,8 +103,8 @@ def peak_of(changes):
 # We try it on the GPT of lesson 00: 4 layers, 128 wide, and a batch of 8 sequences of 128 tokens. The model and the
 # batch exist before the step, so the ledger is introduced to them. Adam has nothing yet.
 #
-# **Before you run the cell after the next:** one training step makes well over a thousand tensors. Add up the bytes
-# of all storages that are ever born. How many times the peak is that? (It would be 1 if none of them died.)
+# **Before you run the cell after the next:** one training step makes hundreds of tensors. Add up the bytes of all
+# storages that are ever born. How many times the peak is that? (It would be 1 if none of them died.)
 
 # %%
 born_guess = ask("All bytes ever born, divided by the peak?")
@@ -123,23 +123,18 @@ optimizer.zero_grad()
 with Ledger(*model.parameters(), *state, *batch) as second:
     train_step(model, optimizer, batch)
 
+# %% [markdown]
+# The library's `measure.memory` is our ledger grown up: it also asks *whose* each storage is. A **gradient** is a
+# result until autograd files it under `.grad`; an **activation** is one that autograd saves for the backward pass;
+# what is neither somebody's nor saved is a **temporary**. We let it watch the first two steps of a new model.
+
 # %%
-born = sum(change for change in second.changes if change > 0)
-print(f"all bytes ever born: {born / peak_of(second.changes):.1f} times the peak (you said {born_guess.said})")
+births = [change for change in second.changes if change > 0]
+times = sum(births) / peak_of(second.changes)
+print(f"{len(births):,} births, together {times:.1f} times the peak (you said {born_guess.said})")
 peaks = [Bytes(peak_of(ledger.changes)) for ledger in (first, second)]
 print(f"peak of the first step {peaks[0]:.1MiB}, of the second {peaks[1]:.1MiB}")
 
-# %% [markdown]
-# Three times: most tensors die young. So **the peak is not a sum**. It is the maximum, over time, of what is alive
-# together.
-#
-# And the second step needs more than the first, with the same model and the same batch. Something moved in during the
-# first step and stayed. Who is it? The library's `measure.memory` is our ledger grown up: it also asks *whose* each
-# storage is. A **gradient** is a result until autograd files it under `.grad`; an **activation** is one that autograd
-# saves for the backward pass; what is neither somebody's nor saved is a **temporary**. Here are the first two steps of
-# a new model.
-
-# %%
 fresh = GPT(SMALL, seed=0)
 adam = torch.optim.Adam(fresh.parameters(), lr=1e-3)
 with measure.memory(fresh, adam, batch) as record:
@@ -153,7 +148,11 @@ memory.memory_timeline(
 )
 
 # %% [markdown]
-# At its first `step()` Adam allocates, for every parameter, two numbers that it keeps for the rest of the run, the
+# Three times: most tensors die young. So **the peak is not a sum**. It is the maximum, over time, of what is alive
+# together.
+#
+# And the second step needs more than the first, with the same model and the same batch. Who moved in and stayed? At its
+# first `step()` Adam allocates, for every parameter, two numbers that it keeps for the rest of the run, the
 # **moments**: a running mean of the gradient and one of its square. It waited until you had looked away. Here it lifts
 # the second hill by 6 MiB. For 1.5 billion parameters, two numbers in fp32 are 12 GB, and four were left. There is
 # your crash.
@@ -232,7 +231,7 @@ compare(predicted=yours, measured=held, unit="MiB")
 # and time.
 #
 # So a model of 1.5 billion parameters has 24 GB of states, whatever the batch. Case closed? For a card of 16, yes. But
-# look at the timeline above once more: the states are the *low* part of it.
+# in the timeline above the states are the *low* part.
 #
 # ## 3 · What a layer leaves behind
 #
@@ -347,60 +346,54 @@ compare(
 #
 # What is held between the passes is not yet the peak. On the way back, gradients of results are born while the
 # results still live. Take an MLP alone: a product of the narrow `x` to the wide `up`, GELU to the wide `bent`, a
-# product back to the narrow `y`. We write births and deaths on a `paper` with four words: `save`, for what autograd
-# keeps; `make`, for a result on its way; `grad`, for a weight's gradient, which stays; and `free`, which takes names,
-# `paper.free("y")`. The forward pass:
-#
-#     paper.save(x=narrow); paper.save(up=wide); paper.save(bent=wide); paper.make(y=narrow)
-#
-# **Your turn.** Come back, in three operations. The last product: it needs `bent` for its weight's gradient, and makes
-# the gradient of `bent`. GELU: it needs `up`, and makes the gradient of `up`. The first product: it needs `x`, and
-# makes the gradient of `x`. At the end of each operation goes what nobody will read again. (`x` and `y` stay: the
-# caller has them.)
+# product back to the narrow `y`. Of 1,024 tokens, 128 to 512 wide, the wide tensors have 2 MiB each, the narrow ones
+# ½, the two matrices ¼. Two wide ones are kept. And at the worst moment?
+
+# %%
+mlp_guess = ask("An MLP of 1,024 tokens, forward and back: how many MiB are alive at the peak?", unit="MiB")
+
+
+def mlp_peak(t, d, f):
+    mlp = torch.nn.Sequential(torch.nn.Linear(d, f, bias=False), torch.nn.GELU(), torch.nn.Linear(f, d, bias=False))
+    x, gradient = torch.randn(t, d, requires_grad=True), torch.randn(t, d)
+    with measure.memory(mlp, inputs=[x, gradient]) as record:
+        y = mlp(x)
+        y.backward(gradient)
+    return record.peak.total
+
+
+# %% [markdown]
+# On paper, four words are enough: `save`, for what autograd keeps; `make`, for a result on its way; `grad`, for a
+# weight's gradient, which stays; and `free`, for what nobody will read again. (The caller keeps `x`, `y` and the
+# gradient of `y`, which is there from the beginning.)
 
 
 # %%
-def check_backward(function):
-    for t, d, f in ((512, 64, 256), (1024, 128, 512), (32, 256, 64)):
-        mlp = torch.nn.Sequential(torch.nn.Linear(d, f, bias=False), torch.nn.GELU(), torch.nn.Linear(f, d, bias=False))
-        x, gradient = torch.randn(t, d, requires_grad=True), torch.randn(t, d)
-        with measure.memory(mlp, inputs=[x, gradient]) as record:
-            y = mlp(x)
-            y.backward(gradient)
-            left = record.now.total
-        narrow, wide, weight = 4 * t * d, 4 * t * f, 4 * d * f
-        paper = Paper(parameters=2 * weight, temporaries=narrow)  # the gradient of y is there from the beginning
-        paper.save(x=narrow, up=wide, bent=wide)
-        paper.make(y=narrow)
-        function(paper, narrow, wide, weight)
-        for when, due, said in (("are left", left, paper.alive), ("are the peak", record.peak.total, paper.peak)):
-            said = Bytes(sum(said.values()))
-            assert said == due, f"{t} tokens, {d} to {f} wide: {due} {when}, but the paper says {said}"
-
-
-# %%
-@your_turn(check_backward, look="`paper.make(d_bent=wide)` is a beginning. Which operations have a weight? What is read last?")
-def mlp_backward(paper, narrow, wide, weight):
-    """Births and deaths on the way back; narrow and wide are bytes of x and of up, weight those of each matrix."""
-    ...
-
-
-# %% tags=["solution"]
-@mlp_backward.solution
-def mlp_backward(paper, narrow, wide, weight):
-    paper.make(d_bent=wide)
+def mlp_on(paper, narrow, wide, weight):
+    paper.save(x=narrow, up=wide, bent=wide)  # the way forward
+    paper.make(y=narrow)
+    paper.make(d_bent=wide)  # back through the last product: its weight's gradient needs bent
     paper.grad(last=weight)
     paper.free("bent")
-    paper.make(d_up=wide)
+    paper.make(d_up=wide)  # through GELU, which needs up
     paper.free("up", "d_bent")
-    paper.make(d_x=narrow)
+    paper.make(d_x=narrow)  # through the first product: its weight's gradient needs x
     paper.grad(first=weight)
     paper.free("d_up")
+    return Bytes(sum(paper.peak.values()))
 
+
+shapes = {"512 tokens, 64 to 256": (512, 64, 256), "1,024, 128 to 512": (1024, 128, 512), "32, 256 to 64": (32, 256, 64)}
+papers = {name: Paper(parameters=2 * 4 * d * f, temporaries=4 * t * d) for name, (t, d, f) in shapes.items()}
+predicted = {name: mlp_on(papers[name], 4 * t * d, 4 * t * f, 4 * d * f) for name, (t, d, f) in shapes.items()}
+measured = {name: mlp_peak(*shape) for name, shape in shapes.items()}
+compare(guess={"1,024, 128 to 512": mlp_guess}, predicted=predicted, measured=measured, unit="MiB")
 
 # %% [markdown]
 # Three wide tensors at once, where two were kept: no sum of sizes knows such moments. `predict.peak` writes down a
 # whole step in this way, embedding to optimizer, and runs nothing.
+#
+# **Change one thing.** Free `bent` one operation later. What becomes of the peak? Decide first.
 #
 # Two switches change the story, and later lessons build both: mixed precision (lesson 04), and *recompute*, which
 # throws the insides of each block away and makes them again, one block at a time (lesson 03). The plain fp32 step has
@@ -433,33 +426,9 @@ compare(
 )
 
 # %% [markdown]
-# Each prediction is exact. (The library's tests hold 24 such steps to it, of other sizes and with other optimizers.)
-# Notice what did *not* shrink: the model states, 12.9 MiB in all four rows. They are the floor, and only more devices
-# lower it.
+# Each prediction is exact. (The library's tests hold 24 such steps to it.) What did *not* shrink: the model states,
+# 12.9 MiB in all four rows, a floor that only more devices lower.
 #
-# How does the peak grow? GPT-2 XL (48 layers, 1,600 wide), one sequence, mixed precision:
-
-# %%
-XL, LENGTHS = zoo.GPT2_XL.config, [512, 1024, 2048, 4096, 8192]
-
-
-def peaks_over_lengths(attention="explicit", **how):
-    one = predict.Setup(replace(XL, context=LENGTHS[-1], attention=attention), batch_size=1, precision="mixed", **how)
-    return [predict.peak(one.with_(seq=length)).total for length in LENGTHS]
-
-
-memory.memory_growth(
-    LENGTHS,
-    {"scores kept": peaks_over_lengths(), "fused": peaks_over_lengths("fused"),
-     "recompute": peaks_over_lengths(recompute="full"), "both": peaks_over_lengths("fused", recompute="full")},
-    along="tokens in the sequence",
-    limits={"A100 80GB": hardware.A100_80GB.memory},
-    log=True,
-    caption="The peak of a step. On the left all lines stand on the model states, 24 GiB with what `step()` needs on "
-    "the way. On the right it is the sequence that decides, unless nothing of it is kept.",
-)  # fmt: skip
-
-# %% [markdown]
 # ## 5 · Three ways to lose memory
 #
 # **A leak.** You evaluate every now and then and want the mean loss, so you collect the losses. Each is a single
@@ -546,7 +515,7 @@ MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
 # 1. 8, 16 and 128, of the powers of two that the slider offers. But ask `predict.peak`, which follows the step to its
 # end: it says 11, 20 and 82. With recompute the worst moment comes after the turn, and the bar does not know it.
 # 2. No. The activations are a third of a GiB; the states alone have 23.2. All in bf16, without a copy, they have 11.6.
-# 3. 20. The optimizer's colour, 1.9 of 2.5 TiB. (Lesson 10 cuts it up; lessons 08 and 09 cut the model.)
+# 3. 20. The optimizer's colour, 1.9 of 2.5 TiB. (Lesson 10 cuts it up.)
 # 4. Weights and gradients double, the optimizer gives its copy back: $4 + 4 + 8 = 16$. The activations double, too.
 #
 # </details>
@@ -776,6 +745,29 @@ else:
 # %% [markdown]
 # ## 11 · At scale
 #
+# How does the peak grow? GPT-2 XL (48 layers, 1,600 wide), one sequence, mixed precision:
+
+# %%
+XL, LENGTHS = zoo.GPT2_XL.config, [512, 1024, 2048, 4096, 8192]
+
+
+def peaks_over_lengths(attention="explicit", **how):
+    one = predict.Setup(replace(XL, context=LENGTHS[-1], attention=attention), batch_size=1, precision="mixed", **how)
+    return [predict.peak(one.with_(seq=length)).total for length in LENGTHS]
+
+
+memory.memory_growth(
+    LENGTHS,
+    {"scores kept": peaks_over_lengths(), "fused": peaks_over_lengths("fused"),
+     "recompute": peaks_over_lengths(recompute="full"), "both": peaks_over_lengths("fused", recompute="full")},
+    along="tokens in the sequence",
+    limits={"A100 80GB": hardware.A100_80GB.memory},
+    log=True,
+    caption="The peak of a step. On the left all lines stand on the model states, 24 GiB with what `step()` needs on "
+    "the way. On the right it is the sequence that decides, unless nothing of it is kept.",
+)  # fmt: skip
+
+# %% [markdown]
 # **GPT-2, 1.5 billion.** The paper that introduced ZeRO prints the numbers of our first paragraph (Rajbhandari et al.
 # 2020, §3.1 and §3.2): 3 GB of weights, 24 GB of states, and for a batch of 32 sequences of 1,024 tokens 60 GB of
 # activations, by a rule of its own: 12 numbers of 2 bytes for each token, feature and layer. Is 60 GB right? First the
@@ -865,6 +857,14 @@ answer_3 = None
 self_check(answer_3, 0, hint="`.item()` still holds one batch at a time. Who keeps a graph from being made at all?")
 
 # %% [markdown]
+# <details><summary>Answers</summary>
+#
+# 1. 12: $2 + 2$ for weight and gradient, $4 + 4$ for the copy and the moment.
+# 2. 27. `fits` is the whole answer: `fits.bounded_by` says how much 28 would miss.
+# 3. `@torch.no_grad()` above `def`. No graph is made, so there is nothing to hold, and `answer_3` is 0.
+#
+# </details>
+#
 # **The lab**, `labs/lab02_memory_accounting`, gives you an architecture that the library does not know: grouped-query
 # attention, a gated MLP, RMSNorm, tied embeddings. You write its account, and it is graded by the measured bytes.
 #

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 40 minutes, second sitting 15; less than a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 40 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | is not needed: all cells run on the CPU. A GPU's kernels keep a few other tensors (`predict/lifetimes/step.py` says which); the argument is the same |
 # | Opens | `train/recompute.py`, `train/offload.py`, `predict/chain.py`, `predict/swap.py`, `explore/film.py` |
 #
@@ -127,7 +127,7 @@ def check_redo(function):
 
 
 # %%
-@your_turn(check_redo, look="Whose gradient is asked for? The second run must begin at it: `x.detach().requires_grad_()`.")
+@your_turn(check_redo, look="Whose gradient is asked for? The second run must begin at a leaf of its own, cut off by `x.detach()`.")
 def redo(piece, x, dice, gradient):
     """Run piece(x) again and backward from `gradient`. Returns the gradient of x; weights get theirs in .grad."""
     ...
@@ -255,9 +255,9 @@ records = {K: step(every(K)) for K in range(1, N + 1)}
 activations = {K: peak_activations(record) for K, record in records.items()}
 
 # %% [markdown]
-# **Your turn.** The formula holds where $K$ divides $N$. Write it for every $K$: 16 layers in segments of 5 end with a
-# segment of one. That one runs again *first*, when all inputs are still held. (And a layer may save less than its
-# input.) It is checked against the sixteen runs.
+# **Your turn.** The formula holds where $K$ divides $N$. Write it for every $K$: 16 layers in segments of 5 end with
+# a segment of one. That one runs again *first*, when all inputs are still held. (Nor must $A$ be $X$: a layer may
+# save three times its input, or a third.) It is checked against the sixteen runs.
 
 
 # %%
@@ -365,9 +365,9 @@ FilmExplorer(layers=16, every=4).show(
 #
 # ## 6 · A real model
 #
-# The library's `recompute(piece, x)` is `Forget`, grown up: several tensors in and out, 16 bits, and no trap (section 7
-# springs it). A GPT's loop says `for block in self.blocks`, so it is enough to exchange the list of blocks for one that
-# hands out recomputed segments: `model.blocks = RecomputedLayers(model.blocks, every=K)`.
+# The library's `recompute(piece, x)` is `Forget`, grown up: several tensors in and out, 16 bits, and no trap (section
+# 7, in the second sitting, springs it). A GPT's loop says `for block in self.blocks`, so it is enough to exchange the
+# list of blocks for one that hands out recomputed segments: `model.blocks = RecomputedLayers(model.blocks, every=K)`.
 #
 # But which $K$? That depends on $A / X$: how much does a block save, compared with its input? (Lesson 02 has the list.)
 
@@ -464,6 +464,15 @@ compare(
 # %% [markdown]
 # (Full recompute costs 32 % here, and not a third: the product that makes the logits is in no block and runs once.)
 #
+# That is the story: forget, redo, pay a third; or forget only what is large and cheap. And what runs twice must be the
+# same twice.
+
+# %% [markdown]
+# ## Second sitting
+#
+# What stands above is the story, and you may stop here. Below: what happens when the second run is *not* the same, how
+# far down it goes, the other way to make room, what PyTorch brings, and published numbers.
+#
 # ## 7 · Three ways to be wrong without an error
 #
 # **Other dice.** Leave out the line about the random numbers (`preserve_rng=False` does it). Then the second run
@@ -475,6 +484,14 @@ compare(
 # mean is 10. Where is it after one step?
 
 # %%
+import warnings
+
+from torch.utils import checkpoint as torchs
+
+from course_lib.model import hardware, zoo
+from course_lib.notebook import self_check
+from course_lib.units import Flops
+
 wrong_guess = ask("Dropout of 10 %, other dice: how many per cent of the gradients are wrong?")
 mean_guess = ask("The running mean after a recomputed step?")
 
@@ -550,31 +567,12 @@ compare(guess={"Forget": vanish_guess}, predicted=due, measured=measured)
 # The repair is the *ticket*: an argument that requires a gradient and holds nothing. It keeps the function in the
 # graph.
 #
-# That is the story: forget, redo, pay a third; or forget only what is large and cheap. And what runs twice must be the
-# same twice.
-
-# %% [markdown]
-# ## Second sitting
-#
-# What stands above is the story, and you may stop here. Below: how far down it goes, the other way to make room, what
-# PyTorch brings, and published numbers.
-#
 # ## 8 · Deeper
 #
 # And if $2\sqrt{N}$ is still too much? Recompute inside what is recomputed. Make the first half of the chain one piece,
 # and treat each half in the same way, down to single layers. Then at most $\log_2 N$ inputs are alive, and the insides
 # of one layer. The price: at each of the $\log_2 N$ levels, half of all layers run once more (Chen et al. 2016, §4.4).
 # Here $\log_2 16 = 4$.
-
-
-# %%
-import warnings
-
-from torch.utils import checkpoint as torchs
-
-from course_lib.model import hardware, zoo
-from course_lib.notebook import self_check
-from course_lib.units import Flops
 
 
 # %%
@@ -879,6 +877,15 @@ due = [N // 4, (N // 4 - 1) * X + 4 * A]
 self_check(answer_3, due, hint="The last segment's insides exist once, and its input need not be kept for them.")
 
 # %% [markdown]
+# <details><summary>Answers</summary>
+#
+# 1. 4: $\sqrt{64\,X / A} = \sqrt{64 / 4}$. The peak is $16 X + 4 A = 32 X$.
+# 2. $1 - \sqrt{0.9} \approx 0.0513$, because $(1 - m)^2$ should be 0.9.
+# 3. `return plain(layers[12:], in_segments(layers[:12], x, 4, Forget.apply))`. It saves 4 of the 16 layer runs, and the
+# peak is 7 MiB: three inputs, and the insides of one segment.
+#
+# </details>
+#
 # **The lab**, `labs/lab03_activation_checkpointing`, has a chain whose layers are *not* equal: find the segments that
 # fit a byte budget with the fewest operations, and run them for real.
 #

@@ -1,0 +1,64 @@
+"""A step with AdamW in main memory beside torch's fused AdamW, in one run.
+
+    python benchmarks/offload.py
+
+Without a GPU both ends of the lanes are main memory. So what the ratio shows is the price of the machinery: the copies
+of gradients and weights, and an optimizer for each parameter. `turns.py` says how the two are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import torch
+from turns import print_table, take_turns
+
+from course_lib import ranks
+from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.train.lane import Lane
+from course_lib.train.zero_offload import OffloadedAdamW
+
+CONFIG = GPTConfig(layers=6, width=256, heads=4, vocab_size=256, context=128)
+TORCH = "AdamW(fused=True)"
+LEARNING_RATE = 1e-3
+
+
+def step_of(name: str, batch_size: int) -> Callable[[], None]:
+    """One step on the same tokens each time."""
+    inputs, targets = torch.randint(0, 256, (2, batch_size, CONFIG.context), generator=torch.Generator().manual_seed(0))
+    model = GPT(CONFIG)
+    if name == TORCH:
+        plain = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
+        update = plain.step
+    else:
+        update = OffloadedAdamW(model, Lane(), Lane(), 0 if "delayed" in name else None, lr=LEARNING_RATE).step
+
+    def step() -> None:
+        model.zero_grad()
+        model(inputs, targets).backward()
+        update()
+
+    return step
+
+
+def time_steps(names: list[str], repeats: int, batch_size: int) -> dict[str, list[float]]:
+    """Seconds of each step, by contestant."""
+    return take_turns({name: step_of(name, batch_size) for name in names}, repeats)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--batch-size", type=int, default=4)
+    given = parser.parse_args()
+    names = [TORCH, "OffloadedAdamW", "OffloadedAdamW, delayed"]
+    with ranks.Ranks(1, timeout_s=600, diagnose=False) as pool:
+        per_rank = pool.run(time_steps, names, given.repeats, given.batch_size)
+    print(f"torch {torch.__version__}, 1 thread, {given.batch_size} sequences of 128")
+    print_table(per_rank, dict.fromkeys(names, TORCH))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""What leaves a device and what that costs: bytes a parameter, arithmetic intensity, efficiency of a link.
+
+With Ψ parameters in 16 bits and AdamW, 16Ψ bytes of model states can lie on the device or in main memory (Ren et al.
+2021, ZeRO-Offload, §3). Whether a link is fast enough is a division: the FLOPs that wait for a byte, its arithmetic
+intensity, times the bytes a second, are FLOPs a second; against those of the device they give the share of the time in
+which it computes (Rajbhandari et al. 2021, ZeRO-Infinity, §4).
+
+Lesson 11 opens this module.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from course_lib.predict.memory import model_states
+from course_lib.predict.setup import Setup, positive
+from course_lib.units import Bytes, FlopsPerSecond, Ratio
+
+OffloadedState = Literal["weights", "gradients", "optimizer", "checkpoints"]
+
+
+def kept_on_device(setup: Setup, away: frozenset[str] | set[str]) -> Bytes:
+    """Bytes of model states that stay, when some are moved away.
+
+    Args:
+        setup: "mixed" precision for the paper's 16 bytes a parameter.
+        away: of "weights", "gradients", "optimizer".
+
+    Raises:
+        ValueError: a name that is none of them.
+    """
+    states = model_states(setup)
+    each = {"weights": states.parameters, "gradients": states.gradients, "optimizer": states.optimizer}
+    if unknown := sorted(away - set(each)):
+        raise ValueError(f"model states are {', '.join(each)}; not {', '.join(map(repr, unknown))}")
+    return sum((n_bytes for name, n_bytes in each.items() if name not in away), Bytes(0))
+
+
+def flops_a_byte(state: OffloadedState, batch_size: int, seq: int, width: int = 0, blocks_between: int = 1) -> float:
+    """Arithmetic intensity: FLOPs of a step for each byte that must travel in it.
+
+    A step with recompute takes 8 FLOPs for each parameter and token. Weights in 16 bits travel for the forward pass,
+    for recompute and for the backward pass, and their gradient once: 8 bytes. Moments and fp32 weights travel in both
+    directions: 2 · 16 bytes. A checkpoint of 2·width bytes a token is written and read, between it and the next lie
+    12·width² parameters for each block.
+
+    Args:
+        state: what lies at the far end of the link.
+        batch_size, seq: sequences of this device, tokens in each.
+        width, blocks_between: for checkpoints; a checkpoint each so many blocks.
+
+    Raises:
+        ValueError: a size that is not positive, or no such state.
+    """
+    positive(batch_size=batch_size, seq=seq)
+    if state in ("weights", "gradients"):
+        return float(batch_size * seq)
+    if state == "optimizer":
+        return batch_size * seq / 4
+    if state != "checkpoints":
+        raise ValueError(f"what may lie away is weights, gradients, optimizer or checkpoints; not {state!r}")
+    positive(width=width, blocks_between=blocks_between)
+    return 24.0 * width * blocks_between
+
+
+def link_efficiency(intensity: float, bytes_per_s: float, flops_per_s: float) -> Ratio:
+    """The share of the time in which the device computes, if nothing overlaps: i·b / (i·b + speed).
+
+    Raises:
+        ValueError: an argument that is not positive.
+    """
+    positive(intensity=intensity, bytes_per_s=bytes_per_s, flops_per_s=flops_per_s)
+    fed = FlopsPerSecond(intensity * bytes_per_s)
+    return Ratio(fed / (fed + flops_per_s))
+
+
+def bandwidth_for(efficiency: float, intensity: float, flops_per_s: float) -> float:
+    """Bytes a second that a link needs for this efficiency: speed · e / (1 - e) / i.
+
+    Raises:
+        ValueError: an efficiency that is not between 0 and 1, or another argument that is not positive.
+    """
+    positive(intensity=intensity, flops_per_s=flops_per_s)
+    if not 0 < efficiency < 1:
+        raise ValueError(f"an efficiency lies between 0 and 1, both excluded; not {efficiency}")
+    return flops_per_s * efficiency / (1 - efficiency) / intensity

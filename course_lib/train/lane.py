@@ -1,0 +1,68 @@
+"""A lane between two memories: tensors that are sent over it arrive one after the other, while the sender computes.
+
+A GPU has two copy engines, one to main memory and one back, that work beside its kernels. A lane is one of them: a
+thread with a queue. Without a GPU both of its ends are main memory, and the copy is nearly free; so a lane can be told
+its bandwidth, and then no tensor arrives sooner than it would over such a link. It sleeps meanwhile, and costs the
+processor nothing.
+
+Lesson 11 opens this module.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course_lib.units import Bytes
+
+
+class Lane:
+    """Copies in the order in which they were asked for, behind the caller's back.
+
+    Args:
+        bytes_per_s: no copy is faster than this; None for as fast as the machine copies.
+
+    Attributes:
+        carried: bytes that have arrived so far.
+
+    Raises:
+        ValueError: a bandwidth that is not positive.
+    """
+
+    def __init__(self, bytes_per_s: float | None = None) -> None:
+        if bytes_per_s is not None and not bytes_per_s > 0:
+            raise ValueError(f"a lane carries more than 0 bytes a second; bytes_per_s={bytes_per_s}")
+        self.bytes_per_s = bytes_per_s
+        self.carried = Bytes(0)
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lane")
+        self._free_at = 0.0
+
+    def send(self, source: Tensor, into: Tensor, add: bool = False) -> Future[None]:
+        """Begin a copy, and do not wait for it. What is paid for are the bytes of `source`.
+
+        Args:
+            source: which must not change until it has arrived.
+            into: of the same shape, in the other memory; in another precision, it is rounded there.
+            add: to what lies there already, instead of in its place.
+
+        Returns:
+            Done when it has arrived; its `result()` waits, and raises what went wrong.
+        """
+        ready = torch.cuda.current_stream().record_event() if source.is_cuda or into.is_cuda else None
+        return self._worker.submit(self._carry, source, into, add, ready)
+
+    def _carry(self, source: Tensor, into: Tensor, add: bool, ready: Any) -> None:
+        start = max(time.perf_counter(), self._free_at)
+        with torch.no_grad():
+            if ready is not None:
+                ready.synchronize()  # this thread waits for the kernels that make `source`; the sender does not
+            there = source.to(into.device)
+            into.add_(there) if add else into.copy_(there)
+        self.carried += source.nbytes
+        if self.bytes_per_s is not None:  # counted from where the last one ended: sleeping too long is made up for
+            self._free_at = start + source.nbytes / self.bytes_per_s
+            time.sleep(max(0.0, self._free_at - time.perf_counter()))
