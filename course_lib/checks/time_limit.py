@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from course_lib.checks.check import call
@@ -18,7 +18,9 @@ class OutOfTime(BaseException):
     """Raised inside an answer whose time is up. No `except Exception` of the answer stops it."""
 
 
-def within(seconds: float, fn: Callable, *args: Any, look: str = "", **kwargs: Any) -> Any:
+def within(
+    seconds: float, fn: Callable, *args: Any, look: str = "", may_change: Collection[str] = (), **kwargs: Any
+) -> Any:
     """Like `check.call`, but stopped after `seconds` of wall-clock time.
 
     It can only stop what runs in Python: a single long operation of PyTorch ends first.
@@ -28,6 +30,7 @@ def within(seconds: float, fn: Callable, *args: Any, look: str = "", **kwargs: A
         fn: a student's function.
         args, kwargs: its arguments.
         look: where to look when it took too long.
+        may_change: what of what it was given the contract allows to change, as for `check.call`.
 
     Raises:
         CheckFailed: the time was up, or the function raised an error.
@@ -43,7 +46,7 @@ def within(seconds: float, fn: Callable, *args: Any, look: str = "", **kwargs: A
     timer.daemon = True
     timer.start()
     try:
-        result = call(fn, *args, look=look, **kwargs)
+        result = call(fn, *args, look=look, may_change=may_change, **kwargs)
         with lock:
             done = True
         return result

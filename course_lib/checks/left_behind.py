@@ -1,0 +1,267 @@
+"""What a call leaves behind: whether the things that it was given, and the random state, are as they were before.
+
+An answer whose values are right may still have emptied the caller's list, switched gradients on in the caller's tensor
+or left the model in eval mode. A `Snapshot` of what a call is given, taken before it, says afterwards what has changed.
+
+It copies nothing: containers are remembered by their entries, tensors by a checksum of their bytes. It runs no tensor
+operation either, so it works inside every meter, and costs microseconds where tensors are small.
+
+Every lab opens this module.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import inspect
+import random
+import sys
+import zlib
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.checks.failed import describe, fail
+
+LARGE_BYTES = 2**24
+"""Of a larger tensor the checksum reads every so many pages of 4 KiB, and its version counts, too."""
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks")
+_PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype)
+
+
+class Fact(NamedTuple):
+    """One thing that can be compared before and after.
+
+    Attributes:
+        path: where it stands, as one would write it: "layers[2].weight".
+        aspect: what of it: "entries", "values", "requires_grad", "grad", "mode", "hooks", "random" or "settings".
+        value: compared with `==`.
+        words: the value as a message says it.
+    """
+
+    path: str
+    aspect: str
+    value: Any
+    words: str
+
+
+class Snapshot:
+    """What a call is given, as it was before the call.
+
+    Args:
+        things: name → argument.
+        may_change: what the contract allows to change: the name of an argument ("optimizer": all of it), an aspect
+            ("grad", "random": wherever it is), or both ("x.grad").
+    """
+
+    def __init__(self, things: Mapping[str, Any], may_change: Collection[str] = ()) -> None:
+        self._allowed = {may_change} if isinstance(may_change, str) else set(may_change)
+        self._things = {name: thing for name, thing in things.items() if name not in self._allowed}
+        self._before = self._facts()
+
+    def changes(self) -> list[str]:
+        """What has changed since, in words, the outermost first: ["`plan` had 5 entries, now 3"]."""
+        after, found = self._facts(), []
+        for key, was in self._before.items():
+            now = after.get(key)
+            if now is not None and now.value != was.value:  # what is gone is gone with the entry that held it
+                found.append(_told(was, now))
+        return found
+
+    def compare(self, what: str, look: str = "") -> None:
+        """Raise a `CheckFailed` if something has changed."""
+        if changes := self.changes():
+            more = f"; and {len(changes) - 3} more" if len(changes) > 3 else ""
+            fail(what, expected="all of it as it was before", came="; ".join(changes[:3]) + more, look=look)
+
+    def _facts(self) -> dict[tuple[str, str], Fact]:
+        seen: dict[int, Any] = {}
+        given = (fact for name, thing in self._things.items() for fact in _facts(name, thing, seen))
+        return {(fact.path, fact.aspect): fact for fact in (*_surroundings(), *given) if not self._may(fact)}
+
+    def _may(self, fact: Fact) -> bool:
+        root = fact.path.split(".")[0].split("[")[0]
+        return not self._allowed.isdisjoint((fact.aspect, f"{root}.{fact.aspect}"))
+
+
+@contextmanager
+def unchanged(
+    fn: Callable, args: tuple, kwargs: dict, may_change: Collection[str] = (), look: str = ""
+) -> Iterator[None]:
+    """Around a call of `fn`: a `CheckFailed` if the call leaves anything changed but `may_change`."""
+    given = Snapshot(named(fn, args, kwargs), may_change)
+    yield
+    given.compare(f"{describe(fn)} changed what it was given, or the state around it", look)
+
+
+def named(fn: Callable, args: tuple, kwargs: dict) -> dict[str, Any]:
+    """The arguments of a call by the names that the function has for them; those of `*args` with their number."""
+    try:
+        bound = inspect.signature(fn).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # it does not fit, or nobody knows: the call itself will say so
+        return {**{f"argument {number}": arg for number, arg in enumerate(args, 1)}, **kwargs}
+    return dict(bound)
+
+
+# --- what there is to compare -----------------------------------------------------------------------------------------
+
+
+def _facts(path: str, thing: Any, seen: dict[int, Any]) -> Iterator[Fact]:
+    """All facts of a thing and of what it consists of; each object once, by the first way to it."""
+    if isinstance(thing, _PLAIN) or id(thing) in seen:
+        return
+    seen[id(thing)] = thing
+    if isinstance(thing, Tensor):
+        yield from _tensor_facts(path, thing)
+    elif isinstance(thing, torch.Generator):
+        yield Fact(path, "random", _checksum(thing.get_state()), "")
+    elif type(thing).__module__ == "numpy" and hasattr(thing, "tobytes"):
+        yield Fact(path, "values", zlib.crc32(thing.tobytes()), "")
+    else:
+        if isinstance(thing, nn.Module):
+            yield Fact(path, "mode", thing.training, "in training mode" if thing.training else "in eval mode")
+            yield Fact(path, "hooks", hooks := _hooks(thing), f"{hooks} hooks")
+        if (parts := _parts(path, thing)) is not None:
+            yield Fact(path, "entries", _Entries(parts, ordered=not isinstance(thing, set)), _length(parts))
+            for inner, part in parts.items():
+                yield from _facts(inner, part, seen)
+
+
+def _parts(path: str, thing: Any) -> dict[str, Any] | None:
+    """What a thing consists of, by the path to it; None for what is not looked into."""
+    if isinstance(thing, list | tuple | deque | set):
+        return {f"{path}[{number}]": part for number, part in enumerate(thing)}
+    if isinstance(thing, Mapping):
+        keys = (repr(key) if isinstance(key, _PLAIN) else f"key {number}" for number, key in enumerate(thing))
+        return {f"{path}[{key}]": part for key, part in zip(keys, thing.values(), strict=True)}
+    if isinstance(thing, nn.Module):
+        owned = {**thing._parameters, **thing._buffers, **thing._modules}
+        return {f"{path}.{name}": part for name, part in (*owned.items(), *_patched(thing))}
+    if isinstance(thing, torch.optim.Optimizer):
+        return {f"{path}.param_groups": thing.param_groups, f"{path}.state": thing.state}
+    if dataclasses.is_dataclass(thing) and not isinstance(thing, type) or isinstance(thing, SimpleNamespace):
+        return {f"{path}.{name}": part for name, part in getattr(thing, "__dict__", {}).items()}
+    return None
+
+
+def _patched(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """A `forward` that somebody has put in front of the class's own."""
+    return ((name, part) for name, part in vars(module).items() if name == "forward")
+
+
+def _hooks(module: nn.Module) -> int:
+    return sum(len(getattr(module, kind, ())) for kind in _HOOKS)
+
+
+def _length(parts: Mapping[str, Any]) -> str:
+    return f"{len(parts)} {'entry' if len(parts) == 1 else 'entries'}"
+
+
+class _Entries:
+    """The entries of a container: which objects, in which order. It keeps them, so that no address is used twice."""
+
+    def __init__(self, parts: Mapping[str, Any], *, ordered: bool) -> None:
+        self.parts, self._ordered = dict(parts), ordered
+        self._keys = [(path, _identity(part)) for path, part in parts.items()]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Entries):
+            return NotImplemented
+        return self._keys == other._keys if self._ordered else self.members == other.members
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def members(self) -> list[str]:
+        """The entries without their order."""
+        return sorted(str(key) for _, key in self._keys)
+
+    def difference(self, now: _Entries) -> str:
+        """The first entry that is not what it was."""
+        if self.members == now.members and len(self.parts) > 1:
+            return "its entries stand in another order"
+        changed = next(path for path, key in self._keys if (path, key) not in now._keys)
+        if changed not in now.parts:
+            return f"{changed} is gone"
+        was, came = self.parts[changed], now.parts[changed]
+        plain = isinstance(was, _PLAIN) and isinstance(came, _PLAIN)
+        return f"{changed} was {describe(was)}, now {describe(came)}" if plain else f"{changed} is another object"
+
+
+def _identity(part: Any) -> Any:
+    """What makes an entry the same one: its value if that cannot change, else which object it is."""
+    return (type(part).__name__, repr(part)) if isinstance(part, _PLAIN) else id(part)
+
+
+def _tensor_facts(path: str, tensor: Tensor) -> Iterator[Fact]:
+    yield Fact(path, "values", (tensor.dtype, tensor.shape, _checksum(tensor)), _shape(tensor))
+    yield Fact(path, "requires_grad", tensor.requires_grad, str(tensor.requires_grad))
+    yield Fact(path, "hooks", hooks := len(tensor._backward_hooks or ()), f"{hooks} hooks")
+    if tensor.is_leaf:  # of what an operation made, PyTorch warns that it has none
+        grad = tensor.grad
+        yield Fact(path, "grad", None if grad is None else _checksum(grad), "none" if grad is None else _shape(grad))
+
+
+def _shape(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def _surroundings() -> Iterator[Fact]:
+    """What is nobody's argument: the random state, and how PyTorch is set."""
+    yield Fact("torch's random state", "random", _checksum(torch.default_generator.get_state()), "")
+    yield Fact("Python's random state", "random", hash(random.getstate()), "")
+    if numpy := sys.modules.get("numpy"):
+        _, numbers, place, *rest = numpy.random.get_state()
+        yield Fact("NumPy's random state", "random", (zlib.crc32(numbers), place, *rest), "")
+    yield Fact("torch.is_grad_enabled()", "settings", on := torch.is_grad_enabled(), str(on))
+    yield Fact("torch.get_default_dtype()", "settings", dtype := torch.get_default_dtype(), str(dtype))
+
+
+def _checksum(tensor: Tensor) -> Any:
+    """A number that is another one when an element is; read from memory, without a tensor operation."""
+    if tensor.is_sparse or tensor.device.type != "cpu" or not tensor.numel():
+        return _version(tensor)
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError:  # a tensor without memory of its own
+        address = 0
+    if not address:
+        return _version(tensor)
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    memory = memoryview((ctypes.c_char * (span * tensor.itemsize)).from_address(address)).cast("B")
+    if len(memory) <= LARGE_BYTES:
+        return zlib.crc32(memory)
+    pages = range(0, len(memory), len(memory) // (LARGE_BYTES // 4096))
+    return _version(tensor), [zlib.crc32(memory[start : start + 4096]) for start in pages]
+
+
+def _version(tensor: Tensor) -> int:
+    """How often something was written into it in place."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+# --- and how it is said -----------------------------------------------------------------------------------------------
+
+
+def _told(was: Fact, now: Fact) -> str:
+    """One change in words."""
+    path = was.path if was.aspect in ("random", "settings") and " " in was.path else f"`{was.path}`"
+    match was.aspect:
+        case "random":
+            return f"{path} is another one: random numbers were drawn, or it was seeded"
+        case "entries" if was.words == now.words:
+            return f"{path}: {was.value.difference(now.value)}"
+        case "entries" | "hooks":
+            return f"{path} had {was.words}, now {now.words}"
+        case "values" | "grad":
+            name = f"`{was.path}.grad`" if was.aspect == "grad" else path
+            return f"{name} was {was.words}, now {now.words}" if was.words != now.words else f"{name} has other values"
+        case "requires_grad":
+            return f"`{was.path}.requires_grad` was {was.words}, now {now.words}"
+    return f"{path} was {was.words}, now {now.words}"
