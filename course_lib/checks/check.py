@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import measure, ranks
@@ -52,11 +53,11 @@ def call(fn: Callable, *args: Any, look: str = "", may_change: Collection[str] =
     try:
         with unchanged(fn, args, kwargs, may_change, look):
             return fn(*args, **kwargs)
-    except CheckFailed:
-        raise
-    except NotImplementedError:
-        fail(f"{describe(fn)} is not written yet", look="the cell above that says YOUR CODE HERE")
     except (Exception, SystemExit) as problem:
+        if isinstance(problem, CheckFailed) or dist.is_initialized():
+            raise  # a rank's failure is told by `on_ranks`, with what became of the others
+        if isinstance(problem, NotImplementedError):
+            fail(f"{describe(fn)} is not written yet", look="the cell above that says YOUR CODE HERE")
         came = f"{type(problem).__name__}: {str(problem)[:300]}"
         fail(f"{call_text(fn, args, kwargs)} raised an error", came=came, look=look or where(problem))
 
@@ -67,13 +68,13 @@ def on_ranks(
     world_size: int = 4,
     timeout_s: float = 50,
     look: str = "",
-    may_change: Collection[str] = (),
+    may_change: Collection[str] = ("random",),
     **kwargs: Any,
 ) -> list[Any]:
-    """Results of a student's function on real ranks, in rank order; a deadlock is a `CheckFailed` that says why.
+    """Results of a function on real ranks, in rank order; a deadlock is a `CheckFailed` that says why.
 
-    What it leaves changed is seen on each rank, as by `call`. Where a function of the lab's makes the arguments there,
-    it calls the student's by `check.call`, whose complaint is passed on.
+    What it leaves changed is seen on each rank. Mostly it is a function of the lab's, which makes models and data there
+    and calls the student's by `check.call`: what that says is passed on.
     """
     job = (fn, *args) if fn is _counted else (_watched, fn, args, kwargs, may_change)
     try:
@@ -93,7 +94,7 @@ def traffic(
     world_size: int = 4,
     timeout_s: float = 50,
     look: str = "",
-    may_change: Collection[str] = (),
+    may_change: Collection[str] = ("random",),
     **kwargs: Any,
 ) -> tuple[list[Any], list[TrafficAccount]]:
     """Like `on_ranks`, with what each rank sent: (results, accounts), both in rank order."""

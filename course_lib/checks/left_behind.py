@@ -113,7 +113,10 @@ def named(fn: Callable, args: tuple, kwargs: dict) -> dict[str, Any]:
 
 
 def _facts(path: str, thing: Any, seen: dict[int, Any]) -> Iterator[Fact]:
-    """All facts of a thing and of what it consists of; each object once, by the first way to it."""
+    """All facts of a thing and of what it consists of; each object once, by the first way to it.
+
+    `seen` holds the objects while one list of facts is made, so that no address is used twice in it.
+    """
     if isinstance(thing, _PLAIN) or id(thing) in seen:
         return
     seen[id(thing)] = thing
@@ -164,34 +167,35 @@ def _length(parts: Mapping[str, Any]) -> str:
 
 
 class _Entries:
-    """The entries of a container: which objects, in which order. It keeps them, so that no address is used twice."""
+    """Which objects a container holds, in which order. It keeps none of them: what the call lets go of may go."""
 
     def __init__(self, parts: Mapping[str, Any], *, ordered: bool) -> None:
-        self.parts, self._ordered = dict(parts), ordered
-        self._keys = [(path, _identity(part)) for path, part in parts.items()]
+        self._identities, self._ordered = {path: _identity(part) for path, part in parts.items()}, ordered
+        self._words = {path: describe(part) for path, part in parts.items() if isinstance(part, _PLAIN)}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Entries):
             return NotImplemented
-        return self._keys == other._keys if self._ordered else self.members == other.members
+        if self._ordered:
+            return list(self._identities.items()) == list(other._identities.items())
+        return self._members == other._members
 
     __hash__ = None  # type: ignore[assignment]
 
     @property
-    def members(self) -> list[str]:
+    def _members(self) -> list[str]:
         """The entries without their order."""
-        return sorted(str(key) for _, key in self._keys)
+        return sorted(map(str, self._identities.values()))
 
     def difference(self, now: _Entries) -> str:
-        """The first entry that is not what it was."""
-        if self.members == now.members and len(self.parts) > 1:
+        """What is not as it was, for a container that is as long as it was."""
+        if self._members == now._members:
             return "its entries stand in another order"
-        changed = next(path for path, key in self._keys if (path, key) not in now._keys)
-        if changed not in now.parts:
-            return f"{changed} is gone"
-        was, came = self.parts[changed], now.parts[changed]
-        plain = isinstance(was, _PLAIN) and isinstance(came, _PLAIN)
-        return f"{changed} was {describe(was)}, now {describe(came)}" if plain else f"{changed} is another object"
+        path = next(path for path, which in self._identities.items() if now._identities.get(path) != which)
+        if path not in now._identities:
+            return f"{path} is gone"
+        told = path in self._words and path in now._words
+        return f"{path} was {self._words[path]}, now {now._words[path]}" if told else f"{path} is another object"
 
 
 def _identity(part: Any) -> Any:
