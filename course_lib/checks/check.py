@@ -20,7 +20,7 @@ from course_lib import measure, ranks
 from course_lib.accounts import Attributed, TrafficAccount
 from course_lib.checks.answer_text import written_with
 from course_lib.checks.failed import CheckFailed, call_text, describe, fail, told_on_a_rank, where
-from course_lib.checks.left_behind import Snapshot, named, unchanged
+from course_lib.checks.left_behind import MayChange, Snapshot, named, unchanged
 from course_lib.units import Bytes, Flops, Quantity
 
 __all__ = [
@@ -45,7 +45,7 @@ __all__ = [
 # --- running an answer ---------------------------------------------------------------------------------------------
 
 
-def call(fn: Callable, *args: Any, look: str = "", may_change: Collection[str] = (), **kwargs: Any) -> Any:
+def call(fn: Callable, *args: Any, look: str = "", may_change: MayChange = (), **kwargs: Any) -> Any:
     """Call a student's function; whatever it raises becomes a `CheckFailed` that names the line of the cell.
 
     So does what it leaves changed, but for what its contract allows: `may_change` (see `left_behind.Snapshot`).
@@ -68,7 +68,7 @@ def on_ranks(
     world_size: int = 4,
     timeout_s: float = 50,
     look: str = "",
-    may_change: Collection[str] = ("random",),
+    may_change: MayChange = "random",
     **kwargs: Any,
 ) -> list[Any]:
     """Results of a function on real ranks, in rank order; a deadlock is a `CheckFailed` that says why.
@@ -94,7 +94,7 @@ def traffic(
     world_size: int = 4,
     timeout_s: float = 50,
     look: str = "",
-    may_change: Collection[str] = ("random",),
+    may_change: MayChange = "random",
     **kwargs: Any,
 ) -> tuple[list[Any], list[TrafficAccount]]:
     """Like `on_ranks`, with what each rank sent: (results, accounts), both in rank order."""
@@ -109,7 +109,7 @@ def crossing(accounts: Sequence[TrafficAccount], here: Collection[int], there: C
     return n_bytes, sum(account.messages_to.get(to, 0) for account, to in links)
 
 
-def peak(fn: Callable, *args: Any, may_change: Collection[str] = (), **kwargs: Any) -> Bytes:
+def peak(fn: Callable, *args: Any, may_change: MayChange = (), **kwargs: Any) -> Bytes:
     """Bytes that a call held at its peak, beyond what was held before it (its arguments among that)."""
     with measure.memory(inputs=[*args, *kwargs.values()]) as record:
         call(fn, *args, may_change=may_change, **kwargs)
@@ -232,12 +232,12 @@ def only_messages(accounts: Sequence[TrafficAccount], *, look: str = "") -> None
 # --- inside -----------------------------------------------------------------------------------------------------------
 
 
-def _watched(fn: Callable, args: tuple, kwargs: dict, may_change: Collection[str]) -> Any:
+def _watched(fn: Callable, args: tuple, kwargs: dict, may_change: MayChange) -> Any:
     with unchanged(fn, args, kwargs, may_change):
         return fn(*args, **kwargs)
 
 
-def _counted(fn: Callable, args: tuple, kwargs: dict, may_change: Collection[str]) -> tuple[Any, TrafficAccount]:
+def _counted(fn: Callable, args: tuple, kwargs: dict, may_change: MayChange) -> tuple[Any, TrafficAccount]:
     with measure.traffic() as account:
         result = _watched(fn, args, kwargs, may_change)
     return result, account

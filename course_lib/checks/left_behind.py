@@ -18,7 +18,7 @@ import random
 import sys
 import zlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -31,6 +31,12 @@ from course_lib.checks.failed import describe, fail
 LARGE_BYTES = 2**24
 """Of a larger tensor the checksum reads every so many pages of 4 KiB, and its version counts, too."""
 
+ASPECTS = ("entries", "values", "requires_grad", "grad", "mode", "hooks", "random", "settings")
+"""What of a thing can change; the last one is how PyTorch is set: whether gradients are on, and the default dtype."""
+
+MayChange = str | Iterable[Any]
+"""What a call may change: one of the `ASPECTS`, or several of them and things that it is given."""
+
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks")
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype)
 
@@ -40,7 +46,7 @@ class Fact(NamedTuple):
 
     Attributes:
         path: where it stands, as one would write it: "layers[2].weight".
-        aspect: what of it: "entries", "values", "requires_grad", "grad", "mode", "hooks", "random" or "settings".
+        aspect: what of it, one of `ASPECTS`.
         value: compared with `==`.
         words: the value as a message says it.
     """
@@ -56,13 +62,17 @@ class Snapshot:
 
     Args:
         things: name → argument.
-        may_change: what the contract allows to change: the name of an argument ("optimizer": all of it), an aspect
-            ("grad", "random": wherever it is), or both ("x.grad").
+        may_change: what the contract allows to change: an aspect ("grad": wherever it is), or a thing with all that it
+            consists of (`[optimizer, "random"]`).
     """
 
-    def __init__(self, things: Mapping[str, Any], may_change: Collection[str] = ()) -> None:
-        self._allowed = {may_change} if isinstance(may_change, str) else set(may_change)
-        self._things = {name: thing for name, thing in things.items() if name not in self._allowed}
+    def __init__(self, things: Mapping[str, Any], may_change: MayChange = ()) -> None:
+        allowed = [may_change] if isinstance(may_change, str) else list(may_change)
+        self._aspects = {each for each in allowed if isinstance(each, str)}
+        if unknown := self._aspects - set(ASPECTS):
+            raise ValueError(f"may_change={may_change!r}: {unknown} is none of {', '.join(ASPECTS)}, nor a thing given")
+        self._free = {id(each): each for each in allowed if not isinstance(each, str)}
+        self._things = things
         self._before = self._facts()
 
     def changes(self) -> list[str]:
@@ -81,19 +91,14 @@ class Snapshot:
             fail(what, expected="all of it as it was before", came="; ".join(changes[:3]) + more, look=look)
 
     def _facts(self) -> dict[tuple[str, str], Fact]:
-        seen: dict[int, Any] = {}
+        seen = dict(self._free)
         given = (fact for name, thing in self._things.items() for fact in _facts(name, thing, seen))
-        return {(fact.path, fact.aspect): fact for fact in (*_surroundings(), *given) if not self._may(fact)}
-
-    def _may(self, fact: Fact) -> bool:
-        root = fact.path.split(".")[0].split("[")[0]
-        return not self._allowed.isdisjoint((fact.aspect, f"{root}.{fact.aspect}"))
+        found = (*_surroundings(), *given)
+        return {(fact.path, fact.aspect): fact for fact in found if fact.aspect not in self._aspects}
 
 
 @contextmanager
-def unchanged(
-    fn: Callable, args: tuple, kwargs: dict, may_change: Collection[str] = (), look: str = ""
-) -> Iterator[None]:
+def unchanged(fn: Callable, args: tuple, kwargs: dict, may_change: MayChange = (), look: str = "") -> Iterator[None]:
     """Around a call of `fn`: a `CheckFailed` if the call leaves anything changed but `may_change`."""
     given = Snapshot(named(fn, args, kwargs), may_change)
     yield

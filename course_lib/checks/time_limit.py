@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 from course_lib.checks.check import call
 from course_lib.checks.failed import call_text, fail
+from course_lib.checks.left_behind import MayChange
 
 
 class OutOfTime(BaseException):
     """Raised inside an answer whose time is up. No `except Exception` of the answer stops it."""
 
 
-def within(
-    seconds: float, fn: Callable, *args: Any, look: str = "", may_change: Collection[str] = (), **kwargs: Any
-) -> Any:
+def within(seconds: float, fn: Callable, *args: Any, look: str = "", may_change: MayChange = (), **kwargs: Any) -> Any:
     """Like `check.call`, but stopped after `seconds` of wall-clock time.
 
     It can only stop what runs in Python: a single long operation of PyTorch ends first.
