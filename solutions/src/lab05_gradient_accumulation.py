@@ -18,6 +18,8 @@
 # below it shows your work or checks it, and you can run those as often as you like. Some more tests run when the lab is
 # graded. They ask for nothing that is not written here, on other sizes and other text. Bytes count as much as values:
 # an accumulator that holds on to everything has missed the point.
+# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where it
+# may change something, its contract says so; the checks look.
 
 # %%
 import copy
