@@ -38,9 +38,12 @@ __all__ = [
     "raises",
     "that",
     "traffic",
+    "unchanged",
     "written_with",
 ]
 
+
+_BEHIND = "what {} was given, and the state around it, after the call"
 
 # --- running an answer ---------------------------------------------------------------------------------------------
 
@@ -51,7 +54,7 @@ def call(fn: Callable, *args: Any, look: str = "", may_change: MayChange = (), *
     So does what it leaves changed, but for what its contract allows: `may_change` (see `left_behind.Snapshot`).
     """
     try:
-        with unchanged(fn, args, kwargs, may_change, look):
+        with unchanged(_BEHIND.format(describe(fn)), named(fn, args, kwargs), may_change, look):
             return fn(*args, **kwargs)
     except (Exception, SystemExit) as problem:
         if isinstance(problem, CheckFailed) or dist.is_initialized():
@@ -214,7 +217,7 @@ def raises(error: type[Exception], fn: Callable, *args: Any, look: str = "", **k
     try:
         result = fn(*args, **kwargs)
     except error as problem:
-        given.compare(f"{describe(fn)} raised {error.__name__}, and before that it changed what it was given", look)
+        given.compare(_BEHIND.format(describe(fn)), look)
         if not isinstance(problem, NotImplementedError) or error is NotImplementedError:
             return _passed(what)
         fail(f"{describe(fn)} is not written yet", look="the cell above that says YOUR CODE HERE")
@@ -233,7 +236,7 @@ def only_messages(accounts: Sequence[TrafficAccount], *, look: str = "") -> None
 
 
 def _watched(fn: Callable, args: tuple, kwargs: dict, may_change: MayChange) -> Any:
-    with unchanged(fn, args, kwargs, may_change):
+    with unchanged(_BEHIND.format(describe(fn)), named(fn, args, kwargs), may_change):
         return fn(*args, **kwargs)
 
 

@@ -98,11 +98,20 @@ class Snapshot:
 
 
 @contextmanager
-def unchanged(fn: Callable, args: tuple, kwargs: dict, may_change: MayChange = (), look: str = "") -> Iterator[None]:
-    """Around a call of `fn`: a `CheckFailed` if the call leaves anything changed but `may_change`."""
-    given = Snapshot(named(fn, args, kwargs), may_change)
+def unchanged(what: str, things: Mapping[str, Any], may_change: MayChange = (), look: str = "") -> Iterator[None]:
+    """A `CheckFailed` if the block leaves anything of `things` changed but `may_change`.
+
+        with check.unchanged("after add", {"model": model}, may_change="grad"):
+            check.call(total.add, inputs, targets)  # the object has the model, the call has not
+
+    Args:
+        what: what is checked, in words.
+        things, may_change: as for `Snapshot`.
+        look: where to look when it does not hold.
+    """
+    given = Snapshot(things, may_change)
     yield
-    given.compare(f"{describe(fn)} changed what it was given, or the state around it", look)
+    given.compare(what, look)
 
 
 def named(fn: Callable, args: tuple, kwargs: dict) -> dict[str, Any]:

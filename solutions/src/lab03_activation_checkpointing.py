@@ -22,8 +22,8 @@
 # `torch.utils.checkpoint` nor the course's `train.recompute` may run, under whatever name. (The checks watch whose
 # code runs.) You may read both. Then close the file and write your own: no check can tell a pasted copy from your own
 # lines, so this is up to you. Cells that show your answer at work fail until there is one. That costs nothing.
-# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where it
-# may change something, its contract says so; the checks look.
+# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
+# it may change something, its contract says so. The checks look.
 #
 # Checks that you see here give you points and tell you what is wrong. More run when the lab is graded, on other
 # chains, other budgets and other dice. Question 3 needs nothing of the first two: if one resists you, go on and come
@@ -741,6 +741,7 @@ print(f"peak {plain_step.peak:.2MiB} -> {planned_step.peak:.2MiB}; FLOPs {more:+
 
 # %% check="q4-profile" points=6
 expected = [Cost(4 * 512 * w, 4 * 512 * w * (sines + 1), 2 * 512 * w * out) for w, out, sines in SIZES]
+x = x.detach()  # data that requires no gradient, whatever the cells above have made of it
 got = check.call(profile, twelve, x)
 check.equal(got, expected, "twelve layers: input, saved, flops", look="blocks of memory, without weights or result")
 torch.manual_seed(0)

@@ -24,8 +24,8 @@
 # work or checks it, and you can run those as often as you like. Cells that show your answer at work fail until there
 # is one. That costs nothing. More checks run when the lab is graded. They ask for nothing that is not written here,
 # on other numbers.
-# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where it
-# may change something, its contract says so; the checks look.
+# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
+# it may change something, its contract says so. The checks look.
 #
 # Question 3 uses your functions of question 2, and question 5 those of all four.
 

@@ -22,8 +22,8 @@
 # **The rules.** You may use `dist.send`, `dist.recv`, `dist.isend` and `dist.irecv`, and whatever torch does on one
 # rank. No collective of `torch.distributed`, none of the course's. The checks read your text, and they also look at
 # what really ran: every message of every rank is counted, with its bytes and its destination.
-# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where it
-# may change something, its contract says so; the checks look.
+# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
+# it may change something, its contract says so. The checks look.
 #
 # Checks that you see here give you points and tell you what is wrong. More run when the lab is graded, on other
 # sizes, other ranks and other numbers. Bytes and messages count only for answers that are right: who sends nothing is

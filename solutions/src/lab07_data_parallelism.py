@@ -22,8 +22,8 @@
 # which makes a plan and sends nothing. The finished wrappers are out of bounds, PyTorch's
 # `DistributedDataParallel` as well as the library's. (They would not help much. PyTorch's has a `join()` for ranks that
 # run out of data, but it weighs ranks, not examples.)
-# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where it
-# may change something, its contract says so; the checks look.
+# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
+# it may change something, its contract says so. The checks look.
 #
 # The checks read your text, and they count what leaves each rank: its bytes, and its *messages*. Each call that sends
 # something is one message; an all-reduce is one, however large. If your ranks wait for each other, you need not wait

@@ -21,8 +21,8 @@
 # **The rules.** You may use every collective of `torch.distributed`, all of torch, and lesson 08's two operators,
 # `operators.f` and `operators.f_bar`. The library's GPT cuts its vocabulary in another way, and PyTorch has a
 # `loss_parallel` of its own; both are out of bounds.
-# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where it
-# may change something, its contract says so; the checks look.
+# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
+# it may change something, its contract says so. The checks look.
 #
 # On each rank the checks weigh what it holds at the worst moment, and they count what leaves it, with its
 # *messages*: each call that sends something is one. The operating system counts as well, at the sockets. If your ranks

@@ -19,8 +19,8 @@
 #
 # **The rules.** You may use all of torch, and of `course_lib.parallel.schedule` everything but its `zero_bubble`. (It
 # would seldom help: where it is fast, it needs more places than you mostly have.)
-# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where it
-# may change something, its contract says so; the checks look.
+# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
+# it may change something, its contract says so. The checks look.
 #
 # A schedule is data, so it can be checked before it runs. `problems(schedule)` names every illegal move and why it is
 # one; `simulate` says how long the schedule takes. Use both as often as you like: the checks do nothing else. Then your

@@ -20,8 +20,8 @@
 #
 # **The rules.** You may use every collective of `torch.distributed`, those of lesson 06 in `collectives`, and all of
 # torch but finished ZeRO, finished clipping and finished checkpoints: PyTorch's are out of bounds, and the library's.
-# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where it
-# may change something, its contract says so; the checks look.
+# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
+# it may change something, its contract says so. The checks look.
 #
 # An AdamW that every rank runs on everything gives the right weights as well. Only its bytes tell. So the checks weigh
 # what each rank holds and what lies on the disk, and they count what leaves a rank, by the calls that it makes and at

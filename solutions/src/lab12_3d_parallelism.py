@@ -20,8 +20,8 @@
 #
 # **The rules.** You may use every collective of `torch.distributed`, and all of torch. What is finished is out of bounds
 # in your answers: the library's `Mesh` and `Grid`, PyTorch's `DeviceMesh` and `DTensor`, and finished norms.
-# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where it
-# may change something, its contract says so; the checks look.
+# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
+# it may change something, its contract says so. The checks look.
 #
 # On eight ranks a number can be wrong in many ways and look right: half, double, or right on one rank. So the checks
 # compare every rank with a single process. They count what leaves each rank, by the calls that it makes and at the
