@@ -79,7 +79,7 @@ def on_ranks(
     What it leaves changed is seen on each rank. Mostly it is a function of the lab's, which makes models and data there
     and calls the student's by `check.call`: what that says is passed on.
     """
-    job = (fn, *args) if fn is _counted else (_watched, fn, args, kwargs, may_change)
+    job: tuple[Any, ...] = (fn, *args) if fn is _counted else (_watched, fn, args, kwargs, may_change)
     try:
         return ranks.run(*job, world_size=world_size, timeout_s=timeout_s)
     except ranks.RankFailure as failure:

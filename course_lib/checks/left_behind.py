@@ -18,8 +18,8 @@ import random
 import sys
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -34,9 +34,10 @@ LARGE_BYTES = 2**24
 ASPECTS = ("entries", "values", "requires_grad", "grad", "mode", "hooks", "random", "settings")
 """What of a thing can change; the last one is how PyTorch is set: whether gradients are on, and the default dtype."""
 
-MayChange = str | Iterable[Any]
+MayChange = str | Collection[Any]
 """What a call may change: one of the `ASPECTS`, or several of them and things that it is given."""
 
+_SEED = 0x5EED_0DD
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks")
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype)
 
@@ -67,12 +68,8 @@ class Snapshot:
     """
 
     def __init__(self, things: Mapping[str, Any], may_change: MayChange = ()) -> None:
-        allowed = [may_change] if isinstance(may_change, str) else list(may_change)
-        self._aspects = {each for each in allowed if isinstance(each, str)}
-        if unknown := self._aspects - set(ASPECTS):
-            raise ValueError(f"may_change={may_change!r}: {unknown} is none of {', '.join(ASPECTS)}, nor a thing given")
-        self._free = {id(each): each for each in allowed if not isinstance(each, str)}
-        self._things = things
+        self._aspects, self._things = _aspects(may_change), things
+        self._free = {id(each): each for each in may_change if not isinstance(each, str)}
         self._before = self._facts()
 
     def changes(self) -> list[str]:
@@ -97,21 +94,38 @@ class Snapshot:
         return {(fact.path, fact.aspect): fact for fact in found if fact.aspect not in self._aspects}
 
 
+def _aspects(may_change: MayChange) -> set[str]:
+    """The aspects among what may change."""
+    named = {may_change} if isinstance(may_change, str) else {each for each in may_change if isinstance(each, str)}
+    if unknown := named - set(ASPECTS):
+        raise ValueError(f"may_change={may_change!r}: {unknown} is none of {', '.join(ASPECTS)}, nor a thing given")
+    return named
+
+
 @contextmanager
 def unchanged(what: str, things: Mapping[str, Any], may_change: MayChange = (), look: str = "") -> Iterator[None]:
     """A `CheckFailed` if the block leaves anything of `things` changed but `may_change`.
 
-        with check.unchanged("after add", {"model": model}, may_change="grad"):
-            check.call(total.add, inputs, targets)  # the object has the model, the call has not
-
-    Args:
-        what: what is checked, in words.
-        things, may_change: as for `Snapshot`.
-        look: where to look when it does not hold.
+    with check.unchanged("after add", {"model": model}, may_change="grad"):
+        check.call(total.add, inputs, targets)  # the object has the model, the call has not
     """
-    given = Snapshot(things, may_change)
-    yield
-    given.compare(what, look)
+    with nullcontext() if "random" in _aspects(may_change) else _other_dice():
+        given = Snapshot(things, may_change)
+        yield
+        given.compare(what, look)
+
+
+@contextmanager
+def _other_dice() -> Iterator[None]:
+    """Other random states while the block runs: to set the same seed once more would change nothing otherwise."""
+    dice, own = torch.default_generator.get_state(), random.getstate()
+    torch.default_generator.manual_seed(_SEED)
+    random.seed(_SEED)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(dice)
+        random.setstate(own)
 
 
 def named(fn: Callable, args: tuple, kwargs: dict) -> dict[str, Any]:
@@ -127,10 +141,7 @@ def named(fn: Callable, args: tuple, kwargs: dict) -> dict[str, Any]:
 
 
 def _facts(path: str, thing: Any, seen: dict[int, Any]) -> Iterator[Fact]:
-    """All facts of a thing and of what it consists of; each object once, by the first way to it.
-
-    `seen` holds the objects while one list of facts is made, so that no address is used twice in it.
-    """
+    """All facts of a thing and of what it consists of; each object once (`seen`), by the first way to it."""
     if isinstance(thing, _PLAIN) or id(thing) in seen:
         return
     seen[id(thing)] = thing
@@ -143,9 +154,14 @@ def _facts(path: str, thing: Any, seen: dict[int, Any]) -> Iterator[Fact]:
     else:
         if isinstance(thing, nn.Module):
             yield Fact(path, "mode", thing.training, "in training mode" if thing.training else "in eval mode")
-            yield Fact(path, "hooks", hooks := _hooks(thing), f"{hooks} hooks")
+            yield Fact(path, "hooks", hooks := _hooks(thing), _count(hooks, "hook", "hooks"))
         if (parts := _parts(path, thing)) is not None:
-            yield Fact(path, "entries", _Entries(parts, ordered=not isinstance(thing, set)), _length(parts))
+            yield Fact(
+                path,
+                "entries",
+                _Entries(parts, ordered=not isinstance(thing, set)),
+                _count(len(parts), "entry", "entries"),
+            )
             for inner, part in parts.items():
                 yield from _facts(inner, part, seen)
 
@@ -158,8 +174,9 @@ def _parts(path: str, thing: Any) -> dict[str, Any] | None:
         keys = (repr(key) if isinstance(key, _PLAIN) else f"key {number}" for number, key in enumerate(thing))
         return {f"{path}[{key}]": part for key, part in zip(keys, thing.values(), strict=True)}
     if isinstance(thing, nn.Module):
-        owned = {**thing._parameters, **thing._buffers, **thing._modules}
-        return {f"{path}.{name}": part for name, part in (*owned.items(), *_patched(thing))}
+        patched = {name: part for name, part in vars(thing).items() if name == "forward"}  # instead of the class's own
+        owned = {**thing._parameters, **thing._buffers, **thing._modules, **patched}
+        return {f"{path}.{name}": part for name, part in owned.items()}
     if isinstance(thing, torch.optim.Optimizer):
         return {f"{path}.param_groups": thing.param_groups, f"{path}.state": thing.state}
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type) or isinstance(thing, SimpleNamespace):
@@ -167,17 +184,12 @@ def _parts(path: str, thing: Any) -> dict[str, Any] | None:
     return None
 
 
-def _patched(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """A `forward` that somebody has put in front of the class's own."""
-    return ((name, part) for name, part in vars(module).items() if name == "forward")
-
-
 def _hooks(module: nn.Module) -> int:
     return sum(len(getattr(module, kind, ())) for kind in _HOOKS)
 
 
-def _length(parts: Mapping[str, Any]) -> str:
-    return f"{len(parts)} {'entry' if len(parts) == 1 else 'entries'}"
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
 
 
 class _Entries:
@@ -203,7 +215,7 @@ class _Entries:
 
     def difference(self, now: _Entries) -> str:
         """What is not as it was, for a container that is as long as it was."""
-        if self._members == now._members:
+        if self._members == now._members and self._identities.keys() == now._identities.keys():
             return "its entries stand in another order"
         path = next(path for path, which in self._identities.items() if now._identities.get(path) != which)
         if path not in now._identities:
@@ -220,7 +232,7 @@ def _identity(part: Any) -> Any:
 def _tensor_facts(path: str, tensor: Tensor) -> Iterator[Fact]:
     yield Fact(path, "values", (tensor.dtype, tensor.shape, _checksum(tensor)), _shape(tensor))
     yield Fact(path, "requires_grad", tensor.requires_grad, str(tensor.requires_grad))
-    yield Fact(path, "hooks", hooks := len(tensor._backward_hooks or ()), f"{hooks} hooks")
+    yield Fact(path, "hooks", hooks := len(tensor._backward_hooks or ()), _count(hooks, "hook", "hooks"))
     if tensor.is_leaf:  # of what an operation made, PyTorch warns that it has none
         grad = tensor.grad
         yield Fact(path, "grad", None if grad is None else _checksum(grad), "none" if grad is None else _shape(grad))
