@@ -832,7 +832,7 @@ print("skipped:", skipped)
 # %%
 def trained(net, batch, settings):
     """What train gives, once it is clear that these are two lists, with a float for each step in the first."""
-    both = check.call(train, net, batch, **settings, may_change=("values", "grad"))
+    both = check.call(train, net, batch, **settings, may_change=("values", "grad", "random"))
     if not (isinstance(both, tuple | list) and len(both) == 2 and all(isinstance(one, list) for one in both)):
         check.that(False, "what train returns", expected="two lists, losses and skipped steps", came=repr(both)[:80])
     losses, skipped = both
