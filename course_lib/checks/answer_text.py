@@ -10,8 +10,40 @@ import contextlib
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
+
+from course_lib.checks.failed import describe, fail
+
+
+def written_with(
+    fn: Callable, *, allowed: Collection[str] | None = None, forbidden: Sequence[str] = (), look: str = ""
+) -> None:
+    """A function's own text imports nothing but `allowed` and mentions none of `forbidden`, also by another name.
+
+    It reads the text of this one function. It does not see what the functions do that it calls, names that are put
+    together at run time (`vars(dist)["all_" + "reduce"]`), or a copy of the forbidden text. It reminds an honest
+    student of the contract and stops nobody else: what counts must be measured.
+
+    Args:
+        fn: a function or class of a cell.
+        allowed: names of packages, or None for all.
+        forbidden: dotted names or parts of them, such as "checkpoint" or "dist.all_reduce".
+        look: where to look when it does not hold.
+    """
+    try:
+        text = AnswerText(fn)
+    except (OSError, TypeError, SyntaxError):
+        wanted, magic = "a function or class written in the cell above", "a magic such as %%time above it: take it away"
+        return fail(f"the text of {describe(fn)} cannot be read", expected=wanted, look=look or magic)
+    for name in text.imports:
+        if allowed is not None and name.split(".")[0] not in allowed:
+            fail(f"what {fn.__name__} imports", expected=f"only {', '.join(sorted(allowed))}", came=name, look=look)
+    for name in forbidden:
+        if text.mentions(name):
+            fail(f"what {fn.__name__} may use", expected=f"no {name}: that is what you build here", look=look)
+    print(f"✓ {fn.__name__} uses what it may")
+    return None
 
 
 class AnswerText:

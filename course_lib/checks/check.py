@@ -13,12 +13,14 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import measure, ranks
 from course_lib.accounts import Attributed, TrafficAccount
-from course_lib.checks.answer_text import AnswerText
-from course_lib.checks.failed import CheckFailed, call_text, describe, fail, where
+from course_lib.checks.answer_text import written_with
+from course_lib.checks.failed import CheckFailed, call_text, describe, fail, told_on_a_rank, where
+from course_lib.checks.left_behind import MayChange, Snapshot, named, unchanged
 from course_lib.units import Bytes, Flops, Quantity
 
 __all__ = [
@@ -36,33 +38,53 @@ __all__ = [
     "raises",
     "that",
     "traffic",
+    "unchanged",
     "written_with",
 ]
 
 
+_BEHIND = "what {} was given, and the state around it, after the call"
+
 # --- running an answer ---------------------------------------------------------------------------------------------
 
 
-def call(fn: Callable, *args: Any, look: str = "", **kwargs: Any) -> Any:
-    """Call a student's function; whatever it raises becomes a `CheckFailed` that names the line of the cell."""
+def call(fn: Callable, *args: Any, look: str = "", may_change: MayChange = (), **kwargs: Any) -> Any:
+    """Call a student's function; whatever it raises becomes a `CheckFailed` that names the line of the cell.
+
+    So does what it leaves changed, but for what its contract allows: `may_change` (see `left_behind.Snapshot`).
+    """
     try:
-        return fn(*args, **kwargs)
-    except CheckFailed:
-        raise
-    except NotImplementedError:
-        fail(f"{describe(fn)} is not written yet", look="the cell above that says YOUR CODE HERE")
+        with unchanged(_BEHIND.format(describe(fn)), named(fn, args, kwargs), may_change, look):
+            return fn(*args, **kwargs)
     except (Exception, SystemExit) as problem:
+        if isinstance(problem, CheckFailed) or dist.is_initialized():
+            raise  # a rank's failure is told by `on_ranks`, with what became of the others
+        if isinstance(problem, NotImplementedError):
+            fail(f"{describe(fn)} is not written yet", look="the cell above that says YOUR CODE HERE")
         came = f"{type(problem).__name__}: {str(problem)[:300]}"
         fail(f"{call_text(fn, args, kwargs)} raised an error", came=came, look=look or where(problem))
 
 
 def on_ranks(
-    fn: Callable, *args: Any, world_size: int = 4, timeout_s: float = 50, look: str = "", **kwargs: Any
+    fn: Callable,
+    *args: Any,
+    world_size: int = 4,
+    timeout_s: float = 50,
+    look: str = "",
+    may_change: MayChange = "random",
+    **kwargs: Any,
 ) -> list[Any]:
-    """Results of a student's function on real ranks, in rank order; a deadlock is a `CheckFailed` that says why."""
+    """Results of a function on real ranks, in rank order; a deadlock is a `CheckFailed` that says why.
+
+    What it leaves changed is seen on each rank. Mostly it is a function of the lab's, which makes models and data there
+    and calls the student's by `check.call`: what that says is passed on.
+    """
+    job: tuple[Any, ...] = (fn, *args) if fn is _counted else (_watched, fn, args, kwargs, may_change)
     try:
-        return ranks.run(fn, *args, world_size=world_size, timeout_s=timeout_s, **kwargs)
+        return ranks.run(*job, world_size=world_size, timeout_s=timeout_s)
     except ranks.RankFailure as failure:
+        if said := next(filter(None, (told_on_a_rank(report.traceback) for report in failure.reports)), ""):
+            raise CheckFailed(said) from None
         if any(report.error.startswith("NotImplementedError") for report in failure.reports):
             fail("a function is not written yet", look="the cell above that says YOUR CODE HERE")
         name = describe(args[0] if fn is _counted else fn)
@@ -70,10 +92,16 @@ def on_ranks(
 
 
 def traffic(
-    fn: Callable, *args: Any, world_size: int = 4, timeout_s: float = 50, look: str = "", **kwargs: Any
+    fn: Callable,
+    *args: Any,
+    world_size: int = 4,
+    timeout_s: float = 50,
+    look: str = "",
+    may_change: MayChange = "random",
+    **kwargs: Any,
 ) -> tuple[list[Any], list[TrafficAccount]]:
     """Like `on_ranks`, with what each rank sent: (results, accounts), both in rank order."""
-    pairs = on_ranks(_counted, fn, args, kwargs, world_size=world_size, timeout_s=timeout_s, look=look)
+    pairs = on_ranks(_counted, fn, args, kwargs, may_change, world_size=world_size, timeout_s=timeout_s, look=look)
     return [result for result, _ in pairs], [account for _, account in pairs]
 
 
@@ -84,10 +112,10 @@ def crossing(accounts: Sequence[TrafficAccount], here: Collection[int], there: C
     return n_bytes, sum(account.messages_to.get(to, 0) for account, to in links)
 
 
-def peak(fn: Callable, *args: Any, **kwargs: Any) -> Bytes:
+def peak(fn: Callable, *args: Any, may_change: MayChange = (), **kwargs: Any) -> Bytes:
     """Bytes that a call held at its peak, beyond what was held before it (its arguments among that)."""
     with measure.memory(inputs=[*args, *kwargs.values()]) as record:
-        call(fn, *args, **kwargs)
+        call(fn, *args, may_change=may_change, **kwargs)
     return record.peak.total - record.before.total
 
 
@@ -184,11 +212,12 @@ def at_least(got: Quantity | float, limit: Quantity | float, what: str, *, look:
 
 
 def raises(error: type[Exception], fn: Callable, *args: Any, look: str = "", **kwargs: Any) -> None:
-    """The call must raise this error: bad input is refused, not computed with."""
-    what = f"{call_text(fn, args, kwargs)} raises {error.__name__}"
+    """The call must raise this error, and change nothing before that: bad input is refused, not computed with."""
+    what, given = f"{call_text(fn, args, kwargs)} raises {error.__name__}", Snapshot(named(fn, args, kwargs))
     try:
         result = fn(*args, **kwargs)
     except error as problem:
+        given.compare(_BEHIND.format(describe(fn)), look)
         if not isinstance(problem, NotImplementedError) or error is NotImplementedError:
             return _passed(what)
         fail(f"{describe(fn)} is not written yet", look="the cell above that says YOUR CODE HERE")
@@ -203,42 +232,17 @@ def only_messages(accounts: Sequence[TrafficAccount], *, look: str = "") -> None
     that(not used, "nothing but send, isend, recv and irecv", came=f"also {', '.join(used)}", look=look)
 
 
-def written_with(
-    fn: Callable, *, allowed: Collection[str] | None = None, forbidden: Sequence[str] = (), look: str = ""
-) -> None:
-    """A function's own text imports nothing but `allowed` and mentions none of `forbidden`, also by another name.
-
-    It reads the text of this one function. It does not see what the functions do that it calls, names that are put
-    together at run time (`vars(dist)["all_" + "reduce"]`), or a copy of the forbidden text. It reminds an honest
-    student of the contract and stops nobody else: what counts must be measured.
-
-    Args:
-        fn: a function or class of a cell.
-        allowed: names of packages, or None for all.
-        forbidden: dotted names or parts of them, such as "checkpoint" or "dist.all_reduce".
-        look: where to look when it does not hold.
-    """
-    try:
-        text = AnswerText(fn)
-    except (OSError, TypeError, SyntaxError):
-        wanted, magic = "a function or class written in the cell above", "a magic such as %%time above it: take it away"
-        return fail(f"the text of {describe(fn)} cannot be read", expected=wanted, look=look or magic)
-    for name in text.imports:
-        if allowed is not None and name.split(".")[0] not in allowed:
-            fail(f"what {fn.__name__} imports", expected=f"only {', '.join(sorted(allowed))}", came=name, look=look)
-    for name in forbidden:
-        if text.mentions(name):
-            fail(f"what {fn.__name__} may use", expected=f"no {name}: that is what you build here", look=look)
-    _passed(f"{fn.__name__} uses what it may")
-    return None
-
-
 # --- inside -----------------------------------------------------------------------------------------------------------
 
 
-def _counted(fn: Callable, args: tuple, kwargs: dict) -> tuple[Any, TrafficAccount]:
+def _watched(fn: Callable, args: tuple, kwargs: dict, may_change: MayChange) -> Any:
+    with unchanged(_BEHIND.format(describe(fn)), named(fn, args, kwargs), may_change):
+        return fn(*args, **kwargs)
+
+
+def _counted(fn: Callable, args: tuple, kwargs: dict, may_change: MayChange) -> tuple[Any, TrafficAccount]:
     with measure.traffic() as account:
-        result = fn(*args, **kwargs)
+        result = _watched(fn, args, kwargs, may_change)
     return result, account
 
 

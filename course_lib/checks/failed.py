@@ -68,3 +68,8 @@ def where(problem: BaseException) -> str:
         return ""
     line = linecache.getline(frames[-1].filename, frames[-1].lineno or 0).strip()
     return f"line {frames[-1].lineno} of {frames[-1].name}: {line}" if line else ""
+
+
+def told_on_a_rank(text: str) -> str:
+    """What a check said inside a rank whose traceback this is; "" if the rank met something else."""
+    return text.partition(f"{CheckFailed.__module__}.{CheckFailed.__name__}: ")[2].strip()

@@ -12,13 +12,14 @@ from typing import Any
 
 from course_lib.checks.check import call
 from course_lib.checks.failed import call_text, fail
+from course_lib.checks.left_behind import MayChange
 
 
 class OutOfTime(BaseException):
     """Raised inside an answer whose time is up. No `except Exception` of the answer stops it."""
 
 
-def within(seconds: float, fn: Callable, *args: Any, look: str = "", **kwargs: Any) -> Any:
+def within(seconds: float, fn: Callable, *args: Any, look: str = "", may_change: MayChange = (), **kwargs: Any) -> Any:
     """Like `check.call`, but stopped after `seconds` of wall-clock time.
 
     It can only stop what runs in Python: a single long operation of PyTorch ends first.
@@ -28,6 +29,7 @@ def within(seconds: float, fn: Callable, *args: Any, look: str = "", **kwargs: A
         fn: a student's function.
         args, kwargs: its arguments.
         look: where to look when it took too long.
+        may_change: what of what it was given the contract allows to change, as for `check.call`.
 
     Raises:
         CheckFailed: the time was up, or the function raised an error.
@@ -43,7 +45,7 @@ def within(seconds: float, fn: Callable, *args: Any, look: str = "", **kwargs: A
     timer.daemon = True
     timer.start()
     try:
-        result = call(fn, *args, look=look, **kwargs)
+        result = call(fn, *args, look=look, may_change=may_change, **kwargs)
         with lock:
             done = True
         return result

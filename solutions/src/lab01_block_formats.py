@@ -16,8 +16,9 @@
 #
 # **The rules.** Import nothing but `torch`, `math` and what the first cell imports. A cell that says YOUR CODE HERE
 # is yours; every cell below it shows your work or checks it, and you can run those as often as you like. Some more
-# tests run when the lab is graded. They ask for nothing that is not written here, on other numbers. No function
-# changes what it is given.
+# tests run when the lab is graded. They ask for nothing that is not written here, on other numbers.
+# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
+# it may change something, its contract says so. The checks look.
 
 # %%
 import math

@@ -22,6 +22,8 @@
 # **The rules.** Your accounts are arithmetic: from a shape, without a model and without tensors. (Some checks ask for
 # models that would not fit on this machine.) Then the notebook builds the model and holds your numbers against what
 # `measure.memory` sees, to the byte. Import nothing but `math`, `torch` and what the next cell imports.
+# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
+# it may change something, its contract says so. The checks look.
 #
 # Checks that you see here give you points and tell you what is wrong. More run when the lab is graded, on other
 # shapes. They ask for nothing that is not written here. Cells that show your answer at work fail until there is one.

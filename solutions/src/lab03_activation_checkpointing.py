@@ -22,6 +22,8 @@
 # `torch.utils.checkpoint` nor the course's `train.recompute` may run, under whatever name. (The checks watch whose
 # code runs.) You may read both. Then close the file and write your own: no check can tell a pasted copy from your own
 # lines, so this is up to you. Cells that show your answer at work fail until there is one. That costs nothing.
+# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
+# it may change something, its contract says so. The checks look.
 #
 # Checks that you see here give you points and tell you what is wrong. More run when the lab is graded, on other
 # chains, other budgets and other dice. Question 3 needs nothing of the first two: if one resists you, go on and come
@@ -421,7 +423,8 @@ def build(sizes, seed=0, dropout=0.0):
 #   run forward once more. After its backward pass, nothing of it is left, even while somebody still holds the chain's
 #   result.
 # - `run`: the whole chain with a plan. Layers in a segment go through `checkpoint`, all others run as they are.
-# - Every gradient equals that of the plain chain, bit for bit, dropout included. And after the backward pass the
+# - Every gradient equals that of the plain chain, bit for bit, dropout included, and is added to what is in `.grad`
+#   already. And after the backward pass the
 #   random numbers go on as if nothing had been recomputed.
 # - x may be data that requires no gradient. The parameters want theirs all the same.
 #
@@ -511,6 +514,7 @@ def measured_step(forward, layers, x):
 
 # %%
 LIBRARIES = ("torch/utils/checkpoint.py", "course_lib/train/recompute.py")
+STEP = ("grad", "random")  # what a step may change: gradients, and the dice
 
 
 def with_plan(segments):
@@ -520,7 +524,7 @@ def with_plan(segments):
         files, before = set(), sys.getprofile()
         sys.setprofile(lambda frame, *_: files.add(frame.f_code.co_filename.replace("\\", "/")))
         try:
-            result = run(layers, x, list(segments))
+            result = check.call(run, layers, x, list(segments), may_change="random")
         finally:
             sys.setprofile(before)
         for name in LIBRARIES:
@@ -564,7 +568,7 @@ def same_gradients(layers, x, segments):
 def same_bytes(layers, x, segments, between, peak, flops):
     """Checks a step with a plan against what it may hold between the passes and at the peak, and its FLOPs."""
     plain_step = measured_step(nn.Sequential.forward, layers, x)
-    step = check.call(measured_step, with_plan(segments), layers, x)
+    step = check.call(measured_step, with_plan(segments), layers, x, may_change="grad")
     dice = 2**13 * len(segments)  # 5,056 bytes for each segment, and a little for a ticket
     name = f"held between the passes with {segments}"
     check.at_most(step.between, Bytes(between + dice), name, look="what a segment leaves behind")
@@ -582,19 +586,19 @@ for needs_gradient in (True, False):
     check.equal(check.call(checkpoint, list(layers), x), expected, "the result of checkpoint")
     for segments in ([], [(0, 5)], [(0, 2), (3, 5)], [(1, 2), (2, 4)]):
         check.equal(check.call(with_plan(segments), layers, x), expected, f"the result of run with {segments}")
-        check.call(same_gradients, layers, x, segments)
+        check.call(same_gradients, layers, x, segments, may_change=STEP)
 
 # %% check="q3-dice" points=6
 layers = build([(16, 16, 1)] * 6, dropout=0.3)
 x = torch.randn(32, 16, requires_grad=True)
 for segments in ([(0, 6)], [(1, 3), (3, 4)], [(0, 1), (2, 5)]):
-    dice_alike = check.call(same_gradients, layers, x, segments)
+    dice_alike = check.call(same_gradients, layers, x, segments, may_change=STEP)
     check.that(dice_alike, "after the step the dice fall as in a plain one", look="the state outside, after backward")
 
 # %% check="q3-bytes" points=6
 layers = build([(64, 32, 6), (32, 96, 9), (96, 32, 5), (32, 64, 8), (64, 32, 3)])
 x = torch.randn(512, 64, requires_grad=True)
-check.call(same_gradients, layers, x, [(0, 2), (3, 4)])
+check.call(same_gradients, layers, x, [(0, 2), (3, 4)], may_change=STEP)
 room = 5 * 3  # pages on their way between two operations: five tensors of the largest kind
 flops_twice = 512 * 2 * (64 * 32 + 32 * 96 + 32 * 64)
 same_bytes(layers, x, [(0, 2), (3, 4)], 30 * PAGE, (38 + room) * PAGE, flops_twice)
@@ -628,13 +632,22 @@ _costs = [Cost(4 * 300 * w, 4 * 300 * w * (n + 1), 2 * 300 * w * out) for w, out
 _layers, _x = build(_sizes, seed=4), torch.randn(300, 32, requires_grad=True)
 for _plan in ([(0, 3), (3, 6)], [(2, 4), (5, 6)], [(n, n + 1) for n in range(7)]):
     _wet = build(_sizes, seed=5, dropout=0.4)
-    check.that(check.call(same_gradients, _wet, _x, _plan), f"the dice after {_plan}")
-    check.that(check.call(same_gradients, _wet, _x.detach(), _plan), f"the dice after {_plan}, x without gradient")
+    for _given, _case in ((_x, ""), (_x.detach(), ", x without gradient")):
+        _alike = check.call(same_gradients, _wet, _given, _plan, may_change=STEP)
+        check.that(_alike, f"the dice after {_plan}{_case}")
     _inside = {n for start, stop in _plan for n in range(start, stop)}
     _between = sum(_costs[s].input for s, _ in _plan)
     _between += sum(cost.saved for n, cost in enumerate(_costs) if n not in _inside)
     _most, _again = _judge(_costs, _plan)
     same_bytes(_layers, _x, _plan, _between + 4 * 300 * 32, _most + 5 * 4 * 300 * 96, _again)
+    _sums = []
+    for _forward in (nn.Sequential.forward, with_plan(_plan)):  # two backward passes, whose gradients are added up
+        _layers.zero_grad()
+        _leaf = _x.detach().requires_grad_()
+        for _size in (1.0, 2.0):
+            _forward(_layers, _leaf).mul(_size).sum().backward()
+        _sums.append([_leaf.grad, *(weight.grad for weight in _layers.parameters())])
+    check.equal(_sums[1], _sums[0], f"gradients of two steps with {_plan}, added up")
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -728,6 +741,7 @@ print(f"peak {plain_step.peak:.2MiB} -> {planned_step.peak:.2MiB}; FLOPs {more:+
 
 # %% check="q4-profile" points=6
 expected = [Cost(4 * 512 * w, 4 * 512 * w * (sines + 1), 2 * 512 * w * out) for w, out, sines in SIZES]
+x = x.detach()  # data that requires no gradient, whatever the cells above have made of it
 got = check.call(profile, twelve, x)
 check.equal(got, expected, "twelve layers: input, saved, flops", look="blocks of memory, without weights or result")
 torch.manual_seed(0)
@@ -744,8 +758,8 @@ plain_step = measured_step(nn.Sequential.forward, twelve, x)
 for MiB, fewest in ((6, 17_825_792), (4.5, 30_408_704), (3.5, 39_845_888)):
     limit = Bytes(MiB * 2**20)
     answer = as_plan(check.call(fit, twelve, x, limit))
-    check.call(same_gradients, twelve, x.requires_grad_(), answer)
-    planned_step = check.call(measured_step, with_plan(answer), twelve, x)
+    check.call(same_gradients, twelve, x.requires_grad_(), answer, may_change=STEP)
+    planned_step = check.call(measured_step, with_plan(answer), twelve, x, may_change="grad")
     name = f"measured peak with a limit of {limit} ({planned_step.peak:,d} of {limit:,d} B)"
     check.at_most(planned_step.peak, limit, name, look="the room to work in, and measured_step(...).held")
     more = planned_step.flops - plain_step.flops
@@ -788,8 +802,8 @@ for _seed, _rows, _shares in ((1, 256, (0.35, 0.6)), (2, 640, (0.4, 0.7))):
         _budget = max(int(_share * _all[0][0]), min(most for most, _ in _all))
         _limit = Bytes(_budget + working_room(_costs))
         _plan = as_plan(check.call(fit, _layers, _x, _limit))
-        check.call(same_gradients, _layers, _x, _plan)
-        _step = check.call(measured_step, with_plan(_plan), _layers, _x)
+        check.call(same_gradients, _layers, _x, _plan, may_change=STEP)
+        _step = check.call(measured_step, with_plan(_plan), _layers, _x, may_change="grad")
         check.at_most(_step.peak, _limit, f"measured peak with {_plan}, limit {_limit}")
         _fewest = min(again for most, again in _all if most <= _budget)
         check.equal(_step.flops - _plain.flops, Flops(_fewest), f"measured FLOPs with {_plan}, limit {_limit}")

@@ -24,6 +24,8 @@
 # work or checks it, and you can run those as often as you like. Cells that show your answer at work fail until there
 # is one. That costs nothing. More checks run when the lab is graded. They ask for nothing that is not written here,
 # on other numbers.
+# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
+# it may change something, its contract says so. The checks look.
 #
 # Question 3 uses your functions of question 2, and question 5 those of all four.
 
@@ -445,7 +447,8 @@ def step_both(case, scale, lr, momentum, max_norm):
         m.mul_(momentum).add_(g, alpha=factor)
         w.sub_(m, alpha=lr)
     largest = max(g.abs().max().item() for g in given)
-    got = check.call(lean_step, case.parameters, case.state, scale, lr, momentum, max_norm)
+    free = ("values", case.state)  # the gradients are not in it
+    got = check.call(lean_step, case.parameters, case.state, scale, lr, momentum, max_norm, may_change=free)
     if type(got) is not float or got != largest:
         check.equal(got, largest, "the largest scaled gradient", look="what the contract says of the returned value")
     for parameter, g in zip(case.parameters, given, strict=True):
@@ -520,7 +523,8 @@ def bytes_of_a_step(shapes, seed):
         case.new_gradients(2.0**36)
         del case.truth, case.means, begun
         start = len(record.timeline) - 1
-        check.call(lean_step, case.parameters, case.state, 2.0**36, 2.0**20, 0.9, 2.0**-27)
+        free = ("values", case.state)
+        check.call(lean_step, case.parameters, case.state, 2.0**36, 2.0**20, 0.9, 2.0**-27, may_change=free)
         hidden, alive = outside(), record.timeline.bytes.sum(axis=1)
     loose = sum(getattr(leaf, "size", 1) for leaf in tree_leaves(case.state) if not torch.is_tensor(leaf))
     check.at_most(loose, 8 * len(shapes), "numbers in the state that are in no tensor", look="the rules, at the top")
@@ -828,7 +832,7 @@ print("skipped:", skipped)
 # %%
 def trained(net, batch, settings):
     """What train gives, once it is clear that these are two lists, with a float for each step in the first."""
-    both = check.call(train, net, batch, **settings)
+    both = check.call(train, net, batch, **settings, may_change=("values", "grad", "random"))
     if not (isinstance(both, tuple | list) and len(both) == 2 and all(isinstance(one, list) for one in both)):
         check.that(False, "what train returns", expected="two lists, losses and skipped steps", came=repr(both)[:80])
     losses, skipped = both

@@ -18,6 +18,8 @@
 # below it shows your work or checks it, and you can run those as often as you like. Some more tests run when the lab is
 # graded. They ask for nothing that is not written here, on other sizes and other text. Bytes count as much as values:
 # an accumulator that holds on to everything has missed the point.
+# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
+# it may change something, its contract says so. The checks look.
 
 # %%
 import copy
@@ -162,7 +164,8 @@ def equals_one_batch(config, pieces, whole, seed, frozen=0):
     loss = oracle(*whole)
     loss.backward()
     total = check.call(TokenSum, model)
-    said = [check.call(total.add, *piece) for piece in [*pieces, nothing]]
+    with check.unchanged("the model, after all pieces", {"model": model}, may_change="grad"):
+        said = [check.call(total.add, *piece) for piece in [*pieces, nothing]]
     counts = [count_tokens(targets) for _, targets in [*pieces, nothing]]
     check.equal(said, counts, "what add returns", look="which targets count")
     n, look = count_tokens(whole[1]), "by what each piece is multiplied, by what all are divided, what padding does"

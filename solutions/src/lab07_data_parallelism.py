@@ -22,6 +22,8 @@
 # which makes a plan and sends nothing. The finished wrappers are out of bounds, PyTorch's
 # `DistributedDataParallel` as well as the library's. (They would not help much. PyTorch's has a `join()` for ranks that
 # run out of data, but it weighs ranks, not examples.)
+# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
+# it may change something, its contract says so. The checks look.
 #
 # The checks read your text, and they count what leaves each rank: its bytes, and its *messages*. Each call that sends
 # something is one message; an all-reduce is one, however large. If your ranks wait for each other, you need not wait
@@ -167,7 +169,7 @@ def stock_of_a_step(step, counts):
     rank, model = dist.get_rank(), Patchwork()
     backward(model, step, rank, counts[rank])
     with measure.traffic() as sent:
-        stock = take_stock(trainable(model), counts[rank])
+        stock = check.call(take_stock, trainable(model), counts[rank])
     return stock, sent
 
 
@@ -337,7 +339,7 @@ def a_step(step, counts, bucket_bytes=512):
     rank, model = dist.get_rank(), Patchwork()
     backward(model, step, rank, counts[rank])
     with measure.traffic() as sent:
-        total = synchronize(model, counts[rank], bucket_bytes)
+        total = check.call(synchronize, model, counts[rank], bucket_bytes, may_change="grad")
     return total, {name: parameter.grad for name, parameter in model.named_parameters()}, sent
 
 
@@ -359,7 +361,7 @@ def weights_by_step(counts_by_step, name):
     for step, counts in enumerate(counts_by_step):
         optimizer.zero_grad()
         backward(model, step, rank, counts[rank])
-        synchronize(model, counts[rank], bucket_bytes=512)
+        check.call(synchronize, model, counts[rank], bucket_bytes=512, may_change="grad")
         optimizer.step()
         history.append(parameters_to_vector(model.parameters()).detach().clone())
     return history
@@ -531,7 +533,8 @@ def epoch(lists, name, bucket_bytes=512):
     )
     batches = [share(step, rank, count) for step, count in enumerate(lists[rank])]
     with measure.traffic() as sent:
-        steps = train_epoch(model, optimizer, batches, bucket_bytes)
+        free = (*model.parameters(), optimizer)
+        steps = check.call(train_epoch, model, optimizer, batches, bucket_bytes, may_change=free)
     return steps, history, sent, len(batches)
 
 
@@ -770,7 +773,7 @@ def many_steps(n, steps, seed=0):
     residual, applied, unchanged = torch.zeros(n), [], []
     for step in range(steps):
         mine = gradients(dist.get_rank(), step, n, seed)
-        applied.append(compressed_mean(mine, residual).clone())
+        applied.append(check.call(compressed_mean, mine, residual, may_change=[residual]).clone())
         unchanged.append(torch.equal(mine, gradients(dist.get_rank(), step, n, seed)))
     return torch.stack(applied), residual, all(unchanged)
 

@@ -21,6 +21,8 @@
 # **The rules.** You may use every collective of `torch.distributed`, all of torch, and lesson 08's two operators,
 # `operators.f` and `operators.f_bar`. The library's GPT cuts its vocabulary in another way, and PyTorch has a
 # `loss_parallel` of its own; both are out of bounds.
+# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
+# it may change something, its contract says so. The checks look.
 #
 # On each rank the checks weigh what it holds at the worst moment, and they count what leaves it, with its
 # *messages*: each call that sends something is one. The operating system counts as well, at the sockets. If your ranks
@@ -165,7 +167,7 @@ def embedded(shape, vocab_size, width, seed=0, dtype=torch.float64):
     upstream, whole, tokens = problem(torch.Size(shape).numel(), vocab_size, width, seed, dtype)
     upstream, tokens = upstream.view(*shape, width), tokens.view(shape)
     (table, first), before = own(whole), tokens.clone()
-    result, *account = weighed(lambda: embed(tokens, table, first), [tokens, table], upstream)
+    result, *account = weighed(lambda: check.call(embed, tokens, table, first), [tokens, table], upstream)
     return result, table.grad, torch.equal(tokens, before), account
 
 
@@ -325,7 +327,7 @@ def lossy(n_tokens, vocab_size, scale=1.0, seed=0, dtype=torch.float64, upstream
     whole, targets = made_of(n_tokens, vocab_size, scale, seed, dtype)
     (logits, first), up = own(whole, dim=1), torch.tensor(upstream, dtype=dtype)
     before = logits.detach().clone()
-    loss, *account = weighed(lambda: cross_entropy(logits, targets, first), [logits, targets], up)
+    loss, *account = weighed(lambda: check.call(cross_entropy, logits, targets, first), [logits, targets], up)
     return loss, logits.grad, torch.equal(logits, before), account
 
 
@@ -495,7 +497,8 @@ def sliced(n_tokens, vocab_size, width, slice_tokens, seed=0, dtype=torch.float6
     x.requires_grad_()
     inputs = [x, table, targets]
     before = [each.detach().clone() for each in inputs]
-    loss, *account = weighed(lambda: head_loss(x, table, targets, first, slice_tokens), inputs, up)
+    given = (x, table, targets, first, slice_tokens)
+    loss, *account = weighed(lambda: check.call(head_loss, *given), inputs, up)
     return loss, x.grad, table.grad, all(map(torch.equal, inputs, before)), account
 
 

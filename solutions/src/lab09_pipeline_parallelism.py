@@ -19,6 +19,8 @@
 #
 # **The rules.** You may use all of torch, and of `course_lib.parallel.schedule` everything but its `zero_bubble`. (It
 # would seldom help: where it is fast, it needs more places than you mostly have.)
+# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
+# it may change something, its contract says so. The checks look.
 #
 # A schedule is data, so it can be checked before it runs. `problems(schedule)` names every illegal move and why it is
 # one; `simulate` says how long the schedule takes. Use both as often as you like: the checks do nothing else. Then your
@@ -435,11 +437,12 @@ def move(action, stage, kept, received, batch, share):
     before = [weight.grad if weight.grad is None else weight.grad.clone() for weight in stage.parameters()]
     if action.kind == "F":
         x = batch[0] if received is None else received
-        made, kept[action.micro_batch] = forward(stage, x, batch[1], share)
+        made, kept[action.micro_batch] = check.call(forward, stage, x, batch[1], share)
         if x.requires_grad:
             raise ValueError(f"{action}: x wants a gradient now, but it is to stay as it is")
     elif action.kind == "B":
-        made = input_gradient(kept[action.micro_batch], received)
+        own = kept[action.micro_batch]
+        made = check.call(input_gradient, own, received, may_change=[own])
     else:
         made = weight_gradient(kept.pop(action.micro_batch))
     for hook in hooks:

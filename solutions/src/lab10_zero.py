@@ -20,6 +20,8 @@
 #
 # **The rules.** You may use every collective of `torch.distributed`, those of lesson 06 in `collectives`, and all of
 # torch but finished ZeRO, finished clipping and finished checkpoints: PyTorch's are out of bounds, and the library's.
+# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
+# it may change something, its contract says so. The checks look.
 #
 # An AdamW that every rank runs on everything gives the right weights as well. Only its bytes tell. So the checks weigh
 # what each rank holds and what lies on the disk, and they count what leaves a rank, by the calls that it makes and at
@@ -356,7 +358,7 @@ def summed(shapes, seed=0, dtype=torch.float64):
     deal(parameters, 3, dist.get_rank())
     before = [(parameter.grad, parameter.grad.clone()) for parameter in parameters]
     with measure.traffic() as sent:
-        part = reduced(parameters)
+        part = check.call(reduced, parameters)
     return part, all(p.grad is grad and torch.equal(grad, old) for p, (grad, old) in zip(parameters, before)), sent
 
 
@@ -404,13 +406,13 @@ def stepped(shapes, steps, seed=0, lr=LR, decay=DECAY):
     """(weights after each step, the shard at the end, whether gradients and mean are as they were). NaN is padding."""
     rank, n_ranks = dist.get_rank(), dist.get_world_size()
     parameters, history, tidy = a_model(shapes, seed), [], True
-    shard = begin(parameters)
+    shard = check.call(begin, parameters)
     for step in range(steps):
         deal(parameters, step, rank)
         part = shard_of(dealt(shapes, step, n_ranks, seed) / n_ranks, rank, n_ranks)
         given = [part, *(parameter.grad for parameter in parameters)]
         before = [each.clone() for each in given]
-        update(parameters, shard, part, lr, decay)
+        check.call(update, parameters, shard, part, lr, decay, may_change=(*parameters, shard))
         now = [part, *(parameter.grad for parameter in parameters)]
         tidy = tidy and all(map(unchanged, now, before))
         history.append(in_a_row(parameters))
@@ -650,7 +652,7 @@ def clipped(total, scale, max_norm, seed=0, dtype=torch.float64, large=None):
     rank, n_ranks = dist.get_rank(), dist.get_world_size()
     part, elements = shard_of(gradient_row(total, seed, dtype, large), rank, n_ranks), elements_of(total, rank, n_ranks)
     with measure.traffic() as sent:
-        norm = clip_(part, elements, scale, max_norm)
+        norm = check.call(clip_, part, elements, scale, max_norm, may_change="values")
     return norm, part[:elements], sent
 
 
@@ -821,7 +823,7 @@ def saved_by(folder, total, steps=7, seed=0, dtype=torch.float32):
         shard[name] = everything.chunk(n_ranks)[rank]
     before = {name: shard[name].clone() for name in VECTORS}
     with measure.traffic() as sent:
-        save(folder, shard, total)
+        check.call(save, folder, shard, total)
     return shard["steps"] == steps and all(unchanged(shard[name], before[name]) for name in VECTORS), sent
 
 

@@ -20,6 +20,8 @@
 #
 # **The rules.** You may use every collective of `torch.distributed`, and all of torch. What is finished is out of bounds
 # in your answers: the library's `Mesh` and `Grid`, PyTorch's `DeviceMesh` and `DTensor`, and finished norms.
+# A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
+# it may change something, its contract says so. The checks look.
 #
 # On eight ranks a number can be wrong in many ways and look right: half, double, or right on one rank. So the checks
 # compare every rank with a single process. They count what leaves each rank, by the calls that it makes and at the
@@ -420,7 +422,7 @@ def at_the_end(lengths, sizes, cut_tokens, words=7, seed=0, dtype=torch.float64)
             logits, targets = own_tokens(cube, sizes, cut_tokens, words, seed, dtype)
         before = [None if each is None else each.detach().clone() for each in (logits, targets)]
         with measure.traffic() as sent:
-            loss, own = mean_loss(logits, targets, cube, cut_tokens)
+            loss, own = check.call(mean_loss, logits, targets, cube, cut_tokens)
     if logits is None:
         return loss, own, None, True, sent
     if isinstance(own, torch.Tensor) and own.requires_grad:
@@ -738,7 +740,7 @@ def one_step(weights, cube, batch, total, cut_tokens):
     inputs = [*before, *(each.tensor for each in weights), *(each.tensor.grad for each in weights)]
     dist.barrier()
     with measure.memory(inputs=inputs) as held, measure.traffic() as sent:
-        add_up(weights[::-1] if cut_tokens else list(weights), cube, cut_tokens)
+        check.call(add_up, weights[::-1] if cut_tokens else list(weights), cube, cut_tokens, may_change="grad")
     same = all(torch.equal(each.tensor, old) for each, old in zip(weights, before))
     return same, int(held.peak.total - held.before.total), sent
 
@@ -905,7 +907,7 @@ def normed(lengths, shape, seed=0, dtype=torch.float64, scale=1.0):
             each.tensor.grad = scale * each.tensor.detach()
         before = [each.tensor.grad.clone() for each in weights]
         with measure.traffic() as sent:
-            found = norm(weights, cube)
+            found = check.call(norm, weights, cube)
     return found, all(torch.equal(each.tensor.grad, old) for each, old in zip(weights, before)), sent
 
 
