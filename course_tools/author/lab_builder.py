@@ -19,6 +19,7 @@ from course_tools.author.builder import (
     stored_notebook,
     write_notebook,
 )
+from course_tools.author.check_cells import announce
 from course_tools.author.guards import output_complaints, source_complaints
 from course_tools.author.lab_source import (
     grade_id_of,
@@ -51,6 +52,8 @@ def build_lab(lab: Lab, *, fresh: bool = False, on_cell: Callable[[int], None] =
     key = read_lab(lab)
     refuse(lab.name, _source_complaints(key))
     solved = copy.deepcopy(key)
+    for cell in filter(is_check, solved.cells):
+        announce(cell)
     lab.solution.parent.mkdir(parents=True, exist_ok=True)
     execute(solved, lab.solution.parent, reproducible=True, on_cell=on_cell)
     if not fresh:
