@@ -9,6 +9,7 @@ No lesson opens this module.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 
 from nbformat import NotebookNode
@@ -41,8 +42,7 @@ def lost_names(cell: NotebookNode, later: Sequence[NotebookNode]) -> Iterator[st
 
 def announce(cell: NotebookNode) -> None:
     """Put the first line there that runs a check in a copy, unless it holds nothing but a comment."""
-    tree = parse(cell.source)
-    if tree is None or not tree.body or cell.source.startswith(MAGIC):
-        return
+    source = re.sub(f"^{MAGIC}.*\n", "", cell.source)
     kept = cell.metadata.get("course", {}).get("keeps", [])
-    cell.source = f"{MAGIC}{' keeps ' if kept else ''}{', '.join(kept)}\n{cell.source}"
+    first = f"{MAGIC} keeps {', '.join(kept)}" if kept else MAGIC
+    cell.source = f"{first}\n{source}" if (tree := parse(source)) and tree.body else source
