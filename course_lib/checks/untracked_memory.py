@@ -9,6 +9,7 @@ Lab 03 opens this module.
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import os
@@ -107,9 +108,10 @@ def _is_cache(file: str) -> bool:
 def _tensors() -> dict[int, int]:
     """Bytes of the memory under each tensor of Python's that no open record knows."""
     seen = [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Tracker)]
-    found = {}
+    found: dict[int, int] = {}
+    kinds = functools.lru_cache(None)(lambda kind: issubclass(kind, (torch.Tensor, torch.UntypedStorage)))
     for thing in gc.get_objects():
-        if issubclass(type(thing), torch.Tensor | torch.UntypedStorage):
+        if kinds(type(thing)):  # there are some hundred thousand things, and some hundred kinds
             with suppress(Exception):  # one without memory of its own
                 block = thing if isinstance(thing, torch.UntypedStorage) else thing.untyped_storage()
                 if block.data_ptr() and not any(mode.knows(block) for mode in seen):

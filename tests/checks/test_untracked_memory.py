@@ -78,7 +78,9 @@ def behind_the_record(x: torch.Tensor) -> torch.Tensor:
     [in_small_pieces, into_a_file, into_shared_memory, behind_the_record, lambda x: x.untyped_storage().clone()],
     ids=["small pieces", "a file", "shared memory", "no modes", "a storage"],
 )
-def test_what_no_record_sees_counts(hide):
+def test_what_no_record_sees_counts(hide, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where nobody else writes
+    monkeypatch.chdir(tmp_path)
     with outside_torch() as outside, measure.memory(inputs=X) as record:
         kept = hide(X)
         assert X.nbytes <= outside() < 1.2 * X.nbytes
@@ -88,6 +90,7 @@ def test_what_no_record_sees_counts(hide):
 
 
 def test_a_saved_tensor_counts_until_its_file_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     with outside_torch() as outside, measure.memory(inputs=X):
         torch.save(X, "hidden.pt")
