@@ -53,7 +53,7 @@ def outside_torch() -> Iterator[Callable[[], Bytes]]:
     smaller ones that a line of a notebook takes so often that they add up; tensors that the record has not seen
     (without a record it counts them all); and on Linux, what this process has written to files of its folder and of
     those for temporary files, and memory that it shares. An array of NumPy under a tensor (`torch.from_numpy`) counts
-    in two places. What a file holds counts as long as it is there.
+    in two places. What a file holds counts as long as it is there. A storage that no tensor has is not seen.
 
     Yields:
         A function that returns how many bytes are held at this moment.
@@ -109,11 +109,11 @@ def _tensors() -> dict[int, int]:
     """Bytes of the memory under each tensor of Python's that no open record knows."""
     seen = [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Tracker)]
     found: dict[int, int] = {}
-    kinds = functools.lru_cache(None)(lambda kind: issubclass(kind, (torch.Tensor, torch.UntypedStorage)))
+    kinds = functools.lru_cache(None)(lambda kind: issubclass(kind, torch.Tensor))
     for thing in gc.get_objects():
         if kinds(type(thing)):  # there are some hundred thousand things, and some hundred kinds
             with suppress(Exception):  # one without memory of its own
-                block = thing if isinstance(thing, torch.UntypedStorage) else thing.untyped_storage()
+                block = thing.untyped_storage()
                 if block.data_ptr() and not any(mode.knows(block) for mode in seen):
                     found[block._cdata] = block.nbytes()
     return found
