@@ -21,6 +21,7 @@ from course_lib.accounts import Attributed, TrafficAccount
 from course_lib.checks.answer_text import written_with
 from course_lib.checks.failed import CheckFailed, call_text, describe, fail, told_on_a_rank, where
 from course_lib.checks.left_behind import MayChange, Snapshot, named, unchanged
+from course_lib.checks.wire import carried
 from course_lib.units import Bytes, Flops, Quantity
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "at_least",
     "at_most",
     "call",
+    "carried",
     "close",
     "crossing",
     "equal",
@@ -227,9 +229,11 @@ def raises(error: type[Exception], fn: Callable, *args: Any, look: str = "", **k
 
 
 def only_messages(accounts: Sequence[TrafficAccount], *, look: str = "") -> None:
-    """Whatever the ranks sent, they sent with send or isend: no collective of the library has run, by any name."""
+    """Whatever the ranks sent, they sent with send or isend: no collective of the library has run, by any name, and
+    the sockets `carried` nothing else."""
     used = sorted({name for account in accounts for name in account.messages} - {"send"})
     that(not used, "nothing but send, isend, recv and irecv", came=f"also {', '.join(used)}", look=look)
+    carried(accounts, look=look)
 
 
 # --- inside -----------------------------------------------------------------------------------------------------------

@@ -1,23 +1,40 @@
-"""What an answer holds where `measure.memory` does not look: in arrays of NumPy, bytes objects, long lists.
+"""What an answer holds where `measure.memory` does not look: bytes objects, files, tensors made behind its back.
 
 A segment that copies its activations into bytes objects saves nothing, and says that it holds nothing. Python and
-NumPy tell `tracemalloc` of every block that they take, and PyTorch does not. So the two counts add up.
+NumPy tell `tracemalloc` of every block that they take; the kernel knows what a process has written and mapped; and a
+tensor that no record has seen is still an object of Python's. So the counts add up.
 
 Lab 03 opens this module.
 """
 
 from __future__ import annotations
 
+import functools
+import gc
 import importlib
+import os
+import tempfile
+import time
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
+from pathlib import Path
 
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from course_lib.measure.sockets import bytes_by_connection
+from course_lib.measure.tracker import Tracker
 from course_lib.units import Bytes
 
 BLOCK = 4096
-"""Bytes. What is smaller is bookkeeping: a frame, a node of the graph, a dict of a hundred entries."""
+"""Bytes. What is smaller is bookkeeping, a frame, a node of the graph, a dict of a hundred entries, unless a line of a
+notebook takes it often."""
+
+PIECE, PIECES = 256, 65536
+"""Bytes. Smaller pieces, such as the objects around tensors, count only where a line holds so much of them."""
 
 CACHES = ("*/course_lib/measure/*", "*/torch/[!s]*", "*/linecache.py", "*/weakref.py", "<frozen *")
 """Files whose blocks are nobody's tensors: a record, an import, and what PyTorch looks up once and remembers. (Its
@@ -26,15 +43,17 @@ CACHES = ("*/course_lib/measure/*", "*/torch/[!s]*", "*/linecache.py", "*/weakre
 
 @contextmanager
 def outside_torch() -> Iterator[Callable[[], Bytes]]:
-    """Counts the bytes outside of PyTorch's tensors; open it before `measure.memory`.
+    """Counts the bytes outside of what a record of memory sees; open it before `measure.memory`.
 
         with outside_torch() as outside, measure.memory(model) as record:
             answer()
             held = record.now.total + outside()
 
-    It sees blocks of 4 KiB or more that Python or NumPy took inside the `with` block and still hold. It does not see
-    files and shared memory, nor a tensor cut into smaller pieces than that. An array of NumPy under a tensor
-    (`torch.from_numpy`) counts in both places.
+    It sees what was taken inside the `with` block and is still held: blocks of 4 KiB or more of Python and NumPy, and
+    smaller ones that a line of a notebook takes so often that they add up; tensors that the record has not seen
+    (without a record it counts them all); and on Linux, what this process has written to files of its folder and of
+    those for temporary files, and memory that it shares. An array of NumPy under a tensor (`torch.from_numpy`) counts
+    in two places. What a file holds counts as long as it is there. A storage that no tensor has is not seen.
 
     Yields:
         A function that returns how many bytes are held at this moment.
@@ -43,18 +62,107 @@ def outside_torch() -> Iterator[Callable[[], Bytes]]:
     ours = not tracemalloc.is_tracing()
     if ours:
         tracemalloc.start()
-    before = _large_blocks()
+    start, mapped, written = time.time(), _mapped(), _written()
+    known, blocks = set(_tensors()), _blocks()
+
+    def outside() -> Bytes:
+        found = sum(nbytes for block, nbytes in _tensors().items() if block not in known)
+        found += _in_files(start, _written() - written) + max(0, _mapped() - mapped)
+        return Bytes(found + max(0, _large(_blocks()) - _large(blocks)))
+
     try:
-        yield lambda: Bytes(max(0, _large_blocks() - before))
+        yield outside
     finally:
         if ours:
             tracemalloc.stop()
 
 
-def _large_blocks() -> int:
-    large = (trace for trace in tracemalloc.take_snapshot().traces if trace.size >= BLOCK)
-    return sum(trace.size for trace in large if not _is_cache(trace.traceback[0].filename.replace("\\", "/")))
+# --- Python and NumPy ------------------------------------------------------------------------------------------------
+
+
+def _blocks() -> Counter[tuple[str, int, bool | None]]:
+    """Bytes by line and kind of block: large (None), or of a cell and in pieces (True) or in small ones (False)."""
+    found: Counter[tuple[str, int, bool | None]] = Counter()
+    for trace in tracemalloc.take_snapshot().traces:
+        file, line = trace.traceback[0].filename.replace("\\", "/"), trace.traceback[0].lineno
+        if trace.size >= BLOCK:
+            found[file, line, None] += trace.size
+        elif "ipykernel_" in file or (file.startswith("<") and not file.startswith("<frozen")):
+            found[file, line, trace.size >= PIECE] += trace.size
+    return found
+
+
+def _large(blocks: Counter[tuple[str, int, bool | None]]) -> int:
+    """Bytes of what counts among them."""
+    least = {None: 0, True: BLOCK, False: PIECES}
+    return sum(n for (file, _, kind), n in blocks.items() if n >= least[kind] and not _is_cache(file))
 
 
 def _is_cache(file: str) -> bool:
     return any(fnmatch(file, pattern) for pattern in CACHES)
+
+
+# --- tensors ----------------------------------------------------------------------------------------------------------
+
+
+def _tensors() -> dict[int, int]:
+    """Bytes of the memory under each tensor of Python's that no open record knows."""
+    seen = [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Tracker)]
+    found: dict[int, int] = {}
+    kinds = functools.lru_cache(None)(lambda kind: issubclass(kind, torch.Tensor))
+    for thing in gc.get_objects():
+        if kinds(type(thing)):  # there are some hundred thousand things, and some hundred kinds
+            with suppress(Exception):  # one without memory of its own
+                block = thing.untyped_storage()
+                if block.data_ptr() and not any(mode.knows(block) for mode in seen):
+                    found[block._cdata] = block.nbytes()
+    return found
+
+
+# --- files and shared memory ------------------------------------------------------------------------------------------
+
+
+def _written() -> int:
+    """Bytes that this process has handed to `write` so far, to connections not; 0 where the system does not say."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/io").read_text("ascii").splitlines()
+        total = int(next(line for line in lines if line.startswith("wchar")).split()[1])
+        return total - sum((bytes_by_connection() or {}).values())
+    return 0
+
+
+def _in_files(start: float, written: int) -> int:
+    """Bytes in files that have changed since, as far as this process can have written them."""
+    if written < BLOCK:
+        return 0
+    folders = {os.path.realpath(folder) for folder in (os.getcwd(), tempfile.gettempdir(), "/dev/shm")}
+    sizes: dict[tuple[int, int], int] = {}
+    for path in [*(file for folder in folders for file in _files(folder, start)), *Path("/proc/self/fd").glob("*")]:
+        with suppress(OSError):
+            about = os.stat(path)
+            ours = about.st_uid == os.getuid() and about.st_mtime >= start - 1
+            if ours and (about.st_mode & 0o170000) == 0o100000:  # a file, and not a socket or a terminal
+                sizes[about.st_dev, about.st_ino] = about.st_size
+    return min(written, sum(sizes.values()))
+
+
+def _files(folder: str, start: float) -> Iterator[str]:
+    """The files of a folder, and of those in it in which something has been made since: others are many."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.is_dir(follow_symlinks=False):
+                yield entry.path
+            elif entry.stat(follow_symlinks=False).st_mtime >= start - 1:
+                yield from _files(entry.path, start)
+
+
+def _mapped() -> int:
+    """Bytes of memory that this process can write and shares: with a file, or with other processes."""
+    total = 0
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/self/maps").read_text("utf-8", "replace").splitlines():
+            where, how, *_ = line.split()
+            if how.startswith("rw") and how.endswith("s"):
+                first, last = (int(number, 16) for number in where.split("-"))
+                total += last - first
+    return total

@@ -161,6 +161,10 @@ class Tracker(TorchDispatchMode):
         self.row += 1
         return result
 
+    def knows(self, block: torch.UntypedStorage) -> bool:
+        """Whether this block of memory has been met, and is alive."""
+        return block._cdata in self._live
+
     def add(self, tensor: Tensor, from_start: bool = False) -> list[TrackedStorage]:
         """The storages under a tensor, now known: born in this row, or before the first one if `from_start`."""
         storages = [self._add(plain, from_start=from_start) for plain in plain_tensors(tensor)]

@@ -17,6 +17,7 @@ from typing import Literal
 
 from nbformat import NotebookNode
 
+from course_lib.checks.alone import MAGIC
 from course_tools.author.source import tags_of
 from course_tools.kernel import widget_state
 
@@ -100,7 +101,8 @@ def _each(notebook: NotebookNode, about: Callable[[NotebookNode], Iterator[str]]
 
 def first_line(cell: NotebookNode) -> str:
     """How a cell begins, to find it by."""
-    return f"in the cell {next(iter(cell.source.strip().splitlines()), '')[:60]!r}"
+    lines = [line for line in cell.source.strip().splitlines() if not line.startswith(MAGIC)]
+    return f"in the cell {next(iter(lines), '')[:60]!r}"
 
 
 def _about_code(cell: NotebookNode) -> Iterator[str]:
@@ -109,7 +111,9 @@ def _about_code(cell: NotebookNode) -> Iterator[str]:
         yield f"unknown tag {', '.join(map(repr, unknown))}; known are {', '.join(TAGS)}"
     if not source.strip():
         yield "it is empty"
-    if len(source.splitlines()) > LONGEST_CELL and not cell.metadata.get("nbgrader", {}).get("solution"):
+    if len(source.splitlines()) - source.startswith(MAGIC) > LONGEST_CELL and not cell.metadata.get("nbgrader", {}).get(
+        "solution"
+    ):
         yield f"it has {len(source.splitlines())} lines; {LONGEST_CELL} are the most that a reader takes in at once"
     if _SEMICOLON.search(source):
         yield "a line ends in ';', which hides an output in Jupyter but not in nbval; write `_ = ...`"

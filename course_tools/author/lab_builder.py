@@ -19,9 +19,9 @@ from course_tools.author.builder import (
     stored_notebook,
     write_notebook,
 )
+from course_tools.author.check_cells import announce
 from course_tools.author.guards import output_complaints, source_complaints
 from course_tools.author.lab_source import (
-    grade_id_of,
     is_check,
     lab_complaints,
     read_lab,
@@ -51,12 +51,14 @@ def build_lab(lab: Lab, *, fresh: bool = False, on_cell: Callable[[int], None] =
     key = read_lab(lab)
     refuse(lab.name, _source_complaints(key))
     solved = copy.deepcopy(key)
+    for cell in filter(is_check, solved.cells):
+        announce(cell)
     lab.solution.parent.mkdir(parents=True, exist_ok=True)
     execute(solved, lab.solution.parent, reproducible=True, on_cell=on_cell)
     if not fresh:
         keep_varying(solved, stored_notebook(lab.solution))
     solved = solution_version(stabilise(solved, lab.name, lab.root))
-    refuse(lab.name, _output_complaints(solved, lab))
+    refuse(lab.name, output_complaints(solved, lab.root))
     return any([write_notebook(lab.solution, solved), write_notebook(lab.notebook, student_version(key))])
 
 
@@ -78,20 +80,10 @@ def check_lab(lab: Lab) -> list[str]:
         elif path == lab.notebook and as_text(expected) != path.read_text("utf-8"):
             complaints.append(f"{path.relative_to(lab.root)} was run or edited; run `course build`")
         if path == lab.solution:
-            complaints += _output_complaints(stored, lab)
+            complaints += output_complaints(stored, lab.root)
     return complaints
 
 
 def _source_complaints(key: NotebookNode) -> list[str]:
     """What is wrong with the lab as a whole, and with the cells as students will see them."""
     return [*lab_complaints(key), *source_complaints(student_version(key))]
-
-
-def _output_complaints(solved: NotebookNode, lab: Lab) -> list[str]:
-    """What may not stay in the solved notebook. A check says what it found; the value of its last line is noise."""
-    shown = [
-        f"the check {grade_id_of(cell)} shows the value of its last line; end it with a statement, or give it a name"
-        for cell in solved.cells
-        if is_check(cell) and any(output.output_type == "execute_result" for output in cell.outputs)
-    ]
-    return output_complaints(solved, lab.root) + shown

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import nbformat
 from nbformat import NotebookNode
 
+from course_tools.author.check_cells import announce, kept_names, lost_names
 from course_tools.author.code import bound, definitions, read
 from course_tools.author.marks import BEGIN_HIDDEN, check_marks
 from course_tools.author.source import NOTEBOOK_METADATA, add_colab, read_cells, repository_url
@@ -91,6 +92,10 @@ def read_lab(lab: Lab) -> NotebookNode:
         seen |= {grade_id} - {""}
         text = f"{lab.name}:{cell.cell_type}:{cell.source}:{number}"
         cell.id = f"{lab.number}-{grade_id}" if grade_id else hashlib.sha256(text.encode()).hexdigest()[:12]
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    for number, cell in enumerate(code):
+        if is_check(cell) and (kept := kept_names(cell, code[number + 1 :])):
+            cell.metadata["course"] = nbformat.from_dict({"keeps": kept})
     return nbformat.v4.new_notebook(cells=cells, metadata={**NOTEBOOK_METADATA, "course": {"lab": lab.name}})
 
 
@@ -198,18 +203,19 @@ def _header_complaints(key: NotebookNode, found: list[Question]) -> Iterator[str
 
 
 def _borrowed_variables(key: NotebookNode) -> Iterator[str]:
-    """Variables of a check that other questions read: a kernel that starts again gets only a check's functions."""
+    """Variables of a check that other cells read: they are gone when it has run."""
     owners: dict[str, str] = {}
-    for cell in (cell for cell in key.cells if cell.cell_type == "code"):
-        question = grade_id_of(cell).split("-")[0]
-        for name in sorted(read(cell.source) & owners.keys()):
-            if owners[name].split("-")[0] != question:
-                where = grade_id_of(cell) or f"the cell {_first_line(cell)!r}"
-                yield f"{name} is a variable of {owners[name]}, and {where} reads it; bind it in a plain cell"
-        names = bound(cell.source)
-        lasting = bound(definitions(cell.source)) if is_check(cell) else names
-        owners = {name: owner for name, owner in owners.items() if name not in lasting}
-        owners |= dict.fromkeys(names - lasting, grade_id_of(cell))
+    given: set[str] = set()
+    code = [cell for cell in key.cells if cell.cell_type == "code"]
+    for number, cell in enumerate(code):
+        for name in sorted((read(cell.source) & owners.keys()) - given):
+            where = grade_id_of(cell) or f"the cell {_first_line(cell)!r}"
+            yield f"{name} is a variable of {owners[name]}, and {where} reads it; bind it in a plain cell"
+        if is_check(cell):
+            yield from (f"{grade_id_of(cell)}: {text}" for text in lost_names(cell, code[number + 1 :]))
+            owners |= dict.fromkeys(bound(cell.source) - bound(definitions(cell.source)), grade_id_of(cell))
+        else:
+            given |= bound(cell.source)
 
 
 def secret_blocks(key: NotebookNode, kinds: Sequence[str] = ("SOLUTION", "HIDDEN TESTS")) -> list[list[str]]:
@@ -263,6 +269,8 @@ def _tidy(notebook: NotebookNode) -> None:
     """Leave no blank ends, and a word where a cell held nothing but hidden tests."""
     for cell in notebook.cells:
         cell.source = cell.source.rstrip()
+        if is_check(cell):
+            announce(cell)
         if is_check(cell) and not cell.source:
             cell.source = f"# {cell.metadata['nbgrader']['points']:g} points for tests that run when the lab is graded."
 

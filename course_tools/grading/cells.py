@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from nbformat import NotebookNode
 
-from course_tools.author.lab_source import is_answer
+from course_tools.author.lab_source import is_answer, is_check
 from course_tools.author.marks import BEGIN_HIDDEN, END_HIDDEN
 
 GUARD = "__import__('course_tools.grading.sandbox.guard', fromlist=['the_guard'])"
@@ -20,6 +20,17 @@ def source_of(cell: NotebookNode) -> str:
     return cell.source if own_language or is_students(cell) else f"{cell.source}\n{remember(cell)}"
 
 
+def alone(cell: NotebookNode) -> str:
+    """The line that runs a check in a copy of the notebook's names, as `%%check` does."""
+    run = "__import__('course_lib.checks.alone', fromlist=['run']).run"
+    return f"{run}({cell.source!r}, __import__('builtins').globals(), {kept(cell)!r})"
+
+
+def kept(cell: NotebookNode) -> list[str]:
+    """The functions of a check that later cells need."""
+    return list(cell.metadata.get("course", {}).get("keeps", []))
+
+
 def stopped(name: str) -> str:
     """A function of that name that raises an error at once."""
     return f"def {name}(*_, **__): raise TimeoutError('{name} was stopped before: it did not end in time')"
@@ -27,7 +38,8 @@ def stopped(name: str) -> str:
 
 def remember(cell: NotebookNode) -> str:
     """The line that remembers what a cell of the lab has bound."""
-    names = list(cell.metadata.get("course", {}).get("binds", []))
+    binds = list(cell.metadata.get("course", {}).get("binds", []))
+    names = [name for name in binds if name in kept(cell)] if is_check(cell) else binds
     return f"{GUARD}.the_guard().given({names!r})" if names else ""
 
 

@@ -19,7 +19,7 @@ from nbformat import NotebookNode
 
 from course_tools.author.code import defined, definitions
 from course_tools.author.lab_source import Check, grade_id_of, is_answer, is_check, questions
-from course_tools.grading.cells import GUARD, hidden_lines, is_students, last_line, remember, source_of, stopped
+from course_tools.grading.cells import GUARD, alone, hidden_lines, is_students, last_line, remember, source_of, stopped
 from course_tools.grading.report.results import DIED, FAILED, GRADED, NOT_RUN, PASSED, TAMPERED, TIMEOUT, CheckResult
 from course_tools.grading.sandbox import kernel as kernels
 from course_tools.grading.sandbox.kernel import Kernel, KernelEnded, Reply
@@ -202,7 +202,7 @@ class _Run:
             return
         number_once = secrets.token_hex(16)
         cell = self._cells[number]
-        parts = (f"{GUARD}.the_guard().restore()", cell.source, remember(cell), last_line(number_once))
+        parts = (f"{GUARD}.the_guard().restore()", alone(cell), remember(cell), last_line(number_once))
         try:
             reply = kernel.run("\n".join(parts), silent=True)
             if reply.late:

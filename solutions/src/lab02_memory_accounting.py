@@ -43,6 +43,7 @@ from course_lib.accounts import MemoryAccount
 from course_lib.checks import check
 from course_lib.compare import compare
 from course_lib.figures import memory
+from course_lib.measure.tracker import tensors_in
 from course_lib.model import hardware
 from course_lib.notebook import ask
 from course_lib.train import optim
@@ -671,7 +672,7 @@ class Paged:  # one layer's keys and values, in pages of `page` tokens, with cop
 # %% [markdown]
 # A script for caches, and two meters. `play` runs a list of commands: `(0, 5)` puts five tokens into sequence 0,
 # `("fork", 0, 1)` and `("drop", 0)` do what they say. `Written` is a dispatch mode like the ledger of the lesson. It
-# adds up the bytes that copies and concatenations write.
+# adds up the bytes that operations write: copies, concatenations, and whatever else makes a tensor out of others.
 
 
 # %%
@@ -695,13 +696,16 @@ def held_by(kind, shape, sequences, commands, *settings, dtype=torch.float32):
 
 # %%
 class Written(TorchDispatchMode):
-    COPIES = ("aten::copy_", "aten::clone", "aten::cat", "aten::stack")
+    ROOM = ("empty", "zeros", "ones", "full", "fill", "zero")  # these make room, and no token gets into it
     total = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        if func._schema.name in self.COPIES:
-            self.total += made.nbytes
+        made, name = func(*args, **(kwargs or {})), func._schema.name.removeprefix("aten::")
+        alias = func._schema.returns[0].alias_info if func._schema.returns else None
+        if (alias is None or alias.is_write) and not name.strip("_").removeprefix("new_").startswith(self.ROOM):
+            parts = alias and name.startswith(("index_", "scatter"))  # of what is there, only places are written
+            tensors = tensors_in(args)[-1:] if parts else tensors_in(made)
+            self.total += sum(each.nbytes for each in tensors)
         return made
 
 

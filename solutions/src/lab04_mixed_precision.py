@@ -657,6 +657,17 @@ def trajectory(sizes, state):
 
 
 # %%
+def with_interval(number, *call):
+    """A call while `INTERVAL` is another one."""
+    global INTERVAL
+    before, INTERVAL = INTERVAL, number
+    try:
+        return check.call(*call)
+    finally:
+        INTERVAL = before
+
+
+# %%
 def trajectory_of_torch(sizes, scale):
     scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=INTERVAL)
     parameter = nn.Parameter(torch.zeros(1))
@@ -705,11 +716,7 @@ got = [round(math.log2(scale)) for scale in trajectory(sizes_over(80, seed=1), S
 runs = [(34, 1), (30, 1), (29, 1), (28, 18), (24, 8), (27, 16), (28, 8), (29, 16), (31, 11)]
 expected = [power for power, steps in runs for _ in range(steps)]
 check.equal(got, expected, "the scale before each of 80 steps, as powers of two", look="which number begins anew when")
-INTERVAL = 2
-try:
-    got = check.call(next_scale, ScaleState(2.0**20, 1), 512.0)
-finally:
-    INTERVAL = 8
+got = with_interval(2, next_scale, ScaleState(2.0**20, 1), 512.0)
 check.equal(got, ScaleState(2.0**22), "rule 4 with an INTERVAL of 2", look="when INTERVAL is looked up")
 
 

@@ -386,6 +386,7 @@ for ops, p in ((("sum", "product"), 3), (("product",), 2)):
     refused, sent = check.traffic(refusals, *ops, world_size=p)
     check.equal(refused, [["ValueError"] * len(ops)] * p, f"what {' and '.join(ops)} say on {p} ranks")
     check.at_most(max(each.total_messages for each in sent), 0, "… before anybody sends", look="when you refuse")
+    check.carried(sent)
 check_traffic(1000, world_size=4)
 check_traffic(1001, world_size=8, slack=16)
 ### END HIDDEN TESTS
@@ -604,9 +605,11 @@ _ = check_cable(20_000, ranks_per_node=4)
 # %% check="q4-messages" points=4
 right, level_sent = check.traffic(of_mine_in_two_levels, world_size=8)
 check.that(all(right), "a right sum on two nodes of 4", look="the values, before the messages")
+check.only_messages(level_sent)
 nodes = range(4), range(4, 8)
 crossings = [check.crossing(level_sent, [rank], nodes[rank < 4])[1] for rank in range(8)]
 check.at_most(max(crossings), 1, "… messages over the cable of any one rank", look="how often a rank has to cross")
+check.at_least(sum(crossings), 2, "… and of all ranks together", look="what crosses uncounted")
 
 # %% check="q4-hidden" points=8
 # Other sizes, other nodes, and what the busiest rank sends.

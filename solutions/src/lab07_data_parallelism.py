@@ -400,6 +400,10 @@ def joined(grads):
     return parameters_to_vector([grad for grad in grads.values() if grad is not None])
 
 
+# %%
+USED = [(6,), (16, 16), (16,), (16, 6)]  # the shapes that travel in step 1, in the order of the buckets
+
+
 # %% check="q2-unused" points=6
 def check_a_step(step, counts, bucket_bytes=512):
     p, right, look = len(counts), one_step(step, counts), "a call that not all ranks make, or not in the same order"
@@ -421,7 +425,8 @@ for step, counts in ((1, [2, 2, 2, 2]), (1, [2, 2]), (0, [2, 0, 2])):
 
 # %% check="q2-traffic" points=6
 def check_step_traffic(step, world_size, bucket_bytes, used_shapes):
-    sent, messages = most(check_a_step(step, [2] * world_size, bucket_bytes))
+    accounts = check_a_step(step, [2] * world_size, bucket_bytes)
+    sent, messages = most(accounts)
     tensors = [torch.empty(shape, dtype=torch.float64, device="meta") for shape in used_shapes]
     n_bytes = sum(tensor.nbytes for tensor in tensors)
     limit = predict.all_reduce(n_bytes + 8 * (1 + 6), world_size).bytes + 8
@@ -431,10 +436,10 @@ def check_step_traffic(step, world_size, bucket_bytes, used_shapes):
     check.at_most(messages, planned, f"… messages with {bucket_bytes} B a bucket", look=where)
     fewest = 1 - n_bytes // -(bucket_bytes + max(tensor.nbytes for tensor in tensors))
     check.at_least(messages, fewest, "… and so many at least", look="how large a bucket may get")
+    check.carried(accounts, least=2 * (world_size - 1) * n_bytes)  # a sum needs so many, whoever adds up
 
 
 check.written_with(synchronize, forbidden=FINISHED)
-USED = [(6,), (16, 16), (16,), (16, 6)]
 check_step_traffic(step=1, world_size=4, bucket_bytes=512, used_shapes=USED)
 check_step_traffic(step=1, world_size=4, bucket_bytes=1024, used_shapes=USED)
 
@@ -563,12 +568,14 @@ for name in OPTIMIZERS:
 
 # %% check="q3-traffic" points=4
 def check_epoch_traffic(lists, bucket_bytes, numbers_by_step, messages):
-    n_bytes, sent = most(check_epoch(lists, "SGD", bucket_bytes))
+    accounts = check_epoch(lists, "SGD", bucket_bytes)
+    n_bytes, sent = most(accounts)
     stock = predict.all_reduce(8 * (1 + 6), len(lists)).bytes
     steps = [predict.all_reduce(8 * numbers, len(lists)).bytes + stock for numbers in numbers_by_step]
     where = "what you send besides synchronize, and how often"
     check.at_most(n_bytes, int(sum(steps) + stock + 8), f"… bytes for lists {lists}", look=where)
     check.at_most(sent, messages, "… messages", look=where)
+    check.carried(accounts, least=2 * (len(lists) - 1) * 8 * sum(numbers_by_step))
 
 
 # Special examples are for rank 0 in step 0 (and rank 3, who has none), for rank 2 in step 1, for nobody after that.
@@ -822,6 +829,7 @@ def check_compressed_traffic(n, p, steps=3):
     check.at_most(got / exact, 0.25, "… and a quarter of what float32 would send", look=where)
     calls = max(account.total_messages for account in sent)
     check.at_most(calls, steps, f"… calls in {steps} steps", look="whether scale and signs are one message")
+    check.carried(sent, least=steps * p * limit)
 
 
 check.written_with(compressed_mean, forbidden=FINISHED)

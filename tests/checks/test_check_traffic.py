@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import _disable_current_modes
 
 from course_lib.accounts import TrafficAccount
 from course_lib.checks import CheckFailed, check
+from course_lib.units import Bytes
 
 
 def everyone(tensor: torch.Tensor, barrier: bool = False) -> None:
@@ -45,7 +49,70 @@ def test_what_crosses_is_what_was_sent_there(accounts, here, there, n_bytes, mes
 
 def test_messages_alone_are_fine(accounts, capsys):
     check.only_messages(accounts)
-    assert capsys.readouterr().out == "✓ nothing but send, isend, recv and irecv\n"
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "✓ nothing but send, isend, recv and irecv"
+    assert second.startswith("✓ … 156 B sent by the calls of all ranks")
+
+
+def in_secret(tensor: torch.Tensor, how: str) -> None:
+    """Two ranks swap a tensor, and nobody counts it."""
+    other = 1 - dist.get_rank()
+
+    def swap() -> None:
+        posted = dist.isend(tensor, other)
+        dist.recv(torch.empty_like(tensor), other)
+        assert posted is not None
+        posted.wait()
+
+    if how == "a thread":
+        thread = threading.Thread(target=swap)
+        thread.start()
+        thread.join()
+    elif how == "modes off":
+        with _disable_current_modes():
+            swap()
+    else:
+        assert dist.group.WORLD is not None
+        dist.group.WORLD._get_backend(torch.device("cpu")).allreduce([tensor]).wait()  # type: ignore[attr-defined]
+
+
+def a_sham(tensor: torch.Tensor, how: str) -> None:
+    everyone(tensor[:2])
+    in_secret(tensor, how)
+
+
+@pytest.mark.parametrize("how", ["a thread", "modes off", "the backend's own object"])
+def test_what_is_sent_in_secret_is_seen_at_the_sockets(how):
+    _, sent = check.traffic(in_secret, torch.zeros(5000), how, world_size=2)
+    with pytest.raises(CheckFailed, match="by their calls"):
+        check.carried(sent, least=1)
+    _, sent = check.traffic(a_sham, torch.zeros(5000), how, world_size=2)
+    with pytest.raises(CheckFailed, match="(?s)sockets of all ranks carried.*at most.*who sends besides"):
+        check.only_messages(sent)
+
+
+def test_what_was_counted_and_never_left_is_noticed():
+    account = TrafficAccount(Bytes(300), {"send": Bytes(1000)}, {"send": 1})
+    with pytest.raises(CheckFailed, match="nobody receives"):
+        check.carried([account])
+    check.carried([TrafficAccount(Bytes(1144), {"send": Bytes(1000)}, {"send": 1})])
+    check.carried([TrafficAccount(None, {"send": Bytes(1000)}, {"send": 1})])  # where the system does not count
+
+
+def with_collectives(tensor: torch.Tensor) -> None:
+    """What gloo sends for the library's own is more than a formula says, and still no secret."""
+    p = dist.get_world_size()
+    dist.all_reduce(tensor)
+    dist.all_gather([torch.empty_like(tensor) for _ in range(p)], tensor)
+    dist.broadcast(tensor, 0)
+    dist.reduce_scatter(torch.empty_like(tensor), [tensor] * p)
+    dist.barrier()
+
+
+@pytest.mark.parametrize(("n", "p"), [(3, 2), (3, 4), (60_000, 4)])
+def test_collectives_are_carried_as_counted(n, p):
+    _, sent = check.traffic(with_collectives, torch.zeros(n), world_size=p)
+    check.carried(sent, least=1)
 
 
 def test_one_collective_among_the_messages_is_refused():

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+import mmap
+import tempfile
 import tracemalloc
+from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from course_lib import measure
-from course_lib.checks.untracked_memory import outside_torch
+from course_lib.checks.untracked_memory import BLOCK, outside_torch
 from course_lib.units import Bytes
 
 X = torch.ones(256, 256)  # large beside a table of the interpreter that may grow meanwhile
@@ -40,6 +44,60 @@ def test_a_copy_outside_counts_as_long_as_it_is_held(hide):
         assert isinstance(outside(), Bytes) and X.nbytes <= outside() < 1.2 * X.nbytes
         del kept
         assert outside() == 0
+
+
+def in_small_pieces(x: torch.Tensor) -> list[bytes]:
+    """A line of a cell that takes many small blocks."""
+    names: dict[str, object] = {"data": x.numpy().tobytes()}
+    text = "kept = [data[at : at + 1000] for at in range(0, len(data), 1000)]\ndel data"
+    exec(compile(text, "/tmp/ipykernel_1/7.py", "exec"), names)
+    return names["kept"]  # type: ignore[return-value]
+
+
+def into_a_file(x: torch.Tensor) -> object:
+    """A file that is gone when nobody has it open any more."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115
+    file.write(x.numpy().tobytes())
+    file.flush()
+    return file
+
+
+def into_shared_memory(x: torch.Tensor) -> mmap.mmap:
+    place = mmap.mmap(-1, x.nbytes)
+    place.write(x.numpy().tobytes())
+    return place
+
+
+def behind_the_record(x: torch.Tensor) -> torch.Tensor:
+    with _disable_current_modes():
+        return x.clone()
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [in_small_pieces, into_a_file, into_shared_memory, behind_the_record],
+    ids=["small pieces", "a file", "shared memory", "no modes"],
+)
+def test_what_no_record_sees_counts(hide, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where nobody else writes
+    monkeypatch.chdir(tmp_path)
+    with outside_torch() as outside, measure.memory(inputs=X) as record:
+        kept = hide(X)
+        assert X.nbytes <= outside() < 1.2 * X.nbytes
+        assert record.now.total == X.nbytes
+        getattr(kept, "close", int)()
+        del kept
+        assert outside() == 0
+
+
+def test_a_saved_tensor_counts_until_its_file_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with outside_torch() as outside, measure.memory(inputs=X):
+        torch.save(X, "hidden.pt")
+        assert outside() >= X.nbytes
+        Path("hidden.pt").unlink()
+        assert outside() < BLOCK
 
 
 def test_numbers_in_a_list_count():

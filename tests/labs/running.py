@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from course_lib.checks import alone
 from course_tools.author.code import bound, definitions, loaded, read
 from course_tools.author.lab_source import grade_id_of, is_answer, is_check, questions, read_lab, student_version
 from course_tools.labs import Lab
@@ -33,13 +34,20 @@ _bound, _read, _loaded = (functools.lru_cache(4096)(names) for names in (bound, 
 
 
 class Step(NamedTuple):
-    """A code cell of a lab: its grade_id, whether it is an answer or a check, whether it may fail, its text."""
+    """A code cell of a lab: its grade_id, whether it is an answer or a check, whether it may fail, its text, and for
+    a check the functions that stay."""
 
     grade_id: str
     answer: bool
     check: bool
     may_fail: bool
     source: str
+    keeps: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What runs: a check in a copy of the names."""
+        return f"{alone.MAGIC} keeps {', '.join(self.keeps)}\n{self.source}" if self.check else self.source
 
 
 def run_lab(
@@ -80,7 +88,7 @@ def run_lab(
     for step in steps:
         try:
             with contextlib.redirect_stdout(io.StringIO()), _limited(limit_s):
-                _execute(step.source, namespace)
+                _execute(step.text, namespace)
         except Exception as problem:
             if step.check:
                 failures[step.grade_id] = f"{type(problem).__name__}: {problem}"
@@ -139,6 +147,7 @@ def _steps(lab: Lab, stubs: bool) -> list[Step]:
             is_check(cell),
             stubs or "raises-exception" in cell.metadata.get("tags", []),
             given.get(cell.id, cell.source),
+            tuple(cell.metadata.get("course", {}).get("keeps", ())),
         )
         for cell in key.cells
         if cell.cell_type == "code" and "google.colab" not in cell.source
@@ -280,6 +289,9 @@ def _limited(seconds: float) -> Iterator[None]:
 
 
 def _execute(source: str, namespace: dict[str, Any]) -> None:
+    if source.startswith(alone.MAGIC):
+        return alone.run_cell(*source.removeprefix(alone.MAGIC).split("\n", 1), namespace)
     name = f"<cell {next(_numbers)}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)  # for inspect.getsource
     exec(compile(source, name, "exec"), namespace)
+    return None

@@ -135,6 +135,7 @@ def _with_answers(
                 yield nbformat.v4.new_code_cell(extra.source, metadata={"course": {"extra": name.split("-")[0]}})
         elif cell.cell_type == "code":
             course["binds"] = sorted(bound(cell.source) - open_names)
+            course["keeps"] = cell.metadata.get("course", {}).get("keeps", [])
         cell.metadata["course"] = course
         yield cell
 

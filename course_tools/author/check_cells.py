@@ -1,0 +1,48 @@
+"""Which names of a check stay when it has run: the functions that later cells read, and nothing else.
+
+A check runs in a copy of the notebook's names (`course_lib.checks.alone`), so that no answer can read what it expects.
+Students see that as a first line, `%%check`; the grader knows without it.
+
+No lesson opens this module.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+
+from nbformat import NotebookNode
+
+from course_lib.checks.alone import MAGIC, defines
+from course_tools.author.code import bound, definitions, parse, read
+
+
+def kept_names(cell: NotebookNode, later: Sequence[NotebookNode]) -> list[str]:
+    """Functions, classes and imports of a check that later cells read, and those of the check that these read."""
+    tree = parse(cell.source)
+    uses = {name: read(ast.unparse(node)) for node in (tree.body if tree else []) for name in defines(node)}
+    found: set[str] = set()
+    waiting = set().union(*(read(other.source) for other in later), set()) & uses.keys()
+    while waiting:
+        found |= waiting
+        waiting = {name for one in waiting for name in uses[one] & uses.keys()} - found
+    return sorted(found)
+
+
+def lost_names(cell: NotebookNode, later: Sequence[NotebookNode]) -> Iterator[str]:
+    """Complaints about functions of a check that stay, and read what goes."""
+    tree, kept = parse(cell.source), set(kept_names(cell, later))
+    values = bound(cell.source) - bound(definitions(cell.source))
+    for node in tree.body if tree else []:
+        if names := defines(node) & kept:
+            for lost in sorted(read(ast.unparse(node)) & values):
+                yield f"{', '.join(names)} reads {lost}, a variable of the same check, which is gone after it"
+
+
+def announce(cell: NotebookNode) -> None:
+    """Put the first line there that runs a check in a copy, unless it holds nothing but a comment."""
+    source = re.sub(f"^{MAGIC}.*\n", "", cell.source)
+    kept = cell.metadata.get("course", {}).get("keeps", [])
+    first = f"{MAGIC} keeps {', '.join(kept)}" if kept else MAGIC
+    cell.source = f"{first}\n{source}" if (tree := parse(source)) and tree.body else source
