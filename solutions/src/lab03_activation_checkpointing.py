@@ -135,6 +135,7 @@ for wrong in ([(0, 2), (1, 3)], [(2, 2)], [(2, 4), (0, 1)], [(3, 5)], [(-1, 2)],
     check.raises(ValueError, plan_cost, list(FOUR), wrong, look="what the contract says about segments")
 
 # %% check="q1-hidden" points=8
+# Random chains, and every plan of the short ones.
 ### BEGIN HIDDEN TESTS
 import itertools as _itertools
 import random as _random
@@ -337,6 +338,7 @@ for page, limit, fewest in ((1, 300, 22), (1, 200, 95), (4096, 60, 265)):
     check.equal(came, fewest, name, look="too few: does it fit? too many: the state, and which way into it you keep")
 
 # %% check="q2-hidden" points=15
+# Random chains, and sixty layers in bytes.
 ### BEGIN HIDDEN TESTS
 import random as _random
 
@@ -603,6 +605,7 @@ same_bytes(layers, x, [(0, 1), (1, 4)], 12 * PAGE, (39 + room) * PAGE, flops_twi
 
 
 # %% check="q3-hidden" points=6
+# Other layers and plans, with dropout, and what they hold and compute.
 ### BEGIN HIDDEN TESTS
 def _judge(costs, segments):
     """The step, moment by moment, with every tensor by name."""
@@ -753,6 +756,7 @@ for MiB, fewest in ((6, 17_825_792), (4.5, 30_408_704), (3.5, 39_845_888)):
 check.raises(ValueError, fit, twelve, x, Bytes(2**21), look="a limit that no plan can keep")
 
 # %% check="q4-hidden" points=6
+# Other networks and limits.
 ### BEGIN HIDDEN TESTS
 import random as _random
 
