@@ -43,7 +43,7 @@ def within(seconds: float, fn: Callable, *args: Any, look: str = "", **kwargs: A
     timer.daemon = True
     timer.start()
     try:
-        result = call(fn, *args, look=look, **kwargs)
+        result = call(fn, *args, **kwargs)
         with lock:
             done = True
         return result

@@ -240,7 +240,7 @@ what = "the first 32 patterns of e4m3, as PyTorch reads them, under the bytes 12
 check.equal(got, expected, what, look="which X this block's byte stands for")
 
 # %% check="q2-hidden" points=12
-# Ties, their neighbours and what lies beyond the largest number; other scales; NaN; the sign of a zero; arguments left as they were.
+# Ties, their neighbours, what lies beyond the largest number; other scales; NaN; the sign of a zero; what is given.
 ### BEGIN HIDDEN TESTS
 _generator = torch.Generator().manual_seed(11)
 for _name, _element in ELEMENTS.items():

@@ -386,7 +386,8 @@ for _recipe, _expected in _large.items():
 # - `square` needs its input. `rsqrt` and `softmax` need their result. `silu` needs its input.
 # - `masked_fill` needs the mask, one byte for each entry.
 # - The embedding needs the tokens, and the loss needs the targets: `int64`, 8 bytes each. The loss also needs the
-# logarithms of the probabilities (not the scores that they were made of), and one number of its own.
+# logarithms of the probabilities (not the scores that they were made of), and one number more, of their dtype: over how
+# many targets it takes the mean.
 #
 # And then the rule that the lesson began with: **count storages, not requests.** A tensor that three operations ask
 # for is held once. A view holds what it views. A copy holds memory of its own.
