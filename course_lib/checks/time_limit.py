@@ -45,7 +45,7 @@ def within(seconds: float, fn: Callable, *args: Any, look: str = "", may_change:
     timer.daemon = True
     timer.start()
     try:
-        result = call(fn, *args, look=look, may_change=may_change, **kwargs)
+        result = call(fn, *args, may_change=may_change, **kwargs)
         with lock:
             done = True
         return result

@@ -10,7 +10,7 @@ import builtins
 import re
 import symtable
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 _HEAD = re.compile(r"^(?:async +def|def|class)\s+(\w+)", re.M)
@@ -71,6 +71,31 @@ def definitions(source: str) -> str:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
     tree = parse(source)
     return "\n\n".join(ast.unparse(node) for node in tree.body if isinstance(node, kinds)) if tree else ""
+
+
+def leads_to(sources: Iterable[str]) -> dict[str, set[str]]:
+    """For each name that these cells bind, the names that it is made of.
+
+    A function and a class are made of what they read; other names of what all other statements of their cell read.
+    """
+    found: dict[str, set[str]] = {}
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    for tree in filter(None, map(parse, sources)):
+        others = [node for node in tree.body if not isinstance(node, kinds)]
+        parts = [node for node in tree.body if isinstance(node, kinds)] + [ast.Module(others, [])]
+        for text in map(ast.unparse, parts):
+            for name in bound(text):
+                found.setdefault(name, set()).update(loaded(text))
+    return found
+
+
+def closed(names: Iterable[str], leads: Mapping[str, set[str]]) -> set[str]:
+    """These names, those that they lead to, and those that these lead to."""
+    found, waiting = set[str](), set(names)
+    while waiting:
+        found |= waiting
+        waiting = {used for name in waiting for used in leads.get(name, ())} - found
+    return found
 
 
 @contextmanager

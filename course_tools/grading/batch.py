@@ -36,6 +36,7 @@ def grade_lab(
     *,
     jobs: int,
     resume: bool = False,
+    carry_errors: bool = False,
     executor: Any = None,
 ) -> int:
     """Grade all submissions, show how far it is, write results and reports, and return the exit code.
@@ -51,6 +52,7 @@ def grade_lab(
         console: where to print.
         jobs: how many at a time.
         resume: keep results of an earlier run that still hold.
+        carry_errors: let a wrong answer cost later questions, too, instead of judging those with a right version.
         executor: where to grade, if not in threads here.
 
     Raises:
@@ -62,6 +64,8 @@ def grade_lab(
     if (rules := Rules.kept(out)).file:
         read_adjustments(rules.file)  # better a complaint now than after an hour
     key = read_lab(lab)
+    if carry_errors:  # in the lab that results are of: `resume` keeps none of the other kind
+        key.metadata["course"]["carry_errors"] = True
     submissions = find_submissions(where, lab.name, largest_bytes=limits.submission_bytes)
     done: list[Result] = []
     with _progress(lab.name, len(submissions), done, console) as advance:

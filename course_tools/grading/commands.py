@@ -26,6 +26,9 @@ def grade(
     max_size: Annotated[float, typer.Option(help="MiB that a notebook may have.")] = 20,
     out: Annotated[Path | None, typer.Option(help="Where results go. Default: grades/LAB.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Keep results that are there and still hold.")] = False,
+    carry_errors: Annotated[
+        bool, typer.Option("--carry-errors", help="Let a wrong answer cost the later questions that use it, too.")
+    ] = False,
     executor: Annotated[str, typer.Option(help="Where to grade: local, or dask://HOST:PORT.")] = "local",
 ) -> None:
     """Grade submissions of a lab: each in a sandbox, hostile ones included; results, feedback and gradebook files.
@@ -40,7 +43,8 @@ def grade(
         limits = make_limits(wall, cell_timeout, memory, processes, max_size)
         with open_executor(executor, jobs) as where:
             folder = out or Path("grades", chosen.name)
-            code = grade_lab(chosen, submissions, folder, limits, console, jobs=jobs, resume=resume, executor=where)
+            how = {"jobs": jobs, "resume": resume, "carry_errors": carry_errors, "executor": where}
+            code = grade_lab(chosen, submissions, folder, limits, console, **how)
     except ValueError as problem:
         raise refusal(problem) from None
     raise typer.Exit(code)

@@ -22,6 +22,7 @@ from nbformat import NotebookNode
 from course_tools.author.lab_source import questions
 from course_tools.grading.intake.rebuild import Unreadable, WrongLab, rebuild
 from course_tools.grading.intake.submissions import Submission
+from course_tools.grading.judge import judge
 from course_tools.grading.report.results import (
     NOT_GRADED,
     NOT_RUN,
@@ -34,7 +35,6 @@ from course_tools.grading.report.results import (
 )
 from course_tools.grading.sandbox import processes as sandbox
 from course_tools.grading.sandbox.limits import Limits
-from course_tools.grading.session import run_notebook
 
 
 class Executor(Protocol):
@@ -73,7 +73,7 @@ def _graded(key: NotebookNode, submission: Submission, limits: Limits, blank: Re
         status = UNREADABLE if isinstance(problem, Unreadable) else WRONG_LAB
         return replace(blank, status=status).with_notes(str(problem))
     isolation = sandbox.best_isolation()
-    outcome = run_notebook(rebuilt.notebook, limits, isolation)
+    outcome = judge(rebuilt.notebook, limits, isolation)
     graded = replace(blank, checks=tuple(outcome.checks), status=outcome.status, isolated=isolation != sandbox.NONE)
     notes = [*rebuilt.notes, *outcome.notes]
     if not graded.isolated:

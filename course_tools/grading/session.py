@@ -13,14 +13,13 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from dataclasses import dataclass, field
 
 from nbformat import NotebookNode
 
 from course_tools.author.code import defined, definitions
 from course_tools.author.lab_source import Check, grade_id_of, is_answer, is_check, questions
 from course_tools.grading.cells import GUARD, alone, hidden_lines, is_students, last_line, remember, source_of, stopped
-from course_tools.grading.report.results import DIED, FAILED, GRADED, NOT_RUN, PASSED, TAMPERED, TIMEOUT, CheckResult
+from course_tools.grading.report.results import DIED, FAILED, GRADED, PASSED, TIMEOUT, CheckResult
 from course_tools.grading.sandbox import kernel as kernels
 from course_tools.grading.sandbox.kernel import Kernel, KernelEnded, Reply
 from course_tools.grading.sandbox.limits import Limits
@@ -31,40 +30,18 @@ _START_S = 120.0
 _LIMITS = {kernels.MEMORY: "memory limit", kernels.PROCESSES: "process limit", kernels.FILES: "file limit"}
 
 
-@dataclass
-class Outcome:
-    """What a run found: a row for each check, a status of the whole, and notes."""
-
-    checks: list[CheckResult]
-    status: str = GRADED
-    notes: list[str] = field(default_factory=list)
-
-
 class TamperedError(Exception):
     """Something that must fail did not."""
 
 
-def run_notebook(notebook: NotebookNode, limits: Limits, isolation: str) -> Outcome:
-    """Run a rebuilt notebook and judge it.
+class Run:
+    """The state of one run: which kernel there is, which cells it has seen, which questions are lost.
 
     Args:
         notebook: from `rebuild`.
         limits: what the whole may use.
         isolation: see `sandbox`.
     """
-    run = _Run(notebook, limits, isolation)
-    try:
-        run.all_cells()
-    except TamperedError as finding:
-        rows = [_row(check, TAMPERED) for check in run.checks]
-        return Outcome(rows, TAMPERED, [*run.notes, f"the checks were tampered with: {finding}"])
-    finally:
-        run.close()
-    return Outcome([run.rows.get(check.grade_id, _row(check, NOT_RUN)) for check in run.checks], run.status, run.notes)
-
-
-class _Run:
-    """The state of one run: which kernel there is, which cells it has seen, which questions are lost."""
 
     def __init__(self, notebook: NotebookNode, limits: Limits, isolation: str) -> None:
         self._cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -194,11 +171,11 @@ class _Run:
 
     def _judge(self, number: int, check: Check) -> None:
         if check.question in self._lost:
-            self.rows[check.grade_id] = _row(check, *self._lost[check.question])
+            self.rows[check.grade_id] = row_of(check, *self._lost[check.question])
             return
         kernel = self._ready(number)
         if check.question in self._lost:  # while an earlier cell ran again
-            self.rows[check.grade_id] = _row(check, *self._lost[check.question])
+            self.rows[check.grade_id] = row_of(check, *self._lost[check.question])
             return
         number_once = secrets.token_hex(16)
         cell = self._cells[number]
@@ -215,20 +192,20 @@ class _Run:
             if end.reason == kernels.TIMEOUT:
                 self._endless.add(check.question)
             self._lose(check.question, outcome, "not run: an earlier check of this question ended the process")
-            self.rows[check.grade_id] = _row(check, outcome, message)
+            self.rows[check.grade_id] = row_of(check, outcome, message)
             return
         self.rows[check.grade_id] = self._verdict(check, reply, number_once)
 
     def _verdict(self, check: Check, reply: Reply, number_once: str) -> CheckResult:
         if reply.error == "AssertionError" and reply.text == number_once:
-            return _row(check, PASSED, points=check.points)
+            return row_of(check, PASSED, points=check.points)
         if not reply.error:
             raise TamperedError(f"{check.grade_id} ran to its end, but an assert that must fail did not")
         if reply.error == "Tampered" and reply.text.startswith(number_once):
             raise TamperedError(f"replaced: {self._clean(reply.text.removeprefix(number_once))[:300]}")
         if reply.late:
             self._lose(check.question, TIMEOUT, "not run: an earlier check of this question did not end in time")
-            return _row(check, TIMEOUT, f"it did not end within {self._limits.cell_s:g} s")
+            return row_of(check, TIMEOUT, f"it did not end within {self._limits.cell_s:g} s")
         if _NOT_DONE.search(reply.text[:5000]):
             self.notes.append(
                 f"{check.question}: ranks ran out of time; on a busy machine grade again, with a smaller -j"
@@ -238,7 +215,7 @@ class _Run:
         message = reply.text if known else f"{reply.error[:100]}: {reply.text}"
         if reply.error == "NameError" and check.question in self._raised:
             message += f", since the cell that answers this question ended with {self._raised[check.question]}"
-        return _row(check, FAILED, "" if check.hidden else self._clean(message))
+        return row_of(check, FAILED, "" if check.hidden else self._clean(message))
 
     def _canary(self, kernel: Kernel) -> None:
         """Once more at the end, without anything of ours in the kernel: an assert that must fail."""
@@ -286,6 +263,7 @@ class _Run:
         return text if len(text) <= longest else text[:longest] + " …"
 
 
-def _row(check: Check, outcome: str, message: str = "", *, points: float = 0.0) -> CheckResult:
+def row_of(check: Check, outcome: str, message: str = "", *, points: float = 0.0) -> CheckResult:
+    """A row of the result; what a hidden check said stays here."""
     message = "" if check.hidden and outcome == FAILED else message
     return CheckResult(check.question, check.grade_id, points, check.points, check.hidden, outcome, message)

@@ -123,6 +123,7 @@ check.equal(got, expected, "scales of 0, 1e-44, 1e-40, nan, inf, -inf and 3e38",
 check.raises(ValueError, block_scales, torch.ones(33), FP4_E2M1, look="the length of x")
 
 # %% check="q1-hidden" points=8
+# Numbers just below and above powers of two, random blocks, and whether x is left as it was.
 ### BEGIN HIDDEN TESTS
 _powers = range(-118, 121)
 _below = [2.0**k * (1 - 2.0**-24) for k in _powers]
@@ -240,6 +241,7 @@ what = "the first 32 patterns of e4m3, as PyTorch reads them, under the bytes 12
 check.equal(got, expected, what, look="which X this block's byte stands for")
 
 # %% check="q2-hidden" points=12
+# Ties, their neighbours, what lies beyond the largest number; other scales; NaN; the sign of a zero; what is given.
 ### BEGIN HIDDEN TESTS
 _generator = torch.Generator().manual_seed(11)
 for _name, _element in ELEMENTS.items():
@@ -353,6 +355,7 @@ for bits, expected in ((4, 512), (6, 768), (8, 1024)):
     )
 
 # %% check="q3-hidden" points=5
+# Random patterns, packed and unpacked, and the bytes that are held.
 ### BEGIN HIDDEN TESTS
 _generator = torch.Generator().manual_seed(5)
 for _bits in (4, 6, 8):
@@ -478,6 +481,7 @@ last = torch.tensor([254, 255], dtype=torch.uint8)
 check.equal(check.call(better_scales, torch.ones(64), last, FP4_E2M1), last, "254 and 255", look="the contract's end")
 
 # %% check="q4-hidden" points=8
+# The better of two scales, in many blocks of each format.
 ### BEGIN HIDDEN TESTS
 _generator = torch.Generator().manual_seed(21)
 for _name, _element in ELEMENTS.items():
@@ -623,6 +627,7 @@ def resources(a, b):
 resources(a[:, :512], b[:, :512])
 
 # %% check="q5-hidden" points=10
+# Other lengths, signs and dtypes, a large product first, and what the sum holds.
 ### BEGIN HIDDEN TESTS
 _generator = torch.Generator().manual_seed(9)
 for _dtype, _n in ((torch.float16, 4000), (torch.bfloat16, 1000), (torch.bfloat16, 300)):

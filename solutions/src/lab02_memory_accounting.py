@@ -280,6 +280,7 @@ for is_tied, of_head in ((True, []), (False, [(96, 64)])):
     check.equal(list(got["embedding"]), [(96, 64)], f"what the embedding owns, tied={is_tied}")
 
 # %% check="q1-hidden" points=6
+# Other shapes, and the 8B.
 ### BEGIN HIDDEN TESTS
 for _shape in (Shape(3, 40, 6, 1, 8, 72, 50), Shape(1, 48, 4, 4, 20, 64, 33, False), Shape(5, 16, 8, 2, 6, 24, 19)):
     check_tensors(_shape, real_tensors(_shape))
@@ -365,6 +366,7 @@ check.raises(ValueError, states, SMALL, "adagrad")
 check.written_with(states, forbidden=["Stranger", "real_states", "measure.memory"], look="the rules: without a model")
 
 # %% check="q2-hidden" points=7
+# Other shapes with each recipe, and the 8B.
 ### BEGIN HIDDEN TESTS
 for _shape in (Shape(3, 40, 6, 1, 8, 72, 50), Shape(1, 48, 4, 4, 20, 64, 33, False), Shape(2, 16, 8, 2, 6, 16, 16)):
     for _recipe in ("adamw", "adafactor", "8bit"):
@@ -387,7 +389,8 @@ for _recipe, _expected in _large.items():
 # - `square` needs its input. `rsqrt` and `softmax` need their result. `silu` needs its input.
 # - `masked_fill` needs the mask, one byte for each entry.
 # - The embedding needs the tokens, and the loss needs the targets: `int64`, 8 bytes each. The loss also needs the
-# logarithms of the probabilities (not the scores that they were made of), and one number of its own.
+# logarithms of the probabilities (not the scores that they were made of), and one number more, of their dtype: over how
+# many targets it takes the mean.
 #
 # And then the rule that the lesson began with: **count storages, not requests.** A tensor that three operations ask
 # for is held once. A view holds what it views. A copy holds memory of its own.
@@ -477,6 +480,7 @@ forbidden = ["Stranger", "forward_record", "measure.memory"]
 check.written_with(activations, forbidden=forbidden, look="the rules: without a model")
 
 # %% check="q3-hidden" points=9
+# Other shapes, batches, lengths and dtypes, and the 8B.
 ### BEGIN HIDDEN TESTS
 _shapes = [Shape(3, 40, 6, 1, 8, 72, 50), Shape(1, 48, 4, 4, 20, 64, 33, False), Shape(4, 16, 8, 2, 6, 24, 19)]
 for _shape in _shapes:
@@ -769,6 +773,7 @@ for sequence, most in ((0, TOKEN + 16 * TOKEN), (0, TOKEN), (1, TOKEN), (1, TOKE
     )
 
 # %% check="q4-hidden" points=8
+# Another life of four sequences, other pages and another dtype, and the bytes held.
 ### BEGIN HIDDEN TESTS
 _shape = Shape(1, 32, 6, 3, 5, 8, 9)
 
@@ -897,6 +902,7 @@ forbidden = ["Grown", "Preallocated", "Paged", "real_account", "held_by", "measu
 check.written_with(cache_account, forbidden=forbidden, look="the rules: without tensors")
 
 # %% check="q5-hidden" points=7
+# Another shape, other lengths and pages, and the 8B.
 ### BEGIN HIDDEN TESTS
 _shape, _lengths = Shape(3, 40, 6, 1, 10, 72, 50), [7, 1, 30, 16, 17]
 for _layout in ("grown", "preallocated"):

@@ -137,6 +137,7 @@ for wrong in ([(0, 2), (1, 3)], [(2, 2)], [(2, 4), (0, 1)], [(3, 5)], [(-1, 2)],
     check.raises(ValueError, plan_cost, list(FOUR), wrong, look="what the contract says about segments")
 
 # %% check="q1-hidden" points=8
+# Random chains, and every plan of the short ones.
 ### BEGIN HIDDEN TESTS
 import itertools as _itertools
 import random as _random
@@ -314,7 +315,7 @@ SMALL = {
     19: ([(5, 10, 6), (5, 6, 8), (2, 3, 3), (1, 7, 8), (2, 9, 9), (1, 5, 1)], [(0, 2), (3, 4), (4, 5)]),
     17: ([(4, 8, 1), (2, 7, 6), (1, 3, 7), (3, 10, 9), (1, 6, 3), (5, 6, 8)], [(0, 2), (3, 4), (4, 5)]),
 }
-look = "every_plan and plan_cost show you all plans of a small chain: how far is yours from the best?"
+look = "every_plan and plan_cost show all plans of a small chain: does yours fit, and how far is it from the best?"
 for limit, (rows, expected) in SMALL.items():
     answer = as_plan(check.call(best_plan, [Cost(*row) for row in rows], limit))
     check.equal(answer, expected, f"your plan {answer} for a budget of {limit}", look=look)
@@ -339,6 +340,7 @@ for page, limit, fewest in ((1, 300, 22), (1, 200, 95), (4096, 60, 265)):
     check.equal(came, fewest, name, look="too few: does it fit? too many: the state, and which way into it you keep")
 
 # %% check="q2-hidden" points=15
+# Random chains, and sixty layers in bytes.
 ### BEGIN HIDDEN TESTS
 import random as _random
 
@@ -607,6 +609,7 @@ same_bytes(layers, x, [(0, 1), (1, 4)], 12 * PAGE, (39 + room) * PAGE, flops_twi
 
 
 # %% check="q3-hidden" points=6
+# Other layers and plans, with dropout, and what they hold and compute.
 ### BEGIN HIDDEN TESTS
 def _judge(costs, segments):
     """The step, moment by moment, with every tensor by name."""
@@ -653,15 +656,16 @@ for _plan in ([(0, 3), (3, 6)], [(2, 4), (5, 6)], [(n, n + 1) for n in range(7)]
 # %% [markdown]
 # ## 4 · For real: a budget in bytes (20 points)
 #
-# Twelve layers, wide at both ends. A plain step holds 10.9 MiB at its peak. You get **4.5 MiB for
-# everything**, and nobody tells you what the layers cost. Measure them.
+# Twelve layers, wide at both ends. A plain step holds 10.9 MiB at its peak. You get **4.5 MiB for all
+# that a `Step` counts**, and nobody tells you what the layers cost. Measure them. (`x`, the weights and their gradients
+# are there with any plan: a `Step` leaves them out.)
 #
 # **What you may take for granted.** A layer saves its input and does not save its result. But it may save one tensor
 # *twice*, for two operations, and that is one block of memory. It also needs its weights, which are no activations.
 # `measure.memory` and `measure.flops` know about both; the `Step` above shows how they are used. (Ask for a layer's
 # activations while its result is still alive. Give it a clone, as if other layers had made it.)
 #
-# **Room to work in.** The limit is for all that is alive, and a plan counts only what is saved. Besides that,
+# **Room to work in.** The limit is for all of that, and a plan counts only what is saved. Besides that,
 # gradients and results are on their way between operations. Five tensors of the size of the chain's largest input are
 # enough for our layers. So leave a plan that much less:
 
@@ -743,7 +747,16 @@ print(f"peak {plain_step.peak:.2MiB} -> {planned_step.peak:.2MiB}; FLOPs {more:+
 expected = [Cost(4 * 512 * w, 4 * 512 * w * (sines + 1), 2 * 512 * w * out) for w, out, sines in SIZES]
 x = x.detach()  # data that requires no gradient, whatever the cells above have made of it
 got = check.call(profile, twelve, x)
-check.equal(got, expected, "twelve layers: input, saved, flops", look="blocks of memory, without weights or result")
+costs = isinstance(got, list) and all(isinstance(cost, Cost) for cost in got)
+check.that(costs, "what profile returns", expected="a list of Cost", came=repr(got)[:200])
+looks = {
+    "input": "the bytes of what each layer is given: layers differ",
+    "saved": "blocks of memory, without weights or result; and whether the clone requires a gradient",
+    "flops": "what runs while FLOPs are counted: one forward pass of this layer",
+}
+for field, look in looks.items():
+    ours, right = ([getattr(cost, field) for cost in account] for account in (got, expected))
+    check.equal(ours, right, f"twelve layers: {field}", look=look)
 torch.manual_seed(0)
 perceptrons = [nn.Sequential(nn.Linear(96, out), nn.ReLU(), nn.Linear(out, 96)) for out in (160, 48)]
 perceptrons[1][2].bias.grad = torch.ones(96)  # somebody's gradient, from before
@@ -767,6 +780,7 @@ for MiB, fewest in ((6, 17_825_792), (4.5, 30_408_704), (3.5, 39_845_888)):
 check.raises(ValueError, fit, twelve, x, Bytes(2**21), look="a limit that no plan can keep")
 
 # %% check="q4-hidden" points=6
+# Other networks and limits.
 ### BEGIN HIDDEN TESTS
 import random as _random
 

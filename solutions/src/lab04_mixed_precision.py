@@ -185,6 +185,7 @@ check.call(loss_scale, [given])
 check.equal(given.item(), -3.0, "the gradient that was given, afterwards", look="what changes in place")
 
 # %% check="q1-hidden" points=7
+# Gradients at the limit and just beyond it, other dtypes and headroom, what is refused.
 ### BEGIN HIDDEN TESTS
 for _power in range(-40, 100, 7):
     _limit = torch.tensor([65504 * 2.0**-_power])
@@ -305,6 +306,7 @@ error = (back - w)[~normal].abs().max().item()
 check.at_most(error, 2.0**-40, "the error below 2^-14", look="how the rest is rounded, and the spacing down there")
 
 # %% check="q2-hidden" points=7
+# Further numbers there and back, and how exact the rests of small ones are.
 ### BEGIN HIDDEN TESTS
 _powers = 2.0 ** torch.arange(-14, 16).float()
 _w = torch.cat([_powers, -_powers * (1 + 2.0**-23), _powers[1:] * (1 - 2.0**-24), _powers * (1 + 2.0**-11)])
@@ -544,6 +546,7 @@ def within_budget(shapes, seed):
 within_budget([(48, 48)] * 16 + [(48,)], seed=2)
 
 # %% check="q3-hidden" points=8
+# Gradients of other sizes, many steps that are each too small for fp16, a growing gradient, and the bytes of a step.
 ### BEGIN HIDDEN TESTS
 for _size, _scale, _momentum in ((2.0**-44, 2.0**50, 0.5), (2.0**-8, 2.0**9, 0.95), (2.0**-30, 2.0**24, 0.0)):
     _case = Case([(3, 4, 5), (7,), (1,), (12, 6)], seed=5, gradient=_size)
@@ -721,6 +724,7 @@ check.equal(got, ScaleState(2.0**22), "rule 4 with an INTERVAL of 2", look="when
 
 
 # %% check="q4-hidden" points=7
+# Long trajectories of other gradients, and the ends of the scale.
 ### BEGIN HIDDEN TESTS
 def _oracle(scale, good, seen, largest):
     if largest != largest or largest == math.inf:
@@ -901,6 +905,7 @@ last_batch = 128 * (16 + 4) * 4
 check.at_most(alive, Bytes(8 * parameters + 64 * tensors + last_batch), "bytes alive between steps", look=look)
 
 # %% check="q5-hidden" points=4
+# Other data and settings, and targets that jump or are large.
 ### BEGIN HIDDEN TESTS
 compare_with_fp32(seed=2, bad={5: "target", 6: "target", 47: "sensor"})
 compare_with_fp32(seed=3, bad={}, momentum=0.8)

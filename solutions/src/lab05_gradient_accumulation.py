@@ -234,6 +234,7 @@ for piece in pieces:
 held_by_finish(model, total)
 
 # %% check="q1-hidden" points=8
+# Other models, cuts and lengths, what is held, and a second batch.
 ### BEGIN HIDDEN TESTS
 _config = GPTConfig(layers=1, width=32, heads=2, vocab_size=256, context=64, tied=False)
 _whole = ragged([1, 64, 64, 2, 33, 9, 17], seed=5)
@@ -447,6 +448,7 @@ def held_by_sums(dtype, shapes, count):
 held_by_sums(torch.float16, [(64, 64)] * 12, 4)
 
 # %% check="q2-hidden" points=7
+# Other counts and dtypes, parameters without gradients, weights that change, NaN and large numbers.
 ### BEGIN HIDDEN TESTS
 for _seed, _count in enumerate((1, 40, 300)):
     for _dtype in (torch.float16, torch.bfloat16):
@@ -765,6 +767,7 @@ def held_by_step(config, lengths, size):
 held_by_step(SMALL, LENGTHS, 2)
 
 # %% check="q3-hidden" points=8
+# Another model, other cuts and optimizers, a scale that moves, and what a step holds.
 ### BEGIN HIDDEN TESTS
 _config = GPTConfig(layers=1, width=32, heads=2, vocab_size=256, context=64, tied=False)
 
@@ -882,6 +885,7 @@ for stop in (1, 4):
 
 
 # %% check="q4-hidden" points=7
+# Interruptions elsewhere, what the state holds, and a state that is loaded twice.
 ### BEGIN HIDDEN TESTS
 _config = GPTConfig(layers=1, width=32, heads=2, vocab_size=256, context=64, tied=False)
 _lengths = [64, 5, 1, 30, 17]

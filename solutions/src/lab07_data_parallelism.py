@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | about 90 minutes |
 # | Builds on | lesson 07: replicas, buckets, parameters without a gradient; lesson 05: the mean of means |
-# | You write | seven functions, none longer than 20 lines |
+# | You write | seven functions, the longest of about 30 lines |
 # | A GPU | changes nothing here |
 #
 # | question | | points |
@@ -432,7 +432,7 @@ def check_step_traffic(step, world_size, bucket_bytes, used_shapes):
     limit = predict.all_reduce(n_bytes + 8 * (1 + 6), world_size).bytes + 8
     where = "what is sent twice or for nothing: tied, frozen, unused; and whether a sum goes the cheapest way"
     check.at_most(sent, int(limit), f"… bytes of a step, of {world_size} ranks the one that sends most", look=where)
-    planned, where = 1 + len(plan_buckets(tensors, bucket_bytes)), "when you send a bucket: it must be full"
+    planned, where = 1 + len(plan_buckets(tensors, bucket_bytes)), "when you send a bucket: it must be full, and the stock is one message"
     check.at_most(messages, planned, f"… messages with {bucket_bytes} B a bucket", look=where)
     fewest = 1 - n_bytes // -(bucket_bytes + max(tensor.nbytes for tensor in tensors))
     check.at_least(messages, fewest, "… and so many at least", look="how large a bucket may get")
@@ -557,6 +557,7 @@ def check_epoch(lists, name, bucket_bytes=512):
     found = check.on_ranks(epoch, lists, name, bucket_bytes, world_size=len(lists), look=where)
     all_steps, histories, sent, left = map(list, zip(*found))
     check.equal(all_steps, [longest] * len(lists), f"steps for lists {lists}", look=where)
+    where = "which gradients a step begins with, and what a rank does that is out of data"
     check_weights(histories, alone(counts_by_step, name), f"lists {lists}, {name}", look=where)
     check.equal(left, [*map(len, lists)], "… and each list is as long as it was", look="what you do to batches")
     return sent
@@ -572,7 +573,7 @@ def check_epoch_traffic(lists, bucket_bytes, numbers_by_step, messages):
     n_bytes, sent = most(accounts)
     stock = predict.all_reduce(8 * (1 + 6), len(lists)).bytes
     steps = [predict.all_reduce(8 * numbers, len(lists)).bytes + stock for numbers in numbers_by_step]
-    where = "what you send besides synchronize, and how often"
+    where = "what you send besides synchronize, and how often; within it, weights that are tied"
     check.at_most(n_bytes, int(sum(steps) + stock + 8), f"… bytes for lists {lists}", look=where)
     check.at_most(sent, messages, "… messages", look=where)
     check.carried(accounts, least=2 * (len(lists) - 1) * 8 * sum(numbers_by_step))

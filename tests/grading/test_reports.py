@@ -103,6 +103,15 @@ def test_what_was_never_opened_has_no_list_of_failed_checks(status: str, full_ke
     assert "from the screenshot" in as_markdown(by_hand, full_key)
 
 
+def test_a_hidden_failure_names_its_topic(full_key: NotebookNode) -> None:
+    lost = result(failed={"q1-hidden": SECRET, "q3-hidden": SECRET})
+    for render in (as_markdown, as_html):
+        text = render(lost, full_key)
+        assert text.count("What failed among them is about: Further checks, on numbers of their own.") == 1
+        assert text.count("They ask for what the text of the question says, on other inputs.") == 1, "q3 names none"
+        assert "about:" not in render(result(failed={"q1-values": "x"}), full_key), "what passed names none"
+
+
 def test_a_hidden_test_that_a_public_check_repeats_is_withheld(full_key: NotebookNode) -> None:
     graded = result(failed={"q2-values": f"ValueError: I read {SECRET} and more"})
     for render in (as_markdown, as_html):

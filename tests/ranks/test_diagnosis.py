@@ -424,3 +424,32 @@ def test_without_diagnosis_torch_is_untouched_and_waits_are_still_named(cell: Ce
         """)
     failure = failure_of(hang, timeout_s=1, diagnose=False)
     assert failure.verdict == "not done after 1 s: rank 0 waits in recv (cell line 3); rank 1 returned"
+
+
+DROPPED = """
+    def f(times=2):
+        got = torch.zeros(300)
+        for step in range(times):
+            {post}dist.isend(torch.full((300,), 1.0 * rank()), 1 - rank())
+            {early}
+            dist.recv(got, 1 - rank())
+            {late}
+        dist.barrier()
+        return got.sum().item()
+    """
+
+
+def test_a_message_that_is_lost_with_its_handle_is_named(cell: Cell) -> None:
+    ring = cell(DROPPED.format(post="", early="pass", late="pass"))
+    failure = failure_of(ring, within_s=45, timeout_s=50)
+    assert failure.verdict.startswith("deadlock: "), failure.verdict
+    assert "Nobody waited for isend (cell line 4): a message is lost with its handle" in failure.verdict
+    assert "waits in recv from rank" in failure.verdict
+
+
+@pytest.mark.parametrize("late", ["posted.wait()", "pass"])
+def test_a_handle_that_is_kept_is_no_loss(cell: Cell, late: str) -> None:
+    """Waited for after the receive; or never, but held until every message is there."""
+    kept = "kept = [] if step == 0 else kept; kept.append(posted)"
+    ring = cell(DROPPED.format(post="posted = ", early=kept, late=late))
+    assert ranks.run(ring, world_size=2) == [300.0, 0.0]

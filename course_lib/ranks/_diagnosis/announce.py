@@ -17,7 +17,7 @@ import json
 import sys
 import threading
 import weakref
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -49,12 +49,15 @@ class Tap:
         self._originals: dict[str, Any] = {}
         self._sequences: dict[tuple[object, ...], int] = defaultdict(int)
         self._works: weakref.WeakKeyDictionary[Any, Call] = weakref.WeakKeyDictionary()
+        self._unwaited: weakref.WeakKeyDictionary[Any, weakref.finalize] = weakref.WeakKeyDictionary()
+        self._lost: deque[Call] = deque()
         self._tickets = 0
         self.waiting: dict[int, Waiting] = {}
 
     def put_on(self) -> None:
         """Cover torch.distributed's functions, and count from zero."""
         self._sequences.clear()
+        self._lost.clear()
         if self._originals:
             return
         for name in (*_COVERED, "batch_isend_irecv"):
@@ -102,6 +105,7 @@ class Tap:
     @contextlib.contextmanager
     def _marked(self, calls: list[Call], waits: bool) -> Iterator[None]:
         """Announce `calls`, and mark this thread as being in them, and as waiting if it `waits`."""
+        self.tell_lost()
         for call in calls:
             self._send(("entered", call))
         self._inside.call = True
@@ -126,7 +130,15 @@ class Tap:
                 self.waiting[thread] = outer
 
     def _waits_for(self, work: dist.Work) -> contextlib.AbstractContextManager[None]:
+        if unwaited := self._unwaited.pop(work, None):
+            unwaited.detach()
         return self._in_call(self._works.get(work))
+
+    def tell_lost(self) -> None:
+        """Tell the notebook of messages whose handle is gone without a `wait`: the backend may have dropped them."""
+        with contextlib.suppress(IndexError):
+            while True:
+                self._send(("lost", self._lost.popleft()))
 
     def _remember(self, result: Any, calls: list[Call]) -> None:
         """Note which call an unfinished piece of work belongs to, for the moment when somebody waits for it."""
@@ -134,6 +146,8 @@ class Tap:
         for work, call in zip(works, calls, strict=False):
             if isinstance(work, c10d.Work):
                 self._works[work] = call
+                if isinstance(call, Transfer) and call.direction == "send":
+                    self._unwaited[work] = weakref.finalize(work, self._lost.append, call)  # runs anywhere: no sending
 
     def _found_sender(self, call: Call, sender: int) -> None:
         assert isinstance(call, Transfer)

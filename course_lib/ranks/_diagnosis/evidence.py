@@ -30,6 +30,7 @@ class Evidence:
         mismatch: calls that contradict each other.
         unanswered: calls that need a rank which returned.
         deadlocked: ranks that wait for each other.
+        lost: rank → the send that it waits for, where nobody has waited for that one and its handle is gone.
     """
 
     world_size: int
@@ -41,6 +42,7 @@ class Evidence:
     mismatch: Mismatch | None = None
     unanswered: Unanswered | None = None
     deadlocked: set[int] = field(default_factory=set)
+    lost: dict[int, Transfer] = field(default_factory=dict)
 
     @property
     def is_clean(self) -> bool:
@@ -59,8 +61,15 @@ class Evidence:
         if self.unanswered:
             return RankFailure(self._unanswered_verdict(self.unanswered, reports), reports)
         if self.deadlocked:
-            return RankFailure(f"deadlock: {one_sentence(reports, self.deadlocked)}", reports)
-        return RankFailure(f"not done after {self.timeout_s:g} s: {one_sentence(reports)}", reports)
+            return RankFailure(f"deadlock: {one_sentence(reports, self.deadlocked)}{self._losses()}", reports)
+        return RankFailure(f"not done after {self.timeout_s:g} s: {one_sentence(reports)}{self._losses()}", reports)
+
+    def _losses(self) -> str:
+        """Why a message does not come although it was sent, and what to do: the likeliest slip with `isend`."""
+        if not self.lost:
+            return ""
+        sites = ", ".join(sorted({f"{send.collective} ({send.site})" for send in self.lost.values()}))
+        return f". Nobody waited for {sites}: a message is lost with its handle, so keep what isend returns and wait()"
 
     def _report(self, rank: int) -> RankReport:
         if self.mismatch and rank in self.mismatch.calls:

@@ -139,6 +139,7 @@ class Matcher:
         )
         self._matched: dict[tuple[object, ...], int] = defaultdict(int)
         self._from_anyone: dict[int, int] = defaultdict(int)
+        self._lost: dict[tuple[object, ...], Transfer] = {}
 
     def take(self, rank: int, call: Call) -> Mismatch | None:
         """`rank` is about to make `call`; what that contradicts, or None."""
@@ -195,6 +196,14 @@ class Matcher:
         self._from_anyone[call.receiver] -= 1
         return self._take_transfer(call)
 
+    def lose(self, send: Transfer) -> None:
+        """Nobody has waited for this `isend`, and its handle is gone: the message may be gone, or have arrived."""
+        self._lost[_place(send)] = send
+
+    def lost_for(self, call: Call) -> Transfer | None:
+        """The send that this `recv` takes its message from, if that may be lost."""
+        return self._lost.get(_place(call)) if isinstance(call, Transfer) and call.direction == "recv" else None
+
     def waits_for(self, call: Call) -> set[int]:
         """The ranks that have not made their part of `call` yet (empty: it can go on)."""
         if isinstance(call, Entry):
@@ -202,6 +211,8 @@ class Matcher:
             return {m for m in call.members if group is None or group.made[m] <= call.sequence}
         if call.sender is None:
             return set()
+        if self.lost_for(call):
+            return {call.sender}
         key = (call.group, call.sender, call.receiver, call.tag)
         return set() if self._matched[key] > call.sequence else {call.peer} - {None}  # type: ignore[return-value]
 
@@ -218,10 +229,20 @@ class Matcher:
         return None
 
     @property
+    def may_have_lost(self) -> bool:
+        """Whether a message may be lost."""
+        return bool(self._lost)
+
+    @property
     def has_open_calls(self) -> bool:
         """Whether some call still waits for a rank."""
         waiting = any(group.open for group in self._groups.values())
         return waiting or any(q["send"] or q["recv"] for q in self._channels.values())
+
+
+def _place(call: Transfer) -> tuple[object, ...]:
+    """What a send and the recv of its message have in common."""
+    return call.group, call.sender, call.receiver, call.tag, call.sequence
 
 
 def _unfit_parts(members: tuple[int, ...], calls: dict[int, Entry]) -> Mismatch | None:

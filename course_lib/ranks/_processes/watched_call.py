@@ -22,6 +22,8 @@ _STUCK_S = 1.0
 """Ranks that wait for each other this long without any movement are deadlocked."""
 _STUCK_IN_TROUBLE_S = 0.1
 """… and when something is known to be wrong anyway, this long."""
+_STUCK_BY_A_LOSS_S = 5.0
+"""… and when a message may be lost, or may only be slow to arrive, this long."""
 _ANSWER_S = 0.3
 """A rank that does not say within this time where it is gets asked by a signal."""
 
@@ -54,6 +56,7 @@ class WatchedCall:
             if not self._seen.is_clean:
                 self._ask_where()
                 self._ask_by_signal()
+                self._seen.lost = self._losses()
                 self._seen.unanswered = self._matcher.unanswered(set(self._blobs))  # more ranks are known by now
         finally:
             self._show_prints()
@@ -77,7 +80,8 @@ class WatchedCall:
             mismatch = self._seen.mismatch
             if mismatch and set(mismatch.members) <= {*mismatch.calls, *self._seen.ended}:
                 return
-            if self._diagnose and not heard and (self._trouble or self._matcher.has_open_calls) and self._is_stuck():
+            doubtful = self._trouble or self._matcher.has_open_calls or self._matcher.may_have_lost
+            if self._diagnose and not heard and doubtful and self._is_stuck():
                 return
 
     def _unfinished(self) -> set[int]:
@@ -103,6 +107,15 @@ class WatchedCall:
 
     def _on_received(self, _rank: int, call: Transfer) -> None:
         self._note(self._matcher.received_from_anyone(call))
+
+    def _on_lost(self, _rank: int, call: Transfer) -> None:
+        self._matcher.lose(call)
+
+    def _losses(self) -> dict[int, Transfer]:
+        """Of the ranks that wait for a message: the sends whose handles are gone."""
+        waiting = {rank: self._seen.positions[rank].waiting for rank in self._unfinished() & set(self._seen.positions)}
+        found = {rank: self._matcher.lost_for(wait.call) for rank, wait in waiting.items() if wait}
+        return {rank: send for rank, send in found.items() if send}
 
     def _note(self, mismatch: Mismatch | None) -> None:
         """Keep what the matcher found; look also for calls that a rank which returned should have made."""
@@ -168,7 +181,8 @@ class WatchedCall:
         tickets = frozenset((rank, waiting[rank].ticket) for rank in stuck)
         now = time.monotonic()
         self._stuck_since = {tickets: self._stuck_since.get(tickets, now)}
-        if not stuck or now - self._stuck_since[tickets] < (_STUCK_IN_TROUBLE_S if self._trouble else _STUCK_S):
+        patience_s = _STUCK_BY_A_LOSS_S if stuck & set(self._losses()) else _STUCK_S
+        if not stuck or now - self._stuck_since[tickets] < (_STUCK_IN_TROUBLE_S if self._trouble else patience_s):
             return False
         if not self._trouble:
             self._seen.deadlocked = stuck

@@ -2,8 +2,8 @@
 
 A message is a tuple whose first item says what it is. From the notebook: `("start", settings)`, `("run", job)`,
 `("where",)`. From a rank: `("ready", pid)`, `("out", stream, text)`, `("entered", call)`, `("received", call)`,
-`("here", position)`, `("returned", result, reusable)`, `("raised", error, traceback)`. Sockets rather than pipes,
-because one `select` then serves every operating system. Lesson 00 uses this module without opening it.
+`("lost", call)`, `("here", position)`, `("returned", result, reusable)`, `("raised", error, traceback)`. Sockets rather
+than pipes, because one `select` then serves every operating system. Lesson 00 uses this module without opening it.
 """
 
 from __future__ import annotations

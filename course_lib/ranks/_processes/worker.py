@@ -67,9 +67,14 @@ class Rank:
 
     def _take(self, message: tuple[Any, ...]) -> None:
         if message[0] == "where":
+            self._tell_lost()
             self.channel.send(("here", self._position()))
         else:
             self.jobs.put(message[1])
+
+    def _tell_lost(self) -> None:
+        if self._tap is not None:
+            self._tap.tell_lost()
 
     def _position(self) -> Position:
         """Where the main thread is; of its waiting, else of any thread's (autograd has its own for GPUs)."""
@@ -93,6 +98,7 @@ class Rank:
             self._out.end_line()
             self._err.end_line()
             _flush_c_output()
+            self._tell_lost()
             self.channel.send(answer)
             del job, answer
 

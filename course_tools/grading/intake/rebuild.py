@@ -60,7 +60,8 @@ class Rebuilt:
     """The notebook to run, and what had to be repaired.
 
     Cells of the notebook carry `metadata.course`: for the lab's own cells `binds`, the names they bind that no answer
-    binds; for a student's cell `extra`, the question that it belongs to.
+    binds; for a student's cell `extra`, the question that it belongs to; for an answer `right`, the solution's text,
+    and whether it is `answered`.
     """
 
     notebook: NotebookNode
@@ -129,7 +130,8 @@ def _with_answers(
         course: dict = {}
         if is_answer(cell):
             name = grade_id_of(cell)
-            cell.source = answers.source(stub, notes)
+            course["right"], cell.source = cell.source, answers.source(stub, notes)
+            course["answered"] = cell.source != stub.source
             for extra in _needed(read(cell.source) - given, answers.spare, used, given):
                 notes.append(f"{name}: a cell of your own that it needs runs before it ({_title(extra)})")
                 yield nbformat.v4.new_code_cell(extra.source, metadata={"course": {"extra": name.split("-")[0]}})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,8 @@ import jinja2
 from markupsafe import Markup
 from nbformat import NotebookNode
 
-from course_tools.author.lab_source import questions, secret_blocks
+from course_tools.author.lab_source import grade_id_of, is_hidden, questions, secret_blocks
+from course_tools.author.marks import BEGIN_HIDDEN
 from course_tools.grading.report import words
 from course_tools.grading.report.adjustments import MANUAL
 from course_tools.grading.report.results import NOT_GRADED, PASSED, UNREADABLE, WRONG_LAB, CheckResult, Result
@@ -45,6 +46,7 @@ class QuestionFeedback:
         points, out_of: of all its checks, hidden ones and manual points included.
         failed: public checks that failed.
         hidden_points, hidden_out_of: of the tests that run only at grading.
+        topics: what those were about that failed: the words that stand in their cells in the students' notebook.
         by_hand: points that the instructor added or took, with the reason.
     """
 
@@ -55,6 +57,7 @@ class QuestionFeedback:
     failed: tuple[LostCheck, ...]
     hidden_points: float
     hidden_out_of: float
+    topics: tuple[str, ...]
     by_hand: tuple[tuple[float, str], ...]
 
     @property
@@ -72,7 +75,8 @@ def feedback_questions(result: Result, key: NotebookNode) -> list[QuestionFeedba
     """The questions of a result, in the lab's order."""
     titles = {question.name: question.title for question in questions(key)} | {MANUAL: "The lab as a whole"}
     secrets = [line for block in secret_blocks(key, ["HIDDEN TESTS"]) for line in block]
-    return [_question(name, titles.get(name, name), result.of(name), secrets) for name in result.questions]
+    topics = {grade_id_of(cell): _topic(cell) for cell in key.cells if is_hidden(cell)}
+    return [_question(name, titles.get(name, name), result.of(name), secrets, topics) for name in result.questions]
 
 
 def as_markdown(result: Result, key: NotebookNode) -> str:
@@ -90,7 +94,15 @@ def shown_notes(result: Result) -> list[str]:
     return [] if result.status == NOT_GRADED else [words.one_line(note) for note in result.notes]
 
 
-def _question(name: str, title: str, checks: Sequence[CheckResult], secrets: Sequence[str]) -> QuestionFeedback:
+def _topic(check: NotebookNode) -> str:
+    """What a hidden check is about, as students read it: the comment above its hidden tests, or nothing."""
+    lines = check.source.partition(BEGIN_HIDDEN)[0].splitlines()
+    return " ".join(line.lstrip("# ").strip() for line in lines if line.startswith("#"))
+
+
+def _question(
+    name: str, title: str, checks: Sequence[CheckResult], secrets: Sequence[str], topics: Mapping[str, str]
+) -> QuestionFeedback:
     given = [check for check in checks if not _by_hand(check)]
     hidden = [check for check in given if check.hidden]
     failed = [check for check in given if not check.hidden and check.outcome != PASSED]
@@ -102,6 +114,7 @@ def _question(name: str, title: str, checks: Sequence[CheckResult], secrets: Seq
         failed=tuple(_lost(check, secrets) for check in failed),
         hidden_points=sum(check.points for check in hidden),
         hidden_out_of=sum(check.out_of for check in hidden),
+        topics=tuple(filter(None, (topics.get(check.check) for check in hidden if check.outcome != PASSED))),
         by_hand=tuple((check.points, words.one_line(check.message)) for check in checks if _by_hand(check)),
     )
 

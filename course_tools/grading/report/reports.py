@@ -131,7 +131,8 @@ def _to_look_at(results: Sequence[Result]) -> Iterator[tuple[str, str, str]]:
     for result in results:
         if result.status == GRADED and all(check.outcome == PASSED for check in result.checks):
             continue
-        notes = [words.one_line(note) for note in result.notes if not note.endswith(NOT_ANSWERED)]
+        odd = [note for note in result.notes if not note.endswith(NOT_ANSWERED) and words.JUDGED_AGAIN not in note]
+        notes = [words.one_line(note) for note in odd]
         if result.status != GRADED or notes:
             why = "; ".join(notes)
             yield result.student, result.status, why if len(why) <= 160 else why[:159] + "…"

@@ -46,6 +46,9 @@ OUTCOME = {
     TAMPERED: "does not count: the check was tampered with",
 }
 
+JUDGED_AGAIN = "judged again with a right version of"
+"""What the note says about a question that an earlier one's fault had cost."""
+
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 _FORMULA = "=+-@\uff1d\uff0b\uff0d\uff20"  # the last four: full-width, which some spreadsheets read as well
 _KEPT = "\n\u200c\u200d"  # the joiners belong to the spelling of Persian and Indic names
