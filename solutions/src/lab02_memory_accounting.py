@@ -39,6 +39,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from course_lib import measure
 from course_lib.accounts import MemoryAccount
 from course_lib.checks import check
+from course_lib.checks.lives import random_lives
 from course_lib.compare import compare
 from course_lib.figures import memory
 from course_lib.model import hardware
@@ -516,8 +517,8 @@ print(f"one sequence {Bytes(one):.1GiB}; with 8 query heads {Bytes(without):.1Gi
 # targets do not matter here: 16 bytes for each token, up or down, are right. You are asked only for shapes whose top is
 # at the loss.
 #
-# **What is graded:** the five categories (5). What you take from `states` and `activations` is held against your own
-# functions, so nothing is lost twice.
+# **What is graded:** the five categories (3), another shape (2). What you take from `states` and `activations` is held
+# against your own functions, so nothing is lost twice.
 
 
 # %% answer="q3-more"
@@ -548,10 +549,10 @@ memory.memory_timeline(
 ).show()
 print(f"at the top you say {at_the_peak(WIDE, 4, 32).total:KiB}, and there were {step.peak.total:KiB}")
 
-# %% check="q3-peak" points=5
-looks = {"parameters": "your states", "gradients": "the picture, at the dot", "optimizer": "your states"}
-looks |= {"activations": "your activations", "temporaries": "the two operations at the loss, and what they read"}
-for shape, batch_size, seq in ((WIDE, 4, 32), (replace(WIDE, layers=1, tied=False), 2, 80)):
+# %% check="q3-peak" points=3
+def check_peak(shape, batch_size, seq):
+    looks = {"parameters": "your states", "gradients": "the picture, at the dot", "optimizer": "your states"}
+    looks |= {"activations": "your activations", "temporaries": "the two operations at the loss, and what they read"}
     got, real = check.call(at_the_peak, shape, batch_size, seq), second_step(shape, batch_size, seq).peak
     check.that(isinstance(got, MemoryAccount), "a MemoryAccount", came=type(got).__name__)
     own = {"activations": int(check.call(activations, shape, batch_size, seq))}
@@ -560,8 +561,17 @@ for shape, batch_size, seq in ((WIDE, 4, 32), (replace(WIDE, layers=1, tied=Fals
         here, there = int(got[part]), int(own.get(part, real[part]))
         near = abs(here - there) <= 16 * batch_size * seq
         check.that(near, f"{part} at the peak", expected=f"{there:,d} bytes", came=f"{here:,d}", look=look)
+
+
+for case in ((WIDE, 4, 32), (replace(WIDE, layers=1, tied=False), 2, 80)):
+    check_peak(*case)
 forbidden = ["Stranger", "second_step", "measure.memory"]
 check.written_with(at_the_peak, forbidden=forbidden, look="the rules: without a model")
+
+# %% check="q3-peak-hidden" points=2
+### BEGIN HIDDEN TESTS
+check_peak(Shape(3, 32, 6, 3, 10, 48, 700), 3, 24)
+### END HIDDEN TESTS
 
 # %% [markdown]
 # ## 4 · A cache in pages (25 points)
@@ -764,7 +774,7 @@ for sequence, most in ((0, TOKEN + 16 * TOKEN), (0, TOKEN), (1, TOKEN), (1, TOKE
 
 # %% check="q4-hidden" points=8
 ### BEGIN HIDDEN TESTS
-_shape = Shape(1, 32, 6, 3, 5, 8, 9)
+_shape = Shape(1, 32, 6, 3, 5, 8, 9, tied=False)
 
 
 class _Copies:
@@ -793,6 +803,30 @@ for _page in (3, 1, 5, 32):
     _pages = {tuple(map(id, past[i : i + _page])) for past in _truth.past for i in range(0, len(past), _page)}
     _held = check.call(held_by, Paged, _shape, 4, _life, _page, dtype=torch.bfloat16)
     check.equal(_held, Bytes(len(_pages) * _page * 2 * 2 * 3 * 5), f"bytes held in pages of {_page}")
+
+
+class _Pasts(_Copies):
+    def __init__(self, shape, sequences, page, dtype=torch.float32):
+        super().__init__(shape, sequences, dtype)
+
+    def read(self, sequence):
+        return torch.stack(self.past[sequence], dim=1)
+
+
+def _draw(chance, names):
+    one, other = chance.sample(range(3), 2)
+    if not names["cache"].past[one] or chance.random() < 0.5:
+        return f"cache.append({one}, torch.full((2, 2, 24), {chance.randint(1, 99)}.0))"
+    return f"cache.fork({one}, {other})" if chance.random() < 0.9 else f"cache.drop({one})"
+
+
+def _looks(names):
+    return [f"cache.read({number})" for number, past in enumerate(names["cache"].past) if past]
+
+
+_known, _look = {"SMALL": SMALL, "torch": torch}, "who else has this page, and how many they are"
+_names = [_known | {"Paged": kind} for kind in (Paged, _Pasts)]
+random_lives("a cache", "cache = Paged(SMALL, 3, 4)", *_names, _draw, _looks, look=_look)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -898,6 +932,7 @@ for _layout in ("grown", "preallocated"):
     check.equal(tuple(_got), real_account(_layout, _shape, _lengths, 31), f"{_layout}, another shape")
 check.equal(tuple(check.call(cache_account, _shape, _lengths, "paged", 31, 8, 2)), (10_560, 600), "paged, bf16")
 check.equal(tuple(check.call(cache_account, _shape, _lengths, "paged", 31, 1, 2)), (8520, 600), "pages of one token")
+check.equal(tuple(check.call(cache_account, _shape, _lengths, "grown", 31, 8, 1)), (4260, 4560), "grown, a byte a number")
 _expected = {"grown": (884_883_456, 885_178_368), "preallocated": (2_415_919_104, 294_912)}
 _expected["paged"] = (887_095_296, 294_912)
 for _layout, (_held, _written) in _expected.items():

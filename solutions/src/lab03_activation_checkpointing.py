@@ -635,6 +635,10 @@ for _plan in ([(0, 3), (3, 6)], [(2, 4), (5, 6)], [(n, n + 1) for n in range(7)]
     _between += sum(cost.saved for n, cost in enumerate(_costs) if n not in _inside)
     _most, _again = _judge(_costs, _plan)
     same_bytes(_layers, _x, _plan, _between + 4 * 300 * 32, _most + 5 * 4 * 300 * 96, _again)
+_layers, _x = build([(20, 12, 3), (12, 20, 1)] * 7, seed=6).double(), torch.randn(7, 20, dtype=torch.float64)
+_expected = nn.Sequential.forward(_layers, _x)
+check.equal(check.call(checkpoint, list(_layers), _x), _expected, "fourteen layers in float64")
+check.call(same_gradients, _layers, _x, [(0, 2), (9, 13)])
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -793,6 +797,15 @@ for _seed, _rows, _shares in ((1, 256, (0.35, 0.6)), (2, 640, (0.4, 0.7))):
         check.at_most(_step.peak, _limit, f"measured peak with {_plan}, limit {_limit}")
         _fewest = min(again for most, again in _all if most <= _budget)
         check.equal(_step.flops - _plain.flops, Flops(_fewest), f"measured FLOPs with {_plan}, limit {_limit}")
+_sizes = [(32, 64, 3), (64, 48, 5), (48, 32, 2)]
+_layers, _x = build(_sizes, seed=3).double(), torch.randn(40, 32, dtype=torch.float64)
+_costs = [Cost(8 * 40 * w, 8 * 40 * w * (n + 1), 2 * 40 * w * out) for w, out, n in _sizes]
+check.equal(check.call(profile, list(_layers), _x), _costs, "three layers in float64: input, saved, flops")
+_all = [_judge(_costs, plan) for plan in every_plan(3)]
+_budget = min(most for most, _ in _all)
+_plan = as_plan(check.call(fit, _layers, _x, Bytes(_budget + working_room(_costs))))
+_fewest = min(again for most, again in _all if most <= _budget)
+check.equal(_judge(_costs, _plan), (_budget, _fewest), "the least peak of three layers in float64, and its price")
 ### END HIDDEN TESTS
 
 # %% [markdown]
