@@ -76,5 +76,5 @@ def test_lives_that_take_too_long_fail() -> None:
 
 def test_names_are_what_they_were() -> None:
     names: dict[str, Any] = {"limit": 7}
-    random_lives("a limit", "limit = 3", names, {"limit": 8}, lambda *_: "other = limit", lambda _: ["other"], count=2)
+    random_lives("a limit", "limit = 3", names, {"limit": 8}, lambda *_: "other = limit", lambda _: ["limit"], count=2)
     assert names == {"limit": 7}

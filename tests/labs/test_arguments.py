@@ -14,6 +14,7 @@ from .test_running import SOURCE
 def _constant(folder: Path, hidden: str) -> dict[str, list[str]]:
     lab = Lab(folder, "lab90_two")
     lab.source.parent.mkdir(parents=True)
+    (folder / "pyproject.toml").write_text('[project.urls]\nRepository = "https://github.com/_OWNER_/x"\n')
     head, tail = SOURCE.split('# %% check="q1-hidden"')[0], '# %% check="q1-hidden" points=20\n'
     lab.source.write_text(f"{head}{tail}### BEGIN HIDDEN TESTS\n{hidden}\n### END HIDDEN TESTS\n")
     varied = Varied(folder / "notes")
