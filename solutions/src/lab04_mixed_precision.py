@@ -739,11 +739,12 @@ check.equal(check.call(next_scale, ScaleState(16.0, 4, 2.0), math.nan), ScaleSta
 check.raises(ValueError, next_scale, ScaleState(15.0), math.nan)
 check.equal(check.call(next_scale, ScaleState(2.0**57, 7), 1.0), ScaleState(2.0**60), "at most 2^60")
 check.equal(check.call(next_scale, ScaleState(2.0**20, 7), 9000.0), ScaleState(2.0**20), "nothing to gain")
-INTERVAL = 20
+_names = next_scale.__globals__  # where it looks INTERVAL up
+_names["INTERVAL"] = 20
 try:
     _got = [check.call(next_scale, ScaleState(2.0**20, good, 9.0), 512.0) for good in (12, 19)]
 finally:
-    INTERVAL = 8
+    _names["INTERVAL"] = 8
 check.equal(_got, [ScaleState(2.0**20, 13, 512.0), ScaleState(2.0**22)], "an INTERVAL of 20, after 12 and 19 good steps")
 
 
@@ -761,7 +762,7 @@ def _draw(chance, names):
 _right_names = {"math": math, "ScaleState": ScaleState, "INTERVAL": 8, "next_scale": _right_scale}
 _look = "the four rules, word by word; INTERVAL may be another at each call"
 _begin = "now = ScaleState(2.0**20)"
-random_lives("a scale", _begin, globals(), _right_names, _draw, lambda _: ["now"], count=300, look=_look)
+random_lives("a scale", _begin, _names, _right_names, _draw, lambda _: ["now"], count=300, look=_look)
 ### END HIDDEN TESTS
 
 # %% [markdown]
