@@ -1,4 +1,4 @@
-"""What an answer calculates with: how many additions and multiplications, and in which formats.
+"""What an answer calculates with: how many additions and multiplications, in which formats; or without tensors at all.
 
 A sum that is meant to show what 16 bits can do must not slip into 32 on the way, and an elegant correction is none if
 it takes ten times the work. So this *dispatch mode* looks at every operation of PyTorch that passes, counts those of
@@ -9,13 +9,17 @@ Lab 01 opens this module.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from course_lib.checks.failed import describe, fail
 
 ARITHMETIC = frozenset({"add", "sub", "rsub", "mul", "div"})
 """One floating-point operation for each number of the result."""
@@ -64,6 +68,71 @@ class Arithmetic(TorchDispatchMode):
         elif name not in FREE and (made or given):
             self.others[_plain(name)] += 1
         return result
+
+
+def on_paper(fn: Callable, without: Collection[str]) -> Callable:
+    """`fn`, for a check to call: an account that is arithmetic, and neither builds nor measures what it accounts for.
+
+    While it runs, an operation of PyTorch fails the check, on the meta device too. And what the notebook calls by the
+    names in `without`, its models and steps, is out of reach of `fn`, under those names and under others.
+    """
+
+    @functools.wraps(fn)
+    def without_tensors(*args: Any, **kwargs: Any) -> Any:
+        with _taken_away(fn, without), _NoTensors(describe(fn)) as mode:
+            result = fn(*args, **kwargs)
+        mode.complain()
+        return result
+
+    return without_tensors
+
+
+class _NoTensors(TorchDispatchMode):
+    """Refuses every operation, and remembers the first in case that the refusal is caught."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name, self.tried = name, ""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.tried = self.tried or func._schema.name.removeprefix("aten::")
+        return self.complain()
+
+    def complain(self) -> None:
+        """Fail if there was an operation."""
+        if self.tried:
+            _not_on_paper(self.name, f"torch's {self.tried}")
+
+
+class _OutOfReach:
+    """Stands where something was that an account must not use."""
+
+    def __init__(self, account: str, name: str) -> None:
+        self.__dict__.update(account=account, name=name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        _not_on_paper(self.__dict__["account"], self.__dict__["name"])
+
+    def __getattr__(self, part: str) -> Any:
+        _not_on_paper(self.__dict__["account"], f"{self.__dict__['name']}.{part}")
+
+
+def _not_on_paper(account: str, came: str) -> NoReturn:
+    look = "the rules: numbers from the arguments, without a model, a tensor or a measurement"
+    fail(f"{account} is an account on paper", expected="arithmetic alone", came=came, look=look)
+
+
+@contextmanager
+def _taken_away(fn: Callable, without: Collection[str]) -> Iterator[None]:
+    """Put some of the notebook's things out of reach, under all names that stand for them."""
+    names = getattr(fn, "__globals__", {})
+    things = [names[name] for name in without if name in names]
+    away = {name: value for name, value in names.items() if any(value is thing for thing in things)}
+    names.update({name: _OutOfReach(describe(fn), name) for name in away})
+    try:
+        yield
+    finally:
+        names.update(away)
 
 
 def _plain(name: str) -> str:

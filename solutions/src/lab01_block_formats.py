@@ -32,7 +32,7 @@ from course_lib.figures import block_formats as figures
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.notebook import ask
-from course_lib.numerics import FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E4M3FN, FP8_E5M2
+from course_lib.numerics import FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E4M3FN, FP8_E5M2, FloatFormat
 from course_lib.numerics.quantize import signal_to_noise_db
 from course_lib.units import Bytes
 
@@ -128,7 +128,7 @@ check.raises(ValueError, block_scales, torch.ones(33), FP4_E2M1, look="the lengt
 _powers = range(-118, 121)
 _below = [2.0**k * (1 - 2.0**-24) for k in _powers]
 _above = [-(2.0**k) * (1 + 2.0**-23) for k in _powers]
-for _element in ELEMENTS.values():
+for _element in (*ELEMENTS.values(), FloatFormat(6, 4)):
     for _numbers, _shift in ((_below, -1), (_above, 0)):
         _expected = [max(0, k + _shift - _element.max_exponent + 127) for k in _powers]
         _got = check.call(block_scales, one_number_each(*_numbers), _element)
@@ -271,6 +271,7 @@ for _name, _element in ELEMENTS.items():
     _expected = (_element.decode(_got) * torch.tensor([[1.0], [math.nan], [0.25], [8.0]])).flatten().float()
     check.equal(check.call(dequantize, _got, _scales, _element), _expected, f"{_name}: back again")
     check.equal(_scales, _before[1], f"{_name}: scales are left as they were")
+check.equal(check.call(dequantize, _got[:3], _scales[:3], _element), _expected[:96], "three blocks instead of four")
 _zero = check.call(quantize_elements, torch.full((32,), -0.01), torch.tensor([127], dtype=torch.uint8), FP4_E2M1)
 check.equal(_zero.tolist(), [[8] * 32], "a negative number that becomes zero keeps its sign")
 ### END HIDDEN TESTS

@@ -41,6 +41,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from course_lib import measure
 from course_lib.accounts import MemoryAccount
 from course_lib.checks import check
+from course_lib.checks.arithmetic import on_paper
+from course_lib.checks.lives import random_lives
 from course_lib.compare import compare
 from course_lib.figures import memory
 from course_lib.measure.tracker import tensors_in
@@ -251,9 +253,17 @@ def real_tensors(shape):
     return parts
 
 
+# %%
+def counted(account):
+    """An account of yours for the checks: while it runs there are no tensors, no models and nothing that measures."""
+    built = ["Stranger", "RMSNorm", "Attention", "Block", "Grown", "Preallocated", "Paged", "held_by", "written_by"]
+    built += ["real_tensors", "real_states", "real_account", "forward_record", "second_step", "train_step", "measure"]
+    return on_paper(account, built)
+
+
 # %% check="q1-values" points=6
 def check_tensors(shape, expected):
-    got = check.call(tensors, shape)
+    got = check.call(counted(tensors), shape)
     check.that(isinstance(got, dict), "a dict", came=type(got).__name__)
     check.equal(sorted(map(str, got)), sorted(expected), "the names of the parts", look="the contract's five keys")
     for part, sizes in expected.items():
@@ -272,7 +282,7 @@ check.written_with(tensors, forbidden=["Stranger"], look="the rules, at the top:
 
 # %% check="q1-tied" points=3
 for is_tied, of_head in ((True, []), (False, [(96, 64)])):
-    got = check.call(tensors, replace(SMALL, tied=is_tied))
+    got = check.call(counted(tensors), replace(SMALL, tied=is_tied))
     check.that(
         isinstance(got, dict) and {"embedding", "head"} <= set(got), "the contract's five keys", came=str(got)[:80]
     )
@@ -284,7 +294,7 @@ for is_tied, of_head in ((True, []), (False, [(96, 64)])):
 ### BEGIN HIDDEN TESTS
 for _shape in (Shape(3, 40, 6, 1, 8, 72, 50), Shape(1, 48, 4, 4, 20, 64, 33, False), Shape(5, 16, 8, 2, 6, 24, 19)):
     check_tensors(_shape, real_tensors(_shape))
-_got = check.call(tensors, QWEN3_8B)
+_got = check.call(counted(tensors), QWEN3_8B)
 check.equal(sum(len(sizes) for sizes in _got.values()), 36 * 11 + 3, "tensors of the 8B")
 check.equal(sum(math.prod(s) for sizes in _got.values() for s in sizes), 8_190_735_360, "parameters of the 8B")
 ### END HIDDEN TESTS
@@ -356,7 +366,7 @@ memory.memory_bar(
 
 # %% check="q2-values" points=8
 for recipe in ("adamw", "adafactor", "8bit"):
-    got, expected = check.call(states, SMALL, recipe), real_states(SMALL, recipe)
+    got, expected = check.call(counted(states), SMALL, recipe), real_states(SMALL, recipe)
     check.that(isinstance(got, MemoryAccount), f"{recipe}: a MemoryAccount", came=type(got).__name__)
     for part in ("parameters", "gradients", "optimizer"):
         look = "the recipe's row, and a tensor's own shape"
@@ -370,10 +380,10 @@ check.written_with(states, forbidden=["Stranger", "real_states", "measure.memory
 ### BEGIN HIDDEN TESTS
 for _shape in (Shape(3, 40, 6, 1, 8, 72, 50), Shape(1, 48, 4, 4, 20, 64, 33, False), Shape(2, 16, 8, 2, 6, 16, 16)):
     for _recipe in ("adamw", "adafactor", "8bit"):
-        check.equal(check.call(states, _shape, _recipe), real_states(_shape, _recipe), f"{_recipe}, {_shape}")
+        check.equal(check.call(counted(states), _shape, _recipe), real_states(_shape, _recipe), f"{_recipe}, {_shape}")
 _large = {"adamw": 65_525_884_476, "adafactor": 13_392_896, "8bit": 49_400_372_928}
 for _recipe, _expected in _large.items():
-    check.equal(check.call(states, QWEN3_8B, _recipe).optimizer, Bytes(_expected), f"the 8B's {_recipe}")
+    check.equal(check.call(counted(states), QWEN3_8B, _recipe).optimizer, Bytes(_expected), f"the 8B's {_recipe}")
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -463,7 +473,7 @@ def powers(f):
 
 
 for batch_size in (1, 3):
-    got = powers(lambda seq, b=batch_size: check.call(activations, SMALL, b, seq))
+    got = powers(lambda seq, b=batch_size: check.call(counted(activations), SMALL, b, seq))
     real = powers(lambda seq, b=batch_size: int(forward_record(SMALL, b, seq).after.activations))
     check.equal(got[0], real[0], f"what grows with seq², batch {batch_size}", look="the attention weights; the mask")
     check.equal(got[1], real[1], f"what grows with seq, batch {batch_size}", look="one token's way through the model")
@@ -471,7 +481,7 @@ for batch_size in (1, 3):
 # %% check="q3-values" points=8
 for batch_size, seq, dtype in ((3, 20, torch.float32), (2, 7, torch.float32), (3, 20, torch.bfloat16)):
     element_bytes = dtype.itemsize
-    got = check.call(activations, SMALL, batch_size, seq, element_bytes)
+    got = check.call(counted(activations), SMALL, batch_size, seq, element_bytes)
     check.that(isinstance(got, int), "a whole number of bytes", came=type(got).__name__)
     real = int(forward_record(SMALL, batch_size, seq, dtype).after.activations)
     look = "what does not grow with the sequence" if abs(got - real) < 8 else "the list of what autograd holds, above"
@@ -485,12 +495,12 @@ check.written_with(activations, forbidden=forbidden, look="the rules: without a 
 _shapes = [Shape(3, 40, 6, 1, 8, 72, 50), Shape(1, 48, 4, 4, 20, 64, 33, False), Shape(4, 16, 8, 2, 6, 24, 19)]
 for _shape in _shapes:
     for _batch, _seq, _dtype in ((1, 12, torch.float32), (4, 9, torch.bfloat16), (2, 31, torch.float32)):
-        _got = check.call(activations, _shape, _batch, _seq, _dtype.itemsize)
+        _got = check.call(counted(activations), _shape, _batch, _seq, _dtype.itemsize)
         _real = int(forward_record(_shape, _batch, _seq, _dtype).after.activations)
         check.equal(_got, _real, f"batch {_batch}, seq {_seq}, {_dtype}, {_shape}")
 _per_token = 36 * (2 * 12_289 + 40 * 513 + 4 * 12_288 + 32 * 4096) + 12_289 + 151_936
 _expected = 2 * (8 * 4096 * _per_token + 1) + 16 * 8 * 4096 + 4096**2
-check.equal(check.call(activations, QWEN3_8B, 8, 4096, 2), _expected, "the 8B in bf16, 8 sequences of 4,096 tokens")
+check.equal(check.call(counted(activations), QWEN3_8B, 8, 4096, 2), _expected, "the 8B in bf16, 8 sequences of 4,096 tokens")
 check.written_with(activations, forbidden=["Stranger", "forward_record", "measure.memory"])
 ### END HIDDEN TESTS
 
@@ -523,8 +533,8 @@ print(f"one sequence {Bytes(one):.1GiB}; with 8 query heads {Bytes(without):.1Gi
 # targets do not matter here: 16 bytes for each token, up or down, are right. You are asked only for shapes whose top is
 # at the loss.
 #
-# **What is graded:** the five categories (5). What you take from `states` and `activations` is held against your own
-# functions, so nothing is lost twice.
+# **What is graded:** the five categories (3), another shape (2). What you take from `states` and `activations` is held
+# against your own functions, so nothing is lost twice.
 
 
 # %% answer="q3-more"
@@ -555,20 +565,29 @@ memory.memory_timeline(
 ).show()
 print(f"at the top you say {at_the_peak(WIDE, 4, 32).total:KiB}, and there were {step.peak.total:KiB}")
 
-# %% check="q3-peak" points=5
-looks = {"parameters": "your states", "gradients": "the picture, at the dot", "optimizer": "your states"}
-looks |= {"activations": "your activations", "temporaries": "the two operations at the loss, and what they read"}
-for shape, batch_size, seq in ((WIDE, 4, 32), (replace(WIDE, layers=1, tied=False), 2, 80)):
-    got, real = check.call(at_the_peak, shape, batch_size, seq), second_step(shape, batch_size, seq).peak
+# %% check="q3-peak" points=3
+def check_peak(shape, batch_size, seq):
+    looks = {"parameters": "your states", "gradients": "the picture, at the dot", "optimizer": "your states"}
+    looks |= {"activations": "your activations", "temporaries": "the two operations at the loss, and what they read"}
+    got, real = check.call(counted(at_the_peak), shape, batch_size, seq), second_step(shape, batch_size, seq).peak
     check.that(isinstance(got, MemoryAccount), "a MemoryAccount", came=type(got).__name__)
-    own = {"activations": int(check.call(activations, shape, batch_size, seq))}
-    own |= {part: check.call(states, shape, "adamw")[part] for part in ("parameters", "optimizer")}
+    own = {"activations": int(check.call(counted(activations), shape, batch_size, seq))}
+    own |= {part: check.call(counted(states), shape, "adamw")[part] for part in ("parameters", "optimizer")}
     for part, look in looks.items():
         here, there = int(got[part]), int(own.get(part, real[part]))
         near = abs(here - there) <= 16 * batch_size * seq
         check.that(near, f"{part} at the peak", expected=f"{there:,d} bytes", came=f"{here:,d}", look=look)
+
+
+for case in ((WIDE, 4, 32), (replace(WIDE, layers=1, tied=False), 2, 80)):
+    check_peak(*case)
 forbidden = ["Stranger", "second_step", "measure.memory"]
 check.written_with(at_the_peak, forbidden=forbidden, look="the rules: without a model")
+
+# %% check="q3-peak-hidden" points=2
+### BEGIN HIDDEN TESTS
+check_peak(Shape(3, 32, 6, 3, 10, 48, 700), 3, 24)
+### END HIDDEN TESTS
 
 # %% [markdown]
 # ## 4 · A cache in pages (25 points)
@@ -775,7 +794,7 @@ for sequence, most in ((0, TOKEN + 16 * TOKEN), (0, TOKEN), (1, TOKEN), (1, TOKE
 # %% check="q4-hidden" points=8
 # Another life of four sequences, other pages and another dtype, and the bytes held.
 ### BEGIN HIDDEN TESTS
-_shape = Shape(1, 32, 6, 3, 5, 8, 9)
+_shape = Shape(1, 32, 6, 3, 5, 8, 9, tied=False)
 
 
 class _Copies:
@@ -804,6 +823,30 @@ for _page in (3, 1, 5, 32):
     _pages = {tuple(map(id, past[i : i + _page])) for past in _truth.past for i in range(0, len(past), _page)}
     _held = check.call(held_by, Paged, _shape, 4, _life, _page, dtype=torch.bfloat16)
     check.equal(_held, Bytes(len(_pages) * _page * 2 * 2 * 3 * 5), f"bytes held in pages of {_page}")
+
+
+class _Pasts(_Copies):
+    def __init__(self, shape, sequences, page, dtype=torch.float32):
+        super().__init__(shape, sequences, dtype)
+
+    def read(self, sequence):
+        return torch.stack(self.past[sequence], dim=1)
+
+
+def _draw(chance, names):
+    one, other = chance.sample(range(3), 2)
+    if not names["cache"].past[one] or chance.random() < 0.5:
+        return f"cache.append({one}, torch.full((2, 2, 24), {chance.randint(1, 99)}.0))"
+    return f"cache.fork({one}, {other})" if chance.random() < 0.9 else f"cache.drop({one})"
+
+
+def _looks(names):
+    return [f"cache.read({number})" for number, past in enumerate(names["cache"].past) if past]
+
+
+_known, _look = {"SMALL": SMALL, "torch": torch}, "who else has this page, and how many they are"
+_names = [_known | {"Paged": kind} for kind in (Paged, _Pasts)]
+random_lives("a cache", "cache = Paged(SMALL, 3, 4)", *_names, _draw, _looks, look=_look)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -886,7 +929,7 @@ memory.memory_bar(
 # %% check="q5-values" points=8
 for lengths in ([5, 12, 1, 8], [4], [3, 3]):
     for layout in ("grown", "preallocated"):
-        got = check.call(cache_account, SMALL, given := list(lengths), layout, 32, 4, 4)
+        got = check.call(counted(cache_account), SMALL, given := list(lengths), layout, 32, 4, 4)
         check.equal(given, lengths, "the list of lengths afterwards", look="whose list it is")
         check.that(isinstance(got, tuple) and len(got) == 2, "a tuple of two", came=str(got)[:80])
         held, written = real_account(layout, SMALL, lengths, 32)
@@ -894,7 +937,7 @@ for lengths in ([5, 12, 1, 8], [4], [3, 3]):
         check.equal(got[1], written, f"{layout}: bytes written for {lengths}", look="what append does in this layout")
 in_pages = {(5, 12, 1, 8): 8, (4,): 1, (3, 3): 2}
 for lengths, pages in in_pages.items():
-    got = check.call(cache_account, SMALL, list(lengths), "paged", 32, 4, 4)
+    got = check.call(counted(cache_account), SMALL, list(lengths), "paged", 32, 4, 4)
     check.equal(got[0], int(pages * 4 * 2 * TOKEN), f"paged: bytes held for {lengths}", look="how many pages that is")
     check.equal(got[1], int(len(lengths) * 2 * TOKEN), f"paged: bytes written for {lengths}", look="q4: one append")
 check.raises(ValueError, cache_account, SMALL, [1], "heaped", 32, 4)
@@ -906,14 +949,15 @@ check.written_with(cache_account, forbidden=forbidden, look="the rules: without 
 ### BEGIN HIDDEN TESTS
 _shape, _lengths = Shape(3, 40, 6, 1, 10, 72, 50), [7, 1, 30, 16, 17]
 for _layout in ("grown", "preallocated"):
-    _got = check.call(cache_account, _shape, _lengths, _layout, 31, 8, 4)
+    _got = check.call(counted(cache_account), _shape, _lengths, _layout, 31, 8, 4)
     check.equal(tuple(_got), real_account(_layout, _shape, _lengths, 31), f"{_layout}, another shape")
-check.equal(tuple(check.call(cache_account, _shape, _lengths, "paged", 31, 8, 2)), (10_560, 600), "paged, bf16")
-check.equal(tuple(check.call(cache_account, _shape, _lengths, "paged", 31, 1, 2)), (8520, 600), "pages of one token")
+check.equal(tuple(check.call(counted(cache_account), _shape, _lengths, "paged", 31, 8, 2)), (10_560, 600), "paged, bf16")
+check.equal(tuple(check.call(counted(cache_account), _shape, _lengths, "paged", 31, 1, 2)), (8520, 600), "pages of one token")
+check.equal(tuple(check.call(counted(cache_account), _shape, _lengths, "grown", 31, 8, 1)), (4260, 4560), "grown, a byte a number")
 _expected = {"grown": (884_883_456, 885_178_368), "preallocated": (2_415_919_104, 294_912)}
 _expected["paged"] = (887_095_296, 294_912)
 for _layout, (_held, _written) in _expected.items():
-    _got = check.call(cache_account, QWEN3_8B, [1, 6000], _layout, 8192, 16)
+    _got = check.call(counted(cache_account), QWEN3_8B, [1, 6000], _layout, 8192, 16)
     check.equal(tuple(_got), (_held, _written), f"{_layout}: two sequences of the 8B")
 ### END HIDDEN TESTS
 

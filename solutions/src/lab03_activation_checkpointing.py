@@ -651,6 +651,10 @@ for _plan in ([(0, 3), (3, 6)], [(2, 4), (5, 6)], [(n, n + 1) for n in range(7)]
             _forward(_layers, _leaf).mul(_size).sum().backward()
         _sums.append([_leaf.grad, *(weight.grad for weight in _layers.parameters())])
     check.equal(_sums[1], _sums[0], f"gradients of two steps with {_plan}, added up")
+_layers, _x = build([(20, 12, 3), (12, 20, 1)] * 7, seed=6).double(), torch.randn(7, 20, dtype=torch.float64)
+_expected = nn.Sequential.forward(_layers, _x)
+check.equal(check.call(checkpoint, list(_layers), _x), _expected, "fourteen layers in float64")
+check.call(same_gradients, _layers, _x, [(0, 2), (9, 13)])
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -821,6 +825,15 @@ for _seed, _rows, _shares in ((1, 256, (0.35, 0.6)), (2, 640, (0.4, 0.7))):
         check.at_most(_step.peak, _limit, f"measured peak with {_plan}, limit {_limit}")
         _fewest = min(again for most, again in _all if most <= _budget)
         check.equal(_step.flops - _plain.flops, Flops(_fewest), f"measured FLOPs with {_plan}, limit {_limit}")
+_sizes = [(32, 64, 3), (64, 48, 5), (48, 32, 2)]
+_layers, _x = build(_sizes, seed=3).double(), torch.randn(40, 32, dtype=torch.float64)
+_costs = [Cost(8 * 40 * w, 8 * 40 * w * (n + 1), 2 * 40 * w * out) for w, out, n in _sizes]
+check.equal(check.call(profile, list(_layers), _x), _costs, "three layers in float64: input, saved, flops")
+_all = [_judge(_costs, plan) for plan in every_plan(3)]
+_budget = min(most for most, _ in _all)
+_plan = as_plan(check.call(fit, _layers, _x, Bytes(_budget + working_room(_costs))))
+_fewest = min(again for most, again in _all if most <= _budget)
+check.equal(_judge(_costs, _plan), (_budget, _fewest), "the least peak of three layers in float64, and its price")
 ### END HIDDEN TESTS
 
 # %% [markdown]

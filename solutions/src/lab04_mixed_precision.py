@@ -40,6 +40,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
 from course_lib import measure
 from course_lib.checks import check
+from course_lib.checks.lives import random_lives
 from course_lib.checks.untracked_memory import outside_torch
 from course_lib.figures import mixed_precision as figures
 from course_lib.figures.losses import losses_against_first
@@ -194,6 +195,8 @@ for _power in range(-40, 100, 7):
     check.equal(check.call(loss_scale, [_over, _limit / 2], 1.0), 2.0 ** (_power - 1), "a gradient beyond the limit")
 check.equal(check.call(loss_scale, [torch.tensor(3.0).half(), torch.tensor([[-5.0]]).double()], 4.0), 2.0**11, "dtypes")
 check.equal(check.call(loss_scale, [torch.tensor([2.0**-24]).half()]), 2.0**35, "the default headroom")
+_three = [torch.ones(2), torch.tensor([[-5.0]]), torch.zeros(3)]
+check.equal(check.call(loss_scale, _three, 1.0), 2.0**13, "three gradients, the largest of them in the middle")
 check.equal(check.call(loss_scale, [torch.tensor([6000.0]).half()]), 0.5, "an fp16 gradient of 6,000")
 check.raises(ValueError, loss_scale, [torch.tensor([-math.inf, 1.0])])
 check.raises(ValueError, loss_scale, [torch.tensor([math.nan, 7.0]), torch.ones(2)])
@@ -726,13 +729,13 @@ check.equal(got, ScaleState(2.0**22), "rule 4 with an INTERVAL of 2", look="when
 # %% check="q4-hidden" points=7
 # Long trajectories of other gradients, and the ends of the scale.
 ### BEGIN HIDDEN TESTS
-def _oracle(scale, good, seen, largest):
+def _oracle(scale, good, seen, largest, interval=8):
     if largest != largest or largest == math.inf:
         return scale / 16, 0, 0.0
     if largest >= 16384:
         return max(scale / 2, 1.0), 0, 0.0
     good, seen = good + 1, max(seen, largest)
-    if good < 8:
+    if good < interval:
         return scale, good, seen
     fits = [k for k in range(9) if seen * 2**k < 4096 and scale * 2**k <= 2**60]
     return scale * 2 ** max(fits, default=0), 0, 0.0
@@ -751,6 +754,30 @@ check.equal(check.call(next_scale, ScaleState(16.0, 4, 2.0), math.nan), ScaleSta
 check.raises(ValueError, next_scale, ScaleState(15.0), math.nan)
 check.equal(check.call(next_scale, ScaleState(2.0**57, 7), 1.0), ScaleState(2.0**60), "at most 2^60")
 check.equal(check.call(next_scale, ScaleState(2.0**20, 7), 9000.0), ScaleState(2.0**20), "nothing to gain")
+_names = next_scale.__globals__  # where it looks INTERVAL up
+_names["INTERVAL"] = 20
+try:
+    _got = [check.call(next_scale, ScaleState(2.0**20, good, 9.0), 512.0) for good in (12, 19)]
+finally:
+    _names["INTERVAL"] = 8
+check.equal(_got, [ScaleState(2.0**20, 13, 512.0), ScaleState(2.0**22)], "an INTERVAL of 20, after 12 and 19 good steps")
+
+
+def _right_scale(state, largest):
+    return ScaleState(*_oracle(state.scale, state.good, state.seen, largest, _right_names["INTERVAL"]))
+
+
+def _draw(chance, names):
+    if chance.random() < 0.2:
+        return f"INTERVAL = {chance.choice((2, 3, 5))}"
+    lowest = names["now"].scale < 16
+    return f"now = next_scale(now, {chance.choice(['0.0', '2.0', '512.0', '5000.0', '20000.0', 'math.inf'][: 6 - lowest])})"
+
+
+_right_names = {"math": math, "ScaleState": ScaleState, "INTERVAL": 8, "next_scale": _right_scale}
+_look = "the four rules, word by word; INTERVAL may be another at each call"
+_begin = "now = ScaleState(2.0**20)"
+random_lives("a scale", _begin, _names, _right_names, _draw, lambda _: ["now"], count=300, look=_look)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -926,6 +953,16 @@ def _heavy(step):
 
 
 check.equal(trained(Bridge(5), _heavy, SETTINGS | {"steps": 1})[1], [], "a first scale for large gradients: skipped")
+
+
+def _calm(step):
+    return make_batch(step, 6, {})
+
+
+_settings = {"steps": 25, "lr": 0.1 / UNIT**2, "momentum": 0.5, "max_norm": 0.125 * UNIT**2}
+_truth = train_in_fp32(Bridge(6, width=24, layers=2), _calm, **_settings, bad={})
+_losses, _ = trained(Bridge(6, width=24, layers=2), _calm, _settings)
+check.close(sum(_losses[-20:]), sum(_truth[-20:]), "the last 20 losses of a small net, lr and max_norm", relative=0.05)
 ### END HIDDEN TESTS
 
 # %% [markdown]

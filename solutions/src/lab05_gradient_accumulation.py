@@ -30,6 +30,7 @@ import torch
 
 from course_lib import measure
 from course_lib.checks import check
+from course_lib.checks.lives import random_lives
 from course_lib.checks.untracked_memory import outside_torch
 from course_lib.figures import block_formats as figures
 from course_lib.figures.losses import loss_curves
@@ -464,6 +465,35 @@ check.equal(_wide.sums[0].tolist(), [1 + 1 / 2 + 1 / 8 + 1 / 16 + 1 / 32] * 6, "
 check.equal(_wide.sums[1].tolist(), [1 / 2 + 1 / 8 + 1 / 32] * 6, "a parameter with few gradients")
 _p.grad = torch.full((6,), 2.0**127).bfloat16()  # each of them finite, their sum and their squares are not
 check.equal(check.call(_wide.add, 2.0**-127), True, "what add returns for large finite gradients")
+
+
+class _PlainSum:
+    def __init__(self, parameters):
+        self.parameters, self.sums = parameters, [None] * len(parameters)
+
+    def add(self, weight):
+        arrived = [p.grad for p in self.parameters]
+        finite = all(bool(g.isfinite().all()) for g in arrived if g is not None)
+        for place, gradient in enumerate(arrived):
+            self.parameters[place].grad = None
+            if finite and gradient is not None:
+                before = 0.0 if self.sums[place] is None else self.sums[place]
+                self.sums[place] = before + weight * gradient.float()
+        return finite
+
+
+def _draw(chance, names):
+    if chance.random() < 0.6:
+        number = chance.choice(["1", "2", "-3", "60000", "math.inf", "math.nan"])
+        return f"p[{chance.randrange(3)}].grad = torch.tensor([1, {number}]).half()"
+    return f"said.append(wide.add({chance.choice((0.5, 2, -1, 0, 4))}))"
+
+
+_begin = "p = [torch.zeros(2).half().requires_grad_() for _ in range(3)]; wide = WideSum(p); said = []"
+_known, _look = {"torch": torch, "math": math}, "what add says and leaves, for any weight and any of the gradients"
+_looks = ["said", "list(wide.sums)", "[each.grad for each in p]"]
+_names = [_known | {"WideSum": kind} for kind in (WideSum, _PlainSum)]
+random_lives("a sum", _begin, *_names, _draw, lambda _: _looks, look=_look)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -887,7 +917,7 @@ for stop in (1, 4):
 # %% check="q4-hidden" points=7
 # Interruptions elsewhere, what the state holds, and a state that is loaded twice.
 ### BEGIN HIDDEN TESTS
-_config = GPTConfig(layers=1, width=32, heads=2, vocab_size=256, context=64, tied=False)
+_config = GPTConfig(layers=1, width=48, heads=3, vocab_size=256, context=64, tied=False)
 _lengths = [64, 5, 1, 30, 17]
 for _stop, _overflow in ((0, None), (2, 1), (2, 3), (4, None)):
     _straight, _resumed = (interrupted(_config, 2, _lengths, 1, way, _overflow, sgd) for way in (None, _stop))
@@ -929,6 +959,18 @@ for _ in range(2):
     _results.append([check.call(_accumulator.step), weights(_model)])
 check.equal(live_tensors(_state), live_tensors(_before), "the state, after it was loaded and used")
 check.equal(_results[1], _results[0], "the same state, loaded into a new object and into a busy one")
+_results = []
+for _saved in (False, True):  # in fp64, where the model's own weights are the masters
+    _model = GPT(_config, seed=6, dtype=torch.float64)
+    _accumulator = check.call(Resumable, _model, torch.optim.SGD(_model.parameters(), lr=0.1))
+    check.call(_accumulator.add, *_pieces[0])
+    if _saved:
+        _state = check.call(_accumulator.state_dict)
+        _accumulator = check.call(Resumable, _model, torch.optim.SGD(_model.parameters(), lr=0.1))
+        check.call(_accumulator.load_state_dict, _state)
+    check.call(_accumulator.add, *_pieces[1])
+    _results.append([check.call(_accumulator.step), weights(_model)])
+check.equal(_results[1], _results[0], "a model in fp64, saved between two pieces")
 ### END HIDDEN TESTS
 
 # %% [markdown]

@@ -352,11 +352,12 @@ print("same bits:", all(torch.equal(rounded, tried[0][1]) for _, rounded in trie
 # %% check="q2-hidden" points=10
 # The all-gather by itself, other shapes and worlds, the errors.
 ### BEGIN HIDDEN TESTS
-def gather_alone(length, members):
+def gather_alone(length, members, dtype):
     if dist.get_rank() not in members:
         return None
     position = members.index(dist.get_rank())
-    return check.call(all_gather, torch.arange(length).tensor_split(len(members))[position].clone(), length, members)
+    mine = torch.arange(length).to(dtype).tensor_split(len(members))[position].clone()
+    return check.call(all_gather, mine, length, members)
 
 
 def refusals(*ops):
@@ -370,9 +371,15 @@ def refusals(*ops):
     return said
 
 
-for length, gatherers in ((17, [0, 1, 2, 3]), (3, [3, 1, 0, 2]), (10, [1, 3]), (4, [2])):
-    gathered = check.on_ranks(gather_alone, length, gatherers, world_size=4)
-    expected = [torch.arange(length)] * len(gatherers)
+whole_numbers, halves = torch.int64, torch.bfloat16
+for length, gatherers, dtype in (
+    (17, [0, 1, 2, 3], whole_numbers),
+    (3, [3, 1, 0, 2], whole_numbers),
+    (10, [1, 3], halves),
+    (4, [2], halves),
+):
+    gathered = check.on_ranks(gather_alone, length, gatherers, dtype, world_size=4)
+    expected = [torch.arange(length).to(dtype)] * len(gatherers)
     check.equal([gathered[rank] for rank in gatherers], expected, f"{length} numbers gathered on ranks {gatherers}")
 
 check_cases("sum", [((5, 1, 9), torch.int64), ((1,), torch.bfloat16), ((), torch.float32)], p=8)

@@ -233,6 +233,15 @@ check_stock(step=3, counts=[7000], special=True)
 check_stock(step=1, counts=[4, 1], special=False)
 check_stock(step=2, counts=[1, 0, 0], special=False)
 check.at_most(most(check_stock(step=2, counts=[1, 2, 3], special=True))[1], 1, "one message on 3 ranks")
+
+
+def stock_of_two():
+    rank, pair = dist.get_rank(), [nn.Parameter(torch.zeros(5)), nn.Parameter(torch.zeros(2, 3))]
+    pair[1].grad = torch.ones(2, 3) if rank else None
+    return take_stock(pair, 4 + rank)
+
+
+check.equal(check.on_ranks(stock_of_two, world_size=2), [(9, [False, True])] * 2, "two parameters in fp32, one used")
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -591,6 +600,29 @@ check_epoch([[], [0, 3, 0, 2, 1, 1], [1, 0, 2]], "SGD")
 check_epoch([[1], [0, 2, 2]], "Adam")
 check_epoch([[], []], "SGD")
 check_epoch_traffic([[2, 2], [2]], 2**20, numbers_by_step=[374, 102], messages=2 * 2 + 1)
+
+
+class Line(nn.Linear):
+    def forward(self, inputs, targets):
+        return (super().forward(inputs) - targets).square().sum(dim=1).mean()
+
+
+def epoch_of_a_line(parts):
+    model = Line(3, 2, bias=False)
+    nn.init.ones_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.125)
+    return train_epoch(model, optimizer, parts[dist.get_rank()], 64), model.weight.detach()
+
+
+hidden_parts = torch.randn(2, 2, 4, 5, generator=torch.Generator().manual_seed(5))  # rank, step, example, numbers
+line_parts = [[(each[:, :3], each[:, 3:]) for each in part[: 2 - rank]] for rank, part in enumerate(hidden_parts)]
+one_line = Line(3, 2, bias=False)
+nn.init.ones_(one_line.weight)
+for every in (torch.cat([part[0] for part in hidden_parts]), hidden_parts[0][1]):
+    train_step(one_line, torch.optim.SGD(one_line.parameters(), lr=0.125), (every[:, :3], every[:, 3:]))
+for line_steps, line_weight in check.on_ranks(epoch_of_a_line, line_parts, world_size=2):
+    check.equal(line_steps, 2, "steps of another model, in fp32")
+    check.close(line_weight, one_line.weight.detach(), "… its weights", operations=50)
 ### END HIDDEN TESTS
 
 # %% [markdown]

@@ -313,6 +313,7 @@ for _ in range(40):
     hidden_times = [[chance.choice((0.5, 1, 2)) for _ in range(hidden_stages)] for _ in range(3)]
     hidden_costs = Costs(*hidden_times, transfer=chance.choice((0, 0.25, 1)))
     _ = check_plan(hidden_stages, chance.randint(1, 7), hidden_caps, hidden_costs)
+_ = check_plan(3, 5, [2, 2, 2], Costs(1, 1, 3, update=2))
 check_goal(6, 12, [6] * 6, 45)
 check_goal(8, 16, [8] * 8, 60)
 check_goal(4, 8, [5] * 4, 39, Costs(1, 2, 1))
@@ -553,6 +554,20 @@ for found in check_step(parse(ZIGZAG), [1, 4, 2], width=3):
 _ = check_step(parse("F0 B0 W0 F1 B1 W1"), [5, 1], width=2)
 _ = check_step(parse("F0 F1 F2 F3 B0 B1 B2 B3 W3 W2 W1 W0\nF0 F1 F2 F3 B0 B1 B2 B3 W0 W1 W2 W3"), [1, 1, 2, 1])
 check_held(ahead=1, n=30, size=24)
+# And in float32, move by move, without ranks.
+hidden_x, hidden_targets = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(4))
+for targets, share in ((None, 1.0), (hidden_targets, 0.25)):
+    hidden_stage, right_x = a_stage(6, 3).float(), hidden_x.clone().requires_grad_()
+    right_y = hidden_stage(right_x)
+    right_message = right_y if targets is None else stage_loss(right_y, targets) * share
+    behind = torch.ones(5, 3) if targets is None else None
+    right_x_gradient, *right_gradients = torch.autograd.grad(right_message, [right_x, *hidden_stage.parameters()], behind)
+    message, kept = check.call(forward, hidden_stage, hidden_x, targets, share)
+    check.close(message, right_message.detach(), "the message in float32", operations=50)
+    check.close(check.call(input_gradient, kept, behind), right_x_gradient, "the gradient of x in float32", operations=50)
+    check.call(weight_gradient, kept)
+    weights_gradients = [weight.grad for weight in hidden_stage.parameters()]
+    check.close(in_a_row(weights_gradients), in_a_row(right_gradients), "… and of the weights", operations=50)
 ### END HIDDEN TESTS
 
 # %% [markdown]

@@ -312,6 +312,9 @@ check_order(
     [("data", "pipe", "tensor"), ("data", "tensor", "pipe")],
 )
 check_refused([-1], group, -1, {"data": 3}, (), look="ranks count from 0")
+check_group(5, {"pipe": 3, "data": 2, "tensor": 2}, ("tensor", "pipe", "data"), list(range(12)))
+hidden_long = ({"tensor": 5, "pipe": 7}, {"tensor": 3, "pipe": 2}, 4)
+check_crossing(("pipe", "tensor"), *hidden_long, hidden_crossing(("pipe", "tensor"), *hidden_long))
 ### END HIDDEN TESTS
 
 # %% [markdown]

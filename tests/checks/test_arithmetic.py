@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from course_lib.checks.arithmetic import Arithmetic
+from course_lib.checks.arithmetic import Arithmetic, on_paper
+from course_lib.checks.failed import CheckFailed
 
 A = torch.arange(12, dtype=torch.float16).view(3, 4)
 
@@ -58,3 +59,41 @@ def test_wider_formats_are_seen(fn: Callable[[Tensor], object]) -> None:
 )
 def test_what_hides_its_arithmetic_is_named(fn: Callable[[Tensor], object], name: str) -> None:
     assert name in watched(fn).others
+
+
+def model(width: int) -> int:
+    return torch.nn.Linear(width, width).weight.numel()
+
+
+another_name = model
+
+
+@pytest.mark.parametrize(
+    "account",
+    [
+        lambda width: torch.ones(width, width).numel(),
+        lambda width: torch.empty(width, width, device="meta").numel(),
+        lambda width: model(width),
+        lambda width: globals()["mo" + "del"](width),
+        lambda width: another_name(width),
+    ],
+)
+def test_an_account_that_builds_fails(account: Callable[[int], int]) -> None:
+    with pytest.raises(CheckFailed, match="an account on paper"):
+        on_paper(account, ["model"])(4)
+    assert account(4) == 16  # what was out of reach is back
+
+
+def test_an_account_that_hides_its_try_fails() -> None:
+    def account(width: int) -> int:
+        try:
+            return torch.ones(width, width).numel()
+        except AssertionError:
+            return width * width
+
+    with pytest.raises(CheckFailed, match="torch's ones"):
+        on_paper(account, ["model"])(4)
+
+
+def test_arithmetic_passes() -> None:
+    assert on_paper(lambda width: width**2, ["model"])(4) == 16

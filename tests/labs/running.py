@@ -19,8 +19,10 @@ import torch
 from course_lib.checks import alone
 from course_tools.author.code import bound, definitions, loaded, read
 from course_tools.author.lab_source import grade_id_of, is_answer, is_check, questions, read_lab, student_version
+from course_tools.author.marks import BEGIN_HIDDEN
 from course_tools.labs import Lab
 
+from .arguments import ANSWER, Varied, with_notes
 from .faults import Fault
 
 CELL_LIMIT_S = 240.0
@@ -57,6 +59,7 @@ def run_lab(
     judges: Callable[[str], bool] = bool,
     stubs: bool = False,
     limit_s: float = CELL_LIMIT_S,
+    varied: Varied | None = None,
 ) -> dict[str, str]:
     """Run every cell, checks and hidden tests included.
 
@@ -68,6 +71,7 @@ def run_lab(
         judges: by its grade_id, whether a check is of interest; with `answers` the others are not run.
         stubs: begin with the students' stubs instead of the solution.
         limit_s: seconds that one cell may take.
+        varied: is told what each check gives to the answers.
 
     Returns:
         grade_id of each check that failed → what it said.
@@ -85,15 +89,19 @@ def run_lab(
     failures = {}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    if varied is not None:
+        namespace[Varied.NAME] = varied.note
     for step in steps:
         try:
             with contextlib.redirect_stdout(io.StringIO()), _limited(limit_s):
-                _execute(step.text, namespace)
+                (_execute_noted if varied is not None and step.answer else _execute)(step.text, namespace)
         except Exception as problem:
             if step.check:
                 failures[step.grade_id] = f"{type(problem).__name__}: {problem}"
             elif not step.may_fail:
                 raise
+        if varied is not None:
+            varied.after(step.grade_id if step.check else "", BEGIN_HIDDEN in step.source)
     torch.set_num_threads(threads)
     return failures
 
@@ -295,3 +303,10 @@ def _execute(source: str, namespace: dict[str, Any]) -> None:
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)  # for inspect.getsource
     exec(compile(source, name, "exec"), namespace)
     return None
+
+
+def _execute_noted(source: str, namespace: dict[str, Any]) -> None:
+    """The same of an answer whose calls are noted; whoever asks for its text gets it without the notes."""
+    name = f"{ANSWER}{next(_numbers)}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    exec(compile(with_notes(source), name, "exec"), namespace)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from course_tools.author.lab_builder import check_lab
 from course_tools.labs import Lab, find_labs
 
+from .arguments import FIXED, Varied
 from .faults import Fault, read_faults
 from .running import all_checks, complaints, public_checks, run_lab, solution_of
 
@@ -25,8 +27,13 @@ def test_stored_notebooks_are_those_of_the_source(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.number)
-def test_the_solution_gets_every_point(lab: Lab) -> None:
-    assert run_lab(lab) == {}
+def test_the_solution_gets_every_point_and_hidden_checks_vary_all_arguments(lab: Lab, tmp_path: Path) -> None:
+    varied = Varied(tmp_path / "notes")
+    assert run_lab(lab, varied=varied) == {}
+    fixed, constant = FIXED.get(lab.number, {}), varied.constant()
+    unexplained = {name: seen for name, seen in constant.items() if not any(fnmatchcase(name, it) for it in fixed)}
+    assert unexplained == {}, "vary them in a hidden check; FIXED has what cannot vary"
+    assert [it for it in fixed if not any(fnmatchcase(name, it) for name in constant)] == [], "they vary: out of FIXED"
 
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.number)

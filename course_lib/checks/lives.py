@@ -1,0 +1,119 @@
+"""Random lives of an answer that remembers, beside a simple reference; the shortest that differs is the message.
+
+An answer with state is right in the scenes that its author thought of. So hundreds of short programmes, drawn with
+fixed seeds, are run line by line in two namespaces: one has the answer, the other a reference under the same name. The
+first difference is made smaller by leaving out lines as long as one remains. What is left can be pasted into a cell.
+
+(The `hypothesis` library does this, and more. Students and the grader's kernel would have to install it for one check.)
+
+Lab 02 opens this module.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from course_lib.checks.check import _the_same
+from course_lib.checks.failed import CheckFailed, fail
+
+Names = dict[str, Any]
+
+
+def random_lives(
+    what: str,
+    begin: str,
+    answer: Names,
+    reference: Names,
+    draw: Callable[[random.Random, Names], str],
+    looks: Callable[[Names], Sequence[str]],
+    *,
+    count: int = 100,
+    length: int = 20,
+    limit_s: float = 120,
+    look: str = "",
+) -> None:
+    """Run `count` lives of at most `length` lines each, and fail with the shortest that differs.
+
+        random_lives("a cache", "cache = Paged(SMALL, 3, 2)", {"Paged": Paged}, {"Paged": Copies},
+              lambda chance, names: f"cache.drop({chance.randrange(3)})",
+              lambda names: [f"cache.read({n})" for n, past in enumerate(names["cache"].past) if past])
+
+    Args:
+        what: what is alive, in words.
+        begin: the first line of each life.
+        answer, reference: the names that the lines use, with the answer behind them (`globals()`, where it reads some
+            itself) and with the reference. After each life they are what they were.
+        draw: the next line, from the reference's names; what the contract does not allow must not be drawn.
+        looks: what is compared after each line, as expressions, from the reference's names.
+        limit_s: many times what a good answer takes: what is not through by then fails.
+        look: where to look when a life differs.
+    """
+    end = time.monotonic() + limit_s
+    for number in range(count):
+        chance, life = random.Random(number), [begin]
+        with _as_before(reference) as names:
+            exec(begin, names)
+            for _ in range(chance.randint(1, length)):
+                life.append(draw(chance, names))
+                exec(life[-1], names)
+        if difference := _difference(life, answer, reference, looks):
+            life, difference = _shortest(life, difference, lambda it: _difference(it, answer, reference, looks), end)
+            pasted = "\n".join(f"    {line}" for line in life)
+            fail(f"{what}, differently in these {len(life)} lines:\n{pasted}", came=difference, look=look)
+        if time.monotonic() > end:
+            fail(f"{count} lives of {what}", expected=f"at most {limit_s:g} s", came=f"{number + 1} in that time")
+    print(f"✓ {count} random lives of {what}")
+
+
+def _difference(life: Sequence[str], answer: Names, reference: Names, looks: Callable[[Names], Sequence[str]]) -> str:
+    """What the answer does differently, and after which line; empty for nothing, or where it is no life at all."""
+    with _as_before(answer) as mine, _as_before(reference) as right:
+        return _first_difference(life, mine, right, looks)
+
+
+def _first_difference(life: Sequence[str], mine: Names, right: Names, looks: Callable[[Names], Sequence[str]]) -> str:
+    for line in life:
+        try:
+            exec(line, right)
+        except Exception:  # made shorter, it lacks what this line needs
+            return ""
+        try:
+            exec(line, mine)
+            for expression in looks(right):
+                _the_same(eval(expression, mine), eval(expression, right), f"{expression}, after {line}", "")
+        except CheckFailed as problem:
+            return " ".join(str(problem).split())
+        except Exception as problem:
+            return f"{line} raised {type(problem).__name__}: {problem}"
+    return ""
+
+
+@contextmanager
+def _as_before(names: Names) -> Iterator[Names]:
+    """These very names, in case that functions read them; whatever lines bind is undone."""
+    before = dict(names)
+    try:
+        yield names
+    finally:
+        for name in [*names]:
+            if name not in before:
+                del names[name]
+        names.update(before)
+
+
+def _shortest(
+    life: list[str], difference: str, differs: Callable[[list[str]], str], end: float
+) -> tuple[list[str], str]:
+    """The life without each line that it can do without."""
+    place = len(life) - 1
+    while place > 0 and time.monotonic() < end:
+        shorter = life[:place] + life[place + 1 :]
+        found = differs(shorter)
+        if found:  # and now others may have become needless
+            life, difference = shorter, found
+        place = len(life) - 1 if found else place - 1
+    return life, difference
