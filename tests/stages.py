@@ -47,8 +47,8 @@ STAGES = [  # what fails quickly comes first
     ),
     Stage(
         "labs",
-        "stubs, solutions and known-wrong answers of every lab",
-        [[*PYTEST, *STEAL, "tests/labs/test_labs.py"]],
+        "stubs and known-wrong answers of every lab; its solution runs in the stage notebooks",
+        [[*PYTEST, *STEAL, "tests/labs/test_labs.py", "-k", "not solution_gets_every_point"]],
     ),
     Stage("grader", "grading, hostile answers included", [[*PYTEST, *STEAL, "-m", "not sandbox", "tests/grading"]]),
     Stage(

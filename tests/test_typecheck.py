@@ -48,7 +48,9 @@ def test_every_signature_that_speaks_of_shapes_is_checked() -> None:
     """Read from the sources, so that a hint which the checker fails to understand is missed here, and not for good."""
     missed = []
     for path in sorted((ROOT / "course_lib").rglob("*.py")):
-        module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
+        module = importlib.import_module(
+            ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        )
         for name, function in functions(module, ast.parse(path.read_text("utf-8")).body):
             if not hasattr(function, "__wrapped__"):
                 missed.append(f"{module.__name__}.{name}")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from course_tools.author.lab_builder import check_lab
+from course_tools.author.lab_source import grade_id_of, is_check
+from course_tools.author.source import tags_of
 from course_tools.labs import Lab, find_labs
 
 from .faults import Fault, read_faults
@@ -26,7 +29,18 @@ def test_stored_notebooks_are_those_of_the_source(lab: Lab) -> None:
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.number)
 def test_the_solution_gets_every_point(lab: Lab) -> None:
+    """For one lab after a change; the whole test has this from the notebooks' stage, and from the next test."""
     assert run_lab(lab) == {}
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.number)
+def test_no_check_of_the_solved_notebook_may_raise(lab: Lab) -> None:
+    """The stage `notebooks` runs it again: there a check that takes a point away fails, unless its tags allow that."""
+    cells = {grade_id_of(cell): cell for cell in nbformat.read(lab.solution, as_version=4).cells if is_check(cell)}
+    assert set(cells) == set(all_checks(lab))
+    for name, cell in cells.items():
+        assert "raises-exception" not in tags_of(cell), name
+        assert cell.execution_count and not any(output.output_type == "error" for output in cell.outputs), name
 
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.number)
