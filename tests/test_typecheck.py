@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,14 @@ def test_a_checked_function_can_be_shipped_to_ranks() -> None:
     outputs = ranks.run(model.forward, tokens, world_size=2)
     expected = model(tokens)
     assert all(torch.equal(_first(output), _first(expected)) for output in outputs)
+
+
+def test_ranks_of_tests_are_forked_with_what_they_import() -> None:
+    assert ranks.run(_has_the_grid, world_size=2) == [True, True]
+
+
+def _has_the_grid() -> bool:
+    return "course_lib.parallel.grid" in sys.modules
 
 
 def _first(output: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor:
