@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: many ranks share few cores
 os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("COURSE_RANKS_IMPORT", "tests.preloaded")  # once, and not in each rank of each test
 
 import pytest
 from jaxtyping import config, install_import_hook

@@ -1,16 +1,22 @@
 """The checker that verifies the tensor shapes and dtypes in `course_lib`'s signatures while the tests run.
 
 Only hints that jaxtyping can decide are executed: plain types are pyright's business, and a library that explains a
-wrong option by a `ValueError` must be allowed to do so.
+wrong option by a `ValueError` must be allowed to do so. A function without such hints stays as it is: jaxtyping would
+bind its arguments at every call, only to check none of them.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, get_args
 
+import jaxtyping
 from beartype import beartype
 from jaxtyping import AbstractArray
+
+_jaxtyped = jaxtyping.jaxtyped
 
 
 def speaks_of_shapes(hint: object) -> bool:
@@ -22,3 +28,27 @@ def check(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, which from now on refuses tensors of another shape or dtype than its signature says."""
     function.__annotations__ = {name: hint for name, hint in function.__annotations__.items() if speaks_of_shapes(hint)}
     return beartype(function)
+
+
+def where_shapes_are(*, typechecker: Callable[..., Any]) -> Callable[[Any], Any]:
+    """In place of `jaxtyping.jaxtyped`, with which its import hook decorates every function and class."""
+    return functools.partial(_decorated, typechecker=typechecker)
+
+
+def _decorated(made: Any, typechecker: Callable[..., Any]) -> Any:
+    function = made.__init__ if inspect.isclass(made) else made
+    return _jaxtyped(made, typechecker=typechecker) if any(map(speaks_of_shapes, _hints(function))) else made
+
+
+def _hints(function: Any) -> list[object]:
+    """What jaxtyping could check of a signature: hints that can be evaluated where the function is defined."""
+    found = []
+    for hint in getattr(function, "__annotations__", {}).values():
+        try:
+            found.append(eval(hint, function.__globals__) if isinstance(hint, str) else hint)
+        except Exception:  # a name that only pyright imports
+            continue
+    return found
+
+
+jaxtyping.jaxtyped = where_shapes_are  # type: ignore[assignment]

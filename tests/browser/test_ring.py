@@ -117,14 +117,14 @@ def test_every_control_has_a_name(ring: Callable[..., Page], unnamed: Callable[[
 
 
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [340, 600, 760, 1200])
-def test_nothing_sticks_out(ring: Callable[..., Page], width: int, dark: bool) -> None:
+def test_nothing_sticks_out(ring: Callable[..., Page], dark: bool) -> None:
     page = ring(8, 9, dark)
-    page.set_viewport_size({"width": width, "height": 900})
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    wide = page.evaluate("""() => [...document.querySelectorAll('.rx-cell, .rx-rank, .rx-column')]
-        .filter((node) => node.scrollWidth > node.clientWidth + 1).map((node) => node.textContent)""")
-    assert not wide
+    for width in (340, 600, 760, 1200):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        wide = page.evaluate("""() => [...document.querySelectorAll('.rx-cell, .rx-rank, .rx-column')]
+            .filter((node) => node.scrollWidth > node.clientWidth + 1).map((node) => node.textContent)""")
+        assert not wide, (width, wide)
 
 
 def test_an_exported_page_holds_a_living_ring(page: Page) -> None:

@@ -15,7 +15,8 @@ BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "ranks.py"
 def seconds_of(way: str) -> dict[str, float]:
     """Median seconds of one way to run 4 ranks, timed by the benchmark in a fresh interpreter."""
     command = [sys.executable, str(BENCHMARK), "--way", way, "--repeats", "1"]
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}  # the other ways prepare no GPU, so ours shall not either
+    # The other ways prepare no GPU and import nothing for tests, so ours shall not either.
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "COURSE_RANKS_IMPORT": ""}
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=110, env=environment)
     return {kind: statistics.median(times) for kind, times in json.loads(done.stdout.splitlines()[-1]).items()}
 

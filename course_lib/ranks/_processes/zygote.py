@@ -32,6 +32,8 @@ USEFUL = (
     "torch.distributed.pipelining",
 )
 """What some lessons use, seconds of import in every rank; imported whenever no request is waiting."""
+FIRST = "COURSE_RANKS_IMPORT"
+"""An environment variable: one more module to import before the first fork, whose files nobody edits meanwhile."""
 
 
 class Zygote:
@@ -126,6 +128,8 @@ def main(control_fd: int, notebook_pid: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=control_fd)
     _import(NEEDED)
+    if first := os.environ.get(FIRST):
+        _import(first)
     Zygote(control, notebook_pid).serve()
 
 
