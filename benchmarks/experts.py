@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_to_all_single
+from torch.distributed._functional_collectives import all_to_all_single_autograd
 from turns import print_table, take_turns
 
 from course_lib import ranks
@@ -49,7 +49,8 @@ class Plain(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Sort by expert, send, compute, send back, unsort, weigh."""
-        tokens, n_ranks = x.flatten(0, -2), dist.get_world_size()
+        tokens, n_ranks, world = x.flatten(0, -2), dist.get_world_size(), dist.group.WORLD
+        assert world is not None
         gates, chosen = F.linear(tokens, self.router).softmax(-1).topk(self.top_k)
         gates = gates / gates.sum(-1, keepdim=True)
         order = chosen.flatten().argsort(stable=True)
@@ -58,9 +59,9 @@ class Plain(nn.Module):
         dist.all_to_all_single(theirs, counts)
         sends, receives = (each.view(n_ranks, -1).sum(1).tolist() for each in (counts, theirs))
         rows = tokens[order // self.top_k]
-        arrived = all_to_all_single(rows.new_empty(sum(receives), rows.shape[1]), rows, receives, sends)
+        arrived = all_to_all_single_autograd(rows, receives, sends, world)
         said = self.compute(arrived, theirs.view(n_ranks, -1))
-        home = all_to_all_single(torch.empty_like(rows), said, sends, receives)
+        home = all_to_all_single_autograd(said, sends, receives, world)
         unsorted = torch.zeros_like(home).index_copy(0, order, home).view(-1, self.top_k, rows.shape[1])
         return (unsorted * gates[..., None]).sum(1).view_as(x)
 

@@ -14,7 +14,8 @@ Suffixes: P ranks, k choices, E experts (of all ranks), L the experts of one ran
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -26,7 +27,21 @@ from course_lib.parallel.operators import Group
 from course_lib.units import Bytes
 
 
-@dataclass(frozen=True)
+class Exchange(NamedTuple):
+    """One rank's part of a plan.
+
+    Attributes:
+        sends: rows to each rank, itself among them.
+        receives: rows from each rank.
+        order: puts what arrived, rank by rank, expert by expert; None where it already is so.
+    """
+
+    sends: list[int]
+    receives: list[int]
+    order: Int[Tensor, " rows"] | None
+
+
+@dataclass(frozen=True, eq=False)
 class DispatchPlan:
     """How many rows go from where to where. Plain numbers: it can be printed, drawn and tested without a process.
 
@@ -37,7 +52,7 @@ class DispatchPlan:
 
     kept_PkE: Int[Tensor, "ranks choices experts"]
 
-    @property
+    @cached_property
     def rows_PPL(self) -> Int[Tensor, "sources owners own"]:
         """Rows from each rank to each rank's experts."""
         ranks = len(self.kept_PkE)
@@ -55,13 +70,13 @@ class DispatchPlan:
         """Rows that each of a rank's experts computes."""
         return self.rows_PPL[:, rank].sum(0).tolist()
 
-    def by_expert(self, rank: int) -> Int[Tensor, " rows"] | None:
-        """The order that puts what arrived, rank by rank, expert by expert; None where it already is so."""
-        rows_PL = self.rows_PPL[:, rank]
-        if 1 in rows_PL.shape:
-            return None
-        expert_of_row = torch.arange(rows_PL.shape[1]).repeat(len(rows_PL)).repeat_interleave(rows_PL.flatten())
-        return expert_of_row.argsort(stable=True)
+    def exchange(self, rank: int) -> Exchange:
+        """What a rank has to know of the plan."""
+        rows_PL, order = self.rows_PPL[:, rank], None
+        if 1 not in rows_PL.shape:
+            expert_of_row = torch.arange(rows_PL.shape[1]).repeat(len(rows_PL)).repeat_interleave(rows_PL.flatten())
+            order = expert_of_row.argsort(stable=True)
+        return Exchange(self.sends(rank), self.receives(rank), order)
 
     def sent_bytes(self, rank: int, row_bytes: int) -> Bytes:
         """What a rank sends to others in a dispatch; in a combine it is what it received.
@@ -107,7 +122,7 @@ def dispatch(rows: Tensor, plan: DispatchPlan, group: Group = None) -> Tensor:
 
     All ranks of the group must call. Bytes sent: `plan.sent_bytes` forward, `plan.returned_bytes` backward.
     """
-    return _Dispatch.apply(rows, plan, group)
+    return _Dispatch.apply(rows, plan.exchange(dist.get_rank(group)), group)
 
 
 def combine(rows: Tensor, plan: DispatchPlan, group: Group = None) -> Tensor:
@@ -115,44 +130,40 @@ def combine(rows: Tensor, plan: DispatchPlan, group: Group = None) -> Tensor:
 
     All ranks of the group must call. Bytes sent: `plan.returned_bytes` forward, `plan.sent_bytes` backward.
     """
-    return _Combine.apply(rows, plan, group)
+    return _Combine.apply(rows, plan.exchange(dist.get_rank(group)), group)
 
 
 class _Dispatch(Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, plan: DispatchPlan, group: Group) -> Tensor:
-        ctx.plan, ctx.group = plan, group
-        return _to_experts(rows, plan, group)
+    def forward(ctx: Any, rows: Tensor, exchange: Exchange, group: Group) -> Tensor:
+        ctx.exchange, ctx.group = exchange, group
+        return _to_experts(rows, exchange, group)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _home(grad, ctx.plan, ctx.group), None, None
+        return _home(grad, ctx.exchange, ctx.group), None, None
 
 
 class _Combine(Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, plan: DispatchPlan, group: Group) -> Tensor:
-        ctx.plan, ctx.group = plan, group
-        return _home(rows, plan, group)
+    def forward(ctx: Any, rows: Tensor, exchange: Exchange, group: Group) -> Tensor:
+        ctx.exchange, ctx.group = exchange, group
+        return _home(rows, exchange, group)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _to_experts(grad, ctx.plan, ctx.group), None, None
+        return _to_experts(grad, ctx.exchange, ctx.group), None, None
 
 
-def _to_experts(rows: Tensor, plan: DispatchPlan, group: Group) -> Tensor:
-    rank = dist.get_rank(group)
-    arrived = uneven_all_to_all(rows, plan.sends(rank), plan.receives(rank), group)
-    order = plan.by_expert(rank)
-    return arrived if order is None else arrived.index_select(0, order.to(rows.device))
+def _to_experts(rows: Tensor, exchange: Exchange, group: Group) -> Tensor:
+    arrived = uneven_all_to_all(rows, exchange.sends, exchange.receives, group)
+    return arrived if exchange.order is None else arrived.index_select(0, exchange.order.to(rows.device))
 
 
-def _home(rows: Tensor, plan: DispatchPlan, group: Group) -> Tensor:
-    rank = dist.get_rank(group)
-    order = plan.by_expert(rank)
-    if order is not None:
-        rows = torch.empty_like(rows).index_copy_(0, order.to(rows.device), rows)
-    return uneven_all_to_all(rows, plan.receives(rank), plan.sends(rank), group)
+def _home(rows: Tensor, exchange: Exchange, group: Group) -> Tensor:
+    if exchange.order is not None:
+        rows = torch.empty_like(rows).index_copy_(0, exchange.order.to(rows.device), rows)
+    return uneven_all_to_all(rows, exchange.receives, exchange.sends, group)
 
 
 def uneven_all_to_all(rows: Tensor, sends: list[int], receives: list[int], group: Group = None) -> Tensor:

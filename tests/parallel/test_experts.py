@@ -133,7 +133,7 @@ def test_capacity_is_counted_over_all_tokens_and_rounded_up() -> None:
     assert ExpertConfig(4, 4, 8, 2).capacity(1024) is None
     for wrong in ({"top_k": 9}, {"capacity_factor": 0.0}, {"hidden": 0}, {"experts": True}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            ExpertConfig(**{"width": 4, "hidden": 4, "experts": 8} | wrong)
+            ExpertConfig(**{"width": 4, "hidden": 4, "experts": 8} | wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from course_lib import measure, predict
+from course_lib import measure, predict, ranks
 from course_lib.model.experts import ExpertConfig, ExpertMLP
+from course_lib.parallel.experts import ParallelExperts
 from course_lib.parallel.mesh import Mesh
 
 CONFIG = ExpertConfig(width=16, hidden=32, experts=8, top_k=2)
@@ -17,6 +18,19 @@ def test_an_oracle_computes_all_experts_and_a_layer_the_chosen_ones() -> None:
     router = 2 * tokens * 16 * 8
     experts = predict.layer_flops(CONFIG, tokens) - router
     assert record.total - router == pytest.approx(experts * 8 / 2, rel=0.1)  # and weighing them
+
+
+def test_a_parallel_layer_computes_the_chosen_ones() -> None:
+    """Three times in a step, and whether torch has a product for groups or not."""
+
+    def count(dtype: torch.dtype) -> tuple[int, int]:
+        layer = ParallelExperts.from_(ExpertMLP(CONFIG, dtype=dtype))
+        with measure.flops() as counted, measure.MatrixProducts() as ours:
+            layer(torch.randn(1, 24, 16, dtype=dtype, requires_grad=True)).sum().backward()
+        return counted.total, ours.flops
+
+    for dtype in (torch.float32, torch.float64):
+        assert ranks.run(count, dtype, world_size=1) == [(3 * predict.layer_flops(CONFIG, 24),) * 2]
 
 
 def test_traffic_of_an_even_layer() -> None:
