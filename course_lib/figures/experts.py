@@ -37,8 +37,8 @@ def queues(experts_Tk: Tensor, kept_Tk: Tensor, experts: int, capacity: int | No
         for token, expert in enumerate(experts_Tk[:, choice].tolist()):
             kept = bool(kept_Tk[token, choice])
             place = (expert - 0.4, heights[expert] + 0.06)
-            look = {"facecolor": series_color(choice)} if kept else {"facecolor": DROPPED, "hatch": "////"}
-            axes.add_patch(Rectangle(place, 0.8, 0.88, edgecolor="white" if kept else MUTED, lw=0.6, **look))
+            color, edge, hatch = (series_color(choice), "white", None) if kept else (DROPPED, MUTED, "////")
+            axes.add_patch(Rectangle(place, 0.8, 0.88, facecolor=color, edgecolor=edge, hatch=hatch, lw=0.6))
             heights[expert] += 1
     if capacity is not None:
         axes.axhline(capacity + 0.02, color=INK, lw=1.4)
@@ -118,8 +118,9 @@ def _weights(axes: Axes, held: Holding, config: ExpertConfig) -> None:
         axes.add_patch(Rectangle((0, bottom), 1, height, facecolor="white", edgecolor=GRID, lw=0.8))
         if expert in held.experts:
             left, width = held.hidden.start / config.hidden, len(held.hidden) / config.hidden
-            look = {"facecolor": series_color(0), "edgecolor": "white"}
-            axes.add_patch(Rectangle((left, bottom), width, height, lw=0.8, **look))
+            axes.add_patch(
+                Rectangle((left, bottom), width, height, facecolor=series_color(0), edgecolor="white", lw=0.8)
+            )
 
 
 def _tokens(axes: Axes, held: Holding, tokens: int) -> None:
