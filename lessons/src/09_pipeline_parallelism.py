@@ -706,7 +706,7 @@ def computing_on_a_rank(layers):
     schedule = schedules.one_f_one_b(2, 8)
     pipeline, records = Pipeline(schedule, {dist.get_rank(): GPTStage(WIDE, layers[dist.get_rank()])}), []
     tokens = torch.randint(0, 16_384, (2, 64), generator=torch.Generator().manual_seed(0))
-    for _ in range(5):
+    for _ in range(3):
         pipeline.forward_backward([(tokens, tokens)] * 8)
         records.append(pipeline.spans)
         dist.barrier()

@@ -670,7 +670,7 @@ class TheirStage3(TheirStage1):
 # %%
 def beside(kind):
     wrong, zero, seconds = max(off(kind)), kind(GPT(SMALL)), []
-    for step in range(7):
+    for step in range(5):
         dist.barrier()
         start = time.perf_counter()
         with measure.traffic() as sent:
