@@ -52,7 +52,7 @@ class Plain(nn.Module):
         tokens, n_ranks, world = x.flatten(0, -2), dist.get_world_size(), dist.group.WORLD
         assert world is not None
         gates, chosen = F.linear(tokens, self.router).softmax(-1).topk(self.top_k)
-        gates = gates / gates.sum(-1, keepdim=True)
+        gates = gates if self.top_k == 1 else gates / gates.sum(-1, keepdim=True)
         order = chosen.flatten().argsort(stable=True)
         counts = chosen.flatten().bincount(minlength=self.experts)
         theirs = torch.empty_like(counts)
