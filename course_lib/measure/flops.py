@@ -7,7 +7,8 @@
     counted                # the same by operation, as a table
 
 The count is PyTorch's: its `FlopCounterMode` knows matrix products, convolutions and attention kernels on a GPU; the
-attention kernel that runs on a CPU it leaves out, and this module adds it. `MatrixProducts` is the witness beside it.
+attention kernel that runs on a CPU and grouped products it leaves out, and this module adds them. `MatrixProducts` is
+the witness beside it.
 Like the papers, neither counts element-wise work (softmax, norms, GELU, the optimizer).
 
 Lesson 00 opens this module.
@@ -15,6 +16,7 @@ Lesson 00 opens this module.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -66,7 +68,7 @@ def flops() -> Iterator[FlopRecord]:
     Yields:
         The record, with `.total` and `.by_operation`.
     """
-    counter = FlopCounterMode(display=False, custom_mapping=_CPU_ATTENTION)
+    counter = FlopCounterMode(display=False, custom_mapping=_LEFT_OUT)
     counter.mod_tracker = _WithoutModules()  # type: ignore[assignment]
     with counter:
         yield FlopRecord(counter)
@@ -92,8 +94,15 @@ def _attention_backward(
     return sdpa_backward_flop_count(grad, query, key, value)
 
 
-_CPU_ATTENTION = {
+def _grouped(left: Any, right: Any, *_args: Any, out_shape: Any = None, **_kwargs: Any) -> int:
+    return 2 * math.prod(left) * right[-1]  # the groups share the rows, or in the weights' gradient what is summed over
+
+
+_LEFT_OUT: dict[Any, Any] = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
 }
-"""The kernels behind `scaled_dot_product_attention` on a CPU; FlopCounterMode calls these with shapes."""
+"""The kernels behind `scaled_dot_product_attention` on a CPU, and the one behind `grouped_mm`; FlopCounterMode calls
+these with shapes."""
+if hasattr(torch.ops.aten, "_grouped_mm"):
+    _LEFT_OUT[torch.ops.aten._grouped_mm] = _grouped

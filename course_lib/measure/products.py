@@ -35,6 +35,8 @@ class MatrixProducts(TorchDispatchMode):
         if operation in self.PRODUCTS:
             left, right = tensors[-2:]  # before them may stand what the product is added to
             self.flops += 2 * left.numel() * right.shape[-1]
+        if operation == "_grouped_mm":  # the groups share the rows; behind the two stands where each group ends
+            self.flops += 2 * tensors[0].numel() * tensors[1].shape[-1]
         if operation in self.ATTENTION:
             place, products = self.ATTENTION[operation]
             query, keys = tensors[place : place + 2]

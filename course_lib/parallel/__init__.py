@@ -2,8 +2,8 @@
 
 Lesson 07 opens this package. What comes after it is imported module by module: `mesh`; `operators`, `tensor`,
 `tensor_gpt`, `layout`; `context`, `context_gpt`; `schedule`, `pipeline`, `paced`, `stages`; `zero`;
-`checkpoint`, `publish`, `saved_shards`. `grid` puts the axes together, and `train` runs it under torchrun; `survive`
-goes on there when a node has died.
+`checkpoint`, `publish`, `saved_shards`; `dispatch`, `experts`, `expert_layout`. `grid` puts the axes together, and
+`train` runs it under torchrun; `survive` goes on there when a node has died.
 """
 
 from course_lib.parallel.buckets import plan_buckets

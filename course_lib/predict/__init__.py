@@ -3,6 +3,7 @@
 from course_lib.predict.allocator import CachingAllocator, OutOfMemory
 from course_lib.predict.chain import Chain
 from course_lib.predict.convolution import Convolution, convolution_activations
+from course_lib.predict.experts import Held, expert_flops, expert_parameters, expert_traffic, layer_flops
 from course_lib.predict.flops import forward_flops, recomputed_flops, step_flops, step_flops_paper, token_flops_palm
 from course_lib.predict.inference import inference_buffers, kv_cache
 from course_lib.predict.largest import Largest, largest
@@ -57,6 +58,7 @@ __all__ = [
     "Departure",
     "Device",
     "Gradients",
+    "Held",
     "Largest",
     "Link",
     "NoiseScale",
@@ -86,6 +88,9 @@ __all__ = [
     "critical_batch_tokens",
     "crossover_bytes",
     "data_traffic",
+    "expert_flops",
+    "expert_parameters",
+    "expert_traffic",
     "fewest_ranks",
     "fit_link",
     "flops_a_byte",
@@ -97,6 +102,7 @@ __all__ = [
     "kept_on_device",
     "kv_cache",
     "largest",
+    "layer_flops",
     "link_efficiency",
     "model_states",
     "noise_scale",

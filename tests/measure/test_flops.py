@@ -36,6 +36,15 @@ def test_cpu_attention_is_counted_forward_and_backward():
         pytest.skip("this PyTorch counts the CPU kernel itself")
 
 
+@pytest.mark.skipif(not hasattr(F, "grouped_mm"), reason="this PyTorch has no grouped product")
+def test_a_grouped_product_counts_as_its_parts_do_forward_and_backward():
+    rows, weights = torch.randn(16, 8, requires_grad=True), torch.randn(2, 8, 12, requires_grad=True)
+    with measure.flops() as counted, measure.MatrixProducts() as ours:
+        product = F.grouped_mm(rows, weights, offs=torch.tensor([5, 16], dtype=torch.int32))
+        product.backward(torch.ones_like(product))
+    assert counted.total == ours.flops == 3 * 2 * 16 * 8 * 12
+
+
 @pytest.mark.parametrize("attention", ["explicit", "fused"])
 def test_a_step_of_the_gpt_is_what_predict_says(attention):
     config = GPTConfig(layers=2, width=32, heads=4, vocab_size=50, context=24, attention=attention)

@@ -1,0 +1,113 @@
+"""What a model with experts holds, computes and sends: many parameters, few of them for each token.
+
+    predict.expert_parameters(expert_zoo.MIXTRAL_8X7B)         # Held(total=46,702,792,704, active=12,879,925,248)
+    predict.expert_traffic(config, mesh, tokens, 2)["expert"]  # of one layer, in one step, on each rank
+
+Lesson 13 opens this module.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from course_lib.accounts import TrafficAccount
+from course_lib.model.expert_zoo import ExpertModel
+from course_lib.model.experts import ExpertConfig
+from course_lib.parallel.expert_layout import holdings
+from course_lib.parallel.mesh import Mesh
+from course_lib.predict.setup import positive
+from course_lib.predict.traffic import all_gather, all_reduce, all_to_all
+from course_lib.units import Bytes, Count, Flops
+
+_COUNTER = 8
+"""Bytes of one count of tokens."""
+
+
+class Held(NamedTuple):
+    """Parameters of a model with experts.
+
+    Attributes:
+        total: all of them: what memory holds.
+        active: those that one token meets, embedding and head among them: what its FLOPs follow.
+    """
+
+    total: Count
+    active: Count
+
+
+def expert_parameters(model: ExpertModel) -> Held:
+    """Parameters in all, and those that a token meets: of the routed experts `top_k`, of everything else all."""
+    expert = (3 if model.gated else 2) * model.width * model.expert_hidden
+    dense = (3 if model.gated else 2) * model.width * model.dense_hidden
+    router = model.width * model.experts + (model.experts if model.router_bias else 0)
+    common = model.vocabulary * model.width + model.norms * model.width
+    common += model.attentions * model.attention_parameters + (model.layers - model.expert_layers) * dense
+    common += model.expert_layers * (router + model.shared * expert)
+    total, active = (common + model.expert_layers * n * expert for n in (model.experts, model.top_k))
+    return Held(Count(total), Count(active))
+
+
+def expert_flops(model: ExpertModel) -> Flops:
+    """FLOPs of one token's forward pass: two for each active parameter but those of the embedding, which is a lookup.
+
+    What attention computes with other tokens comes on top; it has no parameters.
+    """
+    return Flops(2 * (expert_parameters(model).active - model.lookup * model.width))
+
+
+def layer_flops(config: ExpertConfig, tokens: int) -> Flops:
+    """FLOPs of one layer's forward pass, if nobody is dropped: the router, and `top_k` experts for each token.
+
+    Raises:
+        ValueError: no tokens.
+    """
+    positive(tokens=tokens)
+    router = 2 * config.width * config.experts
+    return Flops(tokens * (router + config.top_k * 4 * config.width * config.hidden))
+
+
+def expert_traffic(config: ExpertConfig, mesh: Mesh, tokens: int, element_bytes: int) -> dict[str, TrafficAccount]:
+    """Bytes that each rank sends for one layer in one step, by axis and operation, if all experts get equally many.
+
+    With p ranks along "expert", each of which brings T tokens of n bytes, and k choices, or as many as there is room:
+
+    - "expert": four all-to-alls (dispatch and combine, forward and backward) of (p-1)/p · k · T · n; an all-gather of
+      the counts, 8 bytes for each choice and expert; an all-reduce of the router's gradient.
+    - "data": an all-reduce of the gradients of the router and of this rank's experts.
+    - "tensor": two all-reduces of k · T · n, one in each pass: the rows that this rank's experts get.
+
+    In truth experts do not get equally many: `DispatchPlan.sent_bytes` says what the tokens wanted.
+
+    Args:
+        config: the layer.
+        mesh: ranks along "data", "expert" and "tensor"; those that are missing have one.
+        tokens: of the whole batch.
+        element_bytes: of a number, in the stream and in the gradients.
+
+    Raises:
+        ValueError: a number that does not divide (`expert_layout.holdings`), or no bytes.
+    """
+    positive(tokens=tokens, element_bytes=element_bytes)
+    mine = holdings(mesh, config, tokens)[0]
+    data, expert, tensor = (mesh.axes.get(axis, 1) for axis in ("data", "expert", "tensor"))
+    filled = min(1.0, config.capacity_factor or 1.0)
+    rows = round(filled * config.top_k * len(mine.tokens) * config.width * element_bytes)
+    router = config.experts * config.width * element_bytes
+    held = mine.parameters(config) * element_bytes
+    counts = config.top_k * config.experts * _COUNTER
+    by_axis = {
+        "expert": Counter(
+            all_to_all=4 * all_to_all(rows, expert).bytes,
+            all_gather=all_gather(expert * counts, expert).bytes,
+            all_reduce=all_reduce(router, expert).bytes,
+        ),
+        "data": Counter(all_reduce=all_reduce(held, data).bytes),
+        "tensor": Counter(all_reduce=2 * all_reduce(rows, tensor).bytes),
+    }
+    sizes = {"data": data, "expert": expert, "tensor": tensor}
+    return {
+        axis: TrafficAccount(attributed_bytes={name: Bytes(n) for name, n in sent.items()})
+        for axis, sent in by_axis.items()
+        if sizes[axis] > 1
+    }

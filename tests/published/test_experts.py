@@ -1,0 +1,96 @@
+"""What papers print about models with experts, computed again by this library: counts, capacity, the loss of balance.
+
+`experts.json` holds each figure; see `rows.py`.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from course_lib import predict
+from course_lib.model import expert_zoo as zoo
+from course_lib.model.expert_zoo import ExpertModel
+from course_lib.model.experts import Choice, ExpertConfig, Routing
+
+from .rows import rows_of, within
+
+ROWS = rows_of(__file__)
+
+
+def billions(model: ExpertModel) -> float:
+    return predict.expert_parameters(model).total / 1e9
+
+
+def active(model: ExpertModel, lookup: bool = True) -> float:
+    """Parameters that a token meets, with or without the embedding."""
+    return (predict.expert_parameters(model).active - (0 if lookup else model.lookup * model.width)) / 1e9
+
+
+def experts_alone(experts: int, layers: int) -> float:
+    model = zoo.gshard(experts, layers)
+    return model.expert_layers * experts * 2 * model.width * model.expert_hidden / 1e9
+
+
+def in_balance(alpha: float, experts: int) -> float:
+    logits = 50 * torch.eye(experts)
+    best = logits.softmax(-1).topk(1)
+    kept = torch.ones_like(best.indices, dtype=torch.bool)
+    choice = Choice(logits, logits.softmax(-1), best.indices, best.values)
+    return alpha * float(Routing(choice, kept, torch.ones(experts, dtype=torch.int64), experts).load_balancing_loss())
+
+
+def flops_beside_t5() -> list[float]:
+    """Switch-Base's, from those of a model whose experts are all one: T5-Base, whose figure is taken as printed."""
+
+    t5 = replace(zoo.SWITCH_BASE, expert_layers=0)
+    router = 2 * zoo.SWITCH_BASE.expert_layers * zoo.SWITCH_BASE.width * zoo.SWITCH_BASE.experts
+    same = (predict.expert_flops(zoo.SWITCH_BASE) - router) / predict.expert_flops(t5)
+    return [ROWS["switch_flops"]["value"][0], ROWS["switch_flops"]["value"][0] * same]
+
+
+COMPUTED: dict[str, Callable[..., Any]] = {
+    "switch_capacity": lambda tokens, experts, capacity_factor: ExpertConfig(
+        8, 8, experts, 1, capacity_factor
+    ).capacity(tokens),
+    "switch_aux_uniform": in_balance,
+    "switch_base": lambda: billions(zoo.SWITCH_BASE),
+    "switch_large": lambda: billions(zoo.SWITCH_LARGE),
+    "switch_xxl": lambda: billions(zoo.SWITCH_XXL),
+    "switch_c": lambda: [predict.expert_parameters(zoo.SWITCH_C).total, zoo.SWITCH_C.experts],
+    "switch_flops": flops_beside_t5,
+    **{name: experts_alone for name in ROWS if name.startswith("gshard") and not name.endswith("experts")},
+    **{
+        name: lambda experts, layers: experts * zoo.gshard(experts, layers).expert_layers
+        for name in ROWS
+        if name.startswith("gshard") and name.endswith("experts")
+    },
+    "mixtral_total": lambda: predict.expert_parameters(zoo.MIXTRAL_8X7B).total,
+    "mixtral_total_paper": lambda: billions(zoo.MIXTRAL_8X7B),
+    "mixtral_active": lambda: active(zoo.MIXTRAL_8X7B),
+    "deepseek_v3_total": lambda: billions(zoo.DEEPSEEK_V3),
+    "deepseek_v3_active": lambda: active(zoo.DEEPSEEK_V3, lookup=False),
+    "deepseek_v3_active_paper": lambda: active(zoo.DEEPSEEK_V3, lookup=False),
+}
+
+
+def test_every_row_is_recomputed() -> None:
+    assert set(COMPUTED) == set(ROWS)
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_published_figure(name: str) -> None:
+    assert COMPUTED[name](**ROWS[name]["inputs"]) == within(ROWS[name])
+
+
+def test_what_table_9_prints_of_switch_xxl_does_not_give_its_count() -> None:
+
+    assert billions(replace(zoo.SWITCH_XXL, experts=64)) == pytest.approx(201, abs=1)
+
+
+def test_a_token_meets_a_fraction_of_the_weights() -> None:
+    for model in zoo.ALL:
+        held = predict.expert_parameters(model)
+        assert held.active < held.total / 3 and predict.expert_flops(model) < 2 * held.active
