@@ -654,7 +654,7 @@ for _plan in ([(0, 3), (3, 6)], [(2, 4), (5, 6)], [(n, n + 1) for n in range(7)]
 _layers, _x = build([(20, 12, 3), (12, 20, 1)] * 7, seed=6).double(), torch.randn(7, 20, dtype=torch.float64)
 _expected = nn.Sequential.forward(_layers, _x)
 check.equal(check.call(checkpoint, list(_layers), _x), _expected, "fourteen layers in float64")
-check.call(same_gradients, _layers, _x, [(0, 2), (9, 13)])
+check.call(same_gradients, _layers, _x, [(0, 2), (9, 13)], may_change=STEP)
 ### END HIDDEN TESTS
 
 # %% [markdown]

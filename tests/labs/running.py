@@ -298,11 +298,12 @@ def _limited(seconds: float) -> Iterator[None]:
 
 def _execute(source: str, namespace: dict[str, Any]) -> None:
     if source.startswith(alone.MAGIC):
-        return alone.run_cell(*source.removeprefix(alone.MAGIC).split("\n", 1), namespace)
+        line, _, cell = source.removeprefix(alone.MAGIC).partition("\n")
+        alone.run_cell(line, cell, namespace)
+        return
     name = f"<cell {next(_numbers)}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)  # for inspect.getsource
     exec(compile(source, name, "exec"), namespace)
-    return None
 
 
 def _execute_noted(source: str, namespace: dict[str, Any]) -> None:
