@@ -140,11 +140,11 @@ def that(holds: bool, what: str, *, expected: str = "", came: str = "", look: st
 
 def equal(got: object, expected: object, what: str, *, look: str = "") -> None:
     """The same type and the same value. Tensors: same dtype, shape and every element, NaN equal to NaN."""
-    _the_same(got, expected, what, look)
+    the_same(got, expected, what, look)
     _passed(what)
 
 
-def _the_same(got: object, expected: object, what: str, look: str) -> None:
+def the_same(got: object, expected: object, what: str, look: str) -> None:
     """`equal` without the line that it prints: what it asks of each entry of a list, a tuple or a dict."""
     if not _same_type(got, expected):
         fail(what, expected=_kind(expected), came=f"{_kind(got)}: {describe(got)}", look=look)
@@ -157,11 +157,11 @@ def _the_same(got: object, expected: object, what: str, look: str) -> None:
         if len(got) != len(expected):
             fail(what, expected=f"{len(expected)} entries", came=f"{len(got)}: {describe(got)}", look=look)
         for number, (one, other) in enumerate(zip(got, expected, strict=True)):
-            _the_same(one, other, f"{what}, entry {number}", look)
+            the_same(one, other, f"{what}, entry {number}", look)
     elif isinstance(expected, dict) and isinstance(got, dict):
-        _the_same(sorted(map(str, got)), sorted(map(str, expected)), f"{what}: the keys", look)
+        the_same(sorted(map(str, got)), sorted(map(str, expected)), f"{what}: the keys", look)
         for name in expected:
-            _the_same(got[name], expected[name], f"{what}, {name!r}", look)
+            the_same(got[name], expected[name], f"{what}, {name!r}", look)
     elif got != expected:
         fail(what, expected=describe(expected), came=describe(got), look=look)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from course_lib.checks.check import _the_same
+from course_lib.checks.check import the_same
 from course_lib.checks.failed import CheckFailed, fail
 
 Names = dict[str, Any]
@@ -84,7 +84,7 @@ def _first_difference(life: Sequence[str], mine: Names, right: Names, looks: Cal
         try:
             exec(line, mine)
             for expression in looks(right):
-                _the_same(eval(expression, mine), eval(expression, right), f"{expression}, after {line}", "")
+                the_same(eval(expression, mine), eval(expression, right), f"{expression}, after {line}", "")
         except CheckFailed as problem:
             return " ".join(str(problem).split())
         except Exception as problem:

@@ -91,26 +91,25 @@ compare(predicted=wrong, measured=Count(sum(p.numel() for p in model.parameters(
 # ## 2 · One step, the oracle
 #
 # A language model learns from text. Python brings some, its manual. `inputs` and `targets` are 8
-# sequences of 128 bytes, 1,024 tokens in a step. Of the two lines below the second is the first one, moved by one byte: at
+# sequences of 128 bytes, 1,024 tokens in a step; `targets` are `inputs` moved by one byte: at
 # each position the model should name the next byte. A batch depends on `seed`, `step` and `rank` (which process asks,
 # section 5), and on nothing else: so a step of many machines can be replayed on one.
 #
-# Then comes a training step, all of it. Whatever clever way of training you build in this course, it must end with the
+# Below is a training step, all of it. Whatever clever way of training you build in this course, it must end with the
 # weights that *this* function produces. It is the **oracle**.
 #
 # What loss should a model have that has learned nothing? It should find all 256 bytes equally likely. The loss is the
 # surprise about the right one, in *nats*: $-\ln \frac{1}{256} = \ln 256$.
+
+# %%
+display(show(train_step, docstring=False))
+guess_loss = ask("What is the loss before any training, in nats?")
 
 # %% tags=["varies"]
 manual = text.python_manual()
 inputs, targets = batch = manual.batch(seed=0, step=0, rank=0, batch_size=8, context=128)
 print(bytes(inputs[0, :60].tolist()))
 print(bytes(targets[0, :60].tolist()))
-
-display(show(train_step, docstring=False))
-guess_loss = ask("What is the loss before any training, in nats?")
-
-# %% tags=["varies"]
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 loss = train_step(model, optimizer, batch)
 at_first = Ratio(loss.item())

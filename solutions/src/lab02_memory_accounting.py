@@ -38,6 +38,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+# %%
 from course_lib import measure
 from course_lib.accounts import MemoryAccount
 from course_lib.checks import check
@@ -738,6 +739,7 @@ def written_by(cache, sequence, kv):
     return Bytes(meter.total)
 
 
+# %%
 TOKEN = Bytes(4 * 2 * SMALL.kv_heads * SMALL.head_width)
 commands = [(0, 6), ("fork", 0, 1), (0, 1), (1, 1)]
 print(f"pages held: {held_by(Paged, SMALL, 2, commands, 4) / (4 * TOKEN):g}")

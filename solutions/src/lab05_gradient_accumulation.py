@@ -41,6 +41,7 @@ from course_lib.notebook import ask
 from course_lib.train.accumulate import IGNORE, count_tokens, micro_batches, ragged_batch
 from course_lib.units import Bytes
 
+# %%
 SMALL = GPTConfig(layers=2, width=32, heads=4, vocab_size=256, context=64)
 stories = text.stories(seed=0)
 
