@@ -42,7 +42,7 @@ def lost_names(cell: NotebookNode, later: Sequence[NotebookNode]) -> Iterator[st
 
 def announce(cell: NotebookNode) -> None:
     """Put the first line there that runs a check in a copy, unless it holds nothing but a comment."""
-    source = re.sub(f"^{MAGIC}.*\n", "", cell.source)
+    source = re.sub(f"^{MAGIC}.*\n?", "", cell.source)
     kept = cell.metadata.get("course", {}).get("keeps", [])
     first = f"{MAGIC} keeps {', '.join(kept)}" if kept else MAGIC
     cell.source = f"{first}\n{source}" if (tree := parse(source)) and tree.body else source
