@@ -14,7 +14,7 @@ from course_tools.author.scaffold import LONGEST, PACKAGES, Plan, new_lesson
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(400)  # a whole small course is built, run and read by pyright
-NAME, QUESTION = "30_tensor_parallelism", "Who holds which part of a layer?"
+NAME, QUESTION = "19_tensor_parallelism", "Who holds which part of a layer?"
 README = """\
 | | Lesson | The question | The lab |
 |---|---|---|---|
@@ -48,7 +48,7 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
     """A course with the new lesson, built, and what was written of it."""
     root = course(tmp_path_factory.mktemp("course"))
     written = new_lesson(Plan(root, NAME, "parallel", QUESTION))
-    run(root, "course_tools", "build", "30", "lab30")
+    run(root, "course_tools", "build", "19", "lab19")
     return root, written
 
 
@@ -109,7 +109,7 @@ def test_every_file_has_a_place_in_the_budget(new: tuple[Path, list[Path]]) -> N
 def test_the_row_stands_where_its_number_belongs(bare: Path) -> None:
     new_lesson(Plan(bare, NAME, "parallel", QUESTION))
     row = (
-        f"| [30](lessons/{NAME}.ipynb) | Tensor parallelism | {QUESTION} "
+        f"| [19](lessons/{NAME}.ipynb) | Tensor parallelism | {QUESTION} "
         f"| [Tensor parallelism](labs/lab{NAME}/lab{NAME}.ipynb) |\n"
     )
     assert (bare / "README.md").read_text("utf-8") == README.replace("| [21]", row + "| [21]")
@@ -127,8 +127,8 @@ def test_nothing_is_overwritten_and_then_nothing_is_written(bare: Path) -> None:
 
 def test_a_number_belongs_to_one_lesson(bare: Path) -> None:
     new_lesson(Plan(bare, NAME, "parallel", QUESTION))
-    with pytest.raises(ValueError, match=f"number 30 belongs to {NAME}"):
-        Plan(bare, "30_pipelines", "parallel", QUESTION)
+    with pytest.raises(ValueError, match=f"number 19 belongs to {NAME}"):
+        Plan(bare, "19_pipelines", "parallel", QUESTION)
 
 
 def test_a_readme_without_lessons_is_told(bare: Path) -> None:
@@ -140,9 +140,9 @@ def test_a_readme_without_lessons_is_told(bare: Path) -> None:
 
 WRONG = {
     "no number": ("tensor_parallelism", "parallel", QUESTION, "two digits"),
-    "a capital": ("30_Tensor", "parallel", QUESTION, "two digits"),
-    "a folder": ("30_a/b", "parallel", QUESTION, "two digits"),
-    "too long": ("30_" + "z" * (LONGEST + 1), "parallel", QUESTION, "at most 30"),
+    "a capital": ("19_Tensor", "parallel", QUESTION, "two digits"),
+    "a folder": ("19_a/b", "parallel", QUESTION, "two digits"),
+    "too long": ("19_" + "z" * (LONGEST + 1), "parallel", QUESTION, "at most 30"),
     "no such package": (NAME, "figures", QUESTION, "choose one of parallel"),
     "a question of two lines": (NAME, "parallel", "Who?\nWhat?", "one line"),
     "a question that ends a cell of the table": (NAME, "parallel", "a | b?", "one line"),

@@ -186,7 +186,8 @@ def _reached(steps: list[Step], answers: set[str], functions: dict[str, set[str]
     for step in steps:
         reads = _closed(_before(step.source, frozenset()), functions)
         reached.append(step.grade_id in answers or bool(reads & changed))
-        changed = changed | _bound(step.source) if reached[-1] else changed - _surely(step.source)
+        surely = set(step.keeps) if step.check else _surely(step.source)
+        changed = changed | _makes(step) if reached[-1] else changed - surely
     return reached
 
 
@@ -199,10 +200,16 @@ def _needed(steps: list[Step], judging: Iterable[bool]) -> list[tuple[int, str]]
     wanted: frozenset[str] = frozenset()
     for number, (step, judges) in reversed(list(enumerate(zip(steps, judging)))):
         source = definitions(step.source) if step.check and not judges else step.source
-        if judges or _bound(source) & wanted:
+        if judges or _makes(step) & wanted:
             kept.append((number, source))
-            wanted = _before(source, wanted)
+            below = wanted - _makes(step) if step.check else frozenset()
+            wanted = below | _before(source, frozenset() if step.check else wanted)
     return kept[::-1]
+
+
+def _makes(step: Step) -> set[str]:
+    """The names that later cells have from this one: of a check, the functions that stay."""
+    return set(step.keeps) if step.check else _bound(step.source)
 
 
 @functools.lru_cache(4096)
