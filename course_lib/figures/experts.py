@@ -1,6 +1,6 @@
 """Pictures of a layer of experts: who queues where, who sends how much to whom, and who holds which weights and tokens.
 
-Lesson 13 opens this module.
+No lesson opens this module yet.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Published models with experts: enough of their shape to count parameters, FLOPs and traffic.
 
-Lesson 13 opens this module.
+No lesson opens this module yet.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Right, simple, and `experts / top_k` times the work. Shape suffixes, besides tho
 
     T  tokens, of all sequences      E  experts      k  choices of a token, the best first      F  hidden features
 
-Lesson 13 opens this module.
+No lesson opens this module yet.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ the largest unit in its dtype, R those of the root unit (what is in no block) an
 and does not grow with the number of blocks. The disk holds 14 bytes a parameter, and twice that while a step is
 written.
 
-Lesson 11 opens this module.
+No lesson opens this module yet.
 """
 
 from __future__ import annotations

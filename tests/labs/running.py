@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from course_lib.checks import alone
-from course_tools.author.code import bound, definitions, loaded, read
+from course_tools.author.code import bound, closed, definitions, loaded, read
 from course_tools.author.lab_source import grade_id_of, is_answer, is_check, questions, read_lab, student_version
 from course_tools.author.marks import BEGIN_HIDDEN
 from course_tools.labs import Lab
@@ -170,7 +170,7 @@ def _decisive(steps: list[Step], answers: set[str], judges: Callable[[str], bool
     below: list[Step] = []
     made, used = set[str](), set[str]()
     for number, text in _needed(steps, [step.check and r and judges(step.grade_id) for step, r in zip(steps, reached)]):
-        makes, uses = _bound(text), _closed(_before(text, frozenset()), functions)
+        makes, uses = _bound(text), closed(_before(text, frozenset()), functions)
         if reached[number] or uses & made or makes & (made | used):  # a cell that takes a name over stays in its place
             below.append(steps[number]._replace(source=text))
             made, used = made | makes, used | uses
@@ -184,7 +184,7 @@ def _reached(steps: list[Step], answers: set[str], functions: dict[str, set[str]
     changed: set[str] = set()
     reached = []
     for step in steps:
-        reads = _closed(_before(step.source, frozenset()), functions)
+        reads = closed(_before(step.source, frozenset()), functions)
         reached.append(step.grade_id in answers or bool(reads & changed))
         surely = set(step.keeps) if step.check else _surely(step.source)
         changed = changed | _makes(step) if reached[-1] else changed - surely
@@ -243,15 +243,6 @@ def _functions(steps: list[Step]) -> dict[str, set[str]]:
 def _defined(source: str) -> list[tuple[str, set[str]]]:
     kinds = (ast.FunctionDef, ast.ClassDef)
     return [(node.name, _read(ast.unparse(node))) for node in ast.parse(source).body if isinstance(node, kinds)]
-
-
-def _closed(names: Iterable[str], functions: dict[str, set[str]]) -> set[str]:
-    """These names and those that their functions read, and theirs."""
-    found, waiting = set[str](), set(names)
-    while waiting:
-        found |= waiting
-        waiting = {used for name in waiting for used in functions.get(name, ())} - found
-    return found
 
 
 class _Prepared(NamedTuple):

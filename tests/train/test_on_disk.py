@@ -87,20 +87,6 @@ class Recomputed(nn.Module):
         return x.square().mean()
 
 
-def test_with_recompute_too(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    inside, oracle = Recomputed(), Recomputed()
-    oracle.load_state_dict(inside.state_dict())
-    model, adamw = OnDisk(inside, Disk(tmp_path), **ADAMW), torch.optim.AdamW(oracle.parameters(), fused=True, **ADAMW)
-    for x in torch.randn(3, 2, 4).unbind():
-        model(x).backward()
-        model.step()
-        adamw.zero_grad()
-        oracle(x).backward()
-        adamw.step()
-        assert same(model, oracle)
-
-
 class Branches(nn.Module):
     """Two blocks, of which one is used, and a frozen scale."""
 
@@ -113,9 +99,10 @@ class Branches(nn.Module):
         return (self.blocks[0](x) * self.scale).square().mean()
 
 
-def test_what_is_not_used_or_frozen_stays(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [Recomputed, Branches])
+def test_so_is_that_of_other_modules(tmp_path: Path, kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
-    inside, oracle = Branches(), Branches()
+    inside, oracle = kind(), kind()
     oracle.load_state_dict(inside.state_dict())
     model = OnDisk(inside, Disk(tmp_path), **ADAMW)
     adamw = torch.optim.AdamW([w for w in oracle.parameters() if w.requires_grad], fused=True, **ADAMW)
