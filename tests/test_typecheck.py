@@ -75,4 +75,5 @@ def functions(place: object, body: list[ast.stmt], above: str = "") -> Iterator[
             hints = [argument.annotation for argument in (*node.args.args, *node.args.kwonlyargs)]
             if any(hint is not None and A_SHAPE.search(ast.unparse(hint)) for hint in (*hints, node.returns)):
                 found = inspect.getattr_static(place, node.name)
-                yield above + node.name, getattr(found, "fget", None) or getattr(found, "__func__", found)
+                inside = [getattr(found, name, None) for name in ("fget", "func", "__func__")]  # of a property, say
+                yield above + node.name, next(filter(None, inside), found)
