@@ -13,6 +13,7 @@ import functools
 import gc
 import importlib
 import os
+import stat
 import tempfile
 import time
 import tracemalloc
@@ -142,7 +143,7 @@ def _in_files(start: float, written: int) -> int:
         with suppress(OSError):
             about = os.stat(path)
             ours = about.st_uid == os.getuid() and about.st_mtime >= start - 1
-            if ours and (about.st_mode & 0o170000) == 0o100000:  # a file, and not a socket or a terminal
+            if ours and stat.S_ISREG(about.st_mode):  # a file, and not a socket or a terminal
                 sizes[about.st_dev, about.st_ino] = about.st_size
     return min(written, sum(sizes.values()))
 

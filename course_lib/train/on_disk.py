@@ -94,17 +94,13 @@ class DiskUnit:
     def gather(self) -> None:
         """Wait for the weights, and give them to the parameters."""
         self.start_gather()
-        if self._coming is not None:
-            self._coming.result()
-            self._coming = None
+        if self._arrived():
             for parameter, whole in zip(self.parameters, self._whole):
                 parameter.data = whole
 
     def free(self) -> None:
         """Give the weights' memory back."""
-        if self._coming is not None:
-            self._coming.result()
-            self._coming = None
+        self._arrived()
         self._empty()
 
     def start_states(self) -> None:
@@ -131,6 +127,13 @@ class DiskUnit:
             self._adamw.state[master] = {}
         self.disk.start_write(f"unit{self.place}.states", states)
         self.disk.start_write(f"unit{self.place}.weights", states[0].to(self._flat.dtype, copy=True))
+
+    def _arrived(self) -> bool:
+        """Wait for weights that are on their way; whether there were any."""
+        coming, self._coming = self._coming, None
+        if coming is not None:
+            coming.result()
+        return coming is not None
 
     def _empty(self) -> None:
         for parameter, nothing in zip(self.parameters, self._nothing):
