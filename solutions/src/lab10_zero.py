@@ -1004,18 +1004,23 @@ class HiddenShards:
 class HiddenRow(HiddenShards):
     def go_on(self, n_ranks, steps):
         self.steps += steps
-        self.rows = [alone(SHAPES, self.steps, 2)[0][-1]]
+        self.rows = [alone(SHAPES, self.steps, 2)[0][-1]] * n_ranks
 
 
 def hidden_line(chance, names):
-    return f"model.go_on({chance.choice((1, 2, 3, 3))}, steps={chance.randint(1, 2)})"
+    others = [n_ranks for n_ranks in (1, 2, 3) if n_ranks != len(names["model"].rows)]
+    return f"model.go_on({chance.choice(others)}, steps={chance.randint(1, 2)})"
+
+
+def hidden_weights(names):
+    return ["model.weights()"] if names["model"].rows else []
 
 
 hidden_names = [{"Model": kind} for kind in (HiddenShards, HiddenRow)]
 hidden_look, hidden_begin = "what a shard that was loaded knows, and what of it is saved again", "model = Model()"
 with tempfile.TemporaryDirectory() as hidden_place:
-    rounded = lambda names: ["model.weights()"] if names["model"].rows else []
-    random_lives("shards", hidden_begin, *hidden_names, hidden_line, rounded, count=4, length=4, look=hidden_look)
+    args = (hidden_begin, *hidden_names, hidden_line, hidden_weights)
+    random_lives("shards", *args, count=3, length=5, look=hidden_look)
 ### END HIDDEN TESTS
 
 # %% [markdown]
