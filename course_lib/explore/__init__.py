@@ -10,6 +10,7 @@ from course_lib.explore.memory_bar import MemoryBarExplorer
 from course_lib.explore.pipeline import PipelineExplorer
 from course_lib.explore.ring import RingExplorer, ring_frames
 from course_lib.explore.scale import ScaleExplorer, scale_data
+from course_lib.explore.tiers import TiersExplorer
 from course_lib.explore.zero import ZeroExplorer
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "PipelineExplorer",
     "RingExplorer",
     "ScaleExplorer",
+    "TiersExplorer",
     "ZeroExplorer",
     "accumulation_cuts",
     "bit_rows",
