@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from course_lib.figures.style import GRID, INK, MUTED, Picture, legend, new_figure, series_color
+from course_lib.figures.style import GRID, INK, MUTED, Picture, legend, new_figure, note, series_color
 from course_lib.model.experts import ExpertConfig
 from course_lib.parallel.dispatch import DispatchPlan
 from course_lib.parallel.expert_layout import Holding, holdings
@@ -46,9 +46,9 @@ def queues(experts_Tk: Tensor, kept_Tk: Tensor, experts: int, capacity: int | No
             heights[expert] += 1
     if capacity is not None:
         axes.axhline(capacity + 0.02, color=INK, lw=1.4)
-        axes.text(experts - 0.45, capacity + 0.4, f"capacity {capacity}", ha="right", color=INK, size=9)
+        note(axes, f"capacity {capacity}", (experts - 0.45, capacity), ha="right", va="bottom", size=9)
     axes.set(xlim=(-0.6, experts - 0.4), ylim=(0, max(*heights, capacity or 0) + 1.2))
-    axes.set_xticks(range(experts), [f"expert {number}" for number in range(experts)])
+    axes.set_xticks(range(experts), [f"expert {number}" if experts <= 8 else str(number) for number in range(experts)])
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("tokens in the queue")
     for choice in range(experts_Tk.shape[1]):
