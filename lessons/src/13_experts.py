@@ -36,6 +36,8 @@ from course_lib.parallel.mesh import Mesh
 from course_lib.parallel.operators import all_gather
 from course_lib.units import Bytes, Count, Ratio
 
+torch.set_num_threads(1)  # tensors are so small here that threads would wait for each other
+
 # %% [markdown]
 # ## 1 · A router
 #
@@ -120,7 +122,7 @@ compare(
 #
 # $$C = \left\lceil c \cdot \frac{kT}{E} \right\rceil$$
 #
-# (Fedus et al. 2021, eq. 3, times $k$.) Who comes when the expert is full is **dropped**: the layer adds nothing for
+# (Fedus et al. 2021, eq. 3, times $k$.) Who comes when the expert is full finds no place: the layer adds nothing for
 # that choice. And who comes first? All first choices, token by token; then all second ones (GShard, algorithm 1).
 #
 # **Your turn.** Who finds a place?
@@ -151,9 +153,9 @@ def places(chosen, experts, capacity):
 
 
 # %% [markdown]
-# 24 tokens, two choices, 6 experts, $c = 1$: 8 places each, so 48 places for 48 choices. **Guess:** how many choices find
-# none? And then turn the batch around, last token first, with the same weights. For how many tokens does the layer say
-# something else?
+# **Break it.** 24 tokens, two choices, 6 experts, $c = 1$: 8 places each, so 48 places for 48 choices. How many choices
+# find none? And then turn the batch around, last token first, with the same weights. For how many tokens does the layer
+# say something else?
 
 # %%
 CONFIG = ExpertConfig(width=32, hidden=64, experts=6, top_k=2, capacity_factor=1.0)
@@ -167,28 +169,22 @@ x = torch.randn(24, 32, generator=torch.Generator().manual_seed(0)) + 0.2
 said, chosen = layer(x), layer.routing.choice.experts_Tk
 kept = places(chosen, 6, CONFIG.capacity(24))
 pictures.queues(chosen, kept, 6, CONFIG.capacity(24), caption="As many places as choices. Who comes late stands above the line.").show()
+turned = layer(x.flip(0)).flip(0)
+another = int(((turned - said).abs() > 1e-6).any(-1).sum())
 print(f"you said {guess_dropped.said}: {int((~kept).sum())} choices find no place")
+print(f"you said {guess_changed.said}: turned around, {another} of 24 tokens get another answer")
+compare(
+    predicted={"tokens with no place at all": Count(int((~kept).all(-1).sum()))},
+    measured={"tokens with no place at all": Count(int((said == 0).all(-1).sum()))},
+    columns=("by your queue", "rows of zeros"),
+)
 
 # %% [markdown]
 # An empty place at expert 3 is of no use to who stands before expert 0. Hence a $c$ above 1, often 1.25: more memory
 # and more rows to compute, fewer drops.
 #
-# **Break it: a token is dropped.** Some have lost both of their choices. What does the layer say to them? And turned
-# around?
-
-# %%
-turned = layer(x.flip(0)).flip(0)
-another = int(((turned - said).abs() > 1e-6).any(-1).sum())
-print(f"you said {guess_changed.said}: turned around, {another} of 24 tokens get another answer")
-compare(
-    predicted={"no place at all": Count(int((~kept).all(-1).sum()))},
-    measured={"no place at all": Count(int((said == 0).all(-1).sum()))},
-    columns=("by your queue", "rows of zeros"),
-)
-
-# %% [markdown]
-# To a dropped token the layer says 0. In a GPT the block adds that to the stream, so the token goes on as it was, with
-# one layer less. No error, no NaN.
+# A token that has lost both choices is **dropped**: the layer says 0 to it, exactly. In a GPT the block adds that to the
+# stream, so the token goes on as it was, with one layer less. No error, no NaN.
 #
 # And an answer depends on who *else* is in the batch: who stands behind you today was before you yesterday. Keep that in
 # mind when a model answers differently in a larger batch. No other layer of this course does that.
@@ -196,13 +192,9 @@ compare(
 # ## 4 · Tokens travel
 #
 # The second bill is bytes. Eight experts on four ranks, two each, and every rank has tokens of its own. Each token must
-# go where its expert lives, be computed there with tokens from everywhere, and come home.
-
-# %%
-wanted = torch.tensor([[0, 3, 6, 1, 2, 0], [5, 0, 2, 2, 7, 1], [1, 4, 0, 3, 3, 6], [2, 1, 7, 0, 5, 2]])
-pictures.journey(wanted, 8, caption="A colour for each expert, two on each rank; a number for each token's home. In the middle nobody has six.").show()
-
-# %% [markdown]
+# go where its expert lives, be computed there with tokens from everywhere, and come home. (The picture below the next cell
+# shows it.)
+#
 # That is an all-to-all (lesson 06): something else for everybody. But here with **uneven counts**, and a rank has to
 # say how many rows it sends to each, and how many it expects from each. So counts go first: an all-gather tells everyone
 # how many rows each rank has for each expert. From then on all know the whole plan.
@@ -211,6 +203,10 @@ pictures.journey(wanted, 8, caption="A colour for each expert, two on each rank;
 
 
 # %%
+wanted = torch.tensor([[0, 3, 6, 1, 2, 0], [5, 0, 2, 2, 7, 1], [1, 4, 0, 3, 3, 6], [2, 1, 7, 0, 5, 2]])
+pictures.journey(wanted, 8, caption="A colour for each expert, two on each rank; a number for each token's home. In the middle nobody has six.").show()
+
+
 def check_traffic(function):
     counts = torch.tensor([[3, 1, 0, 2], [5, 0, 4, 1]])
     for rank, due in enumerate([([4, 2], [4, 5]), ([5, 5], [2, 5])]):
@@ -454,9 +450,12 @@ for name, (losses, _, dropped) in both.items():
 # loss on the *text* is lower, although it is no longer all that counts: who is dropped teaches no expert anything.
 #
 # So a router decides under a budget: of places, of bytes, and of what it pays for taking the best. Now you decide.
+# And **guess** for the section after: how many parameters has Mixtral 8x7B? How many of them does one token meet?
 
 # %%
 ExpertsExplorer().show()
+guess_total = ask("Mixtral 8x7B, 8 experts in each layer, two choices: billions of parameters?", unit="billion")
+guess_active = ask("Billions of them that one token meets?", unit="billion")
 
 # %% [markdown]
 # (If nothing reacts to your clicks, run the cell once.)
@@ -477,12 +476,8 @@ ExpertsExplorer().show()
 # ## 6 · At scale
 #
 # Mixtral 8x7B has 8 experts in each of its 32 layers and two choices (Jiang et al. 2024). DeepSeek-V3 has 256 and
-# chooses 8, and one more that all tokens meet (DeepSeek-AI 2024). **Guess** from the name: how many parameters does
-# Mixtral have? And how many of them does one token meet?
-
-# %%
-guess_total = ask("Mixtral 8x7B: billions of parameters?", unit="billion")
-guess_active = ask("Billions of them that one token meets?", unit="billion")
+# chooses 8, and one more that all tokens meet (DeepSeek-AI 2024). Your guess for
+# Mixtral stands below the explorer.
 
 # %%
 mixtral, deepseek = map(predict.expert_parameters, (expert_zoo.MIXTRAL_8X7B, expert_zoo.DEEPSEEK_V3))
@@ -769,7 +764,8 @@ self_check(answer_3, one_for_all, tolerance=1e-6, hint="f is (1, 0, …); what i
 #
 # </details>
 #
-# **The lab**, `labs/lab13_experts`, has you build the top-2 dispatch with its capacity, on real ranks.
+# **The lab**, `labs/lab13_experts`, asks for three things that this page left open: a queue in which the surest
+# tokens come first, one row for each *rank* where we send one for each expert, and a loss that keeps ranks busy alike.
 #
 # ## Further reading
 #
