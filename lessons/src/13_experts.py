@@ -356,12 +356,12 @@ compare(
 # tokens mostly stay at home: in a combine it sends back what it received. The layer is as slow as its busiest rank. All others
 # wait in the all-to-all.
 #
-# `ParallelExperts`, the library's, is this layer with a capacity, and in every test it equals the reference that drops
-# the same tokens.
+# (`ParallelExperts`, the library's, is this layer with a capacity. The tests hold it against a reference that drops the same
+# tokens.)
 #
 # ## 5 · Break it: a router collapses
 #
-# The third bill is the worst. An expert that is chosen learns. One that has learnt is better, and is chosen again. Train a
+# The third bill is the worst. An expert that is chosen learns. One that has learnt is better, and is chosen again. We train a
 # GPT of two layers, 8 experts in each, one choice, $c = 1.25$. The loss is the text's and nothing else. `penalty` below
 # will be needed soon.
 #
@@ -600,8 +600,8 @@ compare(guess=guess_long, predicted=Ratio(4), measured=left[0], tolerance=1e-6, 
 
 # %% [markdown]
 # Each rank has divided by its own 64 tokens and not by all 256, so the sum of the rows is 4 times too long. It has to be
-# divided by the number of ranks, and by nobody added up. A wrapper for replicas does add up: it takes rank 0's experts
-# for copies of rank 1's, and the mean of different experts' gradients is no expert's. Adam hides a constant factor
+# divided by the number of ranks, and must not be added up again. A wrapper for replicas does just that: it takes rank 0's
+# experts for copies of rank 1's, and the mean of different experts' gradients is no expert's. Adam hides a constant factor
 # (lesson 07), so the first mistake shows only when norms are clipped.
 #
 # ## 9 · The real thing
@@ -703,7 +703,7 @@ compare(
 )
 
 # %% [markdown]
-# Two of these tables have a slip in them. Switch's Table 9 says that XXL has 64 experts; the released weights have 128, and
+# Both papers' tables have a slip in them. Switch's Table 9 says that XXL has 64 experts; the released weights have 128, and
 # only they give the 395 billion. GShard's Table 1 prints 36,684 experts where 18 layers of 2,048 are 36,864, and its
 # weights are a few percent below what its own shapes give. A formula that you have tried on your own machine
 # is good enough to find a misprint.
@@ -773,7 +773,7 @@ self_check(answer_3, one_for_all, tolerance=1e-6, hint="f is (1, 0, …); what i
 # - Fedus et al. 2021, [Switch Transformers](https://arxiv.org/abs/2101.03961): one choice and capacity in §2, layouts in §5.
 # - Zoph et al. 2022, [ST-MoE](https://arxiv.org/abs/2202.08906): what makes training unstable, and the z-loss.
 # - Jiang et al. 2024, [Mixtral of Experts](https://arxiv.org/abs/2401.04088), and DeepSeek-AI 2024,
-#   [DeepSeek-V3](https://arxiv.org/abs/2412.19437), which balances with a bias for each expert instead of a loss.
+#   [DeepSeek-V3](https://arxiv.org/abs/2412.19437), which balances by a bias on each expert's score, and hardly by a loss.
 # - Gale et al. 2022, [MegaBlocks](https://arxiv.org/abs/2211.15841): grouped products, and nobody is dropped.
 #
 # Lesson 14 is to ask how large a model, and how many tokens, a budget of compute should buy.
