@@ -20,7 +20,7 @@ LOOK = "explorer.look(JSON.parse(model.get('table')), JSON.parse(model.get('_con
 def test_the_browser_gives_out_places_as_python_does(alone: Alone) -> None:
     page, chosen = alone(ExpertsExplorer), random.Random(0)
     offers = {name: control.values for name, control in ExpertsExplorer.controls().items()}
-    runs: list[dict[str, Any]] = [{name: chosen.choice(each) for name, each in offers.items()} for _ in range(60)]
+    runs: list[dict[str, Any]] = [{name: chosen.choice(each) for name, each in offers.items()} for _ in range(30)]
     for run in runs:
         run["ranks"], run["token"] = min(run["ranks"], run["experts"]), run["token"] % run["tokens"]
     for run, found in zip(runs, page.evaluate(f"runs => runs.map((run) => {LOOK})", runs), strict=True):
