@@ -36,11 +36,11 @@
 
 # %%
 import math
-from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
 
 from course_lib import measure, predict, ranks
 from course_lib.checks import check
@@ -115,7 +115,8 @@ def route(probabilities, capacity):
 # %%
 FOUR = torch.tensor([[0.6, 0.3, 0.1], [0.7, 0.1, 0.2], [0.2, 0.5, 0.3], [0.25, 0.35, 0.4]], dtype=torch.float64)
 for places in (1, 2):
-    print(f"{places} for each expert:", [[round(gate, 3) for gate in row] for row in route(FOUR, places).tolist()])
+    gates = route(FOUR.clone(), places)
+    print(f"{places} for each expert:", [[round(gate, 3) for gate in row] for row in gates.tolist()])
 
 
 # %%
@@ -138,9 +139,9 @@ def hint(gates, right, capacity):
 # %% check="q1-values" points=9
 def check_gates(rows, capacity, right, dtype=torch.float64):
     """The gates, right up to rounding."""
-    given, right = torch.as_tensor(rows, dtype=dtype), torch.as_tensor(right, dtype=dtype)
+    given, right = torch.as_tensor(rows, dtype=dtype).clone(), torch.as_tensor(right, dtype=dtype)
     gates = check.call(route, given, capacity)
-    what = f"{len(given)} tokens, {given.shape[1]} experts of {capacity} places: the gates"
+    what = f"{len(given)} tokens, {given.shape[1]} experts, capacity {capacity}: the gates"
     check.close(gates, right, what, operations=8, look=hint(gates, right, capacity))
     return gates
 
@@ -149,12 +150,13 @@ _ = check_gates(FOUR, 1, [[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
 _ = check_gates(FOUR, 2, [[1, 0, 0], [1, 0, 0], [0, 5 / 8, 3 / 8], [0, 7 / 15, 8 / 15]])
 _ = check_gates(FOUR, 4, [[2 / 3, 1 / 3, 0], [7 / 9, 0, 2 / 9], [0, 5 / 8, 3 / 8], [0, 7 / 15, 8 / 15]])
 _ = check_gates([[0.45, 0.44, 0.11], [0.3, 0.38, 0.32]], 1, [[1, 0, 0], [0, 38 / 70, 32 / 70]])
+_ = check_gates([[0.6, 0.3, 0.1], [0.7, 0.2, 0.1]], 1, [[0, 1, 0], [1, 0, 0]])
 
 
 # %% check="q1-gradients" points=6
-def check_slope(rows, capacity, right):
-    """The gradient of Σ (number of the expert) · (its gate), by the probabilities."""
-    leaf = torch.as_tensor(rows, dtype=torch.float64).clone().requires_grad_()
+def check_slope(capacity, by_hand, right):
+    """Four tokens: their gates, then the gradient of Σ (number of the expert) · (its gate) by the probabilities."""
+    _, leaf = check_gates(FOUR, capacity, by_hand), FOUR.clone().requires_grad_()
     gates = check.call(route, leaf * 1, capacity)
     where = "whether the gates still hang on the probabilities: .detach(), .data and new tensors cut the thread"
     check.that(gates.requires_grad, "the gates want a gradient", look=where)
@@ -162,15 +164,15 @@ def check_slope(rows, capacity, right):
     look = "the quotient: its upper and its lower half both hang on the probabilities"
     if leaf.grad.isnan().any():
         look = "0 / 0 in a row that no expert has kept: what is put away after the division has a gradient all the same"
-    good, what = (leaf.grad - right).abs().max() <= 1e-9, f"{capacity} places: the gradient of the probabilities"
+    good, what = (leaf.grad - right).abs().max() <= 1e-9, f"capacity {capacity}: the gradient of the probabilities"
     check.that(bool(good), what, expected=str(right.tolist()), came=str(leaf.grad.tolist()), look=look)
 
 
 slopes = torch.zeros(4, 3, dtype=torch.float64)
 for token, two in {2: [0.5, 0.3], 3: [0.35, 0.4]}.items():  # they have two places, at experts 1 and 2
     slopes[token, 1:] = torch.tensor([-two[1], two[0]], dtype=torch.float64) / sum(two) ** 2
-check_slope(FOUR, 2, slopes)
-check_slope(FOUR, 1, torch.zeros_like(slopes))
+check_slope(2, [[1, 0, 0], [1, 0, 0], [0, 5 / 8, 3 / 8], [0, 7 / 15, 8 / 15]], slopes)
+check_slope(1, [[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]], torch.zeros_like(slopes))
 
 # %% check="q1-hidden" points=10
 # Random tokens, other dtypes, no places, no tokens; and the gradients of all of them.
@@ -195,7 +197,7 @@ def hidden_case(tokens, experts, capacity, seed, dtype=torch.float64):
     leaves = [logits.softmax(1).requires_grad_() for _ in range(2)]
     right = hidden_route(leaves[0], capacity)
     gates = check.call(route, leaves[1] * 1, capacity)
-    what = f"{tokens} random tokens, {experts} experts of {capacity} places: the gates"
+    what = f"{tokens} random tokens, {experts} experts, capacity {capacity}: the gates"
     check.close(gates, right.detach(), what, operations=16, look=hint(gates, right, capacity))
     upstream = torch.randn(right.shape, generator=generator, dtype=dtype)
     right.backward(upstream)
@@ -355,21 +357,21 @@ print("one process: ", [[round(number, 3) for number in row] for row in alone((3
 
 
 # %%
-@contextmanager
-def nan_in_fresh_memory():
+class NanInFreshMemory(TorchFunctionMode):
     """Memory that nobody has filled holds NaN. It might on any day."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        if "empty" in getattr(func, "__name__", "") and made.is_floating_point():
+            made.fill_(math.nan)
+        return made
 
 
 # %%
 def asked(tokens, *case, **more):
     """On each rank: what the experts say, four gradients, (sent there, sent back, FLOPs)."""
     leaves, upstream = part(problem(tokens, *case, **more), tokens, dist.get_rank())
-    with nan_in_fresh_memory():
+    with NanInFreshMemory():
         with measure.traffic() as forward, measure.flops() as work:
             result = check.call(ask_experts, *leaves)
         with measure.traffic() as backward:
@@ -380,19 +382,22 @@ def asked(tokens, *case, **more):
 
 
 # %%
-def told(came, right, gates):
+def told(came, right, gates, n_ranks):
     """What wrong sums say about the fault."""
     if not (isinstance(came, torch.Tensor) and came.shape == right.shape):
         return "the contract: a tensor [tokens, width], one row for each of this rank's tokens"
-    nobody = (gates == 0).all(1)
+    of_ranks = (gates != 0).unflatten(1, (n_ranks, -1)).sum(2)
+    nobody, wrong = of_ranks.sum(1) == 0, (came - right).abs().amax(1) > 1e-3
     if came.isnan().any():
         return "memory that nobody has filled (new_empty) is not zero"
-    if not torch.allclose(came[nobody], right[nobody]):
-        return f"token {int(nobody.nonzero()[0])} has no expert: zeros. (The stream around the layer carries it on)"
-    if torch.allclose(came.sum(0), right.sum(0)):
+    if (nobody & wrong).any():
+        return f"token {int((nobody & wrong).nonzero()[0])} has no expert: zeros (the stream around the layer has its row)"
+    if torch.allclose(came.sum(0), right.sum(0), atol=1e-3):
         return "all rows are there, at other tokens: rows come home rank by rank. Which token's is each?"
-    if torch.allclose(came.abs().sort(0).values, right.abs().sort(0).values):
-        return "rows in another order"
+    if wrong.any() and ((of_ranks[wrong] > 0).sum(1) > 1).all():
+        return "only tokens that ask several ranks are wrong: all that comes home for them is added up"
+    if wrong.any() and (of_ranks[wrong].amax(1) > 1).all():
+        return "only tokens that ask several experts of one rank are wrong: each expert's answer has its own gate"
     return "for whom a row is where it arrives: a rank counts its own experts from 0; and which weight it has"
 
 
@@ -403,7 +408,8 @@ def check_sums(tokens, *case, **more):
     result, gates, _ = alone(tokens, *case, **more)
     for rank, (right, own_gates) in enumerate(zip(result.split(tokens), gates.split(tokens))):
         what = f"{tokens} tokens, {case[0]} experts: what rank {rank}'s tokens hear"
-        check.close(found[rank][0], right, what, operations=200, look=told(found[rank][0], right, own_gates))
+        look = told(found[rank][0], right, own_gates, len(tokens))
+        check.close(found[rank][0], right, what, operations=200, look=look)
     return found
 
 
@@ -413,7 +419,7 @@ _ = check_sums((2, 7), 8, 4, 5, seed=1)
 
 # %%
 def check_gradient(grad, right, what, look):
-    where = "whether the result still hangs on the leaf: .detach(), .data, no_grad and new tensors cut the thread"
+    where = "whether the result hangs on the leaf: .detach(), no_grad, new tensors and dist's collectives cut the thread"
     check.that(grad is not None, f"{what}: there is one", look=where)
     if grad.shape == right.shape and right.any():
         times = float((grad * right).sum() / right.square().sum())
@@ -430,7 +436,7 @@ def check_sums_gradients(tokens, *case, **more):
     kept = gates != 0
     rights = zip(x.split(tokens), weights.where(kept, 0).split(tokens), up.chunk(n_ranks), down.chunk(n_ranks))
     home = "the way home: in backward a rank sends to each rank what it had received from it"
-    whole = "an expert's gradient is the sum over all tokens that came, and nobody has to add or divide"
+    whole = "backward of the trip home: who sends what to whom? An expert's gradient is then a sum; nobody divides it"
     looks = {"x": home, "the gates": "the weights travel in the row. " + home, "up": whole, "down": whole}
     for rank, parts in enumerate(rights):
         grads, own = list(found[rank][1]), kept.split(tokens)[rank]
@@ -600,6 +606,24 @@ def in_one_process(every, n_ranks):
 
 
 # %%
+def known_slips(every, n_ranks):
+    """What some slips come to, and where to look then."""
+    (balance, _), experts = in_one_process(every, n_ranks), every[0].shape[1]
+    own = [in_one_process([each], n_ranks) for each in every if len(each)]
+    winners = torch.cat(every).topk(2).indices // (experts // n_ranks)
+    shares = winners.flatten().bincount(minlength=n_ranks) / winners.numel()
+    means = "a mean of the ranks' means: a rank with few tokens weighs as much as one with many. Sums first"
+    return [
+        (balance / n_ranks, "the factor N"),
+        (2 * balance, "each token makes two choices, and f is a share of all choices"),
+        (n_ranks * shares.square().sum(), "P is a mean of probabilities, and no second count: a count has no gradient"),
+        (in_one_process(every, experts)[0], "so balanced are the experts; here all experts of a rank are one"),
+        *[(sum(each[place] for each in own) / len(own), means) for place in (0, 1)],
+        *[(value, "that is one rank's tokens alone: the means are over all ranks'") for each in own for value in each],
+    ]
+
+
+# %%
 def lossy(tokens, experts, factors=(1.0, 1.0), **case):
     """On each rank: both losses, the gradient of their sum with factors, (sent forward, sent backward)."""
     logits = logits_of(tokens, experts, **case)[dist.get_rank()].requires_grad_()
@@ -619,18 +643,19 @@ def lossy(tokens, experts, factors=(1.0, 1.0), **case):
 def check_losses(tokens, experts, **case):
     look = "who comes to which call; what each rank brings to it"
     found = check.on_ranks(lossy, tokens, experts, world_size=len(tokens), look=look, **case)
-    given = {key: value for key, value in case.items() if key != "factors"}
-    rights = in_one_process(logits_of(tokens, experts, **given), len(tokens))
+    every = logits_of(tokens, experts, **{key: value for key, value in case.items() if key != "factors"})
+    rights, slips = in_one_process(every, len(tokens)), known_slips(every, len(tokens))
     looks = "f and P: both choices, all tokens, all ranks; a rank's experts together", "the mean over all tokens"
     for name, look, place in zip(("balance", "z-loss"), looks, (0, 1)):
         for rank, (losses, *_) in enumerate(found):
             what = f"{tokens} tokens, {experts} experts: the {name} of rank {rank}"
-            check.close(losses[place], rights[place], what, relative=1e-5, look=look)
+            near = [slip for value, slip in slips if abs(float(losses[place]) - float(value)) < 1e-6]
+            check.close(losses[place], rights[place], what, relative=1e-5, look=near[0] if near else look)
     return found
 
 
-_ = check_losses((4, 4), 4)
-_ = check_losses((9, 3), 6, seed=1)
+_ = check_losses((4, 4), 4, seed=7)
+_ = check_losses((9, 3), 6, seed=3)
 
 
 # %% check="q3-gradients" points=8
@@ -642,13 +667,12 @@ def check_loss_gradients(tokens, experts, factors=(1.0, 1.0), **case):
     look = "which collective autograd knows, and which not; a sum over ranks: who gets its gradient?"
     for rank, (logits, (_, grad, _)) in enumerate(zip(every, found)):
         what = f"… rank {rank}'s gradient of {factors[0]:g} · balance + {factors[1]:g} · z"
-        check.that(grad is not None, f"{what}: there is one", look=look)
-        check.close(grad, logits.grad, what, relative=1e-5, look=look)
+        check_gradient(grad, logits.grad, what, look)
     return [account for *_, account in found]
 
 
 for factors in ((1.0, 0.0), (0.0, 1.0), (2.0, 0.5)):
-    _ = check_loss_gradients((9, 3), 6, factors, seed=1)
+    _ = check_loss_gradients((9, 3), 6, factors, seed=3)
 
 
 # %%
