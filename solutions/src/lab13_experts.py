@@ -247,7 +247,8 @@ _ = check_gates(torch.empty(0, 3), 2, torch.empty(0, 3))
 # - All are leaves of one dtype that want gradients. Afterwards these are those of one process that has everything, for
 # the sum of all ranks' losses. (Of gates that are 0 the gradient may be anything.) All ranks call.
 # - On its way there a row has at most `width + own + 4` numbers, and `width` on its way home; its gradient has as many.
-# Besides that 16 bytes for each rank. At most six calls in the forward pass, and four in the backward pass.
+# Besides that 16 bytes for each rank. For each other rank at most six calls in the forward pass, and four in the
+# backward pass.
 # - An expert computes the rows that are for it, and no others.
 #
 # **Graded:** values (12 points), gradients (12), bytes and FLOPs (11), and other ranks and sizes (10).
@@ -480,8 +481,9 @@ def check_trips(tokens, experts, width, hidden, **more):
     for rank, (out, back) in enumerate(zip(away.sum(1).tolist(), away.sum(0).tolist())):
         forward, backward, work = accounts[rank]
         there = f"forward, for {out} rows of its own tokens and answers to {back}"
-        check_calls(forward, size * (wide * out + width * back) + 16 * len(tokens), 6, rank, there)
-        check_calls(backward, size * (width * out + wide * back), 4, rank, "backward")
+        others = len(tokens) - 1
+        check_calls(forward, size * (wide * out + width * back) + 16 * len(tokens), 6 * others, rank, there)
+        check_calls(backward, size * (width * out + wide * back), 4 * others, rank, "backward")
         look = "which rows each expert computes: those whose gate for it is not 0"
         check.at_most(int(work), 4 * width * hidden * pairs[rank], f"… FLOPs of rank {rank}'s experts", look=look)
     check_carried(accounts, 2 * size * width * int(away.sum()))
