@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from nbformat import NotebookNode
 
-from course_tools.author.code import bound, closed, leads_to, loaded
+from course_tools.author.code import bound, closed, definitions, leads_to, read
 from course_tools.author.lab_source import Check, grade_id_of, is_answer, is_check
 from course_tools.grading.cells import GUARD, is_students
 from course_tools.grading.report.results import DIED, FAILED, GRADED, NOT_RUN, PASSED, TAMPERED, TIMEOUT, CheckResult
@@ -79,7 +79,7 @@ class SecondRun(Run):
         super().__init__(notebook, first._limits, first._isolation)
         self._deadline = first._deadline
         self._first = {check.grade_id: first.rows.get(check.grade_id, row_of(check, NOT_RUN)) for check in self.checks}
-        self._leads = leads_to(cell.source for cell in self._cells)
+        self._leads = leads_to(map(_lasting, self._cells))
         self._last_check = {_question_of(cell): n for n, cell in enumerate(self._cells) if is_check(cell)}
         self._wrong: list[str] = []
         self._judged: dict[str, set[str]] = {}
@@ -125,7 +125,7 @@ class SecondRun(Run):
     def _used(self, check: NotebookNode, owners: Iterable[str]) -> set[str]:
         """The names of these questions' answers that a check of another one leads to."""
         names = set[str]().union(*(self._names(owner) for owner in owners if owner != _question_of(check)))
-        return closed(loaded(check.source), self._leads) & names
+        return closed(read(check.source), self._leads) & names
 
     def _names(self, question: str) -> set[str]:
         """What the right answers of a question bind."""
@@ -179,6 +179,11 @@ class SecondRun(Run):
             if kernel and (anew or number == last):
                 for right in self._right(question):
                     kernel.run(f"{GUARD}.the_guard().restore()\n{right}", silent=True)
+
+
+def _lasting(cell: NotebookNode) -> str:
+    """What of a cell later ones can use: of a check its functions, for its variables are gone when it has run."""
+    return definitions(cell.source) if is_check(cell) else cell.source
 
 
 def _question_of(cell: NotebookNode) -> str:
