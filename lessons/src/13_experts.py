@@ -621,9 +621,9 @@ show(grouped_product, docstring=False)
 
 # %% [markdown]
 # And the loop over experts, in `each_its_own`? PyTorch's newer `grouped_mm` multiplies each group of rows with its own
-# matrix in *one* call, where it has a kernel for the device and the type. For a
-# GPU a hundred small products are a hundred launches, each with little to do (Gale et al. 2022, below, built theirs for that).
-# The library uses it through the function above. Values, FLOPs, and seconds on
+# matrix in *one* call, where it has a kernel for the device and the type. For a GPU a hundred small products are a hundred
+# launches, each with little to do (Gale et al. 2022, below, built theirs for that). The library uses PyTorch's through the
+# function above. Values, FLOPs, and seconds on
 # this machine:
 
 
