@@ -1,5 +1,4 @@
-"""Pictures of a layer of experts: where tokens travel, who queues where, who sends how much to whom, how tokens divide
-while a router learns, and who holds which weights and tokens.
+"""Pictures of a layer of experts: how tokens travel, queue and divide, and who holds which weights and tokens.
 
 Lesson 13 opens this module.
 """

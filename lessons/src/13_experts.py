@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 15; less than a minute of both together is computing on 2 CPU cores |
-# | A GPU | changes nothing in counts, bytes and losses; grouped products pay there, and not here |
+# | A GPU | changes nothing in counts, bytes and losses |
 # | Opens | `model/experts.py`, `model/expert_zoo.py`, `parallel/dispatch.py`, `parallel/experts.py`, `parallel/expert_layout.py`, `predict/experts.py`, `figures/experts.py`, `explore/experts.py` |
 #
 # You double a layer's weights, and the model gets better. It also gets twice as slow, for every token multiplies every
@@ -621,8 +621,9 @@ show(grouped_product, docstring=False)
 
 # %% [markdown]
 # And the loop over experts, in `each_its_own`? PyTorch's newer `grouped_mm` multiplies each group of rows with its own
-# matrix in *one* call, where it has a kernel for the device and the type. On a GPU a hundred small products leave
-# most of it idle, and one large one does not. The library uses it through the function above. Values, FLOPs, and seconds on
+# matrix in *one* call, where it has a kernel for the device and the type. For a GPU a hundred small products are a hundred
+# launches, each with little to do (Gale et al. 2022, below, built theirs for that). The library uses PyTorch's through the
+# function above. Values, FLOPs, and seconds on
 # this machine:
 
 
