@@ -199,7 +199,7 @@ def close(
     scale = exact[exact.isfinite()].abs().max().item() if exact.isfinite().any() else 0.0
     wrong = ~((came - exact).abs() <= tolerance * scale) & ~((came == exact) | (came.isnan() & exact.isnan()))
     if wrong.any():
-        _fail_at(value, target, wrong, f"{what} (tolerance {tolerance:.2g} of {scale:.4g})", look)
+        _fail_at(value, target, wrong, f"{what} (may be off by {tolerance:.2g} × {scale:.4g})", look)
     passed(what)
 
 

@@ -150,7 +150,8 @@ def embed(tokens, table, first):
 
 
 # %% [markdown]
-# Six words in a table of one number each, on two ranks. Word 0 is 0, word 1 is 10, and so on.
+# Six words in a table of one number each, on two ranks. Word 0 is 0, word 1 is 10, and so on, so both ranks should say
+# 50, 0, 30, 30.
 
 
 # %%
@@ -174,7 +175,7 @@ def embedded(shape, vocab_size, width, seed=0, dtype=torch.float64):
 # %% check="q1-values" points=6
 def check_embeddings(shape, vocab_size, width, world_size=2, seed=0, dtype=torch.float64):
     case = (shape, vocab_size, width, seed, dtype)
-    look = "a row's number on ranks behind the first; what a rank says of words it has not; who comes to the sum"
+    look = "a row's number behind the first rank; words that a rank has not; who comes to the sum; what backward sends"
     found = check.on_ranks(embedded, *case, world_size=world_size, look=look)
     _, whole, tokens = problem(torch.Size(shape).numel(), vocab_size, width, seed, dtype)
     expected = whole[tokens].view(*shape, width)
@@ -307,13 +308,14 @@ def cross_entropy(logits, targets, first):
 
 
 # %% [markdown]
-# A token, four words, two ranks. All logits are 0, so each word has probability ¼ and the loss is $\log 4 = 1.386…$
-# The gradient is ¼ everywhere, and −¾ at the target, word 2.
+# A token, four words, two ranks. The logits are 0 and 0 on rank 0, and $\log 2$ and 0 on rank 1. So the words have
+# probabilities ⅕, ⅕, ⅖, ⅕; the target is word 2, and the loss is $\log 2.5 = 0.916…$ The gradient is ⅕ and −⅗ at the
+# target.
 
 
 # %%
 def four_words():
-    logits, first = own(torch.zeros(1, 4), dim=1)
+    logits, first = own(torch.tensor([[1.0, 1.0, 2.0, 1.0]]).log(), dim=1)
     loss = cross_entropy(logits, torch.tensor([2]), first)
     loss.backward()
     return round(loss.item(), 4), logits.grad.tolist()
@@ -421,8 +423,8 @@ compare(
 #
 # Again you fill in a `torch.autograd.Function`: all gradients are there when its *forward* pass ends. Inside, autograd
 # is switched off. You may switch it on for a slice, `with torch.enable_grad():`, on a leaf of your own,
-# `(…).detach().requires_grad_()`, and call `.backward()` there. (Inside `forward` an operator of lesson 08 acts only
-# where autograd is on.) Two matrix products lead from the gradient $G$ of the logits to those of `x` and `table`; $G$
+# `(…).detach().requires_grad_()`, and call `.backward()` there. (The backward half of an operator of lesson 08 acts only
+# where autograd was on; its forward half always.) Two matrix products lead from the gradient $G$ of the logits to those of `x` and `table`; $G$
 # has a row for each token and a column for each of your words. What does the backward pass multiply them by?
 #
 # And one of the two gradients is only a part of a sum on each rank. Which one, and who adds it up?
@@ -487,7 +489,7 @@ def two_ranks_and_slices():
     return [round(head_loss(x.requires_grad_(), table, targets, first, size).item(), 6) for size in (6, 2, 4)]
 
 
-print("the loss in slices of 6, 2 and 4 tokens, rank by rank:", ranks.run(two_ranks_and_slices, world_size=2))
+print("the loss in slices of 6, 2 and 4 tokens, rank by rank (six times the same):", ranks.run(two_ranks_and_slices, world_size=2))
 
 
 # %%
@@ -531,7 +533,7 @@ def check_head(n_tokens, vocab_size, width, slice_tokens, world_size=2, seed=0, 
     check.that(all(isinstance(loss, torch.Tensor) for loss in losses), "head_loss returns a tensor", look="return")
     check.close(torch.stack(losses), expected.detach().expand(world_size), what, relative=1e-5, look=look)
     check.that(all(unchanged), "… and what it was given is as it was", look="which operations end in _, and on what")
-    look = "what each rank's product is a part of; a leaf of your own, where .backward() ends; then what comes in"
+    look = "question 2's gradients; what each rank's product is a part of; a leaf of your own, where .backward() ends"
     check_gradient(x_grads, [x.grad] * world_size, "… gradient of x", look)
     look = "all slices, and what backward is handed; no other rank has a part in it"
     check_gradient(table_grads, whole.grad.tensor_split(world_size), "… gradient of the table", look)
@@ -610,7 +612,7 @@ for hidden_rank, parts in enumerate(check.on_ranks(tied, world_size=2)):
 # - `"sum"`: the table is cut by *width* instead, as in the library's `ParallelGPT`. A rank has some features of every
 # word, so of every logit it has one summand. They are added up. In the backward pass each rank finds the gradient of
 # its own features of `x`, and those are gathered.
-# - `"three"`: yours, with the three numbers as all-reduces.
+# - `"three"`: question 3's, with three numbers for each token as all-reduces, and one of the gradient of `x`.
 #
 # An all-reduce of $n$ bytes sends $2\frac{t-1}{t}n$ from each rank; an all-gather whose result has $n$ bytes sends
 # $\frac{t-1}{t}n$.

@@ -18,7 +18,7 @@
 # | 3 | Three moves | 35 |
 #
 # **The rules.** You may use all of torch, and of `course_lib.parallel.schedule` everything but its `zero_bubble`. (It
-# would seldom help: where it is fast, it needs more places than you mostly have.)
+# would seldom help: where it is fast, it has as many micro-batches in flight as 1F1B's first rank, on every rank.)
 # A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
 # it may change something, its contract says so. The checks look.
 #
@@ -201,9 +201,9 @@ check_on_pipeline(check_mine(caps=[4, 4, 4]))
 # after its own F. A move of a kind takes `costs.of(kind, stage)`, where the kind is `"F"`, `"B"` or `"W"`.
 # Micro-batches go in their order.
 #
-# One trap: if you let each rank choose as soon as *it* is free, it may choose with news from the future, or miss some.
-# Find over all ranks the move that can begin *earliest*, and make this one. At a tie on one rank, the better kind
-# wins.
+# One trap: do not let rank 0 choose, then rank 1, and so on. A rank that takes a move for later does not see what may
+# arrive before: rank 0 might settle for a W at 5, though a B could come at 4. Find over all ranks the move that can
+# begin *earliest*, make this one, and look again. At a tie on one rank, the better kind wins.
 #
 # **Your contract.** `plan(stages, micro_batches, caps, costs)`
 #
@@ -219,6 +219,8 @@ check_on_pipeline(check_mine(caps=[4, 4, 4]))
 # | 4, 8 | 4, 3, 2, 1 | 33 (4, 3, 2, 1) | 30 |
 # | 4, 8 | 7, 7, 7, 7 | 33 (4, 3, 2, 1) | 28 |
 # | 4, 8 | 2, 2, 2, 2 | 33 (4, 3, 2, 1) | 42 |
+#
+# (In the last row you are slower than 1F1B, since you have half of its places on rank 0.)
 #
 # - `plan` itself takes at most 10 seconds. (Walking once through all moves takes milliseconds.)
 #
@@ -336,7 +338,7 @@ compare(guess=guess_life, predicted=2 * 4 + 1, measured=alone[-1].end - alone[0]
 
 # %% [markdown]
 # Down through four stages, up again, and its W. In that time rank 0 could work on three micro-batches, with three
-# units for each. So with two places it *must* idle for a third of the time, whatever the order, and three would do if
+# units for each. So with two places it *must* idle for at least a third of the time, whatever the order, and three would do if
 # nobody ever waited. A shop has as many customers inside as come in a minute, times the minutes that each one stays:
 # Little's law. (Qi et al. 2024 build their schedules by it: memory is life over interval.)
 #
@@ -522,7 +524,7 @@ for sizes in ([2, 2, 2], [3, 1, 2]):
 # %% check="q3-halves" points=8
 for rank, (*_, changing, _) in enumerate(check.on_ranks(carry_out, HALVES, [2, 2, 2], 4, look=MOVES, world_size=2)):
     look = "what input_gradient asks autograd for: x alone. Whoever asks for all gradients leaves nothing for W"
-    check.equal(changing, ["W"] * 3, f"… the moves of rank {rank} that made the weights' gradients", look=look)
+    check.equal(" ".join(changing), "W W W", f"… the moves of rank {rank} that made the weights' gradients", look=look)
 
 
 # %%
@@ -595,5 +597,5 @@ for name, schedule in rows.items():
 # the pipeline into a V, so that each rank has an early stage and a late one. Long lives and short ones then share a
 # rank, and all ranks hold the same.
 #
-# **Change one thing.** In `plan`, let a W go before an F. Which of the four goals do you lose? Decide first, and say
-# what the ranks behind were waiting for.
+# **Change one thing.** In `plan`, let a W go before an F, and run the cell above again. Which of your three rows become
+# longer? Decide first, and say what the ranks behind were waiting for.
