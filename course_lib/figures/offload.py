@@ -94,7 +94,7 @@ COLORS: dict[Work, str] = {
     "forward": SERIES[5], "backward": SERIES[3], "gradients": PALETTE["gradients"], "update": PALETTE["optimizer"],
     "weights": PALETTE["parameters"],
 }  # fmt: skip
-BLOCKS = 4
+BLOCKS = 3
 
 
 class Bar(NamedTuple):
@@ -162,7 +162,8 @@ def step_timeline(seconds: Mapping[Work, float] | None = None, *, caption: str) 
             look = {"facecolor": COLORS[bar.work], "edgecolor": "white", "lw": 0.7}
             axes.broken_barh([(bar.start, bar.end - bar.start)], (ROWS[bar.work] - 0.4, 0.8), **look)
         for step, left, right, row in _spans(bars):
-            axes.text((left + right) / 2, row, str(step), ha="center", va="center", size=9, color=INK)
+            ink = "white" if row in (1, 3) else INK
+            axes.text((left + right) / 2, row, str(step), ha="center", va="center", size=9, color=ink)
         axes.set(xlim=(0, 1.005 * end), ylim=(3.55, -0.55))
         axes.set_yticks(range(4), ["card", "lane out", "processor", "lane back"])
         axes.tick_params(axis="y", length=0)
