@@ -4,6 +4,7 @@ from course_lib.explore.accumulation import AccumulationExplorer, accumulation_c
 from course_lib.explore.bits import BitExplorer, BitRow, bit_rows
 from course_lib.explore.buckets import BucketExplorer
 from course_lib.explore.cube import CubeExplorer
+from course_lib.explore.experts import ExpertsExplorer
 from course_lib.explore.film import FilmExplorer
 from course_lib.explore.matmul import MatmulExplorer
 from course_lib.explore.memory_bar import MemoryBarExplorer
@@ -19,6 +20,7 @@ __all__ = [
     "BitRow",
     "BucketExplorer",
     "CubeExplorer",
+    "ExpertsExplorer",
     "FilmExplorer",
     "MatmulExplorer",
     "MemoryBarExplorer",

@@ -487,8 +487,8 @@ pictures.efficiency_curves(
 )
 
 # %% [markdown]
-# So a disk is for checkpoints, if one GPU stands before it. For the rest it is too slow, by a factor of a hundred and
-# more. ZeRO-Infinity's answer is lesson 10's: a thousand GPUs with a hundred machines have a hundred disks, each rank
+# So an NVMe drive is fast enough for checkpoints. For weights it is not, at so few tokens, and for the optimizer's state
+# least of all. ZeRO-Infinity's answer is lesson 10's: a thousand GPUs with a hundred machines have a hundred disks, each rank
 # reads its part from *its* disk, and the parts are gathered over NVLink. The bandwidths add up.
 #
 # ## 7 · A model in files
@@ -616,8 +616,7 @@ for name, kind in {"in memory": from_memory, "in files": from_files}.items():
 
 # %% [markdown]
 # RSS is coarser. It counts code that was loaded on the way, buffers of the disk, and memory that is free but not given
-# back. But it believes no ledger of ours: the model in files is small in the system's eyes, too. (Most of what is left
-# are states of blocks that wait for the disk to write them.)
+# back. But it believes no ledger of ours: the model in files is small in the system's eyes, too.
 #
 # ## 8 · No space left
 #

@@ -20,7 +20,7 @@ LOOK = "explorer.look(JSON.parse(model.get('table')), JSON.parse(model.get('_con
 def test_the_browser_adds_up_and_divides_as_python_does(alone: Alone) -> None:
     page, chosen = alone(TiersExplorer), random.Random(0)
     offers = {name: control.values for name, control in TiersExplorer.controls().items()}
-    runs: list[dict[str, Any]] = [{name: chosen.choice(each) for name, each in offers.items()} for _ in range(40)]
+    runs: list[dict[str, Any]] = [{name: chosen.choice(each) for name, each in offers.items()} for _ in range(25)]
     for run, found in zip(runs, page.evaluate(f"runs => runs.map((run) => {LOOK})", runs), strict=True):
         shown = TiersExplorer(None, **run)
         for place, tier in zip(PLACES, found["tiers"], strict=True):
