@@ -452,8 +452,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import psutil
-
 from course_lib import ranks
 from course_lib.notebook import self_check, show
 from course_lib.train.disk import Disk, bandwidth
@@ -582,9 +580,9 @@ WIDE = GPTConfig(12, 256, 4, vocab_size=256, context=32, norm="rmsnorm", bias=Fa
 
 def highest_rss():
     if sys.platform == "win32":
-        return psutil.Process().memory_info().peak_wset
+        from psutil import Process
+        return Process().memory_info().peak_wset
     from resource import RUSAGE_SELF, getrusage
-
     return getrusage(RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
