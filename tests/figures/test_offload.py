@@ -6,11 +6,11 @@ import pytest
 
 from course_lib import predict
 from course_lib.figures import offload
-from course_lib.figures.offload import BLOCKS, ROWS, Way, step_bars
+from course_lib.figures.offload import BLOCKS, ROWS, Way, Work, step_bars
 
 HELD = {"weights": 2, "gradients": 2, "states": 12}
 FLOW = {("weights", "forward"): 2, ("backward", "gradients"): 2, ("states", "update"): 12, ("update", "weights"): 3}
-TOOK = {"forward": 1.0, "backward": 2.0, "gradients": 1.4, "update": 2.0, "weights": 1.4}
+TOOK: dict[Work, float] = {"forward": 1.0, "backward": 2.0, "gradients": 1.4, "update": 2.0, "weights": 1.4}
 
 
 def test_what_crosses_the_line_is_told_and_drawn_in_orange():
@@ -72,10 +72,10 @@ def test_each_way_is_faster_than_the_one_above():
 def test_the_curves_are_the_formula():
     picture = offload.efficiency_curves({"weights": 1024.0}, 70e12, {"fast": 70e9, "slow": 7e9}, caption="c")
     (axes,) = picture.figure.axes
-    for x, y in zip(*axes.lines[0].get_data()):
+    for x, y in axes.lines[0].get_xydata():
         assert y / 100 == pytest.approx(float(predict.link_efficiency(1024, 1e9 * x, 70e12)))
     assert "weights over fast: 51 %; weights over slow: 9 %" in picture.alt
-    assert [line.get_xdata()[0] for line in axes.lines[1:]] == [70.0, 7.0]
+    assert [line.get_xydata()[0][0] for line in axes.lines[1:]] == [70.0, 7.0]
 
 
 def test_the_picture_is_the_same_every_time():
