@@ -2,7 +2,9 @@
 
 from typing import get_args
 
+import numpy as np
 import pytest
+from matplotlib.lines import Line2D
 
 from course_lib import predict
 from course_lib.figures import offload
@@ -69,13 +71,17 @@ def test_each_way_is_faster_than_the_one_above():
         ]
 
 
+def points(line: Line2D) -> np.ndarray:
+    return np.asarray(line.get_xydata())
+
+
 def test_the_curves_are_the_formula():
     picture = offload.efficiency_curves({"weights": 1024.0}, 70e12, {"fast": 70e9, "slow": 7e9}, caption="c")
     (axes,) = picture.figure.axes
-    for x, y in axes.lines[0].get_xydata():
+    for x, y in points(axes.lines[0]):
         assert y / 100 == pytest.approx(float(predict.link_efficiency(1024, 1e9 * x, 70e12)))
     assert "weights over fast: 51 %; weights over slow: 9 %" in picture.alt
-    assert [line.get_xydata()[0][0] for line in axes.lines[1:]] == [70.0, 7.0]
+    assert [points(line)[0][0] for line in axes.lines[1:]] == [70.0, 7.0]
 
 
 def test_the_picture_is_the_same_every_time():
