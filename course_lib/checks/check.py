@@ -19,7 +19,7 @@ from torch import Tensor
 from course_lib import measure, ranks
 from course_lib.accounts import Attributed, TrafficAccount
 from course_lib.checks.answer_text import written_with
-from course_lib.checks.failed import CheckFailed, call_text, describe, fail, told_on_a_rank, where
+from course_lib.checks.failed import CheckFailed, call_text, describe, fail, passed, told_on_a_rank, where
 from course_lib.checks.left_behind import MayChange, Snapshot, named, unchanged
 from course_lib.checks.wire import carried
 from course_lib.units import Bytes, Flops, Quantity
@@ -135,13 +135,13 @@ def that(holds: bool, what: str, *, expected: str = "", came: str = "", look: st
     """The plain check: `holds` must be the bool True."""
     if holds is not True:
         fail(what, expected=expected, came=came, look=look)
-    _passed(what)
+    passed(what)
 
 
 def equal(got: object, expected: object, what: str, *, look: str = "") -> None:
     """The same type and the same value. Tensors: same dtype, shape and every element, NaN equal to NaN."""
     the_same(got, expected, what, look)
-    _passed(what)
+    passed(what)
 
 
 def the_same(got: object, expected: object, what: str, look: str) -> None:
@@ -200,7 +200,7 @@ def close(
     wrong = ~((came - exact).abs() <= tolerance * scale) & ~((came == exact) | (came.isnan() & exact.isnan()))
     if wrong.any():
         _fail_at(value, target, wrong, f"{what} (tolerance {tolerance:.2g} of {scale:.4g})", look)
-    _passed(what)
+    passed(what)
 
 
 def at_most(got: Quantity | float, limit: Quantity | float, what: str, *, look: str = "") -> None:
@@ -221,7 +221,7 @@ def raises(error: type[Exception], fn: Callable, *args: Any, look: str = "", **k
     except error as problem:
         given.compare(_BEHIND.format(describe(fn)), look)
         if not isinstance(problem, NotImplementedError) or error is NotImplementedError:
-            return _passed(what)
+            return passed(what)
         fail(f"{describe(fn)} is not written yet", look="the cell above that says YOUR CODE HERE")
     except (Exception, SystemExit) as problem:
         fail(what, expected=error.__name__, came=f"{type(problem).__name__}: {str(problem)[:300]}", look=look)
@@ -248,10 +248,6 @@ def _counted(fn: Callable, args: tuple, kwargs: dict, may_change: MayChange) -> 
     with measure.traffic() as account:
         result = _watched(fn, args, kwargs, may_change)
     return result, account
-
-
-def _passed(what: str) -> None:
-    print(f"✓ {what}")
 
 
 def _same_type(got: object, expected: object) -> bool:
@@ -295,4 +291,4 @@ def _bounded(got: Quantity | float, limit: Quantity | float, what: str, look: st
     good = here <= there if at_most else here >= there
     if not good:  # NaN is neither
         fail(what, expected=f"at {'most' if at_most else 'least'} {describe(limit)}", came=describe(got), look=look)
-    _passed(what)
+    passed(what)

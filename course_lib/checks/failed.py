@@ -25,8 +25,19 @@ class CheckFailed(AssertionError):
         return [f"CheckFailed: {self}"]
 
 
+_begun = ""  # the last line of a check that held, for the next one to go on with
+
+
+def passed(what: str) -> None:
+    """Print the line of a check that holds; a next one may begin with "…" and go on with it."""
+    global _begun
+    _begun = _begun if what.startswith("…") else what
+    print(f"✓ {what}")
+
+
 def fail(what: str, *, expected: str = "", came: str = "", look: str = "") -> NoReturn:
-    """Raise a `CheckFailed` in the one form that all of them have."""
+    """Raise a `CheckFailed` in the one form that all of them have. What begins with "…" gets the line before it."""
+    what = f"{_begun} {what}" if what.startswith("…") and _begun else what
     parts = {"expected": expected, "came": came, "look at": look}
     lines = [f"  {name:<8}  {text}" for name, text in parts.items() if text]
     raise CheckFailed("\n".join([what, *lines])) from None

@@ -38,6 +38,7 @@ from torch import nn
 
 from course_lib import measure
 from course_lib.checks import check
+from course_lib.checks.arithmetic import on_paper
 from course_lib.checks.time_limit import within
 from course_lib.checks.untracked_memory import outside_torch
 from course_lib.compare import compare
@@ -90,6 +91,7 @@ paper_guess = ask("FOUR with the plan [(1, 3)]: how many bytes at the peak?", un
 # - `costs`: a list of `Cost`, at least one. `segments`: a list of pairs in the order of the layers; it may be empty.
 # - returns a tuple of two whole numbers: the bytes at the peak, and the FLOPs that a plain step does not have.
 # - Segments that overlap, that are empty, in the wrong order or reach beyond the chain raise `ValueError`.
+# - It is an account on paper: arithmetic with these numbers. No tensor is made, and nothing is measured.
 #
 # **What is graded:** four plans for two chains (8), the refusals (4), further chains (8).
 
@@ -118,23 +120,25 @@ def plan_cost(costs, segments):
 print(f"on paper you said {paper_guess.said} at the peak; your function says {plan_cost(FOUR, [(1, 3)])}")
 
 # %% check="q1-values" points=8
+account = on_paper(plan_cost, ["measure", "measured_step"])
 for segments, expected in (
     ([], (28, 0)),
     ([(0, 4)], (28, 14)),
     ([(0, 2), (3, 4)], (15, 9)),
     ([(0, 1), (2, 3)], (20, 8)),
 ):
-    got = check.call(plan_cost, list(FOUR), list(segments))
+    got = check.call(account, list(FOUR), list(segments))
     check.equal(got, expected, f"(bytes, FLOPs) of FOUR with {segments}", look="each moment by itself")
 wide_first = [Cost(9, 10, 1), Cost(1, 20, 7), Cost(5, 6, 2)]
 for segments, expected in (([(0, 1), (1, 2)], (29, 8)), ([(1, 2)], (30, 7)), ([(0, 2)], (30, 8)), ([(2, 3)], (36, 2))):
-    got = check.call(plan_cost, list(wide_first), list(segments))
+    got = check.call(account, list(wide_first), list(segments))
     check.equal(got, expected, f"(bytes, FLOPs) of a chain with {segments}", look="who is still there, who has left?")
 
 # %% check="q1-refuses" points=4
-check.equal(check.call(plan_cost, list(FOUR), [(0, 1), (1, 4)]), (24, 14), "segments that touch are fine")
+account = on_paper(plan_cost, ["measure", "measured_step"])
+check.equal(check.call(account, list(FOUR), [(0, 1), (1, 4)]), (24, 14), "segments that touch are fine")
 for wrong in ([(0, 2), (1, 3)], [(2, 2)], [(2, 4), (0, 1)], [(3, 5)], [(-1, 2)], [(3, 1)]):
-    check.raises(ValueError, plan_cost, list(FOUR), wrong, look="what the contract says about segments")
+    check.raises(ValueError, account, list(FOUR), wrong, look="what the contract says about segments")
 
 # %% check="q1-hidden" points=8
 # Random chains, and every plan of the short ones.
@@ -176,11 +180,11 @@ def _random_chain(random, n):
     return [Cost(x, x + random.randint(0, 12), random.randint(1, 9)) for x in inputs]
 
 
-_dice = _random.Random(3)
+_dice, account = _random.Random(3), on_paper(plan_cost, ["measure", "measured_step"])
 for _n in (1, 2, 3, 5, 6):
     _chain = _random_chain(_dice, _n)
     for _plan in _itertools.islice(_every_plan(_n), 60):
-        check.equal(check.call(plan_cost, list(_chain), list(_plan)), _judge(_chain, _plan), f"{_n} layers, {_plan}")
+        check.equal(check.call(account, list(_chain), list(_plan)), _judge(_chain, _plan), f"{_n} layers, {_plan}")
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -695,7 +699,7 @@ LIMIT = Bytes(4.5 * 2**20)
 #
 # **What is graded:** the profile of our chain and of one with another kind of layer (6); steps *measured* under your
 # plan: peak at most the limit, FLOPs exactly those of the best plan, gradients right, for three limits (8); other
-# chains and limits (6).
+# chains and limits, and layers that you have not seen (6).
 
 
 # %% answer="q4"
@@ -782,9 +786,21 @@ for MiB, fewest in ((6, 17_825_792), (4.5, 30_408_704), (3.5, 39_845_888)):
 check.raises(ValueError, fit, twelve, x, Bytes(2**21), look="a limit that no plan can keep")
 
 # %% check="q4-hidden" points=6
-# Other networks and limits.
+# Other networks and limits, and layers of kinds that nobody has shown.
 ### BEGIN HIDDEN TESTS
 import random as _random
+
+
+class _Gate(nn.Module):
+    """One weight that is used twice: a gate, and what comes through it."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width, bias=False)
+
+    def forward(self, x):
+        gate = self.linear(x).sigmoid()
+        return self.linear(x * gate)
 
 
 def _judge(costs, segments):
@@ -823,6 +839,12 @@ for _seed, _rows, _shares in ((1, 256, (0.35, 0.6)), (2, 640, (0.4, 0.7))):
         check.at_most(_step.peak, _limit, f"measured peak with {_plan}, limit {_limit}")
         _fewest = min(again for most, again in _all if most <= _budget)
         check.equal(_step.flops - _plain.flops, Flops(_fewest), f"measured FLOPs with {_plan}, limit {_limit}")
+_strangers = [_Gate(48), nn.Sequential(nn.Linear(48, 80), nn.GELU(), nn.Linear(80, 24))]
+_strangers.append(nn.Sequential(nn.Tanh(), _Gate(24)))
+_saved = [3 * 48, 48 + 80 + 80, 3 * 24]  # for each row; what a tanh makes is what the gate is given
+_flops = [2 * 2 * 48 * 48, 2 * (48 * 80 + 80 * 24), 2 * 2 * 24 * 24]
+_costs = [Cost(4 * 60 * w, 4 * 60 * n, 60 * each) for w, n, each in zip((48, 48, 24), _saved, _flops)]
+check.equal(check.call(profile, _strangers, torch.randn(60, 48)), _costs, "layers of other kinds: input, saved, flops")
 _sizes = [(32, 64, 3), (64, 48, 5), (48, 32, 2)]
 _layers, _x = build(_sizes, seed=3).double(), torch.randn(40, 32, dtype=torch.float64)
 _costs = [Cost(8 * 40 * w, 8 * 40 * w * (n + 1), 2 * 40 * w * out) for w, out, n in _sizes]

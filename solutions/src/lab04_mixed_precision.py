@@ -33,6 +33,7 @@
 import functools
 import math
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import torch
 from torch import nn
@@ -579,6 +580,56 @@ for _ in range(5):
     step_both(_case, 2.0**28, lr=2.0**9, momentum=0.9, max_norm=math.inf)
 compare_weights(_case, "gradients that grow 32-fold from step to step", begun=_begun)
 within_budget([(30, 20)] * 16 + [(20,)], seed=8)
+
+
+def _right_step(parameters, state, scale, lr, momentum, max_norm):
+    """In float64, on weights that are kept whole."""
+    given = [parameter.grad.double() for parameter in parameters]
+    if not all(bool(g.isfinite().all()) for g in given):
+        return math.inf
+    length = math.sqrt(sum(g.square().sum().item() for g in given)) / scale
+    for parameter, kept, g in zip(parameters, state, given):
+        kept["mean"] = momentum * kept["mean"] + g * (max_norm / length if length > max_norm else 1.0) / scale
+        parameter.weight = parameter.weight - lr * kept["mean"]
+    return max(g.abs().max().item() for g in given)
+
+
+def _right_start():
+    kept = [{"mean": torch.zeros(2, dtype=torch.float64)} for _ in range(2)]
+    return [SimpleNamespace(weight=w.double(), grad=torch.zeros(2).half()) for w in _first], kept
+
+
+def _start():
+    pairs = [split(w) for w in _first]
+    parameters = [nn.Parameter(half) for half, _ in pairs]
+    for parameter in parameters:
+        parameter.grad = torch.zeros(2).half()
+    return parameters, [{"rest": rest} for _, rest in pairs]
+
+
+def _in_1024ths(weights):
+    """The numbers of a life are so few and so round that all of these are whole."""
+    return [(1024 * w.double()).round().tolist() for w in weights]
+
+
+def _draw(chance, names):
+    if chance.random() < 0.6 or len(names["said"]) == 6:  # longer ones, and fp16 would round the mean
+        numbers = chance.choice(("0, 0", "1, 0", "-2, 1", "0, 2", "math.inf, 1", "1, math.nan"))
+        return f"p[{chance.randrange(2)}].grad = torch.tensor([{numbers}]).half()"
+    one_number = sum(int(w.grad.count_nonzero()) for w in names["p"]) == 1  # whose length is exact
+    max_norm = chance.choice(("0.5", "math.inf")) if one_number else "math.inf"
+    momentum = chance.choice((0.5, 0.5, 0.0))
+    return f"said.append(lean_step(p, state, {chance.choice((1.0, 4.0))}, 0.25, {momentum}, {max_norm}))"
+
+
+_first = [torch.tensor([0.5, -0.75]), torch.tensor([1.0, 3.0])]
+_known, _look = {"torch": torch, "math": math}, "what a step does to each tensor, whatever its gradient and what came before"
+_names = _known | {"start": _start, "lean_step": lean_step}
+_names["in_1024ths"] = lambda p, state: _in_1024ths(joined(w.data, kept["rest"]) for w, kept in zip(p, state))
+_right_names = _known | {"start": _right_start, "lean_step": _right_step}
+_right_names["in_1024ths"] = lambda p, state: _in_1024ths(w.weight for w in p)
+_begin, _looks = "p, state = start(); said = []", ["said", "in_1024ths(p, state)"]
+random_lives("a step", _begin, _names, _right_names, _draw, lambda _: _looks, count=60, length=30, look=_look)
 ### END HIDDEN TESTS
 
 # %% [markdown]

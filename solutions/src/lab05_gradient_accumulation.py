@@ -972,6 +972,76 @@ for _saved in (False, True):  # in fp64, where the model's own weights are the m
     check.call(_accumulator.add, *_pieces[1])
     _results.append([check.call(_accumulator.step), weights(_model)])
 check.equal(_results[1], _results[0], "a model in fp64, saved between two pieces")
+
+
+class _Tiny(torch.nn.Module):
+    """A number for each of four tokens; the loss is the mean of what they are times the targets."""
+
+    def __init__(self):
+        super().__init__()
+        self.row = torch.nn.Parameter(torch.tensor([0.3, -0.7, 1.1, 0.9], dtype=torch.float64))
+
+    def forward(self, inputs, targets):
+        counted = targets != IGNORE
+        return (self.row[inputs[counted]] * targets[counted]).square().mean()
+
+
+class _Pieces:
+    """Remembers what each piece gave, and adds it up at the end. A snapshot is a list of them."""
+
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer, self.pieces = model, optimizer, []
+
+    def add(self, inputs, targets, scale):
+        if count := count_tokens(targets):
+            loss = self.model(inputs, targets) * count
+            self.pieces.append((count, loss.item(), *torch.autograd.grad(loss, self.model.row), scale < math.inf))
+        return scale < math.inf or not count
+
+    def step(self):
+        (counts, losses, gradients, finite), self.pieces = zip(*self.pieces), []
+        if not all(finite):
+            return None
+        self.model.row.grad = sum(gradients) / sum(counts)
+        self.optimizer.step()
+        return sum(losses) / sum(counts), self.model.row.grad.norm().item()
+
+    def state_dict(self):
+        return list(self.pieces)
+
+    def load_state_dict(self, state):
+        self.pieces = list(state)
+
+
+def _begin_with(kind):
+    model = _Tiny()
+    return model, kind(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5))
+
+
+def _rounded(said):
+    """Sums in another order differ in the sixteenth digit, and here nobody asks for so many."""
+    return [tuple(round(n, 9) for n in each) if isinstance(each, tuple) else each for each in said]
+
+
+def _draw(chance, names):
+    kind = chance.random()
+    if kind < 0.15:
+        return "state = stream.state_dict()"
+    if kind < 0.35:
+        return "stream.load_state_dict(state)"
+    if kind < 0.6 and names["stream"].pieces:
+        return "said.append(stream.step())"
+    tokens = [chance.choice((IGNORE, 1, 2, 3)) for _ in range(3)]
+    inputs, scale = [chance.randrange(4) for _ in tokens], chance.choice(("1.0", "8.0", "0.25", "math.inf"))
+    return f"said.append(stream.add(torch.tensor([{inputs}]), torch.tensor([{tokens}]), {scale}))"
+
+
+_known = {"torch": torch, "math": math, "rounded": _rounded}
+_names = [_known | {"start": lambda kind=kind: _begin_with(kind)} for kind in (Resumable, _Pieces)]
+_begin = "model, stream = start(); said, state = [], stream.state_dict()"
+_looks = ["rounded(said)", "rounded([tuple(model.row.tolist())])"]
+_look = "what a state says of its batch, and for how long"
+random_lives("a stream", _begin, *_names, _draw, lambda _: _looks, length=24, look=_look)
 ### END HIDDEN TESTS
 
 # %% [markdown]

@@ -38,6 +38,7 @@ import torch.distributed as dist
 
 from course_lib import predict, ranks
 from course_lib.checks import check
+from course_lib.checks.arithmetic import on_paper
 from course_lib.compare import compare
 from course_lib.figures import collective_costs as costs
 from course_lib.figures.who_sends import who_sends_whom
@@ -48,6 +49,7 @@ from course_lib.units import Count, Seconds
 # %%
 OURS_TO_BUILD = ["collectives", "schedules", "dist.all_reduce", "dist.all_gather", "dist.reduce", "dist.broadcast"]
 OURS_TO_BUILD += ["dist.reduce_scatter", "dist.reduce_scatter_tensor", "dist.all_gather_into_tensor", "funcol"]
+NOT_ON_PAPER = ["ranks", "check", "dist", "collectives", "of_mine", "all_reduce", "reduce_scatter", "all_gather"]
 
 
 def numbers(rank, shape, dtype=torch.float32, seed=0):
@@ -413,7 +415,7 @@ check_traffic(1001, world_size=8, slack=16)
 #
 # - An all-reduce by your `all_reduce` of `elements` numbers of `element_size` bytes each. At least one for each rank.
 # - Returns `(messages, n_bytes)`, two whole numbers: what this rank sends. Nothing is run, no tensor is made on the
-# way (a real one may have $10^{12}$ elements).
+# way (a real one may have $10^{12}$ elements). The checks put tensors, ranks and your all-reduce out of its reach.
 #
 # **Graded:** four predictions (8 points), more of them, and large ones (7).
 
@@ -458,6 +460,7 @@ compare(
 )
 
 # %% check="q3-predicted" points=8
+account = on_paper(predict_sends, NOT_ON_PAPER)
 for case, sent in {
     (800, 4, 8, 3): (6, 5600),
     (5, 4, 4, 0): (4, 32),
@@ -466,7 +469,7 @@ for case, sent in {
 }.items():
     elements, element_size, world_size, rank = case
     what = f"rank {rank} of {world_size}, {elements} numbers of {element_size} bytes"
-    check.equal(check.call(predict_sends, *case), sent, what, look="which parts a rank holds before each round back")
+    check.equal(check.call(account, *case), sent, what, look="which parts a rank holds before each round back")
 
 
 # %% check="q3-hidden" points=7
@@ -482,10 +485,11 @@ def sent_by_hand(elements, size, world_size, rank):
     return rounds, total * size
 
 
+account = on_paper(predict_sends, NOT_ON_PAPER)
 for elements, size, world_size in ((21, 8, 4), (1021, 2, 16), (10**12 + 7, 2, 64), (2, 4, 2), (9, 4, 1)):
     for rank in {0, world_size // 3, world_size - 1}:
         expected = sent_by_hand(elements, size, world_size, rank)
-        got = check.call(predict_sends, elements, size, world_size, rank)
+        got = check.call(account, elements, size, world_size, rank)
         check.equal(got, expected, f"rank {rank} of {world_size}, {elements} numbers of {size} bytes")
 ### END HIDDEN TESTS
 

@@ -46,6 +46,7 @@ import torch.distributed as dist
 
 from course_lib import measure, predict, ranks
 from course_lib.checks import check
+from course_lib.checks.lives import random_lives
 from course_lib.checks.untracked_memory import outside_torch
 from course_lib.compare import compare
 from course_lib.model.hardware import H100_80GB
@@ -972,6 +973,54 @@ _ = check_resharded(1, 3, 3, steps=4, seed=5)
 _ = check_resharded(44, 11, 2, steps=5, seed=6)  # as a text, "10_of_11" comes before "2_of_11"
 check_disk(12_001, old_ranks=2, new_ranks=2)
 check_held(30_001, old_ranks=3, new_ranks=3)
+
+
+def hidden_stage(old, new, step, steps):
+    """On each rank: the weights after some steps from the shards in `old`, if there is one; saved in `new`."""
+    parameters = a_model(SHAPES, seed=9 if old else 0)
+    shard = load(old, total_of(SHAPES)) if old else begin(parameters)
+    for each in range(step, step + steps):
+        gradient = shard_of(dealt(SHAPES, each, 2) / 2, dist.get_rank(), dist.get_world_size())
+        update(parameters, shard, gradient, LR, DECAY)
+    save(new, shard, total_of(SHAPES))
+    return in_a_row(parameters)
+
+
+class HiddenShards:
+    """A model that goes on with other ranks each time, by its files alone."""
+
+    def __init__(self):
+        self.folder, self.steps, self.rows = None, 0, []
+
+    def go_on(self, n_ranks, steps):
+        new = Path(tempfile.mkdtemp(dir=hidden_place))
+        self.rows = check.on_ranks(hidden_stage, self.folder, new, self.steps, steps, world_size=n_ranks)
+        self.folder, self.steps = new, self.steps + steps
+
+    def weights(self):
+        return [round(number, 9) for number in self.rows[-1].tolist()]
+
+
+class HiddenRow(HiddenShards):
+    def go_on(self, n_ranks, steps):
+        self.steps += steps
+        self.rows = [alone(SHAPES, self.steps, 2)[0][-1]] * n_ranks
+
+
+def hidden_line(chance, names):
+    others = [n_ranks for n_ranks in (1, 2, 3) if n_ranks != len(names["model"].rows)]
+    return f"model.go_on({chance.choice(others)}, steps={chance.randint(1, 2)})"
+
+
+def hidden_weights(names):
+    return ["model.weights()"] if names["model"].rows else []
+
+
+hidden_names = [{"Model": kind} for kind in (HiddenShards, HiddenRow)]
+hidden_look, hidden_begin = "what a shard that was loaded knows, and what of it is saved again", "model = Model()"
+with tempfile.TemporaryDirectory() as hidden_place:
+    args = (hidden_begin, *hidden_names, hidden_line, hidden_weights)
+    random_lives("shards", *args, count=3, length=5, look=hidden_look)
 ### END HIDDEN TESTS
 
 # %% [markdown]

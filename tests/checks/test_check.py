@@ -253,3 +253,9 @@ def test_arguments_are_held_before_a_call_and_do_not_count_in_its_peak() -> None
     x = torch.zeros(64, 64)
     assert check.peak(torch.add, x, x) == 64 * 64 * 4
     assert check.peak(torch.add, input=x, other=x) == 64 * 64 * 4
+
+
+def test_a_line_that_goes_on_brings_along_the_line_that_it_continues() -> None:
+    check.that(True, "a right sum on 8 ranks")
+    check.at_most(3, 4, "… messages of the busiest rank")
+    assert refused(check.at_most, 5, 4, "… bytes").startswith("a right sum on 8 ranks … bytes\n")
