@@ -5,7 +5,7 @@ With Ψ parameters in 16 bits and AdamW, 16Ψ bytes of model states can lie on t
 intensity, times the bytes a second, are FLOPs a second; against those of the device they give the share of the time in
 which it computes (Rajbhandari et al. 2021, ZeRO-Infinity, §4).
 
-No lesson opens this module yet.
+Lesson 11 opens this module.
 """
 
 from __future__ import annotations

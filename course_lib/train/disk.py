@@ -7,7 +7,7 @@ committed last is still there. (That is not so when the power fails: nobody wait
 The system keeps pages of files in main memory, and what is read from there is no disk. So files are opened with
 O_DIRECT where the system has it, and else read in the usual way.
 
-No lesson opens this module yet.
+Lesson 11 opens this module.
 """
 
 from __future__ import annotations

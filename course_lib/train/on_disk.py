@@ -20,7 +20,7 @@ the largest unit in its dtype, R those of the root unit (what is in no block) an
 and does not grow with the number of blocks. The disk holds 14 bytes a parameter, and twice that while a step is
 written.
 
-No lesson opens this module yet.
+Lesson 11 opens this module.
 """
 
 from __future__ import annotations

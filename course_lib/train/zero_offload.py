@@ -8,7 +8,7 @@ bandwidth, not of FLOPs, which is why a processor can do it at all. torch's fuse
 The device still waits for the processor. With the *delayed* update it does not: the processor applies the gradients of
 step t while the device computes step t + 1, with weights that have not heard of step t.
 
-No lesson opens this module yet.
+Lesson 11 opens this module.
 """
 
 from __future__ import annotations

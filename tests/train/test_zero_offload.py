@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from course_lib import measure
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.train import lane as lane_module
 from course_lib.train.accumulate import Batch
 from course_lib.train.lane import Lane
 from course_lib.train.step import train_step
@@ -145,6 +148,28 @@ def test_a_paced_lane_takes_its_time_while_the_caller_goes_on() -> None:
     for copy in copies:
         copy.result()
     assert time.perf_counter() - start >= 0.4 and torch.equal(into, source) and lane.carried == 400_000
+
+
+@pytest.mark.parametrize("bytes_per_s", [1e3, 1e6])
+def test_time_follows_bandwidth_and_sleeping_too_long_is_made_up_for(
+    monkeypatch: pytest.MonkeyPatch, bytes_per_s: float
+) -> None:
+    """On a clock that oversleeps by half each time: what comes late is no later than one sleep was too long."""
+    clock = [100.0]
+
+    def sleep(seconds: float) -> None:
+        clock[0] += 1.5 * seconds
+
+    monkeypatch.setattr(lane_module, "time", SimpleNamespace(perf_counter=lambda: clock[0], sleep=sleep))
+    sizes, lane = (1000, 250, 2000, 500), Lane(bytes_per_s)
+    gate = threading.Event()
+    lane._worker.submit(gate.wait)  # all are asked for at one time
+    copies = [lane.send(torch.zeros(size), torch.zeros(size)) for size in sizes]
+    gate.set()
+    for copy in copies:
+        copy.result()
+    link = 4 * sum(sizes) / bytes_per_s
+    assert link <= clock[0] - 100 <= link + 0.5 * 4 * max(sizes) / bytes_per_s
 
 
 def test_what_goes_wrong_on_the_way_is_raised_where_it_is_waited_for() -> None:
