@@ -35,6 +35,7 @@
 import functools
 import itertools
 import json
+import math
 import os
 import tempfile
 import time
@@ -93,7 +94,7 @@ class Job:
     """What `submit` returns: `result()` waits, `done()` looks."""
 
     def __init__(self, far, work):
-        self.far, self.work, self.outcome = far, work, None
+        self.far, self.work, self.outcome, self.problem = far, work, None, None
 
     def done(self):
         return self.work is None
@@ -101,6 +102,8 @@ class Job:
     def result(self):
         while not self.done():
             self.far.do(1)
+        if self.problem is not None:
+            raise self.problem
         return self.outcome
 
 
@@ -127,7 +130,10 @@ class Scripted(FarSide):
         for _ in range(min(count, len(self.waiting))):
             job = self.waiting.popleft()
             with self.meter.far_away():
-                job.outcome = job.work()
+                try:
+                    job.outcome = job.work()
+                except Exception as problem:
+                    job.problem = problem
             job.work = None
 
 
@@ -182,6 +188,12 @@ def held(meter, far):
 
 
 # %%
+def wide(dtype):
+    """fp32 for 16 bits; fp32 and fp64 are wide enough."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+# %%
 class InPlainSight:
     """The oracle: right weights, and no byte saved."""
 
@@ -211,11 +223,6 @@ class InPlainSight:
             self.masters[number] -= self.lr * self.means[number] / (1 - self.beta ** self.updates[number])
             self.weights[number].detach().copy_(self.masters[number])
         self.old = {}
-
-
-def wide(dtype):
-    """fp32 for 16 bits; fp32 and fp64 are wide enough."""
-    return torch.promote_types(dtype, torch.float32)
 
 
 # %% [markdown]
@@ -308,7 +315,7 @@ def drawn(shape, dtype, seed):
 def check_weights(got, weights, what, look, updates):
     """Weights against the judge's: to the rounding of as many updates, and of their own dtype."""
     for number, (one, right) in enumerate(zip(got, weights, strict=True)):
-        args = {"operations": 4} if right.dtype.itemsize == 2 else {"operations": 40 * updates + 40}
+        args = {"operations": 1} if right.dtype.itemsize == 2 else {"operations": 40 * updates + 40}
         check.close(one, right.detach(), f"{what}: weight {number}", look=look, **args)
 
 
@@ -336,7 +343,20 @@ def check_away(parts, shape, beta, lr, dtype, at_once=False, seed=0):
 
 check_away([1, 1, 2, 0, 1], (3, 4), 0.9, 0.1, torch.float32)
 check_away([1, 0, 0, 3], (5,), 0.5, 0.2, torch.float64)
-check_away([1] * 30, (4, 2), 0.9, 1e-3, torch.bfloat16)
+check_away([2, 1], (4, 2), 0.9, 0.1, torch.bfloat16)
+
+
+def check_small_steps(updates, lr, shape):
+    """Each step is below the weight's last bit; together they are not."""
+    away = check.call(Away, torch.ones(shape, dtype=torch.bfloat16), Scripted(), 0.5)
+    for _ in range(updates):
+        check.call(away.take, torch.ones(shape, dtype=torch.bfloat16))
+        new = check.call(away.update, lr)
+    right, look = torch.full(shape, 1 - updates * lr, dtype=torch.bfloat16), "the dtype of the master copy"
+    check.equal(new, right, f"a weight of 1 in bf16, after {updates} steps of {lr}", look=look)
+
+
+check_small_steps(64, 2.0**-10, (3,))
 
 
 # %%
@@ -354,30 +374,36 @@ def check_sides(meter, far, near, when, look):
     check.at_most(held(meter, False)[-1], Bytes(near + 1024), f"bytes on the device {when}", look=look)
 
 
+# %%
+def parts_and_update(meter, far, away, shape, dtype, s, S, lr):
+    """Two parts of a gradient, and an update; both sides are weighed after each."""
+    n, look = math.prod(shape), "what crosses in which dtype: it is as wide as the device has it"
+    for seed in range(2):
+        gradient = drawn(shape, dtype, seed)
+        _, sent = crossed(meter, away.take, gradient)
+        check.at_most(sent, Bytes(n * s), "bytes over the link for a gradient", look=look)
+        del gradient
+        check_sides(meter, 3 * S * n, n * s, "when a gradient has come", "one sum, in the wide dtype")
+    before = meter.crossed
+    check.call(far.submit, away.update, lr).result()
+    check.equal(meter.crossed - before, 0, "bytes over the link by update", look="what the job reads")
+    check_sides(meter, 2 * S * n, n * s, "after the update", "the gradient is used up")
+
+
 # %% check="q1-bytes" points=9
 def check_away_bytes(shape, dtype, beta=0.9, lr=0.1):
     weight, meter = drawn(shape, dtype, 0), Meter()
     n, s, S = weight.numel(), weight.itemsize, wide(dtype).itemsize
     with meter, outside_torch() as outside:
         meter.add(weight, from_start=True)
-        far, look = Scripted(meter=meter), "what crosses in which dtype: it is as wide as the device has it"
+        far = Scripted(meter=meter)
         away, sent = crossed(meter, Away, weight, far, beta)
-        check.at_most(sent, Bytes(n * s), "bytes over the link for a new object", look=look)
+        check.at_most(sent, Bytes(n * s), "bytes over the link for a new object", look="what crosses in which dtype")
         check_sides(meter, 2 * S * n, n * s, "when nothing has come", "master, momentum, and nothing else")
         for _ in range(2):
-            for seed in range(2):
-                gradient = drawn(shape, dtype, seed)
-                _, sent = crossed(meter, away.take, gradient)
-                check.at_most(sent, Bytes(n * s), "bytes over the link for a gradient", look=look)
-                del gradient
-                check_sides(meter, 3 * S * n, n * s, "when a gradient has come", "one sum, in the wide dtype")
-            (job, sent) = crossed(meter, far.submit, away.update, lr), meter.crossed
-            new = job[0].result()
-            check.equal(meter.crossed - sent, 0, "bytes over the link by update", look="what the job reads")
-            del job, new
-            check_sides(meter, 2 * S * n, n * s, "after the update", "the gradient is used up")
-        peak, look = held(meter, True), "how many temporaries a job makes: in-place operations make none"
-        check.at_most(max(peak), Bytes((5 * S + s) * n + 1024), "bytes on the far side at the peak", look=look)
+            parts_and_update(meter, far, away, shape, dtype, s, S, lr)
+        peak, look = max(held(meter, True)), "how many temporaries a job makes: in-place operations make none"
+        check.at_most(peak, Bytes((5 * S + s) * n + 1024), "bytes on the far side at the peak", look=look)
         look = "what take makes before the gradient is over there"
         check.at_most(max(held(meter, False)), Bytes(2 * n * s + 1024), "bytes on the device at the peak", look=look)
         check.at_most(outside(), Bytes(16384), "bytes in bytes objects, arrays and files", look="what is no tensor")
@@ -385,14 +411,15 @@ def check_away_bytes(shape, dtype, beta=0.9, lr=0.1):
 
 for method in (Away.__init__, Away.take, Away.update):
     check.written_with(method, forbidden=FINISHED)
-check_away([1, 2, 0, 1], (100, 30), 0.9, 0.1, torch.bfloat16)
+check_away([1, 2, 0, 1], (100, 30), 0.9, 0.1, torch.float32)
+check_small_steps(64, 2.0**-10, (3,))
 check_away_bytes((100, 130), torch.bfloat16)
 
 # %% check="q1-hidden" points=8
 # Other shapes and dtypes, small gradients, idle weights, and their bytes.
 ### BEGIN HIDDEN TESTS
 check_away([0, 2, 1, 0, 1], (2, 3, 4), 0.8, 0.3, torch.float64, at_once=True, seed=1)
-check_away([1] * 60, (17,), 0.95, 1e-4, torch.bfloat16, seed=2)
+check_small_steps(128, 2.0**-11, (5, 2))
 check_away([8, 8], (9,), 0.0, 0.05, torch.bfloat16, seed=3)
 check_away([1, 0, 3], (), 0.7, 1.0, torch.float32, seed=4)
 check_away([2, 1], (6, 1), 0.6, 0.01, torch.float16, seed=5)
@@ -621,6 +648,7 @@ stories = text.stories(seed=0)
 STEPS = 40
 
 
+# %%
 def trained(kind, steps=STEPS, beta=0.5, lr=0.3, warm_up=10, seed=0, config=SMALL):
     """The loss of each step, of a learning rate that falls to 0, and at the end on text that it has not seen."""
     model, losses = GPT(config, seed=seed), []
@@ -634,7 +662,7 @@ def trained(kind, steps=STEPS, beta=0.5, lr=0.3, warm_up=10, seed=0, config=SMAL
         losses.append(loss.item())
     optimizer.finish()
     with torch.no_grad():
-        return losses, model(*stories.batch(seed + 1, 0, 0, 64, 32)).item()
+        return losses, model(*stories.batch(seed + 1, 0, 0, 16, 32)).item()
 
 
 def leaves(optimizer, number, weight):
@@ -655,21 +683,23 @@ loss_curves(
 )
 
 
+# %%
+CASE = {"beta": 0.5, "lr": 0.3, "steps": 10, "seed": 0}
+late, usual = trained(InPlainSight, warm_up=4, **CASE), trained(InPlainSight, warm_up=10, **CASE)
+
+
 # %% check="q2-loss" points=8
-def check_losses(beta, lr, warm_up, steps, seed, allowed, config=SMALL):
-    """Each loss is the judge's, and the last one at most `allowed` times that of a run without delay."""
-    case = {"beta": beta, "lr": lr, "steps": steps, "seed": seed, "config": config}
+def check_losses(right, warm_up, allowed, **case):
+    """Each loss is the judge's (`right`), and the last one at most `allowed`."""
     losses, final = check.call(trained, Delayed, warm_up=warm_up, **case)
-    right, right_final = trained(InPlainSight, warm_up=warm_up, **case)
-    usual_final = trained(InPlainSight, warm_up=steps, **case)[1]
     look = "from which step on gradients are late, and by how much; what finish brings home"
-    for step, (loss, expected) in enumerate(zip(losses, right, strict=True)):
-        check.close(loss, expected, f"the loss of step {step}, warm-up {warm_up}", relative=1e-3, look=look)
-    check.close(final, right_final, "the loss at the end, on other text", relative=1e-3, look=look)
-    check.at_most(final, usual_final * allowed, "… beside the run without delay", look=look)
+    for step, (loss, expected) in enumerate(zip(losses, right[0], strict=True)):
+        check.close(loss, expected, f"the loss of step {step}, warm-up {warm_up}", relative=1e-4, look=look)
+    check.close(final, right[1], "the loss at the end, on other text", relative=1e-4, look=look)
+    check.at_most(final, allowed, "… beside the run without delay", look=look)
 
 
-check_losses(beta=0.5, lr=0.3, warm_up=4, steps=12, seed=0, allowed=1.05)
+check_losses(late, warm_up=4, allowed=1.05 * usual[1], **CASE)
 
 
 # %% check="q2-waits" points=8
@@ -696,8 +726,25 @@ check_scene([(3, 2), (4,), (2, 2)], [ALL] * 5, 0.9, 2, False, torch.float64)
 check_waits([(3,), (2, 2), (4,)], 0.9, 1, [2, 1, 0])
 
 
+# %%
+def weighed_step(meter, optimizer, weights, order, step, lr=0.1):
+    """Gradients in this order, and a step; both sides are weighed after each gradient."""
+    n, s, S = sum(weight.numel() for weight in weights), weights[0].itemsize, wide(weights[0].dtype).itemsize
+    before = meter.crossed
+    for number in order:
+        gradient = drawn(weights[number].shape, weights[number].dtype, step)
+        check.call(optimizer.take, number, gradient)
+        del gradient
+        when = f"after take({number}) of step {step}"
+        check_sides(meter, (3 * S + s) * n, n * s, when, "what is there twice")
+    check.call(optimizer.step, lr)
+    most = n * s + s * sum(weights[number].numel() for number in order)
+    look = "what crosses, in which dtype, and how often"
+    check.at_most(Bytes(meter.crossed - before), Bytes(most), f"bytes over the link in step {step}", look=look)
+
+
 # %% check="q2-bytes" points=8
-def check_delayed_bytes(shapes, dtype, warm_up, order, at_once, beta=0.9, parts=2):
+def check_delayed_bytes(shapes, dtype, warm_up, order, at_once, beta=0.9):
     weights, meter = [drawn(shape, dtype, seed) for seed, shape in enumerate(shapes)], Meter()
     n, largest = sum(weight.numel() for weight in weights), max(weight.numel() for weight in weights)
     s, S = weights[0].itemsize, wide(dtype).itemsize
@@ -706,16 +753,7 @@ def check_delayed_bytes(shapes, dtype, warm_up, order, at_once, beta=0.9, parts=
             meter.add(weight, from_start=True)
         optimizer = check.call(Delayed, weights, Scripted(at_once, meter), beta, warm_up)
         for step in range(warm_up + 3):
-            before = meter.crossed
-            for number in order * parts:
-                gradient = drawn(shapes[number], dtype, step)
-                check.call(optimizer.take, number, gradient)
-                del gradient
-                when = f"after take({number}) of step {step}"
-                check_sides(meter, (3 * S + s) * n, n * s, when, "what is there twice")
-            check.call(optimizer.step, 0.1)
-            sent, look = Bytes(meter.crossed - before), "what crosses, in which dtype, and how often"
-            check.at_most(sent, Bytes((parts + 1) * n * s), f"bytes over the link in step {step}", look=look)
+            weighed_step(meter, optimizer, weights, order, step)
         check.at_most(outside(), Bytes(16384), "bytes in bytes objects, arrays and files", look="what is no tensor")
         check.call(optimizer.finish)
         peak, look = max(held(meter, True)), "gradients of two steps: is the old one used up when the new one comes?"
@@ -725,7 +763,7 @@ def check_delayed_bytes(shapes, dtype, warm_up, order, at_once, beta=0.9, parts=
 
 
 check_scene([(3, 2), (4,), (2, 2)], [ALL] * 5, 0.9, 2, False, torch.float64)
-check_delayed_bytes([(120, 60), (4000,), (80, 100)], torch.bfloat16, 1, [2, 1, 0], at_once=False)
+check_delayed_bytes([(120, 60), (4000,), (80, 100)], torch.bfloat16, 1, [2, 1, 0, 2, 1, 0], at_once=False)
 
 # %% check="q2-hidden" points=9
 # Other orders, sizes and dtypes, idle weights, random lives, another model, and their bytes.
@@ -735,13 +773,14 @@ for hidden_at_once in (False, True):
     check_scene([(7,), (2, 5)], [[0], [1], [1, 0, 1], [], [], [0, 1]], 0.8, 2, hidden_at_once, torch.float64)
     check_scene([(30,)], [[0]] * 12, 0.95, 5, hidden_at_once, torch.bfloat16, lr=0.01)
     check_scene([(6,), ()], [[0, 1, 0]] * 3, 0.3, 9, hidden_at_once, torch.float32)
-check_lives([(1, 2), (4,), (2,)], 0.7, 2, count=60)
-check_lives([(2,), (1,), (3,)], 0.4, 0, count=30)
+check_lives([(1, 2), (4,), (2,)], 0.7, 2, count=25)
+check_lives([(2,), (1,), (3,)], 0.4, 0, count=15)
 hidden_config = GPTConfig(layers=2, width=16, heads=2, vocab_size=256, context=32)
-check_losses(beta=0.7, lr=0.2, warm_up=0, steps=6, seed=3, allowed=1.2, config=hidden_config)
+hidden_case = {"beta": 0.7, "lr": 0.2, "steps": 3, "seed": 3, "config": hidden_config, "warm_up": 0}
+check_losses(trained(InPlainSight, **hidden_case), allowed=9.0, **hidden_case)
 check_waits([(2,), (1,), (3,), (2, 2)], 0.8, 2, [1, 3, 0, 2])
-check_delayed_bytes([(5000,), (70, 30), (9,), (88, 44)], torch.float32, 0, [3, 0, 2, 1], at_once=True, parts=1)
-check_delayed_bytes([(9000,), (50, 60)], torch.float64, 2, [0, 1], at_once=False, beta=0.2)
+check_delayed_bytes([(5000,), (70, 30), (9,), (88, 44)], torch.float32, 0, [3, 0, 2, 1], at_once=True)
+check_delayed_bytes([(9000,), (50, 60)], torch.float64, 2, [0, 1, 0], at_once=False, beta=0.2)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -890,6 +929,7 @@ def given(vectors, log=None):
         yield vector.clone()
 
 
+# %%
 def stored(folder, sizes, *steps):
     """These steps are stored, one after the other."""
     for step in steps:
@@ -1000,6 +1040,26 @@ def asked_ahead(sizes, room):
     ]
 
 
+# %%
+def check_refused(sizes, room, cut=None, step=3):
+    """A room that is too small, or (cut) a vector that is shorter than it was stored: the vectors before come."""
+    with tempfile.TemporaryDirectory() as place:
+        folder, reader, got, path = Path(place), Scripted(), [], None
+        stored(folder, sizes, step)
+        if cut is not None:  # it is the file of this size
+            path = next(each for each in folder.rglob("*") if each.stat().st_size == 4 * sizes[cut])
+            os.truncate(path, 4 * sizes[cut] - 4)
+        try:
+            got.extend(vector.numel() for vector in ahead(folder, step, reader, room))
+        except ValueError as problem:
+            check.that(cut is None or str(path) in str(problem), "the ValueError names the file", came=str(problem))
+        else:
+            what = f"ahead, with vectors of {sizes} numbers, a room of {room} bytes, and the vector {cut} cut"
+            check.that(False, what, expected="a ValueError", came="none", look="what read returns for a cut file")
+        check.equal(got, sizes[: cut or 0], "what came before it", look="when it raises")
+        check.that(cut is not None or not reader.asked, "nothing is read where one does not fit", look="when it raises")
+
+
 # %% check="q3-room" points=7
 def check_room(sizes, room, at_once, step=3):
     with tempfile.TemporaryDirectory() as place:
@@ -1021,27 +1081,6 @@ def check_room(sizes, room, at_once, step=3):
 
 check_room([5000, 3000, 4000, 1000, 1000, 6000], 4 * 9000, at_once=True)
 check_room([5000, 3000, 4000, 1000, 1000, 6000], 4 * 6000, at_once=False)
-
-
-def check_refused(sizes, room, cut=None, step=3):
-    """A room that is too small, or (cut) a vector that is shorter than it was stored: the vectors before come."""
-    with tempfile.TemporaryDirectory() as place:
-        folder, reader, got, path = Path(place), Scripted(), [], None
-        stored(folder, sizes, step)
-        if cut is not None:  # it is the file of this size
-            path = next(each for each in folder.rglob("*") if each.stat().st_size == 4 * sizes[cut])
-            os.truncate(path, 4 * sizes[cut] - 4)
-        try:
-            got.extend(vector.numel() for vector in ahead(folder, step, reader, room))
-        except ValueError as problem:
-            check.that(cut is None or str(path) in str(problem), "the ValueError names the file", came=str(problem))
-        else:
-            what = f"ahead, with vectors of {sizes} numbers, a room of {room} bytes, and the vector {cut} cut"
-            check.that(False, what, expected="a ValueError", came="none", look="what read returns for a file that was cut")
-        check.equal(got, sizes[: cut or 0], "what came before it", look="when it raises")
-        check.that(cut is not None or not reader.asked, "nothing is read where one does not fit", look="when it raises")
-
-
 check_refused([500, 700, 300], 2796)
 check_refused([500, 700, 300], 2800, cut=1)
 
