@@ -45,6 +45,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+# %%
 import torch
 
 from course_lib.checks import check
@@ -109,22 +110,11 @@ class Job:
 
 
 # %%
-class Scripted(FarSide):
-    """A far side whose processor works when the check says so: at once, or else when somebody waits."""
+class Waiting(FarSide):
+    """Jobs that wait until somebody calls `do`."""
 
     def __init__(self, at_once=False, meter=None):
         self.at_once, self.meter, self.waiting, self.asked = at_once, meter or Meter(), deque(), []
-
-    def empty(self, shape, dtype):
-        with self.meter.far_away():
-            return torch.empty(shape, dtype=dtype)
-
-    def submit(self, job, *args):
-        self.waiting.append(Job(self, functools.partial(job, *args)))
-        self.asked.append(args)
-        made = self.waiting[-1]
-        self.do(int(self.at_once))
-        return made
 
     def do(self, count):
         """The next jobs, so many of them."""
@@ -138,6 +128,22 @@ class Scripted(FarSide):
             job.work = None
 
 
+# %%
+class Scripted(Waiting):
+    """A far side whose processor works when the check says so: at once, or else when somebody waits."""
+
+    def empty(self, shape, dtype):
+        with self.meter.far_away():
+            return torch.empty(shape, dtype=dtype)
+
+    def submit(self, job, *args):
+        self.waiting.append(Job(self, functools.partial(job, *args)))
+        self.asked.append(args)
+        made = self.waiting[-1]
+        self.do(int(self.at_once))
+        return made
+
+
 # %% [markdown]
 # `Meter` is the tracker of lesson 02, which knows when each block of memory is taken and given back. Here it also knows
 # on which side, and what crosses: where an operation reads a tensor that lies on one side, and what it makes lies on
@@ -145,12 +151,10 @@ class Scripted(FarSide):
 
 
 # %%
-class Meter(Tracker):
-    """What lies on which side, and the bytes that have crossed."""
+class Sides(Tracker):
+    """What lies on which side."""
 
-    def __init__(self):
-        super().__init__()
-        self.crossed = 0
+    crossed = 0
 
     @contextmanager
     def far_away(self):
@@ -161,15 +165,20 @@ class Meter(Tracker):
         finally:
             self.where.pop()
 
+    def side(self, tensor):
+        return self.add(tensor)[0].place
+
+
+# %%
+class Meter(Sides):
+    """What lies on which side, and the bytes that have crossed."""
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         sources = [(tensor, self.side(tensor)) for tensor in tensors_in([*args, *(kwargs or {}).values()])]
         result = super().__torch_dispatch__(func, types, args, kwargs)
         made = tensors_in(result)
         self.crossed += sum(tensor.nbytes for tensor, side in sources if made and side != self.side(made[0]))
         return result
-
-    def side(self, tensor):
-        return self.add(tensor)[0].place
 
 
 # %%
@@ -195,14 +204,28 @@ def wide(dtype):
 
 
 # %%
-class InPlainSight:
-    """The oracle: right weights, and no byte saved."""
+class Masters:
+    """Master copies in plain sight, and what changes them."""
 
     def __init__(self, weights, far, beta, warm_up):
         self.weights, self.beta, self.warm_up = weights, beta, warm_up
         self.steps, self.fresh, self.old = 0, {}, {}
         self.masters = [weight.detach().to(wide(weight.dtype), copy=True) for weight in weights]
         self.means, self.updates = [torch.zeros_like(master) for master in self.masters], [0] * len(weights)
+
+    def finish(self):
+        """What is old changes the weights."""
+        for number, gradient in self.old.items():
+            self.updates[number] += 1
+            self.means[number] = self.beta * self.means[number] + (1 - self.beta) * gradient
+            self.masters[number] -= self.lr * self.means[number] / (1 - self.beta ** self.updates[number])
+            self.weights[number].detach().copy_(self.masters[number])
+        self.old = {}
+
+
+# %%
+class InPlainSight(Masters):
+    """The oracle: right weights, and no byte saved."""
 
     def take(self, number, gradient):
         """A gradient, or a part of one, is there."""
@@ -215,15 +238,6 @@ class InPlainSight:
         if self.steps < self.warm_up:
             self.finish()
         self.steps += 1
-
-    def finish(self):
-        """What is old changes the weights."""
-        for number, gradient in self.old.items():
-            self.updates[number] += 1
-            self.means[number] = self.beta * self.means[number] + (1 - self.beta) * gradient
-            self.masters[number] -= self.lr * self.means[number] / (1 - self.beta ** self.updates[number])
-            self.weights[number].detach().copy_(self.masters[number])
-        self.old = {}
 
 
 # %% [markdown]
@@ -320,7 +334,7 @@ def check_weights(got, weights, what, look, updates):
         check.close(one, right.detach(), f"{what}: weight {number}", look=look, **args)
 
 
-# %% check="q1-values" points=8
+# %%
 def check_away(parts, shape, beta, lr, dtype, at_once=False, seed=0):
     """`parts`: how many parts of a gradient come before each update."""
     weight, own = (drawn(shape, dtype, seed).requires_grad_() for _ in range(2))
@@ -342,11 +356,7 @@ def check_away(parts, shape, beta, lr, dtype, at_once=False, seed=0):
     check.that(same, "… and what an update returned stays as it was", look="which memory update returns")
 
 
-check_away([1, 1, 2, 0, 1], (3, 4), 0.9, 0.1, torch.float32)
-check_away([1, 0, 0, 3], (5,), 0.5, 0.2, torch.float64)
-check_away([2, 1], (4, 2), 0.9, 0.1, torch.bfloat16)
-
-
+# %%
 def check_small_steps(updates, lr, shape):
     """Each step is below the weight's last bit; together they are not."""
     away = check.call(Away, torch.ones(shape, dtype=torch.bfloat16), Scripted(), 0.5)
@@ -357,6 +367,10 @@ def check_small_steps(updates, lr, shape):
     check.equal(new, right, f"a weight of 1 in bf16, after {updates} steps of {lr}", look=look)
 
 
+# %% check="q1-values" points=8
+check_away([1, 1, 2, 0, 1], (3, 4), 0.9, 0.1, torch.float32)
+check_away([1, 0, 0, 3], (5,), 0.5, 0.2, torch.float64)
+check_away([2, 1], (4, 2), 0.9, 0.1, torch.bfloat16)
 check_small_steps(64, 2.0**-10, (3,))
 
 
@@ -391,7 +405,7 @@ def parts_and_update(meter, far, away, shape, dtype, s, S, lr):
     check_sides(meter, 2 * S * n, n * s, "after the update", "the gradient is used up")
 
 
-# %% check="q1-bytes" points=9
+# %%
 def check_away_bytes(shape, dtype, beta=0.9, lr=0.1):
     weight, meter = drawn(shape, dtype, 0), Meter()
     n, s, S = weight.numel(), weight.itemsize, wide(dtype).itemsize
@@ -410,6 +424,7 @@ def check_away_bytes(shape, dtype, beta=0.9, lr=0.1):
         check.at_most(outside(), Bytes(16384), "bytes in bytes objects, arrays and files", look="what is no tensor")
 
 
+# %% check="q1-bytes" points=9
 for method in (Away.__init__, Away.take, Away.update):
     check.written_with(method, forbidden=FINISHED)
 check_away([1, 2, 0, 1], (100, 30), 0.9, 0.1, torch.float32)
@@ -567,13 +582,22 @@ print(f"one step late:        {1e3 * seconds_a_step(warm_up=0):.0f} ms a step")
 
 
 # %%
-class Life:
-    """An optimizer and what happens to it; gradients are numbered as they come."""
+class Alive:
+    """An optimizer with its weights; gradients are numbered as they come."""
 
     def __init__(self, kind, shapes, beta, warm_up, at_once=False, dtype=torch.float64):
         self.weights = [drawn(shape, dtype, seed).requires_grad_() for seed, shape in enumerate(shapes)]
         self.far, self.count, self.log = Scripted(at_once), 100, []
         self.optimizer = check.call(kind, self.weights, self.far, beta, warm_up)
+
+    def read(self):
+        """The weights in nine digits."""
+        return [weight.detach().mul(1e9).round() for weight in self.weights]
+
+
+# %%
+class Life(Alive):
+    """And what happens to it."""
 
     def take(self, number):
         gradient = drawn(self.weights[number].shape, self.weights[number].dtype, self.count)
@@ -591,10 +615,6 @@ class Life:
 
     def finish(self):
         check.call(self.optimizer.finish)
-
-    def read(self):
-        """The weights in nine digits."""
-        return [weight.detach().mul(1e9).round() for weight in self.weights]
 
 
 # %%
@@ -703,7 +723,7 @@ def check_losses(right, warm_up, allowed, **case):
 check_losses(late, warm_up=4, allowed=1.05 * usual[1], **CASE)
 
 
-# %% check="q2-waits" points=8
+# %%
 def check_waits(shapes, beta, warm_up, order, lr=0.1):
     """As late as it may: how many jobs wait, at each moment."""
     life, n = Life(Delayed, shapes, beta, warm_up), len(shapes)
@@ -723,6 +743,7 @@ def check_waits(shapes, beta, warm_up, order, lr=0.1):
     check.equal(len(life.far.asked), n * (warm_up + 3), "jobs in all", look="one for each weight with a gradient")
 
 
+# %% check="q2-waits" points=8
 check_scene([(3, 2), (4,), (2, 2)], [ALL] * 5, 0.9, 2, False, torch.float64)
 check_waits([(3,), (2, 2), (4,)], 0.9, 1, [2, 1, 0])
 
@@ -744,7 +765,7 @@ def weighed_step(meter, optimizer, weights, order, step, lr=0.1):
     check.at_most(Bytes(meter.crossed - before), Bytes(most), f"bytes over the link in step {step}", look=look)
 
 
-# %% check="q2-bytes" points=8
+# %%
 def check_delayed_bytes(shapes, dtype, warm_up, order, at_once, beta=0.9):
     weights, meter = [drawn(shape, dtype, seed) for seed, shape in enumerate(shapes)], Meter()
     n, largest = sum(weight.numel() for weight in weights), max(weight.numel() for weight in weights)
@@ -763,6 +784,7 @@ def check_delayed_bytes(shapes, dtype, warm_up, order, at_once, beta=0.9):
         check.at_most(peak, (n + largest) * s + 1024, "bytes on the device at the peak", look=look)
 
 
+# %% check="q2-bytes" points=8
 check_scene([(3, 2), (4,), (2, 2)], [ALL] * 5, 0.9, 2, False, torch.float64)
 check_delayed_bytes([(120, 60), (4000,), (80, 100)], torch.bfloat16, 1, [2, 1, 0, 2, 1, 0], at_once=False)
 
@@ -1012,7 +1034,7 @@ def check_cuts(sizes, room):
             check_back(folder, sizes, 1, room, what)
 
 
-# %% check="q3-whole" points=8
+# %%
 def check_broken(sizes, count, room):
     """The power fails while step 2 is written, once and again; and what the folder holds all the while."""
     with tempfile.TemporaryDirectory() as place:
@@ -1033,6 +1055,7 @@ def check_broken(sizes, count, room):
         check_back(folder, sizes, 1, room, "after three that broke off, the newest one that was whole before")
 
 
+# %% check="q3-whole" points=8
 check_cuts([300, 50, 200], room=2000)
 for count in (0, 2, 3):
     check_broken([3000, 500, 2000], count, room=20_000)
@@ -1069,7 +1092,7 @@ def check_refused(sizes, room, cut=None, step=3):
         check.that(cut is not None or not reader.asked, "nothing is read where one does not fit", look="when it raises")
 
 
-# %% check="q3-room" points=7
+# %%
 def check_room(sizes, room, at_once, step=3):
     with tempfile.TemporaryDirectory() as place:
         folder, meter = Path(place), Meter()
@@ -1088,6 +1111,7 @@ def check_room(sizes, room, at_once, step=3):
         check.at_most(max(held(meter, True)), Bytes(room + 1024), "bytes held at the peak", look=look)
 
 
+# %% check="q3-room" points=7
 check_room([5000, 3000, 4000, 1000, 1000, 6000], 4 * 9000, at_once=True)
 check_room([5000, 3000, 4000, 1000, 1000, 6000], 4 * 6000, at_once=False)
 check_refused([500, 700, 300], 2796)
