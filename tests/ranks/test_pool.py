@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import statistics
 import subprocess
@@ -75,6 +76,19 @@ def test_what_lies_on_a_gpu_goes_to_the_receivers_own_device(monkeypatch: pytest
     layer, value = pickling.loads(pickling.dumps((torch.nn.Linear(2, 2), torch.ones(2, requires_grad=True))))
     assert isinstance(layer.weight, torch.nn.Parameter) and layer.weight.requires_grad
     assert value.requires_grad and value.is_leaf
+
+
+def test_an_attribute_that_is_called_like_a_module_of_torch_travels(cell: Cell) -> None:
+    importlib.import_module("torch.distributed.config")  # which many a module of torch does
+    fn = cell("""
+        class Layer:
+            def __init__(self):
+                self.config = dist.get_rank()
+
+        def f():
+            return Layer().config
+        """)
+    assert ranks.run(fn, world_size=2) == [0, 1]
 
 
 def test_what_cannot_be_shipped_is_named(cell: Cell) -> None:
