@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -17,11 +16,12 @@ from typing import Any
 
 from rich.console import Console
 
+from course_tools.author.release import find_leaks
 from course_tools.author.source import repository_url
 from course_tools.labs import Lab
 from course_tools.lessons import Lesson
 from course_tools.site import links
-from course_tools.site.sources import Sources, sources_of
+from course_tools.site.sources import GUIDES, Sources, sources_of
 
 STATIC = Path(__file__).parent / "static"
 SETTINGS: dict[str, Any] = {
@@ -46,7 +46,7 @@ SETTINGS: dict[str, Any] = {
     "html_theme_options": {
         "logo": {"text": "Bigger Than One GPU"},
         "navbar_align": "left",
-        "header_links_before_dropdown": 6,
+        "header_links_before_dropdown": 8,
         "show_prev_next": True,
         "secondary_sidebar_items": ["page-toc"],
         "footer_start": [],
@@ -99,6 +99,7 @@ def build_site(
     with tempfile.TemporaryDirectory(prefix="course-site-") as folder, console.status("Reading notebooks") as status:
         begin = time.perf_counter()
         repository = repository_url(root)
+        _refuse_leaks(root, labs)
         sources = sources_of(root, lessons, labs, repository)
         source, out = Path(folder) / "source", Path(folder) / "out"
         _write(source, {f"{path}": text.encode() for path, text in sources.texts.items()})
@@ -124,6 +125,7 @@ def _run_sphinx(folder: Path, sources: Sources, repository: str) -> None:
         ValueError: it warned; the message holds its words.
     """
     from sphinx.application import Sphinx
+    from sphinx.util.console import strip_colors
     from sphinx.util.docutils import docutils_namespace, patch_docutils
 
     from course_tools.site.extension import Pages
@@ -137,8 +139,21 @@ def _run_sphinx(folder: Path, sources: Sources, repository: str) -> None:
         )  # fmt: skip
         Pages(app, sources, repository)
         app.build()
-    if os.environ.get("SITE_DEBUG"):
-        print(said.getvalue(), file=sys.stderr)
+    if words := strip_colors(said.getvalue()).strip():
+        raise ValueError(f"nothing was written, because Sphinx says\n{words}")
+
+
+def _refuse_leaks(root: Path, labs: Sequence[Lab]) -> None:
+    """Look for anything hidden in what the pages are made of.
+
+    Raises:
+        ValueError: there is something.
+    """
+    files = [lab.notebook for lab in labs] + [root / file for file in GUIDES if (root / file).exists()]
+    files += sorted((root / "course_lib").rglob("*.py"))
+    with_sources = [lab for lab in labs if lab.source.exists()]
+    if leaks := list(find_leaks({path.relative_to(root): path.read_bytes() for path in files}, with_sources)):
+        raise ValueError("nothing was written, because readers would see\n" + "\n".join(f"  {leak}" for leak in leaks))
 
 
 def _write(folder: Path, files: dict[str, bytes]) -> None:

@@ -34,19 +34,23 @@ def rest_of(lines: list[str]) -> list[str]:
     done: list[str] = []
     for is_example, group in itertools.groupby(_marked(lines), key=lambda pair: pair[0]):
         text = "\n".join(line for _, line in group)
-        done += [*_block_start(text), *text.split("\n")] if is_example else _escaped(text).split("\n")
+        above = _block_start(text) if is_example and text.startswith(" ") else []  # a dialogue with Python needs none
+        done += above + (text if is_example else _escaped(text)).split("\n")
     return done
 
 
 def _marked(lines: list[str]) -> Iterator[tuple[bool, str]]:
     """Each line, and whether it belongs to an example: indented below an empty line, and not in a section such as Args."""
-    in_section = in_example = False
+    in_section = in_example = in_dialogue = False
     for before, line in itertools.pairwise(["", *lines]):
         if line and not line.startswith(" "):
             in_section, in_example = bool(_SECTION.match(line)), False
         elif line and not before.strip() and not in_section:
             in_example = True
-        yield in_example, line
+        if line.startswith(">>> "):
+            in_dialogue = True
+        in_dialogue = in_dialogue and bool(line)
+        yield in_example or in_dialogue, line
 
 
 def _block_start(code: str) -> list[str]:

@@ -24,6 +24,15 @@ GUIDES = {
     "docs/torchrun.md": "torchrun",
 }
 """File in the checkout → page."""
+_NAVIGATION = (
+    "lessons/index",
+    "labs/index",
+    "glossary",
+    "Library <api/index>",
+    "Teaching <instructors>",
+    "Contributing <contributing>",
+    "Several machines <torchrun>",
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,7 @@ def sources_of(root: Path, lessons: Sequence[Lesson], labs: Sequence[Lab], repos
             found.texts[f"{page}.md"] = glossary.page_of(text) if page == "glossary" else text
             found.origins[page] = Origin(file, file)
             found.assets[f"_files/{posixpath.basename(file)}"] = (root / file).read_bytes()
-    found.texts["index.md"] += _contents("lessons/index", "labs/index", *GUIDES.values(), "api/index", own="index")
+    found.texts["index.md"] += _contents(*_NAVIGATION)
     for kind, items, words in (("lessons", lessons, _LESSONS), ("labs", labs, _LABS)):
         found.texts[f"{kind}/index.md"] = _overview(words, found, [f"{kind}/{each.name}" for each in items])
     return found
@@ -132,6 +141,6 @@ def _overview(words: str, found: Sources, names: list[str]) -> str:
     return words + "\n".join(rows) + "\n" + _contents(*(posixpath.basename(name) for name in names))
 
 
-def _contents(*names: str, own: str = "") -> str:
-    listed = "\n".join(name for name in names if name != own)
+def _contents(*names: str) -> str:
+    listed = "\n".join(names)
     return f"\n```{{toctree}}\n:hidden:\n\n{listed}\n```\n"
