@@ -65,7 +65,8 @@ SETTINGS: dict[str, Any] = {
     "autodoc_typehints_format": "short",
     "autodoc_inherit_docstrings": False,
     "autodoc_use_type_comments": False,  # there are none, and to look for them takes a sixth of the time
-    "suppress_warnings": ["ref.python"],  # a name in an annotation that two modules have
+    # A name in an annotation that two modules have; a ✗ in a traceback, which the lexer does not know.
+    "suppress_warnings": ["ref.python", "misc.highlighting_failure"],
     "default_role": "code",
     "napoleon_use_ivar": True,
     "viewcode_follow_imported_members": False,  # each name is documented where it is defined
@@ -73,8 +74,9 @@ SETTINGS: dict[str, Any] = {
 
 
 def build_site(
-    root: Path, lessons: Sequence[Lesson], labs: Sequence[Lab], destination: Path, console: Console
-) -> dict[str, float]:
+    root: Path, lessons: Sequence[Lesson], labs: Sequence[Lab], destination: Path, console: Console,
+    *, library: bool = True,
+) -> dict[str, float]:  # fmt: skip
     """Build the site of the course at `root` into a folder, whole or not at all.
 
     Args:
@@ -83,6 +85,7 @@ def build_site(
         labs: which labs get one.
         destination: the folder; an earlier site in it is replaced.
         console: told how far it is.
+        library: whether the library's reference is on it, which takes most of the time.
 
     Returns:
         the seconds of each phase.
@@ -100,7 +103,7 @@ def build_site(
         begin = time.perf_counter()
         repository = repository_url(root)
         _refuse_leaks(root, labs)
-        sources = sources_of(root, lessons, labs, repository)
+        sources = sources_of(root, lessons, labs, repository, library=library)
         source, out = Path(folder) / "source", Path(folder) / "out"
         _write(source, {f"{path}": text.encode() for path, text in sources.texts.items()})
         _write(source, {path: content for path, content in sources.assets.items() if path.startswith("_static/")})

@@ -21,6 +21,7 @@ def site(
     to: Annotated[Path, typer.Option("--to", help="Folder to write; an earlier site in it is replaced.")] = Path(
         "build/site"
     ),
+    library: Annotated[bool, typer.Option(help="The library's reference too, which takes most of the time.")] = True,
 ) -> None:
     """Build the course as static pages, from the notebooks as they are stored; nothing is run, nothing is fetched.
 
@@ -39,6 +40,7 @@ def site(
             chosen_labs(labs) if labs or not lessons else [],
             to,
             console,
+            library=library,
         )
     except ValueError as problem:
         raise refusal(problem) from None
@@ -48,4 +50,4 @@ def site(
 
 def add_to(app: typer.Typer) -> None:
     """Make this command part of `course`."""
-    app.command(epilog="Examples: `course site`, `course site 07 lab07 --to /tmp/pages`")(site)
+    app.command(epilog="Examples: `course site`, `course site 07 lab07 --no-library`")(site)

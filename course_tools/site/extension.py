@@ -10,7 +10,6 @@ import posixpath
 from typing import Any
 
 from docutils import nodes
-from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
 
 from course_tools.site import glossary, maths, reference
@@ -20,7 +19,6 @@ from course_tools.site.sources import Sources
 def setup(app: Sphinx) -> dict[str, Any]:
     """Sphinx calls this when it loads the extension."""
     app.add_html_math_renderer("mathml", (maths.visit_inline, None), (maths.visit_block, None))
-    app.add_lexer("csv", TextLexer)  # a gradebook in the guide; Pygments knows no CSV
     app.connect("autodoc-process-docstring", _on_docstring, priority=1)  # before napoleon, which knows only its sections
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 

@@ -65,13 +65,15 @@ class Sources:
     scripts: set[str] = field(default_factory=set)
 
 
-def sources_of(root: Path, lessons: Sequence[Lesson], labs: Sequence[Lab], repository: str) -> Sources:
-    """The site's sources, from the checkout at `root`.
+def sources_of(
+    root: Path, lessons: Sequence[Lesson], labs: Sequence[Lab], repository: str, *, library: bool = True
+) -> Sources:
+    """The site's sources, from the checkout at `root`, with or without the library's reference.
 
     Raises:
         ValueError: a notebook is missing, or has no outputs where it should have some.
     """
-    found = Sources(texts=reference.reference_pages(root))
+    found = Sources(texts=reference.reference_pages(root) if library else {})
     pages = {f"lessons/{each.name}.ipynb": f"lessons/{each.name}" for each in lessons}
     pages |= {f"labs/{each.name}/{each.name}.ipynb": f"labs/{each.name}" for each in labs}
     for item in [*lessons, *labs]:
@@ -85,7 +87,7 @@ def sources_of(root: Path, lessons: Sequence[Lesson], labs: Sequence[Lab], repos
             found.texts[f"{page}.md"] = glossary.page_of(text) if page == "glossary" else text
             found.origins[page] = Origin(file, file)
             found.assets[f"_files/{posixpath.basename(file)}"] = (root / file).read_bytes()
-    found.texts["index.md"] += _contents(*_NAVIGATION)
+    found.texts["index.md"] += _contents(*(each for each in _NAVIGATION if library or "api" not in each))
     for kind, items, words in (("lessons", lessons, _LESSONS), ("labs", labs, _LABS)):
         found.texts[f"{kind}/index.md"] = _overview(words, found, [f"{kind}/{each.name}" for each in items])
     return found
