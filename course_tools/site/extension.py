@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import posixpath
+import re
 from typing import Any
 
 from docutils import nodes
@@ -16,10 +17,16 @@ from course_tools.site import glossary, maths, reference
 from course_tools.site.sources import Sources
 
 
+_EMPTY_HEAD = re.compile(r"<th\b[^>]*>(?:<p></p>)?</th>")
+"""The corner of a table with headings on two sides; a heading without words would be read out as one."""
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Sphinx calls this when it loads the extension."""
     app.add_html_math_renderer("mathml", (maths.visit_inline, None), (maths.visit_block, None))
-    app.connect("autodoc-process-docstring", _on_docstring, priority=1)  # before napoleon, which knows only its sections
+    app.connect(
+        "autodoc-process-docstring", _on_docstring, priority=1
+    )  # before napoleon, which knows only its sections
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -62,7 +69,7 @@ class Pages:
     def _on_written(self, app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
         if "body" in context:
             first, title, rest = context["body"].partition("</h1>")
-            context["body"] = first + title + self.actions(page) + rest
+            context["body"] = first + title + self.actions(page) + _EMPTY_HEAD.sub("<td></td>", rest)
         if page in self.sources.scripts:
             app.add_js_file(f"widgets/{page}.js", priority=400)
 

@@ -19,7 +19,9 @@ _LOADED = re.compile(r"""(?:@import|url\()\s*["']?(?:https?:)?//""")
 
 def problems(site: Path) -> list[str]:
     """What is wrong, one line for each: page and address."""
-    found = (path for path in sorted(site.rglob("*.html")) if "_static" not in path.parts)  # a theme's template is there
+    found = (
+        path for path in sorted(site.rglob("*.html")) if "_static" not in path.parts
+    )  # a theme's template is there
     pages = {path.relative_to(site).as_posix(): path.read_text("utf-8") for path in found}
     anchors = {name: set(_ID.findall(text)) for name, text in pages.items()}
     files = {path.relative_to(site).as_posix() for path in site.rglob("*") if path.is_file()}

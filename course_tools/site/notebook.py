@@ -74,7 +74,9 @@ def script_of(models: dict[str, dict[str, Any]]) -> str:
     texts: list[str] = []
     packed: dict[str, dict[str, Any]] = {}
     for name, state in models.items():
-        kept = {key: value for key, value in state.items() if key not in ("_esm", "_css") and not key.startswith("_view")}
+        kept = {
+            key: value for key, value in state.items() if key not in ("_esm", "_css") and not key.startswith("_view")
+        }
         for key in ("_esm", "_css"):
             text = state.get(key, "")
             if text not in texts:
@@ -123,5 +125,3 @@ def _picture(output: dict[str, Any], page: Page, address: str) -> str:
     width, height = (int.from_bytes(png[at : at + 4]) // 2 for at in (16, 20))  # drawn at two pixels for one
     size = f'width="{width}" height="{height}" loading="lazy"'
     return f'<img class="course-figure" src="{address}{file}" alt="{html.escape(words)}" {size}>'
-
-
