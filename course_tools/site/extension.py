@@ -16,7 +16,6 @@ from sphinx.application import Sphinx
 from course_tools.site import glossary, maths, reference
 from course_tools.site.sources import Sources
 
-
 _EMPTY_HEAD = re.compile(r"<th\b[^>]*>(?:<p></p>)?</th>")
 """The corner of a table with headings on two sides; a heading without words would be read out as one."""
 

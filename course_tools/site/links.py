@@ -34,7 +34,7 @@ def _of_page(name: str, text: str, files: set[str], anchors: dict[str, set[str]]
     for tag, attributes in set(_TAG.findall(text)):
         for address in _ADDRESS.findall(attributes):
             if re.match(r"(?:[a-z]+:)?//", address):
-                if tag != "a" and not ('rel="canonical"' in attributes):
+                if tag != "a" and 'rel="canonical"' not in attributes:
                     yield f"<{tag}> asks another host: {address}"
             elif not re.match(r"(data|mailto|blob|javascript):", address):
                 path, _, anchor = address.partition("#")

@@ -14,7 +14,8 @@ from docutils.nodes import reference
 from course_tools.author.lab_source import read_lab, secret_blocks
 from course_tools.labs import find_labs
 from course_tools.lessons import find_lessons
-from course_tools.site import glossary, links, notebook, reference as library
+from course_tools.site import glossary, links, notebook
+from course_tools.site import reference as library
 from course_tools.site.maths import mathml
 from course_tools.site.sources import sources_of
 
