@@ -5,11 +5,13 @@ No lesson opens this module.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import typer
 from rich.console import Console
 
+from course_tools.copying import copy_course, has_course
 from course_tools.labs import Lab, find_labs
 from course_tools.lessons import Lesson, course_root, find_lessons
 
@@ -39,6 +41,20 @@ def chosen_labs(wanted: list[str] | None) -> list[Lab]:
         return find_labs(course_root(), wanted or [])
     except ValueError as problem:
         raise refusal(problem) from None
+
+
+def go_to_the_course(copy_to: Path | None) -> None:
+    """Work in the folder that holds the course from now on; where there is none, or another is wanted, make one."""
+    try:
+        if copy_to is None and has_course():
+            return
+        target = (copy_to or Path("bigger-than-one-gpu")).expanduser().resolve()
+        written, kept = copy_course(target)
+        os.chdir(target)
+    except ValueError as problem:
+        raise refusal(problem) from None
+    stayed = f"; {kept} were there and stay as they are" if kept else ""
+    console.print(f"{written} files of the course copied to {target}{stayed}.")
 
 
 def refusal(problem: ValueError) -> typer.Exit:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from course_tools.choosing import chosen_labs, chosen_lessons, console, is_lab, refusal
+from course_tools.choosing import chosen_labs, chosen_lessons, console, go_to_the_course, is_lab, refusal
 from course_tools.labs import Lab
 from course_tools.lessons import Lesson
 
@@ -27,14 +28,22 @@ app = typer.Typer(
 )
 
 
-@app.command("open", epilog="Examples: `course open 03`, `course open lab03 --no-browser`")
+@app.command("open", epilog="Examples: `course open 03`, `course open lab03 --no-browser`, `course open --to course`")
 def open_(
     lesson: Annotated[str, typer.Argument(help="The lesson or lab to open, such as 02 or lab02.")] = "00",
     browser: Annotated[bool, typer.Option(help="Open a browser; otherwise only print the address.")] = True,
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="First copy the lessons and labs there; files that are there stay."),
+    ] = None,
 ) -> None:
-    """Open JupyterLab at a lesson or a lab and print its address. Ctrl-C stops it."""
+    """Open JupyterLab at a lesson or a lab and print its address. Ctrl-C stops it.
+
+    Without a clone, the lessons and labs are first copied to the folder bigger-than-one-gpu, or to DIR.
+    """
     from course_tools.opening import open_notebook
 
+    go_to_the_course(to)
     items: Sequence[Lesson | Lab] = chosen_labs([lesson]) if is_lab(lesson) else chosen_lessons([lesson])
     try:
         open_notebook(items[0], browser=browser)

@@ -40,18 +40,18 @@ class Lesson:
 
 
 def course_root(start: Path | None = None) -> Path:
-    """The checkout to work in: the first folder from `start` (default: here) upwards that holds a course.
+    """The folder to work in: the first one from `start` (default: here) upwards that holds a course.
 
-    Outside of any checkout it is the one that this package was installed from.
+    Outside of any it is the clone that this package was installed from.
 
     Raises:
-        ValueError: there is none (the package was installed without its lessons).
+        ValueError: there is none (the package came as a wheel).
     """
     here = (start or Path.cwd()).resolve()
     for folder in (here, *here.parents, Path(__file__).resolve().parents[1]):
-        if (folder / "lessons").is_dir() and (folder / "start.py").is_file():
+        if (folder / "lessons").is_dir() and any((folder / name).is_file() for name in ("start.py", "GLOSSARY.md")):
             return folder
-    raise ValueError(f"no course in {here} or above it: clone the repository and call this command inside the clone")
+    raise ValueError(f"no course in {here} or above it: `course open --to DIR` puts the lessons into a folder of yours")
 
 
 def all_lessons(root: Path) -> list[Lesson]:

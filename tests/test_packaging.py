@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -46,6 +47,23 @@ def test_the_wheel_holds_both_packages_with_their_javascript_and_nothing_else(bu
     }
     assert any(name.endswith("LICENSE") for name in names) and any(name.endswith("LICENSE-CONTENT") for name in names)
     assert "course = course_tools.__main__:main" in entry
+
+
+def test_a_reader_without_a_clone_gets_the_lessons_from_the_wheel(built: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+        wheel.extractall(tmp_path / "installed")
+    theirs = tmp_path / "mine" / "lessons" / "01_float_formats.ipynb"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("what a reader did with it")
+    command = [sys.executable, "-m", "course_tools", "open", "99", "--to", "mine"]  # 99: JupyterLab need not start
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed"), "COLUMNS": "300"}
+    said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
+    assert "1 were there and stay as they are" in said and "there is no lesson '99'" in said, said
+    assert theirs.read_text() == "what a reader did with it"
+    copied = {p.relative_to(tmp_path / "mine") for p in (tmp_path / "mine").rglob("*") if p.is_file()}
+    notebooks = [path.relative_to(ROOT) for folder in ("lessons", "labs") for path in (ROOT / folder).rglob("*.ipynb")]
+    assert {*notebooks, Path("GLOSSARY.md")} <= copied
+    assert not any("solutions" in path.parts or path.suffix == ".py" for path in copied)
 
 
 def test_the_source_distribution_holds_what_is_needed_to_work_on_the_course(built: Path) -> None:

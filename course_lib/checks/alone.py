@@ -20,7 +20,6 @@ import sys
 from collections.abc import Collection
 from typing import Any
 
-MAGIC = "%%check"
 _numbers = itertools.count(1)
 
 

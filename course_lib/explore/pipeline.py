@@ -18,7 +18,7 @@ import traitlets
 from course_lib.explore.base import Control, Explorer
 from course_lib.figures.pipeline import pipeline_charts
 from course_lib.figures.style import Picture
-from course_lib.parallel.schedule import ORDERS, Schedule, parse, peak_in_flight, problems, simulate
+from course_lib.parallel.schedule import ORDERS, Schedule, parse, problems, simulate
 from course_lib.parallel.schedule.validate import NAMES, REASONS, WAITS, WAITS_FOR_ITSELF
 
 STAGES, MICRO_BATCHES = (2, 3, 4, 6, 8), (1, 2, 4, 6, 8, 12, 16)
@@ -108,7 +108,7 @@ class PipelineExplorer(Explorer):
     def _told(self) -> str:
         now = self.schedule_now
         chart, part = simulate(now), now.ranks / now.stages
-        peaks = ", ".join(f"{peak_in_flight(actions) * part:g}" for actions in now.actions)
+        peaks = ", ".join(f"{peak * part:g}" for peak in chart.peak_in_flight)
         return (
             f"{now.name} on {now.ranks} ranks with {now.micro_batches} micro-batches: done after {chart.makespan:g} "
             f"units of time, {chart.bubble:.0%} of all time is idle, {chart.bubble_over_ideal:.0%} over the ideal. In "

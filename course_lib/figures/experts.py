@@ -1,16 +1,20 @@
-"""Pictures of a layer of experts: who queues where, who sends how much to whom, and who holds which weights and tokens.
+"""Pictures of a layer of experts: where tokens travel, who queues where, who sends how much to whom, how tokens divide
+while a router learns, and who holds which weights and tokens.
 
-No lesson opens this module yet.
+Lesson 13 opens this module.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from course_lib.figures.style import GRID, INK, MUTED, Picture, legend, new_figure, series_color
+from course_lib.figures.style import GRID, INK, MUTED, Picture, legend, new_figure, note, series_color
 from course_lib.model.experts import ExpertConfig
 from course_lib.parallel.dispatch import DispatchPlan
 from course_lib.parallel.expert_layout import Holding, holdings
@@ -42,9 +46,9 @@ def queues(experts_Tk: Tensor, kept_Tk: Tensor, experts: int, capacity: int | No
             heights[expert] += 1
     if capacity is not None:
         axes.axhline(capacity + 0.02, color=INK, lw=1.4)
-        axes.text(experts - 0.45, capacity + 0.4, f"capacity {capacity}", ha="right", color=INK, size=9)
+        note(axes, f"capacity {capacity}", (experts - 0.45, capacity), ha="right", va="bottom", size=9)
     axes.set(xlim=(-0.6, experts - 0.4), ylim=(0, max(*heights, capacity or 0) + 1.2))
-    axes.set_xticks(range(experts), [f"expert {number}" for number in range(experts)])
+    axes.set_xticks(range(experts), [f"expert {number}" if experts <= 8 else str(number) for number in range(experts)])
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("tokens in the queue")
     for choice in range(experts_Tk.shape[1]):
@@ -54,6 +58,58 @@ def queues(experts_Tk: Tensor, kept_Tk: Tensor, experts: int, capacity: int | No
     told = ", ".join(f"expert {number}: {height}" for number, height in enumerate(heights))
     places = "no limit" if capacity is None else f"{capacity} places each"
     return Picture(figure, caption=caption, alt=f"Queues of {told}; {places}; {dropped} choices are dropped.")
+
+
+def journey(wanted_PT: Tensor, experts: int, *, caption: str) -> Picture:
+    """Tokens at home, at their experts, and home again: each in its expert's colour, with its rank's number.
+
+    Args:
+        wanted_PT: the expert that each rank's tokens go to, one choice each.
+        experts: how many there are; each rank has equally many.
+        caption: what the reader should see.
+    """
+    ranks, own = len(wanted_PT), experts // len(wanted_PT)
+    at_home = [[(rank, expert) for expert in row] for rank, row in enumerate(wanted_PT.tolist())]
+    everyone = sorted((token for row in at_home for token in row), key=lambda token: token[1])
+    at_experts = [[token for token in everyone if token[1] // own == rank] for rank in range(ranks)]
+    figure, panels = new_figure(3, 1, height=3.4)
+    widest = max(map(len, at_home + at_experts))
+    stages = {"at home": at_home, "at the experts": at_experts, "home again": at_home}
+    for axes, (stage, holds) in zip(panels, stages.items()):
+        axes.set_axis_off()
+        axes.set(xlim=(-0.1, ranks * (widest + 1)), ylim=(-0.25, 1.45))
+        axes.set_title(stage, size=9.5, color=MUTED, loc="left", pad=0)
+        for rank, tokens in enumerate(holds):
+            left = rank * (widest + 1)
+            axes.plot([left, left + widest], [-0.12, -0.12], color=INK, lw=1.2)
+            if stage == "at home":
+                axes.text(left + widest / 2, 1.12, f"rank {rank}", ha="center", color=INK, size=9.5)
+            for place, (source, expert) in enumerate(tokens):
+                axes.add_patch(Rectangle((left + place + 0.05, 0), 0.9, 0.9, facecolor=series_color(expert)))
+                axes.text(left + place + 0.5, 0.43, str(source), ha="center", va="center", color="white", size=9)
+    told = ", ".join(f"rank {rank}: {len(tokens)}" for rank, tokens in enumerate(at_experts))
+    alt = f"{len(everyone)} tokens of {ranks} ranks, equally many on each. At the experts there are, on {told}. "
+    alt += "Then each is home again, where it was."
+    return Picture(figure, caption=caption, alt=alt)
+
+
+def shares_by_step(runs: Mapping[str, Sequence[Sequence[float]]], *, caption: str) -> Picture:
+    """How tokens divide over the experts while a model trains: a band for each expert, as wide as its share.
+
+    Args:
+        runs: name → for each step the shares of all experts, which add up to 1.
+        caption: what the reader should see.
+    """
+    figure, panels = new_figure(1, len(runs), height=2.7)
+    told = []
+    for axes, (name, shares) in zip(panels, runs.items()):
+        percent = 100 * np.array(shares).T
+        colors = [series_color(expert) for expert in range(len(percent))]
+        axes.stackplot(range(len(shares)), percent, colors=colors, edgecolor="white", linewidth=0.5)
+        axes.set(xlim=(0, len(shares) - 1), ylim=(0, 100), xlabel="step", title=name)
+        told.append(f"{name}: the largest has {max(percent[:, 0]):.0f} % at first, {max(percent[:, -1]):.0f} % at last")
+    panels[0].set_ylabel("% of the tokens")
+    return Picture(figure, caption=caption, alt=f"Shares of {len(percent)} experts by step. {'; '.join(told)}.")
 
 
 def rows_sent(plan: DispatchPlan, *, caption: str) -> Picture:

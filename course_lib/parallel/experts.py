@@ -11,7 +11,7 @@ The loss is a sum of the ranks' terms: each divides its own tokens' sum by the n
 `routing` losses, divided by the length of the data axis. An expert then gets its whole gradient by what comes back to
 it. What every rank has whole, the router here, gets it by a sum over the ranks. Averaging instead, as data parallelism
 does with the mean of its own tokens, gives the router the same; an expert, to whom the tokens of all ranks come, would
-have to divide by the number of the ranks along "expert". No lesson opens this module yet.
+have to divide by the number of the ranks along "expert". Lesson 13 opens this module.
 """
 
 from __future__ import annotations

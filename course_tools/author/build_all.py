@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from rich.console import Console
 
-from course_tools.author import BuildError, Lesson, build, check
-from course_tools.author.builder import other_outputs, stored_notebook
+from course_tools.author.builder import BuildError, build, check, other_outputs, stored_notebook
 from course_tools.author.lab_builder import build_lab, check_lab
 from course_tools.labs import Lab
+from course_tools.lessons import Lesson
 
 
 def build_all(items: Sequence[Lesson | Lab], console: Console, *, fresh: bool = False) -> bool:

@@ -14,14 +14,14 @@ from collections.abc import Iterator, Sequence
 
 from nbformat import NotebookNode
 
-from course_lib.checks.alone import MAGIC, defines
 from course_tools.author.code import bound, definitions, parse, read
+from course_tools.author.marks import MAGIC
 
 
 def kept_names(cell: NotebookNode, later: Sequence[NotebookNode]) -> list[str]:
     """Functions, classes and imports of a check that later cells read, and those of the check that these read."""
     tree = parse(cell.source)
-    uses = {name: read(ast.unparse(node)) for node in (tree.body if tree else []) for name in defines(node)}
+    uses = {name: read(ast.unparse(node)) for node in (tree.body if tree else []) for name in _defines(node)}
     found: set[str] = set()
     waiting = set().union(*(read(other.source) for other in later), set()) & uses.keys()
     while waiting:
@@ -35,7 +35,7 @@ def lost_names(cell: NotebookNode, later: Sequence[NotebookNode]) -> Iterator[st
     tree, kept = parse(cell.source), set(kept_names(cell, later))
     values = bound(cell.source) - bound(definitions(cell.source))
     for node in tree.body if tree else []:
-        if names := defines(node) & kept:
+        if names := _defines(node) & kept:
             for lost in sorted(read(ast.unparse(node)) & values):
                 yield f"{', '.join(names)} reads {lost}, a variable of the same check, which is gone after it"
 
@@ -46,3 +46,8 @@ def announce(cell: NotebookNode) -> None:
     kept = cell.metadata.get("course", {}).get("keeps", [])
     first = f"{MAGIC} keeps {', '.join(kept)}" if kept else MAGIC
     cell.source = f"{first}\n{source}" if (tree := parse(source)) and tree.body else source
+
+
+def _defines(node: ast.stmt) -> set[str]:
+    """The names of a function, a class or an import; none for other statements."""
+    return bound(definitions(ast.unparse(node)))

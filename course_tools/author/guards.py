@@ -17,7 +17,7 @@ from typing import Literal
 
 from nbformat import NotebookNode
 
-from course_lib.checks.alone import MAGIC
+from course_tools.author.marks import MAGIC
 from course_tools.author.source import tags_of
 from course_tools.kernel import widget_state
 

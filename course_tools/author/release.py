@@ -16,11 +16,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from course_tools.author import all_lessons, check
+from course_tools.author.builder import check
 from course_tools.author.lab_builder import check_lab
 from course_tools.author.lab_source import read_lab, secret_blocks
 from course_tools.author.marks import BEGIN_HIDDEN, BEGIN_SOLUTION
 from course_tools.labs import Lab, all_labs
+from course_tools.lessons import all_lessons
 
 FILES = (
     "README.md",

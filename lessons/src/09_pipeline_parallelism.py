@@ -449,7 +449,7 @@ def add_the_other_end(gradient, other):
 # %%
 zero = schedules.zero_bubble(4, 8)
 print(simulate(zero))
-print("in flight at most:", [peak_in_flight(actions) for actions in zero.actions])
+print("in flight at most:", simulate(zero).peak_in_flight)
 is_the_same_step(zero, steps=1)
 guess_zero = ask("ms for a step, if 1F1B takes 660 and an F, a B or a W takes 20?", unit="ms")
 
@@ -525,7 +525,7 @@ explorer.show()
 # %%
 inter = schedules.interleaved(4, 8, chunks=2)
 print("stages of each rank:", [inter.stages_of(rank) for rank in range(4)])
-print("in flight at most, in stages of half a rank:", [peak_in_flight(actions) for actions in inter.actions])
+print("in flight at most, in stages of half a rank:", simulate(inter).peak_in_flight)
 is_the_same_step(inter, steps=1)
 guess_inter = ask("Two stages on each rank, 8 micro-batches: ms for a step?", unit="ms")
 guess_messages = ask("And messages, of all ranks together?")

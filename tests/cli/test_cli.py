@@ -112,3 +112,9 @@ def test_no_command_builds_a_grammar_of_web_addresses() -> None:
     look = "import course_tools, nbformat, sys; print([name for name in sys.modules if name.startswith('lark')])"
     ran = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True)
     assert ran.stdout.strip() == "[]", ran.stdout + ran.stderr
+
+
+def test_the_command_says_what_it_can_do_before_it_loads_what_it_needs() -> None:
+    slow = "{'torch', 'numpy', 'nbformat', 'nbclient', 'nbgrader'}"
+    loaded = f"import sys, course_tools.cli; print(sorted({slow} & set(sys.modules)))"
+    assert subprocess.check_output([sys.executable, "-c", loaded], text=True).strip() == "[]"

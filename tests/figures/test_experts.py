@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from course_lib.figures.experts import queues, rows_sent, who_holds
+from course_lib.figures.experts import journey, queues, rows_sent, shares_by_step, who_holds
 from course_lib.model.experts import ExpertConfig, find_places
 from course_lib.parallel.dispatch import plan_dispatch
 from course_lib.parallel.mesh import Mesh
@@ -28,3 +28,14 @@ def test_holdings_are_told_rank_by_rank() -> None:
     assert "rank 5: experts 0 to 1, hidden features 8 to 15, tokens 32 to 47" in picture.alt and picture.png
     with pytest.raises(ValueError, match="16 ranks"):
         who_holds(Mesh({"expert": 16}), config, 64, caption="Too many.")
+
+
+def test_a_journey_ends_where_it_began() -> None:
+    picture = journey(torch.tensor([[0, 3, 1], [3, 2, 3]]), 4, caption="There and back.")
+    assert "6 tokens of 2 ranks" in picture.alt and "on rank 0: 2, rank 1: 4." in picture.alt and picture.png
+
+
+def test_shares_are_told_at_both_ends() -> None:
+    picture = shares_by_step({"alone": [[0.5, 0.5], [0.0, 1.0]], "balanced": [[0.4, 0.6]] * 2}, caption="Two runs.")
+    assert "alone: the largest has 50 % at first, 100 % at last; balanced: the largest has 60 %" in picture.alt
+    assert "Shares of 2 experts" in picture.alt and picture.png

@@ -19,7 +19,7 @@ import torch
 from course_lib.checks import alone
 from course_tools.author.code import bound, closed, definitions, loaded, read
 from course_tools.author.lab_source import grade_id_of, is_answer, is_check, questions, read_lab, student_version
-from course_tools.author.marks import BEGIN_HIDDEN
+from course_tools.author.marks import BEGIN_HIDDEN, MAGIC
 from course_tools.labs import Lab
 
 from .arguments import ANSWER, Varied, with_notes
@@ -49,7 +49,7 @@ class Step(NamedTuple):
     @property
     def text(self) -> str:
         """What runs: a check in a copy of the names."""
-        return f"{alone.MAGIC} keeps {', '.join(self.keeps)}\n{self.source}" if self.check else self.source
+        return f"{MAGIC} keeps {', '.join(self.keeps)}\n{self.source}" if self.check else self.source
 
 
 def run_lab(
@@ -295,8 +295,8 @@ def _limited(seconds: float) -> Iterator[None]:
 
 
 def _execute(source: str, namespace: dict[str, Any]) -> None:
-    if source.startswith(alone.MAGIC):
-        line, _, cell = source.removeprefix(alone.MAGIC).partition("\n")
+    if source.startswith(MAGIC):
+        line, _, cell = source.removeprefix(MAGIC).partition("\n")
         alone.run_cell(line, cell, namespace)
         return
     name = f"<cell {next(_numbers)}>"

@@ -9,7 +9,8 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
-from course_tools.author import Lesson, build
+from course_tools.author.builder import build
+from course_tools.lessons import Lesson
 
 ROOT = Path(__file__).parents[2]
 SOURCE = """\

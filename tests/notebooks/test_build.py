@@ -12,11 +12,12 @@ import pytest
 from nbclient.exceptions import CellExecutionError
 from rich.console import Console
 
-from course_tools.author import BuildError, Lesson, build, check
 from course_tools.author.build_all import build_all
+from course_tools.author.builder import BuildError, build, check
 from course_tools.author.guards import output_complaints
 from course_tools.author.source import add_colab, read_source
 from course_tools.kernel import complain_about_callbacks, widget_state
+from course_tools.lessons import Lesson
 from tests.notebooks.conftest import SOURCE, make_course
 
 ROOT = Path(__file__).parents[2]

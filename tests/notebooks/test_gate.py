@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
-from course_tools.author import Lesson
+from course_tools.lessons import Lesson
 
 pytestmark = [pytest.mark.notebook, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course_tools.author import Lesson, all_lessons, check
+from course_tools.author.builder import check
+from course_tools.lessons import Lesson, all_lessons
 
 LESSONS = all_lessons(Path(__file__).parents[2])
 

@@ -33,7 +33,7 @@ SIZES = [(1, 1), (1, 4), (2, 1), (2, 6), (3, 7), (4, 2), (4, 8), (8, 32)]
 
 
 def peaks(schedule: Schedule) -> list[float]:
-    return [peak_in_flight(actions) for actions in schedule.actions]
+    return simulate(schedule).peak_in_flight
 
 
 @pytest.mark.parametrize("name", ORDERS)
@@ -62,7 +62,7 @@ def test_the_figures_of_four_stages_and_eight_micro_batches():
     one = simulate(one_f_one_b(4, 8))
     assert Fraction(one.bubble).limit_denominator(100) == Fraction(3, 11)
     assert (one.makespan, one.idle(0), one.busy(0)) == (33, 9, 24)  # Qi et al. 2023, table 2: (p-1)(TF+TB+TW) = 9
-    assert peaks(one_f_one_b(4, 8)) == [4, 3, 2, 1]  # min(m, p - i)
+    assert one.peak_in_flight == [4, 3, 2, 1]  # min(m, p - i)
     assert peaks(gpipe(4, 8)) == [8, 8, 8, 8]
     assert peaks(naive(4, 8)) == [1, 1, 1, 1]
     assert simulate(naive(4, 8)).bubble == 3 / 4

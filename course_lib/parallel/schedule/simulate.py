@@ -2,6 +2,7 @@
 
     chart = simulate(one_f_one_b(4, 8))
     chart.makespan, chart.bubble              # 33.0 and 3/11
+    chart.peak_in_flight                      # [4, 3, 2, 1]
     print(chart)
 
 A run on real ranks fills the same `Gantt`, so the measured chart and the ideal one are read with the same words.
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from course_lib.parallel.schedule.actions import Action, Kind, Message, Schedule
+from course_lib.parallel.schedule.actions import Action, Kind, Message, Schedule, peak_in_flight
 
 Cost = float | Sequence[float]
 """One number for all stages, or one for each."""
@@ -94,6 +95,11 @@ class Gantt:
     def bubble_over_ideal(self) -> float:
         """Idle time over working time: Narayanan et al.'s convention, which may exceed 1."""
         return self._total_idle / sum(self.busy(rank) for rank in range(len(self.spans)))
+
+    @property
+    def peak_in_flight(self) -> list[float]:
+        """Each rank's most (stage, micro-batch) pairs between their forward and their last backward pass."""
+        return [peak_in_flight([span.action for span in spans]) for spans in self.spans]
 
     @property
     def _total_idle(self) -> float:
