@@ -1,4 +1,4 @@
-"""A stored notebook as a page: explorers that live without a kernel, figures with their words, nothing for Jupyter alone.
+"""A stored notebook as a page: explorers that live without a kernel, figures with their words.
 
 No lesson opens this module.
 """

@@ -40,7 +40,7 @@ def rest_of(lines: list[str]) -> list[str]:
 
 
 def _marked(lines: list[str]) -> Iterator[tuple[bool, str]]:
-    """Each line, and whether it belongs to an example: indented below an empty line, and not in a section such as Args."""
+    """Each line, and whether it belongs to an example: indented below an empty line, and in no section such as Args."""
     in_section = in_example = in_dialogue = False
     for before, line in itertools.pairwise(["", *lines]):
         if line and not line.startswith(" "):

@@ -75,7 +75,8 @@ def test_the_first_use_of_a_word_is_a_link_and_no_other() -> None:
 
 
 def test_dead_links_and_other_hosts_are_found(tmp_path: Path) -> None:
-    good = '<h1 id="here">x</h1><a href="#here">x</a><a href="https://a.b/">x</a><img src="c.png"><a href="d/e.html#f">x</a>'
+    good = '<h1 id="here">x</h1><a href="#here">x</a><a href="https://a.b/">x</a><img src="c.png">'
+    good += '<a href="d/e.html#f">x</a>'
     for path, text in {"a.html": good, "c.png": "", "d/e.html": '<p id="f"></p>', "s.css": "p { color: red }"}.items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(text, "utf-8")
