@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,9 @@ def _run_sphinx(folder: Path, sources: Sources, repository: str) -> None:
 
     said = io.StringIO()
     settings = {**SETTINGS, "html_static_path": [str(STATIC), str(folder / "source" / "_static")]}
-    with patch_docutils(), docutils_namespace():
+    with patch_docutils(), docutils_namespace(), warnings.catch_warnings():
+        for kind in (DeprecationWarning, PendingDeprecationWarning):  # MyST's, of what a later Sphinx drops
+            warnings.simplefilter("ignore", kind)
         app = Sphinx(
             folder / "source", None, folder / "out", folder / "trees", "html", settings,
             status=None, warning=said, parallel=os.cpu_count() or 1,
