@@ -1,7 +1,7 @@
 """The `course` command: open lessons and labs, run them, look at this machine.
 
-This module only parses and prints. Who has `author/` and `grading/` beside it has their commands, too: build, release,
-new, grade, feedback. Students get neither folder. No lesson opens this module.
+This module only parses and prints. Who has `author/`, `grading/` and `site/` beside it has their commands, too: build,
+release, new, grade, feedback, site. Students get none of these folders. No lesson opens this module.
 """
 
 from __future__ import annotations
@@ -80,6 +80,6 @@ def doctor() -> None:
     raise typer.Exit(0 if examine(console) else 1)
 
 
-for _package in ("author", "grading"):
+for _package in ("author", "grading", "site"):
     if importlib.util.find_spec(f"course_tools.{_package}"):
         importlib.import_module(f"course_tools.{_package}.commands").add_to(app)

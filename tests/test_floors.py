@@ -18,8 +18,12 @@ FLOORS = (
     {"predict", "measure", "compare"},
     {"figures", "explore", "notebook", "checks"},
 )
-ROOMS = {"author": {"lessons", "labs", "kernel", "choosing"}, "grading": {"lessons", "labs", "choosing", "author"}}
-"""What the two rooms of `course_tools` that students do not get may use of it beside themselves."""
+ROOMS = {
+    "author": {"lessons", "labs", "kernel", "choosing"},
+    "grading": {"lessons", "labs", "choosing", "author"},
+    "site": {"lessons", "labs", "choosing", "author"},
+}
+"""What the rooms of `course_tools` that students do not get may use of it beside themselves."""
 READERS_RANKS = {"pool", "magic", "collectives", "schedules"}
 """The modules of `ranks` that a reader opens; its other rooms have a door: a name that begins with `_`."""
 

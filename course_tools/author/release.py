@@ -35,7 +35,7 @@ FILES = (
 )
 FOLDERS = ("lessons", "docs", "course_lib", "course_tools")
 _SKIPPED = {"__pycache__", ".ipynb_checkpoints", "solutions"}
-NOT_FOR_STUDENTS = {Path("course_tools", "author"), Path("course_tools", "grading")}
+NOT_FOR_STUDENTS = {Path("course_tools", room) for room in ("author", "grading", "site")}
 _RUN = 3  # lines in a row: one line of a solution may well stand in the library, three (or all) are a copy
 _EPOCH = (2020, 1, 1, 0, 0, 0)
 

@@ -15,7 +15,7 @@ from course_tools import opening
 from course_tools.lessons import course_root, find_lessons
 from tests.cli.conftest import Course, write_notebook
 
-COMMANDS = ("open", "run", "build", "release", "grade", "feedback", "doctor")
+COMMANDS = ("open", "run", "build", "release", "grade", "feedback", "site", "doctor")
 
 
 def test_without_arguments_it_explains_itself(course: Course) -> None:

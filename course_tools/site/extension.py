@@ -1,0 +1,84 @@
+"""What Sphinx does differently for this course: MathML, links to the glossary, each page's three links, its widgets.
+
+No lesson opens this module.
+"""
+
+from __future__ import annotations
+
+import html
+import posixpath
+import re
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+
+from course_tools.site import glossary, maths, reference
+from course_tools.site.sources import Sources
+
+_EMPTY_HEAD = re.compile(r"<th\b[^>]*>(?:<p></p>)?</th>")
+"""The corner of a table with headings on two sides; a heading without words would be read out as one."""
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Sphinx calls this when it loads the extension."""
+    app.add_html_math_renderer("mathml", (maths.visit_inline, None), (maths.visit_block, None))
+    app.connect(
+        "autodoc-process-docstring", _on_docstring, priority=1
+    )  # before napoleon, which knows only its sections
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+class Pages:
+    """What needs to know where a page comes from; connected to Sphinx before it builds.
+
+    Args:
+        app: Sphinx.
+        sources: what it reads.
+        repository: the course's address.
+    """
+
+    def __init__(self, app: Sphinx, sources: Sources, repository: str) -> None:
+        self.app, self.sources, self.repository = app, sources, repository
+        self.terms = glossary.terms_of(sources.texts.get("glossary.md", ""))
+        app.connect("doctree-read", self._on_read)
+        app.connect("html-page-context", self._on_written)
+
+    def actions(self, page: str) -> str:
+        """The links at a page's top: open in Colab (a notebook), download, edit."""
+        origin = self.sources.origins.get(page)
+        if origin is None:
+            return ""
+        own = posixpath.relpath(f"_files/{posixpath.basename(origin.offered)}", posixpath.dirname(page) or ".")
+        links = [f'<a href="{html.escape(own)}" download>Download</a>']
+        links += [f'<a href="{self.repository}/edit/main/{origin.edited}">Edit</a>']
+        if origin.offered.endswith(".ipynb"):
+            path = self.repository.removeprefix("https://github.com/")
+            colab = f"https://colab.research.google.com/github/{path}/blob/main/{origin.offered}"
+            links.insert(0, f'<a href="{colab}">Open in Colab</a>')
+        return f'<p class="course-actions">{" ".join(links)}</p>'
+
+    def _on_read(self, app: Sphinx, doctree: nodes.document) -> None:
+        for table in doctree.findall(nodes.table):
+            _drop_empty_head(table)
+        page = app.env.docname
+        if page.startswith("lessons/") and page in self.sources.origins:
+            glossary.link_first_uses(doctree, self.terms, "../glossary.html")
+
+    def _on_written(self, app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
+        if "body" in context:
+            first, title, rest = context["body"].partition("</h1>")
+            context["body"] = first + title + self.actions(page) + _EMPTY_HEAD.sub("<td></td>", rest)
+        if page in self.sources.scripts:
+            app.add_js_file(f"widgets/{page}.js", priority=400)
+
+
+def _on_docstring(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    lines[:] = reference.rest_of(lines)
+
+
+def _drop_empty_head(table: nodes.table) -> None:
+    """A table of facts has no head: Markdown makes one of empty cells."""
+    for head in list(table.findall(nodes.thead)):
+        if not head.astext().strip():
+            head.parent.remove(head)

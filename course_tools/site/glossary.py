@@ -1,0 +1,92 @@
+"""The glossary's page, and a link to it from the first use of each of its words in a lesson.
+
+No lesson opens this module.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from docutils import nodes
+
+_ENTRY = re.compile(r"^\*\*(.+?)\.\*\* +(.+)$", re.MULTILINE)
+_PASSED_BY = (nodes.reference, nodes.literal, nodes.title, nodes.math, nodes.raw, nodes.literal_block, nodes.table)
+"""Where a word is code, a heading, in a table, or a link already."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """One entry of the glossary.
+
+    Attributes:
+        anchor: where it stands on the page.
+        words: the words that it explains.
+        meaning: its first sentence, without marks.
+    """
+
+    anchor: str
+    words: tuple[str, ...]
+    meaning: str
+
+
+def terms_of(text: str) -> list[Term]:
+    """The entries of GLOSSARY.md: paragraphs that begin with a word in bold and a full stop inside it."""
+    found = []
+    for name, rest in _ENTRY.findall(text):
+        aside = re.findall(r"\((?!of |on )([^)]+)\)", name)
+        words = [word.strip() for part in [re.sub(r"\(.*?\)", "", name), *aside] for word in part.split(",")]
+        meaning = re.sub(r"[*`$]", "", re.split(r"(?<=[.:;]) ", rest)[0])
+        found.append(Term(_anchor(name), tuple(words), meaning))
+    return found
+
+
+def page_of(text: str) -> str:
+    """GLOSSARY.md with an anchor before each entry."""
+    return _ENTRY.sub(lambda entry: f"({_anchor(entry[1])})=\n{entry[0]}", text)
+
+
+def link_first_uses(doctree: nodes.document, terms: list[Term], address: str) -> int:
+    """Make the first use of each term in running text a link; returns how many there are.
+
+    Args:
+        doctree: one page, changed in place.
+        terms: the glossary.
+        address: the glossary's page, as seen from this one.
+    """
+    by_word = {word.lower(): term for term in terms for word in term.words}
+    words = "|".join(re.escape(word) for word in sorted(by_word, key=len, reverse=True))
+    pattern = re.compile(rf"(?<![\w-])({words})(s?)(?![\w-])", re.IGNORECASE)
+    used: set[str] = set()
+    for text in list(doctree.findall(nodes.Text)):
+        if not _is_passed_by(text):
+            _link(text, pattern, by_word, used, address)
+    return len(used)
+
+
+def _link(text: nodes.Text, pattern: re.Pattern[str], terms: dict[str, Term], used: set[str], address: str) -> None:
+    parts: list[nodes.Node] = []
+    done = 0
+    for match in pattern.finditer(text):
+        term = terms[match[1].lower()]
+        if term.anchor in used:
+            continue
+        used.add(term.anchor)
+        link = nodes.reference("", match[0], refuri=f"{address}#{term.anchor}", internal=True, classes=["term"])
+        link["reftitle"] = term.meaning
+        parts += [nodes.Text(text[done : match.start()]), link]
+        done = match.end()
+    if parts:
+        text.parent.replace(text, [*parts, nodes.Text(text[done:])])
+
+
+def _is_passed_by(node: nodes.Node) -> bool:
+    while node.parent is not None:
+        node = node.parent
+        if isinstance(node, _PASSED_BY) or "cell_input" in node.get("classes", []):  # type: ignore[attr-defined]
+            return True
+    return False
+
+
+def _anchor(name: str) -> str:
+    return "term-" + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

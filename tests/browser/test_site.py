@@ -1,0 +1,120 @@
+"""The course's site as a reader meets it: every page once, every explorer once, on a phone, in both themes.
+
+`COURSE_SITE=build/site` looks at a whole site, as the workflow that publishes it does; otherwise at a sample.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page
+from rich.console import Console
+
+from course_tools.labs import find_labs
+from course_tools.lessons import find_lessons
+from course_tools.site.build import build_site
+from tests.browser.jupyterlab import REPOSITORY
+
+pytestmark = pytest.mark.browser
+
+PHONE = {"width": 380, "height": 800}
+READY = "() => document.documentElement.dataset.courseReady"
+WIDER = """() => [...document.querySelectorAll('article *, .bd-header *')].filter((node) =>
+    node.getBoundingClientRect().right > innerWidth + 1 && node.checkVisibility()
+    && !node.closest('pre, .math-block, [style*=overflow], .pst-scrollable-table-container'))
+    .map((node) => node.outerHTML.slice(0, 120))"""
+TOUCH = """async (node) => {
+    const before = node.innerHTML;
+    for (const control of node.querySelectorAll('button:enabled, input[type=range], input[type=checkbox], select')) {
+        const { min, max, value } = control;
+        if (control.type === 'range') control.value = value === max ? min : max;
+        if (control.tagName === 'SELECT') control.selectedIndex = (control.selectedIndex + 1) % control.options.length;
+        if (['range', 'select-one'].includes(control.type)) {
+            const touched = node.innerHTML;
+            control.dispatchEvent(new Event('input', { bubbles: true }));
+            control.dispatchEvent(new Event('change', { bubbles: true }));
+            if (touched !== node.innerHTML) return true;
+        } else { control.click(); if (before !== node.innerHTML) return true; }
+    }
+    return false;
+}"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A site in a folder."""
+    if given := os.environ.get("COURSE_SITE"):
+        return Path(given).resolve()
+    folder = tmp_path_factory.mktemp("site") / "pages"
+    lessons, labs = find_lessons(REPOSITORY, ["06"]), find_labs(REPOSITORY, ["lab06"])
+    build_site(REPOSITORY, lessons, labs, folder, Console(quiet=True), library=False)
+    return folder
+
+
+@pytest.fixture
+def reader(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
+    """One page for all pages, as wide as a phone, and what its console complained about or what it asked of the web."""
+    context = browser.new_context(viewport=PHONE)  # type: ignore[arg-type]
+    page, said = context.new_page(), []
+    page.on("pageerror", lambda error: said.append(f"{page.url}: {error}"))
+    page.on("console", lambda message: said.append(f"{page.url}: {message.text}") if message.type == "error" else None)
+    page.on("request", lambda asked: said.append(asked.url) if asked.url.startswith("http") else None)
+    yield page, said
+    context.close()
+
+
+def pages_of(site: Path) -> list[Path]:
+    """All of them; of the sources, which are one block of code each, three."""
+    pages = [
+        path for path in sorted(site.rglob("*.html")) if "_static" not in path.parts and path.name != "search.html"
+    ]
+    sources = [path for path in pages if "_modules" in path.parts]
+    return [path for path in pages if path not in sources[3:]]
+
+
+def violations(page: Page, contrast: bool) -> list[Any]:
+    """What axe finds; with contrast, which takes most of the time on a long page, in the light and in the dark."""
+    rules = {"color-contrast": {"enabled": contrast}}
+    runs: list[tuple[str, dict[str, Any]]] = [("light", {"rules": rules})]
+    runs += [("dark", {"runOnly": ["color-contrast"]})] if contrast else []
+    found = []
+    for theme, options in runs:
+        page.evaluate("(theme) => { document.documentElement.dataset.theme = theme }", theme)
+        complaints = Axe().run(page, options={"preload": False, **options}).response["violations"]
+        found += [(theme, each["id"], [node["html"][:160] for node in each["nodes"]][:3]) for each in complaints]
+    return found
+
+
+def test_every_page_is_quiet_narrow_and_open_to_all(site: Path, reader: tuple[Page, list[str]]) -> None:
+    page, said = reader
+    problems = {}
+    for path in pages_of(site):
+        page.goto(path.as_uri())
+        page.wait_for_function(READY)
+        wider = page.evaluate(WIDER) if page.evaluate("document.documentElement.scrollWidth") > PHONE["width"] else []
+        if found := wider + violations(
+            page, contrast="COURSE_SITE" in os.environ or path.stem in ("index", "glossary")
+        ):
+            problems[path.relative_to(site).as_posix()] = found
+    assert not said and not problems, (said, problems)
+
+
+def test_every_explorer_answers_without_a_kernel(site: Path, reader: tuple[Page, list[str]]) -> None:
+    page, said = reader
+    shown = 0
+    for path in sorted(site.glob("lessons/[0-9]*.html")):
+        page.goto(path.as_uri())
+        page.wait_for_function(READY)
+        for explorer in page.locator(".course-widget .explorer").all():
+            assert explorer.evaluate(TOUCH), f"{path.name}: {explorer.get_attribute('class')}"
+            shown += 1
+        for box in page.locator(".course-widget .ask").all():
+            box.get_by_role("textbox").fill("12")
+            box.get_by_role("textbox").press("Enter")
+            assert box.get_by_role("status").inner_text() == "Noted."
+    assert shown and not said, said

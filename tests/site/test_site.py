@@ -1,0 +1,101 @@
+"""What the site is made of: pages from notebooks, links to the glossary, what is refused, and nothing hidden."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docutils.core import publish_doctree
+from docutils.nodes import reference
+
+from course_tools.author.lab_source import read_lab, secret_blocks
+from course_tools.labs import find_labs
+from course_tools.lessons import find_lessons
+from course_tools.site import glossary, links, notebook
+from course_tools.site import reference as library
+from course_tools.site.maths import mathml
+from course_tools.site.sources import sources_of
+
+ROOT = Path(__file__).parents[2]
+LESSON = "07_data_parallelism"
+
+
+@pytest.fixture(scope="module")
+def stored() -> dict[str, Any]:
+    return json.loads((ROOT / "lessons" / f"{LESSON}.ipynb").read_text("utf-8"))
+
+
+def test_no_page_and_no_download_of_a_lab_holds_a_line_that_is_hidden() -> None:
+    labs = find_labs(ROOT)
+    sources = sources_of(ROOT, [], labs, "https://github.com/a/b", library=False)
+    for lab in labs:
+        hidden = {line for block in secret_blocks(read_lab(lab)) for line in block}
+        shown = [sources.texts[f"labs/{lab.name}.ipynb"], sources.assets[f"_files/{lab.name}.ipynb"].decode()]
+        for text in shown:
+            lines = {
+                line.strip() for cell in json.loads(text)["cells"] for line in "".join(cell["source"]).splitlines()
+            }
+            assert hidden and not hidden & lines, lab.name
+
+
+def test_a_page_carries_its_widgets_once_and_nothing_for_jupyter(stored: dict[str, Any]) -> None:
+    page = notebook.page_of(stored, LESSON)
+    text = json.dumps(page.notebook)
+    assert notebook.VIEW not in text and "google.colab" not in text and "colab-badge" not in text
+    carried = json.loads(page.script.removeprefix("window.courseWidgets = ").removesuffix(";\n"))
+    assert all(f'data-model=\\"{model}\\"' in text for model in carried["models"])
+    assert len(carried["texts"]) == len(set(carried["texts"])) < 2 * len(carried["models"])
+    assert text.count("course-figure") >= len(page.figures) > 0 and 'alt=\\"\\"' not in text
+
+
+def test_a_notebook_without_outputs_is_refused(tmp_path: Path, stored: dict[str, Any]) -> None:
+    empty = copy.deepcopy(stored)
+    for cell in empty["cells"]:
+        cell.pop("outputs", None)
+        if cell["cell_type"] == "code":
+            cell["outputs"] = []
+    (tmp_path / "lessons").mkdir()
+    (tmp_path / "lessons" / f"{LESSON}.ipynb").write_text(json.dumps(empty), "utf-8")
+    with pytest.raises(ValueError, match="07_data_parallelism.ipynb has no outputs; run `course build 07`"):
+        sources_of(tmp_path, find_lessons(tmp_path, ["07"]), [], "https://github.com/a/b", library=False)
+
+
+def test_the_first_use_of_a_word_is_a_link_and_no_other() -> None:
+    terms = glossary.terms_of((ROOT / "GLOSSARY.md").read_text("utf-8"))
+    page = publish_doctree(
+        "All-reduce\n==========\n\nThe ``all-reduce`` of *one* rank, all-reduces, an all-reduce-like rank."
+    )
+    assert glossary.link_first_uses(page, terms, "../glossary.html") == 2
+    found = [(link.astext(), link["refuri"]) for link in page.findall(reference)]
+    assert found == [("rank", "../glossary.html#term-rank"), ("all-reduces", "../glossary.html#term-all-reduce")]
+    assert "(term-all-reduce)=\n**All-reduce.**" in glossary.page_of((ROOT / "GLOSSARY.md").read_text("utf-8"))
+
+
+def test_dead_links_and_other_hosts_are_found(tmp_path: Path) -> None:
+    good = '<h1 id="here">x</h1><a href="#here">x</a><a href="https://a.b/">x</a><img src="c.png">'
+    good += '<a href="d/e.html#f">x</a>'
+    for path, text in {"a.html": good, "c.png": "", "d/e.html": '<p id="f"></p>', "s.css": "p { color: red }"}.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text, "utf-8")
+    assert links.problems(tmp_path) == []
+    (tmp_path / "a.html").write_text(
+        '<a href="no.html"></a><a href="d/e.html#g"></a><script src="https://cdn.x/y.js"></script>'
+    )
+    (tmp_path / "s.css").write_text("@import url(https://fonts.x/y.css)")
+    assert len(links.problems(tmp_path)) == 4
+
+
+def test_formulas_become_mathml_or_are_refused() -> None:
+    assert "<mfrac>" in mathml(r"\frac43 + \dots") and 'display="block"' in mathml("x", block=True)
+    with pytest.raises(ValueError, match="cannot be translated"):
+        mathml(r"\unknowncommand{x}")
+
+
+def test_a_docstring_is_prose_with_code_in_blocks() -> None:
+    lines = ["All `x`s, 2*n and rank_.", "", "    y = f(x)", "", "Args:", "    x: what.", "", ">>> f(1_0)", ""]
+    text = "\n".join(library.rest_of(lines))
+    assert r"`x`\ s, 2\*n and rank\_." in text and ".. code-block:: python\n\n    y = f(x)" in text
+    assert "    x: what." in text and ">>> f(1_0)" in text
