@@ -63,7 +63,7 @@ def release_course(
     for item in [*labs, *lessons]:
         if complaints := check_lab(item) if isinstance(item, Lab) else check(item):
             raise ValueError(f"{item.name} is not ready: {complaints[0]}")
-    files = {path: (root / path).read_bytes() for path in _files(root, labs)}
+    files = {path: (root / path).read_bytes() for path in students_files(root, labs)}
     files |= {path: _without_dead_links(path, text, files) for path, text in files.items() if path.suffix == ".md"}
     if leaks := list(find_leaks(files, labs)):
         raise ValueError("nothing was written, because students would see\n" + "\n".join(f"  {leak}" for leak in leaks))
@@ -116,7 +116,7 @@ def _check_destination(root: Path, destination: Path, archive: Path, *, force: b
             raise ValueError(f"{destination / own} would be deleted; name another folder and copy what you need")
 
 
-def _files(root: Path, labs: Sequence[Lab]) -> Iterator[Path]:
+def students_files(root: Path, labs: Sequence[Lab]) -> Iterator[Path]:
     """What students get, as paths in the checkout."""
     yield from (Path(name) for name in FILES if (root / name).is_file())
     folders = [root / name for name in FOLDERS] + [lab.notebook.parent for lab in labs]

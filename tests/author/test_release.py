@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from course_tools.author.lab_builder import build_lab
-from course_tools.author.release import find_leaks, release_course
-from course_tools.labs import Lab
+from course_tools.author.release import find_leaks, release_course, students_files
+from course_tools.labs import Lab, all_labs
 
 from .conftest import make_lab
 
@@ -52,6 +52,13 @@ def course(built: Lab, tmp_path: Path) -> Lab:
 
 def release(lab: Lab, destination: Path, **options: bool) -> None:
     release_course(lab.root, destination, [lab], Console(quiet=True), **options)
+
+
+def test_nothing_in_this_course_gives_an_answer_of_its_labs_away() -> None:
+    """A lesson that shows what a lab asks for, to begin with."""
+    root = Path(__file__).parents[2]
+    files = {path: (root / path).read_bytes() for path in students_files(root, all_labs(root))}
+    assert list(find_leaks(files, all_labs(root))) == []
 
 
 def test_students_get_what_they_need_and_nothing_else(course: Lab, tmp_path: Path) -> None:
