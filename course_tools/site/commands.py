@@ -50,4 +50,4 @@ def site(
 
 def add_to(app: typer.Typer) -> None:
     """Make this command part of `course`."""
-    app.command(epilog="Examples: `course site`, `course site 07 lab07 --no-library`")(site)
+    app.command(epilog="Examples: `course site --to build/site`, `course site 07 lab07 --no-library`")(site)

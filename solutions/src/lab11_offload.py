@@ -42,7 +42,7 @@ import time
 import weakref
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 # %%
@@ -171,13 +171,21 @@ class Sides(Tracker):
 
 # %%
 class Meter(Sides):
-    """What lies on which side, and the bytes that have crossed."""
+    """What lies on which side, the bytes that have crossed, and what was computed over there without a job."""
+
+    def __init__(self):
+        super().__init__()
+        self.strayed = set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         sources = [(tensor, self.side(tensor)) for tensor in tensors_in([*args, *(kwargs or {}).values()])]
         result = super().__torch_dispatch__(func, types, args, kwargs)
         made = tensors_in(result)
         self.crossed += sum(tensor.nbytes for tensor, side in sources if made and side != self.side(made[0]))
+        name = func._schema.name.removeprefix("aten::")
+        computes = func._schema.is_mutable and name not in ("copy_", "add_", "zero_", "fill_")
+        if computes and made and not self.where and self.side(made[0]) == "far":
+            self.strayed.add(name)
         return result
 
 
@@ -349,8 +357,9 @@ def check_away(parts, shape, beta, lr, dtype, at_once=False, seed=0):
         judge.step(lr / (1 + step))
         new = check.call(away.update, lr / (1 + step))
         what = f"after update {step + 1}, {count} parts of a gradient have come, {str(dtype)[6:]}"
-        look = "the master copy; parts are added, in the wide dtype; k counts updates of this weight, from 1"
+        look = "the master copy; parts are added, in the wide dtype, and kept; k counts updates of this weight, from 1"
         check_weights([new], [own], what, look, step)
+        check.that(not new.requires_grad, "… without a graph", look="whether the weight, or its values, were copied")
         before.append((new, new.clone()))
     same = all(torch.equal(*pair) for pair in before)
     check.that(same, "… and what an update returned stays as it was", look="which memory update returns")
@@ -413,7 +422,7 @@ def check_away_bytes(shape, dtype, beta=0.9, lr=0.1):
         meter.add(weight, from_start=True)
         far = Scripted(meter=meter)
         away, sent = crossed(meter, Away, weight, far, beta)
-        check.at_most(sent, Bytes(n * s), "bytes over the link for a new object", look="what crosses in which dtype")
+        check.at_most(sent, Bytes(n * s), "bytes over the link for a new object", look="in which dtype; where zeros_like puts it")
         check_sides(meter, 2 * S * n, n * s, "when nothing has come", "master, momentum, and nothing else")
         for _ in range(2):
             parts_and_update(meter, far, away, shape, dtype, s, S, lr)
@@ -587,7 +596,7 @@ class Alive:
 
     def __init__(self, kind, shapes, beta, warm_up, at_once=False, dtype=torch.float64):
         self.weights = [drawn(shape, dtype, seed).requires_grad_() for seed, shape in enumerate(shapes)]
-        self.far, self.count, self.log = Scripted(at_once), 100, []
+        self.far, self.count, self.places = Scripted(at_once), 100, [weight.data_ptr() for weight in self.weights]
         self.optimizer = check.call(kind, self.weights, self.far, beta, warm_up)
 
     def read(self):
@@ -602,7 +611,8 @@ class Life(Alive):
     def take(self, number):
         gradient = drawn(self.weights[number].shape, self.weights[number].dtype, self.count)
         self.count += 1
-        with check.unchanged("the weights, after take", {"weights": self.weights}, look="who brings updates home"):
+        look = "who brings updates home; no job writes weights"
+        with check.unchanged("the weights, after take", {"weights": self.weights}, look=look):
             check.call(self.optimizer.take, number, gradient)
         gradient.fill_(5)
 
@@ -628,13 +638,16 @@ def check_scene(shapes, steps, beta, warm_up, at_once, dtype, lr=0.1):
     for number, come in enumerate(steps):
         events += [(f"take({it})", "take", it) for it in come]
         events.append((f"step {number}", "step", lr / (1 + number)))
-    look = "which gradients have changed the weights by now, and with which lr: the table above"
-    for place, (what, name, value) in enumerate([*events, ("finish()", "finish", None)]):
-        for life in (here, there):
-            getattr(life, name)(*([] if value is None else [value]))
-        when = "does each job at once" if at_once else "works when somebody waits"
-        what = f"after {what} of {len(steps)} steps, warm-up {warm_up}, the processor {when}"
-        check_weights(here.weights, there.weights, what, look, place)
+    look = "which gradients have changed the weights by now, with which lr; was the old one used when a new one came?"
+    when = f"{len(steps)} steps, warm-up {warm_up}, the processor works " + ("at once" if at_once else "late")
+    with redirect_stdout(None):  # one line for a scene, and not one for each weight after each event
+        for place, (what, name, value) in enumerate([*events, ("finish()", "finish", None)]):
+            for life in (here, there):
+                getattr(life, name)(*([] if value is None else [value]))
+            check_weights(here.weights, there.weights, f"after {what}, {when}", look, place)
+    check.that(True, f"the weights after each event, {when}")
+    moved = [number for number, weight in enumerate(here.weights) if weight.data_ptr() != here.places[number]]
+    check.equal(moved, [], "weights that lie elsewhere now", look="they change in place: copy_, and not .data =")
 
 
 # %% check="q2-values" points=12
@@ -699,7 +712,7 @@ runs = {
 }
 loss_curves(
     runs,
-    caption="Late from the start costs most where weights change fast. With a warm-up, the curves meet.",
+    caption="Late from the start costs most where weights change fast. With a warm-up, and a rate that falls, they meet.",
     alt="Loss over 40 steps: " + "; ".join(f"{name}, from {run[0]:.2f} to {run[-1]:.2f}" for name, run in runs.items()),
 )
 
@@ -726,7 +739,7 @@ check_losses(late, warm_up=4, allowed=1.05 * usual[1], **CASE)
 # %%
 def check_waits(shapes, beta, warm_up, order, lr=0.1):
     """As late as it may: how many jobs wait, at each moment."""
-    life, n = Life(Delayed, shapes, beta, warm_up), len(shapes)
+    life, n = Life(Delayed, shapes, beta, warm_up), len(order)
     for step in range(warm_up + 3):
         for place, number in enumerate(order):
             life.take(number)
@@ -758,7 +771,7 @@ def weighed_step(meter, optimizer, weights, order, step, lr=0.1):
         check.call(optimizer.take, number, gradient)
         del gradient
         when = f"after take({number}) of step {step}"
-        check_sides(meter, (3 * S + s) * n, n * s, when, "what is there twice")
+        check_sides(meter, (3 * S + s) * n, n * s, when, "what is there twice; whether jobs that are done are kept")
     check.call(optimizer.step, lr)
     most = n * s + s * sum(weights[number].numel() for number in order)
     look = "what crosses, in which dtype, and how often"
@@ -782,6 +795,8 @@ def check_delayed_bytes(shapes, dtype, warm_up, order, at_once, beta=0.9):
         check.at_most(peak, (3 * S + s) * n + 2 * S * largest + 1024, "bytes on the far side at the peak", look=look)
         peak, look = max(held(meter, False)), "what is made on the device"
         check.at_most(peak, (n + largest) * s + 1024, "bytes on the device at the peak", look=look)
+        strayed = sorted(meter.strayed)
+        check.equal(strayed, [], "computed on the far side, and not by a job", look="an update is the processor's work")
 
 
 # %% check="q2-bytes" points=8
@@ -802,6 +817,7 @@ hidden_config = GPTConfig(layers=2, width=16, heads=2, vocab_size=256, context=3
 hidden_case = {"beta": 0.7, "lr": 0.2, "steps": 3, "seed": 3, "config": hidden_config, "warm_up": 0}
 check_losses(trained(InPlainSight, **hidden_case), allowed=9.0, **hidden_case)
 check_waits([(2,), (1,), (3,), (2, 2)], 0.8, 2, [1, 3, 0, 2])
+check_waits([(2,), (1,), (3,)], 0.8, 1, [2, 0])
 check_scene([(2,), (3,)], [[0, 1], [0], [1], [0, 1]], 0.5, 0, False, torch.float64)
 check_delayed_bytes([(5000,), (70, 30), (9,), (88, 44)], torch.float32, 0, [3, 0, 2, 1], at_once=False, beta=0.2)
 ### END HIDDEN TESTS
@@ -837,20 +853,22 @@ def read(path):
 
 
 # %% [markdown]
-# **Your contract.** Three functions; `folder` is a `Path`, and what the files in it are called is up to you.
+# **Your contract.** Three functions; `folder` is a `Path`. The files lie in it and in no folder below; what they are
+# called is up to you. (What a finished `write` has written counts as being on the disk.)
 #
 # - `store(folder, step, vectors)` writes a step. `vectors` is an iterator that gives the units' vectors, fp32, one
 # dimension, one at a time; hold no more than the one that came and the one before it. `step` is larger than that of
-# the newest whole step. If `vectors` raises, the error goes on to the caller, and the newest whole step is still there.
+# the newest whole step, so one that was damaged may be stored again. If `vectors` raises, the error goes on to the caller, and the newest whole step is still there.
 # Afterwards the folder holds this step and the newest that was whole before it, and nothing of others. While it
-# writes, it never holds more than that. (4 KiB of anything else are free.) Use `write`.
+# writes, it never holds more than that, so what is older goes first. (4 KiB of anything else are free.) Use `write`.
 # - `newest(folder)` returns the number of the newest step that is whole: `store` has ended, and no file of it is gone
 # or shorter than it was. `None` if there is none. It opens no vector: it looks at sizes.
 # - `ahead(folder, step, reader, room_bytes)` is a generator: it yields the vectors of a step in their order. Each is
 # read by one job, `reader.submit(read, path)`. A vector takes room from the moment when its job is submitted until the
 # caller asks for the next one. Vectors are submitted in their order, and as early as there is room. If one alone is
 # larger than the room, it raises a `ValueError` before anything is read. If a vector is shorter than it was stored, it
-# raises a `ValueError` with the path of the file in its text, and does not yield it.
+# raises a `ValueError` with the path of the file in its text, and does not yield it. Other
+# errors are `read`'s own.
 #
 # **Graded:** steps there and back (7 points), whatever is cut or breaks off (8), room (7), and other sizes, rooms and
 # accidents (8).
