@@ -41,15 +41,15 @@ def matrix(accounts: Sequence[TrafficAccount], observed: bool = False) -> list[l
 
 
 def _observed_matrix(accounts: Sequence[TrafficAccount]) -> list[list[Bytes]]:
-    """A connection has two ends, and each is somebody's own."""
-    owner = {own: rank for rank, account in enumerate(accounts) for own, _ in account.observed_by_connection}
+    """A connection has two ends, and each is somebody's own. (One port may serve connections of several ranks.)"""
+    owner = {ends: rank for rank, account in enumerate(accounts) for ends in account.observed_by_connection}
     if not owner:
         raise ValueError("nothing was observed: this system does not count the bytes of a connection")
     sent = [[Bytes(0)] * len(accounts) for _ in accounts]
     for sender, account in enumerate(accounts):
-        for (_, other), n_bytes in account.observed_by_connection.items():
+        for (own, other), n_bytes in account.observed_by_connection.items():
             if n_bytes:
-                sent[sender][owner[other]] += n_bytes
+                sent[sender][owner[other, own]] += n_bytes
     return sent
 
 

@@ -80,6 +80,18 @@ def test_a_collective_is_observed_between_those_who_take_part_in_it(axes, partne
     assert who_sends_whom({"a": accounts}, observed=True, caption="c").alt.startswith("a: ")
 
 
+def test_a_port_may_serve_connections_of_two_ranks():
+    """The system gives out a port a second time where the other end is another one."""
+    ends = [
+        {("h:1", "h:9"): 5},
+        {("h:9", "h:1"): 0, ("h:9", "h:7"): 0},
+        {("h:1", "h:8"): 0, ("h:7", "h:9"): 3},
+        {("h:8", "h:1"): 2},
+    ]
+    accounts = [TrafficAccount(observed_by_connection={pair: Bytes(n) for pair, n in each.items()}) for each in ends]
+    assert matrix(accounts, observed=True) == [[0, 5, 0, 0], [0, 0, 0, 0], [0, 3, 0, 0], [0, 0, 2, 0]]
+
+
 def test_what_was_not_observed_cannot_be_drawn():
     with pytest.raises(ValueError, match="nothing was observed: this system does not count"):
         matrix(ring(3, 500), observed=True)
