@@ -84,12 +84,12 @@ def test_a_port_may_serve_connections_of_two_ranks():
     """The system gives out a port a second time where the other end is another one."""
     ends = [
         {("h:1", "h:9"): 5},
-        {("h:9", "h:1"): 0, ("h:9", "h:7"): 0},
+        {("h:9", "h:1"): 4, ("h:9", "h:7"): 0},
         {("h:1", "h:8"): 0, ("h:7", "h:9"): 3},
         {("h:8", "h:1"): 2},
     ]
     accounts = [TrafficAccount(observed_by_connection={pair: Bytes(n) for pair, n in each.items()}) for each in ends]
-    assert matrix(accounts, observed=True) == [[0, 5, 0, 0], [0, 0, 0, 0], [0, 3, 0, 0], [0, 0, 2, 0]]
+    assert matrix(accounts, observed=True) == [[0, 5, 0, 0], [4, 0, 0, 0], [0, 3, 0, 0], [0, 0, 2, 0]]
 
 
 def test_what_was_not_observed_cannot_be_drawn():
