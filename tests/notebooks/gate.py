@@ -7,6 +7,8 @@ processes print, and numbers every cell In[1]. This plugin, and the way __main__
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +36,27 @@ def _execute_and_count(self: Any, cell_input: str, allow_stdin: bool | None = No
     return self.kc.execute(cell_input, store_history=True, allow_stdin=allow_stdin, stop_on_error=False)
 
 
+def a_second_time(start: Callable[..., Any]) -> Callable[..., Any]:
+    """`start`, once more if the kernel died before any cell ran: it is told ports that were free a moment before, and on
+    a busy machine another process may have taken one."""
+
+    @functools.wraps(start)
+    def started(*args: object, **options: object) -> Any:
+        try:
+            return start(*args, **options)
+        except RuntimeError:
+            return start(*args, **options)
+
+    return started
+
+
 def pytest_configure() -> None:
     """Every kernel of this test run starts in the build's environment and counts its cells."""
-    from nbval.kernel import RunningKernel  # pytest wants to be the first to import its plugins
+    from nbval import kernel  # pytest wants to be the first to import its plugins
+    from nbval.kernel import RunningKernel
 
     KernelManager.start_kernel = _start_reproducible_kernel  # type: ignore[method-assign]
+    kernel.start_new_kernel = a_second_time(kernel.start_new_kernel)
     RunningKernel.execute_cell_input = _execute_and_count  # type: ignore[method-assign]
 
 

@@ -12,6 +12,7 @@ import pytest
 from nbformat import NotebookNode
 
 from course_tools.lessons import Lesson
+from tests.notebooks import gate
 
 pytestmark = [pytest.mark.notebook, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
@@ -152,3 +153,18 @@ def test_outputs_may_take_their_time() -> None:
     item = Item()
     plugin.prepare(item)
     assert item.output_timeout == 30 and item.options["check"]
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_kernel_that_dies_at_its_start_is_started_once_more(deaths: int) -> None:
+    ends = iter([RuntimeError("Kernel died before replying")] * deaths + ["started"])
+
+    def start() -> object:
+        if isinstance(end := next(ends), Exception):
+            raise end
+        return end
+
+    if deaths == 1:
+        assert gate.a_second_time(start)() == "started"
+    else:
+        pytest.raises(RuntimeError, gate.a_second_time(start))
