@@ -37,8 +37,8 @@ def _execute_and_count(self: Any, cell_input: str, allow_stdin: bool | None = No
 
 
 def a_second_time(start: Callable[..., Any]) -> Callable[..., Any]:
-    """`start`, once more if the kernel died before any cell ran: it is told ports that were free a moment before, and on
-    a busy machine another process may have taken one."""
+    """`start`, once more if the kernel died before any cell ran: it is told ports that were free a moment before, and
+    on a busy machine another process may have taken one."""
 
     @functools.wraps(start)
     def started(*args: object, **options: object) -> Any:

@@ -12,7 +12,7 @@ import pytest
 from nbformat import NotebookNode
 
 from course_tools.lessons import Lesson
-from tests.notebooks import gate
+from tests.notebooks.gate import a_second_time
 
 pytestmark = [pytest.mark.notebook, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
@@ -165,6 +165,6 @@ def test_a_kernel_that_dies_at_its_start_is_started_once_more(deaths: int) -> No
         return end
 
     if deaths == 1:
-        assert gate.a_second_time(start)() == "started"
+        assert a_second_time(start)() == "started"
     else:
-        pytest.raises(RuntimeError, gate.a_second_time(start))
+        pytest.raises(RuntimeError, a_second_time(start))
