@@ -209,7 +209,7 @@ compare(guess=guess_flops, predicted=rule, measured=counted.total, tolerance=0.1
 # head the queries, S × K, meet the keys, K × S, and the result meets the values.
 #
 # **Your turn.** Replace the dots. (`measure.MatrixProducts` watches a real block and adds up $2mkn$. A solution is in the
-# collapsed cell below; the page goes on with either.)
+# cell below, collapsed, except in VS Code, which shows it open: look away. The page goes on with either.)
 
 
 # %%
@@ -661,5 +661,5 @@ self_check(answer_3, [1.0, 0.0], hint="A send is over when somebody receives. Wh
 # [Lesson 01 · Float formats](01_float_formats.ipynb) asks what a number costs, and what you lose when you make it
 # smaller. This lesson has no lab.
 #
-# (Lessons 00 to 05 are Part A of the course, one device. Part B, many devices, begins with lesson 06. Lesson 11
-# and those from 13 on are not written yet: where a page says that one of them builds something, take it as a promise.)
+# (Lessons 00 to 05 are Part A of the course, one device. Part B, many devices, begins with lesson 06. Lessons from 14 on
+# are not written yet: where a page says that one of them builds something, take it as a promise.)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -34,3 +35,8 @@ def test_every_turn_is_open_in_the_stored_notebook_and_its_solution_passed() -> 
         for cell in solutions:
             assert "This one is used below" in str(cell.outputs), f"{lesson.name}: {cell.source}"
             assert cell.metadata["jupyter"]["source_hidden"] and cell.metadata["cellView"] == "form"
+
+
+def test_lesson_00_knows_which_lessons_are_still_a_promise() -> None:
+    said = re.findall(r"Lessons from (\d+) on\s+# are not written yet", LESSONS[0].source.read_text("utf-8"))
+    assert said == [f"{int(LESSONS[-1].name[:2]) + 1}"]
