@@ -76,7 +76,7 @@ BitExplorer(value=0.1).show(
 # 754-2019, §3.4).
 #
 # **Your turn.** Replace the dots. All 65,536 patterns of two formats are tried, and PyTorch is the judge. (A solution is
-# in the collapsed cell below; the page goes on with either.)
+# in the cell below, collapsed, except in VS Code; the page goes on with either.)
 
 
 # %%
