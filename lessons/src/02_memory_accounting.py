@@ -875,4 +875,4 @@ self_check(answer_3, 0, hint="`.item()` still holds one batch at a time. Who kee
 # - PyTorch, [understanding CUDA memory usage](https://docs.pytorch.org/docs/stable/torch_cuda_memory.html): snapshots,
 #   and how to read them.
 #
-# Next comes lesson 03, which flattens the hill.
+# [Lesson 03 · Activation checkpointing](03_activation_checkpointing.ipynb) flattens the hill.
