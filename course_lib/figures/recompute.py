@@ -98,12 +98,12 @@ def peak_for_every_k(
     note(axes, f"√N = {root:g}", (root, 1), (4, 0))
     axes.set(xlabel="K, layers in a segment", ylabel="peak (MiB)", ylim=(0, None), xticks=ks)
     legend(figure, "lower center", 3)
-    least = min(activations, key=activations.__getitem__)
+    least, floor = min(activations, key=activations.__getitem__), min(total, key=total.__getitem__)
     alt = (
         f"Peak bytes against K from 1 to {max(predicted)}. The activations fall from {activations[1]} at K = 1 to "
         f"{activations[least]} at K = {least} and rise again to {activations[max(activations)]}; every measured point "
-        f"lies on the line of the formula. Keeping everything takes {plain}. With all else that is alive it is "
-        f"{total[least]} at K = {least}."
+        f"lies on the line of the formula. Keeping everything takes {plain}. With all else that is alive the lowest "
+        f"is {total[floor]}, at K = {floor}."
     )
     return Picture(figure, caption=caption, alt=alt)
 

@@ -896,4 +896,4 @@ self_check(answer_3, due, hint="The last segment's insides exist once, and its i
 # - Rhu et al. 2016, [vDNN](https://arxiv.org/abs/1602.08124): the attic, with copies that hide.
 # - PyTorch, [torch.utils.checkpoint](https://docs.pytorch.org/docs/stable/checkpoint.html).
 #
-# Next comes lesson 04, which asks which tensors can afford 16 bits.
+# [Lesson 04 · Mixed precision](04_mixed_precision.ipynb) asks which tensors can afford 16 bits.

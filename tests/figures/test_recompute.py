@@ -39,6 +39,13 @@ def test_the_peaks_are_drawn_in_mib():
     assert [list(line.get_ydata()) for line in axes.lines[:3]] == [[p / MIB for p in predicted.values()]] * 3  # type: ignore[arg-type]
 
 
+def test_the_words_name_the_floor_of_all_that_is_alive():
+    alive = {1: Bytes(9 * MIB), 2: Bytes(7 * MIB), 3: Bytes(5 * MIB)}
+    held = {1: Bytes(4 * MIB), 2: Bytes(2 * MIB), 3: Bytes(3 * MIB)}
+    alt = figures.peak_for_every_k(held, held, alive, Bytes(8 * MIB), caption="c").alt
+    assert "fall from 4.00 MiB at K = 1 to 2.00 MiB at K = 2" in alt and "the lowest is 5.00 MiB, at K = 3" in alt
+
+
 def test_flops_are_relative_to_the_first_point():
     points = {"a": (Bytes(MIB), Flops(100)), "b": (Bytes(0), Flops(133))}
     (axes,) = figures.bytes_against_flops(points, caption="c").figure.axes
