@@ -891,12 +891,14 @@ print(f"with gradients in fp32: {wide:.0GB}, {wide / 7_500_000_000:.0f} bytes a 
 # %%
 answer_1 = None  # per cent
 
-self_check(answer_1, 100 * 495e12 / published["H100"], tolerance=0.01, hint="Dense, not sparse.")
+reached = None if answer_1 is None else answer_1 / 100 * published["H100"]
+self_check(reached, 495e12, tolerance=0.01, hint="It checks what your share of the peak would be. Dense, not sparse.")
 
 # %%
 answer_2 = None  # a whole number: the power
 
-self_check(answer_2, math.floor(math.log2(65_520 / 0.02)), hint="0.02 times the scale must stay below 65,520.")
+finite = [power for power in range(40) if torch.tensor(0.02 * 2.0**power).half().isfinite()]
+self_check(answer_2, finite[-1], hint="0.02 times the scale must stay below 65,520.")
 
 
 # %%
@@ -922,7 +924,7 @@ self_check(answer_3, [1024, 1024, 1024, 1024, 512, 512, 512, 1024], hint="Count 
 # </details>
 #
 # **The lab**, `labs/lab04_mixed_precision`, is a network whose gradients underflow. It must train in fp16 within a
-# byte budget, and the optimizer step is yours. Next comes lesson 05, which takes those 1,024 micro-batches seriously.
+# byte budget, and the optimizer step is yours.
 #
 # ## Further reading
 #
@@ -930,3 +932,5 @@ self_check(answer_3, [1024, 1024, 1024, 1024, 512, 512, 512, 1024], hint="Count 
 #   [FP8 formats for deep learning](https://arxiv.org/abs/2209.05433).
 # - [torch.amp](https://docs.pytorch.org/docs/stable/amp.html): autocast and GradScaler.
 # - Transformer Engine, [FP8 delayed scaling](https://nvidia.github.io/TransformerEngine/features/low_precision_training/fp8_delayed_scaling/fp8_delayed_scaling.html).
+#
+# [Lesson 05 · Gradient accumulation](05_gradient_accumulation.ipynb) takes those 1,024 micro-batches seriously.
