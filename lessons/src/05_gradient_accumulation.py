@@ -360,8 +360,9 @@ def times_louder(lengths):
 
 
 # %% [markdown]
-# Now with real gradients: eight equal pieces of section 1's batch, and a limit that is the length of the first. Who is in
-# the sum? It is made of eight gradients that we know, so we solve for the eight weights (least squares).
+# Now with real gradients: eight equal pieces of section 1's batch, and a limit that is the length of the first. They do
+# not quite point the same way. Is the last one then louder than in your guess, or less loud? The sum is made of eight
+# gradients that we know, so we solve for the eight weights (least squares).
 
 # %%
 eighths = micro_batches(whole, 4)
@@ -716,7 +717,7 @@ ladder
 #
 # What is left? Mostly weights and gradients in 16 bits, $2\Psi$ each. No piece of a batch, no optimizer and no second
 # forward pass will touch those. Two things do: more devices, which share them out (Part B), and a larger memory beside
-# the device, into which they can move while nobody needs them (lesson 11, which will do that on one device).
+# the device, into which they can move while nobody needs them (lesson 11 does that on one device).
 #
 # ## 11 · At scale
 #
@@ -779,17 +780,23 @@ from course_lib.notebook import self_check
 
 answer_1 = None  # a factor
 
-self_check(answer_1, N / (2 * sum(sorted(LENGTHS)[:4])), tolerance=0.01, hint="N / (m n), with m = 2 pieces now.")
+in_piece = [sum(sorted(LENGTHS)[:4]), sum(sorted(LENGTHS)[4:])]
+self_check(answer_1, 1 / 2 / weights(in_piece)[0], tolerance=0.01, hint="N / (m n), with m = 2 pieces now.")
 
 # %%
 answer_2 = None  # forward passes
 
-self_check(answer_2, math.ceil(512 / 6), hint="The last piece may be smaller; token weights take care of it.")
+pieces_of_6 = micro_batches((torch.zeros(512, 1), torch.zeros(512, 1)), 6)
+self_check(answer_2, len(pieces_of_6), hint="The last piece may be smaller; token weights take care of it.")
 
 # %%
 answer_3 = None  # a factor
 
-self_check(answer_3, times_louder([1, 2, 2, 2, 2, 2]), hint="The cuts behind the sixth hit both alike.")
+in_the_sum = []
+for _ in range(10):
+    in_the_sum.append(1.0)
+    in_the_sum = [share / max(1, sum(in_the_sum)) for share in in_the_sum]
+self_check(answer_3, in_the_sum[5] / in_the_sum[0], hint="The cuts behind the sixth hit both alike.")
 
 # %% [markdown]
 # <details><summary>Answers</summary>
@@ -801,8 +808,7 @@ self_check(answer_3, times_louder([1, 2, 2, 2, 2, 2]), hint="The cuts behind the
 # </details>
 #
 # **The lab**, `labs/lab05_gradient_accumulation`, asks for an accumulator that stays exact with ragged batches,
-# clipping and fp16 scaling all together. Next comes lesson 06, with which Part B begins: how do many processes
-# agree on a sum, and who pays?
+# clipping and fp16 scaling all together.
 #
 # ## Further reading
 #
@@ -813,3 +819,5 @@ self_check(answer_3, times_louder([1, 2, 2, 2, 2, 2]), hint="The cuts behind the
 #   [8-bit optimizers](https://arxiv.org/abs/2110.02861).
 # - Loshchilov and Hutter 2017, [SGDR](https://arxiv.org/abs/1608.03983): the cosine.
 # - [pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim): the ladder of section 11.
+#
+# Part B begins with [Lesson 06 · Collectives](06_collectives.ipynb): how do many processes agree on a sum, and who pays?
