@@ -479,7 +479,9 @@ guess_messages = ask("8 ranks: how many messages does each rank of the ring send
 #
 # Carrying one out is then a single function, the second one printed above, for every collective. It posts all messages
 # of a round before it waits for any, so the deadlock of section 1 cannot happen. And what arrives is added up in rank
-# order, so that even *direct* ends with the same bits on all ranks.
+# order, so that even *direct* ends with the same bits on all ranks. (Of the helpers, `_neighbours` names the ranks to the
+# left and to the right, `_targets` finds the place of each part that comes, `_exchange` posts and then waits, and
+# `_add_up` adds; `_place` is a group's size and this rank's number in it.)
 #
 # Now the count, for all four algorithms and each number of ranks from 2 to 8: the bytes of the busiest rank, as you
 # know them, and the messages.
@@ -972,7 +974,7 @@ self_check(answer_3, [7.0] * 4, hint="What does rank 1 have to give away before 
 #
 # </details>
 #
-# Lesson 07 lets all of this carry gradients: *data parallelism*, and how to hide the sending behind the computing.
+# [Lesson 07](07_data_parallelism.ipynb) lets all of this carry gradients: *data parallelism*, and how to hide the sending behind the computing.
 #
 # **The lab**, `labs/lab06_collectives`, asks for an all-reduce that has the ring's bytes and no more than twice
 # $\log_2 p$ messages, and for one that knows which cable is slow. Neither is in the library; each byte over that
