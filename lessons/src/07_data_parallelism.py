@@ -131,7 +131,8 @@ def judged(wrap, **options):  # how far the replicas are apart, and how far rank
 # All of that hangs on *begin equal*. On a cluster every rank has a seed of its own, which is right for dropout and wrong
 # for the weights.
 #
-# **Your turn.** The line before the first step: whatever its seed, every rank begins as rank 0.
+# **Your turn.** The line before the first step: whatever its seed, every rank begins as rank 0. (The cell behind it ends
+# with two guesses for section 2; lesson 06 has all they need.)
 
 
 # %%
@@ -169,7 +170,7 @@ class SameStart(Alone):
         same_start(model)
 
 
-class Naive(SameStart, Averaged): ...
+class Naive(SameStart, Averaged): ...  # the start of the one, the `synchronize` of the other
 
 
 for wrap, seeds in ((Naive, (0, 0, 0, 0)), (Naive, (0, 1, 2, 3)), (Averaged, (0, 1, 2, 3))):
@@ -443,14 +444,15 @@ for overlap in (False, True):
     print(f"overlap {overlap}: a step takes {1e3 * took:.0f} ms, with {1e3 * on_the_way:.0f} ms of sending in it")
 
 # %% [markdown]
-# Now overlap pays: a good part of the sending has vanished behind the backward pass. On a GPU it is so, too.
+# Now overlap pays: a good part of the sending has vanished behind the backward pass. (How much can, on GPUs, section 12
+# says, by a formula.)
 #
 # ## 5 · How large is a bucket?
 #
 # Small buckets leave early, and pay α often. Large ones save messages, and wait. Take it into your hands: a GPT-2 XL,
 # 1.6 billion parameters in bf16, on 8 ranks that reach 400 TFLOP/s each, 8,192 tokens per rank, links of 50 GB/s.
 # Grey is hidden behind the backward pass; during orange all wait. (If nothing reacts to your clicks, run the cell
-# once. The lower bars can be clicked.)
+# once. The lower bars can be clicked. Below it wait two guesses for section 6.)
 
 # %%
 BucketExplorer().show()
@@ -483,6 +485,8 @@ guess_without = ask("And if each backward pass sends?", unit="kB")
 # Lesson 05 cut a batch into micro-batches and added up their gradients. On many ranks each of those backward passes
 # would fill the buckets and send them, and only the last sum is wanted. `replica.no_sync()` keeps the hooks quiet:
 # all but the last backward pass stand in it. Four micro-batches: what does each rank send with it, and what without?
+# (The box under the table is for section 7: there somebody deletes the division by $p$, and every gradient is 4 times too
+# long.)
 
 
 # %%
@@ -511,9 +515,9 @@ guess_adam = ask("Section 7: g is 4 times too long. By how many of its lengths d
 #
 # ## 7 · Forget the 1/p
 #
-# Different seeds were one way to break it. Here is another: somebody deletes the division. Every gradient is then $p = 4$ times too long. In the first step
-# of SGD the weights move four times as far as they should: they miss the oracle's weights by three of its steps. And
-# with Adam? Its first step is $g/(|g| + \epsilon)$ in each number.
+# Different seeds were one way to break it. Here is another: somebody deletes the division. Every gradient is then
+# $p = 4$ times too long. In the first step of SGD the weights move four times as far as they should: they miss the
+# oracle's weights by three of its steps. And with Adam? Its first step is $g/(|g| + \epsilon)$ in each number.
 
 
 # %%
@@ -1000,4 +1004,4 @@ self_check(answer_3, [together] * 4, tolerance=1e-4, hint="Section 1: the loss o
 # - [DDP communication hooks](https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html) and
 #   [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).
 #
-# Lesson 08 turns to the other question: what if one *layer* does not fit?
+# [Lesson 08 · Tensor parallelism](08_tensor_parallelism.ipynb) turns to the other question: what if one *layer* does not fit?
