@@ -5,10 +5,10 @@
     - .abs().amax(dim=1)
     + .amax(dim=1)
 
-What is wrong; a name, and the checks of its question that it must lose, exactly those (`q1-loss?`: it may, where a race
-decides); the solution's text, and what stands there instead. The old text must be there once in the answers of the question; two spaces begin a line that
-stays. `@@ WideSum.add` begins another edit, and looks inside this function or class only. There, new text without an
-old one replaces the whole body. An empty line ends the fault.
+What is wrong; a name, and the checks of its question that it must lose, exactly those (`q1-loss?`: it may, where a
+race decides); the solution's text, and what stands there instead. The old text must be there once in the answers of
+the question; two spaces begin a line that stays. `@@ WideSum.add` begins another edit, and looks inside this function
+or class only. There, new text without an old one replaces the whole body. An empty line ends the fault.
 """
 
 from __future__ import annotations
@@ -118,9 +118,8 @@ def parse(file: Path, text: str) -> Iterator[Fault]:
         names.add(match[1])
         if not (edits := tuple(_edits(rest, f"{file}, {match[1]}"))):
             raise ValueError(f"{file}, {match[1]}: it has no edit")
-        checks = match[2].split()
-        surely, perhaps = (frozenset(it.strip("?") for it in checks if it.endswith("?") is may) for may in (False, True))
-        yield Fault(file, match[1], sentence, surely, perhaps, edits)
+        perhaps = frozenset(re.findall(r"([\w-]+)\?", match[2]))
+        yield Fault(file, match[1], sentence, frozenset(re.findall(r"[\w-]+", match[2])) - perhaps, perhaps, edits)
 
 
 def _edits(lines: Iterable[str], name: str) -> Iterator[Edit]:
