@@ -71,6 +71,8 @@ def test_what_cannot_be_drawn_is_refused(varied: Lab, line: str, words: str) -> 
 
 def test_a_release_has_the_terms_numbers_and_is_remembered(varied: Lab, tmp_path: Path) -> None:
     build_lab(varied)
+    (varied.root / "course_lib").mkdir()
+    (varied.root / "course_lib" / "units.py").write_text("x = 1\n", "utf-8")
     release_course(varied.root, tmp_path / "out", [varied], Console(quiet=True), term="fall")
     released = tmp_path / "out" / varied.notebook.relative_to(varied.root)
     text = released.read_text("utf-8")
@@ -81,6 +83,7 @@ def test_a_release_has_the_terms_numbers_and_is_remembered(varied: Lab, tmp_path
     assert not (tmp_path / "out" / "solutions").exists()
     fall, spring = (read_lab(replace(varied, term=term)) for term in ("fall", "spring"))
     assert not any("numbers" in note for note in rebuild(fall, text.encode()).notes)
-    assert rebuild(spring, text.encode()).notes[0] == "this notebook has the numbers of 'fall'; it was judged with the numbers of 'spring'"
+    note = "this notebook has the numbers of 'fall'; it was judged with the numbers of 'spring'"
+    assert rebuild(spring, text.encode()).notes[0] == note
     release_course(varied.root, tmp_path / "out", [varied], Console(quiet=True), force=True)
     assert kept_term(varied.root) == "" and "windows of two" in released.read_text("utf-8")
