@@ -86,7 +86,7 @@ wrong = Count(4 * 4 * 128**2 + 13 * 4 * 128 + (256 + 128) * 128 + 2 * 128)
 compare(predicted=wrong, measured=Count(sum(p.numel() for p in model.parameters())), name="parameters")
 
 # %% [markdown]
-# An error, not a shrug. (The notebook goes on: this cell fails on purpose.)
+# An error, not a shrug. (It is on purpose; the notebook goes on.)
 #
 # ## 2 · One step, the oracle
 #
@@ -208,8 +208,8 @@ compare(guess=guess_flops, predicted=rule, measured=counted.total, tolerance=0.1
 # and the two of the MLP, for each token. And two without any parameter, the two `@` of `Attention.explicit`: in each
 # head the queries, S × K, meet the keys, K × S, and the result meets the values.
 #
-# **Your turn.** Replace the dots. (`measure.MatrixProducts` watches a real block and adds up $2mkn$. A solution is in the
-# cell below, collapsed, except in VS Code, which shows it open: look away. The page goes on with either.)
+# **Your turn.** Replace the dots. (`measure.MatrixProducts` watches a real block and adds up $2mkn$. A solution is below,
+# collapsed, except in VS Code. The page goes on with either.)
 
 
 # %%
@@ -268,7 +268,7 @@ def hello():
 ranks.run(hello, world_size=4)
 
 # %% [markdown]
-# What they print appears with their rank in front; what they return comes back as a list in rank order.
+# What they print has their rank in front; what they return comes back in rank order.
 #
 # ## 6 · Bytes that a rank sends
 #
