@@ -69,7 +69,8 @@ class Turn:
         except AssertionError as problem:
             return Verdict("wrong", f"Not yet: {problem}. {self._look}".strip())
         except Exception as problem:  # whatever the reader's code may raise
-            return Verdict("wrong", f"Not yet: it raises {type(problem).__name__}: {problem}. {self._look}".strip())
+            said = f"it raises {type(problem).__name__}: {problem}".rstrip(".")  # many messages bring a full stop
+            return Verdict("wrong", f"Not yet: {said}. {self._look}".strip())
         return Verdict("right", "Right.")
 
 

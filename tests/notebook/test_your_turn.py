@@ -42,6 +42,12 @@ def test_a_wrong_one_is_told_what_came_and_where_to_look():
 
     assert "Not yet: it raises TypeError: 'int' object is not subscriptable" in broken.verdict.message
 
+    @your_turn(doubles, look="Read `*`.")
+    def complains(x):
+        raise ValueError("no.")
+
+    assert complains.verdict.message == "Not yet: it raises ValueError: no. Read `*`."
+
 
 def test_a_right_one_is_used():
     @your_turn(doubles)
