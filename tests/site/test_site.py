@@ -51,6 +51,18 @@ def test_a_page_carries_its_widgets_once_and_nothing_for_jupyter(stored: dict[st
     assert text.count("course-figure") >= len(page.figures) > 0 and 'alt=\\"\\"' not in text
 
 
+def test_no_page_tells_its_reader_to_start_an_explorer_that_lives_already() -> None:
+    for lesson in find_lessons(ROOT):
+        page = notebook.page_of(json.loads(lesson.notebook.read_text("utf-8")), lesson.name)
+        words = " ".join("".join(cell["source"]) for cell in page.notebook["cells"] if cell["cell_type"] == "markdown")
+        assert "nothing reacts" not in words and "the cell once" not in " ".join(words.split()), lesson.name
+    told = "Grey. (If nothing reacts to your clicks, run the cell\nonce. The bars can be clicked.) Go on. "
+    told += "(If nothing reacts, run the cell once.) Now."
+    cell = {"cell_type": "markdown", "metadata": {}, "source": told}
+    left = notebook.page_of({"metadata": {}, "cells": [cell]}, "x").notebook["cells"][0]["source"]
+    assert left == "Grey. (The bars can be clicked.) Go on. Now."
+
+
 def test_a_notebook_without_outputs_is_refused(tmp_path: Path, stored: dict[str, Any]) -> None:
     empty = copy.deepcopy(stored)
     for cell in empty["cells"]:
