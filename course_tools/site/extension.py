@@ -75,8 +75,9 @@ class Pages:
 
     def _on_read(self, app: Sphinx, doctree: nodes.document) -> None:
         for link in list(doctree.findall(pending_xref)):
-            if hasattr(builtins, link.get("reftarget", "")):  # Python's own types have no page here: no search for one
-                link.replace_self(link.children)
+            target = link.get("reftarget", "").rpartition(".")[2]
+            if hasattr(builtins, target) or target.islower():  # Python's own, or a word that only looks like a type:
+                link.replace_self(link.children)  # to search for it takes long, and finds some attribute of that name
         for table in doctree.findall(nodes.table):
             _drop_empty_head(table)
         page = app.env.docname

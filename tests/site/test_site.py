@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from docutils.core import publish_doctree
 from docutils.nodes import reference
+from PIL import Image
 
 from course_tools.author.lab_source import read_lab, secret_blocks
 from course_tools.labs import find_labs
@@ -61,6 +62,13 @@ def test_no_page_tells_its_reader_to_start_an_explorer_that_lives_already() -> N
     cell = {"cell_type": "markdown", "metadata": {}, "source": told}
     left = notebook.page_of({"metadata": {}, "cells": [cell]}, "x").notebook["cells"][0]["source"]
     assert left == "Grey. (The bars can be clicked.) Go on. Now."
+
+
+def test_readme_shows_the_site_in_motion_and_the_site_does_not_show_itself() -> None:
+    file = ROOT / "docs" / "course.gif"
+    assert "](docs/course.gif)" in (ROOT / "README.md").read_text("utf-8")
+    assert file.stat().st_size < 2_000_000 and getattr(Image.open(file), "n_frames", 1) > 3
+    assert "![" not in sources_of(ROOT, [], [], "https://github.com/a/b", library=False).texts["index.md"]
 
 
 def test_a_notebook_without_outputs_is_refused(tmp_path: Path, stored: dict[str, Any]) -> None:
