@@ -67,7 +67,8 @@ def test_no_page_tells_its_reader_to_start_an_explorer_that_lives_already() -> N
 def test_readme_shows_the_site_in_motion_and_the_site_does_not_show_itself() -> None:
     file = ROOT / "docs" / "course.gif"
     assert "](docs/course.gif)" in (ROOT / "README.md").read_text("utf-8")
-    assert file.stat().st_size < 2_000_000 and getattr(Image.open(file), "n_frames", 1) > 3
+    with Image.open(file) as picture:
+        assert file.stat().st_size < 2_000_000 and getattr(picture, "n_frames", 1) > 3
     assert "![" not in sources_of(ROOT, [], [], "https://github.com/a/b", library=False).texts["index.md"]
 
 
