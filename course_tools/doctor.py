@@ -31,7 +31,7 @@ class Finding:
     Attributes:
         good: True is green, False is red and makes the command fail, None is only worth knowing.
         text: what was found.
-        advice: what to do about it.
+        advice: what to do about it; whatever is not green has one.
     """
 
     good: bool | None
@@ -66,7 +66,8 @@ def pins(root: Callable[[], Path] = course_root) -> Iterator[Finding]:
     try:
         pinned = dict(re.findall(r"^([\w.-]+)==(\S+)", (root() / "constraints.txt").read_text("utf-8"), re.MULTILINE))
     except (ValueError, OSError):
-        yield Finding(None, "no constraints.txt here: versions were not compared")
+        advice = "Call it in the course's folder, the one that start.py is in; lessons work without."
+        yield Finding(None, "no constraints.txt here: versions were not compared", advice)
         return
     installed = {re.sub(r"[-_.]+", "-", d.name).lower(): d.version for d in importlib.metadata.distributions()}
     other = {n: v for n, v in pinned.items() if (installed.get(n) or v).split("+")[0] != v}
@@ -118,13 +119,17 @@ def ranks_start() -> Iterator[Finding]:
         answers += ranks.run(_two_ranks_add, world_size=4, timeout_s=60)
         later = time.perf_counter() - start
     except Exception as problem:
-        advice = "Does a firewall forbid connections to 127.0.0.1, or a sandbox new processes?"
+        advice = (
+            "Does a firewall forbid connections to 127.0.0.1, or a sandbox new processes? Allow both for Python, "
+            "or use another machine (Colab does)."
+        )
         yield Finding(False, f"four ranks do not start: {problem}", advice)
         return
     if answers == [4.0] * 8:
         yield Finding(True, f"four ranks add up: first call {first:.1f} s, second call {later * 1000:.0f} ms")
     else:
-        yield Finding(False, f"four ranks that add four ones got {answers}", "Please report this.")
+        advice = "Install PyTorch anew: remove .venv, then python3 start.py. If that does not help, please report it."
+        yield Finding(False, f"four ranks that add four ones got {answers}", advice)
 
 
 def disk(folders: tuple[Path, ...] | None = None) -> Iterator[Finding]:
@@ -134,7 +139,8 @@ def disk(folders: tuple[Path, ...] | None = None) -> Iterator[Finding]:
             with tempfile.TemporaryFile(dir=folder) as file:
                 file.write(b"x")
         except OSError as problem:
-            yield Finding(False, f"cannot write in {folder}: {problem.strerror}", "Use a folder of your own.")
+            advice = "Work in a folder of your own: course open --to DIR. For temporary files, TMPDIR names one."
+            yield Finding(False, f"cannot write in {folder}: {problem.strerror}", advice)
             continue
         free = shutil.disk_usage(folder).free / 1e9
         if free < ROOM_GB:

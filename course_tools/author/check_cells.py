@@ -9,6 +9,7 @@ No lesson opens this module.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator, Sequence
 
@@ -17,13 +18,16 @@ from nbformat import NotebookNode
 from course_tools.author.code import bound, definitions, parse, read
 from course_tools.author.marks import MAGIC
 
+_read = functools.lru_cache(maxsize=1024)(read)
+"""Each check asks what all cells below it read."""
+
 
 def kept_names(cell: NotebookNode, later: Sequence[NotebookNode]) -> list[str]:
     """Functions, classes and imports of a check that later cells read, and those of the check that these read."""
     tree = parse(cell.source)
-    uses = {name: read(ast.unparse(node)) for node in (tree.body if tree else []) for name in _defines(node)}
+    uses = {name: _read(ast.unparse(node)) for node in (tree.body if tree else []) for name in _defines(node)}
     found: set[str] = set()
-    waiting = set().union(*(read(other.source) for other in later), set()) & uses.keys()
+    waiting = set().union(*(_read(other.source) for other in later), set()) & uses.keys()
     while waiting:
         found |= waiting
         waiting = {name for one in waiting for name in uses[one] & uses.keys()} - found

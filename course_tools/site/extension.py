@@ -5,12 +5,15 @@ No lesson opens this module.
 
 from __future__ import annotations
 
+import builtins
 import html
+import importlib
 import posixpath
 import re
 from typing import Any
 
 from docutils import nodes
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 
 from course_tools.site import glossary, maths, reference
@@ -18,6 +21,9 @@ from course_tools.site.sources import Sources
 
 _EMPTY_HEAD = re.compile(r"<th\b[^>]*>(?:<p></p>)?</th>")
 """The corner of a table with headings on two sides; a heading without words would be read out as one."""
+
+_SHARES = 4
+"""Into how many runs of pages the reading is dealt out: two for each of two processes."""
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -41,6 +47,7 @@ class Pages:
     def __init__(self, app: Sphinx, sources: Sources, repository: str) -> None:
         self.app, self.sources, self.repository = app, sources, repository
         self.terms = glossary.terms_of(sources.texts.get("glossary.md", ""))
+        app.connect("env-before-read-docs", self._on_begin)
         app.connect("doctree-read", self._on_read)
         app.connect("html-page-context", self._on_written)
 
@@ -58,7 +65,19 @@ class Pages:
             links.insert(0, f'<a href="{colab}">Open in Colab</a>')
         return f'<p class="course-actions">{" ".join(links)}</p>'
 
+    def _on_begin(self, app: Sphinx, env: object, pages: list[str]) -> None:
+        """Share the work out: Sphinx gives each process a run of pages, and those of the library are the slow ones."""
+        pages[:] = [page for first in range(_SHARES) for page in pages[first::_SHARES]]
+        for page in pages:
+            folder, _, part = page.partition("/")
+            if folder == "api" and part != "index":
+                importlib.import_module(f"course_lib.{part}")  # here once, for all processes: PyTorch takes seconds
+
     def _on_read(self, app: Sphinx, doctree: nodes.document) -> None:
+        for link in list(doctree.findall(pending_xref)):
+            target = link.get("reftarget", "").rpartition(".")[2]
+            if hasattr(builtins, target) or target.islower():  # Python's own, or a word that only looks like a type:
+                link.replace_self(link.children)  # to search for it takes long, and finds some attribute of that name
         for table in doctree.findall(nodes.table):
             _drop_empty_head(table)
         page = app.env.docname

@@ -19,6 +19,9 @@ from course_tools.site.maths import mathml
 VIEW = "application/vnd.jupyter.widget-view+json"
 _STATE = "application/vnd.jupyter.widget-state+json"
 _BADGE = re.compile(r"\[!\[Open in Colab\].*?\)\]\(.*?\)\n*")
+_RERUN = r"If nothing reacts(?: to your clicks)?,\s+run\s+the\s+cell\s+once\."
+_NEEDS_KERNEL = re.compile(rf"\({_RERUN}\) ?|{_RERUN}\s+")
+"""What is true in Jupyter only: on a page, explorers are alive already."""
 _CAPTION_MATH = re.compile(r"\$([^$<>]+)\$")
 _CAPTION = '<div style="max-width:'
 
@@ -55,7 +58,7 @@ def page_of(stored: dict[str, Any], name: str, up: str = "../") -> Page:
     shown: list[str] = []
     for cell in page.notebook["cells"]:
         if cell["cell_type"] == "markdown":
-            cell["source"] = _BADGE.sub("", "".join(cell["source"]))
+            cell["source"] = _NEEDS_KERNEL.sub("", _BADGE.sub("", "".join(cell["source"])))
             continue
         if cell["metadata"].get("jupyter", {}).get("source_hidden"):
             cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "hide-input"]

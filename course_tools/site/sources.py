@@ -117,7 +117,10 @@ def _add_notebook(found: Sources, item: Lesson | Lab, pages: dict[str, str]) -> 
 
 
 def _with_links(text: str, file: str, page: str, pages: dict[str, str], repository: str) -> str:
-    """A guide whose links to files of the checkout lead to their pages, or else to the repository."""
+    """A guide whose links to files of the checkout lead to their pages, or else to the repository.
+
+    Its pictures are left out: what they show is this site.
+    """
 
     def link(found: re.Match[str]) -> str:
         path, mark, part = found[2].partition("#")
@@ -128,6 +131,7 @@ def _with_links(text: str, file: str, page: str, pages: dict[str, str], reposito
         way = posixpath.relpath(pages[target] + suffix, posixpath.dirname(page) or ".")
         return f"[{found[1]}]({way}{mark}{part})"
 
+    text = re.sub(r"!\[[^\]]+\]\([^)\s]+\)\n*", "", text)
     return re.sub(r"\[([^\]]+)\]\(((?!#|[a-z]+:)[^)\s]+)\)", link, text)
 
 

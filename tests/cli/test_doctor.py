@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import sys
 from collections import namedtuple
 from pathlib import Path
 
 import pytest
+import torch
 
 from course_lib import ranks
 from course_tools import doctor
@@ -50,7 +54,7 @@ def test_other_versions_are_named_but_not_red(tmp_path: Path) -> None:
     assert finding.good is None and "numpy" in finding.text and "pinned: 0.1" in finding.text
     assert "not-installed" not in finding.text
     (without,) = doctor.pins(lambda: tmp_path / "nowhere")
-    assert without.good is None
+    assert without.good is None and "start.py" in without.advice
 
 
 def test_a_local_build_of_torch_is_the_pinned_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,3 +75,28 @@ def test_those_who_grade_learn_whether_it_is_isolated(monkeypatch: pytest.Monkey
     assert [finding.good for finding in doctor.grading()] == [True]
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
     assert list(doctor.grading()) == [], "students do not grade"
+
+
+def test_whatever_is_not_green_says_what_to_do() -> None:
+    calls = [node for node in ast.walk(ast.parse(inspect.getsource(doctor))) if isinstance(node, ast.Call)]
+    findings = [call.args for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Finding"]
+    not_green = [args for args in findings if getattr(args[0], "value", None) is not True]
+    assert len(findings) > len(not_green) >= 9
+    assert [ast.unparse(args[1]) for args in not_green if len(args) < 3] == []
+
+
+def test_a_python_without_an_environment_learns_how_to_make_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    _, finding = doctor.python()
+    assert finding.good is None and "start.py" in finding.advice
+
+
+def test_a_pytorch_that_is_broken_or_blind_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
+    _, blind = doctor.torch_and_devices()
+    assert blind.good is None and "NVIDIA" in blind.text and "CUDA build" in blind.advice
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (broken,) = doctor.torch_and_devices()
+    assert broken.good is False and "start.py" in broken.advice

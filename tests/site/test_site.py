@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from docutils.core import publish_doctree
 from docutils.nodes import reference
+from PIL import Image
 
 from course_tools.author.lab_source import read_lab, secret_blocks
 from course_tools.labs import find_labs
@@ -49,6 +50,26 @@ def test_a_page_carries_its_widgets_once_and_nothing_for_jupyter(stored: dict[st
     assert all(f'data-model=\\"{model}\\"' in text for model in carried["models"])
     assert len(carried["texts"]) == len(set(carried["texts"])) < 2 * len(carried["models"])
     assert text.count("course-figure") >= len(page.figures) > 0 and 'alt=\\"\\"' not in text
+
+
+def test_no_page_tells_its_reader_to_start_an_explorer_that_lives_already() -> None:
+    for lesson in find_lessons(ROOT):
+        page = notebook.page_of(json.loads(lesson.notebook.read_text("utf-8")), lesson.name)
+        words = " ".join("".join(cell["source"]) for cell in page.notebook["cells"] if cell["cell_type"] == "markdown")
+        assert "nothing reacts" not in words and "the cell once" not in " ".join(words.split()), lesson.name
+    told = "Grey. (If nothing reacts to your clicks, run the cell\nonce. The bars can be clicked.) Go on. "
+    told += "(If nothing reacts, run the cell once.) Now."
+    cell = {"cell_type": "markdown", "metadata": {}, "source": told}
+    left = notebook.page_of({"metadata": {}, "cells": [cell]}, "x").notebook["cells"][0]["source"]
+    assert left == "Grey. (The bars can be clicked.) Go on. Now."
+
+
+def test_readme_shows_the_site_in_motion_and_the_site_does_not_show_itself() -> None:
+    file = ROOT / "docs" / "course.gif"
+    assert "](docs/course.gif)" in (ROOT / "README.md").read_text("utf-8")
+    with Image.open(file) as picture:
+        assert file.stat().st_size < 2_000_000 and getattr(picture, "n_frames", 1) > 3
+    assert "![" not in sources_of(ROOT, [], [], "https://github.com/a/b", library=False).texts["index.md"]
 
 
 def test_a_notebook_without_outputs_is_refused(tmp_path: Path, stored: dict[str, Any]) -> None:
