@@ -506,16 +506,17 @@ def measured_step(forward, layers, x):
     layers.zero_grad()
     leaf = x.detach().requires_grad_()
     there_anyway = leaf.nbytes + sum(layer.linear.weight.nbytes for layer in layers)
-    with outside_torch() as outside, measure.memory(layers, inputs=leaf) as record:
+    with outside_torch() as outside, measure.memory(layers, inputs=leaf, lines=True) as record:
         result = forward(layers, leaf.clone())  # a clone: as if other layers had made it
-        hidden, now = outside(), record.now.total
+        hidden, now, lines = outside(), record.now.total, record.by_line("now")
         result.sum().backward()
         still_hidden = outside()
     held = record.timeline.bytes.sum(axis=1) - record.timeline["gradients"] - there_anyway
     with measure.flops() as counted:
         forward(layers, x.detach().requires_grad_()).sum().backward()
     between, peak, left = now + hidden - there_anyway, held.max() + hidden, held[-1] + still_hidden
-    return Step(Bytes(between), held, Bytes(peak), Bytes(left), counted.total)
+    peak = check.Held(peak, record.by_line())
+    return Step(check.Held(between, lines), held, peak, Bytes(left), counted.total)
 
 
 # %%

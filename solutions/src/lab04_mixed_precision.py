@@ -519,7 +519,7 @@ for bad in (math.inf, -math.inf, math.nan):
 # %%
 def bytes_of_a_step(shapes, seed):
     """Bytes alive after the third step and at its peak: weights, gradients and whatever you keep, wherever it is."""
-    with outside_torch() as outside, measure.memory() as record:
+    with outside_torch() as outside, measure.memory(lines=True) as record:
         case = Case(shapes, seed)
         begun = [w.clone() for w in case.truth]
         for _ in range(2):
@@ -534,7 +534,7 @@ def bytes_of_a_step(shapes, seed):
         hidden, alive = outside(), record.timeline.bytes.sum(axis=1)
     loose = sum(getattr(leaf, "size", 1) for leaf in tree_leaves(case.state) if not torch.is_tensor(leaf))
     check.at_most(loose, 8 * len(shapes), "numbers in the state that are in no tensor", look="the rules, at the top")
-    return Bytes(alive[-1] + hidden), Bytes(alive[start:].max() + hidden)
+    return check.Held(alive[-1] + hidden, record.by_line("now")), Bytes(alive[start:].max() + hidden)
 
 
 # %% check="q3-bytes" points=6
@@ -957,17 +957,17 @@ compare_with_fp32(seed=1, bad=BAD)
 # %%
 def bytes_between_steps(seed):
     """A short run: losses, the last biases when batch(1) and batch(6) are asked for, and the most bytes then alive."""
-    net, biases, alive = Bridge(seed), {}, [0]
+    net, biases, alive = Bridge(seed), {}, []
 
     def batch(step):
         biases.setdefault(step, net.outward.bias.tolist())
         if step == 6:
-            alive.append(record.now.total + outside())
+            alive.append(check.held(record, "now") + record.before.total + outside())
         return make_batch(step, seed)
 
-    with outside_torch() as outside, measure.memory(net) as record:
+    with outside_torch() as outside, measure.memory(net, lines=True) as record:
         losses, _ = trained(net, batch, SETTINGS | {"steps": 8})
-    return losses, biases.get(1), biases.get(6), Bytes(max(alive))
+    return losses, biases.get(1), biases.get(6), max(alive, default=Bytes(0))
 
 
 # %% check="q5-bytes" points=3

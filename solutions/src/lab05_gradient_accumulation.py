@@ -208,23 +208,22 @@ def held_by_pieces(config, pieces):
     model, plain = GPT(config, seed=0), GPT(config, seed=0)
     limit, n = plain_peak(plain, pieces[0], 2), Bytes(sum(parameter.nbytes for parameter in plain.parameters()))
     parts = [tensor for piece in pieces for tensor in piece]
-    with outside_torch() as outside, measure.memory(model, inputs=parts) as record:
+    with outside_torch() as outside, measure.memory(model, inputs=parts, lines=True) as record:
         total = check.call(TokenSum, model)
         for number, (inputs, targets) in enumerate(pieces):
             check.call(total.add, inputs.clone(), targets.clone())
             check.equal(record.now.gradients, n, f"bytes of gradients after piece {number}", look="when backward runs")
-            more = record.now.total - record.before.total + outside()
+            more = check.held(record, "now") + outside()
             check.at_most(more, n + SLACK, f"bytes after piece {number}", look="what the object keeps")
-    more = record.peak.total - record.before.total
-    check.at_most(more, limit + 8 * SLACK, "bytes at the peak", look="what is alive, and until when")
+    check.at_most(check.held(record), limit + 8 * SLACK, "bytes at the peak", look="what is alive, and until when")
 
 
 # %% check="q1-bytes" points=9
 def held_by_finish(model, total):
-    with measure.memory(model) as record:
+    with measure.memory(model, lines=True) as record:
         check.call(total.finish)
     room = SLACK + Bytes(max(parameter.nbytes for parameter in model.parameters()))
-    check.at_most(record.peak.total - record.before.total, room, "bytes that finish takes", look="a second set?")
+    check.at_most(check.held(record), room, "bytes that finish takes", look="a second set?")
 
 
 equals_one_batch(SMALL, pieces, whole, seed=2)
@@ -422,12 +421,13 @@ def bytes_of_add(wide, parameters):
     """(held afterwards beyond weights and sums of before, held at the peak beyond these and the gradients)."""
     for parameter in parameters:
         parameter.grad = torch.full_like(parameter, 0.5)
-    with outside_torch() as outside, measure.memory(torch.nn.ParameterList(parameters)) as record:
+    with outside_torch() as outside, measure.memory(torch.nn.ParameterList(parameters), lines=True) as record:
         sum(tensor.sum() for tensor in wide.sums if tensor is not None)  # what is read, is counted from then on
         before = record.now
         check.call(wide.add, 2.0**-10)
         hidden = outside()
-    return record.now.total - before.total + before.gradients + hidden, record.peak.total - before.total
+    after = check.Held(record.now.total - before.total + before.gradients + hidden, record.by_line("now"))
+    return after, check.Held(record.peak.total - before.total, record.by_line())
 
 
 # %% check="q2-bytes" points=6
@@ -763,18 +763,18 @@ def bytes_of_adds(accumulator, model, masters, pieces):
     """(held after each add, held at the peak), beyond model, masters and pieces."""
     after = []
     known = [*masters, *(part for piece in pieces for part in piece)]
-    with outside_torch() as outside, measure.memory(model, inputs=known) as record:
+    with outside_torch() as outside, measure.memory(model, inputs=known, lines=True) as record:
         for inputs, targets in pieces:
             check.call(accumulator.add, inputs.clone(), targets.clone(), scale=2.0**10)
-            after.append(record.now.total - record.before.total + outside())
-    return after, record.peak.total - record.before.total
+            after.append(check.held(record, "now") + outside())
+    return after, check.held(record)
 
 
 def bytes_of_step(accumulator, model, masters):
     """Held at the peak, beyond model and masters; the sums count from when they are first read."""
-    with measure.memory(model, inputs=masters) as record:
+    with measure.memory(model, inputs=masters, lines=True) as record:
         check.equal(check.call(accumulator.step) is None, False, "whether the step is skipped")
-    return record.peak.total - record.before.total
+    return check.held(record)
 
 
 # %% check="q3-bytes" points=7
