@@ -803,7 +803,8 @@ for sequence, most in ((0, TOKEN + 16 * TOKEN), (0, TOKEN), (1, TOKEN), (1, TOKE
         f"bytes written for a token of sequence {sequence}",
         look="what an append writes, and who else has this page",
     )
-check.written_with(Paged, forbidden=["numpy"], look="pages are PyTorch's: what NumPy writes, the meter does not see")
+for method in (Paged.append, Paged.read, Paged.fork, Paged.drop):
+    check.written_with(method, forbidden=["numpy"], look="what NumPy writes, the meter does not see")
 
 # %% check="q4-hidden" points=8
 # Another life of four sequences, other pages and another dtype, and the bytes held.
