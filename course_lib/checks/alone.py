@@ -17,10 +17,14 @@ import ast
 import itertools
 import linecache
 import sys
+import traceback
 from collections.abc import Collection
 from typing import Any
 
 _numbers = itertools.count(1)
+
+failed_line = 0
+"""Of the check that failed last: the line of its text that did."""
 
 
 def run(source: str, names: dict[str, Any], keeps: Collection[str] = ()) -> None:
@@ -33,15 +37,21 @@ def run(source: str, names: dict[str, Any], keeps: Collection[str] = ()) -> None
 
     Raises:
         SyntaxError: the text is not Python.
-        Exception: whatever the check raises.
+        Exception: whatever the check raises; `failed_line` says where.
     """
+    global failed_line
     file = f"<check {next(_numbers)}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     body = ast.parse(source, file).body
     lasting = [node for node in body if not defines(node).isdisjoint(keeps)]
     exec(compile(ast.Module(lasting, []), file, "exec"), names)
     passing = [node for node in body if node not in lasting]
-    exec(compile(ast.Module(passing, []), file, "exec"), dict(names))
+    try:
+        exec(compile(ast.Module(passing, []), file, "exec"), dict(names))
+    except BaseException as problem:
+        frames = traceback.extract_tb(problem.__traceback__)
+        failed_line = next((each.lineno or 0 for each in frames if each.filename == file), 0)
+        raise
 
 
 def run_cell(line: str, cell: str, names: dict[str, Any]) -> None:

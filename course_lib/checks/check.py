@@ -20,12 +20,14 @@ from course_lib import measure, ranks
 from course_lib.accounts import Attributed, TrafficAccount
 from course_lib.checks.answer_text import written_with
 from course_lib.checks.failed import CheckFailed, call_text, describe, fail, passed, told_on_a_rank, where
+from course_lib.checks.held import Held, held
 from course_lib.checks.left_behind import MayChange, Snapshot, named, unchanged
 from course_lib.checks.wire import carried
 from course_lib.units import Bytes, Flops, Quantity
 
 __all__ = [
     "CheckFailed",
+    "Held",
     "at_least",
     "at_most",
     "call",
@@ -34,6 +36,7 @@ __all__ = [
     "crossing",
     "equal",
     "flops",
+    "held",
     "on_ranks",
     "only_messages",
     "peak",
@@ -114,11 +117,11 @@ def crossing(accounts: Sequence[TrafficAccount], here: Collection[int], there: C
     return n_bytes, sum(account.messages_to.get(to, 0) for account, to in links)
 
 
-def peak(fn: Callable, *args: Any, may_change: MayChange = (), **kwargs: Any) -> Bytes:
+def peak(fn: Callable, *args: Any, may_change: MayChange = (), **kwargs: Any) -> Held:
     """Bytes that a call held at its peak, beyond what was held before it (its arguments among that)."""
-    with measure.memory(inputs=[*args, *kwargs.values()]) as record:
+    with measure.memory(inputs=[*args, *kwargs.values()], lines=True) as record:
         call(fn, *args, may_change=may_change, **kwargs)
-    return record.peak.total - record.before.total
+    return held(record)
 
 
 def flops(fn: Callable, *args: Any, **kwargs: Any) -> Flops:
@@ -252,7 +255,7 @@ def _counted(fn: Callable, args: tuple, kwargs: dict, may_change: MayChange) -> 
 
 def _same_type(got: object, expected: object) -> bool:
     """Whether the types match exactly, where plain numbers and quantities of the same kind count as one type."""
-    got, expected = (Bytes(value) if type(value) is Attributed else value for value in (got, expected))
+    got, expected = (Bytes(value) if type(value) in (Attributed, Held) else value for value in (got, expected))
     if isinstance(expected, bool):
         return type(got) is bool
     if isinstance(expected, int | float):

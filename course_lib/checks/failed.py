@@ -12,6 +12,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
+from course_lib.checks.held import Held
 from course_lib.units import Quantity
 
 LONGEST = 300
@@ -50,6 +51,8 @@ def describe(value: object) -> str:
         return f"{head} {value.tolist()}" if value.numel() <= 8 else head
     if isinstance(value, Tensor):
         return f"a {type(value).__name__}"  # a class of the student's own may answer anything
+    if type(value) is Held:
+        return value.words
     if isinstance(value, Quantity):
         return str(value)
     if isinstance(value, float | int | bool | type(None) | torch.dtype):

@@ -14,6 +14,7 @@ Lesson 00 opens this module; lesson 02 looks inside.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
@@ -23,8 +24,9 @@ from torch import Tensor, nn
 
 from course_lib.accounts import CATEGORIES, MemoryAccount
 from course_lib.measure.owners import Owners
-from course_lib.measure.storages import LargestStorages, LiveStorage
-from course_lib.measure.tracker import Phase, Tracker, tensors_in
+from course_lib.measure.source_lines import line_text
+from course_lib.measure.storages import LargestStorages, LiveStorage, tensors_in
+from course_lib.measure.tracker import Phase, TrackedStorage, Tracker
 from course_lib.tables import as_html, as_text
 from course_lib.units import Bytes
 
@@ -34,6 +36,8 @@ def memory(
     model: nn.Module | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     inputs: Tensor | tuple[Tensor, ...] | list[Tensor] = (),
+    *,
+    lines: bool = False,
 ) -> Iterator[MemoryRecord]:
     """Record the live bytes of everything that PyTorch computes inside the `with` block.
 
@@ -49,6 +53,7 @@ def memory(
         model: whose parameters, gradients and buffers are counted from the start.
         optimizer: whose state is counted from the start.
         inputs: other tensors to count from the start, such as a batch.
+        lines: note for each block which line made it, for `MemoryRecord.by_line`.
 
     Yields:
         The record. It can be read inside the block, too, and is closed even when the block raises.
@@ -58,7 +63,7 @@ def memory(
     """
     if MemoryRecord.is_open:
         raise ValueError("measure.memory is already open: close that `with` block before opening another one")
-    tracker = Tracker()
+    tracker = Tracker(lines)
     owners = Owners(tracker)
     record = MemoryRecord(tracker, owners)
     with ExitStack() as stack:
@@ -212,17 +217,39 @@ class MemoryRecord:
         Raises:
             ValueError: `at` is neither.
         """
-        if at not in ("peak", "now"):
-            raise ValueError(f'largest(at={at!r}): choose "peak" or "now"')
-        timeline = self.timeline
-        row = timeline.peak_row if at == "peak" else len(timeline) - 1
         blocks = [
-            LiveStorage(s.label, tuple(s.shape), s.dtype, category, Bytes(nbytes))
-            for s in self._tracker.storages
-            for first, last, category, nbytes in s.spans(len(timeline))
-            if first <= row < last
+            LiveStorage(storage.label, tuple(storage.shape), storage.dtype, category, nbytes)
+            for storage, category, nbytes in self._alive(at)
         ]
         return LargestStorages(sorted(blocks, key=lambda block: -block.bytes)[:n])
+
+    def by_line(self, at: str = "peak") -> dict[str, Bytes]:
+        """Bytes by the line that made them, the most first: {"line 7 of add: kept = x.clone()": Bytes(4096)}.
+
+        A line outside of PyTorch and this package. What was there before the record has none, and is left out.
+
+        Args:
+            at: "peak" or "now".
+
+        Raises:
+            ValueError: `at` is neither.
+        """
+        found: Counter[tuple[str, int, str]] = Counter()
+        for storage, _, nbytes in self._alive(at):
+            if storage.line:
+                found[storage.line] += nbytes
+        return {line_text(*line): Bytes(nbytes) for line, nbytes in found.most_common()}
+
+    def _alive(self, at: str) -> Iterator[tuple[TrackedStorage, str, Bytes]]:
+        """The blocks that live then, with category and size."""
+        if at not in ("peak", "now"):
+            raise ValueError(f'at={at!r}: choose "peak" or "now"')
+        timeline = self.timeline
+        row = timeline.peak_row if at == "peak" else len(timeline) - 1
+        for storage in self._tracker.storages:
+            for first, last, category, nbytes in storage.spans(len(timeline)):
+                if first <= row < last:
+                    yield storage, category, Bytes(nbytes)
 
     @property
     def lifetimes(self) -> list[tuple[int, int | None, int]]:

@@ -1,13 +1,16 @@
-"""The blocks of memory behind a record, and the largest of them as a table.
+"""The blocks of memory behind tensors, and the largest of a record as a table.
 
 Lesson 00 opens this module.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from course_lib.tables import as_html, as_text
 from course_lib.units import Bytes
@@ -52,3 +55,25 @@ class LargestStorages(list[LiveStorage]):
 
     def _repr_html_(self) -> str:
         return as_html(*self._table())
+
+
+def tensors_in(values: Any) -> list[Tensor]:
+    """All tensors in what an operation takes or returns: one, or lists and tuples of them."""
+    if isinstance(values, Tensor):
+        return [values]
+    found: list[Tensor] = []
+    if isinstance(values, (list, tuple)):
+        for value in values:
+            if isinstance(value, Tensor):
+                found.append(value)
+            elif isinstance(value, (list, tuple)):
+                found.extend(tensors_in(value))
+    return found
+
+
+def plain_tensors(tensor: Tensor) -> Iterable[Tensor]:
+    """The tensor itself, or for a wrapper like DTensor the plain tensors that it is made of."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return (tensor,)
+    parts = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # type: ignore[attr-defined]
+    return [plain for part in parts if isinstance(part, Tensor) for plain in plain_tensors(part)]

@@ -12,7 +12,7 @@ Lesson 02 opens this module.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import wraps
 from itertools import pairwise
@@ -21,6 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from course_lib.measure.source_lines import line_now
+from course_lib.measure.storages import plain_tensors, tensors_in
 
 _LIFT = torch.ops.aten.lift_fresh.default
 
@@ -38,12 +41,14 @@ class TrackedStorage(weakref.ref):
         holders: how many nodes of the graph hold it now.
         address: the key under which the tracker knows it while it lives.
         made_by, place: the operation that made it (None: it was there before) and the module or phase that ran then.
+        line: file, number and function of the line that made it; None where that is not asked for, or not known.
         name: its owner's name for it, or "".
         shape, dtype: of the first tensor seen on it.
     """
 
     __slots__ = (
-        "address", "born", "died", "dtype", "holders", "made_by", "name", "owner", "place", "saved", "shape", "sizes"
+        "address", "born", "died", "dtype", "holders", "line", "made_by", "name", "owner", "place", "saved", "shape",
+        "sizes"
     )  # fmt: skip
 
     address: int
@@ -53,6 +58,7 @@ class TrackedStorage(weakref.ref):
     owner: str
     saved: list[tuple[int, int | None]]
     holders: int
+    line: tuple[str, int, str] | None
     made_by: Any
     place: str
     name: str
@@ -125,11 +131,15 @@ class Tracker(TorchDispatchMode):
 
     The timeline has one row per operation, taken when its results exist, plus one wherever a phase begins or ends.
     Memory that a kernel allocates and frees inside one operation is not seen.
+
+    Args:
+        lines: note which line made each of them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lines: bool = False) -> None:
         super().__init__()
         self.row = 0
+        self._lines = lines
         self.storages: list[TrackedStorage] = []
         self.phases: list[Phase] = []
         self.where: list[str] = []
@@ -187,6 +197,7 @@ class Tracker(TorchDispatchMode):
         # A leaf that was not made here and wants a gradient is somebody's weight, even without a module around it.
         storage.owner = "parameters" if made_by is None and tensor.is_leaf and tensor.requires_grad else ""
         storage.name, storage.made_by = "", made_by
+        storage.line = line_now() if self._lines and made_by is not None else None
         storage.place = self.where[-1] if self.where else self.phase or ""
         self._live[block._cdata] = storage
         self.storages.append(storage)
@@ -273,25 +284,3 @@ class Tracker(TorchDispatchMode):
             return result
 
         return resize_
-
-
-def tensors_in(values: Any) -> list[Tensor]:
-    """All tensors in what an operation takes or returns: one, or lists and tuples of them."""
-    if isinstance(values, Tensor):
-        return [values]
-    found: list[Tensor] = []
-    if isinstance(values, (list, tuple)):
-        for value in values:
-            if isinstance(value, Tensor):
-                found.append(value)
-            elif isinstance(value, (list, tuple)):
-                found.extend(tensors_in(value))
-    return found
-
-
-def plain_tensors(tensor: Tensor) -> Iterable[Tensor]:
-    """The tensor itself, or for a wrapper like DTensor the plain tensors that it is made of."""
-    if not hasattr(tensor, "__tensor_flatten__"):
-        return (tensor,)
-    parts = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # type: ignore[attr-defined]
-    return [plain for part in parts if isinstance(part, Tensor) for plain in plain_tensors(part)]

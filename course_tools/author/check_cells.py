@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from nbformat import NotebookNode
 
 from course_tools.author.code import bound, definitions, parse, read
-from course_tools.author.marks import MAGIC
+from course_tools.author.marks import BEGIN_HIDDEN, MAGIC, TOPIC
 
 _read = functools.lru_cache(maxsize=1024)(read)
 """Each check asks what all cells below it read."""
@@ -42,6 +42,28 @@ def lost_names(cell: NotebookNode, later: Sequence[NotebookNode]) -> Iterator[st
         if names := _defines(node) & kept:
             for lost in sorted(read(ast.unparse(node)) & values):
                 yield f"{', '.join(names)} reads {lost}, a variable of the same check, which is gone after it"
+
+
+def topic_of(cell: NotebookNode, line: int = 0) -> str:
+    """What the hidden tests of a check are about, as students read it: the comment above them, or nothing.
+
+    Args:
+        cell: the check.
+        line: of its text; what the tests there are about is a part of that comment, where the cell says which.
+    """
+    above = cell.source.partition(BEGIN_HIDDEN)[0].splitlines()
+    whole = " ".join(text.lstrip("# ").strip() for text in above if text.startswith("#"))
+    marks = (text.strip() for text in reversed(cell.source.splitlines()[:line]))
+    part = next((text.removeprefix(TOPIC).strip() for text in marks if text.startswith(TOPIC)), "")
+    return f"{part[:1].upper()}{part[1:]}." if part else whole
+
+
+def topic_complaints(cell: NotebookNode) -> Iterator[str]:
+    """Topics inside hidden tests that students do not read above them: feedback would tell what nobody was told."""
+    whole = topic_of(cell).casefold()
+    for text in map(str.strip, cell.source.splitlines()):
+        if text.startswith(TOPIC) and text.removeprefix(TOPIC).strip().casefold() not in whole:
+            yield f"the topic {text!r} does not stand in the comment above the hidden tests, {whole!r}"
 
 
 def announce(cell: NotebookNode) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import nbformat
 from nbformat import NotebookNode
 
-from course_tools.author.check_cells import announce, kept_names, lost_names
+from course_tools.author.check_cells import announce, kept_names, lost_names, topic_complaints
 from course_tools.author.code import bound, definitions, read
 from course_tools.author.marks import BEGIN_HIDDEN, check_marks
 from course_tools.author.source import NOTEBOOK_METADATA, add_colab, read_cells, repository_url
@@ -214,7 +214,8 @@ def _borrowed_variables(key: NotebookNode) -> Iterator[str]:
             where = grade_id_of(cell) or f"the cell {_first_line(cell)!r}"
             yield f"{name} is a variable of {owners[name]}, and {where} reads it; bind it in a plain cell"
         if is_check(cell):
-            yield from (f"{grade_id_of(cell)}: {text}" for text in lost_names(cell, code[number + 1 :]))
+            complaints = (*lost_names(cell, code[number + 1 :]), *topic_complaints(cell))
+            yield from (f"{grade_id_of(cell)}: {text}" for text in complaints)
             owners |= dict.fromkeys(bound(cell.source) - bound(definitions(cell.source)), grade_id_of(cell))
         else:
             given |= bound(cell.source)

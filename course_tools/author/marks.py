@@ -12,6 +12,8 @@ import re
 
 BEGIN_SOLUTION, END_SOLUTION = "### BEGIN SOLUTION", "### END SOLUTION"
 BEGIN_HIDDEN, END_HIDDEN = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
+TOPIC = "#:"
+"""Begins a line inside hidden tests: what those below it are about, in words of the comment that students see."""
 MAGIC = "%%check"
 """The first line of a check in a notebook: `course_lib.checks.alone` runs what is below it."""
 _ALIKE = re.compile(r"^#+ *(begin|end)[ _-]*(solution|hidden)", re.I)

@@ -14,6 +14,18 @@ GUARD = "__import__('course_tools.grading.sandbox.guard', fromlist=['the_guard']
 """How a kernel names the module that looks after the checks."""
 
 
+_ALONE = "__import__('course_lib.checks.alone', fromlist=['run'])"
+
+FAILED_LINE = f"raise LookupError({_ALONE}.failed_line)"
+"""Says which line of the check that has just failed did."""
+
+
+def first_line(cell: NotebookNode) -> str:
+    """The first line of a cell that is no comment: by that one finds it in one's own notebook."""
+    lines = (line.strip() for line in cell.source.splitlines())
+    return next((line for line in lines if line and not line.startswith(("#", "%"))), "")
+
+
 def source_of(cell: NotebookNode) -> str:
     """A cell's text, and for the lab's own cells the line that remembers what it has bound."""
     own_language = cell.source.startswith("%%")
@@ -22,8 +34,7 @@ def source_of(cell: NotebookNode) -> str:
 
 def alone(cell: NotebookNode) -> str:
     """The line that runs a check in a copy of the notebook's names, as `%%check` does."""
-    run = "__import__('course_lib.checks.alone', fromlist=['run']).run"
-    return f"{run}({cell.source!r}, __import__('builtins').globals(), {kept(cell)!r})"
+    return f"{_ALONE}.run({cell.source!r}, __import__('builtins').globals(), {kept(cell)!r})"
 
 
 def kept(cell: NotebookNode) -> list[str]:

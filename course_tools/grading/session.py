@@ -13,12 +13,25 @@ from __future__ import annotations
 import re
 import secrets
 import time
+from dataclasses import replace
 
 from nbformat import NotebookNode
 
+from course_tools.author.check_cells import topic_of
 from course_tools.author.code import defined, definitions
 from course_tools.author.lab_source import Check, grade_id_of, is_answer, is_check, questions
-from course_tools.grading.cells import GUARD, alone, hidden_lines, is_students, last_line, remember, source_of, stopped
+from course_tools.grading.cells import (
+    FAILED_LINE,
+    GUARD,
+    alone,
+    first_line,
+    hidden_lines,
+    is_students,
+    last_line,
+    remember,
+    source_of,
+    stopped,
+)
 from course_tools.grading.report.results import DIED, FAILED, GRADED, PASSED, TIMEOUT, CheckResult
 from course_tools.grading.sandbox import kernel as kernels
 from course_tools.grading.sandbox.kernel import Kernel, KernelEnded, Reply
@@ -26,6 +39,7 @@ from course_tools.grading.sandbox.limits import Limits
 
 _NOT_DONE = re.compile(r"not done after [\d.]+ s:")
 _CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_CELL = re.compile(r"\bcell \[(\d{1,6})\]", re.ASCII)
 _START_S = 120.0
 _LIMITS = {kernels.MEMORY: "memory limit", kernels.PROCESSES: "process limit", kernels.FILES: "file limit"}
 
@@ -57,6 +71,7 @@ class Run:
         self.status = GRADED
         self.notes: list[str] = []
         self._raised: dict[str, str] = {}
+        self._shown: list[NotebookNode] = []
 
     def close(self) -> None:
         """End the kernel, if there is one."""
@@ -87,7 +102,7 @@ class Run:
         """A kernel that has seen every cell before `number`."""
         while self._kernel is None:
             fresh = Kernel(self._limits, self._isolation, self._deadline)
-            self._kernel = fresh
+            self._kernel, self._shown = fresh, []
             self._start(fresh)
             for earlier in range(number):
                 try:
@@ -114,7 +129,7 @@ class Run:
         if is_check(cell):
             kernel.run(f"{definitions(cell.source)}\n{remember(cell)}", silent=True)
         else:
-            kernel.run(source_of(cell))
+            self._show(kernel, cell)
             if self._question(number) in self._endless:
                 self._stop(kernel, self._question(number))
 
@@ -152,7 +167,7 @@ class Run:
         kernel = self._ready(number)
         question = self._question(number)
         try:
-            reply = kernel.run(source_of(cell))
+            reply = self._show(kernel, cell)
             if reply.late and not is_students(cell) and self._lost.keys() <= {question}:
                 self._stop(kernel, question)
         except KernelEnded as end:
@@ -184,6 +199,7 @@ class Run:
             reply = kernel.run("\n".join(parts), silent=True)
             if reply.late:
                 self._stop(kernel, check.question)
+            topic = self._topic(kernel, cell) if check.hidden and reply.text != number_once else ""
         except KernelEnded as end:
             self._kernel = None
             if end.reason == kernels.WALL:
@@ -194,7 +210,13 @@ class Run:
             self._lose(check.question, outcome, "not run: an earlier check of this question ended the process")
             self.rows[check.grade_id] = row_of(check, outcome, message)
             return
-        self.rows[check.grade_id] = self._verdict(check, reply, number_once)
+        self.rows[check.grade_id] = replace(self._verdict(check, reply, number_once), topic=topic)
+
+    def _topic(self, kernel: Kernel, cell: NotebookNode) -> str:
+        """What those of a check's hidden tests are about that have just failed. (The number comes from the kernel; what
+        it can choose among stands in the students' notebook.)"""
+        reply = kernel.run(FAILED_LINE, silent=True)
+        return topic_of(cell, int(reply.text)) if re.fullmatch(r"\d{1,6}", reply.text, re.ASCII) else ""
 
     def _verdict(self, check: Check, reply: Reply, number_once: str) -> CheckResult:
         if reply.error == "AssertionError" and reply.text == number_once:
@@ -253,10 +275,21 @@ class Run:
     def _lose(self, question: str, outcome: str, message: str) -> None:
         self._lost.setdefault(question, (outcome, message))
 
+    def _show(self, kernel: Kernel, cell: NotebookNode) -> Reply:
+        """Run a cell that the kernel counts: in a message it is "cell [5]"."""
+        self._shown.append(cell)
+        return kernel.run(source_of(cell))
+
+    def _cell_name(self, found: re.Match) -> str:
+        """A cell by its first line, since the student's notebook has other numbers."""
+        number = int(found[1]) - 1
+        line = first_line(self._shown[number])[:60] if 0 <= number < len(self._shown) else ""
+        return f"the cell «{line}»" if line else found[0]
+
     def _clean(self, text: str) -> str:
         """Plain text of bounded length that says nothing of hidden tests."""
         longest = self._limits.message_chars
-        text = _CONTROL.sub("", text[: 4 * longest])
+        text = _CELL.sub(self._cell_name, _CONTROL.sub("", text[: 4 * longest]))
         secret_lines = (line.strip() for cell in self._cells for line in hidden_lines(cell))
         if any(len(line) > 12 and line in text for line in secret_lines):
             return "(a message that quotes a hidden test is not shown)"

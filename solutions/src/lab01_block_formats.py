@@ -133,6 +133,7 @@ check.raises(ValueError, block_scales, torch.ones(33), FP4_E2M1, look="the lengt
 # %% check="q1-hidden" points=8
 # Numbers just below and above powers of two, random blocks, and whether x is left as it was.
 ### BEGIN HIDDEN TESTS
+#: numbers just below and above powers of two
 _powers = range(-118, 121)
 _below = [2.0**k * (1 - 2.0**-24) for k in _powers]
 _above = [-(2.0**k) * (1 + 2.0**-23) for k in _powers]
@@ -141,12 +142,14 @@ for _element in (*ELEMENTS.values(), FloatFormat(6, 4)):
         _expected = [max(0, k + _shift - _element.max_exponent + 127) for k in _powers]
         _got = check.call(block_scales, one_number_each(*_numbers), _element)
         check.equal(_got, torch.tensor(_expected, dtype=torch.uint8), "numbers next to powers of two")
+#: random blocks
 _x = torch.randn(64 * TERM_BLOCK, generator=torch.Generator().manual_seed(7)) * 1e-3
 _x.view(-1, TERM_BLOCK)[::2] *= 2.0 ** torch.arange(32)[:, None]
 _expected = [math.frexp(max(map(abs, row)))[1] - 1 - 8 + 127 for row in _x.view(-1, TERM_BLOCK).tolist()]
 _before = _x.clone()
 _got = check.call(block_scales, _x, FP8_E4M3FN)
 check.equal(_got, torch.tensor(_expected, dtype=torch.uint8), "scales of random blocks")
+#: whether x is left as it was
 check.equal(_x, _before, "x is left as it was")
 ### END HIDDEN TESTS
 
@@ -252,6 +255,7 @@ check.equal(got, expected, what, look="which X this block's byte stands for")
 # Ties, their neighbours, what lies beyond the largest number; other scales; NaN; the sign of a zero; what is given.
 ### BEGIN HIDDEN TESTS
 _generator = torch.Generator().manual_seed(11)
+#: ties, their neighbours, what lies beyond the largest number
 for _name, _element in ELEMENTS.items():
     _count = _element.max_pattern + 1
     _values = _element.decode(torch.arange(_count))
@@ -266,13 +270,16 @@ for _name, _element in ELEMENTS.items():
         _got = check.call(quantize_elements, _x, _scale, _element)
         _expected = _element.encode(_held).view(-1, TERM_BLOCK).to(torch.uint8)
         check.equal(_got, _expected, f"{_name}: every tie, its neighbours and what lies beyond, scale byte {_byte}")
+#: other scales; NaN
 _x = torch.randn(4 * TERM_BLOCK, generator=_generator)
 _x[TERM_BLOCK + 1] = math.nan
 _scales = torch.tensor([127, 255, 125, 130], dtype=torch.uint8)
 _before = _x.clone(), _scales.clone()
 for _name, _element in ELEMENTS.items():
     _got = check.call(quantize_elements, _x, _scales, _element)
+    #: what is given
     check.equal((_x, _scales), _before, f"{_name}: x and scales are left as they were")
+    #: other scales; NaN
     check.equal(_got[1].tolist(), [0] * TERM_BLOCK, f"{_name}: the patterns of a block with nan")
     _expected = _element.encode((_x[:TERM_BLOCK]).clamp(-_element.max, _element.max)).to(torch.uint8)
     check.equal(_got[0], _expected, f"{_name}: its neighbour", look="the block next to it")
@@ -280,6 +287,7 @@ for _name, _element in ELEMENTS.items():
     check.equal(check.call(dequantize, _got, _scales, _element), _expected, f"{_name}: back again")
     check.equal(_scales, _before[1], f"{_name}: scales are left as they were")
 check.equal(check.call(dequantize, _got[:3], _scales[:3], _element), _expected[: 3 * TERM_BLOCK], "three blocks instead of four")
+#: the sign of a zero
 _zero = check.call(quantize_elements, torch.full((TERM_BLOCK,), -0.01), torch.tensor([127], dtype=torch.uint8), FP4_E2M1)
 check.equal(_zero.tolist(), [[8] * TERM_BLOCK], "a negative number that becomes zero keeps its sign")
 ### END HIDDEN TESTS
@@ -368,14 +376,17 @@ for bits, expected in ((4, 512), (6, 768), (8, 1024)):
 ### BEGIN HIDDEN TESTS
 _generator = torch.Generator().manual_seed(5)
 for _bits in (4, 6, 8):
-    _patterns = torch.randint(2**_bits, (5, 32), generator=_generator).byte()
+    _patterns = torch.randint(2**_bits, (7, 32), generator=_generator).byte()[1:6]  # a part of a larger tensor
     _number = sum(value << (_bits * place) for place, value in enumerate(_patterns.flatten().tolist()))
     _expected = torch.tensor(list(_number.to_bytes(_bits * 20, "little"))).byte()
     _before = _patterns.clone()
+    #: random patterns, packed and unpacked
     _packed = check.call(pack, _patterns, _bits)
     check.equal(_patterns, _before, "the patterns are left as they were")
     check.equal(_packed, _expected, f"random patterns of {_bits} bits, packed")
+    #: the bytes that are held
     check.equal(_packed.untyped_storage().nbytes(), _bits * 20, f"the bytes held for {_bits} bits")
+    #: random patterns, packed and unpacked
     check.equal(check.call(unpack, _expected, _bits), _patterns.flatten(), f"{_bits} bits, unpacked")
 ### END HIDDEN TESTS
 
@@ -639,13 +650,16 @@ resources(a[:, :512], b[:, :512])
 # Other lengths, signs and dtypes, a large product first, and what the sum holds.
 ### BEGIN HIDDEN TESTS
 _generator = torch.Generator().manual_seed(9)
+#: other lengths, signs and dtypes
 for _dtype, _n in ((torch.float16, 4000), (torch.bfloat16, 1000), (torch.bfloat16, 300)):
     _a, _b = torch.rand(2, 6, _n, generator=_generator).to(_dtype)
     within_bound(_a, _b, f"{_n} products in {str(_dtype)[6:]}")
     within_bound(-_a, _b, f"{_n} negative products in {str(_dtype)[6:]}")
     within_bound(torch.full_like(_a, 0.1), torch.full_like(_b, 1.1), f"{_n} equal products in {str(_dtype)[6:]}")
+    #: a large product first
     _a[:, 0] = 100
     within_bound(_a, _b, f"a large product first, in {str(_dtype)[6:]}")
+#: what the sum holds
 resources(*torch.rand(2, 6, 300, generator=_generator).bfloat16())
 ### END HIDDEN TESTS
 

@@ -298,8 +298,10 @@ for is_tied, of_head in ((True, []), (False, [(96, 64)])):
 # %% check="q1-hidden" points=6
 # Other shapes, and the 8B.
 ### BEGIN HIDDEN TESTS
+#: other shapes
 for _shape in (Shape(3, 40, 6, 1, 8, 72, 50), Shape(1, 48, 4, 4, 20, 64, 33, False), Shape(5, 16, 8, 2, 6, 24, 19)):
     check_tensors(_shape, real_tensors(_shape))
+#: the 8B
 _got = check.call(counted(tensors), QWEN3_8B)
 check.equal(sum(len(sizes) for sizes in _got.values()), 36 * 11 + 3, "tensors of the 8B")
 check.equal(sum(math.prod(s) for sizes in _got.values() for s in sizes), 8_190_735_360, "parameters of the 8B")
@@ -384,9 +386,11 @@ check.written_with(states, forbidden=["Stranger", "real_states", "measure.memory
 # %% check="q2-hidden" points=7
 # Other shapes with each recipe, and the 8B.
 ### BEGIN HIDDEN TESTS
+#: other shapes with each recipe
 for _shape in (Shape(3, 40, 6, 1, 8, 72, 50), Shape(1, 48, 4, 4, 20, 64, 33, False), Shape(2, 16, 8, 2, 6, 16, 16)):
     for _recipe in ("adamw", "adafactor", "8bit"):
         check.equal(check.call(counted(states), _shape, _recipe), real_states(_shape, _recipe), f"{_recipe}, {_shape}")
+#: the 8B
 _large = {"adamw": 65_525_884_476, "adafactor": 13_392_896, "8bit": TERM_8B}
 for _recipe, _expected in _large.items():
     check.equal(check.call(counted(states), QWEN3_8B, _recipe).optimizer, Bytes(_expected), f"the 8B's {_recipe}")
@@ -498,12 +502,14 @@ check.written_with(activations, forbidden=forbidden, look="the rules: without a 
 # %% check="q3-hidden" points=9
 # Other shapes, batches, lengths and dtypes, and the 8B.
 ### BEGIN HIDDEN TESTS
+#: other shapes, batches, lengths and dtypes
 _shapes = [Shape(3, 40, 6, 1, 8, 72, 50), Shape(1, 48, 4, 4, 20, 64, 33, False), Shape(4, 16, 8, 2, 6, 24, 19)]
 for _shape in _shapes:
     for _batch, _seq, _dtype in ((1, 12, torch.float32), (4, 9, torch.bfloat16), (2, 31, torch.float32)):
         _got = check.call(counted(activations), _shape, _batch, _seq, _dtype.itemsize)
         _real = int(forward_record(_shape, _batch, _seq, _dtype).after.activations)
         check.equal(_got, _real, f"batch {_batch}, seq {_seq}, {_dtype}, {_shape}")
+#: the 8B
 _per_token = 36 * (2 * 12_289 + 40 * 513 + 4 * 12_288 + 32 * 4096) + 12_289 + 151_936
 _expected = 2 * (8 * 4096 * _per_token + 1) + 16 * 8 * 4096 + 4096**2
 check.equal(check.call(counted(activations), QWEN3_8B, 8, 4096, 2), _expected, "the 8B in bf16, 8 sequences of 4,096 tokens")
@@ -797,10 +803,13 @@ for sequence, most in ((0, TOKEN + 16 * TOKEN), (0, TOKEN), (1, TOKEN), (1, TOKE
         f"bytes written for a token of sequence {sequence}",
         look="what an append writes, and who else has this page",
     )
+for method in (Paged.append, Paged.read, Paged.fork, Paged.drop):
+    check.written_with(method, forbidden=["numpy"], look="what NumPy writes, the meter does not see")
 
 # %% check="q4-hidden" points=8
 # Another life of four sequences, other pages and another dtype, and the bytes held.
 ### BEGIN HIDDEN TESTS
+#: another life of four sequences, other pages and another dtype
 _shape = Shape(1, 32, 6, 3, 5, 8, 9, tied=False)
 
 
@@ -826,12 +835,14 @@ for _page in (3, 1, 5, 32):
     for _sequence in range(4):
         _expected = torch.stack(_truth.past[_sequence], dim=1)
         check.equal(check.call(_cache.read, _sequence), _expected, f"sequence {_sequence}, pages of {_page}")
+    #: the bytes held
     # Every token is an object of its own: places with the same objects are one page.
     _pages = {tuple(map(id, past[i : i + _page])) for past in _truth.past for i in range(0, len(past), _page)}
     _held = check.call(held_by, Paged, _shape, 4, _life, _page, dtype=torch.bfloat16)
     check.equal(_held, Bytes(len(_pages) * _page * 2 * 2 * 3 * 5), f"bytes held in pages of {_page}")
 
 
+#: another life of four sequences
 class _Pasts(_Copies):
     def __init__(self, shape, sequences, page, dtype=torch.float32):
         super().__init__(shape, sequences, dtype)
@@ -954,6 +965,7 @@ check.written_with(cache_account, forbidden=forbidden, look="the rules: without 
 # %% check="q5-hidden" points=7
 # Another shape, other lengths and pages, and the 8B.
 ### BEGIN HIDDEN TESTS
+#: another shape, other lengths and pages
 _shape, _lengths = Shape(3, 40, 6, 1, 10, 72, 50), [7, 1, 30, 16, 17]
 for _layout in ("grown", "preallocated"):
     _got = check.call(counted(cache_account), _shape, _lengths, _layout, 31, 8, 4)
@@ -961,6 +973,7 @@ for _layout in ("grown", "preallocated"):
 check.equal(tuple(check.call(counted(cache_account), _shape, _lengths, "paged", 31, 8, 2)), (10_560, 600), "paged, bf16")
 check.equal(tuple(check.call(counted(cache_account), _shape, _lengths, "paged", 31, 1, 2)), (8520, 600), "pages of one token")
 check.equal(tuple(check.call(counted(cache_account), _shape, _lengths, "grown", 31, 8, 1)), (4260, 4560), "grown, a byte a number")
+#: the 8B
 _expected = {"grown": (884_883_456, 885_178_368), "preallocated": (2_415_919_104, 294_912)}
 _expected["paged"] = (887_095_296, 294_912)
 for _layout, (_held, _written) in _expected.items():

@@ -373,6 +373,7 @@ def _random_chain(random, n):
     return [Cost(x, x + random.randint(0, 12), random.randint(1, 9)) for x in inputs]
 
 
+#: random chains
 _dice = _random.Random(8)
 for _n in (1, 2, 3, 4, 5, 6, 7, 8):
     for _ in range(6 if _n < 7 else 3):
@@ -387,6 +388,7 @@ for _n in (1, 2, 3, 4, 5, 6, 7, 8):
         _most, _again = _judge(_chain, _plan)
         check.at_most(_most, _limit, f"peak of {_plan} for {_chain}")
         check.equal(_again, min(_fits), f"recomputed FLOPs of {_plan} for {_chain}, budget {_limit}")
+#: sixty layers in bytes
 _chain = [Cost(4096 * cost.input, 4096 * cost.saved, 10**6 * cost.flops) for cost in sixty]
 _plan = as_plan(within(20, best_plan, list(_chain), 120 * 4096))
 _most, _again = _judge(_chain, _plan)
@@ -506,16 +508,17 @@ def measured_step(forward, layers, x):
     layers.zero_grad()
     leaf = x.detach().requires_grad_()
     there_anyway = leaf.nbytes + sum(layer.linear.weight.nbytes for layer in layers)
-    with outside_torch() as outside, measure.memory(layers, inputs=leaf) as record:
+    with outside_torch() as outside, measure.memory(layers, inputs=leaf, lines=True) as record:
         result = forward(layers, leaf.clone())  # a clone: as if other layers had made it
-        hidden, now = outside(), record.now.total
+        hidden, now, lines = outside(), record.now.total, record.by_line("now")
         result.sum().backward()
         still_hidden = outside()
     held = record.timeline.bytes.sum(axis=1) - record.timeline["gradients"] - there_anyway
     with measure.flops() as counted:
         forward(layers, x.detach().requires_grad_()).sum().backward()
     between, peak, left = now + hidden - there_anyway, held.max() + hidden, held[-1] + still_hidden
-    return Step(Bytes(between), held, Bytes(peak), Bytes(left), counted.total)
+    peak = check.Held(peak, record.by_line())
+    return Step(check.Held(between, lines), held, peak, Bytes(left), counted.total)
 
 
 # %%
@@ -646,7 +649,9 @@ for _plan in ([(0, 3), (3, 6)], [(2, 4), (5, 6)], [(n, n + 1) for n in range(7)]
     _between = sum(_costs[s].input for s, _ in _plan)
     _between += sum(cost.saved for n, cost in enumerate(_costs) if n not in _inside)
     _most, _again = _judge(_costs, _plan)
+    #: what they hold and compute
     same_bytes(_layers, _x, _plan, _between + 4 * 300 * 32, _most + 5 * 4 * 300 * 96, _again)
+    #: other layers and plans, with dropout
     _sums = []
     for _forward in (nn.Sequential.forward, with_plan(_plan)):  # two backward passes, whose gradients are added up
         _layers.zero_grad()
@@ -822,6 +827,7 @@ def _judge(costs, segments):
     return most, again
 
 
+#: other networks and limits
 for _seed, _rows, _shares in ((1, 256, (0.35, 0.6)), (2, 640, (0.4, 0.7))):
     _dice = _random.Random(_seed)
     _widths = [32 * _dice.randint(1, 3) for _ in range(9)]
@@ -839,12 +845,14 @@ for _seed, _rows, _shares in ((1, 256, (0.35, 0.6)), (2, 640, (0.4, 0.7))):
         check.at_most(_step.peak, _limit, f"measured peak with {_plan}, limit {_limit}")
         _fewest = min(again for most, again in _all if most <= _budget)
         check.equal(_step.flops - _plain.flops, Flops(_fewest), f"measured FLOPs with {_plan}, limit {_limit}")
+#: layers of kinds that nobody has shown
 _strangers = [_Gate(48), nn.Sequential(nn.Linear(48, 80), nn.GELU(), nn.Linear(80, 24))]
 _strangers.append(nn.Sequential(nn.Tanh(), _Gate(24)))
 _saved = [3 * 48, 48 + 80 + 80, 3 * 24]  # for each row; what a tanh makes is what the gate is given
 _flops = [2 * 2 * 48 * 48, 2 * (48 * 80 + 80 * 24), 2 * 2 * 24 * 24]
 _costs = [Cost(4 * 60 * w, 4 * 60 * n, 60 * each) for w, n, each in zip((48, 48, 24), _saved, _flops)]
 check.equal(check.call(profile, _strangers, torch.randn(60, 48)), _costs, "layers of other kinds: input, saved, flops")
+#: other networks and limits
 _sizes = [(32, 64, 3), (64, 48, 5), (48, 32, 2)]
 _layers, _x = build(_sizes, seed=3).double(), torch.randn(40, 32, dtype=torch.float64)
 _costs = [Cost(8 * 40 * w, 8 * 40 * w * (n + 1), 2 * 40 * w * out) for w, out, n in _sizes]

@@ -189,16 +189,19 @@ check.equal(given.item(), -3.0, "the gradient that was given, afterwards", look=
 # %% check="q1-hidden" points=7
 # Gradients at the limit and just beyond it, other dtypes and headroom, what is refused.
 ### BEGIN HIDDEN TESTS
+#: gradients at the limit and just beyond it
 for _power in range(-40, 100, 7):
     _limit = torch.tensor([65504 * 2.0**-_power])
     _over = torch.nextafter(_limit, _limit * 2)
     check.equal(check.call(loss_scale, [-_limit], 1.0), 2.0**_power, "a gradient at the limit")
     check.equal(check.call(loss_scale, [_over, _limit / 2], 1.0), 2.0 ** (_power - 1), "a gradient beyond the limit")
+#: other dtypes and headroom
 check.equal(check.call(loss_scale, [torch.tensor(3.0).half(), torch.tensor([[-5.0]]).double()], 4.0), 2.0**11, "dtypes")
 check.equal(check.call(loss_scale, [torch.tensor([2.0**-24]).half()]), 2.0**35, "the default headroom")
 _three = [torch.ones(2), torch.tensor([[-5.0]]), torch.zeros(3)]
 check.equal(check.call(loss_scale, _three, 1.0), 2.0**13, "three gradients, the largest of them in the middle")
 check.equal(check.call(loss_scale, [torch.tensor([6000.0]).half()]), 0.5, "an fp16 gradient of 6,000")
+#: what is refused
 check.raises(ValueError, loss_scale, [torch.tensor([-math.inf, 1.0])])
 check.raises(ValueError, loss_scale, [torch.tensor([math.nan, 7.0]), torch.ones(2)])
 ### END HIDDEN TESTS
@@ -312,6 +315,7 @@ check.at_most(error, 2.0**-40, "the error below 2^-14", look="how the rest is ro
 # %% check="q2-hidden" points=7
 # Further numbers there and back, and how exact the rests of small ones are.
 ### BEGIN HIDDEN TESTS
+#: further numbers there and back
 _powers = 2.0 ** torch.arange(-14, 16).float()
 _w = torch.cat([_powers, -_powers * (1 + 2.0**-23), _powers[1:] * (1 - 2.0**-24), _powers * (1 + 2.0**-11)])
 _w = torch.cat([_w, torch.linspace(-65504, 65504, 4001), torch.tensor([65504.0 - 2.0**-8])]).view(-1, 1)
@@ -320,6 +324,7 @@ _half, _rest = halves_of(_big)
 check.equal(_half, _big.half(), "halves of further numbers")
 check.equal((_rest.dtype, _rest.shape == _big.shape), (torch.int16, True), "dtype and shape of the rest")
 check.equal(joined(_half, _rest), _big, "further numbers, there and back")
+#: how exact the rests of small ones are
 _small = torch.randn(3, 500, generator=torch.Generator().manual_seed(2)) * 2.0**-17
 _half, _rest = halves_of(_small)
 _back = joined(_half, _rest)
@@ -519,7 +524,7 @@ for bad in (math.inf, -math.inf, math.nan):
 # %%
 def bytes_of_a_step(shapes, seed):
     """Bytes alive after the third step and at its peak: weights, gradients and whatever you keep, wherever it is."""
-    with outside_torch() as outside, measure.memory() as record:
+    with outside_torch() as outside, measure.memory(lines=True) as record:
         case = Case(shapes, seed)
         begun = [w.clone() for w in case.truth]
         for _ in range(2):
@@ -534,7 +539,7 @@ def bytes_of_a_step(shapes, seed):
         hidden, alive = outside(), record.timeline.bytes.sum(axis=1)
     loose = sum(getattr(leaf, "size", 1) for leaf in tree_leaves(case.state) if not torch.is_tensor(leaf))
     check.at_most(loose, 8 * len(shapes), "numbers in the state that are in no tensor", look="the rules, at the top")
-    return Bytes(alive[-1] + hidden), Bytes(alive[start:].max() + hidden)
+    return check.Held(alive[-1] + hidden, record.by_line("now")), Bytes(alive[start:].max() + hidden)
 
 
 # %% check="q3-bytes" points=6
@@ -552,6 +557,7 @@ within_budget([(48, 48)] * 16 + [(48,)], seed=2)
 # %% check="q3-hidden" points=8
 # Gradients of other sizes, many steps that are each too small for fp16, a growing gradient, and the bytes of a step.
 ### BEGIN HIDDEN TESTS
+#: gradients of other sizes
 for _size, _scale, _momentum in ((2.0**-44, 2.0**50, 0.5), (2.0**-8, 2.0**9, 0.95), (2.0**-30, 2.0**24, 0.0)):
     _case = Case([(3, 4, 5), (7,), (1,), (12, 6)], seed=5, gradient=_size)
     _begun = [w.clone() for w in _case.truth]
@@ -559,6 +565,7 @@ for _size, _scale, _momentum in ((2.0**-44, 2.0**50, 0.5), (2.0**-8, 2.0**9, 0.9
         _case.new_gradients(_scale)
         step_both(_case, _scale, lr=2.0**-10 / _size, momentum=_momentum, max_norm=6 * _size)
     compare_weights(_case, f"four steps of gradients of about {_size:.1g}", begun=_begun)
+#: many steps that are each too small for fp16
 _case = Case([(16, 16), (16,)], seed=6, weight=1.0)
 _begun = [w.clone() for w in _case.truth]
 for _step in range(75):
@@ -567,11 +574,13 @@ for _step in range(75):
         _parameter.grad = _parameter.grad.abs()
     step_both(_case, 2.0 ** (41 + _step % 3), lr=2.0**13, momentum=0.9, max_norm=math.inf)
 compare_weights(_case, "75 steps, each too small for fp16", of_change=5e-3, begun=_begun)
+#: gradients of other sizes
 _case = Case([(16, 16), (16,)], seed=10)
 _begun = [w.clone() for w in _case.truth]
 _case.new_gradients(2.0**36)
 step_both(_case, 2.0**36, lr=2.0**23, momentum=0.9, max_norm=2.0**-28)
 compare_weights(_case, "a step by the momentum before it is rounded", of_change=5e-5, begun=_begun)
+#: a growing gradient
 _case = Case([(8, 8), (8,)], seed=9, gradient=2.0**-44)
 _begun = [w.clone() for w in _case.truth]
 for _ in range(5):
@@ -579,9 +588,11 @@ for _ in range(5):
     _case.new_gradients(2.0**28)
     step_both(_case, 2.0**28, lr=2.0**9, momentum=0.9, max_norm=math.inf)
 compare_weights(_case, "gradients that grow 32-fold from step to step", begun=_begun)
+#: the bytes of a step
 within_budget([(30, 20)] * 16 + [(20,)], seed=8)
 
 
+#: gradients of other sizes
 def _right_step(parameters, state, scale, lr, momentum, max_norm):
     """In float64, on weights that are kept whole."""
     given = [parameter.grad.double() for parameter in parameters]
@@ -792,6 +803,7 @@ def _oracle(scale, good, seen, largest, interval=8):
     return scale * 2 ** max(fits, default=0), 0, 0.0
 
 
+#: long trajectories of other gradients
 for _seed in range(2, 6):
     _state = (2.0**50, 0, 0.0)
     for _step, _size in enumerate(sizes_over(300, seed=_seed)):
@@ -801,10 +813,12 @@ for _seed in range(2, 6):
         _state = _oracle(*_state, _top)
         if _got != ScaleState(*_state):
             check.equal(_got, ScaleState(*_state), f"step {_step} of a long trajectory")
+#: the ends of the scale
 check.equal(check.call(next_scale, ScaleState(16.0, 4, 2.0), math.nan), ScaleState(1.0), "down to 1")
 check.raises(ValueError, next_scale, ScaleState(15.0), math.nan)
 check.equal(check.call(next_scale, ScaleState(2.0**57, 7), 1.0), ScaleState(2.0**60), "at most 2^60")
 check.equal(check.call(next_scale, ScaleState(2.0**20, 7), 9000.0), ScaleState(2.0**20), "nothing to gain")
+#: long trajectories of other gradients
 _names = next_scale.__globals__  # where it looks INTERVAL up
 _names["INTERVAL"] = 20
 try:
@@ -957,17 +971,17 @@ compare_with_fp32(seed=1, bad=BAD)
 # %%
 def bytes_between_steps(seed):
     """A short run: losses, the last biases when batch(1) and batch(6) are asked for, and the most bytes then alive."""
-    net, biases, alive = Bridge(seed), {}, [0]
+    net, biases, alive = Bridge(seed), {}, []
 
     def batch(step):
         biases.setdefault(step, net.outward.bias.tolist())
         if step == 6:
-            alive.append(record.now.total + outside())
+            alive.append(check.held(record, "now") + record.before.total + outside())
         return make_batch(step, seed)
 
-    with outside_torch() as outside, measure.memory(net) as record:
+    with outside_torch() as outside, measure.memory(net, lines=True) as record:
         losses, _ = trained(net, batch, SETTINGS | {"steps": 8})
-    return losses, biases.get(1), biases.get(6), Bytes(max(alive))
+    return losses, biases.get(1), biases.get(6), max(alive, default=Bytes(0))
 
 
 # %% check="q5-bytes" points=3

@@ -208,23 +208,22 @@ def held_by_pieces(config, pieces):
     model, plain = GPT(config, seed=0), GPT(config, seed=0)
     limit, n = plain_peak(plain, pieces[0], 2), Bytes(sum(parameter.nbytes for parameter in plain.parameters()))
     parts = [tensor for piece in pieces for tensor in piece]
-    with outside_torch() as outside, measure.memory(model, inputs=parts) as record:
+    with outside_torch() as outside, measure.memory(model, inputs=parts, lines=True) as record:
         total = check.call(TokenSum, model)
         for number, (inputs, targets) in enumerate(pieces):
             check.call(total.add, inputs.clone(), targets.clone())
             check.equal(record.now.gradients, n, f"bytes of gradients after piece {number}", look="when backward runs")
-            more = record.now.total - record.before.total + outside()
+            more = check.held(record, "now") + outside()
             check.at_most(more, n + SLACK, f"bytes after piece {number}", look="what the object keeps")
-    more = record.peak.total - record.before.total
-    check.at_most(more, limit + 8 * SLACK, "bytes at the peak", look="what is alive, and until when")
+    check.at_most(check.held(record), limit + 8 * SLACK, "bytes at the peak", look="what is alive, and until when")
 
 
 # %% check="q1-bytes" points=9
 def held_by_finish(model, total):
-    with measure.memory(model) as record:
+    with measure.memory(model, lines=True) as record:
         check.call(total.finish)
     room = SLACK + Bytes(max(parameter.nbytes for parameter in model.parameters()))
-    check.at_most(record.peak.total - record.before.total, room, "bytes that finish takes", look="a second set?")
+    check.at_most(check.held(record), room, "bytes that finish takes", look="a second set?")
 
 
 equals_one_batch(SMALL, pieces, whole, seed=2)
@@ -240,10 +239,13 @@ held_by_finish(model, total)
 ### BEGIN HIDDEN TESTS
 _config = GPTConfig(layers=1, width=32, heads=2, vocab_size=256, context=64, tied=False)
 _whole = ragged([1, 64, 64, 2, 33, 9, 17], seed=5)
+#: other models, cuts and lengths
 for _size in (1, 3, 7):
     equals_one_batch(_config, micro_batches(_whole, _size), _whole, seed=_size)
 _whole = ragged([2, 30] * 8, seed=6)
+#: what is held
 held_by_pieces(_config, micro_batches(_whole, 4))
+#: a second batch
 _model = GPT(_config, seed=3, dtype=torch.float64)
 _total = check.call(TokenSum, _model)
 for _piece in micro_batches(_whole, 1):  # the stream ends, a step is taken, and another stream begins
@@ -258,6 +260,60 @@ for _piece in micro_batches(_second, 2):
 check.close(check.call(_total.finish), _loss.item(), "the loss of the second batch", operations=63)
 check.close(gradients(_model), gradients(_oracle), "the gradient of the second batch", operations=63)
 check.raises(ValueError, check.call(TokenSum, _model).finish)
+
+
+class _Tiny(torch.nn.Module):
+    """A number for each of four tokens; the loss is the mean of what they are times the targets."""
+
+    def __init__(self):
+        super().__init__()
+        self.row = torch.nn.Parameter(torch.tensor([0.3, -0.7, 1.1, 0.9], dtype=torch.float64))
+
+    def forward(self, inputs, targets):
+        counted = targets != IGNORE
+        return (self.row[inputs[counted]] * targets[counted]).square().mean()
+
+
+class _PlainTokens:
+    """Remembers what each piece gave, and adds it up at the end."""
+
+    def __init__(self, model):
+        self.model, self.pieces = model, []
+
+    def add(self, inputs, targets):
+        if count := count_tokens(targets):
+            loss = self.model(inputs, targets) * count
+            self.pieces.append((count, loss.item(), *torch.autograd.grad(loss, self.model.row)))
+        return count
+
+    def finish(self):
+        (counts, losses, gradients), self.pieces = zip(*self.pieces), []
+        self.model.row.grad = sum(gradients) / sum(counts)
+        return sum(losses) / sum(counts)
+
+
+def _begin_tokens(kind):
+    model = _Tiny()
+    return model, kind(model)
+
+
+def _rounded(said):
+    """Sums in another order differ in the sixteenth digit, and here nobody asks for so many."""
+    return [tuple(round(n, 9) for n in each) if isinstance(each, tuple) else each for each in said]
+
+
+def _draw(chance, names):
+    if names["total"].pieces and chance.random() < 0.3:
+        ready = "model.zero_grad(); model.row.data -= 0.125"
+        return f"said.append((total.finish(), *model.row.grad.tolist())); {ready}"
+    tokens = [chance.choice((IGNORE, 1, 2, 3)) for _ in range(3)]
+    return f"said.append(total.add(torch.tensor([{[chance.randrange(4) for _ in tokens]}]), torch.tensor([{tokens}])))"
+
+
+_known = {"torch": torch, "rounded": _rounded}
+_names = [_known | {"start": lambda kind=kind: _begin_tokens(kind)} for kind in (TokenSum, _PlainTokens)]
+_begin, _look = "model, total = start(); said = []", "what an object remembers of a piece, and for how long"
+random_lives("a mean over tokens", _begin, *_names, _draw, lambda _: ["rounded(said)"], look=_look)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -422,12 +478,13 @@ def bytes_of_add(wide, parameters):
     """(held afterwards beyond weights and sums of before, held at the peak beyond these and the gradients)."""
     for parameter in parameters:
         parameter.grad = torch.full_like(parameter, 0.5)
-    with outside_torch() as outside, measure.memory(torch.nn.ParameterList(parameters)) as record:
+    with outside_torch() as outside, measure.memory(torch.nn.ParameterList(parameters), lines=True) as record:
         sum(tensor.sum() for tensor in wide.sums if tensor is not None)  # what is read, is counted from then on
         before = record.now
         check.call(wide.add, 2.0**-10)
         hidden = outside()
-    return record.now.total - before.total + before.gradients + hidden, record.peak.total - before.total
+    after = check.Held(record.now.total - before.total + before.gradients + hidden, record.by_line("now"))
+    return after, check.Held(record.peak.total - before.total, record.by_line())
 
 
 # %% check="q2-bytes" points=6
@@ -452,10 +509,12 @@ held_by_sums(torch.float16, [(64, 64)] * 12, 4)
 # %% check="q2-hidden" points=7
 # Other counts and dtypes, parameters without gradients, weights that change, NaN and large numbers.
 ### BEGIN HIDDEN TESTS
+#: other counts and dtypes
 for _seed, _count in enumerate((1, 40, 300)):
     for _dtype in (torch.float16, torch.bfloat16):
         within_bound(_dtype, _count, (7, 5, 3), seed=_seed + 20, signed=bool(_seed % 2))
 held_by_sums(torch.bfloat16, [(50, 40), (2000,)] * 5, 3)
+#: parameters without gradients, weights that change, NaN
 _p, _q = (torch.zeros(6, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
 _wide = check.call(WideSum, [_p, _q])
 for _step in range(6):
@@ -464,10 +523,12 @@ for _step in range(6):
     check.equal(check.call(_wide.add, 0.5**_step), _step != 2, f"what add returns at step {_step}")
 check.equal(_wide.sums[0].tolist(), [1 + 1 / 2 + 1 / 8 + 1 / 16 + 1 / 32] * 6, "weights that change")
 check.equal(_wide.sums[1].tolist(), [1 / 2 + 1 / 8 + 1 / 32] * 6, "a parameter with few gradients")
+#: large numbers
 _p.grad = torch.full((6,), 2.0**127).bfloat16()  # each of them finite, their sum and their squares are not
 check.equal(check.call(_wide.add, 2.0**-127), True, "what add returns for large finite gradients")
 
 
+#: parameters without gradients, weights that change, NaN
 class _PlainSum:
     def __init__(self, parameters):
         self.parameters, self.sums = parameters, [None] * len(parameters)
@@ -763,18 +824,18 @@ def bytes_of_adds(accumulator, model, masters, pieces):
     """(held after each add, held at the peak), beyond model, masters and pieces."""
     after = []
     known = [*masters, *(part for piece in pieces for part in piece)]
-    with outside_torch() as outside, measure.memory(model, inputs=known) as record:
+    with outside_torch() as outside, measure.memory(model, inputs=known, lines=True) as record:
         for inputs, targets in pieces:
             check.call(accumulator.add, inputs.clone(), targets.clone(), scale=2.0**10)
-            after.append(record.now.total - record.before.total + outside())
-    return after, record.peak.total - record.before.total
+            after.append(check.held(record, "now") + outside())
+    return after, check.held(record)
 
 
 def bytes_of_step(accumulator, model, masters):
     """Held at the peak, beyond model and masters; the sums count from when they are first read."""
-    with measure.memory(model, inputs=masters) as record:
+    with measure.memory(model, inputs=masters, lines=True) as record:
         check.equal(check.call(accumulator.step) is None, False, "whether the step is skipped")
-    return record.peak.total - record.before.total
+    return check.held(record)
 
 
 # %% check="q3-bytes" points=7
@@ -809,16 +870,74 @@ def in_two_groups(parameters):
     return torch.optim.SGD([{"params": parameters[:3], "weight_decay": 0.1}, {"params": parameters[3:]}], lr=0.5)
 
 
+#: another model, other cuts and optimizers
 follows(_config, adam, 7, 0.3, [64, 1, 2, 50, 33], 1)
 follows(_config, sgd, 8, 100.0, [9, 64, 30], 2)
+#: a scale that moves
 _up = [[2.0 ** (3 + 2 * k) for k in range(5)], [2.0**30] + [2.0**10] * 4, [2.0**30] * 5]
 _up.append([2.0 ** (13 - 2 * k) for k in range(5)])
 follows_in_fp16(_config, 9, [64, 1, 2, 50, 33], 1, 0.3, _up)
 follows_in_fp16(_config, 10, [64, 1, 2, 50, 33], 1, None, _up)
+#: what a step holds
 held_by_step(_config, [64, 64, 3, 20] * 4, 4)
+#: other cuts and optimizers
 follows(_config, in_two_groups, 11, 0.3, [64, 1, 2, 50, 33], 2)
 _model = GPT(_config, seed=0)
 check.raises(ValueError, check.call(Accumulator, _model, sgd(_model.parameters())).step)
+_masters = [parameter.detach().clone().requires_grad_() for parameter in _model.parameters()]  # fp32, as the model is
+_before, _accumulator = weights(_model), check.call(Accumulator, _model, torch.optim.SGD(_masters, lr=0.5))
+check.call(_accumulator.add, *ragged([9, 4]))
+check.call(_accumulator.step)
+_after = torch.cat([master.detach().flatten() for master in _masters])
+check.equal(weights(_model), _after, "a model in fp32, whose masters are copies", look="what is rounded into the model")
+check.that(not torch.equal(_after, _before), "… and its masters have moved")
+
+
+class _Pieces:
+    """Remembers what each piece gave, and adds it up at the end. A snapshot is a list of them."""
+
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer, self.pieces = model, optimizer, []
+
+    def add(self, inputs, targets, scale):
+        if count := count_tokens(targets):
+            loss = self.model(inputs, targets) * count
+            self.pieces.append((count, loss.item(), *torch.autograd.grad(loss, self.model.row), scale < math.inf))
+        return scale < math.inf or not count
+
+    def step(self):
+        (counts, losses, gradients, finite), self.pieces = zip(*self.pieces), []
+        if not all(finite):
+            return None
+        self.model.row.grad = sum(gradients) / sum(counts)
+        self.optimizer.step()
+        return sum(losses) / sum(counts), self.model.row.grad.norm().item()
+
+    def state_dict(self):
+        return list(self.pieces)
+
+    def load_state_dict(self, state):
+        self.pieces = list(state)
+
+
+def _begin_with(kind):
+    model = _Tiny()
+    return model, kind(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5))
+
+
+def _draw(chance, names):
+    if names["stream"].pieces and chance.random() < 0.3:
+        return "said.append(stream.step())"
+    tokens = [chance.choice((IGNORE, 1, 2, 3)) for _ in range(3)]
+    inputs, scale = [chance.randrange(4) for _ in tokens], chance.choice(("1.0", "8.0", "0.25", "math.inf"))
+    return f"said.append(stream.add(torch.tensor([{inputs}]), torch.tensor([{tokens}]), {scale}))"
+
+
+_known = {"torch": torch, "math": math, "rounded": _rounded}
+_names = [_known | {"start": lambda kind=kind: _begin_with(kind)} for kind in (Accumulator, _Pieces)]
+_begin, _looks = "model, stream = start(); said = []", ["rounded(said)", "rounded([tuple(model.row.tolist())])"]
+_look = "what a batch leaves to the next one, an overflow or a piece without tokens among it"
+random_lives("a stream", _begin, *_names, _draw, lambda _: _looks, look=_look)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -920,6 +1039,7 @@ for stop in (1, 4):
 ### BEGIN HIDDEN TESTS
 _config = GPTConfig(layers=1, width=48, heads=3, vocab_size=256, context=64, tied=False)
 _lengths = [64, 5, 1, 30, 17]
+#: interruptions elsewhere
 for _stop, _overflow in ((0, None), (2, 1), (2, 3), (4, None)):
     _straight, _resumed = (interrupted(_config, 2, _lengths, 1, way, _overflow, sgd) for way in (None, _stop))
     _name = f"interrupted after {_stop} pieces, overflow in {_overflow}"
@@ -941,12 +1061,14 @@ def live_tensors(thing):
     return [tensor for part in inside for tensor in live_tensors(part)]
 
 
+#: what the state holds
 _storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in live_tensors(_state)}
 _limit = Bytes(sum(master.nbytes for master in _masters) + 256)
 check.at_most(Bytes(sum(_storages.values())), _limit, "bytes in the state", look="what of it is needed")
 _before = copy.deepcopy(_state)
 check.call(_accumulator.add, *_pieces[3], scale=256.0)
 check.equal(live_tensors(_state), live_tensors(_before), "the state, after one more piece")
+#: a state that is loaded twice
 _results = []
 for _ in range(2):
     _model, _masters = in_fp16(_config, 5)
@@ -960,6 +1082,7 @@ for _ in range(2):
     _results.append([check.call(_accumulator.step), weights(_model)])
 check.equal(live_tensors(_state), live_tensors(_before), "the state, after it was loaded and used")
 check.equal(_results[1], _results[0], "the same state, loaded into a new object and into a busy one")
+#: interruptions elsewhere
 _results = []
 for _saved in (False, True):  # in fp64, where the model's own weights are the masters
     _model = GPT(_config, seed=6, dtype=torch.float64)
@@ -972,55 +1095,6 @@ for _saved in (False, True):  # in fp64, where the model's own weights are the m
     check.call(_accumulator.add, *_pieces[1])
     _results.append([check.call(_accumulator.step), weights(_model)])
 check.equal(_results[1], _results[0], "a model in fp64, saved between two pieces")
-
-
-class _Tiny(torch.nn.Module):
-    """A number for each of four tokens; the loss is the mean of what they are times the targets."""
-
-    def __init__(self):
-        super().__init__()
-        self.row = torch.nn.Parameter(torch.tensor([0.3, -0.7, 1.1, 0.9], dtype=torch.float64))
-
-    def forward(self, inputs, targets):
-        counted = targets != IGNORE
-        return (self.row[inputs[counted]] * targets[counted]).square().mean()
-
-
-class _Pieces:
-    """Remembers what each piece gave, and adds it up at the end. A snapshot is a list of them."""
-
-    def __init__(self, model, optimizer):
-        self.model, self.optimizer, self.pieces = model, optimizer, []
-
-    def add(self, inputs, targets, scale):
-        if count := count_tokens(targets):
-            loss = self.model(inputs, targets) * count
-            self.pieces.append((count, loss.item(), *torch.autograd.grad(loss, self.model.row), scale < math.inf))
-        return scale < math.inf or not count
-
-    def step(self):
-        (counts, losses, gradients, finite), self.pieces = zip(*self.pieces), []
-        if not all(finite):
-            return None
-        self.model.row.grad = sum(gradients) / sum(counts)
-        self.optimizer.step()
-        return sum(losses) / sum(counts), self.model.row.grad.norm().item()
-
-    def state_dict(self):
-        return list(self.pieces)
-
-    def load_state_dict(self, state):
-        self.pieces = list(state)
-
-
-def _begin_with(kind):
-    model = _Tiny()
-    return model, kind(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5))
-
-
-def _rounded(said):
-    """Sums in another order differ in the sixteenth digit, and here nobody asks for so many."""
-    return [tuple(round(n, 9) for n in each) if isinstance(each, tuple) else each for each in said]
 
 
 def _draw(chance, names):

@@ -215,10 +215,14 @@ check_scatter_traffic(1003, members=[0, 1, 2, 3], world_size=4)
 # %% check="q1-hidden" points=6
 # Other members, other lengths, other dtypes.
 ### BEGIN HIDDEN TESTS
+#: other members
 check_scatter(1001, members=[6, 1, 3, 4], seed=3)
+#: other dtypes
 check_scatter(5, members=[7, 0, 6, 1, 5, 2, 4, 3], dtype=torch.bfloat16, seed=4)
 check_scatter(0, members=[1, 0], dtype=torch.int64, world_size=2)
+#: other members
 check_scatter(9, members=[1], dtype=torch.float64, world_size=2)
+#: other lengths
 check_scatter_traffic(1021, members=[5, 2, 0, 7])
 ### END HIDDEN TESTS
 
@@ -301,7 +305,7 @@ def of_library(algorithm, length=20_000):
 
 
 def of_mine(length=20_000):
-    tensor = all_reduce(numbers(dist.get_rank(), (length,)))
+    tensor = check.call(all_reduce, numbers(dist.get_rank(), (length,)), may_change="values")
     return torch.equal(tensor, sums(range(dist.get_world_size()), (length,)))
 
 
@@ -358,8 +362,8 @@ check_traffic(4000, world_size=2)
 # %%
 def across_and_random():
     across = numbers(dist.get_rank(), (5, 3)).T
-    all_reduce(across)
-    return across, all_reduce(fractions(dist.get_rank()))
+    check.call(all_reduce, across, may_change="values")
+    return across, check.call(all_reduce, fractions(dist.get_rank()), may_change="values")
 
 
 tried = ranks.run(across_and_random, world_size=4)
@@ -389,6 +393,7 @@ def refusals(*ops):
     return said
 
 
+#: the all-gather by itself
 whole_numbers, halves = torch.int64, torch.bfloat16
 for length, gatherers, dtype in (
     (17, [0, 1, 2, 3], whole_numbers),
@@ -400,6 +405,7 @@ for length, gatherers, dtype in (
     expected = [torch.arange(length).to(dtype)] * len(gatherers)
     check.equal([gathered[rank] for rank in gatherers], expected, f"{length} numbers gathered on ranks {gatherers}")
 
+#: other shapes and worlds
 check_cases("sum", [((5, 1, 9), torch.int64), ((1,), torch.bfloat16), ((), torch.float32)], p=8)
 check_cases("mean", [((101,), torch.float64), ((2, 2), torch.float16)], p=4)
 check_cases("sum", [((4,), torch.float32)], p=1)
@@ -407,11 +413,13 @@ sides = check.on_ranks(across_and_random, world_size=8)
 check.equal([across for across, _ in sides], [sums(range(8), (5, 3)).T] * 8, "numbers that lie across")
 check.close(sides[0][1], sum(map(fractions, range(8))), "sums of float64", operations=8, look="the dtype you add in")
 check.equal([rounded for _, rounded in sides], [sides[0][1]] * 8, "the same bits on all ranks")
+#: the errors
 for ops, p in ((("sum", "product"), 3), (("product",), 2)):
     refused, sent = check.traffic(refusals, *ops, world_size=p)
     check.equal(refused, [["ValueError"] * len(ops)] * p, f"what {' and '.join(ops)} say on {p} ranks")
     check.at_most(max(each.total_messages for each in sent), 0, "… before anybody sends", look="when you refuse")
     check.carried(sent)
+#: other shapes and worlds
 check_traffic(1000, world_size=4)
 check_traffic(1001, world_size=8, slack=16)
 ### END HIDDEN TESTS
@@ -576,7 +584,8 @@ def two_level_all_reduce(tensor, ranks_per_node):
 
 # %%
 def of_mine_in_two_levels(length=20_000, ranks_per_node=4):
-    tensor = two_level_all_reduce(numbers(dist.get_rank(), (length,)), ranks_per_node)
+    tensor = numbers(dist.get_rank(), (length,))
+    tensor = check.call(two_level_all_reduce, tensor, ranks_per_node, may_change="values")
     return torch.equal(tensor, sums(range(2 * ranks_per_node), (length,)))
 
 
@@ -640,10 +649,12 @@ check.at_least(sum(crossings), 2, "… and of all ranks together", look="what cr
 # %% check="q4-hidden" points=8
 # Other sizes, other nodes, and what the busiest rank sends.
 ### BEGIN HIDDEN TESTS
+#: other sizes, other nodes
 check_two_levels([((2, 3), torch.int64), ((9,), torch.bfloat16), ((), torch.float32)], ranks_per_node=2)
 check_two_levels([((5,), torch.float32)], ranks_per_node=1)
 check_cable(1003, ranks_per_node=2)
 hidden_sent = check_cable(4096, ranks_per_node=4)
+#: what the busiest rank sends
 check.at_most(max(int(each.total_bytes) for each in hidden_sent), 7 * 4096, "bytes of the busiest rank: 1.75 n")
 check.at_most(max(each.total_messages for each in hidden_sent), 5, "messages of the busiest rank")
 ### END HIDDEN TESTS

@@ -227,8 +227,10 @@ check.at_most(n_bytes, int(limit), "… bytes of the rank that sends most", look
 thawed = Patchwork()
 thawed.frozen.requires_grad_(True)
 thawed.never.requires_grad_(False)
+#: models with other weights frozen
 check_trainable(thawed, ["offset", "special.weight", "special.bias", "into.weight", "frozen.weight", "frozen.bias"])
 check_trainable(nn.Linear(3, 3).requires_grad_(False), [])
+#: other ranks
 check_stock(step=3, counts=[7000], special=True)
 check_stock(step=1, counts=[4, 1], special=False)
 check_stock(step=2, counts=[1, 0, 0], special=False)
@@ -455,6 +457,7 @@ check_step_traffic(step=1, world_size=4, bucket_bytes=1024, used_shapes=USED)
 # %% check="q2-hidden" points=5
 # One, two and three ranks; empty shares; other sizes of buckets.
 ### BEGIN HIDDEN TESTS
+#: one, two and three ranks; empty shares
 for hidden_counts in (
     [[3], [1], [2]],
     [[1, 6], [0, 2], [3, 2], [2, 0]],
@@ -464,6 +467,7 @@ for hidden_counts in (
         hidden_size = len(hidden_counts[0])
         found = check.on_ranks(weights_by_step, hidden_counts, name, world_size=hidden_size)
         check_weights(found, alone(hidden_counts, name), f"{hidden_size} ranks, {name}", look="")
+#: other sizes of buckets
 check_step_traffic(step=1, world_size=3, bucket_bytes=1, used_shapes=USED)
 check_step_traffic(step=1, world_size=2, bucket_bytes=2**20, used_shapes=[(6,), (16, 6)])
 ### END HIDDEN TESTS
@@ -487,8 +491,11 @@ def mixed():
 
 for totals, *grads in check.on_ranks(mixed, world_size=2):
     check.equal(totals, [4, 0], "examples of a mixed model, and of nobody")
+    #: memory that lies across
     check.close(grads[0], 1.75 * ACROSS, "a gradient across", operations=4)
+    #: two dtypes
     check.close(grads[1], torch.full((3,), 0.75, dtype=torch.float64), "a gradient of the other dtype", operations=4)
+    #: a NaN that is news
     check.close(grads[2], torch.tensor([1.0, float("nan")], dtype=torch.float64), "a NaN that is news", operations=4)
 ### END HIDDEN TESTS
 
@@ -595,10 +602,14 @@ check_epoch_traffic(LISTS, 2**20, numbers_by_step=[374, 374, 102, 102], messages
 # %% check="q3-hidden" points=6
 # Other lists: one rank, nothing to do for anybody, empty batches, the first rank out first.
 ### BEGIN HIDDEN TESTS
+#: one rank
 check_epoch([[2, 1]], "SGD")
+#: empty batches, the first rank out first
 check_epoch([[], [0, 3, 0, 2, 1, 1], [1, 0, 2]], "SGD")
 check_epoch([[1], [0, 2, 2]], "Adam")
+#: nothing to do for anybody
 check_epoch([[], []], "SGD")
+#: other lists
 check_epoch_traffic([[2, 2], [2]], 2**20, numbers_by_step=[374, 102], messages=2 * 2 + 1)
 
 
@@ -705,6 +716,7 @@ check_code(21, seed=1)
 # %% check="q4-hidden" points=4
 # Other sizes, among them none at all.
 ### BEGIN HIDDEN TESTS
+#: other sizes, among them none at all
 for hidden_n in (0, 1, 7, 9, 64, 1001):
     check_code(hidden_n, seed=hidden_n, factor=1e-3)
 check.equal(check.call(decode, check.call(encode, torch.zeros(3)), 3).abs(), torch.zeros(3), "three zeros")

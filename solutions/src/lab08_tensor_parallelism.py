@@ -41,6 +41,7 @@ import torch.nn.functional as F
 
 from course_lib import measure, predict, ranks
 from course_lib.checks import check
+from course_lib.checks.untracked_memory import outside_torch
 from course_lib.compare import compare
 from course_lib.model.zoo import LLAMA3_8B
 from course_lib.notebook import ask
@@ -73,14 +74,15 @@ def problem(n_tokens, vocab_size, width, seed=0, dtype=torch.float64):
 # %%
 def weighed(fn, inputs, upstream):
     """fn's result and its backward pass: (result, bytes held beyond the inputs, what was sent forward and backward)."""
-    with measure.memory(inputs=[*inputs, upstream]) as held:
+    with outside_torch() as outside, measure.memory(inputs=[*inputs, upstream], lines=True) as record:
         with measure.traffic() as forward:
             result = fn()
         with measure.traffic() as backward:
             if isinstance(result, torch.Tensor) and result.requires_grad:
                 result.backward(upstream)
+        held = check.held(record) + outside()
     detached = result.detach().clone() if isinstance(result, torch.Tensor) else result
-    return detached, held.peak.total - held.before.total, forward, backward
+    return detached, held, forward, backward
 
 
 # %%
@@ -209,7 +211,7 @@ def check_embedding_bytes(n_tokens, vocab_size, width, world_size=2):
     held, forward, backward = zip(*accounts)
     table, limit = 4 * -(-vocab_size // world_size) * width, 8 * 4 * n_tokens * width + 64 * n_tokens
     look = "what has an entry for each token and each word, or more rows than this rank has"
-    check.at_most(int(max(held)), limit + table, f"… bytes held, {n_tokens} of {vocab_size} words", look=look)
+    check.at_most(max(held), limit + table, f"… bytes held, {n_tokens} of {vocab_size} words", look=look)
     most = predict.all_reduce(4 * n_tokens * width, world_size).bytes
     check_sent(forward, most, most, 1, "in the forward pass", look="whether rows travel that nobody asked for")
     silent(backward, look="who needs what: each rank already has the gradient of the sum")
@@ -381,7 +383,7 @@ def check_loss_bytes(n_tokens, vocab_size, world_size=2):
     block = 4 * n_tokens * -(-vocab_size // world_size)
     look = "which blocks live at the same time; which could be written into (an operation whose name ends in _)"
     what = f"… bytes held, of which a block of logits is {block:,}"
-    check.at_most(int(max(held)), 2 * block + 256 * n_tokens, what, look=look)
+    check.at_most(max(held), 2 * block + 256 * n_tokens, what, look=look)
 
 
 check.written_with(cross_entropy, forbidden=FINISHED)
@@ -551,7 +553,7 @@ def check_head_bytes(n_tokens, vocab_size, width, slice_tokens, world_size=2):
     rows = -(-vocab_size // world_size)
     limit = 4 * (6 * slice_tokens * rows + 4 * (n_tokens + rows) * width) + 256 * n_tokens
     look = "what lives longer than its slice. (All logits at once would be more than this limit)"
-    check.at_most(int(max(held)), limit, f"… bytes held, {n_tokens} tokens, {rows} rows here", look=look)
+    check.at_most(max(held), limit, f"… bytes held, {n_tokens} tokens, {rows} rows here", look=look)
     most = predict.all_reduce(4 * n_tokens * (3 + width), world_size).bytes
     least = predict.all_reduce(4 * n_tokens * (1 + width), world_size).bytes
     both = [merged(*pair) for pair in zip(forward, backward)]

@@ -41,6 +41,7 @@ from torch import nn
 from course_lib import measure, ranks
 from course_lib.checks import check
 from course_lib.checks.time_limit import within
+from course_lib.checks.untracked_memory import outside_torch
 from course_lib.compare import compare
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.notebook import ask
@@ -475,7 +476,8 @@ def carry_out(schedule, sizes, width):
     rank, last = dist.get_rank(), schedule.stages - 1
     stage, data, kept, losses, changing = a_stage(rank, width), examples(sizes, width), {}, [], []
     mail = Mail(schedule, rank, lambda message: torch.empty_like(data[message.micro_batch][0]))
-    with measure.memory(stage, inputs=[tensor for pair in data for tensor in pair]) as record:
+    known = [tensor for pair in data for tensor in pair]
+    with outside_torch() as outside, measure.memory(stage, inputs=known, lines=True) as record:
         for action in schedule.actions[rank]:
             (x, targets), received = data[action.micro_batch], mail.receive(schedule.consumes(action))
             share, batch = len(x) / sum(sizes), (x, targets if rank == last else None)
@@ -486,8 +488,9 @@ def carry_out(schedule, sizes, width):
                 mail.send(message, made)
             losses += [made] if action.kind == "F" and rank == last else []
         mail.finish()
+        hidden = outside()
     grads = [torch.zeros_like(w) if w.grad is None else w.grad for w in stage.parameters()]
-    held = int(record.peak.total - record.before.total)
+    held = check.held(record) + hidden
     return sum(losses) if losses else None, in_a_row(grads), changing, held
 
 

@@ -464,10 +464,10 @@ def weighed(shapes, steps=3):
     inputs = [part, *parameters, *(parameter.grad for parameter in parameters)]
     with outside_torch() as outside, measure.memory(inputs=inputs) as held:
         with measure.traffic() as first:
-            shard = begin(parameters)
+            shard = check.call(begin, parameters)
         with measure.traffic() as later:
             for _ in range(steps):
-                update(parameters, shard, part, LR, DECAY)
+                check.call(update, parameters, shard, part, LR, DECAY, may_change=(*parameters, shard))
         kept = int(held.now.total - held.before.total) + int(outside())
     vectors = {name: list(shard[name].shape) for name in VECTORS}
     return kept, vectors, shard["steps"], first, later
@@ -861,7 +861,7 @@ def loaded_by(folder, total, old_ranks, spoil=False):
     own = spoiled(folder, total, old_ranks) if spoil else folder
     with outside_torch() as outside, measure.memory() as held, measure.traffic() as sent:
         try:
-            shard = load(own, total)
+            shard = check.call(load, own, total)
         except pickle.UnpicklingError as problem:
             raise ValueError("load opens a file that holds nothing of this rank's shard") from problem
         left = int(outside())

@@ -25,6 +25,7 @@ WRONG = {
     "q1 has checks but no cell to answer in": ('answer="q1"', 'answer="q3"'),
     "'def moving_average.*each '### BEGIN SOLUTION' needs an": ('    ### END SOLUTION\n\n\n# %% check="q1', "#"),
     "needs an '### END HIDDEN TESTS' after it": ("### BEGIN HIDDEN TESTS\n", ""),
+    "the topic '#: ranks' does not stand in the comment": ("BEGIN HIDDEN TESTS\n", "BEGIN HIDDEN TESTS\n#: ranks\n"),
     "'# BEGIN HIDDEN TESTS' is no mark": ("### BEGIN HIDDEN TESTS", "# BEGIN HIDDEN TESTS"),
     "'### begin solution' is no mark": ("### BEGIN SOLUTION", "### begin solution"),
     "put '### BEGIN SOLUTION' and '### END SOLUTION' around": (ANSWER, ANSWER.replace("### ", "")),

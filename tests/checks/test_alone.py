@@ -68,3 +68,12 @@ def test_a_notebook_knows_the_magic(names):
     assert {"helper", "math"} <= shell.user_ns.keys() and "expected" not in shell.user_ns
     failed = shell.run_cell("%%check\nfrom course_lib.checks import check\ncheck.equal(1, 2, 'one')")
     assert isinstance(failed.error_in_exec, CheckFailed)
+
+
+def test_the_line_that_failed_is_that_of_the_check_and_not_of_what_it_called(names):
+    with pytest.raises(AssertionError):
+        alone.run(CHECK.replace("== 4", "== 5"), names)
+    assert alone.failed_line == 7
+    with pytest.raises(TypeError):
+        alone.run("import math\nfor x in (1,\n          None):\n    answer(x)\n", names)
+    assert alone.failed_line == 4

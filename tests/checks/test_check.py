@@ -249,6 +249,30 @@ def test_bytes_held_and_flops() -> None:
     assert check.flops(lambda: linear(x)) == 2 * 64**3
 
 
+def hoards(x: torch.Tensor) -> list[torch.Tensor]:
+    doubled = x * 2
+    return [piece.clone() for piece in doubled] + [doubled]  # many small ones
+
+
+def test_too_many_bytes_name_the_lines_that_made_most_of_them_on_ranks_too() -> None:
+    here, there = check.peak(hoards, torch.ones(64, 64)), check.on_ranks(held_on_a_rank, world_size=1)[0]
+    for held in (here, there + Bytes(1)):
+        told = refused(check.at_most, held, Bytes(2000), "the peak")
+        lines = [line.strip() for line in told.splitlines() if " by line " in line]
+        assert all(line.startswith("16.00 KiB by line") for line in lines) and len(lines) == 2, told
+        assert "doubled = x * 2" in told and "[piece.clone() for piece in doubled]" in told
+
+
+def held_on_a_rank() -> check.Held:
+    return check.peak(hoards, torch.ones(64, 64))
+
+
+def test_lines_with_little_are_not_named_and_three_at_most() -> None:
+    lines = {f"line {number}": Bytes(n) for number, n in enumerate((50, 30, 20, 19, 9))}
+    assert [f"line {n}" in check.Held(128, lines).words for n in range(5)] == [True, True, True, False, False]
+    assert check.Held(128, {"line 1": Bytes(9)}).words == "128 B"
+
+
 def test_arguments_are_held_before_a_call_and_do_not_count_in_its_peak() -> None:
     x = torch.zeros(64, 64)
     assert check.peak(torch.add, x, x) == 64 * 64 * 4

@@ -35,7 +35,7 @@ from course_tools.grading.report.results import (
     load_all,
     save,
 )
-from tests.grading.conftest import QUICK, TINY, notebook, submission
+from tests.grading.conftest import MEAN_OF_RANKS, MOVING_AVERAGE, QUICK, TINY, notebook, submission
 from tests.grading.making import result as made
 
 pytestmark = [pytest.mark.notebook, pytest.mark.slow]
@@ -250,3 +250,15 @@ def wait_until(happens, patience_s: float = 150) -> None:
     while not happens():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.1)
+
+
+def test_feedback_tells_the_part_of_hidden_tests_that_failed_and_names_cells_by_their_first_line(
+    full_key: NotebookNode,
+) -> None:
+    none = MOVING_AVERAGE.replace("    return", "    if len(numbers) < width:\n        return [0.0]\n    return")
+    alone = MEAN_OF_RANKS.replace("    dist", "    if dist.get_rank():\n        return value\n    dist")
+    book = submission(notebook(full_key, q1=none, q2=alone))
+    checks = {check.check: check for check in grade_one(nbformat.writes(full_key), book, QUICK).checks}
+    assert checks["q1-hidden"].topic == "Numbers of their own." and not checks["q1-hidden"].message
+    assert "(the cell «def mean_of_ranks(value):» line 4)" in checks["q2-values"].message
+    assert "cell [" not in checks["q2-values"].message and not checks["q3-hidden"].topic

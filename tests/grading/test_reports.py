@@ -110,6 +110,16 @@ def test_a_hidden_failure_names_its_topic(full_key: NotebookNode) -> None:
         assert text.count("What failed among them is about: Further checks, on numbers of their own.") == 1
         assert text.count("They ask for what the text of the question says, on other inputs.") == 1, "q3 names none"
         assert "about:" not in render(result(failed={"q1-values": "x"}), full_key), "what passed names none"
+        rows = (replace(row, topic="On numbers." if row.check == "q1-hidden" else "") for row in lost.checks)
+        text = render(replace(lost, checks=tuple(rows)), full_key)
+        assert "about: On numbers." in text and "Further checks" not in text, "the one that failed"
+
+
+def test_a_public_check_is_named_by_the_line_that_its_cell_begins_with(full_key: NotebookNode) -> None:
+    lost = result(failed={"q1-values": "x", "q3-hidden": SECRET})
+    for render in (as_markdown, as_html):
+        assert render(lost, full_key).count("the cell that begins with") == 1
+    assert "check.equal(check.call(moving_average" in as_html(lost, full_key)
 
 
 def test_a_hidden_test_that_a_public_check_repeats_is_withheld(full_key: NotebookNode) -> None:

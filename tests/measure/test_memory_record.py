@@ -97,6 +97,20 @@ def test_the_largest_blocks_have_names():
         record.largest(at="end")
 
 
+def test_blocks_belong_to_the_line_that_made_them_the_backward_pass_among_them():
+    weight = torch.ones(32, 32, requires_grad=True)
+    with measure.memory(lines=True) as record:
+        kept = [weight * number for number in range(3)]
+        sum(kept).sum().backward()
+    here = {line.partition(": ")[2]: int(n) for line, n in record.by_line("now").items()}
+    assert here == {"kept = [weight * number for number in range(3)]": 3 * 4096, "sum(kept).sum().backward()": 4096}
+    assert sum(record.by_line().values()) == record.peak.total - record.before.total - weight.nbytes
+    with measure.memory() as record:
+        assert len(kept[0] + 1) and record.by_line() == {}, "who does not ask pays nothing"
+    with pytest.raises(ValueError, match="peak"):
+        record.by_line("end")
+
+
 def test_a_record_closes_when_the_block_raises_and_leaves_nothing_behind():
     model, resize = nn.Linear(3, 3), torch.UntypedStorage.resize_
     with pytest.raises(RuntimeError, match="by design"), measure.memory(model) as record:

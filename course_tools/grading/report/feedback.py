@@ -18,8 +18,9 @@ import jinja2
 from markupsafe import Markup
 from nbformat import NotebookNode
 
-from course_tools.author.lab_source import grade_id_of, is_hidden, questions, secret_blocks
-from course_tools.author.marks import BEGIN_HIDDEN
+from course_tools.author.check_cells import topic_of
+from course_tools.author.lab_source import grade_id_of, is_check, is_hidden, questions, secret_blocks
+from course_tools.grading.cells import first_line
 from course_tools.grading.report import words
 from course_tools.grading.report.adjustments import MANUAL
 from course_tools.grading.report.results import NOT_GRADED, PASSED, UNREADABLE, WRONG_LAB, CheckResult, Result
@@ -29,9 +30,16 @@ _WITHHELD = "(not shown: the message holds text that belongs to the grader)"
 
 @dataclass(frozen=True)
 class LostCheck:
-    """A public check that failed: its name, what became of it, what it said, and the points that it held back."""
+    """A public check that failed.
+
+    Attributes:
+        name, begins: as in `q1-values`, and the first line of its cell, by which a student finds it.
+        outcome, message: what became of it, and what it said.
+        lost: the points that it held back.
+    """
 
     name: str
+    begins: str
     outcome: str
     message: str
     lost: float
@@ -75,8 +83,10 @@ def feedback_questions(result: Result, key: NotebookNode) -> list[QuestionFeedba
     """The questions of a result, in the lab's order."""
     titles = {question.name: question.title for question in questions(key)} | {MANUAL: "The lab as a whole"}
     secrets = [line for block in secret_blocks(key, ["HIDDEN TESTS"]) for line in block]
-    topics = {grade_id_of(cell): _topic(cell) for cell in key.cells if is_hidden(cell)}
-    return [_question(name, titles.get(name, name), result.of(name), secrets, topics) for name in result.questions]
+    topics = {grade_id_of(cell): topic_of(cell) for cell in key.cells if is_hidden(cell)}
+    begins = {grade_id_of(cell): first_line(cell) for cell in key.cells if is_check(cell)}
+    words_of = (secrets, topics, begins)
+    return [_question(name, titles.get(name, name), result.of(name), *words_of) for name in result.questions]
 
 
 def as_markdown(result: Result, key: NotebookNode) -> str:
@@ -94,36 +104,37 @@ def shown_notes(result: Result) -> list[str]:
     return [] if result.status == NOT_GRADED else [words.one_line(note) for note in result.notes]
 
 
-def _topic(check: NotebookNode) -> str:
-    """What a hidden check is about, as students read it: the comment above its hidden tests, or nothing."""
-    lines = check.source.partition(BEGIN_HIDDEN)[0].splitlines()
-    return " ".join(line.lstrip("# ").strip() for line in lines if line.startswith("#"))
-
-
 def _question(
-    name: str, title: str, checks: Sequence[CheckResult], secrets: Sequence[str], topics: Mapping[str, str]
+    name: str,
+    title: str,
+    checks: Sequence[CheckResult],
+    secrets: Sequence[str],
+    topics: Mapping[str, str],
+    begins: Mapping[str, str],
 ) -> QuestionFeedback:
     given = [check for check in checks if not _by_hand(check)]
     hidden = [check for check in given if check.hidden]
+    lost = [check for check in hidden if check.outcome != PASSED]
     failed = [check for check in given if not check.hidden and check.outcome != PASSED]
     return QuestionFeedback(
         name=name,
         title=title,
         points=sum(check.points for check in checks),
         out_of=sum(check.out_of for check in checks),
-        failed=tuple(_lost(check, secrets) for check in failed),
+        failed=tuple(_lost(check, secrets, begins.get(check.check, "")) for check in failed),
         hidden_points=sum(check.points for check in hidden),
         hidden_out_of=sum(check.out_of for check in hidden),
-        topics=tuple(filter(None, (topics.get(check.check) for check in hidden if check.outcome != PASSED))),
+        topics=tuple(filter(None, (check.topic or topics.get(check.check) for check in lost))),
         by_hand=tuple((check.points, words.one_line(check.message)) for check in checks if _by_hand(check)),
     )
 
 
-def _lost(check: CheckResult, secrets: Sequence[str]) -> LostCheck:
+def _lost(check: CheckResult, secrets: Sequence[str], begins: str) -> LostCheck:
     message = words.plain(check.message).strip()
     if any(secret in message for secret in secrets):  # an answer may raise what it has read; solutions it never sees
         message = _WITHHELD
-    return LostCheck(check.check, words.OUTCOME.get(check.outcome, check.outcome), message, check.out_of - check.points)
+    outcome = words.OUTCOME.get(check.outcome, check.outcome)
+    return LostCheck(check.check, begins, outcome, message, check.out_of - check.points)
 
 
 def _by_hand(check: CheckResult) -> bool:

@@ -39,6 +39,7 @@ class CheckResult:
         hidden: whether its tests are hidden from students; then `message` is not shown to them.
         outcome: one of the outcomes above.
         message: what the check said when it failed, cut to a bounded length; plain text.
+        topic: what those of its hidden tests are about that failed, in the words of the lab.
     """
 
     question: str
@@ -48,6 +49,7 @@ class CheckResult:
     hidden: bool
     outcome: str
     message: str = ""
+    topic: str = ""
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ check.equal(check.call(moving_average, [1, 2, 3], 2), [1.5, 2.5], "windows of tw
 # Further checks, on numbers of their own.
 ### BEGIN HIDDEN TESTS
 check.equal(check.call(moving_average, [5, 5, 8], 3), [6.0], "one window of three, a secret")
+#: numbers of their own
 check.equal(check.call(moving_average, [1], 2), [], "fewer numbers than the window is wide")
 ### END HIDDEN TESTS
 

@@ -1,0 +1,56 @@
+"""Bytes that were held, with the lines that made them: what a check of memory says when there are too many.
+
+Lab 03 opens this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self
+
+from course_lib.measure.memory import MemoryRecord
+from course_lib.units import Bytes
+
+MOST = 3
+"""Lines that a message names at most; one with less than a tenth of the bytes is not worth it."""
+
+INDENT = " " * 12
+"""Under the first word behind "came"."""
+
+
+class Held(Bytes):
+    """Bytes with the lines that made them; a sum or difference keeps the lines.
+
+        Held(4096, {"line 7 of add: kept = x.clone()": Bytes(4096)})
+
+    Attributes:
+        lines: line → bytes, the most first.
+    """
+
+    lines: Mapping[str, Bytes]
+
+    def __new__(cls, value: object = 0, lines: Mapping[str, Bytes] | None = None) -> Self:
+        self = super().__new__(cls, value)
+        self.lines = lines or {}
+        return self
+
+    @property
+    def words(self) -> str:
+        """The number, and below it the lines that made most of it."""
+        most = [f"{INDENT}{n} by {line}" for line, n in [*self.lines.items()][:MOST] if 10 * n >= self > 0]
+        return "\n".join([f"{self}, of which" if most else f"{self}", *most])
+
+    def _same(self, value: object, other: object) -> Self:
+        plain = super()._same(value, type(self)(other) if isinstance(other, Bytes) else other)
+        return plain if plain is NotImplemented else type(self)(plain, self.lines)
+
+
+def held(record: MemoryRecord, at: str = "peak") -> Held:
+    """What a record with `lines=True` holds beyond what was there before it.
+
+    Args:
+        record: of `measure.memory`, open or closed.
+        at: "peak" or "now".
+    """
+    account = record.peak if at == "peak" else record.now
+    return Held(account.total - record.before.total, record.by_line(at))
