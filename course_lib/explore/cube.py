@@ -14,7 +14,7 @@ from typing import Any
 
 from course_lib import predict
 from course_lib.explore.base import Control, Explorer
-from course_lib.figures.cube import groups_along
+from course_lib.figures.cube import in_machines
 from course_lib.figures.style import PALETTE, Picture
 from course_lib.model import hardware, zoo
 from course_lib.parallel.grid import AXES
@@ -139,7 +139,7 @@ class CubeExplorer(Explorer):
         return cube_table()
 
     def _picture(self, *, caption: str, alt: str) -> Picture:
-        picture = groups_along(self.mesh, caption=caption)
+        picture = in_machines(self.mesh, self.machine, self.rank, COLORS, caption=caption)
         picture.alt = alt
         return picture
 

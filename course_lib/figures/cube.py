@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from matplotlib.axes import Axes
 from matplotlib.patches import Polygon
 
-from course_lib.figures.style import GRID, INK, Picture, new_figure, series_color
+from course_lib.figures.style import GRID, INK, MUTED, Picture, legend, new_figure, series_color
 from course_lib.parallel.mesh import Mesh
 
 _STEPS = ((1.0, 0.0), (0.0, -1.0), (0.52, 0.42))
 """On paper: one rank further along the fastest axis, the next one, the slowest."""
 _MOST = 4
+_IN_A_ROW = 4
+"""Machines."""
 
 
 def groups_along(mesh: Mesh, *, caption: str, ranks_per_node: int | None = None) -> Picture:
@@ -49,15 +51,49 @@ def groups_along(mesh: Mesh, *, caption: str, ranks_per_node: int | None = None)
     return Picture(figure, caption=caption, alt=f"{mesh.size} ranks in a cube. Groups {told}.")
 
 
+def in_machines(mesh: Mesh, ranks_per_node: int, rank: int, colors: Mapping[str, str], *, caption: str) -> Picture:
+    """A box for each machine, in it its ranks; one of them, and whom it meets along each axis.
+
+    Args:
+        mesh: of the ranks.
+        ranks_per_node: in each machine; they divide the mesh's.
+        rank: who is looked at, in ink.
+        colors: axis → of those that it meets there.
+        caption: what the reader should see.
+    """
+    machines, groups = mesh.size // ranks_per_node, {axis: mesh.group_of(rank, axis) for axis in colors}
+    rows = -(-machines // _IN_A_ROW)
+    figure, (axes,) = new_figure(height=0.45 + 0.36 * rows * (1.4 + ranks_per_node / 4))
+    met = {other: colors[axis] for axis, group in groups.items() for other in group}
+    for machine in range(machines):
+        x, y = machine % _IN_A_ROW * 5.0, -(machine // _IN_A_ROW) * (1.4 + ranks_per_node / 4)
+        places = [(x + place % 4, y - place // 4) for place in range(ranks_per_node)]
+        _plate(axes, places, edge=0.5)
+        axes.text(x - 0.45, y + 0.62, f"machine {machine}", size=9, color=MUTED)
+        for each, place in enumerate(places, machine * ranks_per_node):
+            color = INK if each == rank else met.get(each, "white")
+            axes.scatter(*place, s=230, color=color, edgecolors=MUTED, linewidths=0.6, zorder=2)
+            ink = "white" if each in met else INK
+            axes.text(*place, str(each), ha="center", va="center", color=ink, size=8.5, zorder=3)
+    for axis, color in colors.items():
+        axes.scatter([], [], color=color, s=60, label=f"met along {axis}")
+    axes.set_axis_off()
+    axes.grid(False)
+    axes.set_aspect("equal")
+    legend(figure, "lower center", len(colors))
+    told = "; ".join(f"along {axis} {', '.join(str(n) for n in group if n != rank)}" for axis, group in groups.items())
+    alt = f"{mesh.size} ranks in {machines} machines; rank {rank} meets {told}."
+    return Picture(figure, caption=caption, alt=alt)
+
+
 def _place(mesh: Mesh, coordinates: Mapping[str, int]) -> tuple[float, float]:
     fast_first = [coordinates[axis] for axis in reversed(list(mesh.axes))]
     return tuple(sum(n * step[i] for n, step in zip(fast_first, _STEPS)) for i in (0, 1))  # type: ignore[return-value]
 
 
-def _plate(axes: Axes, corners: list[tuple[float, float]]) -> None:
+def _plate(axes: Axes, corners: list[tuple[float, float]], edge: float = 0.27) -> None:
     """Behind the ranks of one machine."""
     (left, right), (low, high) = ((min(c), max(c)) for c in zip(*corners))
-    edge = 0.27
     box = [
         (left - edge, low - edge),
         (right + edge, low - edge),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import io
 from collections import ChainMap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -242,6 +243,8 @@ def refuse_another_model(
 ) -> None:
     """Raise a ValueError that names what differs, if `metadata` is not that of such a model with such `others`.
 
+    A model on another number of tensor ranks is another one: its parts are saved as tensors of their own.
+
     Args:
         metadata: of the checkpoint.
         shapes_here: of the model's tensors that have an element, those of all ranks.
@@ -253,7 +256,18 @@ def refuse_another_model(
     found |= {name: "state" for name in metadata.state_dict_metadata if name.startswith("others/")}
     needed: dict[str, Any] = {name: tuple(shape) for name, shape in shapes_here.items()}
     needed |= {f"others/{name}": "state" for name in others}
+    saved_on, ranks_here = _tensor_ranks(found), _tensor_ranks(needed)
+    if saved_on != ranks_here:
+        raise ValueError(
+            f"{where} was saved on {saved_on} tensor ranks, and here a layer is cut over {ranks_here}: each part is a "
+            f"tensor of its own; load with tensor={saved_on} (pipeline, replicas and ZeRO may be others)"
+        )
     differ = [name for name in sorted(found | needed) if found.get(name) != needed.get(name)]
     if differ:
         said = "; ".join(f"{name}: found {found.get(name)}, needed {needed.get(name)}" for name in differ[:5])
         raise ValueError(f"{where} is a checkpoint of something else; {len(differ)} names differ: {said}")
+
+
+def _tensor_ranks(names: Iterable[str]) -> int:
+    """How many ranks cut a layer, as `part_name` says it."""
+    return max((int(name.rpartition(" of ")[2]) for name in names if "/part " in name), default=1)

@@ -3,14 +3,18 @@
     python -m course_lib.parallel.survive runs/gpt --kill-at 25 --back-at 40 --pause-s 0.5
 
 plays it on this machine: two nodes of two ranks train the course's GPT; one node is killed, the other goes on alone
-from the last checkpoint, the first comes back. On a cluster type on every node, with a folder that all of them see,
+from the last checkpoint, the first comes back. (`--kill-rank-at 50` then kills a single rank.) On a
+cluster type on every node, with a folder that all of them see,
 
+    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1      # a new store for new ranks: no addresses of dead ones in it
     torchrun --nnodes 1:2 --nproc-per-node 2 --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint alpha:29400 \\
         -m course_lib.parallel.survive runs/gpt
 
 A rank that loses its peers raises. Its agent (torchrun) kills the node's other ranks, finds out which nodes are still
-there, and starts all ranks anew, in another world size. What ranks had in memory is gone; what makes the run survive is
-`resume`. The batch of a step is the same on any number of ranks, and so is the loss curve, but for rounding.
+there, and starts all ranks anew. A dead node leaves a smaller world: nobody is there to start its ranks. A dead rank on
+a node that lives does not: its agent puts a new one in its place, and the others start again with it. What ranks had in
+memory is gone; what makes the run survive is `resume`. The batch of a step is the same on any number of ranks, and so
+is the loss curve, but for rounding.
 
 Lesson 12 opens this module.
 """
@@ -20,6 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -109,6 +114,7 @@ def survive(
     folder: Path,
     kill_at: int,
     back_at: int | None = None,
+    kill_rank_at: int | None = None,
     steps: int = 60,
     every: int = 10,
     pause_s: float = 0.0,
@@ -121,6 +127,7 @@ def survive(
         folder: where log and checkpoints go; an empty one.
         kill_at: after this step.
         back_at: the node comes back after this step; None for never. It needs some seconds; give it `pause_s`.
+        kill_rank_at: after this later step a single rank is killed, while its agent lives; None for never.
         steps, every, pause_s: as for `train`.
         ranks_per_node: so many ranks there are on a node.
         timeout_s: seconds that all of it may take.
@@ -145,6 +152,11 @@ def survive(
             wait_for(folder, back_at, nodes[1], deadline)
             note(folder, event="node back")
             nodes.append(start_node(folder, "back", steps, every, pause_s, ranks_per_node))
+        if kill_rank_at is not None:
+            wait_for(folder, kill_rank_at, nodes[1], deadline)
+            pid = int((folder / f"rank-{ranks_per_node - 1}.pid").read_text())
+            os.kill(pid, signal.SIGKILL)
+            note(folder, event="rank killed", pid=pid)
         wait_for(folder, steps, nodes[1], deadline)
     finally:
         for node in nodes:
@@ -163,6 +175,7 @@ def start_node(
     command += ["-m", "course_lib.parallel.survive", str(folder), "--steps", str(steps), "--every", str(every)]
     command += ["--pause-s", str(pause_s)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
+    environment |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # or new ranks may read the dead ones' addresses
     with (folder / f"{name}.txt").open("wb") as said:
         return subprocess.Popen(command, stdout=said, stderr=said, env=environment)
 
@@ -199,15 +212,18 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=10, help="steps from checkpoint to checkpoint")
     parser.add_argument("--kill-at", type=int, default=25, help="step after which the first node is killed")
     parser.add_argument("--back-at", type=int, help="step after which it comes back")
+    parser.add_argument("--kill-rank-at", type=int, help="later step after which a single rank is killed")
     parser.add_argument("--pause-s", type=float, default=0.0, help="seconds to wait in every step")
     given = parser.parse_args()
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_the_agent()
         ranks.init()
+        (given.folder / f"rank-{dist.get_rank()}.pid").write_text(str(os.getpid()))
         train(given.folder, given.steps, given.every, given.pause_s)
         dist.destroy_process_group()
         return
-    log = survive(given.folder, given.kill_at, given.back_at, given.steps, given.every, given.pause_s)
+    how = {key: value for key, value in vars(given).items() if key != "folder"}
+    log = survive(given.folder, **how)
     alone = train_alone(given.steps)
     for line in log:
         if "event" in line:

@@ -462,7 +462,8 @@ print("the loss curve is that of a device which nobody kills:", max(map(abs, map
 # The steps since the last checkpoint are lost, and only they. (A step may still get through while the machine dies.)
 # The curve has no seam. In `torchrun`'s words: the agent of the other machine saw its ranks fail, waited until it was
 # clear who is still there, and started them again in a smaller world. What they remembered was gone. What was written
-# was not.
+# was not. (A rank that dies alone, on a machine that lives, leaves no smaller world: its agent starts another in its
+# place, and everybody goes back to the checkpoint.)
 #
 # How often to write, then? Each checkpoint costs time, and each failure costs half an interval on average. It is a
 # trade with a known best point (exercise 3).
