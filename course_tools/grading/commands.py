@@ -30,6 +30,9 @@ def grade(
         bool, typer.Option("--carry-errors", help="Let a wrong answer cost the later questions that use it, too.")
     ] = False,
     executor: Annotated[str, typer.Option(help="Where to grade: local, or dask://HOST:PORT.")] = "local",
+    similar: Annotated[
+        bool, typer.Option("--similar", help="Grade nothing; say which answers resemble each other.")
+    ] = False,
 ) -> None:
     """Grade submissions of a lab: each in a sandbox, hostile ones included; results, feedback and gradebook files.
 
@@ -37,12 +40,15 @@ def grade(
     """
     from course_tools.grading.batch import grade_lab, make_limits
     from course_tools.grading.executors import open_executor
+    from course_tools.grading.report.similar import report_similar
 
     chosen = chosen_labs([lab])[0]
     try:
         limits = make_limits(wall, cell_timeout, memory, processes, max_size)
+        folder = out or Path("grades", chosen.name)
+        if similar:
+            return report_similar(chosen, submissions, folder, limits.submission_bytes, console)
         with open_executor(executor, jobs) as where:
-            folder = out or Path("grades", chosen.name)
             how = {"jobs": jobs, "resume": resume, "carry_errors": carry_errors, "executor": where}
             code = grade_lab(chosen, submissions, folder, limits, console, **how)
     except ValueError as problem:
@@ -72,5 +78,7 @@ def feedback(
 
 def add_to(app: typer.Typer) -> None:
     """Make these commands part of `course`."""
-    app.command(epilog="Example: `course grade lab01 downloads/lab01.zip -j 2 --resume`")(grade)
+    app.command(
+        epilog="Examples: `course grade lab01 downloads/lab01.zip -j 2 --resume`, `course grade lab01 downloads --similar`"
+    )(grade)
     app.command(epilog="Example: `course feedback grades/lab01_topic --adjust adjustments.csv --late 10`")(feedback)
