@@ -78,7 +78,6 @@ def feedback(
 
 def add_to(app: typer.Typer) -> None:
     """Make these commands part of `course`."""
-    app.command(
-        epilog="Examples: `course grade lab01 downloads/lab01.zip -j 2 --resume`, `course grade lab01 downloads --similar`"
-    )(grade)
+    examples = "`course grade lab01 downloads/lab01.zip -j 2 --resume`, `course grade lab01 downloads --similar`"
+    app.command(epilog=f"Examples: {examples}")(grade)
     app.command(epilog="Example: `course feedback grades/lab01_topic --adjust adjustments.csv --late 10`")(feedback)

@@ -1,4 +1,4 @@
-"""Which answers resemble each other: a copy with other names is found, what was handed out is not, and words say what it means."""
+"""Which answers resemble each other: a copy with other names is found, and what was handed out does not count."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ _WINDOW = 6  # so that whatever agrees over _TOKENS + _WINDOW - 1 is found
 _IN_TABLE, _SIDE_BY_SIDE = 0.5, 20
 NO_PROOF = (
     "Similarity is no proof. Two honest answers to a small question look alike, more so where the contract or a lesson "
-    "leaves one way; and a copy that was rewritten looks different. Compare with the batch's median, read both answers, "
-    "and ask."
+    "leaves one way; and a copy that was rewritten looks different. Compare with the batch's median, read both "
+    "answers, and ask."
 )
 
 
@@ -153,7 +153,7 @@ def _fingerprint(code: str, *, window: int, without: frozenset[int] | set[int] =
     found = CodeFingerprint("answers.py", _TOKENS, window, language="python", fp=io.StringIO(code))
     found.hashes = {each for each in found.hashes if each not in without}
     found.hash_idx = {each: places for each, places in found.hash_idx.items() if each in found.hashes}
-    found.token_coverage = max(1, get_token_coverage(found.hash_idx, _TOKENS, len(found.filtered_code)))
+    found.token_coverage = get_token_coverage(found.hash_idx, _TOKENS, len(found.filtered_code))
     return found
 
 
