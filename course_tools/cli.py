@@ -1,7 +1,7 @@
 """The `course` command: open lessons and labs, run them, look at this machine.
 
 This module only parses and prints. Who has `author/`, `grading/` and `site/` beside it has their commands, too: build,
-release, new, grade, feedback, site. Students get none of these folders. No lesson opens this module.
+release, link, new, grade, feedback, site, slides. Students get none of these folders. No lesson opens this module.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ def run(
     """
     from course_tools.running import run_lessons
 
+    for lab in filter(is_lab, lessons or []):
+        raise refusal(ValueError(f"{lab} is a lab: its answers are yours to write. `course open {lab}` opens it"))
     passed = run_lessons(chosen_lessons(lessons), console, timeout_s=timeout, checks=checks)
     raise typer.Exit(0 if passed else 1)
 
