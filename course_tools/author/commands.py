@@ -1,4 +1,4 @@
-"""The author's commands of `course`: new, build and release.
+"""The author's commands of `course`: new, build, release and link.
 
 This module only parses and prints; the work is in the modules beside it. No lesson opens it.
 """
@@ -95,6 +95,32 @@ def release(
         raise refusal(problem) from None
 
 
+def link(
+    name: Annotated[str, typer.Argument(help="The lesson or lab, such as 06 or lab06.")],
+    hub: Annotated[str, typer.Option(help="Address of a JupyterHub that has nbgitpuller.")] = "",
+    repository: Annotated[
+        str, typer.Option(help="Where students' copy is. Default: the address in pyproject.toml.")
+    ] = "",
+    branch: Annotated[str, typer.Option(help="Branch of that repository.")] = "main",
+) -> None:
+    """Print the addresses that open a lesson or lab in Colab, Binder, Codespaces, and on your JupyterHub.
+
+    The repository has to be one that students may read: push what `course release` wrote, never the clone with its
+    solutions.
+    """
+    from course_tools.author.addresses import addresses
+    from course_tools.author.source import repository_url
+
+    item = chosen_labs([name])[0] if is_lab(name) else chosen_lessons([name])[0]
+    notebook = item.notebook.relative_to(item.root).as_posix()
+    try:
+        found = addresses(notebook, repository or repository_url(item.root), branch=branch, hub=hub)
+    except ValueError as problem:
+        raise refusal(problem) from None
+    for place, address in found.items():
+        console.print(f"{place:<11} {address}", markup=False, soft_wrap=True)
+
+
 def add_to(app: typer.Typer) -> None:
     """Make these commands part of `course`."""
     app.command(epilog="Example: `course new 08_tensor_parallelism --question 'Who holds which part of a layer?'`")(new)
@@ -102,3 +128,4 @@ def add_to(app: typer.Typer) -> None:
     app.command(epilog="Examples: `course release ../out lab01 --force`, `course release ../out --term 2027-spring`")(
         release
     )
+    app.command(epilog="Example: `course link 06 --hub https://hub.example.edu`")(link)

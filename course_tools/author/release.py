@@ -34,6 +34,11 @@ FILES = (
     "start.py",
     "pyproject.toml",
     "constraints.txt",
+    "Dockerfile",
+    ".dockerignore",
+    ".binder/runtime.txt",
+    ".binder/postBuild",
+    ".devcontainer/devcontainer.json",
 )
 FOLDERS = ("lessons", "docs", "course_lib", "course_tools")
 _SKIPPED = {"__pycache__", ".ipynb_checkpoints", "solutions"}

@@ -34,6 +34,9 @@ def grade(
         str | None, typer.Option(metavar="NAME", help="Whose numbers the lab has. Default: those of the last release.")
     ] = None,
     executor: Annotated[str, typer.Option(help="Where to grade: local, or dask://HOST:PORT.")] = "local",
+    similar: Annotated[
+        bool, typer.Option("--similar", help="Grade nothing; say which answers resemble each other.")
+    ] = False,
 ) -> None:
     """Grade submissions of a lab: each in a sandbox, hostile ones included; results, feedback and gradebook files.
 
@@ -42,13 +45,16 @@ def grade(
     from course_tools.author.terms import kept_term
     from course_tools.grading.batch import grade_lab, make_limits
     from course_tools.grading.executors import open_executor
+    from course_tools.grading.report.similar import report_similar
 
     chosen = chosen_labs([lab])[0]
     chosen = replace(chosen, term=kept_term(chosen.root) if term is None else term)
     try:
         limits = make_limits(wall, cell_timeout, memory, processes, max_size)
+        folder = out or Path("grades", chosen.name)
+        if similar:
+            return report_similar(chosen, submissions, folder, limits.submission_bytes, console)
         with open_executor(executor, jobs) as where:
-            folder = out or Path("grades", chosen.name)
             how = {"jobs": jobs, "resume": resume, "carry_errors": carry_errors, "executor": where}
             code = grade_lab(chosen, submissions, folder, limits, console, **how)
     except ValueError as problem:
@@ -78,5 +84,6 @@ def feedback(
 
 def add_to(app: typer.Typer) -> None:
     """Make these commands part of `course`."""
-    app.command(epilog="Example: `course grade lab01 downloads/lab01.zip -j 2 --resume`")(grade)
+    examples = "`course grade lab01 downloads/lab01.zip -j 2 --resume`, `course grade lab01 downloads --similar`"
+    app.command(epilog=f"Examples: {examples}")(grade)
     app.command(epilog="Example: `course feedback grades/lab01_topic --adjust adjustments.csv --late 10`")(feedback)

@@ -95,7 +95,7 @@ def build_site(
         ValueError: Sphinx is not installed, a notebook has no outputs, `destination` holds something else, or the pages
             have a dead link or would ask another host.
     """
-    _need_sphinx()
+    need_sphinx()
     destination = destination.resolve()
     if destination.exists() and any(destination.iterdir()) and not (destination / "searchindex.js").exists():
         raise ValueError(f"{destination} holds something that is no site; name another folder")
@@ -168,7 +168,12 @@ def _write(folder: Path, files: dict[str, bytes]) -> None:
         (folder / path).write_bytes(content)
 
 
-def _need_sphinx() -> None:
+def need_sphinx() -> None:
+    """Whether the packages are there that pages and slides are made with.
+
+    Raises:
+        ValueError: some are missing; the message says what to install.
+    """
     from importlib.util import find_spec
 
     missing = [name for name in ("sphinx", "myst_nb", "pydata_sphinx_theme") if not find_spec(name)]

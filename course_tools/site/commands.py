@@ -1,4 +1,4 @@
-"""The command `course site`. This module only parses and prints.
+"""The commands `course site` and `course slides`. This module only parses and prints.
 
 No lesson opens it.
 """
@@ -48,6 +48,32 @@ def site(
     console.print(f"✓ {sum(1 for _ in to.rglob('*.html'))} pages in {to} ({told})", style="green", soft_wrap=True)
 
 
+def slides(
+    lessons: Annotated[list[str], typer.Argument(help="Lessons, such as 06.")],
+    to: Annotated[Path, typer.Option("--to", help="Folder to write; files of the same name are replaced.")] = Path(
+        "build/slides"
+    ),
+) -> None:
+    """Make a lecture of a lesson's first sitting: one HTML file, with living explorers and speaker notes.
+
+    One question, figure, table or function a slide; the lesson's prose becomes the notes. Nothing is run and nothing is
+    fetched, now or in the lecture. Keys: arrows or a remote, n for the notes below, s for the notes in a second window;
+    the browser prints it as a handout.
+    """
+    from course_tools.site.build import need_sphinx
+
+    try:
+        need_sphinx()
+        from course_tools.site.lecture import write_lecture
+
+        for lesson in chosen_lessons(lessons):
+            file, slides = write_lecture(lesson, to)
+            console.print(f"✓ {slides} slides in {file}", style="green", soft_wrap=True)
+    except ValueError as problem:
+        raise refusal(problem) from None
+
+
 def add_to(app: typer.Typer) -> None:
-    """Make this command part of `course`."""
+    """Make these commands part of `course`."""
     app.command(epilog="Examples: `course site --to build/site`, `course site 07 lab07 --no-library`")(site)
+    app.command(epilog="Examples: `course slides 06`, `course slides 00 01 --to lecture`")(slides)

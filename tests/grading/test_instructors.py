@@ -104,7 +104,7 @@ def blocks() -> list[Block]:
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clone with one small lab, and a zip of submissions as Moodle makes it."""
+    """A clone with one small lab, one lesson, and a zip of submissions as Moodle makes it."""
     root = tmp_path_factory.mktemp("guide") / "course"
     lab = Lab(root, LAB)
     lab.source.parent.mkdir(parents=True)
@@ -113,6 +113,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
         compileall.compile_dir(root / package, quiet=1)  # once: kernels may not write beside the sources
     (root / "lessons").mkdir()
+    shutil.copy(ROOT / "lessons" / "06_collectives.ipynb", root / "lessons")
     for name in ("start.py", "pyproject.toml", "constraints.txt", "README.md"):
         shutil.copy(ROOT / name, root)
     (root / "downloads").mkdir()
