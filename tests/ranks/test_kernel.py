@@ -98,7 +98,7 @@ def test_an_interrupt_returns_at_once_and_the_next_call_works(notebook: Notebook
         interrupt_after_s=0.2,
     )
     assert "KeyboardInterrupt" in shown
-    assert time.monotonic() - start < 30  # and not the 60 of rank 0; the rest is slack for starting the call on a busy machine
+    assert time.monotonic() - start < 30  # rank 0 sleeps for 60; a busy machine may start slowly
     printed, _ = notebook.run("print(ranks.run(int, world_size=2))")
     assert printed == "[0, 0]\n"
 
