@@ -9,7 +9,6 @@ Lab 03 opens this module.
 
 from __future__ import annotations
 
-import functools
 import gc
 import importlib
 import os
@@ -22,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -85,13 +85,20 @@ def outside_torch() -> Iterator[Callable[[], Bytes]]:
 def _blocks() -> Counter[tuple[str, int, bool | None]]:
     """Bytes by line and kind of block: large (None), or of a cell and in pieces (True) or in small ones (False)."""
     found: Counter[tuple[str, int, bool | None]] = Counter()
-    for trace in tracemalloc.take_snapshot().traces:
-        file, line = trace.traceback[0].filename.replace("\\", "/"), trace.traceback[0].lineno
-        if trace.size >= BLOCK:
-            found[file, line, None] += trace.size
+    for (file, line), size in _traces():
+        file = file.replace("\\", "/")
+        if size >= BLOCK:
+            found[file, line, None] += size
         elif "ipykernel_" in file or (file.startswith("<") and not file.startswith("<frozen")):
-            found[file, line, trace.size >= PIECE] += trace.size
+            found[file, line, size >= PIECE] += size
     return found
+
+
+def _traces() -> Iterator[tuple[tuple[str, int], int]]:
+    """The place and the size of each block that is held: where the last frame was, and bytes."""
+    traces: Any = tracemalloc.take_snapshot().traces
+    for _, size, frames, *_ in traces._traces:  # as it keeps them: an object for each of 40,000 takes half a second
+        yield frames[0], size
 
 
 def _large(blocks: Counter[tuple[str, int, bool | None]]) -> int:
@@ -111,9 +118,10 @@ def _tensors() -> dict[int, int]:
     """Bytes of the memory under each tensor of Python's that no open record knows."""
     seen = [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Tracker)]
     found: dict[int, int] = {}
-    kinds = functools.lru_cache(None)(lambda kind: issubclass(kind, torch.Tensor))
-    for thing in gc.get_objects():
-        if kinds(type(thing)):  # there are some hundred thousand things, and some hundred kinds
+    things = gc.get_objects()
+    kinds = {kind for kind in set(map(type, things)) if issubclass(kind, torch.Tensor)}
+    for thing in things:
+        if type(thing) in kinds:  # there are some hundred thousand things, and some hundred kinds
             with suppress(Exception):  # one without memory of its own
                 block = thing.untyped_storage()
                 if block.data_ptr() and not any(mode.knows(block) for mode in seen):

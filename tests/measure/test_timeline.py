@@ -18,7 +18,7 @@ from course_lib.ranks._diagnosis import announce
 
 
 def late_rank(skew_s=0.0):
-    """Rank 1 comes 0.3 s late to an all-reduce; then rank 0 sends it something."""
+    """Rank 1 comes a second late to an all-reduce; then rank 0 sends it something."""
     module: Any = importlib.import_module("course_lib.measure.timeline")
     rank, before = dist.get_rank(), module._clock
     with measure.timeline():
@@ -28,7 +28,7 @@ def late_rank(skew_s=0.0):
         dist.barrier()
         with measure.timeline() as record:
             with record.span("work"):
-                time.sleep(0.3 * rank)
+                time.sleep(1.0 * rank)
             dist.all_reduce(torch.ones(1000))
             if rank == 0:
                 dist.send(torch.ones(10), 1)
@@ -46,8 +46,8 @@ def test_the_early_rank_waits_for_the_late_one_whatever_their_clocks(skew_s):
     (first, *_), (late, *_) = record.of(0, "wait"), record.of(1, "wait")
     assert first.name == late.name == "all_reduce"
     work = next(event for event in record.of(1, "compute") if event.name == "work")
-    assert work.end_s - work.start_s >= 0.3
-    assert first.start_s < work.end_s - 0.05 < first.end_s < work.end_s + 2  # it waits until the late one comes
+    assert work.end_s - work.start_s >= 1.0
+    assert first.start_s < work.end_s - 0.05 < first.end_s < work.end_s + 4  # it waits until the late one comes
     assert late.start_s >= work.end_s - 1e-9
     # Nobody's all-reduce ends before everybody's has begun: that would be an answer from the future.
     assert first.end_s > late.start_s - 0.05 and late.end_s > first.start_s
@@ -76,7 +76,7 @@ def hidden_or_not(overlap):
 
         @staticmethod
         def backward(ctx, *grads):
-            time.sleep(0.4)
+            time.sleep(1.0)
             return grads[0]
 
     layers = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
@@ -94,7 +94,7 @@ def test_overlap_is_visible():
     together, after = (ranks.run(hidden_or_not, overlap, world_size=2)[0] for overlap in (True, False))
     for rank in (0, 1):
         span = next(event for event in together.of(rank, "compute") if event.name == "backward")
-        assert any(span.start_s < event.start_s < span.start_s + 0.3 for event in together.of(rank, "send"))
+        assert any(span.start_s < event.start_s < span.end_s - 0.5 for event in together.of(rank, "send"))
         backward_end = max(event.end_s for event in after.of(rank, "compute") if event.name == "backward")
         assert all(event.start_s >= backward_end for event in after.of(rank, "send"))
     assert sum(together.hidden(rank) for rank in (0, 1)) > 0

@@ -50,13 +50,13 @@ def measured_peak(config: GPTConfig, batch: int, micro: int, seq: int, optimizer
 @pytest.mark.parametrize("seed", range(12))
 def test_the_peak_is_exact_for_every_cut(seed):
     config = config_of(seed)
-    for micro in (8, 4, 3, 1):
-        for optimizer in OPTIMIZERS:
-            predicted = peak(Setup(config, 8, 32, micro, optimizer=optimizer))  # type: ignore[arg-type]
-            measured = measured_peak(config, 8, micro, 32, optimizer)
-            assert measured.total == predicted.total, (micro, optimizer)
-            if predicted.phase == "backward":
-                assert dict(measured) == dict(predicted), (micro, optimizer)
+    for cut, micro in enumerate((8, 4, 3, 1)):
+        optimizer = list(OPTIMIZERS)[(seed + cut) % len(OPTIMIZERS)]  # each cut meets each of them four times
+        predicted = peak(Setup(config, 8, 32, micro, optimizer=optimizer))  # type: ignore[arg-type]
+        measured = measured_peak(config, 8, micro, 32, optimizer)
+        assert measured.total == predicted.total, (micro, optimizer)
+        if predicted.phase == "backward":
+            assert dict(measured) == dict(predicted), (micro, optimizer)
 
 
 @pytest.mark.parametrize("how", [{"precision": "bf16"}, {"recompute": "full"}], ids=str)

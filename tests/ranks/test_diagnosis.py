@@ -14,7 +14,7 @@ Cell = Callable[..., Callable[..., Any]]
 
 
 def failure_of(
-    fn: Callable[..., Any], world_size: int = 2, within_s: float = 12.0, **options: Any
+    fn: Callable[..., Any], world_size: int = 2, within_s: float = 30.0, **options: Any
 ) -> ranks.RankFailure:
     """The failure of `fn`, which must be known long before the time limit."""
     ranks.run(int, world_size=world_size)  # ranks are up: what follows is the time of the diagnosis alone
@@ -383,7 +383,7 @@ def test_a_wait_inside_cpp_is_named_at_the_time_limit(cell: Cell) -> None:
             else:
                 time.sleep(30)
         """)
-    failure = failure_of(hook, within_s=12.0, timeout_s=1.5)
+    failure = failure_of(hook, within_s=25.0, timeout_s=1.5)
     assert failure.verdict.startswith("not done after 1.5 s: rank 0 waits in ")
     waits_in = failure.reports[0].waits_in
     assert waits_in is not None and "all_reduce" in waits_in.collective and waits_in.site == "cell line 5"

@@ -16,8 +16,8 @@ from tests.ranks.test_pool import alive
 Cell = Callable[..., Callable[..., Any]]
 
 
-def failure_of(fn: Callable[..., Any], *args: Any, within_s: float = 6.0, **options: Any) -> ranks.RankFailure:
-    """The failure of `fn`, which was known in time; and the next call works."""
+def failure_of(fn: Callable[..., Any], *args: Any, within_s: float = 20.0, **options: Any) -> ranks.RankFailure:
+    """The failure of `fn`, known long before a limit of 60 s would end it; and the next call works."""
     ranks.run(int)
     start = time.monotonic()
     with pytest.raises(ranks.RankFailure) as caught:
@@ -130,7 +130,6 @@ def test_a_rank_that_hangs_in_python(cell: Cell) -> None:
             dist.barrier()
         """),
         timeout_s=1,
-        within_s=7.0,
     )
     assert failure.verdict == (
         "not done after 1 s: ranks 0, 2 and 3 wait in barrier (cell line 4); rank 1 was still running"
@@ -147,7 +146,6 @@ def test_a_rank_that_hangs_in_c_and_cannot_answer(cell: Cell) -> None:
                 ctypes.PyDLL(None).sleep(30)  # keeps the interpreter's lock
         """),
         timeout_s=1,
-        within_s=7.0,
     )
     assert failure.verdict == "not done after 1 s: ranks 0, 1 and 3 returned; rank 2 was still running"
     assert "cell line 4, in f" in failure.reports[2].traceback

@@ -256,7 +256,7 @@ def test_a_forgotten_pool_ends_its_processes() -> None:
     assert not any(alive(pid) for pid in pids)
 
 
-def alive(pid: int, patience_s: float = 10.0) -> bool:
+def alive(pid: int, patience_s: float = 30.0) -> bool:
     """Whether the process is still there after some patience."""
     end = time.monotonic() + patience_s
     while time.monotonic() < end:
