@@ -68,6 +68,8 @@ def run(
     """
     from course_tools.running import run_lessons
 
+    for lab in filter(is_lab, lessons or []):
+        raise refusal(ValueError(f"{lab} is a lab: its answers are yours to write. `course open {lab}` opens it"))
     passed = run_lessons(chosen_lessons(lessons), console, timeout_s=timeout, checks=checks)
     raise typer.Exit(0 if passed else 1)
 

@@ -87,9 +87,9 @@ def find_leaks(files: dict[Path, bytes], labs: Sequence[Lab]) -> Iterator[str]:
         labs: the labs whose solutions and hidden tests are looked for.
     """
     secrets = {lab.name: secret_blocks(read_lab(lab)) for lab in _all_of(labs)}
-    blocks = [block for of_lab in secrets.values() for block in of_lab]
-    runs = {tuple(block[i : i + _RUN]) for block in blocks for i in range(max(1, len(block) - _RUN + 1))}
-    runs = {run for run in runs if len(run) > 1}
+    blocks = [(name, block) for name, of_lab in secrets.items() for block in of_lab]
+    runs = {tuple(block[i : i + _RUN]): name for name, block in blocks for i in range(max(1, len(block) - _RUN + 1))}
+    runs = {run: name for run, name in runs.items() if len(run) > 1}
     for path, content in files.items():
         if path.parts[0] == "solutions":
             yield f"{path}: a file of the solutions"
@@ -100,8 +100,8 @@ def find_leaks(files: dict[Path, bytes], labs: Sequence[Lab]) -> Iterator[str]:
         own = {line for block in secrets.get(path.parts[1], []) for line in block} if path.parts[0] == "labs" else set()
         yield from (f"{path}: {line}" for line in lines if line in own)
         kept = [line for line in lines if line]
-        found = [kept[i] for i in range(len(kept)) for n in (2, _RUN) if tuple(kept[i : i + n]) in runs]
-        yield from (f"{path}: {line} …" for line in found[:1])
+        windows = (tuple(kept[i : i + n]) for i in range(len(kept)) for n in (2, _RUN))
+        yield from [f"{path}: {run[0]} … (of {runs[run]})" for run in windows if run in runs][:1]
 
 
 def _check_destination(root: Path, destination: Path, archive: Path, *, force: bool) -> None:

@@ -38,6 +38,11 @@ def test_an_unknown_lesson_is_answered_with_the_list(course: Course, command: st
     assert "Traceback" not in result.stderr
 
 
+def test_a_lab_is_opened_and_not_run(course: Course) -> None:
+    result = course("run", "lab08")
+    assert result.returncode == 2 and "lab08 is a lab" in result.stdout and "`course open lab08`" in result.stdout
+
+
 def test_lessons_are_found_by_number_name_beginning_or_file(root: Path) -> None:
     for wanted in ("1", "01", "01_next", "01_ne", "lessons/01_next.ipynb", "lessons/src/01_next.py"):
         assert [lesson.name for lesson in find_lessons(root, [wanted])] == ["01_next"]

@@ -5,10 +5,10 @@
     - .abs().amax(dim=1)
     + .amax(dim=1)
 
-What is wrong; a name, and the checks of its question that it must lose, exactly those; the solution's text, and what
-stands there instead. The old text must be there once in the answers of the question; two spaces begin a line that
-stays. `@@ WideSum.add` begins another edit, and looks inside this function or class only. There, new text without an
-old one replaces the whole body. An empty line ends the fault.
+What is wrong; a name, and the checks of its question that it must lose, exactly those (`q1-loss?`: it may, where a
+race decides); the solution's text, and what stands there instead. The old text must be there once in the answers of
+the question; two spaces begin a line that stays. `@@ WideSum.add` begins another edit, and looks inside this function
+or class only. There, new text without an old one replaces the whole body. An empty line ends the fault.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 
-_HEAD = re.compile(r"(\w+): +(q\d[\w-]*(?: +q\d[\w-]*)*)")
+_HEAD = re.compile(r"(\w+): +(q\d[\w-]*\??(?: +q\d[\w-]*\??)*)")
 _LINE = re.compile(r"[-+ ](?: (.*))?")
 
 
@@ -42,7 +42,8 @@ class Fault:
         file: where it stands; its folder is named after the lab and the file after the question.
         name: as in `naive_sum`.
         wrong: a sentence, what is wrong.
-        loses: the checks of its question that must fail, and exactly those.
+        loses: the checks of its question that must fail.
+        may_lose: those that fail in some runs and not in others; no other check may fail.
         edits: what makes the solution wrong.
     """
 
@@ -50,6 +51,7 @@ class Fault:
     name: str
     wrong: str
     loses: frozenset[str]
+    may_lose: frozenset[str]
     edits: tuple[Edit, ...]
 
     def __str__(self) -> str:
@@ -116,7 +118,8 @@ def parse(file: Path, text: str) -> Iterator[Fault]:
         names.add(match[1])
         if not (edits := tuple(_edits(rest, f"{file}, {match[1]}"))):
             raise ValueError(f"{file}, {match[1]}: it has no edit")
-        yield Fault(file, match[1], sentence, frozenset(match[2].split()), edits)
+        perhaps = frozenset(re.findall(r"([\w-]+)\?", match[2]))
+        yield Fault(file, match[1], sentence, frozenset(re.findall(r"[\w-]+", match[2])) - perhaps, perhaps, edits)
 
 
 def _edits(lines: Iterable[str], name: str) -> Iterator[Edit]:

@@ -112,13 +112,13 @@ def complaints(lab: Lab, fault: Fault, *, limit_s: float = CELL_LIMIT_S) -> list
     Judged by the checks of its question: later ones build on it, and what they say of it depends on their answers.
     """
     own = [check for check in all_checks(lab) if check.startswith(fault.file.stem + "-")]
-    if unknown := fault.loses - set(own):
+    if unknown := (fault.loses | fault.may_lose) - set(own):
         return [f"{fault}: {fault.file.stem} of {lab.name} has no check {', '.join(sorted(unknown))}"]
     answers, public = fault.answers(solution_of(lab)), public_checks(lab)
     failures = run_lab(lab, answers, judges=own.__contains__, limit_s=limit_s)
     found = [f"{fault}: does not lose {check}" for check in own if check in fault.loses - set(failures)]
     for check, said in failures.items():
-        if check not in fault.loses:
+        if check not in fault.loses | fault.may_lose:
             found.append(f"{fault}: loses {check}, which it does not name: {said}")
         elif check in public and not said.startswith("CheckFailed"):
             found.append(f"{fault}: {check} must say what is wrong, not crash: {said}")

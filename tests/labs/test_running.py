@@ -191,6 +191,15 @@ def test_a_fault_that_loses_what_it_names_is_as_it_should_be(lab: Lab) -> None:
     assert complaints(lab, wrong) == []
 
 
+def test_a_race_may_lose_more_in_one_run_than_in_another(lab: Lab) -> None:
+    edits = "- return number + number\n+ return 3 * number"
+    assert complaints(lab, fault(lab, "q1-values q1-hidden? q1-through", edits)) == []
+    assert complaints(lab, fault(lab, "q1-values q1-hidden q1-through", edits)) == []
+    never = "- return number + number\n+ return 7 if number == 7 else number + number"
+    (missing,) = complaints(lab, fault(lab, "q1-values q1-hidden?", never))
+    assert "does not lose q1-values" in missing
+
+
 COMPLAINTS = {
     "loses nothing": ("q1-values", "- number + number\n+ 2 * number", ["does not lose q1-values"]),
     "loses less": (

@@ -111,11 +111,13 @@ def run_paced(schedule):
 
 @pytest.mark.parametrize("name", ["1f1b", "zero-bubble", "interleaved"])
 def test_the_measured_chart_is_the_simulated_one(name):
-    """The best of three: other processes may take the cores for longer than an action sleeps."""
+    """The best of up to ten: other processes may take the cores for longer than an action sleeps."""
     schedule = ORDERS[name](4, 4)
     ideal = simulate(schedule, paced_costs(schedule))
-    runs = [ranks.run(run_paced, schedule, world_size=4, diagnose=False) for _ in range(3)]
-    chart = min((gantt_of(schedule.name, spans) for spans in runs), key=lambda chart: chart.makespan)
+    charts = []
+    while not charts or len(charts) < 10 and charts[-1].makespan > 1.1 * ideal.makespan:
+        charts.append(gantt_of(schedule.name, ranks.run(run_paced, schedule, world_size=4, diagnose=False)))
+    chart = min(charts, key=lambda chart: chart.makespan)
     assert [[span.action for span in spans] for spans in chart.spans] == list(map(list, schedule.actions))
     assert ideal.makespan <= chart.makespan < 2 * ideal.makespan
     assert chart.bubble == pytest.approx(ideal.bubble, abs=0.15)
