@@ -19,10 +19,12 @@ class Lab:
     Attributes:
         root: the folder that holds `labs/`, `solutions/` and `course_lib/`.
         name: number and topic, as in `lab01_block_formats`.
+        term: whose numbers it has, as in `2027-spring`; empty for the published ones.
     """
 
     root: Path
     name: str
+    term: str = ""
 
     @property
     def source(self) -> Path:

@@ -74,16 +74,23 @@ def build(
 def release(
     destination: Annotated[Path, typer.Argument(help="Folder to write; a zip of the same name stands beside it.")],
     labs: Annotated[list[str] | None, typer.Argument(help="Labs to hand out, such as lab01. Default: all.")] = None,
+    term: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Draw numbers of labs from this name, such as 2027-spring."),
+    ] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier release in that folder.")] = False,
 ) -> None:
     """Write what students get, as a folder and a zip: lessons, labs, library; no solutions and no hidden tests.
+
+    With a term, some numbers of the labs are others than the published ones, and answers of another term lose points.
+    `course grade` then judges by the term of the last release (so far labs 01, 02 and 06 have such numbers).
 
     Fails, and writes nothing, if a line of a solution or of a hidden test would go along.
     """
     from course_tools.author.release import release_course
 
     try:
-        release_course(course_root(), destination, chosen_labs(labs), console, force=force)
+        release_course(course_root(), destination, chosen_labs(labs), console, term=term, force=force)
     except ValueError as problem:
         raise refusal(problem) from None
 
@@ -92,4 +99,6 @@ def add_to(app: typer.Typer) -> None:
     """Make these commands part of `course`."""
     app.command(epilog="Example: `course new 08_tensor_parallelism --question 'Who holds which part of a layer?'`")(new)
     app.command(epilog="Examples: `course build 04 lab02`, `course build --check`")(build)
-    app.command(epilog="Example: `course release ../handout lab01 lab02 --force`")(release)
+    app.command(epilog="Examples: `course release ../out lab01 --force`, `course release ../out --term 2027-spring`")(
+        release
+    )

@@ -22,6 +22,7 @@ from course_tools.author.check_cells import announce, kept_names, lost_names
 from course_tools.author.code import bound, definitions, read
 from course_tools.author.marks import BEGIN_HIDDEN, check_marks
 from course_tools.author.source import NOTEBOOK_METADATA, add_colab, read_cells, repository_url
+from course_tools.author.terms import with_numbers
 from course_tools.labs import Lab
 
 STUB = "# YOUR CODE HERE\nraise NotImplementedError"
@@ -78,7 +79,7 @@ def read_lab(lab: Lab) -> NotebookNode:
     """
     if not lab.source.exists():
         raise ValueError(f"{lab.name} has no source here: {lab.source} is missing (students do not get it)")
-    cells = read_cells(lab.source)
+    cells = with_numbers(read_cells(lab.source), lab)
     add_colab(cells, repository_url(lab.root), f"labs/{lab.name}/{lab.name}")
     seen: set[str] = set()
     for number, cell in enumerate(cells):
@@ -96,7 +97,8 @@ def read_lab(lab: Lab) -> NotebookNode:
     for number, cell in enumerate(code):
         if is_check(cell) and (kept := kept_names(cell, code[number + 1 :])):
             cell.metadata["course"] = nbformat.from_dict({"keeps": kept})
-    return nbformat.v4.new_notebook(cells=cells, metadata={**NOTEBOOK_METADATA, "course": {"lab": lab.name}})
+    course = {"lab": lab.name} | ({"term": lab.term} if lab.term else {})
+    return nbformat.v4.new_notebook(cells=cells, metadata={**NOTEBOOK_METADATA, "course": course})
 
 
 def grade_id_of(cell: NotebookNode) -> str:

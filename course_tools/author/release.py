@@ -12,14 +12,16 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
-from course_tools.author.builder import check
+from course_tools.author.builder import as_text, check
 from course_tools.author.lab_builder import check_lab
-from course_tools.author.lab_source import read_lab, secret_blocks
+from course_tools.author.lab_source import read_lab, secret_blocks, student_version
 from course_tools.author.marks import BEGIN_HIDDEN, BEGIN_SOLUTION
+from course_tools.author.terms import keep_term
 from course_tools.labs import Lab, all_labs
 from course_tools.lessons import all_lessons
 
@@ -41,7 +43,7 @@ _EPOCH = (2020, 1, 1, 0, 0, 0)
 
 
 def release_course(
-    root: Path, destination: Path, labs: Sequence[Lab], console: Console, *, force: bool = False
+    root: Path, destination: Path, labs: Sequence[Lab], console: Console, *, term: str = "", force: bool = False
 ) -> None:
     """Write the release of the course at `root` to `destination` and to a zip beside it, both or none.
 
@@ -50,6 +52,7 @@ def release_course(
         destination: a folder that does not exist yet.
         labs: which labs go along.
         console: told how much was written.
+        term: draws the labs' numbers, and is remembered for `course grade`; empty for the published ones.
         force: replace a folder that exists, if it is an earlier release.
 
     Raises:
@@ -64,6 +67,9 @@ def release_course(
         if complaints := check_lab(item) if isinstance(item, Lab) else check(item):
             raise ValueError(f"{item.name} is not ready: {complaints[0]}")
     files = {path: (root / path).read_bytes() for path in students_files(root, labs)}
+    labs = [replace(lab, term=term) for lab in labs]
+    if term:
+        files |= {lab.notebook.relative_to(root): as_text(student_version(read_lab(lab))).encode() for lab in labs}
     files |= {path: _without_dead_links(path, text, files) for path, text in files.items() if path.suffix == ".md"}
     if leaks := list(find_leaks(files, labs)):
         raise ValueError("nothing was written, because students would see\n" + "\n".join(f"  {leak}" for leak in leaks))
@@ -74,7 +80,10 @@ def release_course(
         shutil.rmtree(destination, ignore_errors=True)
         (Path(folder) / "folder").rename(destination)
         (Path(folder) / "zip").replace(archive)
+    keep_term(root, term)
     console.print(f"✓ {len(files)} files and {len(labs)} labs in {destination} and {archive.name}", style="green")
+    if term:
+        console.print(f"with the numbers of {term!r}, by which `course grade` judges from now on", markup=False)
 
 
 def find_leaks(files: dict[Path, bytes], labs: Sequence[Lab]) -> Iterator[str]:
@@ -140,7 +149,7 @@ def _without_dead_links(path: Path, content: bytes, files: dict[Path, bytes]) ->
 
 def _all_of(labs: Sequence[Lab]) -> list[Lab]:
     """Every lab of the course that these belong to: nobody may see the solution of a lab that comes later, either."""
-    return all_labs(labs[0].root) if labs else []
+    return [replace(lab, term=labs[0].term) for lab in all_labs(labs[0].root)] if labs else []
 
 
 def _lines(path: Path, content: bytes) -> list[str]:

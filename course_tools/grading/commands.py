@@ -6,6 +6,7 @@ This module only parses and prints; the work is in the modules beside it. No les
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -29,16 +30,21 @@ def grade(
     carry_errors: Annotated[
         bool, typer.Option("--carry-errors", help="Let a wrong answer cost the later questions that use it, too.")
     ] = False,
+    term: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Whose numbers the lab has. Default: those of the last release.")
+    ] = None,
     executor: Annotated[str, typer.Option(help="Where to grade: local, or dask://HOST:PORT.")] = "local",
 ) -> None:
     """Grade submissions of a lab: each in a sandbox, hostile ones included; results, feedback and gradebook files.
 
     Ctrl-C keeps what is finished; the same command with --resume goes on. Exit code 1: the grader failed at some.
     """
+    from course_tools.author.terms import kept_term
     from course_tools.grading.batch import grade_lab, make_limits
     from course_tools.grading.executors import open_executor
 
     chosen = chosen_labs([lab])[0]
+    chosen = replace(chosen, term=kept_term(chosen.root) if term is None else term)
     try:
         limits = make_limits(wall, cell_timeout, memory, processes, max_size)
         with open_executor(executor, jobs) as where:

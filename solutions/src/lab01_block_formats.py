@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Lab 01 · Block formats and long sums
 #
-# **Goal:** store a gradient in 4.25 bits a number, and add up four thousand products in 16 bits without losing them.
+# **Goal:** store a gradient in TERM_BITS bits a number, and add up four thousand products in 16 bits without losing them.
 #
 # | question | points |
 # |---|---|
-# | 1 · One scale for 32 numbers | 20 |
+# | 1 · One scale for TERM_BLOCK numbers | 20 |
 # | 2 · Into the block, and back | 25 |
 # | 3 · Bits into bytes | 15 |
 # | 4 · Is the rule the best rule? | 15 |
@@ -19,6 +19,14 @@
 # tests run when the lab is graded. They ask for nothing that is not written here, on other numbers.
 # A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
 # it may change something, its contract says so. The checks look.
+
+# %% term=true
+TERM_BLOCK = (32, 16, 64)
+TERM_REST = TERM_BLOCK - 1
+TERM_BITS = f"{4 + 8 / TERM_BLOCK:g}"
+TERM_EXTRA = {32: "A quarter of a bit", 16: "Half a bit", 64: "An eighth of a bit"}[TERM_BLOCK]
+TERM_TIMES = -(-TERM_BLOCK // 32)  # 32 numbers of a check fill at least one block
+TERM_UNLIKE = "" if TERM_BLOCK == 32 else f" (The specification's blocks have 32 numbers. Here they have {TERM_BLOCK}.)"
 
 # %%
 import math
@@ -39,12 +47,12 @@ from course_lib.units import Bytes
 ELEMENTS = {"mxfp4": FP4_E2M1, "mxfp6": FP6_E2M3, "mxfp6 e3m2": FP6_E3M2, "mxfp8": FP8_E4M3FN, "mxfp8 e5m2": FP8_E5M2}
 
 # %% [markdown]
-# ## 1 · One scale for 32 numbers (20 points)
+# ## 1 · One scale for TERM_BLOCK numbers (20 points)
 #
 # fp4 (e2m1) has eight magnitudes: 0, 0.5, 1, 1.5, 2, 3, 4 and 6. A gradient has numbers of $10^{-3}$ and of
 # $10^{-7}$, and not one of them is 6. So fp4 needs a scale. One for the whole tensor, as in lesson 01, lets the
 # largest number of a million decide for all the others. The **MX formats** (OCP Microscaling Formats Specification
-# v1.0, 2023) give every 32 neighbours a scale of their own, and make it cheap: a pure power of two, in one byte.
+# v1.0, 2023) give every TERM_BLOCK neighbours a scale of their own, and make it cheap: a pure power of two, in one byte.TERM_UNLIKE
 #
 # **The byte** is called E8M0: $s$ from 0 to 254 stands for $X = 2^{s - 127}$, and 255 for nan. No sign, no zero, no
 # infinity.
@@ -61,7 +69,7 @@ ELEMENTS = {"mxfp4": FP4_E2M1, "mxfp6": FP6_E2M3, "mxfp6 e3m2": FP6_E3M2, "mxfp8
 #
 # **The contract.** `block_scales(x, element)`
 #
-# - `x`: float32, one dim; blocks are 32 neighbours each. Any other length than a multiple of 32 raises `ValueError`.
+# - `x`: float32, one dim; blocks are TERM_BLOCK neighbours each. Any other length than a multiple of TERM_BLOCK raises `ValueError`.
 # - `element`: a `FloatFormat`. You may use all that it can do.
 # - returns uint8, one byte for each block.
 # - A scale below $2^{-127}$ is held at $2^{-127}$; so is that of a block of zeros. A block with a nan or an infinity
@@ -73,11 +81,11 @@ ELEMENTS = {"mxfp4": FP4_E2M1, "mxfp6": FP6_E2M3, "mxfp6 e3m2": FP6_E3M2, "mxfp8
 
 # %% answer="q1"
 def block_scales(x, element):
-    """The E8M0 byte of each block of 32 numbers, by the rule of OCP MX v1.0 §6.3."""
+    """The E8M0 byte of each block of TERM_BLOCK numbers, by the rule of OCP MX v1.0 §6.3."""
     ### BEGIN SOLUTION
-    if x.numel() % 32:
-        raise ValueError(f"{x.numel()} numbers given; a block has 32: pad x to a multiple of 32")
-    largest = x.view(-1, 32).abs().amax(dim=1)
+    if x.numel() % TERM_BLOCK:
+        raise ValueError(f"{x.numel()} numbers given; a block has TERM_BLOCK: pad x to a multiple of TERM_BLOCK")
+    largest = x.view(-1, TERM_BLOCK).abs().amax(dim=1)
     _, exponent = torch.frexp(largest)  # largest = m · 2^exponent with 0.5 ≤ m < 1, exactly
     byte = exponent - 1 - element.max_exponent + 127
     byte = torch.where(largest == 0, 0, byte.clamp(0, 254))
@@ -90,13 +98,13 @@ def block_scales(x, element):
 # with 7, one with 0.000007.
 
 # %%
-three = torch.zeros(96)
-three[[5, 40, 64]] = torch.tensor([0.7, -7.0, 7e-6])
+three = torch.zeros(3 * TERM_BLOCK)
+three[[5, TERM_BLOCK + 8, 2 * TERM_BLOCK]] = torch.tensor([0.7, -7.0, 7e-6])
 scales = block_scales(three, FP4_E2M1)
 X = scales.view(torch.float8_e8m0fnu).float()
 print("bytes ", scales.tolist())
 print("X     ", X.tolist())
-print("max/X ", [round(value, 3) for value in (three.view(-1, 32).abs().amax(dim=1) / X).tolist()])
+print("max/X ", [round(value, 3) for value in (three.view(-1, TERM_BLOCK).abs().amax(dim=1) / X).tolist()])
 
 # %% [markdown]
 # In the last line every number should lie from 4 up to, not including, 8. If one does not, the exponent is off.
@@ -104,7 +112,7 @@ print("max/X ", [round(value, 3) for value in (three.view(-1, 32).abs().amax(dim
 
 # %% check="q1-values" points=8
 def one_number_each(*numbers):
-    x = torch.zeros(len(numbers), 32)
+    x = torch.zeros(len(numbers), TERM_BLOCK)
     x[:, 11] = torch.tensor(numbers)
     return x.flatten()
 
@@ -133,9 +141,9 @@ for _element in (*ELEMENTS.values(), FloatFormat(6, 4)):
         _expected = [max(0, k + _shift - _element.max_exponent + 127) for k in _powers]
         _got = check.call(block_scales, one_number_each(*_numbers), _element)
         check.equal(_got, torch.tensor(_expected, dtype=torch.uint8), "numbers next to powers of two")
-_x = torch.randn(64 * 32, generator=torch.Generator().manual_seed(7)) * 1e-3
-_x.view(-1, 32)[::2] *= 2.0 ** torch.arange(32)[:, None]
-_expected = [math.frexp(max(map(abs, row)))[1] - 1 - 8 + 127 for row in _x.view(-1, 32).tolist()]
+_x = torch.randn(64 * TERM_BLOCK, generator=torch.Generator().manual_seed(7)) * 1e-3
+_x.view(-1, TERM_BLOCK)[::2] *= 2.0 ** torch.arange(32)[:, None]
+_expected = [math.frexp(max(map(abs, row)))[1] - 1 - 8 + 127 for row in _x.view(-1, TERM_BLOCK).tolist()]
 _before = _x.clone()
 _got = check.call(block_scales, _x, FP8_E4M3FN)
 check.equal(_got, torch.tensor(_expected, dtype=torch.uint8), "scales of random blocks")
@@ -145,7 +153,7 @@ check.equal(_x, _before, "x is left as it was")
 # %% [markdown]
 # ## 2 · Into the block, and back (25 points)
 #
-# Now the 32 numbers themselves: $p_i = \operatorname{round}(x_i / X)$, to the nearest number of the element's format,
+# Now the TERM_BLOCK numbers themselves: $p_i = \operatorname{round}(x_i / X)$, to the nearest number of the element's format,
 # ties to even, kept as a *pattern* of 4, 6 or 8 bits. And back: $x_i \approx X \cdot p_i$.
 #
 # Lesson 01 built the rounding; `element.encode` and `element.decode` are its finished form, and you may use them or
@@ -159,7 +167,7 @@ check.equal(_x, _before, "x is left as it was")
 # **The contract.** `quantize_elements(x, scales, element)` and `dequantize(patterns, scales, element)`
 #
 # - `x`: float32, n numbers. `scales`: uint8, one byte for each block, *any* byte and not only that of your rule.
-# - `quantize_elements` returns the patterns: uint8, shape (n / 32, 32). The sign is kept, also on zero. Infinities
+# - `quantize_elements` returns the patterns: uint8, shape (n / TERM_BLOCK, TERM_BLOCK). The sign is kept, also on zero. Infinities
 #   are held at the largest number, too. In a block whose scale is 255, every pattern is 0.
 # - `dequantize` returns float32, n numbers; a block whose scale is 255 gives nan everywhere.
 #
@@ -168,10 +176,10 @@ check.equal(_x, _before, "x is left as it was")
 
 # %% answer="q2"
 def quantize_elements(x, scales, element):
-    """The pattern of each x / X, rounded to nearest even and held at the largest number; uint8 [blocks, 32]."""
+    """The pattern of each x / X, rounded to nearest even and held at the largest number; uint8 [blocks, TERM_BLOCK]."""
     ### BEGIN SOLUTION
     X = 2.0 ** (scales.float().unsqueeze(1) - 127)
-    ratio = (x.view(-1, 32) / X).clamp(-element.max, element.max)
+    ratio = (x.view(-1, TERM_BLOCK) / X).clamp(-element.max, element.max)
     ratio = torch.where(scales.unsqueeze(1) == 255, 0.0, ratio)
     return element.encode(ratio).to(torch.uint8)
     ### END SOLUTION
@@ -200,14 +208,14 @@ def round_trip(x, scales, element):
     return dequantize(quantize_elements(x, scales, element), scales, element)
 
 
-numbers = gradient[64:96]
+numbers = gradient[64 : 64 + TERM_BLOCK]
 scale = block_scales(numbers, FP4_E2M1)
-levels = dequantize(torch.arange(16).repeat(2).view(1, 32).to(torch.uint8), scale, FP4_E2M1)[:16]
+levels = dequantize(torch.arange(16).repeat(TERM_BLOCK // 16).view(1, TERM_BLOCK).to(torch.uint8), scale, FP4_E2M1)[:16]
 figures.block_on_grid(
     (1e3 * numbers).tolist(),
     (1e3 * round_trip(numbers, scale, FP4_E2M1)).tolist(),
     (1e3 * levels).tolist(),
-    caption="32 numbers of a gradient (times 1,000) and what 4.25 bits keep of each. The grid is fine near zero, where "
+    caption="TERM_BLOCK numbers of a gradient (times 1,000) and what TERM_BITS bits keep of each. The grid is fine near zero, where "
     "most numbers are, and its ends are where this block needs them.",
 )
 
@@ -216,13 +224,13 @@ figures.block_on_grid(
 given = [0.0, 0.2, 0.25, 0.26, 0.5, 0.74, 0.75, 1.0, 1.25, 1.5, 1.75, 2.4, 2.5, 3.5, 5.0, 5.1]
 becomes = [0.0, 0.0, 0.0, 0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 1.5, 2.0, 2.0, 2.0, 4.0, 4.0, 6.0]
 beyond, ends = [7.0, 7.9, 8.0, 1e30, math.inf, 6.0, 5.5, 3.0], [6.0, 6.0, 6.0, 6.0, 6.0, 6.0, 6.0, 3.0]
-x = torch.tensor(given + beyond + [-number for number in beyond])
-expected = torch.tensor(becomes + ends + [-number for number in ends])
-one = torch.tensor([127], dtype=torch.uint8)
+x = torch.tensor((given + beyond + [-number for number in beyond]) * TERM_TIMES)
+expected = torch.tensor((becomes + ends + [-number for number in ends]) * TERM_TIMES)
+one = torch.full((len(x) // TERM_BLOCK,), 127, dtype=torch.uint8)
 kept = x.clone()
 patterns = check.call(quantize_elements, x, one, FP4_E2M1)
 shape = getattr(patterns, "shape", patterns)
-check.that(shape == (1, 32), "one row of 32 patterns", came=str(shape))
+check.that(shape == (len(one), TERM_BLOCK), "a row of TERM_BLOCK patterns for each block", came=str(shape))
 check.equal(x, kept, "x is left as it was")
 check.equal(patterns.dtype, torch.uint8, "the patterns' dtype")
 got = FP4_E2M1.decode(patterns).flatten().float()
@@ -232,12 +240,12 @@ small = check.call(quantize_elements, x * 2.0**-9, one - 9, FP4_E2M1)
 check.equal(small, patterns, "all numbers 2^-9 as large, and the scale, too", look="the division by X")
 
 # %% check="q2-back-values" points=5
-every = torch.arange(32, dtype=torch.uint8).view(1, 32).repeat(4, 1)
+every = torch.arange(TERM_BLOCK, dtype=torch.uint8).view(1, TERM_BLOCK).repeat(4, 1)
 bytes_ = torch.tensor([127, 100, 0, 255], dtype=torch.uint8)
 got = check.call(dequantize, every, bytes_, FP8_E4M3FN)
 X = torch.tensor([[1.0], [2.0**-27], [2.0**-127], [math.nan]], dtype=torch.float64)
 expected = (every.view(torch.float8_e4m3fn).double() * X).float().flatten()
-what = "the first 32 patterns of e4m3, as PyTorch reads them, under the bytes 127, 100, 0 and 255"
+what = "the first TERM_BLOCK patterns of e4m3, as PyTorch reads them, under the bytes 127, 100, 0 and 255"
 check.equal(got, expected, what, look="which X this block's byte stands for")
 
 # %% check="q2-hidden" points=12
@@ -250,30 +258,30 @@ for _name, _element in ELEMENTS.items():
     _ties = (_values[:-1] + _values[1:]) / 2  # exact: one bit more
     _near = torch.cat([_ties, _ties * (1 + 2.0**-20), _ties * (1 - 2.0**-20), _values, 2 * _values])
     _near = torch.cat([_near, -_near, 4 * torch.randn(500, generator=_generator).double()])
-    _near = _near[: _near.numel() // 32 * 32]
+    _near = _near[: _near.numel() // TERM_BLOCK * TERM_BLOCK]
     for _byte in (127, 0, 200, 254):
-        _scale = torch.full((_near.numel() // 32,), _byte, dtype=torch.uint8)
+        _scale = torch.full((_near.numel() // TERM_BLOCK,), _byte, dtype=torch.uint8)
         _x = (_near * 2.0 ** (_byte - 127)).float()
         _held = (_x.double() * 2.0 ** (127 - _byte)).clamp(-_element.max, _element.max)
         _got = check.call(quantize_elements, _x, _scale, _element)
-        _expected = _element.encode(_held).view(-1, 32).to(torch.uint8)
+        _expected = _element.encode(_held).view(-1, TERM_BLOCK).to(torch.uint8)
         check.equal(_got, _expected, f"{_name}: every tie, its neighbours and what lies beyond, scale byte {_byte}")
-_x = torch.randn(4 * 32, generator=_generator)
-_x[33] = math.nan
+_x = torch.randn(4 * TERM_BLOCK, generator=_generator)
+_x[TERM_BLOCK + 1] = math.nan
 _scales = torch.tensor([127, 255, 125, 130], dtype=torch.uint8)
 _before = _x.clone(), _scales.clone()
 for _name, _element in ELEMENTS.items():
     _got = check.call(quantize_elements, _x, _scales, _element)
     check.equal((_x, _scales), _before, f"{_name}: x and scales are left as they were")
-    check.equal(_got[1].tolist(), [0] * 32, f"{_name}: the patterns of a block with nan")
-    _expected = _element.encode((_x[:32]).clamp(-_element.max, _element.max)).to(torch.uint8)
+    check.equal(_got[1].tolist(), [0] * TERM_BLOCK, f"{_name}: the patterns of a block with nan")
+    _expected = _element.encode((_x[:TERM_BLOCK]).clamp(-_element.max, _element.max)).to(torch.uint8)
     check.equal(_got[0], _expected, f"{_name}: its neighbour", look="the block next to it")
     _expected = (_element.decode(_got) * torch.tensor([[1.0], [math.nan], [0.25], [8.0]])).flatten().float()
     check.equal(check.call(dequantize, _got, _scales, _element), _expected, f"{_name}: back again")
     check.equal(_scales, _before[1], f"{_name}: scales are left as they were")
-check.equal(check.call(dequantize, _got[:3], _scales[:3], _element), _expected[:96], "three blocks instead of four")
-_zero = check.call(quantize_elements, torch.full((32,), -0.01), torch.tensor([127], dtype=torch.uint8), FP4_E2M1)
-check.equal(_zero.tolist(), [[8] * 32], "a negative number that becomes zero keeps its sign")
+check.equal(check.call(dequantize, _got[:3], _scales[:3], _element), _expected[: 3 * TERM_BLOCK], "three blocks instead of four")
+_zero = check.call(quantize_elements, torch.full((TERM_BLOCK,), -0.01), torch.tensor([127], dtype=torch.uint8), FP4_E2M1)
+check.equal(_zero.tolist(), [[8] * TERM_BLOCK], "a negative number that becomes zero keeps its sign")
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -334,7 +342,7 @@ packed = pack(quantize_elements(million, scales, FP4_E2M1), bits=4)
 held = Bytes(packed.untyped_storage().nbytes() + scales.untyped_storage().nbytes())
 
 print(f"{8 * held / million.numel():.2f} bits for each number")
-compare(guess=guess_bytes, predicted=Bytes(1_000_000 * (4 + 8 / 32) / 8), measured=held, name="a million numbers")
+compare(guess=guess_bytes, predicted=Bytes(1_000_000 * (4 + 8 / TERM_BLOCK) / 8), measured=held, name="a million numbers")
 
 # %% check="q3-values" points=6
 check.equal(
@@ -375,7 +383,7 @@ for _bits in (4, 6, 8):
 # ## 4 · Is the rule the best rule? (15 points)
 #
 # What do the bits buy? Your functions can tell: the gradient from above in all five formats, and in fp4 and fp8 with
-# *one* scale for the whole tensor, as lesson 01 did it. How many decibels does one byte for every 32 numbers bring
+# *one* scale for the whole tensor, as lesson 01 did it. How many decibels does one byte for every TERM_BLOCK numbers bring
 # fp4? (6 dB halve the error.)
 
 # %%
@@ -385,14 +393,14 @@ guess_decibels = ask("A scale for each block instead of one for all: how many dB
 with_blocks, with_one = {}, {}
 for name, element in ELEMENTS.items():
     stored = round_trip(gradient, block_scales(gradient, element), element)
-    with_blocks[name] = (element.bits + 8 / 32, signal_to_noise_db(gradient, stored))
+    with_blocks[name] = (element.bits + 8 / TERM_BLOCK, signal_to_noise_db(gradient, stored))
 for name, element in (("fp4", FP4_E2M1), ("fp8", FP8_E4M3FN)):
     scale = gradient.abs().max() / element.max
     with_one[name] = (element.bits, signal_to_noise_db(gradient, element.round(gradient / scale) * scale))
 figures.error_against_bits(
     with_blocks,
     with_one,
-    caption="Higher is better. A quarter of a bit for block scales (squares) lifts fp4 far above fp4 with one scale "
+    caption="Higher is better. TERM_EXTRA for block scales (squares) lifts fp4 far above fp4 with one scale "
     "(ring). fp8 even loses a little: its own exponent reached the small numbers already.",
 ).show()
 print(f"fp4 gains {with_blocks['mxfp4'][1] - with_one['fp4'][1]:.1f} dB; you said {guess_decibels.said}")
@@ -401,9 +409,9 @@ print(f"fp4 gains {with_blocks['mxfp4'][1] - with_one['fp4'][1]:.1f} dB; you sai
 # Two riddles. Why is mxfp6 no worse than mxfp8, with two bits less? (Count their fraction bits.) And why does fp8
 # *lose* by its block scales? For that one, look closer at the rule. On fp4's grid, which ends at 6, it puts the largest
 # number of a block anywhere from 4 to 8. A 7.9 becomes 6: a quarter of the *largest* number is cut off. A scale twice
-# as large would keep it as 8. It would also double the distance between the grid lines for the 31 others.
+# as large would keep it as 8. It would also double the distance between the grid lines for the TERM_REST others.
 #
-# **Before you write:** a block of one 7.2 and 31 times 0.5. Which scale is better, 1 or 2? And for 32 times 7.9?
+# **Before you write:** a block of one 7.2 and TERM_REST times 0.5. Which scale is better, 1 or 2? And for TERM_BLOCK times 7.9?
 #
 # **The contract.** `better_scales(x, scales, element)`
 #
@@ -419,7 +427,7 @@ print(f"fp4 gains {with_blocks['mxfp4'][1] - with_one['fp4'][1]:.1f} dB; you sai
 def better_scales(x, scales, element):
     """For each block the byte s or s + 1, whichever gives the smaller squared error."""
     ### BEGIN SOLUTION
-    numbers, errors = x.view(-1, 32).double(), []
+    numbers, errors = x.view(-1, TERM_BLOCK).double(), []
     for step in (0, 1):
         X = 2.0 ** (scales.double().unsqueeze(1) + step - 127)
         stored = element.round((numbers / X).clamp(-element.max, element.max)) * X
@@ -430,14 +438,14 @@ def better_scales(x, scales, element):
 
 
 # %%
-bells = torch.randn(6000, 32, generator=torch.Generator().manual_seed(4))
+bells = torch.randn(6000, TERM_BLOCK, generator=torch.Generator().manual_seed(4))
 largest = 2.0 ** (2 + torch.rand(6000, 1, generator=torch.Generator().manual_seed(5)))  # from 4 to 8
 bells = bells / bells.abs().amax(dim=1, keepdim=True) * largest
 one = torch.full((6000,), 127, dtype=torch.uint8)
 ways = {"the rule": one, "one step up": one + 1, "the better one": better_scales(bells.flatten(), one, FP4_E2M1)}
 errors = {}
 for name, way in ways.items():
-    error = round_trip(bells.flatten(), way, FP4_E2M1).view(-1, 32) - bells
+    error = round_trip(bells.flatten(), way, FP4_E2M1).view(-1, TERM_BLOCK) - bells
     errors[name] = (error.square().mean(dim=1, keepdim=True).sqrt() / largest).flatten().tolist()
 figures.errors_by_largest(
     largest.flatten().tolist(),
@@ -456,7 +464,7 @@ for name in ("mxfp4", "mxfp6", "mxfp8"):
     print(f"{name}: {before:.1f} dB by the rule, {after:.1f} dB with the better scale ({share:.0%} of blocks moved)")
 
 # %% [markdown]
-# No bit more, and a third of a decibel for fp4: honest, and small. For fp8 it is more than one. Its grid is so fine
+# No bit more, and for fp4 less than one decibel: honest, and small. fp8 gains more. Its grid is so fine
 # that in a block whose largest number is cut off at 448, the cut is most of the error; that is why block scales made
 # it worse. It matters in practice. Mishra et al. (2025) saw the training of a language model diverge with the
 # specification's rule. They double the scale of MX fp8 whenever its largest number would be cut off, and it trains.
@@ -464,11 +472,11 @@ for name in ("mxfp4", "mxfp6", "mxfp8"):
 
 # %% check="q4-values" points=7
 rows = {
-    "32 times 7.9": ([7.9] * 32, 128),
-    "one 7.2 and 31 times 0.5": ([7.2] + [0.5] * 31, 127),
-    "one -7.9 and zeros": ([-7.9] + [0.0] * 31, 128),
-    "32 times 4": ([4.0] * 32, 127),
-    "zeros": ([0.0] * 32, 127),
+    "TERM_BLOCK times 7.9": ([7.9] * TERM_BLOCK, 128),
+    "one 7.2 and TERM_REST times 0.5": ([7.2] + [0.5] * TERM_REST, 127),
+    "one -7.9 and zeros": ([-7.9] + [0.0] * TERM_REST, 128),
+    "TERM_BLOCK times 4": ([4.0] * TERM_BLOCK, 127),
+    "zeros": ([0.0] * TERM_BLOCK, 127),
 }
 x = torch.tensor([row for row, _ in rows.values()])
 given = torch.full((5,), 127, dtype=torch.uint8)
@@ -479,14 +487,14 @@ check.that(kind == (torch.uint8, (5,)), "a byte for each of 5 blocks, uint8", ca
 for byte, (name, (_, expected)) in zip(got.tolist(), rows.items(), strict=True):
     check.equal(byte, expected, name, look="the squared error of the whole block under both scales, by hand")
 last = torch.tensor([254, 255], dtype=torch.uint8)
-check.equal(check.call(better_scales, torch.ones(64), last, FP4_E2M1), last, "254 and 255", look="the contract's end")
+check.equal(check.call(better_scales, torch.ones(2 * TERM_BLOCK), last, FP4_E2M1), last, "254 and 255", look="the contract's end")
 
 # %% check="q4-hidden" points=8
 # The better of two scales, in many blocks of each format.
 ### BEGIN HIDDEN TESTS
 _generator = torch.Generator().manual_seed(21)
 for _name, _element in ELEMENTS.items():
-    _x = torch.randn(400, 32, generator=_generator) ** 3
+    _x = torch.randn(400, TERM_BLOCK, generator=_generator) ** 3
     _x = _x / _x.abs().amax(dim=1, keepdim=True) * _element.max * (0.5 + torch.rand(400, 1, generator=_generator))
     _scales = torch.full((400,), 127, dtype=torch.uint8) - torch.arange(400).byte() % 3
     _x = _x * 2.0 ** -(torch.arange(400)[:, None] % 3)
@@ -642,6 +650,6 @@ resources(*torch.rand(2, 6, 300, generator=_generator).bfloat16())
 ### END HIDDEN TESTS
 
 # %% [markdown]
-# **What you have now.** A gradient in 4.25 bits a number, measured on the storage that holds it; a rule for scales,
+# **What you have now.** A gradient in TERM_BITS bits a number, measured on the storage that holds it; a rule for scales,
 # and a picture of where it errs; and a sum whose error does not grow with its length. Lesson 04 shows what happens
 # when such formats meet a training step.

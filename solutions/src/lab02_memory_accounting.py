@@ -29,6 +29,11 @@
 # shapes. They ask for nothing that is not written here. Cells that show your answer at work fail until there is one.
 # That costs nothing.
 
+# %% term=true
+TERM_SCALED = (256, 128, 512)
+TERM_SCALES = (8_190_735_360 - 72 * 128) // TERM_SCALED + 72 * -(-128 // TERM_SCALED)  # of the 8B; 72 gains of 128
+TERM_8B = f"{6 * 8_190_735_360 + 8 * TERM_SCALES:_d}"
+
 # %%
 import math
 from dataclasses import dataclass, replace
@@ -310,7 +315,7 @@ check.equal(sum(math.prod(s) for sizes in _got.values() for s in sizes), 8_190_7
 # |---|---|---|
 # | `"adamw"` | fp32 | `torch.optim.AdamW`: two moments in fp32, and a step counter of 4 bytes for each tensor |
 # | `"adafactor"` | fp32 | for a matrix a number for each row and one for each column, for a vector one for each element; fp32 |
-# | `"8bit"` | bf16 | an fp32 copy of the weights; two moments of one byte an element; and for each moment an fp32 scale for every 256 elements, counted from each tensor's start. The last block may be shorter |
+# | `"8bit"` | bf16 | an fp32 copy of the weights; two moments of one byte an element; and for each moment an fp32 scale for every TERM_SCALED elements, counted from each tensor's start. The last block may be shorter |
 #
 # (Adafactor: Shazeer and Stern 2018. 8-bit states: Dettmers et al. 2022. Both are in `course_lib.train.optim`; they
 # count their steps without a tensor.)
@@ -335,7 +340,7 @@ def states(shape, recipe):
     if recipe == "adafactor":
         return MemoryAccount(4 * count, 4 * count, 4 * sum(map(sum, sizes)))
     if recipe == "8bit":
-        blocks = sum(-(-math.prod(size) // 256) for size in sizes)
+        blocks = sum(-(-math.prod(size) // TERM_SCALED) for size in sizes)
         return MemoryAccount(2 * count, 2 * count, (4 + 2) * count + 2 * 4 * blocks)
     raise ValueError(f"recipe {recipe!r} given; known are adamw, adafactor and 8bit")
     ### END SOLUTION
@@ -349,7 +354,7 @@ def real_states(shape, recipe):
     elif recipe == "adafactor":
         optimizer = optim.Adafactor(model.parameters())
     else:
-        optimizer = MasterWeights(optim.Adam8bit(model.parameters()), torch.bfloat16)
+        optimizer = MasterWeights(optim.Adam8bit(model.parameters(), block_size=TERM_SCALED), torch.bfloat16)
     with measure.memory(model, optimizer) as record:
         model(*random_batch(shape, 2, 8)).backward()
         optimizer.step()
@@ -382,7 +387,7 @@ check.written_with(states, forbidden=["Stranger", "real_states", "measure.memory
 for _shape in (Shape(3, 40, 6, 1, 8, 72, 50), Shape(1, 48, 4, 4, 20, 64, 33, False), Shape(2, 16, 8, 2, 6, 16, 16)):
     for _recipe in ("adamw", "adafactor", "8bit"):
         check.equal(check.call(counted(states), _shape, _recipe), real_states(_shape, _recipe), f"{_recipe}, {_shape}")
-_large = {"adamw": 65_525_884_476, "adafactor": 13_392_896, "8bit": 49_400_372_928}
+_large = {"adamw": 65_525_884_476, "adafactor": 13_392_896, "8bit": TERM_8B}
 for _recipe, _expected in _large.items():
     check.equal(check.call(counted(states), QWEN3_8B, _recipe).optimizer, Bytes(_expected), f"the 8B's {_recipe}")
 ### END HIDDEN TESTS

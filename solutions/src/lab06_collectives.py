@@ -32,6 +32,22 @@
 # Questions 2 and 4 build on question 1. If the halving resists you, send each part straight to its owner and go on:
 # the values will be right, only the messages too many. Come back later.
 
+# %% term=true
+TERM_NODE = (4, 2, 8)
+TERM_NODE_WORD = {2: "two", 4: "four", 8: "eight"}[TERM_NODE]
+TERM_RANKS = 2 * TERM_NODE
+TERM_RANKS_WORD = {4: "four", 8: "eight", 16: "sixteen"}[TERM_RANKS]
+TERM_HELP = "The figures above help." if TERM_NODE == 4 else "(The nodes of the figures above have four ranks.)"
+TERM_ROUNDS = 2 * (TERM_RANKS - 1)
+TERM_INSIDE = 2 * (TERM_NODE.bit_length() - 1)
+TERM_HALVES = " + ".join(f"1 / {2**k}" for k in range(1, TERM_NODE.bit_length()))
+TERM_LATER = " + ".join(f"1 / {2**k}" for k in range(2, TERM_RANKS.bit_length()))
+TERM_RING_S = f"{20 * TERM_ROUNDS + 320 * TERM_ROUNDS / TERM_RANKS:g}e-6"
+TERM_HALVING_S = f"{5 * TERM_INSIDE + 40 + 40 * (1 - 1 / TERM_NODE) + 320 * TERM_NODE:g}e-6"
+TERM_LEVELS_S = f"{5 * TERM_INSIDE + 20 + 40 * (2 - 2 / TERM_NODE) + 320:g}e-6"
+TERM_SLOPE = 5e-12 * (1 - 1 / TERM_NODE) + 4e-11 * (TERM_NODE - TERM_ROUNDS / TERM_RANKS)  # of halving above the ring
+TERM_MEET_BYTES = f"{(20e-6 * TERM_ROUNDS - 5e-6 * TERM_INSIDE - 40e-6) / TERM_SLOPE:_.2f}"
+
 # %%
 import torch
 import torch.distributed as dist
@@ -636,7 +652,7 @@ check.at_most(max(each.total_messages for each in hidden_sent), 5, "messages of 
 # ## 5 · Who wins, and when? (15 points)
 #
 # Your laptop has no cable between its ranks, so its clock cannot tell you. The prices can. Here are the rules of the
-# α–β model for our two nodes of four ranks, and for $n$ bytes that 8 divides:
+# α–β model for two nodes of TERM_NODE_WORD ranks each, and for $n$ bytes that TERM_RANKS divides:
 #
 # - An algorithm is a row of rounds, one after the other. All ranks do a round at the same time.
 # - A round in which all messages stay inside the nodes takes $\alpha + \beta \cdot$ (bytes that *one* rank sends), with
@@ -645,9 +661,9 @@ check.at_most(max(each.total_messages for each in hidden_sent), 5, "messages of 
 # direction), with the prices of the `slow` cable: all share it. The two directions do not disturb each other. What
 # stays inside the nodes in that round is done by then.
 #
-# The algorithms are the `"ring"` of eight in rank order, your `"halving"` all-reduce over eight ranks, and
+# The algorithms are the `"ring"` of TERM_RANKS_WORD in rank order, your `"halving"` all-reduce over TERM_RANKS_WORD ranks, and
 # `"two-level"`. A link has `link.alpha` (seconds) and `link.seconds_per_byte`. Take a sheet of paper: for each
-# algorithm write down the rounds, which of them cross, and with how many bytes. The figures above help.
+# algorithm write down the rounds, which of them cross, and with how many bytes. TERM_HELP
 #
 # **Your contract.** `predict_seconds(algorithm, n_bytes, fast, slow)` returns the seconds of that all-reduce.
 #
@@ -659,12 +675,12 @@ check.at_most(max(each.total_messages for each in hidden_sent), 5, "messages of 
 
 # %% answer="q5"
 def predict_seconds(algorithm, n_bytes, fast, slow):
-    """Seconds of an all-reduce of `n_bytes` on two nodes of four ranks."""
+    """Seconds of an all-reduce of `n_bytes` on two nodes of TERM_NODE_WORD ranks."""
     ### BEGIN SOLUTION
     messages_fast, share_fast, messages_slow, share_slow = {
-        "ring": (0, 0, 14, 14 / 8),
-        "halving": (4, 2 * (1 / 4 + 1 / 8), 2, 2 * 4 * 1 / 2),
-        "two-level": (4, 2 * (1 / 2 + 1 / 4), 1, 4 * 1 / 4),
+        "ring": (0, 0, TERM_ROUNDS, TERM_ROUNDS / TERM_RANKS),
+        "halving": (TERM_INSIDE, 2 * (TERM_LATER), 2, 2 * TERM_NODE * 1 / 2),
+        "two-level": (TERM_INSIDE, 2 * (TERM_HALVES), 1, TERM_NODE * 1 / TERM_NODE),
     }[algorithm]
     inside = messages_fast * fast.alpha + share_fast * n_bytes * fast.seconds_per_byte
     return float(inside + messages_slow * slow.alpha + share_slow * n_bytes * slow.seconds_per_byte)
@@ -693,15 +709,15 @@ SIZES = [2**k for k in range(10, 31)]
 costs.times_by_size(
     {name: {n: predict_seconds(name, n, FAST, SLOW) for n in SIZES} for name in NAMES},
     {},
-    caption="Two nodes of four ranks, predicted. Left of the crossing messages decide, right of it the cable does.",
+    caption="Two nodes of TERM_NODE_WORD ranks, predicted. Left of the crossing messages decide, right of it the cable does.",
     alt="Predicted microseconds against bytes for ring, halving and two-level: flat on the left, steep on the right.",
 )
 
 # %% check="q5-seconds" points=5
 for case, seconds in {
-    ("ring", 8_000_000): 840e-6,
-    ("halving", 8_000_000): 1370e-6,
-    ("two-level", 8_000_000): 420e-6,
+    ("ring", 8_000_000): TERM_RING_S,
+    ("halving", 8_000_000): TERM_HALVING_S,
+    ("two-level", 8_000_000): TERM_LEVELS_S,
 }.items():
     took = check.call(predict_seconds, *case, FAST, SLOW)
     where = "which rounds cross, and how many ranks send over the cable in them"
@@ -709,7 +725,7 @@ for case, seconds in {
 
 # %% check="q5-crossover" points=4
 meet = check.call(crossover, "halving", "ring", FAST, SLOW)
-check.close(meet, 2_346_666.67, "halving and ring meet", relative=1e-6, look="where the difference of two lines is 0")
+check.close(meet, TERM_MEET_BYTES, "halving and ring meet", relative=1e-6, look="where the difference of two lines is 0")
 never = check.call(crossover, "two-level", "ring", FAST, SLOW)
 check.equal(never, None, "two-level and ring on these links", look="sizes of 0 and below")
 
@@ -719,9 +735,9 @@ check.equal(never, None, "two-level and ring on these links", look="sizes of 0 a
 for a, b, c, d in ((1e-6, 1e-11, 1e-6, 1e-11), (3e-6, 2e-12, 5e-5, 8e-10), (1e-5, 1e-9, 1e-6, 1e-8)):
     inside, cable = predict.Link(Seconds(a), b), predict.Link(Seconds(c), d)
     lines = {
-        "ring": (14 * c, 1.75 * d),
-        "halving": (4 * a + 2 * c, 0.75 * b + 4 * d),
-        "two-level": (4 * a + c, 1.5 * b + d),
+        "ring": (TERM_ROUNDS * c, TERM_ROUNDS / TERM_RANKS * d),
+        "halving": (TERM_INSIDE * a + 2 * c, 2 * (TERM_LATER) * b + TERM_NODE * d),
+        "two-level": (TERM_INSIDE * a + c, 2 * (TERM_HALVES) * b + d),
     }
     for name, (start, slope) in lines.items():
         for n in (8, 4096, 10**9):

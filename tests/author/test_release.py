@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -50,7 +51,7 @@ def course(built: Lab, tmp_path: Path) -> Lab:
     return Lab(shutil.copytree(built.root, tmp_path / "course"), built.name)
 
 
-def release(lab: Lab, destination: Path, **options: bool) -> None:
+def release(lab: Lab, destination: Path, **options: Any) -> None:
     release_course(lab.root, destination, [lab], Console(quiet=True), **options)
 
 

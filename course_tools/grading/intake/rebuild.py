@@ -68,8 +68,8 @@ class Rebuilt:
     notes: list[str] = field(default_factory=list)
 
 
-def read_submission(data: bytes) -> tuple[list[StudentCell], str]:
-    """The cells of a notebook of any nbformat, and the lab that its metadata names (or "").
+def read_submission(data: bytes) -> tuple[list[StudentCell], str, str]:
+    """The cells of a notebook of any nbformat, and the lab and the term that its metadata names (or "").
 
     Raises:
         Unreadable: it is no notebook.
@@ -91,7 +91,8 @@ def read_submission(data: bytes) -> tuple[list[StudentCell], str]:
     if not isinstance(raw, list):  # nbformat 3 and older keep cells in worksheets
         raw = [cell for sheet in document["worksheets"] for cell in _get(sheet, "cells", list)]
     cells = [cell for cell in map(_cell, raw[:_MOST_CELLS]) if cell]
-    return cells, _get(_get(_get(document, "metadata", dict), "course", dict), "lab", str)
+    course = _get(_get(document, "metadata", dict), "course", dict)
+    return cells, _get(course, "lab", str), _get(course, "term", str)
 
 
 def rebuild(key: NotebookNode, data: bytes) -> Rebuilt:
@@ -105,8 +106,9 @@ def rebuild(key: NotebookNode, data: bytes) -> Rebuilt:
         Unreadable: it is no notebook.
         WrongLab: it is a notebook of another lab, or of none.
     """
-    cells, lab = read_submission(data)
-    expected = key.metadata.get("course", {}).get("lab", "")
+    cells, lab, term = read_submission(data)
+    course = key.metadata.get("course", {})
+    expected, wanted = course.get("lab", ""), course.get("term", "")
     if lab and expected and lab != expected:
         raise WrongLab(f"this is a notebook of {lab[:100]}, not of {expected}")
     released = student_version(key)
@@ -114,6 +116,9 @@ def rebuild(key: NotebookNode, data: bytes) -> Rebuilt:
     if not answers.any_found:
         raise WrongLab(f"none of the questions of {expected or 'this lab'} are in this notebook")
     result = Rebuilt(copy.deepcopy(key))
+    if lab and term != wanted:
+        numbers = [f"the numbers of {name[:100]!r}" if name else "the published numbers" for name in (term, wanted)]
+        result.notes.append(f"this notebook has {numbers[0]}; it was judged with {numbers[1]}")
     result.notebook.cells = list(_with_answers(key, released, answers, result.notes))
     return result
 
