@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 35 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 35 minutes, second sitting 25; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | makes the two memories of this page two; here both are DRAM, and the link between them is one that we slow down |
 # | Opens | `train/lane.py`, `train/zero_offload.py`, `train/disk.py`, `train/on_disk.py`, `train/unit_by_unit.py`, `predict/offload.py`, `figures/offload.py`, `explore/tiers.py` |
 #
