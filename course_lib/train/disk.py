@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from course_lib.train.lane import Pace
 from course_lib.units import Bytes
 
 CHUNK_BYTES = 2**20
@@ -40,17 +41,18 @@ class Disk:
     Args:
         folder: is made if it is not there. What lies in it unfinished is removed.
         threads: as many files are read and written at once.
+        bytes_per_s: of reading and writing together; no file is faster than this. None for what the disk can do.
 
     Attributes:
         facts: what was given to the last `commit`.
         read_bytes, written_bytes: so far.
 
     Raises:
-        ValueError: a file is missing or has another size than when it was committed.
+        ValueError: a file is missing or has another size than when it was committed, or a bandwidth is not positive.
     """
 
-    def __init__(self, folder: str | Path, threads: int = 2) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Path, threads: int = 2, bytes_per_s: float | None = None) -> None:
+        self.folder, self._pace = Path(folder), Pace(bytes_per_s)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.facts: Mapping[str, Any] = {}
         self.read_bytes = self.written_bytes = Bytes(0)
@@ -84,13 +86,13 @@ class Disk:
         file, size = self._files[name]
         if size != into.nbytes:
             raise ValueError(f"{name!r} has {size} bytes in {self.folder}, and {into.nbytes} were asked for")
-        return self._threads.submit(self._read, file, size, into)
+        return self._threads.submit(self._read, file, size, into, time.perf_counter())
 
     def start_write(self, name: str, vector: Tensor) -> None:
         """Begin to write a vector, which must not change until `commit`."""
         file = f"{name}.{self._generation + 1}"
         self._new[name] = (file, vector.nbytes)
-        self._writes.append(self._threads.submit(self._write, file, vector))
+        self._writes.append(self._threads.submit(self._write, file, vector, time.perf_counter()))
 
     def commit(self, **facts: Any) -> None:
         """Wait for all writes, and let them count, together with some facts that JSON can hold.
@@ -147,14 +149,16 @@ class Disk:
                 "files were removed; take another copy of the folder"
             )
 
-    def _read(self, file: str, size: int, into: Tensor) -> None:
+    def _read(self, file: str, size: int, into: Tensor, asked_at: float) -> None:
         self._check(file, size)
         _read_file(self.folder / file, into)
         self.read_bytes += size
+        self._pace.wait(size, asked_at)
 
-    def _write(self, file: str, vector: Tensor) -> None:
+    def _write(self, file: str, vector: Tensor, asked_at: float) -> None:
         _write_file(self.folder / file, vector)
         self.written_bytes += vector.nbytes
+        self._pace.wait(vector.nbytes, asked_at)
 
 
 class Bandwidth(NamedTuple):

@@ -25,9 +25,10 @@ Lesson 11 opens this module.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -44,10 +45,12 @@ class DiskUnit:
     Attributes:
         place: in the order of the forward pass.
         is_open: its backward pass has begun, and is not over.
+        is_updated: what it will be after this step is being written.
     """
 
     def __init__(self, place: int, parameters: Sequence[nn.Parameter], disk: Disk, adamw: dict[str, Any]) -> None:
-        self.place, self.parameters, self.disk, self.is_open = place, parameters, disk, False
+        self.place, self.parameters, self.disk = place, parameters, disk
+        self.is_open = self.is_updated = False
         sizes = [parameter.numel() for parameter in parameters]
         self._size = sum(sizes)
         self._cuts = [slice(end - size, end) for end, size in zip(torch.tensor(sizes).cumsum(0).tolist(), sizes)]
@@ -75,8 +78,13 @@ class DiskUnit:
 
     def forget_and_find(self) -> None:
         """Take what the disk has in the place of what was given."""
+        with contextlib.suppress(OSError, ValueError):  # what was on its way when a pass broke off
+            self._arrived()
         self._empty()
+        self.is_open = self.is_updated = False
         self._states = self._states_coming = None
+        for parameter in self.parameters:
+            parameter.grad = None
         for count, stored in zip(self._counts, self.disk.facts["counts"][self.place], strict=True):
             count.fill_(stored)
 
@@ -111,10 +119,12 @@ class DiskUnit:
 
     def update(self) -> None:
         """Apply the parameters' gradients, let go of them, and begin to write what has changed."""
-        self.start_states()
-        assert self._states is not None and self._states_coming is not None
-        self._states_coming.result()
-        states, self._states, self._states_coming = self._states, None, None
+        states = self._take_states()
+        if all(parameter.grad is None for parameter in self.parameters):
+            return  # unused, or used again in this pass: the sum comes with the last use
+        if self.is_updated:
+            raise ValueError(f"unit {self.place} was updated, and has got a gradient again in the same backward pass")
+        self.is_updated = True
         for parameter, master, cut, count in zip(self.parameters, self._masters, self._cuts, self._counts):
             weight, first, second = states[:, cut].unbind()
             master.data = weight
@@ -127,6 +137,14 @@ class DiskUnit:
             self._adamw.state[master] = {}
         self.disk.start_write(f"unit{self.place}.states", states)
         self.disk.start_write(f"unit{self.place}.weights", states[0].to(self._flat.dtype, copy=True))
+
+    def _take_states(self) -> Tensor:
+        """fp32 weights and moments, which are no longer kept here."""
+        self.start_states()
+        assert self._states is not None and self._states_coming is not None
+        states, coming, self._states, self._states_coming = self._states, self._states_coming, None, None
+        coming.result()
+        return states
 
     def _arrived(self) -> bool:
         """Wait for weights that are on their way; whether there were any."""
@@ -144,9 +162,10 @@ class DiskUnit:
 class OnDisk(UnitByUnit[DiskUnit]):
     """A module whose trainable weights lie in files with AdamW's state, and are updated in the backward pass.
 
-    One backward pass and one `step` for each forward pass: gradients of several passes are not added up, and their
-    norm is not known before the first unit is updated, so that there is no clipping. Frozen parameters and buffers stay
-    in memory. Units run as in `UnitByUnit`.
+    One `step` for each backward pass, in which a unit is updated as soon as it can be. So for a larger batch add up the
+    losses of several forward passes, and go backward once. The norm of all gradients is not known before the first unit
+    is updated, so that there is no clipping. A backward pass that ends in an error never was. Frozen parameters and
+    buffers stay in memory. Units run as in `UnitByUnit`.
 
     Args:
         module: takes what the disk has, if it has something; else the disk takes what the module has.
@@ -177,7 +196,8 @@ class OnDisk(UnitByUnit[DiskUnit]):
                 raise ValueError(f"the parameters of unit {place} have dtypes {dtypes}: one file has one dtype")
         made = [DiskUnit(place, parameters, disk, adamw) for place, parameters in enumerate(planned)]
         super().__init__(module, modules, made, prefetch)
-        self.disk, self._is_dirty = disk, False
+        self.disk = disk
+        self._backward: Literal["none", "begun", "over"] = "none"
         if disk.facts:
             self._check_sizes()
             for unit in made:
@@ -196,18 +216,24 @@ class OnDisk(UnitByUnit[DiskUnit]):
         """Let the updates of the backward pass count.
 
         Raises:
-            ValueError: there was no backward pass.
+            ValueError: there was no backward pass, or it has not come to its end.
             OSError: the disk has not taken all of it. Model and disk are as before the backward pass.
         """
-        if not self._is_dirty:
+        if self._backward == "begun":
+            self._forget()
+            raise ValueError(
+                "the backward pass has ended in an error, so nothing of it counts: there is nothing to step"
+            )
+        if self._backward == "none":
             raise ValueError("step() follows a backward pass, which has made the updates: there was none")
-        self._is_dirty = False
         try:
             self._commit(self.steps + 1)
         except OSError:
-            for unit in self.units:
-                unit.forget_and_find()
+            self._forget()
             raise
+        self._backward = "none"
+        for unit in self.units:
+            unit.is_updated = False
 
     def whole_state_dict(self) -> dict[str, Tensor]:
         """The module's own state, in new memory: as much as the whole model."""
@@ -226,12 +252,31 @@ class OnDisk(UnitByUnit[DiskUnit]):
         if sizes != (ours := [len(unit.parameters) for unit in self.units]):
             raise ValueError(f"{self.disk.folder} has units with {sizes} parameters, this module with {ours}")
 
+    def _forget(self) -> None:
+        """Model and disk as they were before the backward pass."""
+        self._backward = "none"
+        self.disk.discard()
+        for unit in self.units:
+            unit.forget_and_find()
+
+    def _free_all_if_root(self, unit: DiskUnit) -> None:
+        if unit.place == 0 and self._backward == "begun":  # and never came to its end
+            self._forget()
+        super()._free_all_if_root(unit)
+
     def _before_backward(self, unit: DiskUnit, _gradient: Tensor) -> None:
-        if self._is_dirty and not self._is_backward:
-            raise ValueError("a second backward pass before step(): the first one has updated the weights already")
+        if self._backward == "over":
+            raise ValueError(
+                "a second backward pass before step(): the first one has updated the weights already. Call step(), or "
+                "add up the losses of several forward passes and go backward once"
+            )
         super()._before_backward(unit, _gradient)
-        self._is_dirty = True
+        self._backward = "begun"
         unit.start_states()
 
     def _closed(self, unit: DiskUnit) -> None:
         unit.update()
+
+    def _end_of_pass(self) -> None:
+        super()._end_of_pass()
+        self._backward = "over"

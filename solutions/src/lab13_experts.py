@@ -55,6 +55,7 @@ from course_lib.units import Bytes
 FINISHED = ["ExpertMLP", "ParallelExperts", "find_places", "plan_dispatch", "DispatchPlan", "load_balancing_loss"]
 FINISHED += ["uneven_all_to_all", "course_lib.parallel.dispatch", "course_lib.parallel.experts", "model.experts"]
 FINISHED += ["torch.distributed.nn", "dist.nn", "_functional_collectives"]
+FINISHED += ["_getframe", "currentframe", "f_back", "f_locals"]  # nor does an answer look for its judge's
 
 
 def expert(rows, up, down):
@@ -242,7 +243,7 @@ _ = check_gates(torch.empty(0, 3), 2, torch.empty(0, 3))
 # experts say to it, each times its gate. Zeros for a token without gates.
 # - `x`: `[tokens, width]`, this rank's tokens. Other ranks may have more, or fewer, or none.
 # - `gates`: `[tokens, experts]`, of all experts, 0 where a token is not for this expert. There may be any number in a
-# row, not only two.
+# row, not only two, and some may be negative.
 # - `up` `[own, width, hidden]` and `down` `[own, hidden, width]`: this rank's experts. Each rank has equally many; rank
 # r has the r-th part of them all. `expert(rows, up[i], down[i])` is what one says.
 # - All are leaves of one dtype that want gradients. Afterwards these are those of one process that has everything, for
@@ -319,7 +320,8 @@ def problem(tokens, experts, width, hidden, choices=2, seed=0, dtype=torch.float
     scores = torch.rand(n, experts, generator=generator, dtype=dtype) + 0.4 / torch.arange(1, experts + 1)
     best = torch.zeros_like(scores).scatter(1, scores.topk(choices).indices, 1)
     weights = scores.to(dtype) * best * (torch.rand(n, experts, generator=generator) < 0.8)
-    return x, (weights / weights.sum(1, keepdim=True).clamp(min=1e-9)).to(dtype), up, down, upstream
+    signs = 1 - 2 * (torch.rand(n, experts, generator=generator) < 0.2).to(dtype)
+    return x, signs * (weights / weights.sum(1, keepdim=True).clamp(min=1e-9)).to(dtype), up, down, upstream
 
 
 def part(whole, tokens, rank):
@@ -487,7 +489,7 @@ def check_trips(tokens, experts, width, hidden, **more):
 
 for answer in (Travel.forward, Travel.backward, travel, ask_experts):
     check.written_with(answer, forbidden=FINISHED)
-check_trips((40, 70), 4, 96, 8, dtype=torch.float32)
+check_trips((40, 70), 12, 96, 8, dtype=torch.float32)
 
 # %% check="q2-hidden" points=10
 # Other ranks, sizes, dtypes and choices; ranks without tokens, experts without rows.
@@ -496,7 +498,7 @@ _ = check_sums_gradients((3, 0, 6), 3, 5, 4, seed=2)
 _ = check_sums_gradients((4, 3), 6, 2, 7, choices=4, seed=3)
 _ = check_sums_gradients((1, 0), 8, 3, 2, seed=4)
 _ = check_sums_gradients((6,), 4, 3, 3, seed=5)
-check_trips((50, 30, 20), 6, 128, 4, seed=6)
+check_trips((50, 30, 20), 9, 128, 4, seed=6)
 ### END HIDDEN TESTS
 
 # %% [markdown]

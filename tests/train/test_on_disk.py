@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -234,6 +236,80 @@ def test_vectors_of_any_size_come_back(tmp_path: Path) -> None:
 def test_bandwidth_is_that_of_a_file(tmp_path: Path) -> None:
     measured = bandwidth(tmp_path, 2**22)
     assert min(measured) > 1e5 and not list(tmp_path.iterdir())
+
+
+class Twice(nn.Module):
+    """A block that is used twice in a pass, the second time perhaps only half of it."""
+
+    def __init__(self, whole: bool) -> None:
+        super().__init__()
+        self.whole, self.blocks = whole, nn.ModuleList([Half()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.blocks[0](self.blocks[0](x, self.whole), True).square().mean()
+
+
+class Half(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, whole: bool) -> Tensor:
+        return self.two(self.one(x)) if whole else self.one(x)
+
+
+def test_gradients_of_several_passes_are_those_of_the_sum_of_their_losses(tmp_path: Path) -> None:
+    model, oracle = OnDisk(GPT(CONFIG), Disk(tmp_path), **ADAMW), GPT(CONFIG)
+    adamw = torch.optim.AdamW(oracle.parameters(), fused=True, **ADAMW)
+    for pair in itertools.pairwise(BATCHES):
+        for each, step in ((model, model.step), (oracle, adamw.step)):
+            adamw.zero_grad()
+            sum(each(*batch) for batch in pair).backward()  # type: ignore[union-attr]
+            step()
+        assert same(model, oracle)
+
+
+def test_a_unit_is_updated_once_in_a_step_or_not_at_all(tmp_path: Path) -> None:
+    x = torch.randn(2, 4)
+    whole, oracle = Twice(True), Twice(True)
+    oracle.load_state_dict(whole.state_dict())
+    model = OnDisk(whole, Disk(tmp_path / "1"), **ADAMW)
+    adamw = torch.optim.AdamW(oracle.parameters(), fused=True, **ADAMW)
+    model(x).backward()
+    model.step()
+    oracle(x).backward()
+    adamw.step()
+    assert same(model, oracle)
+    model = OnDisk(Twice(False), Disk(tmp_path / "2"), **ADAMW)
+    before = model.whole_state_dict()
+    with pytest.raises(ValueError, match="unit 1 was updated, and has got a gradient again"):
+        model(x).backward()
+    with pytest.raises(ValueError, match="nothing of it counts"):
+        model.step()
+    assert all(torch.equal(value, before[name]) for name, value in model.whole_state_dict().items())
+
+
+@pytest.mark.parametrize("then", [OnDisk.step, lambda model: take(model, BATCHES[1:2])], ids=["step", "go on"])
+def test_a_backward_pass_that_broke_off_never_was(tmp_path: Path, then: Callable[[OnDisk], object]) -> None:
+    inside, oracle = GPT(CONFIG), GPT(CONFIG)
+    model, adamw = OnDisk(inside, Disk(tmp_path), **ADAMW), torch.optim.AdamW(oracle.parameters(), fused=True, **ADAMW)
+    train_step(oracle, adamw, BATCHES[0])
+    take(model, BATCHES[:1])
+
+    def fail(_: Tensor) -> None:
+        raise KeyError("in the middle")
+
+    hook = inside.blocks[0].register_forward_hook(lambda _, __, y: y.register_hook(fail) and None)
+    with pytest.raises(KeyError):
+        model(*BATCHES[3]).backward()
+    hook.remove()
+    if then is OnDisk.step:
+        with pytest.raises(ValueError, match="nothing of it counts"):
+            then(model)
+    else:
+        then(model)
+        train_step(oracle, adamw, BATCHES[1])
+    assert same(model, oracle)
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
