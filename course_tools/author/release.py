@@ -102,6 +102,7 @@ def find_leaks(files: dict[Path, bytes], labs: Sequence[Lab]) -> Iterator[str]:
     """
     secrets = {lab.name: secret_blocks(read_lab(lab)) for lab in _all_of(labs)}
     blocks = [(name, block) for name, of_lab in secrets.items() for block in of_lab]
+    runs: dict[tuple[str, ...], str]
     runs = {tuple(block[i : i + _RUN]): name for name, block in blocks for i in range(max(1, len(block) - _RUN + 1))}
     runs = {run: name for run, name in runs.items() if len(run) > 1}
     for path, content in files.items():
