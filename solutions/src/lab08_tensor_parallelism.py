@@ -223,9 +223,12 @@ check_embedding_bytes(256, 4000, 8)
 # %% check="q1-hidden" points=7
 # Other ranks, shapes and dtypes; a table of three rows.
 ### BEGIN HIDDEN TESTS
+#: other ranks, shapes and dtypes
 _ = check_table_gradient((3, 2, 4), 13, 5, world_size=3, seed=2)
 _ = check_table_gradient((6,), 9, 2, world_size=1, seed=3)
+#: a table of three rows
 _ = check_table_gradient((), 3, 4, world_size=3, seed=4)
+#: other ranks, shapes and dtypes
 _ = check_table_gradient((0,), 5, 2, seed=5)
 check_embedding_bytes(300, 2001, 16, world_size=3)
 ### END HIDDEN TESTS
@@ -568,6 +571,7 @@ check_head_bytes(112, 1200, 8, slice_tokens=8)
 # %% check="q3-hidden" points=8
 # Other slices and ranks; and a model whose embedding and head share a table learns.
 ### BEGIN HIDDEN TESTS
+#: other slices and ranks
 _ = check_head(7, 13, 3, slice_tokens=1, world_size=3, seed=2, upstream=-0.5)
 _ = check_head(5, 9, 2, slice_tokens=100, world_size=1, seed=3)
 check_head_bytes(100, 1501, 8, slice_tokens=9, world_size=3)
@@ -596,6 +600,7 @@ def tied_alone(steps=3):
     return table.detach(), weight.detach()
 
 
+#: a model whose embedding and head share a table learns
 hidden_table, hidden_weight = tied_alone()
 for hidden_rank, parts in enumerate(check.on_ranks(tied, world_size=2)):
     rows = hidden_table.tensor_split(2)[hidden_rank]

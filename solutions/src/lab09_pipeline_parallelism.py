@@ -313,6 +313,7 @@ check_on_pipeline(check_plan(2, 5, [2, 1]))
 # %% check="q2-hidden" points=8
 # Forty random cases, and goals for more stages and other costs.
 ### BEGIN HIDDEN TESTS
+#: forty random cases
 chance = random.Random(9)
 for _ in range(40):
     hidden_stages = chance.randint(1, 5)
@@ -321,6 +322,7 @@ for _ in range(40):
     hidden_costs = Costs(*hidden_times, transfer=chance.choice((0, 0.25, 1)))
     _ = check_plan(hidden_stages, chance.randint(1, 7), hidden_caps, hidden_costs)
 _ = check_plan(3, 5, [2, 2, 2], Costs(1, 1, 3, update=2))
+#: goals for more stages and other costs
 check_goal(6, 12, [6] * 6, 45)
 check_goal(8, 16, [8] * 8, 60)
 check_goal(4, 8, [5] * 4, 39, Costs(1, 2, 1))
@@ -488,9 +490,8 @@ def carry_out(schedule, sizes, width):
                 mail.send(message, made)
             losses += [made] if action.kind == "F" and rank == last else []
         mail.finish()
-        hidden = outside()
+        held = check.held(record) + outside()
     grads = [torch.zeros_like(w) if w.grad is None else w.grad for w in stage.parameters()]
-    held = check.held(record) + hidden
     return sum(losses) if losses else None, in_a_row(grads), changing, held
 
 

@@ -551,12 +551,16 @@ def hidden_resume(shapes, n_ranks, steps=2):
         check.close(came, expected, f"a loaded shard, one step on: rank {rank}'s weights", relative=1e-9, look=look)
 
 
+#: other models, ranks and rates
 hidden_resume(SHAPES, 2)
 hidden_model([(2, 2)], 3)
 hidden_model([(0, 3), (7,), (), (1, 5)], 2)
+#: more ranks than elements
 hidden_model([(1,)], 3)
+#: other models, ranks and rates
 hidden_model([(6, 2), (4,)], 1)
 check_step_sent([(64, 64), (1,)], n_ranks=2)
+#: what is in the shards
 check_kept([(128, 100), (1,)], n_ranks=2)
 ### END HIDDEN TESTS
 
@@ -724,11 +728,15 @@ check_clip_sent(9001, n_ranks=2)
 # %% check="q3-hidden" points=9
 # Other ranks, dtypes and sizes; a rank without elements; NaN; zeros.
 ### BEGIN HIDDEN TESTS
+#: other ranks, dtypes and sizes
 _ = check_clip(3000, 3 * 2**16, 0.01, n_ranks=3, seed=1, dtype=torch.float16, large=60000.0)
 _ = check_clip(4001, 3, 1.0, n_ranks=3, seed=2, dtype=torch.bfloat16)
 _ = check_clip(4001, 3, 1e9, n_ranks=2, seed=2, dtype=torch.bfloat16)
+#: a rank without elements
 _ = check_clip(2, 1, 0.5, n_ranks=3, seed=3)
+#: NaN
 _ = check_clip(5, 2, 0.5, n_ranks=3, seed=3, dtype=torch.float32, large=float("nan"))
+#: other ranks, dtypes and sizes
 _ = check_clip(7, 0.25, 3.0, n_ranks=1, seed=4, dtype=torch.float32)
 _ = check_clip(7, 2**20, 1e-6, n_ranks=2, seed=5)  # beside such norms a 1e-6 below the line is no rounding error
 check_clip_sent(5000, n_ranks=3, dtype=torch.float64)
@@ -739,6 +747,7 @@ def hidden_zeros():
     return clip_(part, elements_of(5, dist.get_rank(), 2), 2, 1.0), part[: elements_of(5, dist.get_rank(), 2)]
 
 
+#: zeros
 for hidden_norm, hidden_part in check.on_ranks(hidden_zeros, world_size=2):
     check.equal(hidden_norm, torch.zeros(()), "the norm of zeros")
     check.equal(hidden_part, torch.zeros(len(hidden_part)), "zeros, clipped")
@@ -965,11 +974,14 @@ check_held(30_000, old_ranks=2, new_ranks=3)
 # %% check="q4-hidden" points=8
 # Other ranks, sizes and dtypes; shards that are all padding.
 ### BEGIN HIDDEN TESTS
+#: other ranks, sizes and dtypes
 _ = check_resharded(101, 3, 1, steps=0, seed=1, dtype=torch.float64)
 _ = check_resharded(101, 1, 3, steps=12_345, seed=2, dtype=torch.bfloat16)
+#: shards that are all padding
 _ = check_resharded(4, 3, 2, steps=2, seed=3)
 _ = check_resharded(2, 2, 3, steps=3, seed=4)
 _ = check_resharded(1, 3, 3, steps=4, seed=5)
+#: other ranks, sizes and dtypes
 _ = check_resharded(44, 11, 2, steps=5, seed=6)  # as a text, "10_of_11" comes before "2_of_11"
 check_disk(12_001, old_ranks=2, new_ranks=2)
 check_held(30_001, old_ranks=3, new_ranks=3)

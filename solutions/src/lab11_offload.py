@@ -446,11 +446,15 @@ check_away_bytes((100, 130), torch.bfloat16)
 # %% check="q1-hidden" points=8
 # Other shapes and dtypes, small gradients, idle weights, and their bytes.
 ### BEGIN HIDDEN TESTS
+#: other shapes and dtypes
 check_away([0, 2, 1, 0, 1], (2, 3, 4), 0.8, 0.3, torch.float64, at_once=True, seed=1)
+#: small gradients
 check_small_steps(128, 2.0**-11, (5, 2))
+#: other shapes and dtypes
 check_away([8, 8], (9,), 0.0, 0.05, torch.bfloat16, seed=3)
 check_away([1, 0, 3], (), 0.7, 1.0, torch.float32, seed=4)
 check_away([2, 1], (6, 1), 0.6, 0.01, torch.float16, seed=5)
+#: their bytes
 check_away_bytes((71, 137), torch.float32, beta=0.5, lr=0.01)
 check_away_bytes((64, 64, 2), torch.float64, beta=0.3, lr=0.2)
 
@@ -465,6 +469,7 @@ def hidden_sum_of_parts():
     check.equal(new, torch.full((3,), -1.5, dtype=torch.bfloat16), "a large part and many small ones", look="take")
 
 
+#: small gradients
 hidden_sum_of_parts()
 ### END HIDDEN TESTS
 
@@ -811,19 +816,25 @@ check_delayed_bytes([(120, 60), (4000,), (80, 100)], torch.bfloat16, 1, [2, 1, 0
 # %% check="q2-hidden" points=9
 # Other orders, sizes and dtypes, idle weights, random lives, another model, and their bytes.
 ### BEGIN HIDDEN TESTS
+#: other orders, sizes and dtypes
 for hidden_at_once in (False, True):
     check_scene([(2,), (3, 1), (4,), (1,)], [[3, 1, 2, 0]] * 6, 0.6, 3, hidden_at_once, torch.float64, lr=0.3)
     check_scene([(7,), (2, 5)], [[0], [1], [1, 0, 1], [], [], [0, 1]], 0.8, 2, hidden_at_once, torch.float64)
     check_scene([(30,)], [[0]] * 12, 0.95, 5, hidden_at_once, torch.bfloat16, lr=0.01)
     check_scene([(6,), ()], [[0, 1, 0]] * 3, 0.3, 9, hidden_at_once, torch.float32)
+#: random lives
 check_lives([(1, 2), (4,), (2,)], 0.7, 2, count=14)
 check_lives([(2,), (1,), (3,)], 0.4, 0, count=10)
+#: another model
 hidden_config = GPTConfig(layers=2, width=16, heads=2, vocab_size=256, context=32)
 hidden_case = {"beta": 0.7, "lr": 0.2, "steps": 3, "seed": 3, "config": hidden_config, "warm_up": 0}
 check_losses(trained(InPlainSight, **hidden_case), allowed=9.0, **hidden_case)
+#: other orders
 check_waits([(2,), (1,), (3,), (2, 2)], 0.8, 2, [1, 3, 0, 2])
 check_waits([(2,), (1,), (3,)], 0.8, 1, [2, 0])
+#: idle weights
 check_scene([(2,), (3,)], [[0, 1], [0], [1], [0, 1]], 0.5, 0, False, torch.float64)
+#: their bytes
 check_delayed_bytes([(5000,), (70, 30), (9,), (88, 44)], torch.float32, 0, [3, 0, 2, 1], at_once=False, beta=0.2)
 ### END HIDDEN TESTS
 
@@ -1091,6 +1102,7 @@ def opened():
         yield paths
 
 
+# %%
 def check_opens_nothing(sizes):
     """`newest` looks at sizes. A disk would need minutes to read what it could say at once."""
     with tempfile.TemporaryDirectory() as place:
@@ -1184,13 +1196,18 @@ check_refused([500, 700, 300], 2800, cut=1)
 # %% check="q3-hidden" points=8
 # Other sizes, numbers and rooms; all that can break off or be cut; equal vectors; one vector; none.
 ### BEGIN HIDDEN TESTS
+#: one vector
 check_stored([7], [3, 40, 500], room=28)
+#: equal vectors
 check_stored([4, 4, 4, 4], [9, 11, 12], room=32)
 check_stored([2] * 12, [0, 1], room=64)
+#: none
 check_stored([], [5, 6], room=8)
+#: all that can break off or be cut
 check_cuts([40, 40], room=160)
 check_cuts([400], room=5000)
 check_broken([2000, 2000, 2000, 100], 1, room=8000)
+#: other sizes, numbers and rooms
 check_room([1000] * 5, 8000, at_once=True, step=12)
 check_room([1000, 9000, 1000, 2000, 3000], 36_000, at_once=True, step=7)
 check_room([1000, 2000, 9000, 2000, 3000], 50_000, at_once=False, step=10)
@@ -1214,6 +1231,7 @@ def hidden_two_losses():
         check.equal(got, units([3, 9, 1], 7), "another model", look="which file is whose")
 
 
+#: all that can break off or be cut
 hidden_two_losses()
 ### END HIDDEN TESTS
 

@@ -558,10 +558,13 @@ for lengths, cut_tokens in ((shape_of(2, 2, 1), False), (shape_of(1, 2, 2), True
 # %% check="q2-hidden" points=7
 # Eight ranks, other lengths and dtypes; replicas and ranks without tokens.
 ### BEGIN HIDDEN TESTS
+#: replicas and ranks without tokens
 _ = check_own(shape_of(1, 4, 1), [(3, 3), (5, 0), (1, 1), (0, 0)], seed=7)
+#: other lengths and dtypes
 _ = check_own(shape_of(1, 1, 4), [(3, 2)], True, seed=8, dtype=torch.float32)
 _ = check_own(shape_of(4, 1, 1), [(5, 4)], seed=9, words=30, dtype=torch.float32)
 _ = check_own(shape_of(1, 1, 4), [(5, 4)], seed=10)
+#: eight ranks
 _ = check_own(CUBE, [(9, 8), (9, 3)], seed=5)
 check_few(check_own(CUBE, [(60, 8), (60, 50)], True, words=300, seed=6), 3, 2, 32, look="logits")
 ### END HIDDEN TESTS
@@ -821,6 +824,9 @@ _ = check_gradients(shape_of(2, 2, 1), ([1, 2], 4, 5), [(6, 2), (6, 6)], cut_tok
 
 
 # %%
+DUE = "which kinds are due along which axis: what is the same on all ranks of a group is due nowhere"
+
+
 def due(grads, lengths, cut_tokens):
     """Bytes that a rank sends, and calls, if each sum is taken along its axes and no other."""
     size = {kind: sum(grad.nbytes for each, grad in grads if each == kind) for kind in ("cut", "copy", "tied")}
@@ -837,15 +843,13 @@ def check_sums(lengths, shape, sizes, cut_tokens, seed=0):
     for rank, (grads, _, held, sent) in enumerate(found):
         most, size = due(grads, lengths, cut_tokens), sum(grad.nbytes for _, grad in grads)
         limit += int(most)
-        look = "which kinds are due along which axis: what is the same on all ranks of a group is due nowhere"
-        check.at_most(int(sent.total_bytes), int(most) + 64, f"{what}: bytes that rank {rank} sends", look=look)
+        check.at_most(int(sent.total_bytes), int(most) + 64, f"{what}: bytes that rank {rank} sends", look=DUE)
         check.at_most(sent.total_messages, 3, "… in how many calls", look="what goes the same way can travel together")
         look = "how many copies of all gradients live at once; whose they are"
         check.at_most(held, 2 * size + 16384, f"… bytes held beside its gradients, of {size:,}", look=look)
     seen = sum(int(sent.sent_bytes) for *_, sent in found)
     check.at_most(seen, int(1.1 * limit) + 4000 * n, f"{what}: bytes at the sockets of all ranks", look=look)
-    look = "what travels uncounted, or not at all"
-    check.carried([sent for *_, sent in found], 0.6 * limit, look=look)
+    check.carried([sent for *_, sent in found], 0.6 * limit, look="what travels uncounted, or not at all")
 
 
 check.written_with(add_up, forbidden=FINISHED)
@@ -855,10 +859,15 @@ check_sums(shape_of(2, 2, 1), ([1, 1], 64, 50), [(8, 7), (8, 2)], cut_tokens=Fal
 # %% check="q3-hidden" points=8
 # Eight ranks, stages in the middle, one replica, other shapes; three steps of training.
 ### BEGIN HIDDEN TESTS
+#: stages in the middle
 _ = check_gradients(shape_of(4, 1, 1), ([1, 1, 2, 1], 3, 4), [(5, 4)], False, seed=5)
+#: other shapes
 _ = check_gradients(shape_of(2, 1, 2), ([1, 1], 4, 5), [(6, 5)], True, seed=6, steps=2)
+#: three steps of training
 _ = check_gradients(shape_of(2, 1, 2), ([1, 1], 4, 6), [(5, 1)], False, seed=4, steps=3)
+#: eight ranks
 check_sums(CUBE, ([1, 1], 48, 90), [(8, 7), (8, 2)], cut_tokens=True, seed=7)
+#: other shapes
 check_sums(shape_of(1, 4, 1), ([1], 48, 90), [(3, 3), (5, 0), (2, 2), (1, 0)], cut_tokens=False, seed=8)
 ### END HIDDEN TESTS
 
@@ -993,9 +1002,12 @@ check_few(check_norm(shape_of(2, 1, 2), ([1, 1], 32, 90), seed=3), 3, 1, 32, loo
 # %% check="q4-hidden" points=7
 # Eight ranks, other lengths, shapes and dtypes; stages without blocks.
 ### BEGIN HIDDEN TESTS
+#: stages without blocks
 _ = check_norm(shape_of(4, 1, 1), ([1, 0, 2, 1], 4, 7), seed=5)
+#: other lengths, shapes and dtypes
 _ = check_norm(shape_of(1, 1, 4), ([2], 4, 7), seed=6, dtype=torch.bfloat16)
 _ = check_norm(shape_of(1, 4, 1), ([2], 3, 7), seed=7, dtype=torch.float32)
+#: eight ranks
 check_few(check_norm(CUBE, ([1, 1], 32, 70), seed=4), 3, 1, 32, look="one number")
 _ = check_norm(shape_of(4, 2, 1), ([1, 1, 1, 1], 4, 5), seed=8, dtype=torch.float16, scale=300.0)
 ### END HIDDEN TESTS

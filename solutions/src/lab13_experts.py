@@ -207,11 +207,16 @@ def hidden_case(tokens, experts, capacity, seed, dtype=torch.float64):
     check.close(leaves[1].grad, leaves[0].grad, "… and the gradient", operations=1000)
 
 
+#: random tokens
 for hidden_seed in range(12):
     hidden_case(7 + 5 * hidden_seed, 2 + hidden_seed, 1 + hidden_seed, hidden_seed)
+#: other dtypes
 hidden_case(50, 8, 8, 20, torch.float32)
+#: random tokens
 hidden_case(40, 2, 100, 21)
+#: no places
 _ = check_gates(torch.rand(5, 4), 0, torch.zeros(5, 4), dtype=torch.float32)
+#: no tokens
 _ = check_gates(torch.empty(0, 3), 2, torch.empty(0, 3))
 ### END HIDDEN TESTS
 
@@ -494,9 +499,13 @@ check_trips((40, 70), 12, 96, 8, dtype=torch.float32)
 # %% check="q2-hidden" points=10
 # Other ranks, sizes, dtypes and choices; ranks without tokens, experts without rows.
 ### BEGIN HIDDEN TESTS
+#: ranks without tokens
 _ = check_sums_gradients((3, 0, 6), 3, 5, 4, seed=2)
+#: other ranks, sizes, dtypes and choices
 _ = check_sums_gradients((4, 3), 6, 2, 7, choices=4, seed=3)
+#: ranks without tokens
 _ = check_sums_gradients((1, 0), 8, 3, 2, seed=4)
+#: other ranks, sizes, dtypes and choices
 _ = check_sums_gradients((6,), 4, 3, 3, seed=5)
 check_trips((50, 30, 20), 9, 128, 4, seed=6)
 ### END HIDDEN TESTS
@@ -740,7 +749,9 @@ check_balance(2)
 # %% check="q3-hidden" points=7
 # Other ranks, sizes and dtypes; a rank without tokens.
 ### BEGIN HIDDEN TESTS
+#: a rank without tokens
 _ = check_loss_gradients((3, 0, 8), 6, (1.0, 0.25), seed=3)
+#: other ranks, sizes and dtypes
 _ = check_loss_gradients((5,), 4, (1.0, 1.0), seed=4)
 _ = check_loss_gradients((2, 40), 2, (0.0, 3.0), seed=5, shift=1000.0)
 _ = check_loss_gradients((1, 6, 2), 3, (3.0, -1.0), seed=6, dtype=torch.float32)
