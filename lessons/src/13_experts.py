@@ -356,33 +356,8 @@ compare(
 # tokens mostly stay at home: in a combine it sends back what it received. The layer is as slow as its busiest rank. All others
 # wait in the all-to-all.
 #
-# And with a capacity? `ParallelExperts`, the library's, is this layer with one. Places are given over the tokens of *all*
-# ranks, so it must drop whom one device drops with the same capacity. Who that is, your `places` has said:
-
-# %%
-def with_drops(c):
-    """Choices that this rank drops; all choices; how far outputs and gradients are from one device's. All ranks call."""
-    whole, rank, p = ExpertMLP(ExpertConfig(32, 64, 8, 2, c), dtype=torch.float64), dist.get_rank(), dist.get_world_size()
-    layer, x = ParallelExperts.from_(whole), torch.randn(64, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    said, own = whole(x), layer(x.chunk(p)[rank])
-    (said.square().sum() + own.square().sum()).backward()
-    pairs = [(own, said.chunk(p)[rank]), (layer.router.weight.grad, whole.router.weight.grad)]
-    pairs += [(layer.up_LDf.grad, whole.up_EDF.grad.chunk(p)[rank])]
-    wrong = max((a - b).abs().max().item() for a, b in pairs)
-    return (~layer.routing.kept_Tk).sum().item(), whole.routing.choice.experts_Tk, wrong
-
-
-# %%
-due, lost, furthest = {}, {}, 0.0
-for p, c in ((2, 1.0), (4, 1.0), (4, 0.75)):
-    mine, chosen, wrong = zip(*ranks.run(with_drops, c, world_size=p))
-    kept = places(chosen[0], 8, ExpertConfig(32, 64, 8, 2, c).capacity(64))
-    due[f"{p} ranks, c = {c}"], lost[f"{p} ranks, c = {c}"] = Count(int((~kept).sum())), Count(sum(mine))
-    furthest = max(furthest, *wrong)
-print("outputs and gradients of one device with the same capacity:", furthest < 1e-12)
-compare(predicted=due, measured=lost, columns=("by your queue", "dropped by the ranks"), tolerance=0)
-
-# %% [markdown]
+# (`ParallelExperts`, the library's, is this layer with a capacity. The second sitting asks whom it drops.)
+#
 # ## 5 · Break it: a router collapses
 #
 # The third bill is the worst. An expert that is chosen learns. One that has learnt is better, and is chosen again. We train a
@@ -594,6 +569,33 @@ compare(
 # do. So expert parallelism usually does not stand beside the data axis but on it: the ranks that copy all other layers
 # hold different experts.
 #
+# **And with a capacity?** `ParallelExperts`, the library's, is this layer with one. Places are given over the tokens of *all*
+# ranks, so it must drop whom one device drops with the same capacity. Who that is, your `places` has said:
+
+# %%
+def with_drops(c):
+    """Choices that this rank drops; all choices; how far outputs and gradients are from one device's. All ranks call."""
+    whole, rank, p = ExpertMLP(ExpertConfig(32, 64, 8, 2, c), dtype=torch.float64), dist.get_rank(), dist.get_world_size()
+    layer, x = ParallelExperts.from_(whole), torch.randn(64, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    said, own = whole(x), layer(x.chunk(p)[rank])
+    (said.square().sum() + own.square().sum()).backward()
+    pairs = [(own, said.chunk(p)[rank]), (layer.router.weight.grad, whole.router.weight.grad)]
+    pairs += [(layer.up_LDf.grad, whole.up_EDF.grad.chunk(p)[rank])]
+    wrong = max((a - b).abs().max().item() for a, b in pairs)
+    return (~layer.routing.kept_Tk).sum().item(), whole.routing.choice.experts_Tk, wrong
+
+
+# %%
+due, lost, furthest = {}, {}, 0.0
+for p, c in ((2, 1.0), (4, 1.0), (4, 0.75)):
+    mine, chosen, wrong = zip(*ranks.run(with_drops, c, world_size=p))
+    kept = places(chosen[0], 8, ExpertConfig(32, 64, 8, 2, c).capacity(64))
+    due[f"{p} ranks, c = {c}"], lost[f"{p} ranks, c = {c}"] = Count(int((~kept).sum())), Count(sum(mine))
+    furthest = max(furthest, *wrong)
+print("outputs and gradients of one device with the same capacity:", furthest < 1e-12)
+compare(predicted=due, measured=lost, columns=("by your queue", "dropped by the ranks"), tolerance=0)
+
+# %% [markdown]
 # ## 8 · A gradient that is too large
 #
 # In section 4 the loss was a sum over all tokens. Most scripts let each rank take the *mean* of its own, and average
