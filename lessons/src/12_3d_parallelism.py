@@ -448,7 +448,7 @@ guess_twice = ask("Steps computed twice, of 20?")
 
 # %% tags=["varies"]
 with tempfile.TemporaryDirectory() as folder:
-    log = survive.survive(Path(folder) / "run", kill_at=12, steps=20, every=5, pause_s=0.1, ranks_per_node=1)
+    log = survive.survive(Path(folder) / "run", kill_at=12, steps=20, every=5, pause_s=0.05, ranks_per_node=1)
 for line in log:
     print(line["event"] if "event" in line else f"step {line['step']:2}, ranks: {line['ranks']}, loss {line['loss']:.4f}")
 
