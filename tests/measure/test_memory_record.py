@@ -103,7 +103,10 @@ def test_blocks_belong_to_the_line_that_made_them_the_backward_pass_among_them()
         kept = [weight * number for number in range(3)]
         (kept[0] + kept[1] + kept[2]).sum().backward()
     here = {line.partition(": ")[2]: int(n) for line, n in record.by_line("now").items()}
-    assert here == {"kept = [weight * number for number in range(3)]": 3 * 4096, "(kept[0] + kept[1] + kept[2]).sum().backward()": 4096}
+    assert here == {
+        "kept = [weight * number for number in range(3)]": 3 * 4096,
+        "(kept[0] + kept[1] + kept[2]).sum().backward()": 4096,
+    }
     assert sum(record.by_line().values()) == record.peak.total - record.before.total - weight.nbytes
     with measure.memory() as record:
         assert len(kept[0] + 1) and record.by_line() == {}, "who does not ask pays nothing"
