@@ -154,15 +154,20 @@ def survive(
             nodes.append(start_node(folder, "back", steps, every, pause_s, ranks_per_node))
         if kill_rank_at is not None:
             wait_for(folder, kill_rank_at, nodes[1], deadline)
-            pid = int((folder / f"rank-{ranks_per_node - 1}.pid").read_text())
-            os.kill(pid, signal.SIGKILL)
-            note(folder, event="rank killed", pid=pid)
+            kill_rank(folder, ranks_per_node - 1)
         wait_for(folder, steps, nodes[1], deadline)
     finally:
         for node in nodes:
             node.kill()
             node.wait()
     return notes(folder)
+
+
+def kill_rank(folder: Path, rank: int) -> None:
+    """End one rank without a word; its agent lives."""
+    pid = int((folder / f"rank-{rank}.pid").read_text())
+    os.kill(pid, signal.SIGKILL)
+    note(folder, event="rank killed", pid=pid)
 
 
 def start_node(
