@@ -2,17 +2,21 @@
 
     python benchmarks/offload.py
 
-Without a GPU both ends of the lanes are main memory. So what the ratio shows is the price of the machinery: the copies
-of gradients and weights, and an optimizer for each parameter. `turns.py` says how the two are compared.
+Without a GPU both ends of the lanes are main memory. So what the first table shows is the price of the machinery: the
+copies of gradients and weights. The second shows the arithmetic alone, the time inside of the optimizers' calls:
+torch's updates all weights in one, ours a bucket. `turns.py` says how they are compared.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import time
 from collections.abc import Callable
 
 import torch
-from turns import print_table, take_turns
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from turns import Seconds, print_table, take_turns
 
 from course_lib import ranks
 from course_lib.model.gpt import GPT, GPTConfig
@@ -42,9 +46,30 @@ def step_of(name: str, batch_size: int) -> Callable[[], None]:
     return step
 
 
-def time_steps(names: list[str], repeats: int, batch_size: int) -> dict[str, list[float]]:
-    """Seconds of each step, by contestant."""
-    return take_turns({name: step_of(name, batch_size) for name in names}, repeats)
+def time_steps(names: list[str], repeats: int, batch_size: int) -> tuple[Seconds, Seconds]:
+    """Seconds of each step, and what of it passed inside of optimizers' calls, by contestant."""
+    began, inside = 0.0, 0.0
+
+    def begin(*_: object) -> None:
+        nonlocal began
+        began = time.perf_counter()
+
+    def end(*_: object) -> None:
+        nonlocal inside
+        inside += time.perf_counter() - began
+
+    register_optimizer_step_pre_hook(begin)
+    register_optimizer_step_post_hook(end)
+    updates: dict[str, list[float]] = {name: [] for name in names if "delayed" not in name}
+
+    def watched(name: str, step: Callable[[], None]) -> None:
+        before = inside
+        step()
+        if name in updates:
+            updates[name].append(inside - before)
+
+    steps = {name: functools.partial(watched, name, step_of(name, batch_size)) for name in names}
+    return take_turns(steps, repeats), {name: spent[-repeats:] for name, spent in updates.items()}
 
 
 def main() -> None:
@@ -57,7 +82,10 @@ def main() -> None:
     with ranks.Ranks(1, timeout_s=600, diagnose=False) as pool:
         per_rank = pool.run(time_steps, names, given.repeats, given.batch_size)
     print(f"torch {torch.__version__}, 1 thread, {given.batch_size} sequences of 128")
-    print_table(per_rank, dict.fromkeys(names, TORCH))
+    whole, updates = zip(*per_rank, strict=True)
+    print_table(whole, dict.fromkeys(names, TORCH))
+    print("AdamW's arithmetic alone")
+    print_table(updates, dict.fromkeys(updates[0], TORCH))
 
 
 if __name__ == "__main__":

@@ -21,8 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from course_lib.parallel.buckets import plan_buckets
 from course_lib.train.lane import Lane
 from course_lib.units import Bytes
+
+BUCKET_BYTES = 2**22
+"""What one call of the optimizer updates, so that weights travel while the next are computed."""
 
 
 class OffloadedAdamW:
@@ -55,9 +59,12 @@ class OffloadedAdamW:
             raise ValueError(f"delay_from counts steps from 0; it cannot be {delay_from}")
         self.out, self.back, self.delay_from = out, back, delay_from
         self.steps = 0
-        self._away = [_Away(weight, adamw) for weight in weights]
+        self._away = [_Away(weight) for weight in weights]
+        masters = [away.master for away in self._away]
+        plan = plan_buckets(masters, BUCKET_BYTES, range(len(masters)))
+        self._buckets = [_Bucket([self._away[number] for number in numbers], adamw) for numbers in plan]
         self._processor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="processor")
-        self._update: Future[list[tuple[_Away, Tensor]]] | None = None
+        self._update: Future[list[_Updated]] | None = None
         for weight, away in zip(weights, self._away, strict=True):
             weight.register_post_accumulate_grad_hook(functools.partial(_leave, away, out))
 
@@ -66,11 +73,12 @@ class OffloadedAdamW:
         self.settle()
         for away in self._away:
             away.wait()
-        due = [(away, gradient) for away in self._away if (gradient := away.take()) is not None]
+        due = [(bucket, [away.take() for away in bucket.away]) for bucket in self._buckets]
+        updated = (each for bucket, gradients in due for each in bucket.updated(gradients))
         if self.delay_from is None or self.steps < self.delay_from:
-            self._bring_home((away, away.updated(gradient)) for away, gradient in due)
+            self._bring_home(updated)
         else:
-            self._update = self._processor.submit(lambda: [(away, away.updated(gradient)) for away, gradient in due])
+            self._update = self._processor.submit(list, updated)
         self.steps += 1
 
     def settle(self) -> None:
@@ -79,24 +87,23 @@ class OffloadedAdamW:
             update, self._update = self._update, None
             self._bring_home(update.result())
 
-    def _bring_home(self, updated: Iterable[tuple[_Away, Tensor]]) -> None:
-        """While one weight travels, the next may still be computed."""
+    def _bring_home(self, updated: Iterable[_Updated]) -> None:
+        """While the weights of one bucket travel, those of the next may still be computed."""
         for copy in [self.back.send(lean, away.weight) for away, lean in updated]:
             copy.result()
 
     @property
     def held(self) -> Bytes:
         """Bytes in main memory: fp32 weights and two moments, and of each gradient what has come so far."""
-        return sum((away.held for away in self._away), Bytes(0))
+        return sum((bucket.held for bucket in self._buckets), Bytes(0))
 
 
 class _Away:
-    """What main memory keeps of one parameter."""
+    """What main memory keeps of one parameter, but for its moments."""
 
-    def __init__(self, weight: nn.Parameter, adamw: dict[str, Any]) -> None:
+    def __init__(self, weight: nn.Parameter) -> None:
         self.weight = weight
         self.master = weight.detach().to("cpu", torch.float32, copy=True)
-        self.adamw = torch.optim.AdamW([self.master], fused=True, **adamw)
         self.gradient: Tensor | None = None
         self.coming: list[Future[None]] = []
 
@@ -110,19 +117,33 @@ class _Away:
         gradient, self.gradient = self.gradient, None
         return gradient
 
-    def updated(self, gradient: Tensor) -> Tensor:
-        """The weight after its update, rounded as the device wants it."""
-        self.master.grad = gradient
+
+_Updated = tuple[_Away, Tensor]
+"""Whose weight, and the weight after its update, rounded as the device wants it."""
+
+
+class _Bucket:
+    """Parameters that one call updates: a call for each would cost a small one more than its arithmetic."""
+
+    def __init__(self, away: list[_Away], adamw: dict[str, Any]) -> None:
+        self.away = away
+        self.adamw = torch.optim.AdamW([each.master for each in away], fused=True, **adamw)
+
+    def updated(self, gradients: list[Tensor | None]) -> list[_Updated]:
+        """All of them that have a gradient, after their update."""
+        for away, gradient in zip(self.away, gradients, strict=True):
+            away.master.grad = gradient
         self.adamw.step()
-        self.master.grad = None
-        return self.master.to(self.weight.dtype, copy=True)
+        self.adamw.zero_grad()
+        pairs = zip(self.away, gradients, strict=True)
+        return [(away, away.master.to(away.weight.dtype)) for away, gradient in pairs if gradient is not None]
 
     @property
     def held(self) -> Bytes:
         """Bytes of all that is kept here; a step counter is a number of 4 bytes, and is not counted."""
-        moments = [m for m in self.adamw.state.get(self.master, {}).values() if m.dim()]
-        kept = [self.master, *moments] + ([] if self.gradient is None else [self.gradient])
-        return Bytes(sum(tensor.nbytes for tensor in kept))
+        moments = [moment for state in self.adamw.state.values() for moment in state.values() if moment.dim()]
+        kept = [kept for away in self.away for kept in (away.master, away.gradient) if kept is not None]
+        return Bytes(sum(tensor.nbytes for tensor in [*moments, *kept]))
 
 
 def _leave(away: _Away, lane: Lane, weight: Tensor) -> None:
