@@ -840,13 +840,12 @@ guess_tp = ask("Parts instead of copies: how much more traffic, in percent?")
 # %%
 stream = Bytes(4 * 4 * 32 * 128)
 kept, sent = zip(*(ranks.run(checkpointed, keep, world_size=4)[0] for keep in (recompute, recompute_part)))
-display(compare(predicted={"copies": 4 * stream, "parts": stream + 4 * stream / 4}, measured=dict(zip(("copies", "parts"), kept)), unit="kB"))
+display(compare(predicted={"copies": 4 * stream, "parts": 4 * stream / 4}, measured=dict(zip(("copies", "parts"), kept)), unit="kB"))
 compare(guess=guess_tp, predicted=Ratio(100 / 12), measured=Ratio(100 * (sent[1] / sent[0] - 1)), tolerance=0.05, name="percent")
 
 # %% [markdown]
-# A quarter of each, and the last block's input whole, since it lives until something else runs; for a twelfth more
-# traffic. (Each of the six all-reduces is worth two gathers, and this is one gather more. The paper says less than 10
-# %, its §8; and for 100 billion parameters on 16 GPUs, 33 GB become 2, §6.1.)
+# A quarter of each, for a twelfth more traffic. (Each of the six all-reduces is worth two gathers, and this is one
+# gather more. The paper says less than 10 %, its §8; and for 100 billion parameters on 16 GPUs, 33 GB become 2, §6.1.)
 #
 # **Buffers.** Lesson 02 fused all gradients into one fp32 buffer, $4\Psi$: 6 GB for 1.5 billion parameters, 12 for 3
 # (§6.2). Whatever goes through it may go in pieces: small gradients share the buffer, large ones go one part after the

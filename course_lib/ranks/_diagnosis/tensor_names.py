@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import ast
 import linecache
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from inspect import CO_OPTIMIZED
 from itertools import islice
 from types import CodeType, FrameType
 
@@ -34,9 +36,22 @@ def names_of(tensor: torch.Tensor, frames: Iterable[FrameType]) -> tuple[str, ..
 
 def _scope(frame: FrameType) -> Mapping[str, object]:
     """Local variables, and for code of a cell also the globals (few of them are shipped)."""
-    if frame.f_code.co_filename in CELLS and frame.f_locals is not frame.f_globals:
-        return {**frame.f_globals, **frame.f_locals}
-    return frame.f_locals
+    if frame.f_locals is frame.f_globals:
+        return frame.f_globals
+    local = dict(frame.f_locals)
+    _forget(frame)
+    return {**frame.f_globals, **local} if frame.f_code.co_filename in CELLS else local
+
+
+def _forget(frame: FrameType) -> None:
+    """Up to Python 3.12, a function's `f_locals` is a copy that stays with its frame: it would keep tensors alive.
+
+    Not forgotten is a copy that the reader holds as well, since he called `locals()`.
+    """
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & CO_OPTIMIZED:
+        copy = frame.f_locals
+        if sys.getrefcount(copy) == 3:  # the frame's reference, this function's, and the argument of the call
+            copy.clear()
 
 
 def _names_in_scope(tensor: torch.Tensor, scope: Mapping[str, object]) -> Iterator[str]:

@@ -1,0 +1,44 @@
+"""Looking for a tensor's name leaves nothing behind: what the reader's variables let go of is gone."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+import torch.distributed as dist
+
+from course_lib import ranks
+
+
+def let_go_of_two() -> tuple[bool, bool]:
+    """Whether a tensor that was reduced here, and one that was reduced by a function, live on without a name."""
+    whole = torch.ones(3)
+    dist.all_reduce(whole)
+    here = weakref.ref(whole)
+    whole = None
+    lives_here = here() is not None
+    whole = torch.ones(3)
+    reduced(whole)
+    there = weakref.ref(whole)
+    whole = None
+    return lives_here, there() is not None
+
+
+def reduced(whole: torch.Tensor) -> None:
+    """Its caller's variables are looked at as well."""
+    dist.all_reduce(whole)
+
+
+def locals_of_the_reader() -> list[str]:
+    mine = locals()
+    whole = torch.ones(3)
+    dist.all_reduce(whole)
+    return sorted(mine)
+
+
+def test_no_tensor_lives_on_because_its_name_was_looked_up() -> None:
+    assert ranks.run(let_go_of_two, world_size=2) == [(False, False)] * 2
+
+
+def test_what_the_reader_asked_for_stays_his() -> None:
+    assert all("whole" in names for names in ranks.run(locals_of_the_reader, world_size=2))
