@@ -14,7 +14,7 @@ from pathlib import Path
 
 from course_tools.labs import Lab
 from course_tools.lessons import Lesson
-from course_tools.site import glossary, notebook, reference
+from course_tools.site import glossary, lecture, notebook, reference
 
 GUIDES = {
     "README.md": "index",
@@ -57,12 +57,14 @@ class Sources:
         assets: path on the site → content of a file beside the pages.
         origins: page → where it comes from.
         scripts: pages that have a script of their own.
+        slides: page → path of its lecture on the site.
     """
 
     texts: dict[str, str] = field(default_factory=dict)
     assets: dict[str, bytes] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
     scripts: set[str] = field(default_factory=set)
+    slides: dict[str, str] = field(default_factory=dict)
 
 
 def sources_of(
@@ -110,6 +112,9 @@ def _add_notebook(found: Sources, item: Lesson | Lab, pages: dict[str, str]) -> 
     found.texts[f"{name}.ipynb"] = json.dumps(page.notebook)
     found.assets |= {f"_figures/{figure}": png for figure, png in page.figures.items()}
     found.assets[f"_files/{item.name}.ipynb"] = content
+    if isinstance(item, Lesson):
+        found.slides[name] = f"slides/{item.number}.html"
+        found.assets[found.slides[name]] = lecture.lecture_of(stored, item.name)[0].encode()
     if page.script:
         found.assets[f"_static/widgets/{name}.js"] = page.script.encode()
         found.scripts.add(name)
