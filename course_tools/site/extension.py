@@ -1,4 +1,4 @@
-"""What Sphinx does differently for this course: MathML, links to words and names, each page's links at its top, its widgets.
+"""What Sphinx does differently for this course: MathML, links to words and names, the links at a page's top, widgets.
 
 No lesson opens this module.
 """

@@ -26,7 +26,7 @@ PHONE = {"width": 360, "height": 780}
 READY = "() => document.documentElement.dataset.courseReady"
 WIDER = """() => [...document.querySelectorAll('article *, .bd-header *')].filter((node) =>
     node.getBoundingClientRect().right > innerWidth + 1 && node.checkVisibility()
-    && !node.closest('pre, .math-block, [style*=overflow], .pst-scrollable-table-container'))
+    && !node.closest('svg *, pre, .math-block, [style*=overflow], .pst-scrollable-table-container'))
     .map((node) => node.outerHTML.slice(0, 120))"""
 TABLES = """() => {
     const wide = [...document.querySelectorAll('article table')].map((table) => [table, table.parentElement])
@@ -46,7 +46,8 @@ LOOKS = """() => {
             const { backgroundColor, backgroundImage, opacity } = getComputedStyle(node);
             const own = `${backgroundColor} ${backgroundImage} ${opacity}`;
             const through = backgroundColor.endsWith(', 0)') || opacity !== '1';
-            papers.set(node, through ? (own === 'rgba(0, 0, 0, 0) none 1' ? '' : own) + paper(node.parentElement) : own);
+            const seenThrough = own === 'rgba(0, 0, 0, 0) none 1' ? '' : own;
+            papers.set(node, through ? seenThrough + paper(node.parentElement) : own);
         }
         return papers.get(node);
     };

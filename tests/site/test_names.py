@@ -10,7 +10,10 @@ CELLS = {
     "cells": [
         {"cell_type": "markdown", "source": "from course_lib import nothing"},
         {"cell_type": "code", "source": ["%%ranks 2\n", "from course_lib import lost"]},
-        {"cell_type": "code", "source": ["from course_lib import ranks\n", "from course_lib.parallel import zero as z"]},
+        {
+            "cell_type": "code",
+            "source": ["from course_lib import ranks\n", "from course_lib.parallel import zero as z"],
+        },
         {"cell_type": "code", "source": "import torch"},
     ]
 }
