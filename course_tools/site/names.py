@@ -52,11 +52,11 @@ def whole_name(text: str, imports: Mapping[str, str]) -> str:
     return f"{LIBRARY}.{name[1]}" if dot else ""
 
 
-def link_first_uses(doctree: nodes.document, imports: Mapping[str, str], places: Mapping[str, str]) -> int:
+def link_first_uses(doctree: nodes.Element, imports: Mapping[str, str], places: Mapping[str, str]) -> int:
     """Make the first use of each of the library's names on a page a link; returns how many there are.
 
     Args:
-        doctree: one page, changed in place.
+        doctree: one page or a part of it, changed in place.
         imports: what its cells import from the library.
         places: whole name → the address in the reference, as seen from this page.
     """
