@@ -5,13 +5,16 @@ No lesson opens this module.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import io
+import logging
 import os
 import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +45,18 @@ SETTINGS: dict[str, Any] = {
     "html_js_files": [("site.js", {"defer": "defer"})],
     "html_math_renderer": "mathml",
     "html_copy_source": False,
+    "html_use_index": False,  # no page leads to an index of names: there are the search and the reference
+    "html_domain_indices": False,
     "html_show_sourcelink": False,
     "html_context": {"default_mode": "auto"},
+    "html_sidebars": {page: [] for page in GUIDES.values()},  # they stand in no section that could be listed there
     "html_theme_options": {
         "logo": {"text": "Bigger Than One GPU"},
         "navbar_align": "left",
         "header_links_before_dropdown": 8,
         "show_prev_next": True,
         "secondary_sidebar_items": ["page-toc"],
+        "primary_sidebar_end": [],
         "footer_start": [],
         "footer_end": [],
         "show_toc_level": 2,
@@ -60,6 +67,7 @@ SETTINGS: dict[str, Any] = {
     "nb_merge_streams": True,
     "nb_ipywidgets_js": {},  # widgets are ours to draw; the default is another host
     "nb_code_prompt_show": "Show {type}",
+    "nb_code_prompt_hide": "Hide {type}",
     "myst_enable_extensions": ["dollarmath"],
     "myst_heading_anchors": 3,
     "autodoc_member_order": "bysource",
@@ -136,7 +144,7 @@ def _run_sphinx(folder: Path, sources: Sources, repository: str) -> None:
 
     said = io.StringIO()
     settings = {**SETTINGS, "html_static_path": [str(STATIC), str(folder / "source" / "_static")]}
-    with patch_docutils(), docutils_namespace(), warnings.catch_warnings():
+    with patch_docutils(), docutils_namespace(), warnings.catch_warnings(), _hurried():
         for kind in (DeprecationWarning, PendingDeprecationWarning):  # MyST's, of what a later Sphinx drops
             warnings.simplefilter("ignore", kind)
         app = Sphinx(
@@ -147,6 +155,19 @@ def _run_sphinx(folder: Path, sources: Sources, repository: str) -> None:
         app.build()
     if words := strip_colors(said.getvalue()).strip():
         raise ValueError(f"nothing was written, because Sphinx says\n{words}")
+
+
+@contextlib.contextmanager
+def _hurried() -> Iterator[None]:
+    """While Sphinx works, garbage is looked for more rarely, and no record for debugging is made: nobody reads it."""
+    often = gc.get_threshold()
+    gc.set_threshold(200_000, 50, 100)
+    logging.disable(logging.DEBUG)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*often)
+        logging.disable(logging.NOTSET)
 
 
 def _refuse_leaks(root: Path, labs: Sequence[Lab]) -> None:

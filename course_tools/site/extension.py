@@ -1,4 +1,4 @@
-"""What Sphinx does differently for this course: MathML, links to the glossary, each page's three links, its widgets.
+"""What Sphinx does differently for this course: MathML, links to words and names, the links at a page's top, widgets.
 
 No lesson opens this module.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import html
 import importlib
+import json
 import posixpath
 import re
 from typing import Any
@@ -16,11 +17,14 @@ from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 
-from course_tools.site import glossary, maths, reference
+from course_tools.site import glossary, maths, names, reference
 from course_tools.site.sources import Sources
 
 _EMPTY_HEAD = re.compile(r"<th\b[^>]*>(?:<p></p>)?</th>")
 """The corner of a table with headings on two sides; a heading without words would be read out as one."""
+
+_TOGGLE = ' aria-label="Toggle hidden content"'
+"""What MyST-NB calls each folded cell to a screen reader, whatever words are to be seen there."""
 
 _SHARES = 4
 """Into how many runs of pages the reading is dealt out: two for each of two processes."""
@@ -49,16 +53,20 @@ class Pages:
         self.terms = glossary.terms_of(sources.texts.get("glossary.md", ""))
         app.connect("env-before-read-docs", self._on_begin)
         app.connect("doctree-read", self._on_read)
+        app.connect("doctree-resolved", self._on_resolved)
         app.connect("html-page-context", self._on_written)
 
     def actions(self, page: str) -> str:
-        """The links at a page's top: open in Colab (a notebook), download, edit."""
+        """The links at a page's top: open in Colab (a notebook), slides (a lesson), download, edit."""
         origin = self.sources.origins.get(page)
         if origin is None:
             return ""
         own = posixpath.relpath(f"_files/{posixpath.basename(origin.offered)}", posixpath.dirname(page) or ".")
         links = [f'<a href="{html.escape(own)}" download>Download</a>']
         links += [f'<a href="{self.repository}/edit/main/{origin.edited}">Edit</a>']
+        if slides := self.sources.slides.get(page):
+            way = posixpath.relpath(slides, posixpath.dirname(page))
+            links.insert(0, f'<a href="{html.escape(way)}">Slides of the first sitting</a>')
         if origin.offered.endswith(".ipynb"):
             path = self.repository.removeprefix("https://github.com/")
             colab = f"https://colab.research.google.com/github/{path}/blob/main/{origin.offered}"
@@ -74,7 +82,7 @@ class Pages:
                 importlib.import_module(f"course_lib.{part}")  # here once, for all processes: PyTorch takes seconds
 
     def _on_read(self, app: Sphinx, doctree: nodes.document) -> None:
-        for link in list(doctree.findall(pending_xref)):
+        for link in [each for each in doctree.findall(pending_xref) if each.get("refdomain") == "py"]:
             target = link.get("reftarget", "").rpartition(".")[2]
             if hasattr(builtins, target) or target.islower():  # Python's own, or a word that only looks like a type:
                 link.replace_self(link.children)  # to search for it takes long, and finds some attribute of that name
@@ -84,10 +92,19 @@ class Pages:
         if page.startswith("lessons/") and page in self.sources.origins:
             glossary.link_first_uses(doctree, self.terms, "../glossary.html")
 
+    def _on_resolved(self, app: Sphinx, doctree: nodes.document, page: str) -> None:
+        """Link the library's names, now that every page is read and each name's place is known."""
+        if page.startswith("lessons/") and page in self.sources.origins:
+            known = app.env.domains.python_domain.objects
+            way = app.builder.get_relative_uri
+            places = {name: f"{way(page, entry.docname)}#{entry.node_id}" for name, entry in known.items()}
+            names.link_first_uses(doctree, names.imported(json.loads(self.sources.texts[f"{page}.ipynb"])), places)
+
     def _on_written(self, app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
         if "body" in context:
             first, title, rest = context["body"].partition("</h1>")
-            context["body"] = first + title + self.actions(page) + _EMPTY_HEAD.sub("<td></td>", rest)
+            rest = _EMPTY_HEAD.sub("<td></td>", rest).replace(_TOGGLE, "")
+            context["body"] = first + title + self.actions(page) + rest
         if page in self.sources.scripts:
             app.add_js_file(f"widgets/{page}.js", priority=400)
 

@@ -67,11 +67,17 @@ def write_lecture(lesson: Lesson, folder: Path) -> tuple[Path, int]:
     stored = json.loads(lesson.notebook.read_text("utf-8"))
     if notebook.lacks_outputs(stored):
         raise ValueError(f"{lesson.notebook.name} has no outputs; run `course build {lesson.number}`")
-    slides, page = slides_of(stored, lesson.name)
+    text, slides = lecture_of(stored, lesson.name)
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{lesson.name}.html"
-    file.write_text(_whole(slides, page), "utf-8")
-    return file, len(slides)
+    file.write_text(text, "utf-8")
+    return file, slides
+
+
+def lecture_of(stored: dict, name: str) -> tuple[str, int]:
+    """The slides of a stored notebook's first sitting as the text of one HTML file, and how many they are."""
+    slides, page = slides_of(stored, name)
+    return _whole(slides, page), len(slides)
 
 
 def slides_of(stored: dict, name: str) -> tuple[list[Slide], notebook.Page]:

@@ -31,6 +31,8 @@ def problems(site: Path) -> list[str]:
 
 
 def _of_page(name: str, text: str, files: set[str], anchors: dict[str, set[str]]) -> Iterator[str]:
+    for words in re.findall(r'<span class="xref myst">(.*?)</span>', text):
+        yield f"a link of which only the words are left: {words}"
     for tag, attributes in set(_TAG.findall(text)):
         for address in _ADDRESS.findall(attributes):
             if re.match(r"(?:[a-z]+:)?//", address):

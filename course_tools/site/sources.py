@@ -14,7 +14,7 @@ from pathlib import Path
 
 from course_tools.labs import Lab
 from course_tools.lessons import Lesson
-from course_tools.site import glossary, notebook, reference
+from course_tools.site import glossary, lecture, notebook, reference
 
 GUIDES = {
     "README.md": "index",
@@ -57,12 +57,14 @@ class Sources:
         assets: path on the site → content of a file beside the pages.
         origins: page → where it comes from.
         scripts: pages that have a script of their own.
+        slides: page → path of its lecture on the site.
     """
 
     texts: dict[str, str] = field(default_factory=dict)
     assets: dict[str, bytes] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
     scripts: set[str] = field(default_factory=set)
+    slides: dict[str, str] = field(default_factory=dict)
 
 
 def sources_of(
@@ -76,11 +78,9 @@ def sources_of(
     found = Sources(texts=reference.reference_pages(root) if library else {})
     pages = {f"lessons/{each.name}.ipynb": f"lessons/{each.name}" for each in lessons}
     pages |= {f"labs/{each.name}/{each.name}.ipynb": f"labs/{each.name}" for each in labs}
+    pages |= {file: page for file, page in GUIDES.items() if (root / file).exists()}
     for item in [*lessons, *labs]:
-        _add_notebook(found, item, pages)
-    for file, page in GUIDES.items():
-        if (root / file).exists():
-            pages[file] = page
+        _add_notebook(found, item, pages, repository)
     for file, page in pages.items():
         if file.endswith(".md"):
             text = _with_links((root / file).read_text("utf-8"), file, page, pages, repository)
@@ -97,7 +97,7 @@ _LESSONS = "# Lessons\n\nAs they were run. Guess before you read on, and touch t
 _LABS = "# Labs\n\nWhat you build yourself. Open a lab in Jupyter or in Colab to work on it.\n\n"
 
 
-def _add_notebook(found: Sources, item: Lesson | Lab, pages: dict[str, str]) -> None:
+def _add_notebook(found: Sources, item: Lesson | Lab, pages: dict[str, str], repository: str) -> None:
     file = item.notebook.relative_to(item.root).as_posix()
     if not item.notebook.exists():
         raise ValueError(f"{file} is missing; run `course build {item.number}`")
@@ -107,13 +107,29 @@ def _add_notebook(found: Sources, item: Lesson | Lab, pages: dict[str, str]) -> 
         raise ValueError(f"{file} has no outputs; run `course build {item.number}`")
     name = pages[file]
     page = notebook.page_of(stored, item.name)
+    for cell in page.notebook["cells"]:
+        if cell["cell_type"] == "markdown":
+            cell["source"] = _with_neighbours(cell["source"], file, pages, repository)
     found.texts[f"{name}.ipynb"] = json.dumps(page.notebook)
     found.assets |= {f"_figures/{figure}": png for figure, png in page.figures.items()}
     found.assets[f"_files/{item.name}.ipynb"] = content
+    if isinstance(item, Lesson):
+        found.slides[name] = f"slides/{item.number}.html"
+        found.assets[found.slides[name]] = lecture.lecture_of(stored, item.name)[0].encode()
     if page.script:
         found.assets[f"_static/widgets/{name}.js"] = page.script.encode()
         found.scripts.add(name)
     found.origins[name] = Origin(item.source.relative_to(item.root).as_posix(), file)
+
+
+def _with_neighbours(text: str, file: str, pages: dict[str, str], repository: str) -> str:
+    """A cell whose links to notebooks and guides without a page, on a site of a few lessons, lead to the repository."""
+
+    def link(found: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(file), found[1]))
+        return found[0] if target in pages else f"]({repository}/blob/main/{target})"
+
+    return re.sub(r"\]\(([^)\s:#]+\.(?:ipynb|md))\)", link, text)
 
 
 def _with_links(text: str, file: str, page: str, pages: dict[str, str], repository: str) -> str:

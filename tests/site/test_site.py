@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import html
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,11 @@ def stored() -> dict[str, Any]:
     return json.loads((ROOT / "lessons" / f"{LESSON}.ipynb").read_text("utf-8"))
 
 
+def lines_of(stored: str) -> set[str]:
+    """The lines of a notebook's cells, without their indentation."""
+    return {line.strip() for cell in json.loads(stored)["cells"] for line in "".join(cell["source"]).splitlines()}
+
+
 def test_no_page_and_no_download_of_a_lab_holds_a_line_that_is_hidden() -> None:
     labs = find_labs(ROOT)
     sources = sources_of(ROOT, [], labs, "https://github.com/a/b", library=False)
@@ -36,10 +43,25 @@ def test_no_page_and_no_download_of_a_lab_holds_a_line_that_is_hidden() -> None:
         hidden = {line for block in secret_blocks(read_lab(lab)) for line in block}
         shown = [sources.texts[f"labs/{lab.name}.ipynb"], sources.assets[f"_files/{lab.name}.ipynb"].decode()]
         for text in shown:
-            lines = {
-                line.strip() for cell in json.loads(text)["cells"] for line in "".join(cell["source"]).splitlines()
-            }
-            assert hidden and not hidden & lines, lab.name
+            assert hidden and not hidden & lines_of(text), lab.name
+
+
+def test_no_slide_holds_a_line_that_is_hidden_in_a_lab() -> None:
+    sources = sources_of(ROOT, find_lessons(ROOT), [], "https://github.com/a/b", library=False)
+    assert sorted(sources.slides.values()) == sorted(f"slides/{lesson.number}.html" for lesson in find_lessons(ROOT))
+    of_lessons = {line for path in (ROOT / "lessons").glob("*.ipynb") for line in lines_of(path.read_text("utf-8"))}
+    hidden = {line for lab in find_labs(ROOT) for block in secret_blocks(read_lab(lab)) for line in block} - of_lessons
+    for path in sources.slides.values():
+        text = html.unescape(re.sub(r"<[^>]+>", "", sources.assets[path].decode()))
+        assert len(hidden) > 1000 and not hidden & {line.strip() for line in text.splitlines()}, path
+
+
+def test_each_figure_says_in_words_what_it_shows() -> None:
+    for lesson in find_lessons(ROOT):
+        text = json.dumps(notebook.page_of(json.loads(lesson.notebook.read_text("utf-8")), lesson.name).notebook)
+        words = re.findall(r'<img [^>]*?alt=\\"(.*?)\\"', text)
+        assert words and len(words) == text.count("<img "), lesson.name
+        assert not [each for each in words if len(each) <= 20 or " " not in each], lesson.name
 
 
 def test_a_page_carries_its_widgets_once_and_nothing_for_jupyter(stored: dict[str, Any]) -> None:
@@ -107,6 +129,9 @@ def test_dead_links_and_other_hosts_are_found(tmp_path: Path) -> None:
     )
     (tmp_path / "s.css").write_text("@import url(https://fonts.x/y.css)")
     assert len(links.problems(tmp_path)) == 4
+    (tmp_path / "s.css").unlink()
+    (tmp_path / "a.html").write_text('<span class="xref myst">only words</span>')
+    assert links.problems(tmp_path) == ["a.html: a link of which only the words are left: only words"]
 
 
 def test_formulas_become_mathml_or_are_refused() -> None:

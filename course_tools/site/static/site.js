@@ -34,13 +34,38 @@ async function show(node) {
 }
 
 // What is wider than the page scrolls inside itself: then the keyboard must reach it, and it has a name.
+const NAMES = [["pre", "Code"], [".math-block", "Formula"], [".pst-scrollable-table-container, .output div[style*='overflow']", "Table"]];
+
 function markScrollable() {
-  for (const node of document.querySelectorAll("pre, .math-block, .pst-scrollable-table-container, .output div[style*='overflow']")) {
-    const scrolls = node.scrollWidth > node.clientWidth;
-    if (scrolls) node.tabIndex = 0;
-    else node.removeAttribute("tabindex");
+  for (const [kind, name] of NAMES) {
+    for (const node of document.querySelectorAll(kind)) {
+      const scrolls = node.scrollWidth > node.clientWidth;
+      if (scrolls) Object.assign(node, { tabIndex: 0, role: "group", ariaLabel: `${name}, wider than the page` });
+      else for (const each of ["tabindex", "role", "aria-label"]) node.removeAttribute(each);
+    }
   }
 }
+
+// Paper is white and nothing on it opens: a solution is printed; a figure's words are not, for the figure stands there.
+let onScreen = null;
+
+function toPaper() {
+  const root = document.documentElement;
+  const folded = [...document.querySelectorAll("article details:not([open], :has(> summary > small))")];
+  onScreen = { theme: root.dataset.theme, folded };
+  root.dataset.theme = "light";
+  for (const each of folded) each.open = true;
+}
+
+function toScreen() {
+  if (!onScreen) return;
+  document.documentElement.dataset.theme = onScreen.theme;
+  for (const each of onScreen.folded) each.open = false;
+  onScreen = null;
+}
+
+addEventListener("beforeprint", toPaper);
+addEventListener("afterprint", toScreen);
 
 Promise.all([...document.querySelectorAll(".course-widget")].map(show)).then(() => {
   markScrollable();

@@ -1,0 +1,91 @@
+"""Names of the library in a lesson's prose, such as `ranks.run` and `parallel/zero.py`: links to the reference.
+
+No lesson opens this module.
+"""
+
+from __future__ import annotations
+
+import ast
+import pkgutil
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from docutils import nodes
+from sphinx import addnodes
+
+_NAME = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)(?:\(.*\))?")
+_FILE = re.compile(r"([a-z_]\w*(?:/\w+)*)(?:\.py|/)")
+_PASSED_BY = (nodes.reference, nodes.title, addnodes.pending_xref)
+LIBRARY = "course_lib"
+
+
+def imported(notebook: dict[str, Any]) -> dict[str, str]:
+    """What a notebook's cells import from the library: the name there → the whole name."""
+    found: dict[str, str] = {}
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] != "code" or LIBRARY not in source or source.lstrip().startswith(("%", "!")):
+            continue
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == LIBRARY:
+                found |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+    return found
+
+
+def whole_name(text: str, imports: Mapping[str, str]) -> str:
+    """What a word in code style calls in the library, as `course_lib.…`; empty if it is no name of the library's.
+
+    Args:
+        text: the word: a name, a call, or a file such as `parallel/zero.py`.
+        imports: what the page imports; another name counts only if it begins like a part of the library.
+    """
+    if file := _FILE.fullmatch(text):
+        return f"{LIBRARY}.{file[1].removeprefix(f'{LIBRARY}/').replace('/', '.')}"
+    if not (name := _NAME.fullmatch(text)):
+        return ""
+    first, dot, rest = name[1].partition(".")
+    if first == LIBRARY:
+        return name[1]
+    if first in imports:
+        return f"{imports[first]}{dot}{rest}"
+    return f"{LIBRARY}.{name[1]}" if dot else ""
+
+
+def link_first_uses(doctree: nodes.Element, imports: Mapping[str, str], places: Mapping[str, str]) -> int:
+    """Make the first use of each of the library's names on a page a link; returns how many there are.
+
+    Args:
+        doctree: one page or a part of it, changed in place.
+        imports: what its cells import from the library.
+        places: whole name → the address in the reference, as seen from this page.
+    """
+    used: set[str] = set()
+    for word in list(doctree.findall(nodes.literal)):
+        place = places.get(_documented(whole_name(word.astext(), imports), places), "")
+        if place and place not in used and not _is_passed_by(word):
+            used.add(place)
+            link = nodes.reference("", "", refuri=place, internal=True, classes=["library"])
+            word.replace_self(link)
+            link += word
+    return len(used)
+
+
+def _documented(name: str, places: Mapping[str, str]) -> str:
+    """The name under which the reference holds it: where it is defined, or else the part that offers it."""
+    if name in places or not name:
+        return name
+    try:
+        thing = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError):
+        return ""
+    defined = f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', '')}"
+    return defined if defined in places else name.rpartition(".")[0]
+
+
+def _is_passed_by(node: nodes.Node) -> bool:
+    while node.parent is not None:
+        node = node.parent
+        if isinstance(node, _PASSED_BY):
+            return True
+    return False
