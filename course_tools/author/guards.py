@@ -43,6 +43,11 @@ _FOLDER = re.compile(
 def source_complaints(notebook: NotebookNode) -> list[str]:
     """Complaints about the cells as they were written: tags, code that hides outputs or breaks their comparison."""
     complaints = _each(notebook, _about_code)
+    complaints += [
+        f"cell {number}: only JupyterLab collapses a solution in words; write it in <details>, {first_line(cell)}"
+        for number, cell in enumerate(notebook.cells)
+        if cell.cell_type == "markdown" and "solution" in tags_of(cell)
+    ]
     names = [(number, name) for number, cell in _code(notebook) for name in _GUESS.findall(cell.source)]
     first = {name: number for number, name in reversed(names)}
     return complaints + [

@@ -39,6 +39,7 @@ FILES = (
     ".binder/runtime.txt",
     ".binder/postBuild",
     ".devcontainer/devcontainer.json",
+    ".vscode/settings.json",
 )
 FOLDERS = ("lessons", "docs", "course_lib", "course_tools")
 _SKIPPED = {"__pycache__", ".ipynb_checkpoints", "solutions"}

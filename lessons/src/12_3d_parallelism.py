@@ -332,10 +332,14 @@ compare(guess=guess_stages, predicted=Count(fits), measured=Count(35), columns=(
 # %%
 CubeExplorer(model="GPT-3 13B").show()
 
-# %% [markdown] tags=["solution"]
+# %% [markdown]
+# <details><summary>The two ways</summary>
+#
 # Machines of 8, or a tensor axis of 2. With pipe faster than tensor, the ranks of a tensor group are two numbers apart,
 # so four of them reach over seven numbers. What must fit into a machine is the reach of a group, not its size. On the
 # fastest axis the two are the same, and that is why it is the safe place.
+#
+# </details>
 
 # %% [markdown]
 # ## 7 · At scale
