@@ -201,6 +201,9 @@ check.equal(check.call(loss_scale, [torch.tensor([2.0**-24]).half()]), 2.0**35, 
 _three = [torch.ones(2), torch.tensor([[-5.0]]), torch.zeros(3)]
 check.equal(check.call(loss_scale, _three, 1.0), 2.0**13, "three gradients, the largest of them in the middle")
 check.equal(check.call(loss_scale, [torch.tensor([6000.0]).half()]), 0.5, "an fp16 gradient of 6,000")
+check.equal(check.call(loss_scale, [torch.ones(2)], 3.0), 2.0**14, "a headroom of 3")
+_double = torch.tensor([2.0**-200, 0.0], dtype=torch.float64)
+check.equal(check.call(loss_scale, [_double], 1.0), 2.0**215, "a gradient that fp32 does not have")
 #: what is refused
 check.raises(ValueError, loss_scale, [torch.tensor([-math.inf, 1.0])])
 check.raises(ValueError, loss_scale, [torch.tensor([math.nan, 7.0]), torch.ones(2)])
@@ -588,6 +591,16 @@ for _ in range(5):
     _case.new_gradients(2.0**28)
     step_both(_case, 2.0**28, lr=2.0**9, momentum=0.9, max_norm=math.inf)
 compare_weights(_case, "gradients that grow 32-fold from step to step", begun=_begun)
+#: gradients of other sizes
+_w, _state = nn.Parameter(torch.zeros(2).half()), [{"rest": torch.zeros(2, dtype=torch.int16)}]
+for _numbers in ((60000.0, 1.33 * 2.0**-8), (0.0, 0.0)):
+    _w.grad = torch.tensor(_numbers).half()
+    _top = check.call(lean_step, [_w], _state, 24576.0, 1.0, 0.5, math.inf, may_change=("values", _state))
+    check.equal(_top, _w.grad.max().item(), "a gradient of 60,000 is finite, and then all are 0")
+    _w = nn.Parameter(_w.detach().clone())  # as if all had been saved, and loaded
+    _state = [{name: it.clone() if torch.is_tensor(it) else it for name, it in _state[0].items()}]
+_expected = -1.5 * torch.tensor(1.33 * 2.0**-8).half().item() / 24576
+check.close(joined(_w.data, _state[0]["rest"])[1].item(), _expected, "the weight of the smaller one", relative=0.01)
 #: the bytes of a step
 within_budget([(30, 20)] * 16 + [(20,)], seed=8)
 
@@ -634,7 +647,10 @@ def _draw(chance, names):
 
 
 _first = [torch.tensor([0.5, -0.75]), torch.tensor([1.0, 3.0])]
-_known, _look = {"torch": torch, "math": math}, "what a step does to each tensor, whatever its gradient and what came before"
+_known, _look = (
+    {"torch": torch, "math": math},
+    "what a step does to each tensor, whatever its gradient and what came before",
+)
 _names = _known | {"start": _start, "lean_step": lean_step}
 _names["in_1024ths"] = lambda p, state: _in_1024ths(joined(w.data, kept["rest"]) for w, kept in zip(p, state))
 _right_names = _known | {"start": _right_start, "lean_step": _right_step}
@@ -817,6 +833,8 @@ for _seed in range(2, 6):
 check.equal(check.call(next_scale, ScaleState(16.0, 4, 2.0), math.nan), ScaleState(1.0), "down to 1")
 check.raises(ValueError, next_scale, ScaleState(15.0), math.nan)
 check.equal(check.call(next_scale, ScaleState(2.0**57, 7), 1.0), ScaleState(2.0**60), "at most 2^60")
+check.equal(check.call(next_scale, ScaleState(3 * 2.0**57, 7), 1.0), ScaleState(3 * 2.0**58), "twice, 4 is too much")
+check.equal(check.call(next_scale, ScaleState(2.0**62, 7), 1.0), ScaleState(2.0**62), "not even 1 is allowed")
 check.equal(check.call(next_scale, ScaleState(2.0**20, 7), 9000.0), ScaleState(2.0**20), "nothing to gain")
 #: long trajectories of other gradients
 _names = next_scale.__globals__  # where it looks INTERVAL up
@@ -825,7 +843,9 @@ try:
     _got = [check.call(next_scale, ScaleState(2.0**20, good, 9.0), 512.0) for good in (12, 19)]
 finally:
     _names["INTERVAL"] = 8
-check.equal(_got, [ScaleState(2.0**20, 13, 512.0), ScaleState(2.0**22)], "an INTERVAL of 20, after 12 and 19 good steps")
+check.equal(
+    _got, [ScaleState(2.0**20, 13, 512.0), ScaleState(2.0**22)], "an INTERVAL of 20, after 12 and 19 good steps"
+)
 
 
 def _right_scale(state, largest):
@@ -1021,6 +1041,8 @@ check.equal(trained(Bridge(5), _heavy, SETTINGS | {"steps": 1})[1], [], "a first
 
 
 def _calm(step):
+    if step >= 25:
+        raise IndexError(f"batch({step}), where the steps are 0 to 24")
     return make_batch(step, 6, {})
 
 
@@ -1028,6 +1050,10 @@ _settings = {"steps": 25, "lr": 0.1 / UNIT**2, "momentum": 0.5, "max_norm": 0.12
 _truth = train_in_fp32(Bridge(6, width=24, layers=2), _calm, **_settings, bad={})
 _losses, _ = trained(Bridge(6, width=24, layers=2), _calm, _settings)
 check.close(sum(_losses[-20:]), sum(_truth[-20:]), "the last 20 losses of a small net, lr and max_norm", relative=0.05)
+_net = Bridge(6, width=24, layers=2)
+trained(_net, _calm, _settings | {"steps": 3})
+_after = loss_of(_net, _calm(3)).item()
+check.close(_after, _losses[3], "the loss after three steps, against that of step 3", relative=0.01)
 ### END HIDDEN TESTS
 
 # %% [markdown]

@@ -306,7 +306,7 @@ def _draw(chance, names):
     if names["total"].pieces and chance.random() < 0.3:
         ready = "model.zero_grad(); model.row.data -= 0.125"
         return f"said.append((total.finish(), *model.row.grad.tolist())); {ready}"
-    tokens = [chance.choice((IGNORE, 1, 2, 3)) for _ in range(3)]
+    tokens = [chance.choice((IGNORE, 0, 1, 2)) for _ in range(3)]
     return f"said.append(total.add(torch.tensor([{[chance.randrange(4) for _ in tokens]}]), torch.tensor([{tokens}])))"
 
 
@@ -526,6 +526,19 @@ check.equal(_wide.sums[1].tolist(), [1 / 2 + 1 / 8 + 1 / 32] * 6, "a parameter w
 #: large numbers
 _p.grad = torch.full((6,), 2.0**127).bfloat16()  # each of them finite, their sum and their squares are not
 check.equal(check.call(_wide.add, 2.0**-127), True, "what add returns for large finite gradients")
+#: other counts and dtypes
+_p = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+_wide = check.call(WideSum, [_p])
+_p.grad = torch.tensor([3.0, -6.0], dtype=torch.float64)
+check.call(_wide.add, 1 / 3)
+check.close(_wide.sums[0], torch.tensor([1.0, -2.0]).double(), "a third of fp64 gradients", relative=1e-15)
+_p, _given = torch.zeros(3, requires_grad=True), torch.ones(3)
+_wide = check.call(WideSum, [_p])
+for _weight in (0.5, 2.0):
+    _p.grad = _given
+    check.call(_wide.add, _weight)
+check.equal(_given.tolist(), [1.0] * 3, "an fp32 gradient that the caller keeps", look="what changes in place")
+check.equal(_wide.sums[0].tolist(), [2.5] * 3, "0.5 and 2 times this gradient", look="what changes in place")
 
 
 #: parameters without gradients, weights that change, NaN
@@ -928,7 +941,7 @@ def _begin_with(kind):
 def _draw(chance, names):
     if names["stream"].pieces and chance.random() < 0.3:
         return "said.append(stream.step())"
-    tokens = [chance.choice((IGNORE, 1, 2, 3)) for _ in range(3)]
+    tokens = [chance.choice((IGNORE, 0, 1, 2)) for _ in range(3)]
     inputs, scale = [chance.randrange(4) for _ in tokens], chance.choice(("1.0", "8.0", "0.25", "math.inf"))
     return f"said.append(stream.add(torch.tensor([{inputs}]), torch.tensor([{tokens}]), {scale}))"
 
@@ -951,7 +964,7 @@ random_lives("a stream", _begin, *_names, _draw, lambda _: _looks, look=_look)
 #
 # - `state_dict()` returns a dict of plain numbers, strings, lists, dicts and tensors, such that
 #   `torch.load(..., weights_only=True)` reads it. It is a snapshot: what happens later does not change it. It may be
-#   taken at any moment between two calls. Its tensors hold no more than one sum for each master.
+#   taken at any moment between two calls. Saved, it takes the bytes of one sum for each master, and at most 64 KiB more.
 # - `load_state_dict(state)`: from here on this object does what the saved one would have done, to the bit. It leaves
 #   `state` as it is, also later; one state may be loaded many times, also into an object that has begun another batch.
 #
@@ -1062,12 +1075,19 @@ def live_tensors(thing):
 
 
 #: what the state holds
-_storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in live_tensors(_state)}
-_limit = Bytes(sum(master.nbytes for master in _masters) + 256)
-check.at_most(Bytes(sum(_storages.values())), _limit, "bytes in the state", look="what of it is needed")
+_file, _sums = io.BytesIO(), Bytes(sum(master.nbytes for master in _masters))
+check.call(torch.save, _state, _file)
+_saved = Bytes(len(_file.getvalue()))
+check.at_most(_saved, _sums + 64 * SLACK, "bytes of the saved state", look="what of it is needed, in which form")
+check.at_least(_saved, _sums, "bytes of the saved state", look="the sums; another process has nothing else")
 _before = copy.deepcopy(_state)
 check.call(_accumulator.add, *_pieces[3], scale=256.0)
 check.equal(live_tensors(_state), live_tensors(_before), "the state, after one more piece")
+#: what the state holds
+_model, _masters = in_fp16(_config, 7)
+_accumulator = check.call(Resumable, _model, torch.optim.SGD(_masters, lr=0.1))
+_after, _ = bytes_of_adds(_accumulator, _model, _masters, micro_batches(ragged([64] * 16), 2))
+check.at_most(max(_after), _sums + SLACK, "bytes that a Resumable holds", look="as little as an Accumulator?")
 #: a state that is loaded twice
 _results = []
 for _ in range(2):
@@ -1085,16 +1105,16 @@ check.equal(_results[1], _results[0], "the same state, loaded into a new object 
 #: interruptions elsewhere
 _results = []
 for _saved in (False, True):  # in fp64, where the model's own weights are the masters
-    _model = GPT(_config, seed=6, dtype=torch.float64)
-    _accumulator = check.call(Resumable, _model, torch.optim.SGD(_model.parameters(), lr=0.1))
+    _model = freeze(GPT(_config, seed=6, dtype=torch.float64), 3)
+    _accumulator = check.call(Resumable, _model, sgd(_model.parameters()))
     check.call(_accumulator.add, *_pieces[0])
     if _saved:
         _state = check.call(_accumulator.state_dict)
-        _accumulator = check.call(Resumable, _model, torch.optim.SGD(_model.parameters(), lr=0.1))
+        _accumulator = check.call(Resumable, _model, sgd(_model.parameters()))
         check.call(_accumulator.load_state_dict, _state)
     check.call(_accumulator.add, *_pieces[1])
     _results.append([check.call(_accumulator.step), weights(_model)])
-check.equal(_results[1], _results[0], "a model in fp64, saved between two pieces")
+check.equal(_results[1], _results[0], "a model in fp64, some of it frozen, saved between two pieces")
 
 
 def _draw(chance, names):
