@@ -239,11 +239,11 @@ check.at_most(most(check_stock(step=2, counts=[1, 2, 3], special=True))[1], 1, "
 
 def stock_of_two():
     rank, pair = dist.get_rank(), [nn.Parameter(torch.zeros(5)), nn.Parameter(torch.zeros(2, 3))]
-    pair[1].grad = torch.ones(2, 3) if rank else None
-    return take_stock(pair, 4 + rank)
+    pair[1].grad = torch.zeros(2, 3) if rank else None  # a gradient of zeros is one
+    return take_stock(pair, 2**40 + 4 + rank)
 
 
-check.equal(check.on_ranks(stock_of_two, world_size=2), [(9, [False, True])] * 2, "two parameters in fp32, one used")
+check.equal(check.on_ranks(stock_of_two, world_size=2), [(2**41 + 9, [False, True])] * 2, "many examples, one of two used")
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -470,6 +470,19 @@ for hidden_counts in (
 #: other sizes of buckets
 check_step_traffic(step=1, world_size=3, bucket_bytes=1, used_shapes=USED)
 check_step_traffic(step=1, world_size=2, bucket_bytes=2**20, used_shapes=[(6,), (16, 6)])
+
+
+def six_alike():
+    model = nn.Sequential(*[nn.Linear(4, 1, bias=False) for _ in range(6)])
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    with measure.traffic() as sent:
+        synchronize(model, 1, 32)
+    return sent.total_messages
+
+
+messages = check.on_ranks(six_alike, world_size=2)
+check.equal(list(map(int, messages)), [4, 4], "messages for six gradients of 16 B in buckets of 32 B")
 ### END HIDDEN TESTS
 
 # %% check="q2-mixed" points=3
@@ -485,12 +498,20 @@ def mixed():
     model.a.grad = ACROSS * (rank + 1)
     model.b.grad = torch.ones(3, dtype=torch.float64) if rank else None
     model.c.grad = torch.tensor([1.0, float("nan") if rank else 1.0], dtype=torch.float64)
-    total, nobody = synchronize(model, 1 + 2 * rank, 8), synchronize(Patchwork(), 0, 8)
-    return [total, nobody], model.a.grad, model.b.grad, model.c.grad
+    with measure.traffic() as sent:
+        total = synchronize(model, 1 + 2 * rank, 8)
+    idle = Patchwork()
+    backward(idle, 0, rank, 0)
+    totals, left = [total, synchronize(idle, 0, 8)], [each.grad is None for each in idle.parameters()]
+    return totals, left, int(sent.total_bytes), model.a.grad, model.b.grad, model.c.grad
 
 
-for totals, *grads in check.on_ranks(mixed, world_size=2):
+for totals, left, n_bytes, *grads in check.on_ranks(mixed, world_size=2):
+    #: no example anywhere
     check.equal(totals, [4, 0], "examples of a mixed model, and of nobody")
+    check.that(all(left), "… and where nobody has an example, nothing has a gradient")
+    #: two dtypes
+    check.at_most(n_bytes, 8 * 4 + 6 * 4 + 5 * 8, "bytes of a stock and of gradients in two dtypes")
     #: memory that lies across
     check.close(grads[0], 1.75 * ACROSS, "a gradient across", operations=4)
     #: two dtypes
@@ -592,6 +613,7 @@ def check_epoch_traffic(lists, bucket_bytes, numbers_by_step, messages):
     where = "what you send besides synchronize, and how often; within it, weights that are tied"
     check.at_most(n_bytes, int(sum(steps) + stock + 8), f"… bytes for lists {lists}", look=where)
     check.at_most(sent, messages, "… messages", look=where)
+    check.at_least(sent, messages - 1, "… and so many at least", look="how large a bucket may get")
     check.carried(accounts, least=2 * (len(lists) - 1) * 8 * sum(numbers_by_step))
 
 
@@ -610,7 +632,7 @@ check_epoch([[1], [0, 2, 2]], "Adam")
 #: nothing to do for anybody
 check_epoch([[], []], "SGD")
 #: other lists
-check_epoch_traffic([[2, 2], [2]], 2**20, numbers_by_step=[374, 102], messages=2 * 2 + 1)
+check_epoch_traffic([[2, 2], [2]], 1, numbers_by_step=[374, 102], messages=5 + 3 + 1)
 
 
 class Line(nn.Linear):
@@ -696,7 +718,7 @@ def arrives(x):
 # %% check="q4-values" points=6
 def check_code(n, seed=0, factor=1.0):
     x = factor * torch.randn(n, generator=torch.Generator().manual_seed(seed)).exp().sub(1)
-    x[3::5] = 0
+    x[3::5], x[4::10] = 0, -0.0
     before = x.clone()
     message = check.call(encode, x)
     check.that(torch.equal(x, before), f"{n} numbers are as they were", look="what you write into")
@@ -822,12 +844,13 @@ def gradients(rank, step, n, seed=0):
 
 
 def many_steps(n, steps, seed=0):
-    residual, applied, unchanged = torch.zeros(n), [], []
+    memory, applied, unchanged = torch.zeros(n + 2), [], []
+    residual = memory[1:-1]
     for step in range(steps):
         mine = gradients(dist.get_rank(), step, n, seed)
-        applied.append(check.call(compressed_mean, mine, residual, may_change=[residual]).clone())
+        applied.append(check.call(compressed_mean, mine, residual, may_change=[residual]))
         unchanged.append(torch.equal(mine, gradients(dist.get_rank(), step, n, seed)))
-    return torch.stack(applied), residual, all(unchanged)
+    return torch.stack(applied), memory[1:-1], all(unchanged)
 
 
 # %% check="q5-values" points=4
