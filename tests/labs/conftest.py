@@ -15,7 +15,8 @@ def little_to_look_through() -> Iterator[None]:
 
     No answer has made those, so they stand aside, as they do in ranks. That is a tenth of a second for each look.
     """
-    importlib.import_module("tests.preloaded")  # what cells would import later, and so in front of the checks
+    for name in ("tests.preloaded", "nbgrader.preprocessors"):  # what would be imported later, and not stand aside
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()
     yield
