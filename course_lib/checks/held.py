@@ -52,5 +52,6 @@ def held(record: MemoryRecord, at: str = "peak") -> Held:
         record: of `measure.memory`, open or closed.
         at: "peak" or "now".
     """
-    account = record.peak if at == "peak" else record.now
-    return Held(account.total - record.before.total, record.by_line(at))
+    timeline = record.timeline  # of an open record each is drawn up anew
+    account = timeline.account(timeline.peak_row if at == "peak" else -1)
+    return Held(account.total - timeline.account(0).total, record.by_line(at))

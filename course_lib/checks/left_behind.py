@@ -15,9 +15,9 @@ import ctypes
 import dataclasses
 import inspect
 import random
+import struct
 import sys
 import zlib
-from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -39,6 +39,8 @@ MayChange = str | Collection[Any]
 """What a call may change: one of the `ASPECTS`, or several of them and things that it is given."""
 
 _SEED = 0x5EED_0DD
+_DICE = struct.Struct("625I")
+"""Of a Mersenne twister: 624 words, and which of them is next."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks")
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype)
 
@@ -120,14 +122,15 @@ def unchanged(what: str, things: Mapping[str, Any], may_change: MayChange = (), 
 def _other_dice() -> Iterator[None]:
     """Other random states while the block runs: to set the same seed once more would change nothing otherwise."""
     dice, (version, numbers, gauss) = torch.default_generator.get_state(), random.getstate()
-    numbers = array("I", numbers)  # 2.5 KB: what holds 4 KiB or more counts where memory is measured
+    packed = _DICE.pack(*numbers)  # 2.5 KB: what holds 4 KiB or more counts where memory is measured
+    del numbers
     torch.default_generator.manual_seed(_SEED)
     random.seed(_SEED)
     try:
         yield
     finally:
         torch.default_generator.set_state(dice)
-        random.setstate((version, tuple(numbers), gauss))
+        random.setstate((version, _DICE.unpack(packed), gauss))
 
 
 def named(fn: Callable, args: tuple, kwargs: dict) -> dict[str, Any]:
@@ -249,10 +252,17 @@ def _surroundings() -> Iterator[Fact]:
     yield Fact("torch's random state", "random", _checksum(torch.default_generator.get_state()), "")
     yield Fact("Python's random state", "random", hash(random.getstate()), "")
     if numpy := sys.modules.get("numpy"):
-        _, numbers, place, *rest = numpy.random.get_state()
-        yield Fact("NumPy's random state", "random", (zlib.crc32(numbers), place, *rest), "")
+        yield Fact("NumPy's random state", "random", _numpy_dice(numpy.random), "")
     yield Fact("torch.is_grad_enabled()", "settings", on := torch.is_grad_enabled(), str(on))
     yield Fact("torch.get_default_dtype()", "settings", dtype := torch.get_default_dtype(), str(dtype))
+
+
+def _numpy_dice(dice: Any) -> Any:
+    """NumPy's random state as a number; `get_state` would make objects of all its words, and take 30 µs."""
+    generator = dice.get_bit_generator()
+    if type(generator) is not dice.MT19937:  # somebody has set another one
+        return repr(generator.state)
+    return zlib.crc32((ctypes.c_char * _DICE.size).from_address(generator.ctypes.state_address))
 
 
 def _checksum(tensor: Tensor) -> Any:

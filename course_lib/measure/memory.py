@@ -244,10 +244,11 @@ class MemoryRecord:
         """The blocks that live then, with category and size."""
         if at not in ("peak", "now"):
             raise ValueError(f'at={at!r}: choose "peak" or "now"')
-        timeline = self.timeline
-        row = timeline.peak_row if at == "peak" else len(timeline) - 1
+        if self._owners is not None:
+            self._owners.settle()
+        row = self.timeline.peak_row if at == "peak" else self._tracker.row
         for storage in self._tracker.storages:
-            for first, last, category, nbytes in storage.spans(len(timeline)):
+            for first, last, category, nbytes in storage.spans(self._tracker.row + 1):
                 if first <= row < last:
                     yield storage, category, Bytes(nbytes)
 

@@ -31,6 +31,9 @@ CELL_LIMIT_S = 240.0
 _SURELY = (ast.Assign, ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 """Statements after which the names that they bind are bound; those in an `if` or a `for` perhaps."""
 
+_CELLS = ("<cell ", "<check ", ANSWER)
+"""What the file names of cells begin with, here and in `alone`."""
+
 _numbers = itertools.count(1)
 _bound, _read, _loaded = (functools.lru_cache(4096)(names) for names in (bound, read, loaded))
 
@@ -80,6 +83,7 @@ def run_lab(
     if unknown := set(answers or {}) - set(solution_of(lab)):
         raise ValueError(f"{lab.name} has no answer cell {', '.join(unknown)}")
     namespace: dict[str, Any] = {"__name__": "__main__"}
+    _forget_cells()
     if answers:
         steps = [
             step._replace(source=answers.get(step.grade_id, step.source), may_fail=not step.answer) for step in steps
@@ -246,13 +250,15 @@ def _defined(source: str) -> list[tuple[str, set[str]]]:
 
 
 class _Prepared(NamedTuple):
-    """What some cells have bound: where their functions look names up, and what they shall find there."""
+    """What some cells have bound: where their functions look names up, what they shall find there, and their texts."""
 
     namespace: dict[str, Any]
     pristine: dict[str, Any]
+    texts: dict[str, Any]
 
     def fresh(self) -> dict[str, Any]:
         """The namespace as the cells left it, whatever a known-wrong answer has made of it since."""
+        linecache.cache.update(self.texts)
         self.namespace.clear()
         already: dict[int, Any] = {}
         for name, value in self.pristine.items():
@@ -270,7 +276,19 @@ def _prepared(steps: tuple[Step, ...]) -> _Prepared:
     with contextlib.redirect_stdout(io.StringIO()):
         for step in steps:
             _execute(step.source, namespace)
-    return _Prepared(namespace, {name: value for name, value in namespace.items() if name != "__builtins__"})
+    pristine = {name: value for name, value in namespace.items() if name != "__builtins__"}
+    return _Prepared(namespace, pristine, {name: linecache.cache[name] for name in _cells_told()})
+
+
+def _cells_told() -> list[str]:
+    """The cells whose text is known to whoever asks for a source."""
+    return [name for name in linecache.cache if name.startswith(_CELLS)]
+
+
+def _forget_cells() -> None:
+    """Those of runs that are over: each crew of ranks would be sent the text of all of them."""
+    for name in _cells_told():
+        del linecache.cache[name]
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ SOURCE = '''\
 # # Lab 90 · Two functions
 
 # %%
+import inspect
 import time
 
 from course_lib.checks import check
@@ -157,6 +159,15 @@ def test_cells_above_run_once_and_leave_every_answer_the_same(lab: Lab, executed
     first, second = (run_lab(lab, {"q1": spoils}) for _ in range(2))
     assert first == second == {}, "the list is as the cells left it, and functions find their answer"
     assert sum("shared = [0]" in text for text in executed) == 1
+
+
+def test_the_text_of_a_cell_is_known_as_long_as_a_run_needs_it(lab: Lab) -> None:
+    asks = "def half(number):\n    assert 'stands below' in inspect.getsource(twice_of)\n    return number / 2"
+    known = []
+    for _ in range(3):
+        assert run_lab(lab, {"q2": asks}) == {}, "of a cell above, which has run for another answer, too"
+        known.append(sum(name.startswith(("<cell ", "<check ")) for name in linecache.cache))
+    assert known == known[:1] * 3, "crews of ranks are sent all of them"
 
 
 def test_a_cell_that_binds_a_name_anew_stays_below_the_one_that_bound_it(lab: Lab, executed: list[str]) -> None:
