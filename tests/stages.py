@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tests import machine
 
 Commands = list[list[str]]
-PYTEST = ["pytest", "-q", "--durations=5"]
+PYTEST = ["pytest", "-q", "--durations=5", "-p", "no:nbval"]  # a plugin of the stage `notebooks`; it loads slowly
 TWO = ["-n", "2"]
 BY_FILE = [*TWO, "--dist", "loadfile"]
 STEAL = [*TWO, "--dist", "worksteal"]  # tests of a file stay together, and nobody is idle at the end
@@ -43,7 +43,7 @@ STAGES = [  # what fails quickly comes first
     Stage(
         "unit",
         "the library, the tools, the stored notebooks",
-        [[*PYTEST, *BY_FILE, "-m", "not browser", *(f"--ignore={path}" for path in ELSEWHERE)]],
+        [[*PYTEST, *STEAL, "-m", "not browser", *(f"--ignore={path}" for path in ELSEWHERE)]],
     ),
     Stage(
         "labs",
