@@ -57,7 +57,7 @@ STAGES = [  # what fails quickly comes first
         [[*PYTEST, *STEAL, "-m", "sandbox", "tests/grading"]],
         needs=machine.sandbox,
     ),
-    Stage("ranks", "real processes", [[*PYTEST, "-m", "not browser", "tests/ranks"]]),
+    Stage("ranks", "real processes", [[*PYTEST, *STEAL, "-m", "not browser", "tests/ranks"]]),
     Stage("notebooks", "every cell of every notebook again, outputs compared", [["tests.notebooks", "-q", *BY_FILE]]),
     Stage(
         "browser",
