@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULT = re.compile(
     r"^.*(?:\d+ (?:passed|failed|errors?|skipped|deselected|files? already).*|All checks passed.*)$", re.MULTILINE
 )
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
+"""Not for the stages: hundreds of processes would compile both packages and all tests anew, seconds in each."""
 PASSED, FAILED, STOPPED, DID_NOT_RUN = "passed", "FAILED", "STOPPED", "did not run"
 
 
@@ -74,6 +76,7 @@ def run(command: list[str]) -> tuple[int, str]:
     with subprocess.Popen(
         [sys.executable, "-m", *command],
         cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if name != NO_BYTECODE},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

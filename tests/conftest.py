@@ -25,8 +25,14 @@ def unchecked_shapes() -> Iterator[None]:
     config.update("jaxtyping_disable", False)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what this machine cannot run, and say so."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what this machine cannot run, and say so; where two work, files with slow tests come first.
+
+    Else one of the two would wait at the end for the other's last long test.
+    """
+    if hasattr(config, "workerinput"):
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path not in slow)
     if not any(item.get_closest_marker("gpu") for item in items):
         return
     import torch

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tests import machine
 
 Commands = list[list[str]]
-PYTEST = ["pytest", "-q", "--durations=5"]
+PYTEST = ["pytest", "-q", "--durations=5", "-p", "no:nbval"]  # a plugin of the stage `notebooks`; it loads slowly
 TWO = ["-n", "2"]
 BY_FILE = [*TWO, "--dist", "loadfile"]
 STEAL = [*TWO, "--dist", "worksteal"]  # tests of a file stay together, and nobody is idle at the end
@@ -43,7 +43,7 @@ STAGES = [  # what fails quickly comes first
     Stage(
         "unit",
         "the library, the tools, the stored notebooks",
-        [[*PYTEST, *BY_FILE, "-m", "not browser", *(f"--ignore={path}" for path in ELSEWHERE)]],
+        [[*PYTEST, *STEAL, "-m", "not browser", *(f"--ignore={path}" for path in ELSEWHERE)]],
     ),
     Stage(
         "labs",
@@ -57,7 +57,7 @@ STAGES = [  # what fails quickly comes first
         [[*PYTEST, *STEAL, "-m", "sandbox", "tests/grading"]],
         needs=machine.sandbox,
     ),
-    Stage("ranks", "real processes", [[*PYTEST, "-m", "not browser", "tests/ranks"]]),
+    Stage("ranks", "real processes", [[*PYTEST, *STEAL, "-m", "not browser", "tests/ranks"]]),
     Stage("notebooks", "every cell of every notebook again, outputs compared", [["tests.notebooks", "-q", *BY_FILE]]),
     Stage(
         "browser",

@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests import __main__ as command
 from tests import clock
+from tests.conftest import pytest_collection_modifyitems
 from tests.stages import Stage
 
 ONE_TEST = "def test_lab03_counts():\n    pass\n\n\ndef test_other():\n    assert {}\n"
@@ -42,6 +45,24 @@ def test_a_failure_stops_nothing_and_is_the_exit_code(summary: Summary) -> None:
     assert "NOT all passed" in said
     code, said = summary(stage("one", "1 / 0"), stage("two"), words=("two",))
     assert code == 0 and "=== one" not in said and "All passed in" in said
+
+
+def test_what_a_stage_compiles_is_kept_whatever_the_user_has_set(
+    summary: Summary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert summary(stage("one", "import sys; assert not sys.dont_write_bytecode"))[0] == 0
+
+
+@pytest.mark.parametrize(("worker", "order"), [(True, "bbac"), (False, "abcb")])
+def test_where_two_work_the_files_with_slow_tests_come_first(worker: bool, order: str) -> None:
+    marks = [("a", ""), ("b", "slow"), ("c", ""), ("b", "")]
+    items: list[Any] = [
+        SimpleNamespace(path=path, get_closest_marker=lambda name, own=own: name == own) for path, own in marks
+    ]
+    config: Any = SimpleNamespace(**{"workerinput": {}} if worker else {})
+    pytest_collection_modifyitems(config, items)
+    assert "".join(item.path for item in items) == order
 
 
 def test_what_did_not_run_is_said_with_the_command_and_the_rest_decides(summary: Summary) -> None:

@@ -52,12 +52,16 @@ def fake_wheel(folder: Path, name: str, version: str = "1.0") -> None:
         wheel.writestr(f"{info}/RECORD", "")
 
 
+COPY = "import shutil, sys\nshutil.copytree({empty!r}, sys.argv[1], symlinks=True, dirs_exist_ok=True)\n"
+
+
 class Checkout:
     """A folder with the real start.py, a stand-in for the course, and a folder of wheels in place of an index."""
 
     def __init__(self, folder: Path) -> None:
         self.root, self.wheels, self.venv = folder / "course", folder / "wheels", folder / "course" / ".venv"
         self.home = folder / "home"
+        self.settings: dict[str, str] = {}
         for path in (self.root / "course_lib", self.root / "course_tools", self.root / "tests", self.wheels, self.home):
             path.mkdir(parents=True)
         shutil.copy(START, self.root)
@@ -73,11 +77,19 @@ class Checkout:
             fake_wheel(self.wheels, name)
         fake_wheel(self.wheels, "torch", "2.13.0")
 
+    def copy_environments_of(self, empty: Path) -> None:
+        """From now on `python -m venv` copies this one: to make one takes seconds, since pip is installed into it."""
+        stand_in = self.home.with_name("stand-in") / "venv.py"
+        stand_in.parent.mkdir()
+        stand_in.write_text(COPY.format(empty=str(empty)))
+        self.settings["PYTHONPATH"] = str(stand_in.parent)
+
     def environment(self, **extra: str) -> dict[str, str]:
         """No index, no settings of this machine, an own home."""
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "VIRTUAL_ENV"))}
         pip = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels)}
-        return inherited | pip | {"HOME": str(self.home), "https_proxy": "http://127.0.0.1:9"} | extra
+        home = {"HOME": str(self.home), "https_proxy": "http://127.0.0.1:9"}
+        return inherited | pip | home | self.settings | extra
 
     def popen(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """Start `start.py` with the Python that runs the tests."""
@@ -111,6 +123,14 @@ def said(result: subprocess.CompletedProcess[str]) -> list[str]:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment that holds pip and nothing else."""
+    folder = tmp_path_factory.mktemp("empty") / "venv"
+    subprocess.run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", folder], check=True)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -255,6 +275,12 @@ class TestComplete:
 @pytest.mark.slow
 class TestFailures:
     """One plain sentence each, and no half-made environment."""
+
+    @pytest.fixture
+    def checkout(self, checkout: Checkout, empty: Path) -> Checkout:
+        """No test here is about how an environment is made; those of `complete` are."""
+        checkout.copy_environments_of(empty)
+        return checkout
 
     def test_no_network(self, checkout: Checkout) -> None:
         address = {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}

@@ -24,14 +24,20 @@ _read = functools.lru_cache(maxsize=1024)(read)
 
 def kept_names(cell: NotebookNode, later: Sequence[NotebookNode]) -> list[str]:
     """Functions, classes and imports of a check that later cells read, and those of the check that these read."""
-    tree = parse(cell.source)
-    uses = {name: _read(ast.unparse(node)) for node in (tree.body if tree else []) for name in _defines(node)}
+    uses = _uses(cell.source)
     found: set[str] = set()
     waiting = set().union(*(_read(other.source) for other in later), set()) & uses.keys()
     while waiting:
         found |= waiting
         waiting = {name for one in waiting for name in uses[one] & uses.keys()} - found
     return sorted(found)
+
+
+@functools.lru_cache(maxsize=1024)
+def _uses(source: str) -> dict[str, set[str]]:
+    """What each function, class and import of a check reads."""
+    tree = parse(source)
+    return {name: _read(ast.unparse(node)) for node in (tree.body if tree else []) for name in _defines(node)}
 
 
 def lost_names(cell: NotebookNode, later: Sequence[NotebookNode]) -> Iterator[str]:

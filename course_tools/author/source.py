@@ -5,6 +5,8 @@ No lesson opens this module.
 
 from __future__ import annotations
 
+import copy
+import functools
 import hashlib
 import tomllib
 from collections import Counter
@@ -61,14 +63,20 @@ def read_cells(source: Path) -> list[NotebookNode]:
     Raises:
         ValueError: jupytext is not installed, or there are no cells.
     """
+    cells = [copy.deepcopy(cell) for cell in _parsed(source.read_text("utf-8")) if cell.source.strip()]
+    if not cells:
+        raise ValueError(f"{source.name} holds no cells; each begins with a line `# %%` or `# %% [markdown]`")
+    return cells
+
+
+@functools.lru_cache(maxsize=32)
+def _parsed(text: str) -> list[NotebookNode]:
+    """The cells of a py:percent file; a lab is read anew for each term and each submission."""
     try:
         import jupytext
     except ImportError:
         raise ValueError("building needs jupytext: pip install 'bigger-than-one-gpu[instructor]'") from None
-    cells = [cell for cell in jupytext.read(source, fmt="py:percent").cells if cell.source.strip()]
-    if not cells:
-        raise ValueError(f"{source.name} holds no cells; each begins with a line `# %%` or `# %% [markdown]`")
-    return cells
+    return jupytext.reads(text, fmt="py:percent").cells
 
 
 def tags_of(cell: NotebookNode) -> list[str]:

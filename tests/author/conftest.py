@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from course_tools.author.lab_builder import build_lab
 from course_tools.labs import Lab
 
 SOURCE = '''\
@@ -72,10 +74,28 @@ check.equal(check.on_ranks(on_each_rank, world_size=3)[2], torch.tensor(1.0), "t
 '''
 
 
+WITH_A_VALUE = SOURCE.replace('\n# %% check="q1-hidden"', '\nexpected = 6\n"a value"\n\n# %% check="q1-hidden"', 1)
+WITH_A_VALUE += '\n\n# %%\nassert "expected" not in globals()\n'
+
+
 @pytest.fixture
 def lab(tmp_path: Path) -> Lab:
     """The lab, written to disk but not built."""
     return make_lab(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def built_once(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """The lab with a value at the end of a check, built: for this a kernel and ranks start. Nobody changes it."""
+    lab = make_lab(tmp_path_factory.mktemp("built"), WITH_A_VALUE)
+    assert build_lab(lab) is True
+    return lab
+
+
+@pytest.fixture
+def built(built_once: Lab, tmp_path: Path) -> Lab:
+    """A copy of the built lab, to spoil."""
+    return Lab(shutil.copytree(built_once.root, tmp_path / "course"), built_once.name)
 
 
 def make_lab(root: Path, source: str = SOURCE) -> Lab:

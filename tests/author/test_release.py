@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from course_tools.author.lab_builder import build_lab
 from course_tools.author.release import find_leaks, release_course, students_files
 from course_tools.labs import Lab, all_labs
-
-from .conftest import make_lab
 
 HIDDEN = 'check.equal(check.call(moving_average, [1], 2), [], "fewer numbers than the window is wide")'
 SOLUTION = """\
@@ -24,11 +20,9 @@ dist.all_reduce(value)
 """
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    """A whole small course, built once."""
-    lab = make_lab(tmp_path_factory.mktemp("course"))
-    build_lab(lab)
+@pytest.fixture
+def course(built: Lab) -> Lab:
+    """A whole small course, to spoil."""
     for path, text in {
         "README.md": "# Read [me](start.py), [00](lessons/00_good.ipynb), [you](TEACHERS.md), [us](https://a.b/c)\n",
         "lessons/00_good.ipynb": '{"cells": []}',
@@ -40,15 +34,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Lab:
         "course_lib/__pycache__/units.pyc": "x",
         "tests/test_x.py": "",
     }.items():
-        (lab.root / path).parent.mkdir(parents=True, exist_ok=True)
-        (lab.root / path).write_text(text, "utf-8")
-    return lab
-
-
-@pytest.fixture
-def course(built: Lab, tmp_path: Path) -> Lab:
-    """A copy of it to spoil."""
-    return Lab(shutil.copytree(built.root, tmp_path / "course"), built.name)
+        (built.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (built.root / path).write_text(text, "utf-8")
+    return built
 
 
 def release(lab: Lab, destination: Path, **options: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -29,23 +30,29 @@ def write_notebook(root: Path, name: str, cells: list[str]) -> Path:
     return path
 
 
+def make_course(folder: Path) -> Path:
+    """A course with the lessons 00_good and 01_next."""
+    (folder / "lessons").mkdir()
+    (folder / "start.py").touch()
+    write_notebook(folder, "00_good", GOOD)
+    write_notebook(folder, "01_next", ["print('next')"])
+    return folder
+
+
+def call_course(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`course` with arguments in `root`, in a process of its own."""
+    env = os.environ | {"COLUMNS": "160", "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "course_tools", *arguments]
+    return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A course with the lessons 00_good and 01_next."""
-    (tmp_path / "lessons").mkdir()
-    (tmp_path / "start.py").touch()
-    write_notebook(tmp_path, "00_good", GOOD)
-    write_notebook(tmp_path, "01_next", ["print('next')"])
-    return tmp_path
+    """A course in a folder of its own."""
+    return make_course(tmp_path)
 
 
 @pytest.fixture
 def course(root: Path) -> Course:
-    """Call `course` with arguments in `root`, in a process of its own."""
-
-    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        env = os.environ | {"COLUMNS": "160", "NO_COLOR": "1"}
-        command = [sys.executable, "-m", "course_tools", *arguments]
-        return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-
-    return call
+    """`call_course` on this course."""
+    return functools.partial(call_course, root)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
 from pathlib import Path
 
 import nbformat
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from course_tools.lessons import Lesson
 from course_tools.running import ComparedRow, LessonRun, read_checks, table
-from tests.cli.conftest import Course, write_notebook
+from tests.cli.conftest import Course, call_course, make_course, write_notebook
 
 pytestmark = pytest.mark.notebook
 
@@ -33,28 +34,40 @@ def test_the_table_counts_checks_and_names_the_worst(course: Course, root: Path)
     assert (root / "lessons" / "00_good.ipynb").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("cells", "shown"),
-    [
-        (["x = 1", "y = x / 0  # here"], ["y = x / 0  # here", "ZeroDivisionError"]),
-        (
-            ["from course_lib.compare import compare", "compare(predicted=1, measured=2)"],
-            ["compare(predicted=1, measured=2)", "ComparisonError: measurement and prediction disagree"],
-        ),
-        (["x = 1", "import os\nos._exit(3)"], ["os._exit(3)", "DeadKernelError"]),
-        (["import time", "time.sleep(60)"], ["a cell did not end within 15 s:\n\ntime.sleep(60)"]),
-    ],
-    ids=["raises", "comparison", "kernel dies", "too slow"],
-)
+FAILING = {
+    "02_raises": (["x = 1", "y = x / 0  # here"], ["y = x / 0  # here", "ZeroDivisionError"]),
+    "03_comparison": (
+        ["from course_lib.compare import compare", "compare(predicted=1, measured=2)"],
+        ["compare(predicted=1, measured=2)", "ComparisonError: measurement and prediction disagree"],
+    ),
+    "04_kernel_dies": (["x = 1", "import os\nos._exit(3)"], ["os._exit(3)", "DeadKernelError"]),
+    "05_too_slow": (
+        ["import time", "time.sleep(60)"],
+        ["a cell did not end within 15 s:\n\ntime.sleep(60)"],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def after_failures(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    """`course run` on four lessons that fail, and some that run before and after them."""
+    root = make_course(tmp_path_factory.mktemp("failures"))
+    for name, (cells, _) in FAILING.items():
+        write_notebook(root, name, cells)
+    write_notebook(root, "06_last", ["print('last')"])
+    return call_course(root, "run", "--timeout", "15")
+
+
+@pytest.mark.parametrize("name", FAILING)
 def test_a_failing_cell_is_shown_and_the_other_lessons_still_run(
-    course: Course, root: Path, cells: list[str], shown: list[str]
+    after_failures: subprocess.CompletedProcess[str], name: str
 ) -> None:
-    write_notebook(root, "00_good", cells)
-    result = course("run", "--timeout", "15")
-    assert result.returncode == 1
-    assert all(words in result.stdout for words in shown), result.stdout
-    assert row("00_good", result.stdout)[1] == "failed" and row("01_next", result.stdout)[1] == "passed"
-    assert "Traceback" not in result.stderr
+    said = after_failures.stdout
+    assert after_failures.returncode == 1 and row(name, said)[1] == "failed"
+    problem = said.partition(f"✗ {name}\n")[2].partition("\n✗ ")[0]
+    assert all(words in problem for words in FAILING[name][1]), said
+    assert row("06_last", said)[1] == "passed", said
+    assert "Traceback" not in after_failures.stderr
 
 
 def test_every_table_is_listed_with_where_its_numbers_come_from(course: Course, root: Path) -> None:

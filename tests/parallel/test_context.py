@@ -49,7 +49,7 @@ def check_attention(attend, order):
 @pytest.mark.parametrize("order", ["plain", "zigzag"])
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_values_gradients_and_traffic_of_the_ring(world_size, order):
-    ranks.run(check_attention, ring_attention, order, world_size=world_size)
+    ranks.run(check_attention, ring_attention, order, world_size=world_size, diagnose=world_size == 2)
 
 
 def check_gpt(config, order, optimizer):
@@ -77,7 +77,7 @@ def check_gpt(config, order, optimizer):
 def test_every_step_equals_the_unsplit_gpt(world_size):
     rotary = dataclasses.replace(SMALL, positions="rotary", norm="rmsnorm", bias=False, tied=False)
     for config, order, optimizer in ((SMALL, "zigzag", "sgd"), (SMALL, "plain", "adam"), (rotary, "zigzag", "adam")):
-        ranks.run(check_gpt, config, order, optimizer, world_size=world_size)
+        ranks.run(check_gpt, config, order, optimizer, world_size=world_size, diagnose=world_size == 2)
 
 
 def check_bytes():
@@ -153,4 +153,4 @@ def test_what_cannot_be_is_refused():
 @pytest.mark.parametrize(("mutant", "says"), wrong.WRONG.items(), ids=[w.__name__ for w in wrong.WRONG])
 def test_known_wrong_rings_are_rejected(mutant, says):
     with pytest.raises(RankFailure, match=f"AssertionError: {says}"):
-        ranks.run(check_attention, mutant, "zigzag", world_size=4, timeout_s=30)
+        ranks.run(check_attention, mutant, "zigzag", world_size=4, timeout_s=30, diagnose=False)

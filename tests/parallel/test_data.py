@@ -53,7 +53,7 @@ def test_every_step_equals_the_single_device(wrap, world_size):
 
 
 def test_our_own_ring_carries_the_buckets():
-    ranks.run(every_parity, [own_ring], world_size=2)
+    ranks.run(every_parity, [own_ring], world_size=2, diagnose=False)
 
 
 def test_parity_holds_under_diagnosis():
@@ -87,7 +87,8 @@ def test_every_step_equals_ddp(world_size):
 def test_traffic_is_as_predicted(world_size):
     for bucket_bytes in (1, 256, 2**20):
         for make in (checks.gpt, checks.odd):
-            ranks.run(checks.check_traffic, BucketedDataParallel, make, bucket_bytes, world_size=world_size)
+            args = (BucketedDataParallel, make, bucket_bytes)
+            ranks.run(checks.check_traffic, *args, world_size=world_size, diagnose=world_size == 2)
 
 
 def naive_traffic():

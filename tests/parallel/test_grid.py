@@ -74,17 +74,23 @@ def check_state(grid, optimizer, parts):
     assert kept <= due + parts * len(list(grid.parameters())), f"keeps the state of {kept} elements, not {due}"
 
 
+def deep_enough(config, sizes):
+    """Two layers where nothing is cut into stages: a first and a last; deeper models only send the same again."""
+    return dataclasses.replace(config, layers=2) if sizes[0] == 1 else config
+
+
 def every_parity(sizes):
-    check_parity(Grid, sizes, TIED, "sgd")
-    check_parity(Grid, sizes, UNTIED, "adam", schedule="gpipe", bucket_bytes=1024)
-    check_parity(Grid, sizes, TIED, "adam", zero=1, bucket_bytes=1024)
+    tied, untied = (deep_enough(config, sizes) for config in (TIED, UNTIED))
+    check_parity(Grid, sizes, tied, "sgd")
+    check_parity(Grid, sizes, untied, "adam", schedule="gpipe", bucket_bytes=1024)
+    check_parity(Grid, sizes, tied, "adam", zero=1, bucket_bytes=1024)
     if sizes[0] == 1:
-        check_parity(Grid, sizes, TIED, "adam", zero=2, bucket_bytes=1024)
-        check_parity(Grid, sizes, UNTIED, "sgd", zero=3, bucket_bytes=1024)
+        check_parity(Grid, sizes, tied, "adam", zero=2, bucket_bytes=1024)
+        check_parity(Grid, sizes, untied, "sgd", zero=3, bucket_bytes=1024)
     if sizes[2] > 1:
-        check_parity(Grid, sizes, TIED, "adam", sequence_parallel=True, schedule="zero-bubble", zero=1)
+        check_parity(Grid, sizes, tied, "adam", sequence_parallel=True, schedule="zero-bubble", zero=1)
     if sizes[0] == 2:
-        check_parity(Grid, sizes, TIED, "sgd", schedule="interleaved")
+        check_parity(Grid, sizes, tied, "sgd", schedule="interleaved")
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "x".join(map(str, sizes)))
@@ -93,7 +99,7 @@ def test_every_combination_equals_the_single_device(sizes):
 
 
 def a_parity_on_8(sizes):
-    config = dataclasses.replace(TIED, layers=8, heads=8)
+    config = deep_enough(dataclasses.replace(TIED, layers=8, heads=8), sizes)
     check_parity(Grid, sizes, config, "adam", steps=2, zero=1 if sizes[0] > 1 else 2)
 
 

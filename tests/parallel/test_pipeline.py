@@ -64,7 +64,7 @@ def every_peak():
 
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_activations_in_flight_are_as_predicted(world_size):
-    ranks.run(every_peak, world_size=world_size)
+    ranks.run(every_peak, world_size=world_size, diagnose=False)
 
 
 def every_send():
@@ -74,12 +74,12 @@ def every_send():
 
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_bytes_sent_to_the_neighbours_are_as_predicted(world_size):
-    ranks.run(every_send, world_size=world_size)
+    ranks.run(every_send, world_size=world_size, diagnose=False)
 
 
 def test_gpipe_in_disguise_is_rejected():
     with pytest.raises(RankFailure, match="AssertionError: 1f1b: rank . held"):
-        ranks.run(checks.check_in_flight, wrong.GPipeInDisguise, "1f1b", world_size=4, timeout_s=30)
+        ranks.run(checks.check_in_flight, wrong.GPipeInDisguise, "1f1b", world_size=4, timeout_s=30, diagnose=False)
 
 
 def test_backward_passes_are_really_split():
@@ -94,13 +94,13 @@ def test_a_backward_pass_in_one_is_rejected():
 @pytest.mark.parametrize("world_size", [2, 4])
 @pytest.mark.parametrize("optimizer", checks.OPTIMIZERS)
 def test_pipedreams_weights_follow_the_papers_recurrence(world_size, optimizer):
-    ranks.run(checks.check_weight_versions, Pipeline, optimizer, world_size=world_size)
+    ranks.run(checks.check_weight_versions, Pipeline, optimizer, world_size=world_size, diagnose=False)
 
 
 @pytest.mark.parametrize("mutant", wrong.WRONG_VERSIONS)
 def test_wrong_weight_versions_are_rejected(mutant):
     with pytest.raises(RankFailure, match="AssertionError: (after update|rank . stashed)"):
-        ranks.run(checks.check_weight_versions, mutant, "sgd", world_size=4, timeout_s=30)
+        ranks.run(checks.check_weight_versions, mutant, "sgd", world_size=4, timeout_s=30, diagnose=False)
 
 
 def run_paced(schedule):

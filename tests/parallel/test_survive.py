@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="gloo's elastic 
 STEPS, EVERY, KILL_AT, KILL_RANK_AT = 50, 5, 14, 30
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1000)  # ten processes import torch, one after the other where there are few cores
 def test_neither_a_killed_node_nor_a_killed_rank_leaves_a_trace_in_the_loss_curve(tmp_path: Path) -> None:
     """A node leaves two of four ranks; then one of these is killed, and its agent puts another in its place."""

@@ -190,7 +190,7 @@ def test_the_call_after_a_failure_takes_little_longer(cell: Cell) -> None:
         start = time.monotonic()
         ranks.run(int)
         seconds.append(time.monotonic() - start)
-    assert min(seconds) < 1  # the least of five, and ranks that start anew take several seconds
+    assert min(seconds) < 2  # the least of five; where torch is imported anew it takes longer, however quiet it is
 
 
 def test_an_idle_rank_that_is_killed_is_replaced_before_the_next_call() -> None:

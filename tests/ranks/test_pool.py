@@ -208,11 +208,12 @@ def test_edited_modules_are_read_again(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     file = tmp_path / "my_helpers.py"
-    file.write_text("def answer(): return 1\n")
+    meet = "import torch.distributed as dist\ndef answer():\n    dist.barrier()\n    return "  # which is diagnosed
+    file.write_text(f"{meet}1\n")
     import my_helpers  # type: ignore[import-not-found]
 
     assert ranks.run(my_helpers.answer, world_size=2) == [1, 1]
-    file.write_text("def answer(): return 'two'\n")
+    file.write_text(f"{meet}'two'\n")
     os.utime(file, (time.time() + 5, time.time() + 5))
     assert ranks.run(my_helpers.answer, world_size=2) == ["two", "two"]
 

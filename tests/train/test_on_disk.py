@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import errno
 import itertools
-import subprocess
-import sys
+import os
 from collections.abc import Callable
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from course_lib import measure
+from course_lib import measure, ranks
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.ranks import RankFailure
 from course_lib.train import disk as disk_module
 from course_lib.train.accumulate import Batch
 from course_lib.train.disk import Disk, bandwidth
@@ -155,30 +154,33 @@ def test_weights_in_memory_do_not_grow_with_the_blocks(tmp_path: Path) -> None:
     assert peaks[4] == peaks[8]
 
 
+def die_in_the_third_step(folder: Path, point: int) -> None:
+    """In a process of its own: it ends in the middle of a file, or just before the step counts."""
+    model = OnDisk(GPT(CONFIG), Disk(folder), **ADAMW)
+    take(model, BATCHES[:2])
+    write, left = disk_module._write_file, point
+
+    def last_words(path: Path, vector: Tensor) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            path.write_bytes(b"half")
+            os._exit(9)
+        write(path, vector)
+
+    disk_module._write_file = last_words
+    if point == 8:
+        os.replace = lambda *names: os._exit(9)
+    take(model, BATCHES[2:3])
+
+
 def test_a_step_that_was_not_committed_never_was(tmp_path: Path) -> None:
     """A process that dies at one of several points of a step; what it leaves goes on like one that nobody killed."""
-    dying = """
-        import os, sys
-        from tests.train import test_on_disk as t
-        model = t.OnDisk(t.GPT(t.CONFIG), t.Disk(sys.argv[1]), **t.ADAMW)
-        t.take(model, t.BATCHES[:2])
-        write, left = t.disk_module._write_file, [int(sys.argv[2])]
-        def last_words(path, vector):
-            left[0] -= 1
-            if left[0] < 0:
-                path.write_bytes(b"half")
-                os._exit(9)
-            write(path, vector)
-        t.disk_module._write_file = last_words
-        if left[0] == 8:
-            os.replace = lambda *names: os._exit(9)
-        t.take(model, t.BATCHES[2:3])
-    """
     losses = take(OnDisk(GPT(CONFIG), Disk(tmp_path / "whole"), **ADAMW), BATCHES)
     for point in (0, 3, 8):
         folder = tmp_path / str(point)
-        command = [sys.executable, "-c", dedent(dying), str(folder), str(point)]
-        assert subprocess.run(command, cwd=Path(__file__).parents[2]).returncode == 9
+        with pytest.raises(RankFailure, match="exit code 9"):
+            ranks.run(die_in_the_third_step, folder, point, world_size=1)
         again = OnDisk(GPT(CONFIG), Disk(folder), **ADAMW)
         assert again.steps == 2 and take(again, BATCHES[2:]) == losses[2:]
         assert len(list(folder.iterdir())) == 9, "four units with two files each, and the manifest"

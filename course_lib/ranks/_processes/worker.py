@@ -170,7 +170,7 @@ def _forget(modules: list[str]) -> None:
 
     What lies below them goes too: a namespace package, which has no file, would look for its parent in vain.
     """
-    own = __name__.rpartition(".")[0] + "."
+    own = __name__.removesuffix("_processes.worker")  # `_diagnosis` is at work too
     for name in list(sys.modules):
         at_work = own.startswith(f"{name}.") or name.startswith(own)
         if not at_work and any(f"{name}.".startswith(f"{stale}.") for stale in modules):
