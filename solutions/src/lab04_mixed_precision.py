@@ -873,7 +873,7 @@ random_lives("a scale", _begin, _names, _right_names, _draw, lambda _: ["now"], 
 # **The contract.** `train(net, batch, steps, lr, momentum, max_norm)`
 #
 # - `net`: a `Bridge` in fp32. Measure its gradients on `batch(0)` and choose the first scale from them; then put it
-# into fp16, in place, with `begin`. `batch(step)` gives the batch of a step, the same again if asked again.
+# into fp16, in place, with `begin`. `batch(step)` gives the batch of a step, 0 to `steps` - 1, the same again if asked again.
 # - For each step, skipped or not, ask for the batch *first*, then forward, backward, `lean_step`, `next_scale`. (The
 # checks count the bytes alive at the moment when you ask.)
 # - returns a list of the losses, and a list of the steps that were skipped. A loss is a Python float, without the
@@ -1054,6 +1054,12 @@ _net = Bridge(6, width=24, layers=2)
 trained(_net, _calm, _settings | {"steps": 3})
 _after = loss_of(_net, _calm(3)).item()
 check.close(_after, _losses[3], "the loss after three steps, against that of step 3", relative=0.01)
+_nets = [Bridge(6, width=24, layers=2) for _ in range(3)]
+_settings |= {"lr": 0.004 / UNIT**2}  # one step is less than a digit of fp16, 25 are not
+train_in_fp32(_nets[1], _calm, **_settings, bad={})
+trained(_nets[2], _calm, _settings)
+_before, _truth, _got = (torch.cat([p.data.double().flatten() for p in net.parameters()]) for net in _nets)
+check.close((_got - _before).norm(), (_truth - _before).norm(), "how far small steps lead", relative=0.1)
 ### END HIDDEN TESTS
 
 # %% [markdown]

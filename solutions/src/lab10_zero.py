@@ -216,7 +216,7 @@ hidden_cuts()
 #
 # **Your contract.** A shard is a dict: `"weights"`, `"mean"` and `"square"` are vectors of the length of a shard, in the
 # parameters' dtype, and `"steps"` is an int. `parameters` is a list of leaf tensors of one dtype, the same on all
-# ranks. They may lie across in memory, like `x.t()`, where `view(-1)` fails and `flatten()` does not.
+# ranks. They and their gradients may lie across in memory, like `x.t()`, where `view(-1)` fails and `flatten()` does not.
 #
 # - `begin(parameters)` returns this rank's shard before the first step, in memory of its own. It sends nothing.
 # - `reduced(parameters)` returns, as a vector as long as a shard, this rank's part of the *sum* over all ranks of the
@@ -304,7 +304,7 @@ def deal(parameters, step, rank):
     """Each parameter gets this rank's gradient of this step."""
     generator = torch.Generator().manual_seed(1000 * step + rank)
     for parameter in parameters:
-        parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+        parameter.grad = torch.empty_like(parameter, requires_grad=False).normal_(generator=generator)  # across, too
 
 
 def dealt(shapes, step, n_ranks, seed=0, dtype=torch.float64):
