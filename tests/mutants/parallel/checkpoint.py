@@ -38,6 +38,7 @@ class PublishesEarly(_Other):
         def __init__(self, folder: Path, step: int, keep: int) -> None:
             super().__init__(folder, step, keep)
             self.path = self.final
+            dist.barrier()  # every rank has seen by now that the step is not there
 
         def prepare_global_plan(self, plans: Any) -> Any:
             """Nothing to clear."""
