@@ -64,8 +64,6 @@ def grade_lab(
     if (rules := Rules.kept(out)).file:
         read_adjustments(rules.file)  # better a complaint now than after an hour
     key = read_lab(lab)
-    if lab.term:
-        console.print(f"with the numbers of {lab.term!r}", markup=False)
     if carry_errors:  # in the lab that results are of: `resume` keeps none of the other kind
         key.metadata["course"]["carry_errors"] = True
     submissions = find_submissions(where, lab.name, largest_bytes=limits.submission_bytes)

@@ -54,6 +54,8 @@ def grade(
         folder = out or Path("grades", chosen.name)
         if similar:
             return report_similar(chosen, submissions, folder, limits.submission_bytes, console)
+        if chosen.term:
+            console.print(f"with the numbers of {chosen.term!r}", markup=False)
         with open_executor(executor, jobs) as where:
             how = {"jobs": jobs, "resume": resume, "carry_errors": carry_errors, "executor": where}
             code = grade_lab(chosen, submissions, folder, limits, console, **how)

@@ -183,6 +183,7 @@ def _blank(key: NotebookNode, submission: Submission, digest: str) -> Result:
     rows = tuple(CheckResult(c.question, c.grade_id, 0.0, c.points, c.hidden, NOT_RUN) for c in checks)
     return Result(
         lab=key.metadata.get("course", {}).get("lab", ""),
+        term=key.metadata.get("course", {}).get("term", ""),
         student=submission.student,
         name=submission.name,
         source=submission.source,

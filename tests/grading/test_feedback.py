@@ -69,6 +69,18 @@ def test_it_says_when_the_lab_has_changed_since(out: Path) -> None:
     assert done.returncode == 0 and "2 of these were graded with other checks" in " ".join(done.stdout.split())
 
 
+@pytest.mark.parametrize(("term", "word"), [("", "two"), ("fall", "three")])
+def test_reports_have_the_numbers_with_which_was_graded(out: Path, term: str, word: str) -> None:
+    source = out.parents[1] / "solutions" / "src" / f"{TINY.name}.py"
+    text = source.read_text("utf-8").replace("· Windows (", "· Windows of TERM_WORD (")
+    source.write_text(text + '\n# %% term=true\nTERM_WORD = ("two", "three")\n', "utf-8")
+    (source.parents[1] / "term.txt").write_text("spring\n", "utf-8")  # of a later release
+    for student in ("ada", "bob"):
+        save(result(student, term=term), out / "results")
+    assert feedback(out).returncode == 0
+    assert f"Windows of {word}" in (out / "feedback" / "ada.md").read_text("utf-8")
+
+
 def test_a_folder_without_results_is_refused(out: Path) -> None:
     done = feedback(out.parent)
     assert done.returncode == 2 and "holds no results" in done.stdout

@@ -14,7 +14,6 @@ from nbformat import NotebookNode
 from rich.console import Console
 
 from course_tools.author.lab_source import questions, read_lab
-from course_tools.author.terms import kept_term
 from course_tools.grading.report.adjustments import Rules, apply, read_adjustments
 from course_tools.grading.report.reports import print_summary, write_reports
 from course_tools.grading.report.results import Result, load_all
@@ -39,7 +38,7 @@ def render_feedback(
     results = load_all(out)
     if not results:
         raise ValueError(f"{out} holds no results; name the folder that `course grade` wrote (it holds results/)")
-    key = read_lab(replace(find_labs(root, [results[0].lab])[0], term=kept_term(root)))
+    key = read_lab(replace(find_labs(root, [results[0].lab])[0], term=results[0].term))
     kept = Rules.kept(out)
     rules = Rules(adjust or kept.file, kept.late if late is None else late)
     adjusted = report(results, out, key, console, rules)

@@ -71,6 +71,7 @@ class Result:
         penalty: points taken off for it.
         comment: the instructor's words, from the adjustments.
         gradebook_id: identifier of the student in Canvas or Moodle, when the download's file names hold one.
+        term: whose numbers the lab had; empty for those of the published course.
     """
 
     lab: str
@@ -87,6 +88,7 @@ class Result:
     penalty: float = 0.0
     comment: str = ""
     gradebook_id: str = ""
+    term: str = ""
 
     @property
     def points(self) -> float:
