@@ -1,5 +1,9 @@
 """`course site`: write what Sphinx reads, run it, and refuse a site with a leak, a dead link or another host.
 
+Why Sphinx with MyST-NB, and not Jupyter Book 2: where a page of the latter (2.1.7) has a stored widget, it says that "a
+Jupyter kernel connection is required" (mystmd's issue 449 and myst-theme's 428, both open in November 2026), and its
+build asks api.mystmd.org for the theme. Here explorers live on their stored states, and nothing is fetched.
+
 No lesson opens this module.
 """
 
