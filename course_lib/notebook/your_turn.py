@@ -1,11 +1,11 @@
-"""Your turn: a function whose body the reader writes, checked at once; a collapsed cell below holds a solution.
+"""Your turn: a function whose body the reader writes, checked at once; a solution lies folded below.
 
     @your_turn(check, look="which ranks hold a part of the sum?")
     def whole(part):
         \"\"\"The sum of all ranks' `part`.\"\"\"
         ...
 
-    @whole.solution                      # in a cell of its own, tagged `solution`, which is shown collapsed
+    @whole.solution                      # in a cell of its own, tagged `solution`, which the build seals: `folded`
     def whole(part):
         dist.all_reduce(part)
         return part

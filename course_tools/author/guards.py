@@ -23,7 +23,7 @@ from course_tools.kernel import widget_state
 
 TAGS = {
     "raises-exception": "the cell fails on purpose",
-    "solution": "a solution of a `your_turn`: shown collapsed",
+    "solution": "a solution of a `your_turn`: sealed, and folded below its cell",
     "varies": "its output differs from run to run (seconds, say): it is not compared, and a rebuild keeps it",
 }
 LONGEST_CELL = 20  # lines; longer code belongs into the library, where it is tested
@@ -47,6 +47,11 @@ def source_complaints(notebook: NotebookNode) -> list[str]:
         f"cell {number}: only JupyterLab collapses a solution in words; write it in <details>, {first_line(cell)}"
         for number, cell in enumerate(notebook.cells)
         if cell.cell_type == "markdown" and "solution" in tags_of(cell)
+    ]
+    complaints += [
+        f"cell {number}: a solution is one function below `@f.solution`, called f as well, {first_line(cell)}"
+        for number, cell in _code(notebook)
+        if "solution" in tags_of(cell) and not cell.source.startswith("%solution ")
     ]
     names = [(number, name) for number, cell in _code(notebook) for name in _GUESS.findall(cell.source)]
     first = {name: number for number, name in reversed(names)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import functools
 import hashlib
+import re
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from course_lib.notebook.folded import seal
 from course_tools.lessons import Lesson
 
 NOTEBOOK_METADATA = {
@@ -27,6 +29,7 @@ if "google.colab" in sys.modules:  # elsewhere this cell does nothing
     %pip install -q "git+{repository}"
     from google.colab import output
     output.enable_custom_widget_manager()"""
+_SOLUTION = re.compile(r"\A(?:#.*\n)*@(\w+)\.solution\n(def \1\(.*)\Z", re.S)
 BADGE = (
     "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
     "(https://colab.research.google.com/github/{path}/blob/main/{notebook}.ipynb)"
@@ -46,15 +49,23 @@ def read_source(lesson: Lesson) -> NotebookNode:
     cells = read_cells(lesson.source)
     for cell in cells:
         cell.metadata = nbformat.from_dict(_metadata(sorted(tags_of(cell))))
+        _seal_solution(cell)
     add_colab(cells, repository_url(lesson.root), f"lessons/{lesson.name}")
     _number(cells, lesson.name)
     return nbformat.v4.new_notebook(cells=cells, metadata=NOTEBOOK_METADATA)
 
 
 def _metadata(tags: list[str]) -> dict:
-    """Of a cell with these tags. JupyterLab collapses a cell by one key, Colab by another; VS Code knows neither."""
+    """Of a cell with these tags. JupyterLab hides its text by one key, Colab by another; VS Code knows neither."""
     collapsed = {"cellView": "form", "jupyter": {"source_hidden": True}} if "solution" in tags else {}
     return collapsed | ({"tags": tags} if tags else {})
+
+
+def _seal_solution(cell: NotebookNode) -> None:
+    """Turn `@f.solution` and its function into a line that unfolds on a click (`course_lib.notebook.folded`)."""
+    if found := _SOLUTION.search(cell.source):
+        name, text = found.groups()
+        cell.source = f"%solution {name} {seal(text)}"
 
 
 def read_cells(source: Path) -> list[NotebookNode]:

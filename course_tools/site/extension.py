@@ -23,9 +23,6 @@ from course_tools.site.sources import Sources
 _EMPTY_HEAD = re.compile(r"<th\b[^>]*>(?:<p></p>)?</th>")
 """The corner of a table with headings on two sides; a heading without words would be read out as one."""
 
-_TOGGLE = ' aria-label="Toggle hidden content"'
-"""What MyST-NB calls each folded cell to a screen reader, whatever words are to be seen there."""
-
 _SHARES = 4
 """Into how many runs of pages the reading is dealt out: two for each of two processes."""
 
@@ -103,7 +100,7 @@ class Pages:
     def _on_written(self, app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
         if "body" in context:
             first, title, rest = context["body"].partition("</h1>")
-            rest = _EMPTY_HEAD.sub("<td></td>", rest).replace(_TOGGLE, "")
+            rest = _EMPTY_HEAD.sub("<td></td>", rest)
             context["body"] = first + title + self.actions(page) + rest
         if page in self.sources.scripts:
             app.add_js_file(f"widgets/{page}.js", priority=400)

@@ -61,7 +61,7 @@ def page_of(stored: dict[str, Any], name: str, up: str = "../") -> Page:
             cell["source"] = _NEEDS_KERNEL.sub("", _BADGE.sub("", "".join(cell["source"])))
             continue
         if cell["metadata"].get("jupyter", {}).get("source_hidden"):
-            cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "hide-input"]
+            cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "remove-input"]
         for output in cell["outputs"]:
             if "data" in output:
                 output["data"] = _data(output, page, f"{up}_figures/{name}", shown)

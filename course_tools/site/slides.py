@@ -15,6 +15,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from course_lib.notebook.folded import unseal
 from course_tools.site.prose import as_html, chunks_of, points_of
 
 _WIDGET = re.compile(r'class="course-widget" data-model="(\w+)"')
@@ -100,7 +101,7 @@ class Deck:
     def _code(self, cell: dict[str, Any]) -> None:
         source = "".join(cell["source"])
         if "solution" in cell["metadata"].get("tags", []):
-            self._note(f"<p>One solution:</p>{_coloured(source)}")
+            self._note(f"<p>One solution:</p>{_coloured(unseal(source.split()[-1]))}")
             return
         failed = any(output["output_type"] == "error" for output in cell["outputs"])
         statements = _statements(source, with_tables=failed)

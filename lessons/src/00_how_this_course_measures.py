@@ -208,8 +208,8 @@ compare(guess=guess_flops, predicted=rule, measured=counted.total, tolerance=0.1
 # and the two of the MLP, for each token. And two without any parameter, the two `@` of `Attention.explicit`: in each
 # head the queries, S × K, meet the keys, K × S, and the result meets the values.
 #
-# **Your turn.** Replace the dots. (`measure.MatrixProducts` watches a real block and adds up $2mkn$. A solution is below,
-# collapsed, except in VS Code. The page goes on with either.)
+# **Your turn.** Replace the dots. (`measure.MatrixProducts` watches a real block and adds up $2mkn$. A solution lies
+# folded below. The page goes on with either.)
 
 
 # %%

@@ -75,8 +75,8 @@ BitExplorer(value=0.1).show(
 # **subnormal**. And where all bits of $e$ are 1, the pattern means infinity ($f = 0$) or nan, "not a number" (IEEE
 # 754-2019, §3.4).
 #
-# **Your turn.** Replace the dots. All 65,536 patterns of two formats are tried, and PyTorch is the judge. (A solution is
-# in the cell below, collapsed, except in VS Code; the page goes on with either.)
+# **Your turn.** Replace the dots. All 65,536 patterns of two formats are tried, and PyTorch is the judge. (A solution
+# lies folded below; the page goes on with either.)
 
 
 # %%

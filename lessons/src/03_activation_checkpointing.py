@@ -844,7 +844,8 @@ compare(
 # momentum makes two moves as long as one move was before?
 #
 # **3.** Our chain recomputes its *last* segment, too, although its insides were there a moment ago. Change `frugal`, so
-# that it runs the last segment plainly. With $K = 4$, how many layer runs does it save, and what happens to the peak?
+# that it runs the last segment plainly. Guess first: with $K = 4$, how many layer runs does it save, and how many MiB is
+# the peak? Your own `frugal` is measured.
 
 # %%
 answer_1 = None  # K
@@ -870,11 +871,12 @@ def frugal(layers, x):
     return in_segments(layers, x, 4, Forget.apply)  # the first twelve layers like this, and the others?
 
 
-# When it runs, replace None by [(flops(every(4)) - flops(frugal)) / layer_flops, peak_activations(step(frugal))]
-answer_3 = None
+answer_3 = None  # your guess: [layer runs saved, MiB at the peak]
 
-due = [N // 4, (N // 4 - 1) * X + 4 * A]
-self_check(answer_3, due, hint="The last segment's insides exist once, and its input need not be kept for them.")
+saved = (flops(every(4)) - flops(frugal)) / layer_flops
+measured = [saved, peak_activations(step(frugal)) / 2**20] if saved else "nothing saved yet"
+hint = f"Your `frugal` saves {saved:g} layer runs. Once it saves some: which segment's insides exist when the peak comes?"
+self_check(answer_3, measured, hint=hint)
 
 # %% [markdown]
 # <details><summary>Answers</summary>

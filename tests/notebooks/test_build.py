@@ -111,6 +111,11 @@ def test_an_output_that_varies_without_a_tag_is_named(lesson: Lesson) -> None:
         ("tolerance=0.1", "tolerance=0.01", "measurement and prediction disagree"),
         ('tags=["varies"]', 'tags=["vary"]', "unknown tag 'vary'"),
         ("# # 00 · Tiny\n", '# # 00 · Tiny\n\n# %% [markdown] tags=["solution"]\n# 42\n', "write it in <details>"),
+        (
+            "import time\n",
+            'import time\n\n# %% tags=["solution"]\n@f.solution\ndef other(): ...\n',
+            "a solution is one function below `@f.solution`, called f as well",
+        ),
         ("import time\n", "import time;\n", "ends in ';'"),
         ("print(time.perf", "from ipywidgets import interact\n\ninteract(print, x=3)\nprint(time.perf", "'interact'"),
         ("print(time.perf", "# NBVAL_IGNORE_OUTPUT\nprint(time.perf", "NBVAL_IGNORE_OUTPUT"),

@@ -24,16 +24,17 @@ def test_the_notebook_is_what_its_source_builds(lesson: Lesson) -> None:
 
 
 def test_every_turn_is_open_in_the_stored_notebook_and_its_solution_passed() -> None:
-    """What readers get is a stub that does not pass, and a collapsed cell whose function did."""
+    """What readers get is a stub that does not pass, and a cell whose text tells nothing and whose function did."""
     for lesson in LESSONS:
         cells = [cell for cell in nbformat.read(lesson.notebook, as_version=4).cells if cell.cell_type == "code"]
         turns = [cell for cell in cells if "@your_turn(" in cell.source]
         solutions = [cell for cell in cells if "solution" in cell.metadata.get("tags", [])]
-        assert len(turns) == len(solutions) == sum(".solution\n" in cell.source for cell in cells), lesson.name
+        assert len(turns) == len(solutions) == sum("%solution " in cell.source for cell in cells), lesson.name
         for cell in turns:
             assert "Not written yet" in str(cell.outputs), f"{lesson.name}: {cell.source}"
         for cell in solutions:
             assert "This one is used below" in str(cell.outputs), f"{lesson.name}: {cell.source}"
+            assert "<details" in str(cell.outputs) and "def " not in cell.source, f"{lesson.name}: {cell.source}"
             assert cell.metadata["jupyter"]["source_hidden"] and cell.metadata["cellView"] == "form"
 
 
