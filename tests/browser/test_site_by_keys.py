@@ -95,7 +95,7 @@ def test_the_skip_link_leads_to_the_content(site: Path, reader: tuple[Page, list
 def test_keys_open_a_solution_and_move_an_explorer(site: Path, reader: tuple[Page, list[str]]) -> None:  # noqa: F811
     page, _ = reader
     opened(page, samples(site)[0])
-    solution = page.locator("details.above-input").first
+    solution = page.locator("details", has_text="One solution").first
     solution.locator("summary").focus()
     for is_open in (True, False):
         page.keyboard.press("Enter")

@@ -49,7 +49,7 @@ def test_no_page_and_no_download_of_a_lab_holds_a_line_that_is_hidden() -> None:
 def test_no_slide_holds_a_line_that_is_hidden_in_a_lab() -> None:
     sources = sources_of(ROOT, find_lessons(ROOT), [], "https://github.com/a/b", library=False)
     assert sorted(sources.slides.values()) == sorted(f"slides/{lesson.number}.html" for lesson in find_lessons(ROOT))
-    of_lessons = {line for path in (ROOT / "lessons").glob("*.ipynb") for line in lines_of(path.read_text("utf-8"))}
+    of_lessons = {line.strip() for each in find_lessons(ROOT) for line in each.source.read_text("utf-8").splitlines()}
     hidden = {line for lab in find_labs(ROOT) for block in secret_blocks(read_lab(lab)) for line in block} - of_lessons
     for path in sources.slides.values():
         text = html.unescape(re.sub(r"<[^>]+>", "", sources.assets[path].decode()))
