@@ -177,7 +177,7 @@ check_slope(2, [[1, 0, 0], [1, 0, 0], [0, 5 / 8, 3 / 8], [0, 7 / 15, 8 / 15]], s
 check_slope(1, [[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]], torch.zeros_like(slopes))
 
 # %% check="q1-hidden" points=10
-# Random tokens, other dtypes, no places, no tokens; and the gradients of all of them.
+# Random tokens, other dtypes, small probabilities, no places, no tokens; and the gradients of all of them.
 ### BEGIN HIDDEN TESTS
 def hidden_route(probabilities, capacity):
     """The queues, person by person."""
@@ -216,6 +216,8 @@ hidden_case(50, 8, 8, 20, torch.float32)
 hidden_case(40, 2, 100, 21)
 #: no places
 _ = check_gates(torch.rand(5, 4), 0, torch.zeros(5, 4), dtype=torch.float32)
+#: small probabilities
+_ = check_gates([[1 - 2e-9, 1.5e-9, 5e-10], [1 - 4e-9, 3e-9, 1e-9]], 1, [[1, 0, 0], [0, 1, 0]])
 #: no tokens
 _ = check_gates(torch.empty(0, 3), 2, torch.empty(0, 3))
 ### END HIDDEN TESTS
@@ -497,7 +499,7 @@ for answer in (Travel.forward, Travel.backward, travel, ask_experts):
 check_trips((40, 70), 12, 96, 8, dtype=torch.float32)
 
 # %% check="q2-hidden" points=10
-# Other ranks, sizes, dtypes and choices; ranks without tokens, experts without rows.
+# Other ranks, sizes, dtypes and choices; ranks without tokens, experts without rows; a second batch.
 ### BEGIN HIDDEN TESTS
 #: ranks without tokens
 _ = check_sums_gradients((3, 0, 6), 3, 5, 4, seed=2)
@@ -505,9 +507,26 @@ _ = check_sums_gradients((3, 0, 6), 3, 5, 4, seed=2)
 _ = check_sums_gradients((4, 3), 6, 2, 7, choices=4, seed=3)
 #: ranks without tokens
 _ = check_sums_gradients((1, 0), 8, 3, 2, seed=4)
+_ = check_sums_gradients((3, 0), 4, 3, 5, choices=1, seed=8)
 #: other ranks, sizes, dtypes and choices
 _ = check_sums_gradients((6,), 4, 3, 3, seed=5)
 check_trips((50, 30, 20), 9, 128, 4, seed=6)
+
+
+def hidden_in_a_row(tokens, *case):
+    """One batch after the other: as many rows, which go elsewhere."""
+    (x, gates, up, down), _ = part(problem(tokens, *case), tokens, dist.get_rank())
+    return [ask_experts(x, each, up, down).detach() for each in (gates, gates.flip(1))]
+
+
+#: a second batch
+hidden_came = check.on_ranks(hidden_in_a_row, (3, 4), 4, 5, 6, world_size=2, look="what the second call still knows")
+hidden_x, hidden_gates, hidden_up, hidden_down, _ = problem((3, 4), 4, 5, 6)
+hidden_said = torch.stack([expert(hidden_x, *weights) for weights in zip(hidden_up, hidden_down)])
+for hidden_place, hidden_each in enumerate((hidden_gates, hidden_gates.flip(1))):
+    hidden_right = torch.einsum("te,etd->td", hidden_each, hidden_said)
+    hidden_both = torch.cat([came[hidden_place] for came in hidden_came])
+    check.close(hidden_both, hidden_right, f"batch {hidden_place + 1}: the sums", operations=200)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -754,6 +773,7 @@ _ = check_loss_gradients((3, 0, 8), 6, (1.0, 0.25), seed=3)
 #: other ranks, sizes and dtypes
 _ = check_loss_gradients((5,), 4, (1.0, 1.0), seed=4)
 _ = check_loss_gradients((2, 40), 2, (0.0, 3.0), seed=5, shift=1000.0)
+_ = check_loss_gradients((30, 20), 8, (1.0, 0.5), seed=7, shift=1000.0)
 _ = check_loss_gradients((1, 6, 2), 3, (3.0, -1.0), seed=6, dtype=torch.float32)
 check_balance(3, seed=1)
 ### END HIDDEN TESTS
