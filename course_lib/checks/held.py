@@ -5,6 +5,7 @@ Lab 03 opens this module.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Self
 
@@ -19,7 +20,7 @@ INDENT = " " * 12
 
 
 class Held(Bytes):
-    """Bytes with the lines that made them; a sum or difference keeps the lines.
+    """Bytes with the lines that made them; a sum has those of both, a difference those of the first.
 
         Held(4096, {"line 7 of add: kept = x.clone()": Bytes(4096)})
 
@@ -39,6 +40,16 @@ class Held(Bytes):
         """The number, and below it the lines that made most of it."""
         most = [f"{INDENT}{n} by {line}" for line, n in [*self.lines.items()][:MOST] if 10 * n >= self > 0]
         return "\n".join([f"{self}, of which" if most else f"{self}", *most])
+
+    def __add__(self, other: object) -> Self:
+        total = super().__add__(other)
+        if isinstance(other, Held) and isinstance(total, Held):
+            both = Counter(self.lines)
+            both.update(other.lines)
+            total.lines = {line: Bytes(n) for line, n in both.most_common()}
+        return total
+
+    __radd__ = __add__
 
     def _same(self, value: object, other: object) -> Self:
         plain = super()._same(value, type(self)(other) if isinstance(other, Bytes) else other)

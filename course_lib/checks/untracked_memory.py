@@ -26,7 +26,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from course_lib.checks.held import Held
 from course_lib.measure.sockets import bytes_by_connection
+from course_lib.measure.source_lines import line_text
 from course_lib.measure.tracker import Tracker
 from course_lib.units import Bytes
 
@@ -43,7 +45,7 @@ CACHES = ("*/course_lib/measure/*", "*/torch/[!s]*", "*/linecache.py", "*/weakre
 
 
 @contextmanager
-def outside_torch() -> Iterator[Callable[[], Bytes]]:
+def outside_torch() -> Iterator[Callable[[], Held]]:
     """Counts the bytes outside of what a record of memory sees; open it before `measure.memory`.
 
         with outside_torch() as outside, measure.memory(model) as record:
@@ -57,7 +59,7 @@ def outside_torch() -> Iterator[Callable[[], Bytes]]:
     in two places. What a file holds counts as long as it is there. A storage that no tensor has is not seen.
 
     Yields:
-        A function that returns how many bytes are held at this moment.
+        A function that returns how many bytes are held at this moment, with the lines that took them.
     """
     importlib.import_module("torch._dynamo")  # a mode's first operation does it: fivefold the time where all is traced
     ours = not tracemalloc.is_tracing()
@@ -66,11 +68,15 @@ def outside_torch() -> Iterator[Callable[[], Bytes]]:
     start, mapped, written = time.time(), _mapped(), _written()
     known, blocks = set(_tensors()), _blocks()
 
-    def outside() -> Bytes:
+    def outside() -> Held:
         unseen = sum(nbytes for block, nbytes in _tensors().items() if block not in known)
-        found = unseen if unseen >= BLOCK else 0  # a number or two that a check keeps for itself
-        found += _in_files(start, _written() - written) + max(0, _mapped() - mapped)
-        return Bytes(found + max(0, _large(_blocks()) - _large(blocks)))
+        lines: Counter[str] = Counter()
+        for (file, line, _), nbytes in _large(_blocks() - blocks).items():
+            lines[line_text(file, line, "<a cell>")] += nbytes
+        lines["tensors that no record has seen"] = unseen if unseen >= BLOCK else 0  # a check keeps a number or two
+        lines["files"] = _in_files(start, _written() - written)
+        lines["shared memory"] = max(0, _mapped() - mapped)
+        return Held(lines.total(), {line: Bytes(n) for line, n in lines.most_common() if n})
 
     try:
         yield outside
@@ -101,10 +107,10 @@ def _traces() -> Iterator[tuple[tuple[str, int], int]]:
         yield frames[0], size
 
 
-def _large(blocks: Counter[tuple[str, int, bool | None]]) -> int:
-    """Bytes of what counts among them."""
+def _large(blocks: Counter[tuple[str, int, bool | None]]) -> Counter[tuple[str, int, bool | None]]:
+    """What counts among them."""
     least = {None: 0, True: BLOCK, False: PIECES}
-    return sum(n for (file, _, kind), n in blocks.items() if n >= least[kind] and not _is_cache(file))
+    return Counter({at: n for at, n in blocks.items() if n >= least[at[2]] and not _is_cache(at[0])})
 
 
 def _is_cache(file: str) -> bool:

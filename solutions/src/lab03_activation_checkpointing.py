@@ -510,15 +510,15 @@ def measured_step(forward, layers, x):
     there_anyway = leaf.nbytes + sum(layer.linear.weight.nbytes for layer in layers)
     with outside_torch() as outside, measure.memory(layers, inputs=leaf, lines=True) as record:
         result = forward(layers, leaf.clone())  # a clone: as if other layers had made it
-        hidden, now, lines = outside(), record.now.total, record.by_line("now")
+        hidden = outside()
+        between = check.Held(record.now.total, record.by_line("now")) + hidden - there_anyway
         result.sum().backward()
         still_hidden = outside()
     held = record.timeline.bytes.sum(axis=1) - record.timeline["gradients"] - there_anyway
     with measure.flops() as counted:
         forward(layers, x.detach().requires_grad_()).sum().backward()
-    between, peak, left = now + hidden - there_anyway, held.max() + hidden, held[-1] + still_hidden
-    peak = check.Held(peak, record.by_line())
-    return Step(check.Held(between, lines), held, peak, Bytes(left), counted.total)
+    peak = check.Held(held.max(), record.by_line()) + hidden
+    return Step(between, held, peak, still_hidden + int(held[-1]), counted.total)
 
 
 # %%
@@ -714,10 +714,10 @@ def profile(layers, x):
     costs = []
     for layer in layers:
         x = x.detach().requires_grad_()
-        with measure.memory(layer, inputs=x) as record:
+        with torch.random.fork_rng(devices=[]), measure.memory(layer, inputs=x) as record:
             result = layer(x.clone())
             saved = int(record.now.activations)
-        with measure.flops() as counted, torch.no_grad():
+        with torch.random.fork_rng(devices=[]), measure.flops() as counted, torch.no_grad():
             layer(x)
         costs.append(Cost(x.nbytes, saved, int(counted.total)))
         x = result
@@ -776,6 +776,7 @@ expected = [Cost(4 * 512 * 96, 4 * 512 * (96 + out), 2 * 2 * 512 * 96 * out) for
 check.equal(check.call(profile, perceptrons, x), expected, "two perceptrons", look="what two save is one block")
 gradients_after = [weight.grad for layer in perceptrons for weight in layer.parameters()]
 check.equal(gradients_after, [None] * 7 + [torch.ones(96)], "profile leaves .grad alone")
+check.call(profile, list(build(SIZES[:2], dropout=0.3)), x)  # the dice are the caller's, too
 
 # %% check="q4-fits" points=8
 plain_step = measured_step(nn.Sequential.forward, twelve, x)
@@ -806,6 +807,20 @@ class _Gate(nn.Module):
     def forward(self, x):
         gate = self.linear(x).sigmoid()
         return self.linear(x * gate)
+
+
+class _Deeper(Layer):
+    """Looks like a layer that you know."""
+
+    def forward(self, x):
+        return super().forward(x.sin())
+
+
+class _Half(nn.Module):
+    """Saves a view, and with it the whole block of memory."""
+
+    def forward(self, x):
+        return x[:, : x.shape[1] // 2].sin()
 
 
 def _judge(costs, segments):
@@ -852,6 +867,9 @@ _saved = [3 * 48, 48 + 80 + 80, 3 * 24]  # for each row; what a tanh makes is wh
 _flops = [2 * 2 * 48 * 48, 2 * (48 * 80 + 80 * 24), 2 * 2 * 24 * 24]
 _costs = [Cost(4 * 60 * w, 4 * 60 * n, 60 * each) for w, n, each in zip((48, 48, 24), _saved, _flops)]
 check.equal(check.call(profile, _strangers, torch.randn(60, 48)), _costs, "layers of other kinds: input, saved, flops")
+_costs = [Cost(4 * 60 * 48, 4 * 60 * 48 * 5, 60 * 2 * 48 * 24), Cost(4 * 60 * 24, 4 * 60 * 24, 0)]
+_got = check.call(profile, [_Deeper(48, 24, 3), _Half()], torch.randn(60, 48))
+check.equal(_got, _costs, "a Layer that does more than it says, and one that saves a view")
 #: other networks and limits
 _sizes = [(32, 64, 3), (64, 48, 5), (48, 32, 2)]
 _layers, _x = build(_sizes, seed=3).double(), torch.randn(40, 32, dtype=torch.float64)

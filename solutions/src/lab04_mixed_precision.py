@@ -542,7 +542,7 @@ def bytes_of_a_step(shapes, seed):
         hidden, alive = outside(), record.timeline.bytes.sum(axis=1)
     loose = sum(getattr(leaf, "size", 1) for leaf in tree_leaves(case.state) if not torch.is_tensor(leaf))
     check.at_most(loose, 8 * len(shapes), "numbers in the state that are in no tensor", look="the rules, at the top")
-    return check.Held(alive[-1] + hidden, record.by_line("now")), Bytes(alive[start:].max() + hidden)
+    return check.Held(alive[-1], record.by_line("now")) + hidden, hidden + int(alive[start:].max())
 
 
 # %% check="q3-bytes" points=6

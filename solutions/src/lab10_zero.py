@@ -462,13 +462,13 @@ def weighed(shapes, steps=3):
     deal(parameters, 0, rank)
     part = shard_of(in_a_row([parameter.grad for parameter in parameters]), rank, n_ranks)
     inputs = [part, *parameters, *(parameter.grad for parameter in parameters)]
-    with outside_torch() as outside, measure.memory(inputs=inputs) as held:
+    with outside_torch() as outside, measure.memory(inputs=inputs, lines=True) as record:
         with measure.traffic() as first:
             shard = check.call(begin, parameters)
         with measure.traffic() as later:
             for _ in range(steps):
                 check.call(update, parameters, shard, part, LR, DECAY, may_change=(*parameters, shard))
-        kept = int(held.now.total - held.before.total) + int(outside())
+        kept = check.held(record, "now") + outside()
     vectors = {name: list(shard[name].shape) for name in VECTORS}
     return kept, vectors, shard["steps"], first, later
 
@@ -570,7 +570,7 @@ check_kept([(128, 100), (1,)], n_ranks=2)
 
 # %%
 kept, *_, updates = ranks.run(weighed, LARGE, world_size=3)[0]
-compare(guess=guess_state, predicted=12 / 3, measured=kept / total_of(LARGE), tolerance=0.01, name="bytes an element")
+compare(guess=guess_state, predicted=12 / 3, measured=int(kept) / total_of(LARGE), tolerance=0.01, name="bytes an element")
 
 # %%
 *_, sums = ranks.run(summed, LARGE, dtype=torch.float32, world_size=3)[0]

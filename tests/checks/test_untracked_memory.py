@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import mmap
+import sys
 import tempfile
 import tracemalloc
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from course_lib import measure
+from course_lib.checks import check
 from course_lib.checks.untracked_memory import BLOCK, outside_torch
 from course_lib.units import Bytes
 
@@ -44,6 +46,17 @@ def test_a_copy_outside_counts_as_long_as_it_is_held(hide):
         assert isinstance(outside(), Bytes) and X.nbytes <= outside() < 1.2 * X.nbytes
         del kept
         assert outside() == 0
+
+
+def test_the_line_that_took_it_is_named_and_a_sum_has_the_lines_of_both():
+    with outside_torch() as outside, measure.memory(inputs=X, lines=True) as record:
+        kept = [X.numpy().tobytes(), X.clone()]
+        found, copied = outside(), check.held(record, "now")
+    (line,) = found.lines
+    assert "kept = [X.numpy().tobytes()" in line and found.lines[line] == found == len(kept[0]) + sys.getsizeof(b"")
+    (other,) = copied.lines
+    assert (copied + found).lines == {line: found, other: X.nbytes} and (copied - found).lines == copied.lines
+    assert "of which" in (found + copied).words and line in (found + copied - 5).words
 
 
 def in_small_pieces(x: torch.Tensor) -> list[bytes]:
