@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.checks import CheckFailed, check
-from course_lib.checks.left_behind import LARGE_BYTES, Snapshot, named
+from course_lib.checks.facts import LARGE_BYTES
+from course_lib.checks.left_behind import Snapshot, named
 
 
 @dataclass
