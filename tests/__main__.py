@@ -93,7 +93,7 @@ def run(command: list[str]) -> tuple[int, str]:
 def report(rows: list[Row], spent: dict[str, dict[str, float]]) -> int:
     """Print where time went and what became of each stage; return the exit code."""
     if spent:
-        print("\n=== where time went: seconds of the tests of each lesson and lab, of which two run at once")
+        print("\n=== where time went: seconds of the tests of each lesson and lab, of which two or three run at once")
         print("\n".join(clock.table(spent)))
     print("\n=== summary")
     for row in rows:

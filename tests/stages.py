@@ -13,6 +13,7 @@ PYTEST = ["pytest", "-q", "--durations=5", "-p", "no:nbval"]  # a plugin of the 
 TWO = ["-n", "2"]
 BY_FILE = [*TWO, "--dist", "loadfile"]
 STEAL = [*TWO, "--dist", "worksteal"]  # tests of a file stay together, and nobody is idle at the end
+WAIT = ["-n", "3", "--dist", "worksteal"]  # these mostly wait, for an answer that does not end
 ELSEWHERE = ["tests/labs/test_labs.py", "tests/grading", "tests/ranks"]  # what stages of their own run
 
 LINT = [["ruff", "check", "."], ["ruff", "format", "--check", "."]]
@@ -50,11 +51,11 @@ STAGES = [  # what fails quickly comes first
         "stubs, solutions and known-wrong answers of every lab",
         [[*PYTEST, *STEAL, "tests/labs/test_labs.py"]],
     ),
-    Stage("grader", "grading, hostile answers included", [[*PYTEST, *STEAL, "-m", "not sandbox", "tests/grading"]]),
+    Stage("grader", "grading, hostile answers included", [[*PYTEST, *WAIT, "-m", "not sandbox", "tests/grading"]]),
     Stage(
         "sandbox",
         "what only bubblewrap promises the grader",
-        [[*PYTEST, *STEAL, "-m", "sandbox", "tests/grading"]],
+        [[*PYTEST, *WAIT, "-m", "sandbox", "tests/grading"]],
         needs=machine.sandbox,
     ),
     Stage("ranks", "real processes", [[*PYTEST, *STEAL, "-m", "not browser", "tests/ranks"]]),
