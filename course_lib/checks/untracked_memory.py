@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import UntypedStorage
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from course_lib.checks.held import Held
@@ -66,10 +68,11 @@ def outside_torch() -> Iterator[Callable[[], Held]]:
     if ours:
         tracemalloc.start()
     start, mapped, written = time.time(), _mapped(), _written()
-    known, blocks = set(_tensors()), _blocks()
+    known = {block._cdata: StorageWeakRef(block) for block in _storages()}  # no other one gets their address meanwhile
+    blocks = _blocks()
 
     def outside() -> Held:
-        unseen = sum(nbytes for block, nbytes in _tensors().items() if block not in known)
+        unseen = sum({block._cdata: block.nbytes() for block in _storages() if block._cdata not in known}.values())
         lines: Counter[str] = Counter()
         for (file, line, _), nbytes in _large(_blocks() - blocks).items():
             lines[line_text(file, line, "<a cell>")] += nbytes
@@ -120,10 +123,9 @@ def _is_cache(file: str) -> bool:
 # --- tensors ----------------------------------------------------------------------------------------------------------
 
 
-def _tensors() -> dict[int, int]:
-    """Bytes of the memory under each tensor of Python's that no open record knows."""
+def _storages() -> Iterator[UntypedStorage]:
+    """The memory under each tensor of Python's that no open record knows."""
     seen = [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Tracker)]
-    found: dict[int, int] = {}
     things = gc.get_objects()
     kinds = {kind for kind in set(map(type, things)) if issubclass(kind, torch.Tensor)}
     for thing in things:
@@ -131,8 +133,7 @@ def _tensors() -> dict[int, int]:
             with suppress(Exception):  # one without memory of its own
                 block = thing.untyped_storage()
                 if block.data_ptr() and not any(mode.knows(block) for mode in seen):
-                    found[block._cdata] = block.nbytes()
-    return found
+                    yield block
 
 
 # --- files and shared memory ------------------------------------------------------------------------------------------

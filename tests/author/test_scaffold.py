@@ -27,7 +27,8 @@ The end.
 
 def course(folder: Path) -> Path:
     """A course without lessons: both packages, the tests, and what they read."""
-    skipped = shutil.ignore_patterns("lab[0-9][0-9]")  # bytecode comes along: Python knows it by its source's age
+    # bytecode comes along, since Python knows it by its source's age; what somebody writes at this moment does not
+    skipped = shutil.ignore_patterns("lab[0-9][0-9]", "*.pyc.*")
     for name in ("course_lib", "course_tools", "tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=skipped)
     for name in ("README.md", "pyproject.toml", "constraints.txt", "start.py"):

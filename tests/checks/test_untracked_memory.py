@@ -103,6 +103,14 @@ def test_what_no_record_sees_counts(hide, tmp_path, monkeypatch):
         assert outside() == 0
 
 
+def test_a_tensor_that_gets_the_place_of_one_that_was_there_counts():
+    there_before = [torch.empty(256, 256) for _ in range(100)]
+    with outside_torch() as outside:
+        there_before.clear()
+        kept = [torch.empty(256, 256) for _ in range(100)]
+        assert outside() == sum(each.nbytes for each in kept)
+
+
 def test_a_saved_tensor_counts_until_its_file_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.chdir(tmp_path)
