@@ -130,8 +130,8 @@ def _storages() -> Iterator[UntypedStorage]:
     kinds = {kind for kind in set(map(type, things)) if issubclass(kind, torch.Tensor)}
     for thing in things:
         if type(thing) in kinds:  # there are some hundred thousand things, and some hundred kinds
-            with suppress(Exception):  # one without memory of its own
-                block = thing.untyped_storage()
+            with suppress(Exception), torch._C.DisableTorchFunctionSubclass():  # one without memory of its own
+                block = torch.Tensor.untyped_storage(thing)  # and not as a kind of its own may answer
                 if block.data_ptr() and not any(mode.knows(block) for mode in seen):
                     yield block
 

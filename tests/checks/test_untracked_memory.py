@@ -8,6 +8,7 @@ import sys
 import tempfile
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -109,6 +110,23 @@ def test_a_tensor_that_gets_the_place_of_one_that_was_there_counts():
         there_before.clear()
         kept = [torch.empty(256, 256) for _ in range(100)]
         assert outside() == sum(each.nbytes for each in kept)
+
+
+class SaysNothing(torch.Tensor):
+    """A tensor that answers each question with another tensor."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return torch.tensor(False)
+
+
+def test_a_tensor_of_its_own_kind_counts_whatever_it_says():
+    before = torch.ones(256, 256).as_subclass(SaysNothing)
+    with outside_torch() as outside:
+        kept = torch.ones(256, 256).as_subclass(SaysNothing)
+        assert outside() == X.nbytes
+        del before, kept
+        assert outside() == 0
 
 
 def test_a_saved_tensor_counts_until_its_file_is_removed(tmp_path, monkeypatch):
