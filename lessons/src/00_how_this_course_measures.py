@@ -38,7 +38,7 @@ from course_lib.units import Bytes, Count, FlopsPerSecond, Ratio  # numbers that
 # %% [markdown]
 # ## 1 · A model that you can hold in your hand
 #
-# Here is a GPT: the architecture of GPT-2, 150 times smaller. Four layers, called **blocks**; each token is a vector of
+# Here is a GPT: the architecture of GPT-2, 150 times smaller than its smallest. Four layers, called **blocks**; each token is a vector of
 # 128 numbers, its *width*; four attention heads look back over at most 128 tokens, the *context*. Tokens are bytes, so
 # the vocabulary has 256 entries.
 #
@@ -77,7 +77,7 @@ compare(
 )
 
 # %% [markdown]
-# The ratio is 1, exactly, and nothing less was accepted: `tolerance=0`.
+# The ratio, measured over predicted, is 1, exactly, and nothing less was accepted: `tolerance=0`.
 #
 # And a failed claim? Somebody forgets the MLP, and takes $4\,d^2$ for a layer.
 
@@ -86,7 +86,7 @@ wrong = Count(4 * 4 * 128**2 + 13 * 4 * 128 + (256 + 128) * 128 + 2 * 128)
 compare(predicted=wrong, measured=Count(sum(p.numel() for p in model.parameters())), name="parameters")
 
 # %% [markdown]
-# An error, not a shrug. (It is on purpose; the notebook goes on.)
+# An error, on purpose; the notebook goes on.
 #
 # ## 2 · One step, the oracle
 #
@@ -96,7 +96,7 @@ compare(predicted=wrong, measured=Count(sum(p.numel() for p in model.parameters(
 # section 5), and on nothing else: so a step of many machines can be replayed on one.
 #
 # Below is a training step, all of it. Whatever clever way of training you build in this course, it must end with the
-# weights that *this* function produces. It is the **oracle**.
+# weights that *this* function produces: the **oracle**.
 #
 # What loss should a model have that has learned nothing? It should find all 256 bytes equally likely. The loss is the
 # surprise about the right one, in *nats*: $-\ln \frac{1}{256} = \ln 256$.
@@ -122,8 +122,8 @@ compare(guess=guess_loss, predicted=Ratio(math.log(256)), measured=at_first, tol
 #
 # ## 3 · Bytes that a device holds
 #
-# Weights are 32-bit numbers, 4 bytes each. (What a device holds, this course counts in MiB, $2^{20}$ bytes, as cards are
-# sold; what is sent in MB, $10^6$ bytes, as networks are.) A step also needs a **gradient** for each weight, and AdamW, a
+# Weights are 32-bit numbers, 4 bytes each. (What a device holds, this course counts in MiB, $2^{20}$ bytes: a card's
+# "80GB" are GiB. What is sent, in MB, $10^6$ bytes.) A step also needs a **gradient** for each weight, and AdamW, a
 # variant of Adam, keeps two more numbers (running means of the gradient and of its square).
 #
 # `measure.memory` watches tensors being born and dying, and sorts their bytes into parameters, gradients, what the
@@ -152,7 +152,7 @@ memory_timeline(record)
 #
 # | what a block keeps | numbers |
 # |---|---|
-# | two norms: input and result | $4BSD$ |
+# | two norms: input, and result (a product's factor) | $4BSD$ |
 # | attention: queries, keys, values | $3BSD$ |
 # | attention: its weights, token by token | $BHSS$ |
 # | attention: what the heads gathered | $BSD$ |
@@ -176,8 +176,9 @@ compare(guess=guess_peak, predicted=predict.peak(setup), measured=record.peak, t
 # The hill is *batch × sequence × layers* (and, in attention, the sequence squared), and you want all of them large. That
 # is why this course exists. Lesson 02 takes the hill apart, lesson 03 flattens it.
 #
-# **Change one thing.** Set `batch_size=4` in this `Setup` and where the batch is made, and run from there to here. Which
-# rows halve, and which do not move? Decide first. (Set it back afterwards.)
+# **Change one thing.** Above `with measure.memory` write `half = [part[:4].clone() for part in batch]`, train on `half` there,
+# say `B = 4` and `batch_size=4` here, and run both. Which rows halve, which do not move? Decide first. (Set it back
+# afterwards.)
 #
 # <details><summary>Answer</summary>
 #
@@ -222,7 +223,7 @@ def check_operations(function):
         assert ratio == 1, f"for B={B}, S={S}, D={D} yours is {ratio:.4g} times what was counted"
 
 
-@your_turn(check_operations, look="H heads of K numbers are D numbers, so H does not appear. Is S squared somewhere?")
+@your_turn(check_operations, look="H heads of K numbers are D numbers, so H does not appear. Is S squared somewhere? A triple is two operations.")
 def block_operations(B, S, D):
     """Operations of one block's forward pass: B sequences of S tokens, D numbers each, 4·D inside the MLP."""
     ...
@@ -300,8 +301,7 @@ guess_traffic = ask("How many MB does each of 4 ranks send to all-reduce a tenso
 #
 # Who measures? What moves the bytes is a library, the **backend**. Between CPUs it is *gloo*, which uses TCP connections,
 # and of those Linux counts every byte. `measure.traffic` reads that count before and after; no formula has a part in it.
-# (NCCL, the backend of GPUs, goes past that counter, and macOS and Windows tell nobody. There the table says
-# *attributed*: a formula's bytes, which prove nothing.) The **barrier** at the end is a meeting without a tensor: nobody
+# The **barrier** at the end is a meeting without a tensor: nobody
 # leaves before all have come, so nothing is under way when we read.
 
 # %%
@@ -329,7 +329,7 @@ compare(guess={"4 ranks": guess_traffic}, predicted=formula, measured=measured, 
 # A hair above the formula: each message has a *header*, a few dozen bytes that say what it is, and the barrier is
 # messages, too. That is what the 1 % was for.
 #
-# ## 7 · All three at once: train on four ranks
+# ## 7 · Put together: train on four ranks
 #
 # You now hold every piece of **data parallelism**. Every rank has a copy of the model, takes a quarter of the batch and
 # computes its gradients. Then all ranks average their gradients, and each takes the same step. If that is right, four
@@ -392,8 +392,8 @@ predicted = predict.all_reduce(weights, world_size=4).bytes
 compare(guess=guess_step, predicted=predicted, measured=max(sent), tolerance=0.05, name="sent by a rank", unit="MB")
 
 # %% [markdown]
-# The `assert` passed: not one of 842,496 weights on any rank is off by a millionth. (To the last bit they cannot agree: a
-# sum of four quarters is rounded in another order than a sum of eight.)
+# The `assert` passed: not one of 842,496 weights on any rank is off by a millionth. (To the last bit they cannot agree:
+# sums are rounded in another order. SGD takes that as it is; Adam would magnify it.)
 #
 # The traffic is further above the formula than before: each of 52 parameter tensors has headers of its own. (Lesson 07
 # packs them into buckets.) Still: from nothing but the number of parameters you have predicted a step's traffic.
@@ -426,7 +426,7 @@ _ = ranks.run(print_mean_loss, world_size=4)
 # %%
 def check_mean(function):
     found = ranks.run(lambda: function(torch.tensor([2.5 + dist.get_rank()])), world_size=4)
-    assert found == [4.0, None, None, None], f"[4.0, None, None, None] was expected, and {found} came"
+    assert found == [4.0, None, None, None] and isinstance(found[0], float), f"[4.0, None, None, None] was expected, and {found} came"
 
 
 @your_turn(check_mean, look="Which line must all ranks reach, and which only one?")
@@ -476,9 +476,9 @@ def one_bad_apple():
 ranks.run(one_bad_apple, world_size=4)
 
 # %% [markdown]
-# Read the report from the top. One sentence says what happened. Then each rank says how it ended: rank 2 raised, with
-# the line of the cell; the others were waiting, in the all-reduce, for a partner that will never come. Nothing hangs, and
-# the next cell finds four fresh processes.
+# Read the report from the top. One sentence says what happened. Then come the ranks, each with the line of the cell: three
+# were waiting, in the all-reduce, for a partner that will never come, and rank 2 raised. Nothing hangs, and the next
+# `ranks.run` finds four fresh processes.
 #
 # ## 10 · Does it learn?
 #
@@ -486,13 +486,14 @@ ranks.run(one_bad_apple, world_size=4)
 # dice in a small grammar. We know the dice, so we know exactly how much surprise is left for a perfect reader: the
 # **entropy** of the text. No model can get below it, on average.
 #
-# The reader that we train has two layers and a context of 64 bytes. It takes its positions from rotations instead of a
-# table, a switch of `GPTConfig` that helps it to start.
+# The reader that we train has two layers and a context of 64 bytes. So that 200 steps show something, it takes its
+# positions from rotations instead of a table (a switch of `GPTConfig`), and larger steps than above.
 
 # %%
 stories = text.stories(seed=0)
 sample, _ = stories.batch(seed=1, step=0, rank=0, batch_size=200, context=100)
-print(bytes(sample[:2].flatten().tolist()).decode())
+for line in sample[:2].tolist():
+    print(bytes(line).decode())
 print(f"entropy: {stories.entropy_per_byte:.3f} nats a byte")
 
 guess_reader = ask("What will the loss be after 200 steps, in nats a byte?")
@@ -529,12 +530,15 @@ compare(guess=guess_reader, predicted=floor, measured=last, tolerance=None, colu
 #
 # ## 11 · Can you trust our instruments?
 #
-# An instrument that is built by the people who make the claims needs an independent witness.
+# An instrument that is built by the people who make the claims needs an independent witness. Of bytes sent it is the
+# operating system. (NCCL, the backend of GPUs, goes past its counter, and macOS and Windows tell nobody. There a table says
+# *attributed*: a formula's bytes, which prove nothing.)
 #
 # The count of operations is not ours: `measure.flops` asks PyTorch's own counter, and adds the one attention kernel that
 # it leaves out on a CPU. Beside it stands `MatrixProducts`, which judged your turn. It is ours, it shares no line with
-# PyTorch's, and it is short enough to read. For the account of memory it is the other way round. That one is ours, and
-# its witness comes with PyTorch: a tracker that its engineers use to plan runs. All four shall watch the same step.
+# PyTorch's, and it is short enough to read. (Each operation that PyTorch executes passes through `__torch_dispatch__`,
+# with its name and its tensors.) For the account of memory it is the other way round. That one is ours, and its witness
+# comes with PyTorch: a tracker that its engineers use to plan runs. All four shall watch the same step.
 
 # %%
 show(measure.MatrixProducts)
@@ -652,7 +656,7 @@ self_check(answer_3, [1.0, 0.0], hint="A send is over when somebody receives. Wh
 # ## Further reading
 #
 # - Radford et al. 2019, [Language models are unsupervised multitask learners](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf):
-#   the model of this page, 150 times larger.
+#   the model of this page; their smallest is 150 times larger.
 # - Kaplan et al. 2020, [Scaling laws for neural language models](https://arxiv.org/abs/2001.08361): §2.1 has the 6.
 # - Brown et al. 2020, [Language models are few-shot learners](https://arxiv.org/abs/2005.14165): GPT-3.
 # - Patarasuk and Yuan 2009, *Bandwidth optimal all-reduce algorithms for clusters of workstations*, J. Parallel Distrib.

@@ -45,7 +45,7 @@ torch.tensor(256.0, dtype=torch.bfloat16) + 1
 
 # %%
 BitExplorer(value=0.1).show(
-    caption="0.1 fits in none of them exactly. Formats with the same blue field reach equally far; each green bit more "
+    caption="0.1 fits in none of them exactly. Formats with the same blue field reach about equally far; each green bit more "
     "halves the largest possible error."
 )
 
@@ -59,7 +59,7 @@ BitExplorer(value=0.1).show(
 # <details><summary>Answers</summary>
 #
 # 1. By 2: it is the last bit of the exponent. (It was 1, so the value halves.)
-# 2. fp32, tf32 and fp16. The others have too few green bits for a ninth binary digit.
+# 2. fp32, tf32 and fp16. bf16 and fp8 have too few green bits for a ninth binary digit, and the last three end before 256.
 # 3. It becomes infinite: 65,504 is its largest number, and 65,520 lies half way to a next one, which it does not have
 # (section 3 says why half way is enough). bf16 has as many blue bits as fp32.
 #
@@ -89,7 +89,7 @@ def check_decode(function):
             assert same, f"in {dtype} the pattern {pattern:016b} is {due}, and yours says {value}"
 
 
-@your_turn(check_decode, look="`pattern % 2**F` is f, and `pattern // 2**F % 2**E` is e. What is left is the sign.")
+@your_turn(check_decode, look="`pattern % 2**F` is f, and `pattern // 2**F % 2**E` is e. What is left is the sign. An e of 0, and one of all ones, have rules of their own.")
 def decode(pattern, E, F):
     """The value of a pattern (sign, E exponent bits, F fraction bits), given as a whole number; math.inf and math.nan, too."""
     ...
@@ -178,9 +178,7 @@ figures.number_lines(
 
 # %% [markdown]
 # Compare the two fp8 lines. e4m3fn has one fraction bit more: twice as many ticks between two powers of two. e5m2 has
-# one exponent bit more: to the left its ticks go on where those of e4m3fn have run out, past the picture's edge. (The
-# name of e4m3fn says that it breaks a rule of IEEE's: it has no infinity and a single nan, and so reaches 448 where
-# the rule would end at 240; Micikevicius et al. 2022, Table 1.)
+# one exponent bit more: to the left its ticks go on where those of e4m3fn have run out, past the picture's edge.
 #
 # ## 3 · Rounding
 #
@@ -210,7 +208,7 @@ def check_round(function):
             assert value == due, f"in {dtype} {x} becomes {due}, and yours says {value}"
 
 
-@your_turn(check_round, look="How many spacings are in x? `round` makes that whole.")
+@your_turn(check_round, look="How many spacings are in x? `round` makes that whole, and even on a tie.")
 def round_nearest(x, E, F):
     """The number with E exponent and F fraction bits that is nearest to x; on a tie, the even one. No overflow."""
     ...
@@ -226,13 +224,14 @@ def round_nearest(x, E, F):
 # %% [markdown]
 # That gives numbers. Their *patterns* need one more idea, a pretty one. Read as whole numbers, the patterns are *in
 # order*: the next pattern is the next number, even across a power of two, where the fraction overflows into the
-# exponent. So a pattern is a count: $2^F$ for each power of two passed, plus the spacings in $x$.
+# exponent. So a pattern is a count: the spacings in $x$, plus $2^F$ for each time that the spacing has doubled. (0.1 in
+# fp16 has 1,638 spacings of $2^{-14}$, ten doublings above the smallest, $2^{-24}$: it is pattern 11,878.)
 
 
 # %%
 def encode(x, E, F):
     step, smallest = spacing(x, E, F), spacing(0.0, E, F)
-    binades = round(math.log2(step / smallest))  # powers of two passed, each with 2^F patterns
+    binades = round(math.log2(step / smallest))  # how often the spacing has doubled
     magnitude = binades * 2**F + round(abs(x) / step)
     return magnitude + (2 ** (E + F) if math.copysign(1, x) < 0 else 0)
 
@@ -270,7 +269,7 @@ for dtype in (torch.float16, torch.bfloat16):
 # %%
 figures.relative_error(
     [FP16, BF16, FP8_E4M3FN, FP8_E5M2],
-    caption="Lower is better. A line is flat where a format has its full precision; it climbs to the left where "
+    caption="Lower is better. A line is flat where a format has its full precision, an error of half of eps at most; it climbs to the left where "
     "subnormals run out of bits, and ends at the right where the format overflows.",
 ).show()
 
@@ -291,7 +290,7 @@ compare(predicted=Ratio(2.0**-17), measured=Ratio(2.0 ** min(as_fine)), name="fp
 # ## 5 · Too far apart
 #
 # This one ate the hour of training. Add 0.0001 to 1.0, ten thousand times. On paper the result is 2, and this check
-# passes:
+# should pass:
 
 
 # %% tags=["raises-exception"]
@@ -337,8 +336,6 @@ figures.running_values(
 compare(guess=guess_stop, predicted=Ratio(stop), measured=Ratio(sums["bf16"][-1]), name="bf16 stops at")
 
 # %% [markdown]
-# Remember this picture when somebody sums a loss or a norm in 16 bits, one by one.
-#
 # **In another order.** If sums are rounded, it matters who is added to whom first. Four processes that train together
 # bring 256, 1, 1 and 1, in bf16. Their sum is 259. How many results do you get in the $4! = 24$ orders? (A 1 that
 # meets 256 alone is swallowed. Two that met each other before are not.)
@@ -385,14 +382,14 @@ compare(
 # it from $|w| = 2^{-13+7} = 2^{-6}$ upwards. Beyond that lies the share $\operatorname{erfc}(2^{-6} / (\sigma \sqrt 2))$
 # of a normal distribution (erfc is the complementary error function).
 #
-# One rescue is to pay: keep an fp32 copy of each weight, 4 bytes more. Two others stay in 16 bits.
+# One rescue is to pay: keep an fp32 copy of each weight, 4 bytes more. Two others store 16 bits.
 #
 # **Stochastic rounding.** If $x$ lies a quarter of the way between two neighbours, round it up with probability one
 # quarter. Each result is worse than the nearest. But the *expected* result is $x$ itself (Gupta et al. 2015, §3.1).
 #
-# We let 1,000 weights start at 1 and give each the ten thousand updates $u$ of 0.0001. A step moves a weight by a
-# whole spacing $s$ with probability $u/s$, or not at all. So their mean should end at 2; and, as a random walk of $n$
-# steps does, they should spread by $\sqrt{n\,u\,(s - u)}$.
+# We let 1,000 weights start at 1 and give each the ten thousand updates $u$ of 0.0001. (Each sum has 32 bits until it is
+# rounded.) A step moves a weight by a whole spacing $s$ with probability $u/s$, or not at all: on average by $u$, with a
+# variance of $u\,(s - u)$. So their mean should end at 2, and $n$ steps should spread them by $\sqrt{n\,u\,(s - u)}$.
 
 
 # %%
@@ -436,8 +433,9 @@ def ten_thousand(function):
 
 
 def check_kahan(function):
-    end = ten_thousand(function)[-1]
-    assert abs(end / 2 - 1) < 0.02, f"10,000 updates of 0.0001 should carry 1 to about 2, but it ends at {end}"
+    end, (weight, debt, update) = ten_thousand(function)[-1], torch.tensor([1.0, 0.0, 1e-4], dtype=torch.bfloat16)
+    owed = f"after two it is owed {function(weight, function(weight, debt, update)[1], update)[1]:.4f}"
+    assert abs(end / 2 - 1) < 0.02, f"10,000 updates of 0.0001 should carry 1 to about 2, but it ends at {end}; {owed}"
 
 
 @your_turn(check_kahan, look="What arrived is new weight minus weight. What should have arrived?")
@@ -458,13 +456,14 @@ def add_kahan(weight, owed, update):
 kahan = ten_thousand(add_kahan)
 figures.running_values(
     {"fp32": add_many(1.0, 1e-4, 10_000, torch.float32), "nearest": nearest, "Kahan": kahan, "stochastic": one_walker},
-    caption="Rounded to nearest, the weight never leaves 1. Kahan's staircase climbs along the fp32 line; the "
+    caption="Rounded to nearest, the weight never leaves 1. Kahan's staircase stays close to the fp32 line; the "
     "stochastic walk wanders around it.",
 ).show()
 compare(predicted=Ratio(2.0), measured=Ratio(kahan[-1]), tolerance=0.02, name="Kahan, all in bf16")
 
 # %% [markdown]
-# **Change one thing.** Let the debt be `update - new_weight + weight`. On paper that is the same. Which of the four lines
+# **Change one thing.** In a new cell, copy `add_kahan`, yours or the folded one, under another name, let the debt be
+# `update - new_weight + weight`, and print `ten_thousand(…)[-1]` of it. On paper that is the same. Which of the four lines
 # do you get, and which operation is to blame? Decide first.
 #
 # <details><summary>Answer</summary>
@@ -542,14 +541,15 @@ bits = {"1 bit": 1, "int4": 4, "int8": 8, **{fmt.name: fmt.bits for fmt in [f fo
 figures.bits_against_error(
     {name: (bits[name], quantize.signal_to_noise_db(normal, x)) for name, x in stored.items()},
     caption="At 8 bits the integer (square) beats both floats (circles): these numbers are all of one size, and "
-    "range is wasted on them. At 4 bits it is the float that wins.",
+    "range is wasted on them (e5m2 is no better than a format of 6 bits with as many of fraction). At 4 bits the float wins.",
 ).show()
 loss = Ratio(quantize.rms_error(normal, stored["1 bit"]) / normal.std().item())
 compare(predicted=Ratio(math.sqrt(1 - 2 / math.pi)), measured=loss, tolerance=0.01, name="relative error of 1 bit")
 
 # %% [markdown]
-# There is no best format at 8 bits, there is one for each tensor: the more the sizes in it differ, the more an exponent
-# is worth.
+# Why the float, at 4 bits? The largest of so many normal numbers stretches int4's grid until most of them share its few
+# lines around 0, and there fp4's lie closer. There is no best format, there is one for each tensor: the more the sizes in
+# it differ, the more an exponent is worth.
 #
 # ## 8 · PyTorch's own
 #
@@ -580,9 +580,10 @@ for fmt in (FP16, BF16, FP8_E5M2, FP8_E4M3FN):
 compare(predicted=tried, measured=equal, columns=("tried", "equal"))
 
 # %% [markdown]
-# All of them. There is one choice to know about, and one trap. A number too large for e4m3fn, which has no infinity:
-# PyTorch 2.13 holds it at the largest number, older versions answer nan. The trap is a float64 a hair above the middle
-# between 1 and the next bf16 number. Where should it go?
+# All of them. There is one choice to know about, and one trap. The name of e4m3fn says that it breaks a rule of IEEE's: it
+# has no infinity and a single nan, and so reaches 448 where the rule would end at 240 (Micikevicius et al. 2022, Table 1).
+# Where does a number go that is too large for it? PyTorch 2.13 holds it at the largest number, older versions answer nan.
+# The trap is a float64 a hair above the middle between 1 and the next bf16 number. Where should it go?
 
 # %%
 too_large = torch.tensor([400.0, 1e3, 1e6])
@@ -629,8 +630,9 @@ compare(guess=guess_size, predicted=Bytes(2 * 175 * 10**9), measured=measured, u
 # weights in the optimizer's state (Rae et al. 2021, §3 and appendix C). Their price, in bytes for each parameter,
 # gradients not counted, of which Adam's two fp32 numbers take 8: 12, 10, 10 and 14.
 #
-# We train all four, on a GPT of 0.1 million parameters. The recipes differ in one place: how a weight is *stored*
-# between two steps. `store` does that, and the rest is ordinary training. The learning rate starts at $5 \cdot 10^{-4}$,
+# We train all four, on a GPT of 0.1 million parameters. The model computes in `dtype`. The recipes that round differ in one
+# more place, how a weight is *stored* between two steps: `store` puts it on bf16's grid. (The bytes are simulated: `weights`
+# are fp32 tensors in all four.) The learning rate starts at $5 \cdot 10^{-4}$,
 # where few updates are lost, and falls to 0. By how much will the second recipe miss the loss of the first?
 
 # %%

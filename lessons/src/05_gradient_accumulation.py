@@ -54,8 +54,8 @@ from course_lib.units import Bytes, Count, Ratio
 #
 # The field calls this **gradient accumulation**, and a piece a *micro-batch*. Is it the same gradient? Not to the bit:
 # a sum in another order rounds differently. Two sums of $n$ numbers differ by at most $(n - 1) \cdot \text{eps}$ times
-# the sum of their magnitudes (Higham 2002, §4.2). With $n$ = 2,048 tokens the check below allows $(n - 1) \cdot \text{eps}$
-# of the gradient's length.
+# the sum of their magnitudes (Higham 2002, §4.2). The check below is stricter: with $n$ = 2,048 tokens it allows $(n - 1)
+# \cdot \text{eps}$ of the gradient's own length.
 #
 # **Your turn.** Write the loop. `model(*piece)` is the mean loss of a piece.
 
@@ -72,11 +72,19 @@ def gradients(backward):
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
+def begun_after_backward(function):
+    """For each of two pieces: had a gradient come when its forward pass began?"""
+    model, seen = GPT(SMALL, seed=0), []
+    model.register_forward_pre_hook(lambda model, _: seen.append(next(model.parameters()).grad is not None))
+    function(model, micro_batches(whole, 16))
+    return seen
+
+
+# %%
 def off(ours, theirs):
     return ((ours - theirs).norm() / theirs.norm()).item()
 
 
-# %%
 def check_pieces(function):
     one_piece = gradients(lambda model: model(*whole).backward())
     for size in (16, 4):
@@ -85,6 +93,7 @@ def check_pieces(function):
         assert abs(long - 1) < 0.01, f"{m} pieces: the gradient should be as long as that of one, but is {long:.1f} times"
         by = off(ours, one_piece)
         assert by < 2047 * torch.finfo(torch.float32).eps, f"{m} pieces: the gradient is another one, off by {by:.1%}"
+    assert begun_after_backward(function) == [False, True], "the second piece should begin when the first has gone backward"
 
 
 @your_turn(check_pieces, look="The last sum of the formula: one summand, one `backward()`.")
@@ -243,7 +252,7 @@ compare(guess=louder_guess, predicted=Ratio(N / (8 * 2)), measured=Ratio(wrong /
 # several widely used libraries: see the further reading.)
 #
 # **Your turn.** Which factor must each piece's mean loss get, so that their sum is the mean over all tokens? A piece may
-# be all padding.
+# be all padding. (Its mean is 0/0; the library leaves it out.)
 
 
 # %%
@@ -291,14 +300,15 @@ print("weighted, within rounding:", off(fixed_gradient, true_gradient) < (N - 1)
 # ## 5 · Once a step
 #
 # The whole batch takes one step. So whatever happens once a step must happen once here, after the last piece:
-# clipping, unscaling, the optimizer, the learning-rate schedule. In the library's form you can see the order.
+# unscaling, clipping, the optimizer, the learning-rate schedule. In the library's form you can see the order.
 
 # %%
 show(accumulated_step, docstring=False)
 
 # %% [markdown]
 # `accumulate` is the loop that you have written, with your weights. The loss scaler of lesson 04 is no exception: if
-# *one* piece overflows it throws away *all*, because a step without that piece would be a step on another batch.
+# *one* piece overflows it throws away *all*, because a step without that piece would be a step on another batch. (None
+# does here; your lab provokes it.)
 # Weights, scaler and clipping together, against one big batch, for five steps of SGD:
 
 # %%
@@ -347,7 +357,7 @@ def check_louder(function):
         assert abs(found - due) < 1e-9, f"lengths {lengths} before the cuts: the last should be {due} times louder, not {found:.3g}"
 
 
-@your_turn(check_louder, look="Which cuts has the first piece seen that the last one has not?")
+@your_turn(check_louder, look="Which cuts has the first piece seen that the last one has not? What is shorter than 1 is not cut.")
 def times_louder(lengths):
     """How many times the last piece counts as much as the first, if the sum is cut to 1 behind each piece."""
     ...
@@ -393,8 +403,8 @@ compare(guess=louder_last_guess, predicted=Ratio(times_louder(lengths)), measure
 #
 # $$\eta(t) = \frac{\eta_0}{2} \left(1 + \cos\frac{\pi t}{T}\right)$$
 #
-# (Loshchilov and Hutter 2017, eq. 5. The first ten moves climb up to it in a straight line: a fresh model does not
-# survive full steps.) If the schedule is moved on with every piece, at which *step* is the learning rate 0 for the first
+# (Loshchilov and Hutter 2017, eq. 5. In the first ten moves it gets a tenth of that, two tenths, and so on: a fresh model
+# does not survive full steps.) If the schedule is moved on with every piece, at which *step* is the learning rate 0 for the first
 # time? And what happens after that?
 
 # %%
@@ -612,8 +622,8 @@ compare(predicted={"on meta": Count(1), "materialize": Count(1), "to_empty": Cou
 # Now all of it, on one model, one rung at a time: the six layers of section 2, and 32 sequences in every row, so
 # that the seconds can be compared. A rung keeps what the rungs above it did.
 #
-# The last rung has a new tool. `OffloadToDisk` works like the attic of lesson 03, with real files: what DRAM is to a
-# GPU, a disk is to DRAM. Only the *forward* pass runs inside it, or what recompute makes on the way back would be
+# The last rung has a new tool. `OffloadToDisk` writes what autograd saves into files, and reads it back when the backward
+# pass asks (lesson 03's attic kept it in memory). Only the *forward* pass runs inside it, or what recompute makes on the way back would be
 # written, too.
 
 # %%
@@ -698,8 +708,8 @@ compare(predicted=predicted, measured={name: measured[name] for name in predicte
 from course_lib.figures.memory_ladder import Ladder, Rung
 
 ladder = Ladder([Rung(name, record.peak, seconds[name]) for name, record in records.items()])
-ladder.picture(caption="Accumulation adds the green; every rung below it takes a colour away or halves it. Recompute "
-            "takes time. Weights and gradients remain.").show()
+ladder.picture(caption="Accumulation adds the green; the rungs below it take a colour away or make it smaller. Recompute "
+            "takes time. Mostly weights and gradients remain.").show()
 ladder
 
 # %% [markdown]
@@ -762,7 +772,7 @@ compare(
 # | In which format is the sum? | fp32, if it is long |
 # | What does an optimizer cost? | Adam $8\Psi$, in 8 bits $2\Psi$, momentum $4\Psi$, Adafactor almost nothing |
 # | How is a large model born? | on `meta`, then in its place, in its dtype, with its ties |
-# | What is left at the end of the ladder? | weights and gradients |
+# | What is left at the end of the ladder? | mostly weights and gradients |
 #
 # ## Three exercises
 #
