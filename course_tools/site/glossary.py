@@ -13,6 +13,18 @@ from docutils import nodes
 _ENTRY = re.compile(r"^\*\*(.+?)\.\*\* +(.+)$", re.MULTILINE)
 _PASSED_BY = (nodes.reference, nodes.literal, nodes.title, nodes.math, nodes.raw, nodes.literal_block, nodes.table)
 """Where a word is code, a heading, in a table, or a link already."""
+SHORT = 40
+"""Characters. A shorter sentence has not said yet what its word means."""
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_PLAIN = (
+    (r"\\bar f", "f̄"),
+    (r"\\beta", "β"),
+    (r"\\text\{(.+?)\}", r"\1"),
+    (r"\\log_2", "log₂"),
+    (r"\\cdot", "·"),
+    (r"\\approx", "≈"),
+    (r"\\(log|sum|exp)", r"\1"),
+)
 
 
 @dataclass(frozen=True)
@@ -22,7 +34,7 @@ class Term:
     Attributes:
         anchor: where it stands on the page.
         words: the words that it explains.
-        meaning: its first sentence, without marks.
+        meaning: its first sentence, in plain characters.
     """
 
     anchor: str
@@ -36,9 +48,22 @@ def terms_of(text: str) -> list[Term]:
     for name, rest in _ENTRY.findall(text):
         aside = re.findall(r"\((?!of |on )([^)]+)\)", name)
         words = [word.strip() for part in [re.sub(r"\(.*?\)", "", name), *aside] for word in part.split(",")]
-        meaning = re.sub(r"[*`$]", "", re.split(r"(?<=[.:;]) ", rest)[0])
-        found.append(Term(_anchor(name), tuple(words), meaning))
+        found.append(Term(_anchor(name), tuple(words), _begin_of(rest)))
     return found
+
+
+def _begin_of(text: str) -> str:
+    """The first sentence without marks, and the next one where that is as short as "One send."."""
+    first, *more = re.split(r"(?<=\.) (?=[A-Z*`\"$])", text)
+    sentences = [first, *more[:1]] if len(first) < SHORT else [first]
+    return re.sub(r"[*`]", "", re.sub(r"\$(.+?)\$", lambda formula: _in_a_line(formula[1]), " ".join(sentences)))
+
+
+def _in_a_line(tex: str) -> str:
+    """A short formula in plain characters, for a hint that shows no markup."""
+    for known, plain in _PLAIN:
+        tex = re.sub(known, plain, tex)
+    return re.sub(r"\^\{?(\d+)\}?", lambda power: power[1].translate(_RAISED), tex)
 
 
 def page_of(text: str) -> str:

@@ -117,6 +117,14 @@ def test_the_first_use_of_a_word_is_a_link_and_no_other() -> None:
     assert "(term-all-reduce)=\n**All-reduce.**" in glossary.page_of((ROOT / "GLOSSARY.md").read_text("utf-8"))
 
 
+def test_what_a_link_to_the_glossary_says_is_a_sentence_in_plain_characters() -> None:
+    meanings = {term.words[0]: term.meaning for term in glossary.terms_of((ROOT / "GLOSSARY.md").read_text("utf-8"))}
+    assert meanings["All-reduce"] == "A collective: each rank brings a tensor, all end with the sum."
+    assert meanings["Message"] == "One send. Messages cost latency, bytes cost bandwidth."
+    assert "10¹⁵ operations a second: 8.64 · 10¹⁹ FLOPs." in meanings["PF-day"]
+    assert [said for said in meanings.values() if set(said) & set("\\$^*`{}") or len(said) < 25] == []
+
+
 def test_dead_links_and_other_hosts_are_found(tmp_path: Path) -> None:
     good = '<h1 id="here">x</h1><a href="#here">x</a><a href="https://a.b/">x</a><img src="c.png">'
     good += '<a href="d/e.html#f">x</a>'
