@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 
 import torch
@@ -16,12 +17,20 @@ def let_go_of_two() -> tuple[bool, bool]:
     dist.all_reduce(whole)
     here = weakref.ref(whole)
     whole = None
-    lives_here = here() is not None
+    lives_here = lives_on(here)
     whole = torch.ones(3)
     reduced(whole)
     there = weakref.ref(whole)
     whole = None
-    return lives_here, there() is not None
+    return lives_here, lives_on(there)
+
+
+def lives_on(tensor: weakref.ref[torch.Tensor]) -> bool:
+    """Whether it is still there when gloo's threads, too, have had time to let go."""
+    until = time.monotonic() + 2
+    while tensor() is not None and time.monotonic() < until:
+        time.sleep(0.01)
+    return tensor() is not None
 
 
 def reduced(whole: torch.Tensor) -> None:
