@@ -41,9 +41,16 @@ notebook takes it often."""
 PIECE, PIECES = 256, 65536
 """Bytes. Smaller pieces, such as the objects around tensors, count only where a line holds so much of them."""
 
-CACHES = ("*/course_lib/measure/*", "*/torch/[!s]*", "*/linecache.py", "*/weakref.py", "<frozen *")
-"""Files whose blocks are nobody's tensors: a record, an import, and what PyTorch looks up once and remembers. (Its
-`serialization.py` and `storage.py` count: whoever saves a tensor into memory holds it.)"""
+CACHES = (
+    "*/course_lib/measure/*",
+    "*/course_lib/checks/failed.py",
+    "*/torch/[!s]*",
+    "*/linecache.py",
+    "*/weakref.py",
+    "<frozen *",
+)
+"""Files whose blocks are nobody's tensors: a record, what a check prints into somebody's buffer, an import, and what
+PyTorch looks up once and remembers. (Its `serialization.py` and `storage.py` count: whoever saves a tensor into memory holds it.)"""
 
 
 @contextmanager

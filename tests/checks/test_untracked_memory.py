@@ -166,6 +166,14 @@ def test_what_pytorch_remembers_for_itself_does_not_count():
         assert outside() >= 2**16
 
 
+def test_what_a_check_prints_into_a_buffer_does_not_count(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with outside_torch() as outside:
+        for _ in range(1000):
+            check.that(True, "what a check says is not held by whoever is checked")
+        assert outside() == 0 and len(sys.stdout.getvalue()) > 2**15  # type: ignore[attr-defined]
+
+
 def test_whoever_traces_already_goes_on_tracing():
     tracemalloc.start()
     try:
