@@ -17,7 +17,7 @@ import tempfile
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
@@ -50,7 +50,11 @@ CACHES = (
     "<frozen *",
 )
 """Files whose blocks are nobody's tensors: a record, what a check prints into somebody's buffer, an import, and what
-PyTorch looks up once and remembers. (Its `serialization.py` and `storage.py` count: whoever saves a tensor into memory holds it.)"""
+PyTorch looks up once and remembers. (Its `serialization.py` and `storage.py` count: whoever saves a tensor into memory
+holds it.)"""
+
+OPEN = Path("/proc/self/fd")
+"""What this process has open, where the system says so."""
 
 
 @contextmanager
@@ -74,7 +78,7 @@ def outside_torch() -> Iterator[Callable[[], Held]]:
     ours = not tracemalloc.is_tracing()
     if ours:
         tracemalloc.start()
-    start, mapped, written = time.time(), _mapped(), _written()
+    start, mapped, written, opened = time.time(), _mapped(), _written(), _sizes(OPEN.glob("*"))
     known = {block._cdata: StorageWeakRef(block) for block in _storages()}  # no other one gets their address meanwhile
     blocks = _blocks()
 
@@ -84,7 +88,7 @@ def outside_torch() -> Iterator[Callable[[], Held]]:
         for (file, line, _), nbytes in _large(_blocks() - blocks).items():
             lines[line_text(file, line, "<a cell>")] += nbytes
         lines["tensors that no record has seen"] = unseen if unseen >= BLOCK else 0  # a check keeps a number or two
-        lines["files"] = _in_files(start, _written() - written)
+        lines["files"] = _in_files(start, _written() - written, opened)
         lines["shared memory"] = max(0, _mapped() - mapped)
         return Held(lines.total(), {line: Bytes(n) for line, n in lines.most_common() if n})
 
@@ -155,19 +159,29 @@ def _written() -> int:
     return 0
 
 
-def _in_files(start: float, written: int) -> int:
-    """Bytes in files that have changed since, as far as this process can have written them."""
+def _in_files(start: float, written: int, opened: dict[tuple[int, int], int]) -> int:
+    """Bytes in files that have changed since, as far as this process can have written them.
+
+    Of those that were open before, only what they have grown: all that a program prints may go into one.
+    """
     if written < PIECES:  # what is printed is written, too, and others may make files meanwhile
         return 0
     folders = {os.path.realpath(folder) for folder in (os.getcwd(), tempfile.gettempdir(), "/dev/shm")}
-    sizes: dict[tuple[int, int], int] = {}
-    for path in [*(file for folder in folders for file in _files(folder, start)), *Path("/proc/self/fd").glob("*")]:
+    sizes = _sizes((*(file for folder in folders for file in _files(folder, start)), *OPEN.glob("*")), start)
+    grown = sum(max(0, size - opened.get(file, 0)) for file, size in sizes.items())
+    return min(written, grown) if grown >= BLOCK else 0
+
+
+def _sizes(paths: Iterable[str | Path], start: float = 0.0) -> dict[tuple[int, int], int]:
+    """The bytes of each file among them that is this user's and has changed since, by what identifies it."""
+    found: dict[tuple[int, int], int] = {}
+    for path in paths:
         with suppress(OSError):
             about = os.stat(path)
             ours = about.st_uid == os.getuid() and about.st_mtime >= start - 1
             if ours and stat.S_ISREG(about.st_mode):  # a file, and not a socket or a terminal
-                sizes[about.st_dev, about.st_ino] = about.st_size
-    return min(written, sum(sizes.values()))
+                found[about.st_dev, about.st_ino] = about.st_size
+    return found
 
 
 def _files(folder: str, start: float) -> Iterator[str]:

@@ -139,6 +139,21 @@ def test_a_saved_tensor_counts_until_its_file_is_removed(tmp_path, monkeypatch):
         assert outside() < BLOCK
 
 
+def test_a_log_that_was_open_before_does_not_count_however_long_it_is(tmp_path):
+    with open(tmp_path / "log.txt", "wb+") as log:
+        log.write(bytes(X.nbytes))
+        log.flush()
+        with outside_torch() as outside, tempfile.TemporaryFile(buffering=0) as file:
+            file.write(bytes(X.nbytes))
+            file.truncate(0)  # this process has written so much, and it is gone
+            log.write(b"." * 100)
+            log.flush()
+            assert outside() == 0
+            log.write(bytes(X.nbytes))
+            log.flush()
+            assert X.nbytes <= outside() < 1.2 * X.nbytes
+
+
 def test_numbers_in_a_list_count():
     with outside_torch() as outside:
         kept = X.flatten().tolist()
