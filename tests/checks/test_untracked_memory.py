@@ -22,6 +22,14 @@ from course_lib.units import Bytes
 X = torch.ones(256, 256)  # large beside a table of the interpreter that may grow meanwhile
 
 
+@pytest.fixture
+def folder_of_its_own(tmp_path, monkeypatch) -> Path:
+    """Here nobody else writes files, of which an answer's could not be told."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 def saved_into_memory(x: torch.Tensor) -> io.BytesIO:
     """The tensor as `torch.save` writes it."""
     file = io.BytesIO()
@@ -92,9 +100,7 @@ def behind_the_record(x: torch.Tensor) -> torch.Tensor:
     [in_small_pieces, into_a_file, into_shared_memory, behind_the_record],
     ids=["small pieces", "a file", "shared memory", "no modes"],
 )
-def test_what_no_record_sees_counts(hide, tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where nobody else writes
-    monkeypatch.chdir(tmp_path)
+def test_what_no_record_sees_counts(hide, folder_of_its_own):
     with outside_torch() as outside, measure.memory(inputs=X) as record:
         kept = hide(X)
         assert X.nbytes <= outside() < 1.2 * X.nbytes
@@ -129,9 +135,7 @@ def test_a_tensor_of_its_own_kind_counts_whatever_it_says():
         assert outside() == 0
 
 
-def test_a_saved_tensor_counts_until_its_file_is_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+def test_a_saved_tensor_counts_until_its_file_is_removed(folder_of_its_own):
     with outside_torch() as outside, measure.memory(inputs=X):
         torch.save(X, "hidden.pt")
         assert outside() >= X.nbytes
@@ -139,8 +143,8 @@ def test_a_saved_tensor_counts_until_its_file_is_removed(tmp_path, monkeypatch):
         assert outside() < BLOCK
 
 
-def test_a_log_that_was_open_before_does_not_count_however_long_it_is(tmp_path):
-    with open(tmp_path / "log.txt", "wb+") as log:
+def test_a_log_that_was_open_before_does_not_count_however_long_it_is(folder_of_its_own):
+    with open(folder_of_its_own / "log.txt", "wb+") as log:
         log.write(bytes(X.nbytes))
         log.flush()
         with outside_torch() as outside, tempfile.TemporaryFile(buffering=0) as file:
