@@ -96,7 +96,8 @@ def outside_torch() -> Iterator[Callable[[], Held]]:
         yield outside
     finally:
         if ours:
-            tracemalloc.stop()
+            time.sleep(0.001)  # PyTorch's threads, which wait for Python's lock to note what they take, have it before
+            tracemalloc.stop()  # … or crash when they get it (github.com/python/cpython/issues/128679)
 
 
 # --- Python and NumPy ------------------------------------------------------------------------------------------------

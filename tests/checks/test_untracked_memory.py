@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import mmap
+import subprocess
 import sys
 import tempfile
 import tracemalloc
@@ -205,3 +206,26 @@ def test_whoever_traces_already_goes_on_tracing():
     with outside_torch():
         assert tracemalloc.is_tracing()
     assert not tracemalloc.is_tracing()
+
+
+LATE = """
+import ctypes, sys, time
+from course_lib.checks.untracked_memory import outside_torch
+
+sys.setswitchinterval(10)  # seconds: whoever waits for Python's lock gets it when it is let go, and not before
+start_thread = ctypes.PyDLL(None).pthread_create  # and the lock is kept
+take = ctypes.cast(ctypes.pythonapi.PyMem_RawMalloc, ctypes.c_void_p)
+with outside_torch():
+    start_thread(ctypes.byref(ctypes.c_ulong()), None, take, ctypes.c_void_p(64))
+    until = time.perf_counter() + 0.2
+    while time.perf_counter() < until:
+        pass
+time.sleep(0.2)
+print("alive")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="starts a thread by the name that Linux has for it")
+def test_a_thread_that_notes_what_it_takes_when_the_count_ends_does_not_crash():
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
