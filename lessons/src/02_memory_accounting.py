@@ -14,9 +14,8 @@
 # fits, the first loss is printed. The backward pass fits, with 3 GB of gradients. And then, in the first `step()`:
 # *out of memory*. Twelve of sixteen GB are accounted for. Who asks for more than the other four?
 #
-# You could try smaller and smaller batches. By the end of this page you will have another way: an account of every
-# byte that is alive, from the moment when it is born to the moment when it is freed, made *before* the run, and right
-# to the last byte.
+# You could try smaller batches. By the end of this page you will have another way: an account of every byte that is
+# alive, from its birth to its end, made *before* the run, and right to the last byte.
 
 # %%
 import weakref
@@ -61,7 +60,7 @@ class Ledger(TorchDispatchMode):
     def meet(self, values):
         for tensor in filter(torch.is_tensor, torch.utils._pytree.tree_leaves(values)):  # out of lists and dicts
             storage = tensor.untyped_storage()
-            if storage not in self.known:
+            if storage not in self.known:  # views share one object, and a WeakSet keeps none alive
                 self.known.add(storage)
                 self.changes.append(storage.nbytes())
                 weakref.finalize(storage, self.changes.append, -storage.nbytes())
@@ -164,8 +163,8 @@ memory.memory_timeline(
 # weights and gradients have 2, and the optimizer keeps an fp32 copy of the weights and its moments in fp32
 # (`MasterWeights`; lesson 04). Plain SGD has no moments, SGD with momentum one, Adam two.
 #
-# The small model has 842,496 parameters. Somebody switches it from fp32 to mixed precision, still with Adam. How many
-# MiB of model states do they save?
+# The small model has 842,496 parameters. From fp32 to mixed precision, still with Adam: how many MiB of model states
+# does that save?
 
 # %%
 saved_guess = ask("MiB of model states saved by mixed precision?", unit="MiB")
@@ -271,8 +270,8 @@ memory.kept_tensors(
 
 # %% [markdown]
 # Scores are numbers for each *pair* of tokens of a sequence, in every head. So is the mask that hides the future, but
-# it is one for all heads, of booleans, 1 byte each. All others are as wide as the stream, or as the MLP, which is four
-# times as wide.
+# it is one for all heads, of booleans, 1 byte each. A norm's mean and spread are one number a token. All others are as
+# wide as the stream, or as the MLP, which is four times as wide.
 #
 # **Your turn.** Count the bars, and write the account of a block.
 
@@ -283,7 +282,9 @@ def check_block(function):
         block = GPT(replace(LONG, width=d, heads=heads)).blocks[0]
         due = sum(kept_by(block, torch.randn(b, s, d, requires_grad=True)))
         said = function(b, s, d, heads)
-        assert said == due, f"{b} × {s} tokens, {d} wide, {heads} heads: {due:,d} bytes are kept, but it says {said:,d}"
+        case = f"{b} × {s} tokens, {d} wide, {heads} heads: {due:,d} bytes are kept, but it says {said:,d}"
+        bars = f"as wide as the stream {4 * b * s * d:,d}, the scores {4 * b * heads * s * s:,d}, a norm's mean {4 * b * s:,d}"
+        assert said == due, f"{case}, {abs(due - said):,d} too {'few' if said < due else 'many'} (a bar has: {bars})"
 
 
 @your_turn(check_block, look="Group the bars by length, then by what they grow with. fp32 has 4 bytes a number, a boolean 1.")
@@ -327,7 +328,7 @@ compare(
 )
 
 # %% [markdown]
-# The scores are nearly half of it now, and at 2,048 tokens they would be more than three quarters. Hence the *fused*
+# The scores are nearly half of it now, and in sequences of 2,048 they would be about three quarters. Hence the *fused*
 # kernels that never write them down (Dao et al. 2022).
 #
 # ### The formula that everybody quotes
@@ -339,8 +340,8 @@ compare(
 #
 # Where do 34 and 5 come from? Take our count with 2 bytes a number: $8 \cdot 2 + 2 \cdot 4 \cdot 2 = 32$, and 2 for
 # the scores. The paper's network has dropout, and a dropout mask has one byte for each element. There are two on the
-# stream: $32 + 2 = 34$. And one on the scores, whose dropped version is kept as well: $2 + 1 + 2 = 5$. It is the same
-# account. (It leaves out the norms' numbers and the mask of the future, a hundredth of the whole.)
+# stream: $32 + 2 = 34$. And one on the scores, whose dropped version is kept as well: $2 + 1 + 2 = 5$. (It leaves out the
+# norms' numbers and the mask of the future, a hundredth of the whole.)
 #
 # ## 4 · The peak, with pencil and paper
 #
@@ -393,7 +394,14 @@ compare(guess={"1,024, 128 to 512": mlp_guess}, predicted=predicted, measured=me
 # Three wide tensors at once, where two were kept: no sum of sizes knows such moments. `predict.peak` writes down a
 # whole step in this way, embedding to optimizer, and runs nothing.
 #
-# **Change one thing.** Free `bent` one operation later. What becomes of the peak? Decide first.
+# **Change one thing.** In `mlp_on`, free `bent` one line later, behind `d_up`. Which of the three peaks change? Decide
+# first.
+#
+# <details><summary>Answer</summary>
+#
+# The first two, by a wide tensor each. In the third shape the peak comes later, with `d_x` and both gradients.
+#
+# </details>
 #
 # Two switches change the story, and later lessons build both: mixed precision (lesson 04), and *recompute*, which
 # throws the insides of each block away and makes them again, one block at a time (lesson 03). The plain fp32 step has
@@ -426,8 +434,8 @@ compare(
 )
 
 # %% [markdown]
-# Each prediction is exact. (The library's tests hold 24 such steps to it.) What did *not* shrink: the model states,
-# 12.9 MiB in all four rows, a floor that only more devices lower.
+# Each prediction is exact. What did *not* shrink: the model states. With all gradients in place they are 12.9 MiB in
+# each of the four, a floor under both switches.
 #
 # ## 5 · Three ways to lose memory
 #
@@ -495,7 +503,7 @@ compare(
 # ## 6 · Against named cards
 #
 # The formulas of this page in one bar: what is held when the forward pass ends, as if the gradients were in place
-# already. Below it, cards that you can rent.
+# already. Below it, cards.
 
 # %%
 MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
@@ -513,15 +521,15 @@ MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
 # <details><summary>Answers</summary>
 #
 # 1. 8, 16 and 128, of the powers of two that the slider offers. But ask `predict.peak`, which follows the step to its
-# end: it says 11, 20 and 82. With recompute the worst moment comes after the turn, and the bar does not know it.
+# end: it says 11, 20 and 82. With recompute the worst moment comes on the way back, and the bar does not know it.
 # 2. No. The activations are a third of a GiB; the states alone have 23.2. All in bf16, without a copy, they have 11.6.
-# 3. 20. The optimizer's colour, 1.9 of 2.5 TiB. (Lesson 10 cuts it up.)
+# 3. 20. The optimizer's colour, 1.9 of 2.7 TiB.
 # 4. Weights and gradients double, the optimizer gives its copy back: $4 + 4 + 8 = 16$. The activations double, too.
 #
 # </details>
 #
 # That is the story. Memory is a question of *when*: states that come late and stay, results that wait for the way
-# back, and names that live too long. And all of it can be written down beforehand.
+# back, and names that live too long.
 
 # %% [markdown]
 # ## Second sitting
@@ -574,7 +582,7 @@ compare(
 # read it. One buffer to read from, one to write to, and then they change places.
 #
 # A chain of equal layers shows it best: 256 rows of 512 numbers, half a MiB for each result. With 32 layers, what is
-# the peak in inference, and what in training? (The weights are not counted.)
+# the peak in inference? (The weights are not counted.)
 
 # %%
 inference_guess = ask("32 layers in inference: how many MiB of results?", unit="MiB")
@@ -599,7 +607,8 @@ memory.memory_growth(
     caption="The same network, used and trained. Training grows with every layer, inference does not. (Lines: the "
     "formulas. Rings: measured.)",
 ).show()  # fmt: skip
-compare(guess=inference_guess, predicted=predicted["inference"][-1], measured=inference[-1], name="inference", unit="MiB")
+deepest = {"inference": inference[-1], "training": training[-1]}
+compare(guess={"inference": inference_guess}, predicted={kind: predicted[kind][-1] for kind in deepest}, measured=deepest, unit="MiB")
 
 # %% [markdown]
 # $O(1)$ against $O(L)$ for $L$ layers. (Where results differ in size, it is the largest two neighbours:
@@ -612,8 +621,8 @@ compare(guess=inference_guess, predicted=predicted["inference"][-1], measured=in
 # $$2 \cdot \text{layers} \cdot \text{heads} \cdot \text{head width} \cdot \text{tokens} \cdot \text{sequences} \cdot
 # \text{bytes}$$
 #
-# The 2 is for keys *and* values. Let us collect them from our GPT: its layer `qkv` makes queries, keys and values side
-# by side, and a hook can pick the last two.
+# The 2 is for keys *and* values, and *heads* are those that have keys of their own. Let us collect them from our GPT: its
+# layer `qkv` makes queries, keys and values side by side, and a hook can pick the last two.
 
 # %%
 cache = []
@@ -702,7 +711,8 @@ for name, lengths in {"all alike": [512] * 6, "ragged": [512, 300, 450, 200, 380
     print(f"{name:<10} alive {most_alive:.0MiB}, reserved {reserved:.0MiB}: {reserved / most_alive - 1:.0%} more")
 
 # %% [markdown]
-# So leave room: a plan that fills a card to the last byte does not run on it. Make all batches of one shape, and
+# Already steps that are all alike reserve more than is ever alive, for tensors differ in size and lifetime. Ragged ones
+# add to it. So leave room: a plan that fills a card to the last byte does not run on it. Make all batches of one shape, and
 # allocate what lives long before what lives short. `PYTORCH_ALLOC_CONF=expandable_segments:True` lets segments grow, so
 # that fewer holes are closed in by borders. And no model on this page counts the driver's own share and the
 # libraries' workspaces, often some hundreds of MiB.
@@ -785,8 +795,8 @@ print(f"with fused attention: {predict.activations(xl.with_(config=replace(XL, a
 print(f"sbh (34 + 5as/h): {predict.activations_paper(xl):.0GB}")
 
 # %% [markdown]
-# The rule of 12 was a lower bound. Twelve numbers a layer are fewer than the sixteen in our list, and it has no scores
-# at all, which at 1,024 tokens and 25 heads are sixteen more. A later paper counts nearly five times as much. The
+# The rule of 12 was a lower bound. Twelve numbers a layer are fewer than our sixteen (eight of the stream's width, two of
+# four times that), and it has no scores at all, which at 1,024 tokens and 25 heads are sixteen more. A later paper counts nearly five times as much. The
 # lesson is not that somebody was wrong: they wrote "about". It is that a formula without a measurement beside it can
 # be off by three, or by five, and nobody notices. (And if a slide tells you "60 GB, *even with* checkpointing": in the
 # paper, the 60 GB are *without*; with it, 8.)

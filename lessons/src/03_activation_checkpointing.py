@@ -17,8 +17,7 @@
 # recipe. You could throw it away and make it again on the day that somebody asks. The field calls that *activation
 # checkpointing*. This course says **recompute**, because a checkpoint is also a file.
 #
-# It sounds like a bad bargain: twice the work. By the end of this page you will know the price to the last operation,
-# and it is a third.
+# It sounds like a bad bargain: twice the work. By the end of this page you will know the price to the last operation.
 
 # %%
 from dataclasses import replace
@@ -80,7 +79,7 @@ def step(forward, layers=layers, x=x):
     layers.zero_grad()
     x.grad = None
     with measure.memory(layers, inputs=x) as record:
-        forward(layers, x.clone()).sum().backward()  # a clone: as if other layers had made it
+        forward(layers, x.clone()).sum().backward()  # x itself is an input; its clone counts as an activation
     return record
 
 
@@ -103,9 +102,9 @@ compare(guess=kept_guess, predicted=N * A, measured=peak_activations(record), na
 # through that.
 #
 # **Your turn.** Write that backward pass. One thing to think of: the second run must be the same computation, and a
-# layer with dropout throws dice. `torch.set_rng_state(dice)` lays them as they lay before the first run. Inside
-# `torch.random.fork_rng([])` (`[]`: no GPU) that leaves no trace: whoever throws dice later must not notice. And
-# autograd calls you with saving switched off; `torch.enable_grad()` switches it on.
+# layer with dropout throws dice. `torch.set_rng_state(dice)` puts their state back to where it was before the first run.
+# Do it inside `torch.random.fork_rng([])` (`[]`: no GPU), which restores the state outside when it ends: whoever throws
+# dice later must not notice. And autograd calls you with saving switched off; `torch.enable_grad()` switches it on.
 
 
 # %%
@@ -122,12 +121,12 @@ def check_redo(function):
         said = function(piece, made_of_x, dice, gradient)
     assert torch.is_tensor(said), f"it should return the gradient of x, but returns {said}"
     assert torch.equal(said, due), "the gradient of x is another one than without forgetting"
-    assert weight.grad is not None and torch.equal(weight.grad, due_weight), "the weight's gradient is another one"
+    assert weight.grad is not None and torch.equal(weight.grad, due_weight), "the weight's .grad is not what it is without forgetting"
     assert torch.equal(torch.get_rng_state(), after), "whoever throws dice afterwards gets other numbers"
 
 
 # %%
-@your_turn(check_redo, look="Whose gradient is asked for? The second run must begin at a leaf of its own, cut off by `x.detach()`.")
+@your_turn(check_redo, look="A leaf of its own (`x.detach()`), saving switched on, the old dice in a fork, and `backward`: which is missing?")
 def redo(piece, x, dice, gradient):
     """Run piece(x) again and backward from `gradient`. Returns the gradient of x; weights get theirs in .grad."""
     ...
@@ -270,7 +269,7 @@ def check_formula(function):
         assert said == due, f"10 layers, K = 4, inputs of {x} bytes, {a} saved: should be {due}, but is {said}"
 
 
-@your_turn(check_formula, look="A short last segment is gone, input and all, before a full one runs again. Which moment is worse?")
+@your_turn(check_formula, look="Two moments: the last segment runs again, or, when it is gone, input and all, a full one. What is held at each?")
 def peak(n, k, x, a):
     """Bytes at the peak: n layers in segments of k, inputs of x bytes, layers that save a."""
     ...
@@ -291,9 +290,11 @@ figures.peak_for_every_k(
     {K: record.peak.total for K, record in records.items()},
     plain=N * A,
     caption="Orange: at both ends the activations are worse than with everything kept. In between lies a valley, as "
-    "low as 8 MiB from K = 3 to 6. Count all that is alive (grey), and the floor is at √N alone.",
+    "low as 8 MiB from K = 3 to 6. Grey: all that is alive, temporaries too; lowest at K = 4.",
 ).show()
-compare(guess=lowest_guess, predicted=Bytes(peak(N, 4, X, A)), measured=min(activations.values()), name="lowest", unit="MiB")
+lowest = {"predicted": Bytes(peak(N, 4, X, A)), "measured": min(activations.values())}
+display(compare(guess=lowest_guess, **lowest, name="lowest", unit="MiB"))
+price_guess = ask("Section 4: with K = 16, how many times the operations of a plain step?")
 
 # %% [markdown]
 # At $K = 4$ the hill has half its height. Why there? A sum of two terms, one falling and one rising, whose product is
@@ -308,7 +309,7 @@ compare(guess=lowest_guess, predicted=Bytes(peak(N, 4, X, A)), measured=min(acti
 #
 # In operations, the forward pass costs $F$, and the backward pass $2F$: each product has two in the backward pass, one
 # for the gradient of each factor. Recompute adds a forward pass. From $3F$ to $4F$ is a third more. And how does the
-# price depend on $K$? Say what you expect for $K = 16$, where the whole chain is one segment.
+# price depend on $K$? You have said what you expect for $K = 16$, where the whole chain is one segment.
 
 
 # %%
@@ -321,7 +322,7 @@ def flops(forward):
 
 layer_flops, plain_flops = 2 * ROWS * WIDTH**2, flops(plain)
 times = {f"K = {K}": Ratio(flops(every(K)) / plain_flops) for K in (1, 4, 16)}
-compare(predicted=dict.fromkeys(times, Ratio(4 / 3)), measured=times)
+compare(guess={"K = 16": price_guess}, predicted=dict.fromkeys(times, Ratio(4 / 3)), measured=times)
 
 # %% [markdown]
 # It does not depend on $K$ at all. Every layer runs forward exactly twice, however you bundle. So *if* you recompute,
@@ -337,8 +338,8 @@ compare(predicted=dict.fromkeys(measured, Ratio(4 / 3)), measured=measured, tole
 # ## 5 · The film
 #
 # You have seen the peak. Here is the whole film: time runs to the right, and each row is a layer. Pink means that its
-# insides are held; the thin blue lines are the inputs that we keep. A square shows what runs, orange what runs *again*.
-# Below, both are added up, and the dotted line is the plain chain. (`predict.Chain` has it frame by frame.)
+# insides are held; the thin blue lines are the inputs that we keep. A mark shows what runs: grey forward, orange *again*,
+# green backward, which takes twice as long. Below, both are added up, and the dotted line is the plain chain. (`predict.Chain` has it frame by frame.)
 
 # %%
 FilmExplorer(layers=16, every=4).show(
@@ -349,9 +350,10 @@ FilmExplorer(layers=16, every=4).show(
 # %% [markdown]
 # Try these, and say beforehand what will happen. (If nothing reacts, run the cell once.)
 #
-# 1. Move **K** to 0, *keep everything*. What becomes of the orange squares, and where does the film end?
+# 1. Move **K** to 0, *keep everything*. What becomes of the orange marks, and where does the film end?
 # 2. Move **K** to 1, then to 16. Which colour is the hill made of in each case?
-# 3. Set **A layer saves** to 20 × its input, like a block of a GPT. Where does the lowest *peak for each K* go?
+# 3. Set **A layer saves** to 20 × its input, like a block of a GPT. Where does the lowest of the
+# bars *Peak for each K* go?
 # 4. Press **Play**. At which moment is the peak? At the end of the forward pass?
 #
 # <details><summary>Answers</summary>
@@ -403,6 +405,8 @@ gpt_guess = ask("42 MiB of activations without recompute. At the peak, with K = 
 # Twenty times. The best segment would have $\sqrt{4 / 20}$ layers, less than one. In GPT-3, with 96 layers, $A / X$
 # is 57 (lesson 02's $sbh\,(34 + 5as/h)$ is $114\,sbh$ there, and the input is $2\,sbh$), and $\sqrt{96 / 57}$ is 1.3.
 # So for a transformer each block is a segment of its own. That is what nearly everybody does, and this is why.
+#
+# (In the formula one $X$ comes off. A block saves its input itself, so the input that we keep is a part of its $A$.)
 
 # %%
 def recompute_blocks(K):
@@ -411,7 +415,7 @@ def recompute_blocks(K):
 
 runs = {K: gpt_step(recompute_blocks(K)) for K in (1, 2, 4)}
 full = setup.with_(recompute="full")
-at_peak = {f"K = {K}, peak": Bytes(peak(4, K, stream, block) - stream) for K in runs}  # a block's input is part of A
+at_peak = {f"K = {K}, peak": Bytes(peak(4, K, stream, block) - stream) for K in runs}
 compare(
     guess={"K = 1, peak": gpt_guess},
     predicted={"K = 1, held": predict.activations(full)} | at_peak,
@@ -449,8 +453,8 @@ whole = predict.activations(setup)
 ways = {"none": nothing, "selective": gpt_step(lambda model: recompute_only(model, Attention, "explicit")), "full": runs[1]}
 figures.bytes_against_flops(
     {way: (held(record), counted) for way, (record, counted) in ways.items()},
-    caption="Lower holds less, further right computes more. The step from none to selective buys a fifth of the bytes "
-    "here: the context is short. At GPT-3's size it buys 70 % (section 11).",
+    caption="Lower holds less when the forward pass ends, further right computes more. The step from none to selective "
+    "buys a fifth of the bytes here: the context is short. At GPT-3's size it buys 70 % (section 11).",
 ).show()
 (all_held, all_flops), (less_held, more_flops) = ((held(record), counted) for record, counted in list(ways.values())[:2])
 compare(
@@ -642,7 +646,7 @@ compare(guess=moved_guess, predicted=Bytes(2 * 2 * N * X), measured=attic.moved,
 # %% [markdown]
 # No activations are left, and not an operation was added. But 64 MiB, where 16 on the way out and 16 on the way back
 # would do? *Two* operations save the bent input, ReLU and the product. While it is held they share it. Carried away,
-# each gets a copy of its own, and PyTorch's own version has the same blind spot.
+# each gets a copy of its own.
 #
 # So is swap better, once that is repaired? Count seconds. To swap $n$ bytes over a link of $W$ bytes a second takes
 # $2n/W$. To compute them again takes their FLOPs, $f$, divided by the speed $R$ of the device. Swap wins if
@@ -680,7 +684,7 @@ compare(
 
 # %% [markdown]
 # Now GPT-3's tensors, in the letters of Korthikanti et al. 2022 (§4.1, for the bytes of a layer; $s$ tokens, $b$
-# sequences, width $h$, $a$ heads). The MLP saves $19\,sbh$ bytes, for $8\,sbh^2$ operations. Attention saves $11\,sbh$
+# sequences, width $h$, $a$ heads; so far they were $S$, $T/S$ and $d$). The MLP saves $19\,sbh$ bytes, for $8\,sbh^2$ operations. Attention saves $11\,sbh$
 # besides the scores, for $6\,sbh^2$, and $2\,s^2bh$ to mix the values. The scores save $5\,as^2b$, for $2\,s^2bh$. And
 # the input of a layer has $2\,sbh$ bytes, with the whole layer before it to make it again: $24\,sbh^2 + 4\,s^2bh$. In
 # each quotient $sb$ cancels.
@@ -790,13 +794,13 @@ display(compare(predicted=saved, measured=dict(zip(saved, (Ratio(70), Ratio(65))
 compare(predicted=added, measured=dict(zip(added, (Ratio(2.7), Ratio(1.6)))), tolerance=None, columns=columns)
 
 # %% [markdown]
-# On one GPU a single sequence leaves 2.7 GiB in each of 96 layers. Full recompute is the lowest row, for a third more
-# operations; selective keeps twice that, for one per cent. With it the 530B run gained 29.7 % in throughput over
+# On one GPU a single sequence leaves 2.7 GiB in each of 96 layers. Full recompute is the lowest row, though each GPU keeps
+# the whole input there, for a third more operations; selective, with TP and SP, keeps twice that, for one per cent. With it the 530B run gained 29.7 % in throughput over
 # full recompute (their Table 5).
 #
 # One per cent? In the tables the bytes agree, and the FLOPs do not: the paper prints *three times* as many. Who is
-# right? The difference of its equations 8 and 7 is $12\,s^2bh$ for each layer. That is what the two products around
-# the scores take in a whole step, forward and backward. But only their forward part runs again, $4\,s^2bh$, and
+# right? Its equations 7 and 8 count a step without and with selective recompute, and differ by $12\,s^2bh$ for each layer.
+# That is what the two products around the scores take in a whole step, forward and backward. But only their forward part runs again, $4\,s^2bh$, and
 # section 6 has counted it to the last operation.
 #
 # In seconds full recompute costs *more* than the third: 39 % on their 22B layer (Table 4). There a backward pass
