@@ -35,7 +35,7 @@ def self_check(answer: object, expected: object, *, tolerance: float = 0.0, hint
     Args:
         answer: the reader's answer; None means "not answered yet".
         expected: the right answer, best computed by the code of the lesson rather than typed.
-        tolerance: largest accepted relative deviation of a number (0: equal).
+        tolerance: largest accepted relative deviation of a number, or of each in a list (0: equal).
         hint: where to look, shown with a wrong answer.
 
     Returns:
@@ -45,9 +45,16 @@ def self_check(answer: object, expected: object, *, tolerance: float = 0.0, hint
         return Verdict("open", "Not answered yet. Replace None by your answer and run the cell again.")
     if isinstance(expected, int | float) and not isinstance(expected, bool):
         return _check_number(answer, float(expected), expected, tolerance, hint)
-    if type(answer) is type(expected) and answer == expected:
+    if type(answer) is type(expected) and (answer == expected or _all_close(answer, expected, tolerance)):
         return Verdict("right", "Right.")
     return Verdict("wrong", f"Not yet. {hint}".strip())
+
+
+def _all_close(answer: object, expected: object, tolerance: float) -> bool:
+    """Whether both are lists of as many entries, and each is what is expected."""
+    if not isinstance(answer, list) or not isinstance(expected, list) or len(answer) != len(expected):
+        return False
+    return all(self_check(mine, right, tolerance=tolerance).state == "right" for mine, right in zip(answer, expected))
 
 
 def _check_number(answer: object, target: float, expected: object, tolerance: float, hint: str) -> Verdict:

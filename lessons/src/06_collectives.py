@@ -100,7 +100,7 @@ guess_direct = ask("4 ranks, 840 kB each: how many kB does one rank send?", unit
 
 
 # %%
-@your_turn(lambda function: busiest_and_total(function, 3), look="Keep every handle. Where in the function may you wait for them?")
+@your_turn(lambda function: busiest_and_total(function, 3), look="Keep every handle, and change nothing that is on its way. Where may you wait?")
 def everyone(tensor):
     """Make `tensor` the sum over all ranks, in place: send yours to everybody, add what they send. All ranks call."""
     ...
@@ -252,18 +252,18 @@ def check_gather(function):
         me, p = dist.get_rank(), dist.get_world_size()
         parts = [torch.full((2,), float(part) if part == me else -1.0) for part in range(p)]
         with measure.traffic() as sent:
-            function(parts)
+            function(list(parts))
         return [part.tolist() for part in parts], sent.total_messages
 
     for rank, (parts, messages) in enumerate(ranks.run(on_each_rank, world_size=4, timeout_s=10)):
         due = [[float(part)] * 2 for part in range(4)]
-        assert parts == due, f"rank {rank} of 4 should end with the parts {due}, but has {parts}"
+        assert parts == due, f"rank {rank} of 4 should end with {due} in the tensors that it was given, but has {parts}"
         assert messages == 3, f"rank {rank} of 4 should send 3 messages, but sends {messages}"
 
 
 @your_turn(check_gather, look="Rank r begins with part r, its left neighbour with r - 1. What arrived goes out next. Post first.")
 def all_gather(parts):
-    """Fill `parts`, a list of p tensors of which this rank has number `rank`, with everybody's. A ring; all ranks call."""
+    """Fill the p tensors in `parts`, of which this rank has number `rank`, with everybody's. A ring; all ranks call."""
     ...
 
 
@@ -630,13 +630,14 @@ ours = schedules.ALL_REDUCE
 for n in SIZES[::2]:
     line = predict.all_reduce(n, 4).seconds(link)
     first, ring_s = min(ours, key=lambda name: slowest[name][n]), slowest["ring"][n]
-    print(f"{Bytes(n):.0}: the quickest of ours is {first}; the ring takes {ring_s / line:.1f} times its line")
+    lowest = min(ours, key=lambda name: predict.all_reduce(n, 4, algorithm=name).seconds(link))
+    print(f"{Bytes(n):.0}: lowest line {lowest}, quickest here {first}; the ring takes {ring_s / line:.1f} times its line")
 
 # %% [markdown]
 # Model and machine are not about the same thing. The model gives every rank a link of its own. Your ranks are processes
 # that take turns on a few cores, so in *every* round of the ring everybody waits until all have had a turn. With few
-# cores the ring takes many times its line at 64 bytes, and those with fewer rounds, the manager and the tree, win far
-# beyond where the lines cross. And for large tensors all "wires" are the same memory: the ring has less to save.
+# cores the ring takes many times its line at 64 bytes, and others with fewer rounds than its $2(p-1)$ win far beyond
+# where the lines cross. And for large tensors all "wires" are the same memory: the ring has less to save.
 #
 # That is why this course counts. Bytes and messages on this machine are those of a cluster, to the byte. Its seconds
 # are not, and we do not pretend.
@@ -756,7 +757,7 @@ compare(
 # supercomputers; it named most of what you saw here. **gloo** is a *library* of collectives for CPUs and ordinary
 # networks, **NCCL** NVIDIA's for GPUs: there the GPUs themselves add up and pass on. **Horovod** (Sergeev and Del Balso
 # 2018) is one floor higher, a *framework* that brought the ring to everybody's training script. A program that says
-# `dist.all_reduce` runs on any of these backends.
+# `dist.all_reduce` runs on gloo, NCCL or MPI alike.
 #
 # ## 10 · Two levels
 #
@@ -807,7 +808,7 @@ print(f"if all four ranks of a node cross, each of them sends {across:kB} to the
 #
 # One flaw: the leader is a small manager, and only *its* card carries. A node of today has a card for each GPU. If all
 # ranks of a node cross with a part each (the last line, a formula), a node leaves at the speed of all its cards together.
-# How, the lab asks; lesson 07 lives by it.
+# That is a quarter for each. How, the lab asks; lesson 07 lives by it.
 
 # %% [markdown]
 # ## 11 · Two trees
@@ -815,7 +816,7 @@ print(f"if all four ranks of a node cross, each of them sends {across:kB} to the
 # With thousands of nodes even a ring of nodes has too many rounds. A tree has few, but look at who works in it: half of
 # the ranks are leaves, which send once and wait. So take **two trees, each for half of the tensor**, so that whoever
 # hands on in one is a leaf of the other (Sanders, Speck and Träff 2009). In one tree an inner rank sends its half once
-# up and to two children down, in the other once up: four halves.
+# up and once to each of two children (section 4's tree has more), in the other it is a leaf.
 
 # %%
 guess_double = ask("Two trees, 8 ranks, 840 kB: how many kB does the busiest rank send?", unit="kB")

@@ -463,8 +463,8 @@ guess_without = ask("And if each backward pass sends?", unit="kB")
 # 1. Make the bucket **1 KiB**, then **8 GiB**. In both cases all wait; for which reason in the one, for which in the
 # other?
 # 2. Set **1,024 ranks**. A ring's bytes hardly grow (1.75 becomes 2). What does, and where does the best size go?
-# 3. Choose **GPT-2 small** and look at the last bucket. A third of all bytes arrives at the very end, and no bucket size
-# can hide it. Which tensor is that?
+# 3. Choose **GPT-2 small** and look at the last bucket. Most of it is one tensor that arrives at the very end, and no
+# bucket size can hide it. Which tensor is that?
 #
 # <details><summary>Answers</summary>
 #
@@ -507,7 +507,7 @@ once = predict.all_reduce(bucket, world_size=4).bytes
 guess, due = {"no_sync": guess_with, "always": guess_without}, {"no_sync": once, "always": 4 * once}
 measured = {name: ranks.run(accumulate, name == "no_sync", world_size=4)[0] for name in due}
 display(compare(guess=guess, predicted=due, measured=measured, tolerance=0.01, unit="kB"))
-guess_adam = ask("Section 7: g is 4 times too long. By how many of its lengths does Adam's first step, g/(|g| + 1e-8), miss?")
+guess_adam = ask("Section 7: all g 4 times too long, SGD's first step lands 3 right steps off. Adam's, g/(|g| + 1e-8)?")
 
 # %% [markdown]
 # A quarter. (Sending always is right, too: to average what is equal everywhere changes nothing.) On a slow network
@@ -664,7 +664,8 @@ for number, name in enumerate(["gradients", "running means"]):
 
 # %% [markdown]
 # The gradients are equal everywhere, and are not the big batch's: each rank normalised by 4 rows instead of 16. And nobody
-# averages the running means, so rank 0 saves another model than rank 3. (`SyncBatchNorm` takes the mean over all ranks.)
+# averages the running means, so rank 0 saves another model than rank 3. (`DistributedDataParallel` copies rank 0's buffers to
+# all before each forward pass: equal, and still no mean. `SyncBatchNorm` takes mean and variance over all ranks.)
 # Data parallelism is exact when the loss is a mean of terms that do not see each other.
 #
 # ## 10 · Who reads what
@@ -693,9 +694,10 @@ read = [list(torch.utils.data.DistributedSampler(range(9), 4, rank, shuffle=Fals
 print("PyTorch's, 9 items on 4 ranks:", read)
 
 # %% [markdown]
-# A share is a function of (seed, epoch, step, rank), so a run that dies in step 700 goes on there, even on another number
-# of ranks. PyTorch's sampler makes all shares equally long by reading some items *twice* (look for 0, 1 and 2). Ours
-# lets the last batch be smaller; then the mean of the ranks' means is lesson 05's trap, which the lab has to mend.
+# A batch is a function of (seed, epoch, step), and the rank only cuts it. So a run that dies in step 700 goes on there, even
+# on another number of ranks. PyTorch's sampler makes all shares equally long by reading some items *twice* (look for 0, 1 and 2). Ours
+# lets the last batch be smaller; then the mean of the ranks' means is lesson 05's trap (and of no items at all, as on rank
+# 1 here, there is no mean), which the lab has to mend.
 #
 # ## 11 · PyTorch's buckets, and what travels in them
 #
@@ -752,7 +754,8 @@ compare(guess={"fp16": guess_fp16}, predicted={"as it is": whole, "fp16": whole 
 # Now the machine: nodes of 8 H100s, each with 450 GB/s (NVLink) to the other seven and a card of 50 GB/s to the outside.
 # 1,024 GPUs are 128 such nodes. In one ring through all of them, all that leaves a node leaves over *one* card. But add up
 # inside each node first: after a reduce-scatter (lesson 06) each GPU has an eighth of the node's sum. It carries that
-# across, over *its* card, and an all-gather inside ends it. The node sends at 400 GB/s.
+# across, over *its* card, and an all-gather inside ends it; with bucket after bucket, all three go on at once. The node
+# sends at 400 GB/s, and only what the other 127 need: $\frac{127}{128}$.
 #
 # An H100 that reaches 40 % of its 989 TFLOP/s: from how many tokens per rank on does it hide?
 
@@ -846,8 +849,8 @@ print(f"Llama 3's 16.8 million tokens, over 16,384 replicas: {2**24 // 2**14:,d}
 # of replicas, $B_{\text{crit}}/D$, whatever the model.
 #
 # Llama 3 405B was trained on 16,384 H100s with 16.8 million tokens in a batch, and had 128 replicas, each spread over
-# 128 GPUs (Grattafiori et al. 2024, Table 4). Each of 16,384 replicas would have an eighth of one of its sequences of
-# 8,192. And no card holds 405 billion parameters. Whoever wants ten thousand GPUs must split something else than the
+# 128 GPUs (Grattafiori et al. 2024, Table 4). Each of 16,384 replicas would have 1,024 tokens, just enough to hide, but
+# that is an eighth of one of its sequences of 8,192. And no card holds 405 billion parameters. Whoever wants ten thousand GPUs must split something else than the
 # batch: the next three lessons.
 #
 # ## 14 · Four times the batch: which learning rate?

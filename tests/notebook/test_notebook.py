@@ -78,3 +78,10 @@ def test_a_wrong_answer_gets_a_direction_but_never_the_number():
 def test_tolerance_is_relative():
     assert self_check(101, 100, tolerance=0.01).state == "right"
     assert self_check(102, 100, tolerance=0.01).state == "wrong"
+
+
+def test_tolerance_holds_for_each_number_of_a_list():
+    assert self_check([5.5406] * 2, [5.54063] * 2, tolerance=1e-4).state == "right"
+    assert self_check([5.5406, 5.6], [5.54063] * 2, tolerance=1e-4).state == "wrong"
+    assert self_check([5.5406], [5.54063] * 2, tolerance=1e-4).state == "wrong"
+    assert self_check([5.5406] * 2, [5.54063] * 2).state == "wrong"
