@@ -607,8 +607,12 @@ memory.memory_growth(
     caption="The same network, used and trained. Training grows with every layer, inference does not. (Lines: the "
     "formulas. Rings: measured.)",
 ).show()  # fmt: skip
-deepest = {"inference": inference[-1], "training": training[-1]}
-compare(guess={"inference": inference_guess}, predicted={kind: predicted[kind][-1] for kind in deepest}, measured=deepest, unit="MiB")
+compare(
+    guess={"inference": inference_guess},
+    predicted={"inference": predicted["inference"][-1], "training": predicted["training"][-1]},
+    measured={"inference": inference[-1], "training": training[-1]},
+    unit="MiB",
+)
 
 # %% [markdown]
 # $O(1)$ against $O(L)$ for $L$ layers. (Where results differ in size, it is the largest two neighbours:

@@ -292,8 +292,8 @@ figures.peak_for_every_k(
     caption="Orange: at both ends the activations are worse than with everything kept. In between lies a valley, as "
     "low as 8 MiB from K = 3 to 6. Grey: all that is alive, temporaries too; lowest at K = 4.",
 ).show()
-lowest = {"predicted": Bytes(peak(N, 4, X, A)), "measured": min(activations.values())}
-display(compare(guess=lowest_guess, **lowest, name="lowest", unit="MiB"))
+lowest = min(activations.values())
+display(compare(guess=lowest_guess, predicted=Bytes(peak(N, 4, X, A)), measured=lowest, name="lowest", unit="MiB"))
 price_guess = ask("Section 4: with K = 16, how many times the operations of a plain step?")
 
 # %% [markdown]
