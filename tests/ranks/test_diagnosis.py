@@ -230,6 +230,30 @@ WRONG = {
         """,
         "rank 0 waits in all_gather_object (cell line 3); rank 1 returned without calling it",
     ),
+    "a right neighbour beyond the last rank": (
+        """
+        def f():
+            if rank() == 1:
+                dist.send(torch.ones(1), dst=rank() + 1)
+        """,
+        "rank 1 raised ValueError: send to rank 2, but the ranks are 0 to 1; rank 0 returned",
+    ),
+    "a left neighbour before the first rank": (
+        """
+        def f():
+            if rank() == 0:
+                dist.irecv(torch.ones(1), src=rank() - 1).wait()
+        """,
+        "rank 0 raised ValueError: irecv from rank -1, but the ranks are 0 to 1; rank 1 returned",
+    ),
+    "a message to oneself": (
+        """
+        def f():
+            if rank() == 1:
+                dist.recv(torch.ones(1), src=rank())
+        """,
+        "rank 1 raised ValueError: recv from rank 1, which is this rank itself; rank 0 returned",
+    ),
 }
 
 

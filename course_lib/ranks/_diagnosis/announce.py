@@ -93,6 +93,8 @@ class Tap:
                 calls = self._describe(name, given.arguments, sys._getframe(1))
             except (TypeError, ValueError, AttributeError, RuntimeError):
                 calls = []  # the call itself is wrong: torch's own message is the one to see
+            for call in calls:
+                self._refuse_strangers(call)
             with self._marked(calls, waits=name not in _POSTS):
                 result = original(*args, **kwargs)
             self._remember(result, calls)
@@ -101,6 +103,17 @@ class Tap:
             return result
 
         return covered
+
+    def _refuse_strangers(self, call: Call) -> None:
+        """Raise for a message that nobody can get or send: gloo would wait for ever, or crash the process."""
+        if not isinstance(call, Transfer):
+            return
+        peer, way = (call.receiver, "to") if call.direction == "send" else (call.sender, "from")
+        world_size = dist.get_world_size()
+        if peer is not None and not 0 <= peer < world_size:
+            raise ValueError(f"{call.collective} {way} rank {peer}, but the ranks are 0 to {world_size - 1}")
+        if peer == self._rank and dist.get_backend() == "gloo":
+            raise ValueError(f"{call.collective} {way} rank {peer}, which is this rank itself")
 
     @contextlib.contextmanager
     def _marked(self, calls: list[Call], waits: bool) -> Iterator[None]:
