@@ -38,8 +38,9 @@ def loss_curves(
         axes.axhline(level, color=INK, linewidth=1.2, linestyle=":")
         note(axes, name, (longest, level), (-2, 3), ha="right", va="bottom", size=9)
     finite = [loss for losses in curves.values() for loss in losses if math.isfinite(loss)]
-    highest = max([*finite, *levels.values()])
-    axes.set(xlabel="step", ylabel=f"loss ({unit})", ylim=(0, 1.12 * highest), xlim=(0, longest))
+    lowest, highest = min([*finite, *levels.values()]), max([*finite, *levels.values()])
+    room = 0.12 * (highest - lowest) or 0.5
+    axes.set(xlabel="step", ylabel=f"loss ({unit})", ylim=(lowest - room, highest + room), xlim=(0, longest))
     if len(curves) > 1:
         axes.legend(frameon=False, loc="upper right")
     return Picture(figure, caption=caption, alt=alt)

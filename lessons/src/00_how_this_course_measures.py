@@ -447,8 +447,8 @@ def mean_loss(loss):
 #
 # ## Second sitting
 #
-# You may stop here. Below: a rank that fails, whether the model learns, who watches our instruments, and the same
-# formulas for a model 200,000 times larger.
+# You may stop here. On another day, run all cells above before you go on. Below: a rank that fails, whether the model
+# learns, who watches our instruments, and the same formulas for a model 200,000 times larger.
 #
 # ## 9 · A rank that raises
 #

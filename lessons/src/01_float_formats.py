@@ -478,8 +478,8 @@ compare(predicted=Ratio(2.0), measured=Ratio(kahan[-1]), tolerance=0.02, name="K
 # %% [markdown]
 # ## Second sitting
 #
-# You may stop here. Below: formats without an exponent, PyTorch's own casts, a printed mistake, and a training run in
-# four recipes.
+# You may stop here. On another day, run all cells above before you go on. Below: formats without an exponent, PyTorch's
+# own casts, a printed mistake, and a training run in four recipes.
 #
 # ## 7 · Without an exponent: int8, int4, 1 bit
 #
@@ -674,8 +674,9 @@ losses, distances = ({name: [point[i] for point in run] for name, run in runs.it
 losses_and_distances(
     losses,
     distances,
-    caption="Left: two recipes stay on the line of fp32, and plain bf16 rises above it. Right: its weights stand still "
-    "first. As the learning rate falls, updates get smaller than half a spacing, and all others still travel.",
+    caption="Left: two recipes stay on the line of fp32. Plain bf16 rises above it, a little from the start and much from "
+    "step 100 on. Right, why: with the learning rate its updates fall below half a spacing, and its weights stand still "
+    "while all others travel.",
 )
 
 # %% tags=["varies"]

@@ -534,8 +534,8 @@ MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
 # %% [markdown]
 # ## Second sitting
 #
-# What stands above is the story, and you may stop here. Below: the account of a convolution and of inference, bytes
-# that no tensor owns, two more witnesses, and published numbers.
+# What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below:
+# the account of a convolution and of inference, bytes that no tensor owns, two more witnesses, and published numbers.
 #
 # ## 7 · A convolution's account
 #

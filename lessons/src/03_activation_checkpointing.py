@@ -474,8 +474,9 @@ compare(
 # %% [markdown]
 # ## Second sitting
 #
-# What stands above is the story, and you may stop here. Below: what happens when the second run is *not* the same, how
-# far down it goes, the other way to make room, what PyTorch brings, and published numbers.
+# What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below:
+# what happens when the second run is *not* the same, how far down it goes, the other way to make room, what PyTorch
+# brings, and published numbers.
 #
 # ## 7 · Three ways to be wrong without an error
 #

@@ -111,7 +111,7 @@ compare(guess=guess_zeros, predicted=lost, measured=per_cent(v == 0), tolerance=
 # so the sum is rounded back to where it was (*swamping*, lesson 01).
 #
 # So an update of 0.00001 is lost where the spacing is $2^{-15}$ or more, and in fp16 that is from $|w| = 2^{-5}$ upwards.
-# The weights of a fresh GPT have a standard deviation of 0.02 at most. How many of them stand still?
+# The matrices of a fresh GPT have a standard deviation of 0.02 at most; the norms' scales are 1. How many weights stand still?
 
 # %%
 weights = flat(GPT(CONFIG).half().parameters())
@@ -511,8 +511,8 @@ compare(guess=guess_skipped, predicted=Count(32 - highest), measured=first, name
 # %% [markdown]
 # ## Second sitting
 #
-# What stands above is the story, and you may stop here. Below: the recipes race, two orders of clipping, PyTorch's own,
-# eight bits, and what the data sheets say.
+# What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below:
+# the recipes race, two orders of clipping, PyTorch's own, eight bits, and what the data sheets say.
 #
 # ## 8 · The recipes race
 #
@@ -650,7 +650,7 @@ compare(predicted=dict.fromkeys(final, fp32), measured=final, tolerance=0.05, co
 # scaler.step(optimizer)              # unscales, if nobody has, and steps
 # ```
 #
-# The true gradient has a length of 4, the scale is $2^{16}$. How long is the step of SGD with a learning rate of 1,
+# The true gradient has a length of about 4, the scale is $2^{16}$. How long is the step of SGD with a learning rate of 1,
 # in this order and in the right one?
 
 
@@ -669,6 +669,9 @@ def clip(scaler, optimizer):
     clip_gradients(optimizer, 1.0)
 
 
+model = GPT(CONFIG)
+model(*batch(0)).backward()
+print(f"the true gradient's length: {flat(parameter.grad for parameter in model.parameters()).norm():.2f}")
 guess_clipped = ask("In the wrong order the step has a length of one over how much?")
 
 # %%
@@ -858,7 +861,8 @@ print(f"with gradients in fp32: {wide:.0GB}, {wide / 7_500_000_000:.0f} bytes a 
 # | Megatron-LM | $2^{32}$ | 1,000 | the second overflow |
 # | GPT-NeoX-20B | $2^{12}$ | 1,000 | the second overflow |
 #
-# (`GradScaler`'s defaults; `deepspeed/runtime/precision_config.py`; `megatron/training/arguments.py`;
+# (Hysteresis 2: the first overflow skips its step and leaves the scale; from the second on each halves it, until it has
+# grown again. Sources: `GradScaler`'s defaults; `deepspeed/runtime/precision_config.py`; `megatron/training/arguments.py`;
 # `gpt-neox/configs/20B.yml`.) You can read a log of theirs now: a handful of skipped steps at the start is the way
 # down from $2^{32}$, one in a while is the hunt, and one after the other is a run that is dying of something else.
 #
@@ -885,7 +889,7 @@ print(f"with gradients in fp32: {wide:.0GB}, {wide / 7_500_000_000:.0f} bytes a 
 # **2.** In another run the largest gradient, unscaled, is 0.02. Which is the highest power of two that the loss scale
 # can have?
 #
-# **3.** Write a scaler with patience, a simple form of DeepSpeed's hysteresis: the scale goes down only at the
+# **3.** Write a scaler with patience, simpler than DeepSpeed's hysteresis: the scale goes down only at the
 # *second* overflow in a row, and then counts anew. (The step is skipped at each.) `patient.update(finite)` is called
 # with what stands in `steps`; give the scales after each as a list.
 

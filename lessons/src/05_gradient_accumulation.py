@@ -458,8 +458,9 @@ compare(guess=zero_guess, predicted=Count(60 // 4), measured=Count(first_zero), 
 # %% [markdown]
 # ## Second sitting
 #
-# What stands above is the story, and you may stop here. Below: what 16 bits do to a long sum, optimizers that keep
-# less, a model that is born in the right place, and all of it as one ladder.
+# What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below:
+# what 16 bits do to a long sum, optimizers that keep less, a model that is born in the right place, and all of it as
+# one ladder.
 #
 # ## 7 · A sum in sixteen bits
 #

@@ -215,7 +215,7 @@ RingExplorer(world_size=4).show(
 # <details><summary>Answers</summary>
 #
 # 1. It begins on rank 1 and is complete first on rank 0: once around.
-# 2. All of them, in every step. In the manager's way one at a time has the manager's link.
+# 2. All of them, in every step. In the manager's way its link takes in one tensor after the other; then it alone sends.
 # 3. From 6 steps to 14; from 1.5 to 1.75 times the tensor.
 #
 # </details>
@@ -456,8 +456,9 @@ compare(guess={"reduce_scatter": guess_share}, predicted=predicted, measured=mea
 # %% [markdown]
 # ## Second sitting
 #
-# What stands above is the story, and you may stop here. Below: how the library writes an algorithm down, what a message
-# costs in seconds, how ranks miss each other, PyTorch's own, and what is done where links differ: two levels and two trees.
+# What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below:
+# how the library writes an algorithm down, what a message costs in seconds, how ranks miss each other, PyTorch's own,
+# and what is done where links differ: two levels and two trees.
 #
 # ## 6 · A schedule is data
 #
@@ -530,7 +531,8 @@ compare(guess={"ring": guess_messages}, predicted=predicted, measured=on_8)
 # $$t = \text{messages} \cdot \alpha + \text{bytes} \cdot \beta$$
 #
 # What counts is what has to pass *one after the other*. For the ring that is $2(p-1)$ messages and $2\frac{p-1}{p}n$
-# bytes, for the tree $2 \lceil \log_2 p \rceil$ messages of $n$ bytes each.
+# bytes, for the tree $2 \lceil \log_2 p \rceil$ messages of $n$ bytes each. Everyone to everyone has $p-1$ messages of $n$
+# bytes, and so has the manager's way twice: first all come in over its link, then all go out.
 #
 # What are α and β on your machine? Let two ranks play ping-pong with tensors of many sizes. One message takes half of
 # a round trip, and we keep the fastest of several tries. (`diagnose=False` switches off the watch over who calls what,
@@ -590,7 +592,7 @@ costs.predicted_all_reduces(
     world_size=8,
     sizes=[2**k for k in range(8, 27)],
     caption=f"Predicted for 8 ranks, {fast.alpha:.0µs} and {fast.bytes_per_s / 1e9:.0f} GB/s. Left, the lines are "
-    f"ordered by messages; right, by bytes. Tree and ring cross at {crossover:.0kB}.",
+    f"ordered by the messages in a row; right, by the bytes in a row. Tree and ring cross at {crossover:.0kB}.",
 )
 
 # %% [markdown]
@@ -719,7 +721,7 @@ _ = ranks.run(loss_and_tokens, world_size=4, timeout_s=10)
 #
 # One rule prevents all four: *every rank walks through the same collectives, in the same order and with the same shapes,
 # whatever its data look like.* No collective inside an `if` on the rank; no loop and no tensor whose length depends on
-# it. **Repair** the last cell with it: what should come back?
+# it. **Repair** the last cell with it: then both runs end, and the printed line is `(4.0, 400.0)`, four times.
 #
 # ## 9 · The real thing
 #
@@ -848,8 +850,8 @@ print("on 1,024:", len(schedules.all_reduce_double_tree(1024, 0)), "and", len(sc
 # that really leave a rank, per second. *That* can be held against the speed of a wire.
 #
 # A published measurement: 8 H200 GPUs in one machine, PyTorch 2.9.1, NCCL 2.27.7, 4 August 2026
-# (stas00/ml-engineering, `network/benchmarks/results/all-reduce-8xH200.md`). NVLink, their wire, carries 450 GB/s
-# out of an H200 (900, say the slides, which add both directions). So what is the largest bus bandwidth that a ring could reach?
+# (stas00/ml-engineering, `network/benchmarks/results/all-reduce-8xH200.md`). NVLink, their wire, has 900 GB/s for each
+# H200, say the slides, which add up both directions. So what is the largest bus bandwidth that a ring could reach?
 
 # %%
 guess_bandwidth = ask("What is the largest bus bandwidth of a ring over these links, in GB/s?")
@@ -885,7 +887,7 @@ compare(guess=guess_bandwidth, predicted=Ratio(wire), measured=Ratio(bus_gb_per_
 # Below some 10 MB (40 µs times 260 GB/s) an all-reduce pays mostly for being called at all, and lesson 07 will live by
 # that.
 #
-# But look at the table. The all-reduce is 7 % *faster than the wire*. In lesson 00 we promised: when something beats
+# But look at the table. Out of a GPU the wire carries 450 GB/s, and the all-reduce is 7 % *faster than the wire*. In lesson 00 we promised: when something beats
 # its bound, look for the bug. It is in a word that you may have read over (section 3): less is impossible, *if only
 # ranks add*. The switch between these GPUs can add too. Each GPU sends its numbers up once, and the switch sends the sum
 # down; the "bus bandwidth" is still computed as if a ring had been at work. With the switch's arithmetic turned off, the

@@ -506,9 +506,9 @@ def block_bytes(stream_bytes, t):
 # %% [markdown]
 # ## Second sitting
 #
-# What stands above is the story, and you may stop here. Below: a failure that no loss will show you, PyTorch's own way
-# to write all this, the other question of this page (one *sequence* that does not fit), and what it comes to at the
-# size where it is used.
+# What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below: a
+# failure that no loss will show you, PyTorch's own way to write all this, the other question of this page (one
+# *sequence* that does not fit), and what it comes to at the size where it is used.
 #
 # ## 7 · The same dice
 #

@@ -508,8 +508,9 @@ explorer.show()
 # %% [markdown]
 # ## Second sitting
 #
-# What stands above is the story, and the lab needs no more. Below: two further schedules with their proofs, stages
-# that are not equally long, PyTorch's own pipelines, and what published runs make of all this.
+# What stands above is the story, and the lab needs no more. On another day, run all cells above before you go on.
+# Below: two further schedules with their proofs, stages that are not equally long, PyTorch's own pipelines, and what
+# published runs make of all this.
 #
 # ## 9 · Interleaved: come round twice
 #

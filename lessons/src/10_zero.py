@@ -582,8 +582,9 @@ ZeroExplorer().show()
 # %% [markdown]
 # ## Second sitting
 #
-# What stands above is the story, and you may stop here. Below: a second norm that is wrong, PyTorch's own ZeRO, when
-# stage 3 pays, what else the paper saves, and how to save a model that no rank has.
+# What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below: a
+# second norm that is wrong, PyTorch's own ZeRO, when stage 3 pays, what else the paper saves, and how to save a model
+# that no rank has.
 #
 # ## 9 · A norm that is too large
 #

@@ -437,8 +437,8 @@ compare(
 #
 # ## Second sitting
 #
-# The story ends here, and the lab needs no more. Below: the weights leave, too, down to a disk that you have; what
-# happens when it is full; and what the papers built of it.
+# The story ends here, and the lab needs no more. On another day, run all cells above before you go on. Below: the
+# weights leave, too, down to a disk that you have; what happens when it is full; and what the papers built of it.
 #
 # ## 6 · One floor down
 #

@@ -365,8 +365,9 @@ compare(
 #
 # ## Second sitting
 #
-# The story ends here, and the lab needs no more. Below: the same grid in PyTorch's and in JAX's words, the same program
-# outside of a notebook, and what happens to it when a machine dies.
+# The story ends here, and the lab needs no more. On another day, run all cells above before you go on. Below: the same
+# grid in PyTorch's and in JAX's words, the same program outside of a notebook, and what happens to it when a machine
+# dies.
 #
 # ## 8 · The real thing: the same grid in other words
 #

@@ -502,8 +502,9 @@ compare(
 #
 # ## Second sitting
 #
-# The story ends here, and the lab needs no more. Below: experts together with data and tensor parallelism, a gradient that is
-# averaged once too often, PyTorch's own pieces, a second loss for the router, and the tables of the papers.
+# The story ends here, and the lab needs no more. On another day, run all cells above before you go on. Below: experts
+# together with data and tensor parallelism, a gradient that is averaged once too often, PyTorch's own pieces, a second
+# loss for the router, and the tables of the papers.
 #
 # ## 7 · Who holds which weights, which tokens?
 #
