@@ -56,6 +56,12 @@ def test_a_lab_of_its_own_runs_whole(path: str) -> None:
     assert words(path, "labs").endswith(" -k lab02")
 
 
+def test_of_many_labs_that_a_module_reaches_a_few_run_and_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    run = words("course_lib/checks/check.py", "labs")
+    assert 1 < run.count("(solution and lab") <= quick.MOST and "(solution and lab01)" in run
+    assert f"Of {len(affected_labs([Path('course_lib/checks/check.py')]))} labs" in capsys.readouterr().out
+
+
 def test_which_labs_a_change_reaches() -> None:
     everything = affected_labs([Path("course_lib/checks/check.py")])
     assert len(everything) == len(list(ROOT.glob("solutions/src/lab*.py"))) and everything[0].startswith("lab01")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -54,13 +54,11 @@ def random_lives(
     """
     end = time.monotonic() + limit_s
     for number in range(count):
-        chance, life = random.Random(number), [begin]
-        with _as_before(reference) as names:
-            exec(begin, names)
-            for _ in range(chance.randint(1, length)):
-                life.append(draw(chance, names))
-                exec(life[-1], names)
-        if difference := _difference(life, answer, reference, looks):
+        life: list[str] = []
+        with _as_before(answer) as mine, _as_before(reference) as right:
+            drawn = _drawn(random.Random(number), begin, draw, right, length, life)
+            difference = _first_difference(drawn, mine, right, looks)
+        if difference:
             life, difference = _shortest(life, difference, lambda it: _difference(it, answer, reference, looks), end)
             pasted = "\n".join(f"    {line}" for line in life)
             fail(f"{what}, differently in these {len(life)} lines:\n{pasted}", came=difference, look=look)
@@ -69,20 +67,33 @@ def random_lives(
     print(f"✓ {count} random lives of {what}")
 
 
+def _drawn(
+    chance: random.Random, begin: str, draw: Callable[[random.Random, Names], str], names: Names, most: int, life: list
+) -> Iterator[str]:
+    """A life, line by line: each is drawn when those before it have run, and noted in `life`."""
+    life.append(begin)
+    yield begin
+    for _ in range(chance.randint(1, most)):
+        life.append(draw(chance, names))
+        yield life[-1]
+
+
 def _difference(life: Sequence[str], answer: Names, reference: Names, looks: Callable[[Names], Sequence[str]]) -> str:
     """What the answer does differently, and after which line; empty for nothing, or where it is no life at all."""
     with _as_before(answer) as mine, _as_before(reference) as right:
-        return _first_difference(life, mine, right, looks)
-
-
-def _first_difference(life: Sequence[str], mine: Names, right: Names, looks: Callable[[Names], Sequence[str]]) -> str:
-    for line in life:
         try:
-            exec(line, right)
-        except Exception:  # made shorter, it lacks what this line needs
+            return _first_difference(life, mine, right, looks)
+        except Exception:  # made shorter, it lacks what a line needs
             return ""
+
+
+def _first_difference(life: Iterable[str], mine: Names, right: Names, looks: Callable[[Names], Sequence[str]]) -> str:
+    """Run line by line what the reference can do; what it cannot, raises."""
+    for line in life:
+        code = compile(line, "<string>", "exec")  # once for both
+        exec(code, right)
         try:
-            exec(line, mine)
+            exec(code, mine)
             for expression in looks(right):
                 the_same(eval(expression, mine), eval(expression, right), f"{expression}, after {line}", "")
         except CheckFailed as problem:

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -106,20 +107,14 @@ def outside_torch() -> Iterator[Callable[[], Held]]:
 def _blocks() -> Counter[tuple[str, int, bool | None]]:
     """Bytes by line and kind of block: large (None), or of a cell and in pieces (True) or in small ones (False)."""
     found: Counter[tuple[str, int, bool | None]] = Counter()
-    for (file, line), size in _traces():
-        file = file.replace("\\", "/")
+    traces: Any = tracemalloc.take_snapshot().traces
+    for trace in traces._traces:  # as it keeps them: an object for each of 40,000 takes half a second
+        size, (file, line) = trace[1], trace[2][0]  # … and where the last frame was
         if size >= BLOCK:
             found[file, line, None] += size
-        elif "ipykernel_" in file or (file.startswith("<") and not file.startswith("<frozen")):
+        elif _is_cell(file):
             found[file, line, size >= PIECE] += size
     return found
-
-
-def _traces() -> Iterator[tuple[tuple[str, int], int]]:
-    """The place and the size of each block that is held: where the last frame was, and bytes."""
-    traces: Any = tracemalloc.take_snapshot().traces
-    for _, size, frames, *_ in traces._traces:  # as it keeps them: an object for each of 40,000 takes half a second
-        yield frames[0], size
 
 
 def _large(blocks: Counter[tuple[str, int, bool | None]]) -> Counter[tuple[str, int, bool | None]]:
@@ -128,8 +123,14 @@ def _large(blocks: Counter[tuple[str, int, bool | None]]) -> Counter[tuple[str, 
     return Counter({at: n for at, n in blocks.items() if n >= least[at[2]] and not _is_cache(at[0])})
 
 
+@lru_cache(4096)  # a few hundred files, asked for thousands of times
+def _is_cell(file: str) -> bool:
+    return "ipykernel_" in file or (file.startswith("<") and not file.startswith("<frozen"))
+
+
+@lru_cache(4096)
 def _is_cache(file: str) -> bool:
-    return any(fnmatch(file, pattern) for pattern in CACHES)
+    return any(fnmatch(file.replace("\\", "/"), pattern) for pattern in CACHES)
 
 
 # --- tensors ----------------------------------------------------------------------------------------------------------
@@ -200,8 +201,8 @@ def _mapped() -> int:
     total = 0
     with suppress(OSError, ValueError):
         for line in Path("/proc/self/maps").read_text("utf-8", "replace").splitlines():
-            where, how, *_ = line.split()
-            if how.startswith("rw") and how.endswith("s"):
+            where, _, how = line.partition(" ")
+            if how.startswith("rw") and how[3] == "s":
                 first, last = (int(number, 16) for number in where.split("-"))
                 total += last - first
     return total

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import gc
 import importlib
+import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
+
+from course_lib.checks import time_limit
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -21,3 +25,10 @@ def little_to_look_through() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that does not end gets 3 s at most, many times what others take; students' checks wait longer."""
+    hurried = vars(threading) | {"Timer": lambda seconds, stop: threading.Timer(min(seconds, 3.0), stop)}
+    monkeypatch.setattr(time_limit, "threading", SimpleNamespace(**hurried))

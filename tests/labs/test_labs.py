@@ -55,6 +55,6 @@ def test_there_are_enough_known_wrong_answers(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("lab", "fault"), FAULTS, ids=lambda it: f"{it.file.stem}-{it.name}" if isinstance(it, Fault) else it.number
 )
-@pytest.mark.usefixtures("unchecked_shapes")  # students have no such checks, and they cost a third of the time
+@pytest.mark.usefixtures("unchecked_shapes", "impatient")  # students have no shape checks: a third of the time
 def test_a_known_wrong_answer_loses_its_points(lab: Lab, fault: Fault) -> None:
     assert complaints(lab, fault) == []
