@@ -253,8 +253,9 @@ def _guess(guess: Guess | Number, like: Quantity) -> Quantity | None:
 def _digits(value: Quantity, unit: str) -> str:
     """Format precision that shows a small number in `unit` with three significant digits."""
     if isinstance(value, Ratio):
-        plain = 0.01 <= abs(value) < 10_000 and not value.is_integer()
-        return ".4" if plain else ".6g"
+        if value.is_integer() or not 0.01 <= abs(value) < 10_000:
+            return ".6g"
+        return ".4" if abs(value) >= 0.1 else ".4g"
     size = abs(value.to(unit))
     return "" if size == 0 or size >= 0.1 or value.units[unit] == 1 else ".4"
 

@@ -84,7 +84,10 @@ def test_what_cannot_be_compared_is_refused(arguments, message):
         compare(**arguments)
 
 
-@pytest.mark.parametrize(("value", "text"), [(6.103515625e-05, "6.10352e-05"), (3.4e38, "3.4e+38"), (5.5452, "5.5452")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(6.103515625e-05, "6.10352e-05"), (2**-5, " 0.03125 "), (3.4e38, "3.4e+38"), (5.5452, "5.5452")],
+)
 def test_ratios_of_any_size_keep_their_digits(value, text):
     assert text in str(compare(predicted=Ratio(value), measured=Ratio(value)))
 

@@ -644,7 +644,9 @@ display(compare(predicted=predict.kv_cache(SMALL, BATCH, SEQ, bytes_per_element=
 
 for row in (zoo.GPT3_175B, zoo.LLAMA2_7B, zoo.LLAMA3_8B):
     token, full = predict.kv_cache(row, 1, 1), predict.kv_cache(row, 32, 8192)
-    print(f"{row.name:<11}: {token:.0KiB} a token, {full:.0GiB} for 32 sequences of 8,192")
+    heads = getattr(row.config, "kv_heads", row.config.heads)  # GPT-3's all have keys of their own
+    keys = f"{row.config.layers} layers, {heads} heads of {row.config.head_width} with keys"
+    print(f"{row.name:<11}: {keys}, {token:.0KiB} a token, {full:.0GiB} for 32 sequences of 8,192")
 
 # %% [markdown]
 # Llama 2 and Llama 3 are of nearly one size, and the second's cache is a quarter of the first's. In Llama 3 groups of

@@ -131,8 +131,7 @@ def judged(wrap, **options):  # how far the replicas are apart, and how far rank
 # All of that hangs on *begin equal*. On a cluster every rank has a seed of its own, which is right for dropout and wrong
 # for the weights.
 #
-# **Your turn.** The line before the first step: whatever its seed, every rank begins as rank 0. (The cell behind it ends
-# with two guesses for section 2; lesson 06 has all they need.)
+# **Your turn.** The line before the first step: whatever its seed, every rank begins as rank 0.
 
 
 # %%
@@ -163,6 +162,16 @@ def same_start(model):
         dist.broadcast(tensor.detach(), src=0)
 
 
+# %% [markdown]
+# ## 2 · One model, and what it sends
+#
+# Now both halves together: an equal start, and the mean. Are they one model? And what did a step send for it?
+#
+# The model has $\Psi$ parameters, and as many gradients. An all-reduce over a ring of $p$ ranks sends
+# $2\frac{p-1}{p}$ times its bytes (lesson 06). Here they were float64; from here on gradients are float32, 4 bytes
+# each. Run the cell: it judges three starts, and says how large the model is. Then guess.
+
+
 # %%
 class SameStart(Alone):
     def __init__(self, model):
@@ -180,7 +189,7 @@ for wrap, seeds in ((Naive, (0, 0, 0, 0)), (Naive, (0, 1, 2, 3)), (Averaged, (0,
 n_parameters = predict.parameters(SMALL)
 tensors = list(GPT(SMALL, device="meta").parameters())
 print(f"{n_parameters:,d} parameters in {len(tensors)} tensors")
-guess_bytes = ask("Section 2: gradients of 4 bytes, 4 ranks. How many kB does each send in one step?", unit="kB")
+guess_bytes = ask("Gradients of 4 bytes, 4 ranks. How many kB does each send in one step?", unit="kB")
 guess_calls = ask("And how many all-reduces is that?")
 
 # %% [markdown]
@@ -191,11 +200,7 @@ guess_calls = ask("And how many all-reduces is that?")
 # The third line is the first way to break it. Without the broadcast all apply the same update to different models, and
 # nothing crashes.
 #
-# ## 2 · What a step sends
-#
-# The model has $\Psi$ parameters, and as many gradients. An all-reduce over a ring of $p$ ranks sends
-# $2\frac{p-1}{p}$ times its bytes (lesson 06). From here on gradients are float32, 4 bytes each. You guessed how many
-# kB and how many calls that is.
+# And what went over the wire?
 
 
 # %%
@@ -458,12 +463,10 @@ for overlap in (False, True):
 # 1.6 billion parameters in bf16, on 8 ranks that reach 400 TFLOP/s each, 8,192 tokens per rank, links of 50 GB/s
 # and 10 µs a message.
 # Grey is hidden behind the backward pass; during orange all wait. (If nothing reacts to your clicks, run the cell
-# once. The lower bars can be clicked. Below it wait two guesses for section 6.)
+# once. The lower bars can be clicked.)
 
 # %%
 BucketExplorer().show()
-guess_with = ask(f"Section 6: {total:.0kB} of gradients, 4 micro-batches, sent once by 4 ranks: how many kB each?", unit="kB")
-guess_without = ask("And if each backward pass sends?", unit="kB")
 
 # %% [markdown]
 # 1. Make the bucket **1 KiB**, then **8 GiB**. In both cases all wait; for which reason in the one, for which in the
@@ -491,8 +494,10 @@ guess_without = ask("And if each backward pass sends?", unit="kB")
 # Lesson 05 cut a batch into micro-batches and added up their gradients. On many ranks each of those backward passes
 # would fill the buckets and send them, and only the last sum is wanted. `replica.no_sync()` keeps the hooks quiet:
 # all but the last backward pass stand in it. Four micro-batches: what does each rank send with it, and what without?
-# (The box under the table is for section 7: there somebody deletes the division by $p$, and every gradient is 4 times too
-# long.)
+
+# %%
+guess_with = ask(f"{total:.0kB} of gradients, 4 micro-batches, sent once by 4 ranks: how many kB each?", unit="kB")
+guess_without = ask("And if each backward pass sends?", unit="kB")
 
 
 # %%
@@ -512,46 +517,13 @@ bucket = Bytes(total + 4 * len(tensors))  # the library sends one more number fo
 once = predict.all_reduce(bucket, world_size=4).bytes
 guess, due = {"no_sync": guess_with, "always": guess_without}, {"no_sync": once, "always": 4 * once}
 measured = {name: ranks.run(accumulate, name == "no_sync", world_size=4)[0] for name in due}
-display(compare(guess=guess, predicted=due, measured=measured, tolerance=0.01, unit="kB"))
-guess_adam = ask("Section 7: all g 4 times too long, SGD's first step lands 3 right steps off. Adam's, g/(|g| + 1e-8)?")
+compare(guess=guess, predicted=due, measured=measured, tolerance=0.01, unit="kB")
 
 # %% [markdown]
 # A quarter. (Sending always is right, too: to average what is equal everywhere changes nothing.) On a slow network
 # accumulating is the cheapest cure there is.
 #
-# ## 7 · Forget the 1/p
-#
-# Different seeds were one way to break it. Here is another: somebody deletes the division. Every gradient is then
-# $p = 4$ times too long. In the first step of SGD the weights move four times as far as they should: they miss the
-# oracle's weights by three of its steps. And with Adam? Its first step is $g/(|g| + \epsilon)$ in each number.
-
-
-# %%
-class Sum(SameStart):
-    def synchronize(self):
-        for parameter in self.model.parameters():
-            dist.all_reduce(parameter.grad)
-
-
-def missed(make_optimizer, lr):
-    """How far the first step lands from the oracle's, in lengths of the oracle's step."""
-    right, wrong = oracle(make_optimizer, lr)[0], ranks.run(train, Sum, make_optimizer, lr=lr, world_size=4)[0][0]
-    return Ratio((wrong - right).norm() / (right - start).norm())
-
-
-start = parameters_to_vector(GPT(SMALL, seed=0, dtype=torch.float64).parameters()).detach()
-g = (start - oracle()[0]) / 0.1  # SGD's first step is -0.1 g
-due, four = (factor * g / ((factor * g).abs() + 1e-8) for factor in (1, 4))
-adam = Ratio((four - due).norm() / due.norm())
-measured = {"SGD": missed(torch.optim.SGD, 0.1), "Adam": missed(torch.optim.Adam, 1e-3)}
-compare(guess={"Adam": guess_adam}, predicted={"SGD": Ratio(4 - 1), "Adam": adam}, measured=measured, tolerance=1e-3)
-
-# %% [markdown]
-# Half a percent: the factor of 4 stands above and below the line, and only where a gradient is as small as $\epsilon =
-# 10^{-8}$ does it show. Gradient clipping hides it as well. So a test with Adam that passes proves little: this course
-# checks every parallel path with SGD, too.
-#
-# ## 8 · The real thing
+# ## 7 · The real thing
 #
 # `DistributedDataParallel` is what we have built, in C++: buckets in reverse order, hooks, overlap. It needs no call
 # of `synchronize`, because it waits at the end of the backward pass itself. Same weights after every step?
@@ -595,7 +567,42 @@ for make_optimizer, lr in ((torch.optim.SGD, 0.1), (torch.optim.Adam, 1e-3)):
 #
 # What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below:
 # ranks that are not alike, who deals out the data, PyTorch's buckets, when the network is fast enough, how large a
-# batch may be, and how such a script is started.
+# batch may be, and how such a script is started. First, what happens when a division is forgotten.
+#
+# ## 8 · Forget the 1/p
+#
+# Different seeds were one way to break it (section 2). Here is another: somebody deletes the division. Every gradient is
+# then $p = 4$ times too long. In the first step of SGD the weights move four times as far as they should: they miss the
+# oracle's weights by three of its steps. And with Adam? Its first step is $g/(|g| + \epsilon)$ in each number.
+
+# %%
+guess_adam = ask("All g 4 times too long: how many right steps off does Adam's first step land? SGD's: 3.")
+
+
+# %%
+class Sum(SameStart):
+    def synchronize(self):
+        for parameter in self.model.parameters():
+            dist.all_reduce(parameter.grad)
+
+
+def missed(make_optimizer, lr):
+    """How far the first step lands from the oracle's, in lengths of the oracle's step."""
+    right, wrong = oracle(make_optimizer, lr)[0], ranks.run(train, Sum, make_optimizer, lr=lr, world_size=4)[0][0]
+    return Ratio((wrong - right).norm() / (right - start).norm())
+
+
+start = parameters_to_vector(GPT(SMALL, seed=0, dtype=torch.float64).parameters()).detach()
+g = (start - oracle()[0]) / 0.1  # SGD's first step is -0.1 g
+due, four = (factor * g / ((factor * g).abs() + 1e-8) for factor in (1, 4))
+adam = Ratio((four - due).norm() / due.norm())
+measured = {"SGD": missed(torch.optim.SGD, 0.1), "Adam": missed(torch.optim.Adam, 1e-3)}
+compare(guess={"Adam": guess_adam}, predicted={"SGD": Ratio(4 - 1), "Adam": adam}, measured=measured, tolerance=1e-3)
+
+# %% [markdown]
+# Half a percent: the factor of 4 stands above and below the line, and only where a gradient is as small as $\epsilon =
+# 10^{-8}$ does it show. Gradient clipping hides it as well. So a test with Adam that passes proves little: this course
+# checks every parallel path with SGD, too.
 #
 # ## 9 · When the ranks are not alike
 #
