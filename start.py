@@ -261,7 +261,7 @@ class Progress(object):
 
 def adopt(extras):
     """Use a .venv that somebody else made (uv, for instance) if it has what is needed; never change or delete it."""
-    needed = ["torch", "jupyterlab", "typer", "course_lib", "course_tools"]
+    needed = ["torch", "jupyterlab", "typer", "course_lib", "course_kit", "course_pages", "course_tools"]
     needed += ["pytest", "nbval", "ruff"] if "test" in extras else []
     code = "import importlib.util, sys; sys.exit(not all(map(importlib.util.find_spec, sys.argv[1:])))"
     if not works([PYTHON, "-c", code] + needed):

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from course_lib import ranks
+from course_kit import ranks
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.parallel.checkpoint import Checkpoints
 from course_lib.parallel.zero import ZeroOptimizer

@@ -18,9 +18,11 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from course_lib import predict, ranks
-from course_lib.ranks import collectives, schedules
-from course_lib.units import Bytes
+from course_kit import ranks
+from course_kit.units import Bytes
+from course_lib import predict
+from course_lib.collectives import algorithms as collectives
+from course_lib.collectives import schedules
 
 SIZES = [2**k for k in (2, 10, 14, 18, 22, 24)]
 

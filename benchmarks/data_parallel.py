@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from turns import print_table, take_turns
 
-from course_lib import ranks
+from course_kit import ranks
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.parallel import BucketedDataParallel, NaiveDataParallel
 

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 from turns import print_table, take_turns
 
-from course_lib import ranks
+from course_kit import ranks
+from course_lib.collectives.operators import own_part
 from course_lib.model.experts import ExpertConfig, ExpertMLP
 from course_lib.parallel.experts import ParallelExperts
-from course_lib.parallel.operators import own_part
 
 SIZES = {"width 64": (64, 256), "width 256": (256, 1024)}
 EXPERTS, TOKENS = 8, 512

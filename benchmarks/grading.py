@@ -34,8 +34,8 @@ SOURCE = """\
 # %%
 import torch
 
-from course_lib import ranks
-from course_lib.checks import check
+from course_kit import ranks
+from course_kit.checks import check
 
 # %% [markdown]
 # ## 1 · Windows (60 points)

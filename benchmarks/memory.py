@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from course_lib import measure
+from course_kit import measure
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.train.step import train_step
 

@@ -18,10 +18,10 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from turns import Seconds, print_table, take_turns
 
-from course_lib import ranks
+from course_kit import ranks
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.train.lane import Lane
-from course_lib.train.zero_offload import OffloadedAdamW
+from course_lib.offload.lane import Lane
+from course_lib.offload.zero_offload import OffloadedAdamW
 
 CONFIG = GPTConfig(layers=6, width=256, heads=4, vocab_size=256, context=128)
 TORCH = "AdamW(fused=True)"

@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from turns import print_table, take_turns
 
-from course_lib import ranks
+from course_kit import ranks
 from course_lib.model.gpt import GPTConfig, loss_of
-from course_lib.parallel.pipeline import Pipeline
-from course_lib.parallel.schedule import ORDERS, gpipe, interleaved, one_f_one_b
-from course_lib.parallel.stages import GPTStage, cut
+from course_lib.pipeline.executor import Pipeline
+from course_lib.pipeline.schedule import ORDERS, gpipe, interleaved, one_f_one_b
+from course_lib.pipeline.stages import GPTStage, cut
 from course_lib.train.accumulate import micro_batches
 
 CONFIG = GPTConfig(layers=6, width=128, heads=4, vocab_size=256, context=64, tied=False)

@@ -75,7 +75,7 @@ def clock(call: Callable[[], Any], repeats: int) -> list[float]:
 def time_ours(repeats: int, diagnose: bool = True) -> Times:
     """`ranks.run`."""
     start = time.perf_counter()
-    from course_lib import ranks
+    from course_kit import ranks
 
     assert ranks.run(reduce_once, world_size=WORLD_SIZE, diagnose=diagnose) == [WORLD_SIZE] * WORLD_SIZE
     first = time.perf_counter() - start

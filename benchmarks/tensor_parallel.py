@@ -27,9 +27,9 @@ from torch.distributed.tensor.parallel import (
 )
 from turns import print_table, take_turns
 
-from course_lib import ranks
+from course_kit import ranks
+from course_lib.collectives.operators import own_part
 from course_lib.model.gpt import Block, GPTConfig
-from course_lib.parallel.operators import own_part
 from course_lib.parallel.tensor_gpt import ParallelBlock
 
 CONFIG = GPTConfig(layers=4, width=256, heads=8, vocab_size=256, context=128, attention="fused")

@@ -21,7 +21,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from turns import print_table, take_turns
 
-from course_lib import ranks
+from course_kit import ranks
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.parallel.zero3 import Zero3

@@ -1,7 +1,4 @@
-"""What every command shares: the terminal, which lessons and labs were meant, and how a refusal is said.
-
-No lesson opens this module.
-"""
+"""What every command shares: the terminal, which lessons and labs were meant, and how a refusal is said."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The `course` command: open lessons and labs, run them, look at this machine.
 
 This module only parses and prints. Who has `author/`, `grading/` and `site/` beside it has their commands, too: build,
-release, link, new, grade, feedback, site, slides. Students get none of these folders. No lesson opens this module.
+release, link, new, grade, feedback, site, slides. Students get none of these folders.
 """
 
 from __future__ import annotations

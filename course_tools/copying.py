@@ -1,7 +1,7 @@
 """`course open --to DIR`: the lessons and the labs, copied to where a reader can work on them.
 
 A wheel brings them along in `material/`, since nobody should work among installed packages; in a clone they are the
-clone's. No lesson opens this module.
+clone's.
 """
 
 from __future__ import annotations

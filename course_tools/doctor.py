@@ -1,7 +1,4 @@
-"""`course doctor`: is this machine ready? Green and red lines, and what to do about the red ones.
-
-No lesson opens this module.
-"""
+"""`course doctor`: is this machine ready? Green and red lines, and what to do about the red ones."""
 
 from __future__ import annotations
 
@@ -110,7 +107,7 @@ def _two_ranks_add() -> float:
 
 def ranks_start() -> Iterator[Finding]:
     """Four processes that add four ones, twice: the first call starts them."""
-    from course_lib import ranks
+    from course_kit import ranks
 
     try:
         start = time.perf_counter()

@@ -1,7 +1,4 @@
-"""Run a notebook in a kernel of this very Python, wherever other kernels may be installed.
-
-No lesson opens this module.
-"""
+"""Run a notebook in a kernel of this very Python, wherever other kernels may be installed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Where the labs are: one source each, from which the students' notebook and the solved one are built.
 
-No lesson opens this module; INSTRUCTORS.md explains the way from source to notebooks.
+INSTRUCTORS.md explains the way from source to notebooks.
 """
 
 from __future__ import annotations

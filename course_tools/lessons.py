@@ -1,6 +1,6 @@
 """Where the lessons are: each has a source that people edit and a notebook that is built from it.
 
-No lesson opens this module; CONTRIBUTING.md explains the way from source to notebook.
+CONTRIBUTING.md explains the way from source to notebook.
 """
 
 from __future__ import annotations

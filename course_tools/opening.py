@@ -1,7 +1,4 @@
-"""`course open`: JupyterLab, opened at a lesson or a lab.
-
-No lesson opens this module.
-"""
+"""`course open`: JupyterLab, opened at a lesson or a lab."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """`course run`: lessons from top to bottom without a browser, and a table of what they measured.
 
 The numbers come from the outputs: `compare` leaves them in its output's metadata.
-
-No lesson opens this module.
 """
 
 from __future__ import annotations

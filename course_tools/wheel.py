@@ -1,6 +1,6 @@
 """What a wheel has beside its packages: the lessons and the students' labs, for `course open` where there is no clone.
 
-Hatch calls this while it builds (pyproject.toml names it). No lesson opens this module.
+Hatch calls this while it builds (pyproject.toml names it).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A table convinces if its two numbers cannot know of each other. This reads the source and follows names to what they
 were bound to at the module's level; it is a help for authors, not a proof.
-
-No lesson opens this module.
 """
 
 from __future__ import annotations

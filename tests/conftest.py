@@ -1,4 +1,4 @@
-"""Shared by all tests. Importing it first makes every signature of `course_lib` a run-time check."""
+"""Shared by all tests. Importing it first makes every signature of the library a run-time check."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 from jaxtyping import config, install_import_hook
 
 import tests.typecheck  # noqa: F401  (the hook's generated code imports only `tests`)
+from course_tools import TAUGHT
 
-install_import_hook("course_lib", "tests.typecheck.check")
+install_import_hook(list(TAUGHT), "tests.typecheck.check")
 
 
 @pytest.fixture

@@ -11,12 +11,11 @@ import pkgutil
 import pytest  # noqa: F401  (the tests' modules, which ranks read, begin with it)
 import torch._dynamo  # noqa: F401  (imported by PyTorch when a dispatch mode sees its first operation)
 
-import course_lib.checks
-import course_lib.figures.who_sends  # and with it matplotlib
-import course_lib.measure
+import course_kit.checks
+import course_kit.measure
 import course_lib.parallel
 import course_lib.train
 
-for package in (course_lib.checks, course_lib.measure, course_lib.parallel, course_lib.train):
+for package in (course_kit.checks, course_kit.measure, course_lib.parallel, course_lib.train):
     for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)

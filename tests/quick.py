@@ -7,11 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from course_tools import TAUGHT
 from tests import machine
 from tests.labs.affected import affected_labs
 from tests.stages import PYTEST, STAGES, STEAL, Stage
 
-COVERED = ("course_lib/", "course_tools/", "tests/", "lessons/", "solutions/", "labs/")
+PACKAGES = (*TAUGHT, "course_tools")
+TYPED = tuple(f"{name}/" for name in (*PACKAGES, "tests"))
+BUILT = ("lessons/", "solutions/", "labs/")
+COVERED = (*TYPED, *BUILT)
 AT_ONCE = "for a lab whose own files changed its known-wrong answers, for some others the solution"
 MOST = 4
 """So many labs' solutions, the first of them and others as far apart as can be: all thirteen take a minute alone."""
@@ -62,10 +66,10 @@ def names(root: Path, *arguments: str) -> list[str] | None:
 def chosen(root: Path, changed: list[str]) -> list[Stage]:
     """The stages that fit these changes; those without commands have nothing to do."""
     python = [path for path in changed if path.endswith(".py")]
-    typed = [path for path in python if path.startswith(COVERED[:3]) and not path.startswith("tests/mutants/")]
+    typed = [path for path in python if path.startswith(TYPED) and not path.startswith("tests/mutants/")]
     types = [["pyright", "--pythonpath", sys.executable, *typed]] if typed else []
     unit = [[*PYTEST, "-m", "not browser", *tests]] if (tests := mirrors(root, changed)) else []
-    built = sorted({Path(path).stem for path in changed if path.startswith(COVERED[3:])} & sources(root))
+    built = sorted({Path(path).stem for path in changed if path.startswith(BUILT)} & sources(root))
     notebooks = [["course_tools", "build", "--check", *built]] if built else []
     return [
         STAGES[0],
@@ -87,7 +91,7 @@ def mirrors(root: Path, changed: list[str]) -> list[str]:
     for path in map(Path, changed):
         if path.parts[0] == "tests" and path.name.startswith("test_") and "browser" not in path.parts:
             found.add(path.as_posix())
-        if path.parts[0] in ("course_lib", "course_tools"):
+        if path.parts[0] in PACKAGES:
             found.update(mirror(root, path))
         if path.name == "start.py":
             found.add("tests/test_start.py")
@@ -96,7 +100,7 @@ def mirrors(root: Path, changed: list[str]) -> list[str]:
 
 def mirror(root: Path, path: Path) -> list[str]:
     """The tests of one module: `test_NAME.py` beside its siblings' or anywhere, else some of its room's."""
-    rooms = [name.strip("_") for name in path.parts[1:-1]]
+    rooms = ["pages"] * (path.parts[0] == "course_pages") + [name.strip("_") for name in path.parts[1:-1]]
     folders = [root / "tests" / Path(*rooms[:depth]) for depth in range(len(rooms), -1, -1)]
     own = f"test_{path.stem.strip('_')}.py"
     tests = [folder / own for folder in folders if (folder / own).is_file()][:1] or list((root / "tests").rglob(own))

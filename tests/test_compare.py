@@ -2,9 +2,9 @@
 
 import pytest
 
-from course_lib.accounts import MemoryAccount
-from course_lib.compare import ComparisonError, compare
-from course_lib.units import Bytes, Flops, Ratio
+from course_kit.accounts import MemoryAccount
+from course_kit.compare import ComparisonError, compare
+from course_kit.units import Bytes, Flops, Ratio
 
 
 class Typed:

@@ -1,4 +1,4 @@
-"""Who may import whom: the tools the library, never the other way; inside the library down, never in a circle."""
+"""Who may import whom: four packages, the floors of three, no way up, no circle of modules or of rooms."""
 
 from __future__ import annotations
 
@@ -11,21 +11,38 @@ from pathlib import Path
 
 import pytest
 
+from course_tools import TAUGHT
+
 ROOT = Path(__file__).parents[1]
-FLOORS = (
-    {"units", "accounts", "tables", "communications", "waits", "numerics", "model", "ranks"},
-    {"train", "parallel"},
-    {"predict", "measure", "compare"},
-    {"figures", "explore", "notebook", "checks"},
-)
+PACKAGES = (*TAUGHT, "course_tools")
+FLOORS = {
+    "course_kit": (
+        {"units", "tables", "communications", "waits"},
+        {"accounts", "ranks", "notebook"},
+        {"measure", "compare"},
+        {"checks"},
+    ),
+    "course_lib": ({"numerics", "model", "collectives"}, {"train"}, {"pipeline"}, {"parallel"}, {"offload", "predict"}),
+    "course_pages": ({"shared"}, {"lesson"}),
+}
+"""The rooms of the packages that lessons import; a room may use those of its own floor's rooms below."""
+ABOVE = {
+    "course_kit": {"course_lib", "course_pages", "course_tools"},
+    "course_lib": {"course_pages", "course_tools"},
+    "course_pages": {"course_tools"},
+    "course_tools": {"course_pages"},
+}
+"""Packages that a package does not know."""
+OF_THE_KIT = {"units", "accounts", "communications", "ranks"}
+"""What `course_lib` takes of `course_kit`: values, and real processes."""
 ROOMS = {
     "author": {"lessons", "labs", "kernel", "choosing"},
     "grading": {"lessons", "labs", "choosing", "author"},
     "site": {"lessons", "labs", "choosing", "author"},
 }
 """What the rooms of `course_tools` that students do not get may use of it beside themselves."""
-READERS_RANKS = {"pool", "magic", "collectives", "schedules"}
-"""The modules of `ranks` that a reader opens; its other rooms have a door: a name that begins with `_`."""
+EVERYBODYS = {"TAUGHT", "folders"}
+"""Names of `course_tools` itself."""
 
 
 def imported(path: Path, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
@@ -46,56 +63,88 @@ def imports(root: Path, package: str) -> Iterator[tuple[Path, int, str]]:
         yield from ((path.relative_to(root), line, name) for line, name in imported(path, parts[:-1]))
 
 
-def floor(part: str) -> int:
-    """The floor of a top-level module or package of `course_lib`."""
-    found = [number for number, parts in enumerate(FLOORS) if part in parts]
-    assert found, f"course_lib/{part} has no floor yet: add it to FLOORS, to the lowest one that its imports allow"
+def floor(package: str, room: str) -> int:
+    """The floor of a room, a folder or a module at the top of a package. All lessons' folders are on one."""
+    kind = re.sub(r"^lesson\d\d$", "lesson", room)
+    found = [number for number, rooms in enumerate(FLOORS[package]) if kind in rooms]
+    assert found, f"{package}/{room} has no floor yet: add it to FLOORS, to the lowest one that its imports allow"
     return found[0]
 
 
 def violations(root: Path) -> list[str]:
-    """Every import that points up, out of the library into the tools, or through somebody's door."""
+    """Every import that points up, out of its package to one above, through a door, or from lesson to lesson."""
     found = []
-    for path, line, name in imports(root, "course_lib"):
-        here, (top, *rest) = path.with_suffix("").parts, name.split(".")
-        if top == "course_tools":
-            found.append(f"{path}:{line} imports {name}: the library does not know its tools")
-        if top != "course_lib" or not rest or rest[0].startswith("__version") or here[1] == "__init__":
-            continue
-        if floor(rest[0]) > floor(here[1]):
-            found.append(f"{path}:{line} imports {rest[0]}, a floor above")
-    for package in ("course_lib", "course_tools"):
+    for package in PACKAGES:
         for path, line, name in imports(root, package):
+            here, (top, *rest) = path.with_suffix("").parts, name.split(".")
+            problems = [_out_of(package, top, rest)]
+            if package == top and rest and here[1] != "__init__" and package in FLOORS:
+                problems.append(_up(package, here[1], rest[0]))
+            if package == top == "course_tools" and rest:
+                problems.append(_among_tools(here[1], rest[0], path.name))
             door = re.match(r"(course_\w+\.(?:\w+\.)*?)_[a-z]", name)
             if door and not ".".join(path.parts).startswith(door[1]):
-                found.append(f"{path}:{line} imports {name}: behind a door")
-    for path, line, name in imports(root, "course_tools"):
-        here, (top, *rest) = path.parts, name.split(".")
-        if top == "course_tools" and rest and rest[0] not in ROOMS.get(here[1], {rest[0]}) | {here[1]}:
-            found.append(f"{path}:{line} imports {name}: {here[1]} uses {', '.join(sorted(ROOMS[here[1]]))} only")
-        if top == "course_tools" and here[1] not in ROOMS and rest and rest[0] in ROOMS and here[1] != "doctor.py":
-            found.append(f"{path}:{line} imports {name}, which students do not get")
+                problems.append("behind a door")
+            found += [f"{path}:{line} imports {name}: {problem}" for problem in problems if problem]
     return found
 
 
-def circle(root: Path) -> list[str]:
-    """The modules of the first circle of imports at import time, or nothing."""
-    files = [path for package in ("course_lib", "course_tools") for path in (root / package).rglob("*.py")]
+def _out_of(package: str, top: str, rest: list[str]) -> str:
+    if top in ABOVE[package]:
+        return f"{package} does not know {top}"
+    if (package, top) == ("course_lib", "course_kit") and rest and rest[0] not in OF_THE_KIT:
+        return f"of the kit, the library takes {', '.join(sorted(OF_THE_KIT))}"
+    return ""
+
+
+def _up(package: str, here: str, there: str) -> str:
+    if here == there or floor(package, there) < floor(package, here):
+        return ""
+    return "a room of the same floor" if floor(package, there) == floor(package, here) else "a floor above"
+
+
+def _among_tools(here: str, there: str, file: str) -> str:
+    if there in EVERYBODYS:
+        return ""
+    if here in ROOMS:
+        return "" if there in ROOMS[here] | {here} else f"{here} uses {', '.join(sorted(ROOMS[here]))} only"
+    return "students do not get it" if there in ROOMS and file != "doctor.py" else ""
+
+
+def graph(root: Path) -> dict[str, set[str]]:
+    """What each module needs of the others at import time."""
+    files = [path for package in PACKAGES for path in (root / package).rglob("*.py")]
     names = {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
-    graph: dict[str, set[str]] = {}
+    found: dict[str, set[str]] = {}
     for module, path in names.items():
         package = path.relative_to(root).parent.parts
         at_import = [node for node in ast.parse(path.read_text("utf-8")).body if not isinstance(node, ast.If)]
         lines = {line for node in at_import if isinstance(node, ast.Import | ast.ImportFrom) for line in [node.lineno]}
         wanted = [name for line, name in imported(path, package) if line in lines]
-        found = {name if name in names else name.rpartition(".")[0] for name in wanted}
+        needed = {name if name in names else name.rpartition(".")[0] for name in wanted}
         # `from package import module` inside the package needs the module, not the package's own __init__
-        graph[module] = {name for name in found & names.keys() if not f"{module}.".startswith(f"{name}.")}
+        found[module] = {name for name in needed & names.keys() if not f"{module}.".startswith(f"{name}.")}
+    return found
+
+
+def circle(needs: dict[str, set[str]]) -> list[str]:
+    """The first circle, or nothing."""
     try:
-        TopologicalSorter(graph).prepare()
+        TopologicalSorter(needs).prepare()
     except CycleError as problem:
         return problem.args[1]
     return []
+
+
+def rooms(root: Path) -> dict[str, set[str]]:
+    """What each room needs of others, at import time or later: `course_lib.train` needs `course_lib.model`."""
+    found: dict[str, set[str]] = {}
+    for package in TAUGHT:
+        for path, _, name in imports(root, package):
+            here, there = ".".join(path.with_suffix("").parts[:2]), ".".join(name.split(".")[:2])
+            if there.startswith(TAUGHT) and here != there:
+                found.setdefault(here, set()).add(there)
+    return found
 
 
 def test_every_import_is_one_that_the_house_allows() -> None:
@@ -103,30 +152,52 @@ def test_every_import_is_one_that_the_house_allows() -> None:
 
 
 def test_no_module_imports_in_a_circle() -> None:
-    assert circle(ROOT) == []
+    assert circle(graph(ROOT)) == []
 
 
-def test_a_reader_of_ranks_sees_four_modules() -> None:
-    shown = {path.stem for path in (ROOT / "course_lib" / "ranks").glob("[!_]*.py")}
-    assert shown == READERS_RANKS
+def test_no_room_uses_one_that_uses_it() -> None:
+    assert circle(rooms(ROOT)) == []
+
+
+def test_a_reader_of_ranks_sees_one_module() -> None:
+    assert [path.stem for path in (ROOT / "course_kit" / "ranks").glob("[!_]*.py")] == ["pool"]
+
+
+@pytest.mark.parametrize("old", ["units", "ranks", "figures.style", "explore", "train.disk", "parallel.operators"])
+def test_an_old_path_is_gone(old: str) -> None:
+    with pytest.raises(ModuleNotFoundError):
+        __import__(f"course_lib.{old}")
 
 
 @pytest.fixture
 def house(tmp_path: Path) -> Path:
-    """Two packages without a fault."""
-    for package in ("course_lib/model", "course_lib/ranks/_processes", "course_tools/author", "course_tools/grading"):
-        (tmp_path / package).mkdir(parents=True)
-    (tmp_path / "course_lib" / "model" / "gpt.py").write_text("from course_lib import units\n")
-    (tmp_path / "course_tools" / "author" / "build.py").write_text("from course_lib.model import gpt\n")
+    """Four packages without a fault."""
+    files = {
+        "course_kit/ranks/_processes/crew.py": "",
+        "course_lib/model/gpt.py": "from course_kit import units\n",
+        "course_lib/train/step.py": "from course_lib.model import gpt\n",
+        "course_pages/lesson01/pictures.py": "import course_lib.model.gpt, course_pages.shared.losses\n",
+        "course_tools/author/build.py": "from course_lib.model import gpt\n",
+        "course_tools/grading/grade.py": "",
+    }
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_text(text)
     return tmp_path
 
 
 WRONG = {
-    "a floor above": ("course_lib/model/gpt.py", "from course_lib import units, predict\n"),
-    "a floor above, inside a function": ("course_lib/model/gpt.py", "def f():\n    import course_lib.explore.bits\n"),
+    "a floor above": ("course_lib/model/gpt.py", "from course_lib import train\n"),
+    "a floor above, inside a function": ("course_lib/model/gpt.py", "def f():\n    import course_lib.predict.setup\n"),
     "a floor above, relative": ("course_lib/model/gpt.py", "from ..train import step\n"),
+    "a room of the same floor": ("course_lib/model/gpt.py", "from course_lib import numerics\n"),
+    "the library, from the kit": ("course_kit/ranks/pool.py", "from course_lib.model import gpt\n"),
+    "a page, from the library": ("course_lib/model/gpt.py", "from course_pages.shared import losses\n"),
+    "a meter, from the library": ("course_lib/model/gpt.py", "from course_kit import measure\n"),
+    "another lesson's page": ("course_pages/lesson01/pictures.py", "from course_pages.lesson02 import pictures\n"),
     "the tools": ("course_lib/model/gpt.py", "from course_tools import labs\n"),
-    "behind a door": ("course_lib/model/gpt.py", "from course_lib.ranks._processes import crew\n"),
+    "a page, from the tools": ("course_tools/running.py", "from course_pages.shared import losses\n"),
+    "behind a door": ("course_lib/model/gpt.py", "from course_kit.ranks._processes import crew\n"),
     "the grader, from the author's room": ("course_tools/author/build.py", "from course_tools.grading import grade\n"),
     "the author's room, from what students get": ("course_tools/running.py", "from course_tools.author import code\n"),
 }
@@ -144,4 +215,10 @@ def test_a_circle_is_found(house: Path) -> None:
     modules = ["course_lib.model.a", "course_lib.model.b", "course_lib.model.c"]
     for here, there in itertools.pairwise([*modules, modules[0]]):
         (house / Path(*here.split("."))).with_suffix(".py").write_text(f"import {there}\n")
-    assert set(circle(house)) == set(modules)
+    assert set(circle(graph(house))) == set(modules)
+
+
+def test_a_circle_of_rooms_is_found(house: Path) -> None:
+    assert circle(rooms(house)) == []
+    (house / "course_lib" / "model" / "text.py").write_text("def f():\n    from course_lib.train import recompute\n")
+    assert set(circle(rooms(house))) == {"course_lib.model", "course_lib.train"}

@@ -72,7 +72,7 @@ def test_hooks_look_at_sources_and_at_what_is_built_from_them() -> None:
     seen = [f"lessons/src/{lesson}.py", f"lessons/{lesson}.ipynb", f"solutions/src/{lab}.py"]
     seen += [f"{folder}/{lab}/{lab}.ipynb" for folder in ("labs", "solutions")]
     assert all((ROOT / path).is_file() and re.search(hook["files"], path) for path in seen)
-    assert not re.search(hook["files"], "course_lib/units.py")
+    assert not re.search(hook["files"], "course_kit/units.py")
 
 
 def test_fragments_have_names_that_towncrier_reads() -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from course_tools import TAUGHT
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 COLAB = {"torch": "2.11.0", "numpy": "2.1.0", "ipywidgets": "7.7.1", "anywidget": "0.9.21"}
@@ -28,11 +30,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_wheel_holds_both_packages_with_their_javascript_and_nothing_else(built: Path) -> None:
+def test_the_wheel_holds_the_packages_with_their_javascript_and_nothing_else(built: Path) -> None:
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
         names = set(wheel.namelist())
         entry = wheel.read(next(n for n in names if n.endswith("entry_points.txt"))).decode()
-    packages = ("course_lib", "course_tools")
+    packages = (*TAUGHT, "course_tools")
     wanted = {
         path.relative_to(ROOT).as_posix()
         for package in packages
@@ -69,7 +71,7 @@ def test_a_reader_without_a_clone_gets_the_lessons_from_the_wheel(built: Path, t
 def test_the_source_distribution_holds_what_is_needed_to_work_on_the_course(built: Path) -> None:
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
-    assert {"start.py", "constraints.txt", "pyproject.toml", "course_lib/units.py", "tests/test_packaging.py"} <= names
+    assert {"start.py", "constraints.txt", "pyproject.toml", "course_kit/units.py", "tests/test_packaging.py"} <= names
     assert not any(name.startswith((".venv", ".git/")) for name in names)
 
 

@@ -32,9 +32,9 @@ def test_a_module_of_the_library() -> None:
 @pytest.mark.parametrize(
     ("path", "test"),
     [
-        ("course_lib/explore/bits.js", "tests/explore/test_bits.py"),
-        ("course_lib/ranks/_diagnosis/matching.py", "tests/ranks/test_matching.py"),
-        ("course_lib/ranks/_diagnosis/evidence.py", "tests/ranks/test_diagnosis.py"),
+        ("course_pages/lesson01/explorer.js", "tests/pages/lesson01/test_explorer.py"),
+        ("course_kit/ranks/_diagnosis/matching.py", "tests/ranks/test_matching.py"),
+        ("course_kit/ranks/_diagnosis/evidence.py", "tests/ranks/test_diagnosis.py"),
         ("course_tools/grading/sandbox/processes.py", "tests/grading/test_sandbox.py"),
         ("course_tools/doctor.py", "tests/cli/test_doctor.py"),
         ("tests/test_units.py", "tests/test_units.py"),
@@ -57,13 +57,13 @@ def test_a_lab_of_its_own_runs_whole(path: str) -> None:
 
 
 def test_of_many_labs_that_a_module_reaches_a_few_run_and_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    run = words("course_lib/checks/check.py", "labs")
+    run = words("course_kit/checks/check.py", "labs")
     assert 1 < run.count("(solution and lab") <= quick.MOST and "(solution and lab01)" in run
-    assert f"Of {len(affected_labs([Path('course_lib/checks/check.py')]))} labs" in capsys.readouterr().out
+    assert f"Of {len(affected_labs([Path('course_kit/checks/check.py')]))} labs" in capsys.readouterr().out
 
 
 def test_which_labs_a_change_reaches() -> None:
-    everything = affected_labs([Path("course_lib/checks/check.py")])
+    everything = affected_labs([Path("course_kit/checks/check.py")])
     assert len(everything) == len(list(ROOT.glob("solutions/src/lab*.py"))) and everything[0].startswith("lab01")
     assert affected_labs([Path("README.md")]) == []
 

@@ -130,6 +130,6 @@ def test_what_pages_lessons_and_docstrings_name_is_there() -> None:
 
 
 def test_a_name_that_is_gone_is_found() -> None:
-    assert missing("`predict/memory.py`, `lessons/src/NN_topic.py`, `course_lib.units`") == []
+    assert missing("`predict/memory.py`, `lessons/src/NN_topic.py`, `course_kit.units`") == []
     assert missing("`predict/lifetimes.py`") == ["predict/lifetimes.py"]
     assert set(missing("see course_lib.commands, course_lib/build")) == {"course_lib.commands", "course_lib.build"}

@@ -55,6 +55,9 @@ def fake_wheel(folder: Path, name: str, version: str = "1.0") -> None:
 COPY = "import shutil, sys\nshutil.copytree({empty!r}, sys.argv[1], symlinks=True, dirs_exist_ok=True)\n"
 
 
+PACKAGES = ("course_lib", "course_kit", "course_pages", "course_tools", "tests")
+
+
 class Checkout:
     """A folder with the real start.py, a stand-in for the course, and a folder of wheels in place of an index."""
 
@@ -62,7 +65,7 @@ class Checkout:
         self.root, self.wheels, self.venv = folder / "course", folder / "wheels", folder / "course" / ".venv"
         self.home = folder / "home"
         self.settings: dict[str, str] = {}
-        for path in (self.root / "course_lib", self.root / "course_tools", self.root / "tests", self.wheels, self.home):
+        for path in (*(self.root / name for name in PACKAGES), self.wheels, self.home):
             path.mkdir(parents=True)
         shutil.copy(START, self.root)
         (self.root / "backend.py").write_text(BACKEND)
@@ -70,7 +73,7 @@ class Checkout:
             '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
         )
         (self.root / "constraints.txt").write_text("jupyterstuff==1.0\n")
-        for package in ("course_lib", "course_tools", "tests"):
+        for package in PACKAGES:
             (self.root / package / "__init__.py").touch()
             (self.root / package / "__main__.py").write_text(SAY)
         for name in ("hatchling", "editables", "jupyterstuff", "teststuff"):
@@ -352,7 +355,7 @@ def test_an_environment_of_somebody_else_is_used_or_refused_but_never_removed(ch
     assert (checkout.venv / "precious").exists()
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(checkout.venv)], check=True)
     packages = next(checkout.venv.rglob("site-packages"))
-    for name in ("torch", "jupyterlab", "typer", "course_lib", "course_tools"):
+    for name in ("torch", "jupyterlab", "typer", *PACKAGES[:-1]):
         (packages / name).mkdir()
     assert checkout.call("open").returncode == 0 and (checkout.venv / "precious").exists()
     assert "is not complete" in said(checkout.call("test"))[-1]

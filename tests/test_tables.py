@@ -8,11 +8,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from course_lib import tables
-from course_lib.accounts import MemoryAccount
-from course_lib.compare import compare
-from course_lib.figures.memory_ladder import Ladder, Rung
-from course_lib.units import Bytes, Seconds
+from course_kit import tables
+from course_kit.accounts import MemoryAccount
+from course_kit.compare import compare
+from course_kit.units import Bytes, Seconds
+from course_pages.lesson05.pictures import Ladder, Rung
 
 HEADER, ROWS = ("", "bytes", "share"), [("a <b>", "1,024", "9 %"), ("longer", "8", "")]
 
@@ -69,6 +69,6 @@ def test_what_renders_itself_has_one_layout() -> None:
 
 
 def test_compare_and_tables_do_not_wait_for_what_measures() -> None:
-    code = "import sys, course_lib.compare; print([name for name in sys.modules if name.startswith('course_lib.me')])"
+    code = "import sys, course_kit.compare; print([name for name in sys.modules if name.startswith('course_lib.me')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"

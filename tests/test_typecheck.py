@@ -14,8 +14,9 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from course_lib import ranks
+from course_kit import ranks
 from course_lib.model.gpt import GPT, GPTConfig
+from course_tools import TAUGHT
 
 ROOT = Path(__file__).parents[1]
 A_SHAPE = re.compile(r"\b(Float|Int|Bool|Num|Shaped|Real|Complex|UInt|Inexact|Integer)\d*\[")
@@ -56,7 +57,7 @@ def _first(output: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor:
 def test_every_signature_that_speaks_of_shapes_is_checked() -> None:
     """Read from the sources, so that a hint which the checker fails to understand is missed here, and not for good."""
     missed = []
-    for path in sorted((ROOT / "course_lib").rglob("*.py")):
+    for path in sorted(path for package in TAUGHT for path in (ROOT / package).rglob("*.py")):
         module = importlib.import_module(
             ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         )

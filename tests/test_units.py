@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.units import UNITS, Bytes, Count, Flops, FlopsPerSecond, Ratio, Seconds, quantity
+from course_kit.units import UNITS, Bytes, Count, Flops, FlopsPerSecond, Ratio, Seconds, quantity
 
 
 @pytest.mark.parametrize(

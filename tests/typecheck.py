@@ -1,4 +1,4 @@
-"""The checker that verifies the tensor shapes and dtypes in `course_lib`'s signatures while the tests run.
+"""The checker that verifies the tensor shapes and dtypes in the library's signatures while the tests run.
 
 Only hints that jaxtyping can decide are executed: plain types are pyright's business, and a library that explains a
 wrong option by a `ValueError` must be allowed to do so. A function without such hints stays as it is: jaxtyping would

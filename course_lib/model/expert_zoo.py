@@ -1,7 +1,4 @@
-"""Published models with experts: enough of their shape to count parameters, FLOPs and traffic.
-
-Lesson 13 opens this module.
-"""
+"""Published models with experts: enough of their shape to count parameters, FLOPs and traffic."""
 
 from __future__ import annotations
 

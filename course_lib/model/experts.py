@@ -12,8 +12,6 @@ This is the oracle of `parallel.experts`: it computes all experts for all tokens
 Right, simple, and `experts / top_k` times the work. Shape suffixes, besides those of `model.gpt`:
 
     T  tokens, of all sequences      E  experts      k  choices of a token, the best first      F  hidden features
-
-Lesson 13 opens this module.
 """
 
 from __future__ import annotations

@@ -11,8 +11,6 @@ Shape suffixes, here and wherever this course handles a GPT's tensors:
     D  width of the model         (D = H * K)
 
 `scores_BHSS` is then a tensor of shape (batch, heads, sequence, sequence).
-
-Lesson 00 opens this module.
 """
 
 from __future__ import annotations

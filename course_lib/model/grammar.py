@@ -13,8 +13,6 @@ and then repeated, so that a reader who remembers the hero's name is not surpris
 Why the entropy is exact: if two different sequences of draws never give the same text, then the entropy of a story is
 the sum of the entropies of its draws (the chain rule), however the draws are mixed with fixed text. Divided by the
 expected length this is the entropy per byte of an endless stream of stories, which are independent of each other.
-
-Lesson 00 opens this module.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ Three conventions hide in such tables, and each is worth a factor of two or 7 %:
   which no training run in this course uses;
 - link speeds here are for *one direction*; NVLink figures in print add both;
 - a data sheet's "80 GB" of GPU memory are 80 GiB (part of which the driver keeps), while its GB/s are 10^9.
-
-Lesson 02 opens this module.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from course_lib.units import Bytes, FlopsPerSecond
+from course_kit.units import Bytes, FlopsPerSecond
 
 _TFLOP = 10**12
 _GB = 10**9

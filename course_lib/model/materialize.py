@@ -9,8 +9,6 @@ has a shape, a dtype and no memory:
     materialize(model, "cuda", torch.bfloat16)        # 2 bytes a parameter, on the GPU, and nothing elsewhere
 
 `model.gpt.GPT(config, device=…, dtype=…)` does the same inside.
-
-Lesson 05 opens this module.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A process's own random state depends on everything that the process did before; four ranks would draw the same numbers
 or different ones by accident. Here every draw is a pure function of integers that name it, computed with integer
 arithmetic alone, so it is the same on every machine and in every version of Python.
-
-Lesson 00 opens this module.
 """
 
 from __future__ import annotations

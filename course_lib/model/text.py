@@ -3,8 +3,6 @@
 Three sources: `stories`, endless and of known entropy; `python_manual`, half a megabyte of real English that ships with
 Python; and any `file` or `folder` of yours. A batch is a function of (seed, step, rank) and of nothing else: no source
 has a position, a cache or a random state that a call would change. So any process can replay any step of any rank.
-
-Lesson 00 opens this module.
 """
 
 from __future__ import annotations

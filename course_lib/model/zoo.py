@@ -2,8 +2,6 @@
 
 A row whose architecture is our GPT's holds a `GPTConfig`, so `GPT(zoo.GPT2_SMALL.config)` builds it. The others hold an
 `Architecture`, which says enough to count parameters, FLOPs and cache, and which `GPT` does not run.
-
-Lesson 02 opens this module; lessons 00 and 01 read rows from it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Number formats: what 64, 32, 16, 8, 4 bits and 1 bit can hold, and how rounding gets there.
-
-Lesson 01 opens this package.
-"""
+"""Number formats: what 64, 32, 16, 8, 4 bits and 1 bit can hold, and how rounding gets there."""
 
 from course_lib.numerics.formats import (
     BF16,

@@ -9,8 +9,6 @@ their widths, and a constant bias,
 What the topmost patterns mean is a choice (`specials`): infinity and nan, one nan alone, or ordinary numbers.
 Sources: IEEE 754-2019 §3.4 (fp16, fp32, fp64); Micikevicius et al. 2022, "FP8 formats for deep learning", Table 1
 (e4m3fn, e5m2); OCP Microscaling Formats v1.0, §5.3 (fp6, fp4).
-
-Lesson 01 opens this module.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ each channel, so that a channel with large numbers does not take the resolution 
 centre on zero; affine ones shift (`zero_point`) to cover [min, max] fully.
 
 Sources: Jacob et al. 2018 §2.1 (affine quantization); Rastegari et al. 2016 §3.1 (sign and mean of magnitudes).
-
-Lesson 01 opens this module.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from course_lib.units import Bytes
+from course_kit.units import Bytes
 
 
 @dataclass(frozen=True)

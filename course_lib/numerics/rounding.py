@@ -6,8 +6,6 @@ that count a whole number. `formats.py` knows the spacings; this file makes coun
 
 The arithmetic is exact: spacings are powers of two, and dividing by a power of two loses nothing. (It relies on
 subnormal numbers, so leave `torch.set_flush_denormal` off.)
-
-Lesson 01 opens this module.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which gradients travel together: a plan, made without processes, and the buffers that it describes.
 
 One message per parameter pays the latency of a message for every bias; one message for all must wait until the backward
-pass is over. Buckets are the middle (Li et al. 2020, §3.2). Lesson 07 opens this module.
+pass is over. Buckets are the middle (Li et al. 2020, §3.2).
 """
 
 from __future__ import annotations

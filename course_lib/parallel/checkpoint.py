@@ -10,7 +10,7 @@
 
 torch.distributed.checkpoint (DCP) plans who writes and who reads what, and writes the files; `saved_shards` tells it
 what lies where, and `publish` says when a checkpoint may be called one. Here nothing is forgotten: a run that resumes
-on as many ranks ends with the bits of a run that never stopped. Lesson 10 opens this module.
+on as many ranks ends with the bits of a run that never stopped.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ most steps while the last one always works. `zigzag` cuts it into 2c pieces and 
 one early and one late: then every rank works equally in every step (Llama 3, 2024, §3.3.2).
 
 Shape suffixes are those of `model.gpt`; a small s is this rank's part of the sequence. `parallel.context_gpt` is a GPT
-that uses it. Lesson 08 opens this module.
+that uses it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import Function
 
-from course_lib.parallel.operators import Group
+from course_lib.collectives.operators import Group
 
 Order = Literal["plain", "zigzag"]
 

@@ -5,8 +5,7 @@
     loss.backward()                    # every rank: the whole gradient
 
 Each rank's gradients are parts of a sum over the tokens, so they are added up like those of data parallelism. What a
-block keeps for the backward pass is 1/c of the unsplit one's, and no rank ever holds a row of scores. Lesson 08 opens
-this module.
+block keeps for the backward pass is 1/c of the unsplit one's, and no rank ever holds a row of scores.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from course_lib.collectives.operators import Group
 from course_lib.model.gpt import GPT, Attention, Block, rotate
 from course_lib.parallel.context import Order, own_tokens, ring_attention
-from course_lib.parallel.operators import Group
 from course_lib.parallel.tensor import SEQ, add_up_gradients, loss_of_parts
 
 

@@ -8,7 +8,7 @@
 
 If every rank's loss is the mean over equally many tokens, the mean of their gradients is the gradient of the joined
 batch, so weights that begin equal stay equal. `NaiveDataParallel` says it in the fewest lines; `BucketedDataParallel`
-sends fewer, larger messages while the backward pass is still busy. Lesson 07 opens this module.
+sends fewer, larger messages while the backward pass is still busy.
 """
 
 from __future__ import annotations

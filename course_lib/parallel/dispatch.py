@@ -8,7 +8,7 @@
 A dispatch moves rows and changes none, so its gradient is the way back: each of the two is what the other does in the
 backward pass. That makes four all-to-alls in a step, all of the same bytes.
 
-Suffixes: P ranks, k choices, E experts (of all ranks), L the experts of one rank. Lesson 13 opens this module.
+Suffixes: P ranks, k choices, E experts (of all ranks), L the experts of one rank.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.autograd import Function
 
-from course_lib.parallel.operators import Group
-from course_lib.units import Bytes
+from course_kit.units import Bytes
+from course_lib.collectives.operators import Group
 
 
 class Exchange(NamedTuple):

@@ -5,7 +5,7 @@
 
 Fedus et al. 2021 draw it in their figure 9. Tokens are cut over "data" and "expert" together: the expert axis cuts the
 experts and brings its own tokens, the data axis copies the experts. Along "tensor" the tokens are the same, and each
-expert is cut. Lesson 13 opens this module.
+expert is cut.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ The loss is a sum of the ranks' terms: each divides its own tokens' sum by the n
 `routing` losses, divided by the length of the data axis. An expert then gets its whole gradient by what comes back to
 it. What every rank has whole, the router here, gets it by a sum over the ranks. Averaging instead, as data parallelism
 does with the mean of its own tokens, gives the router the same; an expert, to whom the tokens of all ranks come, would
-have to divide by the number of the ranks along "expert". Lesson 13 opens this module.
+have to divide by the number of the ranks along "expert".
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from course_lib.collectives.operators import Group, all_gather, f, f_bar, own_part
 from course_lib.model.experts import Choice, ExpertConfig, ExpertMLP, Router, Routing
 from course_lib.parallel.dispatch import DispatchPlan, combine, dispatch, plan_dispatch
-from course_lib.parallel.operators import Group, all_gather, f, f_bar, own_part
 from course_lib.parallel.tensor import add_up_gradients
 
 Slots = Int[Tensor, " rows"]

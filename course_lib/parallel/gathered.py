@@ -2,7 +2,7 @@
 
 A freed weight must vanish for good, and autograd keeps references to it for the backward pass. So it is not the tensor
 that comes and goes but the memory under it: the storage is resized to nothing, and later to its size again, and what
-autograd refers to has its numbers back. Lesson 10 opens this module.
+autograd refers to has its numbers back.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from course_lib.collectives.operators import Group
 from course_lib.parallel.buckets import plan_buckets
-from course_lib.parallel.operators import Group
 from course_lib.parallel.shards import SIXTEEN_BITS, CutBucket, Piece, start_all_gather
 
 

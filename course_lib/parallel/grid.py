@@ -7,7 +7,7 @@
 Whose group is whose: the tensor ranks share every layer and talk in each of them; the pipe ranks pass the stream along;
 the data ranks hold the same parts of the same layers, see other sequences, and average their gradients at the end; with
 ZeRO each of them keeps the optimizer's state of a part. After each step loss and weights are those of `train_step`.
-`parallel.train` is this under torchrun. Lesson 12 opens this module.
+`parallel.train` is this under torchrun.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from course_lib.collectives.operators import own_part
 from course_lib.model.gpt import GPTConfig
 from course_lib.parallel.buckets import Bucket, plan_buckets
 from course_lib.parallel.mesh import Mesh, process_groups
-from course_lib.parallel.operators import own_part
-from course_lib.parallel.pipeline import Pipeline
-from course_lib.parallel.schedule import ORDERS
-from course_lib.parallel.stages import GPTStage, cut
 from course_lib.parallel.tensor_stage import ParallelStage
 from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.parallel.zero3 import Zero3
+from course_lib.pipeline.executor import Pipeline
+from course_lib.pipeline.schedule import ORDERS
+from course_lib.pipeline.stages import GPTStage, cut
 from course_lib.train.accumulate import Batch, count_tokens
 
 AXES = ("pipe", "data", "tensor")

@@ -9,8 +9,7 @@
 
 Cutting a dim that survives a product cuts the result; cutting a dim that is summed over leaves each rank with a part of
 the sum. That is all of Megatron's layer, and Mesh-TensorFlow's idea (Shazeer et al. 2018): the programme names dims,
-the layout maps them to the mesh. No processes here, no tensors: a layout can be printed and tested alone. Lesson 08
-opens this module.
+the layout maps them to the mesh. No processes here, no tensors: a layout can be printed and tested alone.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 
 Ranks are numbered with the last axis fastest. Neighbours in number are neighbours in the machine, so the axis that
 talks most comes last: tensor parallelism inside the node, the pipeline between nodes (Narayanan et al. 2021, §3).
-`Mesh` is arithmetic and needs no process; only `process_groups` does. Lesson 08 opens this module.
+`Mesh` is arithmetic and needs no process; only `process_groups` does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
-from course_lib.communications import GROUP_OF_A_CALL
+from course_kit.communications import GROUP_OF_A_CALL
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Who reads which item: one shuffled order for all, cut into batches, each batch cut into shares for the ranks.
 
 Everything is a function of (seed, epoch, step, rank). Nothing is remembered, so a run that stops at step 700 goes on
-at step 700, on any number of ranks with the same global batches. Lesson 07 opens this module.
+at step 700, on any number of ranks with the same global batches.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from course_lib.collectives.algorithms import split_sizes
 from course_lib.model.seeds import mix
-from course_lib.ranks.collectives import split_sizes
 
 
 @dataclass(frozen=True)

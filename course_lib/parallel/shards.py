@@ -2,7 +2,6 @@
 
 Parameters lie end to end in a bucket, which is cut into as many equal parts as there are ranks, with zeros behind the
 last one. The zeros travel and belong to no `Piece`: neither an optimizer nor a norm ever sees them.
-Lesson 10 opens this module.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.parallel.operators import Group, all_reduce
+from course_lib.collectives.operators import Group, all_reduce
 
 SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 

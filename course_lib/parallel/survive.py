@@ -15,8 +15,6 @@ there, and starts all ranks anew. A dead node leaves a smaller world: nobody is 
 a node that lives does not: its agent puts a new one in its place, and the others start again with it. What ranks had in
 memory is gone; what makes the run survive is `resume`. The batch of a step is the same on any number of ranks, and so
 is the loss curve, but for rounding.
-
-Lesson 12 opens this module.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from course_lib import ranks
+from course_kit import ranks
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.parallel.checkpoint import Checkpoints

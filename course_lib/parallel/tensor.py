@@ -7,8 +7,7 @@ along the sequence (Korthikanti et al. 2022, §4.2.2).
 
 Every part has a `from_`, which takes the unsplit module's weights, and keeps its parameters' names; all ranks of the
 group call it with the same module. `parallel.tensor_gpt` puts the parts together. Shape suffixes are those of
-`model.gpt`; a small letter is a rank's part: x_BsD has 1/t of the sequence, q_BhSK 1/t of the heads. Lesson 08 opens
-this module.
+`model.gpt`; a small letter is a rank's part: x_BsD has 1/t of the sequence, q_BhSK 1/t of the heads.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from course_lib.collectives.operators import Group, all_gather, all_reduce, f, f_bar, g_bar, own_part, reduce_scatter
 from course_lib.model.gpt import MLP, Attention, rotate
-from course_lib.parallel.operators import Group, all_gather, all_reduce, f, f_bar, g_bar, own_part, reduce_scatter
 from course_lib.train.accumulate import count_tokens
 
 BATCH, SEQ, WIDTH = 0, 1, 2

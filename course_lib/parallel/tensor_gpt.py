@@ -6,7 +6,7 @@
 
 The head is cut like the embedding whose matrix it may be: by width, so each rank has a part of every logit's sum, and
 the logits are summed whole. That is exact and simple, and for a large vocabulary it is the most expensive message of
-the step. Lesson 08 opens this module.
+the step.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from course_lib.collectives.operators import Group, all_gather, f_bar, g_bar, join, own_part, split, turn
 from course_lib.model.gpt import GPT, Block, GPTConfig, loss_of
-from course_lib.parallel.operators import Group, all_gather, f_bar, g_bar, join, own_part, split, turn
-from course_lib.parallel.stages import GPTStage
 from course_lib.parallel.tensor import (
     SEQ,
     WIDTH,
@@ -32,6 +31,7 @@ from course_lib.parallel.tensor import (
     add_up_gradients,
     loss_of_parts,
 )
+from course_lib.pipeline.stages import GPTStage
 
 
 class ParallelBlock(nn.Module):

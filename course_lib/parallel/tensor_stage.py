@@ -1,7 +1,4 @@
-"""A pipeline stage whose layers are cut over tensor ranks: the layers of a `GPTStage`, in the parts of a `ParallelGPT`.
-
-Lesson 12 opens this module.
-"""
+"""A pipeline stage whose layers are cut over tensor ranks: a `GPTStage` in the parts of a `ParallelGPT`."""
 
 from __future__ import annotations
 
@@ -12,9 +9,9 @@ import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from course_lib.parallel.operators import Group
-from course_lib.parallel.stages import GPTStage
+from course_lib.collectives.operators import Group
 from course_lib.parallel.tensor_gpt import ParallelBlock, ParallelGPT
+from course_lib.pipeline.stages import GPTStage
 
 
 class ParallelStage(ParallelGPT):

@@ -3,7 +3,7 @@
     torchrun --standalone --nproc-per-node 4 -m course_lib.parallel.train --data 2 --tensor 2 --zero 1 --oracle
 
 Each line is a step and its loss; with `--oracle` beside it the loss of `train_step` on one device, which is the same
-but for rounding, however the grid is chosen. Lesson 12 opens this module.
+but for rounding, however the grid is chosen.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from course_lib import ranks
+from course_kit import ranks
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.parallel.grid import AXES, Grid
 from course_lib.parallel.mesh import Mesh
-from course_lib.parallel.schedule import ORDERS
+from course_lib.pipeline.schedule import ORDERS
 from course_lib.train.accumulate import Batch
 from course_lib.train.step import train_step
 

@@ -43,11 +43,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from course_lib.collectives.operators import Group
 from course_lib.parallel.data import broadcast_module, check_same_everywhere, watch_gradients
 from course_lib.parallel.gathered import FreedBucket, Unit, make_unit
-from course_lib.parallel.operators import Group
 from course_lib.parallel.shards import ask_everyone, clip_parts_
-from course_lib.train.unit_by_unit import UnitByUnit, plan_units, units_of
+from course_lib.parallel.unit_by_unit import UnitByUnit, plan_units, units_of
 
 
 class Zero3(UnitByUnit[Unit]):

@@ -10,8 +10,7 @@
 The three parts of Rajbhandari et al. 2020, §6, with their names there. P_a: under tensor parallelism every rank has
 the same stream, so of each checkpoint a rank keeps 1/t, and gathers the whole when the block is computed again. C_B:
 what is sent goes through a buffer whose size does not grow with the model. M_D: checkpoints, which live long, lie in
-one piece of memory that was taken beforehand, so that what lives short leaves no holes between them. Lesson 10 opens
-this module.
+one piece of memory that was taken beforehand, so that what lives short leaves no holes between them.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from course_lib.parallel.operators import Group
+from course_lib.collectives.operators import Group
 from course_lib.parallel.shards import part_length, start_all_gather
 from course_lib.train.recompute import recompute
 

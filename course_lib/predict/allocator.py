@@ -18,8 +18,6 @@ that are wholly free go back to the driver, and it tries once more.
 
 It runs on any machine. What it leaves out: streams, graphs, expandable segments, garbage collection, and the memory
 that the driver and libraries take for themselves.
-
-Lesson 02 opens this module.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
-from course_lib.units import Bytes
+from course_kit.units import Bytes
 
 _MIB = 2**20
 _SMALLEST, _SMALL, _SMALL_SEGMENT, _LARGE, _LARGE_SEGMENT, _ROUND = 512, _MIB, 2 * _MIB, 10 * _MIB, 20 * _MIB, 2 * _MIB

@@ -2,8 +2,6 @@
 
 It is the idea of recompute without the model. Its `film` lists, one frame for each run of a layer, what is held; the
 peak is the largest frame. What a transformer adds, `predict.activations` and `predict.recomputed_flops` know.
-
-Lesson 03 opens this module.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from course_lib.units import Bytes, Flops
+from course_kit.units import Bytes, Flops
 
 
 @dataclass(frozen=True)

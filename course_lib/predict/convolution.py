@@ -3,8 +3,6 @@
 A convolution keeps its input (the gradient of its kernel is a product with it) and ReLU keeps its result; the next
 convolution reads that very tensor, so a feature map is kept once. Nothing here grows with a square, as a transformer's
 scores do, but h · w is large in the first layers.
-
-Lesson 02 opens this module.
 """
 
 from __future__ import annotations
@@ -13,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from course_kit.units import Bytes
 from course_lib.predict.lifetimes.ledger import INT64
-from course_lib.units import Bytes
 
 
 @dataclass(frozen=True)

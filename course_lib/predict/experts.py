@@ -1,9 +1,7 @@
 """What a model with experts holds, computes and sends: many parameters, few of them for each token.
 
-    predict.expert_parameters(expert_zoo.MIXTRAL_8X7B)         # Held(total=46,702,792,704, active=12,879,925,248)
-    predict.expert_traffic(config, mesh, tokens, 2)["expert"]  # of one layer, in one step, on each rank
-
-Lesson 13 opens this module.
+predict.expert_parameters(expert_zoo.MIXTRAL_8X7B)         # Held(total=46,702,792,704, active=12,879,925,248)
+predict.expert_traffic(config, mesh, tokens, 2)["expert"]  # of one layer, in one step, on each rank
 """
 
 from __future__ import annotations
@@ -11,14 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from course_lib.accounts import TrafficAccount
+from course_kit.accounts import TrafficAccount
+from course_kit.units import Bytes, Count, Flops
 from course_lib.model.expert_zoo import ExpertModel
 from course_lib.model.experts import ExpertConfig
 from course_lib.parallel.expert_layout import holdings
 from course_lib.parallel.mesh import Mesh
 from course_lib.predict.setup import positive
 from course_lib.predict.traffic import all_gather, all_reduce, all_to_all
-from course_lib.units import Bytes, Count, Flops
 
 _COUNTER = 8
 """Bytes of one count of tokens."""

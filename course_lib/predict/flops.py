@@ -5,17 +5,15 @@ Only matrix multiplications are counted, two operations for each multiply-add, a
 of any size, though not of its time.
 
 All are those of a whole step, on all ranks together: splitting a product over ranks does not change their number.
-
-Lesson 00 opens this module.
 """
 
 from __future__ import annotations
 
+from course_kit.units import Flops
 from course_lib.model.gpt import GPTConfig
 from course_lib.model.zoo import Architecture
 from course_lib.predict.params import kv_heads_of
 from course_lib.predict.setup import Setup, positive
-from course_lib.units import Flops
 
 
 def forward_flops(setup: Setup) -> Flops:

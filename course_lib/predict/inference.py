@@ -1,16 +1,13 @@
-"""What a network keeps in memory when nobody asks for gradients: two buffers, and for a language model its past.
-
-Lesson 02 opens this module.
-"""
+"""What a network keeps in memory when nobody asks for gradients: two buffers, and for a language model its past."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
 
+from course_kit.units import Bytes
 from course_lib.predict.params import Shape, config_of, kv_heads_of
 from course_lib.predict.setup import not_negative
-from course_lib.units import Bytes
 
 
 def kv_cache(shape: Shape, batch_size: int, seq: int, bytes_per_element: int = 2, kv_heads: int | None = None) -> Bytes:

@@ -6,8 +6,6 @@
 
 What is held must not shrink when the number grows; then doubling finds a number that is too large, and halving the gap
 the largest one that is not, in about 2 · log2 of the answer looks.
-
-Lesson 02 opens this module.
 """
 
 from __future__ import annotations
@@ -15,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from course_lib.accounts import MemoryAccount
+from course_kit.accounts import MemoryAccount
+from course_kit.units import Bytes
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict.peak import peak
 from course_lib.predict.setup import Setup, positive
-from course_lib.units import Bytes
 
 _OF_SETUP = ("config", "batch_size", "seq", "micro_batch")
 _OF_CONFIG = ("layers", "width", "ffn_width", "vocab_size")

@@ -4,17 +4,15 @@ Between machines links are slower, and a ring over all ranks runs at the pace of
 each node first: a reduce-scatter leaves each of its G ranks with a G-th of the node's sum. Each rank carries *its* part
 across, over its own card, in an all-reduce with the ranks of the other nodes that hold the same part. An all-gather
 inside the node ends it. A node with G cards then leaves at G times the speed of one.
-
-Lesson 07 opens this module.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from course_kit.units import Count
 from course_lib.predict.setup import positive
 from course_lib.predict.traffic import Collective, all_reduce
-from course_lib.units import Count
 
 
 class TwoLevels(NamedTuple):

@@ -3,8 +3,6 @@
 A message costs α seconds whatever its size, and β seconds for each byte (Hockney 1994; Thakur, Rabenseifner and Gropp
 2005, §3). Every rank has one link, over which it sends and receives at once; adding up is free. So what counts is what
 must pass one after the other: a `Path`.
-
-Lesson 06 opens this module.
 """
 
 from __future__ import annotations
@@ -14,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from course_kit.units import Bytes, Count, Seconds
 from course_lib.predict.setup import not_negative
-from course_lib.units import Bytes, Count, Seconds
 
 
 class Path(NamedTuple):

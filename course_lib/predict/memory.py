@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from course_lib.accounts import MemoryAccount
+from course_kit.accounts import MemoryAccount
+from course_kit.units import Bytes
 from course_lib.predict.flops import plain_gpt
 from course_lib.predict.lifetimes.ledger import Ledger
 from course_lib.predict.lifetimes.recomputed import RecomputedLifetimes
 from course_lib.predict.lifetimes.step import StepLifetimes
 from course_lib.predict.per_rank import Stage, parameters_of_rank, shards
 from course_lib.predict.setup import Setup, not_negative
-from course_lib.units import Bytes
 
 _MOMENTS = {"sgd": 0, "momentum": 1, "adam": 2, None: 0}
 _STEPS = {"none": StepLifetimes, "full": RecomputedLifetimes}

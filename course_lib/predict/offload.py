@@ -4,17 +4,15 @@ With Ψ parameters in 16 bits and AdamW, 16Ψ bytes of model states can lie on t
 2021, ZeRO-Offload, §3). Whether a link is fast enough is a division: the FLOPs that wait for a byte, its arithmetic
 intensity, times the bytes a second, are FLOPs a second; against those of the device they give the share of the time in
 which it computes (Rajbhandari et al. 2021, ZeRO-Infinity, §4).
-
-Lesson 11 opens this module.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
+from course_kit.units import Bytes, FlopsPerSecond, Ratio
 from course_lib.predict.memory import model_states
 from course_lib.predict.setup import Setup, positive
-from course_lib.units import Bytes, FlopsPerSecond, Ratio
 
 OffloadedState = Literal["weights", "gradients", "optimizer", "checkpoints"]
 

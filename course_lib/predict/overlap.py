@@ -4,7 +4,7 @@ The backward pass finishes one gradient after the other. A bucket can leave when
 link is free; buckets follow each other on one link, whose prices are those of the α–β model. What is still on its way
 when the backward pass is over, everybody waits for. Nothing here starts a process: it is arithmetic, to be drawn.
 
-Source of the idea: Li et al. 2020, §3.2. Lesson 07 opens this module.
+Source of the idea: Li et al. 2020, §3.2.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import torch
 
+from course_kit.units import Bytes, Count, Seconds
 from course_lib.model.gpt import GPT
 from course_lib.parallel.buckets import plan_buckets
 from course_lib.predict.link import Link
 from course_lib.predict.setup import Setup, positive
 from course_lib.predict.traffic import all_reduce
-from course_lib.units import Bytes, Count, Seconds
 
 
 class Ready(NamedTuple):

@@ -1,13 +1,10 @@
-"""How many parameters a shape has, without building it.
-
-Lesson 00 opens this module; lesson 02 takes it apart.
-"""
+"""How many parameters a shape has, without building it."""
 
 from __future__ import annotations
 
+from course_kit.units import Count
 from course_lib.model.gpt import GPTConfig
 from course_lib.model.zoo import Architecture, Published
-from course_lib.units import Count
 
 Shape = GPTConfig | Architecture | Published
 """What formulas are computed from: a config, or a row of the zoo."""

@@ -6,21 +6,19 @@ too. In a plain step the gradients grow while the activations shrink, so they ha
 sum of the earlier pieces' gradients lies there while the activations of the next one pile up:
 
     peak ≈ parameters + gradients + optimizer state + activations(b).
-
-Lesson 02 opens this module; lesson 05 reads what micro-batches change.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from course_lib.accounts import MemoryAccount
+from course_kit.accounts import MemoryAccount
+from course_kit.units import Bytes
 from course_lib.predict.lifetimes.ledger import FLOAT, INT64, Ledger
 from course_lib.predict.lifetimes.updates import optimizer_step
 from course_lib.predict.memory import model_states, step_lifetimes
 from course_lib.predict.params import parameters
 from course_lib.predict.setup import Setup
-from course_lib.units import Bytes
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,14 @@
 
 The parts are those of `parallel.tensor_gpt`, `parallel.stages` and `parallel.context_gpt`. Layers are numbered as
 there: 0 is the embeddings, 1 to L are the blocks, L + 1 is the final norm with the head and the loss.
-
-Lessons 08 and 09 open this module.
 """
 
 from __future__ import annotations
 
+from course_kit.units import Bytes, Count
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict.params import parameters
 from course_lib.predict.setup import Setup
-from course_lib.units import Bytes, Count
 
 _WIDE, _INTEGER = 4, 8
 """Bytes of a number of the loss, and of a token."""

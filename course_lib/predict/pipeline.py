@@ -1,16 +1,14 @@
 """Pipelines in closed form: the time that ranks idle, and the micro-batches that they hold.
 
 `parallel.schedule` writes the same schedules down action by action and plays them; here is what the papers conclude.
-
-Lesson 09 opens this module.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from course_kit.units import Count, Ratio
 from course_lib.predict.setup import Setup, one_of, positive
-from course_lib.units import Count, Ratio
 
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zero-bubble")
 

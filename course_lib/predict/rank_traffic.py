@@ -5,20 +5,18 @@
 
 The ranks are those of `parallel.tensor_gpt`, `parallel.context_gpt`, `parallel.pipeline` and `parallel.data`: their
 embedding and head are cut by width, which other libraries do otherwise; the blocks' part is everybody's.
-
-Lessons 08 and 09 open this module.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-from course_lib.accounts import TrafficAccount
+from course_kit.accounts import TrafficAccount
+from course_kit.units import Bytes
 from course_lib.predict.per_rank import Stage, rank_parameter_elements, refuse_mixed_context, stage_layers, whole_norm
 from course_lib.predict.setup import Setup
 from course_lib.predict.traffic import all_gather, all_reduce, all_to_all, reduce_scatter
 from course_lib.predict.zero import data_traffic
-from course_lib.units import Bytes
 
 _LOSS = 4
 """Bytes of the loss, one number in 32 bits."""

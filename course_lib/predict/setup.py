@@ -7,8 +7,6 @@ A formula takes a `Setup` and reads what it needs. Change one thing and keep the
     predict.peak(plain), predict.peak(lean)
 
 What a formula does not hold for, it refuses: a setup for four ranks never gets the answer for one.
-
-Lesson 00 uses this module; lesson 02 opens it.
 """
 
 from __future__ import annotations
@@ -17,10 +15,10 @@ from collections.abc import Collection
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
+from course_kit.units import Count
 from course_lib.model import zoo
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict.params import Shape, config_of
-from course_lib.units import Count
 
 Precision = Literal["fp32", "mixed", "bf16"]
 Gradients = Literal["same", "fp32"]

@@ -1,12 +1,9 @@
-"""A saved tensor is too much: compute it again, or carry it to DRAM and back? Both in seconds, and where they meet.
-
-Lesson 03 opens this module.
-"""
+"""A saved tensor is too much: compute it again, or carry it to DRAM and back? Both in seconds, and where they meet."""
 
 from __future__ import annotations
 
+from course_kit.units import Ratio, Seconds
 from course_lib.predict.setup import not_negative, positive
-from course_lib.units import Ratio, Seconds
 
 
 def swap_time(nbytes: int, link_bytes_per_s: float) -> Seconds:

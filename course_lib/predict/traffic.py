@@ -23,9 +23,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from course_kit.units import Bytes, Count, Ratio, Seconds
 from course_lib.predict.link import Link, Path
 from course_lib.predict.setup import not_negative
-from course_lib.units import Bytes, Count, Ratio, Seconds
 
 ALL_REDUCE_ALGORITHMS = ("ring", "direct", "manager", "tree", "recursive_doubling", "halving_doubling")
 

@@ -6,7 +6,7 @@
     predict.fewest_ranks(setup, hardware.A100_80GB.memory).data
     predict.largest(setup, "config", hardware.A100_80GB.memory, holds=predict.model_states).value
 
-The library that these are held against is `parallel.zero`. Lesson 10 opens this module.
+The library that these are held against is `parallel.zero`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from course_lib.accounts import MemoryAccount
+from course_kit.accounts import MemoryAccount
+from course_kit.units import Bytes, Count
 from course_lib.predict.link import Path
 from course_lib.predict.memory import model_states
 from course_lib.predict.per_rank import Stage, parameters_of_rank, rank_parameter_elements
 from course_lib.predict.setup import Setup, positive
 from course_lib.predict.traffic import Collective, all_gather, all_reduce, reduce_scatter
-from course_lib.units import Bytes, Count
 
 
 def data_traffic(setup: Setup, stage: Stage = 0, buckets: int = 1) -> dict[str, Collective]:

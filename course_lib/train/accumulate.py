@@ -14,8 +14,6 @@ equally long.
 
 What happens once a step must happen once a step here, after the last piece: unscaling, clipping, the step, the loss
 scale, the learning-rate schedule. N must be known before the first backward pass, so count first.
-
-Lesson 05 opens this module.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ number waits until the step (`waiting.py`), and `.grad` stays as it is; for any 
 multiplied in place.
 
 `GradientSizes` and `record_flowing_gradients` are for looking: how large are they, and what would 16 bits make of them?
-
-Lesson 04 opens this module.
 """
 
 from __future__ import annotations

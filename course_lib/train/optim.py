@@ -10,8 +10,6 @@
 An optimizer here is one method, `update`: from a weight, its gradient and what was kept, to the new weight. All else is
 in the base class `Optimizer`, which is PyTorch's own with two additions: it knows the bytes of its state, and loss
 scaling and clipping need not touch the gradients (`waiting.py`).
-
-Lesson 05 opens this module.
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ import torch
 from jaxtyping import Float, Int8
 from torch import Tensor
 
+from course_kit.units import Bytes
 from course_lib.numerics.quantize import quantize
 from course_lib.train.waiting import Waiting
-from course_lib.units import Bytes
 
 
 class Optimizer(torch.optim.Optimizer):

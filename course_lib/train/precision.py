@@ -18,8 +18,6 @@ bf16 has the range of fp32, so it does without the third. Bytes a parameter, wit
 
 (The second row is §3.1 of Rajbhandari et al. 2020.) The first three add up to the same: mixed precision saves
 activations, traffic and time, not model states.
-
-Lesson 04 opens this module.
 """
 
 from __future__ import annotations

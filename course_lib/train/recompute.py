@@ -16,8 +16,6 @@ the CPU and 16 more on each GPU in use.
 
 Selective recompute (Korthikanti et al. 2022, §5) runs again only what is large and cheap: in attention, the S x S
 scores, softmax and dropout. `recompute_only(model, Attention, "explicit")` says just that.
-
-Lesson 03 opens this module.
 """
 
 from __future__ import annotations

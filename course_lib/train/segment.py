@@ -1,7 +1,4 @@
-"""A call that can be made a second time with the same result: what `recompute` needs to know of it.
-
-Lesson 03 opens `recompute`, which uses this module.
-"""
+"""A call that can be made a second time with the same result: what `recompute` needs to know of it."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Every faster, leaner or more parallel way to take a step must end with the same loss, the same gradients and the same
 weights as this one.
-
-Lesson 00 opens this module.
 """
 
 from __future__ import annotations

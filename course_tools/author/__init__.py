@@ -1,4 +1,4 @@
 """From the sources in `lessons/src` to the executed notebooks in `lessons`, the same to the byte each time.
 
-`course build` is the command; CONTRIBUTING.md explains the way. No lesson opens this package.
+`course build` is the command; CONTRIBUTING.md explains the way.
 """

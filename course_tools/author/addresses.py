@@ -1,6 +1,6 @@
 """Addresses that open a lesson or a lab elsewhere: Colab, Binder, Codespaces, and a JupyterHub with nbgitpuller.
 
-No lesson opens this module; INSTRUCTORS.md says what each place needs.
+INSTRUCTORS.md says what each place needs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`course build`: the loop over lessons and labs, and what it prints.
-
-No lesson opens this module.
-"""
+"""`course build`: the loop over lessons and labs, and what it prints."""
 
 from __future__ import annotations
 

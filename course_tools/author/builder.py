@@ -1,7 +1,4 @@
-"""`course build`: execute a lesson's source and write its notebook; or check, without running, that the two agree.
-
-No lesson opens this module.
-"""
+"""`course build`: execute a lesson's source and write its notebook; or check, without running, that the two agree."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which names a cell binds and which it reads, from its text alone.
-
-No lesson opens this module.
-"""
+"""Which names a cell binds and which it reads, from its text alone."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The author's commands of `course`: new, build, release and link.
 
-This module only parses and prints; the work is in the modules beside it. No lesson opens it.
+This module only parses and prints; the work is in the modules beside it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def new(
     for path in written:
         console.print(f"  {path.as_posix()}", markup=False)
     console.print(f"""
-A lesson costs at most 600 lines of library with its figures and its explorer, 150 lines of script, 60 s of compute, and
-75 s of the whole check, of which the lab's known-wrong answers take 45. Next:
+A lesson costs at most 450 lines of course_lib, 400 of course_pages, 150 of script, 60 s of compute, and 75 s of the
+whole check, of which the lab's known-wrong answers take 45. Next:
   course build {number} lab{number}                                       the notebooks
-  python -m pytest -q tests -k {topic}                 library, figure, explorer
+  python -m pytest -q tests/{package}/test_{topic}.py tests/pages/lesson{number}
   python -m pytest -q tests/labs/test_labs.py -k lab{number}      stubs, solution, known-wrong answers
 Then replace, from the question on. CONTRIBUTING.md, "Writing a lesson", says how; its weeks are in INSTRUCTORS.md.""",
         markup=False,

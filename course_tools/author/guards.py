@@ -2,8 +2,6 @@
 
 nbval takes a cell that was never run for a success, ignores a misspelt tag and compares no pictures; Jupyter goes on
 when a widget's callback fails. Each function returns complaints in plain words; an empty list means fine.
-
-No lesson opens this module.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from typing import Literal
 
 from nbformat import NotebookNode
 
+from course_tools import TAUGHT
 from course_tools.author.marks import MAGIC
 from course_tools.author.source import tags_of
 from course_tools.kernel import widget_state
@@ -87,11 +86,11 @@ def _stale_widgets(notebook: NotebookNode) -> list[str]:
     stale = set()
     for model in widget_state(notebook).values():
         module, _, name = model["state"].get("_anywidget_id", "").rpartition(".")
-        if module.startswith("course_lib."):
+        if module.startswith(tuple(f"{package}." for package in TAUGHT)):
             now = getattr(importlib.import_module(module), name, None)
             if any(_now(now, part) != model["state"].get(part) for part in ("_esm", "_css")):
                 stale.add(name)
-    return [f"the stored {name} is not the one of course_lib; run `course build`" for name in sorted(stale)]
+    return [f"the stored {name} is not the one of today; run `course build`" for name in sorted(stale)]
 
 
 def _now(widget: type | None, part: Literal["_esm", "_css"]) -> str:
@@ -128,7 +127,7 @@ def _about_code(cell: NotebookNode) -> Iterator[str]:
     if _SEMICOLON.search(source):
         yield "a line ends in ';', which hides an output in Jupyter but not in nbval; write `_ = ...`"
     if match := _BANNED_CALL.search(source) or _BANNED_DECORATOR.search(source):
-        yield f"{match[0].strip(' (')!r}: its output cannot be compared; use a widget class of course_lib.explore"
+        yield f"{match[0].strip(' (')!r}: its output cannot be compared; use an Explorer, as in course_pages"
     if match := _NBVAL_COMMENT.search(source):
         yield f"the comment {match[1]} switches checks off; use the tag 'varies'"
 

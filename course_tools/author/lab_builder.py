@@ -1,7 +1,4 @@
-"""`course build` for labs: one source becomes the students' notebook and the solved, executed one.
-
-No lesson opens this module.
-"""
+"""`course build` for labs: one source becomes the students' notebook and the solved, executed one."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ The *key* holds everything: text, solutions, public checks, hidden tests. Its ce
 nbgrader can read each notebook that comes out of here; nbgrader's own preprocessors cut the solutions and the hidden
 tests out.
 
-No lesson opens this module; INSTRUCTORS.md shows how to write a lab.
+INSTRUCTORS.md shows how to write a lab.
 """
 
 from __future__ import annotations

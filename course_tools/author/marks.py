@@ -3,7 +3,7 @@
 nbgrader cuts out what stands between them. A mark that it does not recognise, it passes over: then students would get
 hidden tests to read, or an answer cell without the line that says `def`. So every mark is looked at before.
 
-No lesson opens this module; INSTRUCTORS.md shows the marks in a lab.
+INSTRUCTORS.md shows the marks in a lab.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BEGIN_HIDDEN, END_HIDDEN = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
 TOPIC = "#:"
 """Begins a line inside hidden tests: what those below it are about, in words of the comment that students see."""
 MAGIC = "%%check"
-"""The first line of a check in a notebook: `course_lib.checks.alone` runs what is below it."""
+"""The first line of a check in a notebook: `course_kit.checks.alone` runs what is below it."""
 _ALIKE = re.compile(r"^#+ *(begin|end)[ _-]*(solution|hidden)", re.I)
 
 

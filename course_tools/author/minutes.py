@@ -3,8 +3,6 @@
 Until classes have been timed: 200 words a minute, half a minute for a code cell and for a guess, 3 for an explorer, 4
 for a function that the reader writes. What is collapsed costs no minutes; the limits of a first sitting
 count it all the same.
-
-No lesson opens this module.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`course release`: what students get, as a folder and a zip, after looking for anything that they must not see.
 
-No lesson opens this module; INSTRUCTORS.md explains it.
+INSTRUCTORS.md explains it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from course_tools import TAUGHT
 from course_tools.author.builder import as_text, check
 from course_tools.author.lab_builder import check_lab
 from course_tools.author.lab_source import read_lab, secret_blocks, student_version
@@ -41,7 +42,7 @@ FILES = (
     ".devcontainer/devcontainer.json",
     ".vscode/settings.json",
 )
-FOLDERS = ("lessons", "docs", "course_lib", "course_tools")
+FOLDERS = ("lessons", "docs", *TAUGHT, "course_tools")
 _SKIPPED = {"__pycache__", ".ipynb_checkpoints", "solutions"}
 NOT_FOR_STUDENTS = {Path("course_tools", room) for room in ("author", "grading", "site")}
 _RUN = 3  # lines in a row: one line of a solution may well stand in the library, three (or all) are a copy

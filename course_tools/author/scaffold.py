@@ -1,7 +1,7 @@
 """`course new`: the files of a lesson and its lab, small, and all of them work; from there on the author replaces.
 
 The texts are in `templates/`. What they make is one whole lesson about sharing `n` items among ranks: it builds, its
-tests pass, and its known-wrong answers lose their points. No lesson opens this module; CONTRIBUTING.md explains it.
+tests pass, and its known-wrong answers lose their points. CONTRIBUTING.md explains it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-PACKAGES = ("parallel", "train", "predict", "measure")
-"""Where a lesson's library module may live: on floor 1 or 2, so that its figure and its explorer may import it."""
+PACKAGES = ("numerics", "model", "collectives", "train", "pipeline", "parallel", "offload", "predict")
+"""Where a lesson's library module may live: the rooms of `course_lib`."""
 LONGEST = 30
 """Letters in a topic: longer ones would not leave the templates' lines within 120 columns."""
 
@@ -21,13 +21,14 @@ _FILES = {
     "lesson.py": "lessons/src/{name}.py",
     "lab.py": "solutions/src/lab{name}.py",
     "library.py": "course_lib/{package}/{topic}.py",
-    "figure.py": "course_lib/figures/{topic}.py",
-    "explorer.py": "course_lib/explore/{topic}.py",
-    "explorer.js": "course_lib/explore/{topic}.js",
-    "explorer.css": "course_lib/explore/{topic}.css",
+    "package.py": "course_pages/lesson{number}/__init__.py",
+    "pictures.py": "course_pages/lesson{number}/pictures.py",
+    "explorer.py": "course_pages/lesson{number}/explorer.py",
+    "explorer.js": "course_pages/lesson{number}/explorer.js",
+    "explorer.css": "course_pages/lesson{number}/explorer.css",
     "test_library.py": "tests/{package}/test_{topic}.py",
-    "test_figure.py": "tests/figures/test_{topic}.py",
-    "test_explorer.py": "tests/explore/test_{topic}.py",
+    "test_pictures.py": "tests/pages/lesson{number}/test_pictures.py",
+    "test_explorer.py": "tests/pages/lesson{number}/test_explorer.py",
     "test_browser.py": "tests/browser/test_{topic}.py",
     "q1.diff": "tests/mutants/lab{number}/q1.diff",
     "q2.diff": "tests/mutants/lab{number}/q2.diff",

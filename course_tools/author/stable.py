@@ -2,8 +2,6 @@
 
 Without this, each run leaves its own widget ids, memory addresses, process ids and folders in the file, and no diff
 would ever be empty.
-
-No lesson opens this module.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ A tuple is a choice: the number of the published course, then those of which the
 stands there is computed from what stands above it. Wherever a name stands in the source, in text, code or a caption,
 the notebooks have its number.
 
-No lesson opens this module; INSTRUCTORS.md explains `course release --term`.
+INSTRUCTORS.md explains `course release --term`.
 """
 
 from __future__ import annotations

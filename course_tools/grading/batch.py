@@ -1,6 +1,6 @@
 """`course grade`: what is said while a batch is graded, and at its end.
 
-No lesson opens this module; INSTRUCTORS.md explains the command.
+INSTRUCTORS.md explains the command.
 """
 
 from __future__ import annotations

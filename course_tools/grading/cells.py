@@ -1,7 +1,4 @@
-"""What the grader makes of a cell: the text that it runs, and whose cell it is.
-
-No lesson opens this module.
-"""
+"""What the grader makes of a cell: the text that it runs, and whose cell it is."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ GUARD = "__import__('course_tools.grading.sandbox.guard', fromlist=['the_guard']
 """How a kernel names the module that looks after the checks."""
 
 
-_ALONE = "__import__('course_lib.checks.alone', fromlist=['run'])"
+_ALONE = "__import__('course_kit.checks.alone', fromlist=['run'])"
 
 FAILED_LINE = f"raise LookupError({_ALONE}.failed_line)"
 """Says which line of the check that has just failed did."""

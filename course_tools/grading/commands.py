@@ -1,6 +1,6 @@
 """The grader's commands of `course`: grade and feedback.
 
-This module only parses and prints; the work is in the modules beside it. No lesson opens it.
+This module only parses and prints; the work is in the modules beside it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Where submissions are graded: threads of this process, or the workers of a Dask cluster.
 
-Both give back futures with `result`, `cancel` and `add_done_callback`. No lesson opens this module; INSTRUCTORS.md
+Both give back futures with `result`, `cancel` and `add_done_callback`. INSTRUCTORS.md
 explains the clusters.
 """
 
@@ -13,11 +13,9 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
-import course_lib
-import course_tools
+from course_tools import folders
 
 _PACKAGE = "bigger-than-one-gpu"
 _WAIT_S = 30.0
@@ -85,7 +83,7 @@ def open_executor(name: str, jobs: int) -> Iterator[ThreadPoolExecutor | DaskExe
 def fingerprint() -> str:
     """The course's version and the SHA-256 of its code: machines that agree in it grade alike."""
     digest = hashlib.sha256()
-    for root in (Path(str(package.__file__)).parent for package in (course_lib, course_tools)):
+    for root in folders():
         for path in sorted(root.rglob("*.py")):
             digest.update(path.relative_to(root.parent).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return f"{metadata.version(_PACKAGE)}+{digest.hexdigest()[:12]}"

@@ -1,7 +1,4 @@
-"""Writing files so that an interrupted run never leaves half of one.
-
-No lesson opens this module.
-"""
+"""Writing files so that an interrupted run never leaves half of one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""From submissions to results: one at a time with `grade_one`, all of them with `grade_batch`.
-
-No lesson opens this module.
-"""
+"""From submissions to results: one at a time with `grade_one`, all of them with `grade_batch`."""
 
 from __future__ import annotations
 

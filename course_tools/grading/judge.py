@@ -7,7 +7,7 @@ student passed stays passed. `course grade --carry-errors` leaves the second run
 The second run has a kernel of its own, when those of the first are gone. An answer can read the right version there.
 Nothing that is said there is kept, no message and no note: only whether a check holds.
 
-No lesson opens this module; INSTRUCTORS.md says what instructors see of it.
+INSTRUCTORS.md says what instructors see of it.
 """
 
 from __future__ import annotations

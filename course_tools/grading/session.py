@@ -4,8 +4,6 @@ Hidden tests are never on a disk of the sandbox; a kernel sees a check's text wh
 or hangs costs the question that it was at. The next one gets the given cells and the answers again, and of earlier
 checks only the functions that they define. An answer that did not end in time is not waited for again: whatever calls
 its functions later gets an error at once.
-
-No lesson opens this module.
 """
 
 from __future__ import annotations
@@ -114,7 +112,7 @@ class Run:
 
     def _start(self, kernel: Kernel) -> None:
         """The first cell of a kernel, before any code of a student."""
-        source = f"__import__('course_lib.checks.check')\n{GUARD}.start(get_ipython())"
+        source = f"__import__('course_kit.checks.check')\n{GUARD}.start(get_ipython())"
         try:
             reply = kernel.run(source, silent=True, limit_s=_START_S)
         except KernelEnded as end:

@@ -3,6 +3,4 @@
 `course site` is the command; `course slides` makes a lecture of a lesson. Nothing is run and
 nothing is fetched, when it is built and when it is read: the pages ask
 no other host for anything, and explorers live on the scripts and tables that the stored notebooks carry.
-
-No lesson opens this package.
 """

@@ -3,8 +3,6 @@
 Why Sphinx with MyST-NB, and not Jupyter Book 2: where a page of the latter (2.1.7) has a stored widget, it says that "a
 Jupyter kernel connection is required" (mystmd's issue 449 and myst-theme's 428, both open in November 2026), and its
 build asks api.mystmd.org for the theme. Here explorers live on their stored states, and nothing is fetched.
-
-No lesson opens this module.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from typing import Any
 
 from rich.console import Console
 
+from course_tools import TAUGHT
 from course_tools.author.release import find_leaks
 from course_tools.author.source import repository_url
 from course_tools.labs import Lab
@@ -181,7 +180,7 @@ def _refuse_leaks(root: Path, labs: Sequence[Lab]) -> None:
         ValueError: there is something.
     """
     files = [lab.notebook for lab in labs] + [root / file for file in GUIDES if (root / file).exists()]
-    files += sorted((root / "course_lib").rglob("*.py"))
+    files += sorted(path for package in TAUGHT for path in (root / package).rglob("*.py"))
     with_sources = [lab for lab in labs if lab.source.exists()]
     if leaks := list(find_leaks({path.relative_to(root): path.read_bytes() for path in files}, with_sources)):
         raise ValueError("nothing was written, because readers would see\n" + "\n".join(f"  {leak}" for leak in leaks))

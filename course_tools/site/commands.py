@@ -1,7 +1,4 @@
-"""The commands `course site` and `course slides`. This module only parses and prints.
-
-No lesson opens it.
-"""
+"""The commands `course site` and `course slides`. This module only parses and prints."""
 
 from __future__ import annotations
 

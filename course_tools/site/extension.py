@@ -1,7 +1,4 @@
-"""What Sphinx does differently for this course: MathML, links to words and names, the links at a page's top, widgets.
-
-No lesson opens this module.
-"""
+"""What Sphinx does differently for this course: MathML, links to words and names, links at a page's top, widgets."""
 
 from __future__ import annotations
 
@@ -76,7 +73,9 @@ class Pages:
         for page in pages:
             folder, _, part = page.partition("/")
             if folder == "api" and part != "index":
-                importlib.import_module(f"course_lib.{part}")  # here once, for all processes: PyTorch takes seconds
+                importlib.import_module(
+                    names.whole_name(f"{part}/", {})
+                )  # here once, for all processes: PyTorch takes seconds
 
     def _on_read(self, app: Sphinx, doctree: nodes.document) -> None:
         for link in [each for each in doctree.findall(pending_xref) if each.get("refdomain") == "py"]:

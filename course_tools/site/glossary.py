@@ -1,7 +1,4 @@
-"""The glossary's page, and a link to it from the first use of each of its words in a lesson.
-
-No lesson opens this module.
-"""
+"""The glossary's page, and a link to it from the first use of each of its words in a lesson."""
 
 from __future__ import annotations
 

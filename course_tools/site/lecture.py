@@ -2,8 +2,6 @@
 
 Not reveal.js through nbconvert: its pages ask three other hosts (for reveal.js, MathJax and Jupyter's widgets), its
 slides are cells, and its notes are marked by hand. What is left to write are 100 lines of script, in `deck/`.
-
-No lesson opens this module.
 """
 
 from __future__ import annotations

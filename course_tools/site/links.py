@@ -1,7 +1,4 @@
-"""Whether every link of the site leads somewhere, and whether no page asks another host for anything.
-
-No lesson opens this module.
-"""
+"""Whether every link of the site leads somewhere, and whether no page asks another host for anything."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """TeX to MathML when the site is built: browsers set it without a script, and screen readers read it.
 
 docutils brings the translator; MathJax would be a megabyte of script, or another host.
-
-No lesson opens this module.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Names of the library in a lesson's prose, such as `ranks.run` and `parallel/zero.py`: links to the reference.
-
-No lesson opens this module.
-"""
+"""Names of the library in a lesson's prose, such as `ranks.run` and `parallel/zero.py`: links to the reference."""
 
 from __future__ import annotations
 
@@ -9,15 +6,24 @@ import ast
 import pkgutil
 import re
 from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 from docutils import nodes
 from sphinx import addnodes
 
+from course_tools import TAUGHT
+
 _NAME = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)(?:\(.*\))?")
 _FILE = re.compile(r"([a-z_]\w*(?:/\w+)*)(?:\.py|/)")
 _PASSED_BY = (nodes.reference, nodes.title, addnodes.pending_xref)
-LIBRARY = "course_lib"
+
+
+@cache
+def _package_of(part: str) -> str:
+    """The package that has a part: `parallel` is `course_lib`'s, `ranks` is `course_kit`'s; empty if none has it."""
+    return next((name for name in TAUGHT if find_spec(f"{name}.{part}")), "")
 
 
 def imported(notebook: dict[str, Any]) -> dict[str, str]:
@@ -25,10 +31,10 @@ def imported(notebook: dict[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
-        if cell["cell_type"] != "code" or LIBRARY not in source or source.lstrip().startswith(("%", "!")):
+        if cell["cell_type"] != "code" or source.lstrip().startswith(("%", "!")):
             continue
         for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == LIBRARY:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in TAUGHT:
                 found |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
     return found
 
@@ -41,15 +47,20 @@ def whole_name(text: str, imports: Mapping[str, str]) -> str:
         imports: what the page imports; another name counts only if it begins like a part of the library.
     """
     if file := _FILE.fullmatch(text):
-        return f"{LIBRARY}.{file[1].removeprefix(f'{LIBRARY}/').replace('/', '.')}"
+        return _whole(file[1].replace("/", "."))
     if not (name := _NAME.fullmatch(text)):
         return ""
     first, dot, rest = name[1].partition(".")
-    if first == LIBRARY:
-        return name[1]
     if first in imports:
         return f"{imports[first]}{dot}{rest}"
-    return f"{LIBRARY}.{name[1]}" if dot else ""
+    return _whole(name[1]) if dot else ""
+
+
+def _whole(name: str) -> str:
+    first = name.partition(".")[0]
+    if first in TAUGHT:
+        return name
+    return f"{package}.{name}" if (package := _package_of(first)) else ""
 
 
 def link_first_uses(doctree: nodes.Element, imports: Mapping[str, str], places: Mapping[str, str]) -> int:

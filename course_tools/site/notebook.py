@@ -1,7 +1,4 @@
-"""A stored notebook as a page: explorers that live without a kernel, figures with their words.
-
-No lesson opens this module.
-"""
+"""A stored notebook as a page: explorers that live without a kernel, figures with their words."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a slide takes of a lesson's prose: its questions, what is bold, its formulas; and prose as HTML, for the notes.
-
-No lesson opens this module.
-"""
+"""What a slide takes of a lesson's prose: questions, what is bold, formulas; and prose as HTML, for the notes."""
 
 from __future__ import annotations
 

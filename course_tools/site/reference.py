@@ -1,7 +1,4 @@
-"""The pages of the library's reference: one for each part of `course_lib`, made by Sphinx from the docstrings.
-
-No lesson opens this module.
-"""
+"""The reference: a page for each part of the library and of its kit, made by Sphinx from the docstrings."""
 
 from __future__ import annotations
 
@@ -12,21 +9,30 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+DOCUMENTED = ("course_lib", "course_kit")
+"""Packages that have a reference. Parts have a page each, by the part's name alone: no two share one."""
+
 _SECTION = re.compile(r"(Args|Returns|Raises|Yields|Attributes):\s*$")
 
 
 def reference_pages(root: Path) -> dict[str, str]:
     """Path in the Sphinx source → reStructuredText, for the library at `root`; the index is among them."""
-    parts = sorted(path for path in (root / "course_lib").glob("[!_]*") if path.is_dir() or path.suffix == ".py")
-    parts = [path for path in parts if path.suffix == ".py" or (path / "__init__.py").exists()]
+    parts = [part for package in DOCUMENTED for part in _parts(root / package)]
     pages = {f"api/{part.stem}.rst": _page(root, part) for part in parts}
-    lines = [f"- :doc:`course_lib.{part.stem} <{part.stem}>`: {_first_line(part)}" for part in parts]
-    listed = "\n".join(f"   course_lib.{part.stem} <{part.stem}>" for part in parts)
-    words = "What lessons and labs import, part by part, with the sources. README says which floor each part is on."
+    names = {part: f"{part.parent.name}.{part.stem}" for part in parts}
+    lines = [f"- :doc:`{names[part]} <{part.stem}>`: {_first_line(part)}" for part in parts]
+    listed = "\n".join(f"   {names[part]} <{part.stem}>" for part in parts)
+    words = "`course_lib` is what lessons teach, `course_kit` what they use: part by part, with the sources."
     pages["api/index.rst"] = "\n\n".join(
         (_title("The library"), words, "\n".join(lines), f".. toctree::\n   :hidden:\n\n{listed}\n")
     )
     return pages
+
+
+def _parts(package: Path) -> list[Path]:
+    """The rooms of a package: folders with modules, and modules at its top."""
+    found = sorted(path for path in package.glob("[!_]*") if path.is_dir() or path.suffix == ".py")
+    return [path for path in found if path.suffix == ".py" or (path / "__init__.py").exists()]
 
 
 def rest_of(lines: list[str]) -> list[str]:
@@ -71,12 +77,13 @@ def _escaped(text: str) -> str:
 
 def _page(root: Path, part: Path) -> str:
     if part.suffix == ".py":
-        return f"{_title(f'course_lib.{part.stem}')}\n\n{_automodule(f'course_lib.{part.stem}')}"
+        name = f"{part.parent.name}.{part.stem}"
+        return f"{_title(name)}\n\n{_automodule(name)}"
     inside = sorted(path for path in part.rglob("*.py") if not _is_private(path.relative_to(part)))
     names = [".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__") for path in inside]
     first, *rest = sorted(names, key=lambda name: (name.count(".") > 1, name))
     texts = [_title(first), f".. automodule:: {first}"]  # what it offers stands below, with the module that holds it
-    texts += [f"{_title(name.removeprefix('course_lib.'), '-')}\n\n{_automodule(name)}" for name in rest]
+    texts += [f"{_title(name.partition('.')[2], '-')}\n\n{_automodule(name)}" for name in rest]
     return "\n\n".join(texts)
 
 

@@ -1,7 +1,4 @@
-"""The first sitting of a lesson as slides: one question, figure, table or function each; its prose becomes the notes.
-
-No lesson opens this module.
-"""
+"""The first sitting of a lesson as slides: one question, figure, table or function each; prose becomes the notes."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from course_lib.notebook.folded import unseal
+from course_kit.notebook.folded import unseal
 from course_tools.site.prose import as_html, chunks_of, points_of
 
 _WIDGET = re.compile(r'class="course-widget" data-model="(\w+)"')

@@ -1,7 +1,4 @@
-"""What Sphinx reads: the notebooks as pages, the guides with links to pages, and where each page comes from.
-
-No lesson opens this module.
-"""
+"""What Sphinx reads: the notebooks as pages, the guides with links to pages, and where each page comes from."""
 
 from __future__ import annotations
 

@@ -25,15 +25,16 @@ import math
 import torch
 import torch.distributed as dist
 
-from course_lib import measure, predict, ranks
-from course_lib.compare import compare
-from course_lib.figures.collectives import all_reduce_in_two_passes
-from course_lib.figures.memory import memory_timeline
+from course_kit import measure, ranks
+from course_kit.compare import compare
+from course_kit.notebook import ask, show, your_turn
+from course_kit.units import Bytes, Count, FlopsPerSecond, Ratio  # numbers that know their unit
+from course_lib import predict
 from course_lib.model import text
 from course_lib.model.gpt import GPT, Attention, GPTConfig
-from course_lib.notebook import ask, show, your_turn
 from course_lib.train.step import train_step
-from course_lib.units import Bytes, Count, FlopsPerSecond, Ratio  # numbers that know their unit
+from course_pages.shared.collectives import all_reduce_in_two_passes
+from course_pages.shared.memory import memory_timeline
 
 # %% [markdown]
 # ## 1 · A model that you can hold in your hand
@@ -458,10 +459,10 @@ def mean_loss(loss):
 # %%
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from course_lib.figures.losses import loss_curves
+from course_kit.notebook import self_check
+from course_kit.units import Flops
 from course_lib.model import zoo
-from course_lib.notebook import self_check
-from course_lib.units import Flops
+from course_pages.shared.losses import loss_curves
 
 
 # %% tags=["raises-exception"]

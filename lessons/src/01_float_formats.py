@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 15; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing here: a number has the same bits everywhere |
-# | Opens | `numerics/formats.py`, `numerics/rounding.py`, `numerics/quantize.py`, `explore/bits.py` |
+# | Opens | `numerics/formats.py`, `numerics/rounding.py`, `numerics/quantize.py`, `lesson01/explorer.py` |
 #
 # You train a model in bf16 ("brain float": 16 bits for a number, where the usual fp32 has 32). For an hour the loss
 # falls, then it stands still. There is no error message. You save the weights, train another ten minutes, save again,
@@ -22,12 +22,12 @@ import math
 
 import torch
 
-from course_lib.compare import compare
-from course_lib.explore import BitExplorer
-from course_lib.figures import float_formats as figures
-from course_lib.notebook import ask, your_turn
+from course_kit.compare import compare
+from course_kit.notebook import ask, your_turn
+from course_kit.units import Bytes, Ratio
 from course_lib.numerics import BF16, FP8_E4M3FN, FP8_E5M2, FP16, TORCH_DTYPES
-from course_lib.units import Bytes, Ratio
+from course_pages.lesson01 import pictures as figures
+from course_pages.lesson01.explorer import BitExplorer
 
 torch.tensor(256.0, dtype=torch.bfloat16) + 1
 
@@ -489,12 +489,12 @@ compare(predicted=Ratio(2.0), measured=Ratio(kahan[-1]), tolerance=0.02, name="K
 # mean square of such an error is $s / \sqrt{12}$.
 
 # %%
-from course_lib.figures.losses import losses_and_distances
+from course_kit.notebook import self_check
+from course_kit.units import quantity
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.notebook import self_check
 from course_lib.numerics import FORMATS, FloatFormat, quantize
-from course_lib.units import quantity
+from course_pages.shared.losses import losses_and_distances
 
 normal = torch.randn(256, 1024, generator=torch.Generator().manual_seed(1))
 scale = normal.abs().max() / 127

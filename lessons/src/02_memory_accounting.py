@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 45 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | is not needed. Its kernels keep a few other tensors than a CPU's (`predict/lifetimes/step.py` says which), and section 10 asks its allocator |
-# | Opens | `predict/setup.py`, `predict/memory.py`, `predict/peak.py`, `predict/lifetimes/`, `predict/allocator.py`, `measure/memory.py`, `explore/memory_bar.py` |
+# | Opens | `predict/setup.py`, `predict/memory.py`, `predict/peak.py`, `predict/lifetimes/`, `predict/allocator.py`, `measure/memory.py`, `lesson02/explorer.py` |
 #
 # You train a model of 1.5 billion parameters in fp16. That is 3 GB, and your card has 16. Beside it the optimizer,
 # Adam, keeps an fp32 copy of the weights, as it should (lesson 04 says why): 6 GB. You press run. The forward pass
@@ -24,19 +24,20 @@ from dataclasses import replace
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from course_lib import measure, predict
-from course_lib.compare import compare
-from course_lib.explore import MemoryBarExplorer
-from course_lib.figures import memory
+from course_kit import measure
+from course_kit.compare import compare
+from course_kit.notebook import ask, your_turn
+from course_kit.units import Bytes
+from course_lib import predict
 from course_lib.model import hardware, text, zoo
 from course_lib.model.gpt import GPT, GPTConfig, loss_of
-from course_lib.notebook import ask, your_turn
 from course_lib.predict.lifetimes.ledger import Ledger as Paper
 from course_lib.train import optim
 from course_lib.train.precision import MasterWeights
 from course_lib.train.recompute import RecomputedLayers
 from course_lib.train.step import train_step
-from course_lib.units import Bytes
+from course_pages.lesson02.explorer import MemoryBarExplorer
+from course_pages.shared import memory
 
 # %% [markdown]
 # ## 1 · Births and deaths
@@ -548,9 +549,9 @@ MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
 # %%
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from course_lib.figures import allocator
-from course_lib.notebook import self_check
-from course_lib.units import Count
+from course_kit.notebook import self_check
+from course_kit.units import Count
+from course_pages.lesson02 import pictures as allocator
 
 maps_guess = ask("How many maps does a layer (convolution, ReLU) keep?")
 

@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | is not needed: all cells run on the CPU. A GPU's kernels keep a few other tensors (`predict/lifetimes/step.py` says which); the argument is the same |
-# | Opens | `train/recompute.py`, `train/offload.py`, `predict/chain.py`, `predict/swap.py`, `explore/film.py` |
+# | Opens | `train/recompute.py`, `offload/saved_tensors.py`, `predict/chain.py`, `predict/swap.py`, `lesson03/explorer.py` |
 #
 # Your model trains on sequences of 1,024 tokens. You need 4,096. You change the number, and the run dies in its first
 # step, out of memory. The weights are what they were. Adam is what it was. It is the hill of lesson 02 that grew: the
@@ -26,16 +26,17 @@ from functools import partial
 import torch
 from torch import nn
 
-from course_lib import measure, predict
-from course_lib.compare import compare
-from course_lib.explore import FilmExplorer
-from course_lib.figures import recompute as figures
-from course_lib.figures.memory import memory_timeline
+from course_kit import measure
+from course_kit.compare import compare
+from course_kit.notebook import ask, your_turn
+from course_kit.units import Bytes, Count, Ratio
+from course_lib import predict
 from course_lib.model import text
 from course_lib.model.gpt import GPT, Attention, GPTConfig
-from course_lib.notebook import ask, your_turn
 from course_lib.train.recompute import RecomputedLayers, recompute, recompute_only
-from course_lib.units import Bytes, Count, Ratio
+from course_pages.lesson03 import pictures as figures
+from course_pages.lesson03.explorer import FilmExplorer
+from course_pages.shared.memory import memory_timeline
 
 # %% [markdown]
 # ## 1 · A chain of sixteen
@@ -493,9 +494,9 @@ import warnings
 
 from torch.utils import checkpoint as torchs
 
+from course_kit.notebook import self_check
+from course_kit.units import Flops
 from course_lib.model import hardware, zoo
-from course_lib.notebook import self_check
-from course_lib.units import Flops
 
 wrong_guess = ask("Dropout of 10 %, other dice: how many per cent of the gradients are wrong?")
 mean_guess = ask("The running mean after a recomputed step?")

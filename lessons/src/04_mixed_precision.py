@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 20; about half a minute of both together is computing on 2 CPU cores (a minute on CPUs that emulate 16 bits) |
 # | A GPU | changes nothing in the counts; the seconds of section 11 are only worth having with one |
-# | Opens | `train/precision.py`, `train/gradients.py`, `explore/scale.py` |
+# | Opens | `train/precision.py`, `train/gradients.py`, `lesson04/explorer.py` |
 #
 # The bf16 and fp16 units of your GPU are many times as fast as its fp32 units. Half the bytes travel through its
 # memory, too. So you write `model.half()`. That is one word, and every weight has 16 bits. The first step prints a
@@ -26,20 +26,21 @@ from contextlib import nullcontext
 import torch
 from torch.overrides import TorchFunctionMode
 
-from course_lib import measure, predict
-from course_lib.compare import compare
-from course_lib.explore import ScaleExplorer
-from course_lib.figures import mixed_precision as figures
-from course_lib.figures.losses import losses_against_first
+from course_kit import measure
+from course_kit.compare import compare
+from course_kit.notebook import ask, self_check, show, your_turn
+from course_kit.units import Bytes, Count, FlopsPerSecond, Ratio, quantity
+from course_lib import predict
 from course_lib.model import hardware, text
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.notebook import ask, self_check, show, your_turn
 from course_lib.numerics import FP16
 from course_lib.train.gradients import GradientSizes, clip_gradients, gradients_of, record_flowing_gradients
 from course_lib.train.optim import SGD, Adam
 from course_lib.train.precision import CONTRACTIONS, WIDE, CastPolicy, LossScaler, MasterWeights, StochasticRounding
 from course_lib.train.step import train_step
-from course_lib.units import Bytes, Count, FlopsPerSecond, Ratio, quantity
+from course_pages.lesson04 import pictures as figures
+from course_pages.lesson04.explorer import ScaleExplorer
+from course_pages.shared.losses import losses_against_first
 
 # %% [markdown]
 # ## 1 · One word, two steps

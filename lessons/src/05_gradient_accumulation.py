@@ -22,20 +22,21 @@ import math
 import torch
 from torch import nn
 
-from course_lib import measure, predict
-from course_lib.compare import compare
-from course_lib.explore import AccumulationExplorer
-from course_lib.figures.losses import loss_curves
-from course_lib.figures.memory import memory_timeline
+from course_kit import measure
+from course_kit.compare import compare
+from course_kit.notebook import ask, show, your_turn
+from course_kit.units import Bytes, Count, Ratio
+from course_lib import predict
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.notebook import ask, show, your_turn
 from course_lib.train import optim
 from course_lib.train.accumulate import accumulated_step, count_tokens, micro_batches, ragged_batch
 from course_lib.train.gradients import clip_gradients
 from course_lib.train.precision import LossScaler
 from course_lib.train.step import train_step
-from course_lib.units import Bytes, Count, Ratio
+from course_pages.lesson05.explorer import AccumulationExplorer
+from course_pages.shared.losses import loss_curves
+from course_pages.shared.memory import memory_timeline
 
 # %% [markdown]
 # ## 1 · The same step, in pieces
@@ -630,7 +631,7 @@ compare(predicted={"on meta": Count(1), "materialize": Count(1), "to_empty": Cou
 # written, too.
 
 # %%
-from course_lib.train.offload import OffloadToDisk
+from course_lib.offload.saved_tensors import OffloadToDisk
 from course_lib.train.precision import StochasticRounding
 from course_lib.train.recompute import RecomputedLayers
 
@@ -708,7 +709,7 @@ compare(predicted=predicted, measured={name: measured[name] for name in predicte
 # And what does each rung cost in time? These seconds are your machine's.
 
 # %% tags=["varies"]
-from course_lib.figures.memory_ladder import Ladder, Rung
+from course_pages.lesson05.pictures import Ladder, Rung
 
 ladder = Ladder([Rung(name, record.peak, seconds[name]) for name, record in records.items()])
 ladder.picture(caption="Accumulation adds the green; the rungs below it take a colour away or make it smaller. Recompute "
@@ -789,7 +790,7 @@ compare(
 # many times louder is the *sixth* piece than the first?
 
 # %%
-from course_lib.notebook import self_check
+from course_kit.notebook import self_check
 
 answer_1 = None  # a factor
 

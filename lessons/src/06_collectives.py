@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 30; well under a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing here: who sends what to whom is the same everywhere |
-# | Opens | `ranks/collectives.py`, `ranks/schedules.py`, `predict/traffic.py`, `predict/link.py`, `predict/levels.py`, `explore/ring.py` |
+# | Opens | `collectives/algorithms.py`, `collectives/schedules.py`, `predict/traffic.py`, `predict/link.py`, `predict/levels.py`, `lesson06/explorer.py` |
 #
 # Eight GPUs train one model of 7 billion parameters. Each has its own gradients, 14 GB of them in 16 bits, and before
 # anybody may take a step, all must know the sum. Somebody proposes the obvious: everyone sends their gradients to
@@ -22,14 +22,16 @@
 import torch
 import torch.distributed as dist
 
-from course_lib import measure, predict, ranks
-from course_lib.compare import compare
-from course_lib.explore import RingExplorer
-from course_lib.figures import collective_costs as costs
-from course_lib.figures import collectives as figures
-from course_lib.notebook import ask, show, your_turn
-from course_lib.ranks import collectives, schedules
-from course_lib.units import Bytes, Count
+from course_kit import measure, ranks
+from course_kit.compare import compare
+from course_kit.notebook import ask, show, your_turn
+from course_kit.units import Bytes, Count
+from course_lib import predict
+from course_lib.collectives import algorithms as collectives
+from course_lib.collectives import schedules
+from course_pages.lesson06 import costs as costs
+from course_pages.lesson06.explorer import RingExplorer
+from course_pages.shared import collectives as figures
 
 # %% [markdown]
 # ## 1 · Everyone to everyone
@@ -543,9 +545,9 @@ compare(guess={"ring": guess_messages}, predicted=predicted, measured=on_8)
 # %%
 import time
 
+from course_kit.notebook import self_check
+from course_kit.units import Ratio, Seconds
 from course_lib.model import hardware
-from course_lib.notebook import self_check
-from course_lib.units import Ratio, Seconds
 
 SIZES = [4**k for k in range(1, 13)]
 guess_latency = ask("How many µs does a message of 4 bytes take here?", unit="µs")

@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 25; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in what is sent; more of it can hide there, since links have engines of their own (NCCL's additions still take a few of the GPU's processors) |
-# | Opens | `parallel/data.py`, `parallel/buckets.py`, `parallel/sampler.py`, `measure/timeline.py`, `predict/overlap.py`, `predict/levels.py`, `explore/buckets.py` |
+# | Opens | `parallel/data.py`, `parallel/buckets.py`, `parallel/sampler.py`, `measure/timeline.py`, `predict/overlap.py`, `predict/levels.py`, `lesson07/explorer.py` |
 #
 # You have four GPUs and a script that trains on one. So you start it four times, each with its own quarter of the
 # data. All four losses fall. In the evening you have four models, and each has seen a quarter of the data. You wanted
@@ -27,16 +27,17 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from course_lib import measure, predict, ranks
-from course_lib.compare import compare
-from course_lib.explore import BucketExplorer
-from course_lib.figures.timeline import rank_timeline
+from course_kit import measure, ranks
+from course_kit.compare import compare
+from course_kit.notebook import ask, your_turn
+from course_kit.units import Bytes, Count, Ratio
+from course_lib import predict
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.notebook import ask, your_turn
 from course_lib.parallel import BucketedDataParallel, plan_buckets
 from course_lib.train.step import train_step
-from course_lib.units import Bytes, Count, Ratio
+from course_pages.lesson07.explorer import BucketExplorer
+from course_pages.lesson07.timeline import rank_timeline
 
 # %% [markdown]
 # ## 1 · Four scripts, four models
@@ -696,10 +697,10 @@ from pathlib import Path
 
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from course_lib.figures import data_parallel as figures
+from course_kit.notebook import self_check
 from course_lib.model import hardware
-from course_lib.notebook import self_check
 from course_lib.parallel import ShardedSampler
+from course_pages.lesson07 import pictures as figures
 
 for rank in range(2):
     sampler = ShardedSampler(n_items=9, batch_size=4, rank=rank, world_size=2, seed=1)

@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 30; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in what is held and sent. It changes where you may do it: section 11 |
-# | Opens | `parallel/operators.py`, `parallel/layout.py`, `parallel/tensor.py`, `parallel/tensor_gpt.py`, `parallel/mesh.py`, `parallel/context.py`, `parallel/context_gpt.py`, `explore/matmul.py` |
+# | Opens | `collectives/operators.py`, `parallel/layout.py`, `parallel/tensor.py`, `parallel/tensor_gpt.py`, `parallel/mesh.py`, `parallel/context.py`, `parallel/context_gpt.py`, `lesson08/explorer.py` |
 #
 # Data parallelism gave every rank the whole model. That was its strength, and here is its end. 175 billion parameters
 # take 350 GB in 16 bits, before anyone has trained them for a step. The largest card in lesson 02's table holds 141.
@@ -23,19 +23,20 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from course_lib import measure, predict, ranks
-from course_lib.compare import compare
-from course_lib.explore import MatmulExplorer
-from course_lib.figures import tensor_parallel as figures
+from course_kit import measure, ranks
+from course_kit.compare import compare
+from course_kit.notebook import ask, self_check, your_turn
+from course_kit.units import Bytes, Count
+from course_lib import predict
+from course_lib.collectives import algorithms as collectives
+from course_lib.collectives.operators import all_gather, all_reduce, f_bar, own_part
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.notebook import ask, self_check, your_turn
 from course_lib.parallel.layout import Layout, contract, steps
-from course_lib.parallel.operators import all_gather, all_reduce, f_bar, own_part
 from course_lib.parallel.tensor_gpt import ParallelGPT, whole_state_dict
-from course_lib.ranks import collectives
 from course_lib.train.step import train_step
-from course_lib.units import Bytes, Count
+from course_pages.lesson08 import pictures as figures
+from course_pages.lesson08.explorer import MatmulExplorer
 
 # %% [markdown]
 # ## 1 · One matrix, two knives
@@ -518,11 +519,11 @@ def block_bytes(stream_bytes, t):
 
 
 # %%
+from course_kit.units import Flops, Ratio
 from course_lib.model import hardware, zoo
 from course_lib.parallel import context, tensor
 from course_lib.parallel.context_gpt import ContextParallelGPT
 from course_lib.parallel.mesh import Mesh
-from course_lib.units import Flops, Ratio
 
 
 def masks(layer):

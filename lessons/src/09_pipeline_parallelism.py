@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in schedules, bytes and gradients; only the seconds become smaller |
-# | Opens | `parallel/schedule/`, `parallel/pipeline.py`, `parallel/paced.py`, `parallel/mail.py`, `parallel/stages.py`, `parallel/weight_gradients.py`, `explore/pipeline.py` |
+# | Opens | `pipeline/schedule/`, `pipeline/executor.py`, `pipeline/paced.py`, `pipeline/messages.py`, `pipeline/stages.py`, `pipeline/weight_gradients.py`, `lesson09/explorer.py` |
 #
 # Lesson 08 cut every matrix, and paid for it with all-reduces in each layer. That is bearable inside one machine. The
 # cable between two machines is ten times slower. What can be cut so that hardly anything crosses it?
@@ -24,21 +24,21 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.func import functional_call
 
-from course_lib import measure, ranks
-from course_lib.compare import compare
-from course_lib.explore import PipelineExplorer
-from course_lib.figures.pipeline import pipeline_charts
+from course_kit import measure, ranks
+from course_kit.compare import compare
+from course_kit.notebook import ask, self_check, show, your_turn
+from course_kit.units import Bytes, Count, Ratio, Seconds
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig, loss_of
-from course_lib.notebook import ask, self_check, show, your_turn
-from course_lib.parallel import schedule as schedules
-from course_lib.parallel import weight_gradients
-from course_lib.parallel.paced import PacedPipeline, paced_costs
-from course_lib.parallel.pipeline import Pipeline
-from course_lib.parallel.schedule import parse, peak_in_flight, problems, simulate
-from course_lib.parallel.stages import GPTStage, cut, layer_seconds
+from course_lib.pipeline import schedule as schedules
+from course_lib.pipeline import weight_gradients
+from course_lib.pipeline.executor import Pipeline
+from course_lib.pipeline.paced import PacedPipeline, paced_costs
+from course_lib.pipeline.schedule import parse, peak_in_flight, problems, simulate
+from course_lib.pipeline.stages import GPTStage, cut, layer_seconds
 from course_lib.train.step import train_step
-from course_lib.units import Bytes, Count, Ratio, Seconds
+from course_pages.lesson09.explorer import PipelineExplorer
+from course_pages.lesson09.pictures import pipeline_charts
 
 # %% [markdown]
 # ## 1 · Cut between layers

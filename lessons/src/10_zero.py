@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 25; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in what is held and sent; more of it can hide there, since links have engines of their own (NCCL's additions still take a few of the GPU's processors) |
-# | Opens | `parallel/zero.py`, `parallel/zero3.py`, `parallel/shards.py`, `parallel/gathered.py`, `parallel/zero_r.py`, `parallel/checkpoint.py`, `predict/zero.py`, `explore/zero.py` |
+# | Opens | `parallel/zero.py`, `parallel/zero3.py`, `parallel/shards.py`, `parallel/gathered.py`, `parallel/zero_r.py`, `parallel/checkpoint.py`, `predict/zero.py`, `lesson10/explorer.py` |
 #
 # In lesson 02 a card of 16 GB died of a model of 1.5 billion parameters: 16 bytes for each, 24 GB, before the first
 # activation. Lesson 07 gave you four such cards. You start the script on all four. All four die, at the same line.
@@ -24,20 +24,21 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib import measure, predict, ranks
-from course_lib.compare import compare
-from course_lib.explore import ZeroExplorer
-from course_lib.figures import zero as pictures
+from course_kit import measure, ranks
+from course_kit.compare import compare
+from course_kit.notebook import ask, your_turn
+from course_kit.units import Bytes, Ratio
+from course_lib import predict
+from course_lib.collectives import algorithms as collectives
+from course_lib.collectives.operators import all_gather
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.notebook import ask, your_turn
-from course_lib.parallel.operators import all_gather
 from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.parallel.zero3 import Zero3
-from course_lib.ranks import collectives
 from course_lib.train.recompute import recompute
 from course_lib.train.step import train_step
-from course_lib.units import Bytes, Ratio
+from course_pages.lesson10 import pictures as pictures
+from course_pages.lesson10.explorer import ZeroExplorer
 
 # %% [markdown]
 # ## 1 · Four equal ledgers
@@ -601,13 +602,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib.figures.who_sends import between_nodes, matrix, who_sends_whom
-from course_lib.notebook import self_check, show
+from course_kit.notebook import self_check, show
+from course_kit.units import Seconds
 from course_lib.parallel.checkpoint import Checkpoints
 from course_lib.parallel.mesh import Mesh, process_groups
 from course_lib.parallel.tensor_gpt import ParallelGPT
 from course_lib.parallel.zero_r import CheckpointMemory, average_through, recompute_part
-from course_lib.units import Seconds
+from course_pages.shared.who_sends import between_nodes, matrix, who_sends_whom
 
 guess_buffer = ask("One buffer, used again: which norm?")
 

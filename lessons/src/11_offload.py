@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 35 minutes, second sitting 25; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | makes the two memories of this page two; here both are DRAM, and the link between them is one that we slow down |
-# | Opens | `train/lane.py`, `train/zero_offload.py`, `train/disk.py`, `train/on_disk.py`, `train/unit_by_unit.py`, `predict/offload.py`, `figures/offload.py`, `explore/tiers.py` |
+# | Opens | `offload/lane.py`, `offload/zero_offload.py`, `offload/disk.py`, `offload/on_disk.py`, `parallel/unit_by_unit.py`, `predict/offload.py`, `lesson11/pictures.py`, `lesson11/explorer.py` |
 #
 # Lesson 10 ended well for those who have 64 cards. You have one, with 32 GB, and a model of 10 billion parameters: 160
 # GB of weights, gradients and Adam's state. ZeRO on one rank divides by one.
@@ -25,17 +25,18 @@ import time
 import torch
 from torch import nn
 
-from course_lib import measure, predict
-from course_lib.compare import compare
-from course_lib.explore import TiersExplorer
-from course_lib.figures import offload as pictures
-from course_lib.figures.losses import loss_curves
+from course_kit import measure
+from course_kit.compare import compare
+from course_kit.notebook import ask, your_turn
+from course_kit.units import Bytes, Count, FlopsPerSecond, Ratio
+from course_lib import predict
 from course_lib.model import hardware, text
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.notebook import ask, your_turn
-from course_lib.train.lane import Lane
-from course_lib.train.zero_offload import OffloadedAdamW
-from course_lib.units import Bytes, Count, FlopsPerSecond, Ratio
+from course_lib.offload.lane import Lane
+from course_lib.offload.zero_offload import OffloadedAdamW
+from course_pages.lesson11 import pictures as pictures
+from course_pages.lesson11.explorer import TiersExplorer
+from course_pages.shared.losses import loss_curves
 
 torch.set_num_threads(1)  # one core computes, the other one carries
 
@@ -452,13 +453,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from course_lib import ranks
-from course_lib.notebook import self_check, show
-from course_lib.train.disk import Disk, bandwidth
-from course_lib.train.on_disk import DiskUnit, OnDisk
+from course_kit import ranks
+from course_kit.notebook import self_check, show
+from course_kit.units import Seconds
+from course_lib.offload.disk import Disk, bandwidth
+from course_lib.offload.on_disk import DiskUnit, OnDisk
 from course_lib.train.recompute import recompute
 from course_lib.train.step import train_step
-from course_lib.units import Seconds
 
 place = tempfile.TemporaryDirectory(dir=".")  # beside the notebook: the system's own folder may be a RAM disk
 folder = Path(place.name)

@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 35 minutes, second sitting 15; less than a minute of it is computing on 2 CPU cores |
 # | A GPU | changes nothing in groups, bytes and weights; seconds at the end are formulas either way |
-# | Opens | `parallel/grid.py`, `parallel/tensor_stage.py`, `parallel/train.py`, `parallel/survive.py`, `figures/cube.py`, `explore/cube.py` |
+# | Opens | `parallel/grid.py`, `parallel/tensor_stage.py`, `parallel/train.py`, `parallel/survive.py`, `lesson12/pictures.py`, `lesson12/explorer.py` |
 #
 # You have a thousand GPUs, eight in each machine, and a model that fits on none of them. Lesson 08 cuts layers and
 # talks all the time. Lesson 09 cuts between layers and leaves ranks idle. Lessons 07 and 10 copy, and must not copy
@@ -21,19 +21,20 @@
 import torch
 import torch.distributed as dist
 
-from course_lib import measure, predict, ranks
-from course_lib.compare import compare
-from course_lib.explore import CubeExplorer
-from course_lib.figures.cube import groups_along
-from course_lib.figures.who_sends import between_nodes, matrix, who_sends_whom
+from course_kit import measure, ranks
+from course_kit.compare import compare
+from course_kit.notebook import ask, self_check, show, your_turn
+from course_kit.units import Bytes, Count, Seconds
+from course_lib import predict
 from course_lib.model import hardware, text, zoo
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.notebook import ask, self_check, show, your_turn
 from course_lib.parallel.grid import Grid
 from course_lib.parallel.mesh import Mesh
 from course_lib.predict import Setup
 from course_lib.train.step import train_step
-from course_lib.units import Bytes, Count, Seconds
+from course_pages.lesson12.explorer import CubeExplorer
+from course_pages.lesson12.pictures import groups_along
+from course_pages.shared.who_sends import between_nodes, matrix, who_sends_whom
 
 # %% [markdown]
 # ## 1 · Eight ranks in a cube

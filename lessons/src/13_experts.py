@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 15; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in counts, bytes and losses |
-# | Opens | `model/experts.py`, `model/expert_zoo.py`, `parallel/dispatch.py`, `parallel/experts.py`, `parallel/expert_layout.py`, `predict/experts.py`, `figures/experts.py`, `explore/experts.py` |
+# | Opens | `model/experts.py`, `model/expert_zoo.py`, `parallel/dispatch.py`, `parallel/experts.py`, `parallel/expert_layout.py`, `predict/experts.py`, `lesson13/pictures.py`, `lesson13/explorer.py` |
 #
 # You double a layer's weights, and the model gets better. It also gets twice as slow, for every token multiplies every
 # weight. Commas, too. Does a comma need all of them?
@@ -22,19 +22,20 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib import measure, predict, ranks
-from course_lib.compare import compare
-from course_lib.explore.experts import ExpertsExplorer
-from course_lib.figures import experts as pictures
+from course_kit import measure, ranks
+from course_kit.compare import compare
+from course_kit.notebook import ask, your_turn
+from course_kit.units import Bytes, Count, Ratio
+from course_lib import predict
+from course_lib.collectives.operators import all_gather
 from course_lib.model import expert_zoo, text
 from course_lib.model.experts import ExpertConfig, ExpertMLP
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.notebook import ask, your_turn
 from course_lib.parallel.dispatch import plan_dispatch
 from course_lib.parallel.experts import ParallelExperts
 from course_lib.parallel.mesh import Mesh
-from course_lib.parallel.operators import all_gather
-from course_lib.units import Bytes, Count, Ratio
+from course_pages.lesson13 import pictures as pictures
+from course_pages.lesson13.explorer import ExpertsExplorer
 
 torch.set_num_threads(1)  # tensors are so small here that threads would wait for each other
 
@@ -517,13 +518,13 @@ import time
 
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 
-from course_lib.figures.who_sends import matrix
+from course_kit.notebook import self_check, show
+from course_kit.units import Flops
 from course_lib.model.experts import Routing
-from course_lib.notebook import self_check, show
 from course_lib.parallel.expert_layout import holdings
 from course_lib.parallel.experts import grouped_product, has_grouped_product
 from course_lib.parallel.mesh import process_groups
-from course_lib.units import Flops
+from course_pages.shared.who_sends import matrix
 
 CUBE, LAYER = Mesh({"data": 2, "expert": 2, "tensor": 2}), ExpertConfig(width=64, hidden=128, experts=8)
 pictures.who_holds(CUBE, LAYER, 1024, caption="Blue: a row for each expert. Orange: of 1,024 tokens. Neighbours 0 and 1 share their tokens.").show()

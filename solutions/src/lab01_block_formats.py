@@ -33,16 +33,16 @@ import math
 
 import torch
 
-from course_lib.checks import check
-from course_lib.checks.arithmetic import Arithmetic
-from course_lib.compare import compare
-from course_lib.figures import block_formats as figures
+from course_kit.checks import check
+from course_kit.checks.arithmetic import Arithmetic
+from course_kit.compare import compare
+from course_kit.notebook import ask
+from course_kit.units import Bytes
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.notebook import ask
 from course_lib.numerics import FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E4M3FN, FP8_E5M2, FloatFormat
 from course_lib.numerics.quantize import signal_to_noise_db
-from course_lib.units import Bytes
+from course_pages.shared import block_formats as figures
 
 ELEMENTS = {"mxfp4": FP4_E2M1, "mxfp6": FP6_E2M3, "mxfp6 e3m2": FP6_E3M2, "mxfp8": FP8_E4M3FN, "mxfp8 e5m2": FP8_E5M2}
 

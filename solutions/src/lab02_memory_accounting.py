@@ -44,20 +44,20 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # %%
-from course_lib import measure
-from course_lib.accounts import MemoryAccount
-from course_lib.checks import check
-from course_lib.checks.arithmetic import on_paper
-from course_lib.checks.lives import random_lives
-from course_lib.compare import compare
-from course_lib.figures import memory
-from course_lib.measure.tracker import tensors_in
+from course_kit import measure
+from course_kit.accounts import MemoryAccount
+from course_kit.checks import check
+from course_kit.checks.arithmetic import on_paper
+from course_kit.checks.lives import random_lives
+from course_kit.compare import compare
+from course_kit.measure.tracker import tensors_in
+from course_kit.notebook import ask
+from course_kit.units import Bytes, Count
 from course_lib.model import hardware
-from course_lib.notebook import ask
 from course_lib.train import optim
 from course_lib.train.precision import MasterWeights
 from course_lib.train.step import train_step
-from course_lib.units import Bytes, Count
+from course_pages.shared import memory
 
 # %% [markdown]
 # ## The stranger

@@ -36,15 +36,15 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from course_lib import measure
-from course_lib.checks import check
-from course_lib.checks.arithmetic import on_paper
-from course_lib.checks.time_limit import within
-from course_lib.checks.untracked_memory import outside_torch
-from course_lib.compare import compare
-from course_lib.figures import checkpoint_plans as figures
-from course_lib.notebook import ask
-from course_lib.units import Bytes, Count, Flops
+from course_kit import measure
+from course_kit.checks import check
+from course_kit.checks.arithmetic import on_paper
+from course_kit.checks.time_limit import within
+from course_kit.checks.untracked_memory import outside_torch
+from course_kit.compare import compare
+from course_kit.notebook import ask
+from course_kit.units import Bytes, Count, Flops
+from course_pages.lesson03 import plans as figures
 
 # %% [markdown]
 # ## 1 · What a plan costs (20 points)

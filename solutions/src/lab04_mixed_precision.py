@@ -39,16 +39,16 @@ import torch
 from torch import nn
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
-from course_lib import measure
-from course_lib.checks import check
-from course_lib.checks.lives import random_lives
-from course_lib.checks.untracked_memory import outside_torch
-from course_lib.figures import mixed_precision as figures
-from course_lib.figures.losses import losses_against_first
-from course_lib.notebook import ask
+from course_kit import measure
+from course_kit.checks import check
+from course_kit.checks.lives import random_lives
+from course_kit.checks.untracked_memory import outside_torch
+from course_kit.notebook import ask
+from course_kit.units import Bytes
 from course_lib.numerics import FP16
 from course_lib.train.gradients import GradientSizes, record_flowing_gradients
-from course_lib.units import Bytes
+from course_pages.lesson04 import pictures as figures
+from course_pages.shared.losses import losses_against_first
 
 # %% [markdown]
 # ## The bridge

@@ -28,18 +28,18 @@ import math
 
 import torch
 
-from course_lib import measure
-from course_lib.checks import check
-from course_lib.checks.lives import random_lives
-from course_lib.checks.untracked_memory import outside_torch
-from course_lib.figures import block_formats as figures
-from course_lib.figures.losses import loss_curves
-from course_lib.figures.memory import memory_timeline
+from course_kit import measure
+from course_kit.checks import check
+from course_kit.checks.lives import random_lives
+from course_kit.checks.untracked_memory import outside_torch
+from course_kit.notebook import ask
+from course_kit.units import Bytes
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.notebook import ask
 from course_lib.train.accumulate import IGNORE, count_tokens, micro_batches, ragged_batch
-from course_lib.units import Bytes
+from course_pages.shared import block_formats as figures
+from course_pages.shared.losses import loss_curves
+from course_pages.shared.memory import memory_timeline
 
 # %%
 SMALL = GPTConfig(layers=2, width=32, heads=4, vocab_size=256, context=64)

@@ -52,15 +52,16 @@ TERM_MEET_BYTES = f"{(20e-6 * TERM_ROUNDS - 5e-6 * TERM_INSIDE - 40e-6) / TERM_S
 import torch
 import torch.distributed as dist
 
-from course_lib import predict, ranks
-from course_lib.checks import check
-from course_lib.checks.arithmetic import on_paper
-from course_lib.compare import compare
-from course_lib.figures import collective_costs as costs
-from course_lib.figures.who_sends import who_sends_whom
-from course_lib.notebook import ask
-from course_lib.ranks import collectives
-from course_lib.units import Count, Seconds
+from course_kit import ranks
+from course_kit.checks import check
+from course_kit.checks.arithmetic import on_paper
+from course_kit.compare import compare
+from course_kit.notebook import ask
+from course_kit.units import Count, Seconds
+from course_lib import predict
+from course_lib.collectives import algorithms as collectives
+from course_pages.lesson06 import costs as costs
+from course_pages.shared.who_sends import who_sends_whom
 
 # %%
 OURS_TO_BUILD = ["collectives", "schedules", "dist.all_reduce", "dist.all_gather", "dist.reduce", "dist.broadcast"]

@@ -41,14 +41,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from course_lib import measure, predict, ranks
-from course_lib.checks import check
-from course_lib.compare import compare
-from course_lib.figures.losses import loss_curves
-from course_lib.notebook import ask
+from course_kit import measure, ranks
+from course_kit.checks import check
+from course_kit.compare import compare
+from course_kit.notebook import ask
+from course_kit.units import Bytes, Count, Ratio
+from course_lib import predict
 from course_lib.parallel import plan_buckets
 from course_lib.train.step import train_step
-from course_lib.units import Bytes, Count, Ratio
+from course_pages.shared.losses import loss_curves
 
 
 # %%

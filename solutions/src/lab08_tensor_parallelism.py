@@ -39,14 +39,15 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from course_lib import measure, predict, ranks
-from course_lib.checks import check
-from course_lib.checks.untracked_memory import outside_torch
-from course_lib.compare import compare
+from course_kit import measure, ranks
+from course_kit.checks import check
+from course_kit.checks.untracked_memory import outside_torch
+from course_kit.compare import compare
+from course_kit.notebook import ask
+from course_kit.units import Bytes
+from course_lib import predict
+from course_lib.collectives import operators
 from course_lib.model.zoo import LLAMA3_8B
-from course_lib.notebook import ask
-from course_lib.parallel import operators
-from course_lib.units import Bytes
 
 # %% [markdown]
 # The table of a vocabulary has a row for each word. Each rank gets some consecutive rows, as even as it goes:

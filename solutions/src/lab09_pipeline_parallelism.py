@@ -17,7 +17,7 @@
 # | 2 | A planner | 40 |
 # | 3 | Three moves | 35 |
 #
-# **The rules.** You may use all of torch, and of `course_lib.parallel.schedule` everything but its `zero_bubble`. (It
+# **The rules.** You may use all of torch, and of `course_lib.pipeline.schedule` everything but its `zero_bubble`. (It
 # would seldom help: where it is fast, it has as many micro-batches in flight as 1F1B's first rank, on every rank.)
 # A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
 # it may change something, its contract says so. The checks look.
@@ -38,18 +38,18 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib import measure, ranks
-from course_lib.checks import check
-from course_lib.checks.time_limit import within
-from course_lib.checks.untracked_memory import outside_torch
-from course_lib.compare import compare
+from course_kit import measure, ranks
+from course_kit.checks import check
+from course_kit.checks.time_limit import within
+from course_kit.checks.untracked_memory import outside_torch
+from course_kit.compare import compare
+from course_kit.notebook import ask
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.notebook import ask
-from course_lib.parallel.mail import Mail
-from course_lib.parallel.pipeline import Pipeline
-from course_lib.parallel.schedule import Action, Costs, Schedule, one_f_one_b, parse, peak_in_flight, problems, simulate
-from course_lib.parallel.schedule.orders import gpipe
-from course_lib.parallel.stages import GPTStage, cut
+from course_lib.pipeline.executor import Pipeline
+from course_lib.pipeline.messages import Mail
+from course_lib.pipeline.schedule import Action, Costs, Schedule, one_f_one_b, parse, peak_in_flight, problems, simulate
+from course_lib.pipeline.schedule.orders import gpipe
+from course_lib.pipeline.stages import GPTStage, cut
 
 # %%
 UNIT = Costs()  # F, B and W take 1 each, BW takes 2

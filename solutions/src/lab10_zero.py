@@ -44,16 +44,17 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from course_lib import measure, predict, ranks
-from course_lib.checks import check
-from course_lib.checks.lives import random_lives
-from course_lib.checks.untracked_memory import outside_torch
-from course_lib.compare import compare
+from course_kit import measure, ranks
+from course_kit.checks import check
+from course_kit.checks.lives import random_lives
+from course_kit.checks.untracked_memory import outside_torch
+from course_kit.compare import compare
+from course_kit.notebook import ask
+from course_kit.units import Bytes, Ratio
+from course_lib import predict
+from course_lib.collectives import algorithms as collectives
 from course_lib.model.hardware import H100_80GB
 from course_lib.model.zoo import LLAMA3_405B
-from course_lib.notebook import ask
-from course_lib.ranks import collectives
-from course_lib.units import Bytes, Ratio
 
 # %% [markdown]
 # All parameters of a model, flattened and laid end to end, are one long row of `total` elements. It is cut into equal

@@ -49,16 +49,16 @@ from unittest.mock import patch
 # %%
 import torch
 
-from course_lib.checks import check
-from course_lib.checks.lives import random_lives
-from course_lib.checks.untracked_memory import outside_torch
-from course_lib.figures.losses import loss_curves
-from course_lib.measure.tracker import Tracker, tensors_in
+from course_kit.checks import check
+from course_kit.checks.lives import random_lives
+from course_kit.checks.untracked_memory import outside_torch
+from course_kit.measure.tracker import Tracker, tensors_in
+from course_kit.notebook import ask
+from course_kit.units import Bytes
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.model.zoo import LLAMA3_405B
-from course_lib.notebook import ask
-from course_lib.units import Bytes
+from course_pages.shared.losses import loss_curves
 
 # %% [markdown]
 # On your machine the device and main memory may be one and the same. So here an object stands for the far side of the

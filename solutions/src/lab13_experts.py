@@ -43,13 +43,14 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from course_lib import measure, predict, ranks
-from course_lib.checks import check
-from course_lib.compare import compare
+from course_kit import measure, ranks
+from course_kit.checks import check
+from course_kit.compare import compare
+from course_kit.notebook import ask
+from course_kit.units import Bytes
+from course_lib import predict
+from course_lib.collectives import operators
 from course_lib.model.expert_zoo import DEEPSEEK_V3
-from course_lib.notebook import ask
-from course_lib.parallel import operators
-from course_lib.units import Bytes
 
 # %%
 FINISHED = ["ExpertMLP", "ParallelExperts", "find_places", "plan_dispatch", "DispatchPlan", "load_balancing_loss"]

@@ -20,7 +20,7 @@ SOURCE = '''\
 import torch
 import torch.distributed as dist
 
-from course_lib.checks import check
+from course_kit.checks import check
 
 # %% [markdown]
 # ## 1 · Windows (60 points)

@@ -27,11 +27,11 @@ def course(built: Lab) -> Lab:
         "README.md": "# Read [me](start.py), [00](lessons/00_good.ipynb), [you](TEACHERS.md), [us](https://a.b/c)\n",
         "lessons/00_good.ipynb": '{"cells": []}',
         "lessons/.ipynb_checkpoints/00_good.ipynb": "{}",
-        "course_lib/units.py": "x = 1\n",
+        "course_lib/step.py": "x = 1\n",
         "course_tools/cli.py": "x = 2\n",
         "course_tools/author/code.py": "x = 3\n",
         "course_tools/grading/report/words.py": "x = 4\n",
-        "course_lib/__pycache__/units.pyc": "x",
+        "course_lib/__pycache__/step.pyc": "x",
         "tests/test_x.py": "",
     }.items():
         (built.root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def test_students_get_what_they_need_and_nothing_else(course: Lab, tmp_path: Pat
         "start.py",
         "pyproject.toml",
         "lessons/00_good.ipynb",
-        "course_lib/units.py",
+        "course_lib/step.py",
         "course_tools/cli.py",
         "labs/lab90_means/lab90_means.ipynb",
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from course_tools import TAUGHT
 from course_tools.author.scaffold import LONGEST, PACKAGES, Plan, new_lesson
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +30,7 @@ def course(folder: Path) -> Path:
     """A course without lessons: both packages, the tests, and what they read."""
     # bytecode comes along, since Python knows it by its source's age; what somebody writes at this moment does not
     skipped = shutil.ignore_patterns("lab[0-9][0-9]", "*.pyc.*")
-    for name in ("course_lib", "course_tools", "tests"):
+    for name in (*TAUGHT, "course_tools", "tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=skipped)
     for name in ("README.md", "pyproject.toml", "constraints.txt", "start.py"):
         shutil.copy(ROOT / name, folder)
@@ -80,7 +81,7 @@ def test_what_is_written_is_built_passes_its_tests_and_its_labs_faults_lose_thei
 @pytest.mark.slow
 def test_the_types_are_right(new: tuple[Path, list[Path]]) -> None:
     root, written = new
-    typed = [path for path in python_files(written) if path.startswith(("course_lib", "tests"))]
+    typed = [path for path in python_files(written) if path.startswith((*TAUGHT, "tests"))]
     run(root, "pyright", "--pythonpath", sys.executable, *typed)
 
 
@@ -89,9 +90,7 @@ def test_the_types_are_right(new: tuple[Path, list[Path]]) -> None:
 def test_lint_and_format_find_nothing_whatever_the_name(bare: Path, name: str, package: str) -> None:
     written = python_files(new_lesson(Plan(bare, name, package, QUESTION)))
     shutil.copy(ROOT / "pyproject.toml", bare)
-    ours = (
-        'lint.isort.known-first-party = ["course_lib", "tests"]'  # ruff looks for them on disk, and they are not here
-    )
+    ours = f"lint.isort.known-first-party = {[*TAUGHT, 'tests']}"  # ruff looks for them on disk, and they are not here
     run(bare, "ruff", "check", "--no-cache", "--config", ours, *written)
     run(bare, "ruff", "format", "--no-cache", "--force-exclude", "--check", *written)
 
@@ -99,8 +98,9 @@ def test_lint_and_format_find_nothing_whatever_the_name(bare: Path, name: str, p
 def test_every_file_has_a_place_in_the_budget(new: tuple[Path, list[Path]]) -> None:
     root, written = new
     lines = {path: len((root / path).read_text("utf-8").splitlines()) for path in written}
-    assert len(written) == 15 and written[-1] == Path("README.md")
-    assert sum(n for path, n in lines.items() if path.parts[0] == "course_lib") < 600 / 3
+    assert len(written) == 16 and written[-1] == Path("README.md")
+    for package, most in (("course_lib", 450), ("course_pages", 400)):
+        assert sum(n for path, n in lines.items() if path.parts[0] == package) < most / 3
     assert sum(n for path, n in lines.items() if path.suffix == ".js") < 150 / 3
 
 
@@ -114,10 +114,10 @@ def test_the_row_stands_where_its_number_belongs(bare: Path) -> None:
 
 
 def test_nothing_is_overwritten_and_then_nothing_is_written(bare: Path) -> None:
-    taken = bare / "course_lib" / "figures" / "tensor_parallelism.py"
+    taken = bare / "course_pages" / "lesson19" / "pictures.py"
     taken.parent.mkdir(parents=True)
     taken.write_text("mine", "utf-8")
-    with pytest.raises(ValueError, match="course_lib/figures/tensor_parallelism.py"):
+    with pytest.raises(ValueError, match="course_pages/lesson19/pictures.py"):
         new_lesson(Plan(bare, NAME, "parallel", QUESTION))
     assert [path for path in bare.rglob("*") if path.is_file()] == [bare / "README.md", taken]
     assert taken.read_text("utf-8") == "mine" and (bare / "README.md").read_text("utf-8") == README
@@ -141,7 +141,7 @@ WRONG = {
     "a capital": ("19_Tensor", "parallel", QUESTION, "two digits"),
     "a folder": ("19_a/b", "parallel", QUESTION, "two digits"),
     "too long": ("19_" + "z" * (LONGEST + 1), "parallel", QUESTION, "at most 30"),
-    "no such package": (NAME, "figures", QUESTION, "choose one of parallel"),
+    "no such package": (NAME, "figures", QUESTION, "choose one of numerics"),
     "a question of two lines": (NAME, "parallel", "Who?\nWhat?", "one line"),
     "a question that ends a cell of the table": (NAME, "parallel", "a | b?", "one line"),
     "no question": (NAME, "parallel", " ", "one line"),

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
-from course_lib.explore.base import Explorer
-from course_lib.explore.bits import DEFAULT_FORMATS, BitExplorer
+from course_kit.notebook.explorer import Explorer
 from course_lib.numerics.formats import FloatFormat
+from course_pages.lesson01.explorer import DEFAULT_FORMATS, BitExplorer
 from tests.browser.jupyterlab import REPOSITORY, JupyterLab, launch, serve
 
 # What anywidget hands to render(): state that can be read, set and listened to. `saved` counts messages to Python.

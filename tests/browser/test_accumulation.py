@@ -9,7 +9,7 @@ import pytest
 from nbconvert import HTMLExporter
 from playwright.sync_api import Locator, Page, expect
 
-from course_lib.explore.accumulation import AccumulationExplorer
+from course_pages.lesson05.explorer import AccumulationExplorer
 from tests.browser.conftest import MOUNT
 from tests.browser.jupyterlab import executed
 from tests.browser.test_static import STATE, VIEW
@@ -126,7 +126,9 @@ def test_every_control_has_a_name(mounted: Callable[..., Page], unnamed: Callabl
 
 def test_an_exported_page_holds_a_living_explorer(page: Page) -> None:
     """All is taken from the exported page, except Jupyter's own loader, which the page would fetch from the web."""
-    source = "from course_lib.explore import AccumulationExplorer\nAccumulationExplorer(global_batch=64).show()"
+    source = (
+        "from course_pages.lesson05.explorer import AccumulationExplorer\nAccumulationExplorer(global_batch=64).show()"
+    )
     notebook = executed(source)
     exported, _ = HTMLExporter().from_notebook_node(notebook)
     assert "16 × 4: 8.7 GiB" in exported

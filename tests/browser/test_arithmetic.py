@@ -12,8 +12,8 @@ import pytest
 import torch
 from playwright.sync_api import Page
 
-from course_lib.explore.bits import bit_rows, describe
 from course_lib.numerics.formats import FORMATS, FloatFormat
+from course_pages.lesson01.explorer import bit_rows, describe
 
 pytestmark = pytest.mark.browser
 

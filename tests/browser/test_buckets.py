@@ -10,10 +10,10 @@ from itertools import accumulate
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from course_kit.units import Seconds
 from course_lib import predict
-from course_lib.explore.buckets import BucketExplorer
 from course_lib.predict import Ready
-from course_lib.units import Seconds
+from course_pages.lesson07.explorer import BucketExplorer
 from tests.browser.conftest import Alone
 
 pytestmark = pytest.mark.browser

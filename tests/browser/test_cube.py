@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Locator, expect
 
-from course_lib.explore.cube import CubeExplorer, sent
+from course_pages.lesson12.explorer import CubeExplorer, sent
 from tests.browser.conftest import Alone
 
 pytestmark = pytest.mark.browser

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, expect
 
-from course_lib.explore.experts import ExpertsExplorer
+from course_pages.lesson13.explorer import ExpertsExplorer
 from tests.browser.conftest import Alone
 
 pytestmark = pytest.mark.browser

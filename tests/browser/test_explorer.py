@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from course_lib.explore.bits import DEFAULT_FORMATS
 from course_lib.numerics.formats import FP64
+from course_pages.lesson01.explorer import DEFAULT_FORMATS
 
 pytestmark = pytest.mark.browser
 

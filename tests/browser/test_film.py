@@ -9,8 +9,8 @@ import pytest
 from nbconvert import HTMLExporter
 from playwright.sync_api import Locator, Page, expect
 
-from course_lib.explore.film import FilmExplorer
 from course_lib.predict.chain import Chain
+from course_pages.lesson03.explorer import FilmExplorer
 from tests.browser.conftest import MOUNT, Alone
 from tests.browser.jupyterlab import executed
 from tests.browser.test_static import STATE, VIEW
@@ -143,7 +143,9 @@ def test_a_move_redraws_at_once(film: Callable[..., Page]) -> None:
 
 def test_an_exported_page_holds_a_living_explorer(page: Page) -> None:
     """All is taken from the exported page, except Jupyter's own loader, which the page would fetch from the web."""
-    notebook = executed("from course_lib.explore import FilmExplorer\nFilmExplorer(layers=16, every=4).show()")
+    notebook = executed(
+        "from course_pages.lesson03.explorer import FilmExplorer\nFilmExplorer(layers=16, every=4).show()"
+    )
     exported, _ = HTMLExporter().from_notebook_node(notebook)
     assert "it holds at most the size of 8 inputs" in exported
     (view,), (states,) = VIEW.findall(exported), STATE.findall(exported)

@@ -19,7 +19,7 @@ EXPLORER = ".jp-OutputArea-output .bit-explorer"
 def notebook(jupyterlab: JupyterLab) -> Iterator[JupyterLab]:
     """A small notebook whose first cell shows the explorer, run and open for all tests here."""
     cells = (
-        "from course_lib.explore import BitExplorer\nexplorer = BitExplorer(0.1)\nexplorer.show()",
+        "from course_pages.lesson01.explorer import BitExplorer\nexplorer = BitExplorer(0.1)\nexplorer.show()",
         "explorer.value",
     )
     with jupyterlab.notebook(jupyterlab.write("explorer.ipynb", *cells)):

@@ -12,14 +12,13 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Locator, expect
 
-from course_lib import explore
 from tests.browser.jupyterlab import REPOSITORY, JupyterLab
+from tests.pages.explorers import EXPLORERS
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 
 LESSONS = sorted(path.stem for path in REPOSITORY.glob("lessons/src/*.py"))
 WHOLE = ["01_float_formats", "06_collectives"]
-EXPLORERS = sorted(name for name in explore.__all__ if name.endswith("Explorer"))
 ARGUMENTS = {"ScaleExplorer": "{'all': [torch.full((9,), 2.0**-20)]}"}
 """Of those that show nothing without."""
 WIDE = """() => [...document.querySelectorAll('.jp-OutputArea-output')].filter(
@@ -51,9 +50,11 @@ def test_a_lesson_runs_from_top_to_bottom(
 
 def test_every_widget_lives_in_jupyterlab(jupyterlab: JupyterLab) -> None:
     """Each explorer is drawn from a kernel, and a guess reaches it."""
-    cells = ["import torch\nfrom course_lib import explore\nfrom course_lib.notebook import ask\nshown = {}"]
+    cells = ["import torch\nfrom course_kit.notebook import ask\nshown = {}"]
     cells += [
-        f"shown[{name!r}] = explore.{name}({ARGUMENTS.get(name, '')})\nshown[{name!r}].show()" for name in EXPLORERS
+        f"from {each.__module__} import {name}\n"
+        f"shown[{name!r}] = {name}({ARGUMENTS.get(name, '')})\nshown[{name!r}].show()"
+        for name, each in EXPLORERS.items()
     ]
     cells += ["guess = ask('bytes of a parameter', unit='B')"]
     with jupyterlab.notebook(jupyterlab.write("widgets.ipynb", *cells)):

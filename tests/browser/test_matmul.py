@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from playwright.sync_api import Locator, expect
 
-from course_lib.explore.matmul import ALONE, CUTS, RANKS, MatmulExplorer, stops, told
+from course_pages.lesson08.explorer import ALONE, CUTS, RANKS, MatmulExplorer, stops, told
 from tests.browser.conftest import Alone
 
 pytestmark = pytest.mark.browser

@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from course_lib.explore.memory_bar import MemoryBarExplorer, held, shape
 from course_lib.predict import parameters
+from course_pages.lesson02.explorer import MemoryBarExplorer, held, shape
 from tests.browser.conftest import Alone
 
 pytestmark = pytest.mark.browser

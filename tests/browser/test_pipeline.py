@@ -10,8 +10,8 @@ from functools import partial
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from course_lib.explore.pipeline import MICRO_BATCHES, STAGES, PipelineExplorer
-from course_lib.parallel.schedule import ORDERS, Schedule, parse, peak_in_flight, problems, simulate
+from course_lib.pipeline.schedule import ORDERS, Schedule, parse, peak_in_flight, problems, simulate
+from course_pages.lesson09.explorer import MICRO_BATCHES, STAGES, PipelineExplorer
 from tests.browser.conftest import Alone
 
 pytestmark = pytest.mark.browser

@@ -9,7 +9,7 @@ import pytest
 from nbconvert import HTMLExporter
 from playwright.sync_api import Locator, Page, expect
 
-from course_lib.explore.ring import RingExplorer, ring_frames
+from course_pages.lesson06.explorer import RingExplorer, ring_frames
 from tests.browser.conftest import MOUNT, Alone
 from tests.browser.jupyterlab import executed
 from tests.browser.test_static import STATE, VIEW
@@ -129,7 +129,7 @@ def test_nothing_sticks_out(ring: Callable[..., Page], dark: bool) -> None:
 
 def test_an_exported_page_holds_a_living_ring(page: Page) -> None:
     """All is taken from the exported page, except Jupyter's own loader, which the page would fetch from the web."""
-    notebook = executed("from course_lib.explore import RingExplorer\nRingExplorer(world_size=3).show()")
+    notebook = executed("from course_pages.lesson06.explorer import RingExplorer\nRingExplorer(world_size=3).show()")
     exported, _ = HTMLExporter().from_notebook_node(notebook)
     views, states = VIEW.findall(exported), STATE.findall(exported)
     assert len(views) == len(states) == 1

@@ -10,11 +10,11 @@ import pytest
 from nbconvert import HTMLExporter
 from playwright.sync_api import Locator, Page, expect
 
-from course_lib.explore.scale import ScaleExplorer
+from course_pages.lesson04.explorer import ScaleExplorer
 from tests.browser.conftest import MOUNT, Alone
 from tests.browser.jupyterlab import executed
 from tests.browser.test_static import STATE, VIEW
-from tests.explore.test_scale import SPREAD
+from tests.pages.lesson04.test_explorer import SPREAD
 
 pytestmark = pytest.mark.browser
 
@@ -152,7 +152,7 @@ def test_a_move_redraws_at_once(scale: Callable[..., Page]) -> None:
 def test_an_exported_page_holds_a_living_explorer(page: Page) -> None:
     """All is taken from the exported page, except Jupyter's own loader, which the page would fetch from the web."""
     source = (
-        "import torch\nfrom course_lib.explore import ScaleExplorer\n"
+        "import torch\nfrom course_pages.lesson04.explorer import ScaleExplorer\n"
         "ScaleExplorer({'x': [torch.tensor([2.0**-30, 1.0])]}).show()"
     )
     notebook = executed(source)

@@ -8,13 +8,12 @@ import pytest
 import torch
 from playwright.sync_api import Page
 
-from course_lib import explore
 from course_lib.model.gpt import GPTConfig
 from tests.browser.conftest import MOUNT
+from tests.pages.explorers import EXPLORERS
 
 pytestmark = pytest.mark.browser
 
-EXPLORERS = {name: getattr(explore, name) for name in explore.__all__ if name.endswith("Explorer")}
 SMALL = GPTConfig(layers=2, width=32, heads=2, vocab_size=64, context=16)
 NEEDED = {"ScaleExplorer": [{"weights": [torch.arange(1.0, 100)]}], "AccumulationExplorer": [SMALL]}
 SHEET = "(css) => document.head.append(Object.assign(document.createElement('style'), { textContent: css }))"

@@ -23,7 +23,7 @@ VIEW = re.compile(r'<script type="application/vnd\.jupyter\.widget-view\+json">(
 @pytest.fixture(scope="module")
 def notebook() -> nbformat.NotebookNode:
     """A notebook that shows the explorer, executed, with the state of its widgets."""
-    return executed("from course_lib.explore import BitExplorer\nBitExplorer(65504).show()")
+    return executed("from course_pages.lesson01.explorer import BitExplorer\nBitExplorer(65504).show()")
 
 
 def test_an_exported_page_holds_a_living_explorer(notebook: nbformat.NotebookNode, page: Page) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, expect
 
-from course_lib.explore.tiers import PLACES, STATES, TiersExplorer
+from course_pages.lesson11.explorer import PLACES, STATES, TiersExplorer
 from tests.browser.conftest import Alone
 
 pytestmark = pytest.mark.browser

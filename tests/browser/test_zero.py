@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from playwright.sync_api import Locator, expect
 
-from course_lib.explore.zero import GPUS, STAGES, ZeroExplorer, held, needed, sent
+from course_pages.lesson10.explorer import GPUS, STAGES, ZeroExplorer, held, needed, sent
 from tests.browser.conftest import Alone
 
 pytestmark = pytest.mark.browser

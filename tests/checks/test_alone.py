@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from course_lib import ranks
-from course_lib.checks import CheckFailed, alone
+from course_kit import ranks
+from course_kit.checks import CheckFailed, alone
 
 ANSWER = "def answer(x):\n    return globals().get('expected', 2 * x)\n"
 CHECK = """
@@ -66,7 +66,7 @@ def test_a_notebook_knows_the_magic(names):
     shell.user_ns.update(names)
     assert shell.run_cell("%%check keeps helper, math\n" + CHECK).success
     assert {"helper", "math"} <= shell.user_ns.keys() and "expected" not in shell.user_ns
-    failed = shell.run_cell("%%check\nfrom course_lib.checks import check\ncheck.equal(1, 2, 'one')")
+    failed = shell.run_cell("%%check\nfrom course_kit.checks import check\ncheck.equal(1, 2, 'one')")
     assert isinstance(failed.error_in_exec, CheckFailed)
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from course_lib.checks.arithmetic import Arithmetic, on_paper
-from course_lib.checks.failed import CheckFailed
+from course_kit.checks.arithmetic import Arithmetic, on_paper
+from course_kit.checks.failed import CheckFailed
 
 A = torch.arange(12, dtype=torch.float16).view(3, 4)
 

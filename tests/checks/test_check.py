@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.accounts import Attributed
-from course_lib.checks import CheckFailed, check
-from course_lib.units import Bytes, Flops
+from course_kit.accounts import Attributed
+from course_kit.checks import CheckFailed, check
+from course_kit.units import Bytes, Flops
 
 
 class Yes:

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
-from course_lib.accounts import TrafficAccount
-from course_lib.checks import CheckFailed, check
-from course_lib.units import Bytes
+from course_kit.accounts import TrafficAccount
+from course_kit.checks import CheckFailed, check
+from course_kit.units import Bytes
 
 
 def everyone(tensor: torch.Tensor, barrier: bool = False) -> None:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from course_lib.checks import CheckFailed, check
-from course_lib.checks.facts import LARGE_BYTES
-from course_lib.checks.left_behind import Snapshot, named
+from course_kit.checks import CheckFailed, check
+from course_kit.checks.facts import LARGE_BYTES
+from course_kit.checks.left_behind import Snapshot, named
 
 
 @dataclass

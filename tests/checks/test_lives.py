@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from course_lib.checks.failed import CheckFailed
-from course_lib.checks.lives import random_lives
+from course_kit.checks.failed import CheckFailed
+from course_kit.checks.lives import random_lives
 
 
 class Box:

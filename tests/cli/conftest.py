@@ -15,7 +15,7 @@ import pytest
 Course = Callable[..., subprocess.CompletedProcess[str]]
 
 GOOD = [
-    "from course_lib.compare import compare",
+    "from course_kit.compare import compare",
     "compare(predicted=100, measured=99, tolerance=0.05, name='a little less')",
     "compare(predicted={'x': 10, 'y': 4}, measured={'x': 10, 'y': 4})",
     "compare(predicted=1, measured=50, tolerance=None, name='only shown')",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from course_lib import ranks
+from course_kit import ranks
 from course_tools import doctor
 from tests.cli.conftest import Course
 

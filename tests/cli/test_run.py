@@ -37,7 +37,7 @@ def test_the_table_counts_checks_and_names_the_worst(course: Course, root: Path)
 FAILING = {
     "02_raises": (["x = 1", "y = x / 0  # here"], ["y = x / 0  # here", "ZeroDivisionError"]),
     "03_comparison": (
-        ["from course_lib.compare import compare", "compare(predicted=1, measured=2)"],
+        ["from course_kit.compare import compare", "compare(predicted=1, measured=2)"],
         ["compare(predicted=1, measured=2)", "ComparisonError: measurement and prediction disagree"],
     ),
     "04_kernel_dies": (["x = 1", "import os\nos._exit(3)"], ["os._exit(3)", "DeadKernelError"]),
@@ -71,7 +71,7 @@ def test_a_failing_cell_is_shown_and_the_other_lessons_still_run(
 
 
 def test_every_table_is_listed_with_where_its_numbers_come_from(course: Course, root: Path) -> None:
-    imports = "from course_lib import predict\nfrom course_lib.compare import compare"
+    imports = "from course_lib import predict\nfrom course_kit.compare import compare"
     imports += "\ndef counted():\n    n = 100\n    return n"
     honest = "x = counted()\ncompare(predicted=predict.fused_buffer(25), measured=x)"
     circular = "compare(predicted=x, measured=x)"

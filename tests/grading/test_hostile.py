@@ -234,8 +234,8 @@ CHEATS = {
     ),
     "check.equal replaced": "check.equal = lambda *a, **k: None\n",
     "code replaced": "check.equal.__code__ = (lambda *a, **k: None).__code__\n",
-    "fail replaced": "import course_lib.checks.check as c\nc.fail = lambda *a, **k: None\n",
-    "CheckFailed patched": "from course_lib.checks import CheckFailed\nCheckFailed.__init__ = lambda *a: 1/0\n",
+    "fail replaced": "import course_kit.checks.check as c\nc.fail = lambda *a, **k: None\n",
+    "CheckFailed patched": "from course_kit.checks import CheckFailed\nCheckFailed.__init__ = lambda *a: 1/0\n",
     "builtin replaced": "import builtins\nbuiltins.all = lambda x: True\n",
     "shell replaced": "shell = get_ipython()\nold = shell.run_cell\nshell.run_cell = lambda *a, **k: old(*a, **k)\n",
     "all is well": (

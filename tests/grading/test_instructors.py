@@ -19,6 +19,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from course_tools import TAUGHT
 from course_tools.author.lab_source import grade_id_of, read_lab, student_version
 from course_tools.labs import Lab
 from tests.labs.faults import read_faults
@@ -32,7 +33,7 @@ SOURCE = '''\
 # # Lab 01 · Two halves
 
 # %%
-from course_lib.checks import check
+from course_kit.checks import check
 
 # %% [markdown]
 # ## 1 · Half (60 points)
@@ -109,7 +110,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lab = Lab(root, LAB)
     lab.source.parent.mkdir(parents=True)
     lab.source.write_text(SOURCE, "utf-8")
-    for package in ("course_lib", "course_tools"):
+    for package in (*TAUGHT, "course_tools"):
         shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
         compileall.compile_dir(root / package, quiet=1)  # once: kernels may not write beside the sources
     (root / "lessons").mkdir()

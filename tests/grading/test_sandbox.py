@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from course_tools import folders
 from course_tools.grading.sandbox import mounts
 from course_tools.grading.sandbox import processes as sandbox
 from course_tools.grading.sandbox.kernel import Kernel, KernelEnded
@@ -46,10 +47,11 @@ def test_the_file_tree(kernel: Kernel, way: str) -> None:
     root = Path(__file__).parents[2]
     below_tmp = root.parts[2:3] if root.parts[1] == "tmp" else ()  # the way to the course itself, which is shown
     expected = sorted({"home", "lab", *below_tmp})
+    seen = {folder.name for folder in folders()}
     source = f"""
 import os
 import shutil
-assert sorted(set(os.listdir({str(root)!r})) - {{'.venv'}}) == ['course_lib', 'course_tools'], os.listdir({str(root)!r})
+assert set(os.listdir({str(root)!r})) - {{'.venv'}} == {seen!r}, os.listdir({str(root)!r})
 assert (sorted(os.listdir('/tmp')), os.getcwd()) == ({expected!r}, '/tmp/lab'), os.listdir('/tmp')
 assert os.listdir('/run') == ['kernel'], os.listdir('/run')
 assert not os.path.exists('/etc/passwd') and not os.path.exists('/sys'), os.listdir('/')
@@ -102,8 +104,9 @@ def test_the_grader_takes_its_kernels_along(way: str, tmp_path: Path) -> None:
 
 def test_what_a_kernel_sees_is_never_the_home_folder_or_the_course() -> None:
     seen = mounts.read_only()
-    root = mounts.library().parent
-    assert mounts.library() in seen
+    packages = folders()
+    root = packages[0].parent
+    assert set(packages) <= set(seen)
     for place in (Path.home(), root, Path("/"), Path("/tmp"), Path("/etc")):
         assert place not in seen
 
@@ -130,10 +133,10 @@ def runs(pid: int) -> bool:
 
 
 def test_a_course_below_tmp_is_isolated_as_well(tmp_path: Path) -> None:
-    for package in (mounts.library(), mounts.tools()):
+    for package in folders():
         shutil.copytree(package, tmp_path / package.name, ignore=shutil.ignore_patterns("__pycache__"))
-    script = "from course_tools.grading.sandbox import mounts, processes\n"
-    script += "print(mounts.library(), processes.best_isolation())"
+    script = "from course_tools import folders\nfrom course_tools.grading.sandbox import processes\n"
+    script += "print(*{folder.parent for folder in folders()}, processes.best_isolation())"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, cwd=tmp_path)
-    assert ran.stdout.split() == [str(tmp_path / "course_lib"), sandbox.best_isolation()], ran.stderr
+    assert ran.stdout.split() == [str(tmp_path), sandbox.best_isolation()], ran.stderr

@@ -7,11 +7,12 @@ import functools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from course_tools import TAUGHT
 from course_tools.labs import Lab, find_labs
 from tests.test_floors import imported
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("course_lib", "course_tools", "tests")
+PACKAGES = (*TAUGHT, "course_tools", "tests")
 RUNS_THEM = ("tests/labs/test_labs.py", "tests/conftest.py")
 EVERYBODYS = ("pyproject.toml", "constraints.txt")
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from course_lib.checks import time_limit
+from course_kit.checks import time_limit
 
 
 @pytest.fixture(scope="module", autouse=True)

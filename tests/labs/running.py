@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from course_lib.checks import alone
+from course_kit.checks import alone
 from course_tools.author.code import bound, closed, definitions, loaded, read
 from course_tools.author.lab_source import grade_id_of, is_answer, is_check, questions, read_lab, student_version
 from course_tools.author.marks import BEGIN_HIDDEN, MAGIC

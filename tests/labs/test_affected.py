@@ -80,4 +80,4 @@ def test_the_courses_own_labs_depend_on_what_they_teach() -> None:
     lab = Lab(ROOT, "lab05_gradient_accumulation")
     needed = {path.relative_to(ROOT).as_posix() for path in depends_on(lab)}
     assert {"course_lib/train/accumulate.py", "course_lib/model/gpt.py", "tests/labs/running.py"} <= needed
-    assert not any(name.startswith(("course_lib/explore", "course_tools/grading")) for name in needed)
+    assert not any(name.startswith(("course_pages/lesson", "course_tools/grading")) for name in needed)

@@ -22,7 +22,7 @@ SOURCE = '''\
 import inspect
 import time
 
-from course_lib.checks import check
+from course_kit.checks import check
 
 shared = [0]
 

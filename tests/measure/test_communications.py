@@ -13,8 +13,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from course_lib import measure, ranks
-from course_lib.accounts import TrafficAccount
+from course_kit import measure, ranks
+from course_kit.accounts import TrafficAccount
 
 WIDTH, HIDDEN, TOKENS = 512, 1024, 256
 ON_LINUX = sys.platform.startswith("linux")

@@ -7,11 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from course_lib import measure, predict
+from course_kit import measure
+from course_kit.units import Flops
+from course_lib import predict
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.predict import Setup
 from course_lib.train.step import train_step
-from course_lib.units import Flops
 
 
 def test_a_matrix_product_is_two_operations_a_multiply_add():

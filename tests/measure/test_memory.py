@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from course_lib import measure, ranks
-from course_lib.accounts import MemoryAccount
+from course_kit import measure, ranks
+from course_kit.accounts import MemoryAccount
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.train.step import train_step
 

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from course_lib import measure
-from course_lib.measure.memory import MemoryRecord
+from course_kit import measure
+from course_kit.measure.memory import MemoryRecord
 from course_lib.model.gpt import GPT
 from course_lib.train.step import train_step
 from tests.measure.test_memory import SMALL, batch_of, nbytes_of

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from course_lib import measure
-from course_lib.units import Seconds
+from course_kit import measure
+from course_kit.units import Seconds
 
 
 def test_it_is_the_median_of_the_runs_after_the_warm_up():

@@ -9,17 +9,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import measure, ranks
-from course_lib.figures.timeline import rank_timeline
-from course_lib.measure import Event, RankTimeline
-from course_lib.measure.chrome_trace import chrome_trace
+from course_kit import measure, ranks
+from course_kit.measure import Event, RankTimeline
+from course_kit.measure.chrome_trace import chrome_trace
+from course_kit.ranks._diagnosis import announce
 from course_lib.parallel import BucketedDataParallel
-from course_lib.ranks._diagnosis import announce
+from course_pages.lesson07.timeline import rank_timeline
 
 
 def late_rank(skew_s=0.0):
     """Rank 1 comes a second late to an all-reduce; then rank 0 sends it something."""
-    module: Any = importlib.import_module("course_lib.measure.timeline")
+    module: Any = importlib.import_module("course_kit.measure.timeline")
     rank, before = dist.get_rank(), module._clock
     with measure.timeline():
         torch.ones(1)  # PyTorch imports a good deal when an operation is watched for the first time

@@ -12,11 +12,11 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d, send
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib import measure, ranks
-from course_lib.accounts import Attributed, TrafficAccount
-from course_lib.communications import COMMUNICATIONS
-from course_lib.compare import compare
-from course_lib.units import Bytes
+from course_kit import measure, ranks
+from course_kit.accounts import Attributed, TrafficAccount
+from course_kit.communications import COMMUNICATIONS
+from course_kit.compare import compare
+from course_kit.units import Bytes
 
 ON_LINUX = sys.platform.startswith("linux")
 N = 250_000  # floats: 1 MB

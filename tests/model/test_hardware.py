@@ -2,8 +2,8 @@
 
 import pytest
 
+from course_kit.units import Bytes
 from course_lib.model import hardware
-from course_lib.units import Bytes
 
 
 def test_dense_and_sparse_are_told_apart() -> None:

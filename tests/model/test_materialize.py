@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib import measure
+from course_kit import measure
 from course_lib.model.materialize import materialize
 
 

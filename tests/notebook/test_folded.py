@@ -3,7 +3,7 @@
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from course_lib.notebook import folded, your_turn
+from course_kit.notebook import folded, your_turn
 
 SOURCE = 'def double(x):\n    """Twice x, and <b>no more</b>."""\n    return factor * x'
 

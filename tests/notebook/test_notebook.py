@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from course_lib import units
-from course_lib.notebook import Ask, ask, self_check, show
-from course_lib.notebook.ask import parse_guess
-from course_lib.units import Bytes, Flops
+from course_kit import units
+from course_kit.notebook import Ask, ask, self_check, show
+from course_kit.notebook.ask import parse_guess
+from course_kit.units import Bytes, Flops
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_an_unknown_unit_is_refused():
 
 def test_show_prints_the_source_that_runs_with_its_file():
     source = show(units.quantity)
-    assert source.origin == "course_lib/units.py" and source.code.startswith("def quantity(")
+    assert source.origin == "course_kit/units.py" and source.code.startswith("def quantity(")
     assert "```python" in source._repr_markdown_()
     bare = show(units.quantity, docstring=False)
     assert '"""' not in bare.code and "raise ValueError" in bare.code

@@ -2,8 +2,8 @@
 
 import pytest
 
-from course_lib.notebook import your_turn
-from course_lib.notebook.your_turn import Turn, is_stub
+from course_kit.notebook import your_turn
+from course_kit.notebook.your_turn import Turn, is_stub
 
 
 def doubles(function):

@@ -40,7 +40,7 @@ import torch
 torch.ones(2, 3).view(5)
 
 # %%
-from course_lib.compare import compare
+from course_kit.compare import compare
 
 compare(predicted=4, measured=4.1, tolerance=0.1, name="four")
 

@@ -73,7 +73,7 @@ def test_a_stored_widget_with_an_old_script_is_noticed() -> None:
     assert output_complaints(notebook) == []
     models = [model for model in widget_state(notebook).values() if "FilmExplorer" in str(model["state"])]
     models[0]["state"]["_css"] += "/* as it was */"
-    assert output_complaints(notebook) == ["the stored FilmExplorer is not the one of course_lib; run `course build`"]
+    assert output_complaints(notebook) == ["the stored FilmExplorer is not the one of today; run `course build`"]
 
 
 def test_an_edited_cell_of_what_varies_gets_new_output_and_one_new_id(lesson: Lesson) -> None:

@@ -13,10 +13,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib import measure, predict
+from course_kit import measure
+from course_lib import predict
+from course_lib.collectives.algorithms import split_sizes
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.parallel import plan_buckets
-from course_lib.ranks.collectives import split_sizes
 from course_lib.train.step import train_step
 
 TINY = GPTConfig(layers=2, width=8, heads=2, vocab_size=11, context=6)

@@ -12,13 +12,14 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from course_lib import measure, predict
+from course_kit import measure
+from course_lib import predict
+from course_lib.collectives.operators import Group, all_reduce
 from course_lib.model.experts import ExpertConfig, ExpertMLP
 from course_lib.parallel.dispatch import combine, dispatch
 from course_lib.parallel.expert_layout import holdings
 from course_lib.parallel.experts import ParallelExperts
 from course_lib.parallel.mesh import Mesh, process_groups
-from course_lib.parallel.operators import Group, all_reduce
 from tests.parallel.checks import OPTIMIZERS, agree
 
 TOKENS, BALANCE, Z = 24, 0.1, 0.01

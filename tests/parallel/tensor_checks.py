@@ -9,10 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, UntypedStorage, nn
 
-from course_lib import measure, predict
+from course_kit import measure
+from course_lib import predict
+from course_lib.collectives.operators import own_part
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.model.seeds import mix
-from course_lib.parallel.operators import own_part
 from course_lib.parallel.tensor_gpt import cuts, whole_state_dict
 from course_lib.predict import Setup
 from course_lib.train.accumulate import IGNORE

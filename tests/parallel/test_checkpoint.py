@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 
-from course_lib import ranks
+from course_kit import ranks
+from course_kit.ranks import RankFailure
 from course_lib.parallel.checkpoint import Checkpoints
-from course_lib.ranks import RankFailure
 from tests.mutants.parallel import checkpoint as wrong
 from tests.parallel import checkpoint_checks as checks
 

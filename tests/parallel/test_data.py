@@ -8,9 +8,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib import ranks
+from course_kit import ranks
+from course_kit.ranks import RankFailure
+from course_lib.collectives import algorithms as collectives
 from course_lib.parallel import BucketedDataParallel, NaiveDataParallel
-from course_lib.ranks import RankFailure, collectives
 from course_lib.train.recompute import recompute
 from tests.parallel import checks
 

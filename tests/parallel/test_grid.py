@@ -10,14 +10,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import measure, predict, ranks
+from course_kit import measure, ranks
+from course_kit.ranks import RankFailure
+from course_lib import predict
+from course_lib.collectives.operators import own_part
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.parallel.grid import AXES, Grid
 from course_lib.parallel.mesh import Mesh
-from course_lib.parallel.operators import own_part
 from course_lib.parallel.tensor_gpt import cuts
 from course_lib.predict import Setup
-from course_lib.ranks import RankFailure
 from course_lib.train.accumulate import IGNORE
 from course_lib.train.step import train_step
 from tests.mutants.parallel import grid as wrong

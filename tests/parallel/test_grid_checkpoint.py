@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from course_lib import ranks
+from course_kit import ranks
+from course_kit.ranks import RankFailure
+from course_lib.collectives.operators import own_part
 from course_lib.model.gpt import GPT
 from course_lib.parallel.checkpoint import Checkpoints
 from course_lib.parallel.grid import AXES, Grid
 from course_lib.parallel.mesh import Mesh
-from course_lib.parallel.operators import own_part
 from course_lib.parallel.saved_shards import cuts_of
 from course_lib.parallel.tensor_gpt import cuts
 from course_lib.parallel.zero3 import Zero3
-from course_lib.ranks import RankFailure
 from course_lib.train.step import train_step
 from tests.mutants.parallel import checkpoint as wrong
 from tests.parallel.checkpoint_checks import assert_equal, joined

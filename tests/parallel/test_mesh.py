@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from course_lib import ranks
+from course_kit import ranks
+from course_kit.ranks import RankFailure
 from course_lib.parallel.mesh import Mesh, process_groups
-from course_lib.ranks import RankFailure
 
 CUBE = Mesh({"pipe": 2, "data": 2, "tensor": 2})
 

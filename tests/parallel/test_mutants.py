@@ -4,8 +4,10 @@ import functools
 
 import pytest
 
-from course_lib import ranks
-from course_lib.ranks import RankFailure, collectives, schedules
+from course_kit import ranks
+from course_kit.ranks import RankFailure
+from course_lib.collectives import algorithms as collectives
+from course_lib.collectives import schedules
 from tests.mutants.parallel import collectives as wrong_collectives
 from tests.mutants.parallel import data as wrong_data
 from tests.parallel import checks

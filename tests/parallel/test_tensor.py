@@ -8,11 +8,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib import ranks
+from course_kit import ranks
+from course_kit.ranks import RankFailure
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.parallel import tensor
 from course_lib.parallel.tensor_gpt import ParallelGPT
-from course_lib.ranks import RankFailure
 from tests.mutants.parallel import tensor as wrong
 from tests.parallel import tensor_checks as checks
 

@@ -5,9 +5,9 @@ import functools
 import pytest
 import torch
 
-from course_lib import ranks
+from course_kit import ranks
+from course_kit.ranks import RankFailure
 from course_lib.parallel.zero import ZeroOptimizer
-from course_lib.ranks import RankFailure
 from course_lib.train.precision import LossScaler
 from tests.mutants.parallel import zero as wrong
 from tests.parallel import checks

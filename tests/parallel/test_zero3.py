@@ -5,10 +5,11 @@ import sys
 import pytest
 import torch
 
-from course_lib import predict, ranks
-from course_lib.figures.who_sends import between_nodes, matrix
+from course_kit import ranks
+from course_lib import predict
 from course_lib.model.gpt import GPT
 from course_lib.parallel.zero3 import Zero3
+from course_pages.shared.who_sends import between_nodes, matrix
 from tests.mutants.parallel import zero3 as wrong
 from tests.parallel import checks
 from tests.parallel import zero3_checks as zero3

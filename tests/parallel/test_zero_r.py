@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from course_lib import ranks
+from course_kit import ranks
+from course_kit.ranks import RankFailure
 from course_lib.parallel.zero_r import CheckpointMemory, average_through, recompute_part
-from course_lib.ranks import RankFailure
 from tests.mutants.parallel import zero_r as wrong
 from tests.parallel import zero_r_checks as checks
 

@@ -14,8 +14,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from course_lib import measure, predict
-from course_lib.accounts import TrafficAccount
+from course_kit import measure
+from course_kit.accounts import TrafficAccount
+from course_lib import predict
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.parallel.mesh import Mesh, process_groups
 from course_lib.parallel.zero3 import Zero3

@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib import measure, predict
+from course_kit import measure
+from course_lib import predict
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.train.gradients import gradients_of
 from course_lib.train.precision import LossScaler

@@ -13,12 +13,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib import measure, predict
+from course_kit import measure
+from course_kit.units import Bytes
+from course_lib import predict
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.parallel.tensor_gpt import ParallelGPT
 from course_lib.parallel.zero_r import CheckpointMemory
 from course_lib.train.recompute import recompute
-from course_lib.units import Bytes
 from tests.parallel.checks import agree
 
 CONFIG = GPTConfig(layers=3, width=24, heads=12, vocab_size=11, context=8, norm="rmsnorm", bias=False)

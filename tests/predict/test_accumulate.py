@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from course_lib import measure
-from course_lib.accounts import MemoryAccount
+from course_kit import measure
+from course_kit.accounts import MemoryAccount
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.predict import Setup, peak

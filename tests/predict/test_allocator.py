@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from course_lib import measure
+from course_kit import measure
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.predict.allocator import CachingAllocator, OutOfMemory
 from course_lib.train.step import train_step

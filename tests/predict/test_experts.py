@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from course_lib import measure, predict, ranks
+from course_kit import measure, ranks
+from course_lib import predict
 from course_lib.model.experts import ExpertConfig, ExpertMLP
 from course_lib.parallel.experts import ParallelExperts
 from course_lib.parallel.mesh import Mesh

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib import measure, predict
+from course_kit import measure
+from course_kit.units import Bytes
+from course_lib import predict
 from course_lib.model import zoo
 from course_lib.model.gpt import GPT, Block, GPTConfig
-from course_lib.units import Bytes
 
 CONFIG = GPTConfig(layers=3, width=24, heads=4, vocab_size=50, context=20)
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from course_kit.accounts import MemoryAccount
+from course_kit.units import Bytes
 from course_lib import predict
-from course_lib.accounts import MemoryAccount
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict import Setup
-from course_lib.units import Bytes
 
 SMALL = GPTConfig(layers=2, width=16, heads=2, vocab_size=31, context=64)
 PLAIN = Setup(SMALL, batch_size=2, seq=16)

@@ -4,8 +4,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import measure, predict, ranks
-from course_lib.ranks import collectives
+from course_kit import measure, ranks
+from course_lib import predict
+from course_lib.collectives import algorithms as collectives
 
 
 def in_two_levels(per_node):

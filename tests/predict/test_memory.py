@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from course_lib import measure, predict
-from course_lib.accounts import MemoryAccount
+from course_kit import measure
+from course_kit.accounts import MemoryAccount
+from course_kit.units import Bytes
+from course_lib import predict
 from course_lib.model import zoo
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.predict import Setup
@@ -19,7 +21,6 @@ from course_lib.predict.lifetimes.ledger import Ledger
 from course_lib.predict.lifetimes.step import StepLifetimes
 from course_lib.predict.lifetimes.updates import parameter_elements
 from course_lib.train.step import train_step
-from course_lib.units import Bytes
 
 SMALL = GPTConfig(layers=2, width=16, heads=2, vocab_size=31, context=32)
 MAKE: dict[str, Any] = {

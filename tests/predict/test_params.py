@@ -6,11 +6,11 @@ from typing import cast
 
 import pytest
 
+from course_kit.units import Count
 from course_lib import predict
 from course_lib.model import zoo
 from course_lib.model.gpt import GPT, Block, GPTConfig
 from course_lib.predict.params import attention_parameters, mlp_parameters
-from course_lib.units import Count
 
 BASE = GPTConfig(layers=3, width=24, heads=4, vocab_size=50, context=20)
 SHAPES = [

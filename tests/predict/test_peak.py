@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from course_lib import measure, predict
+from course_kit import measure
+from course_lib import predict
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.predict import Setup
 from course_lib.train import optim

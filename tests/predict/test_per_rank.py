@@ -13,8 +13,8 @@ import torch
 from course_lib import predict
 from course_lib.model import zoo
 from course_lib.model.gpt import GPTConfig
-from course_lib.parallel.schedule import ORDERS, peak_in_flight, simulate
-from course_lib.parallel.stages import GPTStage
+from course_lib.pipeline.schedule import ORDERS, peak_in_flight, simulate
+from course_lib.pipeline.stages import GPTStage
 from course_lib.predict import Setup
 from course_lib.predict.pipeline import SCHEDULES
 

@@ -9,13 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from course_lib import measure, predict
+from course_kit import measure
+from course_kit.units import Bytes, Seconds
+from course_lib import predict
 from course_lib.model import text, zoo
 from course_lib.model.gpt import GPT, Attention, GPTConfig
 from course_lib.predict import Recompute, Setup
 from course_lib.predict.chain import Chain
 from course_lib.train.recompute import RecomputedLayers, recompute, recompute_only, recompute_segments
-from course_lib.units import Bytes, Seconds
 
 UNIT = partial(Chain, boundary_bytes=1, saved_bytes=1)
 

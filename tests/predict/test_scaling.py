@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from course_kit.units import Flops, Seconds
 from course_lib import predict
 from course_lib.model import zoo
 from course_lib.predict import Setup
-from course_lib.units import Flops, Seconds
 
 
 def test_six_and_eight() -> None:

@@ -13,8 +13,10 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib import measure, predict, ranks
-from course_lib.accounts import MemoryAccount
+from course_kit import measure, ranks
+from course_kit.accounts import MemoryAccount
+from course_kit.units import Bytes, Seconds
+from course_lib import predict
 from course_lib.model import hardware, zoo
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.parallel.zero import ZeroOptimizer
@@ -22,7 +24,6 @@ from course_lib.parallel.zero3 import Zero3
 from course_lib.predict import Setup
 from course_lib.predict.link import Link
 from course_lib.predict.per_rank import rank_parameter_elements
-from course_lib.units import Bytes, Seconds
 
 SMALL = GPTConfig(layers=2, width=32, heads=2, vocab_size=40, context=8)
 """Each of its tensors divides by 4, so no bucket is padded."""

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
+from course_kit.units import Bytes
 from course_lib import predict
 from course_lib.model import zoo
 from course_lib.predict import Setup
-from course_lib.units import Bytes
 
 from .rows import rows_of, within
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from course_kit.units import Bytes, Flops
 from course_lib import predict
 from course_lib.model import hardware, zoo
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict import Recompute, Setup
-from course_lib.units import Bytes, Flops
 
 from .rows import rows_of, within
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from course_lib.parallel.schedule import ORDERS, simulate
+from course_lib.pipeline.schedule import ORDERS, simulate
 
 from .rows import rows_of, within
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from course_kit.units import FlopsPerSecond
 from course_lib import predict
 from course_lib.model import hardware
 from course_lib.numerics import BF16, FP16, FloatFormat
 from course_lib.predict import Setup
-from course_lib.units import FlopsPerSecond
 
 from .rows import rows_of, within
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from course_lib import ranks
+from course_kit import ranks
 
 Cell = Callable[..., Callable[..., Any]]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from course_lib import ranks
+from course_kit import ranks
 from tests.ranks.test_pool import alive
 
 Cell = Callable[..., Callable[..., Any]]

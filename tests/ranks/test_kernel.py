@@ -47,7 +47,7 @@ class Notebook:
 def notebook() -> Iterator[Notebook]:
     """One kernel for all tests of this file (the last test kills it)."""
     notebook = Notebook()
-    notebook.run("import os, time, torch, torch.distributed as dist\nfrom course_lib import ranks")
+    notebook.run("import os, time, torch, torch.distributed as dist\nfrom course_kit import ranks")
     yield notebook
     notebook.client.stop_channels()
     notebook.manager.shutdown_kernel(now=True)

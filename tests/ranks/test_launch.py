@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from course_lib import ranks
-from course_lib.ranks._processes import launch
+from course_kit import ranks
+from course_kit.ranks._processes import launch
 from tests.ranks.test_pool import alive
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from course_lib import ranks
-from course_lib.ranks import magic
+from course_kit import ranks
+from course_kit.ranks import magic
 
 
 def test_variables_last_from_cell_to_cell_and_can_be_pulled() -> None:

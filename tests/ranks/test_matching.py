@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from course_lib.ranks._diagnosis.evidence import contradiction
-from course_lib.ranks._diagnosis.matching import Entry, Matcher, Transfer
+from course_kit.ranks._diagnosis.evidence import contradiction
+from course_kit.ranks._diagnosis.matching import Entry, Matcher, Transfer
 
 
 def entry(

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import torch
 
-from course_lib import ranks
-from course_lib.ranks._processes import pickling
+from course_kit import ranks
+from course_kit.ranks._processes import pickling
 
 Cell = Callable[..., Callable[..., Any]]
 
@@ -144,7 +144,7 @@ def test_a_time_limit_that_makes_no_sense_is_refused(timeout_s: Any) -> None:
 def test_a_rank_may_not_start_ranks(cell: Cell) -> None:
     nested = cell("""
         def f():
-            from course_lib import ranks
+            from course_kit import ranks
             ranks.run(int)
         """)
     with pytest.raises(ranks.RankFailure, match="already runs in a rank"):
@@ -272,7 +272,7 @@ def alive(pid: int, patience_s: float = 30.0) -> bool:
 def test_device_is_the_cpu_here(cell: Cell) -> None:
     fn = cell("""
         def f():
-            from course_lib import ranks
+            from course_kit import ranks
             ranks.init()  # joined already: nothing to do
             return str(ranks.device())
         """)
@@ -307,7 +307,7 @@ def test_calls_from_two_threads_take_turns(cell: Cell) -> None:
 
 def test_two_programs_side_by_side_do_not_collide() -> None:
     program = (
-        "from course_lib import ranks; import torch.distributed as dist\n"
+        "from course_kit import ranks; import torch.distributed as dist\n"
         "def f(): dist.barrier(); return dist.get_rank()\n"
         "print([ranks.run(f, world_size=2) for _ in range(20)][-1])"
     )

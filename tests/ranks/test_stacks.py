@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from course_lib.ranks._diagnosis import stacks
-from course_lib.ranks._processes.packing import SurroundingsTracker
+from course_kit.ranks._diagnosis import stacks
+from course_kit.ranks._processes.packing import SurroundingsTracker
 
 CELL = "<a cell of test_stacks>"
 

@@ -8,7 +8,7 @@ import weakref
 import torch
 import torch.distributed as dist
 
-from course_lib import ranks
+from course_kit import ranks
 
 
 def let_go_of_two() -> tuple[bool, bool]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib import ranks
+from course_kit import ranks
 from course_lib.parallel import train
 
 SCRIPT = """
@@ -18,7 +18,7 @@ import sys
 
 import torch
 import torch.distributed as dist
-from course_lib import ranks
+from course_kit import ranks
 
 def mean_rank(offset):
     x = torch.full((3,), float(dist.get_rank() + offset), device=ranks.device())

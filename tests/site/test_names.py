@@ -12,23 +12,23 @@ CELLS = {
         {"cell_type": "code", "source": ["%%ranks 2\n", "from course_lib import lost"]},
         {
             "cell_type": "code",
-            "source": ["from course_lib import ranks\n", "from course_lib.parallel import zero as z"],
+            "source": ["from course_kit import ranks\n", "from course_lib.parallel import zero as z"],
         },
         {"cell_type": "code", "source": "import torch"},
     ]
 }
-PLACES = {f"course_lib.{name}": f"../api/{name}" for name in ("ranks", "parallel.zero", "units", "units.Bytes")}
+PLACES = {f"course_kit.{name}": f"../api/{name}" for name in ("ranks", "units", "units.Bytes")}
 
 
 def test_a_name_is_read_as_the_page_imports_it() -> None:
     imports = names.imported(CELLS)
-    assert imports == {"ranks": "course_lib.ranks", "z": "course_lib.parallel.zero"}
+    assert imports == {"ranks": "course_kit.ranks", "z": "course_lib.parallel.zero"}
     said = {
         "z.Zero2": "course_lib.parallel.zero.Zero2",
-        "ranks.run(f, 4)": "course_lib.ranks.run",
+        "ranks.run(f, 4)": "course_kit.ranks.run",
         "parallel/zero.py": "course_lib.parallel.zero",
-        "course_lib/ranks/": "course_lib.ranks",
-        "course_lib.units": "course_lib.units",
+        "course_kit/ranks/": "course_kit.ranks",
+        "course_kit.units": "course_kit.units",
         "predict.peak": "course_lib.predict.peak",
         "units": "",
         "x + y": "",
@@ -37,14 +37,14 @@ def test_a_name_is_read_as_the_page_imports_it() -> None:
 
 
 def test_the_first_use_of_a_name_is_a_link_and_one_that_the_reference_lacks_is_none() -> None:
-    words = ["units.Bytes", "units.gone", "torch.no_grad()", "units.Bytes(3)", "ranks.run", "course_lib/units.py"]
+    words = ["units.Bytes", "units.gone", "torch.no_grad()", "units.Bytes(3)", "ranks.run", "course_kit/units.py"]
     page = nodes.paragraph("", "", *(nodes.literal("", word) for word in words))
     assert names.link_first_uses(page, names.imported(CELLS), PLACES) == 3
     found = [(link.astext(), link["refuri"]) for link in page.findall(nodes.reference)]
     assert found == [
         ("units.Bytes", "../api/units.Bytes"),
         ("ranks.run", "../api/ranks"),
-        ("course_lib/units.py", "../api/units"),
+        ("course_kit/units.py", "../api/units"),
     ]
     title = nodes.title("", "", nodes.literal("", "units.Bytes"))
     assert names.link_first_uses(title, {}, PLACES) == 0

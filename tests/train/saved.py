@@ -1,4 +1,4 @@
-"""What autograd holds for the backward pass, counted by the tests' own few lines and not by `course_lib.measure`."""
+"""What autograd holds for the backward pass, counted by the tests' own few lines and not by `course_kit.measure`."""
 
 from __future__ import annotations
 

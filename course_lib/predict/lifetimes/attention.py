@@ -3,8 +3,6 @@
 There are three ways through it. Written out ("explicit"), every product goes to memory. The fused kernel keeps q, k, v,
 its result and one number a row. With dropout, the fused kernel for CPUs hands over to products again; a GPU's draws the
 same random numbers twice and keeps no mask.
-
-Lesson 02 opens this module.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""The ledger in which a predicted step writes down its births and deaths (`step.py` does the writing).
-
-Lesson 02 opens this module.
-"""
+"""The ledger in which a predicted step writes down its births and deaths (`step.py` does the writing)."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-from course_lib.accounts import CATEGORIES
+from course_kit.accounts import CATEGORIES
 
 FLOAT, INT64, BOOL = 4, 8, 1
 """Bytes of one element."""

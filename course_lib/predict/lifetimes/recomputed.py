@@ -2,8 +2,6 @@
 
 Read it beside `train/recompute.py`. The first time, a block leaves nothing but its result. The second time, in the
 backward pass, it is an ordinary block for as long as its own backward pass takes.
-
-Lesson 02 opens this module; lesson 03 does without a model.
 """
 
 from __future__ import annotations

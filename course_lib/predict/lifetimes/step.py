@@ -7,8 +7,6 @@ because the backward pass will want it, and what can go. Read it beside `model/g
 Exact on a CPU, in 32 bits and with weights in 16. A GPU's kernels (device="cuda") keep other things: dropout a mask of
 1 byte instead of a factor, LayerNorm its statistics in 32 bits whatever the weights are. What recompute changes is in
 `recomputed.py`, the optimizer's part in `updates.py`.
-
-Lesson 02 opens this module.
 """
 
 from __future__ import annotations

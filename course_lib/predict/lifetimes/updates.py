@@ -1,7 +1,4 @@
-"""Births and deaths in an optimizer's step: blocks that exist for one parameter at a time, a small batch's peak.
-
-Lesson 02 opens this module.
-"""
+"""Births and deaths in an optimizer's step: blocks that exist for one parameter at a time, a small batch's peak."""
 
 from __future__ import annotations
 

@@ -7,8 +7,6 @@ functions and classes that the answer has to define.
 A student may also write a function in a cell of their own and call it from an answer; on their screen that works, so it
 must work here. Such a cell runs directly before the first answer that reads a name it binds. Other cells that students
 add (experiments, prints) do not run.
-
-No lesson opens this module.
 """
 
 from __future__ import annotations

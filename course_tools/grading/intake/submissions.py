@@ -2,8 +2,6 @@
 
 Nothing is unpacked to disk and no link is followed. A file that cannot be taken as it is becomes a submission with a
 `problem`, so that its student appears in the gradebook with a reason.
-
-No lesson opens this module.
 """
 
 from __future__ import annotations

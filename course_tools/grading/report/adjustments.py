@@ -6,8 +6,8 @@
     alan-turing,,-5,,Handed in as a screenshot at first.
 
 `points` are added to what the checks gave. A day late costs a percentage of what the lab is worth. Which file it was
-and what a day costs is kept beside the results, so that every later run puts the same on them. No lesson opens this
-module; INSTRUCTORS.md explains the file.
+and what a day costs is kept beside the results, so that every later run puts the same on them.
+INSTRUCTORS.md explains the file.
 """
 
 from __future__ import annotations

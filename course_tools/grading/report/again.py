@@ -2,7 +2,7 @@
 
 What is put on them is kept beside the results, and `course grade` puts it on as well.
 
-No lesson opens this module; INSTRUCTORS.md explains the command.
+INSTRUCTORS.md explains the command.
 """
 
 from __future__ import annotations

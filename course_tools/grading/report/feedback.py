@@ -2,8 +2,6 @@
 
 Points for each question, and for each public check that failed what it said. Of hidden tests only the points: never
 their text, nor anything that a student's code printed. All that comes from students is escaped.
-
-No lesson opens this module.
 """
 
 from __future__ import annotations

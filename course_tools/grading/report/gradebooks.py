@@ -1,7 +1,7 @@
 """The formats that gradebooks read: Gradescope's results.json, and the import files of Canvas and Moodle.
 
 A submission at which the grader itself failed has no points yet. It is left out, so that no gradebook takes it for
-zero. No lesson opens this module.
+zero.
 """
 
 from __future__ import annotations

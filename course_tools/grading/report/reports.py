@@ -5,7 +5,7 @@
     gradebooks/canvas.csv, moodle.csv      to import
     gradebooks/gradescope/STUDENT/results.json
 
-All of it is made from results alone, so it can be made again without grading. No lesson opens this module.
+All of it is made from results alone, so it can be made again without grading.
 """
 
 from __future__ import annotations

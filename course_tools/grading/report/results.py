@@ -1,7 +1,4 @@
-"""What grading found for one submission, and how it is kept on disk: one JSON file for each student.
-
-No lesson opens this module.
-"""
+"""What grading found for one submission, and how it is kept on disk: one JSON file for each student."""
 
 from __future__ import annotations
 

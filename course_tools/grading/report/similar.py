@@ -3,7 +3,7 @@
 Only answers are compared, and what the lab hands out (stubs, given cells) does not count. copydetect looks at
 fingerprints of token sequences (winnowing, as MOSS does), so that other names, comments and line breaks change nothing.
 
-No lesson opens this module; INSTRUCTORS.md says what a number here means.
+INSTRUCTORS.md says what a number here means.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Words and cells that every report shares: plain words for statuses, text from students made harmless.
-
-No lesson opens this module.
-"""
+"""Words and cells that every report shares: plain words for statuses, text from students made harmless."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ What this module does:
 
 - Names that the lab's own cells bound (`check`, a reference function, an input) are bound to the same objects again
   before each check, so a variable of a student that happens to be called `check` does no harm.
-- Functions of course_lib, of torch's comparisons and the builtins that checks rely on must be those that were there
+- Functions of the course, of torch's comparisons and the builtins that checks rely on must be those that were there
   before any answer ran; the shell must not rewrite the source of cells.
 - A check counts as passed only when its cell gets to its last line, an assert that fails with a number made up for
   this one run. A shell that drops asserts, or says "ok" to everything, fails this.
@@ -14,8 +14,6 @@ What it cannot do: stop somebody who reads this file. An answer can find the num
 replace this module, or patch something that is not looked at, in the kernel or in the ranks. No check that shares a
 process with the code that it checks can be made proof against that. The sandbox contains the damage; what is left is
 one student's points for one lab, and the notebook that earned them is on the instructor's disk to be read.
-
-No lesson opens this module.
 """
 
 from __future__ import annotations
@@ -26,12 +24,14 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
+from course_tools import TAUGHT
+
 WATCHED_PACKAGES = (
-    "course_lib.checks",
-    "course_lib.measure",
-    "course_lib.ranks",
-    "course_lib.accounts",
-    "course_lib.units",
+    "course_kit.checks",
+    "course_kit.measure",
+    "course_kit.ranks",
+    "course_kit.accounts",
+    "course_kit.units",
 )
 TORCH_FUNCTIONS = ("as_tensor", "equal", "allclose", "isclose", "isfinite", "isnan", "all", "any", "tensor", "finfo")
 SHELLS = (
@@ -94,7 +94,7 @@ def _ids(things: list[object]) -> list[int]:
 
 
 def _is_ours(part: object) -> bool:
-    return isinstance(part, type) and part.__module__.startswith("course_lib")
+    return isinstance(part, type) and part.__module__.startswith(TAUGHT)
 
 
 def _added(part: object, known: set[str]) -> list[str]:
@@ -129,7 +129,7 @@ def _with_insides(name: str, value: FunctionType | type) -> Iterator[tuple[str, 
     if isinstance(value, FunctionType):
         yield f"{name}.__code__", value.__code__
         return
-    if not value.__module__.startswith(("course_lib", "IPython", "ipykernel")):
+    if not value.__module__.startswith((*TAUGHT, "IPython", "ipykernel")):
         return
     for inner, part in list(vars(value).items()):
         if callable(part) or isinstance(part, property | classmethod | staticmethod):

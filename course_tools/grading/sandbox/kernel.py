@@ -3,8 +3,6 @@
 The grader listens to one channel only, the replies. What a kernel prints goes over another one, to which nobody is
 connected: a flood of prints never reaches the grader. Nothing that a kernel says is trusted to be short, true or there
 at all; everything has a time limit.
-
-No lesson opens this module.
 """
 
 from __future__ import annotations

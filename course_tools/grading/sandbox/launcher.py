@@ -5,8 +5,6 @@
 Limits of the operating system hold from the first instruction on and need no watching, but they know single processes
 only. So `data` stops one process that asks for too much (it sees a MemoryError), and the grader, from outside, watches
 the sum.
-
-No lesson opens this module.
 """
 
 from __future__ import annotations

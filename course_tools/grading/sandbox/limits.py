@@ -1,7 +1,4 @@
-"""How much one submission may use.
-
-No lesson opens this module.
-"""
+"""How much one submission may use."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""What a sandboxed kernel sees of this machine: Python, its packages, course_lib, and empty folders of its own.
+"""What a sandboxed kernel sees of this machine: Python, its packages, the course's, and empty folders of its own.
 
 Never the submissions, `solutions/`, results, or anyone's home folder: they are not hidden, they are not there.
-
-No lesson opens this module.
 """
 
 from __future__ import annotations
@@ -13,8 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import course_lib
-import course_tools
+from course_tools import folders
 
 KERNEL_FOLDER = "/run/kernel"
 """Where the kernel finds its connection file and puts its sockets: the one folder that it shares with the grader."""
@@ -27,7 +24,7 @@ def read_only() -> list[Path]:
     candidates = [Path(p) for p in ("/usr", "/nix/store", "/etc/ld.so.cache", "/etc/hosts", "/etc/nsswitch.conf")]
     candidates += [Path(p) for p in ("/etc/alternatives", "/etc/localtime")]
     candidates += [Path(p) for p in (sys.prefix, sys.base_prefix, *site.getsitepackages())]
-    candidates += [Path(sys.executable).resolve().parents[1], library(), tools()]
+    candidates += [Path(sys.executable).resolve().parents[1], *folders()]
     kept: list[Path] = []
     existing = [path for path in candidates if path.exists()]
     for path in sorted({*existing, *(path.resolve() for path in existing)}):
@@ -36,20 +33,11 @@ def read_only() -> list[Path]:
     return kept
 
 
-def library() -> Path:
-    """The folder of course_lib itself."""
-    return Path(course_lib.__file__).parent
-
-
-def tools() -> Path:
-    """The folder of course_tools: the kernel's first instructions are there."""
-    return Path(course_tools.__file__).parent
-
-
 def masked() -> list[Path]:
     """Folders that must stay unseen although something above them is needed (an environment made in the checkout)."""
-    secret = library().parent / "solutions"
-    return [secret] if secret.is_dir() and any(secret.is_relative_to(path) for path in read_only()) else []
+    found = dict.fromkeys(folder.parent / "solutions" for folder in folders())
+    needed = read_only()
+    return [path for path in found if path.is_dir() and any(path.is_relative_to(parent) for parent in needed)]
 
 
 def root_links() -> Iterator[tuple[str, Path]]:
@@ -82,7 +70,7 @@ def environment(home: str = HOME, temporary: str = "/tmp") -> dict[str, str]:
         "TMPDIR": temporary,
         "IPYTHONDIR": f"{home}/.ipython",
         "MPLCONFIGDIR": f"{home}/matplotlib",
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys(str(folder.parent) for folder in (library(), tools()))),
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(str(folder.parent) for folder in folders())),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONHASHSEED": "0",
         "USER": "student",

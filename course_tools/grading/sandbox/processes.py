@@ -16,8 +16,6 @@ over all processes is taken: of RSS, which counts shared pages once for each pro
 if that is too much, of PSS, which counts them once. Files in memory (/tmp, /dev/shm) are limited by their mounts.
 What remains: memory of files that are neither mapped nor mounted (memfd). The system's own out-of-memory handler then
 ends the sandbox first, because `launcher` tells it so.
-
-No lesson opens this module.
 """
 
 from __future__ import annotations

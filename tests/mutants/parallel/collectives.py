@@ -6,9 +6,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.ranks import collectives
-from course_lib.ranks.collectives import Parts, execute
-from course_lib.ranks.schedules import Receive, Round, Send
+from course_lib.collectives import algorithms as collectives
+from course_lib.collectives.algorithms import Parts, execute
+from course_lib.collectives.schedules import Receive, Round, Send
 
 
 def whole_tensors_round_the_ring(x: Tensor, op: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from course_lib.collectives import operators
 from course_lib.model.gpt import Attention, GPTConfig
-from course_lib.parallel import operators
 from course_lib.parallel.context import own_tokens, ring_attention
 
 

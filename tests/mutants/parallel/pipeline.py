@@ -1,4 +1,4 @@
-"""Known-wrong pipelines. Each class breaks one thing that `tests/parallel/pipeline_checks.py` must notice."""
+"""Known-wrong pipelines. Each class breaks one thing that `tests/pipeline/pipeline_checks.py` must notice."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
-from course_lib.parallel.mail import Mail
-from course_lib.parallel.pipeline import Pipeline
-from course_lib.parallel.schedule import Action, Message, Schedule, gpipe
+from course_lib.pipeline.executor import Pipeline
+from course_lib.pipeline.messages import Mail
+from course_lib.pipeline.schedule import Action, Message, Schedule, gpipe
 
 
 class WithoutShare(Pipeline):

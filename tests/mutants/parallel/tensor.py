@@ -9,7 +9,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
-from course_lib.parallel import operators, tensor
+from course_lib.collectives import operators
+from course_lib.parallel import tensor
 from course_lib.parallel.tensor_gpt import ParallelGPT
 
 

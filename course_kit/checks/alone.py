@@ -1,0 +1,79 @@
+"""`%%check`: a cell whose names are gone when it has run, and that no answer can read meanwhile.
+
+    %%check keeps check_values
+    expected = 3
+    check.equal(check.call(answer), expected, "three")
+
+A check binds what it expects. If that stood among the notebook's names, an answer that by mistake (or not) uses a name
+like `expected` would be right as long as the check is. So a check runs in a copy of the notebook's names. Functions and
+classes that later checks need are named behind `keeps`; those are the notebook's own.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import linecache
+import sys
+import traceback
+from collections.abc import Collection
+from typing import Any
+
+_numbers = itertools.count(1)
+
+failed_line = 0
+"""Of the check that failed last: the line of its text that did."""
+
+
+def run(source: str, names: dict[str, Any], keeps: Collection[str] = ()) -> None:
+    """Run a check's text.
+
+    Args:
+        source: Python.
+        names: the notebook's; the text reads them, and binds none of them anew.
+        keeps: functions, classes and imports of the text that become the notebook's.
+
+    Raises:
+        SyntaxError: the text is not Python.
+        Exception: whatever the check raises; `failed_line` says where.
+    """
+    global failed_line
+    file = f"<check {next(_numbers)}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    body = ast.parse(source, file).body
+    lasting = [node for node in body if not defines(node).isdisjoint(keeps)]
+    exec(compile(ast.Module(lasting, []), file, "exec"), names)
+    passing = [node for node in body if node not in lasting]
+    try:
+        exec(compile(ast.Module(passing, []), file, "exec"), dict(names))
+    except BaseException as problem:
+        frames = traceback.extract_tb(problem.__traceback__)
+        failed_line = next((each.lineno or 0 for each in frames if each.filename == file), 0)
+        raise
+
+
+def run_cell(line: str, cell: str, names: dict[str, Any]) -> None:
+    """Run the text `cell`, and keep what `line` says behind its first word."""
+    run("\n" + cell, names, line.replace(",", " ").split()[1:])  # the line of the magic counts, too
+
+
+def defines(node: ast.stmt) -> set[str]:
+    """The names of a function, a class or an import; none for other statements."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+    return {node.name} if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else set()
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Make `%%check` known to IPython."""
+
+    def check(line: str, cell: str) -> None:
+        """Run this cell in a copy of the notebook's names: %%check [keeps NAME, …]."""
+        run_cell(line, cell, shell.user_ns)
+
+    shell.register_magic_function(check, "cell", "check")
+
+
+ipython = sys.modules.get("IPython")
+if ipython is not None and (running := ipython.get_ipython()) is not None:
+    load_ipython_extension(running)

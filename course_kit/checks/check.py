@@ -1,0 +1,295 @@
+"""The checks of a lab: values against an oracle, and *resources*: bytes held, bytes and messages sent, FLOPs.
+
+A technique is graded on what it is for. A "sharded" optimizer that shards nothing gives the right weights; only its
+bytes tell. Each function here prints a line when its check holds and raises `CheckFailed` when it does not: what was
+expected, what came, where to look. Types are compared before values, so an answer cannot define its own equality.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_kit import measure, ranks
+from course_kit.accounts import Attributed, TrafficAccount
+from course_kit.checks.answer_text import written_with
+from course_kit.checks.failed import CheckFailed, call_text, describe, fail, passed, told_on_a_rank, where
+from course_kit.checks.held import Held, held
+from course_kit.checks.left_behind import MayChange, Snapshot, named, unchanged
+from course_kit.checks.wire import carried
+from course_kit.units import Bytes, Flops, Quantity
+
+__all__ = [
+    "CheckFailed",
+    "Held",
+    "at_least",
+    "at_most",
+    "call",
+    "carried",
+    "close",
+    "crossing",
+    "equal",
+    "flops",
+    "held",
+    "on_ranks",
+    "only_messages",
+    "peak",
+    "raises",
+    "that",
+    "traffic",
+    "unchanged",
+    "written_with",
+]
+
+
+_BEHIND = "what {} was given, and the state around it, after the call"
+
+# --- running an answer ---------------------------------------------------------------------------------------------
+
+
+def call(fn: Callable, *args: Any, look: str = "", may_change: MayChange = (), **kwargs: Any) -> Any:
+    """Call a student's function; whatever it raises becomes a `CheckFailed` that names the line of the cell.
+
+    So does what it leaves changed, but for what its contract allows: `may_change` (see `left_behind.Snapshot`).
+    """
+    try:
+        with unchanged(_BEHIND.format(describe(fn)), named(fn, args, kwargs), may_change, look):
+            return fn(*args, **kwargs)
+    except (Exception, SystemExit) as problem:
+        if isinstance(problem, CheckFailed) or dist.is_initialized():
+            raise  # a rank's failure is told by `on_ranks`, with what became of the others
+        if isinstance(problem, NotImplementedError):
+            fail(f"{describe(fn)} is not written yet", look="the cell above that says YOUR CODE HERE")
+        came = f"{type(problem).__name__}: {str(problem)[:300]}"
+        fail(f"{call_text(fn, args, kwargs)} raised an error", came=came, look=look or where(problem))
+
+
+def on_ranks(
+    fn: Callable,
+    *args: Any,
+    world_size: int = 4,
+    timeout_s: float = 50,
+    look: str = "",
+    may_change: MayChange = "random",
+    **kwargs: Any,
+) -> list[Any]:
+    """Results of a function on real ranks, in rank order; a deadlock is a `CheckFailed` that says why.
+
+    What it leaves changed is seen on each rank. Mostly it is a function of the lab's, which makes models and data there
+    and calls the student's by `check.call`: what that says is passed on.
+    """
+    job: tuple[Any, ...] = (fn, *args) if fn is _counted else (_watched, fn, args, kwargs, may_change)
+    try:
+        return ranks.run(*job, world_size=world_size, timeout_s=timeout_s)
+    except ranks.RankFailure as failure:
+        if said := next(filter(None, (told_on_a_rank(report.traceback) for report in failure.reports)), ""):
+            raise CheckFailed(said) from None
+        if any(report.error.startswith("NotImplementedError") for report in failure.reports):
+            fail("a function is not written yet", look="the cell above that says YOUR CODE HERE")
+        name = describe(args[0] if fn is _counted else fn)
+        fail(f"{name} failed on {world_size} ranks", came=str(failure)[:3000], look=look)
+
+
+def traffic(
+    fn: Callable,
+    *args: Any,
+    world_size: int = 4,
+    timeout_s: float = 50,
+    look: str = "",
+    may_change: MayChange = "random",
+    **kwargs: Any,
+) -> tuple[list[Any], list[TrafficAccount]]:
+    """Like `on_ranks`, with what each rank sent: (results, accounts), both in rank order."""
+    pairs = on_ranks(_counted, fn, args, kwargs, may_change, world_size=world_size, timeout_s=timeout_s, look=look)
+    return [result for result, _ in pairs], [account for _, account in pairs]
+
+
+def crossing(accounts: Sequence[TrafficAccount], here: Collection[int], there: Collection[int]) -> tuple[Bytes, int]:
+    """Bytes and messages sent from the ranks `here` to the ranks `there`. Send and isend only: `only_messages`."""
+    links = [(accounts[rank], to) for rank in here for to in there]
+    n_bytes = sum((account.bytes_to.get(to, Bytes(0)) for account, to in links), Bytes(0))
+    return n_bytes, sum(account.messages_to.get(to, 0) for account, to in links)
+
+
+def peak(fn: Callable, *args: Any, may_change: MayChange = (), **kwargs: Any) -> Held:
+    """Bytes that a call held at its peak, beyond what was held before it (its arguments among that)."""
+    with measure.memory(inputs=[*args, *kwargs.values()], lines=True) as record:
+        call(fn, *args, may_change=may_change, **kwargs)
+    return held(record)
+
+
+def flops(fn: Callable, *args: Any, **kwargs: Any) -> Flops:
+    """FLOPs of the matrix products, convolutions and attentions in a call."""
+    with measure.flops() as counted:
+        call(fn, *args, **kwargs)
+    return counted.total
+
+
+# --- judging what came ----------------------------------------------------------------------------------------------
+
+
+def that(holds: bool, what: str, *, expected: str = "", came: str = "", look: str = "") -> None:
+    """The plain check: `holds` must be the bool True."""
+    if holds is not True:
+        fail(what, expected=expected, came=came, look=look)
+    passed(what)
+
+
+def equal(got: object, expected: object, what: str, *, look: str = "") -> None:
+    """The same type and the same value. Tensors: same dtype, shape and every element, NaN equal to NaN."""
+    the_same(got, expected, what, look)
+    passed(what)
+
+
+def the_same(got: object, expected: object, what: str, look: str) -> None:
+    """`equal` without the line that it prints: what it asks of each entry of a list, a tuple or a dict."""
+    if not _same_type(got, expected):
+        fail(what, expected=_kind(expected), came=f"{_kind(got)}: {describe(got)}", look=look)
+    if isinstance(expected, Tensor) and isinstance(got, Tensor):
+        _tensors_alike(got, expected, what, look)
+        wrong = (got != expected) & ~((got != got) & (expected != expected))
+        if wrong.any():
+            _fail_at(got, expected, wrong, what, look)
+    elif isinstance(expected, list | tuple) and isinstance(got, list | tuple):
+        if len(got) != len(expected):
+            fail(what, expected=f"{len(expected)} entries", came=f"{len(got)}: {describe(got)}", look=look)
+        for number, (one, other) in enumerate(zip(got, expected, strict=True)):
+            the_same(one, other, f"{what}, entry {number}", look)
+    elif isinstance(expected, dict) and isinstance(got, dict):
+        the_same(sorted(map(str, got)), sorted(map(str, expected)), f"{what}: the keys", look)
+        for name in expected:
+            the_same(got[name], expected[name], f"{what}, {name!r}", look)
+    elif got != expected:
+        fail(what, expected=describe(expected), came=describe(got), look=look)
+
+
+def close(
+    got: object,
+    expected: Tensor | float,
+    what: str,
+    *,
+    operations: int = 1,
+    dtype: torch.dtype | None = None,
+    relative: float | None = None,
+    look: str = "",
+) -> None:
+    """Equal up to rounding: within `operations` × eps(`dtype`) of the largest expected magnitude.
+
+    Args:
+        got: the answer; a tensor must have the expected dtype and shape.
+        expected: the oracle's value.
+        what: what is checked, in words.
+        operations: how many roundings the answer may differ by (the length of a sum, say).
+        dtype: the format that the answer was computed in; default: that of `expected` (float64 for a number).
+        relative: a tolerance of its own, instead of `operations` and `dtype`.
+        look: where to look when it does not hold.
+    """
+    if not _same_type(got, expected):
+        fail(what, expected=_kind(expected), came=f"{_kind(got)}: {describe(got)}", look=look)
+    exactly = torch.float64 if isinstance(expected, float) else None  # by default a Python float becomes a float32
+    target, value = torch.as_tensor(expected, dtype=exactly), torch.as_tensor(got, dtype=exactly)
+    if isinstance(expected, Tensor):
+        _tensors_alike(value, target, what, look)
+    precision = dtype or (target.dtype if isinstance(expected, Tensor) else torch.float64)
+    tolerance = relative if relative is not None else operations * torch.finfo(precision).eps
+    exact, came = target.detach().double(), value.detach().double()
+    scale = exact[exact.isfinite()].abs().max().item() if exact.isfinite().any() else 0.0
+    wrong = ~((came - exact).abs() <= tolerance * scale) & ~((came == exact) | (came.isnan() & exact.isnan()))
+    if wrong.any():
+        _fail_at(value, target, wrong, f"{what} (may be off by {tolerance:.2g} × {scale:.4g})", look)
+    passed(what)
+
+
+def at_most(got: Quantity | float, limit: Quantity | float, what: str, *, look: str = "") -> None:
+    """A measured quantity is not above its limit."""
+    _bounded(got, limit, what, look, at_most=True)
+
+
+def at_least(got: Quantity | float, limit: Quantity | float, what: str, *, look: str = "") -> None:
+    """A measured quantity is not below its limit."""
+    _bounded(got, limit, what, look, at_most=False)
+
+
+def raises(error: type[Exception], fn: Callable, *args: Any, look: str = "", **kwargs: Any) -> None:
+    """The call must raise this error, and change nothing before that: bad input is refused, not computed with."""
+    what, given = f"{call_text(fn, args, kwargs)} raises {error.__name__}", Snapshot(named(fn, args, kwargs))
+    try:
+        result = fn(*args, **kwargs)
+    except error as problem:
+        given.compare(_BEHIND.format(describe(fn)), look)
+        if not isinstance(problem, NotImplementedError) or error is NotImplementedError:
+            return passed(what)
+        fail(f"{describe(fn)} is not written yet", look="the cell above that says YOUR CODE HERE")
+    except (Exception, SystemExit) as problem:
+        fail(what, expected=error.__name__, came=f"{type(problem).__name__}: {str(problem)[:300]}", look=look)
+    return fail(what, expected=error.__name__, came=f"it returned {describe(result)}", look=look)
+
+
+def only_messages(accounts: Sequence[TrafficAccount], *, look: str = "") -> None:
+    """Whatever the ranks sent, they sent with send or isend: no collective of the library has run, by any name, and
+    the sockets `carried` nothing else."""
+    used = sorted({name for account in accounts for name in account.messages} - {"send"})
+    that(not used, "nothing but send, isend, recv and irecv", came=f"also {', '.join(used)}", look=look)
+    carried(accounts, look=look)
+
+
+# --- inside -----------------------------------------------------------------------------------------------------------
+
+
+def _watched(fn: Callable, args: tuple, kwargs: dict, may_change: MayChange) -> Any:
+    with unchanged(_BEHIND.format(describe(fn)), named(fn, args, kwargs), may_change):
+        return fn(*args, **kwargs)
+
+
+def _counted(fn: Callable, args: tuple, kwargs: dict, may_change: MayChange) -> tuple[Any, TrafficAccount]:
+    with measure.traffic() as account:
+        result = _watched(fn, args, kwargs, may_change)
+    return result, account
+
+
+def _same_type(got: object, expected: object) -> bool:
+    """Whether the types match exactly, where plain numbers and quantities of the same kind count as one type."""
+    got, expected = (Bytes(value) if type(value) in (Attributed, Held) else value for value in (got, expected))
+    if isinstance(expected, bool):
+        return type(got) is bool
+    if isinstance(expected, int | float):
+        kinds = (int, float) if isinstance(expected, float) else (int,)
+        own = (type(expected),) if isinstance(expected, Quantity) else (Bytes, Flops, *Quantity.__subclasses__())
+        return type(got) in (*kinds, *own)
+    if isinstance(expected, Tensor):
+        return type(got) in (Tensor, torch.nn.Parameter)
+    return type(got) is type(expected)
+
+
+def _kind(value: object) -> str:
+    return "a tensor" if isinstance(value, Tensor) else f"a value of type {type(value).__name__}"
+
+
+def _tensors_alike(got: Tensor, expected: Tensor, what: str, look: str) -> None:
+    for name in ("dtype", "shape"):
+        here, there = getattr(got, name), getattr(expected, name)
+        if here != there:
+            here, there = (tuple(v) if name == "shape" else v for v in (here, there))
+            fail(f"{what}: the {name}", expected=str(there), came=str(here), look=look)
+
+
+def _fail_at(got: Tensor, expected: Tensor, wrong: Tensor, what: str, look: str) -> None:
+    """Name the first wrong element."""
+    index = tuple(wrong.nonzero()[0].tolist())
+    place = f" at {list(index)}" if index else ""
+    share = f"{int(wrong.sum())} of {wrong.numel()} elements are off; first{place}: " if wrong.numel() > 1 else ""
+    fail(what, expected=f"{expected[index].item()!r}{place}", came=f"{share}{got[index].item()!r}", look=look)
+
+
+def _bounded(got: Quantity | float, limit: Quantity | float, what: str, look: str, *, at_most: bool) -> None:
+    if not _same_type(got, float(limit)):
+        fail(what, expected="a number", came=f"{_kind(got)}: {describe(got)}", look=look)
+    here, there = float(got), float(limit)
+    good = here <= there if at_most else here >= there
+    if not good:  # NaN is neither
+        fail(what, expected=f"at {'most' if at_most else 'least'} {describe(limit)}", came=describe(got), look=look)
+    passed(what)

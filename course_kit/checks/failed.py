@@ -1,0 +1,86 @@
+"""How a check of a lab says no: what was expected, what came, where to look. Never the answer."""
+
+from __future__ import annotations
+
+import linecache
+import traceback
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from course_kit.checks.held import Held
+from course_kit.units import Quantity
+
+LONGEST = 300
+"""Characters of a value that a message quotes."""
+
+
+class CheckFailed(AssertionError):
+    """A check of a lab did not hold. The text is the whole story; the stack would only show the checker's insides."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"CheckFailed: {self}"]
+
+
+_begun = ""  # the last line of a check that held, for the next one to go on with
+
+
+def passed(what: str) -> None:
+    """Print the line of a check that holds; a next one may begin with "…" and go on with it."""
+    global _begun
+    _begun = _begun if what.startswith("…") else what
+    print(f"✓ {what}")
+
+
+def fail(what: str, *, expected: str = "", came: str = "", look: str = "") -> NoReturn:
+    """Raise a `CheckFailed` in the one form that all of them have. What begins with "…" gets the line before it."""
+    what = f"{_begun} {what}" if what.startswith("…") and _begun else what
+    parts = {"expected": expected, "came": came, "look at": look}
+    lines = [f"  {name:<8}  {text}" for name, text in parts.items() if text]
+    raise CheckFailed("\n".join([what, *lines])) from None
+
+
+def describe(value: object) -> str:
+    """A value in a few words: numbers in full, tensors by dtype and shape, long things cut."""
+    if isinstance(value, Tensor) and type(value) in (Tensor, torch.nn.Parameter):
+        head = f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"
+        return f"{head} {value.tolist()}" if value.numel() <= 8 else head
+    if isinstance(value, Tensor):
+        return f"a {type(value).__name__}"  # a class of the student's own may answer anything
+    if type(value) is Held:
+        return value.words
+    if isinstance(value, Quantity):
+        return str(value)
+    if isinstance(value, float | int | bool | type(None) | torch.dtype):
+        return repr(value)
+    if callable(value):
+        return getattr(value, "__name__", type(value).__name__)
+    if isinstance(value, list | tuple | dict | set) and len(value) > 16:
+        return f"a {type(value).__name__} of {len(value)}"
+    try:
+        text = repr(value)
+    except Exception as problem:  # a student's __repr__ may do anything
+        text = f"a {type(value).__name__} whose repr raises {type(problem).__name__}"
+    return text if len(text) <= LONGEST else text[:LONGEST] + "…"
+
+
+def call_text(fn: object, args: tuple, kwargs: dict) -> str:
+    """A call as one would write it, with short arguments."""
+    given = [describe(arg) for arg in args] + [f"{name}={describe(value)}" for name, value in kwargs.items()]
+    text = f"{describe(fn)}({', '.join(given)})"
+    return text if len(text) <= LONGEST else f"{describe(fn)}(…)"
+
+
+def where(problem: BaseException) -> str:
+    """The last line of a notebook cell that an exception passed through, with its text."""
+    frames = [f for f in traceback.extract_tb(problem.__traceback__) if "ipykernel_" in f.filename or "<" in f.filename]
+    if not frames:
+        return ""
+    line = linecache.getline(frames[-1].filename, frames[-1].lineno or 0).strip()
+    return f"line {frames[-1].lineno} of {frames[-1].name}: {line}" if line else ""
+
+
+def told_on_a_rank(text: str) -> str:
+    """What a check said inside a rank whose traceback this is; "" if the rank met something else."""
+    return text.partition(f"{CheckFailed.__module__}.{CheckFailed.__name__}: ")[2].strip()

@@ -1,0 +1,206 @@
+"""What an answer holds where `measure.memory` does not look: bytes objects, files, tensors made behind its back.
+
+A segment that copies its activations into bytes objects saves nothing, and says that it holds nothing. Python and
+NumPy tell `tracemalloc` of every block that they take; the kernel knows what a process has written and mapped; and a
+tensor that no record has seen is still an object of Python's. So the counts add up.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import stat
+import tempfile
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import UntypedStorage
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from course_kit.checks.held import Held
+from course_kit.measure.sockets import bytes_by_connection
+from course_kit.measure.source_lines import line_text
+from course_kit.measure.tracker import Tracker
+from course_kit.units import Bytes
+
+BLOCK = 4096
+"""Bytes. What is smaller is bookkeeping, a frame, a node of the graph, a dict of a hundred entries, unless a line of a
+notebook takes it often."""
+
+PIECE, PIECES = 256, 65536
+"""Bytes. Smaller pieces, such as the objects around tensors, count only where a line holds so much of them."""
+
+CACHES = (
+    "*/course_kit/measure/*",
+    "*/course_kit/checks/failed.py",
+    "*/torch/[!s]*",
+    "*/linecache.py",
+    "*/weakref.py",
+    "<frozen *",
+)
+"""Files whose blocks are nobody's tensors: a record, what a check prints into somebody's buffer, an import, and what
+PyTorch looks up once and remembers. (Its `serialization.py` and `storage.py` count: whoever saves a tensor into memory
+holds it.)"""
+
+OPEN = Path("/proc/self/fd")
+"""What this process has open, where the system says so."""
+
+
+@contextmanager
+def outside_torch() -> Iterator[Callable[[], Held]]:
+    """Counts the bytes outside of what a record of memory sees; open it before `measure.memory`.
+
+        with outside_torch() as outside, measure.memory(model) as record:
+            answer()
+            held = record.now.total + outside()
+
+    It sees what was taken inside the `with` block and is still held: blocks of 4 KiB or more of Python and NumPy, and
+    smaller ones that a line of a notebook takes so often that they add up; tensors that the record has not seen
+    (without a record it counts them all); and on Linux, what this process has written to files of its folder and of
+    those for temporary files, and memory that it shares. An array of NumPy under a tensor (`torch.from_numpy`) counts
+    in two places. What a file holds counts as long as it is there. A storage that no tensor has is not seen.
+
+    Yields:
+        A function that returns how many bytes are held at this moment, with the lines that took them.
+    """
+    importlib.import_module("torch._dynamo")  # a mode's first operation does it: fivefold the time where all is traced
+    ours = not tracemalloc.is_tracing()
+    if ours:
+        tracemalloc.start()
+    start, mapped, written, opened = time.time(), _mapped(), _written(), _sizes(OPEN.glob("*"))
+    known = {block._cdata: StorageWeakRef(block) for block in _storages()}  # no other one gets their address meanwhile
+    blocks = _blocks()
+
+    def outside() -> Held:
+        unseen = sum({block._cdata: block.nbytes() for block in _storages() if block._cdata not in known}.values())
+        lines: Counter[str] = Counter()
+        for (file, line, _), nbytes in _large(_blocks() - blocks).items():
+            lines[line_text(file, line, "<a cell>")] += nbytes
+        lines["tensors that no record has seen"] = unseen if unseen >= BLOCK else 0  # a check keeps a number or two
+        lines["files"] = _in_files(start, _written() - written, opened)
+        lines["shared memory"] = max(0, _mapped() - mapped)
+        return Held(lines.total(), {line: Bytes(n) for line, n in lines.most_common() if n})
+
+    try:
+        yield outside
+    finally:
+        if ours:
+            time.sleep(0.001)  # PyTorch's threads, which wait for Python's lock to note what they take, have it before
+            tracemalloc.stop()  # … or crash when they get it (github.com/python/cpython/issues/128679)
+
+
+# --- Python and NumPy ------------------------------------------------------------------------------------------------
+
+
+def _blocks() -> Counter[tuple[str, int, bool | None]]:
+    """Bytes by line and kind of block: large (None), or of a cell and in pieces (True) or in small ones (False)."""
+    found: Counter[tuple[str, int, bool | None]] = Counter()
+    traces: Any = tracemalloc.take_snapshot().traces
+    for trace in traces._traces:  # as it keeps them: an object for each of 40,000 takes half a second
+        size, (file, line) = trace[1], trace[2][0]  # … and where the last frame was
+        if size >= BLOCK:
+            found[file, line, None] += size
+        elif _is_cell(file):
+            found[file, line, size >= PIECE] += size
+    return found
+
+
+def _large(blocks: Counter[tuple[str, int, bool | None]]) -> Counter[tuple[str, int, bool | None]]:
+    """What counts among them."""
+    least = {None: 0, True: BLOCK, False: PIECES}
+    return Counter({at: n for at, n in blocks.items() if n >= least[at[2]] and not _is_cache(at[0])})
+
+
+@lru_cache(4096)  # a few hundred files, asked for thousands of times
+def _is_cell(file: str) -> bool:
+    return "ipykernel_" in file or (file.startswith("<") and not file.startswith("<frozen"))
+
+
+@lru_cache(4096)
+def _is_cache(file: str) -> bool:
+    return any(fnmatch(file.replace("\\", "/"), pattern) for pattern in CACHES)
+
+
+# --- tensors ----------------------------------------------------------------------------------------------------------
+
+
+def _storages() -> Iterator[UntypedStorage]:
+    """The memory under each tensor of Python's that no open record knows."""
+    seen = [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Tracker)]
+    things = gc.get_objects()
+    kinds = {kind for kind in set(map(type, things)) if issubclass(kind, torch.Tensor)}
+    for thing in things:
+        if type(thing) in kinds:  # there are some hundred thousand things, and some hundred kinds
+            with suppress(Exception), torch._C.DisableTorchFunctionSubclass():  # one without memory of its own
+                block = torch.Tensor.untyped_storage(thing)  # and not as a kind of its own may answer
+                if block.data_ptr() and not any(mode.knows(block) for mode in seen):
+                    yield block
+
+
+# --- files and shared memory ------------------------------------------------------------------------------------------
+
+
+def _written() -> int:
+    """Bytes that this process has handed to `write` so far, to connections not; 0 where the system does not say."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/io").read_text("ascii").splitlines()
+        total = int(next(line for line in lines if line.startswith("wchar")).split()[1])
+        return total - sum((bytes_by_connection() or {}).values())
+    return 0
+
+
+def _in_files(start: float, written: int, opened: dict[tuple[int, int], int]) -> int:
+    """Bytes in files that have changed since, as far as this process can have written them.
+
+    Of those that were open before, only what they have grown: all that a program prints may go into one.
+    """
+    if written < PIECES:  # what is printed is written, too, and others may make files meanwhile
+        return 0
+    folders = {os.path.realpath(folder) for folder in (os.getcwd(), tempfile.gettempdir(), "/dev/shm")}
+    sizes = _sizes((*(file for folder in folders for file in _files(folder, start)), *OPEN.glob("*")), start)
+    grown = sum(max(0, size - opened.get(file, 0)) for file, size in sizes.items())
+    return min(written, grown) if grown >= BLOCK else 0
+
+
+def _sizes(paths: Iterable[str | Path], start: float = 0.0) -> dict[tuple[int, int], int]:
+    """The bytes of each file among them that is this user's and has changed since, by what identifies it."""
+    found: dict[tuple[int, int], int] = {}
+    for path in paths:
+        with suppress(OSError):
+            about = os.stat(path)
+            ours = about.st_uid == os.getuid() and about.st_mtime >= start - 1
+            if ours and stat.S_ISREG(about.st_mode):  # a file, and not a socket or a terminal
+                found[about.st_dev, about.st_ino] = about.st_size
+    return found
+
+
+def _files(folder: str, start: float) -> Iterator[str]:
+    """The files of a folder, and of those in it in which something has been made since: others are many."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.is_dir(follow_symlinks=False):
+                yield entry.path
+            elif entry.stat(follow_symlinks=False).st_mtime >= start - 1:
+                yield from _files(entry.path, start)
+
+
+def _mapped() -> int:
+    """Bytes of memory that this process can write and shares: with a file, or with other processes."""
+    total = 0
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/self/maps").read_text("utf-8", "replace").splitlines():
+            where, _, how = line.partition(" ")
+            if how.startswith("rw") and how[3] == "s":
+                first, last = (int(number, 16) for number in where.split("-"))
+                total += last - first
+    return total

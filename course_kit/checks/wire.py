@@ -1,0 +1,68 @@
+"""A witness outside of Python for bytes that were sent: what the operating system saw leaving the ranks.
+
+Counting can be switched off, and what a thread or the backend's own objects send is not counted at all. The kernel
+counts what leaves the sockets, whoever sent it. So a limit on counted bytes is worth something only beside two others:
+so much must have been counted at least, and the sockets must have carried that, no less and hardly more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from course_kit.accounts import TrafficAccount
+from course_kit.checks.failed import fail
+from course_kit.units import Bytes
+
+SHARE = 0.02
+"""By so much what was carried may differ from what was counted, headers aside."""
+
+HEADERS = 300
+"""Bytes for each message between two ranks: gloo puts 48 in front, and announces and answers larger ones. A collective
+sends up to four to and from each other rank."""
+
+PROCESS = 2000
+"""Bytes that a rank may send for reasons of its own, such as meeting the others."""
+
+
+def carried(accounts: Sequence[TrafficAccount], least: float = 0, *, look: str = "") -> None:
+    """The calls of all ranks sent `least` bytes together or more, and the sockets carried what the calls sent.
+
+    Where the system does not count (it does on Linux), the calls alone decide.
+
+    Args:
+        accounts: one for each rank.
+        least: bytes that the task needs at least, of all ranks together.
+        look: where to look when less was counted or more was carried.
+
+    Raises:
+        CheckFailed: one of the three does not hold.
+    """
+    counted = sum(int(account.total_bytes) for account in accounts)
+    if counted < least:
+        where = look or "what travels uncounted, or made smaller, or never"
+        what = "bytes that the ranks sent together, by their calls"
+        fail(what, expected=f"at least {Bytes(int(least))}", came=f"{Bytes(counted)}", look=where)
+    seen = [account.observed_bytes for account in accounts]
+    if None not in seen:
+        _compare(sum(int(each or 0) for each in seen), counted, accounts, look)
+    print(f"✓ … {Bytes(counted)} sent by the calls of all ranks, and carried by the sockets")
+
+
+def _compare(seen: int, counted: int, accounts: Sequence[TrafficAccount], look: str) -> None:
+    most = sum(_most(account, len(accounts)) for account in accounts)
+    if seen > most:
+        where = look or "who sends besides your calls: a thread, an object of the backend, a socket of your own?"
+        what = "bytes that the sockets of all ranks carried; the system counts them, whoever sends"
+        expected = f"at most {Bytes(int(most))}: {Bytes(counted)} by calls, and headers"
+        fail(what, expected=expected, came=f"{Bytes(seen)}", look=where)
+    if seen < (1 - SHARE) * counted:
+        where = "a message that nobody receives, or a handle that was dropped before it was waited for"
+        what = "bytes that the sockets of all ranks carried; the system counts them"
+        fail(what, expected=f"the {Bytes(counted)} that were sent by calls", came=f"{Bytes(seen)}", look=where)
+
+
+def _most(account: TrafficAccount, n_ranks: int) -> float:
+    """Bytes that these calls may have put on the wire: payload, and headers by message."""
+    twice = account.attributed_bytes.get("reduce_scatter", 0)  # gloo's own is an all-reduce in disguise
+    messages = sum(n * (1 if name == "send" else 4 * (n_ranks - 1)) for name, n in account.messages.items())
+    return (1 + SHARE) * (int(account.total_bytes) + int(twice)) + HEADERS * messages + PROCESS

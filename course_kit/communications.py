@@ -1,0 +1,119 @@
+"""Every communication of torch.distributed: the course's one name for it, and the argument that a rank contributes.
+
+One all-reduce has many names. A reader writes `dist.all_reduce`; what PyTorch's dispatcher sees is `c10d::allreduce_`,
+or `_c10d_functional::all_reduce` where DTensor or a compiled graph asks for it. `measure.traffic` counts by this table,
+`measure.timeline` draws by it, and the diagnosis of a deadlock describes calls by it, so all three speak of the same.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Kind = Literal["collective", "send", "recv", "wait"]
+
+_TABLE: dict[str, dict[str, str]] = {
+    "all_reduce": {
+        "dist.all_reduce": "tensor",
+        "dist.all_reduce_coalesced": "tensors",
+        "c10d::allreduce_": "tensors",
+        "c10d::allreduce_coalesced_": "tensors",
+        "_c10d_functional::all_reduce": "input",
+        "_c10d_functional::all_reduce_": "input",
+        "_c10d_functional::all_reduce_coalesced": "inputs",
+        "_c10d_functional::all_reduce_coalesced_": "inputs",
+    },
+    "broadcast": {
+        "dist.broadcast": "tensor",
+        "dist.broadcast_object_list": "",
+        "c10d::broadcast_": "tensors",
+        "_c10d_functional::broadcast": "input",
+        "_c10d_functional::broadcast_": "input",
+    },
+    "reduce": {"dist.reduce": "tensor", "c10d::reduce_": "tensors"},
+    "all_gather": {
+        "dist.all_gather": "tensor",
+        "dist.all_gather_coalesced": "input_tensor_list",
+        "dist.all_gather_into_tensor": "input_tensor",
+        "dist.all_gather_single": "input_tensor",
+        "dist.all_gather_object": "",
+        "c10d::allgather_": "input_tensors",
+        "c10d::_allgather_base_": "input_tensor",
+        "c10d::allgather_coalesced_": "input_list",
+        "c10d::allgather_into_tensor_coalesced_": "inputs",
+        "_c10d_functional::all_gather_into_tensor": "input",
+        "_c10d_functional::all_gather_into_tensor_out": "input",
+        "_c10d_functional::all_gather_into_tensor_coalesced": "inputs",
+    },
+    "reduce_scatter": {
+        "dist.reduce_scatter": "input_list",
+        "dist.reduce_scatter_tensor": "input",
+        "dist.reduce_scatter_single": "input",
+        "c10d::reduce_scatter_": "input_tensors",
+        "c10d::_reduce_scatter_base_": "input_tensor",
+        "c10d::reduce_scatter_tensor_coalesced_": "inputs",
+        "_c10d_functional::reduce_scatter_tensor": "input",
+        "_c10d_functional::reduce_scatter_tensor_out": "input",
+        "_c10d_functional::reduce_scatter_tensor_coalesced": "inputs",
+    },
+    "all_to_all": {
+        "dist.all_to_all": "input_tensor_list",
+        "dist.all_to_all_single": "input",
+        "c10d::alltoall_": "input_tensors",
+        "c10d::alltoall_base_": "input",
+        "_c10d_functional::all_to_all_single": "input",
+    },
+    "gather": {"dist.gather": "tensor", "dist.gather_object": "", "c10d::gather_": "input_tensors"},
+    "scatter": {"dist.scatter": "tensor", "dist.scatter_object_list": "", "c10d::scatter_": "output_tensors"},
+    "send": {
+        "dist.send": "tensor",
+        "dist.isend": "tensor",
+        "dist.send_object_list": "",
+        "c10d::send": "tensors",
+        "_c10d_functional::isend": "tensor",
+    },
+    "recv": {
+        "dist.recv": "tensor",
+        "dist.irecv": "tensor",
+        "dist.recv_object_list": "",
+        "c10d::recv_": "tensors",
+        "c10d::recv_any_source_": "tensors",
+        "_c10d_functional::irecv": "tensor",
+    },
+    "barrier": {
+        "dist.barrier": "",
+        "dist.monitored_barrier": "",
+        "c10d::barrier": "",
+        "c10d::monitored_barrier_": "",
+    },
+    "new_group": {"dist.new_group": ""},
+    "wait": {"_c10d_functional::wait_tensor": "tensor"},
+}
+"""The course's name → what it is called elsewhere → the argument that holds what a rank contributes ("": no tensor)."""
+
+
+GROUP_OF_A_CALL = "until the next call"
+"""The `group_desc` of process groups that nobody needs after the call of `ranks.run` in which they were made."""
+
+
+class Communication(NamedTuple):
+    """One line of the table.
+
+    Attributes:
+        name: the course's name, as `torch.distributed` has it: "all_reduce", "send", …
+        holds: the argument with the tensor, or tensors, that this rank contributes (for a scatter: the part that it
+            gets); "" where there is none.
+    """
+
+    name: str
+    holds: str
+
+    @property
+    def kind(self) -> Kind:
+        """Sent to one rank, received from one, waited for, or done by all ranks of a group."""
+        return self.name if self.name in ("send", "recv", "wait") else "collective"  # type: ignore[return-value]
+
+
+COMMUNICATIONS = {
+    called: Communication(name, holds) for name, elsewhere in _TABLE.items() for called, holds in elsewhere.items()
+}
+"""What it is called ("dist.all_reduce", "c10d::allreduce_", …) → its line of the table."""

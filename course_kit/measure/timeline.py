@@ -1,0 +1,296 @@
+"""What each rank did when: computing, waiting for another rank, or sending while it computes.
+
+    def on_each_rank():
+        with measure.timeline() as record:
+            with record.span("forward"):
+                loss = replica(inputs, targets)
+            with record.span("backward"):
+                loss.backward()
+            replica.synchronize()
+        return record
+
+    record = ranks.run(on_each_rank)[0]    # holds the events of all ranks
+
+Communication is noticed by itself, whoever starts it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from course_kit import waits
+from course_kit.communications import Communication
+from course_kit.measure.chrome_trace import chrome_trace
+from course_kit.measure.dispatch import CommunicationMode
+from course_kit.units import Seconds
+
+Kind = Literal["compute", "wait", "send"]
+_clock = time.perf_counter
+_PINGS = 8
+
+
+@dataclass(frozen=True)
+class Event:
+    """A stretch of time of one rank.
+
+    Attributes:
+        rank: whose.
+        kind: "compute" or "wait" (blocked in a communication): what the rank's own thread does, one after the other;
+            "send": a communication under way, from its start to its completion, beside the others.
+        name: of the span that was computed, or of the communication.
+        start_s, end_s: seconds since the first event of all ranks.
+    """
+
+    rank: int
+    kind: Kind
+    name: str
+    start_s: float
+    end_s: float
+
+
+@dataclass
+class RankTimeline:
+    """The events of all ranks, on one clock. Empty until the `with` block of `timeline` has ended."""
+
+    events: list[Event] = field(default_factory=list)
+    _recorder: _Recorder | None = None
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """CommunicationCall what this rank computes in the block `name` (inside a span, the inner name counts).
+
+        Raises:
+            ValueError: the recording is over.
+        """
+        if self._recorder is None:
+            raise ValueError("a span belongs inside the `with measure.timeline()` block, which has ended here")
+        before = self._recorder.enter("compute", name)
+        try:
+            yield
+        finally:
+            if self._recorder is not None:
+                self._recorder.enter(*before)
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks were recorded."""
+        return len({event.rank for event in self.events})
+
+    def of(self, rank: int, kind: Kind) -> list[Event]:
+        """The events of one rank and kind, by their start."""
+        chosen = [event for event in self.events if event.rank == rank and event.kind == kind]
+        return sorted(chosen, key=lambda event: event.start_s)
+
+    def seconds(self, rank: int, kind: Kind) -> Seconds:
+        """For how long the rank computed, waited or had something on its way; never counted twice."""
+        return Seconds(sum(end - start for start, end in _union(self.of(rank, kind))))
+
+    def hidden(self, rank: int) -> Seconds:
+        """For how long something was on its way while the rank did not wait: communication behind computation."""
+        waits = _union(self.of(rank, "wait"))
+        both = sum(
+            max(0.0, min(end, stop) - max(start, begin))
+            for start, end in _union(self.of(rank, "send"))
+            for begin, stop in waits
+        )
+        return Seconds(max(0.0, self.seconds(rank, "send") - both))
+
+    def save(self, path: str | Path) -> None:
+        """Write the events to a file that Perfetto (ui.perfetto.dev) and chrome://tracing open."""
+        Path(path).write_text(json.dumps(chrome_trace(self.events)), encoding="utf-8")
+
+
+@contextmanager
+def timeline(group: dist.ProcessGroup | None = None) -> Iterator[RankTimeline]:
+    """Record what this rank does inside the block. All ranks of the group must use it.
+
+    Nothing is sent before the end of the block. There the ranks compare their clocks (8 round trips with the group's
+    first rank each, a few milliseconds) and exchange their events, so that every rank has those of all. A difference
+    of two clocks that is smaller than the round trip can prove counts as none: on one machine all ranks share a clock.
+
+    Waiting is seen where Python waits (`work.wait()`, any blocking call, the first use of what a functional collective
+    brings); there also ends the bar of what has no future to tell when it was done.
+    DistributedDataParallel waits in C++, so its waits look like computing. It is the processor's view: a GPU kernel
+    that was only started is over at once. Watching costs a few microseconds for every operation of PyTorch.
+
+    Yields:
+        The record; name what is computed with its `span`.
+    """
+    recorder = _Recorder(dist.get_rank(group))
+    record = RankTimeline(_recorder=recorder)
+    try:
+        with recorder.listening():
+            yield record
+    finally:
+        record._recorder = None
+    everyones: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyones, _shifted(recorder.events, clock_offset_s(group)), group=group)
+    events = [event for events in everyones for event in events]
+    origin = min((event.start_s for event in events), default=0.0)
+    record.events = _shifted(events, -origin)
+
+
+class _Recorder:
+    """Writes down what the calling thread does: always exactly one thing, so its events follow each other."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.events: list[Event] = []
+        self._doing: tuple[Kind, str] = ("compute", "compute")
+        self._since = _clock()
+        self._thread = threading.get_ident()
+        self._open: list[_UnderWay] = []
+
+    def enter(self, kind: Kind, name: str) -> tuple[Kind, str]:
+        """From now on this thread does something else; returns what it did until now."""
+        before, now = self._doing, _clock()
+        self.events.append(Event(self.rank, *before, self._since, now))
+        self._doing = kind, name
+        self._since = now
+        return before
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Notice every communication, and every wait for one."""
+        waits.watch(self.waiting)
+        try:
+            with _Communications(self):
+                yield
+        finally:
+            waits.unwatch(self.waiting)
+            self.enter("compute", "compute")
+
+    @contextmanager
+    def waiting(self, handle: dist.Work | torch.Tensor) -> Iterator[None]:
+        """The block waits for a communication: for its handle, or for the tensor that it brings."""
+        if threading.get_ident() != self._thread:
+            yield
+            return
+        before = self.enter("wait", next((each.name for each in self._open if each.is_of(handle)), "communication"))
+        try:
+            yield
+        finally:
+            self.enter(*before)
+            self._close(handle)
+
+    def started(self, name: str, handle: dist.Work | torch.Tensor) -> None:
+        """A communication is under way. Its future tells when it is done; where there is none, the wait for it does."""
+        start, future = _clock(), _future(handle)
+        self._open.append(_UnderWay(name, handle, start, draws_itself=future is not None))
+        if future is not None:
+            future.add_done_callback(lambda _: self._sent(name, start))
+
+    def _sent(self, name: str, start: float) -> None:
+        if name != "recv":
+            self.events.append(Event(self.rank, "send", name, start, _clock()))
+
+    def _close(self, handle: dist.Work | torch.Tensor) -> None:
+        """Forget a communication that was waited for."""
+        for each in [each for each in self._open if each.is_of(handle)]:
+            self._open.remove(each)
+            if not each.draws_itself:
+                self._sent(each.name, each.start_s)
+
+
+class _UnderWay(NamedTuple):
+    """A communication that nobody has waited for yet."""
+
+    name: str
+    handle: dist.Work | torch.Tensor
+    start_s: float
+    draws_itself: bool
+
+    def is_of(self, handle: dist.Work | torch.Tensor) -> bool:
+        """Whether it is the one behind this handle; a tensor may have been wrapped on its way, its storage stays."""
+        if isinstance(handle, torch.Tensor) and isinstance(self.handle, torch.Tensor):
+            return handle.untyped_storage()._cdata == self.handle.untyped_storage()._cdata
+        return handle is self.handle
+
+
+class _Communications(CommunicationMode):
+    """Tells a recorder of every communication, even of one that C++ code starts."""
+
+    def __init__(self, recorder: _Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def on_communication(self, found: Communication, given: dict[str, Any], call: Callable[[], Any]) -> Any:
+        """Run it and keep its handle; functional collectives have none, their tensor is waited for."""
+        if found.kind == "wait":
+            with self._recorder.waiting(given[found.holds]):
+                return call()
+        out = call()
+        for handle in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(handle, torch.ScriptObject):
+                self._recorder.started(found.name, dist.Work.unbox(handle))  # type: ignore[attr-defined]
+            elif isinstance(handle, torch.Tensor) and "process_group" not in given:
+                self._recorder.started(found.name, handle)
+        return out
+
+
+def _future(handle: dist.Work | torch.Tensor) -> torch.futures.Future[Any] | None:
+    """What is done when the communication is; gloo's messages and reduce-scatter have none."""
+    try:
+        return None if isinstance(handle, torch.Tensor) else handle.get_future()
+    except RuntimeError:
+        return None
+
+
+def clock_offset_s(group: dist.ProcessGroup | None = None) -> float:
+    """What to add to this rank's clock to read that of the group's first rank. All ranks must call.
+
+    Of 8 round trips the fastest counts, and the answer is taken to have been given in its middle (Cristian 1989), so
+    the error is at most half a round trip; an offset below that is 0. First rank: 9 messages of 8 bytes to each other
+    one; they: 8.
+    """
+    world_size, rank = dist.get_world_size(group), dist.get_rank(group)
+    chosen = group or dist.group.WORLD
+    assert chosen is not None
+    device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
+    members = [dist.get_global_rank(chosen, r) for r in range(world_size)]
+    value = torch.zeros((), dtype=torch.float64, device=device)
+    if rank > 0:
+        for _ in range(_PINGS):
+            dist.recv(value, members[0], group)
+            dist.send(value.fill_(_clock()), members[0], group)
+        dist.recv(value, members[0], group)
+        return value.item()
+    for member in members[1:]:
+        trips = [_ping(value, member, group) for _ in range(_PINGS)]
+        trip_s, offset_s = min(trips)
+        dist.send(value.fill_(0.0 if abs(offset_s) <= trip_s / 2 else offset_s), member, group)
+    return 0.0
+
+
+def _ping(value: torch.Tensor, member: int, group: dist.ProcessGroup | None) -> tuple[float, float]:
+    """(seconds of the round trip, our clock minus the member's)."""
+    start = _clock()
+    dist.send(value, member, group)
+    dist.recv(value, member, group)
+    end = _clock()
+    return end - start, (start + end) / 2 - value.item()
+
+
+def _shifted(events: list[Event], by_s: float) -> list[Event]:
+    return [replace(event, start_s=event.start_s + by_s, end_s=event.end_s + by_s) for event in events]
+
+
+def _union(events: list[Event]) -> list[tuple[float, float]]:
+    """Where at least one of the events is going on, as stretches that do not touch."""
+    stretches: list[tuple[float, float]] = []
+    for event in sorted(events, key=lambda event: event.start_s):
+        if stretches and event.start_s <= stretches[-1][1]:
+            stretches[-1] = stretches[-1][0], max(stretches[-1][1], event.end_s)
+        else:
+            stretches.append((event.start_s, event.end_s))
+    return stretches

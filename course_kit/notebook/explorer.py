@@ -1,0 +1,176 @@
+"""What all explorers share: controls and their limits, the table that the browser draws, and `show`.
+
+Python works out beforehand what an explorer shows, for all places of its controls, and puts it into one table. The
+script looks things up in it, adds and draws: the arithmetic of a lesson is written once, in Python. Script, sheet and
+table are part of the widget's state, and so of a notebook that stores it: an explorer lives in a page without Python.
+
+A new explorer is a subclass in `course_pages/lessonNN/explorer.py`, with `explorer.js` and `explorer.css` beside it. It
+has a `Control` for each thing to move, `_table` for what is drawn, and `_picture` and `_told` for places that run no
+JavaScript. Where the table of all places would be large (100 KB is much), make it a sum of smaller ones.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import anywidget
+import traitlets
+
+from course_kit.notebook.picture import Picture
+
+_SHARED = Path(__file__)
+
+
+class Control(traitlets.TraitType):  # without its type arguments, which Colab's older traitlets does not know
+    """Something that readers move, and Python, too: `explorer.layers = 8`.
+
+    Args:
+        label: its name on the page.
+        values: what it offers, in order. Empty: known when an explorer is made, see `Explorer`.
+        default: one of them; the first if None.
+        words: what the page says for a value.
+        kind: "slider", "choice" (a list), or "switch" between False and True.
+        limit: the name of another control, and what a value of that one allows here at most.
+    """
+
+    def __init__(
+        self, label: str, values: Sequence[Any] = (), default: Any = None, words: Callable[[Any], str] = str,
+        kind: Literal["slider", "choice", "switch"] = "slider", limit: tuple[str, Callable[[Any], Any]] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(default)
+        self.tag(sync=True)
+        self.label, self.values, self.words, self.kind, self.limit = label, values, words, kind, limit
+
+    def validate(self, obj: Explorer, value: Any) -> Any:
+        """Traitlets calls this on every change."""
+        offered = obj.offers[self.name or ""]
+        if value not in offered:
+            raise traitlets.TraitError(f"{self.name}={value!r}: choose one of {listed(offered)}")
+        return value
+
+    def most(self, chosen: Mapping[str, Any]) -> Any:
+        """The largest value while the other controls stand where `chosen` says, for a control that has a limit."""
+        assert self.limit
+        return self.limit[1](chosen[self.limit[0]])
+
+
+class Explorer(anywidget.AnyWidget):
+    """An instrument to touch. Its subclasses say of what; this is what they have in common.
+
+    Args:
+        offers: values of controls that offer something else each time.
+        chosen: the controls' values, by name.
+
+    Raises:
+        ValueError: a value that its control does not offer (as `traitlets.TraitError` when it is set later).
+        TypeError: there is no such control.
+    """
+
+    scripts: ClassVar[tuple[str, ...]] = ()
+    """Further scripts that stand above the explorer's own."""
+    caption: ClassVar[str]
+    """What to see, if `show` is not told."""
+    _controls = traitlets.Unicode().tag(sync=True)
+    _esm = traitlets.Unicode().tag(sync=True)
+    _css = traitlets.Unicode().tag(sync=True)
+    table = traitlets.Unicode().tag(sync=True)
+
+    def __init__(self, offers: Mapping[str, Sequence[Any]] | None = None, **chosen: Any) -> None:
+        self.offers = {name: list(each.values) for name, each in self.controls().items()} | dict(offers or {})
+        super().__init__(
+            **self._checked(chosen),
+            _esm=self.text("js"),
+            _css=self.text("css"),
+            table=_packed(self._table()),
+            _controls=_packed({name: self._described(each) for name, each in self.controls().items()}),
+        )
+        self.observe(self._keep_limits, list(self.controls()))
+
+    @classmethod
+    def controls(cls) -> dict[str, Control]:
+        """The controls by name, in their order on the page."""
+        traits = {name: each for base in reversed(cls.__mro__) for name, each in vars(base).items()}
+        return {name: each for name, each in traits.items() if isinstance(each, Control)}
+
+    @classmethod
+    def text(cls, kind: Literal["js", "css"]) -> str:
+        """The script or the sheet, whole: below what all share stands what is the explorer's own."""
+        modules = [sys.modules.get(base.__module__) for base in cls.__mro__]
+        files = [Path(file) for module in modules if (file := getattr(module, "__file__", None))]
+        own = next(file for file in files if file.with_suffix(".js").exists())  # of a parent, for a subclass in a cell
+        further = [own.with_name(name) for name in (cls.scripts if kind == "js" else ())]
+        return "\n".join(file.with_suffix(f".{kind}").read_text("utf-8") for file in (_SHARED, *further, own))
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """Where the controls stand."""
+        return {name: getattr(self, name) for name in self.controls()}
+
+    def show(self, caption: str = "", alt: str = "") -> None:
+        """Display the explorer, with a picture of it for places that run no JavaScript.
+
+        Args:
+            caption: what to see; a general one if empty.
+            alt: the picture in words; what it shows now if empty.
+        """
+        self._picture(caption=caption or self.caption, alt=alt or self._told()).show(widget=self)
+
+    def _table(self) -> Mapping[str, Any]:
+        """What the script draws, as plain numbers, lists and texts."""
+        raise NotImplementedError
+
+    def _picture(self, *, caption: str, alt: str) -> Picture:
+        """What is shown now, still."""
+        raise NotImplementedError
+
+    def _told(self) -> str:
+        """The picture in words, with the numbers that matter."""
+        raise NotImplementedError
+
+    def _checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """A value for every control: what is given, else the default."""
+        controls = self.controls()
+        if unknown := given.keys() - controls.keys():
+            raise TypeError(f"{type(self).__name__} has the controls {', '.join(controls)}; given {', '.join(unknown)}")
+        defaults = {name: each.default_value for name, each in controls.items()}
+        defaults = {name: self.offers[name][0] if each is None else each for name, each in defaults.items()}
+        chosen = {**defaults, **given}
+        for name, control in sorted(controls.items(), key=lambda item: bool(item[1].limit)):  # who sets limits, first
+            most = control.most(chosen) if control.limit else None
+            if most is not None and name not in given:
+                chosen[name] = min(chosen[name], most)
+            offered = [each for each in self.offers[name] if most is None or each <= most]
+            if chosen[name] not in offered:
+                raise ValueError(f"{name}={chosen[name]!r}: choose one of {listed(offered)}")
+        return chosen
+
+    def _described(self, control: Control) -> dict[str, Any]:
+        """A control as `explorer.js` builds it."""
+        values = self.offers[control.name or ""]
+        limit = control.limit and {
+            "by": control.limit[0], "most": [control.limit[1](each) for each in self.offers[control.limit[0]]]
+        }  # fmt: skip
+        words = [control.words(each) for each in values]
+        return {"label": control.label, "kind": control.kind, "values": values, "words": words, "limit": limit}
+
+    def _keep_limits(self, _change: object) -> None:
+        for name, control in self.controls().items():
+            if control.limit and getattr(self, name) > (most := control.most(self.chosen)):
+                setattr(self, name, most)
+
+
+def _packed(value: Any) -> str:
+    """One line of JSON: spelled out, a notebook would give every number a line of its own."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def listed(values: Sequence[Any]) -> str:
+    """Values in words: "0 to 16", or one after the other."""
+    numbers = all(isinstance(value, int) for value in values)
+    if numbers and len(values) > 6 and list(values) == list(range(values[0], values[0] + len(values))):
+        return f"{values[0]} to {values[-1]}"
+    return ", ".join(map(str, values))

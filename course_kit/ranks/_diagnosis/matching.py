@@ -1,0 +1,269 @@
+"""Do the ranks make the same calls? Compares the k-th call of every group over its ranks, as the calls arrive.
+
+Pure data, no processes: a `Matcher` takes what ranks say they are about to do and answers with what is wrong, if
+anything. Gloo itself finds little of it: another dtype of the same size, another shape or another order give wrong
+numbers in silence, and a missing call is a "timeout" that names nobody.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+
+class Entry(NamedTuple):
+    """A rank is about to call a collective.
+
+    Attributes:
+        group: the process group's name.
+        members: its ranks.
+        sequence: how many collectives of this group the rank called before, in this run.
+        collective: the function's name.
+        details: what all ranks must agree on, as (name, value) pairs: shape, dtype, reduce op, root.
+        site: the line that calls it.
+        tensor: what the reader's code calls the tensor: all of its names, sorted; empty if it has none.
+        parts: for an all-to-all, how much it (sends to, receives from) each member.
+    """
+
+    group: str
+    members: tuple[int, ...]
+    sequence: int
+    collective: str
+    details: tuple[tuple[str, object], ...]
+    site: str
+    tensor: tuple[str, ...] = ()
+    parts: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+
+
+class Transfer(NamedTuple):
+    """A rank is about to send or receive.
+
+    Attributes:
+        group: the process group's name.
+        direction: "send" or "recv".
+        sender: the sending rank; None where a receiver takes from anybody and has not got it yet.
+        receiver: the receiving rank.
+        tag: only transfers with the same tag match.
+        sequence: how many transfers of this direction, between these two with this tag, came before.
+        collective: the function's name.
+        elements: how many numbers, None for objects.
+        dtype: their type, None for objects.
+        site: the line that calls it.
+    """
+
+    group: str
+    direction: Literal["send", "recv"]
+    sender: int | None
+    receiver: int
+    tag: int
+    sequence: int
+    collective: str
+    elements: int | None
+    dtype: str | None
+    site: str
+
+    @property
+    def rank(self) -> int:
+        """The rank that makes this call."""
+        return self.receiver if self.direction == "recv" or self.sender is None else self.sender
+
+    @property
+    def peer(self) -> int | None:
+        """The rank at the other end."""
+        return self.sender if self.direction == "recv" else self.receiver
+
+
+Call = Entry | Transfer
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The call that a thread is in: `ticket` grows with every call, so two equal ones mean that nothing moved."""
+
+    call: Call
+    ticket: int
+
+
+@dataclass
+class Mismatch:
+    """Calls that contradict each other.
+
+    Attributes:
+        calls: rank → the call it made there. Ranks that come to the same place later are added.
+        members: the ranks that make a call there.
+        swapped_with: the rank whose order differs from that of the first member, if only the order is wrong.
+        unfit: (sender, receiver) whose parts of an all-to-all differ in size, if only that is wrong.
+    """
+
+    calls: dict[int, Call]
+    members: tuple[int, ...]
+    swapped_with: int | None = None
+    unfit: tuple[int, int] | None = None
+
+    def add(self, rank: int, call: Call) -> None:
+        """One more rank makes `call`; it is part of this contradiction if it is the same call of the same group."""
+        first = next(iter(self.calls.values()))
+        if isinstance(call, Entry) and isinstance(first, Entry) and call[:3] == first[:3]:
+            self.calls.setdefault(rank, call)
+
+
+@dataclass
+class Unanswered:
+    """Calls that wait for ranks which returned without making theirs.
+
+    Attributes:
+        calls: rank → the call it made.
+        absent: the ranks that did not.
+    """
+
+    calls: dict[int, Call]
+    absent: set[int]
+
+
+@dataclass
+class _Group:
+    members: tuple[int, ...]
+    made: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    open: dict[int, dict[int, Entry]] = field(default_factory=dict)
+    names: dict[tuple[object, ...], dict[str, set[str]]] = field(default_factory=dict)
+
+
+class Matcher:
+    """All calls of one run."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, _Group] = {}
+        self._channels: dict[tuple[object, ...], dict[str, deque[Transfer]]] = defaultdict(
+            lambda: {"send": deque(), "recv": deque()}
+        )
+        self._matched: dict[tuple[object, ...], int] = defaultdict(int)
+        self._from_anyone: dict[int, int] = defaultdict(int)
+        self._lost: dict[tuple[object, ...], Transfer] = {}
+
+    def take(self, rank: int, call: Call) -> Mismatch | None:
+        """`rank` is about to make `call`; what that contradicts, or None."""
+        if isinstance(call, Transfer):
+            return self._take_transfer(call)
+        group = self._groups.setdefault(call.group, _Group(call.members))
+        group.made[rank] = call.sequence + 1
+        calls = group.open.setdefault(call.sequence, {})
+        first = next(iter(calls.values()), call)
+        calls[rank] = call
+        if (first.collective, first.details) != (call.collective, call.details):
+            return Mismatch(dict(calls), group.members)
+        if len(calls) < len(group.members):
+            return None
+        del group.open[call.sequence]
+        return _unfit_parts(group.members, calls) or self._other_order(group, calls)
+
+    def _other_order(self, group: _Group, calls: dict[int, Entry]) -> Mismatch | None:
+        """Same calls in another order: over time, the names that two ranks pair with each other close a cycle.
+
+        A rank that passes `a` where another passes `b` proves nothing: the code of a root and of the others may well
+        name them differently. But if elsewhere it passes `b` where the other passes `a`, the sums mix `a` with `b`.
+        """
+        reference = calls[group.members[0]]
+        for rank in group.members[1:]:
+            ours, theirs = reference.tensor, calls[rank].tensor
+            if not ours or not theirs or ours == theirs:
+                continue
+            key = (reference.collective, reference.details, rank)
+            pairs = group.names.setdefault(key, defaultdict(set))
+            ours_name, theirs_name = "/".join(ours), "/".join(theirs)
+            pairs[ours_name].add(theirs_name)
+            if _reaches(pairs, theirs_name, ours_name):
+                return Mismatch(dict(calls), group.members, swapped_with=rank)
+        return None
+
+    def _take_transfer(self, call: Transfer) -> Mismatch | None:
+        if call.sender is None:
+            self._from_anyone[call.receiver] += 1
+            return None
+        key = (call.group, call.sender, call.receiver, call.tag)
+        channel = self._channels[key]
+        channel[call.direction].append(call)
+        if not (channel["send"] and channel["recv"]):
+            return None
+        self._matched[key] += 1
+        send, receive = channel["send"].popleft(), channel["recv"].popleft()
+        if (send.elements, send.dtype) == (receive.elements, receive.dtype):
+            return None
+        return Mismatch({send.rank: send, receive.rank: receive}, (send.rank, receive.rank))
+
+    def received_from_anyone(self, call: Transfer) -> Mismatch | None:
+        """A `recv` without a source has its message now: `call` says from whom."""
+        self._from_anyone[call.receiver] -= 1
+        return self._take_transfer(call)
+
+    def lose(self, send: Transfer) -> None:
+        """Nobody has waited for this `isend`, and its handle is gone: the message may be gone, or have arrived."""
+        self._lost[_place(send)] = send
+
+    def lost_for(self, call: Call) -> Transfer | None:
+        """The send that this `recv` takes its message from, if that may be lost."""
+        return self._lost.get(_place(call)) if isinstance(call, Transfer) and call.direction == "recv" else None
+
+    def waits_for(self, call: Call) -> set[int]:
+        """The ranks that have not made their part of `call` yet (empty: it can go on)."""
+        if isinstance(call, Entry):
+            group = self._groups.get(call.group)
+            return {m for m in call.members if group is None or group.made[m] <= call.sequence}
+        if call.sender is None:
+            return set()
+        if self.lost_for(call):
+            return {call.sender}
+        key = (call.group, call.sender, call.receiver, call.tag)
+        return set() if self._matched[key] > call.sequence else {call.peer} - {None}  # type: ignore[return-value]
+
+    def unanswered(self, returned: set[int]) -> Unanswered | None:
+        """A call that can never complete, because a rank that it needs has returned."""
+        for group in self._groups.values():
+            for calls in group.open.values():
+                if absent := returned.intersection(group.members).difference(calls):
+                    return Unanswered(dict(calls), absent)
+        for channel in self._channels.values():
+            for call in (*channel["send"], *channel["recv"]):
+                if call.peer in returned and not self._from_anyone[call.receiver]:
+                    return Unanswered({call.rank: call}, {call.peer})
+        return None
+
+    @property
+    def may_have_lost(self) -> bool:
+        """Whether a message may be lost."""
+        return bool(self._lost)
+
+    @property
+    def has_open_calls(self) -> bool:
+        """Whether some call still waits for a rank."""
+        waiting = any(group.open for group in self._groups.values())
+        return waiting or any(q["send"] or q["recv"] for q in self._channels.values())
+
+
+def _place(call: Transfer) -> tuple[object, ...]:
+    """What a send and the recv of its message have in common."""
+    return call.group, call.sender, call.receiver, call.tag, call.sequence
+
+
+def _unfit_parts(members: tuple[int, ...], calls: dict[int, Entry]) -> Mismatch | None:
+    """In an all-to-all, two ranks of which one sends another amount than the other takes."""
+    for i, sender in enumerate(members):
+        for j, receiver in enumerate(members):
+            sends, takes = calls[sender].parts, calls[receiver].parts
+            if sends and takes and sends[0][j] != takes[1][i]:
+                return Mismatch(
+                    {sender: calls[sender], receiver: calls[receiver]}, (sender, receiver), unfit=(sender, receiver)
+                )
+    return None
+
+
+def _reaches(pairs: dict[str, set[str]], start: str, goal: str) -> bool:
+    """Whether `goal` can be reached from `start` along `pairs`."""
+    seen, todo = {start}, [start]
+    while todo:
+        name = todo.pop()
+        if name == goal:
+            return True
+        todo += pairs.get(name, set()) - seen
+        seen |= pairs.get(name, set())
+    return False

@@ -1,0 +1,137 @@
+"""A crew: the processes of one process group, from their start to their end. It is never repaired, only replaced.
+
+A process group in which one operation failed cannot be used again, and a rank that is blocked in one cannot be freed.
+So after any failure the whole crew is killed and a new one is started at once, in the background, while the reader
+reads the report. Lesson 00 uses this module without opening it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import selectors
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from course_kit.ranks._processes.launch import launcher
+from course_kit.ranks._processes.packing import SurroundingsTracker
+from course_kit.ranks._processes.prints import Log
+from course_kit.ranks._processes.wire import Channel, Settings, encode
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import TCPStore
+
+_START_S = 60.0
+_numbers = itertools.count(1)
+_store: tuple[int, TCPStore] | None = None
+
+
+class Crew:
+    """`world_size` processes that share a process group; `start` returns before they are ready."""
+
+    def __init__(self, world_size: int, backend: str) -> None:
+        self.number = next(_numbers)
+        self._owner = os.getpid()
+        self._ended = False
+        self.world_size = world_size
+        self.launcher = launcher()
+        self.tracker = SurroundingsTracker()
+        self.logs = [Log(tempfile.TemporaryFile()) for _ in range(world_size)]  # noqa: SIM115
+        self.channels: list[Channel] = []
+        self.pids: list[int] = [0] * world_size
+        self._selector = selectors.DefaultSelector()
+        self._ready = False
+        for rank, log in enumerate(self.logs):
+            channel = Channel(self.launcher.start(self.number, rank, log.file))
+            self.channels.append(channel)
+            self._selector.register(channel, selectors.EVENT_READ, rank)
+        port = _store_port()
+        for rank, channel in enumerate(self.channels):
+            channel.send(("start", Settings(rank, world_size, backend, port, self.number)))
+
+    def wait_until_ready(self) -> None:
+        """Wait until every rank has joined the group; instantly from the second time on.
+
+        Raises:
+            RuntimeError: a rank ended, or took longer than a minute, or the whole crew was ended.
+        """
+        if self._ended:  # an interrupt came between its end and the start of the next crew
+            raise RuntimeError("these ranks were ended")
+        missing = set() if self._ready else set(range(self.world_size))
+        end = time.monotonic() + _START_S
+        while missing:
+            if time.monotonic() > end:
+                raise RuntimeError(f"ranks {sorted(missing)} were not ready after {_START_S:.0f} s")
+            for rank, message in self.messages(1.0):
+                if message[0] == "gone":
+                    raise RuntimeError(f"rank {rank} could not start:\n{self.logs[rank].news()}")
+                if message[0] == "ready":
+                    self.pids[rank] = message[1]
+                    missing.discard(rank)
+        if not self._ready:
+            for log in self.logs:
+                log.skip()
+        self._ready = True
+
+    def is_whole(self) -> bool:
+        """Whether every process is still there, as far as the system has told us; call it between two calls."""
+        return not self._ended and all(message[0] != "gone" for _, message in self.messages(0))
+
+    def send_to_all(self, message: tuple[Any, ...]) -> None:
+        """Send one message to every rank."""
+        frame = encode(message)
+        for channel in self.channels:
+            with contextlib.suppress(OSError):  # that rank is gone; `messages` will say so
+                channel.send_encoded(frame)
+
+    def messages(self, wait_s: float) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        """What arrives within `wait_s`, as (rank, message); `("gone",)` once for a rank whose process ended."""
+        for key, _ in self._selector.select(wait_s):
+            try:
+                received = self.channels[key.data].receive()
+            except EOFError:
+                self._selector.unregister(key.fileobj)
+                received = [("gone",)]
+            for message in received:
+                yield key.data, message
+
+    def exit_code(self, rank: int) -> int | None:
+        """How a rank that is gone ended; None if the system does not tell."""
+        return self.launcher.exit_code(self.number, rank, wait_s=1.0)
+
+    def end(self) -> None:
+        """Kill every process of the crew. Safe to call twice; does nothing in a fork of the notebook's process."""
+        if os.getpid() != self._owner or self._ended:
+            return
+        self._ended = True
+        self.launcher.kill(self.number)
+        self._selector.close()
+        for channel in self.channels:
+            channel.close()
+        for log in self.logs:
+            log.file.close()
+
+
+def _store_port() -> int:
+    """The port of this process's store, through which the ranks of every crew find each other.
+
+    It listens on the loopback interface only, on a port that the system picks, so two kernels never collide.
+    """
+    global _store
+    if _store is None or _store[0] != os.getpid():
+        from torch._C._distributed_c10d import TCPStore
+
+        if os.name == "nt":
+            _store = os.getpid(), TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        else:
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                port = server.getsockname()[1]
+                store = TCPStore(
+                    "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach()
+                )
+            _store = os.getpid(), store
+    return _store[1].port

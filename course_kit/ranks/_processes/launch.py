@@ -1,0 +1,218 @@
+"""Starting and ending rank processes: by forking a zygote where the system can, else one fresh Python per rank.
+
+Both launchers offer the same verbs (`start`, `kill`, `signal`, `exit_code`), so nothing above cares which one works.
+The fresh Pythons (Windows) are as correct but slower: each imports torch, so a first call takes about as long as
+`torch.multiprocessing.spawn`; later calls are as fast as anywhere. Lesson 00 uses this module without opening it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import os
+import secrets
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import IO, Protocol
+
+from course_kit.ranks._processes.zygote import EXIT, REQUEST
+
+IN_RANK = "COURSE_LIB_RANKS_CHILD"
+"""Environment variable that marks the zygote and the ranks, so that importing this package there starts nothing."""
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+class Launcher(Protocol):
+    """Starts the processes of a crew (an integer that is never used twice) and tells how they ended."""
+
+    def start(self, crew: int, rank: int, log: IO[bytes]) -> socket.socket:
+        """Start one rank, its C-level output going to `log`; returns our end of its channel."""
+        ...
+
+    def kill(self, crew: int) -> None:
+        """Kill every process of `crew` that is alive."""
+        ...
+
+    def signal(self, crew: int, rank: int) -> None:
+        """Ask a rank that cannot answer for its Python stack (it goes to the rank's log)."""
+        ...
+
+    def exit_code(self, crew: int, rank: int, wait_s: float) -> int | None:
+        """How the rank ended (negative: killed by that signal); None if that is not known within `wait_s`."""
+        ...
+
+
+def _child_environment() -> dict[str, str]:
+    return {**os.environ, **_ONE_THREAD, IN_RANK: "1"}
+
+
+def _child_command(body: str) -> list[str]:
+    """A Python that sees the same packages as this one and runs `body`."""
+    return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {body}"]
+
+
+class ForkLauncher:
+    """Ranks are forked from a zygote, in milliseconds. Linux and macOS."""
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._control, theirs = socket.socketpair()
+        body = f"from course_kit.ranks._processes.zygote import main; main({theirs.fileno()}, {os.getpid()})"
+        with theirs:
+            self._zygote = subprocess.Popen(
+                _child_command(body),
+                env=_child_environment(),
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        self._exits: dict[tuple[int, int], int] = {}
+        atexit.register(self.close)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the zygote still runs (a user may have killed it)."""
+        return self._zygote.poll() is None
+
+    def start(self, crew: int, rank: int, log: IO[bytes]) -> socket.socket:
+        """See `Launcher`."""
+        self._collect_exits()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._control, [REQUEST.pack(b"fork", crew, rank)], [theirs.fileno(), log.fileno()])
+        return ours
+
+    def kill(self, crew: int) -> None:
+        """See `Launcher`."""
+        self._ask(b"kill", crew, -1)
+
+    def signal(self, crew: int, rank: int) -> None:
+        """See `Launcher`."""
+        self._ask(b"sgnl", crew, rank)
+
+    def _ask(self, verb: bytes, crew: int, rank: int) -> None:
+        with contextlib.suppress(OSError):  # the zygote is gone, and its ranks with it
+            self._control.sendall(REQUEST.pack(verb, crew, rank))
+
+    def exit_code(self, crew: int, rank: int, wait_s: float) -> int | None:
+        """See `Launcher`."""
+        end = time.monotonic() + wait_s
+        self._collect_exits()
+        while (crew, rank) not in self._exits and (left := end - time.monotonic()) > 0 and self.alive:
+            self._collect_exits(min(left, 0.1))
+        return self._exits.get((crew, rank))
+
+    def _collect_exits(self, wait_s: float = 0.0) -> None:
+        """Read the zygote's reports; left unread they would one day fill the socket and stop it."""
+        while select.select([self._control], [], [], wait_s)[0]:
+            report = b""
+            with contextlib.suppress(ConnectionError):
+                report = self._control.recv(EXIT.size, socket.MSG_WAITALL)
+            if len(report) < EXIT.size:  # the zygote is gone
+                return
+            crew, rank, code = EXIT.unpack(report)
+            self._exits[crew, rank] = code
+            wait_s = 0.0
+
+    def close(self) -> None:
+        """End the zygote, and every rank with it."""
+        if os.getpid() != self._owner:  # a fork of the notebook's process owns none of this
+            return
+        self._control.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._zygote.wait(2)
+        self._zygote.kill()
+        self._zygote.wait()
+
+
+class SpawnLauncher:
+    """Ranks are fresh Pythons that connect back over the loopback interface. For systems without `fork`."""
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._processes: dict[tuple[int, int], subprocess.Popen[bytes]] = {}
+        atexit.register(self.close)
+
+    alive = True
+
+    def start(self, crew: int, rank: int, log: IO[bytes]) -> socket.socket:
+        """See `Launcher`."""
+        token = secrets.token_hex(16)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(60)
+            port = server.getsockname()[1]
+            body = f"from course_kit.ranks._processes.launch import connect; connect({port})"
+            self._processes[crew, rank] = subprocess.Popen(
+                _child_command(body), env=_child_environment(), stdin=subprocess.PIPE, stdout=log, stderr=log
+            )
+            stdin = self._processes[crew, rank].stdin
+            assert stdin is not None
+            with stdin:
+                stdin.write(token.encode())  # not on the command line, which every user of the machine can read
+            return self._accept(server, token)
+
+    def _accept(self, server: socket.socket, token: str) -> socket.socket:
+        while True:
+            connection, _ = server.accept()
+            connection.settimeout(5)
+            with contextlib.suppress(OSError):
+                if secrets.compare_digest(connection.recv(32, socket.MSG_WAITALL), token.encode()):
+                    connection.settimeout(None)
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    return connection
+            connection.close()
+
+    def kill(self, crew: int) -> None:
+        """See `Launcher`."""
+        processes = [process for key, process in self._processes.items() if key[0] == crew]
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()
+
+    def signal(self, crew: int, rank: int) -> None:
+        """See `Launcher`. Windows has no SIGUSR1: a rank that cannot answer stays without a stack."""
+
+    def exit_code(self, crew: int, rank: int, wait_s: float) -> int | None:
+        """See `Launcher`."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._processes[crew, rank].wait(wait_s)
+        return None
+
+    def close(self) -> None:
+        """End every rank."""
+        if os.getpid() == self._owner:
+            for crew in {crew for crew, _ in self._processes}:
+                self.kill(crew)
+
+
+def connect(port: int) -> None:
+    """What a rank of the `SpawnLauncher` runs: connect back, prove who it is, then import torch and serve."""
+    connection = socket.create_connection(("127.0.0.1", port))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.sendall(sys.stdin.read().encode())
+    importlib.import_module("course_kit.ranks._processes.worker").serve(connection)
+
+
+_lock = threading.Lock()
+_launcher: ForkLauncher | SpawnLauncher | None = None
+
+
+def can_fork() -> bool:
+    """Whether this system has what the `ForkLauncher` needs."""
+    return hasattr(os, "fork") and hasattr(socket, "send_fds")
+
+
+def launcher() -> Launcher:
+    """The one launcher of this process, started on first use (and again after a fork, or if its zygote was killed)."""
+    global _launcher
+    with _lock:
+        if _launcher is None or not _launcher.alive or _launcher._owner != os.getpid():
+            _launcher = ForkLauncher() if can_fork() else SpawnLauncher()
+        return _launcher

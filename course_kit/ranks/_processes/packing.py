@@ -1,0 +1,185 @@
+"""Packing a call for its ranks: the function and its arguments, and the notebook's surroundings that they rely on.
+
+`cloudpickle` ships functions by value when they are defined in a cell, and by name when they live in a module. Where
+something cannot be shipped, the error names the variable: "cannot pickle '_thread.lock' object" alone helps nobody.
+Lesson 00 uses this module without opening it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import os
+import re
+import sys
+import sysconfig
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from course_kit.ranks._diagnosis import stacks
+from course_kit.ranks._processes import pickling
+
+_INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_NUMBERED_CELL = re.compile(r"^<(?:ranks cell \[|ipython-input-)(\d+)")
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """The call as bytes.
+
+    Raises:
+        ValueError: something in it cannot be shipped; the message names the variable.
+    """
+    try:
+        return pickling.dumps((fn, args, kwargs))
+    except Exception as error:
+        culprit = _culprit(fn, args, kwargs)
+        if culprit is None:
+            raise
+        name, value, reason = culprit
+        raise ValueError(
+            f"{name} cannot be shipped to the ranks: it is a {type(value).__name__}, which belongs to this process "
+            f"({reason}). Create it inside the function, so that every rank has its own, or pass what it is made from."
+        ) from error
+
+
+def _culprit(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any, str] | None:
+    """The first variable of the call that does not pickle: its name in words, its value, and why."""
+    for name, value in [*_named_arguments(fn, args, kwargs), *_used_by(fn, set())]:
+        try:
+            pickling.dumps(value)
+        except Exception as error:
+            return name, value, re.sub(r" at 0x[0-9a-f]+", "", str(error))
+    return None
+
+
+def _named_arguments(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    try:
+        bound = inspect.signature(fn).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # the call does not fit the signature: the ranks will say so
+        bound = {**{f"number {index}": value for index, value in enumerate(args)}, **kwargs}
+    for name, value in bound.items():
+        yield f"the argument {name!r}", value
+
+
+def _used_by(fn: object, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """The globals and enclosed variables that a function of the notebook uses, those of its helpers first."""
+    fn = getattr(fn, "__func__", fn)
+    if not isinstance(fn, types.FunctionType) or id(fn) in seen:
+        return
+    seen.add(id(fn))
+    used = {name: fn.__globals__[name] for name in _names(fn.__code__) if name in fn.__globals__}
+    enclosed = dict(zip(fn.__code__.co_freevars, (_contents(cell) for cell in fn.__closure__ or ()), strict=True))
+    for kind, variables in (("global", used), ("enclosed", enclosed)):
+        for name, value in variables.items():
+            if not isinstance(value, types.ModuleType):
+                yield from _used_by(value, seen)
+                yield f"the {kind} variable {name!r}, which {fn.__name__}() uses,", value
+
+
+def _names(code: types.CodeType) -> set[str]:
+    inner = [_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return set(code.co_names).union(*inner)
+
+
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a variable that is not assigned yet
+        return None
+
+
+@dataclass
+class Surroundings:
+    """What a rank must know of the notebook besides the call; only what changed since the last call travels.
+
+    Attributes:
+        cells: sources of notebook cells: file name → (label, source), for tracebacks and `inspect.getsource`.
+        path: the notebook's `sys.path`, or None if unchanged.
+        folder: its working folder, or None if unchanged.
+        environment: environment variables that are new or changed.
+        stale: modules to forget, because the reader edited their files.
+    """
+
+    cells: dict[str, tuple[str, str]] = field(default_factory=dict)
+    path: list[str] | None = None
+    folder: str | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    stale: list[str] = field(default_factory=list)
+
+
+class SurroundingsTracker:
+    """Knows what one crew of ranks was told, and so what is news to it."""
+
+    def __init__(self) -> None:
+        self._cells: set[str] = set()
+        self._path: list[str] = []
+        self._folder = ""
+        self._environment: dict[str, str] = {}
+        self._modules: dict[str, float] = {}
+        self._module_count = 0
+
+    def news(self) -> Surroundings:
+        """What changed since the last time."""
+        cells = self._new_cells()
+        path = None if sys.path == self._path else list(sys.path)
+        folder = None if os.getcwd() == self._folder else os.getcwd()
+        now = dict(os.environ)
+        environment = {} if now == self._environment else dict(now.items() - self._environment.items())
+        self._path, self._folder, self._environment = list(sys.path), os.getcwd(), now
+        return Surroundings(cells, path, folder, environment, self._edited_modules())
+
+    def _new_cells(self) -> dict[str, tuple[str, str]]:
+        news = {}
+        for filename, entry in list(linecache.cache.items()):
+            no_file = len(entry) == 4 and (entry[1] is None or filename.startswith("<"))
+            if no_file and filename not in self._cells:
+                self._cells.add(filename)
+                news[filename] = (cell_label(filename), "".join(linecache.getlines(filename)))
+        if news:
+            stacks.know_labels({filename: label for filename, (label, _) in news.items()})
+        return news
+
+    def _edited_modules(self) -> list[str]:
+        """All modules of the reader's, if one of their files changed (others may have imported names from it)."""
+        if len(sys.modules) != self._module_count:
+            self._module_count = len(sys.modules)
+            for name, file in _reader_modules():
+                self._modules.setdefault(name, _modified(file))
+        edited = False
+        for name, seen in self._modules.items():
+            module = sys.modules.get(name)
+            time = _modified(getattr(module, "__file__", None)) if module else seen
+            edited |= time != seen
+            self._modules[name] = time
+        return list(self._modules) if edited else []
+
+
+def _reader_modules() -> Iterator[tuple[str, str]]:
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or not os.path.isabs(file) or name in ("__main__", "__mp_main__"):
+            continue
+        if not file.startswith((*_INSTALLED, _OURS)):
+            yield name, file
+
+
+def _modified(file: str | None) -> float:
+    try:
+        return os.stat(file).st_mtime if file else 0.0
+    except OSError:
+        return 0.0
+
+
+def cell_label(filename: str) -> str:
+    """What to call a cell: `cell [5]` when IPython knows its number, else `cell`."""
+    if match := _NUMBERED_CELL.match(filename):
+        return f"cell [{match[1]}]"
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(filename)
+    return "cell" if number is None else f"cell [{number}]"

@@ -1,0 +1,196 @@
+"""One call on all ranks, watched from the notebook until every rank returned or something is known to be wrong.
+
+Lesson 00 uses this module without opening it.
+"""
+
+from __future__ import annotations
+
+import time
+
+from course_kit.ranks._diagnosis.evidence import Evidence
+from course_kit.ranks._diagnosis.failures import RankReport
+from course_kit.ranks._diagnosis.matching import Call as Communication
+from course_kit.ranks._diagnosis.matching import Matcher, Mismatch, Transfer
+from course_kit.ranks._diagnosis.stacks import fault_text
+from course_kit.ranks._processes.crew import Crew
+from course_kit.ranks._processes.prints import Printer
+from course_kit.ranks._processes.wire import Position
+
+_GRACE_S = 1.0
+"""When something is wrong, the ranks get this long to end or to block, so that the report shows them as they are."""
+_STUCK_S = 1.0
+"""Ranks that wait for each other this long without any movement are deadlocked."""
+_STUCK_IN_TROUBLE_S = 0.1
+"""… and when something is known to be wrong anyway, this long."""
+_STUCK_BY_A_LOSS_S = 5.0
+"""… and when a message may be lost, or may only be slow to arrive, this long."""
+_ANSWER_S = 0.3
+"""A rank that does not say within this time where it is gets asked by a signal."""
+
+
+class WatchedCall:
+    """Collects what the ranks send. `blobs()` gives the pickled results, or raises what went wrong."""
+
+    def __init__(self, crew: Crew, timeout_s: float, diagnose: bool) -> None:
+        self._crew = crew
+        self._diagnose = diagnose
+        self._timeout_s = timeout_s
+        self._deadline = 0.0
+        self._printer = Printer(crew.world_size)
+        self._matcher = Matcher()
+        self._seen = Evidence(crew.world_size, timeout_s)
+        self._blobs: dict[int, bytes] = {}
+        self._trouble = False
+        self._stuck_since: dict[frozenset[tuple[int, int]], float] = {}
+        self._all_intact = True
+
+    def blobs(self) -> list[bytes]:
+        """The pickled results in rank order.
+
+        Raises:
+            RankFailure: a rank did not return, or the ranks' communication calls contradict each other.
+        """
+        self._deadline = time.monotonic() + self._timeout_s
+        try:
+            self._listen()
+            if not self._seen.is_clean:
+                self._ask_where()
+                self._ask_by_signal()
+                self._seen.lost = self._losses()
+                self._seen.unanswered = self._matcher.unanswered(set(self._blobs))  # more ranks are known by now
+        finally:
+            self._show_prints()
+        if not self._seen.is_clean:
+            raise self._seen.failure()
+        return [self._blobs[rank] for rank in range(self._crew.world_size)]
+
+    @property
+    def leaves_group_usable(self) -> bool:
+        """Whether the ranks can make another call: all of them ended by themselves, with no call left open."""
+        by_themselves = [r for r in self._seen.ended.values() if r.state != "died"]
+        wrong = self._seen.mismatch or self._matcher.has_open_calls or not self._all_intact
+        return len(by_themselves) == self._crew.world_size and not wrong
+
+    def _listen(self) -> None:
+        while self._unfinished():
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                return
+            heard = self._hear(min(left, 0.03 if self._trouble else 0.25))
+            mismatch = self._seen.mismatch
+            if mismatch and set(mismatch.members) <= {*mismatch.calls, *self._seen.ended}:
+                return
+            doubtful = self._trouble or self._matcher.has_open_calls or self._matcher.may_have_lost
+            if self._diagnose and not heard and doubtful and self._is_stuck():
+                return
+
+    def _unfinished(self) -> set[int]:
+        return set(range(self._crew.world_size)) - set(self._seen.ended)
+
+    def _hear(self, wait_s: float) -> bool:
+        """Take what arrives within `wait_s`; whether that was anything."""
+        heard = False
+        for rank, message in self._crew.messages(wait_s):
+            getattr(self, f"_on_{message[0]}")(rank, *message[1:])
+            heard = True
+        return heard
+
+    def _on_out(self, rank: int, stream: str, text: str) -> None:
+        self._printer.take(rank, stream, text)
+
+    def _on_entered(self, rank: int, call: Communication) -> None:
+        self._seen.latest[rank] = call
+        if self._seen.mismatch:
+            self._seen.mismatch.add(rank, call)
+        else:
+            self._note(self._matcher.take(rank, call))
+
+    def _on_received(self, _rank: int, call: Transfer) -> None:
+        self._note(self._matcher.received_from_anyone(call))
+
+    def _on_lost(self, _rank: int, call: Transfer) -> None:
+        self._matcher.lose(call)
+
+    def _losses(self) -> dict[int, Transfer]:
+        """Of the ranks that wait for a message: the sends whose handles are gone."""
+        waiting = {rank: self._seen.positions[rank].waiting for rank in self._unfinished() & set(self._seen.positions)}
+        found = {rank: self._matcher.lost_for(wait.call) for rank, wait in waiting.items() if wait}
+        return {rank: send for rank, send in found.items() if send}
+
+    def _note(self, mismatch: Mismatch | None) -> None:
+        """Keep what the matcher found; look also for calls that a rank which returned should have made."""
+        if mismatch and not self._seen.mismatch:
+            self._seen.mismatch = mismatch
+            self._hurry()
+        elif self._blobs and not self._seen.unanswered and (found := self._matcher.unanswered(set(self._blobs))):
+            self._seen.unanswered = found
+            self._hurry()
+
+    def _on_returned(self, rank: int, blob: bytes, reusable: bool) -> None:
+        self._blobs[rank] = blob
+        self._seen.ended[rank] = RankReport(rank, "returned")
+        self._all_intact &= reusable
+        self._note(None)
+
+    def _on_raised(self, rank: int, error: str, text: str) -> None:
+        self._seen.ended[rank] = RankReport(rank, "raised", traceback=text, error=error)
+        self._hurry()
+
+    def _on_gone(self, rank: int) -> None:
+        code = self._crew.exit_code(rank)
+        self._blobs.pop(rank, None)
+        words, stack = fault_text(self._crew.logs[rank].news())
+        self._seen.ended[rank] = RankReport(rank, "died", stack, exit_code=code, last_words=words)
+        self._hurry()
+
+    def _on_here(self, rank: int, position: Position) -> None:
+        self._seen.positions[rank] = position
+
+    def _hurry(self) -> None:
+        if not self._trouble:
+            self._trouble = True
+            self._deadline = min(self._deadline, time.monotonic() + _GRACE_S)
+
+    def _ask_where(self) -> None:
+        """Ask every rank where it is, and wait for the answers of those that have not ended."""
+        self._seen.positions.clear()
+        self._crew.send_to_all(("where",))
+        end = time.monotonic() + _ANSWER_S
+        while self._unfinished() - set(self._seen.positions) and time.monotonic() < end:
+            self._hear(0.05)
+
+    def _ask_by_signal(self) -> None:
+        """A rank that holds the interpreter's lock cannot answer; its fault handler still can."""
+        silent = self._unfinished() - set(self._seen.positions)
+        for rank in silent:
+            self._crew.logs[rank].skip()
+            self._crew.launcher.signal(self._crew.number, rank)
+        if silent:
+            time.sleep(0.1)
+        for rank in silent:
+            _, self._seen.signal_stacks[rank] = fault_text(self._crew.logs[rank].news())
+
+    def _is_stuck(self) -> bool:
+        """Whether all unfinished ranks wait, directly or not, for ranks that ended or for each other."""
+        self._ask_where()
+        waiting = {rank: position.waiting for rank, position in self._seen.positions.items() if position.waiting}
+        missing = {rank: self._matcher.waits_for(wait.call) for rank, wait in waiting.items()}
+        stuck = set(missing)
+        while freed := {rank for rank in stuck if not missing[rank] & (stuck | set(self._seen.ended))}:
+            stuck -= freed
+        tickets = frozenset((rank, waiting[rank].ticket) for rank in stuck)
+        now = time.monotonic()
+        self._stuck_since = {tickets: self._stuck_since.get(tickets, now)}
+        patience_s = _STUCK_BY_A_LOSS_S if stuck & set(self._losses()) else _STUCK_S
+        if not stuck or now - self._stuck_since[tickets] < (_STUCK_IN_TROUBLE_S if self._trouble else patience_s):
+            return False
+        if not self._trouble:
+            self._seen.deadlocked = stuck
+            self._hurry()
+        return stuck == self._unfinished()
+
+    def _show_prints(self) -> None:
+        for rank in self._blobs:
+            if text := self._crew.logs[rank].news():
+                self._printer.take(rank, "stderr", text)
+        self._printer.finish()

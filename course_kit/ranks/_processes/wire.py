@@ -1,0 +1,130 @@
+"""Messages between the notebook's process and its ranks: pickled tuples over a socket, one length in front of each.
+
+A message is a tuple whose first item says what it is. From the notebook: `("start", settings)`, `("run", job)`,
+`("where",)`. From a rank: `("ready", pid)`, `("out", stream, text)`, `("entered", call)`, `("received", call)`,
+`("lost", call)`, `("here", position)`, `("returned", result, reusable)`, `("raised", error, traceback)`. Sockets rather
+than pipes, because one `select` then serves every operating system. Lesson 00 uses this module without opening it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from course_kit.ranks._diagnosis.matching import Waiting
+    from course_kit.ranks._processes.packing import Surroundings
+
+_HEADER = struct.Struct("<Q")
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a rank must know to join its group; the body of `("start", settings)`."""
+
+    rank: int
+    world_size: int
+    backend: str
+    store_port: int
+    crew: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """One call, the same bytes for every rank; the body of `("run", job)`.
+
+    Attributes:
+        call: the pickled (function, arguments, keyword arguments).
+        surroundings: what changed in the notebook's process since the last call.
+        diagnose: announce communication calls to the notebook.
+        fresh: begin like a new process (torch's seed, dtype and gradient mode), instead of where the last call ended.
+    """
+
+    call: bytes
+    surroundings: Surroundings
+    diagnose: bool
+    fresh: bool
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a rank is; the body of `("here", position)`.
+
+    Attributes:
+        site: the innermost line of the reader's code.
+        stack: the reader's part of the stack, with source lines.
+        waiting: the call that it announced and is still in, if any.
+        collective: the communication it is in by other evidence (its stack, the backend's recorder), or "".
+    """
+
+    site: str
+    stack: str
+    waiting: Waiting | None
+    collective: str
+
+
+def encode(message: tuple[Any, ...]) -> bytes:
+    """The bytes of `message` as they travel; encode once to send the same message to many ranks."""
+    body = pickle.dumps(message, protocol=5)
+    return _HEADER.pack(len(body)) + body
+
+
+class Channel:
+    """One end of the connection between the notebook and a rank. Any thread may send; one thread receives."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._lock = threading.Lock()
+        self._buffer = bytearray()
+        self._wanted = _HEADER.size
+
+    def fileno(self) -> int:
+        """The socket's descriptor, for `select`."""
+        return self._socket.fileno()
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        """Send `message`; blocks while the other end does not read."""
+        self.send_encoded(encode(message))
+
+    def send_encoded(self, frame: bytes) -> None:
+        """Send what `encode` made."""
+        with self._lock:
+            self._socket.sendall(frame)
+
+    def receive(self) -> list[tuple[Any, ...]]:
+        """Wait for bytes and return the messages that are now complete (maybe none).
+
+        Raises:
+            EOFError: the other end is gone.
+        """
+        try:
+            chunk = self._socket.recv(max(_CHUNK, self._wanted - len(self._buffer)))
+        except ConnectionError:
+            chunk = b""
+        if not chunk:
+            raise EOFError
+        self._buffer += chunk
+        return [] if len(self._buffer) < self._wanted else self._complete_messages()
+
+    def _complete_messages(self) -> list[tuple[Any, ...]]:
+        messages, start = [], 0
+        self._wanted = _HEADER.size
+        with memoryview(self._buffer) as view:
+            while len(view) - start >= _HEADER.size:
+                end = start + _HEADER.size + _HEADER.unpack_from(view, start)[0]
+                if end > len(view):
+                    self._wanted = end - start
+                    break
+                messages.append(pickle.loads(view[start + _HEADER.size : end]))
+                start = end
+        del self._buffer[:start]
+        return messages
+
+    def close(self) -> None:
+        """Close this end; the other end's `receive` then raises EOFError."""
+        self._socket.close()

@@ -1,0 +1,212 @@
+"""What runs in a rank: wait for a call, make it, say how it ended. `serve` is the whole life of the process.
+
+The main thread makes the calls. A second thread reads the channel, so that the rank can say where it is while the main
+thread is blocked in a collective, and ends the process when the notebook is gone. Lesson 00 uses this module without
+opening it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import datetime
+import faulthandler
+import gc
+import os
+import queue
+import random
+import select
+import signal
+import socket
+import sys
+import threading
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from course_kit.communications import GROUP_OF_A_CALL
+from course_kit.ranks._diagnosis import stacks
+from course_kit.ranks._diagnosis.announce import Tap, collective_in
+from course_kit.ranks._processes import pickling
+from course_kit.ranks._processes.prints import LabelledStream
+from course_kit.ranks._processes.wire import Channel, Job, Position, Settings
+
+_FRESH_SEED = torch.default_generator.initial_seed()
+_NEVER = datetime.timedelta(days=1)
+"""The process group's own time limit. The notebook's limit comes first: it can say who waits for whom."""
+
+
+class Rank:
+    """The process's state, shared by its two threads."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.jobs: queue.SimpleQueue[Job | Settings] = queue.SimpleQueue()
+        self.main_thread = threading.get_ident()
+        self._tap: Tap | None = None
+        self._out = LabelledStream(lambda text: channel.send(("out", "stdout", text)), 1)
+        self._err = LabelledStream(lambda text: channel.send(("out", "stderr", text)), 2)
+
+    def listen(self) -> None:
+        """The second thread: hand jobs to the main thread, answer questions, notice that the notebook is gone."""
+        parent = os.getppid()
+        poll = select.poll() if hasattr(select, "poll") else None
+        if poll is not None:
+            poll.register(self.channel.fileno(), select.POLLIN)
+        try:
+            while True:
+                while poll is not None and not poll.poll(1000):
+                    if os.getppid() != parent:  # the zygote was killed: nobody would reap us
+                        os._exit(0)
+                for message in self.channel.receive():
+                    self._take(message)
+        except (EOFError, OSError):
+            os._exit(0)
+
+    def _take(self, message: tuple[Any, ...]) -> None:
+        if message[0] == "where":
+            self._tell_lost()
+            self.channel.send(("here", self._position()))
+        else:
+            self.jobs.put(message[1])
+
+    def _tell_lost(self) -> None:
+        if self._tap is not None:
+            self._tap.tell_lost()
+
+    def _position(self) -> Position:
+        """Where the main thread is; of its waiting, else of any thread's (autograd has its own for GPUs)."""
+        frame = sys._current_frames().get(self.main_thread)
+        waits = dict(self._tap.waiting) if self._tap else {}
+        waiting = waits.get(self.main_thread) or next(iter(waits.values()), None)
+        return Position(stacks.call_site(frame), stacks.stack_text(frame), waiting, collective_in(frame))
+
+    def work(self) -> None:
+        """The main thread: join the group, then make one call after the other."""
+        settings = self.jobs.get()
+        assert isinstance(settings, Settings)
+        self._join(settings)
+        self._tap = Tap(settings.rank, self.channel.send)
+        sys.stdout, sys.stderr = self._out, self._err
+        self.channel.send(("ready", os.getpid()))
+        while True:
+            job = self.jobs.get()
+            assert isinstance(job, Job)
+            answer = self._answer(job)
+            self._out.end_line()
+            self._err.end_line()
+            _flush_c_output()
+            self._tell_lost()
+            self.channel.send(answer)
+            del job, answer
+
+    def _join(self, settings: Settings) -> None:
+        os.environ.update(RANK=str(settings.rank), LOCAL_RANK=str(settings.rank), WORLD_SIZE=str(settings.world_size))
+        torch.set_num_threads(1)
+        if "nccl" in settings.backend:
+            torch.cuda.set_device(settings.rank)
+        store = TCPStore("127.0.0.1", settings.store_port, is_master=False)
+        dist.init_process_group(
+            settings.backend,
+            store=PrefixStore(str(settings.crew), store),
+            rank=settings.rank,
+            world_size=settings.world_size,
+            timeout=_NEVER,
+        )
+
+    def _answer(self, job: Job) -> tuple[Any, ...]:
+        """Make the call. Whatever it raises, `SystemExit` included, is reported and does not end the rank."""
+        try:
+            self._settle(job)
+            fn, args, kwargs = pickling.loads(job.call)
+            result = fn(*args, **kwargs)
+            try:
+                blob = pickling.dumps(result)
+            except Exception as error:
+                raise TypeError(f"the result, a {type(result).__name__}, cannot be shipped back: {error}") from error
+            return "returned", blob, dist.is_initialized()
+        except BaseException as error:
+            text = stacks.traceback_text(error)
+            return "raised", text.strip().splitlines()[-1], text
+
+    def _settle(self, job: Job) -> None:
+        """Look like the notebook; in a fresh job also like a new process, so that no earlier call shows through."""
+        assert self._tap is not None
+        if job.diagnose:
+            self._tap.put_on()
+        else:
+            self._tap.take_off()
+        surroundings = job.surroundings
+        stacks.know_cells(surroundings.cells)
+        if surroundings.path is not None:
+            sys.path[:] = surroundings.path
+        if surroundings.folder is not None:
+            os.chdir(surroundings.folder)
+        for name, value in surroundings.environment.items():
+            if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+                os.environ[name] = value
+        if surroundings.stale:
+            _forget(surroundings.stale)
+        if job.fresh:
+            _leave_groups()
+            torch.default_generator.manual_seed(_FRESH_SEED)
+            if torch.cuda.is_initialized():
+                torch.cuda.manual_seed_all(_FRESH_SEED)
+            torch.set_default_dtype(torch.float32)
+            torch.set_grad_enabled(True)
+
+
+def _leave_groups() -> None:
+    """Leave the process groups that earlier calls have made for themselves: each has threads and connections."""
+    for group in list(dist.distributed_c10d._world.pg_map):
+        if group.group_desc == GROUP_OF_A_CALL:
+            dist.destroy_process_group(group)
+
+
+def _forget(modules: list[str]) -> None:
+    """Import these afresh when they are next needed; this package, which is at work, stays.
+
+    What lies below them goes too: a namespace package, which has no file, would look for its parent in vain.
+    """
+    own = __name__.removesuffix("_processes.worker")  # `_diagnosis` is at work too
+    for name in list(sys.modules):
+        at_work = own.startswith(f"{name}.") or name.startswith(own)
+        if not at_work and any(f"{name}.".startswith(f"{stale}.") for stale in modules):
+            del sys.modules[name]
+
+
+def _flush_c_output() -> None:
+    with contextlib.suppress(OSError, TypeError):
+        ctypes.CDLL(None).fflush(None)
+
+
+def _prepare_process() -> None:
+    """What a forked or fresh process needs before it serves."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Jupyter interrupts the whole process group; the notebook decides
+    faulthandler.enable(file=2, all_threads=False)
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
+    if sys.platform != "win32":
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform.startswith("linux") else "lo0")
+    random.seed()
+    gc.enable()
+
+
+def serve(connection: socket.socket) -> None:
+    """Serve calls until the notebook is gone. Never returns."""
+    _prepare_process()
+    rank = Rank(Channel(connection))
+    threading.Thread(target=rank.listen, name="course-ranks-listener", daemon=True).start()
+    try:
+        rank.work()
+    except BaseException as error:
+        sys.__stderr__.write(stacks.traceback_text(error))  # type: ignore[union-attr]
+    finally:
+        os._exit(1)

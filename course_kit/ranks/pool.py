@@ -1,0 +1,210 @@
+"""`run` and `Ranks`: call a function on several processes, from a notebook cell.
+
+The processes stay between calls, so a call costs milliseconds instead of the seconds that a launcher needs. Inside the
+function `torch.distributed` is ready: `dist.get_rank()` and `dist.all_reduce(x)` work at once.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from course_kit.ranks._diagnosis.failures import RankFailure
+from course_kit.ranks._processes import pickling
+from course_kit.ranks._processes.crew import Crew
+from course_kit.ranks._processes.inside import backend_for
+from course_kit.ranks._processes.launch import IN_RANK
+from course_kit.ranks._processes.packing import pack
+from course_kit.ranks._processes.watched_call import WatchedCall
+from course_kit.ranks._processes.wire import Job
+
+MAX_WORLD_SIZE = 64
+"""Every rank is a process, and gloo joins every pair by a socket: 64 ranks hold 2,016 connections."""
+
+
+class Ranks:
+    """A group of rank processes of your own. Use it as a context manager, or call `close()`.
+
+    Args:
+        world_size: how many processes.
+        backend: what torch.distributed shall use. None takes NCCL (and gloo for CPU tensors) when every rank can have
+            a GPU of its own, else gloo.
+        timeout_s: seconds that one call may take.
+        diagnose: compare the communication calls of all ranks with each other while they run; finds wrong orders,
+            shapes and dtypes, and deadlocks within a second. Switch it off when you time communication.
+
+    Raises:
+        ValueError: `world_size` or `timeout_s` makes no sense, or NCCL is wanted and there are too few GPUs.
+    """
+
+    def __init__(
+        self, world_size: int = 4, backend: str | None = None, timeout_s: float = 60, diagnose: bool = True
+    ) -> None:
+        self.world_size = check_world_size(world_size)
+        self.timeout_s = check_timeout(timeout_s)
+        self.diagnose = diagnose
+        self.backend = backend_for(self.world_size, backend)
+        self._lock = threading.RLock()
+        self._owner = os.getpid()
+        self._crew: Crew | None = self._new_crew()
+        self.generation = 0
+        """How often the processes had to be replaced."""
+
+    def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call `fn(*args, **kwargs)` on every rank; all results, in rank order.
+
+        `fn` and what it uses may be defined in notebook cells. Modules that it imports are read from disk by the ranks,
+        and again when you edit their files. Each call begins like a fresh process: torch's default seed and dtype.
+
+        Raises:
+            RankFailure: a rank raised, died, or was not done in time; all ranks have then been replaced.
+            ValueError: an argument, or a variable that `fn` uses, cannot be shipped; the message names it.
+        """
+        return self.call(pack(fn, args, kwargs), self.timeout_s, self.diagnose)
+
+    def call(self, packed: bytes, timeout_s: float, diagnose: bool, lasting: bool = False) -> list[Any]:
+        """`run`, for a call that is packed already, with its own time limit and diagnosis.
+
+        Args:
+            packed: what `ship.pack` made of the function and its arguments.
+            timeout_s: seconds that this call may take.
+            diagnose: whether to compare the ranks' communication calls.
+            lasting: the ranks hold state that the reader needs: begin where the last call ended, and keep the
+                processes after an exception if they can still be used.
+        """
+        with self._lock:
+            crew = self._standing_crew()
+            call = WatchedCall(crew, timeout_s, diagnose)
+            usable = False
+            try:
+                crew.send_to_all(("run", Job(packed, crew.tracker.news(), diagnose, fresh=not lasting)))
+                blobs = call.blobs()
+                usable = call.leaves_group_usable
+            except RankFailure:
+                usable = lasting and call.leaves_group_usable
+                raise
+            finally:  # after a KeyboardInterrupt too: a crew that was left in the middle of a call is useless
+                if not usable:
+                    self._replace(crew)
+        return [pickling.loads(blob) for blob in blobs]
+
+    def _standing_crew(self) -> Crew:
+        if self._owner != os.getpid():
+            raise RuntimeError("these ranks belong to the process that made this one by os.fork(); make new ones here")
+        if self._crew is None:
+            raise ValueError("these ranks are closed: make a new ranks.Ranks(...), or use ranks.run(...)")
+        try:
+            self._crew.wait_until_ready()
+            whole = self._crew.is_whole()
+        except RuntimeError:
+            whole = False
+        if not whole:  # somebody killed a rank, or the process that ranks are forked from
+            self._replace(self._crew)
+            self._crew.wait_until_ready()
+        return self._crew
+
+    def _replace(self, crew: Crew) -> None:
+        """Kill the crew and start the next one, without waiting for it."""
+        crew.end()
+        self.generation += 1
+        self._crew = self._new_crew()
+
+    def _new_crew(self) -> Crew:
+        """A crew that ends with this object, or with the interpreter, at the latest."""
+        crew = Crew(self.world_size, self.backend)
+        weakref.finalize(self, crew.end)
+        return crew
+
+    def close(self) -> None:
+        """End the processes. Safe to call twice."""
+        with self._lock:
+            if self._crew is not None and self._owner == os.getpid():
+                self._crew.end()
+            self._crew = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+_shared: dict[tuple[int, str], Ranks] = {}
+
+
+def shared(world_size: int, backend: str | None = None) -> Ranks:
+    """The pool of `world_size` ranks that all `run` calls of this process share; made on first use."""
+    check_world_size(world_size)
+    key = world_size, backend_for(world_size, backend)
+    pool = _shared.get(key)
+    if pool is None or pool._owner != os.getpid() or pool._crew is None:
+        pool = _shared[key] = Ranks(*key)
+    return pool
+
+
+def run(
+    fn: Callable[..., Any],
+    /,
+    *args: Any,
+    world_size: int = 4,
+    timeout_s: float = 60,
+    diagnose: bool = True,
+    **kwargs: Any,
+) -> list[Any]:
+    """Call `fn(*args, **kwargs)` on `world_size` processes that share a process group; the results in rank order.
+
+    The processes are started on the first call and stay for the next ones. See `Ranks.run` for what `fn` may be.
+
+    Args:
+        fn: the function; may be defined in a notebook cell.
+        world_size: how many ranks.
+        timeout_s: seconds after which the call is ended and reported as a hang.
+        diagnose: compare the ranks' communication calls while they run (see `Ranks`); switch it off for timings.
+
+    Raises:
+        RankFailure: a rank raised, died, or was not done in time.
+        ValueError: `world_size` or `timeout_s` makes no sense, or something cannot be shipped.
+    """
+    check_timeout(timeout_s)
+    return shared(world_size).call(pack(fn, args, kwargs), timeout_s, diagnose)
+
+
+def check_world_size(world_size: Any) -> int:
+    """`world_size`, if that many ranks can be started.
+
+    Raises:
+        ValueError: it is not a whole number between 1 and `MAX_WORLD_SIZE`, or we already are inside a rank.
+    """
+    if IN_RANK in os.environ:
+        raise ValueError("this function already runs in a rank: use torch.distributed here, and ranks.run outside")
+    if isinstance(world_size, bool) or not isinstance(world_size, int):
+        raise ValueError(
+            f"world_size={world_size!r} is a {type(world_size).__name__}: give a whole number of ranks (4)"
+        )
+    if world_size < 1:
+        raise ValueError(f"world_size={world_size}: there must be at least 1 rank to call the function on")
+    if world_size > MAX_WORLD_SIZE:
+        pairs = world_size * (world_size - 1) // 2
+        raise ValueError(
+            f"world_size={world_size}: every rank is a process on this machine, and each of the {pairs:,} pairs holds "
+            f"a connection; at most {MAX_WORLD_SIZE} are started. What needs more ranks than that is seen at 4 or 8 too"
+        )
+    return world_size
+
+
+def check_timeout(timeout_s: Any) -> float:
+    """`timeout_s` as a float.
+
+    Raises:
+        ValueError: it is not a positive number of seconds.
+    """
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < math.inf:
+        raise ValueError(f"timeout_s={timeout_s!r}: give the seconds that a call may take, a number above 0 (60)")
+    return float(timeout_s)

@@ -1,0 +1,44 @@
+"""Tables as text and as HTML, laid out in one way: the first column flush left, all others flush right.
+
+What renders itself as the last expression of a cell (a comparison, a memory record) gives its cells to both functions.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Collection, Sequence
+
+_CELL = "padding:.3em .9em;text-align:right;white-space:nowrap"
+_MARK = ";outline:2px solid #d55e00"
+
+
+def as_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The table in columns of equal width.
+
+    Raises:
+        ValueError: a row is not as long as the header.
+    """
+    lines = [header, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in lines]
+    return "\n".join(text)
+
+
+def as_html(header: Sequence[str], rows: Sequence[Sequence[str]], marked: Collection[int] = ()) -> str:
+    """The same in HTML; the first cell of each row is its heading. It scrolls by itself where the page is too narrow.
+
+    Args:
+        header: the headings of the columns.
+        rows: the cells of each row, as many as there are headings.
+        marked: numbers of the rows that get an outline.
+    """
+    head = "".join(f'<th scope="col" style="{_CELL}">{html.escape(text)}</th>' for text in header)
+    body = "".join(_row(row, _MARK if number in marked else "") for number, row in enumerate(rows))
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div style="max-width:100%;overflow-x:auto">{table}</div>'
+
+
+def _row(cells: Sequence[str], style: str) -> str:
+    name, *rest = map(html.escape, cells)
+    tds = "".join(f'<td style="{_CELL}">{text}</td>' for text in rest)
+    return f'<tr style="{style}"><th scope="row" style="{_CELL};text-align:left">{name}</th>{tds}</tr>'

@@ -1,0 +1,266 @@
+"""Collectives built from nothing but point-to-point messages, so that every byte and message can be counted.
+
+`schedules` decides who sends what to whom; `execute` carries it out with `isend` and `irecv`. All ranks of the group
+must call, with tensors of the same shape and dtype; ranks and roots are numbers within the group. In the docstrings p
+is the number of ranks and n the bytes of the tensor; parts are as equal as possible (`torch.tensor_split`), and a part
+without elements is not sent. Every rank ends with the same bits. Sums are made in the tensor's own dtype, and a mean
+divides the finished sum, so 16-bit sums of many ranks lose digits and can overflow, as the backend's own do.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Num
+from torch import Tensor
+
+from course_lib.collectives import schedules
+from course_lib.collectives.schedules import Receive, Round, Schedule
+
+OPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"sum": torch.add, "mean": torch.add, "max": torch.maximum}
+"""How two contributions become one; a mean is a sum that is divided at the end."""
+
+Group = dist.ProcessGroup | None
+"""The ranks that take part; None for all."""
+
+
+def broadcast(tensor: Num[Tensor, "*shape"], root: int = 0, group: Group = None) -> Num[Tensor, "*shape"]:
+    """Give every rank the tensor of `root`, in place, along a binomial tree of ceil(log2 p) rounds.
+
+    Bytes sent: n for each child in the tree (`predict.broadcast`), so at most ceil(log2 p) · n for the root, 0
+    for a leaf. Messages: one for each child.
+
+    Raises:
+        ValueError: no such root, or this rank is not in `group`.
+    """
+    world_size, rank = _place(group)
+    _check_root(root, world_size)
+    flat = _flat(tensor)
+    execute(schedules.broadcast(world_size, rank, root), Parts(flat, [flat.numel()]), group=group)
+    return _write_back(tensor, flat)
+
+
+def reduce(tensor: Num[Tensor, "*shape"], root: int = 0, op: str = "sum", group: Group = None) -> Num[Tensor, "*shape"]:
+    """Combine all tensors on `root`, in place there; the other ranks' tensors stay as they are. Binomial tree.
+
+    Bytes sent: n by every rank but the root, which sends 0. Messages: 1 and 0.
+
+    Raises:
+        ValueError: no such root or op, a mean of integers, a complex maximum, or this rank is not in `group`.
+    """
+    world_size, rank = _place(group)
+    _check_root(root, world_size)
+    _check_op(op, tensor)
+    flat = _flat(tensor) if rank == root else _flat(tensor).clone()
+    execute(schedules.reduce(world_size, rank, root), Parts(flat, [flat.numel()]), op=op, group=group)
+    return _write_back(tensor, _finish(flat, op, world_size)) if rank == root else tensor
+
+
+def all_reduce(
+    tensor: Num[Tensor, "*shape"], op: str = "sum", algorithm: str = "ring", group: Group = None
+) -> Num[Tensor, "*shape"]:
+    """Combine the tensors of all ranks on every rank, in place.
+
+    Bytes sent and messages by each rank (`predict.all_reduce`):
+
+    - "ring": 2(p-1)/p · n in 2(p-1) messages. Where p does not divide the tensor: 2n less the parts of this rank and
+      of its right neighbour.
+    - "direct": (p-1) · n in p-1 messages.
+    - "manager": n in 1 message; (p-1) · n in p-1 messages for rank 0.
+    - "tree": n for each edge of the tree: one message to the parent (not for rank 0) and one to each child.
+
+    Raises:
+        ValueError: no such op or algorithm, a mean of integers, a complex maximum, or this rank is not in `group`.
+    """
+    if algorithm not in schedules.ALL_REDUCE:
+        raise ValueError(f"algorithm={algorithm!r}: it must be one of {', '.join(schedules.ALL_REDUCE)}")
+    _check_op(op, tensor)
+    world_size, rank = _place(group)
+    flat = _flat(tensor)
+    sizes = [flat.numel()] if algorithm in schedules.WHOLE else split_sizes(flat.numel(), world_size)
+    execute(schedules.ALL_REDUCE[algorithm](world_size, rank), Parts(flat, sizes), op=op, group=group)
+    return _write_back(tensor, _finish(flat, op, world_size))
+
+
+def reduce_scatter(
+    tensor: Num[Tensor, "rows *rest"], op: str = "sum", group: Group = None
+) -> Num[Tensor, "part *rest"]:
+    """Combine all tensors and leave rank r with the r-th p-th of the rows, as a new tensor. A ring.
+
+    Bytes sent: n less the rank's own part, so (p-1)/p · n (`predict.reduce_scatter`). Messages: p-1.
+
+    Raises:
+        ValueError: a tensor without rows, or as `all_reduce`.
+    """
+    world_size, rank = _place(group)
+    _check_rows(tensor)
+    _check_op(op, tensor)
+    flat = tensor.detach().clone(memory_format=torch.contiguous_format).view(-1)  # the ring adds up in place
+    lengths = split_sizes(len(tensor), world_size)
+    parts = Parts(flat, _row_sizes(tensor, lengths))
+    execute(schedules.reduce_scatter(world_size, rank), parts, op=op, group=group)
+    return _finish(parts[rank, 1].clone(), op, world_size).view(lengths[rank], *tensor.shape[1:])
+
+
+def all_gather(
+    tensor: Num[Tensor, "part *rest"], rows: int | None = None, group: Group = None
+) -> Num[Tensor, "rows *rest"]:
+    """Put the rows of all ranks one below the other, in rank order, as a new tensor on every rank. A ring.
+
+    Args:
+        tensor: this rank's rows.
+        rows: rows of the result, of which rank r brings the r-th p-th: the inverse of `reduce_scatter`. None if every
+            rank brings as many as this one.
+        group: the ranks that take part.
+
+    Bytes sent: the result less the right neighbour's part, so (p-1)/p · n of an n-byte result
+    (`predict.all_gather`). Messages: p-1.
+
+    Raises:
+        ValueError: a tensor without rows, or not as many as `rows` gives this rank; or this rank is not in `group`.
+    """
+    world_size, rank = _place(group)
+    _check_rows(tensor)
+    lengths = [len(tensor)] * world_size if rows is None else split_sizes(rows, world_size)
+    if lengths[rank] != len(tensor):
+        raise ValueError(
+            f"rank {rank} brings {len(tensor)} rows, but its part of rows={rows} is {lengths[rank]}: pass what "
+            f"reduce_scatter left here, and as rows the number of rows before it"
+        )
+    parts = Parts(tensor.new_empty(sum(_row_sizes(tensor, lengths))), _row_sizes(tensor, lengths))
+    parts[rank, 1].copy_(_flat(tensor))
+    execute(schedules.all_gather(world_size, rank), parts, group=group)
+    return parts.flat.view(sum(lengths), *tensor.shape[1:])
+
+
+def all_to_all(tensor: Num[Tensor, "rows *rest"], group: Group = None) -> Num[Tensor, "received *rest"]:
+    """Cut the rows into p parts, send part q to rank q; returns what all sent here, in rank order. Pairwise swaps.
+
+    Bytes sent: n less the rank's own part, so (p-1)/p · n (`predict.all_to_all`). Messages: p-1.
+
+    Raises:
+        ValueError: a tensor without rows, or this rank is not in `group`.
+    """
+    world_size, rank = _place(group)
+    _check_rows(tensor)
+    lengths = split_sizes(len(tensor), world_size)
+    outgoing = Parts(_flat(tensor), _row_sizes(tensor, lengths))
+    received_sizes = _row_sizes(tensor, [lengths[rank]] * world_size)
+    incoming = Parts(tensor.new_empty(sum(received_sizes)), received_sizes)
+    incoming[rank, 1].copy_(outgoing[rank, 1])
+    execute(schedules.all_to_all(world_size, rank), outgoing, incoming, group=group)
+    return incoming.flat.view(lengths[rank] * world_size, *tensor.shape[1:])
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A flat tensor cut into parts of `sizes` elements; `parts[first, count]` is a view of `count` parts in a row."""
+
+    flat: Num[Tensor, " elements"]
+    sizes: list[int]
+
+    def __getitem__(self, which: tuple[int, int]) -> Num[Tensor, " part"]:
+        first, count = which
+        ends = [0, *accumulate(self.sizes)]
+        return self.flat[ends[first] : ends[first + count]]
+
+
+def execute(
+    schedule: Schedule, outgoing: Parts, incoming: Parts | None = None, *, op: str = "sum", group: Group = None
+) -> None:
+    """Carry out this rank's `schedule`: the parts of `outgoing` are sent, those of `incoming` (None: the same) change.
+
+    All ranks of the group must call, each with its own part of one schedule.
+    """
+    incoming = outgoing if incoming is None else incoming
+    for each in schedule:
+        arrived = [torch.empty_like(t) if r.add else t for r, t in _targets(each, incoming)]
+        posts = [(dist.isend, outgoing[send.part, send.count], send.to) for send in each.sends]
+        posts += [(dist.irecv, buffer, receive.source) for receive, buffer in zip(each.receives, arrived)]
+        _exchange([post for post in posts if post[1].numel()], group)
+        _add_up(each, incoming, arrived, op, _place(group)[1])
+
+
+def split_sizes(length: int, world_size: int) -> list[int]:
+    """Sizes of `world_size` parts of `length` that differ by at most one, the larger ones first."""
+    return [length // world_size + (rank < length % world_size) for rank in range(world_size)]
+
+
+def _targets(each: Round, incoming: Parts) -> list[tuple[Receive, Tensor]]:
+    return [(receive, incoming[receive.part, receive.count]) for receive in each.receives]
+
+
+def _exchange(posts: list[tuple[Callable, Tensor, int]], group: Group) -> None:
+    """Post everything, then wait for everything: the order inside a round cannot matter."""
+    chosen = group or dist.group.WORLD
+    assert chosen is not None
+    ops = [dist.P2POp(verb, tensor, dist.get_global_rank(chosen, peer), group) for verb, tensor, peer in posts]
+    for work in dist.batch_isend_irecv(ops) if ops else []:
+        work.wait()
+
+
+def _add_up(each: Round, incoming: Parts, arrived: list[Tensor], op: str, rank: int) -> None:
+    """Combine what came, in rank order and with this rank's own share in its place: floating-point sums depend on the
+    order, and ranks that add up the same shares must end with the same bits."""
+    shares: dict[tuple[int, int], dict[int, Tensor]] = {}
+    for receive, buffer in zip(each.receives, arrived):
+        if receive.add:
+            shares.setdefault((receive.part, receive.count), {})[receive.source] = buffer
+    for which, others in shares.items():
+        mine = incoming[which]
+        in_order = [share for _, share in sorted({**others, rank: mine}.items())]
+        mine.copy_(functools.reduce(OPS[op], in_order))
+
+
+def _finish(flat: Tensor, op: str, world_size: int) -> Tensor:
+    return flat.div_(world_size) if op == "mean" else flat
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """All elements in a row; a view where the memory allows it."""
+    return tensor.detach().contiguous().view(-1)
+
+
+def _write_back(tensor: Tensor, flat: Tensor) -> Tensor:
+    if tensor.data_ptr() != flat.data_ptr() or not tensor.is_contiguous():
+        tensor.detach().copy_(flat.view(tensor.shape))
+    return tensor
+
+
+def _row_sizes(tensor: Tensor, lengths: list[int]) -> list[int]:
+    """Elements in parts of so many rows."""
+    return [length * tensor.shape[1:].numel() for length in lengths]
+
+
+def _place(group: Group) -> tuple[int, int]:
+    """(world size, this rank's number) in `group`."""
+    world_size, rank = dist.get_world_size(group), dist.get_rank(group)
+    if rank < 0:
+        raise ValueError(f"rank {dist.get_rank()} is not in this group; only its members may call")
+    return world_size, rank
+
+
+def _check_op(op: str, tensor: Tensor) -> None:
+    if op not in OPS:
+        raise ValueError(f"op={op!r}: it must be one of {', '.join(OPS)}")
+    if op == "max" and tensor.is_complex():
+        raise ValueError("op='max' of complex numbers, which have no order: use their abs()")
+    if op == "mean" and not (tensor.is_floating_point() or tensor.is_complex()):
+        raise ValueError(
+            f"op='mean' of {tensor.dtype} would be cut off: convert to a floating-point dtype, or use 'sum'"
+        )
+
+
+def _check_root(root: int, world_size: int) -> None:
+    if not 0 <= root < world_size:
+        raise ValueError(f"root={root}: the group has {world_size} ranks, which count from 0")
+
+
+def _check_rows(tensor: Tensor) -> None:
+    if tensor.dim() == 0:
+        raise ValueError("a tensor without dims has no rows to cut into parts: use tensor.view(1), or all_reduce")

@@ -1,0 +1,249 @@
+"""Who sends what to whom, and when: the collectives of this course as plain data, without a process in sight.
+
+A schedule is a list of rounds for one rank. In a round the rank posts all its sends and receives at once and waits
+until all are done; a round may be empty. A message is sent and received in the *same* round by both its ends. That is
+why no schedule here can deadlock: when every rank has come to round k, every send of round k has its receive.
+
+`hold` plays the schedules of all ranks on paper, so they can be drawn and tested; `collectives` plays them for real.
+Ranks and roots are counted within the group.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Holding = list[list[Counter[int]]]
+"""holding[rank][part] counts, for each rank, how often its summand went into what this rank has of that part."""
+
+
+@dataclass(frozen=True)
+class Send:
+    """One message: parts `part` to `part + count - 1` of the sender's tensor go to rank `to`."""
+
+    to: int
+    part: int = 0
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Receive:
+    """The other end of a `Send` by rank `source`. `add` puts it on top of what is there, else it takes its place."""
+
+    source: int
+    part: int = 0
+    count: int = 1
+    add: bool = False
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one rank does at one time. No part is overwritten in the round that sends it."""
+
+    sends: tuple[Send, ...] = ()
+    receives: tuple[Receive, ...] = ()
+
+
+Schedule = list[Round]
+
+
+def broadcast(world_size: int, rank: int, root: int = 0) -> Schedule:
+    """A binomial tree: the ranks that have the tensor double in each of ceil(log2 p) rounds. One part.
+
+    Counted from the root, rank r hands on to r + step in the round of `step` = …, 4, 2, 1 if r is a multiple of
+    2 · step.
+    """
+    position = (rank - root) % world_size
+    rounds = []
+    for exponent in reversed(range((world_size - 1).bit_length())):
+        step = 2**exponent
+        sends = position % (2 * step) == 0 and position + step < world_size
+        receives = position % (2 * step) == step
+        rounds.append(
+            Round(
+                (Send((rank + step) % world_size),) if sends else (),
+                (Receive((rank - step) % world_size),) if receives else (),
+            )
+        )
+    return rounds
+
+
+def reduce(world_size: int, rank: int, root: int = 0) -> Schedule:
+    """The broadcast's tree, walked backwards: where it sent, this adds up. One part."""
+    return [
+        Round(
+            tuple(Send(receive.source) for receive in each.receives),
+            tuple(Receive(send.to, add=True) for send in each.sends),
+        )
+        for each in reversed(broadcast(world_size, rank, root))
+    ]
+
+
+def reduce_scatter(world_size: int, rank: int) -> Schedule:
+    """A ring: sums travel to the right and grow, one part a round; part r ends, complete, on rank r. p parts.
+
+    Source: Patarasuk and Yuan 2009, §3.
+    """
+    left, right = _neighbours(world_size, rank)
+    return [
+        Round(
+            (Send(right, (rank - 1 - step) % world_size),),
+            (Receive(left, (rank - 2 - step) % world_size, add=True),),
+        )
+        for step in range(world_size - 1)
+    ]
+
+
+def all_gather(world_size: int, rank: int) -> Schedule:
+    """A ring: rank r has part r; each round hands to the right what came last from the left. p parts."""
+    left, right = _neighbours(world_size, rank)
+    return [
+        Round((Send(right, (rank - step) % world_size),), (Receive(left, (rank - step - 1) % world_size),))
+        for step in range(world_size - 1)
+    ]
+
+
+def all_to_all(world_size: int, rank: int) -> Schedule:
+    """In round k the ranks a and b with a + b = k (mod p) swap: a's part b for b's part a. p parts.
+
+    Each pair meets once. A rank that is its own partner has nothing to do in that round.
+    """
+    rounds = []
+    for number in range(world_size if world_size > 1 else 0):
+        partner = (number - rank) % world_size
+        rounds.append(Round() if partner == rank else Round((Send(partner, partner),), (Receive(partner, partner),)))
+    return rounds
+
+
+def all_reduce_direct(world_size: int, rank: int) -> Schedule:
+    """Everyone sends everything to everyone, in one round. One part."""
+    others = [other for other in range(world_size) if other != rank]
+    everything = Round(tuple(map(Send, others)), tuple(Receive(other, add=True) for other in others))
+    return [everything] if others else []
+
+
+def all_reduce_manager(world_size: int, rank: int) -> Schedule:
+    """Rank 0 collects all tensors, adds them up and sends everybody the sum: two rounds. One part."""
+    workers = range(1, world_size)
+    if not workers:
+        return []
+    if rank == 0:
+        return [Round(receives=tuple(Receive(r, add=True) for r in workers)), Round(sends=tuple(map(Send, workers)))]
+    return [Round(sends=(Send(0),)), Round(receives=(Receive(0),))]
+
+
+def all_reduce_ring(world_size: int, rank: int) -> Schedule:
+    """Reduce-scatter, then all-gather: 2(p-1) rounds, each with p-th parts only. p parts."""
+    return reduce_scatter(world_size, rank) + all_gather(world_size, rank)
+
+
+def all_reduce_tree(world_size: int, rank: int) -> Schedule:
+    """Up the binomial tree to rank 0 and down again: 2 ceil(log2 p) rounds. One part."""
+    return reduce(world_size, rank) + broadcast(world_size, rank)
+
+
+def all_reduce_double_tree(world_size: int, rank: int) -> Schedule:
+    """Two trees at once, each for half of the tensor: up to the root and down again. 2 parts.
+
+    In each tree every rank has at most two children and odd places are leaves. In the second tree the ranks sit one
+    place further, so whoever hands on in one is a leaf of the other: nobody sends more than twice the tensor, in at
+    most 4 messages. Rounds: 2 ceil(log2 p).
+
+    Source: Sanders, Speck and Träff 2009; NCCL's trees are of this kind.
+    """
+    depth = (world_size - 1).bit_length()
+    rounds = [Round() for _ in range(2 * depth)]
+    for part in (0, 1) if world_size > 1 else ():
+        for child in range(1, world_size):
+            parent, level = _parent(world_size, child), _level(world_size, child)
+            lower, upper = (child + part) % world_size, (parent + part) % world_size
+            up, down = rounds[depth - level], rounds[depth + level - 1]
+            if rank == lower:
+                rounds[depth - level] = Round((*up.sends, Send(upper, part)), up.receives)
+                rounds[depth + level - 1] = Round(down.sends, (*down.receives, Receive(upper, part)))
+            elif rank == upper:
+                rounds[depth - level] = Round(up.sends, (*up.receives, Receive(lower, part, add=True)))
+                rounds[depth + level - 1] = Round((*down.sends, Send(lower, part)), down.receives)
+    return rounds
+
+
+def _parent(world_size: int, place: int) -> int:
+    """Of a place other than 0 in a tree of one root, 0, with one child, under which every place has at most two."""
+    bit = place & -place
+    above = (place ^ bit) | (bit << 1)
+    return above if above < world_size else place ^ bit
+
+
+def _level(world_size: int, place: int) -> int:
+    """How many edges lie between the place and the root."""
+    return 1 + _level(world_size, _parent(world_size, place)) if place else 0
+
+
+ALL_REDUCE: dict[str, Callable[[int, int], Schedule]] = {
+    "direct": all_reduce_direct,
+    "manager": all_reduce_manager,
+    "ring": all_reduce_ring,
+    "tree": all_reduce_tree,
+}
+"""Name of the algorithm → its schedule."""
+WHOLE = ("direct", "manager", "tree")
+"""The algorithms that send the tensor in one piece; the others cut it into p parts."""
+
+
+def hold(schedules: list[Schedule], start: Holding) -> list[Holding]:
+    """What every rank holds before the first round and after each one, if rank r follows `schedules[r]`.
+
+    Args:
+        schedules: one for each rank, all of the same length.
+        start: what is there at the beginning. For an all-reduce: part after part `Counter({rank: 1})`.
+
+    Raises:
+        ValueError: a message is not received in the round in which it is sent, or waits for one that is never sent;
+            real ranks would hang there.
+    """
+    if len({len(schedule) for schedule in schedules}) > 1:
+        raise ValueError(f"the ranks have {[len(s) for s in schedules]} rounds; give all of them the same number")
+    frames = [start]
+    for number, rounds in enumerate(zip(*schedules)):
+        before, after = frames[-1], [[Counter(part) for part in parts] for parts in frames[-1]]
+        for source, send, rank, receive in messages(number, rounds):
+            for offset in range(send.count):
+                arrived = before[source][send.part + offset]
+                kept = after[rank][receive.part + offset] if receive.add else Counter()
+                after[rank][receive.part + offset] = kept + arrived
+        frames.append(after)
+    return frames
+
+
+def messages(number: int, rounds: tuple[Round, ...]) -> list[tuple[int, Send, int, Receive]]:
+    """Round `number` of all ranks as messages: (from, its send, to, its receive), in order between any two ranks.
+
+    Raises:
+        ValueError: a send has no receive in this round, or a receive no send.
+    """
+    sent: dict[tuple[int, int], list[Send]] = {}
+    for source, each in enumerate(rounds):
+        for send in each.sends:
+            sent.setdefault((source, send.to), []).append(send)
+    matched = []
+    for rank, each in enumerate(rounds):
+        for receive in each.receives:
+            waiting = sent.get((receive.source, rank))
+            if not waiting or waiting[0].count != receive.count:
+                raise ValueError(
+                    f"round {number}: rank {rank} waits for {receive.count} part(s) from rank {receive.source}, which "
+                    f"sends {waiting[0].count if waiting else 'nothing'}; put the matching Send into this round"
+                )
+            matched.append((receive.source, waiting.pop(0), rank, receive))
+    for (source, rank), waiting in sent.items():
+        if waiting:
+            raise ValueError(
+                f"round {number}: rank {source} sends to rank {rank}, which does not receive it; "
+                f"put the matching Receive into this round"
+            )
+    return matched
+
+
+def _neighbours(world_size: int, rank: int) -> tuple[int, int]:
+    return (rank - 1) % world_size, (rank + 1) % world_size

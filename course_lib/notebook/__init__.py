@@ -1,9 +1,0 @@
-"""What cells call to talk with their reader: `ask` for a guess, `show` for source, `self_check` and `your_turn`."""
-
-from course_lib.notebook import folded  # makes `%solution` known
-from course_lib.notebook.ask import Ask, ask
-from course_lib.notebook.self_check import self_check
-from course_lib.notebook.show import show
-from course_lib.notebook.your_turn import your_turn
-
-__all__ = ["Ask", "ask", "folded", "self_check", "show", "your_turn"]

@@ -1,0 +1,221 @@
+"""Files as a memory: vectors are read ahead and written behind by threads, and a step is there whole or not at all.
+
+What a step writes are new files. They count from `commit` on, which replaces one small file, the manifest; the files of
+the step before are deleted after that. So a process may be killed at any moment, or the disk may be full: what was
+committed last is still there. (That is not so when the power fails: nobody waits here until the disk has all bytes.)
+
+The system keeps pages of files in main memory, and what is read from there is no disk. So files are opened with
+O_DIRECT where the system has it, and else read in the usual way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import mmap
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from course_kit.units import Bytes
+from course_lib.offload.lane import Pace
+
+CHUNK_BYTES = 2**20
+_DIRECT = getattr(os, "O_DIRECT", 0)
+
+
+class Disk:
+    """Vectors by name, in the files of a folder.
+
+    Args:
+        folder: is made if it is not there. What lies in it unfinished is removed.
+        threads: as many files are read and written at once.
+        bytes_per_s: of reading and writing together; no file is faster than this. None for what the disk can do.
+
+    Attributes:
+        facts: what was given to the last `commit`.
+        read_bytes, written_bytes: so far.
+
+    Raises:
+        ValueError: a file is missing or has another size than when it was committed, or a bandwidth is not positive.
+    """
+
+    def __init__(self, folder: str | Path, threads: int = 2, bytes_per_s: float | None = None) -> None:
+        self.folder, self._pace = Path(folder), Pace(bytes_per_s)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.facts: Mapping[str, Any] = {}
+        self.read_bytes = self.written_bytes = Bytes(0)
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="disk")
+        self._generation, self._files = 0, dict[str, tuple[str, int]]()
+        self._new: dict[str, tuple[str, int]] = {}
+        self._writes: list[Future[None]] = []
+        if self._manifest.exists():
+            stored = json.loads(self._manifest.read_text())
+            self._generation, self.facts = stored["generation"], stored["facts"]
+            self._files = {name: (file, size) for name, (file, size) in stored["files"].items()}
+            for file, size in self._files.values():
+                self._check(file, size)
+        self._sweep()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    def start_read(self, name: str, into: Tensor) -> Future[None]:
+        """Begin to read what was committed; `result()` waits for it.
+
+        Args:
+            name: of the vector.
+            into: contiguous, of as many bytes.
+
+        Raises:
+            ValueError: there is no such vector, or it has another size (also from `result()`, for a file that was cut).
+        """
+        if name not in self._files:
+            raise ValueError(f"{self.folder} has no {name!r}, but {', '.join(map(repr, self._files)) or 'nothing'}")
+        file, size = self._files[name]
+        if size != into.nbytes:
+            raise ValueError(f"{name!r} has {size} bytes in {self.folder}, and {into.nbytes} were asked for")
+        return self._threads.submit(self._read, file, size, into, time.perf_counter())
+
+    def start_write(self, name: str, vector: Tensor) -> None:
+        """Begin to write a vector, which must not change until `commit`."""
+        file = f"{name}.{self._generation + 1}"
+        self._new[name] = (file, vector.nbytes)
+        self._writes.append(self._threads.submit(self._write, file, vector, time.perf_counter()))
+
+    def commit(self, **facts: Any) -> None:
+        """Wait for all writes, and let them count, together with some facts that JSON can hold.
+
+        Raises:
+            OSError: a write has failed, because the disk is full, say. Nothing of this step counts then, and what was
+                committed before still does.
+        """
+        try:
+            while self._writes:
+                self._writes[-1].result()
+                self._writes.pop()
+            files = self._files | self._new
+            stored = {"generation": self._generation + 1, "facts": facts, "files": files}
+            self._manifest.with_suffix(".new").write_text(json.dumps(stored))
+        except OSError as failed:
+            self.discard()
+            raise OSError(
+                failed.errno,
+                f"{failed.strerror}: this step was not written. {self.folder} still has the step before, with "
+                f"{json.dumps(self.facts)}. Writing a step needs as much room again as the files of the step before",
+            ) from failed
+        os.replace(self._manifest.with_suffix(".new"), self._manifest)
+        self._generation, self._files, self.facts, self._new = self._generation + 1, files, facts, {}
+        self._sweep()
+
+    def discard(self) -> None:
+        """Forget what was written since the last commit."""
+        for write in self._writes:
+            with contextlib.suppress(OSError):
+                write.result()
+        self._writes.clear()
+        self._new.clear()
+        self._sweep()
+
+    @property
+    def _manifest(self) -> Path:
+        return self.folder / "manifest.json"
+
+    def _sweep(self) -> None:
+        """Remove what does not count (anymore)."""
+        known = {file for file, _ in self._files.values()} | {self._manifest.name}
+        for path in self.folder.iterdir():
+            if path.name not in known and path.is_file():
+                path.unlink()
+
+    def _check(self, file: str, size: int) -> None:
+        path = self.folder / file
+        found = path.stat().st_size if path.exists() else None
+        if found != size:
+            said = "is not there" if found is None else f"has {found} bytes"
+            raise ValueError(
+                f"{path} {said}, where {size} bytes were committed with {json.dumps(self.facts)}: the copy was cut or "
+                "files were removed; take another copy of the folder"
+            )
+
+    def _read(self, file: str, size: int, into: Tensor, asked_at: float) -> None:
+        self._check(file, size)
+        _read_file(self.folder / file, into)
+        self.read_bytes += size
+        self._pace.wait(size, asked_at)
+
+    def _write(self, file: str, vector: Tensor, asked_at: float) -> None:
+        _write_file(self.folder / file, vector)
+        self.written_bytes += vector.nbytes
+        self._pace.wait(vector.nbytes, asked_at)
+
+
+class Bandwidth(NamedTuple):
+    """Bytes a second."""
+
+    write: float
+    read: float
+
+
+def bandwidth(folder: str | Path, n_bytes: int = 2**26) -> Bandwidth:
+    """How fast a file in this folder is written and read, by one thread, past the system's page cache if possible."""
+    vector = torch.randint(256, (n_bytes,), dtype=torch.uint8)
+    with tempfile.TemporaryDirectory(dir=folder) as inside:
+        path, moments = Path(inside) / "vector", [time.perf_counter()]
+        _write_file(path, vector)
+        moments.append(time.perf_counter())
+        _read_file(path, vector)
+        moments.append(time.perf_counter())
+    return Bandwidth(n_bytes / (moments[1] - moments[0]), n_bytes / (moments[2] - moments[1]))
+
+
+def _bytes_of(vector: Tensor) -> memoryview:
+    """Not by way of numpy: a storage that numpy has seen cannot be resized anymore."""
+    if not vector.is_contiguous() or vector.device.type != "cpu":
+        raise ValueError(f"a file takes contiguous vectors in main memory; this one is on {vector.device}")
+    return memoryview((ctypes.c_ubyte * vector.nbytes).from_address(vector.data_ptr())).cast("B")
+
+
+def _direct(path: str, flags: int) -> int:
+    """Opens a file past the page cache where that is possible: not every file system can do it."""
+    try:
+        return os.open(path, flags | _DIRECT, 0o600)
+    except OSError:
+        if not _DIRECT:
+            raise
+        return os.open(path, flags, 0o600)
+
+
+def _read_file(path: Path, into: Tensor) -> None:
+    """Through a buffer that begins at a page: direct reads ask for that, and no tensor promises it."""
+    place, whole = 0, _bytes_of(into)
+    with open(path, "rb", buffering=0, opener=_direct) as file, mmap.mmap(-1, CHUNK_BYTES) as buffer:
+        while place < len(whole):
+            count = min(file.readinto(buffer) or 0, len(whole) - place)
+            if not count:
+                raise ValueError(f"{path} ends after {place} of {len(whole)} bytes")
+            whole[place : place + count] = buffer[:count]
+            place += count
+
+
+def _write_file(path: Path, vector: Tensor) -> None:
+    """In whole chunks of pages; what is too much at the end is cut off."""
+    whole = _bytes_of(vector)
+    with open(path, "wb", buffering=0, opener=_direct) as file, mmap.mmap(-1, CHUNK_BYTES) as buffer:
+        for place in range(0, len(whole), CHUNK_BYTES):
+            part = whole[place : place + CHUNK_BYTES]
+            buffer[: len(part)] = part
+            pages = -(-len(part) // mmap.PAGESIZE) * mmap.PAGESIZE
+            with memoryview(buffer)[:pages] as filled:
+                if (written := file.write(filled)) < pages:
+                    raise OSError(errno.ENOSPC, f"only {place + written} of {len(whole)} bytes of {path} were written")
+        file.truncate(len(whole))

@@ -1,0 +1,280 @@
+"""ZeRO-Infinity on one device: a model that lies in files, of which main memory sees a unit or two at a time.
+
+    model = OnDisk(GPT(config, dtype=torch.bfloat16), Disk("run"), lr=1e-3)
+    loss = model(inputs, targets)
+    loss.backward()
+    model.step()
+
+A unit (a block) is read just before its forward pass and dropped just after, read again for its backward pass, and
+while that one runs, its fp32 weights and moments are read, too. As soon as the unit's gradients are complete it is
+updated and written, and nothing of it stays: gradients live for one unit, not for the model (L2L, Pudipeddi et al.
+2020, goes one layer at a time; ZeRO-Infinity, Rajbhandari et al. 2021, reads ahead and writes behind).
+
+For each parameter in 16 bits a step reads 2 + 2 + 12 bytes and writes 2 + 12. Main memory holds, with W the bytes of
+the largest unit in its dtype, R those of the root unit (what is in no block) and S = 6W or 6R their states,
+
+    weights     R + W, with `prefetch` R + 2W
+    gradients   R + W
+    states      those of the unit that is updated, and of units that are still being written
+
+and does not grow with the number of blocks. The disk holds 14 bytes a parameter, and twice that while a step is
+written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.offload.disk import Disk
+from course_lib.parallel.unit_by_unit import UnitByUnit, plan_units, units_of
+
+
+class DiskUnit:
+    """Parameters that come and go together, and their fp32 weights and moments.
+
+    Between passes a parameter has its shape, and NaN for values.
+
+    Attributes:
+        place: in the order of the forward pass.
+        is_open: its backward pass has begun, and is not over.
+        is_updated: what it will be after this step is being written.
+    """
+
+    def __init__(self, place: int, parameters: Sequence[nn.Parameter], disk: Disk, adamw: dict[str, Any]) -> None:
+        self.place, self.parameters, self.disk = place, parameters, disk
+        self.is_open = self.is_updated = False
+        sizes = [parameter.numel() for parameter in parameters]
+        self._size = sum(sizes)
+        self._cuts = [slice(end - size, end) for end, size in zip(torch.tensor(sizes).cumsum(0).tolist(), sizes)]
+        dtype = parameters[0].dtype if parameters else torch.float32  # the root may have none of its own
+        self._flat = torch.empty(self._size, dtype=dtype)
+        self._whole = [self._flat[cut].view(p.shape) for cut, p in zip(self._cuts, parameters, strict=True)]
+        for whole, parameter in zip(self._whole, parameters, strict=True):
+            whole.copy_(parameter.detach())
+        nothing = torch.full((), torch.nan, dtype=dtype)
+        self._nothing = [nothing.expand(p.shape) for p in parameters]
+        self._masters = [nn.Parameter(torch.empty(0)) for _ in parameters]
+        self._adamw = torch.optim.AdamW(self._masters or [torch.empty(0)], fused=True, **adamw)
+        self._counts = [torch.zeros(()) for _ in parameters]
+        self._coming: Future[None] | None = None
+        self._states: Tensor | None = None
+        self._states_coming: Future[None] | None = None
+
+    def write_first(self) -> None:
+        """Weights as they are, moments of zero."""
+        states = torch.zeros(3, self._size)
+        states[0] = self._flat
+        self.disk.start_write(f"unit{self.place}.weights", self._flat.clone())
+        self.disk.start_write(f"unit{self.place}.states", states)
+        self._empty()
+
+    def forget_and_find(self) -> None:
+        """Take what the disk has in the place of what was given."""
+        with contextlib.suppress(OSError, ValueError):  # what was on its way when a pass broke off
+            self._arrived()
+        self._empty()
+        self.is_open = self.is_updated = False
+        self._states = self._states_coming = None
+        for parameter in self.parameters:
+            parameter.grad = None
+        for count, stored in zip(self._counts, self.disk.facts["counts"][self.place], strict=True):
+            count.fill_(stored)
+
+    @property
+    def counts(self) -> list[int]:
+        """Updates of each parameter so far: Adam's t."""
+        return [int(count) for count in self._counts]
+
+    def start_gather(self) -> None:
+        """Begin to read the weights, if they are not here."""
+        if not self._flat.untyped_storage().nbytes():
+            self._flat.untyped_storage().resize_(self._flat.nbytes)
+            self._coming = self.disk.start_read(f"unit{self.place}.weights", self._flat)
+
+    def gather(self) -> None:
+        """Wait for the weights, and give them to the parameters."""
+        self.start_gather()
+        if self._arrived():
+            for parameter, whole in zip(self.parameters, self._whole):
+                parameter.data = whole
+
+    def free(self) -> None:
+        """Give the weights' memory back."""
+        self._arrived()
+        self._empty()
+
+    def start_states(self) -> None:
+        """Begin to read fp32 weights and moments, if they are not on their way."""
+        if self._states is None:
+            self._states = torch.empty(3, self._size)
+            self._states_coming = self.disk.start_read(f"unit{self.place}.states", self._states)
+
+    def update(self) -> None:
+        """Apply the parameters' gradients, let go of them, and begin to write what has changed."""
+        states = self._take_states()
+        if all(parameter.grad is None for parameter in self.parameters):
+            return  # unused, or used again in this pass: the sum comes with the last use
+        if self.is_updated:
+            raise ValueError(f"unit {self.place} was updated, and has got a gradient again in the same backward pass")
+        self.is_updated = True
+        for parameter, master, cut, count in zip(self.parameters, self._masters, self._cuts, self._counts):
+            weight, first, second = states[:, cut].unbind()
+            master.data = weight
+            master.grad = None if parameter.grad is None else parameter.grad.float().reshape(-1)
+            parameter.grad = None
+            self._adamw.state[master] = {"step": count, "exp_avg": first, "exp_avg_sq": second}
+        self._adamw.step()
+        for master in self._masters:
+            master.grad, master.data = None, torch.empty(0)
+            self._adamw.state[master] = {}
+        self.disk.start_write(f"unit{self.place}.states", states)
+        self.disk.start_write(f"unit{self.place}.weights", states[0].to(self._flat.dtype, copy=True))
+
+    def _take_states(self) -> Tensor:
+        """fp32 weights and moments, which are no longer kept here."""
+        self.start_states()
+        assert self._states is not None and self._states_coming is not None
+        states, coming, self._states, self._states_coming = self._states, self._states_coming, None, None
+        coming.result()
+        return states
+
+    def _arrived(self) -> bool:
+        """Wait for weights that are on their way; whether there were any."""
+        coming, self._coming = self._coming, None
+        if coming is not None:
+            coming.result()
+        return coming is not None
+
+    def _empty(self) -> None:
+        for parameter, nothing in zip(self.parameters, self._nothing):
+            parameter.data = nothing
+        self._flat.untyped_storage().resize_(0)
+
+
+class OnDisk(UnitByUnit[DiskUnit]):
+    """A module whose trainable weights lie in files with AdamW's state, and are updated in the backward pass.
+
+    One `step` for each backward pass, in which a unit is updated as soon as it can be. So for a larger batch add up the
+    losses of several forward passes, and go backward once. The norm of all gradients is not known before the first unit
+    is updated, so that there is no clipping. A backward pass that ends in an error never was. Frozen parameters and
+    buffers stay in memory. Units run as in `UnitByUnit`.
+
+    Args:
+        module: takes what the disk has, if it has something; else the disk takes what the module has.
+        disk: of this model alone.
+        prefetch: read the next unit while one is at work.
+        units: the modules that come and go one at a time; None for the children of all ModuleLists.
+        adamw: what `torch.optim.AdamW` takes.
+
+    Raises:
+        ValueError: nothing to train, one unit lies in another or has several dtypes, or the disk has another model.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        disk: Disk,
+        prefetch: bool = True,
+        units: Iterable[nn.Module] | None = None,
+        **adamw: Any,
+    ) -> None:
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        if not trained:
+            raise ValueError("no parameter to train: all are frozen, or there is none")
+        modules = [module, *(units_of(module) if units is None else units)]
+        planned = [[trained[number] for number in numbers] for numbers in plan_units(modules, trained)]
+        for place, parameters in enumerate(planned):
+            if len(dtypes := {parameter.dtype for parameter in parameters}) > 1:
+                raise ValueError(f"the parameters of unit {place} have dtypes {dtypes}: one file has one dtype")
+        made = [DiskUnit(place, parameters, disk, adamw) for place, parameters in enumerate(planned)]
+        super().__init__(module, modules, made, prefetch)
+        self.disk = disk
+        self._backward: Literal["none", "begun", "over"] = "none"
+        if disk.facts:
+            self._check_sizes()
+            for unit in made:
+                unit.forget_and_find()
+        else:
+            for unit in made:
+                unit.write_first()
+            self._commit(0)
+
+    @property
+    def steps(self) -> int:
+        """Steps that are on the disk."""
+        return self.disk.facts["steps"]
+
+    def step(self) -> None:
+        """Let the updates of the backward pass count.
+
+        Raises:
+            ValueError: there was no backward pass, or it has not come to its end.
+            OSError: the disk has not taken all of it. Model and disk are as before the backward pass.
+        """
+        if self._backward == "begun":
+            self._forget()
+            raise ValueError(
+                "the backward pass has ended in an error, so nothing of it counts: there is nothing to step"
+            )
+        if self._backward == "none":
+            raise ValueError("step() follows a backward pass, which has made the updates: there was none")
+        try:
+            self._commit(self.steps + 1)
+        except OSError:
+            self._forget()
+            raise
+        self._backward = "none"
+        for unit in self.units:
+            unit.is_updated = False
+
+    def whole_state_dict(self) -> dict[str, Tensor]:
+        """The module's own state, in new memory: as much as the whole model."""
+        for unit in self.units:
+            unit.gather()
+        state = {name: value.detach().clone() for name, value in self.module.state_dict().items()}
+        for unit in self.units:
+            unit.free()
+        return state
+
+    def _commit(self, steps: int) -> None:
+        self.disk.commit(steps=steps, counts=[unit.counts for unit in self.units])
+
+    def _check_sizes(self) -> None:
+        sizes = [len(counts) for counts in self.disk.facts["counts"]]
+        if sizes != (ours := [len(unit.parameters) for unit in self.units]):
+            raise ValueError(f"{self.disk.folder} has units with {sizes} parameters, this module with {ours}")
+
+    def _forget(self) -> None:
+        """Model and disk as they were before the backward pass."""
+        self._backward = "none"
+        self.disk.discard()
+        for unit in self.units:
+            unit.forget_and_find()
+
+    def _free_all_if_root(self, unit: DiskUnit) -> None:
+        if unit.place == 0 and self._backward == "begun":  # and never came to its end
+            self._forget()
+        super()._free_all_if_root(unit)
+
+    def _before_backward(self, unit: DiskUnit, _gradient: Tensor) -> None:
+        if self._backward == "over":
+            raise ValueError(
+                "a second backward pass before step(): the first one has updated the weights already. Call step(), or "
+                "add up the losses of several forward passes and go backward once"
+            )
+        super()._before_backward(unit, _gradient)
+        self._backward = "begun"
+        unit.start_states()
+
+    def _closed(self, unit: DiskUnit) -> None:
+        unit.update()
+
+    def _end_of_pass(self) -> None:
+        super()._end_of_pass()
+        self._backward = "over"

@@ -1,0 +1,164 @@
+"""Offload: what the backward pass will need waits in DRAM instead of in the GPU's memory.
+
+Recompute pays for memory with FLOPs; offload pays with traffic. A saved tensor of n bytes crosses the link to the host
+twice, so with a link of b bytes per second it costs 2n/b seconds (32 GB/s for PCIe 4.0 x16), and recomputing it costs
+its FLOPs divided by the device's speed. Which is cheaper is a division, and lesson 03 does it. The copies here wait for
+their turn in the same stream as the computation (vDNN, Rhu et al. 2016, overlaps the two).
+
+`OffloadToDisk` does the same one storey further down, from whatever memory to files. It works without a GPU.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from course_kit.units import Bytes
+
+
+class OffloadSavedTensors(saved_tensors_hooks):
+    """Inside this context, tensors that autograd saves are kept in DRAM and return when the backward pass asks.
+
+        with OffloadSavedTensors() as offloaded:
+            loss = model(inputs, targets)
+        loss.backward()                      # outside or inside, it does not matter
+
+    On a CPU there is nothing to move: saved tensors stay what and where they are, no copy is made, no byte counted.
+    Around `recompute`, it is the inputs of segments that move.
+
+    Parameters are not moved, since they stay in the GPU's memory anyway (`torch.autograd.graph.save_on_cpu` copies
+    those, too). A tensor saved by two operations is copied twice. What has moved may be changed in place; what stays
+    may not, and the backward pass says so with a ValueError.
+
+    Args:
+        min_bytes: smaller tensors stay: each copy has a fixed cost of some 10 µs.
+        pin_memory: copy into page-locked memory: about twice as fast, but the operating system cannot swap it out.
+
+    Attributes:
+        moved: bytes copied to DRAM so far; the backward pass brings the same number back.
+    """
+
+    def __init__(self, min_bytes: int = 0, pin_memory: bool = False) -> None:
+        self.min_bytes, self.pin_memory = min_bytes, pin_memory
+        self.moved = Bytes(0)
+        super().__init__(self._to_dram, lambda saved: saved.back())
+
+    def __enter__(self) -> Self:  # type: ignore[override]
+        super().__enter__()
+        return self
+
+    def _to_dram(self, tensor: Tensor) -> _Kept | _InDram:
+        if tensor.device.type == "cpu" or _stays(tensor, self.min_bytes):
+            return _Kept(tensor)
+        self.moved += tensor.nbytes
+        return _InDram(tensor, self.pin_memory)
+
+
+class OffloadToDisk(saved_tensors_hooks):
+    """Inside this context, tensors that autograd saves lie in files and are read when the backward pass asks.
+
+        with OffloadToDisk() as offloaded:
+            loss = model(inputs, targets)
+        loss.backward()                      # outside or inside, it does not matter
+
+    What DRAM is to a GPU, a disk is to DRAM. Around `recompute`, it is the inputs of segments that are written. A file
+    goes with the graph that needed it, the folder with the last file. Parameters stay where they are. A tensor saved by
+    two operations is written twice. In-place changes as in `OffloadSavedTensors`.
+
+    Args:
+        folder: where the files go; by default the system's folder for temporary files. That may be a RAM disk, in which
+            case nothing is gained.
+        min_bytes: smaller tensors stay: each file has a fixed cost of some 100 µs.
+    """
+
+    def __init__(self, folder: str | Path | None = None, min_bytes: int = 4096) -> None:
+        self._folder = _Folder(folder)
+        # Without a reference to this object: a circle would keep the folder until Python looks for circles.
+        super().__init__(functools.partial(_write, self._folder, min_bytes), lambda saved: saved.back())
+
+    def __enter__(self) -> Self:  # type: ignore[override]
+        super().__enter__()
+        return self
+
+    @property
+    def moved(self) -> Bytes:
+        """Bytes written so far; the backward pass reads the same number back."""
+        return self._folder.written
+
+
+class _Kept:
+    """A saved tensor that stays where it is. Autograd looks whether one was changed in place, but not behind hooks."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor.detach()  # a result knows what saved it: undetached, the two would keep each other alive
+        self.version = tensor._version
+
+    def back(self) -> Tensor:
+        """The tensor."""
+        if self.tensor._version != self.version:
+            raise ValueError(
+                f"a tensor of shape {tuple(self.tensor.shape)} that the backward pass needs was changed in place after "
+                "it was saved: go backward first, or compute a new tensor (x = x + 1, not x += 1)"
+            )
+        return self.tensor
+
+
+class _InDram:
+    """A copy of a GPU's tensor. A view (an expanded or transposed tensor) is copied element by element."""
+
+    def __init__(self, tensor: Tensor, pin_memory: bool) -> None:
+        self.device = tensor.device
+        self.copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pin_memory)
+        self.copy.copy_(tensor)
+
+    def back(self) -> Tensor:
+        """The tensor, where it was."""
+        return self.copy.to(self.device)
+
+
+class _Folder:
+    """A folder that is removed with the last object that knows it."""
+
+    def __init__(self, parent: str | Path | None) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="saved_tensors_", dir=parent))
+        self.numbers, self.written = itertools.count(), Bytes(0)
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+class _File:
+    """A tensor's bytes on disk."""
+
+    def __init__(self, folder: _Folder, tensor: Tensor) -> None:
+        self.folder, self.path = folder, folder.path / str(next(folder.numbers))
+        self.shape, self.dtype, self.device = tensor.shape, tensor.dtype, tensor.device
+        flat = tensor.detach().cpu().resolve_conj().contiguous().reshape(-1)
+        flat.view(torch.uint8).numpy().tofile(self.path)  # as bytes: numpy has no bfloat16
+        weakref.finalize(self, self.path.unlink, missing_ok=True)
+
+    def back(self) -> Tensor:
+        """The tensor, where it was."""
+        flat = torch.from_numpy(np.fromfile(self.path, dtype=np.uint8)).view(self.dtype)
+        return flat.view(self.shape).to(self.device)
+
+
+def _write(folder: _Folder, min_bytes: int, tensor: Tensor) -> _Kept | _File:
+    if _stays(tensor, min_bytes):
+        return _Kept(tensor)
+    folder.written += tensor.nbytes
+    return _File(folder, tensor)
+
+
+def _stays(tensor: Tensor, min_bytes: int) -> bool:
+    """Whether it is sparse, small or empty, or (a view of) a parameter, frozen or not."""
+    base = tensor if tensor._base is None else tensor._base
+    return tensor.layout != torch.strided or tensor.nbytes < max(min_bytes, 1) or isinstance(base, nn.Parameter)

@@ -1,0 +1,154 @@
+"""ZeRO-Offload (Ren et al. 2021): a model whose fp32 weights, moments and optimizer live in main memory.
+
+Of the 16 bytes a parameter that AdamW needs under mixed precision, the device keeps 2. Three things must stay on it or
+travel, and the paper proves that no other cut sends less: gradients go out as the backward pass makes them (2Ψ bytes),
+the processor updates the fp32 weights, and their 16-bit copies come back (2Ψ). The update is a matter of memory
+bandwidth, not of FLOPs, which is why a processor can do it at all. torch's fused AdamW is as fast as it gets there.
+
+The device still waits for the processor. With the *delayed* update it does not: the processor applies the gradients of
+step t while the device computes step t + 1, with weights that have not heard of step t.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_kit.units import Bytes
+from course_lib.offload.lane import Lane
+from course_lib.parallel.buckets import plan_buckets
+
+BUCKET_BYTES = 2**22
+"""What one call of the optimizer updates, so that weights travel while the next are computed."""
+
+
+class OffloadedAdamW:
+    """AdamW in main memory, for a model on a device.
+
+        optimizer = OffloadedAdamW(model, Lane(), Lane(), lr=1e-3)
+        loss = model(inputs, targets)
+        loss.backward()                # each gradient leaves as soon as it is made
+        optimizer.step()               # updated weights return
+
+    Gradients of several backward passes before a step are added up in main memory, in fp32. A parameter without a
+    gradient is left alone, as torch's own optimizers do.
+
+    Args:
+        model: in any precision; its parameters must not be assigned anew.
+        out, back: the lanes to main memory and from there.
+        delay_from: the number of the first step (from 0) whose gradients are applied one step later; None: every
+            update ends within its own step. The paper waits 40 steps, until the loss falls slowly.
+        adamw: what `torch.optim.AdamW` takes.
+
+    Raises:
+        ValueError: nothing to train, or a negative `delay_from`.
+    """
+
+    def __init__(self, model: nn.Module, out: Lane, back: Lane, delay_from: int | None = None, **adamw: Any) -> None:
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        if not weights:
+            raise ValueError("no parameter of this model is trained: each has requires_grad=False")
+        if delay_from is not None and delay_from < 0:
+            raise ValueError(f"delay_from counts steps from 0; it cannot be {delay_from}")
+        self.out, self.back, self.delay_from = out, back, delay_from
+        self.steps = 0
+        self._away = [_Away(weight) for weight in weights]
+        masters = [away.master for away in self._away]
+        plan = plan_buckets(masters, BUCKET_BYTES, range(len(masters)))
+        self._buckets = [_Bucket([self._away[number] for number in numbers], adamw) for numbers in plan]
+        self._processor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="processor")
+        self._update: Future[list[_Updated]] | None = None
+        for weight, away in zip(weights, self._away, strict=True):
+            weight.register_post_accumulate_grad_hook(functools.partial(_leave, away, out))
+
+    def step(self) -> None:
+        """Apply the gradients of this step, or begin to, and end the update of the step before."""
+        self.settle()
+        for away in self._away:
+            away.wait()
+        due = [(bucket, [away.take() for away in bucket.away]) for bucket in self._buckets]
+        updated = (each for bucket, gradients in due for each in bucket.updated(gradients))
+        if self.delay_from is None or self.steps < self.delay_from:
+            self._bring_home(updated)
+        else:
+            self._update = self._processor.submit(list, updated)
+        self.steps += 1
+
+    def settle(self) -> None:
+        """End the update that is under way, if one is: before weights are saved, or judged."""
+        if self._update is not None:
+            update, self._update = self._update, None
+            self._bring_home(update.result())
+
+    def _bring_home(self, updated: Iterable[_Updated]) -> None:
+        """While the weights of one bucket travel, those of the next may still be computed."""
+        for copy in [self.back.send(lean, away.weight) for away, lean in updated]:
+            copy.result()
+
+    @property
+    def held(self) -> Bytes:
+        """Bytes in main memory: fp32 weights and two moments, and of each gradient what has come so far."""
+        return sum((bucket.held for bucket in self._buckets), Bytes(0))
+
+
+class _Away:
+    """What main memory keeps of one parameter, but for its moments."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        self.weight = weight
+        self.master = weight.detach().to("cpu", torch.float32, copy=True)
+        self.gradient: Tensor | None = None
+        self.coming: list[Future[None]] = []
+
+    def wait(self) -> None:
+        """Until every piece of the gradient has arrived."""
+        while self.coming:
+            self.coming.pop().result()
+
+    def take(self) -> Tensor | None:
+        """The gradient, which is no longer kept here: the next step's goes beside it."""
+        gradient, self.gradient = self.gradient, None
+        return gradient
+
+
+_Updated = tuple[_Away, Tensor]
+"""Whose weight, and the weight after its update, rounded as the device wants it."""
+
+
+class _Bucket:
+    """Parameters that one call updates: a call for each would cost a small one more than its arithmetic."""
+
+    def __init__(self, away: list[_Away], adamw: dict[str, Any]) -> None:
+        self.away = away
+        self.adamw = torch.optim.AdamW([each.master for each in away], fused=True, **adamw)
+
+    def updated(self, gradients: list[Tensor | None]) -> list[_Updated]:
+        """All of them that have a gradient, after their update."""
+        for away, gradient in zip(self.away, gradients, strict=True):
+            away.master.grad = gradient
+        self.adamw.step()
+        self.adamw.zero_grad()
+        pairs = zip(self.away, gradients, strict=True)
+        return [(away, away.master.to(away.weight.dtype)) for away, gradient in pairs if gradient is not None]
+
+    @property
+    def held(self) -> Bytes:
+        """Bytes of all that is kept here; a step counter is a number of 4 bytes, and is not counted."""
+        moments = [moment for state in self.adamw.state.values() for moment in state.values() if moment.dim()]
+        kept = [kept for away in self.away for kept in (away.master, away.gradient) if kept is not None]
+        return Bytes(sum(tensor.nbytes for tensor in [*moments, *kept]))
+
+
+def _leave(away: _Away, lane: Lane, weight: Tensor) -> None:
+    """A gradient is made: it begins its way, and the device lets go of it."""
+    gradient, weight.grad = weight.grad, None
+    assert gradient is not None, "autograd calls this hook with a gradient"
+    first = away.gradient is None
+    if away.gradient is None:
+        away.gradient = torch.empty_like(away.master)
+    away.coming.append(lane.send(gradient, away.gradient, add=not first))

@@ -1,0 +1,179 @@
+"""A model of which a few layers are there at a time: each unit's weights come before its pass and go after it.
+
+Where they come from is another's matter: from other ranks (`parallel.zero3`), from files (`train.on_disk`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function, Variable
+
+from course_lib.train.segment import take_tensors
+
+
+class ComesAndGoes(Protocol):
+    """What comes, is used and goes together.
+
+    Attributes:
+        place: in the order of the forward pass; the root unit is 0.
+        is_open: its backward pass has begun, and is not over.
+    """
+
+    place: int
+    is_open: bool
+
+    def start_gather(self) -> None:
+        """Ask for the weights, if they are not here."""
+
+    def gather(self) -> None:
+        """Wait until all weights are here."""
+
+    def free(self) -> None:
+        """Give the weights' memory back."""
+
+
+U = TypeVar("U", bound=ComesAndGoes)
+
+
+class UnitByUnit(nn.Module, Generic[U]):
+    """A module that has a unit's weights in memory during its passes, and perhaps the next unit's.
+
+    A unit must be run by calling it (`block(x)`), with tensors in arguments and results, or in nested lists, tuples and
+    dicts of them. The root unit, what lies in no other, is there during the whole forward and the whole backward pass.
+
+    Args:
+        module: is what the units are cut from.
+        modules: the root, which is `module`, and those that come and go one at a time, in the order of their use.
+        units: one for each of them.
+        prefetch: ask for the next unit's weights while one is at work.
+    """
+
+    def __init__(self, module: nn.Module, modules: Sequence[nn.Module], units: Sequence[U], prefetch: bool) -> None:
+        super().__init__()
+        self.module, self.units, self.prefetch = module, units, prefetch
+        self._is_backward = False
+        for unit, each in zip(units, modules, strict=True):
+            each.register_forward_pre_hook(partial(self._before_forward, unit), with_kwargs=True)
+            each.register_forward_hook(partial(self._after_forward, unit))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's own forward pass."""
+        return self.module(*args, **kwargs)
+
+    def _before_forward(self, unit: U, _module: nn.Module, args: Any, kwargs: Any) -> Any:
+        if not in_backward():
+            self._is_backward = False
+            self._free_all_if_root(unit)  # where the last pass has ended in an error
+        self._gather(unit, 0 if in_backward() else 1)
+        if not torch.is_grad_enabled():
+            return None
+        tensors, put = take_tensors((args, kwargs))
+        if not any(tensor.requires_grad for tensor in tensors):
+            return None
+        marked = iter(AfterBackward.apply(partial(self._close, unit), *(t for t in tensors if t.requires_grad)))
+        return put([next(marked) if tensor.requires_grad else tensor for tensor in tensors])
+
+    def _after_forward(self, unit: U, _module: nn.Module, _args: Any, output: Any) -> None:
+        if torch.is_grad_enabled():
+            for tensor in take_tensors(output)[0]:
+                if tensor.requires_grad:
+                    tensor.register_hook(partial(self._before_backward, unit))
+        if not in_backward():  # a recomputed unit's backward pass comes next
+            unit.free()
+            self._free_all_if_root(unit)
+
+    def _before_backward(self, unit: U, _gradient: Tensor) -> None:
+        if not self._is_backward:
+            Variable._execution_engine.queue_callback(self._end_of_pass)
+        self._is_backward = unit.is_open = True
+        self._gather(unit, -1)
+
+    def _gather(self, unit: U, ahead: int) -> None:
+        """Have a unit's weights here, and those of its neighbour on their way."""
+        unit.gather()
+        if self.prefetch:
+            self.units[(unit.place + ahead) % len(self.units)].start_gather()
+
+    def _free_all_if_root(self, unit: U) -> None:
+        """Outside of a pass nothing is whole: what was gathered ahead and not used would be old after the next step."""
+        for each in self.units if unit.place == 0 else ():
+            each.free()
+
+    def _close(self, unit: U) -> None:
+        """A unit's backward pass is over: free its weights. What becomes of its gradients, subclasses say."""
+        if unit.is_open:
+            unit.is_open = False
+            unit.free()
+            self._closed(unit)
+
+    def _closed(self, unit: U) -> None:
+        """Take the unit's gradients: all of them are there."""
+        raise NotImplementedError
+
+    def _end_of_pass(self) -> None:
+        """The root unit is used to the end, and so is one whose inputs need no gradient."""
+        for unit in reversed(self.units):
+            self._close(unit)
+            unit.free()
+        self._is_backward = False
+
+
+def units_of(module: nn.Module) -> list[nn.Module]:
+    """The children of all ModuleLists that lie in no other ModuleList: a transformer's blocks."""
+    if isinstance(module, nn.ModuleList):
+        return list(module.children())
+    return [unit for child in module.children() for unit in units_of(child)]
+
+
+def plan_units(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> list[list[int]]:
+    """Which parameters each unit has.
+
+    Args:
+        modules: the units; the first is the root and contains the others.
+        parameters: of the root.
+
+    Returns:
+        For each unit, numbers of parameters. The root's are in no other unit, or in several.
+
+    Raises:
+        ValueError: one unit lies in another, or is given twice.
+    """
+    units = [{id(each) for each in unit.modules()} for unit in modules[1:]]
+    for place, unit in enumerate(modules[1:]):
+        if any(id(unit) in inside for other, inside in enumerate(units) if other != place):
+            raise ValueError(f"the unit {type(unit).__name__} lies in another one, or is given twice: give one of them")
+    owners: dict[int, list[int]] = {id(parameter): [] for parameter in parameters}
+    for place, unit in enumerate(modules[1:], 1):
+        for parameter in unit.parameters():
+            owners[id(parameter)].append(place)
+    planned: list[list[int]] = [[] for _ in modules]
+    for number, parameter in enumerate(parameters):
+        its = owners[id(parameter)]
+        planned[its[0] if len(its) == 1 else 0].append(number)
+    return planned
+
+
+class AfterBackward(Function):
+    """Tensors as they are. Autograd takes what was made last first, so this node's turn comes when all that was made
+    behind it, the whole unit, is done; a hook on the tensor may be called before that."""
+
+    @staticmethod
+    def forward(ctx: Any, then: Callable[[], None], *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.then = then
+        ctx.set_materialize_grads(False)
+        return tensors
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.then()
+        return None, *gradients
+
+
+def in_backward() -> bool:
+    """Whether autograd is at work in this thread."""
+    return torch._C._current_graph_task_id() != -1

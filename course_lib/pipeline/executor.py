@@ -1,0 +1,237 @@
+"""Pipeline parallelism on real ranks: each holds some stages of the model and carries out its part of a schedule.
+
+    stages = {rank: GPTStage(config, layers[rank])}
+    pipeline = Pipeline(one_f_one_b(4, 8), stages)
+    loss = pipeline.forward_backward(micro_batches)
+    optimizer.step()                 # over the parameters of this rank's stages
+
+The gradients, and so the weights after the step, are those of `train_step` on all micro-batches at once, for every
+synchronous schedule. An asynchronous one (`pipedream`) steps inside.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.func import functional_call
+
+from course_lib.pipeline.messages import Group, Mail
+from course_lib.pipeline.schedule import Action, Message, Schedule, Span
+from course_lib.pipeline.weight_gradients import Later, WeightGradientsLater
+from course_lib.train.accumulate import Batch, count_tokens
+
+
+@dataclass
+class InFlight:
+    """What a stage keeps of a micro-batch from its forward pass until its last gradient is made.
+
+    Attributes:
+        x: the stage's input; its `.grad` is what the stage before waits for.
+        root: where the backward pass begins. Not the output itself: its values are not needed any more.
+        weights: the version of the weights that the forward pass used, where they may change before the backward pass.
+        later: the weight gradients that B has left for W.
+    """
+
+    x: Tensor
+    root: GradientEdge
+    weights: dict[str, Tensor]
+    later: Later = field(default_factory=list)
+
+
+class Pipeline:
+    """This rank's part of a pipeline. All ranks must construct it, with the same schedule.
+
+    Args:
+        schedule: rank r of the group carries out `schedule.actions[r]`.
+        stages: stage number → module, for the stages of this rank. The first is called with a micro-batch's inputs, the
+            others with what the stage before returned, the last with the targets, too, and returns their mean loss.
+            `empty_activation(inputs)` makes room for what comes from a neighbour.
+        optimizer: over this rank's parameters; for an asynchronous schedule only, which steps after each backward pass.
+        group: the ranks of the pipeline.
+        check: False carries out a schedule that `problems` rejects.
+        blocking_sends: as for `Mail`; to see it deadlock.
+
+    Attributes:
+        spans: when each action of the last step began and ended, in seconds on a clock that the ranks of one machine
+            share (`gantt_of` draws up the chart). Waiting for messages lies between them. On a GPU, where work is only
+            queued, they mean little.
+
+    Raises:
+        ValueError: the schedule is not valid, does not fit the ranks or the stages, or the optimizer is missing.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        stages: Mapping[int, nn.Module],
+        *,
+        optimizer: torch.optim.Optimizer | None = None,
+        group: Group = None,
+        check: bool = True,
+        blocking_sends: bool = False,
+    ) -> None:
+        self.schedule = schedule.validate() if check else schedule
+        self.stages, self.optimizer, self.group = stages, optimizer, group
+        self.rank = dist.get_rank(group)
+        self.spans: list[Span] = []
+        self._blocking_sends = blocking_sends
+        self._in_flight: dict[tuple[int, int], InFlight] = {}
+        self._check_fit()
+
+    def forward_backward(self, micro_batches: Sequence[Batch], tokens: float | None = None) -> Tensor | None:
+        """Carry out this rank's actions; the gradients of the mean loss over all tokens are then in `.grad`.
+
+        Args:
+            micro_batches: inputs and targets, the same on every rank. Each is only looked at where it is needed.
+            tokens: what the sum of the tokens' losses is divided by; None: their number, which makes it the mean.
+
+        Returns:
+            The mean loss over all tokens, detached, on the rank of the last stage; None on the others.
+
+        Raises:
+            ValueError: another number of micro-batches than the schedule's, or a tied weight has a gradient already.
+        """
+        mail = self._begin(micro_batches, tokens)
+        for action in self.schedule.actions[self.rank]:
+            received = mail.receive(self.schedule.consumes(action))  # the only place where a rank waits
+            start = time.perf_counter()
+            made = self._do(action, received)
+            self.spans.append(Span(action, start, time.perf_counter()))
+            mail.send(self.schedule.produces(action), made)
+        mail.finish()
+        self._add_tied_gradients()
+        return self._loss
+
+    def _do(self, action: Action, received: Tensor | None) -> Tensor | None:
+        """One action: what it makes for a neighbouring stage."""
+        if action.kind == "F":
+            return self._forward(action, received)
+        if action.kind == "U":
+            return self._update(action.stage)
+        flight = self._in_flight[action.stage, action.micro_batch]
+        if action.kind in ("B", "BW"):
+            torch.autograd.backward(flight.root, received)
+            self._gather_gradients(action.stage, flight)
+        if action.kind == "W":
+            for add_weight_gradient in flight.later:
+                add_weight_gradient()
+        if action.kind in ("W", "BW"):
+            del self._in_flight[action.stage, action.micro_batch]
+        return None if action.kind == "W" else flight.x.grad
+
+    def _forward(self, action: Action, received: Tensor | None) -> Tensor:
+        stage, (inputs, targets) = self.stages[action.stage], self._micro_batches[action.micro_batch]
+        x = inputs if received is None else received.requires_grad_()
+        is_last = action.stage == self.schedule.stages - 1
+        weights, later = self._version_of(stage), []
+        with WeightGradientsLater(later) if action in self._split else nullcontext():
+            arguments = (x, targets) if is_last else (x,)
+            y = functional_call(stage, weights, arguments) if weights else stage(*arguments)
+        if is_last:
+            y = self._count_loss(y, self._shares[action.micro_batch])
+        self._in_flight[action.stage, action.micro_batch] = InFlight(x, get_gradient_edge(y), weights, later)
+        return y.detach()
+
+    def _version_of(self, stage: nn.Module) -> dict[str, Tensor]:
+        """The weights as they are now, to be kept while they change; nothing where they do not.
+
+        `.data` makes another tensor on the same memory, which counts as unchanged when the parameter moves on.
+        """
+        named = stage.named_parameters() if self.schedule.is_asynchronous else ()
+        return {name: weight.data.requires_grad_() for name, weight in named}
+
+    def _count_loss(self, loss: Tensor, share: float) -> Tensor:
+        """Add a micro-batch's mean loss to the whole one; where to begin its backward pass."""
+        self._loss = loss.detach() * share + (0 if self._loss is None else self._loss)
+        return loss if self.schedule.is_asynchronous else loss * share
+
+    def _gather_gradients(self, stage: int, flight: InFlight) -> None:
+        """Give the parameters the gradients that were made for an older version of them."""
+        for name, parameter in self.stages[stage].named_parameters() if flight.weights else ():
+            parameter.grad = flight.weights[name].grad
+
+    def _update(self, stage: int) -> None:
+        """Take a step, on new memory: micro-batches in flight hold on to the old one, as long as they need it."""
+        assert self.optimizer is not None
+        if any(its_stage == stage for its_stage, _ in self._in_flight):
+            for parameter in self.stages[stage].parameters():
+                parameter.data = parameter.data.clone()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _add_tied_gradients(self) -> None:
+        """The first and the last stage hold copies of one weight: the gradient of both is the sum of both."""
+        mine = [weight.grad for weight in self._tied_weights() if weight.grad is not None]
+        if len(mine) == 2:  # both ends are on this rank
+            mine[0] += mine[1]
+            mine[1].copy_(mine[0])
+        elif mine:
+            gradient, theirs = mine[0], torch.empty_like(mine[0])
+            first, last = self.schedule.owner[0], self.schedule.owner[-1]
+            other = last if self.rank == first else first
+            swap = [(dist.isend, gradient), (dist.irecv, theirs)]
+            ops = [dist.P2POp(verb, tensor, group=self.group, group_peer=other) for verb, tensor in swap]
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()
+            gradient += theirs
+
+    def _tied_weights(self) -> list[Tensor]:
+        weights = (getattr(stage, "tied_weight", None) for _, stage in sorted(self.stages.items()))
+        return [weight for weight in weights if weight is not None]
+
+    def _begin(self, micro_batches: Sequence[Batch], tokens: float | None) -> Mail:
+        if len(micro_batches) != self.schedule.micro_batches:
+            raise ValueError(
+                f"{len(micro_batches)} micro-batches given, but the schedule has {self.schedule.micro_batches}"
+            )
+        if any(weight.grad is not None and weight.grad.any() for weight in self._tied_weights()):
+            raise ValueError(
+                "a tied weight already has a gradient, which would count twice, once for each end: call "
+                "optimizer.zero_grad() before forward_backward"
+            )
+        counts = [count_tokens(targets) for _, targets in micro_batches]
+        self._micro_batches, self._shares = micro_batches, [count / (tokens or sum(counts)) for count in counts]
+        self._loss: Tensor | None = None
+        self.spans = []
+        self._in_flight.clear()
+        self._split = {a._replace(kind="F") for a in self.schedule.actions[self.rank] if a.kind == "W"}
+        return Mail(self.schedule, self.rank, self._empty, self.group, self._blocking_sends)
+
+    def _empty(self, message: Message) -> Tensor:
+        stage = self.stages[message.stage]
+        return stage.empty_activation(self._micro_batches[message.micro_batch][0])  # type: ignore[operator]
+
+    def _check_fit(self) -> None:
+        schedule, world_size = self.schedule, dist.get_world_size(self.group)
+        if schedule.ranks != world_size:
+            raise ValueError(f"the schedule is for {schedule.ranks} ranks, but the pipeline has {world_size}")
+        if sorted(self.stages) != schedule.stages_of(self.rank):
+            raise ValueError(
+                f"rank {self.rank} was given the stages {sorted(self.stages)}, but in the schedule it holds "
+                f"{schedule.stages_of(self.rank)}"
+            )
+        if schedule.is_asynchronous != (self.optimizer is not None):
+            raise ValueError(
+                "an asynchronous schedule steps by itself and needs an optimizer; with a synchronous one, step "
+                "after forward_backward and give none"
+            )
+        if schedule.is_asynchronous and self._tied_weights():
+            raise ValueError("an asynchronous schedule cannot keep two copies of a weight equal: build with tied=False")
+
+    @property
+    def stash_bytes(self) -> int:
+        """Bytes of the weight versions that micro-batches in flight hold, beside the newest."""
+        newest = {p.untyped_storage().data_ptr() for stage in self.stages.values() for p in stage.parameters()}
+        held = {
+            weight.untyped_storage().data_ptr(): weight.untyped_storage().nbytes()
+            for flight in self._in_flight.values()
+            for weight in flight.weights.values()
+        }
+        return sum(nbytes for pointer, nbytes in held.items() if pointer not in newest)

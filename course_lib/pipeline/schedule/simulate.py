@@ -1,0 +1,184 @@
+"""A schedule played on paper: when each action starts and ends, who idles for how long, and the chart of it.
+
+    chart = simulate(one_f_one_b(4, 8))
+    chart.makespan, chart.bubble              # 33.0 and 3/11
+    chart.peak_in_flight                      # [4, 3, 2, 1]
+    print(chart)
+
+A run on real ranks fills the same `Gantt`, so the measured chart and the ideal one are read with the same words.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from course_lib.pipeline.schedule.actions import Action, Kind, Message, Schedule, peak_in_flight
+
+Cost = float | Sequence[float]
+"""One number for all stages, or one for each."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """How long an action takes, in any unit of time. A BW takes as long as B and W together.
+
+    Attributes:
+        forward, input_gradient, weight_gradient, update: of an F, a B, a W and a U.
+        transfer: from the end of an action until another rank has its message; nobody works for it.
+    """
+
+    forward: Cost = 1.0
+    input_gradient: Cost = 1.0
+    weight_gradient: Cost = 1.0
+    update: Cost = 0.0
+    transfer: float = 0.0
+
+    def of(self, kind: Kind, stage: int) -> float:
+        """What one action of this kind costs on a stage."""
+        if kind == "BW":
+            return _at(self.input_gradient, stage) + _at(self.weight_gradient, stage)
+        costs = {"F": self.forward, "B": self.input_gradient, "W": self.weight_gradient, "U": self.update}
+        return _at(costs[kind], stage)
+
+
+def unit_costs(schedule: Schedule) -> Costs:
+    """F, B and W cost 1 each for all the stages of a rank together: with two stages a rank, 1/2 for each of them."""
+    part = schedule.ranks / schedule.stages
+    return Costs(part, part, part)
+
+
+class Span(NamedTuple):
+    """One bar of the chart."""
+
+    action: Action
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Gantt:
+    """When each rank did what: simulated, or measured on real ranks (then in seconds).
+
+    Attributes:
+        name: of the schedule.
+        spans: rank → its bars, in order, from time 0 on.
+    """
+
+    name: str
+    spans: tuple[tuple[Span, ...], ...]
+
+    @property
+    def makespan(self) -> float:
+        """When the last rank is done."""
+        return max(spans[-1].end for spans in self.spans)
+
+    def busy(self, rank: int) -> float:
+        """For how long a rank works."""
+        return sum(span.end - span.start for span in self.spans[rank])
+
+    def idle(self, rank: int) -> float:
+        """For how long a rank does nothing, from time 0 until the last rank is done."""
+        return self.makespan - self.busy(rank)
+
+    @property
+    def bubble(self) -> float:
+        """Idle time over all time, of all ranks together: the GPipe paper's fraction, between 0 and 1."""
+        return self._total_idle / (self.makespan * len(self.spans))
+
+    @property
+    def bubble_over_ideal(self) -> float:
+        """Idle time over working time: Narayanan et al.'s convention, which may exceed 1."""
+        return self._total_idle / sum(self.busy(rank) for rank in range(len(self.spans)))
+
+    @property
+    def peak_in_flight(self) -> list[float]:
+        """Each rank's most (stage, micro-batch) pairs between their forward and their last backward pass."""
+        return [peak_in_flight([span.action for span in spans]) for spans in self.spans]
+
+    @property
+    def _total_idle(self) -> float:
+        return sum(self.idle(rank) for rank in range(len(self.spans)))
+
+    def __str__(self) -> str:
+        """A line for each rank, a column for each shortest action."""
+        unit = min(span.end - span.start for spans in self.spans for span in spans if span.end > span.start)
+        width = max(len(str(span.action)) for spans in self.spans for span in spans)
+        lines = []
+        for rank, spans in enumerate(self.spans):
+            cells = ["." * width] * round(self.makespan / unit)
+            for action, start, end in spans:
+                first, last = round(start / unit), round(end / unit)
+                if last > first:  # an update at no cost has no column
+                    cells[first:last] = [str(action).ljust(width, "-")] + ["-" * width] * (last - first - 1)
+            lines.append(f"rank {rank}  " + " ".join(cells))
+        return "\n".join(lines)
+
+
+def simulate(schedule: Schedule, costs: Costs | None = None) -> Gantt:
+    """Every rank takes its actions in order, each as soon as the rank is free and the action's message is there.
+
+    Args:
+        schedule: a valid one.
+        costs: None for `unit_costs`.
+
+    Raises:
+        ValueError: the schedule cannot be carried out; all reasons.
+    """
+    costs = unit_costs(schedule) if costs is None else costs
+    cost_of = functools.cache(costs.of)
+    spans: list[list[Span]] = [[] for _ in schedule.actions]
+    arrival: dict[Message, float] = {}
+    waiting: dict[Message, int] = {}  # a message → the rank that can go on when it is there
+    ready = deque(range(schedule.ranks))
+    while ready:
+        rank = ready.popleft()
+        actions, done = schedule.actions[rank], spans[rank]
+        free = done[-1].end if done else 0.0
+        while len(done) < len(actions):
+            action = actions[len(done)]
+            needed, made = schedule.consumes(action), schedule.produces(action)
+            if needed is not None and needed not in arrival:
+                waiting[needed] = rank
+                break
+            start = free if needed is None else max(free, arrival.pop(needed))
+            free = start + cost_of(action.kind, action.stage)
+            done.append(Span(action, start, free))
+            if made is not None:
+                arrival[made] = free if schedule.owner[made.stage] == rank else free + costs.transfer
+                if made in waiting:
+                    ready.append(waiting.pop(made))
+    if [len(each) for each in spans] != [len(each) for each in schedule.actions]:
+        schedule.validate()
+    return Gantt(schedule.name, tuple(map(tuple, spans)))
+
+
+def gantt_of(name: str, records: Sequence[Sequence[Span]]) -> Gantt:
+    """The chart of what the ranks recorded, in seconds since the first of them began."""
+    begin = min(record[0].start for record in records)
+    return Gantt(name, tuple(tuple(Span(a, s - begin, e - begin) for a, s, e in record) for record in records))
+
+
+def measured_costs(chart: Gantt, transfer: float = 0.0) -> Costs:
+    """The median cost of each kind of action on each stage: what to simulate with, beside a measured chart.
+
+    Where backward passes are not split, their whole cost counts as the input's gradient.
+    """
+    found: dict[tuple[str, int], list[float]] = {}
+    for spans in chart.spans:
+        for (kind, stage, _), start, end in spans:
+            found.setdefault(("B" if kind == "BW" else kind, stage), []).append(end - start)
+    stages = 1 + max(stage for _, stage in found)
+
+    def medians(kind: str) -> list[float]:
+        return [statistics.median(found.get((kind, stage), [0.0])) for stage in range(stages)]
+
+    return Costs(medians("F"), medians("B"), medians("W"), medians("U"), transfer)
+
+
+def _at(cost: Cost, stage: int) -> float:
+    return cost if isinstance(cost, int | float) else cost[stage]

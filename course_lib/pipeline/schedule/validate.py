@@ -1,0 +1,172 @@
+"""What is wrong with a schedule, in words: what is missing, double, misplaced, too early, or waits for ever."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import NamedTuple
+
+from course_lib.pipeline.schedule.actions import Action, Message, Schedule
+
+NAMES = {"F": "forward", "BW": "backward", "B": "input gradient", "W": "weight gradient", "U": "update"}
+REASONS = {
+    "F": "a backward pass needs what its forward pass kept",
+    "B": "a weight gradient needs the gradients that the first half sends through the layers",
+    "BW": "an update needs the gradient",
+    "W": "an update needs the weights' gradient",
+}
+"""Why an action must come after another one of this kind."""
+WAITS = "rank {rank} waits before {action} for {message}, which rank {peer} has not yet made"
+WAITS_FOR_ITSELF = "rank {rank} wants to do {action}, for which it makes {message} only later"
+
+
+def problems(schedule: Schedule, blocking_sends: bool = False) -> list[str]:
+    """Every reason why ranks cannot carry out a schedule, or get wrong gradients from it; an empty list if there is
+    none. Deadlocks are looked for once everything else is right.
+
+    Args:
+        schedule: any.
+        blocking_sends: look for deadlocks of ranks that wait in each send until its receiver takes the message, as
+            `dist.send` does. The course's executor does not wait, and then fewer schedules deadlock.
+    """
+    found = misplaced(schedule) + miscounted(schedule)
+    found = found or too_early(schedule)
+    return found or deadlocks(schedule, blocking_sends)
+
+
+def misplaced(schedule: Schedule) -> list[str]:
+    """Actions for stages or micro-batches that do not exist, or that belong to another rank."""
+    found = []
+    for rank, actions in enumerate(schedule.actions):
+        for action in actions:
+            if not 0 <= action.stage < schedule.stages:
+                found.append(f"rank {rank}: {_name(action)}: there are {schedule.stages} stages, counted from 0")
+            elif not 0 <= action.micro_batch < schedule.micro_batches:
+                found.append(
+                    f"rank {rank}: {_name(action)}: there are {schedule.micro_batches} micro-batches, counted from 0"
+                )
+            elif schedule.owner[action.stage] != rank:
+                found.append(
+                    f"rank {rank}: {_name(action)}: the weights of stage {action.stage} are on rank "
+                    f"{schedule.owner[action.stage]}; give it the action"
+                )
+    return found
+
+
+def miscounted(schedule: Schedule) -> list[str]:
+    """Actions that are missing or there twice: each micro-batch needs, on each stage, one F and one backward pass."""
+    counts = Counter(action for actions in schedule.actions for action in actions)
+    found = [f"{_name(action)} is there {n} times: {_why_once(action)}" for action, n in counts.items() if n > 1]
+    updates = schedule.is_asynchronous
+    for stage in range(schedule.stages):
+        for number in range(schedule.micro_batches):
+            has = {kind for kind in NAMES if Action(kind, stage, number) in counts}  # type: ignore[arg-type]
+            where = f"of micro-batch {number} on stage {stage}"
+            if "F" not in has:
+                found.append(f"the forward pass (F{number}) {where} is missing")
+            if not has & {"B", "W", "BW"}:
+                found.append(f"the backward pass (BW{number}) {where} is missing: its gradient would be lost")
+            elif "BW" in has and has & {"B", "W"}:
+                found.append(
+                    f"the backward pass {where} is there whole (BW) and in parts (B, W): one of them is enough"
+                )
+            elif "BW" not in has and not {"B", "W"} <= has:
+                kind = "B" if "W" in has else "W"
+                found.append(f"the {NAMES[kind]} ({kind}{number}) {where} is missing: B and W are halves of BW")
+            if updates and "U" not in has:
+                found.append(f"the update (U{number}) {where} is missing: where one micro-batch updates, all must")
+    return found
+
+
+def too_early(schedule: Schedule) -> list[str]:
+    """Actions that come before what they need on their own stage: F, then B or BW, then W, then U."""
+    needs = {"B": ("F",), "BW": ("F",), "W": ("F", "B"), "U": ("BW", "W")}
+    found = []
+    for rank, actions in enumerate(schedule.actions):
+        place = {action: index for index, action in enumerate(actions)}
+        for action, index in place.items():
+            for kind in needs.get(action.kind, ()):
+                first = action._replace(kind=kind)
+                if place.get(first, -1) > index:
+                    found.append(f"rank {rank}: {_name(action)} comes before {first}: {REASONS[kind]}")
+    return found
+
+
+class Step(NamedTuple):
+    """One thing that a rank cannot do alone: send a message to `peer`, or receive it from there."""
+
+    verb: str
+    message: Message
+    peer: int
+    action: Action
+
+
+def steps(schedule: Schedule, rank: int) -> list[Step]:
+    """The sends and receives of a rank, in its order: before each action what it needs, behind it what it made."""
+    taken = []
+    for action in schedule.actions[rank]:
+        needed, made = schedule.consumes(action), schedule.produces(action)
+        if needed is not None:
+            sender = schedule.owner[action.stage + (-1 if needed.what == "activation" else 1)]
+            taken.append(Step("receive", needed, sender, action))
+        if made is not None:
+            taken.append(Step("send", made, schedule.owner[made.stage], action))
+    return taken
+
+
+def deadlocks(schedule: Schedule, blocking_sends: bool = False) -> list[str]:
+    """Who waits for whom, if the ranks come to a point where nobody can go on; else nothing."""
+    left = [deque(steps(schedule, rank)) for rank in range(schedule.ranks)]
+    delivered: set[Message] = set()
+    awake = deque(range(schedule.ranks))
+    while awake:
+        rank = awake.popleft()
+        while left[rank]:
+            verb, message, peer, _ = left[rank][0]
+            waits_in_send = blocking_sends and peer != rank
+            if verb == "send" and waits_in_send and not _receives(left[peer], message):
+                break
+            if verb == "receive" and message not in delivered:
+                if peer != rank:
+                    awake.extend([peer] if left[peer] and left[peer][0][:2] == ("send", message) else [])
+                break
+            left[rank].popleft()
+            if verb == "send":
+                delivered.add(message)
+                awake.append(peer)
+    fronts = {rank: waiting[0] for rank, waiting in enumerate(left) if waiting}
+    return [_explain(fronts)] if fronts else []
+
+
+def _receives(steps_left: deque[Step], message: Message) -> bool:
+    return bool(steps_left) and steps_left[0][:2] == ("receive", message)
+
+
+def _explain(fronts: dict[int, Step]) -> str:
+    """Follow who waits for whom until a rank comes up twice. Nobody waits for a rank that is done: every message has
+    a sender and a receiver."""
+    rank, path = next(iter(fronts)), []
+    while rank not in path:
+        path.append(rank)
+        rank = fronts[rank].peer
+    circle = path[path.index(rank) :]
+    told = "; ".join(_waits(rank, fronts[rank]) for rank in circle)
+    why = "Each waits for the next" if len(circle) > 1 else "It waits for itself"
+    return f"deadlock: {told}. {why}, so nobody can go on"
+
+
+def _waits(rank: int, step: Step) -> str:
+    if step.verb == "send":
+        return f"rank {rank} sends {step.message} (behind {step.action}) and waits until rank {step.peer} receives it"
+    if step.peer == rank:
+        return WAITS_FOR_ITSELF.format(rank=rank, action=_name(step.action), message=step.message)
+    return WAITS.format(rank=rank, action=_name(step.action), message=step.message, peer=step.peer)
+
+
+def _name(action: Action) -> str:
+    return f"{action} (the {NAMES[action.kind]} of micro-batch {action.micro_batch} on stage {action.stage})"
+
+
+def _why_once(action: Action) -> str:
+    if action.kind == "F":
+        return "one forward pass is enough, and each keeps its activations"
+    return "what it needs is gone after the first time" if action.kind != "U" else "its gradient would count twice"

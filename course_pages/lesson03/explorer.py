@@ -1,0 +1,80 @@
+"""The film of a recomputed chain: who holds what, moment by moment, and the peak for every K.
+
+Move K, and see the triangle of a plain step fall apart into small ones. All films are
+those of `predict.Chain`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from course_kit.notebook.explorer import Control, Explorer
+from course_kit.notebook.picture import Picture
+from course_lib.predict.chain import Chain, Moment
+from course_pages.lesson03.pictures import chain_film
+
+LAYERS, RATIO = range(2, 33), range(1, 21)
+"""What these sliders offer."""
+
+
+def films(layers: int, ratio: int = 1) -> list[list[Moment]]:
+    """A step of the chain for every K from 0, which keeps everything; a byte stands for one layer's input."""
+    return [Chain(layers, boundary_bytes=1, saved_bytes=ratio).film(every or None) for every in range(layers + 1)]
+
+
+@cache
+def film_table() -> dict[str, Any]:
+    """The films of the longest chain. Those of a shorter one are the same without the layers that it lacks.
+
+    Returns:
+        "phases": [name, duration] of each phase. "films": for each K and frame [which phase, layer, inputs of segments
+        that are held, layers whose insides are held].
+    """
+    all_films = films(LAYERS[-1])
+    durations = {frame.phase: frame.duration for frame in all_films[1]}
+    number = {phase: i for i, phase in enumerate(durations)}
+    rows = [[[number[f.phase], f.layer, f.boundaries, f.inside] for f in film] for film in all_films]
+    return {"phases": list(durations.items()), "films": rows}
+
+
+class FilmExplorer(Explorer):
+    """A chain of equal layers through one training step, with its memory.
+
+    Set `explorer.every = 4` and the drawing follows; move the slider and `explorer.every` follows.
+
+    Args:
+        layers: N.
+        every: K, layers in a segment; 0 keeps everything.
+        ratio: what a layer saves, in units of its input (which it does not save itself).
+
+    Raises:
+        ValueError: a number is outside of its slider; or, as `traitlets.TraitError`, when it is set later.
+    """
+
+    caption = "Each small triangle is a segment that is computed again, used, and forgotten."
+    every = Control(
+        "K: layers in a segment", range(LAYERS[-1] + 1), 4, lambda k: str(k or "keep everything"),
+        limit=("layers", lambda layers: layers),
+    )  # fmt: skip
+    layers = Control("N: layers in the chain", LAYERS, 16)
+    ratio = Control("A layer saves", RATIO, 1, "{} × its input".format)
+
+    @property
+    def chain(self) -> Chain:
+        """What the explorer shows now; a byte stands for one layer's input."""
+        return Chain(self.layers, boundary_bytes=1, saved_bytes=self.ratio)
+
+    def _table(self) -> dict[str, Any]:
+        return film_table()
+
+    def _picture(self, *, caption: str, alt: str) -> Picture:
+        return chain_film(self.chain, self.every or None, caption=caption, alt=alt)
+
+    def _told(self) -> str:
+        peak, plain = int(self.chain.peak(self.every or None)), int(self.chain.peak(None))
+        kept = f"one input every {self.every} layers" if self.every else "everything"
+        return (
+            f"A chain of {self.layers} layers through one step. Keeping {kept}, it holds at most the size of {peak} "
+            f"inputs; keeping everything, of {plain}."
+        )

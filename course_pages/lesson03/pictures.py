@@ -1,0 +1,145 @@
+"""Recompute in pictures: a chain's tensors over time, the peak for every K, and what else memory can be bought with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from course_kit.notebook.picture import INK, MUTED, PALETTE, PAPER, SERIES, Picture, legend, new_figure, note
+from course_kit.units import Bytes, Flops
+from course_lib.predict.chain import Chain, Moment
+
+KEPT, INSIDE = SERIES[0], PALETTE["activations"]
+RUNS = {"forward": "#7A7A7A", "recompute": SERIES[1], "backward": SERIES[2]}
+
+
+def chain_film(chain: Chain, every: int | None, *, caption: str, alt: str) -> Picture:
+    """Two pictures over one time: whose tensors are held (a row for each layer), and how many bytes that is.
+
+    Args:
+        chain: its bytes are drawn in units of one boundary.
+        every: K; None keeps everything.
+        caption: what the reader should see.
+        alt: the figure in words.
+    """
+    figure, (lives, held) = new_figure(rows=2, height=4.6)
+    frames, plain = chain.film(every), chain.film(None)
+    for frame in frames:
+        _draw_frame(lives, frame, every)
+    unit = chain.boundary_bytes
+    starts, durations = [frame.start for frame in frames], [frame.duration for frame in frames]
+    for name, color, heights in (
+        ("inputs of segments, kept", KEPT, [frame.boundaries for frame in frames]),
+        ("saved inside layers", INSIDE, [frame.held / unit for frame in frames]),
+    ):
+        held.bar(starts, heights, durations, align="edge", color=color, label=name, zorder=3 - (color == INSIDE))
+    times = [0, *(frame.start for frame in plain), plain[-1].start + 2]
+    values = [0, *(frame.held / unit for frame in plain), 0]
+    held.step(times, values, where="post", color=MUTED, lw=1.2, ls=":", zorder=4, label="if everything is kept")
+    peak = chain.peak(every) / unit
+    held.axhline(peak, color=INK, lw=1, ls="--", zorder=4)
+    note(held, f"peak {peak:g}", (0.5, peak))
+    end = 4 * chain.layers
+    lives.set(xlim=(0, end), ylim=(0.4, chain.layers + 0.6), ylabel="layer", xticklabels=[])
+    held.set(xlim=(0, end), ylabel="held, in inputs", xlabel="time, in runs of a layer forward")
+    _film_legend(figure, held)
+    return Picture(figure, caption=caption, alt=alt)
+
+
+def _draw_frame(axes: Axes, frame: Moment, every: int | None) -> None:
+    """One moment: the layers whose tensors are held, the boundaries below them, and the layer that runs."""
+    x, width = frame.start, frame.duration
+    first = (frame.layer // every) * every if every else 0
+    if frame.inside:
+        axes.add_patch(Rectangle((x, first + 0.5), width, frame.inside, facecolor=INSIDE))
+    for segment in range(frame.boundaries):
+        axes.add_patch(Rectangle((x, segment * (every or 1) + 0.5), width, 0.3, facecolor=KEPT))
+    run = Rectangle((x + 0.1 * width, frame.layer + 0.78), 0.8 * width, 0.45, facecolor=RUNS[frame.phase], zorder=3)
+    axes.add_patch(run)
+
+
+def _film_legend(figure: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    words = {"forward": "runs forward", "recompute": "runs again", "backward": "runs backward"}
+    handles += [Rectangle((0, 0), 1, 1, facecolor=color) for color in RUNS.values()]
+    labels += [words[phase] for phase in RUNS]
+    legend(figure, "lower center", 3, handles=handles, labels=labels, fontsize=9.5)
+
+
+def peak_for_every_k(
+    predicted: Mapping[int, Bytes], activations: Mapping[int, Bytes], total: Mapping[int, Bytes], plain: Bytes, *,
+    caption: str,
+) -> Picture:  # fmt: skip
+    """The peak against K: the formula, what autograd held, and all that was alive.
+
+    Args:
+        predicted: K → bytes that autograd should hold at the peak.
+        activations: K → what it held.
+        total: K → everything alive at the peak.
+        plain: what autograd holds when everything is kept.
+        caption: what the reader should see.
+    """
+    figure, (axes,) = new_figure(height=3.2)
+    ks = list(predicted)
+    axes.plot(ks, [total[k].to("MiB") for k in ks], "s", ms=4, color=PALETTE["temporaries"], label="everything alive")
+    axes.plot(ks, [predicted[k].to("MiB") for k in ks], color=PALETTE["predicted"], label="formula")
+    axes.plot(ks, [activations[k].to("MiB") for k in ks], "o", ms=6, color=PALETTE["measured"], label="activations")
+    axes.axhline(plain.to("MiB"), color=MUTED, lw=1.2, ls="--")
+    note(axes, "activations if everything is kept", (4.2, plain.to("MiB")), color=MUTED)
+    root = math.sqrt(len(ks))
+    axes.axvline(root, color=INK, lw=1, ls=":")
+    note(axes, f"√N = {root:g}", (root, 1), (4, 0))
+    axes.set(xlabel="K, layers in a segment", ylabel="peak (MiB)", ylim=(0, None), xticks=ks)
+    legend(figure, "lower center", 3)
+    least, floor = min(activations, key=activations.__getitem__), min(total, key=total.__getitem__)
+    alt = (
+        f"Peak bytes against K from 1 to {max(predicted)}. The activations fall from {activations[1]} at K = 1 to "
+        f"{activations[least]} at K = {least} and rise again to {activations[max(activations)]}; every measured point "
+        f"lies on the line of the formula. Keeping everything takes {plain}. With all else that is alive the lowest "
+        f"is {total[floor]}, at K = {floor}."
+    )
+    return Picture(figure, caption=caption, alt=alt)
+
+
+def bytes_against_flops(points: Mapping[str, tuple[Bytes, Flops]], *, caption: str) -> Picture:
+    """What each way of recomputing holds and what it computes, relative to the first one.
+
+    Args:
+        points: name → bytes held, FLOPs of the step.
+        caption: what the reader should see.
+    """
+    figure, (axes,) = new_figure(height=2.9)
+    base = next(iter(points.values()))[1]
+    for i, (name, (held, flops)) in enumerate(points.items()):
+        x, y = 100 * (flops / base - 1), held.to("MiB")
+        axes.plot([x], [y], "o", ms=9, color=SERIES[i])
+        note(axes, name, (x, y), (9, 0), va="center")
+    axes.set(xlabel="FLOPs more than a plain step (%)", ylabel="held (MiB)", ylim=(0, None), xlim=(-1.5, 40))
+    told = "; ".join(f"{name}: {held}, {flops}" for name, (held, flops) in points.items())
+    return Picture(figure, caption=caption, alt=f"Bytes held against FLOPs of a step. {told}.")
+
+
+def swap_or_recompute(intensities: Mapping[str, float], break_even: Mapping[str, float], *, caption: str) -> Picture:
+    """How much computing each kept byte stands for, and where each device would rather swap.
+
+    Args:
+        intensities: tensor → FLOPs that would compute it again, for each of its bytes.
+        break_even: device → FLOPs per byte from which on swapping is faster.
+        caption: what the reader should see.
+    """
+    figure, (axes,) = new_figure(height=1.5 + 0.36 * len(intensities))
+    axes.scatter(list(intensities.values()), list(intensities), s=70, color=KEPT, zorder=3)
+    for name, value in intensities.items():
+        note(axes, f"{value:,.0f}", (value, name), (-9, 0), ha="right", va="center", bbox=PAPER)
+    for i, (name, value) in enumerate(break_even.items()):
+        axes.axvline(value, color=SERIES[1 + i], lw=1.6, ls="--", label=f"{name}: {value:,.0f}")
+    axes.set(xscale="log", xlim=(10, 2e6), ylim=(len(intensities) - 0.5, -0.5))
+    axes.set_xlabel("FLOPs to compute one byte again (swap what lies right of the line)")
+    axes.grid(False, axis="y")
+    legend(figure, "lower center", 2)
+    told = "; ".join(f"{name}: {value:,.0f}" for name, value in {**intensities, **break_even}.items())
+    return Picture(figure, caption=caption, alt=f"FLOPs for a byte, on a log axis. {told}.")

@@ -1,0 +1,116 @@
+"""Batch × accumulation × memory: into how many pieces must a batch be cut to fit a GPU, and what is left to cut?
+
+Move the micro-batch and see the activations shrink while everything else stays. All numbers come from
+`predict.peak`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from course_kit.notebook.explorer import Control, Explorer
+from course_kit.notebook.picture import Picture
+from course_lib.model import hardware
+from course_lib.model.gpt import GPTConfig
+from course_lib.predict import Optimizer, PeakAccount, Setup, peak
+from course_pages.lesson05.pictures import peaks_by_micro_batch
+
+GPT2 = GPTConfig(layers=12, width=768, heads=12, vocab_size=50_257, context=1024)
+"""GPT-2 small, 124 million parameters."""
+
+SIZES = tuple(2**k for k in range(10))
+"""Global batches and micro-batches to choose from: 1 to 512."""
+
+GPUS = {gpu.name: gpu.memory for gpu in hardware.ALL}
+
+OPTIMIZERS = {"adam": "Adam", "momentum": "SGD with momentum", "sgd": "SGD"}
+"""All of `predict.memory.Optimizer`, and what the page calls them."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A batch in equal pieces.
+
+    Attributes:
+        micro_batch: sequences in a piece.
+        pieces: how many forward and backward passes the step has.
+        peak: bytes at the worst moment of the step.
+    """
+
+    micro_batch: int
+    pieces: int
+    peak: PeakAccount
+
+
+def accumulation_cuts(config: GPTConfig, seq: int, global_batch: int, optimizer: Optimizer = "adam") -> list[Cut]:
+    """All cuts of a batch into pieces of 1, 2, 4, … sequences, and the peak of each: fp32, nothing recomputed.
+
+    Raises:
+        ValueError: the batch is not one of `SIZES`; and as `predict.peak`.
+    """
+    if global_batch not in SIZES:
+        raise ValueError(f"global_batch={global_batch} given; it must be one of {SIZES}")
+    setup = Setup(config, batch_size=global_batch, seq=seq, optimizer=optimizer)
+    return [
+        Cut(micro, global_batch // micro, peak(setup.with_(micro_batch=micro)))
+        for micro in SIZES
+        if micro <= global_batch
+    ]
+
+
+def accumulation_table(config: GPTConfig, seq: int) -> dict[str, dict[str, list[list[int]]]]:
+    """Optimizer → global batch → for each micro-batch the bytes of the five categories: what the browser draws."""
+    return {
+        optimizer: {
+            str(batch): [list(map(int, cut.peak.values())) for cut in accumulation_cuts(config, seq, batch, optimizer)]
+            for batch in SIZES
+        }
+        for optimizer in get_args(Optimizer)
+    }
+
+
+class AccumulationExplorer(Explorer):
+    """A batch in pieces, against the memory of a GPU.
+
+    Set `explorer.micro_batch = 4` and the drawing follows; move the slider and `explorer.micro_batch` follows.
+
+    Args:
+        config: the model; GPT-2 small by default.
+        seq: tokens in a sequence; the model's context by default.
+        chosen: global_batch and micro_batch, from `SIZES`; optimizer, "sgd", "momentum" or "adam"; gpu, a name from
+            `model.hardware`.
+
+    Raises:
+        ValueError: a number or a name is not to be chosen; or, as `traitlets.TraitError`, when it is set later.
+    """
+
+    caption = "Smaller pieces cost only activations. What is left at the left end, they cannot touch."
+    global_batch = Control("Sequences in a step", SIZES, 64)
+    micro_batch = Control("Sequences in a piece", SIZES, 64, limit=("global_batch", lambda batch: batch))
+    optimizer = Control("Optimizer", list(OPTIMIZERS), "adam", OPTIMIZERS.__getitem__, "choice")
+    gpu = Control("GPU", list(GPUS), "T4", lambda name: f"{name} ({GPUS[name]:.0GiB})", "choice")
+
+    def __init__(self, config: GPTConfig = GPT2, seq: int | None = None, **chosen: Any) -> None:
+        self.config, self.seq = config, seq or config.context
+        super().__init__(**chosen)
+
+    @property
+    def cuts(self) -> list[Cut]:
+        """What the explorer shows now."""
+        return accumulation_cuts(self.config, self.seq, self.global_batch, self.optimizer)
+
+    def _table(self) -> dict[str, Any]:
+        peaks = accumulation_table(self.config, self.seq)
+        return {"peaks": peaks, "gpus": {name: int(memory) for name, memory in GPUS.items()}}
+
+    def _picture(self, *, caption: str, alt: str) -> Picture:
+        peaks = {cut.micro_batch: cut.peak for cut in self.cuts}
+        return peaks_by_micro_batch(peaks, self.gpu, GPUS[self.gpu], caption=caption, alt=alt)
+
+    def _told(self) -> str:
+        told = "; ".join(f"{cut.pieces} × {cut.micro_batch}: {cut.peak.total:.1GiB}" for cut in self.cuts)
+        return (
+            f"Peak memory of a step of {self.global_batch} sequences, cut into pieces. {told}. The {self.gpu} has "
+            f"{GPUS[self.gpu]:.0GiB}."
+        )

@@ -1,0 +1,102 @@
+"""The ladder: one training step made smaller rung by rung, with its bytes and its seconds side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from course_kit.accounts import CATEGORIES, MemoryAccount
+from course_kit.notebook.picture import INK, MUTED, PAPER, Picture, legend, new_figure, note
+from course_kit.tables import as_html, as_text
+from course_kit.units import Bytes, Seconds
+from course_pages.shared.memory import stack_categories
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One row of the ladder, measured.
+
+    Attributes:
+        name: what changed since the row above.
+        peak: bytes at the worst moment of a step.
+        seconds: of a step over the same number of sequences in every row.
+    """
+
+    name: str
+    peak: MemoryAccount
+    seconds: Seconds
+
+
+class Ladder:
+    """The rungs as a table: as the last expression of a cell it renders as HTML, elsewhere as text."""
+
+    HEADER = ("", "peak", "of the first row", "seconds", "of the first row")
+
+    def __init__(self, rungs: Sequence[Rung]) -> None:
+        if not rungs:
+            raise ValueError("a ladder without a rung given; it needs at least the plain step")
+        self.rungs = list(rungs)
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The printed cells."""
+        first = self.rungs[0]
+        return [
+            (
+                rung.name,
+                f"{rung.peak.total:.1MiB}",
+                f"{rung.peak.total / first.peak.total:.0%}",
+                f"{rung.seconds:.2s}",
+                f"{rung.seconds / first.seconds:.0%}",
+            )
+            for rung in self.rungs
+        ]
+
+    def picture(self, *, caption: str) -> Picture:
+        """The ladder as bars: bytes by category on the left, seconds on the right."""
+        rungs = self.rungs
+        figure, (held, took) = new_figure(columns=2, height=1.3 + 0.38 * len(rungs))
+        stack_categories(held, {rung.name: rung.peak for rung in rungs}, "MiB", 0.66)
+        took.barh([rung.name for rung in rungs], [rung.seconds for rung in rungs], height=0.66, color=MUTED)
+        for i, rung in enumerate(rungs):
+            note(held, f"{rung.peak.total:.0MiB}", (rung.peak.total.to("MiB"), i), (4, 0), va="center")
+            note(took, f"{rung.seconds:.2s}", (rung.seconds, i), (4, 0), va="center")
+        held.set(xlabel="peak (MiB)", xlim=(0, 1.22 * max(rung.peak.total.to("MiB") for rung in rungs)))
+        took.set(xlabel="seconds", xlim=(0, 1.25 * max(rung.seconds for rung in rungs)), yticklabels=[])
+        took.grid(False, axis="y")
+        for axes in (held, took):
+            axes.invert_yaxis()
+        legend(figure, "lower center", len(CATEGORIES), fontsize=9.5)
+        told = "; ".join(f"{rung.name}: {rung.peak.total:.1MiB}, {rung.seconds:.2s}" for rung in rungs)
+        return Picture(figure, caption=caption, alt=f"Bars, from the plain step downwards. {told}.")
+
+    def __repr__(self) -> str:
+        return as_text(self.HEADER, self.rows())
+
+    def _repr_html_(self) -> str:
+        return as_html(self.HEADER, self.rows())
+
+
+def peaks_by_micro_batch(
+    peaks: Mapping[int, MemoryAccount], gpu: str, memory: Bytes, *, caption: str, alt: str
+) -> Picture:
+    """A batch cut into pieces of every size: what is alive at the peak, by category, against a GPU's memory.
+
+    Args:
+        peaks: sequences in a piece → account at the peak.
+        gpu: the name of the GPU.
+        memory: its bytes. Bars that reach beyond twice that are cut off there; their height stands above the axes.
+        caption: what the reader should see.
+        alt: the figure in words.
+    """
+    figure, (axes,) = new_figure(height=3.4)
+    stack_categories(axes, {str(size): peak for size, peak in peaks.items()}, "GiB", 0.66, upright=True)
+    top = min(2 * memory.to("GiB"), 1.15 * max(memory, *(peak.total for peak in peaks.values())) / 2**30)
+    for i, peak in enumerate(peaks.values()):
+        height = min(peak.total.to("GiB"), top)
+        note(axes, f"{peak.total.to('GiB'):.1f}", (i, height), ha="center", bbox=PAPER)
+    axes.axhline(memory.to("GiB"), color=INK, lw=1.4, ls="--")
+    note(axes, f"{gpu}:\n{memory:.0GiB}", (len(peaks) - 0.5, memory.to("GiB")), (6, 0), va="center")
+    axes.set_xlim(-0.5, len(peaks) - 0.5)
+    axes.set(xlabel="sequences in a piece", ylabel="peak (GiB)", ylim=(0, top))
+    legend(figure, "lower center", len(CATEGORIES), fontsize=9.5)
+    return Picture(figure, caption=caption, alt=alt)

@@ -1,0 +1,123 @@
+"""The ring explorer: an all-reduce step by step, and what each rank holds of each part.
+
+Step forward and the parts travel: every rank sends one part to its right neighbour, in the first pass the receiver adds
+it up, in the second it keeps it. `ring_frames` plays the library's own schedule, for the page as for the picture.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from course_kit.notebook.explorer import Control, Explorer
+from course_kit.notebook.picture import SERIES, Picture
+from course_lib.collectives import schedules
+from course_lib.predict.traffic import all_reduce
+from course_pages.shared.collectives import Holding, film_of_holdings
+
+RANKS = range(2, 9)
+"""Rings that fit on a page."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The state after some steps.
+
+    Attributes:
+        step: how many steps were taken.
+        holding: holding[rank][part] is the set of ranks whose summand is in what this rank has of that part.
+        arrived: (from, to, part, whether it was added) of every message of the last step; empty at the start.
+    """
+
+    step: int
+    holding: Holding
+    arrived: tuple[tuple[int, int, int, bool], ...]
+
+
+def ring_frames(world_size: int) -> list[Frame]:
+    """The 2(p-1) + 1 states of a ring all-reduce, from `ranks.schedules`.
+
+    Raises:
+        ValueError: `world_size` is not between 2 and 8.
+    """
+    if world_size not in RANKS:
+        raise ValueError(f"world_size={world_size}: the explorer draws rings of 2 to 8 ranks")
+    everyone = range(world_size)
+    plan = [schedules.all_reduce_ring(world_size, rank) for rank in everyone]
+    start = [[Counter({rank: 1}) for _ in everyone] for rank in everyone]
+    held = [[[set(part) for part in parts] for parts in each] for each in schedules.hold(plan, start)]
+    arrived = [()] + [
+        tuple((source, to, receive.part, receive.add) for source, _, to, receive in schedules.messages(number, rounds))
+        for number, rounds in enumerate(zip(*plan))
+    ]
+    return [Frame(step, holding, each) for step, (holding, each) in enumerate(zip(held, arrived))]
+
+
+@cache
+def ring_table() -> dict[str, Any]:
+    """Every state of every ring.
+
+    Returns:
+        "rings": for each number of ranks "sent" (what a rank has sent after each step, in sizes of the tensor),
+        "direct" (what it would have sent as one of everyone to everyone), and "frames": "holding" and "arrived" of each
+        step, as in `Frame`. "colors": of the ranks.
+    """
+    rings = {}
+    for p in RANKS:
+        frames = [{"holding": [list(map(sorted, parts)) for parts in frame.holding], "arrived": frame.arrived}
+                  for frame in ring_frames(p)]  # fmt: skip
+        sent, direct = (all_reduce(p, p, algorithm).bytes / p for algorithm in ("ring", "direct"))
+        each_step = [sent * step / (len(frames) - 1) for step in range(len(frames))]
+        rings[str(p)] = {"sent": each_step, "direct": direct, "frames": frames}
+    return {"rings": rings, "colors": list(SERIES)}
+
+
+class RingExplorer(Explorer):
+    """A ring all-reduce to step through, for 2 to 8 ranks.
+
+    Set `explorer.step = 3` and the drawing follows; press a button and `explorer.step` follows.
+
+    Args:
+        world_size: the number of ranks, and of parts.
+        step: how many steps have been taken, from 0 to 2(p-1).
+
+    Raises:
+        ValueError: the number of ranks is not between 2 and 8, or there is no such step; or, as `traitlets.TraitError`,
+            when it is set later.
+    """
+
+    caption = "Each rank passes one part a step to its right neighbour; nobody ever sends more."
+    step = Control("steps taken", range(2 * RANKS[-1] - 1), 0, limit=("world_size", lambda p: 2 * p - 2))
+    world_size = Control("ranks", RANKS, 4, kind="choice")
+
+    @property
+    def frame(self) -> Frame:
+        """What the explorer shows now."""
+        return ring_frames(self.world_size)[self.step]
+
+    def _table(self) -> dict[str, Any]:
+        return ring_table()
+
+    def _picture(self, *, caption: str, alt: str) -> Picture:
+        return draw(self.world_size, caption=caption, alt=alt)
+
+    def _told(self) -> str:
+        p = self.world_size
+        return (
+            f"{2 * p - 1} grids with {p} ranks as rows and {p} parts as columns. At first each row has its own "
+            f"colour. In steps 1 to {p - 1} one cell of each row collects one colour more, until each rank has one "
+            f"part with all {p}. In steps {p} to {2 * p - 2} these finished parts are copied around, until all cells "
+            f"have all colours."
+        )
+
+
+def draw(world_size: int, *, caption: str, alt: str) -> Picture:
+    """The picture of the explorer for a static page: a film strip of all states."""
+    frames = ring_frames(world_size)
+    titles = ["start"] + [
+        f"step {frame.step}: {'add' if frame.step < world_size else 'copy'}" for frame in frames if frame.step
+    ]
+    marks = [{(to, part) for _, to, part, _ in frame.arrived} for frame in frames]
+    return film_of_holdings(list(zip(titles, (frame.holding for frame in frames))), marks, caption=caption, alt=alt)

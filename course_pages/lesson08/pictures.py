@@ -1,0 +1,182 @@
+"""Pictures of split layers and sequences: who holds which part of a product and a block, who works when in a ring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Literal, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from course_kit.notebook.picture import GRID, INK, MUTED, Picture, new_figure, series_color
+from course_kit.units import Bytes
+
+COPY = "#B8BFC6"
+"""What every rank holds, a copy each."""
+
+Lies = Literal["whole", "columns", "rows", "terms"]
+"""A tensor on its ranks: a copy on each, cut along its columns or rows, or a term of a sum on each."""
+
+
+class Stop(NamedTuple):
+    """One tensor of a product that is split, and what stands behind it: a sign, or a message.
+
+    Attributes:
+        name: its letter.
+        rows: of the whole.
+        columns: of the whole.
+        lies: how it lies on the ranks.
+        behind: "×", "=", "GELU, ×", or the name of a collective.
+        sent: bytes that each rank sends in that collective.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    lies: Lies
+    behind: str = ""
+    sent: Bytes = Bytes(0)
+
+
+def split_product(stops: Sequence[Stop], ranks: int, *, caption: str, alt: str) -> Picture:
+    """Every tensor of a split product in a row; colours are ranks, grey is a copy on each, a stack is an open sum.
+
+    Args:
+        stops: the tensors in their order.
+        ranks: how many share them.
+        caption: what the reader should see.
+        alt: the figure in words.
+    """
+    figure, (axes,) = new_figure(height=1.9)
+    axes.set_axis_off()
+    axes.grid(False)
+    sides = [(2.2 * each.columns**0.5, 2.2 * each.rows**0.5) for each in stops]
+    gaps = [56 if each.sent else 42 if "," in each.behind else 12 for each in stops]
+    lefts = [0.0, *accumulate(width + gap for (width, _), gap in zip(sides, gaps))]
+    axes.set(xlim=(-3, lefts[-1]), ylim=(-36, 36), aspect="equal")
+    for stop, (width, height), gap, left in zip(stops, sides, gaps, lefts):
+        _tensor(axes, (left, -height / 2, width, height), stop.lies, ranks)
+        axes.text(left + width / 2, height / 2 + 5, stop.name, ha="center", va="bottom", size=10, color=INK)
+        middle = left + width + gap / 2
+        axes.text(middle, 0, "→" if stop.sent else stop.behind, ha="center", va="center", size=9.5, color=INK)
+        if stop.sent:
+            axes.text(middle, -5, f"{stop.behind}\n{stop.sent:.0KiB}", ha="center", va="top", size=7.5, color=INK)
+    return Picture(figure, caption=caption, alt=alt)
+
+
+def _tensor(axes: Axes, box: tuple[float, float, float, float], lies: Lies, ranks: int) -> None:
+    """One tensor in its box (left, bottom, width, height)."""
+    left, bottom, width, height = box
+    if lies == "whole":
+        axes.add_patch(Rectangle((left, bottom), width, height, facecolor=COPY, edgecolor=INK, lw=0.8))
+    for rank in range(0 if lies == "whole" else ranks):
+        place = {
+            "columns": (left + rank * width / ranks, bottom, width / ranks, height),
+            "rows": (left, bottom + height - (rank + 1) * height / ranks, width, height / ranks),
+            "terms": (left + rank * 6 / ranks, bottom - rank * 6 / ranks, width - 6, height),
+        }[lies]
+        axes.add_patch(Rectangle(place[:2], *place[2:], facecolor=series_color(rank), edgecolor="white", lw=0.6))
+
+
+BLOCK = {
+    "tensor": (
+        [("stream", "whole"), ("norm", "whole"), ("q, k, v", "columns"), ("heads", "columns"), ("sum", "whole"),
+         ("norm", "whole"), ("hidden", "columns"), ("GELU", "columns"), ("sum", "whole")],
+        {1: "$f$", 3: r"$\bar f$", 5: "$f$", 7: r"$\bar f$"},
+    ),
+    "tensor and sequence": (
+        [("stream", "rows"), ("norm", "rows"), ("q, k, v", "columns"), ("heads", "columns"), ("sum", "rows"),
+         ("norm", "rows"), ("hidden", "columns"), ("GELU", "columns"), ("sum", "rows")],
+        {1: "$g$", 3: r"$\bar g$", 5: "$g$", 7: r"$\bar g$"},
+    ),
+}  # fmt: skip
+"""Kind of parallelism → what lies in a block, in order, and which operator stands behind which of them."""
+
+
+def block_on_ranks(ranks: int = 4, kinds: Sequence[str] = tuple(BLOCK), *, caption: str) -> Picture:
+    """A transformer block on some ranks: rows are ranks, and each tensor is filled as far as the rank holds it.
+
+    In each cell, to the right are features and downwards tokens.
+
+    Args:
+        ranks: how many.
+        kinds: which of `BLOCK` to draw, one below the other.
+        caption: what the reader should see.
+    """
+    figure, panels = new_figure(rows=len(kinds), height=(0.75 + 0.33 * ranks) * len(kinds))
+    for axes, kind in zip(panels, kinds, strict=True):
+        tensors, operators = BLOCK[kind]
+        axes.set(xlim=(-0.1, len(tensors)), ylim=(ranks, -0.55))
+        axes.set_title(f"{kind} parallelism", size=9.5, loc="left")
+        axes.grid(False)
+        axes.spines[:].set_visible(False)
+        axes.set_xticks([place + 0.4 for place in range(len(tensors))], [name for name, _ in tensors])
+        axes.set_yticks([rank + 0.45 for rank in range(ranks)], [f"rank {rank}" for rank in range(ranks)])
+        axes.tick_params(length=0, labelsize=8.5)
+        for place, (_, lies) in enumerate(tensors):
+            for rank in range(ranks):
+                _share(axes, place, rank, ranks, lies)
+        for place, sign in operators.items():
+            axes.axvline(place + 0.9, ymax=ranks / (ranks + 0.55), color=INK, lw=1, ls="--")
+            axes.text(place + 0.9, -0.3, sign, ha="center", va="center", size=11, color=INK)
+    return Picture(figure, caption=caption, alt=" ".join(_block_told(kind, ranks) for kind in kinds))
+
+
+def _share(axes: Axes, place: int, rank: int, ranks: int, lies: str) -> None:
+    """What one rank holds of one tensor."""
+    axes.add_patch(Rectangle((place, rank + 0.05), 0.8, 0.8, facecolor="white", edgecolor=GRID, lw=0.8))
+    left, top, width, height = {
+        "whole": (0.0, 0.0, 1.0, 1.0),
+        "columns": (rank / ranks, 0.0, 1 / ranks, 1.0),
+        "rows": (0.0, rank / ranks, 1.0, 1 / ranks),
+    }[lies]
+    corner = (place + 0.8 * left, rank + 0.05 + 0.8 * top)
+    color = COPY if lies == "whole" else series_color(rank)
+    axes.add_patch(Rectangle(corner, 0.8 * width, 0.8 * height, facecolor=color, edgecolor=MUTED, lw=0.5))
+
+
+def _block_told(kind: str, ranks: int) -> str:
+    words = {"whole": "whole on every rank", "columns": "cut by features", "rows": "cut by tokens"}
+    tensors, operators = BLOCK[kind]
+    parts = []
+    for place, (name, lies) in enumerate(tensors):
+        sign = operators.get(place, "").strip("$").replace(r"\bar f", "f-bar").replace(r"\bar g", "g-bar")
+        parts.append(f"{name} {words[lies]}" + (f", then {sign}" if sign else ""))
+    return f"With {kind} parallelism on {ranks} ranks: {'; '.join(parts)}."
+
+
+def ring_in_time(orders: Mapping[str, Sequence[Sequence[float]]], *, caption: str) -> Picture:
+    """Who works when in ring attention, for each order of the sequence; a step lasts until its slowest rank is done.
+
+    The colour is that of the rank whose keys are at hand.
+
+    Args:
+        orders: name → for each step of the ring, the work of each rank.
+        caption: what the reader should see.
+    """
+    ranks = len(next(iter(orders.values()))[0])
+    ends = {name: [0.0, *accumulate(max(row) for row in steps)] for name, steps in orders.items()}
+    longest = max(each[-1] for each in ends.values())
+    figure, panels = new_figure(rows=len(orders), height=(0.65 + 0.22 * ranks) * len(orders))
+    for axes, (name, steps) in zip(panels, orders.items(), strict=True):
+        for number, row in enumerate(steps):
+            for rank, work in enumerate(row):
+                color = series_color((rank - number) % ranks)
+                axes.add_patch(Rectangle((ends[name][number], rank - 0.4), work, 0.8, facecolor=color, lw=0))
+        for end in ends[name][1:]:
+            axes.axvline(end, color=INK, lw=0.8, ls="--")
+        axes.set(xlim=(0, 1.02 * longest), ylim=(ranks - 0.5, -0.5))
+        axes.set_title(f"{name}: all are done after {ends[name][-1]:g}", size=9.5, loc="left")
+        axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
+        axes.grid(False, axis="y")
+    panels[-1].set_xlabel("scores computed, in squares of one rank's tokens")
+    return Picture(
+        figure, caption=caption, alt=" ".join(_ring_told(*each, ends[each[0]][-1]) for each in orders.items())
+    )
+
+
+def _ring_told(name: str, steps: Sequence[Sequence[float]], end: float) -> str:
+    busy = [sum(row[rank] for row in steps) for rank in range(len(steps[0]))]
+    each = ", ".join(f"{work:g}" for work in busy)
+    return f"{name}: {len(steps)} steps, ended after {end:g} squares; the ranks compute {each} of them."

@@ -1,0 +1,1 @@
+"""What lesson 09 and its lab show: pictures and the explorer."""

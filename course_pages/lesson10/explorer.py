@@ -1,0 +1,122 @@
+"""ZeRO against real cards: what each stage leaves on a rank, what it sends, and from how many ranks on it fits.
+
+Choose a model, a card and a number of ranks; all four stages are shown at once, since the question is which of them is
+enough. Bytes and seconds are `predict`'s. The table holds them for every place of the controls, activations apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from course_kit.accounts import CATEGORIES, MemoryAccount
+from course_kit.notebook.explorer import Control, Explorer
+from course_kit.notebook.picture import PALETTE, Picture
+from course_kit.units import Bytes, Seconds
+from course_lib.predict import Link, data_traffic, fewest_ranks, model_states
+from course_pages.shared.memory import memory_bar
+from course_pages.shared.models_on_gpus import GPUS, MODELS, held, kept, setup_of
+
+RANKS, SEQUENCES = tuple(2**i for i in range(13)), (0, 1, 2, 4, 8, 16)
+STAGES = ("0: nothing cut", "1: state cut", "2: and gradients", "3: and weights")
+MOST_RANKS = 2**16
+"""Whoever does not fit on so many does not fit at all."""
+
+
+def sent(model: str, ranks: int, zero: int, gpu: str) -> tuple[Bytes, Seconds]:
+    """What a rank sends in a step, and how long that takes if all ranks are joined as the GPUs of one machine are."""
+    each = data_traffic(setup_of(model, ranks, zero)).values()
+    link = Link(Seconds(0), 1 / GPUS[gpu].link_bytes_per_s)
+    return sum((one.bytes for one in each), Bytes(0)), Seconds(sum(float(one.seconds(link)) for one in each))
+
+
+def needed(model: str, zero: int, sequences: int, gpu: str) -> int:
+    """The fewest ranks on which it fits; 0 if `MOST_RANKS` are too few."""
+    left = GPUS[gpu].memory - kept(model, sequences)
+    if left <= 0 or model_states(setup_of(model, MOST_RANKS, zero)).total > left:
+        return 0
+    return int(fewest_ranks(setup_of(model, 1, zero), left).data)
+
+
+@cache
+def zero_table() -> dict[str, Any]:
+    """What is drawn at all places; a list of four has a number for each stage.
+
+    Returns:
+        "states": model → for each number of ranks, of each stage [weights, gradients, state] in bytes. "activations":
+        model → bytes for each number of sequences. "sent": model → for each number of ranks, of each stage, in words.
+        "seconds": GPU → the same. "fewest": GPU → model → for each number of sequences, of each stage, 0 for never.
+        "gpus": name → bytes. "stages", "colors": of the rows and the categories.
+    """
+    stages = range(len(STAGES))
+
+    def places(of: Callable[[str, int, int], Any]) -> dict[str, Any]:
+        return {model: [[of(model, ranks, zero) for zero in stages] for ranks in RANKS] for model in MODELS}
+
+    return {
+        "states": places(lambda model, ranks, zero: [int(n) for n in list(held(model, ranks, zero, 0).values())[:3]]),
+        "activations": {model: [int(kept(model, sequences)) for sequences in SEQUENCES] for model in MODELS},
+        "sent": places(lambda model, ranks, zero: f"{sent(model, ranks, zero, next(iter(GPUS)))[0]:.1GB}"),
+        "seconds": {
+            gpu: places(lambda model, ranks, zero, gpu=gpu: f"{sent(model, ranks, zero, gpu)[1]:.1}") for gpu in GPUS
+        },
+        "fewest": {
+            gpu: {
+                model: [[needed(model, zero, sequences, gpu) for zero in stages] for sequences in SEQUENCES]
+                for model in MODELS
+            }
+            for gpu in GPUS
+        },
+        "gpus": {name: int(gpu.memory) for name, gpu in GPUS.items()},
+        "stages": STAGES,
+        "colors": {category: PALETTE[category] for category in CATEGORIES[:4]},
+    }
+
+
+class ZeroExplorer(Explorer):
+    """Four stages side by side on one card.
+
+    Set `explorer.ranks = 64` and the drawing follows; move the slider and `explorer.ranks` follows.
+
+    Args:
+        model: a name in `MODELS`.
+        gpu: a name in `GPUS`.
+        ranks: of data parallelism, a power of two up to 4,096.
+        sequences: on each rank, as long as the model's context, every block recomputed; 0 leaves activations out.
+
+    Raises:
+        ValueError: no control offers that; or, as `traitlets.TraitError`, when it is set later.
+    """
+
+    caption = "Which stage is the first that fits? And what does it send for that?"
+    model = Control("Model", list(MODELS), "GPT-3 6.7B", kind="choice")
+    gpu = Control("GPU", list(GPUS), "A100 40GB", kind="choice")
+    ranks = Control("Ranks", RANKS, 8, "{:,}".format)
+    sequences = Control("Sequences each", SEQUENCES, 0, lambda n: str(n) if n else "none")
+
+    @property
+    def accounts(self) -> dict[str, MemoryAccount]:
+        """What is shown now: stage → what a rank holds."""
+        return {name: held(self.model, self.ranks, zero, self.sequences) for zero, name in enumerate(STAGES)}
+
+    def _table(self) -> dict[str, Any]:
+        return zero_table()
+
+    def _picture(self, *, caption: str, alt: str) -> Picture:
+        limit = {self.gpu: GPUS[self.gpu].memory}
+        picture = memory_bar(self.accounts, limit=limit, unit="GiB", caption=caption)
+        picture.alt = alt
+        return picture
+
+    def _told(self) -> str:
+        rows = []
+        for zero, (name, account) in enumerate(self.accounts.items()):
+            n_bytes, seconds = sent(self.model, self.ranks, zero, self.gpu)
+            fewest = needed(self.model, zero, self.sequences, self.gpu)
+            fits = "fits" if account.total <= GPUS[self.gpu].memory else "does not fit"
+            rows.append(
+                f"Stage {name}: {account.total:.1GiB}, {fits}, {f'{fewest:,} ranks are enough' if fewest else 'never'}"
+                f"; sends {n_bytes:.1GB} in {seconds:.1}."
+            )
+        return f"{self.model} on {self.ranks:,} ranks, {self.gpu}. {' '.join(rows)}"

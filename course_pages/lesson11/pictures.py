@@ -1,0 +1,221 @@
+"""Pictures of offload: who asks whom for what, a step on card, link and processor, what a bandwidth is good for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch, Rectangle
+
+from course_kit.notebook.picture import GRID, INK, MUTED, PALETTE, PAPER, SERIES, Picture, legend, line_look, new_figure
+
+# ---- who asks whom for what -----------------------------------------------------------------------------------------
+
+PLACES = {
+    "forward": (0, 1), "weights": (1, 1), "backward": (2, 1), "states": (0, 0), "update": (1, 0), "gradients": (2, 0)
+}  # fmt: skip
+"""Column and row; row 1 is on the card, row 0 in main memory."""
+_COLORS = {"gradients": PALETTE["gradients"], "weights": PALETTE["parameters"], "states": PALETTE["optimizer"]}
+_WIDE, _HIGH = 1.1, 0.56
+
+
+def the_cut(flow: Mapping[tuple[str, str], float], held: Mapping[str, float], *, caption: str) -> Picture:
+    """ZeRO-Offload: a training step's work and states, above a line on the card and below it away; arrows carry bytes.
+
+    Args:
+        flow: (from, to) → bytes a parameter, between names in `PLACES`.
+        held: state → bytes a parameter.
+        caption: what the reader should see.
+
+    Raises:
+        ValueError: a name that has no place.
+    """
+    if unknown := {name for pair in flow for name in pair} - set(PLACES):
+        raise ValueError(f"no place for {', '.join(sorted(unknown))}; there is one for {', '.join(PLACES)}")
+    figure, (axes,) = new_figure(height=3.1)
+    crossing = {pair: n for pair, n in flow.items() if PLACES[pair[0]][1] != PLACES[pair[1]][1]}
+    for (start, end), n_bytes in flow.items():
+        shift = 0.16 if (end, start) in flow else 0.0
+        _arrow(axes, start, end, f"{n_bytes:g}Ψ", (start, end) in crossing, shift if start < end else -shift)
+    for name in PLACES:
+        (x, y), color = _spot(name), _COLORS.get(name, "white")
+        look = {"facecolor": color, "edgecolor": MUTED, "lw": 0.9, "zorder": 3}
+        axes.add_patch(Rectangle((x - _WIDE / 2, y - _HIGH / 2), _WIDE, _HIGH, **look))
+        words = f"{name}, {held[name]:g}Ψ" if name in held else name
+        ink = INK if color in ("white", PALETTE["optimizer"]) else "white"
+        axes.text(x, y, words, ha="center", va="center", color=ink, size=9.5, zorder=4)
+    axes.axhline(0.75, color=MUTED, lw=1.2, ls="--")
+    axes.text(-1.5, 0.8, "card", color=MUTED, size=9.5, va="bottom")
+    axes.text(-1.5, 0.7, "main memory", color=MUTED, size=9.5, va="top")
+    axes.set(xlim=(-1.5, 5.3), ylim=(-0.4, 1.9))
+    axes.set_axis_off()
+    told = ", ".join(f"{start} to {end} {n:g}Ψ" for (start, end), n in crossing.items())
+    alt = (
+        f"A line between the card and main memory. On the card: {_names(1)}. In main memory: {_names(0)}. Over the "
+        f"line goes: {told}, together {sum(crossing.values()):g}Ψ bytes."
+    )
+    return Picture(figure, caption=caption, alt=alt)
+
+
+def _names(row: int) -> str:
+    return ", ".join(name for name, (_, its) in PLACES.items() if its == row)
+
+
+def _spot(name: str) -> tuple[float, float]:
+    column, row = PLACES[name]
+    return 2.2 * column, 1.5 * row
+
+
+def _arrow(axes: Axes, start: str, end: str, words: str, crosses: bool, shift: float) -> None:
+    """From the edge of a box to that of another; `shift` up, where another one goes the other way."""
+    (x0, y0), (x1, y1) = _spot(start), _spot(end)
+    dx, dy = (x1 > x0) - (x1 < x0), (y1 > y0) - (y1 < y0)
+    tail = (x0 + dx * _WIDE / 2, y0 + dy * _HIGH / 2 + shift)
+    head = (x1 - dx * _WIDE / 2, y1 - dy * _HIGH / 2 + shift)
+    color = SERIES[1] if crosses else MUTED
+    arrow = {"arrowstyle": "-|>", "color": color, "lw": 2.2 if crosses else 1.2, "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", head, tail, arrowprops=arrow)
+    middle = ((tail[0] + head[0]) / 2, (tail[1] + head[1]) / 2)
+    axes.text(*middle, words, ha="center", va="center", size=9.5, color=color, bbox=PAPER, zorder=5)
+
+
+# ---- a step in time -------------------------------------------------------------------------------------------------
+
+Way = Literal["one after the other", "sent as soon as made", "one step late"]
+Work = Literal["forward", "backward", "gradients", "update", "weights"]
+ROWS: dict[Work, int] = {"forward": 0, "backward": 0, "gradients": 1, "update": 2, "weights": 3}
+"""The card computes, one lane carries gradients out, the processor updates, another lane carries weights back."""
+COLORS: dict[Work, str] = {
+    "forward": SERIES[5], "backward": SERIES[3], "gradients": PALETTE["gradients"], "update": PALETTE["optimizer"],
+    "weights": PALETTE["parameters"],
+}  # fmt: skip
+BLOCKS = 3
+
+
+class Bar(NamedTuple):
+    """A piece of work on one block in one step; an update is of the gradients of the step that it names."""
+
+    work: Work
+    step: int
+    block: int
+    start: float
+    end: float
+
+
+def step_bars(way: Way, seconds: Mapping[Work, float], steps: int = 2) -> list[Bar]:
+    """What happens when in `train.zero_offload`, with `BLOCKS` blocks of equal size.
+
+    Args:
+        way: nothing overlaps; gradients leave and weights return while others are worked on; or also late.
+        seconds: that each work takes for the whole model.
+        steps: that are taken.
+    """
+    bars: list[Bar] = []
+    free = dict.fromkeys(range(4), 0.0)
+
+    def do(work: Work, step: int, block: int, after: float) -> float:
+        row = ROWS[work]
+        start = max(free[row], after)
+        free[row] = start + seconds[work] / BLOCKS
+        bars.append(Bar(work, step, block, start, free[row]))
+        return free[row]
+
+    def all_blocks(work: Work, step: int, after: float) -> float:
+        return max(do(work, step, block, after) for block in range(BLOCKS))
+
+    home, updated = 0.0, 0.0
+    for step in range(steps):
+        forward = all_blocks("forward", step, home)
+        made = [do("backward", step, block, forward) for block in reversed(range(BLOCKS))]
+        out = [made[-1]] * BLOCKS if way == "one after the other" else made
+        arrived = max(do("gradients", step, BLOCKS - 1 - place, time) for place, time in enumerate(out))
+        if way == "one step late":
+            home = all_blocks("weights", step - 1, max(updated, made[-1])) if step else made[-1]
+            home = max(home, arrived)
+            updated = all_blocks("update", step, home)
+        elif way == "sent as soon as made":
+            home = max([do("weights", step, b, do("update", step, b, arrived)) for b in range(BLOCKS)])
+        else:
+            home = all_blocks("weights", step, all_blocks("update", step, arrived))
+    return bars
+
+
+def step_timeline(seconds: Mapping[Work, float] | None = None, *, caption: str) -> Picture:
+    """Two steps in each of the three ways, on the card, on both lanes and on the processor.
+
+    Args:
+        seconds: that each work takes for the whole model; without them, some that show what can hide.
+        caption: what the reader should see.
+    """
+    took = seconds or {"forward": 1.0, "backward": 2.0, "gradients": 1.4, "update": 2.0, "weights": 1.4}
+    ways = {way: step_bars(way, took) for way in get_args(Way)}
+    figure, panels = new_figure(len(ways), 1, height=5.4)
+    end, told = max(bar.end for bars in ways.values() for bar in bars), []
+    for axes, (way, bars) in zip(panels, ways.items(), strict=True):
+        last = max(bar.end for bar in bars if ROWS[bar.work] == 0)
+        for bar in bars:
+            look = {"facecolor": COLORS[bar.work], "edgecolor": "white", "lw": 0.7}
+            axes.broken_barh([(bar.start, bar.end - bar.start)], (ROWS[bar.work] - 0.4, 0.8), **look)
+        for step, left, right, row in _spans(bars):
+            ink = "white" if row in (1, 3) else INK
+            axes.text((left + right) / 2, row, str(step), ha="center", va="center", size=9, color=ink)
+        axes.set(xlim=(0, 1.005 * end), ylim=(3.55, -0.55))
+        axes.set_yticks(range(4), ["card", "lane out", "processor", "lane back"])
+        axes.tick_params(axis="y", length=0)
+        axes.grid(False, axis="y")
+        axes.set_title(f"{way}: the second backward pass ends after {last:.3g}", loc="left", fontsize=10)
+        told.append(f"{way}, {last:.3g}")
+    panels[-1].set_xlabel("time (forward passes)")
+    handles = [Patch(label=work, facecolor=COLORS[work]) for work in COLORS]
+    legend(figure, "lower center", len(handles), handles=handles, fontsize=9)
+    alt = (
+        "Three charts of two steps, with rows for the card, the lane out, the processor and the lane back. When the "
+        f"second backward pass ends: {'; '.join(told)}. In the last one the update of the first step runs below the "
+        "second step's passes, which therefore still have the old weights."
+    )
+    return Picture(figure, caption=caption, alt=alt)
+
+
+def _spans(bars: list[Bar]) -> Iterator[tuple[int, float, float, int]]:
+    """(step, start, end, row) of each work of each step."""
+    for work in ROWS:
+        for step in {bar.step for bar in bars}:
+            own = [bar for bar in bars if bar.work == work and bar.step == step]
+            if own:
+                yield step, min(bar.start for bar in own), max(bar.end for bar in own), ROWS[work]
+
+
+# ---- what a bandwidth is good for -----------------------------------------------------------------------------------
+
+
+def efficiency_curves(
+    intensities: Mapping[str, float], flops_per_s: float, tiers: Mapping[str, float], *, caption: str
+) -> Picture:
+    """The share of its time that a device computes, for each kind of state, over the bandwidth of its way.
+
+    Args:
+        intensities: state → FLOPs for each byte that travels.
+        flops_per_s: what the device reaches.
+        tiers: name → bytes a second, each a vertical line.
+        caption: what the reader should see.
+    """
+    figure, (axes,) = new_figure(height=3.4)
+    slow, fast = min(tiers.values()) / 4, max(tiers.values()) * 4
+    bytes_per_s = np.geomspace(slow, fast, 200)
+    for index, (name, intensity) in enumerate(intensities.items()):
+        fed = intensity * bytes_per_s
+        axes.plot(bytes_per_s / 1e9, 100 * fed / (fed + flops_per_s), lw=1.9, label=name, **line_look(index))
+    for name, speed in tiers.items():
+        axes.axvline(speed / 1e9, color=GRID, lw=1.2, zorder=0)
+        axes.text(speed / 1e9, 103, name, ha="center", va="bottom", size=8.5, color=MUTED)
+    axes.set_xscale("log")
+    axes.set(xlim=(slow / 1e9, fast / 1e9), ylim=(0, 102), xlabel="bandwidth (GB/s)", ylabel="efficiency (%)")
+    legend(figure, "lower center", len(intensities), fontsize=9)
+    told = [
+        f"{state} over {tier}: {100 / (1 + flops_per_s / (intensity * speed)):.0f} %"
+        for state, intensity in intensities.items()
+        for tier, speed in tiers.items()
+    ]
+    return Picture(figure, caption=caption, alt=f"Efficiency rises with bandwidth, from 0 to 100 %. {'; '.join(told)}.")

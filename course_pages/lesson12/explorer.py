@@ -1,0 +1,150 @@
+"""The cube of ranks: who is in whose group, which groups leave their machine, and what that costs in a step.
+
+Move the lengths, the order in which ranks are counted and the size of a machine; look at one rank. Groups are `Mesh`'s,
+bytes are `predict.rank_traffic`'s. The table holds both for every place of the controls.
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+from typing import Any
+
+from course_kit.notebook.explorer import Control, Explorer
+from course_kit.notebook.picture import PALETTE, Picture
+from course_kit.units import Seconds
+from course_lib import predict
+from course_lib.model import hardware, zoo
+from course_lib.parallel.grid import AXES
+from course_lib.parallel.mesh import Mesh
+from course_lib.predict import Setup
+from course_pages.lesson12.pictures import in_machines
+
+MODELS = {row.name: row for row in (zoo.GPT3_6_7B, zoo.GPT3_13B, zoo.GPT3_175B)}
+ORDERS = {", ".join(order): order for order in itertools.permutations(AXES)}
+LENGTHS, MACHINES, LOOKED_AT = (2, 4), (4, 8), tuple(range(8))
+BATCH = 512
+"""Sequences in a step, one in a micro-batch."""
+INSIDE = hardware.A100_80GB.link_bytes_per_s
+ACROSS = 25 * 10**9
+"""Bytes a second to another machine: a network card of 200 Gbit/s for each GPU (Narayanan et al. 2021, §5)."""
+COLORS = {"tensor": PALETTE["predicted"], "data": PALETTE["gradients"], "pipe": PALETTE["measured"]}
+
+
+@cache
+def sent(model: str, pipe: int, data: int, tensor: int) -> list[dict[str, int]]:
+    """Bytes that a rank of each stage sends in a step, along each axis; gradients in 16 bits."""
+    setup = Setup(MODELS[model], BATCH, precision="mixed", micro_batch=1, pipeline=pipe, data=data, tensor=tensor)
+    stages = (predict.rank_traffic(setup, stage) for stage in range(pipe))
+    return [{axis: int(found[axis].total_bytes) for axis in AXES} for found in stages]
+
+
+def mesh_of(order: str, pipe: int, data: int, tensor: int) -> Mesh:
+    """The grid in the order that is chosen."""
+    lengths = {"pipe": pipe, "data": data, "tensor": tensor}
+    return Mesh({axis: lengths[axis] for axis in ORDERS[order]})
+
+
+def is_torn(group: list[int], machine: int) -> bool:
+    """Whether its ranks are in more than one machine."""
+    return len({rank // machine for rank in group}) > 1
+
+
+def seconds(n_bytes: int, torn: bool) -> Seconds:
+    """At the full speed of the slowest link that the group needs."""
+    return Seconds(n_bytes / (ACROSS if torn else INSIDE))
+
+
+@cache
+def cube_table() -> dict[str, Any]:
+    """What is drawn at all places; a shape is "pipe-data-tensor".
+
+    Returns:
+        "groups": order → shape → for each rank that can be looked at, axis → ranks of its group; "stage": the same →
+        its stage. "sent": model → shape → for each stage, axis → [bytes in words, seconds inside, seconds across].
+    """
+    shapes = list(itertools.product(LENGTHS, repeat=3))
+    meshes = {order: {_name(shape): mesh_of(order, *shape) for shape in shapes} for order in ORDERS}
+    return {
+        "groups": {
+            order: {
+                shape: [{axis: mesh.group_of(rank, axis) for axis in AXES} for rank in LOOKED_AT]
+                for shape, mesh in each.items()
+            }
+            for order, each in meshes.items()
+        },
+        "stage": {
+            order: {shape: [mesh.coordinates(rank)["pipe"] for rank in LOOKED_AT] for shape, mesh in each.items()}
+            for order, each in meshes.items()
+        },
+        "sent": {
+            model: {
+                _name(shape): [{axis: _costs(n) for axis, n in stage.items()} for stage in sent(model, *shape)]
+                for shape in shapes
+            }
+            for model in MODELS
+        },
+        "colors": COLORS,
+    }
+
+
+def _name(shape: tuple[int, ...]) -> str:
+    return "-".join(map(str, shape))
+
+
+def _costs(n_bytes: int) -> list[Any]:
+    return [f"{n_bytes / 1e9:.1f} GB", *(round(float(seconds(n_bytes, torn)), 4) for torn in (False, True))]
+
+
+class CubeExplorer(Explorer):
+    """A grid of 8 to 64 ranks in its machines, and the three groups of one rank.
+
+    Args:
+        model: a name in `MODELS`.
+        order: of the axes, the slowest first: a key of `ORDERS`.
+        pipe, data, tensor: ranks along each axis, 2 or 4.
+        machine: ranks in each machine, 4 or 8.
+        rank: whose groups are shown, 0 to 7.
+
+    Raises:
+        ValueError: no control offers that; or, as `traitlets.TraitError`, when it is set later.
+    """
+
+    caption = "Which group leaves its machine? Count the ranks in another order, and watch the seconds."
+    model = Control("Model", list(MODELS), "GPT-3 13B", kind="choice")
+    order = Control("Slowest … fastest axis", list(ORDERS), "pipe, data, tensor", kind="choice")
+    machine = Control("Ranks in a machine", MACHINES, 4, kind="choice")
+    tensor = Control("tensor", LENGTHS, 4, kind="choice")
+    data = Control("data", LENGTHS, 2, kind="choice")
+    pipe = Control("pipe", LENGTHS, 2, kind="choice")
+    rank = Control("Look at rank", LOOKED_AT, 5)
+
+    @property
+    def mesh(self) -> Mesh:
+        """What is shown now."""
+        return mesh_of(self.order, self.pipe, self.data, self.tensor)
+
+    @property
+    def costs(self) -> dict[str, tuple[list[int], bool, Seconds]]:
+        """Axis → the rank's group along it, whether it is torn, and its seconds in a step."""
+        stage = self.mesh.coordinates(self.rank)["pipe"]
+        groups = {axis: self.mesh.group_of(self.rank, axis) for axis in AXES}
+        bytes_along = sent(self.model, self.pipe, self.data, self.tensor)[stage]
+        torn = {axis: is_torn(group, self.machine) for axis, group in groups.items()}
+        return {axis: (group, torn[axis], seconds(bytes_along[axis], torn[axis])) for axis, group in groups.items()}
+
+    def _table(self) -> dict[str, Any]:
+        return cube_table()
+
+    def _picture(self, *, caption: str, alt: str) -> Picture:
+        picture = in_machines(self.mesh, self.machine, self.rank, COLORS, caption=caption)
+        picture.alt = alt
+        return picture
+
+    def _told(self) -> str:
+        rows = [
+            f"along {axis} with {', '.join(str(rank) for rank in group if rank != self.rank)} "
+            f"({'over the network' if torn else 'inside its machine'}, {took:.1})"
+            for axis, (group, torn, took) in self.costs.items()
+        ]
+        return f"{self.mesh.size} ranks, {self.machine} in a machine. Rank {self.rank} talks {'; '.join(rows)}."

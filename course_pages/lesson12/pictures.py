@@ -1,0 +1,113 @@
+"""Pictures of a grid of ranks: which of them form a group along each axis, and which share a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Polygon
+
+from course_kit.notebook.picture import GRID, INK, MUTED, Picture, legend, new_figure, series_color
+from course_lib.parallel.mesh import Mesh
+
+_STEPS = ((1.0, 0.0), (0.0, -1.0), (0.52, 0.42))
+"""On paper: one rank further along the fastest axis, the next one, the slowest."""
+_MOST = 4
+_IN_A_ROW = 4
+"""Machines."""
+
+
+def groups_along(mesh: Mesh, *, caption: str, ranks_per_node: int | None = None) -> Picture:
+    """For each axis of a mesh a picture of all ranks, with a line through those that form a group along it.
+
+    Args:
+        mesh: of three axes, at most 4 ranks along each.
+        caption: what the reader should see.
+        ranks_per_node: if given, ranks of one machine stand on one grey plate (whole layers of the slowest axis).
+
+    Raises:
+        ValueError: another number of axes, too many ranks, or machines that are not whole layers.
+    """
+    if len(mesh.axes) != 3 or max(mesh.axes.values()) > _MOST:
+        raise ValueError(f"{dict(mesh.axes)}: the picture shows three axes of 1 to {_MOST} ranks")
+    layer = mesh.size // next(iter(mesh.axes.values()))
+    if ranks_per_node not in (None, layer):
+        raise ValueError(f"ranks_per_node={ranks_per_node}: a layer of this mesh has {layer} ranks")
+    figure, panels = new_figure(1, 3, height=2.5)
+    for axes, axis in zip(panels, reversed(list(mesh.axes)), strict=True):
+        axes.set_axis_off()
+        axes.grid(False)
+        axes.set_title(f"along {axis}", size=10, color=INK)
+        places = {rank: _place(mesh, mesh.coordinates(rank)) for rank in range(mesh.size)}
+        for first in range(0, mesh.size, ranks_per_node or mesh.size) if ranks_per_node else ():
+            _plate(axes, [places[rank] for rank in range(first, first + layer)])
+        _groups(axes, mesh.groups(axis), places)
+        axes.set_aspect("equal")
+        axes.margins(0.14)
+    told = "; ".join(f"along {axis}: {_told(mesh.groups(axis))}" for axis in reversed(list(mesh.axes)))
+    return Picture(figure, caption=caption, alt=f"{mesh.size} ranks in a cube. Groups {told}.")
+
+
+def in_machines(mesh: Mesh, ranks_per_node: int, rank: int, colors: Mapping[str, str], *, caption: str) -> Picture:
+    """A box for each machine, in it its ranks; one of them, and whom it meets along each axis.
+
+    Args:
+        mesh: of the ranks.
+        ranks_per_node: in each machine; they divide the mesh's.
+        rank: who is looked at, in ink.
+        colors: axis → of those that it meets there.
+        caption: what the reader should see.
+    """
+    machines, groups = mesh.size // ranks_per_node, {axis: mesh.group_of(rank, axis) for axis in colors}
+    rows = -(-machines // _IN_A_ROW)
+    figure, (axes,) = new_figure(height=0.45 + 0.36 * rows * (1.4 + ranks_per_node / 4))
+    met = {other: colors[axis] for axis, group in groups.items() for other in group}
+    for machine in range(machines):
+        x, y = machine % _IN_A_ROW * 5.0, -(machine // _IN_A_ROW) * (1.4 + ranks_per_node / 4)
+        places = [(x + place % 4, y - place // 4) for place in range(ranks_per_node)]
+        _plate(axes, places, edge=0.5)
+        axes.text(x - 0.45, y + 0.62, f"machine {machine}", size=9, color=MUTED)
+        for each, place in enumerate(places, machine * ranks_per_node):
+            color = INK if each == rank else met.get(each, "white")
+            axes.scatter(*place, s=230, color=color, edgecolors=MUTED, linewidths=0.6, zorder=2)
+            ink = "white" if each in met else INK
+            axes.text(*place, str(each), ha="center", va="center", color=ink, size=8.5, zorder=3)
+    for axis, color in colors.items():
+        axes.scatter([], [], color=color, s=60, label=f"met along {axis}")
+    axes.set_axis_off()
+    axes.grid(False)
+    axes.set_aspect("equal")
+    legend(figure, "lower center", len(colors))
+    told = "; ".join(f"along {axis} {', '.join(str(n) for n in group if n != rank)}" for axis, group in groups.items())
+    alt = f"{mesh.size} ranks in {machines} machines; rank {rank} meets {told}."
+    return Picture(figure, caption=caption, alt=alt)
+
+
+def _place(mesh: Mesh, coordinates: Mapping[str, int]) -> tuple[float, float]:
+    fast_first = [coordinates[axis] for axis in reversed(list(mesh.axes))]
+    return tuple(sum(n * step[i] for n, step in zip(fast_first, _STEPS)) for i in (0, 1))  # type: ignore[return-value]
+
+
+def _plate(axes: Axes, corners: list[tuple[float, float]], edge: float = 0.27) -> None:
+    """Behind the ranks of one machine."""
+    (left, right), (low, high) = ((min(c), max(c)) for c in zip(*corners))
+    box = [
+        (left - edge, low - edge),
+        (right + edge, low - edge),
+        (right + edge, high + edge),
+        (left - edge, high + edge),
+    ]
+    axes.add_patch(Polygon(box, closed=True, facecolor=GRID, alpha=0.55, edgecolor="none", zorder=0))
+
+
+def _groups(axes: Axes, groups: list[list[int]], places: Mapping[int, tuple[float, float]]) -> None:
+    for number, ranks in enumerate(groups):
+        color = series_color(number)
+        axes.plot(*zip(*(places[rank] for rank in ranks)), color=color, linewidth=3, zorder=1)
+        for rank in ranks:
+            axes.scatter(*places[rank], s=270, color=color, zorder=2)
+            axes.text(*places[rank], str(rank), ha="center", va="center", color="white", size=9.5, zorder=3)
+
+
+def _told(groups: list[list[int]]) -> str:
+    return ", ".join("-".join(map(str, ranks)) for ranks in groups)

@@ -1,0 +1,187 @@
+"""Pictures of a layer of experts: how tokens travel, queue and divide, and who holds which weights and tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+
+from course_kit.notebook.picture import GRID, INK, MUTED, Picture, legend, new_figure, note, series_color
+from course_lib.model.experts import ExpertConfig
+from course_lib.parallel.dispatch import DispatchPlan
+from course_lib.parallel.expert_layout import Holding, holdings
+from course_lib.parallel.mesh import Mesh
+
+CHOICES = "first choice", "second choice"
+DROPPED = "#F3F4F6"
+
+
+def queues(experts_Tk: Tensor, kept_Tk: Tensor, experts: int, capacity: int | None, *, caption: str) -> Picture:
+    """Each expert's queue from the bottom up, in the order in which places are given; those above the line get none.
+
+    Args:
+        experts_Tk: whom each token goes to, its first choice first; at most two.
+        kept_Tk: which of these found a place.
+        experts: how many there are.
+        capacity: places of each; None if there is no limit.
+        caption: what the reader should see.
+    """
+    figure, (axes,) = new_figure(height=2.9)
+    axes.grid(False)
+    heights, dropped = [0] * experts, int((~kept_Tk).sum())
+    for choice in range(experts_Tk.shape[1]):
+        for token, expert in enumerate(experts_Tk[:, choice].tolist()):
+            kept = bool(kept_Tk[token, choice])
+            place = (expert - 0.4, heights[expert] + 0.06)
+            color, edge, hatch = (series_color(choice), "white", None) if kept else (DROPPED, MUTED, "////")
+            axes.add_patch(Rectangle(place, 0.8, 0.88, facecolor=color, edgecolor=edge, hatch=hatch, lw=0.6))
+            heights[expert] += 1
+    if capacity is not None:
+        axes.axhline(capacity + 0.02, color=INK, lw=1.4)
+        note(axes, f"capacity {capacity}", (experts - 0.45, capacity), ha="right", va="bottom", size=9)
+    axes.set(xlim=(-0.6, experts - 0.4), ylim=(0, max(*heights, capacity or 0) + 1.2))
+    axes.set_xticks(range(experts), [f"expert {number}" if experts <= 8 else str(number) for number in range(experts)])
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylabel("tokens in the queue")
+    for choice in range(experts_Tk.shape[1]):
+        axes.bar(0, 0, color=series_color(choice), label=CHOICES[choice])
+    axes.bar(0, 0, color=DROPPED, hatch="////", edgecolor=MUTED, label="dropped")
+    legend(figure, "upper center", 3)
+    told = ", ".join(f"expert {number}: {height}" for number, height in enumerate(heights))
+    places = "no limit" if capacity is None else f"{capacity} places each"
+    return Picture(figure, caption=caption, alt=f"Queues of {told}; {places}; {dropped} choices are dropped.")
+
+
+def journey(wanted_PT: Tensor, experts: int, *, caption: str) -> Picture:
+    """Tokens at home, at their experts, and home again: each in its expert's colour, with its rank's number.
+
+    Args:
+        wanted_PT: the expert that each rank's tokens go to, one choice each.
+        experts: how many there are; each rank has equally many.
+        caption: what the reader should see.
+    """
+    ranks, own = len(wanted_PT), experts // len(wanted_PT)
+    at_home = [[(rank, expert) for expert in row] for rank, row in enumerate(wanted_PT.tolist())]
+    everyone = sorted((token for row in at_home for token in row), key=lambda token: token[1])
+    at_experts = [[token for token in everyone if token[1] // own == rank] for rank in range(ranks)]
+    figure, panels = new_figure(3, 1, height=3.4)
+    widest = max(map(len, at_home + at_experts))
+    stages = {"at home": at_home, "at the experts": at_experts, "home again": at_home}
+    for axes, (stage, holds) in zip(panels, stages.items()):
+        axes.set_axis_off()
+        axes.set(xlim=(-0.1, ranks * (widest + 1)), ylim=(-0.25, 1.45))
+        axes.set_title(stage, size=9.5, color=MUTED, loc="left", pad=0)
+        for rank, tokens in enumerate(holds):
+            left = rank * (widest + 1)
+            axes.plot([left, left + widest], [-0.12, -0.12], color=INK, lw=1.2)
+            if stage == "at home":
+                axes.text(left + widest / 2, 1.12, f"rank {rank}", ha="center", color=INK, size=9.5)
+            for place, (source, expert) in enumerate(tokens):
+                axes.add_patch(Rectangle((left + place + 0.05, 0), 0.9, 0.9, facecolor=series_color(expert)))
+                axes.text(left + place + 0.5, 0.43, str(source), ha="center", va="center", color="white", size=9)
+    told = ", ".join(f"rank {rank}: {len(tokens)}" for rank, tokens in enumerate(at_experts))
+    alt = f"{len(everyone)} tokens of {ranks} ranks, equally many on each. At the experts there are, on {told}. "
+    alt += "Then each is home again, where it was."
+    return Picture(figure, caption=caption, alt=alt)
+
+
+def shares_by_step(runs: Mapping[str, Sequence[Sequence[float]]], *, caption: str) -> Picture:
+    """How tokens divide over the experts while a model trains: a band for each expert, as wide as its share.
+
+    Args:
+        runs: name → for each step the shares of all experts, which add up to 1.
+        caption: what the reader should see.
+    """
+    figure, panels = new_figure(1, len(runs), height=2.7)
+    told = []
+    for axes, (name, shares) in zip(panels, runs.items()):
+        percent = 100 * np.array(shares).T
+        colors = [series_color(expert) for expert in range(len(percent))]
+        axes.stackplot(range(len(shares)), percent, colors=colors, edgecolor="white", linewidth=0.5)
+        axes.set(xlim=(0, len(shares) - 1), ylim=(0, 100), xlabel="step", title=name)
+        told.append(f"{name}: the largest has {max(percent[:, 0]):.0f} % at first, {max(percent[:, -1]):.0f} % at last")
+    panels[0].set_ylabel("% of the tokens")
+    return Picture(figure, caption=caption, alt=f"Shares of {len(percent)} experts by step. {'; '.join(told)}.")
+
+
+def rows_sent(plan: DispatchPlan, *, caption: str) -> Picture:
+    """A square for each pair of ranks: how many tokens one sends to the other's experts in a dispatch.
+
+    Args:
+        plan: who sends how much.
+        caption: what the reader should see.
+    """
+    rows_PP = plan.rows_PPL.sum(-1).numpy()
+    ranks, most = len(rows_PP), max(1, int(rows_PP.max()))
+    figure, (axes,) = new_figure(height=2.7)
+    axes.grid(False)
+    axes.imshow(rows_PP, cmap="Blues", vmin=0, vmax=1.25 * most)
+    for source in range(ranks):
+        for owner in range(ranks):
+            rows = int(rows_PP[source, owner])
+            color = "white" if rows > 0.75 * most else INK
+            weight = "normal" if source == owner else "bold"
+            axes.text(owner, source, str(rows), ha="center", va="center", color=color, size=10, weight=weight)
+    axes.set(xlabel="to the experts of rank", ylabel="tokens of rank", xticks=range(ranks), yticks=range(ranks))
+    told = "; ".join(f"rank {rank} sends {', '.join(map(str, plan.sends(rank)))}" for rank in range(ranks))
+    return Picture(figure, caption=caption, alt=f"Rows from each rank to ranks 0 to {ranks - 1}: {told}.")
+
+
+def who_holds(mesh: Mesh, config: ExpertConfig, tokens: int, *, caption: str) -> Picture:
+    """For each rank what it has of the experts (a row for each, as wide as its hidden features) and of the tokens.
+
+    Args:
+        mesh: of at most 8 ranks, along "data", "expert" and "tensor".
+        config: the layer.
+        tokens: of the whole batch.
+        caption: what the reader should see.
+
+    Raises:
+        ValueError: too many ranks, or as `holdings`.
+    """
+    if mesh.size > 8:
+        raise ValueError(f"{mesh.size} ranks: the picture shows 8 at most")
+    has = holdings(mesh, config, tokens)
+    figure, panels = new_figure(1, mesh.size, height=2.4)
+    for rank, (axes, held) in enumerate(zip(panels, has)):
+        axes.set_axis_off()
+        axes.grid(False)
+        place = "\n".join(f"{axis} {position}" for axis, position in mesh.coordinates(rank).items())
+        axes.set_title(f"rank {rank}\n{place}", size=8.5, color=INK)
+        _weights(axes, held, config)
+        _tokens(axes, held, tokens)
+        axes.set(xlim=(-0.05, 1.05), ylim=(-0.75, 1.2))
+        if rank == 0:
+            axes.text(0, 1.04, "experts", size=8, color=MUTED, va="bottom")
+            axes.text(0, -0.27, "tokens", size=8, color=MUTED, va="bottom")
+    told = "; ".join(f"rank {rank}: {_told(held)}" for rank, held in enumerate(has))
+    return Picture(figure, caption=caption, alt=f"{mesh.size} ranks and what they hold. {told}.")
+
+
+def _weights(axes: Axes, held: Holding, config: ExpertConfig) -> None:
+    """A row for each expert, the first on top."""
+    height = 1 / config.experts
+    for expert in range(config.experts):
+        bottom = 1 - (expert + 1) * height
+        axes.add_patch(Rectangle((0, bottom), 1, height, facecolor="white", edgecolor=GRID, lw=0.8))
+        if expert in held.experts:
+            left, width = held.hidden.start / config.hidden, len(held.hidden) / config.hidden
+            axes.add_patch(
+                Rectangle((left, bottom), width, height, facecolor=series_color(0), edgecolor="white", lw=0.8)
+            )
+
+
+def _tokens(axes: Axes, held: Holding, tokens: int) -> None:
+    """A strip below."""
+    axes.add_patch(Rectangle((0, -0.5), 1, 0.2, facecolor="white", edgecolor=GRID, lw=0.8))
+    left, width = held.tokens.start / tokens, len(held.tokens) / tokens
+    axes.add_patch(Rectangle((left, -0.5), width, 0.2, facecolor=series_color(1), edgecolor="white", lw=0.8))
+
+
+def _told(held: Holding) -> str:
+    names = "experts", "hidden features", "tokens"
+    return ", ".join(f"{name} {part.start} to {part.stop - 1}" for name, part in zip(names, held))

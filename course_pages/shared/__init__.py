@@ -1,0 +1,1 @@
+"""Pictures that more than one lesson shows."""

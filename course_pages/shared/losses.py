@@ -1,0 +1,98 @@
+"""Loss curves: beside readers who know just so much, beside how far the weights went, and beside another run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from course_kit.notebook.picture import INK, Picture, legend, line_look, new_figure, note
+
+UNIT = "nats per token"
+
+
+def loss_curves(
+    curves: Mapping[str, Sequence[float]], *, levels: Mapping[str, float] | None = None, unit: str = UNIT, caption: str,
+    alt: str,
+) -> Picture:  # fmt: skip
+    """The loss of one or more runs over their steps.
+
+    Args:
+        curves: name → loss of each step.
+        levels: name → loss of a reader who knows just that much, drawn as a dotted line: "knows nothing" (the log of
+            the vocabulary's size) at the top, the entropy of the source at the bottom.
+        unit: of the losses.
+        caption: what the reader should see.
+        alt: the figure in words.
+    """
+    levels = levels or {}
+    figure, (axes,) = new_figure(height=3.0)
+    longest = max(len(losses) for losses in curves.values())
+    for index, (name, losses) in enumerate(curves.items()):
+        axes.plot(losses, linewidth=1.8, label=name, **line_look(index))
+    for name, level in levels.items():
+        axes.axhline(level, color=INK, linewidth=1.2, linestyle=":")
+        note(axes, name, (longest, level), (-2, 3), ha="right", va="bottom", size=9)
+    finite = [loss for losses in curves.values() for loss in losses if math.isfinite(loss)]
+    lowest, highest = min([*finite, *levels.values()]), max([*finite, *levels.values()])
+    room = 0.12 * (highest - lowest) or 0.5
+    axes.set(xlabel="step", ylabel=f"loss ({unit})", ylim=(lowest - room, highest + room), xlim=(0, longest))
+    if len(curves) > 1:
+        axes.legend(frameon=False, loc="upper right")
+    return Picture(figure, caption=caption, alt=alt)
+
+
+def losses_and_distances(
+    losses: Mapping[str, Sequence[float]], distances: Mapping[str, Sequence[float]], *, caption: str
+) -> Picture:
+    """Training runs: how far the loss of each is above the first one's, and how far its weights are from their start.
+
+    Args:
+        losses: name → loss of each step, in nats per token; the differences are means of ten steps.
+        distances: name → the distance after each step.
+        caption: what the reader should see.
+    """
+    figure, (left, right) = new_figure(columns=2, height=3.4)
+    first = next(iter(losses))
+    for index, name in enumerate(losses):
+        above = [loss - reference for loss, reference in zip(losses[name], losses[first], strict=True)]
+        left.plot(_mean_of_ten(above), linewidth=1.8, label=name, **line_look(index))
+        right.plot(distances[name], linewidth=1.8, **line_look(index))
+    left.set(xlabel="step", ylabel=f"loss above {first} ({UNIT})")
+    right.set(xlabel="step", ylabel="distance from the start", ylim=(0, None))
+    left.legend(frameon=False, labelcolor=INK)
+    told = "; ".join(
+        f"{name}: {_end(losses[name]) - _end(losses[first]):+.2f} nats, distance {distances[name][-1]:.3g}"
+        for name in losses
+    )
+    return Picture(figure, caption=caption, alt=f"Two panels. At the end, against {first}: {told}.")
+
+
+def losses_against_first(losses: Mapping[str, Sequence[float]], *, caption: str, unit: str = UNIT) -> Picture:
+    """The losses of several runs, and each one's distance from the first; smoothed over ten steps."""
+    figure, (left, right) = new_figure(columns=2, height=3.8)
+    smooth = {name: np.convolve(values, np.ones(10) / 10, "valid") for name, values in losses.items()}
+    first, reference = next(iter(smooth.items()))
+    for index, (name, values) in enumerate(smooth.items()):
+        left.plot(values, linewidth=1.7, label=name, **line_look(index))
+        right.plot(100 * (values / reference - 1), linewidth=1.7, **line_look(index))
+    left.set(xlabel="step", ylabel=f"loss ({unit})")
+    right.set(xlabel="step", ylabel=f"above {first} (%)")
+    right.set_yscale("symlog", linthresh=0.1)  # a tenth of a per cent and ten per cent, both to be seen
+    right.set_yticks([-1, -0.1, 0, 0.1, 1, 10], ["−1", "−0.1", "0", "0.1", "1", "10"])
+    right.set_ylim(-3, 30)
+    legend(figure, "upper center", 3, fontsize=9)
+    ends = (f"{name} {100 * (_end(values) / _end(losses[first]) - 1):+.1f} %" for name, values in losses.items())
+    alt = f"Loss over the steps. The mean of the last 20 losses, against {first}: {', '.join(ends)}."
+    return Picture(figure, caption=caption, alt=alt)
+
+
+def _mean_of_ten(values: Sequence[float]) -> list[float]:
+    """The mean of each value and up to nine before it."""
+    return [float(np.mean(values[max(0, i - 9) : i + 1])) for i in range(len(values))]
+
+
+def _end(values: Sequence[float]) -> float:
+    """The mean of the last twenty."""
+    return float(np.mean(values[-20:]))

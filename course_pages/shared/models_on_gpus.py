@@ -1,0 +1,38 @@
+"""Models and cards that explorers offer, and what a rank holds of a model: states, inputs of recomputed blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from course_kit.accounts import MemoryAccount
+from course_kit.units import Bytes
+from course_lib.model import hardware, zoo
+from course_lib.predict import Setup, block_input, model_states, parameters
+
+MODELS = {row.name: row for row in (
+    zoo.GPT2_XL, zoo.GPT3_6_7B, zoo.LLAMA3_8B, zoo.NEOX_20B, zoo.LLAMA3_70B, zoo.GPT3_175B, zoo.LLAMA3_405B,
+    zoo.MT_NLG_530B,
+)}  # fmt: skip
+GPUS = {gpu.name: gpu for gpu in (
+    hardware.RTX_4090, hardware.V100_32GB, hardware.A100_40GB, hardware.A100_80GB, hardware.H100_80GB,
+    hardware.H200_141GB,
+)}  # fmt: skip
+
+
+def setup_of(model: str, ranks: int, zero: Any) -> Setup:
+    """Mixed precision with AdamW, 16 bytes a parameter; the number of parameters stands for the model."""
+    return Setup(int(parameters(MODELS[model])), ranks, precision="mixed", data=ranks, zero=zero)
+
+
+def kept(model: str, sequences: int) -> Bytes:
+    """Bytes of what a rank keeps of its sequences for the backward pass when every block is recomputed: its input."""
+    if not sequences:
+        return Bytes(0)
+    setup = Setup(MODELS[model], sequences, precision="mixed", recompute="full")
+    return Bytes(setup.shape.layers * block_input(setup))
+
+
+def held(model: str, ranks: int, zero: int, sequences: int) -> MemoryAccount:
+    """What a rank holds of the model and for the backward pass. What passes through (buckets, a gathered unit) and the
+    block that is being recomputed come on top."""
+    return model_states(setup_of(model, ranks, zero)) + MemoryAccount(activations=kept(model, sequences))

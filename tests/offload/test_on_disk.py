@@ -1,0 +1,331 @@
+"""A model in files takes the steps of one that is not, holds a unit or two, and survives what may befall files."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from course_kit import measure, ranks
+from course_kit.ranks import RankFailure
+from course_lib.model import text
+from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.offload import disk as disk_module
+from course_lib.offload.disk import Disk, bandwidth
+from course_lib.offload.on_disk import OnDisk
+from course_lib.train.accumulate import Batch
+from course_lib.train.recompute import recompute
+from course_lib.train.step import train_step
+
+CONFIG = GPTConfig(layers=3, width=16, heads=2, vocab_size=256, context=16)
+ADAMW: dict[str, Any] = {"lr": 1e-2, "weight_decay": 0.1}
+BATCHES = [text.stories(0).batch(seed=0, step=step, rank=0, batch_size=4, context=16) for step in range(5)]
+
+
+def take(model: OnDisk, batches: list[Batch]) -> list[float]:
+    losses = []
+    for batch in batches:
+        loss = model(*batch)
+        loss.backward()
+        model.step()
+        losses.append(loss.item())
+    return losses
+
+
+def same(model: OnDisk, oracle: nn.Module) -> bool:
+    state = model.whole_state_dict()
+    return all(torch.equal(state[name], value) for name, value in oracle.state_dict().items())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_each_step_is_that_of_adamw(tmp_path: Path, tied: bool, prefetch: bool) -> None:
+    config = GPTConfig(layers=3, width=16, heads=2, vocab_size=256, context=16, tied=tied)
+    model, oracle = OnDisk(GPT(config), Disk(tmp_path), prefetch, **ADAMW), GPT(config)
+    adamw = torch.optim.AdamW(oracle.parameters(), fused=True, **ADAMW)
+    for batch in BATCHES:
+        loss = train_step(oracle, adamw, batch)
+        assert take(model, [batch]) == [loss.item()] and same(model, oracle)
+
+
+def test_16_bit_weights_have_fp32_masters(tmp_path: Path) -> None:
+    model, oracle = (
+        OnDisk(GPT(CONFIG, dtype=torch.bfloat16), Disk(tmp_path), **ADAMW),
+        GPT(CONFIG, dtype=torch.bfloat16),
+    )
+    masters = [weight.detach().float().requires_grad_() for weight in oracle.parameters()]
+    adamw = torch.optim.AdamW(masters, fused=True, **ADAMW)
+    for batch in BATCHES:
+        oracle.zero_grad()
+        oracle(*batch).backward()
+        for master, weight in zip(masters, oracle.parameters(), strict=True):
+            master.grad = None if weight.grad is None else weight.grad.float()
+        adamw.step()
+        with torch.no_grad():
+            for master, weight in zip(masters, oracle.parameters(), strict=True):
+                weight.copy_(master)
+        take(model, [batch])
+        assert same(model, oracle)
+
+
+class Recomputed(nn.Module):
+    """Blocks whose forward pass runs again inside of the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = recompute(block, x).tanh()
+        return x.square().mean()
+
+
+class Branches(nn.Module):
+    """Two blocks, of which one is used, and a frozen scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+        self.scale = nn.Parameter(torch.ones(4), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.blocks[0](x) * self.scale).square().mean()
+
+
+@pytest.mark.parametrize("kind", [Recomputed, Branches])
+def test_so_is_that_of_other_modules(tmp_path: Path, kind: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    inside, oracle = kind(), kind()
+    oracle.load_state_dict(inside.state_dict())
+    model = OnDisk(inside, Disk(tmp_path), **ADAMW)
+    adamw = torch.optim.AdamW([w for w in oracle.parameters() if w.requires_grad], fused=True, **ADAMW)
+    for x in torch.randn(3, 2, 4).unbind():
+        model(x).backward()
+        model.step()
+        adamw.zero_grad()
+        oracle(x).backward()
+        adamw.step()
+        assert same(model, oracle)
+
+
+def test_a_folder_goes_on_where_it_ended(tmp_path: Path) -> None:
+    whole = OnDisk(GPT(CONFIG), Disk(tmp_path / "whole"), **ADAMW)
+    losses = take(whole, BATCHES)
+    take(OnDisk(GPT(CONFIG), Disk(tmp_path / "parts"), **ADAMW), BATCHES[:2])
+    again = OnDisk(GPT(CONFIG, seed=7), Disk(tmp_path / "parts"), **ADAMW)
+    assert again.steps == 2 and take(again, BATCHES[2:]) == losses[2:]
+
+
+def test_a_step_reads_16_bytes_a_parameter_and_writes_14(tmp_path: Path) -> None:
+    inside, disk = GPT(CONFIG, dtype=torch.bfloat16), Disk(tmp_path)
+    blocks, psi = (sum(p.numel() for p in part.parameters()) for part in (inside.blocks, inside))
+    model = OnDisk(inside, disk, **ADAMW)
+    assert disk.written_bytes == 14 * psi
+    read = disk.read_bytes
+    take(model, BATCHES[:1])
+    assert disk.written_bytes == 28 * psi
+    assert disk.read_bytes - read == 16 * blocks + 14 * (psi - blocks) + 2 * (psi - blocks), "and the root's again"
+
+
+def test_weights_in_memory_do_not_grow_with_the_blocks(tmp_path: Path) -> None:
+    peaks = {}
+    for layers in (4, 8):
+        inside = GPT(GPTConfig(layers=layers, width=16, heads=2, vocab_size=256, context=16))
+        unit = sum(p.nbytes for p in inside.blocks[0].parameters())
+        root = sum(p.nbytes for p in inside.parameters()) - layers * unit
+        model = OnDisk(inside, Disk(tmp_path / str(layers)), **ADAMW)
+        take(model, BATCHES[:1])
+        with measure.memory(model) as record:
+            loss = model(*BATCHES[1])
+            loss.backward()
+            model.step()
+        held = max(record.timeline["parameters"])
+        nothing = 4 * (layers + 1)  # the NaN of each unit
+        assert held <= root + 2 * unit + nothing
+        peaks[layers] = held - nothing
+    assert peaks[4] == peaks[8]
+
+
+def die_in_the_third_step(folder: Path, point: int) -> None:
+    """In a process of its own: it ends in the middle of a file, or just before the step counts."""
+    model = OnDisk(GPT(CONFIG), Disk(folder), **ADAMW)
+    take(model, BATCHES[:2])
+    write, left = disk_module._write_file, point
+
+    def last_words(path: Path, vector: Tensor) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            path.write_bytes(b"half")
+            os._exit(9)
+        write(path, vector)
+
+    disk_module._write_file = last_words
+    if point == 8:
+        os.replace = lambda *names: os._exit(9)
+    take(model, BATCHES[2:3])
+
+
+def test_a_step_that_was_not_committed_never_was(tmp_path: Path) -> None:
+    """A process that dies at one of several points of a step; what it leaves goes on like one that nobody killed."""
+    losses = take(OnDisk(GPT(CONFIG), Disk(tmp_path / "whole"), **ADAMW), BATCHES)
+    for point in (0, 3, 8):
+        folder = tmp_path / str(point)
+        with pytest.raises(RankFailure, match="exit code 9"):
+            ranks.run(die_in_the_third_step, folder, point, world_size=1)
+        again = OnDisk(GPT(CONFIG), Disk(folder), **ADAMW)
+        assert again.steps == 2 and take(again, BATCHES[2:]) == losses[2:]
+        assert len(list(folder.iterdir())) == 9, "four units with two files each, and the manifest"
+
+
+def test_a_full_disk_loses_the_step_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = take(OnDisk(GPT(CONFIG), Disk(tmp_path / "whole"), **ADAMW), BATCHES)
+    model = OnDisk(GPT(CONFIG), Disk(tmp_path / "full"), **ADAMW)
+    take(model, BATCHES[:2])
+
+    def no_room(path: Path, vector: Tensor) -> None:
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk_module, "_write_file", no_room)
+        with pytest.raises(OSError, match="this step was not written.*step before.*as much room again") as raised:
+            take(model, BATCHES[2:3])
+    assert raised.value.errno == errno.ENOSPC and model.steps == 2
+    assert take(model, BATCHES[2:]) == losses[2:], "once there is room, training goes on"
+
+
+def test_a_file_that_was_cut_is_named(tmp_path: Path) -> None:
+    model = OnDisk(GPT(CONFIG), Disk(tmp_path), **ADAMW)
+    take(model, BATCHES[:1])
+    (victim,) = tmp_path.glob("unit2.weights.*")
+    victim.write_bytes(victim.read_bytes()[:-1])
+    with pytest.raises(
+        ValueError, match=rf"{victim.name} has \d+ bytes, where \d+ were committed|bytes were committed"
+    ):
+        model(*BATCHES[1])
+    with pytest.raises(ValueError, match="the copy was cut"):
+        Disk(tmp_path)
+    victim.unlink()
+    with pytest.raises(ValueError, match="is not there"):
+        Disk(tmp_path)
+
+
+def test_vectors_of_any_size_come_back(tmp_path: Path) -> None:
+    disk, sizes = Disk(tmp_path), (0, 1, 4096, 2**20, 2**20 + 3)
+    vectors = [torch.randint(256, (size,), dtype=torch.uint8) for size in sizes]
+    for number, vector in enumerate(vectors):
+        disk.start_write(str(number), vector)
+    disk.commit()
+    for number, vector in enumerate(vectors):
+        into = torch.empty_like(vector)
+        disk.start_read(str(number), into).result()
+        assert torch.equal(into, vector)
+    with pytest.raises(ValueError, match="has no 'seven', but '0'"):
+        disk.start_read("seven", torch.empty(1))
+    with pytest.raises(ValueError, match="8 were asked for"):
+        disk.start_read("1", torch.empty(2))
+
+
+def test_bandwidth_is_that_of_a_file(tmp_path: Path) -> None:
+    measured = bandwidth(tmp_path, 2**22)
+    assert min(measured) > 1e5 and not list(tmp_path.iterdir())
+
+
+class Twice(nn.Module):
+    """A block that is used twice in a pass, the second time perhaps only half of it."""
+
+    def __init__(self, whole: bool) -> None:
+        super().__init__()
+        self.whole, self.blocks = whole, nn.ModuleList([Half()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.blocks[0](self.blocks[0](x, self.whole), True).square().mean()
+
+
+class Half(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, whole: bool) -> Tensor:
+        return self.two(self.one(x)) if whole else self.one(x)
+
+
+def test_gradients_of_several_passes_are_those_of_the_sum_of_their_losses(tmp_path: Path) -> None:
+    model, oracle = OnDisk(GPT(CONFIG), Disk(tmp_path), **ADAMW), GPT(CONFIG)
+    adamw = torch.optim.AdamW(oracle.parameters(), fused=True, **ADAMW)
+    for pair in itertools.pairwise(BATCHES):
+        for each, step in ((model, model.step), (oracle, adamw.step)):
+            adamw.zero_grad()
+            sum(each(*batch) for batch in pair).backward()  # type: ignore[union-attr]
+            step()
+        assert same(model, oracle)
+
+
+def test_a_unit_is_updated_once_in_a_step_or_not_at_all(tmp_path: Path) -> None:
+    x = torch.randn(2, 4)
+    whole, oracle = Twice(True), Twice(True)
+    oracle.load_state_dict(whole.state_dict())
+    model = OnDisk(whole, Disk(tmp_path / "1"), **ADAMW)
+    adamw = torch.optim.AdamW(oracle.parameters(), fused=True, **ADAMW)
+    model(x).backward()
+    model.step()
+    oracle(x).backward()
+    adamw.step()
+    assert same(model, oracle)
+    model = OnDisk(Twice(False), Disk(tmp_path / "2"), **ADAMW)
+    before = model.whole_state_dict()
+    with pytest.raises(ValueError, match="unit 1 was updated, and has got a gradient again"):
+        model(x).backward()
+    with pytest.raises(ValueError, match="nothing of it counts"):
+        model.step()
+    assert all(torch.equal(value, before[name]) for name, value in model.whole_state_dict().items())
+
+
+@pytest.mark.parametrize("then", [OnDisk.step, lambda model: take(model, BATCHES[1:2])], ids=["step", "go on"])
+def test_a_backward_pass_that_broke_off_never_was(tmp_path: Path, then: Callable[[OnDisk], object]) -> None:
+    inside, oracle = GPT(CONFIG), GPT(CONFIG)
+    model, adamw = OnDisk(inside, Disk(tmp_path), **ADAMW), torch.optim.AdamW(oracle.parameters(), fused=True, **ADAMW)
+    train_step(oracle, adamw, BATCHES[0])
+    take(model, BATCHES[:1])
+
+    def fail(_: Tensor) -> None:
+        raise KeyError("in the middle")
+
+    hook = inside.blocks[0].register_forward_hook(lambda _, __, y: y.register_hook(fail) and None)
+    with pytest.raises(KeyError):
+        model(*BATCHES[3]).backward()
+    hook.remove()
+    if then is OnDisk.step:
+        with pytest.raises(ValueError, match="nothing of it counts"):
+            then(model)
+    else:
+        then(model)
+        train_step(oracle, adamw, BATCHES[1])
+    assert same(model, oracle)
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    model = OnDisk(GPT(CONFIG), Disk(tmp_path), **ADAMW)
+    with pytest.raises(ValueError, match="there was none"):
+        model.step()
+    model(*BATCHES[0]).backward()
+    with pytest.raises(ValueError, match="second backward pass"):
+        model(*BATCHES[0]).backward()
+    other = GPTConfig(layers=2, width=16, heads=2, vocab_size=256, context=16)
+    with pytest.raises(ValueError, match="units with"):
+        OnDisk(GPT(other), Disk(tmp_path), **ADAMW)
+    with pytest.raises(ValueError, match="no parameter to train"):
+        OnDisk(nn.Linear(1, 1).requires_grad_(False), Disk(tmp_path / "other"))
+    mixed = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1, dtype=torch.float64))
+    with pytest.raises(ValueError, match="dtypes"):
+        OnDisk(mixed, Disk(tmp_path / "mixed"))

@@ -1,0 +1,187 @@
+"""AdamW in main memory takes the same steps, holds what it says, sends 4Ψ bytes; delayed, it applies old gradients."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from course_kit import measure
+from course_lib.model import text
+from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.offload import lane as lane_module
+from course_lib.offload.lane import Lane
+from course_lib.offload.zero_offload import OffloadedAdamW
+from course_lib.train.accumulate import Batch
+from course_lib.train.step import train_step
+
+CONFIG = GPTConfig(layers=2, width=16, heads=2, vocab_size=256, context=16)
+BATCHES = [text.stories(0).batch(seed=0, step=step, rank=0, batch_size=4, context=16) for step in range(6)]
+ADAMW: dict[str, Any] = {"lr": 1e-2, "weight_decay": 0.1}
+
+
+def masters_oracle(
+    model: nn.Module, batches: list[tuple[Tensor, Tensor]], delay_from: int | None = None
+) -> list[float]:
+    """The losses, and `model` trained, with fp32 masters in plain sight. From a step on, gradients are a step late."""
+    weights = list(model.parameters())
+    masters = [weight.detach().float().clone().requires_grad_() for weight in weights]
+    adamw, losses, waiting = torch.optim.AdamW(masters, fused=True, **ADAMW), [], []
+    for step, batch in enumerate(batches):
+        model.zero_grad()
+        loss = model(*batch)
+        loss.backward()
+        losses.append(loss.item())
+        waiting.append([weight.grad.float() for weight in weights if weight.grad is not None])
+        late = 1 if delay_from is not None and step >= delay_from else 0
+        while len(waiting) > late:
+            for master, gradient in zip(masters, waiting.pop(0), strict=True):
+                master.grad = gradient
+            adamw.step()
+        with torch.no_grad():
+            for weight, master in zip(weights, masters, strict=True):
+                weight.copy_(master)
+    return losses
+
+
+def offloaded(model: nn.Module, batches: list[Batch], delay_from: int | None = None) -> list[float]:
+    optimizer, losses = OffloadedAdamW(model, Lane(), Lane(), delay_from, **ADAMW), []
+    for batch in batches:
+        loss = model(*batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def same(ours: nn.Module, theirs: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+
+
+def test_each_step_is_that_of_adamw() -> None:
+    ours, theirs = GPT(CONFIG), GPT(CONFIG)
+    optimizer = OffloadedAdamW(ours, Lane(), Lane(), **ADAMW)
+    oracle = torch.optim.AdamW(theirs.parameters(), fused=True, **ADAMW)
+    for batch in BATCHES:
+        ours(*batch).backward()
+        optimizer.step()
+        train_step(theirs, oracle, batch)
+        assert same(ours, theirs)
+
+
+@pytest.mark.parametrize("delay_from", [None, 0, 2])
+def test_each_loss_is_that_of_masters_in_plain_sight(delay_from: int | None) -> None:
+    ours, theirs = GPT(CONFIG, dtype=torch.bfloat16), GPT(CONFIG, dtype=torch.bfloat16)
+    assert offloaded(ours, BATCHES, delay_from) == masters_oracle(theirs, BATCHES, delay_from)
+    assert same(ours, theirs)
+
+
+def test_a_delayed_update_is_not_the_usual_one() -> None:
+    usual, delayed = GPT(CONFIG), GPT(CONFIG)
+    assert offloaded(usual, BATCHES)[1] != offloaded(delayed, BATCHES, delay_from=0)[1]
+
+
+def test_settle_ends_the_update_that_is_under_way() -> None:
+    usual, delayed = GPT(CONFIG), GPT(CONFIG)
+    offloaded(usual, BATCHES[:1])
+    optimizer = OffloadedAdamW(delayed, Lane(), Lane(), delay_from=0, **ADAMW)
+    delayed(*BATCHES[0]).backward()
+    optimizer.step()
+    assert not same(usual, delayed)
+    optimizer.settle()
+    assert same(usual, delayed)
+
+
+def test_gradients_of_several_passes_add_up_and_an_unused_weight_stays() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.idle = nn.Linear(3, 1), nn.Linear(3, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.used(x).sum()
+
+    torch.manual_seed(0)
+    ours, theirs, parts = Two(), Two(), torch.randn(3, 4, 3).unbind()
+    theirs.load_state_dict(ours.state_dict())
+    before = ours.idle.weight.clone()
+    optimizer = OffloadedAdamW(ours, Lane(), Lane(), **ADAMW)
+    oracle = torch.optim.AdamW(theirs.parameters(), fused=True, **ADAMW)
+    for part in parts:
+        ours(part).backward()
+        theirs(part).backward()
+    optimizer.step()
+    oracle.step()
+    assert same(ours, theirs) and torch.equal(ours.idle.weight, before)
+
+
+def test_the_device_keeps_two_bytes_a_parameter_and_sends_two_each_way() -> None:
+    model = GPT(CONFIG, dtype=torch.bfloat16)
+    psi = sum(weight.numel() for weight in model.parameters())
+    out, back = Lane(), Lane()
+    optimizer = OffloadedAdamW(model, out, back, **ADAMW)
+    assert optimizer.held == 4 * psi
+    for batch in BATCHES[:2]:
+        model(*batch).backward()
+        optimizer.step()
+    assert optimizer.held == 12 * psi and (out.carried, back.carried) == (2 * 2 * psi, 2 * 2 * psi)
+    with measure.memory(model) as record:
+        model(*BATCHES[2]).backward()
+        for _ in range(100):  # the lane lets go of the last gradient a moment after the backward pass
+            if record.now.gradients == 0:
+                break
+            time.sleep(0.05)
+    assert record.now.gradients == 0 and record.now.parameters == 2 * psi
+
+
+def test_a_paced_lane_takes_its_time_while_the_caller_goes_on() -> None:
+    lane, source = Lane(bytes_per_s=1e6), torch.arange(50_000.0)
+    into = torch.zeros(50_000)
+    start = time.perf_counter()
+    copies = [lane.send(source, into) for _ in range(2)]
+    assert not copies[-1].done(), "send does not wait"
+    for copy in copies:
+        copy.result()
+    assert time.perf_counter() - start >= 0.4 and torch.equal(into, source) and lane.carried == 400_000
+
+
+@pytest.mark.parametrize("bytes_per_s", [1e3, 1e6])
+def test_time_follows_bandwidth_and_sleeping_too_long_is_made_up_for(
+    monkeypatch: pytest.MonkeyPatch, bytes_per_s: float
+) -> None:
+    """On a clock that oversleeps by half each time: what comes late is no later than one sleep was too long."""
+    clock = [100.0]
+
+    def sleep(seconds: float) -> None:
+        clock[0] += 1.5 * seconds
+
+    monkeypatch.setattr(lane_module, "time", SimpleNamespace(perf_counter=lambda: clock[0], sleep=sleep))
+    sizes, lane = (1000, 250, 2000, 500), Lane(bytes_per_s)
+    gate = threading.Event()
+    lane._worker.submit(gate.wait)  # all are asked for at one time
+    copies = [lane.send(torch.zeros(size), torch.zeros(size)) for size in sizes]
+    gate.set()
+    for copy in copies:
+        copy.result()
+    link = 4 * sum(sizes) / bytes_per_s
+    assert link <= clock[0] - 100 <= link + 0.5 * 4 * max(sizes) / bytes_per_s
+
+
+def test_what_goes_wrong_on_the_way_is_raised_where_it_is_waited_for() -> None:
+    with pytest.raises(RuntimeError, match="size"):
+        Lane().send(torch.zeros(3), torch.zeros(4)).result()
+
+
+def test_senseless_arguments_are_refused() -> None:
+    frozen = nn.Linear(2, 2).requires_grad_(False)
+    with pytest.raises(ValueError, match="requires_grad=False"):
+        OffloadedAdamW(frozen, Lane(), Lane())
+    with pytest.raises(ValueError, match="cannot be -1"):
+        OffloadedAdamW(nn.Linear(2, 2), Lane(), Lane(), delay_from=-1)
+    with pytest.raises(ValueError, match="bytes_per_s"):
+        Lane(bytes_per_s=0)

@@ -1,0 +1,73 @@
+"""Pictures of recompute: what is drawn are the predictions' own numbers, and each picture is told in words."""
+
+from __future__ import annotations
+
+import pytest
+from matplotlib.colors import to_rgba
+from matplotlib.patches import Rectangle
+
+from course_kit.units import Bytes, Flops
+from course_lib.predict.chain import Chain
+from course_pages.lesson03 import pictures as figures
+
+MIB = 2**20
+CHAIN = Chain(6, boundary_bytes=MIB, saved_bytes=2 * MIB)
+
+
+@pytest.mark.parametrize("every", [None, 1, 2, 4, 6])
+def test_the_bars_are_the_frames(every):
+    lives, held = figures.chain_film(CHAIN, every, caption="c", alt="a").figure.axes
+    frames = CHAIN.film(every)
+    boundaries, together = (
+        [bar.get_height() for bar in group]  # type: ignore[attr-defined]
+        for group in held.containers
+    )
+    assert boundaries == [frame.boundaries for frame in frames]
+    assert together == [frame.held / MIB for frame in frames]
+    inside = [
+        p.get_height()
+        for p in lives.patches
+        if isinstance(p, Rectangle) and p.get_facecolor() == to_rgba(figures.INSIDE)
+    ]
+    assert inside == [frame.inside for frame in frames if frame.inside]
+
+
+def test_the_peaks_are_drawn_in_mib():
+    predicted = {k: CHAIN.peak(k) for k in range(1, 7)}
+    picture = figures.peak_for_every_k(predicted, predicted, predicted, CHAIN.peak(None), caption="c")
+    (axes,) = picture.figure.axes
+    assert [list(line.get_ydata()) for line in axes.lines[:3]] == [[p / MIB for p in predicted.values()]] * 3  # type: ignore[arg-type]
+
+
+def test_the_words_name_the_floor_of_all_that_is_alive():
+    alive = {1: Bytes(9 * MIB), 2: Bytes(7 * MIB), 3: Bytes(5 * MIB)}
+    held = {1: Bytes(4 * MIB), 2: Bytes(2 * MIB), 3: Bytes(3 * MIB)}
+    alt = figures.peak_for_every_k(held, held, alive, Bytes(8 * MIB), caption="c").alt
+    assert "fall from 4.00 MiB at K = 1 to 2.00 MiB at K = 2" in alt and "the lowest is 5.00 MiB, at K = 3" in alt
+
+
+def test_flops_are_relative_to_the_first_point():
+    points = {"a": (Bytes(MIB), Flops(100)), "b": (Bytes(0), Flops(133))}
+    (axes,) = figures.bytes_against_flops(points, caption="c").figure.axes
+    assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in axes.lines] == [(0, 1), (pytest.approx(33), 0)]  # type: ignore[index]
+
+
+def test_break_even_is_a_line_and_a_word():
+    figure = figures.swap_or_recompute({"scores": 100, "MLP": 10_000}, {"a GPU": 8000}, caption="c").figure
+    (dots,) = figure.axes[0].collections
+    assert [tuple(dot) for dot in dots.get_offsets().tolist()] == [(100, 0), (10_000, 1)]  # type: ignore[union-attr]
+    assert figure.axes[0].get_xscale() == "log"
+    assert list(figure.axes[0].lines[0].get_xdata()) == [8000, 8000]  # type: ignore[arg-type]
+    assert figure.legends[0].get_texts()[0].get_text() == "a GPU: 8,000"
+
+
+def test_each_picture_has_caption_and_words():
+    peaks = {k: CHAIN.peak(k) for k in range(1, 7)}
+    words = {
+        "Keeping everything takes 12.00 MiB": figures.peak_for_every_k(
+            peaks, peaks, peaks, CHAIN.peak(None), caption="c"
+        ),
+        "none: 1.00 MiB": figures.bytes_against_flops({"none": (Bytes(MIB), Flops(1))}, caption="c"),
+        "scores: 100; a GPU: 8,000": figures.swap_or_recompute({"scores": 100}, {"a GPU": 8000}, caption="c"),
+    }
+    assert all(part in picture.alt and picture.caption == "c" for part, picture in words.items())

@@ -1,0 +1,89 @@
+"""The ring explorer's states, its limits and its picture, without a browser."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from types import SimpleNamespace
+
+import pytest
+
+from course_kit.notebook import picture as style
+from course_lib import predict
+from course_pages.lesson06.explorer import RingExplorer, draw, ring_frames, ring_table
+
+
+@pytest.mark.parametrize("p", range(2, 9))
+def test_a_ring_ends_with_everything_everywhere_after_each_rank_sent_its_share(p: int) -> None:
+    frames = ring_frames(p)
+    everyone = set(range(p))
+    assert [frame.step for frame in frames] == list(range(2 * p - 1))
+    assert all(part == {rank} for rank, parts in enumerate(frames[0].holding) for part in parts)
+    assert [parts.index(everyone) for parts in frames[p - 1].holding] == list(range(p))
+    assert all(part == everyone for parts in frames[-1].holding for part in parts)
+    for frame in frames[1:]:
+        assert sorted(source for source, *_ in frame.arrived) == list(range(p))
+        assert all(to == (source + 1) % p for source, to, *_ in frame.arrived)
+        assert {added for *_, added in frame.arrived} == {frame.step < p}
+
+
+def test_a_frame_worked_out_by_hand() -> None:
+    frame = ring_frames(3)[1]
+    assert frame.arrived == ((2, 0, 1, True), (0, 1, 2, True), (1, 2, 0, True))
+    assert frame.holding == [[{0}, {0, 2}, {0}], [{1}, {1}, {0, 1}], [{1, 2}, {2}, {2}]]
+
+
+@pytest.mark.parametrize("p", range(2, 9))
+def test_the_table_holds_every_frame_and_what_was_sent(p: int) -> None:
+    ring, frames = ring_table()["rings"][str(p)], ring_frames(p)
+    for told, frame in zip(ring["frames"], frames, strict=True):
+        assert [[set(part) for part in parts] for parts in told["holding"]] == frame.holding
+        assert told["arrived"] == frame.arrived
+    sent = accumulate(sum(source == 0 for source, *_ in frame.arrived) for frame in frames)
+    assert ring["sent"] == pytest.approx([count / p for count in sent])
+    assert ring["direct"] * 1000 * p == predict.all_reduce(1000 * p, p, "direct").bytes
+
+
+def test_the_explorer_follows_its_step_and_stays_inside() -> None:
+    explorer = RingExplorer(world_size=3, step=1)
+    assert explorer.frame.step == 1
+    explorer.step = 4
+    assert explorer.frame.holding == [[{0, 1, 2}] * 3] * 3
+    explorer.world_size = 2
+    assert explorer.frame.step == 2
+
+
+@pytest.mark.parametrize("p", [0, 1, 9])
+def test_refuses_rings_that_it_cannot_draw(p: int) -> None:
+    with pytest.raises(ValueError, match=f"world_size={p}: choose one of 2 to 8"):
+        RingExplorer(world_size=p)
+    with pytest.raises(ValueError, match="2 to 8 ranks"):
+        ring_frames(p)
+
+
+@pytest.mark.parametrize("step", [-1, 7])
+def test_refuses_a_step_that_is_not_there(step: int) -> None:
+    with pytest.raises(ValueError, match=f"step={step}: choose one of 0 to 6"):
+        RingExplorer(world_size=4, step=step)
+
+
+def test_show_sends_the_widget_with_its_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[SimpleNamespace] = []
+    monkeypatch.setattr(style, "display", lambda data, **rest: sent.append(SimpleNamespace(data=data, **rest)))
+    explorer = RingExplorer(world_size=4)
+    explorer.show()
+    assert sent[0].data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
+    assert sent[0].data["image/png"]
+    assert "7 grids with 4 ranks" in sent[0].metadata["image/png"]["alt"]
+    assert "right neighbour" in sent[1].data["text/html"]
+
+
+@pytest.mark.parametrize("p", [2, 5, 8])
+def test_the_picture_has_a_panel_for_each_state_and_marks_what_arrived(p: int) -> None:
+    picture = draw(p, caption="c", alt="a")
+    panels = [axes for axes in picture.figure.axes if axes.get_title()]
+    assert [axes.get_title() for axes in panels][:2] == ["start", "step 1: add"]
+    assert [len(axes.lines) for axes in panels] == [0] + [p] * (2 * p - 2)
+
+
+def test_the_picture_is_the_same_every_time() -> None:
+    assert draw(3, caption="c", alt="a").png == draw(3, caption="c", alt="a").png

@@ -1,0 +1,58 @@
+"""The pictures of split products, blocks and rings: what is drawn is what lies on the ranks."""
+
+from __future__ import annotations
+
+import pytest
+from matplotlib.patches import Rectangle
+
+from course_lib.parallel.context import work
+from course_pages.lesson08.explorer import stops
+from course_pages.lesson08.pictures import BLOCK, block_on_ranks, ring_in_time, split_product
+
+
+def boxes(axes):
+    return [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+def test_a_product_has_a_part_for_each_rank_and_a_word_for_each_message(p: int) -> None:
+    way = stops("rows", "rows", p)
+    picture = split_product(way, p, caption="c", alt="a")
+    (axes,) = picture.figure.axes
+    assert len(boxes(axes)) == sum(1 if each.lies == "whole" else p for each in way)
+    messages = [text.get_text().split("\n")[0] for text in axes.texts if "\n" in text.get_text()]
+    assert messages == ["reduce-scatter", "all-reduce"]
+    drawn = sum(box.get_width() * box.get_height() for box in boxes(axes)[:p])  # X, cut by columns: the parts fill it
+    assert drawn == pytest.approx(2.2**2 * (64 * 128) ** 0.5)
+
+
+def test_a_block_shows_each_ranks_share_of_each_tensor() -> None:
+    picture = block_on_ranks(4, caption="c")
+    for axes, (tensors, operators) in zip(picture.figure.axes, BLOCK.values(), strict=True):
+        filled = [box for number, box in enumerate(boxes(axes)) if number % 2]  # behind each stands its empty cell
+        for place, (_, lies) in enumerate(tensors):
+            area = sum(box.get_width() * box.get_height() for box in filled[4 * place : 4 * place + 4]) / 0.8**2
+            assert area == pytest.approx(4 if lies == "whole" else 1)
+        assert [text.get_text() for text in axes.texts] == list(operators.values())
+    assert "stream whole on every rank; norm whole on every rank, then f; q, k, v cut by features" in picture.alt
+    assert "stream cut by tokens; norm cut by tokens, then g; q, k, v cut by features" in picture.alt
+
+
+def test_a_ring_ends_when_the_slowest_rank_of_every_step_has_ended() -> None:
+    orders = {order: work(order, 4) for order in ("plain", "zigzag")}
+    picture = ring_in_time(orders, caption="c")
+    for axes, (order, steps) in zip(picture.figure.axes, orders.items(), strict=True):
+        assert sum(box.get_width() for box in boxes(axes)) == pytest.approx(sum(map(sum, steps)))
+        end = max(box.get_x() + box.get_width() for box in boxes(axes))
+        assert end == {"plain": 3.5, "zigzag": 2}[order] == sum(map(max, steps))
+    assert "plain: 4 steps, ended after 3.5 squares; the ranks compute 0.5, 1.5, 2.5, 3.5" in picture.alt
+
+
+def test_the_pictures_are_the_same_every_time() -> None:
+    makers = (
+        lambda: split_product(stops("columns", "rows", 4), 4, caption="c", alt="a"),
+        lambda: block_on_ranks(caption="c"),
+        lambda: ring_in_time({"plain": work("plain", 4)}, caption="c"),
+    )
+    for make in makers:
+        assert make().png == make().png

@@ -1,0 +1,93 @@
+"""The ZeRO explorer's table, its sentence and its picture, without a browser."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from course_kit.notebook import picture as style
+from course_kit.units import Bytes, Seconds
+from course_lib import predict
+from course_lib.model import hardware, zoo
+from course_lib.predict import Setup
+from course_pages.lesson10.explorer import (
+    GPUS,
+    MODELS,
+    MOST_RANKS,
+    RANKS,
+    SEQUENCES,
+    STAGES,
+    ZeroExplorer,
+    held,
+    zero_table,
+)
+
+
+@pytest.mark.parametrize("row", [zoo.GPT2_XL, zoo.LLAMA3_70B])
+def test_the_table_holds_what_the_library_predicts(row: zoo.Published) -> None:
+    """The whole model, not only its number of parameters; Adam's step counters aside, which the paper does not have."""
+    table = zero_table()
+    for place, ranks in enumerate(RANKS):
+        for zero in range(len(STAGES)):
+            setup = Setup(row, ranks, precision="mixed", data=ranks, zero=zero)  # type: ignore[arg-type]
+            states = predict.model_states(setup)
+            assert table["states"][row.name][place][zero] == list(map(int, states.values()))[:3]
+            sent = sum((each.bytes for each in predict.data_traffic(setup).values()), Bytes(0))
+            assert table["sent"][row.name][place][zero] == f"{sent:.1GB}"
+            for name, gpu in GPUS.items():
+                assert table["seconds"][name][row.name][place][zero] == f"{Seconds(sent / gpu.link_bytes_per_s):.1}"
+
+
+@pytest.mark.parametrize("model", ["GPT-3 6.7B", "Llama 3 405B"])
+@pytest.mark.parametrize("gpu", ["V100 32GB", "H200 141GB"])
+def test_the_fewest_ranks_are_enough_and_one_less_is_not(model: str, gpu: str) -> None:
+    memory = GPUS[gpu].memory
+    for sequences, each in zip(SEQUENCES, zero_table()["fewest"][gpu][model]):
+        for zero, fewest in enumerate(each):
+            assert held(model, fewest or MOST_RANKS, zero, sequences).total > memory or fewest
+            assert fewest <= 1 or held(model, fewest - 1, zero, sequences).total > memory
+            assert not fewest or held(model, fewest, zero, sequences).total <= memory
+
+
+def test_activations_are_every_blocks_input() -> None:
+    """GPT-3's 96 blocks of 2 × 2048 × 12288 numbers in 16 bits."""
+    account = ZeroExplorer(model="GPT-3 175B", sequences=2).accounts["3: and weights"]
+    assert account.activations == 96 * 2 * 2048 * 12288 * 2
+    setup = Setup(zoo.GPT3_175B, 2, precision="mixed", recompute="full")
+    assert account.activations == predict.activations_paper(setup)
+
+
+def test_the_papers_figure_is_among_the_places() -> None:
+    """16Ψ on one rank; 2Ψ + 14Ψ/64 on 64."""
+    psi = int(predict.parameters(zoo.GPT3_6_7B))
+    explorer = ZeroExplorer(model="GPT-3 6.7B", ranks=1)
+    assert {int(account.total) for account in explorer.accounts.values()} == {16 * psi}
+    explorer.ranks = 64
+    assert explorer.accounts["2: and gradients"].total == pytest.approx((2 + 14 / 64) * psi, abs=2)
+
+
+def test_a_table_is_no_burden_and_is_made_once() -> None:
+    assert len(ZeroExplorer().table) < 60_000
+    assert zero_table() is zero_table()
+    assert [gpu.memory for gpu in GPUS.values()] == sorted(gpu.memory for gpu in GPUS.values())
+    counts = [row.parameters for row in MODELS.values()]
+    assert counts == sorted(counts)
+
+
+@pytest.mark.parametrize("wrong", [{"ranks": 3}, {"gpu": "A100"}, {"model": "GPT-5"}, {"sequences": 3}])
+def test_what_is_not_offered_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="choose one of"):
+        ZeroExplorer(None, **wrong)
+
+
+def test_show_sends_the_widget_with_its_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[SimpleNamespace] = []
+    monkeypatch.setattr(style, "display", lambda data, **rest: sent.append(SimpleNamespace(data=data, **rest)))
+    explorer = ZeroExplorer(model="Llama 3 405B", ranks=64, gpu=hardware.H100_80GB.name)
+    explorer.show()
+    assert sent[0].data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
+    told = sent[0].metadata["image/png"]["alt"]
+    assert "Stage 2: and gradients: 838.6 GiB, does not fit, never; sends 1,598.0 GB in 3.6 s." in told
+    assert "Stage 3: and weights: 94.5 GiB, does not fit, 76 ranks are enough; sends 2,397.1 GB" in told
+    assert "first that fits" in sent[1].data["text/html"]

@@ -1,0 +1,93 @@
+"""What is drawn of offload: arrows that cross where placements say so, bars that wait for what they need, a formula."""
+
+from typing import get_args
+
+import numpy as np
+import pytest
+from matplotlib.lines import Line2D
+
+from course_lib import predict
+from course_pages.lesson11 import pictures as offload
+from course_pages.lesson11.pictures import BLOCKS, ROWS, Way, Work, step_bars
+
+HELD = {"weights": 2, "gradients": 2, "states": 12}
+FLOW = {("weights", "forward"): 2, ("backward", "gradients"): 2, ("states", "update"): 12, ("update", "weights"): 3}
+TOOK: dict[Work, float] = {"forward": 1.0, "backward": 2.0, "gradients": 1.4, "update": 2.0, "weights": 1.4}
+
+
+def test_what_crosses_the_line_is_told_and_drawn_in_orange():
+    picture = offload.the_cut(FLOW, HELD, caption="c")
+    assert "goes: backward to gradients 2Ψ, update to weights 3Ψ, together 5Ψ bytes" in picture.alt
+    (axes,) = picture.figure.axes
+    colors = {text.get_text(): text.get_color() for text in axes.texts if text.get_text().endswith("Ψ")}
+    assert colors["3Ψ"] == offload.SERIES[1] != colors["12Ψ"]
+    assert {"weights, 2Ψ", "states, 12Ψ", "update"} <= {text.get_text() for text in axes.texts}
+
+
+def test_a_name_without_a_place_is_refused():
+    with pytest.raises(ValueError, match="no place for attic; there is one for forward, weights"):
+        offload.the_cut({("attic", "update"): 1}, HELD, caption="c")
+
+
+@pytest.mark.parametrize("way", get_args(Way))
+def test_a_row_does_one_thing_at_a_time_and_all_of_it(way):
+    bars = step_bars(way, TOOK, steps=3)
+    for row in range(4):
+        spans = sorted((bar.start, bar.end) for bar in bars if ROWS[bar.work] == row)
+        assert all(before[1] <= after[0] + 1e-9 for before, after in zip(spans, spans[1:]))
+    for work in ROWS:
+        own = [bar for bar in bars if bar.work == work]
+        late = way == "one step late" and work == "weights"  # the last step's are still to come
+        assert sum(bar.end - bar.start for bar in own) == pytest.approx((2 if late else 3) * TOOK[work])
+
+
+@pytest.mark.parametrize("way", get_args(Way))
+def test_nothing_begins_before_what_it_needs(way):
+    bars = step_bars(way, TOOK, steps=3)
+
+    def span(work, step):
+        own = [bar for bar in bars if (bar.work, bar.step) == (work, step)]
+        return min(bar.start for bar in own), max(bar.end for bar in own)
+
+    for step in range(3):
+        assert span("update", step)[0] >= span("gradients", step)[1] >= span("backward", step)[1]
+        assert span("gradients", step)[0] >= span("backward", step)[0] + TOOK["backward"] / BLOCKS
+    needed = 2 if way == "one step late" else 1
+    for step in range(needed, 3):
+        assert span("forward", step)[0] >= span("weights", step - needed)[1]
+    if needed == 2:
+        assert span("update", 0)[1] > span("forward", 1)[0], "step 1 runs while step 0 is being applied"
+
+
+def test_each_way_is_faster_than_the_one_above():
+    ends = [max(bar.end for bar in step_bars(way, TOOK) if bar.work == "backward") for way in get_args(Way)]
+    assert ends[0] == pytest.approx(2 * 3.0 + 1.4 + 2.0 + 1.4) and ends[0] > ends[1] > ends[2]
+    picture = offload.step_timeline(TOOK, caption="c")
+    assert f"sent as soon as made, {ends[1]:.3g}" in picture.alt
+    for axes, way in zip(picture.figure.axes, get_args(Way), strict=True):
+        drawn = [path.get_extents() for each in axes.collections for path in each.get_paths()]
+        assert [(box.x0, box.x1) for box in drawn] == [
+            pytest.approx((bar.start, bar.end)) for bar in step_bars(way, TOOK)
+        ]
+
+
+def points(line: Line2D) -> np.ndarray:
+    return np.asarray(line.get_xydata())
+
+
+def test_the_curves_are_the_formula():
+    picture = offload.efficiency_curves({"weights": 1024.0}, 70e12, {"fast": 70e9, "slow": 7e9}, caption="c")
+    (axes,) = picture.figure.axes
+    for x, y in points(axes.lines[0]):
+        assert y / 100 == pytest.approx(float(predict.link_efficiency(1024, 1e9 * x, 70e12)))
+    assert "weights over fast: 51 %; weights over slow: 9 %" in picture.alt
+    assert [points(line)[0][0] for line in axes.lines[1:]] == [70.0, 7.0]
+
+
+def test_the_picture_is_the_same_every_time():
+    def pictures():
+        yield offload.the_cut(FLOW, HELD, caption="c")
+        yield offload.step_timeline(caption="c")
+        yield offload.efficiency_curves({"a": 1.0}, 1.0, {"b": 1.0}, caption="c")
+
+    assert [picture.png for picture in pictures()] == [picture.png for picture in pictures()]

@@ -1,0 +1,41 @@
+"""Pictures of experts: what they say in words is what the data says."""
+
+import pytest
+import torch
+
+from course_lib.model.experts import ExpertConfig, find_places
+from course_lib.parallel.dispatch import plan_dispatch
+from course_lib.parallel.mesh import Mesh
+from course_pages.lesson13.pictures import journey, queues, rows_sent, shares_by_step, who_holds
+
+
+def test_queues_tell_who_gets_no_place() -> None:
+    wanted = torch.tensor([[0, 1], [0, 1], [0, 2], [1, 0]])
+    picture = queues(wanted, find_places(wanted, 3, 2), 3, 2, caption="Two places each.")
+    assert picture.alt == "Queues of expert 0: 4, expert 1: 3, expert 2: 1; 2 places each; 3 choices are dropped."
+    assert picture.png and "no limit" in queues(wanted, wanted >= 0, 3, None, caption="All.").alt
+
+
+def test_rows_are_those_of_the_plan() -> None:
+    plan = plan_dispatch(torch.tensor([[[3, 1]], [[0, 4]]]), None)
+    picture = rows_sent(plan, caption="Uneven.")
+    assert picture.alt == "Rows from each rank to ranks 0 to 1: rank 0 sends 3, 1; rank 1 sends 0, 4." and picture.png
+
+
+def test_holdings_are_told_rank_by_rank() -> None:
+    config = ExpertConfig(width=8, hidden=16, experts=4)
+    picture = who_holds(Mesh({"data": 2, "expert": 2, "tensor": 2}), config, 64, caption="Eight ranks.")
+    assert "rank 5: experts 0 to 1, hidden features 8 to 15, tokens 32 to 47" in picture.alt and picture.png
+    with pytest.raises(ValueError, match="16 ranks"):
+        who_holds(Mesh({"expert": 16}), config, 64, caption="Too many.")
+
+
+def test_a_journey_ends_where_it_began() -> None:
+    picture = journey(torch.tensor([[0, 3, 1], [3, 2, 3]]), 4, caption="There and back.")
+    assert "6 tokens of 2 ranks" in picture.alt and "on rank 0: 2, rank 1: 4." in picture.alt and picture.png
+
+
+def test_shares_are_told_at_both_ends() -> None:
+    picture = shares_by_step({"alone": [[0.5, 0.5], [0.0, 1.0]], "balanced": [[0.4, 0.6]] * 2}, caption="Two runs.")
+    assert "alone: the largest has 50 % at first, 100 % at last; balanced: the largest has 60 %" in picture.alt
+    assert "Shares of 2 experts" in picture.alt and picture.png

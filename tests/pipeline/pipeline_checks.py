@@ -1,0 +1,227 @@
+"""What a pipeline must do. Each check runs on ranks and raises where it is not so.
+
+The tests call these with the library's `Pipeline`, and with the known-wrong ones of `tests/mutants/parallel`.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_kit import measure
+from course_lib import predict
+from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.pipeline.executor import Pipeline
+from course_lib.pipeline.schedule import (
+    ORDERS,
+    Action,
+    Schedule,
+    peak_in_flight,
+    peak_weight_versions,
+    pipedream,
+    zero_bubble,
+)
+from course_lib.pipeline.stages import GPTStage, cut
+from course_lib.predict import Setup
+from course_lib.train.accumulate import IGNORE, Batch
+from course_lib.train.step import train_step
+from tests.parallel.checks import OPTIMIZERS
+
+TIED = GPTConfig(layers=6, width=8, heads=2, vocab_size=11, context=6)
+UNTIED = GPTConfig(layers=6, width=8, heads=2, vocab_size=11, context=6, tied=False)
+ROWS = 2
+LIMIT = 1e4 * torch.finfo(torch.float64).eps
+
+
+def batch_of(step: int, n_micro_batches: int, ragged: bool = True) -> Batch:
+    """A batch of all micro-batches; if ragged, they have different numbers of targets."""
+    tokens = torch.randint(0, 11, (ROWS * n_micro_batches, 7), generator=torch.Generator().manual_seed(step))
+    inputs, targets = tokens[:, :-1], tokens[:, 1:].clone()
+    if ragged:
+        targets[:ROWS, 4:] = IGNORE
+    return inputs, targets
+
+
+def stages_for(schedule: Schedule, config: GPTConfig, dtype: torch.dtype = torch.float64) -> dict[int, GPTStage]:
+    """This rank's stages, cut evenly."""
+    layers = cut([1.0] * (config.layers + 2), schedule.stages)
+    return {stage: GPTStage(config, layers[stage], dtype=dtype) for stage in schedule.stages_of(dist.get_rank())}
+
+
+def parameters_of(stages: dict[int, GPTStage]) -> list[nn.Parameter]:
+    """The parameters of all of a rank's stages."""
+    return [parameter for stage in stages.values() for parameter in stage.parameters()]
+
+
+@functools.cache
+def oracle(optimizer: str, n_micro_batches: int) -> list[tuple[Tensor, GPT]]:
+    """The loss of each step of `train_step`, and the model after it, with its gradients."""
+    model, steps = GPT(TIED, dtype=torch.float64), []
+    stepper = OPTIMIZERS[optimizer](model.parameters())
+    for step in range(3):
+        loss = train_step(model, stepper, batch_of(step, n_micro_batches))
+        after = copy.deepcopy(model)
+        for p, q in zip(after.parameters(), model.parameters()):
+            p.grad = q.grad
+        steps.append((loss, after))
+    return steps
+
+
+def check_parity(make: Callable[..., Any], name: str, optimizer: str, n_micro_batches: int = 4, **sizes: int) -> None:
+    """After every step, gradients, weights and the loss are those of `train_step` on the whole batch."""
+    schedule = ORDERS[name](dist.get_world_size(), n_micro_batches, **sizes)
+    stages = stages_for(schedule, TIED)
+    ours = OPTIMIZERS[optimizer](parameters_of(stages))
+    pipeline = make(schedule, stages)
+    for step, (wanted, model) in enumerate(oracle(optimizer, n_micro_batches)):
+        ours.zero_grad(set_to_none=True)
+        loss = pipeline.forward_backward(pieces(batch_of(step, n_micro_batches)))
+        ours.step()
+        for stage in stages.values():
+            assert_same(stage, dict(model.named_parameters()), f"{name}, after step {step}")
+        assert (loss is not None) == (schedule.stages - 1 in stages), f"{name}: the loss is {loss}"
+        assert loss is None or abs(loss - wanted) <= LIMIT, f"{name}: the loss is {loss}, the oracle's {wanted}"
+
+
+def pieces(batch: Batch) -> list[Batch]:
+    """The micro-batches, uncut: a trimmed one would have another shape."""
+    return list(zip(batch[0].split(ROWS), batch[1].split(ROWS)))
+
+
+def assert_same(stage: nn.Module, wanted: dict[str, nn.Parameter], when: str) -> None:
+    """A stage's weights and gradients are the oracle's."""
+    for name, p in stage.named_parameters():
+        gradient = wanted[name].grad
+        assert p.grad is not None and gradient is not None, f"{when}: {name} has no gradient"
+        off = (p.grad - gradient).abs().max()
+        assert off <= LIMIT, f"{when}: the gradient of {name} is off by {off:.1e}"
+        assert (p - wanted[name]).abs().max() <= LIMIT, f"{when}: {name} is off"
+
+
+def check_in_flight(make: Callable[..., Any], name: str, n_micro_batches: int = 6) -> None:
+    """The most bytes of activations at any moment are the schedule's peak times those of a micro-batch, and room for
+    the activations that the rank before may have sent: what is in flight there and not yet here."""
+    rank, stages_n = dist.get_rank(), dist.get_world_size()
+    schedule, batch = ORDERS[name](stages_n, n_micro_batches), batch_of(0, n_micro_batches, ragged=False)
+    stages = stages_for(schedule, UNTIED, torch.float32)
+    setup = Setup(UNTIED, ROWS * n_micro_batches, micro_batch=ROWS, pipeline=stages_n)
+    pipeline = make(schedule, stages)
+    with measure.memory(inputs=batch) as record:
+        pipeline.forward_backward(pieces(batch))
+    measured = int(record.timeline["activations"].max())
+    layers = cut([1.0] * (UNTIED.layers + 2), stages_n)[rank]
+    in_flight = predict.in_flight(setup, rank, name)
+    predicted = in_flight * predict.rank_activations(setup, layers)
+    if rank == 0:
+        predicted += batch[0].untyped_storage().nbytes()  # the embedding saves the tokens
+    if rank == schedule.stages - 1:
+        predicted += batch[1].untyped_storage().nbytes()  # the loss saves the targets
+    if rank > 0:
+        ahead = predict.in_flight(setup, rank - 1, name) - in_flight
+        predicted += ahead * stages[rank].empty_activation(batch[0][:ROWS]).nbytes
+    assert measured == predicted, f"{name}: rank {rank} held {measured} bytes of activations, predicted {predicted}"
+
+
+def check_sends(make: Callable[..., Any], name: str, n_micro_batches: int = 4) -> None:
+    """A step sends each activation once to the next stage, each gradient once back, and a tied table's gradient once,
+    whatever the schedule."""
+    rank, n_stages = dist.get_rank(), dist.get_world_size()
+    schedule = ORDERS[name](n_stages, n_micro_batches)
+    pipeline = make(schedule, stages_for(schedule, TIED, torch.float32))
+    with measure.traffic() as sent:
+        pipeline.forward_backward(pieces(batch_of(0, n_micro_batches)))
+    setup = Setup(TIED, ROWS * n_micro_batches, micro_batch=ROWS, pipeline=n_stages)
+    due = predict.rank_traffic(setup, cut([1.0] * (TIED.layers + 2), n_stages)[rank])["pipe"]
+    assert dict(sent.attributed_bytes) == due.attributed_bytes, f"{name}: rank {rank} sent {sent}, predicted {due}"
+
+
+def watch(pipeline: Pipeline, look: Callable[[Action], None]) -> None:
+    """Call `look` after each action."""
+    do = pipeline._do
+
+    def watched(action: Action, received: Tensor | None) -> Tensor | None:
+        made = do(action, received)
+        look(action)
+        return made
+
+    pipeline._do = watched  # type: ignore[method-assign]
+
+
+def check_split(make: Callable[..., Any]) -> None:
+    """B makes no linear layer's weight gradient, and what it keeps for W are their inputs and their gradients."""
+    rank, schedule = dist.get_rank(), zero_bubble(dist.get_world_size(), 4)
+    stages = stages_for(schedule, UNTIED)
+    layers = cut([1.0] * (UNTIED.layers + 2), schedule.stages)[rank]
+    weights = [m.weight for m in stages[rank].modules() if isinstance(m, nn.Linear)]
+    pipeline = make(schedule, stages)
+    kept = [0]
+
+    def look(action: Action) -> None:
+        if action.kind == "B" and action.micro_batch == 0:
+            assert all(weight.grad is None for weight in weights), "B made the gradients of the weights, too"
+        if action.kind == "W":
+            assert all(weight.grad is not None for weight in weights), "W did not make the gradients of the weights"
+        waiting = [call for flight in pipeline._in_flight.values() for call in flight.later]
+        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for c in waiting for t in c.args[2:]}
+        kept.append(sum(storages.values()))
+
+    watch(pipeline, look)
+    pipeline.forward_backward(pieces(batch_of(0, 4, ragged=False)))
+    predicted = peak_in_flight(schedule.actions[rank], 0, split_bytes(UNTIED, layers))
+    assert max(kept) == predicted, f"rank {rank} kept {max(kept)} bytes for W, predicted {predicted}"
+
+
+def split_bytes(config: GPTConfig, layers: range) -> int:
+    """What a micro-batch holds between B and W, in fp64: inputs (3 D + F) and gradients (3 D + D + F + D) of a block's
+    linear layers, D and V of the head, for each token."""
+    tokens, last = ROWS * 6, config.layers + 1
+    block, head = 8 * config.width + 2 * config.mlp_width, config.width + config.vocab_size
+    return 8 * tokens * sum(0 if layer == 0 else head if layer == last else block for layer in layers)
+
+
+def check_weight_versions(make: Callable[..., Any], optimizer: str) -> None:
+    """PipeDream: after each step a stage's weights are those of the paper's recurrence (§3.3), in which the gradient of
+    micro-batch t is taken, forward and backward, at the weights that stage s of P had after t - (P-1-s) updates."""
+    n_stages, rank, steps = dist.get_world_size(), dist.get_rank(), 8
+    schedule = pipedream(n_stages, steps)
+    stages, batch = stages_for(schedule, UNTIED), batch_of(0, steps, ragged=False)
+    pipeline = make(schedule, stages, optimizer=OPTIMIZERS[optimizer](parameters_of(stages)))
+    wanted = recurrence(n_stages, pieces(batch), optimizer)[rank]
+    stashed = []
+
+    def look(action: Action) -> None:
+        stashed.append(pipeline.stash_bytes)
+        if action.kind == "U":
+            for name, p in stages[rank].named_parameters():
+                off = (p - wanted[action.micro_batch + 1][name]).abs().max()
+                assert off <= LIMIT, f"after update {action.micro_batch}: {name} is off by {off:.1e}"
+
+    watch(pipeline, look)
+    pipeline.forward_backward(pieces(batch))
+    predicted = (peak_weight_versions(schedule, rank) - 1) * sum(p.nbytes for p in stages[rank].parameters())
+    assert max(stashed) == predicted, f"rank {rank} stashed {max(stashed)} bytes of weights, predicted {predicted}"
+
+
+def recurrence(n_stages: int, batches: Sequence[Batch], optimizer: str) -> list[list[dict[str, Tensor]]]:
+    """stage → update → name → weight, in one process and without any schedule."""
+    newest, delayed = GPT(UNTIED, dtype=torch.float64), GPT(UNTIED, dtype=torch.float64)
+    layers = cut([1.0] * (UNTIED.layers + 2), n_stages)
+    names = [[name for name, _ in GPTStage(UNTIED, each, dtype=torch.float64).named_parameters()] for each in layers]
+    stepper = OPTIMIZERS[optimizer](newest.parameters())
+    history = [copy.deepcopy(newest.state_dict())]
+    for t, batch in enumerate(batches):
+        versions = [history[max(0, t - (n_stages - 1 - stage))] for stage in range(n_stages)]
+        delayed.load_state_dict({name: versions[s][name] for s, mine in enumerate(names) for name in mine})
+        delayed.zero_grad(set_to_none=True)
+        delayed(*batch).backward()
+        for p, q in zip(newest.parameters(), delayed.parameters()):
+            p.grad = q.grad
+        stepper.step()
+        history.append(copy.deepcopy(newest.state_dict()))
+    return [[{name: weights[name] for name in mine} for weights in history] for mine in names]

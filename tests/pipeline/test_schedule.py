@@ -1,0 +1,220 @@
+"""Pipeline schedules on paper: against the papers' figures, and wrong ones against what is said about them."""
+
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from course_lib.pipeline.schedule import (
+    ORDERS,
+    Action,
+    Costs,
+    Schedule,
+    Span,
+    gantt_of,
+    gpipe,
+    interleaved,
+    measured_costs,
+    naive,
+    one_f_one_b,
+    parse,
+    peak_in_flight,
+    peak_weight_versions,
+    pipedream,
+    problems,
+    simulate,
+    zero_bubble,
+)
+
+ROOT = Path(__file__).parents[2]
+SIZES = [(1, 1), (1, 4), (2, 1), (2, 6), (3, 7), (4, 2), (4, 8), (8, 32)]
+
+
+def peaks(schedule: Schedule) -> list[float]:
+    return simulate(schedule).peak_in_flight
+
+
+@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize(("stages", "micro_batches"), SIZES)
+def test_every_schedule_is_valid(name, stages, micro_batches):
+    if name == "interleaved" and micro_batches % stages:
+        with pytest.raises(ValueError, match=f"multiple of it, such as {stages * -(-micro_batches // stages)}"):
+            interleaved(stages, micro_batches)
+        return
+    schedule = ORDERS[name](stages, micro_batches)
+    assert problems(schedule) == []
+    assert schedule.validate() is schedule
+    assert parse(str(schedule), schedule.name) == schedule
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 1), (4, 4), (4, 8), (4, 16), (8, 32)])
+@pytest.mark.parametrize("order", [gpipe, one_f_one_b])
+def test_bubbles_of_gpipe_and_1f1b(order, stages, micro_batches):
+    """Huang et al. 2019, §2.3: (K-1)/(M+K-1) of the whole; Narayanan et al. 2021, §2.2: (p-1)/m over the ideal."""
+    chart = simulate(order(stages, micro_batches))
+    assert chart.bubble == pytest.approx((stages - 1) / (micro_batches + stages - 1))
+    assert chart.bubble_over_ideal == pytest.approx((stages - 1) / micro_batches)
+
+
+def test_the_figures_of_four_stages_and_eight_micro_batches():
+    one = simulate(one_f_one_b(4, 8))
+    assert Fraction(one.bubble).limit_denominator(100) == Fraction(3, 11)
+    assert (one.makespan, one.idle(0), one.busy(0)) == (33, 9, 24)  # Qi et al. 2023, table 2: (p-1)(TF+TB+TW) = 9
+    assert one.peak_in_flight == [4, 3, 2, 1]  # min(m, p - i)
+    assert peaks(gpipe(4, 8)) == [8, 8, 8, 8]
+    assert peaks(naive(4, 8)) == [1, 1, 1, 1]
+    assert simulate(naive(4, 8)).bubble == 3 / 4
+    zero = simulate(zero_bubble(4, 8))
+    assert (zero.makespan, [zero.idle(rank) for rank in range(4)]) == (27, [3] * 4)  # table 2: (p-1)(TF+TB-TW) = 3
+    assert max(peaks(zero_bubble(4, 8))) == 4  # table 2: p M_B, as 1F1B
+    assert peak_in_flight(zero_bubble(4, 8).actions[3], 1, 0) == 1
+    assert simulate(interleaved(4, 8)).bubble_over_ideal == 3 / 16  # Narayanan et al. 2021, §2.2.2: (p-1)/(m v)
+    assert simulate(interleaved(4, 8)).makespan == 24 + 9 / 2
+    assert peaks(interleaved(4, 8))[0] / 2 == 4 * (1 + 3 / 8)  # Korthikanti et al. 2022, §4.2.3: p(1 + (p-1)/(pv))
+
+
+@pytest.mark.parametrize(("ranks", "micro_batches", "chunks"), [(2, 4, 3), (4, 4, 2), (4, 8, 4), (8, 32, 2)])
+def test_interleaving_divides_the_bubble(ranks, micro_batches, chunks):
+    schedule = interleaved(ranks, micro_batches, chunks)
+    assert problems(schedule) == []
+    assert simulate(schedule).bubble_over_ideal == pytest.approx((ranks - 1) / (micro_batches * chunks))
+
+
+@pytest.mark.parametrize("stages", [2, 4, 8])
+def test_zero_bubbles_idle_time_is_the_papers(stages):
+    for forward, input_gradient, weight_gradient in [(1, 1, 1), (3, 3, 2), (2, 2, 1)]:
+        chart = simulate(zero_bubble(stages, 3 * stages), Costs(forward, input_gradient, weight_gradient))
+        assert chart.idle(0) == (stages - 1) * (forward + input_gradient - weight_gradient)
+
+
+def test_pipedream_keeps_a_version_for_each_micro_batch_in_flight():
+    """Narayanan et al. 2019, §3.3: stage k (from 1) of p keeps p - k + 1 versions."""
+    assert [peak_weight_versions(pipedream(4, 8), stage) for stage in range(4)] == [4, 3, 2, 1]
+    assert [peak_weight_versions(pipedream(4, 2), stage) for stage in range(4)] == [2, 2, 2, 1]
+    assert {peak_weight_versions(one_f_one_b(4, 8), stage) for stage in range(4)} == {1}
+    steps_of_one = 8 * simulate(one_f_one_b(4, 1)).makespan  # the same eight updates, each with a drained pipeline
+    assert simulate(pipedream(4, 8)).makespan == 33 < steps_of_one == 96
+
+
+def test_uneven_stages_and_slow_messages_stretch_the_chart():
+    slow = simulate(gpipe(2, 2), Costs(forward=[1, 3], input_gradient=1, weight_gradient=0, transfer=0.5))
+    assert [span[1:] for span in slow.spans[1]] == [(1.5, 4.5), (4.5, 7.5), (7.5, 8.5), (8.5, 9.5)]
+    assert [span[1:] for span in slow.spans[0]] == [(0, 1), (1, 2), (9, 10), (10, 11)]
+    assert slow.makespan == 11 and slow.bubble == pytest.approx(1 - 12 / 22)
+    assert simulate(gpipe(2, 2), measured_costs(slow, transfer=0.5)) == slow
+    moved = gantt_of(slow.name, [[Span(a, s + 7, e + 7) for a, s, e in spans] for spans in slow.spans])
+    assert moved == slow
+
+
+def test_the_chart_as_text():
+    assert str(simulate(zero_bubble(2, 2))) == "rank 0  F0 F1 .. B0 W0 B1 W1\nrank 1  .. F0 B0 F1 B1 W0 W1"
+    assert str(simulate(pipedream(2, 1))) == "rank 0  F0- ... ... ... BW0 ---\nrank 1  ... F0- BW0 --- ... ..."
+
+
+QUICK = """
+import time
+from course_lib.pipeline.schedule import one_f_one_b, simulate
+print(simulate(one_f_one_b(35, 280)).bubble_over_ideal)
+schedule = one_f_one_b(64, 512)
+for _ in range(2):
+    start = time.process_time()
+    bubble = simulate(schedule).bubble
+    print(bubble, time.process_time() - start)
+"""
+
+
+def test_a_large_schedule_is_quick():
+    """In a process of its own: here, every call is checked against its signature."""
+    told = [float(word) for word in subprocess.check_output([sys.executable, "-c", QUICK], cwd=ROOT).split()]
+    assert told[0] == pytest.approx(34 / 280)  # MT-NLG's 35 stages
+    assert told[1] == pytest.approx(63 / 575)
+    assert min(told[2::2]) < 1
+
+
+WRONG = {
+    "twice": (
+        "F0 F0 BW0\nF0 BW0",
+        "F0 (the forward of micro-batch 0 on stage 0) is there 2 times: one forward pass is",
+    ),
+    "backward twice": (
+        "F0 BW0 BW0\nF0 BW0",
+        "BW0 (the backward of micro-batch 0 on stage 0) is there 2 times: what it",
+    ),
+    "no backward": ("F0 BW0 F1\nF0 BW0 F1 BW1", "the backward pass (BW1) of micro-batch 1 on stage 0 is missing"),
+    "no forward": ("BW0\nF0 BW0", "the forward pass (F0) of micro-batch 0 on stage 0 is missing"),
+    "no W": ("F0 B0\nF0 BW0", "the weight gradient (W0) of micro-batch 0 on stage 0 is missing: B and W are halves"),
+    "whole and in parts": ("F0 BW0 W0\nF0 BW0", "is there whole (BW) and in parts (B, W): one of them is"),
+    "backward first": (
+        "BW0 F0\nF0 BW0",
+        "rank 0: BW0 (the backward of micro-batch 0 on stage 0) comes before F0: a ba",
+    ),
+    "W before B": ("F0 W0 B0\nF0 BW0", "comes before B0: a weight gradient needs the gradients that the first half"),
+    "update first": ("F0 U0 BW0\nF0 BW0 U0", "comes before BW0: an update needs the gradient"),
+    "one update": (
+        "F0 BW0 U0\nF0 BW0",
+        "the update (U0) of micro-batch 0 on stage 1 is missing: where one micro-batch",
+    ),
+    "another's stage": (
+        "F0 BW0 F0@1\nF0 BW0",
+        "rank 1: F0 (the forward of micro-batch 0 on stage 1): the weights of st",
+    ),
+    "deadlock": (
+        "F0 BW0 F1 BW1\nF0 F1 BW0 BW1",
+        "deadlock: rank 0 waits before BW0 (the backward of micro-batch 0 on stage 0) for the gradient of micro-batch "
+        "0 for stage 0, which rank 1 has not yet made; rank 1 waits before F1 (the forward of micro-batch 1 on stage "
+        "1) for the activation of micro-batch 1 for stage 1, which rank 0 has not yet made. Each waits for the next",
+    ),
+    "waits for itself": (
+        "F0@1 F0@0 BW0@1 BW0@0",
+        "rank 0 wants to do F0 (the forward of micro-batch 0 on stage 1), for",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_what_is_wrong_is_said(fault):
+    text, message = WRONG[fault]
+    found = problems(parse(text))
+    assert any(message in each for each in found), found
+    with pytest.raises(ValueError, match="cannot be run:\n- "):
+        parse(text).validate()
+
+
+def test_all_that_is_wrong_is_said_at_once():
+    found = problems(Schedule("odd", ((Action("F", 0, 5), Action("F", 3, 0)),), (0,), 1))
+    assert "there are 1 micro-batches" in found[0] and "there are 1 stages" in found[1] and len(found) == 4
+
+
+def test_a_stuck_schedule_is_not_simulated():
+    with pytest.raises(ValueError, match="deadlock"):
+        simulate(parse(WRONG["deadlock"][0]))
+
+
+@pytest.mark.parametrize("order", [one_f_one_b, zero_bubble, pipedream, interleaved])
+def test_sends_that_block_close_a_circle(order):
+    (told,) = problems(order(4, 8), blocking_sends=True)
+    assert told.startswith("deadlock: ") and "and waits until rank" in told
+    assert problems(gpipe(4, 8), blocking_sends=True) == problems(naive(4, 8), blocking_sends=True) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: gpipe(0, 4), "stages=0: it must be a positive integer"),
+        (lambda: interleaved(4, 8, 0), "chunks=0"),
+        (lambda: parse("F0 X1"), "'X1' is no action"),
+        (lambda: parse("F0@1 BW0@1"), "no rank does anything on stage 0"),
+    ],
+)
+def test_mistakes_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        wrong()
+
+
+def test_a_cap_of_memory_can_be_kept_and_1f1b_beaten():
+    """What lab 09 asks for: ZB-H1 holds no more than 1F1B's first rank, and is done before it."""
+    cap = max(peaks(one_f_one_b(4, 8)))
+    assert max(peaks(zero_bubble(4, 8))) <= cap
+    assert simulate(zero_bubble(4, 8)).makespan < simulate(one_f_one_b(4, 8)).makespan
