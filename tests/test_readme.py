@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from course_tools import TAUGHT
 from tests.test_floors import FLOORS
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("course_lib", "course_tools")
+PACKAGES = (*TAUGHT, "course_tools")
 PAGES = ("README.md", "CONTRIBUTING.md", "INSTRUCTORS.md", "GLOSSARY.md", "docs/torchrun.md")
 COUNTED = {".py", ".js", ".css", ".jinja"}
 SHARE, FEW = 0.1, 50
@@ -32,8 +33,8 @@ def rows(page: str) -> Iterator[list[str]]:
 
 def files_of(package: str, pattern: str = "") -> list[Path]:
     """Every file of a package whose lines are counted, or those that a row of README's table names."""
-    inside = pattern.removeprefix(f"{package}/")
-    found = (ROOT / package).glob(inside) if inside.endswith(".py") else (ROOT / package / inside).rglob("*")
+    inside = pattern.removeprefix(f"{package}/").replace("NN", "*")
+    found = (ROOT / package).glob(inside if inside.endswith(".py") else f"{inside.rstrip('/')}/**/*".lstrip("/"))
     return [path for path in found if path.suffix in COUNTED and "__pycache__" not in path.parts]
 
 
@@ -74,21 +75,46 @@ def test_readme_states_the_size_of_the_whole_package(package: str) -> None:
     assert is_near(int(said.replace(",", "")), lines_of(files_of(package))), lines_of(files_of(package))
 
 
-def test_readme_says_how_much_of_the_library_is_for_the_browser() -> None:
-    (row,) = (row for row in rows("README.md") if row[1] == "all of `course_lib`")
-    browser = lines_of([path for path in files_of("course_lib") if path.suffix in {".js", ".css"}])
-    assert is_near(int(row[3].split()[0].replace(",", "")), browser), browser
+def test_readme_says_how_much_of_the_pages_is_for_the_browser() -> None:
+    (row,) = (row for row in rows("README.md") if row[0] == "all of `course_pages`")
+    browser = lines_of([path for path in files_of("course_pages") if path.suffix in {".js", ".css"}])
+    assert is_near(int(row[2].split()[0].replace(",", "")), browser), browser
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
-def test_the_floors_are_those_of_the_house(page: str) -> None:
-    told: dict[str, set[str]] = {}
-    for row in rows(page):
-        if row[0].isdecimal() and len(row[0]) == 1:
-            told.setdefault(row[0], set()).update(re.findall(r"`(\w+)(?:\.py|/)?`", row[1]))
-    assert {number: parts & set().union(*FLOORS) for number, parts in told.items()} == {
-        str(number): parts for number, parts in enumerate(FLOORS)
-    }
+def test_the_floors_are_those_of_the_house() -> None:
+    floors = [row for row in rows("CONTRIBUTING.md") if row[0].isdecimal() and len(row[0]) == 1]
+    for column, package in enumerate(TAUGHT, 1):
+        told = [set(re.findall(r"`(\w+?)(?:NN)?/?`", row[column])) for row in floors]
+        assert tuple(filter(None, told)) == FLOORS[package]
+
+
+LIMITS = {"course_lib": 13_300, "course_kit": 7_600, "course_pages": 6_700}
+"""Lines, for lessons 00 to 13. A later lesson brings at most 450 of the library and 400 of the pages."""
+LONGEST_FILE, LONGEST_FUNCTION = 500, 50
+
+
+@pytest.mark.parametrize("package", LIMITS)
+def test_a_package_stays_within_its_budget(package: str) -> None:
+    assert lines_of(files_of(package)) <= LIMITS[package]
+
+
+def test_no_file_and_no_function_is_too_long_to_be_one_idea() -> None:
+    found = [path for package in PACKAGES for path in files_of(package)]
+    assert [path.name for path in found if lines_of([path]) > LONGEST_FILE] == []
+    functions = [
+        (path.name, node)
+        for path in found
+        if path.suffix == ".py"
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert [(name, node.name) for name, node in functions if _code_lines(node) > LONGEST_FUNCTION] == []
+
+
+def _code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Its lines below the docstring."""
+    first = function.body[1:2] if ast.get_docstring(function) else function.body[:1]
+    return sum((function.end_lineno or 0) - node.lineno + 1 for node in first)
 
 
 def sources() -> list[Path]:
@@ -115,7 +141,7 @@ def missing(text: str) -> list[str]:
     """Files and modules of ours that a text names and that are not there. Words in capitals stand for a name."""
     named = {name for name in re.findall(r"`([\w/]+\.(?:py|js|css|jinja))`", text) if not re.search("[A-Z]{2}", name)}
     gone = [name for name in named - NOT_OURS if not any(path.endswith(f"/{name}") for path in files())]
-    modules = set(re.findall(r"\b(course_(?:lib|tools))[./](?!_|py\b)(\w+)", text))
+    modules = set(re.findall(r"\b(course_(?:kit|lib|pages|tools))[./](?!_|py\b|lesson\b|lessonNN)(\w+)", text))
     return gone + [
         f"{top}.{part}" for top, part in modules if not any(map(re.compile(f"/{top}/{part}\\b").match, files()))
     ]
