@@ -1,18 +1,16 @@
 """Real processes from a notebook cell. `ranks.run(fn)` calls `fn` on 4 ranks and returns their results in rank order.
 
 Importing this package starts the process that ranks are forked from, in the background, so that the first call does not
-wait for torch's import. In a notebook it also makes the `%%ranks` cell magic known.
+wait for torch's import.
 """
 
 from __future__ import annotations
 
 import os as _os
-import sys as _sys
 
 from course_kit.ranks._diagnosis.failures import RankFailure, RankReport, WaitsIn
 from course_kit.ranks._processes import launch as _launch
 from course_kit.ranks._processes.inside import device, init
-from course_kit.ranks.magic import load_ipython_extension, pull
 from course_kit.ranks.pool import MAX_WORLD_SIZE, Ranks, run
 
 __all__ = [
@@ -23,22 +21,17 @@ __all__ = [
     "WaitsIn",
     "device",
     "init",
-    "load_ipython_extension",
-    "pull",
     "run",
 ]
 
 
 def _prepare() -> None:
-    """Start the zygote (unless this process is a rank itself) and register the magic (if IPython runs)."""
+    """Start the zygote, unless this process is a rank itself."""
     under_torchrun = "TORCHELASTIC_RUN_ID" in _os.environ
     if _launch.IN_RANK in _os.environ or under_torchrun:
         return
     if _launch.can_fork():
         _launch.launcher()
-    ipython = _sys.modules.get("IPython")
-    if ipython is not None and (shell := ipython.get_ipython()) is not None:
-        load_ipython_extension(shell)
 
 
 _prepare()

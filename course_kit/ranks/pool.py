@@ -14,7 +14,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from course_kit.ranks._diagnosis.failures import RankFailure
 from course_kit.ranks._processes import pickling
 from course_kit.ranks._processes.crew import Crew
 from course_kit.ranks._processes.inside import backend_for
@@ -52,8 +51,6 @@ class Ranks:
         self._lock = threading.RLock()
         self._owner = os.getpid()
         self._crew: Crew | None = self._new_crew()
-        self.generation = 0
-        """How often the processes had to be replaced."""
 
     def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Any]:
         """Call `fn(*args, **kwargs)` on every rank; all results, in rank order.
@@ -67,27 +64,22 @@ class Ranks:
         """
         return self.call(pack(fn, args, kwargs), self.timeout_s, self.diagnose)
 
-    def call(self, packed: bytes, timeout_s: float, diagnose: bool, lasting: bool = False) -> list[Any]:
+    def call(self, packed: bytes, timeout_s: float, diagnose: bool) -> list[Any]:
         """`run`, for a call that is packed already, with its own time limit and diagnosis.
 
         Args:
-            packed: what `ship.pack` made of the function and its arguments.
+            packed: what `packing.pack` made of the function and its arguments.
             timeout_s: seconds that this call may take.
             diagnose: whether to compare the ranks' communication calls.
-            lasting: the ranks hold state that the reader needs: begin where the last call ended, and keep the
-                processes after an exception if they can still be used.
         """
         with self._lock:
             crew = self._standing_crew()
             call = WatchedCall(crew, timeout_s, diagnose)
             usable = False
             try:
-                crew.send_to_all(("run", Job(packed, crew.tracker.news(), diagnose, fresh=not lasting)))
+                crew.send_to_all(("run", Job(packed, crew.tracker.news(), diagnose)))
                 blobs = call.blobs()
                 usable = call.leaves_group_usable
-            except RankFailure:
-                usable = lasting and call.leaves_group_usable
-                raise
             finally:  # after a KeyboardInterrupt too: a crew that was left in the middle of a call is useless
                 if not usable:
                     self._replace(crew)
@@ -111,7 +103,6 @@ class Ranks:
     def _replace(self, crew: Crew) -> None:
         """Kill the crew and start the next one, without waiting for it."""
         crew.end()
-        self.generation += 1
         self._crew = self._new_crew()
 
     def _new_crew(self) -> Crew:

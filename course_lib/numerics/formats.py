@@ -119,11 +119,6 @@ class FloatFormat:
         fraction = self.max_pattern & (2**self.fraction_bits - 1)
         return math.ldexp(1 + fraction * self.eps, self.max_exponent)
 
-    @property
-    def number_of_values(self) -> int:
-        """How many different finite numbers there are; +0 and -0 are one number."""
-        return 2 * self.max_pattern + 1
-
     def spacing(self, x: Float[Tensor, "..."] | float) -> Float[Tensor, "..."]:
         """Distance between neighbours at x (one *ulp*, unit in the last place): it doubles with every power of two.
 

@@ -1,4 +1,4 @@
-"""Integers and signs instead of floats: int8, int4 (two in a byte) and 1 bit, each with a scale.
+"""Integers and signs instead of floats: int8, int4 and 1 bit, each with a scale.
 
 An integer grid has one spacing everywhere, so it needs a scale that fits the tensor: one for all of it, or one for
 each channel, so that a channel with large numbers does not take the resolution away from the others. Symmetric grids
@@ -24,7 +24,7 @@ class Quantized:
     """A tensor stored as whole numbers: x ≈ scale · (values - zero_point).
 
     Attributes:
-        values: int8 tensor of x's shape; int4 values too, one in a byte (`pack_int4` puts two in a byte).
+        values: int8 tensor of x's shape; int4 values too, one in a byte (`stored_bytes` counts two).
         scale: float32, a scalar or of x's rank with size 1 outside of the channel dim.
         zero_point: int32, shaped like `scale`; all zero for a symmetric grid.
         bits: 8 or 4.
@@ -78,39 +78,6 @@ def quantize(
     return Quantized(values.to(torch.int8), scale, zero_point, bits)
 
 
-def pack_int4(values: Int[Tensor, "..."]) -> UInt8[Tensor, " packed"]:
-    """Two 4-bit integers in each byte, the first in the low half; an odd last one shares its byte with 0.
-
-    Args:
-        values: integers from -8 to 7, any shape; order is that of `values.flatten()`.
-
-    Raises:
-        ValueError: a value does not fit in 4 bits.
-    """
-    flat = values.flatten()
-    if flat.numel() and not bool(((flat >= -8) & (flat <= 7)).all()):
-        raise ValueError(f"values from {int(flat.min())} to {int(flat.max())} given; 4 bits hold -8 to 7: clamp first")
-    halves = torch.nn.functional.pad(flat.to(torch.int8), (0, flat.numel() % 2)).view(torch.uint8) & 0xF
-    return halves[0::2] | (halves[1::2] << 4)
-
-
-def unpack_int4(packed: UInt8[Tensor, " packed"], shape: tuple[int, ...]) -> Int[Tensor, "..."]:
-    """The int8 values that `pack_int4` packed.
-
-    Args:
-        packed: uint8, one dim.
-        shape: shape of the values; it says whether the last half byte is a value.
-
-    Raises:
-        ValueError: `shape` needs another number of bytes.
-    """
-    count = math.prod(shape)
-    if packed.numel() != math.ceil(count / 2):
-        raise ValueError(f"{packed.numel()} bytes given, but shape {shape} packs into {math.ceil(count / 2)}")
-    halves = torch.stack((packed & 0xF, packed >> 4), dim=1).flatten()[:count].to(torch.int8)
-    return ((halves ^ 8) - 8).view(shape)  # bit 3 is the sign: 0…7 stay, 8…15 become -8…-1
-
-
 @dataclass(frozen=True)
 class Signs:
     """A tensor stored as one bit for each element: x ≈ scale · (+1 or -1).
@@ -155,11 +122,6 @@ def quantize_sign(x: Float[Tensor, "..."], *, channel_dim: int | None = None) ->
 def rms_error(x: Float[Tensor, "..."], approximation: Float[Tensor, "..."]) -> float:
     """Root of the mean squared difference, in x's own unit."""
     return float((approximation.double() - x.double()).square().mean().sqrt())
-
-
-def max_error(x: Float[Tensor, "..."], approximation: Float[Tensor, "..."]) -> float:
-    """Largest absolute difference, in x's own unit."""
-    return float((approximation.double() - x.double()).abs().max())
 
 
 def signal_to_noise_db(x: Float[Tensor, "..."], approximation: Float[Tensor, "..."]) -> float:

@@ -1,11 +1,7 @@
-"""Offload: what the backward pass will need waits in DRAM instead of in the GPU's memory.
+"""Offload: what the backward pass will need waits in files instead of in memory.
 
-Recompute pays for memory with FLOPs; offload pays with traffic. A saved tensor of n bytes crosses the link to the host
-twice, so with a link of b bytes per second it costs 2n/b seconds (32 GB/s for PCIe 4.0 x16), and recomputing it costs
-its FLOPs divided by the device's speed. Which is cheaper is a division, and lesson 03 does it. The copies here wait for
-their turn in the same stream as the computation (vDNN, Rhu et al. 2016, overlaps the two).
-
-`OffloadToDisk` does the same one storey further down, from whatever memory to files. It works without a GPU.
+Recompute pays for memory with FLOPs; offload pays with traffic: a saved tensor crosses to the disk and back. One storey
+further up, from a GPU's memory to DRAM, PyTorch's own `torch.autograd.graph.save_on_cpu` does the same (lesson 03).
 """
 
 from __future__ import annotations
@@ -26,44 +22,6 @@ from torch.autograd.graph import saved_tensors_hooks
 from course_kit.units import Bytes
 
 
-class OffloadSavedTensors(saved_tensors_hooks):
-    """Inside this context, tensors that autograd saves are kept in DRAM and return when the backward pass asks.
-
-        with OffloadSavedTensors() as offloaded:
-            loss = model(inputs, targets)
-        loss.backward()                      # outside or inside, it does not matter
-
-    On a CPU there is nothing to move: saved tensors stay what and where they are, no copy is made, no byte counted.
-    Around `recompute`, it is the inputs of segments that move.
-
-    Parameters are not moved, since they stay in the GPU's memory anyway (`torch.autograd.graph.save_on_cpu` copies
-    those, too). A tensor saved by two operations is copied twice. What has moved may be changed in place; what stays
-    may not, and the backward pass says so with a ValueError.
-
-    Args:
-        min_bytes: smaller tensors stay: each copy has a fixed cost of some 10 µs.
-        pin_memory: copy into page-locked memory: about twice as fast, but the operating system cannot swap it out.
-
-    Attributes:
-        moved: bytes copied to DRAM so far; the backward pass brings the same number back.
-    """
-
-    def __init__(self, min_bytes: int = 0, pin_memory: bool = False) -> None:
-        self.min_bytes, self.pin_memory = min_bytes, pin_memory
-        self.moved = Bytes(0)
-        super().__init__(self._to_dram, lambda saved: saved.back())
-
-    def __enter__(self) -> Self:  # type: ignore[override]
-        super().__enter__()
-        return self
-
-    def _to_dram(self, tensor: Tensor) -> _Kept | _InDram:
-        if tensor.device.type == "cpu" or _stays(tensor, self.min_bytes):
-            return _Kept(tensor)
-        self.moved += tensor.nbytes
-        return _InDram(tensor, self.pin_memory)
-
-
 class OffloadToDisk(saved_tensors_hooks):
     """Inside this context, tensors that autograd saves lie in files and are read when the backward pass asks.
 
@@ -73,7 +31,8 @@ class OffloadToDisk(saved_tensors_hooks):
 
     What DRAM is to a GPU, a disk is to DRAM. Around `recompute`, it is the inputs of segments that are written. A file
     goes with the graph that needed it, the folder with the last file. Parameters stay where they are. A tensor saved by
-    two operations is written twice. In-place changes as in `OffloadSavedTensors`.
+    two operations is written twice. What is written may be changed in place; what stays may not, and the backward pass
+    says so with a ValueError.
 
     Args:
         folder: where the files go; by default the system's folder for temporary files. That may be a RAM disk, in which
@@ -111,19 +70,6 @@ class _Kept:
                 "it was saved: go backward first, or compute a new tensor (x = x + 1, not x += 1)"
             )
         return self.tensor
-
-
-class _InDram:
-    """A copy of a GPU's tensor. A view (an expanded or transposed tensor) is copied element by element."""
-
-    def __init__(self, tensor: Tensor, pin_memory: bool) -> None:
-        self.device = tensor.device
-        self.copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pin_memory)
-        self.copy.copy_(tensor)
-
-    def back(self) -> Tensor:
-        """The tensor, where it was."""
-        return self.copy.to(self.device)
 
 
 class _Folder:

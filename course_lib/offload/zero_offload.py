@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from course_kit.units import Bytes
 from course_lib.offload.lane import Lane
-from course_lib.parallel.buckets import plan_buckets
+from course_lib.parallel.data import plan_buckets
 
 BUCKET_BYTES = 2**22
 """What one call of the optimizer updates, so that weights travel while the next are computed."""

@@ -1,7 +1,5 @@
 """Training on many ranks: each module takes the single-device step apart in one way; `grid` joins them."""
 
-from course_lib.parallel.buckets import plan_buckets
-from course_lib.parallel.data import BucketedDataParallel, NaiveDataParallel
-from course_lib.parallel.sampler import ShardedSampler
+from course_lib.parallel.data import BucketedDataParallel, NaiveDataParallel, ShardedSampler, plan_buckets
 
 __all__ = ["BucketedDataParallel", "NaiveDataParallel", "ShardedSampler", "plan_buckets"]

@@ -16,13 +16,16 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from course_lib.parallel.buckets import Bucket, plan_buckets
+from course_lib.collectives.algorithms import split_sizes
+from course_lib.model.seeds import mix
 
 Group = dist.ProcessGroup | None
 """The ranks that hold a replica; None for all."""
@@ -279,3 +282,155 @@ def _hook(watch: weakref.WeakMethod, number: int) -> Callable[[Tensor], None]:
 def _first_rank(group: Group) -> int:
     """The global number of the group's rank 0."""
     return 0 if group is None else dist.get_global_rank(group, 0)
+
+
+def plan_buckets(
+    parameters: Sequence[Tensor], bucket_bytes: int, order: Sequence[int] | None = None
+) -> list[list[int]]:
+    """Fill buckets with gradients in the order in which the backward pass finishes them.
+
+    A bucket is closed as soon as it holds `bucket_bytes` or more; it holds one dtype and one device. Buckets come in
+    the order in which they get full.
+
+    Args:
+        parameters: what gets a gradient.
+        bucket_bytes: 1 gives every parameter its own bucket.
+        order: parameter numbers as their gradients are expected; None for the reverse of `parameters`.
+
+    Returns:
+        For each bucket, the numbers of its parameters.
+
+    Raises:
+        ValueError: `bucket_bytes` is not positive.
+    """
+    if bucket_bytes < 1:
+        raise ValueError(f"bucket_bytes={bucket_bytes}: give at least 1 (25 MiB is {25 * 2**20})")
+    order = range(len(parameters) - 1, -1, -1) if order is None else order
+    closed: list[list[int]] = []
+    open_buckets: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    for number in order:
+        kind = parameters[number].dtype, parameters[number].device
+        bucket = open_buckets.setdefault(kind, [])
+        bucket.append(number)
+        if sum(parameters[n].nbytes for n in bucket) >= bucket_bytes:
+            closed.append(open_buckets.pop(kind))
+    turn = {number: position for position, number in enumerate(order)}
+    return sorted([*closed, *open_buckets.values()], key=lambda bucket: turn[bucket[-1]])
+
+
+class Bucket:
+    """The gradients of a few parameters in one flat buffer, and one more number for each: how many ranks had one.
+
+    A parameter that took part on no rank must keep `grad = None`: an optimizer with momentum or weight decay would
+    move it on a gradient of zeros. The extra numbers tell, without a message of their own.
+
+    Attributes:
+        parameters: whose gradients these are.
+        flat: what is reduced, in the parameters' dtype.
+        ready: numbers of the parameters whose gradient this backward pass has finished.
+        work: the reduction under way, if any.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self.parameters = parameters
+        sizes = [parameter.numel() for parameter in parameters]
+        self.flat: Float[Tensor, " elements"] = parameters[0].detach().new_zeros(sum(sizes) + len(sizes))
+        *pieces, self._users = self.flat.split([*sizes, len(sizes)])
+        self._views = [piece.view(parameter.shape) for piece, parameter in zip(pieces, parameters)]
+        self._absent: list[int] = []
+        self.ready: set[int] = set()
+        self.work: dist.Work | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every gradient has arrived."""
+        return len(self.ready) == len(self.parameters)
+
+    @torch.no_grad()
+    def fill(self, share: float) -> None:
+        """Copy the gradients in, times `share`. From now on each `grad` is a view of this buffer, so nothing has to be
+        copied back after the reduction.
+
+        Raises:
+            ValueError: a gradient is sparse.
+        """
+        present = [i for i, parameter in enumerate(self.parameters) if parameter.grad is not None]
+        grads = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        if any(grad.layout != torch.strided for grad in grads):
+            raise ValueError("a gradient is sparse, and buckets are dense: build its layer with sparse=False")
+        self._users.fill_(1.0)
+        if grads:  # one call for all: cheaper than a call for each of many small tensors
+            torch._foreach_copy_([self._views[i] for i in present], grads)  # type: ignore[attr-defined]
+        self._absent = sorted(set(range(len(self.parameters))) - set(present))
+        for i in self._absent:
+            self._views[i].zero_()
+            self._users[i] = 0.0
+        self.flat.mul_(share)
+        for i in present:
+            self.parameters[i].grad = self._views[i]
+
+    def finish(self) -> None:
+        """Wait for the reduction; a parameter that only other ranks used gets its gradient here."""
+        if self.work is not None:
+            self.work.wait()
+        users = self._users.tolist() if self._absent else []
+        for i in self._absent:
+            if users[i]:
+                self.parameters[i].grad = self._views[i]
+        self.work = None
+        self.ready.clear()
+
+
+@dataclass(frozen=True)
+class ShardedSampler:
+    """Numbers of the items that one rank reads. Every item is read exactly once an epoch, by one rank.
+
+    The last batch may be smaller. Its shares then differ by one item, and some may be empty; yet all ranks make the
+    same number of steps, so none is left waiting. (`torch.utils.data.DistributedSampler` repeats items instead, or
+    drops them.) With shares of different size the mean of the ranks' mean losses is not the mean of the batch: weigh
+    them by their number of items, as lesson 05 does for micro-batches.
+
+    Attributes:
+        n_items: size of the data set.
+        batch_size: items in a batch of all ranks together.
+        rank, world_size: whose share to give.
+        seed: names the order.
+        shuffle: False reads the items in their own order.
+
+    Raises:
+        ValueError: a size is not positive, or there is no such rank.
+    """
+
+    n_items: int
+    batch_size: int
+    rank: int = 0
+    world_size: int = 1
+    seed: int = 0
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        if self.n_items < 0 or self.batch_size < 1 or not 0 <= self.rank < self.world_size:
+            raise ValueError(
+                f"n_items={self.n_items}, batch_size={self.batch_size}, rank={self.rank}, "
+                f"world_size={self.world_size}: give 0 or more items, 1 or more a batch, and a rank below world_size"
+            )
+
+    def __len__(self) -> int:
+        """Steps in an epoch, the same for every rank."""
+        return -(-self.n_items // self.batch_size)
+
+    def epoch(self, number: int) -> list[list[int]]:
+        """This rank's items, step by step; fits `DataLoader(batch_sampler=...)` as long as no share is empty."""
+        order = self._order(number)
+        return [self._share(order[step * self.batch_size :][: self.batch_size]) for step in range(len(self))]
+
+    def _order(self, epoch: int) -> list[int]:
+        if not self.shuffle:
+            return list(range(self.n_items))
+        generator = torch.Generator().manual_seed(mix(self.seed, epoch))
+        return torch.randperm(self.n_items, generator=generator).tolist()
+
+    def _share(self, batch: list[int]) -> list[int]:
+        sizes = split_sizes(len(batch), self.world_size)
+        start = sum(sizes[: self.rank])
+        return batch[start : start + sizes[self.rank]]

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.collectives.operators import Group
-from course_lib.parallel.buckets import plan_buckets
+from course_lib.parallel.data import plan_buckets
 from course_lib.parallel.shards import SIXTEEN_BITS, CutBucket, Piece, start_all_gather
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from course_lib.collectives.operators import own_part
 from course_lib.model.gpt import GPTConfig
-from course_lib.parallel.buckets import Bucket, plan_buckets
+from course_lib.parallel.data import Bucket, plan_buckets
 from course_lib.parallel.mesh import Mesh, process_groups
 from course_lib.parallel.tensor_stage import ParallelStage
 from course_lib.parallel.zero import ZeroOptimizer

@@ -66,17 +66,6 @@ class Layout:
         shown = " ".join(f"{dim}/{self.cut[dim]}" if dim in self.cut else dim for dim in self.dims.split())
         return shown + "".join(f" (a term of the sum over {axis})" for axis in sorted(self.partial))
 
-    def share(self, mesh: Mapping[str, int]) -> float:
-        """The part of the tensor's bytes that one rank holds.
-
-        Args:
-            mesh: axis → number of ranks along it.
-        """
-        share = 1.0
-        for axis in self.cut.values():
-            share /= mesh[axis]
-        return share
-
 
 def contract(left: Layout, right: Layout) -> Layout:
     """The product of two tensors, summed over the dims that both have.

@@ -41,8 +41,7 @@ from torch.autograd import Variable
 from torch.autograd.graph import increment_version
 
 from course_lib.collectives.operators import Group
-from course_lib.parallel.buckets import plan_buckets
-from course_lib.parallel.data import broadcast_tensors, watch_gradients
+from course_lib.parallel.data import broadcast_tensors, plan_buckets, watch_gradients
 from course_lib.parallel.shards import SIXTEEN_BITS, CutBucket, Piece, ask_everyone, clip_parts_, start_all_gather
 
 

@@ -23,7 +23,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call
 
 from course_lib.pipeline.messages import Group, Mail
-from course_lib.pipeline.schedule import Action, Message, Schedule, Span
+from course_lib.pipeline.schedule import Action, Costs, Message, Schedule, Span
 from course_lib.pipeline.weight_gradients import Later, WeightGradientsLater
 from course_lib.train.accumulate import Batch, count_tokens
 
@@ -235,3 +235,23 @@ class Pipeline:
             for weight in flight.weights.values()
         }
         return sum(nbytes for pointer, nbytes in held.items() if pointer not in newest)
+
+
+UNIT_S = 0.02
+"""Seconds of an F, a B or a W, for all the stages of a rank together; a BW takes twice as long."""
+
+
+def paced_costs(schedule: Schedule) -> Costs:
+    """How many seconds an action of a `PacedPipeline` takes: `unit_costs` in seconds."""
+    part = UNIT_S * schedule.ranks / schedule.stages
+    return Costs(part, part, part)
+
+
+class PacedPipeline(Pipeline):
+    """A `Pipeline` whose actions take as long as `paced_costs` says, unless they take longer by themselves."""
+
+    def _do(self, action: Action, received: Tensor | None) -> Tensor | None:
+        end = time.perf_counter() + paced_costs(self.schedule).of(action.kind, action.stage)
+        made = super()._do(action, received)
+        time.sleep(max(0.0, end - time.perf_counter()))
+        return made

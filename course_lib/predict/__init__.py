@@ -34,7 +34,7 @@ from course_lib.predict.scaling import (
     utilization,
 )
 from course_lib.predict.setup import Device, Gradients, Optimizer, Precision, Recompute, Setup
-from course_lib.predict.swap import recompute_time, swap_break_even, swap_time
+from course_lib.predict.swap import swap_break_even
 from course_lib.predict.traffic import (
     Collective,
     all_gather,
@@ -45,7 +45,6 @@ from course_lib.predict.traffic import (
     crossover_bytes,
     reduce,
     reduce_scatter,
-    send,
 )
 from course_lib.predict.zero import data_traffic, fewest_ranks, unit_buffers
 
@@ -112,17 +111,14 @@ __all__ = [
     "rank_activations",
     "rank_parameters",
     "rank_traffic",
-    "recompute_time",
     "recomputed_flops",
     "reduce",
     "reduce_scatter",
-    "send",
     "stage_layers",
     "step_flops",
     "step_flops_paper",
     "steps_and_examples",
     "swap_break_even",
-    "swap_time",
     "token_flops_palm",
     "tokens_to_hide",
     "training_flops",

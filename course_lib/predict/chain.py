@@ -98,28 +98,6 @@ class Chain:
         """FLOPs of a step, when the backward pass takes twice those of the forward pass."""
         return Flops(3 * self.layers * self.layer_flops) + self.recomputed_flops(every)
 
-    def best_every(self) -> int:
-        """The K with the lowest peak; of several, the smallest."""
-        return min(range(1, self.layers + 1), key=self.peak)
-
-    def halves_peak(self) -> Bytes:
-        """The peak when the first half is one recomputed segment, and each half is treated so again.
-
-        One boundary for each halving, and the last layer's tensors: (log2 N) · X + A (Chen et al. 2016, §4.4).
-
-        Raises:
-            ValueError: the number of layers is not a power of two.
-        """
-        return Bytes(self._halvings() * self.boundary_bytes + self.saved_bytes)
-
-    def halves_recomputed_flops(self) -> Flops:
-        """What that costs: at each halving, half of all layers run again: N/2 · log2 N of them.
-
-        Raises:
-            ValueError: the number of layers is not a power of two.
-        """
-        return Flops(self.layers // 2 * self._halvings() * self.layer_flops)
-
     def _runs(self, every: int | None) -> Iterator[tuple[str, int, int, int]]:
         """(phase, layer, boundaries, inside) in the order in which layers run."""
         if every is None:
@@ -138,9 +116,3 @@ class Chain:
     def _held(self, boundaries: int, inside: int) -> Bytes:
         shared = self.boundary_bytes if self.keeps_input and boundaries and inside else 0
         return Bytes(boundaries * self.boundary_bytes + inside * self.saved_bytes - shared)
-
-    def _halvings(self) -> int:
-        halvings = self.layers.bit_length() - 1
-        if 2**halvings != self.layers:
-            raise ValueError(f"{self.layers} layers cannot be halved down to one: give a power of two")
-        return halvings

@@ -17,7 +17,7 @@ import torch
 
 from course_kit.units import Bytes, Count, Seconds
 from course_lib.model.gpt import GPT
-from course_lib.parallel.buckets import plan_buckets
+from course_lib.parallel.data import plan_buckets
 from course_lib.predict.link import Link
 from course_lib.predict.setup import Setup, positive
 from course_lib.predict.traffic import all_reduce
@@ -68,19 +68,9 @@ class Overlap:
         return Seconds(max([self.backward_s, *(each.end_s for each in self.departures)]))
 
     @property
-    def sending_s(self) -> Seconds:
-        """How long something is on its way."""
-        return Seconds(sum(each.end_s - each.start_s for each in self.departures))
-
-    @property
     def waiting_s(self) -> Seconds:
         """How long the rank waits behind its backward pass."""
         return Seconds(self.end_s - self.backward_s)
-
-    @property
-    def hidden_s(self) -> Seconds:
-        """How much of the sending goes on while the rank computes."""
-        return Seconds(sum(max(0.0, min(e.end_s, self.backward_s) - e.start_s) for e in self.departures))
 
 
 def overlap(

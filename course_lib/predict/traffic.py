@@ -130,16 +130,6 @@ def reduce(n_bytes: int, world_size: int, rank: int = 0) -> Collective:
     return _whole(n_bytes, 1 if rank else 0, (world_size - 1).bit_length())
 
 
-def send(n_bytes: int) -> Collective:
-    """One message from one rank to another.
-
-    Raises:
-        ValueError: negative bytes.
-    """
-    _check(n_bytes, 2)
-    return _whole(n_bytes, 1, 1)
-
-
 OPERATIONS: dict[str, Callable[..., Collective]] = {
     each.__name__: each for each in (all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, reduce)
 }

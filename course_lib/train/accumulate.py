@@ -44,7 +44,7 @@ def accumulated_step(
 ) -> Float[Tensor, ""]:
     """One step on the micro-batches `pieces` that equals `train_step` on all of them at once.
 
-    Equal up to the order of a sum: see `summation_tolerance`. With weights in 16 bits, `.grad` is too, and each piece's
+    Equal up to the order of a sum. With weights in 16 bits, `.grad` is too, and each piece's
     contribution is rounded as it is added.
 
     Args:
@@ -131,14 +131,6 @@ def micro_batches(batch: Batch, size: int) -> list[Batch]:
         raise ValueError(f"size={size} given; a micro-batch has at least 1 row")
     inputs, targets = batch
     return [_trimmed(*piece) for piece in zip(inputs.split(size), targets.split(size), strict=True)]
-
-
-def summation_tolerance(dtype: torch.dtype, terms: int) -> float:
-    """How far apart two sums of the same numbers, added in two orders, may be: this times the sum of the magnitudes.
-
-    Each of the n - 1 additions rounds by at most eps / 2 of its result, and there are two sums (Higham 2002, §4.2).
-    """
-    return max(terms - 1, 0) * torch.finfo(dtype).eps
 
 
 def _trimmed(inputs: Tensor, targets: Tensor) -> Batch:

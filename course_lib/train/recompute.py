@@ -26,7 +26,6 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -104,25 +103,6 @@ class Recompute(torch.autograd.Function):
         return (None, None, *(tensor.grad for tensor in inputs))
 
 
-def recompute_segments(
-    layers: Iterable[Callable[..., Any]], x: Float[Tensor, "..."], every: int, preserve_rng: bool = True
-) -> Float[Tensor, "..."]:
-    """x through all layers, of which only every K-th input is kept.
-
-    Args:
-        layers: modules or functions from one tensor to one tensor.
-        x: input of the first.
-        every: K, layers in a segment; the last segment may be shorter. K = 1 keeps every layer's input, K ≥ N only x.
-        preserve_rng: as in `recompute`.
-
-    Raises:
-        ValueError: `every` is less than 1.
-    """
-    for segment in segments(layers, every):
-        x = recompute(segment, x, preserve_rng=preserve_rng)
-    return x
-
-
 def segments(layers: Iterable[Callable[..., Any]], every: int) -> list[Callable[..., Any]]:
     """Consecutive layers bundled by `every` into functions of one argument.
 
@@ -143,7 +123,7 @@ class RecomputedLayers(nn.ModuleList):
 
     Args:
         layers: from one tensor to one tensor.
-        every: K, as in `recompute_segments`.
+        every: K, layers in a segment; the last may be shorter. K = 1 keeps every layer's input, K ≥ N only the first's.
 
     Raises:
         ValueError: `every` is less than 1.

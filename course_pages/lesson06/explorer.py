@@ -92,11 +92,6 @@ class RingExplorer(Explorer):
     step = Control("steps taken", range(2 * RANKS[-1] - 1), 0, limit=("world_size", lambda p: 2 * p - 2))
     world_size = Control("ranks", RANKS, 4, kind="choice")
 
-    @property
-    def frame(self) -> Frame:
-        """What the explorer shows now."""
-        return ring_frames(self.world_size)[self.step]
-
     def _table(self) -> dict[str, Any]:
         return ring_table()
 

@@ -541,7 +541,7 @@ MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
 # ## 7 · A convolution's account
 #
 # An image has no pairs of tokens. A feature map is batch × channels × height × width, and that is the whole formula:
-# $bs \cdot c \cdot h \cdot w$ for each.
+# $bs \cdot c \cdot h \cdot w$ for each. `predict.convolution_activations` adds up those that a stack of layers keeps.
 #
 # But how often is it kept? A convolution makes a map, ReLU makes another one of it, and the next convolution reads
 # that. Two maps for each layer, or one? (Think of what each *backward* pass asks for.)
@@ -564,18 +564,19 @@ kept = kept_by(net, torch.randn(8, 3, 64, 64))
 
 # %%
 print(f"maps for each layer: {(len(kept) - 1) / 3:g} (you said {maps_guess.said})")  # the first one kept is the image
-by_hand = {"image": 3 * 64 * 64, "first": 16 * 64 * 64, "second": 32 * 32 * 32, "third": 64 * 16 * 16}
+layers = [predict.Convolution(16), predict.Convolution(32, stride=2), predict.Convolution(64, stride=2)]
+rows = ["the image", "and the first map", "and the second", "and the third"]
 compare(
-    predicted={name: Bytes(4 * 8 * numbers) for name, numbers in by_hand.items()},
-    measured=dict(zip(by_hand, kept)),
+    predicted={row: predict.convolution_activations(layers[:n], 8, (3, 64, 64)) for n, row in enumerate(rows)},
+    measured={row: sum(kept[: n + 1]) for n, row in enumerate(rows)},
     unit="KiB",
 )
 
 # %% [markdown]
 # One. ReLU's backward pass is content with its *result* (where it is zero, the gradient is cut off), and that very
 # tensor is the next convolution's input. They share it. (Batch norm between the two would ask for what the convolution
-# made, and double the bill.) Maps shrink with each stride; a transformer keeps its many vectors in every layer alike.
-# `predict.convolution_activations` has any stack of them.
+# made, and double the bill: `predict.Convolution(16, norm=True)`.) Maps shrink with each stride; a transformer keeps its
+# many vectors in every layer alike.
 #
 # ## 8 · Inference needs two buffers
 #
@@ -602,7 +603,11 @@ def results_alive(depth, training):
 # %%
 X, DEPTHS = Bytes(4 * 256 * 512), [2, 4, 8, 16, 32]
 training, inference = ([results_alive(depth, kind) for depth in DEPTHS] for kind in (True, False))
-predicted = {"training": [(depth + 1) * X for depth in DEPTHS], "inference": [2 * X for _ in DEPTHS]}
+results = [[X] * (depth + 1) for depth in DEPTHS]  # the input, and what each layer makes
+predicted = {
+    "training": [sum(sizes) for sizes in results],
+    "inference": [predict.inference_buffers(sizes) for sizes in results],
+}
 memory.memory_growth(
     DEPTHS, predicted, along="layers", measured={"training": training, "inference": inference},
     caption="The same network, used and trained. Training grows with every layer, inference does not. (Lines: the "
@@ -616,8 +621,8 @@ compare(
 )
 
 # %% [markdown]
-# $O(1)$ against $O(L)$ for $L$ layers. (Where results differ in size, it is the largest two neighbours:
-# `predict.inference_buffers`.) This is why a model that took a rack to train answers on a laptop, and why
+# $O(1)$ against $O(L)$ for $L$ layers. (Where results differ in size, it is the largest two neighbours, and
+# `predict.inference_buffers` looks for them.) This is why a model that took a rack to train answers on a laptop, and why
 # `torch.no_grad()` belongs around every evaluation.
 #
 # One thing inference does keep. A language model writes one token at a time, and each new token looks back at the keys

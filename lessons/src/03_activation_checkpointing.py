@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | is not needed: all cells run on the CPU. A GPU's kernels keep a few other tensors (`predict/lifetimes/step.py` says which); the argument is the same |
-# | Opens | `train/recompute.py`, `offload/saved_tensors.py`, `predict/chain.py`, `predict/swap.py`, `lesson03/explorer.py` |
+# | Opens | `train/recompute.py`, `predict/chain.py`, `predict/swap.py`, `lesson03/explorer.py` |
 #
 # Your model trains on sequences of 1,024 tokens. You need 4,096. You change the number, and the run dies in its first
 # step, out of memory. The weights are what they were. Adam is what it was. It is the hill of lesson 02 that grew: the
@@ -747,8 +747,7 @@ compare(
 
 # %% [markdown]
 # The `assert` passed: all four give the gradients of the plain chain, dropout included. The second is the attic:
-# inside `save_on_cpu`, all that autograd saves moves to DRAM, parameters too, and on a CPU it is there already. (The
-# library's `OffloadSavedTensors` leaves parameters in peace.)
+# inside `save_on_cpu`, all that autograd saves moves to DRAM, parameters too, and on a CPU it is there already.
 #
 # For **selective** recompute PyTorch asks for a *policy*: a list of operations whose results shall be kept.
 # Everything else inside the checkpoint is computed again. Keep the products with weights (`addmm`), and it should

@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in schedules, bytes and gradients; only the seconds become smaller |
-# | Opens | `pipeline/schedule/`, `pipeline/executor.py`, `pipeline/paced.py`, `pipeline/messages.py`, `pipeline/stages.py`, `pipeline/weight_gradients.py`, `lesson09/explorer.py` |
+# | Opens | `pipeline/schedule/`, `pipeline/executor.py`, `pipeline/executor.py`, `pipeline/messages.py`, `pipeline/stages.py`, `pipeline/weight_gradients.py`, `lesson09/explorer.py` |
 #
 # Lesson 08 cut every matrix, and paid for it with all-reduces in each layer. That is bearable inside one machine. The
 # cable between two machines is ten times slower. What can be cut so that hardly anything crosses it?
@@ -28,12 +28,12 @@ from course_kit import measure, ranks
 from course_kit.compare import compare
 from course_kit.notebook import ask, self_check, show, your_turn
 from course_kit.units import Bytes, Count, Ratio, Seconds
+from course_lib import predict
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig, loss_of
 from course_lib.pipeline import schedule as schedules
 from course_lib.pipeline import weight_gradients
-from course_lib.pipeline.executor import Pipeline
-from course_lib.pipeline.paced import PacedPipeline, paced_costs
+from course_lib.pipeline.executor import PacedPipeline, Pipeline, paced_costs
 from course_lib.pipeline.schedule import parse, peak_in_flight, problems, simulate
 from course_lib.pipeline.stages import GPTStage, cut, layer_seconds
 from course_lib.train.step import train_step
@@ -213,7 +213,7 @@ guess_work = ask("And in percent of the working time?")
 #
 # $$\frac{\text{idle}}{\text{all}} = \frac{P-1}{M+P-1} \qquad\qquad \frac{\text{idle}}{\text{work}} = \frac{P-1}{M}$$
 #
-# The bubble does not grow with $M$. The work does.
+# The bubble does not grow with $M$. The work does. `predict.bubble` has both formulas.
 
 # %% tags=["varies"]
 real = {count: for_real(from_orders(gpipe_order, 4, count)) for count in (1, 4, 8)}
@@ -226,11 +226,12 @@ display(
         unit="ms",
     )
 )
-both = {"% of all time": real[8]["measured"].bubble, "% of working time": real[8]["measured"].bubble_over_ideal}
+EIGHT = predict.Setup(SMALL, batch_size=16, micro_batch=2, pipeline=4)
+expected, drawn = predict.bubble(EIGHT, "gpipe"), real[8]["measured"]
 compare(
     guess={"% of all time": guess_all, "% of working time": guess_work},
-    predicted={"% of all time": Ratio(100 * 3 / 11), "% of working time": Ratio(100 * 3 / 8)},
-    measured={name: Ratio(100 * share) for name, share in both.items()},
+    predicted={"% of all time": 100 * expected.over_all, "% of working time": 100 * expected.over_ideal},
+    measured={"% of all time": Ratio(100 * drawn.bubble), "% of working time": Ratio(100 * drawn.bubble_over_ideal)},
     tolerance=None,
 )
 
@@ -265,7 +266,8 @@ def held_on_a_rank(schedule):
 
 
 held_by_gpipe = ranks.run(held_on_a_rank, from_orders(gpipe_order, 4, 8), world_size=4)
-compare(predicted=8 * of_one, measured=held_by_gpipe[1], tolerance=0, unit="MiB", name="rank 1")
+expected = Bytes(predict.in_flight(EIGHT, 1, "gpipe") * of_one)
+compare(predicted=expected, measured=held_by_gpipe[1], tolerance=0, unit="MiB", name="rank 1")
 
 # %% [markdown]
 # Eight times, to the byte. That is the trap: micro-batches are what makes the bubble small, and each one costs
@@ -314,7 +316,7 @@ pipeline_charts({"1F1B": simulate(ours)}, "units", 1, caption="Rank 3 turns roun
 held = ranks.run(held_on_a_rank, ours, world_size=4)
 waiting = Bytes(2 * 64 * 64 * 8)  # a message that arrived before it is needed
 compare(
-    predicted={f"rank {s}": (4 - s) * of_one + waiting for s in (1, 2)},
+    predicted={f"rank {s}": Bytes(predict.in_flight(EIGHT, s, "1f1b") * of_one) + waiting for s in (1, 2)},
     measured={f"rank {s}": held[s] for s in (1, 2)},
     tolerance=0,
     unit="MiB",

@@ -738,8 +738,8 @@ compare(
 
 # %% [markdown]
 # The same bytes, exactly. Asking ahead waits less, but it waits: the way out takes half of the computing time here, and
-# the forward pass, behind which it should hide, is a quarter of it. (Our Attic frees nothing on the way back; the
-# library's `OffloadSavedTensors` does, and waits for each copy.)
+# the forward pass, behind which it should hide, is a quarter of it. (Our Attic frees nothing on the way back. PyTorch's
+# `torch.autograd.graph.save_on_cpu` does, and waits for each copy; here, on a CPU, it has none to make.)
 #
 # ## 10 · PyTorch's own
 #

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from course_lib.model import text
-from course_lib.model.grammar import Grammar
 from course_lib.model.seeds import integers
+from course_lib.model.text import Grammar
 
 SOURCES = [text.stories(0), text.python_manual(), text.Corpus(bytes(range(256)) * 4, "all bytes")]
 

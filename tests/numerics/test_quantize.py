@@ -8,13 +8,10 @@ import pytest
 import torch
 
 from course_lib.numerics.quantize import (
-    max_error,
-    pack_int4,
     quantize,
     quantize_sign,
     rms_error,
     signal_to_noise_db,
-    unpack_int4,
 )
 
 GRIDS = [(bits, dim, symmetric) for bits in (8, 4) for dim in (None, 0, 1, -1) for symmetric in (True, False)]
@@ -79,18 +76,6 @@ def test_stored_bytes_count_values_scales_and_zero_points():
     assert quantize_sign(x, channel_dim=0).stored_bytes == 16 * 33 / 8 + 16 * 4
 
 
-@pytest.mark.parametrize("shape", [(0,), (1,), (16,), (3, 5), (2, 3, 4)], ids=str)
-def test_int4_packs_two_in_a_byte_and_comes_back(shape):
-    values = torch.randint(-8, 8, shape, generator=torch.Generator().manual_seed(0))
-    packed = pack_int4(values)
-    assert packed.dtype == torch.uint8 and packed.numel() == math.ceil(values.numel() / 2)
-    assert torch.equal(unpack_int4(packed, shape), values.to(torch.int8))
-
-
-def test_int4_byte_layout():
-    assert pack_int4(torch.tensor([1, -1, -8])).tolist() == [0xF1, 0x08]
-
-
 @pytest.mark.parametrize("shape", [(1,), (8,), (9,), (4, 6), ()], ids=str)
 def test_signs_come_back(shape):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(2))
@@ -108,7 +93,6 @@ def test_the_mean_magnitude_is_the_best_scale():
 def test_error_measures():
     x, y = torch.tensor([3.0, 4.0]), torch.tensor([3.0, 3.0])
     assert rms_error(x, y) == pytest.approx(math.sqrt(0.5))
-    assert max_error(x, y) == 1.0
     assert signal_to_noise_db(x, y) == pytest.approx(10 * math.log10(25 / 1))
     assert signal_to_noise_db(x, x) == math.inf
     assert signal_to_noise_db(torch.zeros(2), y) == -math.inf
@@ -122,8 +106,6 @@ def test_error_measures():
         (lambda: quantize(torch.tensor([1.0, torch.nan])), "inf or nan"),
         (lambda: quantize(torch.ones(0)), "needs floats"),
         (lambda: quantize_sign(torch.arange(3)), "needs floats"),
-        (lambda: pack_int4(torch.tensor([8])), "-8 to 7"),
-        (lambda: unpack_int4(torch.zeros(3, dtype=torch.uint8), (7,)), "packs into 4"),
     ],
 )
 @pytest.mark.usefixtures("unchecked_shapes")

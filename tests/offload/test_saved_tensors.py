@@ -1,4 +1,4 @@
-"""Offload: the gradients do not notice; on a CPU nothing moves, on a GPU the saved bytes leave it."""
+"""Offload to files: the gradients do not notice, the saved bytes leave the memory, and the files go with the graph."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from course_kit import measure
-from course_lib.offload.saved_tensors import OffloadSavedTensors, OffloadToDisk
+from course_lib.offload.saved_tensors import OffloadToDisk
 from course_lib.train.recompute import recompute
 from tests.train.saved import gradients
 
@@ -22,46 +22,6 @@ def mlp() -> nn.Sequential:
 def step(model: nn.Sequential, x: Tensor) -> list[Tensor]:
     model(x).square().sum().backward()
     return gradients(model)
-
-
-def test_on_a_cpu_nothing_moves_and_nothing_changes():
-    model, x = mlp(), torch.randn(32, 64)
-    plain = step(model, x)
-    with OffloadSavedTensors() as offloaded:
-        hidden = torch.tanh(model[0](x))
-        saved = hidden.grad_fn._saved_result  # type: ignore[union-attr, attr-defined]
-        assert saved.data_ptr() == hidden.data_ptr()  # the very same memory
-        assert all(torch.equal(a, b) for a, b in zip(step(model, x), plain, strict=True))
-    assert offloaded.moved == 0
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("pin_memory", [False, True], ids=["pageable", "pinned"])
-def test_on_a_gpu_the_saved_bytes_leave_it_and_come_back(pin_memory):
-    model, x = mlp().cuda(), torch.randn(4096, 64, device="cuda")
-    plain = step(model, x)
-    before = torch.cuda.memory_allocated()
-    with OffloadSavedTensors(min_bytes=1024, pin_memory=pin_memory) as offloaded:
-        loss = model(x).square().sum()
-    # x, tanh's result twice (for itself and for the next matrix) and the squared result; not the weights.
-    assert offloaded.moved == 4096 * 4 * (64 + 256 + 256 + 64)
-    assert torch.cuda.memory_allocated() - before < 4096
-    loss.backward()
-    assert all(torch.equal(a, b) for a, b in zip(gradients(model), plain, strict=True))
-
-
-@pytest.mark.gpu
-def test_around_recompute_the_inputs_of_segments_move():
-    model, x = mlp().cuda(), torch.randn(4096, 64, device="cuda")
-    plain = step(model, x)
-    with OffloadSavedTensors() as offloaded:
-        result = recompute(model, x)
-        assert offloaded.moved == x.numel() * 4
-    result.square().sum().backward()
-    assert all(torch.equal(a, b) for a, b in zip(gradients(model), plain, strict=True))
-
-
-# To disk -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -108,12 +68,11 @@ def test_no_parameter_is_written_frozen_or_not(tmp_path):
     assert x.grad is not None
 
 
-@pytest.mark.parametrize("offload", [OffloadSavedTensors, OffloadToDisk])
 @pytest.mark.parametrize("changed", ["result", "weight"])
-def test_what_stays_must_not_change_before_the_backward_pass(offload, changed):
+def test_what_stays_must_not_change_before_the_backward_pass(changed):
     """Autograd itself refuses that; but with hooks it does not look, and would compute with the new numbers."""
     weight = nn.Parameter(torch.ones(3))
-    with offload():
+    with OffloadToDisk():
         result = weight.exp()
         loss = (weight * result).sum()
     with torch.no_grad():
@@ -130,9 +89,8 @@ def test_what_is_on_disk_may_change(tmp_path):
     torch.testing.assert_close(x.grad, 2 * x.detach().exp(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("offload", [OffloadSavedTensors, OffloadToDisk])
-def test_without_a_backward_pass_the_graph_goes_all_the_same(offload):
-    with offload():
+def test_without_a_backward_pass_the_graph_goes_all_the_same():
+    with OffloadToDisk():
         result = torch.ones(3, requires_grad=True).exp()
     gone = weakref.ref(result)
     del result

@@ -20,8 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.parallel.checkpoint import Checkpoints
-from course_lib.parallel.publish import Publisher
+from course_lib.parallel.checkpoint import Checkpoints, Publisher
 from course_lib.parallel.saved_shards import cuts_of
 from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.parallel.zero3 import Zero3

@@ -6,8 +6,7 @@ import torch.distributed as dist
 
 from course_kit import ranks
 from course_kit.ranks import RankFailure
-from course_lib.pipeline.executor import Pipeline
-from course_lib.pipeline.paced import PacedPipeline, paced_costs
+from course_lib.pipeline.executor import PacedPipeline, Pipeline, paced_costs
 from course_lib.pipeline.schedule import ORDERS, gantt_of, gpipe, one_f_one_b, parse, pipedream, problems, simulate
 from tests.mutants.parallel import pipeline as wrong
 from tests.pipeline import pipeline_checks as checks

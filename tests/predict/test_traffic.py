@@ -159,14 +159,6 @@ def test_every_operation_refuses(name: str) -> None:
             OPERATIONS[name](100, 4, rank=4)
 
 
-def test_a_message_is_a_message() -> None:
-    one = predict.send(1000)
-    assert (one.bytes, one.messages, one.path) == (1000, 1, (1, 1000))
-    assert one.seconds(FAST) == pytest.approx(1e-6 + 1000e-11)
-    with pytest.raises(ValueError, match="n_bytes=-5"):
-        predict.send(-5)
-
-
 FAST = Link(Seconds(1e-6), 1e-11)
 
 

@@ -1,4 +1,4 @@
-"""In a real IPython kernel: cell labels, the magic, interrupt, and no process that survives its kernel."""
+"""In a real IPython kernel: cell labels, interrupt, and no process that survives its kernel."""
 
 from __future__ import annotations
 
@@ -77,17 +77,6 @@ def test_a_failure_shows_the_cells_lines_and_nothing_else(notebook: Notebook) ->
         "",
         "rank 1 returned",
     ]
-
-
-def test_the_magic_is_there_by_itself(notebook: Notebook) -> None:
-    printed, shown = notebook.run(
-        "%%ranks 2\nx = torch.ones(1) * rank\ndist.all_reduce(x)\nprint(x.item(), world_size)"
-    )
-    assert (printed, shown) == ("[rank 0] 1.0 2\n[rank 1] 1.0 2\n", "")
-    printed, _ = notebook.run("print([x.item() for x in ranks.pull('x')])")
-    assert printed == "[1.0, 1.0]\n"
-    _, shown = notebook.run("%%ranks 2\nif rank == 1:\n    x / None\n")
-    assert "cell [6] line 3, in <module>\n        x / None" in shown
 
 
 def test_an_interrupt_returns_at_once_and_the_next_call_works(notebook: Notebook) -> None:

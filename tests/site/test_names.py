@@ -9,7 +9,7 @@ from course_tools.site import names
 CELLS = {
     "cells": [
         {"cell_type": "markdown", "source": "from course_lib import nothing"},
-        {"cell_type": "code", "source": ["%%ranks 2\n", "from course_lib import lost"]},
+        {"cell_type": "code", "source": ["%%time\n", "from course_lib import lost"]},
         {
             "cell_type": "code",
             "source": ["from course_kit import ranks\n", "from course_lib.parallel import zero as z"],

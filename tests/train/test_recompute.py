@@ -17,7 +17,6 @@ from course_lib.train.recompute import (
     RecomputedLayers,
     recompute,
     recompute_only,
-    recompute_segments,
     segments,
 )
 from tests.mutants.train import recompute as mutants
@@ -172,7 +171,7 @@ def test_bytes_and_flops_for_every_k(every):
 @pytest.mark.parametrize("every", range(1, LAYERS + 1))
 def test_gradients_for_every_k(every):
     layers, x = chain(), an_input(requires_grad=True)
-    ours, random_after = outcome(lambda: recompute_segments(layers, x, every), layers, x)
+    ours, random_after = outcome(lambda: plain(RecomputedLayers(layers, every), x), layers, x)
     theirs, expected_random = outcome(lambda: plain(layers, x), layers, x)
     assert_same(ours, theirs)
     assert torch.equal(random_after, expected_random)
@@ -183,7 +182,7 @@ def test_the_peak_is_least_in_between():
     for every in range(1, LAYERS + 1):
         layers = chain()
         with SavedBytes(layers.parameters()) as saved:
-            recompute_segments(layers, an_input(), every).sum().backward()
+            plain(RecomputedLayers(layers, every), an_input()).sum().backward()
         peaks.append(saved.peak)
     least = 1 + peaks.index(min(peaks))
     assert least == 1 and peaks[-1] == max(peaks)  # this layer saves 13 times its input: sqrt(16 / 13) = 1.1
@@ -194,7 +193,7 @@ def test_a_chain_whose_layers_save_only_their_input_has_its_minimum_at_sqrt_n():
     peaks = []
     for every in range(1, LAYERS + 1):
         with SavedBytes(layers.parameters()) as saved:
-            recompute_segments(layers, an_input(), every).sum().backward()
+            plain(RecomputedLayers(layers, every), an_input()).sum().backward()
         peaks.append(saved.peak // X_BYTES)
     assert min(peaks) == 7 and peaks[3] == 7  # 4 boundaries, and 3 more inputs inside the segment
 
@@ -271,4 +270,4 @@ def test_as_pytorch_does():
             y = checkpoint(segment, y, use_reentrant=False)  # type: ignore[assignment]
         return y
 
-    assert_same(outcome(lambda: recompute_segments(layers, x, 4), layers, x)[0], outcome(theirs, layers, x)[0])
+    assert_same(outcome(lambda: plain(RecomputedLayers(layers, 4), x), layers, x)[0], outcome(theirs, layers, x)[0])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.model.gpt import GPT, Attention, GPTConfig
-from course_lib.train.recompute import RecomputedLayers, recompute, recompute_only, recompute_segments
+from course_lib.train.recompute import RecomputedLayers, recompute, recompute_only
 from course_lib.train.segment import take_tensors
 from tests.train.saved import gradients
 from tests.train.test_recompute import Layer, an_input, assert_same, chain, outcome, plain
@@ -19,7 +19,7 @@ SMALL = GPTConfig(layers=1, width=16, heads=2, vocab_size=16, context=8)
 
 def test_nested_calls():
     layers, x = chain(), an_input(requires_grad=True)
-    ours, _ = outcome(lambda: recompute(lambda x: recompute_segments(layers, x, 3), x), layers, x)
+    ours, _ = outcome(lambda: recompute(lambda x: plain(RecomputedLayers(layers, 3), x), x), layers, x)
     theirs, _ = outcome(lambda: plain(layers, x), layers, x)
     assert_same(ours, theirs)
 
@@ -81,7 +81,7 @@ def test_nothing_requires_a_gradient():
 
 def test_a_weight_used_in_several_segments():
     layer, x = Layer(0).double().eval(), an_input().double()
-    ours, _ = outcome(lambda: recompute_segments([layer] * 3, x, 1), layer)
+    ours, _ = outcome(lambda: plain(RecomputedLayers([layer] * 3, 1), x), layer)
     theirs, _ = outcome(lambda: layer(layer(layer(x))), layer)
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-14, atol=1e-14)  # three summands in another order
@@ -204,7 +204,7 @@ def test_no_gradient_comes_back_where_none_arrives():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: recompute_segments(chain(), an_input(), 0), "every=0 given"),
+        (lambda: RecomputedLayers(chain(), 0), "every=0 given"),
         (lambda: RecomputedLayers(chain(), -1), "every=-1 given"),
         (lambda: recompute_only(GPT(SMALL), nn.Conv1d), "no Conv1d with a method 'forward'.*Attention"),
         (lambda: recompute_only(GPT(SMALL), Attention, "explain"), "no Attention with a method 'explain'"),

@@ -110,8 +110,7 @@ class RankFailure(RuntimeError):
 
     def _render_traceback_(self) -> list[str]:
         """What a notebook shows: the report. The notebook's own stack would only show how ranks are supervised."""
-        notes: list[str] = getattr(self, "__notes__", [])
-        return "\n\n".join([f"{type(self).__name__}: {self}", *notes]).splitlines()
+        return f"{type(self).__name__}: {self}".splitlines()
 
 
 def one_sentence(

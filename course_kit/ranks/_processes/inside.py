@@ -1,4 +1,4 @@
-"""For code that runs in a rank, whoever started it: `ranks.run`, `%%ranks` or torchrun on several machines."""
+"""For code that runs in a rank, whoever started it: `ranks.run` or torchrun on several machines."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from course_kit.ranks._diagnosis import stacks
 from course_kit.ranks._processes import pickling
 
 _INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-_NUMBERED_CELL = re.compile(r"^<(?:ranks cell \[|ipython-input-)(\d+)")
+_NUMBERED_CELL = re.compile(r"^<ipython-input-(\d+)")
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 

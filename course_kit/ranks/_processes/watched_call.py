@@ -66,10 +66,8 @@ class WatchedCall:
 
     @property
     def leaves_group_usable(self) -> bool:
-        """Whether the ranks can make another call: all of them ended by themselves, with no call left open."""
-        by_themselves = [r for r in self._seen.ended.values() if r.state != "died"]
-        wrong = self._seen.mismatch or self._matcher.has_open_calls or not self._all_intact
-        return len(by_themselves) == self._crew.world_size and not wrong
+        """Whether ranks that all returned can make another call: none left its group, and no call is left open."""
+        return self._all_intact and not self._matcher.has_open_calls
 
     def _listen(self) -> None:
         while self._unfinished():

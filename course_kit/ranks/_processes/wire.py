@@ -42,13 +42,11 @@ class Job:
         call: the pickled (function, arguments, keyword arguments).
         surroundings: what changed in the notebook's process since the last call.
         diagnose: announce communication calls to the notebook.
-        fresh: begin like a new process (torch's seed, dtype and gradient mode), instead of where the last call ended.
     """
 
     call: bytes
     surroundings: Surroundings
     diagnose: bool
-    fresh: bool
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ class Rank:
             return "raised", text.strip().splitlines()[-1], text
 
     def _settle(self, job: Job) -> None:
-        """Look like the notebook; in a fresh job also like a new process, so that no earlier call shows through."""
+        """Look like the notebook, and like a new process, so that no earlier call shows through."""
         assert self._tap is not None
         if job.diagnose:
             self._tap.put_on()
@@ -149,13 +149,12 @@ class Rank:
                 os.environ[name] = value
         if surroundings.stale:
             _forget(surroundings.stale)
-        if job.fresh:
-            _leave_groups()
-            torch.default_generator.manual_seed(_FRESH_SEED)
-            if torch.cuda.is_initialized():
-                torch.cuda.manual_seed_all(_FRESH_SEED)
-            torch.set_default_dtype(torch.float32)
-            torch.set_grad_enabled(True)
+        _leave_groups()
+        torch.default_generator.manual_seed(_FRESH_SEED)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(_FRESH_SEED)
+        torch.set_default_dtype(torch.float32)
+        torch.set_grad_enabled(True)
 
 
 def _leave_groups() -> None:

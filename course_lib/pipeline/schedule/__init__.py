@@ -1,16 +1,8 @@
 """Pipeline schedules as plain data: written down, checked, played on paper. `parallel.pipeline` plays them for real."""
 
-from course_lib.pipeline.schedule.actions import (
-    Action,
-    Kind,
-    Message,
-    Schedule,
-    parse,
-    peak_in_flight,
-    peak_weight_versions,
-)
+from course_lib.pipeline.schedule.actions import Action, Kind, Message, Schedule, parse, peak_in_flight
 from course_lib.pipeline.schedule.orders import ORDERS, gpipe, interleaved, naive, one_f_one_b, pipedream, zero_bubble
-from course_lib.pipeline.schedule.simulate import Costs, Gantt, Span, gantt_of, measured_costs, simulate, unit_costs
+from course_lib.pipeline.schedule.simulate import Costs, Gantt, Span, gantt_of, simulate, unit_costs
 from course_lib.pipeline.schedule.validate import problems
 
 __all__ = [
@@ -25,12 +17,10 @@ __all__ = [
     "gantt_of",
     "gpipe",
     "interleaved",
-    "measured_costs",
     "naive",
     "one_f_one_b",
     "parse",
     "peak_in_flight",
-    "peak_weight_versions",
     "pipedream",
     "problems",
     "simulate",

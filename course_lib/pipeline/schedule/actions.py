@@ -175,23 +175,3 @@ def peak_in_flight(
         held += change[action.kind]
         peak = max(peak, held)
     return int(peak) if peak == int(peak) else peak
-
-
-def peak_weight_versions(schedule: Schedule, stage: int) -> int:
-    """The most versions of a stage's weights that are alive at once: the newest, and all that a micro-batch in flight
-    has used in its forward pass and needs again in its backward pass. 1 for every synchronous schedule.
-
-    Their bytes beside the newest, which PipeDream calls the stash: (versions - 1) times those of the stage's weights.
-    """
-    newest, used, peak = 0, {}, 1
-    for kind, its_stage, micro_batch in schedule.actions[schedule.owner[stage]]:
-        if its_stage != stage:
-            continue
-        if kind == "F":
-            used[micro_batch] = newest
-        elif kind in ("BW", "W"):
-            used.pop(micro_batch)
-        elif kind == "U":
-            newest += 1
-        peak = max(peak, len({newest, *used.values()}))
-    return peak

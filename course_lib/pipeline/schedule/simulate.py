@@ -11,7 +11,6 @@ A run on real ranks fills the same `Gantt`, so the measured chart and the ideal 
 from __future__ import annotations
 
 import functools
-import statistics
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -161,23 +160,6 @@ def gantt_of(name: str, records: Sequence[Sequence[Span]]) -> Gantt:
     """The chart of what the ranks recorded, in seconds since the first of them began."""
     begin = min(record[0].start for record in records)
     return Gantt(name, tuple(tuple(Span(a, s - begin, e - begin) for a, s, e in record) for record in records))
-
-
-def measured_costs(chart: Gantt, transfer: float = 0.0) -> Costs:
-    """The median cost of each kind of action on each stage: what to simulate with, beside a measured chart.
-
-    Where backward passes are not split, their whole cost counts as the input's gradient.
-    """
-    found: dict[tuple[str, int], list[float]] = {}
-    for spans in chart.spans:
-        for (kind, stage, _), start, end in spans:
-            found.setdefault(("B" if kind == "BW" else kind, stage), []).append(end - start)
-    stages = 1 + max(stage for _, stage in found)
-
-    def medians(kind: str) -> list[float]:
-        return [statistics.median(found.get((kind, stage), [0.0])) for stage in range(stages)]
-
-    return Costs(medians("F"), medians("B"), medians("W"), medians("U"), transfer)
 
 
 def _at(cost: Cost, stage: int) -> float:

@@ -10,7 +10,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from course_lib.parallel import checkpoint, publish
+from course_lib.parallel import checkpoint
 from course_lib.parallel import saved_shards as shards
 from course_lib.parallel.checkpoint import Checkpoints, Publisher
 
@@ -85,11 +85,11 @@ class DoesNotSyncMetadata(_Other):
 
         def finish(self, metadata: Any, results: Any) -> None:
             """Published, and perhaps empty after a power cut."""
-            sync, publish._sync = publish._sync, lambda path: None
+            sync, checkpoint._sync = checkpoint._sync, lambda path: None
             try:
                 super().finish(metadata, results)
             finally:
-                publish._sync = sync
+                checkpoint._sync = sync
 
 
 class EachSavesEverything(Checkpoints):

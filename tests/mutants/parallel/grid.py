@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from course_lib.collectives.operators import own_part
-from course_lib.parallel.buckets import Bucket, plan_buckets
+from course_lib.parallel.data import Bucket, plan_buckets
 from course_lib.parallel.grid import AnyOptimizer, Grid
 from course_lib.parallel.mesh import Mesh
 from course_lib.train.accumulate import count_tokens

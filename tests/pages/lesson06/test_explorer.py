@@ -44,12 +44,10 @@ def test_the_table_holds_every_frame_and_what_was_sent(p: int) -> None:
 
 
 def test_the_explorer_follows_its_step_and_stays_inside() -> None:
-    explorer = RingExplorer(world_size=3, step=1)
-    assert explorer.frame.step == 1
-    explorer.step = 4
-    assert explorer.frame.holding == [[{0, 1, 2}] * 3] * 3
+    explorer = RingExplorer(world_size=3, step=4)
+    assert explorer.step == 4
     explorer.world_size = 2
-    assert explorer.frame.step == 2
+    assert explorer.step == 2
 
 
 @pytest.mark.parametrize("p", [0, 1, 9])

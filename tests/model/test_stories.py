@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from course_lib.model.grammar import STORIES, Grammar, Rules
 from course_lib.model.seeds import integers
+from course_lib.model.text import STORIES, Grammar, Rules
 
 TOY = Grammar(
     {"story": [(1, "{NAME} saw a {thing}. ")], "NAME": [(1, "Ada"), (1, "Bo")], "thing": [(3, "cat"), (1, "cow")]}
