@@ -2,35 +2,30 @@
 
 What a step writes are new files. They count from `commit` on, which replaces one small file, the manifest; the files of
 the step before are deleted after that. So a process may be killed at any moment, or the disk may be full: what was
-committed last is still there. (That is not so when the power fails: nobody waits here until the disk has all bytes.)
+committed last is still there. (That is not so when the power fails: nobody waits here until the disk has the manifest.)
 
-The system keeps pages of files in main memory, and what is read from there is no disk. So files are opened with
-O_DIRECT where the system has it, and else read in the usual way.
+The system keeps pages of files in main memory, and what is read from there is no disk. So the system is told to drop a
+file's pages where it takes such advice (`posix_fadvise`: Linux does, macOS and Windows do not).
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import json
-import mmap
 import os
 import tempfile
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import torch
 from torch import Tensor
 
 from course_kit.units import Bytes
 from course_lib.offload.lane import Pace
-
-CHUNK_BYTES = 2**20
-_DIRECT = getattr(os, "O_DIRECT", 0)
 
 
 class Disk:
@@ -167,7 +162,7 @@ class Bandwidth(NamedTuple):
 
 
 def bandwidth(folder: str | Path, n_bytes: int = 2**26) -> Bandwidth:
-    """How fast a file in this folder is written and read, by one thread, past the system's page cache if possible."""
+    """How fast a file in this folder is written and read, by one thread, without the page cache if possible."""
     vector = torch.randint(256, (n_bytes,), dtype=torch.uint8)
     with tempfile.TemporaryDirectory(dir=folder) as inside:
         path, moments = Path(inside) / "vector", [time.perf_counter()]
@@ -185,37 +180,24 @@ def _bytes_of(vector: Tensor) -> memoryview:
     return memoryview((ctypes.c_ubyte * vector.nbytes).from_address(vector.data_ptr())).cast("B")
 
 
-def _direct(path: str, flags: int) -> int:
-    """Opens a file past the page cache where that is possible: not every file system can do it."""
-    try:
-        return os.open(path, flags | _DIRECT, 0o600)
-    except OSError:
-        if not _DIRECT:
-            raise
-        return os.open(path, flags, 0o600)
-
-
 def _read_file(path: Path, into: Tensor) -> None:
-    """Through a buffer that begins at a page: direct reads ask for that, and no tensor promises it."""
-    place, whole = 0, _bytes_of(into)
-    with open(path, "rb", buffering=0, opener=_direct) as file, mmap.mmap(-1, CHUNK_BYTES) as buffer:
-        while place < len(whole):
-            count = min(file.readinto(buffer) or 0, len(whole) - place)
-            if not count:
-                raise ValueError(f"{path} ends after {place} of {len(whole)} bytes")
-            whole[place : place + count] = buffer[:count]
-            place += count
+    whole = _bytes_of(into)
+    with open(path, "rb") as file:
+        _drop_pages(file)  # somebody else may have read the file, or copied it
+        if (count := file.readinto(whole)) < len(whole):
+            raise ValueError(f"{path} ends after {count} of {len(whole)} bytes")
+        _drop_pages(file)
 
 
 def _write_file(path: Path, vector: Tensor) -> None:
-    """In whole chunks of pages; what is too much at the end is cut off."""
-    whole = _bytes_of(vector)
-    with open(path, "wb", buffering=0, opener=_direct) as file, mmap.mmap(-1, CHUNK_BYTES) as buffer:
-        for place in range(0, len(whole), CHUNK_BYTES):
-            part = whole[place : place + CHUNK_BYTES]
-            buffer[: len(part)] = part
-            pages = -(-len(part) // mmap.PAGESIZE) * mmap.PAGESIZE
-            with memoryview(buffer)[:pages] as filled:
-                if (written := file.write(filled)) < pages:
-                    raise OSError(errno.ENOSPC, f"only {place + written} of {len(whole)} bytes of {path} were written")
-        file.truncate(len(whole))
+    with open(path, "wb") as file:
+        file.write(_bytes_of(vector))
+        file.flush()
+        if hasattr(os, "posix_fadvise"):
+            os.fdatasync(file.fileno())  # the system drops only pages that the disk has
+        _drop_pages(file)
+
+
+def _drop_pages(file: BinaryIO) -> None:
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -443,8 +443,8 @@ compare(
 #
 # ## 6 · One floor down
 #
-# A disk is the largest and the slowest of the three. How slow is yours? Written and read past the system's page cache
-# (`O_DIRECT`), as otherwise we would measure DRAM:
+# A disk is the largest and the slowest of the three. How slow is yours? The system keeps what it has read or written in its
+# page cache, so that we would measure DRAM. We tell it to forget (`posix_fadvise`; Linux listens):
 
 # %% tags=["varies"]
 import contextlib

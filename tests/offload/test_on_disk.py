@@ -235,6 +235,33 @@ def test_vectors_of_any_size_come_back(tmp_path: Path) -> None:
         disk.start_read("1", torch.empty(2))
 
 
+def test_a_read_comes_from_the_disk_and_not_from_the_page_cache(tmp_path: Path) -> None:
+    """The system counts what a process makes it fetch; the file's pages are in its cache when somebody has read it."""
+    path, vector = tmp_path / "vector", torch.randint(256, (2**22,), dtype=torch.uint8)
+    if not hasattr(os, "posix_fadvise") or not Path("/proc/self/io").exists():
+        pytest.skip("the system neither drops pages nor counts what it fetches")
+    start = _moved("write_bytes")
+    disk_module._write_file(path, vector)
+    if _moved("write_bytes") - start < vector.nbytes:
+        pytest.skip("the folder for temporary files lies on no disk")
+    for others in (0, 1):
+        for _ in range(others):
+            path.read_bytes()
+        start, into = _moved("read_bytes"), torch.empty_like(vector)
+        disk_module._read_file(path, into)
+        assert _moved("read_bytes") - start >= vector.nbytes and torch.equal(into, vector)
+    path.read_bytes()
+    start = _moved("read_bytes")
+    path.read_bytes()
+    assert _moved("read_bytes") - start < vector.nbytes, "in the usual way, the second time is no disk"
+
+
+def _moved(what: str) -> int:
+    """Bytes that this process has made the system write to disks, or fetch from them."""
+    (line,) = (line for line in Path("/proc/self/io").read_text().splitlines() if line.startswith(f"{what}:"))
+    return int(line.split()[1])
+
+
 def test_bandwidth_is_that_of_a_file(tmp_path: Path) -> None:
     measured = bandwidth(tmp_path, 2**22)
     assert min(measured) > 1e5 and not list(tmp_path.iterdir())
