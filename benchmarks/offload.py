@@ -20,7 +20,7 @@ from turns import Seconds, print_table, take_turns
 
 from course_kit import ranks
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.offload.lane import Lane
+from course_lib.offload.copy_stream import CopyStream
 from course_lib.offload.zero_offload import OffloadedAdamW
 
 CONFIG = GPTConfig(layers=6, width=256, heads=4, vocab_size=256, context=128)
@@ -36,7 +36,9 @@ def step_of(name: str, batch_size: int) -> Callable[[], None]:
         plain = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
         update = plain.step
     else:
-        update = OffloadedAdamW(model, Lane(), Lane(), 0 if "delayed" in name else None, lr=LEARNING_RATE).step
+        update = OffloadedAdamW(
+            model, CopyStream(), CopyStream(), 0 if "delayed" in name else None, lr=LEARNING_RATE
+        ).step
 
     def step() -> None:
         model.zero_grad()

@@ -47,7 +47,7 @@ def test_ranks_of_tests_are_forked_with_what_they_import() -> None:
 
 
 def _has_the_grid() -> bool:
-    return "course_lib.parallel.grid" in sys.modules
+    return "course_lib.parallel.hybrid" in sys.modules
 
 
 def _first(output: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor:

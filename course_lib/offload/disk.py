@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from course_kit.units import Bytes
-from course_lib.offload.lane import Pace
+from course_lib.offload.copy_stream import BandwidthLimit
 
 
 class Disk:
@@ -45,7 +45,7 @@ class Disk:
     """
 
     def __init__(self, folder: str | Path, threads: int = 2, bytes_per_s: float | None = None) -> None:
-        self.folder, self._pace = Path(folder), Pace(bytes_per_s)
+        self.folder, self._pace = Path(folder), BandwidthLimit(bytes_per_s)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.facts: Mapping[str, Any] = {}
         self.read_bytes = self.written_bytes = Bytes(0)

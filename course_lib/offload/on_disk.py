@@ -1,6 +1,6 @@
 """ZeRO-Infinity on one device: a model that lies in files, of which main memory sees a unit or two at a time.
 
-    model = OnDisk(GPT(config, dtype=torch.bfloat16), Disk("run"), lr=1e-3)
+    model = DiskOffloadedModel(GPT(config, dtype=torch.bfloat16), Disk("run"), lr=1e-3)
     loss = model(inputs, targets)
     loss.backward()
     model.step()
@@ -32,10 +32,10 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.offload.disk import Disk
-from course_lib.parallel.unit_by_unit import UnitByUnit, plan_units, units_of
+from course_lib.parallel.layerwise import LayerwiseModule, plan_units, units_of
 
 
-class DiskUnit:
+class DiskOffloadUnit:
     """Parameters that come and go together, and their fp32 weights and moments.
 
     Between passes a parameter has its shape, and NaN for values.
@@ -91,20 +91,20 @@ class DiskUnit:
         """Updates of each parameter so far: Adam's t."""
         return [int(count) for count in self._counts]
 
-    def start_gather(self) -> None:
+    def start_unshard(self) -> None:
         """Begin to read the weights, if they are not here."""
         if not self._flat.untyped_storage().nbytes():
             self._flat.untyped_storage().resize_(self._flat.nbytes)
             self._coming = self.disk.start_read(f"unit{self.place}.weights", self._flat)
 
-    def gather(self) -> None:
+    def unshard(self) -> None:
         """Wait for the weights, and give them to the parameters."""
-        self.start_gather()
+        self.start_unshard()
         if self._arrived():
             for parameter, whole in zip(self.parameters, self._whole):
                 parameter.data = whole
 
-    def free(self) -> None:
+    def reshard(self) -> None:
         """Give the weights' memory back."""
         self._arrived()
         self._empty()
@@ -157,13 +157,13 @@ class DiskUnit:
         self._flat.untyped_storage().resize_(0)
 
 
-class OnDisk(UnitByUnit[DiskUnit]):
+class DiskOffloadedModel(LayerwiseModule[DiskOffloadUnit]):
     """A module whose trainable weights lie in files with AdamW's state, and are updated in the backward pass.
 
     One `step` for each backward pass, in which a unit is updated as soon as it can be. So for a larger batch add up the
     losses of several forward passes, and go backward once. The norm of all gradients is not known before the first unit
     is updated, so that there is no clipping. A backward pass that ends in an error never was. Frozen parameters and
-    buffers stay in memory. Units run as in `UnitByUnit`.
+    buffers stay in memory. Units run as in `LayerwiseModule`.
 
     Args:
         module: takes what the disk has, if it has something; else the disk takes what the module has.
@@ -192,7 +192,7 @@ class OnDisk(UnitByUnit[DiskUnit]):
         for place, parameters in enumerate(planned):
             if len(dtypes := {parameter.dtype for parameter in parameters}) > 1:
                 raise ValueError(f"the parameters of unit {place} have dtypes {dtypes}: one file has one dtype")
-        made = [DiskUnit(place, parameters, disk, adamw) for place, parameters in enumerate(planned)]
+        made = [DiskOffloadUnit(place, parameters, disk, adamw) for place, parameters in enumerate(planned)]
         super().__init__(module, modules, made, prefetch)
         self.disk = disk
         self._backward: Literal["none", "begun", "over"] = "none"
@@ -236,10 +236,10 @@ class OnDisk(UnitByUnit[DiskUnit]):
     def whole_state_dict(self) -> dict[str, Tensor]:
         """The module's own state, in new memory: as much as the whole model."""
         for unit in self.units:
-            unit.gather()
+            unit.unshard()
         state = {name: value.detach().clone() for name, value in self.module.state_dict().items()}
         for unit in self.units:
-            unit.free()
+            unit.reshard()
         return state
 
     def _commit(self, steps: int) -> None:
@@ -257,12 +257,12 @@ class OnDisk(UnitByUnit[DiskUnit]):
         for unit in self.units:
             unit.forget_and_find()
 
-    def _free_all_if_root(self, unit: DiskUnit) -> None:
+    def _free_all_if_root(self, unit: DiskOffloadUnit) -> None:
         if unit.place == 0 and self._backward == "begun":  # and never came to its end
             self._forget()
         super()._free_all_if_root(unit)
 
-    def _before_backward(self, unit: DiskUnit, _gradient: Tensor) -> None:
+    def _before_backward(self, unit: DiskOffloadUnit, _gradient: Tensor) -> None:
         if self._backward == "over":
             raise ValueError(
                 "a second backward pass before step(): the first one has updated the weights already. Call step(), or "
@@ -272,7 +272,7 @@ class OnDisk(UnitByUnit[DiskUnit]):
         self._backward = "begun"
         unit.start_states()
 
-    def _closed(self, unit: DiskUnit) -> None:
+    def _closed(self, unit: DiskOffloadUnit) -> None:
         unit.update()
 
     def _end_of_pass(self) -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from course_kit.units import Bytes
-from course_lib.offload.lane import Lane
+from course_lib.offload.copy_stream import CopyStream
 from course_lib.parallel.data import plan_buckets
 
 BUCKET_BYTES = 2**22
@@ -30,7 +30,7 @@ BUCKET_BYTES = 2**22
 class OffloadedAdamW:
     """AdamW in main memory, for a model on a device.
 
-        optimizer = OffloadedAdamW(model, Lane(), Lane(), lr=1e-3)
+        optimizer = OffloadedAdamW(model, CopyStream(), CopyStream(), lr=1e-3)
         loss = model(inputs, targets)
         loss.backward()                # each gradient leaves as soon as it is made
         optimizer.step()               # updated weights return
@@ -40,7 +40,7 @@ class OffloadedAdamW:
 
     Args:
         model: in any precision; its parameters must not be assigned anew.
-        out, back: the lanes to main memory and from there.
+        out, back: the copy streams to main memory and from there.
         delay_from: the number of the first step (from 0) whose gradients are applied one step later; None: every
             update ends within its own step. The paper waits 40 steps, until the loss falls slowly.
         adamw: what `torch.optim.AdamW` takes.
@@ -49,7 +49,9 @@ class OffloadedAdamW:
         ValueError: nothing to train, or a negative `delay_from`.
     """
 
-    def __init__(self, model: nn.Module, out: Lane, back: Lane, delay_from: int | None = None, **adamw: Any) -> None:
+    def __init__(
+        self, model: nn.Module, out: CopyStream, back: CopyStream, delay_from: int | None = None, **adamw: Any
+    ) -> None:
         weights = [weight for weight in model.parameters() if weight.requires_grad]
         if not weights:
             raise ValueError("no parameter of this model is trained: each has requires_grad=False")
@@ -144,11 +146,11 @@ class _Bucket:
         return Bytes(sum(tensor.nbytes for tensor in [*moments, *kept]))
 
 
-def _leave(away: _Away, lane: Lane, weight: Tensor) -> None:
+def _leave(away: _Away, stream: CopyStream, weight: Tensor) -> None:
     """A gradient is made: it begins its way, and the device lets go of it."""
     gradient, weight.grad = weight.grad, None
     assert gradient is not None, "autograd calls this hook with a gradient"
     first = away.gradient is None
     if away.gradient is None:
         away.gradient = torch.empty_like(away.master)
-    away.coming.append(lane.send(gradient, away.gradient, add=not first))
+    away.coming.append(stream.send(gradient, away.gradient, add=not first))

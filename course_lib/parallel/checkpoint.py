@@ -45,9 +45,9 @@ class Checkpoints:
 
     Args:
         folder: made if it is not there.
-        model: a module, a `Zero3`, or a `Grid`; buffers count as the same on all ranks. What a grid has saved, another
-            one loads that has as many tensor ranks, whatever its pipeline, its replicas and its ZeRO; with one tensor
-            rank, so does the plain GPT.
+        model: a module, a `Zero3`, or a `HybridParallel`; buffers count as the same on all ranks. What one
+            `HybridParallel` has saved, another one loads that has as many tensor ranks, whatever its pipeline, its
+            replicas and its ZeRO; with one tensor rank, so does the plain GPT.
         optimizer: of it; `ZeroOptimizer`, or a torch optimizer. What all ranks hold, they share the writing of.
         keep: so many checkpoints stay.
         others: what has `state_dict` and `load_state_dict`, the same on all ranks: a loss scaler, a scheduler.
@@ -91,7 +91,7 @@ class Checkpoints:
             raise ValueError(f"step {step} is saved already; {self.folder} holds {self.steps()}")
         state = self._state() | {"position": {"step": step} | position}
         state[f"random/{dist.get_rank()}"] = random_state()
-        writer = Publisher(self.folder, step, self.keep)
+        writer = AtomicCheckpointWriter(self.folder, step, self.keep)
         how: dict[str, Any] = {"storage_writer": writer, "planner": shards.SavePlanner(), "process_group": self.group}
         if wait:
             save(state, **how)
@@ -134,7 +134,7 @@ class Checkpoints:
             other.load_state_dict(state[f"others/{name}"])
         if isinstance(self.optimizer, ZeroOptimizer):
             for bucket in self.optimizer.buckets:
-                bucket.spread()
+                bucket.all_gather_weights()
         if mine in state:
             set_random_state(state[mine])
         else:
@@ -173,7 +173,7 @@ class Checkpoints:
         return {name: shape for each in seen for name, shape in each.items()}
 
 
-class Publisher(FileSystemWriter):
+class AtomicCheckpointWriter(FileSystemWriter):
     """Writes beside, publishes by one rename when every rank's file is on the disk, and only then drops the oldest.
 
     DCP calls `prepare_global_plan` and `finish` on one rank: after all have made a plan, and after all have written.

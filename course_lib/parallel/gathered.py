@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from course_lib.collectives.operators import Group
 from course_lib.parallel.data import plan_buckets
-from course_lib.parallel.shards import SIXTEEN_BITS, CutBucket, Piece, start_all_gather
+from course_lib.parallel.shards import SIXTEEN_BITS, FlatShard, LocalShard, start_all_gather
 
 
-class FreedBucket(CutBucket):
-    """Parameters whose weights are there only between `gather` and `free`, and whose gradients until `start_reduce`.
+class UnshardableFlatParameter(FlatShard):
+    """Parameters whose weights are there from `unshard` to `reshard`, and whose gradients until `start_reduce`.
 
     In between, they have their shape and NaN for values: a weight that is used without having been gathered shows.
 
@@ -34,10 +34,10 @@ class FreedBucket(CutBucket):
         if self.dtype in SIXTEEN_BITS and self.trains:
             self.dtype = torch.float32  # of the masters
         self._own = first.new_zeros(self.part, dtype=self.dtype)
-        self.pieces: list[Piece] = []
+        self.pieces: list[LocalShard] = []
         for number, parameter, (inside, place) in zip(numbers, self.parameters, self.cuts):
             self._own[place] = parameter.detach().reshape(-1)[inside]
-            self.pieces.append(Piece(number, inside, place, nn.Parameter(self._own[place], self.trains)))
+            self.pieces.append(LocalShard(number, inside, place, nn.Parameter(self._own[place], self.trains)))
         self._flat = self.new_vector()
         self._whole = self.places(self._flat)
         self._nothing = [first.new_full((), torch.nan).expand(p.shape) for p in self.parameters]
@@ -47,18 +47,18 @@ class FreedBucket(CutBucket):
         self._empty()
 
     @property
-    def is_whole(self) -> bool:
+    def is_unsharded(self) -> bool:
         """Whether the weights are here, or on their way."""
         return self._flat.untyped_storage().nbytes() > 0
 
-    def start_gather(self) -> None:
+    def start_unshard(self) -> None:
         """Ask the other ranks for their parts. All ranks must call. Each sends (N-1)/N of the bucket's bytes."""
-        if not self.is_whole:
+        if not self.is_unsharded:
             self._flat.untyped_storage().resize_(self._flat.nbytes)
             self._sent = self._own.to(self._flat.dtype)
             self._gathering = start_all_gather(self._flat, self._sent, self.group)
 
-    def finish_gather(self) -> None:
+    def finish_unshard(self) -> None:
         """Wait for the weights, and give them to the parameters."""
         if self._gathering is not None:
             self._gathering.wait()
@@ -67,10 +67,10 @@ class FreedBucket(CutBucket):
             for parameter, whole in zip(self.parameters, self._whole):
                 parameter.data = whole
 
-    def free(self) -> None:
+    def reshard(self) -> None:
         """Give the weights' memory back. Autograd's references to it remain, and see what is gathered next."""
-        if self.is_whole:
-            self.finish_gather()
+        if self.is_unsharded:
+            self.finish_unshard()
             self._empty()
 
     def take_gradient(self, number: int) -> None:
@@ -86,7 +86,7 @@ class FreedBucket(CutBucket):
         parameter.grad = None
 
     def start_reduce(self) -> None:
-        """Send the other ranks their parts of the gradient. All ranks must call. Bytes as in `start_gather`."""
+        """Send the other ranks their parts of the gradient. All ranks must call. Bytes as in `start_unshard`."""
         if not self.trains:
             return
         if self._gradient is None:
@@ -114,24 +114,24 @@ class Unit:
         is_open: its backward pass has begun, and its gradients are not yet on their way.
     """
 
-    def __init__(self, place: int, buckets: list[FreedBucket]) -> None:
+    def __init__(self, place: int, buckets: list[UnshardableFlatParameter]) -> None:
         self.place, self.buckets, self.is_open = place, buckets, False
 
-    def start_gather(self) -> None:
+    def start_unshard(self) -> None:
         """Ask for all weights."""
         for bucket in self.buckets:
-            bucket.start_gather()
+            bucket.start_unshard()
 
-    def gather(self) -> None:
+    def unshard(self) -> None:
         """Wait until all weights are there."""
-        self.start_gather()
+        self.start_unshard()
         for bucket in self.buckets:
-            bucket.finish_gather()
+            bucket.finish_unshard()
 
-    def free(self) -> None:
+    def reshard(self) -> None:
         """Give the weights' memory back."""
         for bucket in self.buckets:
-            bucket.free()
+            bucket.reshard()
 
     def start_reduce(self) -> None:
         """Send the other ranks their parts of the gradients."""
@@ -148,9 +148,9 @@ def make_unit(
     place: int, numbers: list[int], parameters: Sequence[nn.Parameter], group: Group, bucket_bytes: int
 ) -> Unit:
     """A unit with buckets of its trainable parameters, and of its frozen ones."""
-    buckets: list[FreedBucket] = []
+    buckets: list[UnshardableFlatParameter] = []
     for trainable in (True, False):
         chosen = [n for n in numbers if parameters[n].requires_grad is trainable]
         plan = plan_buckets([parameters[n] for n in chosen], bucket_bytes)
-        buckets += [FreedBucket([chosen[i] for i in bucket], parameters, group) for bucket in plan]
+        buckets += [UnshardableFlatParameter([chosen[i] for i in bucket], parameters, group) for bucket in plan]
     return Unit(place, buckets)

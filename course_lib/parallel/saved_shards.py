@@ -27,8 +27,8 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.planner import ReadItem, SavePlan, TensorWriteData, WriteItem, WriteItemType
 
-from course_lib.parallel.grid import Grid
-from course_lib.parallel.shards import Piece
+from course_lib.parallel.hybrid import HybridParallel
+from course_lib.parallel.shards import LocalShard
 from course_lib.parallel.tensor_gpt import ParallelGPT, cuts
 from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.parallel.zero3 import Zero3
@@ -136,7 +136,7 @@ def whole_tensors(model: nn.Module) -> dict[str, Tensor]:
     Raises:
         ValueError: two stages of this rank have a copy each of a tied weight.
     """
-    if isinstance(model, Grid):
+    if isinstance(model, HybridParallel):
         found: dict[str, Tensor] = {}
         for stage in model.stages.values():
             here = {name + part_name(stage, name): tensor for name, tensor in whole_tensors(stage).items()}
@@ -186,7 +186,7 @@ def cuts_of(model: nn.Module, optimizer: ZeroOptimizer | torch.optim.Optimizer) 
 
 def sharded_parameters(
     model: nn.Module, optimizer: ZeroOptimizer | torch.optim.Optimizer
-) -> list[tuple[list[nn.Parameter], list[Piece]]]:
+) -> list[tuple[list[nn.Parameter], list[LocalShard]]]:
     """The parameters that are cut over the ranks of data parallelism, and this rank's pieces, numbered alike."""
     if isinstance(optimizer, ZeroOptimizer):
         return [(optimizer.parameters, optimizer.pieces)]

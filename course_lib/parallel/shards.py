@@ -1,7 +1,7 @@
 """What ZeRO's stages share: who owns which elements of a bucket, the reduction to that part, the norm over all.
 
 Parameters lie end to end in a bucket, which is cut into as many equal parts as there are ranks, with zeros behind the
-last one. The zeros travel and belong to no `Piece`: neither an optimizer nor a norm ever sees them.
+last one. The zeros travel and belong to no `LocalShard`: neither an optimizer nor a norm ever sees them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from course_lib.collectives.operators import Group, all_reduce
 SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 
-class Piece(NamedTuple):
+class LocalShard(NamedTuple):
     """The elements of one parameter that lie in a rank's part of a bucket.
 
     Attributes:
@@ -34,7 +34,7 @@ class Piece(NamedTuple):
     value: nn.Parameter
 
 
-class CutBucket:
+class FlatShard:
     """Some parameters end to end, cut into as many equal parts as there are ranks.
 
     Attributes:

@@ -46,7 +46,7 @@ class ParallelStage(ParallelGPT):
     tied_weight = GPTStage.tied_weight
     """This rank's features of it: the other end's rank with the same part of every layer has the same features."""
 
-    def empty_activation(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq_part width"]:
+    def recv_buffer(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq_part width"]:
         """Room for what comes from the stage before, or for its gradient."""
         some, (batch, seq) = next(self.parameters()), tokens.shape
         part = seq // dist.get_world_size(self.group) if self.sequence_parallel else seq

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from course_kit import ranks
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.parallel.grid import AXES, Grid
+from course_lib.parallel.hybrid import AXES, HybridParallel
 from course_lib.parallel.mesh import Mesh
 from course_lib.pipeline.schedule import ORDERS
 from course_lib.train.accumulate import Batch
@@ -53,7 +53,7 @@ def batch(given: argparse.Namespace, step: int) -> Batch:
 def train(given: argparse.Namespace) -> list[float]:
     """The loss before each step, over the grid."""
     mesh = Mesh({axis: getattr(given, axis) for axis in AXES})
-    grid = Grid(
+    grid = HybridParallel(
         CONFIG,
         mesh,
         micro_batches=given.micro_batches,

@@ -42,10 +42,10 @@ from torch.autograd.graph import increment_version
 
 from course_lib.collectives.operators import Group
 from course_lib.parallel.data import broadcast_tensors, plan_buckets, watch_gradients
-from course_lib.parallel.shards import SIXTEEN_BITS, CutBucket, Piece, ask_everyone, clip_parts_, start_all_gather
+from course_lib.parallel.shards import SIXTEEN_BITS, FlatShard, LocalShard, ask_everyone, clip_parts_, start_all_gather
 
 
-class ShardedBucket(CutBucket):
+class ReplicatedFlatShard(FlatShard):
     """Parameters that every rank has whole, next to each other in memory, and of which it updates its part.
 
     Attributes:
@@ -59,12 +59,12 @@ class ShardedBucket(CutBucket):
             place.copy_(parameter.detach())
             parameter.data = place  # from now on it lives here
         self._own = self._weights.chunk(self.ranks)[self.rank]
-        self.pieces: list[Piece] = []
+        self.pieces: list[LocalShard] = []
         for number, (inside, place) in zip(numbers, self.cuts):
             if inside.start < inside.stop:
                 value = self._own[place]
                 master = nn.Parameter(value.float() if self.dtype in SIXTEEN_BITS else value)
-                self.pieces.append(Piece(number, inside, place, master))
+                self.pieces.append(LocalShard(number, inside, place, master))
 
     @torch.no_grad()
     def start_reduce(self) -> None:
@@ -78,7 +78,7 @@ class ShardedBucket(CutBucket):
         self.send_gradient(flat)
 
     @torch.no_grad()
-    def start_spread(self) -> dist.Work:
+    def start_all_gather_weights(self) -> dist.Work:
         """Begin to give every rank the weights that the others have updated. All ranks must call.
 
         Bytes sent by each rank: (N-1)/N times the bucket's.
@@ -90,9 +90,9 @@ class ShardedBucket(CutBucket):
             increment_version(parameter)  # autograd refuses a graph that was made with the old numbers
         return start_all_gather(self._weights, self._own, self.group)
 
-    def spread(self) -> None:
+    def all_gather_weights(self) -> None:
         """Give every rank the weights that the others have updated. All ranks must call."""
-        self.start_spread().wait()
+        self.start_all_gather_weights().wait()
 
 
 class ZeroOptimizer:
@@ -141,7 +141,7 @@ class ZeroOptimizer:
             raise ValueError("no parameter to train: all are frozen, or none was given")
         broadcast_tensors([p for each in groups for p in each["params"]], group)
         plan = plan_buckets(self.parameters, bucket_bytes)
-        self.buckets = [ShardedBucket(numbers, self.parameters, group) for numbers in plan]
+        self.buckets = [ReplicatedFlatShard(numbers, self.parameters, group) for numbers in plan]
         mine = {id(self.parameters[piece.number]): piece.value for piece in self.pieces}
         own = [each | {"params": [mine[id(p)] for p in each["params"] if id(p) in mine]} for each in groups]
         self.optimizer = optimizer_cls(own, **optimizer_args)
@@ -152,7 +152,7 @@ class ZeroOptimizer:
             watch_gradients(self.parameters, self._on_gradient)
 
     @property
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[LocalShard]:
         """What this rank updates."""
         return [piece for bucket in self.buckets for piece in bucket.pieces]
 
@@ -205,7 +205,7 @@ class ZeroOptimizer:
         self.reduce_gradients()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        for gathering in [bucket.start_spread() for bucket in self.buckets]:
+        for gathering in [bucket.start_all_gather_weights() for bucket in self.buckets]:
             gathering.wait()
         self._forget()
 

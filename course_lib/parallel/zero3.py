@@ -45,12 +45,12 @@ from torch import Tensor, nn
 
 from course_lib.collectives.operators import Group
 from course_lib.parallel.data import broadcast_module, check_same_everywhere, watch_gradients
-from course_lib.parallel.gathered import FreedBucket, Unit, make_unit
+from course_lib.parallel.gathered import Unit, UnshardableFlatParameter, make_unit
+from course_lib.parallel.layerwise import LayerwiseModule, plan_units, units_of
 from course_lib.parallel.shards import ask_everyone, clip_parts_
-from course_lib.parallel.unit_by_unit import UnitByUnit, plan_units, units_of
 
 
-class Zero3(UnitByUnit[Unit]):
+class Zero3(LayerwiseModule[Unit]):
     """A module whose weights, gradients and optimizer state are cut over the ranks of data parallelism.
 
     All ranks must construct it, and call it, its `synchronize`, `clip_grad_norm_` and `gathered_state_dict`; each runs
@@ -116,7 +116,7 @@ class Zero3(UnitByUnit[Unit]):
         watch_gradients([parameters[n] for n in self._trainable], self._on_gradient)
 
     @property
-    def buckets(self) -> list[FreedBucket]:
+    def buckets(self) -> list[UnshardableFlatParameter]:
         """What travels together."""
         return [bucket for unit in self.units for bucket in unit.buckets]
 
@@ -184,10 +184,10 @@ class Zero3(UnitByUnit[Unit]):
         copies: dict[int, Tensor] = {}
         self._free_all_if_root(self.units[0])
         for unit in self.units:
-            unit.gather()
+            unit.unshard()
             mine = {id(parameter) for bucket in unit.buckets for parameter in bucket.parameters}
             copies |= {id(p): p.detach().clone() for p in state.values() if id(p) in mine}
-            unit.free()
+            unit.reshard()
         return {name: copies[id(p)] if id(p) in copies else p.detach().clone() for name, p in state.items()}
 
     @torch.no_grad()

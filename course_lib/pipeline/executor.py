@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call
 
-from course_lib.pipeline.messages import Group, Mail
+from course_lib.pipeline.messages import Group, PipelineMessages
 from course_lib.pipeline.schedule import Action, Costs, Message, Schedule, Span
-from course_lib.pipeline.weight_gradients import Later, WeightGradientsLater
+from course_lib.pipeline.weight_gradients import DeferredWeightGradients, DeferredWork
 from course_lib.train.accumulate import Batch, count_tokens
 
 
@@ -42,7 +42,7 @@ class InFlight:
     x: Tensor
     root: GradientEdge
     weights: dict[str, Tensor]
-    later: Later = field(default_factory=list)
+    later: DeferredWork = field(default_factory=list)
 
 
 class Pipeline:
@@ -52,11 +52,11 @@ class Pipeline:
         schedule: rank r of the group carries out `schedule.actions[r]`.
         stages: stage number → module, for the stages of this rank. The first is called with a micro-batch's inputs, the
             others with what the stage before returned, the last with the targets, too, and returns their mean loss.
-            `empty_activation(inputs)` makes room for what comes from a neighbour.
+            `recv_buffer(inputs)` makes room for what comes from a neighbour.
         optimizer: over this rank's parameters; for an asynchronous schedule only, which steps after each backward pass.
         group: the ranks of the pipeline.
         check: False carries out a schedule that `problems` rejects.
-        blocking_sends: as for `Mail`; to see it deadlock.
+        blocking_sends: as for `PipelineMessages`; to see it deadlock.
 
     Attributes:
         spans: when each action of the last step began and ended, in seconds on a clock that the ranks of one machine
@@ -131,7 +131,7 @@ class Pipeline:
         x = inputs if received is None else received.requires_grad_()
         is_last = action.stage == self.schedule.stages - 1
         weights, later = self._version_of(stage), []
-        with WeightGradientsLater(later) if action in self._split else nullcontext():
+        with DeferredWeightGradients(later) if action in self._split else nullcontext():
             arguments = (x, targets) if is_last else (x,)
             y = functional_call(stage, weights, arguments) if weights else stage(*arguments)
         if is_last:
@@ -186,7 +186,7 @@ class Pipeline:
         weights = (getattr(stage, "tied_weight", None) for _, stage in sorted(self.stages.items()))
         return [weight for weight in weights if weight is not None]
 
-    def _begin(self, micro_batches: Sequence[Batch], tokens: float | None) -> Mail:
+    def _begin(self, micro_batches: Sequence[Batch], tokens: float | None) -> PipelineMessages:
         if len(micro_batches) != self.schedule.micro_batches:
             raise ValueError(
                 f"{len(micro_batches)} micro-batches given, but the schedule has {self.schedule.micro_batches}"
@@ -202,11 +202,11 @@ class Pipeline:
         self.spans = []
         self._in_flight.clear()
         self._split = {a._replace(kind="F") for a in self.schedule.actions[self.rank] if a.kind == "W"}
-        return Mail(self.schedule, self.rank, self._empty, self.group, self._blocking_sends)
+        return PipelineMessages(self.schedule, self.rank, self._empty, self.group, self._blocking_sends)
 
     def _empty(self, message: Message) -> Tensor:
         stage = self.stages[message.stage]
-        return stage.empty_activation(self._micro_batches[message.micro_batch][0])  # type: ignore[operator]
+        return stage.recv_buffer(self._micro_batches[message.micro_batch][0])  # type: ignore[operator]
 
     def _check_fit(self) -> None:
         schedule, world_size = self.schedule, dist.get_world_size(self.group)

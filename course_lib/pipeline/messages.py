@@ -27,7 +27,7 @@ Group = dist.ProcessGroup | None
 
 
 @dataclass
-class Peer:
+class PeerQueue:
     """What goes to and fro between this rank and another one in one step of training.
 
     Attributes:
@@ -52,7 +52,7 @@ class Peer:
         return bool(self.expected) and (stops_at is None or self.expected[0][0] < stops_at)
 
 
-class Mail:
+class PipelineMessages:
     """This rank's messages in one step.
 
     Args:
@@ -74,13 +74,13 @@ class Mail:
         self._owner, self._rank, self._empty, self._group = schedule.owner, rank, empty, group
         self._blocking = blocking_sends
         self._arrived: dict[Message, Tensor] = {}
-        self._peers: dict[int, Peer] = {}
-        self._sender: dict[Message, Peer] = {}
+        self._peers: dict[int, PeerQueue] = {}
+        self._sender: dict[Message, PeerQueue] = {}
         for other in range(schedule.ranks):
             for place, (verb, message, end, _) in enumerate(steps(schedule, other) if other != rank else ()):
                 if end != rank:
                     continue
-                peer = self._peers.setdefault(other, Peer(other))
+                peer = self._peers.setdefault(other, PeerQueue(other))
                 if verb == "send":
                     peer.expected.append((place, message))
                     self._sender[message] = peer
@@ -120,19 +120,19 @@ class Mail:
                 work.wait()
             peer.outgoing.clear()
 
-    def _post_ahead(self, peer: Peer) -> None:
+    def _post_ahead(self, peer: PeerQueue) -> None:
         """Post the receives of all that the peer may send now, so that it can travel while this rank computes."""
         while peer.may_send_next() and not self._blocking:
             self._post(peer)
 
-    def _post(self, peer: Peer) -> None:
+    def _post(self, peer: PeerQueue) -> None:
         place, message = peer.expected.popleft()
         buffer = self._empty(message)
         work = dist.irecv(buffer, group=self._group, group_src=peer.rank)
         assert work is not None
         peer.posted.append((message, place, buffer, work))
 
-    def _accept_next(self, peer: Peer) -> None:
+    def _accept_next(self, peer: PeerQueue) -> None:
         if self._blocking:
             _, message = peer.expected.popleft()
             self._arrived[message] = buffer = self._empty(message)

@@ -61,7 +61,7 @@ class GPTStage(nn.Module):
         shared = self.config.tied and self.is_first != self.is_last
         return self.token_embedding.weight if shared and self.token_embedding is not None else None
 
-    def empty_activation(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq width"]:
+    def recv_buffer(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq width"]:
         """Room for what comes from the stage before, or for its gradient."""
         some = next(self.parameters())
         return torch.empty(*tokens.shape, self.config.width, dtype=some.dtype, device=some.device)
@@ -116,7 +116,7 @@ def layer_seconds(config: GPTConfig, tokens: Int[Tensor, "batch seq"], repeats: 
     seconds = []
     for layer in range(config.layers + 2):
         stage = GPTStage(config, range(layer, layer + 1))
-        x = tokens if stage.is_first else torch.randn_like(stage.empty_activation(tokens)).requires_grad_()
+        x = tokens if stage.is_first else torch.randn_like(stage.recv_buffer(tokens)).requires_grad_()
         times = []
         for _ in range(repeats + 1):
             start = time.perf_counter()

@@ -1,8 +1,8 @@
 """The backward pass of linear layers in two halves: B sends gradients through the layers, W makes the weights' own.
 
 For y = x Wᵀ with the gradient g of y, the layer before waits for g W; nobody waits for gᵀ x. Autograd makes both at
-once. Inside `WeightGradientsLater` it makes the first and puts the second on a list of things to do, which holds on to
-x and g until then. Other layers have few weights and do all in B. Qi et al. 2023, §2.
+once. Inside `DeferredWeightGradients` it makes the first and puts the second on a list, which holds on to x and g until
+the work is done. Other layers have few weights and do all in B. Qi et al. 2023, §2.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 from torch.overrides import TorchFunctionMode
 
-Later = list[partial[None]]
+DeferredWork = list[partial[None]]
 """Each call adds one layer's weight gradient to `.grad`."""
 
 
-class LinearWeightLater(Function):
+class LinearDeferringWeight(Function):
     """`F.linear` whose backward pass leaves the gradients of weight and bias for later."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: nn.Parameter, bias: nn.Parameter | None, later: Later) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: nn.Parameter, bias: nn.Parameter | None, later: DeferredWork) -> Tensor:
         """x Wᵀ + b."""
         ctx.save_for_backward(x, weight)
         ctx.weight, ctx.bias, ctx.later = weight, bias, later
@@ -47,10 +47,10 @@ def add_weight_gradients(weight: nn.Parameter, bias: nn.Parameter | None, x: Ten
         _accumulate(bias, gradient.sum(0))
 
 
-class WeightGradientsLater(TorchFunctionMode):
-    """Inside, every `F.linear` with a trainable weight becomes a `LinearWeightLater` that writes on `later`."""
+class DeferredWeightGradients(TorchFunctionMode):
+    """Inside, every `F.linear` with a trainable weight becomes a `LinearDeferringWeight` that writes on `later`."""
 
-    def __init__(self, later: Later) -> None:
+    def __init__(self, later: DeferredWork) -> None:
         super().__init__()
         self.later = later
 
@@ -63,7 +63,7 @@ class WeightGradientsLater(TorchFunctionMode):
     def _linear(self, input: Tensor, weight: nn.Parameter, bias: nn.Parameter | None = None) -> Tensor:
         if not weight.requires_grad:
             return F.linear(input, weight, bias)
-        return LinearWeightLater.apply(input, weight, bias, self.later)  # type: ignore[return-value]
+        return LinearDeferringWeight.apply(input, weight, bias, self.later)  # type: ignore[return-value]
 
 
 def _accumulate(parameter: nn.Parameter, gradient: Tensor) -> None:

@@ -86,7 +86,7 @@ def _arrow(axes: Axes, start: str, end: str, words: str, crosses: bool, shift: f
 Way = Literal["one after the other", "sent as soon as made", "one step late"]
 Work = Literal["forward", "backward", "gradients", "update", "weights"]
 ROWS: dict[Work, int] = {"forward": 0, "backward": 0, "gradients": 1, "update": 2, "weights": 3}
-"""The card computes, one lane carries gradients out, the processor updates, another lane carries weights back."""
+"""The card computes, gradients are copied out, the processor updates, weights are copied back."""
 COLORS: dict[Work, str] = {
     "forward": SERIES[5], "backward": SERIES[3], "gradients": PALETTE["gradients"], "update": PALETTE["optimizer"],
     "weights": PALETTE["parameters"],
@@ -143,7 +143,7 @@ def step_bars(way: Way, seconds: Mapping[Work, float], steps: int = 2) -> list[B
 
 
 def step_timeline(seconds: Mapping[Work, float] | None = None, *, caption: str) -> Picture:
-    """Two steps in each of the three ways, on the card, on both lanes and on the processor.
+    """Two steps in each of the three ways, on the card, on both copy streams and on the processor.
 
     Args:
         seconds: that each work takes for the whole model; without them, some that show what can hide.
@@ -162,7 +162,7 @@ def step_timeline(seconds: Mapping[Work, float] | None = None, *, caption: str) 
             ink = "white" if row in (1, 3) else INK
             axes.text((left + right) / 2, row, str(step), ha="center", va="center", size=9, color=ink)
         axes.set(xlim=(0, 1.005 * end), ylim=(3.55, -0.55))
-        axes.set_yticks(range(4), ["card", "lane out", "processor", "lane back"])
+        axes.set_yticks(range(4), ["card", "copy out", "processor", "copy back"])
         axes.tick_params(axis="y", length=0)
         axes.grid(False, axis="y")
         axes.set_title(f"{way}: the second backward pass ends after {last:.3g}", loc="left", fontsize=10)
@@ -171,7 +171,7 @@ def step_timeline(seconds: Mapping[Work, float] | None = None, *, caption: str) 
     handles = [Patch(label=work, facecolor=COLORS[work]) for work in COLORS]
     legend(figure, "lower center", len(handles), handles=handles, fontsize=9)
     alt = (
-        "Three charts of two steps, with rows for the card, the lane out, the processor and the lane back. When the "
+        "Three charts of two steps, with rows for the card, the copy out, the processor and the copy back. When the "
         f"second backward pass ends: {'; '.join(told)}. In the last one the update of the first step runs below the "
         "second step's passes, which therefore still have the old weights."
     )

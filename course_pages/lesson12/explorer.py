@@ -15,7 +15,7 @@ from course_kit.notebook.picture import PALETTE, Picture
 from course_kit.units import Seconds
 from course_lib import predict
 from course_lib.model import hardware, zoo
-from course_lib.parallel.grid import AXES
+from course_lib.parallel.hybrid import AXES
 from course_lib.parallel.mesh import Mesh
 from course_lib.predict import Setup
 from course_pages.lesson12.pictures import in_machines

@@ -75,7 +75,7 @@ def forward(stage, inputs, targets):
     """This rank's part of a forward pass: what came in, and what it made of it (the loss, on the last rank)."""
     rank, last, x = dist.get_rank(), dist.get_world_size() - 1, inputs
     if rank > 0:
-        dist.recv(x := stage.empty_activation(inputs), src=rank - 1)
+        dist.recv(x := stage.recv_buffer(inputs), src=rank - 1)
         x.requires_grad_()
     y = stage(x, targets) if rank == last else stage(x)
     if rank < last:

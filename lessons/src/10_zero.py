@@ -635,7 +635,7 @@ compare(
 # %% [markdown]
 # The second gradient is padded with three places, and there the first one still stands. The *weights* never notice,
 # since padding belongs to no tensor. Only the norm reads straight across. So every step is clipped a little too early,
-# by an amount that depends on the number of ranks. (In the library a rank's part of a bucket is cut into `Piece`s, one
+# by an amount that depends on the number of ranks. (In the library a rank's part of a bucket is cut into `LocalShard`s, one
 # for each tensor, and padding is in none of them.)
 #
 # ## 10 · PyTorch's own

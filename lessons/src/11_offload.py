@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 35 minutes, second sitting 25; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | makes the two memories of this page two; here both are DRAM, and the link between them is one that we slow down |
-# | Opens | `offload/lane.py`, `offload/zero_offload.py`, `offload/disk.py`, `offload/on_disk.py`, `parallel/unit_by_unit.py`, `predict/offload.py`, `lesson11/pictures.py`, `lesson11/explorer.py` |
+# | Opens | `offload/copy_stream.py`, `offload/zero_offload.py`, `offload/disk.py`, `offload/on_disk.py`, `parallel/layerwise.py`, `predict/offload.py`, `lesson11/pictures.py`, `lesson11/explorer.py` |
 #
 # Lesson 10 ended well for those who have 64 cards. You have one, with 32 GB, and a model of 10 billion parameters: 160
 # GB of weights, gradients and Adam's state. ZeRO on one rank divides by one.
@@ -32,7 +32,7 @@ from course_kit.units import Bytes, Count, FlopsPerSecond, Ratio
 from course_lib import predict
 from course_lib.model import hardware, text
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.offload.lane import Lane
+from course_lib.offload.copy_stream import CopyStream
 from course_lib.offload.zero_offload import OffloadedAdamW
 from course_pages.lesson11 import pictures as pictures
 from course_pages.lesson11.explorer import TiersExplorer
@@ -118,11 +118,11 @@ pictures.the_cut(FLOW, HELD, caption="A cut through the circle. What is orange g
 #
 # ## 2 · ZeRO-Offload
 #
-# The first of the two is **ZeRO-Offload**. We build it. A `Lane` is one direction of the link: `lane.send(source,
+# The first of the two is **ZeRO-Offload**. We build it. A `CopyStream` is one direction of the link: `stream.send(source,
 # into)` begins a copy, returns a *future* at once, and `future.result()` waits until the copy is there. A GPU has two
-# engines for that, beside its kernels; ours is a thread. `lane.carried` counts the bytes.
+# engines for that, beside its kernels; ours is a thread. `stream.carried` counts the bytes.
 #
-# What is the card here? On a CPU both ends of a lane are DRAM. So we go by the ledger, and by precision: tensors in 16
+# What is the card here? On a CPU both ends of a copy stream are DRAM. So we go by the ledger, and by precision: tensors in 16
 # bits play the card's, tensors in 32 bits play main memory's. Bytes are measured; that they lie on two sides is a role.
 # (On a GPU it is true: the library runs the same code there.)
 
@@ -161,14 +161,14 @@ def one_device(model, masters, adamw, batch):
 def check_leave(function):
     weight, master = nn.Parameter(torch.ones(1000, dtype=torch.bfloat16)), nn.Parameter(torch.ones(1000))
     weight.grad = torch.arange(1000).bfloat16()
-    due, lane = weight.grad.float(), Lane(bytes_per_s=4000)  # half a second for this gradient
-    arrives = function(weight, master, lane)
+    due, stream = weight.grad.float(), CopyStream(bytes_per_s=4000)  # half a second for this gradient
+    arrives = function(weight, master, stream)
     assert arrives is not None and not arrives.done(), "the future should come back while the copy is still on its way"
     assert weight.grad is None, "the card should have let go of weight.grad, but holds it"
     arrives.result()
     assert master.grad is not None and master.grad.dtype == torch.float32, "master.grad should be there, in float32"
     assert torch.equal(master.grad, due), "master.grad should be the gradient, but has other values"
-    assert lane.carried == 2000, f"1,000 numbers of 16 bits are 2,000 bytes, but {int(lane.carried):,} crossed"
+    assert stream.carried == 2000, f"1,000 numbers of 16 bits are 2,000 bytes, but {int(stream.carried):,} crossed"
 
 
 @your_turn(check_leave, look="Whatever is sent crosses in its own precision, and is widened where it arrives.")
@@ -190,7 +190,7 @@ def leave(weight, master, out):
 # While one travels, the next may already be sent.
 #
 # **Your turn.** `o.coming` are the futures of this pass, `o.weights` and `o.masters` run side by side, `o.adamw` steps
-# on the masters, `o.back` is the lane home.
+# on the masters, `o.back` is the copy stream home.
 
 
 # %%
@@ -214,7 +214,7 @@ class Offload:
 # %%
 def check_update(function):
     ours, oracle = (GPT(SMALL, dtype=torch.bfloat16) for _ in range(2))
-    o, masters, back = Offload(ours, Lane(bytes_per_s=2e7), Lane()), masters_of(oracle), 0
+    o, masters, back = Offload(ours, CopyStream(bytes_per_s=2e7), CopyStream()), masters_of(oracle), 0
     adamw = torch.optim.AdamW(masters, lr=1e-3, fused=True)
     for number in range(3):
         ours(*batch_of(number)).backward()
@@ -248,7 +248,7 @@ def update(o):
 # %% [markdown]
 # The check has shown that the weights are those of plain mixed precision after each of three steps, bit for bit. Of
 # course: nothing was computed otherwise, only elsewhere. Now the ledger, read when a plain step is at its fullest: the
-# second backward pass is over, Adam has not stepped. And once more, while somebody else is busy on the lane.
+# second backward pass is over, Adam has not stepped. And once more, while somebody else is busy on the stream.
 
 # %%
 guess_card = ask("MB on the card, activations not counted?", unit="MB")
@@ -258,15 +258,15 @@ guess_busy = ask("MB on the card, if no gradient gets through?", unit="MB")
 
 # %%
 def ledger(busy=False):
-    model, out = GPT(SMALL, dtype=torch.bfloat16), Lane(1e6 if busy else None)
-    o = Offload(model, out, Lane())
+    model, out = GPT(SMALL, dtype=torch.bfloat16), CopyStream(1e6 if busy else None)
+    o = Offload(model, out, CopyStream())
     with measure.memory(model, o.adamw) as record:
         for number in range(2):
             first = out.send(torch.ones(250_000), torch.ones(250_000)) if busy and number else None  # for a second
             model(*batch_of(number)).backward()
             if first is None:
                 [arrives.result() for arrives in o.coming]
-                time.sleep(0.1)  # the lane's thread lets go of the last one a moment later
+                time.sleep(0.1)  # the copy stream's thread lets go of the last one a moment later
             alive = record.largest(10_000, at="now")
             o.step()
     sizes = {torch.bfloat16: Bytes(0), torch.float32: Bytes(0)}
@@ -279,9 +279,9 @@ def ledger(busy=False):
 card, dram = ledger()
 card_busy, _ = ledger(busy=True)
 compare(
-    guess={"card": guess_card, "main memory": guess_dram, "card, lane busy": guess_busy},
-    predicted={"card": Bytes(2 * psi), "main memory": Bytes((12 + 4) * psi), "card, lane busy": Bytes((2 + 2) * psi)},
-    measured={"card": card, "main memory": dram, "card, lane busy": card_busy},
+    guess={"card": guess_card, "main memory": guess_dram, "card, stream busy": guess_busy},
+    predicted={"card": Bytes(2 * psi), "main memory": Bytes((12 + 4) * psi), "card, stream busy": Bytes((2 + 2) * psi)},
+    measured={"card": card, "main memory": dram, "card, stream busy": card_busy},
     tolerance=0.01,
     unit="MB",
 )
@@ -303,12 +303,12 @@ compare(
 # $$\frac{\text{computing}}{\text{computing} + \text{carrying}} = \frac{i/R}{i/R + 1/W} = \frac{iW}{iW + R}.$$
 #
 # That is a prediction; here is a machine to hold it against. First, how fast is a step when carrying takes no time?
-# Then we give the lanes a bandwidth, three of them: so that carrying takes four times as long, as long, and a quarter.
+# Then we give the copy streams a bandwidth, three of them: so that carrying takes four times as long, as long, and a quarter.
 
 # %%
 def seconds_of_a_step(bytes_per_s, delay_from=None, batch_size=16, steps=3):
     model = GPT(SMALL, dtype=torch.bfloat16)
-    o = OffloadedAdamW(model, Lane(bytes_per_s), Lane(bytes_per_s), delay_from)
+    o = OffloadedAdamW(model, CopyStream(bytes_per_s), CopyStream(bytes_per_s), delay_from)
     taken = []
     for number in range(steps + 1):
         start = time.perf_counter()
@@ -385,7 +385,7 @@ TINY = GPTConfig(layers=2, width=64, heads=4, vocab_size=256, context=32, norm="
 
 def losses(delay_from, lr=1e-3, steps=150):
     model, found = GPT(TINY), []
-    o = OffloadedAdamW(model, Lane(), Lane(), delay_from, lr=lr)
+    o = OffloadedAdamW(model, CopyStream(), CopyStream(), delay_from, lr=lr)
     for number in range(steps):
         (loss := model(*batch_of(number, 16))).backward()
         found.append(loss.item())
@@ -457,7 +457,7 @@ from course_kit import ranks
 from course_kit.notebook import self_check, show
 from course_kit.units import Seconds
 from course_lib.offload.disk import Disk, bandwidth
-from course_lib.offload.on_disk import DiskUnit, OnDisk
+from course_lib.offload.on_disk import DiskOffloadedModel, DiskOffloadUnit
 from course_lib.train.recompute import recompute
 from course_lib.train.step import train_step
 
@@ -492,17 +492,17 @@ pictures.efficiency_curves(
 #
 # ## 7 · A model in files
 #
-# On one machine the disk buys something else: a model that fits in no memory you have. `OnDisk` keeps weights, masters
+# On one machine the disk buys something else: a model that fits in no memory you have. `DiskOffloadedModel` keeps weights, masters
 # and moments in files. A unit (a block) is read before its pass and dropped after it, and updated as soon as its
 # gradients are complete. Everything hangs on one function:
 
 # %%
-show(DiskUnit.update, docstring=False)
+show(DiskOffloadUnit.update, docstring=False)
 
 
 # %%
 def in_files(config, where, prefetch=True, dtype=torch.bfloat16, bytes_per_s=None):
-    return OnDisk(GPT(config, dtype=dtype), Disk(folder / where, bytes_per_s=bytes_per_s), prefetch, lr=1e-2)
+    return DiskOffloadedModel(GPT(config, dtype=dtype), Disk(folder / where, bytes_per_s=bytes_per_s), prefetch, lr=1e-2)
 
 
 CONFIGS = {n: GPTConfig(n, 128, 4, vocab_size=256, context=32, norm="rmsnorm", bias=False) for n in (2, 4, 8)}
@@ -610,7 +610,7 @@ def memory_of(kind):
 # %% tags=["varies"]
 def from_memory():
     model = GPT(WIDE, dtype=torch.bfloat16)
-    return model, Offload(model, Lane(), Lane()).step
+    return model, Offload(model, CopyStream(), CopyStream()).step
 
 
 def from_files():
@@ -680,7 +680,7 @@ except ValueError as problem:
 #
 # ## 9 · Activations on the road
 #
-# Lesson 03 carried activations to the attic and back, and each copy was waited for. With two lanes nobody waits: what
+# Lesson 03 carried activations to the attic and back, and each copy was waited for. With two copy streams nobody waits: what
 # is saved leaves behind the forward pass; and in the backward pass, whoever takes a tensor asks for the one before it
 # as well.
 
@@ -688,7 +688,7 @@ except ValueError as problem:
 # %%
 class Attic(torch.autograd.graph.saved_tensors_hooks):
     def __init__(self, bytes_per_s=None, ahead=1):
-        self.out, self.back, self.ahead, self.kept = Lane(bytes_per_s), Lane(bytes_per_s), ahead, []
+        self.out, self.back, self.ahead, self.kept = CopyStream(bytes_per_s), CopyStream(bytes_per_s), ahead, []
         super().__init__(self.put, self.take)
 
     def put(self, tensor):
@@ -770,7 +770,7 @@ def theirs_in_main_memory():
 def beside_theirs():
     """Are the fp32 weights the same after each step? And how many bytes cross in the last one, theirs and ours?"""
     theirs, ours, same, to = theirs_in_main_memory(), GPT(SMALL, dtype=torch.bfloat16), [], torch.Tensor.to
-    adamw, o = torch.optim.AdamW(theirs.parameters(), lr=1e-3, fused=True), Offload(ours, Lane(), Lane())
+    adamw, o = torch.optim.AdamW(theirs.parameters(), lr=1e-3, fused=True), Offload(ours, CopyStream(), CopyStream())
     [master.data.copy_(weight.full_tensor()) for master, weight in zip(o.masters, theirs.parameters())]
     for number in range(3):
         asked, before = [], o.out.carried + o.back.carried
@@ -837,7 +837,7 @@ compare(
 # | What stays? | forward and backward pass: their work grows with the tokens |
 # | When is the road fast enough? | efficiency $\frac{iW}{iW + R}$; $i$ grows with the tokens, except for checkpoints |
 # | What may be late? | the update, by one step, after the first dozens; it costs some loss, so measure it |
-# | What breaks it? | a busy lane (gradients wait on the card); fp32 on the road; half a step on a full disk |
+# | What breaks it? | a busy stream (gradients wait on the card); fp32 on the road; half a step on a full disk |
 # | How much does the disk hold? | $14\Psi$, and $28\Psi$ while a step is written |
 #
 # ## Three exercises

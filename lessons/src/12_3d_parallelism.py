@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 35 minutes, second sitting 15; less than a minute of it is computing on 2 CPU cores |
 # | A GPU | changes nothing in groups, bytes and weights; seconds at the end are formulas either way |
-# | Opens | `parallel/grid.py`, `parallel/tensor_stage.py`, `parallel/train.py`, `parallel/survive.py`, `lesson12/pictures.py`, `lesson12/explorer.py` |
+# | Opens | `parallel/hybrid.py`, `parallel/tensor_stage.py`, `parallel/train.py`, `parallel/survive.py`, `lesson12/pictures.py`, `lesson12/explorer.py` |
 #
 # You have a thousand GPUs, eight in each machine, and a model that fits on none of them. Lesson 08 cuts layers and
 # talks all the time. Lesson 09 cuts between layers and leaves ranks idle. Lessons 07 and 10 copy, and must not copy
@@ -28,7 +28,7 @@ from course_kit.units import Bytes, Count, Seconds
 from course_lib import predict
 from course_lib.model import hardware, text, zoo
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.parallel.grid import Grid
+from course_lib.parallel.hybrid import HybridParallel
 from course_lib.parallel.mesh import Mesh
 from course_lib.predict import Setup
 from course_lib.train.step import train_step
@@ -133,11 +133,11 @@ def groups(places, axis):
 # 3. When all micro-batches are back, replicas average the gradients of the parts that they share.
 # 4. Each rank steps on what it holds. With ZeRO along the data axis, on half of that.
 #
-# `Grid` does it. This is all of points 1 to 3 (`own` is the loss, on ranks of the last stage); the pipeline, the layers
+# `HybridParallel` does it. This is all of points 1 to 3 (`own` is the loss, on ranks of the last stage); the pipeline, the layers
 # and the optimizer are those you know:
 
 # %%
-display(show(Grid.forward_backward, docstring=False))
+display(show(HybridParallel.forward_backward, docstring=False))
 CONFIG = GPTConfig(layers=4, width=64, heads=4, vocab_size=256, context=32)
 STORIES = text.stories(seed=0)
 
@@ -151,7 +151,7 @@ def one_step(axes):
     """Bytes sent by each rank in a step, as the operating system saw them; the first step wakes the connections."""
 
     def on_a_rank():
-        grid = Grid(CONFIG, Mesh(axes), micro_batches=2)
+        grid = HybridParallel(CONFIG, Mesh(axes), micro_batches=2)
         optimizer = grid.optimizer(torch.optim.AdamW, lr=1e-3)
         grid.train_step(optimizer, batch_of(0))
         with measure.traffic() as sent:
@@ -204,7 +204,7 @@ def furthest_apart(axes, zero=0):
     """The largest difference of the loss to one device's, over three steps, in float64."""
 
     def on_a_rank():
-        grid = Grid(CONFIG, Mesh(axes), micro_batches=2, zero=zero, dtype=torch.float64)
+        grid = HybridParallel(CONFIG, Mesh(axes), micro_batches=2, zero=zero, dtype=torch.float64)
         optimizer = grid.optimizer(torch.optim.AdamW, lr=1e-3)
         return [grid.train_step(optimizer, batch_of(step)).item() for step in range(3)]
 
@@ -227,7 +227,7 @@ for lengths, zero in shapes:
 # same gradient with every micro-batch:
 
 # %% tags=["raises-exception"]
-ranks.run(lambda: Grid(CONFIG, CUBE, micro_batches=2, zero=2), world_size=8)
+ranks.run(lambda: HybridParallel(CONFIG, CUBE, micro_batches=2, zero=2), world_size=8)
 
 # %% [markdown]
 # Hence real runs pair a pipeline with stage 1.

@@ -46,7 +46,7 @@ from course_kit.compare import compare
 from course_kit.notebook import ask
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.pipeline.executor import Pipeline
-from course_lib.pipeline.messages import Mail
+from course_lib.pipeline.messages import PipelineMessages
 from course_lib.pipeline.schedule import Action, Costs, Schedule, one_f_one_b, parse, peak_in_flight, problems, simulate
 from course_lib.pipeline.schedule.orders import gpipe
 from course_lib.pipeline.stages import GPTStage, cut
@@ -477,7 +477,7 @@ def carry_out(schedule, sizes, width):
     """This rank's part: (loss or None, gradients in a row, moves that changed gradients, bytes held)."""
     rank, last = dist.get_rank(), schedule.stages - 1
     stage, data, kept, losses, changing = a_stage(rank, width), examples(sizes, width), {}, [], []
-    mail = Mail(schedule, rank, lambda message: torch.empty_like(data[message.micro_batch][0]))
+    mail = PipelineMessages(schedule, rank, lambda message: torch.empty_like(data[message.micro_batch][0]))
     known = [tensor for pair in data for tensor in pair]
     with outside_torch() as outside, measure.memory(stage, inputs=known, lines=True) as record:
         for action in schedule.actions[rank]:

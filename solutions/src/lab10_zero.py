@@ -65,7 +65,7 @@ from course_lib.model.zoo import LLAMA3_405B
 
 
 # %%
-FINISHED = ["ZeroOptimizer", "ShardedBucket", "Zero3", "ZeroRedundancyOptimizer", "FullyShardedDataParallel"]
+FINISHED = ["ZeroOptimizer", "ReplicatedFlatShard", "Zero3", "ZeroRedundancyOptimizer", "FullyShardedDataParallel"]
 FINISHED += ["fully_shard", "clip_grad_norm_", "clip_grads_with_norm_", "get_total_norm", "DTensor"]
 FINISHED += ["torch.distributed.checkpoint", "course_lib.parallel.checkpoint"]
 VECTORS = ("weights", "mean", "square")

@@ -68,7 +68,7 @@ from course_pages.shared.losses import loss_curves
 
 
 # %%
-FINISHED = ["torch.optim", "OffloadedAdamW", "zero_offload", "Disk", "DiskUnit", "OnDisk", "lane", "Lane"]
+FINISHED = ["torch.optim", "OffloadedAdamW", "zero_offload", "Disk", "DiskOffloadUnit", "DiskOffloadedModel", "copy_stream", "CopyStream"]
 FINISHED += ["meter", "far_away", "f_locals"]  # nor does an answer ask its judge
 
 

@@ -19,7 +19,7 @@
 # | 4 | Each weight once | 20 |
 #
 # **The rules.** You may use every collective of `torch.distributed`, and all of torch. What is finished is out of bounds
-# in your answers: the library's `Mesh` and `Grid`, PyTorch's `DeviceMesh` and `DTensor`, and finished norms.
+# in your answers: the library's `Mesh` and `HybridParallel`, PyTorch's `DeviceMesh` and `DTensor`, and finished norms.
 # A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
 # it may change something, its contract says so. The checks look.
 #
@@ -57,8 +57,8 @@ from course_lib.collectives import operators
 from course_lib.parallel.mesh import Mesh, process_groups
 
 # %%
-FINISHED = ["Mesh", "process_groups", "Grid", "DeviceMesh", "init_device_mesh", "DTensor", "get_total_norm"]
-FINISHED += ["clip_grad_norm_", "DistributedDataParallel", "fully_shard", "course_lib.parallel.grid", "rank_traffic"]
+FINISHED = ["Mesh", "process_groups", "HybridParallel", "DeviceMesh", "init_device_mesh", "DTensor", "get_total_norm"]
+FINISHED += ["clip_grad_norm_", "DistributedDataParallel", "fully_shard", "course_lib.parallel.hybrid", "rank_traffic"]
 
 # %% [markdown]
 # ## 1 · Who is where (30 points)

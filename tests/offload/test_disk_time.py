@@ -13,10 +13,10 @@ from torch import Tensor
 
 from course_lib import predict
 from course_lib.model.gpt import GPT
+from course_lib.offload import copy_stream as copy_stream_module
 from course_lib.offload import disk as disk_module
-from course_lib.offload import lane as lane_module
 from course_lib.offload.disk import Disk
-from course_lib.offload.on_disk import OnDisk
+from course_lib.offload.on_disk import DiskOffloadedModel
 from tests.offload.test_on_disk import ADAMW, BATCHES, CONFIG, take
 
 
@@ -26,7 +26,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self._lock = 100.0, threading.Lock()
         mine = SimpleNamespace(perf_counter=lambda: self.now, sleep=self.sleep)
-        for module in (disk_module, lane_module):
+        for module in (disk_module, copy_stream_module):
             monkeypatch.setattr(module, "time", mine)
 
     def sleep(self, seconds: float) -> None:
@@ -39,7 +39,7 @@ def test_time_follows_bandwidth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     """A device that computes in no time waits for the disk alone: the bytes of a step by the bytes a second."""
     clock, inside = Clock(monkeypatch), GPT(CONFIG, dtype=torch.bfloat16)
     psi = sum(p.numel() for p in inside.parameters())
-    model = OnDisk(inside, Disk(tmp_path, bytes_per_s=bytes_per_s), **ADAMW)
+    model = DiskOffloadedModel(inside, Disk(tmp_path, bytes_per_s=bytes_per_s), **ADAMW)
     assert clock.now - 100 == pytest.approx(14 * psi / bytes_per_s)
     for batch in BATCHES[:3]:
         start = clock.now
@@ -56,7 +56,7 @@ def test_time_follows_arithmetic_intensity(tmp_path: Path, monkeypatch: pytest.M
     clock, inside, tokens = Clock(monkeypatch), GPT(CONFIG, dtype=torch.bfloat16), 4 * 16
     psi = sum(p.numel() for p in inside.parameters())
     intensity = 6 * psi * tokens / (30 * psi)
-    model = OnDisk(inside, Disk(tmp_path, bytes_per_s=ratio / intensity), **ADAMW)
+    model = DiskOffloadedModel(inside, Disk(tmp_path, bytes_per_s=ratio / intensity), **ADAMW)
     for unit in (inside, *inside.blocks):
         unit.register_forward_pre_hook(lambda *_: clock.sleep(6 * psi * tokens / 4))
     start = clock.now
@@ -68,7 +68,7 @@ def test_time_follows_arithmetic_intensity(tmp_path: Path, monkeypatch: pytest.M
 def test_the_next_unit_is_read_while_one_is_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Block 1 computes until the file of block 2 is being read, which nobody else has asked for."""
     inside, begun, read = GPT(CONFIG), threading.Event(), disk_module._read_file
-    model, waited = OnDisk(inside, Disk(tmp_path), **ADAMW), []
+    model, waited = DiskOffloadedModel(inside, Disk(tmp_path), **ADAMW), []
 
     def told(path: Path, into: Tensor) -> None:
         if path.name.startswith("unit2.weights"):

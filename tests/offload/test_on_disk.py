@@ -19,7 +19,7 @@ from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.offload import disk as disk_module
 from course_lib.offload.disk import Disk, bandwidth
-from course_lib.offload.on_disk import OnDisk
+from course_lib.offload.on_disk import DiskOffloadedModel
 from course_lib.train.accumulate import Batch
 from course_lib.train.recompute import recompute
 from course_lib.train.step import train_step
@@ -29,7 +29,7 @@ ADAMW: dict[str, Any] = {"lr": 1e-2, "weight_decay": 0.1}
 BATCHES = [text.stories(0).batch(seed=0, step=step, rank=0, batch_size=4, context=16) for step in range(5)]
 
 
-def take(model: OnDisk, batches: list[Batch]) -> list[float]:
+def take(model: DiskOffloadedModel, batches: list[Batch]) -> list[float]:
     losses = []
     for batch in batches:
         loss = model(*batch)
@@ -39,7 +39,7 @@ def take(model: OnDisk, batches: list[Batch]) -> list[float]:
     return losses
 
 
-def same(model: OnDisk, oracle: nn.Module) -> bool:
+def same(model: DiskOffloadedModel, oracle: nn.Module) -> bool:
     state = model.whole_state_dict()
     return all(torch.equal(state[name], value) for name, value in oracle.state_dict().items())
 
@@ -48,7 +48,7 @@ def same(model: OnDisk, oracle: nn.Module) -> bool:
 @pytest.mark.parametrize("prefetch", [True, False])
 def test_each_step_is_that_of_adamw(tmp_path: Path, tied: bool, prefetch: bool) -> None:
     config = GPTConfig(layers=3, width=16, heads=2, vocab_size=256, context=16, tied=tied)
-    model, oracle = OnDisk(GPT(config), Disk(tmp_path), prefetch, **ADAMW), GPT(config)
+    model, oracle = DiskOffloadedModel(GPT(config), Disk(tmp_path), prefetch, **ADAMW), GPT(config)
     adamw = torch.optim.AdamW(oracle.parameters(), fused=True, **ADAMW)
     for batch in BATCHES:
         loss = train_step(oracle, adamw, batch)
@@ -57,7 +57,7 @@ def test_each_step_is_that_of_adamw(tmp_path: Path, tied: bool, prefetch: bool) 
 
 def test_16_bit_weights_have_fp32_masters(tmp_path: Path) -> None:
     model, oracle = (
-        OnDisk(GPT(CONFIG, dtype=torch.bfloat16), Disk(tmp_path), **ADAMW),
+        DiskOffloadedModel(GPT(CONFIG, dtype=torch.bfloat16), Disk(tmp_path), **ADAMW),
         GPT(CONFIG, dtype=torch.bfloat16),
     )
     masters = [weight.detach().float().requires_grad_() for weight in oracle.parameters()]
@@ -105,7 +105,7 @@ def test_so_is_that_of_other_modules(tmp_path: Path, kind: type[nn.Module]) -> N
     torch.manual_seed(0)
     inside, oracle = kind(), kind()
     oracle.load_state_dict(inside.state_dict())
-    model = OnDisk(inside, Disk(tmp_path), **ADAMW)
+    model = DiskOffloadedModel(inside, Disk(tmp_path), **ADAMW)
     adamw = torch.optim.AdamW([w for w in oracle.parameters() if w.requires_grad], fused=True, **ADAMW)
     for x in torch.randn(3, 2, 4).unbind():
         model(x).backward()
@@ -117,17 +117,17 @@ def test_so_is_that_of_other_modules(tmp_path: Path, kind: type[nn.Module]) -> N
 
 
 def test_a_folder_goes_on_where_it_ended(tmp_path: Path) -> None:
-    whole = OnDisk(GPT(CONFIG), Disk(tmp_path / "whole"), **ADAMW)
+    whole = DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path / "whole"), **ADAMW)
     losses = take(whole, BATCHES)
-    take(OnDisk(GPT(CONFIG), Disk(tmp_path / "parts"), **ADAMW), BATCHES[:2])
-    again = OnDisk(GPT(CONFIG, seed=7), Disk(tmp_path / "parts"), **ADAMW)
+    take(DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path / "parts"), **ADAMW), BATCHES[:2])
+    again = DiskOffloadedModel(GPT(CONFIG, seed=7), Disk(tmp_path / "parts"), **ADAMW)
     assert again.steps == 2 and take(again, BATCHES[2:]) == losses[2:]
 
 
 def test_a_step_reads_16_bytes_a_parameter_and_writes_14(tmp_path: Path) -> None:
     inside, disk = GPT(CONFIG, dtype=torch.bfloat16), Disk(tmp_path)
     blocks, psi = (sum(p.numel() for p in part.parameters()) for part in (inside.blocks, inside))
-    model = OnDisk(inside, disk, **ADAMW)
+    model = DiskOffloadedModel(inside, disk, **ADAMW)
     assert disk.written_bytes == 14 * psi
     read = disk.read_bytes
     take(model, BATCHES[:1])
@@ -141,7 +141,7 @@ def test_weights_in_memory_do_not_grow_with_the_blocks(tmp_path: Path) -> None:
         inside = GPT(GPTConfig(layers=layers, width=16, heads=2, vocab_size=256, context=16))
         unit = sum(p.nbytes for p in inside.blocks[0].parameters())
         root = sum(p.nbytes for p in inside.parameters()) - layers * unit
-        model = OnDisk(inside, Disk(tmp_path / str(layers)), **ADAMW)
+        model = DiskOffloadedModel(inside, Disk(tmp_path / str(layers)), **ADAMW)
         take(model, BATCHES[:1])
         with measure.memory(model) as record:
             loss = model(*BATCHES[1])
@@ -156,7 +156,7 @@ def test_weights_in_memory_do_not_grow_with_the_blocks(tmp_path: Path) -> None:
 
 def die_in_the_third_step(folder: Path, point: int) -> None:
     """In a process of its own: it ends in the middle of a file, or just before the step counts."""
-    model = OnDisk(GPT(CONFIG), Disk(folder), **ADAMW)
+    model = DiskOffloadedModel(GPT(CONFIG), Disk(folder), **ADAMW)
     take(model, BATCHES[:2])
     write, left = disk_module._write_file, point
 
@@ -176,19 +176,19 @@ def die_in_the_third_step(folder: Path, point: int) -> None:
 
 def test_a_step_that_was_not_committed_never_was(tmp_path: Path) -> None:
     """A process that dies at one of several points of a step; what it leaves goes on like one that nobody killed."""
-    losses = take(OnDisk(GPT(CONFIG), Disk(tmp_path / "whole"), **ADAMW), BATCHES)
+    losses = take(DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path / "whole"), **ADAMW), BATCHES)
     for point in (0, 3, 8):
         folder = tmp_path / str(point)
         with pytest.raises(RankFailure, match="exit code 9"):
             ranks.run(die_in_the_third_step, folder, point, world_size=1)
-        again = OnDisk(GPT(CONFIG), Disk(folder), **ADAMW)
+        again = DiskOffloadedModel(GPT(CONFIG), Disk(folder), **ADAMW)
         assert again.steps == 2 and take(again, BATCHES[2:]) == losses[2:]
         assert len(list(folder.iterdir())) == 9, "four units with two files each, and the manifest"
 
 
 def test_a_full_disk_loses_the_step_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    losses = take(OnDisk(GPT(CONFIG), Disk(tmp_path / "whole"), **ADAMW), BATCHES)
-    model = OnDisk(GPT(CONFIG), Disk(tmp_path / "full"), **ADAMW)
+    losses = take(DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path / "whole"), **ADAMW), BATCHES)
+    model = DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path / "full"), **ADAMW)
     take(model, BATCHES[:2])
 
     def no_room(path: Path, vector: Tensor) -> None:
@@ -204,7 +204,7 @@ def test_a_full_disk_loses_the_step_and_nothing_else(tmp_path: Path, monkeypatch
 
 
 def test_a_file_that_was_cut_is_named(tmp_path: Path) -> None:
-    model = OnDisk(GPT(CONFIG), Disk(tmp_path), **ADAMW)
+    model = DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path), **ADAMW)
     take(model, BATCHES[:1])
     (victim,) = tmp_path.glob("unit2.weights.*")
     victim.write_bytes(victim.read_bytes()[:-1])
@@ -288,7 +288,7 @@ class Half(nn.Module):
 
 
 def test_gradients_of_several_passes_are_those_of_the_sum_of_their_losses(tmp_path: Path) -> None:
-    model, oracle = OnDisk(GPT(CONFIG), Disk(tmp_path), **ADAMW), GPT(CONFIG)
+    model, oracle = DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path), **ADAMW), GPT(CONFIG)
     adamw = torch.optim.AdamW(oracle.parameters(), fused=True, **ADAMW)
     for pair in itertools.pairwise(BATCHES):
         for each, step in ((model, model.step), (oracle, adamw.step)):
@@ -302,14 +302,14 @@ def test_a_unit_is_updated_once_in_a_step_or_not_at_all(tmp_path: Path) -> None:
     x = torch.randn(2, 4)
     whole, oracle = Twice(True), Twice(True)
     oracle.load_state_dict(whole.state_dict())
-    model = OnDisk(whole, Disk(tmp_path / "1"), **ADAMW)
+    model = DiskOffloadedModel(whole, Disk(tmp_path / "1"), **ADAMW)
     adamw = torch.optim.AdamW(oracle.parameters(), fused=True, **ADAMW)
     model(x).backward()
     model.step()
     oracle(x).backward()
     adamw.step()
     assert same(model, oracle)
-    model = OnDisk(Twice(False), Disk(tmp_path / "2"), **ADAMW)
+    model = DiskOffloadedModel(Twice(False), Disk(tmp_path / "2"), **ADAMW)
     before = model.whole_state_dict()
     with pytest.raises(ValueError, match="unit 1 was updated, and has got a gradient again"):
         model(x).backward()
@@ -318,10 +318,15 @@ def test_a_unit_is_updated_once_in_a_step_or_not_at_all(tmp_path: Path) -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.whole_state_dict().items())
 
 
-@pytest.mark.parametrize("then", [OnDisk.step, lambda model: take(model, BATCHES[1:2])], ids=["step", "go on"])
-def test_a_backward_pass_that_broke_off_never_was(tmp_path: Path, then: Callable[[OnDisk], object]) -> None:
+@pytest.mark.parametrize(
+    "then", [DiskOffloadedModel.step, lambda model: take(model, BATCHES[1:2])], ids=["step", "go on"]
+)
+def test_a_backward_pass_that_broke_off_never_was(tmp_path: Path, then: Callable[[DiskOffloadedModel], object]) -> None:
     inside, oracle = GPT(CONFIG), GPT(CONFIG)
-    model, adamw = OnDisk(inside, Disk(tmp_path), **ADAMW), torch.optim.AdamW(oracle.parameters(), fused=True, **ADAMW)
+    model, adamw = (
+        DiskOffloadedModel(inside, Disk(tmp_path), **ADAMW),
+        torch.optim.AdamW(oracle.parameters(), fused=True, **ADAMW),
+    )
     train_step(oracle, adamw, BATCHES[0])
     take(model, BATCHES[:1])
 
@@ -332,7 +337,7 @@ def test_a_backward_pass_that_broke_off_never_was(tmp_path: Path, then: Callable
     with pytest.raises(KeyError):
         model(*BATCHES[3]).backward()
     hook.remove()
-    if then is OnDisk.step:
+    if then is DiskOffloadedModel.step:
         with pytest.raises(ValueError, match="nothing of it counts"):
             then(model)
     else:
@@ -342,7 +347,7 @@ def test_a_backward_pass_that_broke_off_never_was(tmp_path: Path, then: Callable
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
-    model = OnDisk(GPT(CONFIG), Disk(tmp_path), **ADAMW)
+    model = DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path), **ADAMW)
     with pytest.raises(ValueError, match="there was none"):
         model.step()
     model(*BATCHES[0]).backward()
@@ -350,9 +355,9 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         model(*BATCHES[0]).backward()
     other = GPTConfig(layers=2, width=16, heads=2, vocab_size=256, context=16)
     with pytest.raises(ValueError, match="units with"):
-        OnDisk(GPT(other), Disk(tmp_path), **ADAMW)
+        DiskOffloadedModel(GPT(other), Disk(tmp_path), **ADAMW)
     with pytest.raises(ValueError, match="no parameter to train"):
-        OnDisk(nn.Linear(1, 1).requires_grad_(False), Disk(tmp_path / "other"))
+        DiskOffloadedModel(nn.Linear(1, 1).requires_grad_(False), Disk(tmp_path / "other"))
     mixed = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1, dtype=torch.float64))
     with pytest.raises(ValueError, match="dtypes"):
-        OnDisk(mixed, Disk(tmp_path / "mixed"))
+        DiskOffloadedModel(mixed, Disk(tmp_path / "mixed"))

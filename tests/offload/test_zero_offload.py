@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from course_kit import measure
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.offload import lane as lane_module
-from course_lib.offload.lane import Lane
+from course_lib.offload import copy_stream as copy_stream_module
+from course_lib.offload.copy_stream import CopyStream
 from course_lib.offload.zero_offload import OffloadedAdamW
 from course_lib.train.accumulate import Batch
 from course_lib.train.step import train_step
@@ -50,7 +50,7 @@ def masters_oracle(
 
 
 def offloaded(model: nn.Module, batches: list[Batch], delay_from: int | None = None) -> list[float]:
-    optimizer, losses = OffloadedAdamW(model, Lane(), Lane(), delay_from, **ADAMW), []
+    optimizer, losses = OffloadedAdamW(model, CopyStream(), CopyStream(), delay_from, **ADAMW), []
     for batch in batches:
         loss = model(*batch)
         loss.backward()
@@ -65,7 +65,7 @@ def same(ours: nn.Module, theirs: nn.Module) -> bool:
 
 def test_each_step_is_that_of_adamw() -> None:
     ours, theirs = GPT(CONFIG), GPT(CONFIG)
-    optimizer = OffloadedAdamW(ours, Lane(), Lane(), **ADAMW)
+    optimizer = OffloadedAdamW(ours, CopyStream(), CopyStream(), **ADAMW)
     oracle = torch.optim.AdamW(theirs.parameters(), fused=True, **ADAMW)
     for batch in BATCHES:
         ours(*batch).backward()
@@ -89,7 +89,7 @@ def test_a_delayed_update_is_not_the_usual_one() -> None:
 def test_settle_ends_the_update_that_is_under_way() -> None:
     usual, delayed = GPT(CONFIG), GPT(CONFIG)
     offloaded(usual, BATCHES[:1])
-    optimizer = OffloadedAdamW(delayed, Lane(), Lane(), delay_from=0, **ADAMW)
+    optimizer = OffloadedAdamW(delayed, CopyStream(), CopyStream(), delay_from=0, **ADAMW)
     delayed(*BATCHES[0]).backward()
     optimizer.step()
     assert not same(usual, delayed)
@@ -110,7 +110,7 @@ def test_gradients_of_several_passes_add_up_and_an_unused_weight_stays() -> None
     ours, theirs, parts = Two(), Two(), torch.randn(3, 4, 3).unbind()
     theirs.load_state_dict(ours.state_dict())
     before = ours.idle.weight.clone()
-    optimizer = OffloadedAdamW(ours, Lane(), Lane(), **ADAMW)
+    optimizer = OffloadedAdamW(ours, CopyStream(), CopyStream(), **ADAMW)
     oracle = torch.optim.AdamW(theirs.parameters(), fused=True, **ADAMW)
     for part in parts:
         ours(part).backward()
@@ -123,7 +123,7 @@ def test_gradients_of_several_passes_add_up_and_an_unused_weight_stays() -> None
 def test_the_device_keeps_two_bytes_a_parameter_and_sends_two_each_way() -> None:
     model = GPT(CONFIG, dtype=torch.bfloat16)
     psi = sum(weight.numel() for weight in model.parameters())
-    out, back = Lane(), Lane()
+    out, back = CopyStream(), CopyStream()
     optimizer = OffloadedAdamW(model, out, back, **ADAMW)
     assert optimizer.held == 4 * psi
     for batch in BATCHES[:2]:
@@ -132,7 +132,7 @@ def test_the_device_keeps_two_bytes_a_parameter_and_sends_two_each_way() -> None
     assert optimizer.held == 12 * psi and (out.carried, back.carried) == (2 * 2 * psi, 2 * 2 * psi)
     with measure.memory(model) as record:
         model(*BATCHES[2]).backward()
-        for _ in range(100):  # the lane lets go of the last gradient a moment after the backward pass
+        for _ in range(100):  # the copy stream lets go of the last gradient a moment after the backward pass
             if record.now.gradients == 0:
                 break
             time.sleep(0.05)
@@ -140,14 +140,14 @@ def test_the_device_keeps_two_bytes_a_parameter_and_sends_two_each_way() -> None
 
 
 def test_a_paced_lane_takes_its_time_while_the_caller_goes_on() -> None:
-    lane, source = Lane(bytes_per_s=1e6), torch.arange(50_000.0)
+    stream, source = CopyStream(bytes_per_s=1e6), torch.arange(50_000.0)
     into = torch.zeros(50_000)
     start = time.perf_counter()
-    copies = [lane.send(source, into) for _ in range(2)]
+    copies = [stream.send(source, into) for _ in range(2)]
     assert not copies[-1].done(), "send does not wait"
     for copy in copies:
         copy.result()
-    assert time.perf_counter() - start >= 0.4 and torch.equal(into, source) and lane.carried == 400_000
+    assert time.perf_counter() - start >= 0.4 and torch.equal(into, source) and stream.carried == 400_000
 
 
 @pytest.mark.parametrize("bytes_per_s", [1e3, 1e6])
@@ -160,11 +160,11 @@ def test_time_follows_bandwidth_and_sleeping_too_long_is_made_up_for(
     def sleep(seconds: float) -> None:
         clock[0] += 1.5 * seconds
 
-    monkeypatch.setattr(lane_module, "time", SimpleNamespace(perf_counter=lambda: clock[0], sleep=sleep))
-    sizes, lane = (1000, 250, 2000, 500), Lane(bytes_per_s)
+    monkeypatch.setattr(copy_stream_module, "time", SimpleNamespace(perf_counter=lambda: clock[0], sleep=sleep))
+    sizes, stream = (1000, 250, 2000, 500), CopyStream(bytes_per_s)
     gate = threading.Event()
-    lane._worker.submit(gate.wait)  # all are asked for at one time
-    copies = [lane.send(torch.zeros(size), torch.zeros(size)) for size in sizes]
+    stream._worker.submit(gate.wait)  # all are asked for at one time
+    copies = [stream.send(torch.zeros(size), torch.zeros(size)) for size in sizes]
     gate.set()
     for copy in copies:
         copy.result()
@@ -174,14 +174,14 @@ def test_time_follows_bandwidth_and_sleeping_too_long_is_made_up_for(
 
 def test_what_goes_wrong_on_the_way_is_raised_where_it_is_waited_for() -> None:
     with pytest.raises(RuntimeError, match="size"):
-        Lane().send(torch.zeros(3), torch.zeros(4)).result()
+        CopyStream().send(torch.zeros(3), torch.zeros(4)).result()
 
 
 def test_senseless_arguments_are_refused() -> None:
     frozen = nn.Linear(2, 2).requires_grad_(False)
     with pytest.raises(ValueError, match="requires_grad=False"):
-        OffloadedAdamW(frozen, Lane(), Lane())
+        OffloadedAdamW(frozen, CopyStream(), CopyStream())
     with pytest.raises(ValueError, match="cannot be -1"):
-        OffloadedAdamW(nn.Linear(2, 2), Lane(), Lane(), delay_from=-1)
+        OffloadedAdamW(nn.Linear(2, 2), CopyStream(), CopyStream(), delay_from=-1)
     with pytest.raises(ValueError, match="bytes_per_s"):
-        Lane(bytes_per_s=0)
+        CopyStream(bytes_per_s=0)

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.parallel.checkpoint import Checkpoints, Publisher
+from course_lib.parallel.checkpoint import AtomicCheckpointWriter, Checkpoints
 from course_lib.parallel.saved_shards import cuts_of
 from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.parallel.zero3 import Zero3
@@ -196,20 +196,20 @@ def check_no_leak(make: Make, folder: Path) -> None:
     training, changed = Training(), threading.Event()
     checkpoints = training.checkpoints(make, folder)
     training.go(0, 2)
-    then, write = training.everything(), Publisher.write_data
+    then, write = training.everything(), AtomicCheckpointWriter.write_data
 
     def write_late(self: Any, *args: Any) -> Any:
         changed.wait(20)
         return write(self, *args)
 
-    Publisher.write_data = write_late  # type: ignore[method-assign]
+    AtomicCheckpointWriter.write_data = write_late  # type: ignore[method-assign]
     try:
         checkpoints.save(2, wait=False)
         training.go(2, 4)
         changed.set()
         checkpoints.wait()
     finally:
-        Publisher.write_data = write  # type: ignore[method-assign]
+        AtomicCheckpointWriter.write_data = write  # type: ignore[method-assign]
     training.checkpoints(make, folder).load()
     assert_equal(training.everything(), then, "the checkpoint")
 

@@ -116,7 +116,7 @@ def check_in_flight(make: Callable[..., Any], name: str, n_micro_batches: int = 
         predicted += batch[1].untyped_storage().nbytes()  # the loss saves the targets
     if rank > 0:
         ahead = predict.in_flight(setup, rank - 1, name) - in_flight
-        predicted += ahead * stages[rank].empty_activation(batch[0][:ROWS]).nbytes
+        predicted += ahead * stages[rank].recv_buffer(batch[0][:ROWS]).nbytes
     assert measured == predicted, f"{name}: rank {rank} held {measured} bytes of activations, predicted {predicted}"
 
 

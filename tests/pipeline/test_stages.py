@@ -21,7 +21,7 @@ def test_stages_in_a_row_are_the_whole_model(config, ends):
     x = TOKENS
     for stage in stages[:-1]:
         x = stage(x)
-        assert x.shape == stage.empty_activation(TOKENS).shape and x.dtype == stage.empty_activation(TOKENS).dtype
+        assert x.shape == stage.recv_buffer(TOKENS).shape and x.dtype == stage.recv_buffer(TOKENS).dtype
     assert torch.equal(stages[-1](x), whole(TOKENS))
     assert torch.equal(stages[-1](x, TOKENS), whole(TOKENS, TOKENS))
     named = {name: p for stage in stages for name, p in stage.named_parameters()}

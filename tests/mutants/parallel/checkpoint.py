@@ -12,27 +12,27 @@ import torch.distributed as dist
 
 from course_lib.parallel import checkpoint
 from course_lib.parallel import saved_shards as shards
-from course_lib.parallel.checkpoint import Checkpoints, Publisher
+from course_lib.parallel.checkpoint import AtomicCheckpointWriter, Checkpoints
 
 
 class _Other(Checkpoints):
     """Publishes otherwise."""
 
-    publisher: type[Publisher]
+    publisher: type[AtomicCheckpointWriter]
 
     def save(self, step: int, wait: bool = True, **position: Any) -> None:
         """With another publisher."""
-        checkpoint.Publisher, usual = self.publisher, checkpoint.Publisher  # type: ignore[misc]
+        checkpoint.AtomicCheckpointWriter, usual = self.publisher, checkpoint.AtomicCheckpointWriter  # type: ignore[misc]
         try:
             super().save(step, wait, **position)
         finally:
-            checkpoint.Publisher = usual  # type: ignore[misc]
+            checkpoint.AtomicCheckpointWriter = usual  # type: ignore[misc]
 
 
 class PublishesEarly(_Other):
     """Writes where the checkpoint shall be: its name is there before it is complete."""
 
-    class publisher(Publisher):  # noqa: N801
+    class publisher(AtomicCheckpointWriter):  # noqa: N801
         """No folder beside."""
 
         def __init__(self, folder: Path, step: int, keep: int) -> None:
@@ -42,13 +42,13 @@ class PublishesEarly(_Other):
 
         def prepare_global_plan(self, plans: Any) -> Any:
             """Nothing to clear."""
-            return super(Publisher, self).prepare_global_plan(plans)
+            return super(AtomicCheckpointWriter, self).prepare_global_plan(plans)
 
 
 class DropsFirst(_Other):
     """Makes room on the disk before the new one is good."""
 
-    class publisher(Publisher):  # noqa: N801
+    class publisher(AtomicCheckpointWriter):  # noqa: N801
         """Drops before anybody writes."""
 
         def prepare_global_plan(self, plans: Any) -> Any:
@@ -61,7 +61,7 @@ class DropsFirst(_Other):
 class DoesNotCopy(_Other):
     """Saves in the background what training changes meanwhile."""
 
-    class publisher(Publisher):  # noqa: N801
+    class publisher(AtomicCheckpointWriter):  # noqa: N801
         """Stages the thing itself."""
 
         def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class WaitsAnyway(Checkpoints):
 class DoesNotSyncMetadata(_Other):
     """Trusts DCP's own sync of `.metadata`."""
 
-    class publisher(Publisher):  # noqa: N801
+    class publisher(AtomicCheckpointWriter):  # noqa: N801
         """Without ours."""
 
         def finish(self, metadata: Any, results: Any) -> None:

@@ -1,4 +1,4 @@
-"""Known-wrong grids. Each is a `Grid` with one fault, and says what it must be told."""
+"""Known-wrong grids. Each is a `HybridParallel` with one fault, and says what it must be told."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from torch import Tensor
 
 from course_lib.collectives.operators import own_part
 from course_lib.parallel.data import Bucket, plan_buckets
-from course_lib.parallel.grid import AnyOptimizer, Grid
+from course_lib.parallel.hybrid import AnyOptimizer, HybridParallel
 from course_lib.parallel.mesh import Mesh
 from course_lib.train.accumulate import count_tokens
 
 
-class ReplicasApart(Grid):
+class ReplicasApart(HybridParallel):
     """No replica hears of the others."""
 
     def _average_replicas(self) -> None:
         pass
 
 
-class EqualReplicas(Grid):
+class EqualReplicas(HybridParallel):
     """The mean of the replicas' own means, whatever number of targets they have."""
 
     def _tokens_of_a_replica(self, targets: Tensor) -> float:
         return count_tokens(own_part(targets, 0, self.groups["data"]))
 
 
-class SumOfReplicas(Grid):
+class SumOfReplicas(HybridParallel):
     """The sum of the replicas' gradients."""
 
     def _average_replicas(self) -> None:
@@ -38,7 +38,7 @@ class SumOfReplicas(Grid):
             parameter.grad *= self.mesh.axes["data"]
 
 
-class LossOfOneReplica(Grid):
+class LossOfOneReplica(HybridParallel):
     """Every rank reports its own replica's loss."""
 
     def _everyones_loss(self, own: Tensor | None) -> Tensor:
@@ -46,7 +46,7 @@ class LossOfOneReplica(Grid):
         return own
 
 
-class DataAcrossTensor(Grid):
+class DataAcrossTensor(HybridParallel):
     """Axes mixed up: gradients are averaged over the ranks that share a layer."""
 
     def _average_replicas(self) -> None:
@@ -54,14 +54,14 @@ class DataAcrossTensor(Grid):
         super()._average_replicas()
 
 
-class OnlyReplicas(Grid):
+class OnlyReplicas(HybridParallel):
     """Says that it cuts layers, and holds whole ones: four replicas, two of them alike."""
 
     def __init__(self, config, mesh, **how) -> None:  # type: ignore[no-untyped-def]
         super().__init__(config, Mesh({"pipe": 1, "data": mesh.size, "tensor": 1}), **how)
 
 
-class SendsTwice(Grid):
+class SendsTwice(HybridParallel):
     """Averages the gradients, and then what everyone has: right, and twice as expensive."""
 
     def _average_replicas(self) -> None:
@@ -69,7 +69,7 @@ class SendsTwice(Grid):
         super()._average_replicas()
 
 
-class StateOfEveryReplica(Grid):
+class StateOfEveryReplica(HybridParallel):
     """Says that it cuts the state, and every replica keeps the whole."""
 
     def optimizer(self, optimizer_cls: type[torch.optim.Optimizer], **arguments: Any) -> torch.optim.Optimizer:
@@ -79,7 +79,7 @@ class StateOfEveryReplica(Grid):
         return super().optimizer(optimizer_cls, **arguments)  # type: ignore[return-value]
 
 
-class ZeroAcrossTensor(Grid):
+class ZeroAcrossTensor(HybridParallel):
     """Axes mixed up: the state is cut over the ranks that share a layer."""
 
     def optimizer(self, optimizer_cls: type[torch.optim.Optimizer], **arguments: Any) -> AnyOptimizer:

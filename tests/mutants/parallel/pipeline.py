@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from course_lib.pipeline.executor import Pipeline
-from course_lib.pipeline.messages import Mail
+from course_lib.pipeline.messages import PipelineMessages
 from course_lib.pipeline.schedule import Action, Message, Schedule, gpipe
 
 
@@ -41,7 +41,7 @@ class GPipeInDisguise(Pipeline):
         super().__init__(gpipe(schedule.stages, schedule.micro_batches), stages, **kwargs)
 
 
-class Swapping(Mail):
+class Swapping(PipelineMessages):
     """Sends every first message of two behind the second. Gloo pairs them with the receives in silence."""
 
     held: tuple[Message, Tensor] | None = None
@@ -61,7 +61,7 @@ class Swapping(Mail):
 class SendsSwapped(Pipeline):
     """Sends activations in another order than they are received in."""
 
-    def _begin(self, micro_batches: Any, tokens: float | None) -> Mail:
+    def _begin(self, micro_batches: Any, tokens: float | None) -> PipelineMessages:
         mail = super()._begin(micro_batches, tokens)
         mail.__class__ = Swapping
         return mail

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.parallel import shards, zero
-from course_lib.parallel.zero import ShardedBucket, ZeroOptimizer
+from course_lib.parallel.zero import ReplicatedFlatShard, ZeroOptimizer
 
 
 class PlainAdamWCalledSharded:
@@ -77,15 +77,16 @@ class KeepsItsOwnPart(ZeroOptimizer):
 
     def step(self) -> None:
         """Without the gather."""
-        spread, ShardedBucket.start_spread = ShardedBucket.start_spread, _sends_nothing  # type: ignore[assignment]
+        gather = ReplicatedFlatShard.start_all_gather_weights
+        ReplicatedFlatShard.start_all_gather_weights = _sends_nothing  # type: ignore[method-assign]
         try:
             super().step()
         finally:
-            ShardedBucket.start_spread = spread
+            ReplicatedFlatShard.start_all_gather_weights = gather
 
 
-def _sends_nothing(bucket: ShardedBucket) -> Any:
-    """As `start_spread`, and nobody hears of it."""
+def _sends_nothing(bucket: ReplicatedFlatShard) -> Any:
+    """As `start_all_gather_weights`, and nobody hears of it."""
     return dist.barrier(async_op=True)
 
 

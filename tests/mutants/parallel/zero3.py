@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from course_lib.parallel import shards, zero3
 from course_lib.parallel.data import BucketedDataParallel
-from course_lib.parallel.gathered import FreedBucket
+from course_lib.parallel.gathered import UnshardableFlatParameter
 from course_lib.parallel.zero3 import Zero3
 from tests.mutants.parallel.zero import about_users_only, whole_sum
 
@@ -33,12 +33,12 @@ class NeverFrees(Zero3):
     def __init__(self, module: nn.Module, **settings: Any) -> None:
         super().__init__(module, **settings)
         for bucket in self.buckets:
-            bucket.free = bucket.finish_gather  # type: ignore[method-assign]
+            bucket.reshard = bucket.finish_unshard  # type: ignore[method-assign]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Fresh weights, once for both passes."""
         for bucket in self.buckets:
-            FreedBucket.free(bucket)
+            UnshardableFlatParameter.reshard(bucket)
         return super().forward(*args, **kwargs)
 
 
@@ -48,8 +48,8 @@ class StaleWeights(Zero3):
     def __init__(self, module: nn.Module, **settings: Any) -> None:
         super().__init__(module, **settings)
         for bucket in self.buckets:
-            bucket.start_gather()
-            bucket.free = bucket.finish_gather  # type: ignore[method-assign]
+            bucket.start_unshard()
+            bucket.reshard = bucket.finish_unshard  # type: ignore[method-assign]
 
 
 class SumForMean(Zero3):
@@ -147,7 +147,7 @@ class KeepsGradients(Zero3):
     """Holds every unit's whole gradient until the pass is over."""
 
     def _close(self, unit: Any) -> None:
-        unit.free()
+        unit.reshard()
         for each in self.units if unit is self.units[0] else ():
             super()._close(each)
 

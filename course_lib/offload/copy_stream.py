@@ -1,9 +1,9 @@
-"""A lane between two memories: tensors that are sent over it arrive one after the other, while the sender computes.
+"""A copy stream between two memories: what is sent over it arrives one after the other, while the sender computes.
 
-A GPU has two copy engines, one to main memory and one back, that work beside its kernels. A lane is one of them: a
-thread with a queue. Without a GPU both of its ends are main memory, and the copy is nearly free; so a lane can be told
-its bandwidth, and then no tensor arrives sooner than it would over such a link. It sleeps meanwhile, and costs the
-processor nothing. (A `train.disk.Disk` can be told one as well.)
+A GPU has two copy engines, one to main memory and one back, that work beside its kernels. A copy stream is one of
+them: a thread with a queue. Without a GPU both of its ends are main memory, and the copy is nearly free; so a copy
+stream can be told its bandwidth, and then no tensor arrives sooner than it would over such a link. The stream's thread
+sleeps meanwhile, and costs the processor nothing. (An `offload.disk.Disk` can be told a bandwidth as well.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from course_kit.units import Bytes
 
 
-class Pace:
+class BandwidthLimit:
     """A road with a bandwidth, for those who would be faster: what takes it arrives one after the other.
 
     Args:
@@ -45,7 +45,7 @@ class Pace:
             time.sleep(max(0.0, self._free_at - time.perf_counter()))
 
 
-class Lane:
+class CopyStream:
     """Copies in the order in which they were asked for, behind the caller's back.
 
     Args:
@@ -59,8 +59,8 @@ class Lane:
     """
 
     def __init__(self, bytes_per_s: float | None = None) -> None:
-        self.carried, self._pace = Bytes(0), Pace(bytes_per_s)
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lane")
+        self.carried, self._pace = Bytes(0), BandwidthLimit(bytes_per_s)
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="stream")
 
     def send(self, source: Tensor, into: Tensor, add: bool = False) -> Future[None]:
         """Begin a copy, and do not wait for it. What is paid for are the bytes of `source`.

@@ -15,7 +15,7 @@ from course_kit.ranks import RankFailure
 from course_lib import predict
 from course_lib.collectives.operators import own_part
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.parallel.grid import AXES, Grid
+from course_lib.parallel.hybrid import AXES, HybridParallel
 from course_lib.parallel.mesh import Mesh
 from course_lib.parallel.tensor_gpt import cuts
 from course_lib.predict import Setup
@@ -82,16 +82,16 @@ def deep_enough(config, sizes):
 
 def every_parity(sizes):
     tied, untied = (deep_enough(config, sizes) for config in (TIED, UNTIED))
-    check_parity(Grid, sizes, tied, "sgd")
-    check_parity(Grid, sizes, untied, "adam", schedule="gpipe", bucket_bytes=1024)
-    check_parity(Grid, sizes, tied, "adam", zero=1, bucket_bytes=1024)
+    check_parity(HybridParallel, sizes, tied, "sgd")
+    check_parity(HybridParallel, sizes, untied, "adam", schedule="gpipe", bucket_bytes=1024)
+    check_parity(HybridParallel, sizes, tied, "adam", zero=1, bucket_bytes=1024)
     if sizes[0] == 1:
-        check_parity(Grid, sizes, tied, "adam", zero=2, bucket_bytes=1024)
-        check_parity(Grid, sizes, untied, "sgd", zero=3, bucket_bytes=1024)
+        check_parity(HybridParallel, sizes, tied, "adam", zero=2, bucket_bytes=1024)
+        check_parity(HybridParallel, sizes, untied, "sgd", zero=3, bucket_bytes=1024)
     if sizes[2] > 1:
-        check_parity(Grid, sizes, tied, "adam", sequence_parallel=True, schedule="zero-bubble", zero=1)
+        check_parity(HybridParallel, sizes, tied, "adam", sequence_parallel=True, schedule="zero-bubble", zero=1)
     if sizes[0] == 2:
-        check_parity(Grid, sizes, tied, "sgd", schedule="interleaved")
+        check_parity(HybridParallel, sizes, tied, "sgd", schedule="interleaved")
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "x".join(map(str, sizes)))
@@ -101,7 +101,7 @@ def test_every_combination_equals_the_single_device(sizes):
 
 def a_parity_on_8(sizes):
     config = deep_enough(dataclasses.replace(TIED, layers=8, heads=8), sizes)
-    check_parity(Grid, sizes, config, "adam", steps=2, zero=1 if sizes[0] > 1 else 2)
+    check_parity(HybridParallel, sizes, config, "adam", steps=2, zero=1 if sizes[0] > 1 else 2)
 
 
 @pytest.mark.parametrize("sizes", ON_8, ids=lambda sizes: "x".join(map(str, sizes)))
@@ -134,7 +134,7 @@ def check_bytes(make, sizes, sequence_parallel):
     [((2, 1, 2), False), ((2, 1, 2), True), ((1, 2, 2), False), ((1, 2, 2), True), ((2, 2, 1), False)],
 )
 def test_bytes_held_and_sent_equal_the_formulas(sizes, sequence_parallel):
-    ranks.run(check_bytes, Grid, sizes, sequence_parallel, world_size=4, diagnose=False)
+    ranks.run(check_bytes, HybridParallel, sizes, sequence_parallel, world_size=4, diagnose=False)
 
 
 @pytest.mark.parametrize(("mutant", "says"), wrong.WRONG.items(), ids=[w.__name__ for w in wrong.WRONG])
@@ -148,7 +148,7 @@ def test_known_wrong_grids_are_rejected(mutant, says):
 
 
 def refused(sizes, config, rows, how):
-    grid = Grid(config, Mesh(dict(zip(AXES, sizes))), **how)
+    grid = HybridParallel(config, Mesh(dict(zip(AXES, sizes))), **how)
     grid.forward_backward(batch_of(0, rows))
 
 
@@ -173,12 +173,12 @@ def test_what_cannot_be_is_refused(sizes, change, rows, how, message):
 
 def test_a_grid_has_three_axes():
     with pytest.raises(ValueError, match="a grid has the axes pipe, data, tensor$"):
-        Grid(TIED, Mesh({"tensor": 2, "data": 1, "pipeline": 1}))
+        HybridParallel(TIED, Mesh({"tensor": 2, "data": 1, "pipeline": 1}))
 
 
 def every_order(sizes):
     for order in itertools.permutations(AXES):
-        check_parity(Grid, sizes, TIED, "adam", steps=1, zero=1, order=order)
+        check_parity(HybridParallel, sizes, TIED, "adam", steps=1, zero=1, order=order)
 
 
 def test_the_order_of_the_axes_changes_nothing_that_is_learned():

@@ -15,7 +15,7 @@ from course_kit.ranks import RankFailure
 from course_lib.collectives.operators import own_part
 from course_lib.model.gpt import GPT
 from course_lib.parallel.checkpoint import Checkpoints
-from course_lib.parallel.grid import AXES, Grid
+from course_lib.parallel.hybrid import AXES, HybridParallel
 from course_lib.parallel.mesh import Mesh
 from course_lib.parallel.saved_shards import cuts_of
 from course_lib.parallel.tensor_gpt import cuts
@@ -23,7 +23,7 @@ from course_lib.parallel.zero3 import Zero3
 from course_lib.train.step import train_step
 from tests.mutants.parallel import checkpoint as wrong
 from tests.parallel.checkpoint_checks import assert_equal, joined
-from tests.parallel.test_grid import LIMIT, TIED, batch_of
+from tests.parallel.test_hybrid import LIMIT, TIED, batch_of
 
 RULE: Any = torch.optim.AdamW
 SETTINGS = {"lr": 0.01, "weight_decay": 0.1}
@@ -36,11 +36,11 @@ class Shape(NamedTuple):
     zero: int = 1
     schedule: str = "1f1b"
 
-    def grid(self, seed: int, **change: Any) -> Grid:
+    def grid(self, seed: int, **change: Any) -> HybridParallel:
         """On these ranks."""
         config = dataclasses.replace(TIED, **change)
         how: dict[str, Any] = {"zero": self.zero, "schedule": self.schedule, "seed": seed, "dtype": torch.float64}
-        return Grid(config, Mesh(dict(zip(AXES, self.sizes))), micro_batches=2, **how)
+        return HybridParallel(config, Mesh(dict(zip(AXES, self.sizes))), micro_batches=2, **how)
 
 
 def pieces(model: Any, optimizer: Any) -> list[Any]:
@@ -80,7 +80,7 @@ def load(shape: Shape, folder: Path, make: Any = Checkpoints) -> tuple[list[Any]
     return loaded, pieces(grid, optimizer)
 
 
-def assert_weights(grid: Grid, optimizer: Any, single: GPT, step: int) -> None:
+def assert_weights(grid: HybridParallel, optimizer: Any, single: GPT, step: int) -> None:
     """What the optimizer updates on this rank is its part of the oracle's weights."""
     oracle, known = dict(single.named_parameters()), {}
     for stage in grid.stages.values():

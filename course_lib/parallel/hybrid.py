@@ -1,6 +1,6 @@
 """One training step over three axes: a pipeline whose stages are cut over tensor ranks, in several replicas.
 
-    grid = Grid(config, Mesh({"pipe": 2, "data": 2, "tensor": 2}), micro_batches=4, zero=1)   # on each of 8 ranks
+    grid = HybridParallel(config, Mesh({"pipe": 2, "data": 2, "tensor": 2}), micro_batches=4, zero=1)  # 8 ranks
     optimizer = grid.optimizer(torch.optim.AdamW, lr=1e-3)
     loss = grid.train_step(optimizer, batch)        # the whole batch on every rank, the same loss on every rank
 
@@ -36,7 +36,7 @@ AXES = ("pipe", "data", "tensor")
 AnyOptimizer = torch.optim.Optimizer | ZeroOptimizer
 
 
-class Grid(nn.Module):
+class HybridParallel(nn.Module):
     """This rank's part of the model, and its part of a step. All ranks must construct it, with the same arguments.
 
     Its parameters are this rank's own; `optimizer` makes one over them that works element by element, so each rank's

@@ -16,7 +16,7 @@ from torch.autograd import Function, Variable
 from course_lib.train.segment import take_tensors
 
 
-class ComesAndGoes(Protocol):
+class LoadableUnit(Protocol):
     """What comes, is used and goes together.
 
     Attributes:
@@ -27,20 +27,20 @@ class ComesAndGoes(Protocol):
     place: int
     is_open: bool
 
-    def start_gather(self) -> None:
+    def start_unshard(self) -> None:
         """Ask for the weights, if they are not here."""
 
-    def gather(self) -> None:
+    def unshard(self) -> None:
         """Wait until all weights are here."""
 
-    def free(self) -> None:
+    def reshard(self) -> None:
         """Give the weights' memory back."""
 
 
-U = TypeVar("U", bound=ComesAndGoes)
+U = TypeVar("U", bound=LoadableUnit)
 
 
-class UnitByUnit(nn.Module, Generic[U]):
+class LayerwiseModule(nn.Module, Generic[U]):
     """A module that has a unit's weights in memory during its passes, and perhaps the next unit's.
 
     A unit must be run by calling it (`block(x)`), with tensors in arguments and results, or in nested lists, tuples and
@@ -84,7 +84,7 @@ class UnitByUnit(nn.Module, Generic[U]):
                 if tensor.requires_grad:
                     tensor.register_hook(partial(self._before_backward, unit))
         if not in_backward():  # a recomputed unit's backward pass comes next
-            unit.free()
+            unit.reshard()
             self._free_all_if_root(unit)
 
     def _before_backward(self, unit: U, _gradient: Tensor) -> None:
@@ -95,20 +95,20 @@ class UnitByUnit(nn.Module, Generic[U]):
 
     def _gather(self, unit: U, ahead: int) -> None:
         """Have a unit's weights here, and those of its neighbour on their way."""
-        unit.gather()
+        unit.unshard()
         if self.prefetch:
-            self.units[(unit.place + ahead) % len(self.units)].start_gather()
+            self.units[(unit.place + ahead) % len(self.units)].start_unshard()
 
     def _free_all_if_root(self, unit: U) -> None:
         """Outside of a pass nothing is whole: what was gathered ahead and not used would be old after the next step."""
         for each in self.units if unit.place == 0 else ():
-            each.free()
+            each.reshard()
 
     def _close(self, unit: U) -> None:
         """A unit's backward pass is over: free its weights. What becomes of its gradients, subclasses say."""
         if unit.is_open:
             unit.is_open = False
-            unit.free()
+            unit.reshard()
             self._closed(unit)
 
     def _closed(self, unit: U) -> None:
@@ -119,7 +119,7 @@ class UnitByUnit(nn.Module, Generic[U]):
         """The root unit is used to the end, and so is one whose inputs need no gradient."""
         for unit in reversed(self.units):
             self._close(unit)
-            unit.free()
+            unit.reshard()
         self._is_backward = False
 
 
