@@ -44,8 +44,8 @@ class Ranks:
     def __init__(
         self, world_size: int = 4, backend: str | None = None, timeout_s: float = 60, diagnose: bool = True
     ) -> None:
-        self.world_size = check_world_size(world_size)
-        self.timeout_s = check_timeout(timeout_s)
+        self.world_size = _check_world_size(world_size)
+        self.timeout_s = _check_timeout(timeout_s)
         self.diagnose = diagnose
         self.backend = backend_for(self.world_size, backend)
         self._lock = threading.RLock()
@@ -130,10 +130,10 @@ class Ranks:
 _shared: dict[tuple[int, str], Ranks] = {}
 
 
-def shared(world_size: int, backend: str | None = None) -> Ranks:
+def _shared_pool(world_size: int) -> Ranks:
     """The pool of `world_size` ranks that all `run` calls of this process share; made on first use."""
-    check_world_size(world_size)
-    key = world_size, backend_for(world_size, backend)
+    _check_world_size(world_size)
+    key = world_size, backend_for(world_size, None)
     pool = _shared.get(key)
     if pool is None or pool._owner != os.getpid() or pool._crew is None:
         pool = _shared[key] = Ranks(*key)
@@ -163,11 +163,11 @@ def run(
         RankFailure: a rank raised, died, or was not done in time.
         ValueError: `world_size` or `timeout_s` makes no sense, or something cannot be shipped.
     """
-    check_timeout(timeout_s)
-    return shared(world_size).call(pack(fn, args, kwargs), timeout_s, diagnose)
+    _check_timeout(timeout_s)
+    return _shared_pool(world_size).call(pack(fn, args, kwargs), timeout_s, diagnose)
 
 
-def check_world_size(world_size: Any) -> int:
+def _check_world_size(world_size: Any) -> int:
     """`world_size`, if that many ranks can be started.
 
     Raises:
@@ -190,7 +190,7 @@ def check_world_size(world_size: Any) -> int:
     return world_size
 
 
-def check_timeout(timeout_s: Any) -> float:
+def _check_timeout(timeout_s: Any) -> float:
     """`timeout_s` as a float.
 
     Raises:
