@@ -682,7 +682,7 @@ compare(predicted=Bytes(4 * PSI), measured=record.peak.temporaries, name="fused 
 # parameters. Their repair is a buffer of constant size; lesson 07 calls it a bucket.)
 #
 # **Pieces.** The last thief owns nothing at all. Asking a GPU's driver for memory is slow, so PyTorch's allocator
-# asks for large *segments*, cuts blocks out of them, and keeps what is freed for the next tensor. Free neighbours melt
+# asks for large *allocator segments*, cuts blocks out of them, and keeps what is freed for the next tensor. Free neighbours melt
 # into one. But blocks never move. The library has a model of that allocator, written after the rules in its source,
 # which runs without a GPU. We give it a card of 80 MiB, fill it with twenty tensors of 4 MiB, and free every second
 # one. Half of the card is free. Then we ask for 6 MiB.
@@ -725,7 +725,7 @@ for name, lengths in {"all alike": [512] * 6, "ragged": [512, 300, 450, 200, 380
 # %% [markdown]
 # Already steps that are all alike reserve more than is ever alive, for tensors differ in size and lifetime. Ragged ones
 # add to it. So leave room: a plan that fills a card to the last byte does not run on it. Make all batches of one shape, and
-# allocate what lives long before what lives short. `PYTORCH_ALLOC_CONF=expandable_segments:True` lets segments grow, so
+# allocate what lives long before what lives short. `PYTORCH_ALLOC_CONF=expandable_segments:True` lets allocator segments grow, so
 # that fewer holes are closed in by borders. And no model on this page counts the driver's own share and the
 # libraries' workspaces, often some hundreds of MiB.
 #
@@ -746,7 +746,7 @@ compare(predicted=predict.peak(setup).total, measured=theirs, name="MemTracker",
 
 # %% [markdown]
 # On a GPU the allocator itself keeps count. `torch.cuda.max_memory_allocated()` is the peak of all blocks (each rounded
-# up to 512 bytes), `max_memory_reserved()` that of all segments. Workspaces for matrix products come on top of our
+# up to 512 bytes), `max_memory_reserved()` that of all allocator segments. Workspaces for matrix products come on top of our
 # account. And a *snapshot* writes down every block with the line of code that asked for it; drop the file on
 # [pytorch.org/memory_viz](https://pytorch.org/memory_viz) and it draws the hill of section 1.
 
