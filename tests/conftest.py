@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: many ranks share few cores
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -24,6 +26,28 @@ def unchecked_shapes() -> Iterator[None]:
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def background() -> Iterator[None]:
+    """What the test starts is in the background: nohup, a script's `&` and many CI systems have Ctrl-C ignored."""
+    yield from _on_ctrl_c(signal.SIG_IGN)
+
+
+@pytest.fixture
+def terminal() -> Iterator[None]:
+    """What the test starts hears Ctrl-C, as in a terminal, also where the tests themselves are in the background.
+
+    Children inherit that Ctrl-C is ignored, and rightly so: what runs in the background goes on when somebody
+    interrupts the program in front.
+    """
+    yield from _on_ctrl_c(signal.default_int_handler)
+
+
+def _on_ctrl_c(does: Any) -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, does)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

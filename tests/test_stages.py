@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -52,6 +53,15 @@ def test_what_a_stage_compiles_is_kept_whatever_the_user_has_set(
 ) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     assert summary(stage("one", "import sys; assert not sys.dont_write_bytecode"))[0] == 0
+
+
+@pytest.mark.parametrize(("kind", "heard"), [("background", False), ("terminal", True)])
+def test_a_child_hears_ctrl_c_as_the_test_wants_however_the_tests_were_started(
+    background: None, request: pytest.FixtureRequest, kind: str, heard: bool
+) -> None:
+    request.getfixturevalue(kind)
+    look = [sys.executable, "-c", "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"]
+    assert subprocess.run(look, capture_output=True, text=True).stdout.split() == [str(heard)]
 
 
 @pytest.mark.parametrize(("worker", "order"), [(True, "bbac"), (False, "abcb")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import json
 import os
@@ -13,9 +14,11 @@ import sys
 import time
 import zipfile
 from collections import namedtuple
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import psutil
 import pytest
 
 START = Path(__file__).parents[1] / "start.py"
@@ -63,9 +66,10 @@ class Checkout:
 
     def __init__(self, folder: Path) -> None:
         self.root, self.wheels, self.venv = folder / "course", folder / "wheels", folder / "course" / ".venv"
-        self.home = folder / "home"
+        self.home, self.temporary = folder / "home", folder / "temporary"
         self.settings: dict[str, str] = {}
-        for path in (*(self.root / name for name in PACKAGES), self.wheels, self.home):
+        self.started: list[subprocess.Popen[str]] = []
+        for path in (*(self.root / name for name in PACKAGES), self.wheels, self.home, self.temporary):
             path.mkdir(parents=True)
         shutil.copy(START, self.root)
         (self.root / "backend.py").write_text(BACKEND)
@@ -91,12 +95,12 @@ class Checkout:
         """No index, no settings of this machine, an own home."""
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "VIRTUAL_ENV"))}
         pip = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels)}
-        home = {"HOME": str(self.home), "https_proxy": "http://127.0.0.1:9"}
+        home = {"HOME": str(self.home), "https_proxy": "http://127.0.0.1:9", "TMPDIR": str(self.temporary)}
         return inherited | pip | home | self.settings | extra
 
     def popen(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """Start `start.py` with the Python that runs the tests."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, str(self.root / "start.py"), *arguments],
             env=self.environment(**environment),
             cwd=self.home,
@@ -105,12 +109,24 @@ class Checkout:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.started.append(process)
+        return process
 
     def call(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run `start.py` to its end."""
         process = self.popen(*arguments, **environment)
         out, err = process.communicate(timeout=100)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def end(self) -> None:
+        """End whatever still runs in here: a build goes on when the pip that wants it was killed."""
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if Path(process.cwd()).is_relative_to(self.root.parent):
+                    process.kill()
+        for process in self.started:
+            with process:
+                pass
 
     def installed(self) -> set[str]:
         """What is in the environment."""
@@ -124,8 +140,10 @@ def said(result: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Checkout:
-    return Checkout(tmp_path)
+def checkout(tmp_path: Path) -> Iterator[Checkout]:
+    made = Checkout(tmp_path)
+    yield made
+    made.end()
 
 
 @pytest.fixture(scope="module")
@@ -137,9 +155,10 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def complete(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+def complete(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Checkout:
     """A checkout after a successful `start.py`."""
     checkout = Checkout(tmp_path_factory.mktemp("complete"))
+    request.addfinalizer(checkout.end)
     result = checkout.call("open")
     assert result.returncode == 0, result.stderr
     for step in ("[1/3] make .venv", "[2/3] install PyTorch", "[3/3] install the course", "Ready after"):
@@ -306,6 +325,7 @@ class TestFailures:
         assert not checkout.venv.exists() and "the moon is full" in (checkout.root / "start.log").read_text()
 
     @POSIX
+    @pytest.mark.usefixtures("terminal")
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_interrupted(self, checkout: Checkout, number: signal.Signals) -> None:
         process = checkout.popen("open", SLOW_BUILD="60")

@@ -6,6 +6,8 @@ INSTRUCTORS.md explains the command.
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from course_tools.grading.sandbox.limits import Limits
 from course_tools.labs import Lab
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+"""Exit code after Ctrl-C, as shells have it; after `kill`, too."""
 
 
 def grade_lab(
@@ -68,7 +70,7 @@ def grade_lab(
         key.metadata["course"]["carry_errors"] = True
     submissions = find_submissions(where, lab.name, largest_bytes=limits.submission_bytes)
     done: list[Result] = []
-    with _progress(lab.name, len(submissions), done, console) as advance:
+    with _progress(lab.name, len(submissions), done, console) as advance, _ended_as_by_ctrl_c():
         options = {"jobs": jobs, "resume": resume, "executor": executor, "on_result": advance}
         try:
             results = grade_batch(nbformat.writes(key), submissions, limits, out / RESULTS, **options)
@@ -83,6 +85,19 @@ def grade_lab(
         console.print(f"{earlier} of these {len(everyone)} were graded earlier and not handed in again this time")
     console.print(f"results and reports are in {out}", markup=False)
     return 1 if any(result.status == NOT_GRADED for result in results) else 0
+
+
+@contextlib.contextmanager
+def _ended_as_by_ctrl_c() -> Iterator[None]:
+    """`kill` is taken for Ctrl-C, which a batch in the background does not hear: plain kernels would outlive it."""
+    if threading.current_thread() is not threading.main_thread():  # handlers are set in the main thread only
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

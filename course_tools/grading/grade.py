@@ -33,6 +33,8 @@ from course_tools.grading.report.results import (
 from course_tools.grading.sandbox import processes as sandbox
 from course_tools.grading.sandbox.limits import Limits
 
+_NAP_S = 0.5
+
 
 class Executor(Protocol):
     """Whatever runs functions elsewhere: threads, processes, a cluster."""
@@ -142,7 +144,14 @@ def _as_completed(futures: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for student, future in futures.items():
         future.add_done_callback(functools.partial(_put, done, student))
     for _ in futures:
-        yield done.get()
+        yield _next(done)
+
+
+def _next(done: queue.SimpleQueue[tuple[str, Any]]) -> tuple[str, Any]:
+    """The next that is done, in short naps: one nap is not ended by a Ctrl-C that comes as the nap begins."""
+    while True:
+        with contextlib.suppress(queue.Empty):
+            return done.get(timeout=_NAP_S)
 
 
 def _put(done: queue.SimpleQueue, student: str, future: Any) -> None:

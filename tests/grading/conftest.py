@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable
+import os
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
 from nbformat import NotebookNode
 
@@ -34,13 +39,48 @@ WAYS = [pytest.param(sandbox.BUBBLEWRAP, marks=pytest.mark.sandbox), sandbox.NON
 QUICK = Limits(wall_s=300, cell_s=60, memory_bytes=1024 * MIB, processes=24)
 
 
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a `bwrap` that does not work and leaves a file `asked`, whoever tried it."""
+    folder = tmp_path_factory.mktemp("stand-in")
+    program = folder / "bwrap"
+    program.write_text(f'#!/bin/sh\n: > "{folder}/asked"\nexit 1\n')
+    program.chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plain_machine(stand_in: Path) -> Iterator[None]:
+    """What is installed here is hidden, from the processes of fixtures as well: submissions run plainly."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(stand_in), prepend=os.pathsep)
+        patch.setenv(sandbox.PLAIN, "1")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def same_everywhere(
+    request: pytest.FixtureRequest, plain_machine: None, stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """A test marked `sandbox` always has bubblewrap; no other has it, and it fails if it looks whether it could."""
+    if request.node.get_closest_marker("sandbox"):
+        monkeypatch.setenv("PATH", os.environ["PATH"].removeprefix(f"{stand_in}{os.pathsep}"))
+        monkeypatch.delenv(sandbox.PLAIN)
+        if sandbox.best_isolation() != sandbox.BUBBLEWRAP:
+            asked_for = request.config.getoption("markexpr") == "sandbox"
+            (pytest.fail if asked_for else pytest.skip)("bubblewrap does not work here")
+        yield
+        return
+    monkeypatch.setattr(sandbox, "bubblewrap_works", sandbox.bubblewrap_works.__wrapped__)  # asked anew each time
+    yield
+    if (asked := stand_in / "asked").exists():
+        asked.unlink()
+        pytest.fail("this test looks whether bubblewrap works here: mark it `sandbox`, or set how it grades")
+
+
 @pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def way(request: pytest.FixtureRequest) -> str:
     """Each way in which submissions may run; what the test grades, runs in it, in processes of its own as well."""
-    if request.param == sandbox.NONE:
-        monkeypatch.setenv(sandbox.PLAIN, "1")
-    elif sandbox.best_isolation() != request.param:
-        pytest.skip("bubblewrap does not work here")
     return request.param
 
 
@@ -99,3 +139,27 @@ def points(result: Result) -> dict[str, float]:
 def outcomes(result: Result, question: str) -> list[str]:
     """Outcomes of the checks of one question."""
     return [check.outcome for check in result.of(question)]
+
+
+def kernel_folders(processes: list[psutil.Process]) -> set[str]:
+    """The folders of those that are kernels."""
+    found: set[str] = set()
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            found.update(re.findall(r"/tmp/course-[0-9a-f]{8}", " ".join(process.cmdline())))
+    return found
+
+
+def end(processes: list[psutil.Process], folders: Collection[str] = ()) -> None:
+    """End these and all their descendants, and remove the folders of kernels among them, and those given."""
+    family = list(processes)
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            family += process.children(recursive=True)
+    folders = {*folders, *kernel_folders(family)}
+    for process in family:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(family, 10)  # a kernel would make its folder again
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)

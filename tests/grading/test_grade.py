@@ -11,8 +11,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import nbformat
 import psutil
@@ -35,7 +39,16 @@ from course_tools.grading.report.results import (
     load_all,
     save,
 )
-from tests.grading.conftest import MEAN_OF_RANKS, MOVING_AVERAGE, QUICK, TINY, notebook, submission
+from tests.grading.conftest import (
+    MEAN_OF_RANKS,
+    MOVING_AVERAGE,
+    QUICK,
+    TINY,
+    end,
+    kernel_folders,
+    notebook,
+    submission,
+)
 from tests.grading.making import result as made
 
 pytestmark = [pytest.mark.notebook, pytest.mark.slow]
@@ -129,33 +142,58 @@ def course(tmp_path: Path, full_key: NotebookNode) -> Path:
     return tmp_path
 
 
-@pytest.mark.timeout(300)
-def test_ctrl_c_keeps_what_is_finished_and_ends_every_kernel(course: Path, way: str) -> None:
-    out, root = course / "out", str(Path(__file__).parents[2])
-    command = [
-        sys.executable,
-        "-c",
-        "import tests.grading.test_grade as t; t.run_course()",
-        "grade",
-        "lab90",
-        course / "in",
-    ]
-    command += ["--out", out, "-j", "1", "--cell-timeout", "500", "--resume"]
-    with subprocess.Popen(
-        list(map(str, command)), cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as grader:
+@pytest.fixture
+def batch(course: Path) -> Iterator[subprocess.Popen[str]]:
+    """The command on that folder, in a process of its own, when the first is graded and the second has a kernel."""
+    call = "import tests.grading.test_grade as t; t.run_course()"
+    command = [sys.executable, "-c", call, "grade", "lab90", str(course / "in"), "--out", str(course / "out")]
+    command += ["-j", "1", "--cell-timeout", "500", "--resume"]
+    root, pipe = Path(__file__).parents[2], subprocess.PIPE
+    with subprocess.Popen(command, cwd=root, stdout=pipe, stderr=subprocess.STDOUT, text=True) as grader:
+        started, kernels, folders = psutil.Process(grader.pid), [], set()
         try:
-            wait_until(lambda: (out / "results" / "ada.json").exists())
-            wait_until(lambda: psutil.Process(grader.pid).children(recursive=True))
-            kernels = psutil.Process(grader.pid).children(recursive=True)
-            grader.send_signal(signal.SIGINT)
-            said, _ = grader.communicate(timeout=120)
+            wait_until(lambda: (course / "out" / "results" / "ada.json").exists())
+            wait_until(started.children)
+            kernels = started.children(recursive=True)
+            folders = kernel_folders(kernels)
+            yield grader
         finally:
-            grader.kill()
+            end([started, *kernels], folders)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("kind", "number"), [("terminal", signal.SIGINT), ("background", signal.SIGTERM)], ids=["ctrl_c", "kill"]
+)
+def test_who_stops_a_batch_keeps_what_is_finished_and_every_kernel_ends(
+    course: Path, way: str, kind: str, number: signal.Signals, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue(kind)
+    grader = request.getfixturevalue("batch")
+    kernels = psutil.Process(grader.pid).children(recursive=True)
+    grader.send_signal(number)
+    said, _ = grader.communicate(timeout=120)
     assert grader.returncode == 130
     assert "1 of 3 are graded" in said and "--resume" in said and "Traceback" not in said
-    assert [path.name for path in (out / "results").iterdir()] == ["ada.json"]
+    assert [path.name for path in (course / "out" / "results").iterdir()] == ["ada.json"]
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in kernels)
+
+
+@pytest.mark.usefixtures("terminal")
+def test_ctrl_c_is_heard_though_another_thread_gets_it(key_text: str, tmp_path: Path) -> None:
+    never: concurrent.futures.Future[Result] = concurrent.futures.Future()
+    elsewhere: Any = SimpleNamespace(submit=lambda *given: never)
+    press = threading.Timer(0.3, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT))
+    give_up = threading.Timer(20, lambda: never.set_exception(TimeoutError()))
+    start = time.monotonic()
+    try:
+        press.start()
+        give_up.start()
+        with pytest.raises(KeyboardInterrupt):
+            grade_batch(key_text, [submission(b"", "ada")], QUICK, tmp_path, executor=elsewhere)
+    finally:
+        give_up.cancel()
+    assert time.monotonic() - start < 10
 
 
 def test_the_command(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:

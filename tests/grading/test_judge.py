@@ -24,7 +24,7 @@ from tests.grading.conftest import HALF, QUICK, Grade, cell_of, notebook, outcom
 
 pytestmark = [pytest.mark.notebook, pytest.mark.slow]
 both = pytest.mark.usefixtures("way")
-"""Sandboxed, and as a plain process; the rest runs in the better way that works."""
+"""Sandboxed, and as a plain process; the rest runs plainly on every machine."""
 
 WRONG = "def moving_average(numbers, width):\n    return [0.0]\n"
 BY_WINDOW = "def half(number):\n    return moving_average([number, 0.0], 2)[0]\n"

@@ -312,7 +312,12 @@ def test_two_programs_side_by_side_do_not_collide() -> None:
         "print([ranks.run(f, world_size=2) for _ in range(20)][-1])"
     )
     running = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    assert [process.communicate(timeout=60)[0] for process in running] == ["[0, 1]\n"] * 2
+    try:
+        assert [process.communicate(timeout=60)[0] for process in running] == ["[0, 1]\n"] * 2
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate()
 
 
 @pytest.mark.parametrize("diagnose", [True, False])

@@ -10,9 +10,11 @@ the sum.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import runpy
+import signal
 import sys
 
 
@@ -26,6 +28,9 @@ def main() -> None:
         os.setuid(uid)
     if os.name == "posix":
         set_limits(limits)
+    if sys.platform == "linux":  # bubblewrap does it by itself; a plain kernel would outlive a grader that is killed
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as adjustment:
         adjustment.write("1000")  # if the machine runs out of memory, this goes first, not the grader
     for folder in filter(None, (os.environ.get("HOME"), os.environ.get("TMPDIR"))):
