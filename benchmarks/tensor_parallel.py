@@ -30,7 +30,7 @@ from turns import print_table, take_turns
 from course_kit import ranks
 from course_lib.collectives.operators import own_part
 from course_lib.model.gpt import Block, GPTConfig
-from course_lib.parallel.tensor_gpt import ParallelBlock
+from course_lib.parallel.tensor import cut_block
 
 CONFIG = GPTConfig(layers=4, width=256, heads=8, vocab_size=256, context=128, attention="fused")
 
@@ -73,15 +73,17 @@ def theirs(sequence_parallel: bool) -> nn.Module:
 
 def ours(sequence_parallel: bool) -> nn.Module:
     """Blocks that are split by hand."""
-    blocks = (Block(CONFIG) for _ in range(CONFIG.layers))
-    return nn.Sequential(*(ParallelBlock.from_(block, None, sequence_parallel) for block in blocks))
+    blocks = [Block(CONFIG) for _ in range(CONFIG.layers)]
+    for block in blocks:
+        cut_block(block, None, sequence_parallel)
+    return nn.Sequential(*blocks)
 
 
 CONTESTANTS: dict[str, Callable[[], nn.Module]] = {
     "parallelize_module": lambda: theirs(False),
-    "ParallelBlock": lambda: ours(False),
+    "cut_block": lambda: ours(False),
     "parallelize_module, sequence parallel": lambda: theirs(True),
-    "ParallelBlock, sequence parallel": lambda: ours(True),
+    "cut_block, sequence parallel": lambda: ours(True),
 }
 
 

@@ -1,14 +1,14 @@
 """The conjugate operators of tensor parallelism: what one does in the forward pass, its partner does in the backward.
 
-| operator | forward        | backward       | its partner | named in                       |
-|----------|----------------|----------------|-------------|--------------------------------|
-| `f`      | nothing        | all-reduce     | `f_bar`     | Shoeybi et al. 2019, fig. 3    |
-| `f_bar`  | all-reduce     | nothing        | `f`         | (there it is called g)         |
-| `g`      | all-gather     | reduce-scatter | `g_bar`     | Korthikanti et al. 2022, fig. 5|
-| `g_bar`  | reduce-scatter | all-gather     | `g`         |                                |
-| `split`  | own part       | all-gather     | `join`      | Megatron-LM's scatter          |
-| `join`   | all-gather     | own part       | `split`     | Megatron-LM's gather           |
-| `turn`   | all-to-all     | all-to-all     | itself      |                                |
+| operator            | forward        | backward       | its partner         | named in                        |
+|---------------------|----------------|----------------|---------------------|---------------------------------|
+| `f`                 | nothing        | all-reduce     | `f_bar`             | Shoeybi et al. 2019, fig. 3     |
+| `f_bar`             | all-reduce     | nothing        | `f`                 | (there it is called g)          |
+| `g`                 | all-gather     | reduce-scatter | `g_bar`             | Korthikanti et al. 2022, fig. 5 |
+| `g_bar`             | reduce-scatter | all-gather     | `g`                 |                                 |
+| `scatter_to_group`  | own part       | all-gather     | `gather_from_group` | Megatron-LM's `mappings.py`     |
+| `gather_from_group` | all-gather     | own part       | `scatter_to_group`  |                                 |
+| `all_to_all_dims`   | all-to-all     | all-to-all     | itself              | Jacobs et al. 2023 (Ulysses)    |
 
 Why pairs: where a tensor is whole on every rank and each rank uses it for a part of the work, each rank learns a part
 of its gradient, so the parts are added up (`f`). Where each rank holds a part of a sum, the sum is formed once, and its
@@ -20,6 +20,8 @@ all-reduce sends 2(t-1)/t · n from each rank, the others (t-1)/t · n.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,117 +31,71 @@ from torch.autograd import Function
 
 Group = dist.ProcessGroup | None
 """The ranks that share a layer; None for all."""
+Operation = Callable[[Tensor], Tensor]
+
+# PyTorch 2.13 renamed both, and warns of the old names.
+all_gather_single: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 def f(whole: Tensor, group: Group = None) -> Tensor:
     """The tensor as it is; each rank's gradient of it is a part of a sum, which the backward pass forms."""
-    return _CopyForward.apply(whole, group)
+    return pair(whole, forward=_same, backward=partial(all_reduce, group=group))
 
 
-def f_bar(partial: Tensor, group: Group = None) -> Tensor:
+def f_bar(summand: Tensor, group: Group = None) -> Tensor:
     """The sum of all ranks' tensors; the gradient goes back as it came."""
-    return _SumForward.apply(partial, group)
+    return pair(summand, forward=partial(all_reduce, group=group), backward=_same)
 
 
 def g(part: Tensor, dim: int, group: Group = None) -> Tensor:
     """The ranks' parts, side by side along `dim`; each rank's gradient of the whole is a part of a sum."""
-    return _GatherForward.apply(part, dim, group)
+    along = {"dim": dim, "group": group}
+    return pair(part, forward=partial(all_gather, **along), backward=partial(reduce_scatter, **along))
 
 
-def g_bar(partial: Tensor, dim: int, group: Group = None) -> Tensor:
+def g_bar(summand: Tensor, dim: int, group: Group = None) -> Tensor:
     """This rank's part along `dim` of the sum of all ranks' tensors."""
-    return _ReduceScatterForward.apply(partial, dim, group)
+    along = {"dim": dim, "group": group}
+    return pair(summand, forward=partial(reduce_scatter, **along), backward=partial(all_gather, **along))
 
 
-def split(whole: Tensor, dim: int, group: Group = None) -> Tensor:
+def scatter_to_group(whole: Tensor, dim: int, group: Group = None) -> Tensor:
     """This rank's part along `dim` of a tensor that every rank holds."""
-    return _SplitForward.apply(whole, dim, group)
+    along = {"dim": dim, "group": group}
+    return pair(whole, forward=partial(own_part, **along), backward=partial(all_gather, **along))
 
 
-def join(part: Tensor, dim: int, group: Group = None) -> Tensor:
+def gather_from_group(part: Tensor, dim: int, group: Group = None) -> Tensor:
     """The ranks' parts, side by side along `dim`, for use that is the same on every rank."""
-    return _JoinForward.apply(part, dim, group)
+    along = {"dim": dim, "group": group}
+    return pair(part, forward=partial(all_gather, **along), backward=partial(own_part, **along))
 
 
-def turn(part: Tensor, cut: int, joined: int, group: Group = None) -> Tensor:
+def all_to_all_dims(part: Tensor, cut: int, joined: int, group: Group = None) -> Tensor:
     """From parts along `joined` to parts along `cut`: each rank keeps its part of everyone's part."""
-    return _TurnForward.apply(part, cut, joined, group)
+    there = partial(all_to_all, cut=cut, joined=joined, group=group)
+    return pair(part, forward=there, backward=partial(all_to_all, cut=joined, joined=cut, group=group))
 
 
-class _CopyForward(Function):
+def pair(x: Tensor, forward: Operation, backward: Operation) -> Tensor:
+    """`forward(x)`, through which a gradient goes back by `backward`: one line of the table above."""
+    return _Pair.apply(x, forward, backward)
+
+
+class _Pair(Function):
     @staticmethod
-    def forward(ctx: Any, whole: Tensor, group: Group) -> Tensor:
-        ctx.group = group
-        return whole.view_as(whole)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return all_reduce(grad, ctx.group), None
-
-
-class _SumForward(Function):
-    @staticmethod
-    def forward(ctx: Any, partial: Tensor, group: Group) -> Tensor:
-        return all_reduce(partial, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return grad, None
-
-
-class _GatherForward(Function):
-    @staticmethod
-    def forward(ctx: Any, part: Tensor, dim: int, group: Group) -> Tensor:
-        ctx.dim, ctx.group = dim, group
-        return all_gather(part, dim, group)
+    def forward(ctx: Any, x: Tensor, forward: Operation, backward: Operation) -> Tensor:
+        ctx.operation = backward
+        return forward(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return reduce_scatter(grad, ctx.dim, ctx.group), None, None
+        return ctx.operation(grad), None, None
 
 
-class _ReduceScatterForward(Function):
-    @staticmethod
-    def forward(ctx: Any, partial: Tensor, dim: int, group: Group) -> Tensor:
-        ctx.dim, ctx.group = dim, group
-        return reduce_scatter(partial, dim, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return all_gather(grad, ctx.dim, ctx.group), None, None
-
-
-class _SplitForward(Function):
-    @staticmethod
-    def forward(ctx: Any, whole: Tensor, dim: int, group: Group) -> Tensor:
-        ctx.dim, ctx.group = dim, group
-        return own_part(whole, dim, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return all_gather(grad, ctx.dim, ctx.group), None, None
-
-
-class _JoinForward(Function):
-    @staticmethod
-    def forward(ctx: Any, part: Tensor, dim: int, group: Group) -> Tensor:
-        ctx.dim, ctx.group = dim, group
-        return all_gather(part, dim, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return own_part(grad, ctx.dim, ctx.group), None, None
-
-
-class _TurnForward(Function):
-    @staticmethod
-    def forward(ctx: Any, part: Tensor, cut: int, joined: int, group: Group) -> Tensor:
-        ctx.cut, ctx.joined, ctx.group = cut, joined, group
-        return all_to_all(part, cut, joined, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return all_to_all(grad, ctx.joined, ctx.cut, ctx.group), None, None, None
+def _same(x: Tensor) -> Tensor:
+    return x.view_as(x)  # a view: autograd does not see a pass through a tensor that comes out as it went in
 
 
 def all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
@@ -151,18 +107,39 @@ def all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
 
 def all_gather(part: Tensor, dim: int, group: Group = None) -> Tensor:
     """The ranks' parts, in rank order, side by side along `dim`."""
-    part = part.contiguous()
-    parts = [torch.empty_like(part) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(parts, part, group=group)
-    return torch.cat(parts, dim)
+    return all_gather_async(part, dim, group)()
 
 
-def reduce_scatter(partial: Tensor, dim: int, group: Group = None) -> Tensor:
+def all_gather_async(part: Tensor, dim: int, group: Group = None) -> Callable[[], Tensor]:
+    """Begin an `all_gather`, and return the function that waits for its result."""
+    parts = part.new_empty((dist.get_world_size(group) * part.shape[0], *part.shape[1:]))
+    work = all_gather_single(parts, part.contiguous(), group=group, async_op=True)
+
+    def finish() -> Tensor:
+        work.wait()
+        # gathered end to end along dim 0, whatever `dim` is
+        return parts if dim == 0 else torch.cat(parts.chunk(dist.get_world_size(group)), dim)
+
+    return finish
+
+
+def reduce_scatter(summand: Tensor, dim: int, group: Group = None) -> Tensor:
     """This rank's part along `dim` of the sum over the group."""
-    parts = [part.contiguous() for part in partial.chunk(divided(partial, dim, group), dim)]
-    mine = torch.empty_like(parts[0])
-    dist.reduce_scatter(mine, parts, group=group)
-    return mine
+    return reduce_scatter_async(summand, dim, group)()
+
+
+def reduce_scatter_async(summand: Tensor, dim: int, group: Group = None) -> Callable[[], Tensor]:
+    """Begin a `reduce_scatter`, and return the function that waits for its result."""
+    parts = summand.chunk(divided(summand, dim, group), dim)
+    mine = parts[0].new_empty(parts[0].shape)
+    # end to end along dim 0, so that one copy makes each rank's part contiguous; `parts` alone would be many messages
+    work = reduce_scatter_single(mine, torch.cat(parts), group=group, async_op=True)
+
+    def finish() -> Tensor:
+        work.wait()
+        return mine
+
+    return finish
 
 
 def all_to_all(part: Tensor, cut: int, joined: int, group: Group = None) -> Tensor:

@@ -128,9 +128,8 @@ class GPT(nn.Module):
         # Shapes first, without memory: PyTorch's own initialisation would draw from the process's random state.
         with torch.device("meta"):
             self.token_embedding = nn.Embedding(config.vocab_size, config.width)
-            self.position_embedding = (
-                nn.Embedding(config.context, config.width) if config.positions == "learned" else None
-            )
+            learned = config.positions == "learned"
+            self.position_embedding = nn.Embedding(config.context, config.width) if learned else None
             self.embedding_dropout = nn.Dropout(config.dropout)
             self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
             self.final_norm = make_norm(config)
@@ -142,10 +141,11 @@ class GPT(nn.Module):
 
     def initialize(self, seed: int) -> None:
         """Fill all parameters, in place, with the values that `seed` names (see `initialize`)."""
-        embeddings = [module for module in (self.token_embedding, self.position_embedding) if module is not None]
-        layers = [embeddings, *([block] for block in self.blocks), [self.final_norm, *filter(None, [self.head])]]
-        for layer, modules in enumerate(layers):
-            initialize(nn.ModuleList(modules), self.config, seed, layer)
+        layers: dict[int, list[nn.Module | None]] = {0: [self.token_embedding, self.position_embedding]}
+        layers |= {int(number) + 1: [block] for number, block in self.blocks.named_children()}
+        layers[self.config.layers + 1] = [self.final_norm, self.head]
+        for layer, modules in layers.items():
+            initialize(nn.ModuleList(module for module in modules if module is not None), self.config, seed, layer)
 
     def forward(
         self, tokens: Int[Tensor, "batch seq"], targets: Int[Tensor, "batch seq"] | None = None
@@ -155,20 +155,36 @@ class GPT(nn.Module):
         Raises:
             ValueError: the sequence is longer than `config.context`.
         """
-        seq = tokens.shape[1]
-        if seq > self.config.context:
-            raise ValueError(
-                f"{seq} tokens given, but this model's context is {self.config.context}: shorten the sequence"
-            )
+        if (seq := tokens.shape[1]) > self.config.context:
+            raise ValueError(f"{seq} tokens given, but the context is {self.config.context}: shorten the sequence")
+        return self.logits_or_loss(self.run_blocks(self.embed(tokens)), targets)
+
+    def embed(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq width"]:
+        """The stream that the first block reads: a vector for each token, and one for its position."""
         x_BSD = self.token_embedding(tokens)
         if self.position_embedding is not None:
-            x_BSD = x_BSD + self.position_embedding(torch.arange(seq, device=tokens.device))
-        x_BSD = self.embedding_dropout(x_BSD)
+            x_BSD = x_BSD + self.position_embedding(torch.arange(tokens.shape[1], device=tokens.device))
+        return self.embedding_dropout(x_BSD)
+
+    def run_blocks(self, x_BSD: Float[Tensor, "batch seq width"]) -> Float[Tensor, "batch seq width"]:
+        """The stream behind the last block."""
         for block in self.blocks:
             x_BSD = block(x_BSD)
+        return x_BSD
+
+    def logits(self, x_BSD: Float[Tensor, "batch seq width"]) -> Float[Tensor, "batch seq vocab"]:
+        """A score of every vocabulary entry, from the stream behind the last block."""
         head = self.token_embedding if self.head is None else self.head
-        logits_BSV = F.linear(self.final_norm(x_BSD), head.weight)
-        return logits_BSV if targets is None else loss_of(logits_BSV, targets)
+        return F.linear(self.final_norm(x_BSD), head.weight)
+
+    def loss(self, logits_BSV: Float[Tensor, "batch seq vocab"], targets: Tensor) -> Float[Tensor, ""]:
+        """Mean cross-entropy over all tokens, in nats."""
+        return loss_of(logits_BSV, targets)
+
+    def logits_or_loss(self, x_BSD: Float[Tensor, "batch seq width"], targets: Tensor | None) -> Tensor:
+        """The end of the forward pass: logits, or with targets the loss."""
+        logits_BSV = self.logits(x_BSD)
+        return logits_BSV if targets is None else self.loss(logits_BSV, targets)
 
 
 class Block(nn.Module):
@@ -200,13 +216,17 @@ class Attention(nn.Module):
 
     def forward(self, x_BSD: Float[Tensor, "batch seq width"]) -> Float[Tensor, "batch seq width"]:
         """What each token gathers from the tokens before it."""
-        split = (*x_BSD.shape[:2], self.config.heads, self.config.head_width)
-        q_BHSK, k_BHSK, v_BHSK = (part.view(split).transpose(1, 2) for part in self.qkv(x_BSD).chunk(3, dim=-1))
+        heads = (-1, self.config.head_width)  # -1: of a layer that is cut, some heads are here
+        qkv = self.qkv(x_BSD).chunk(3, dim=-1)
+        mixed_BHSK = self.attend(*(part.unflatten(-1, heads).transpose(1, 2) for part in qkv))
+        return self.out_dropout(self.out(mixed_BHSK.transpose(1, 2).flatten(2)))
+
+    def attend(self, q_BHSK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor) -> Tensor:
+        """The weighted means, of each head for itself."""
         if self.config.positions == "rotary":
             q_BHSK, k_BHSK = rotate(q_BHSK), rotate(k_BHSK)
-        attend = self.explicit if self.config.attention == "explicit" else self.fused
-        mixed_BSD = attend(q_BHSK, k_BHSK, v_BHSK).transpose(1, 2).reshape(x_BSD.shape)
-        return self.out_dropout(self.out(mixed_BSD))
+        mix = self.explicit if self.config.attention == "explicit" else self.fused
+        return mix(q_BHSK, k_BHSK, v_BHSK)
 
     def explicit(self, q_BHSK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor) -> Tensor:
         """softmax(q kᵀ / √K) v, with the future masked out; S² scores per head are written to memory."""
@@ -232,7 +252,7 @@ class MLP(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x_BSD: Float[Tensor, "batch seq width"]) -> Float[Tensor, "batch seq width"]:
-        """Wider, bent, and back."""
+        """Up to the hidden layer, through GELU, and down again."""
         hidden_BSF = F.gelu(self.up(x_BSD), approximate="tanh")
         return self.dropout(self.down(hidden_BSF))
 

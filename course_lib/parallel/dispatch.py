@@ -14,17 +14,16 @@ Suffixes: P ranks, k choices, E experts (of all ranks), L the experts of one ran
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Int
 from torch import Tensor
-from torch.autograd import Function
 
 from course_kit.units import Bytes
-from course_lib.collectives.operators import Group
+from course_lib.collectives.operators import Group, Operation, pair
 
 
 class Exchange(NamedTuple):
@@ -122,7 +121,8 @@ def dispatch(rows: Tensor, plan: DispatchPlan, group: Group = None) -> Tensor:
 
     All ranks of the group must call. Bytes sent: `plan.sent_bytes` forward, `plan.returned_bytes` backward.
     """
-    return _Dispatch.apply(rows, plan.exchange(dist.get_rank(group)), group)
+    to_experts, home = _both_ways(plan, group)
+    return pair(rows, forward=to_experts, backward=home)
 
 
 def combine(rows: Tensor, plan: DispatchPlan, group: Group = None) -> Tensor:
@@ -130,29 +130,14 @@ def combine(rows: Tensor, plan: DispatchPlan, group: Group = None) -> Tensor:
 
     All ranks of the group must call. Bytes sent: `plan.returned_bytes` forward, `plan.sent_bytes` backward.
     """
-    return _Combine.apply(rows, plan.exchange(dist.get_rank(group)), group)
+    to_experts, home = _both_ways(plan, group)
+    return pair(rows, forward=home, backward=to_experts)
 
 
-class _Dispatch(Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, exchange: Exchange, group: Group) -> Tensor:
-        ctx.exchange, ctx.group = exchange, group
-        return _to_experts(rows, exchange, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _home(grad, ctx.exchange, ctx.group), None, None
-
-
-class _Combine(Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, exchange: Exchange, group: Group) -> Tensor:
-        ctx.exchange, ctx.group = exchange, group
-        return _home(rows, exchange, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _to_experts(grad, ctx.exchange, ctx.group), None, None
+def _both_ways(plan: DispatchPlan, group: Group) -> tuple[Operation, Operation]:
+    """What takes rows to the experts, and what takes them home."""
+    exchange = plan.exchange(dist.get_rank(group))
+    return partial(_to_experts, exchange=exchange, group=group), partial(_home, exchange=exchange, group=group)
 
 
 def _to_experts(rows: Tensor, exchange: Exchange, group: Group) -> Tensor:

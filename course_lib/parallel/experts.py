@@ -17,7 +17,7 @@ have to divide by the number of the ranks along "expert".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, Self
 
 import torch
@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from course_lib.collectives.operators import Group, all_gather, f, f_bar, own_part
+from course_lib.collectives.operators import Group, all_gather, all_reduce, f, f_bar, own_part
 from course_lib.model.experts import Choice, ExpertConfig, ExpertMLP, Router, Routing
 from course_lib.parallel.dispatch import DispatchPlan, combine, dispatch, plan_dispatch
 from course_lib.parallel.tensor import add_up_gradients
@@ -78,8 +78,8 @@ class ParallelExperts(nn.Module):
         for axis in self.groups.keys() - {"tensor"}:
             add_up_gradients(self.router, self.groups[axis])
         if "data" in self.groups:
-            add_up_gradients(self.up_LDf, self.groups["data"])
-            add_up_gradients(self.down_LfD, self.groups["data"])
+            for weight in (self.up_LDf, self.down_LfD):
+                weight.register_hook(partial(all_reduce, group=self.groups["data"]))
         return self
 
     def _part(self, whole: Tensor, hidden: int) -> nn.Parameter:

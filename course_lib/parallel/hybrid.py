@@ -23,7 +23,7 @@ from course_lib.collectives.operators import own_part
 from course_lib.model.gpt import GPTConfig
 from course_lib.parallel.data import Bucket, plan_buckets
 from course_lib.parallel.mesh import Mesh, process_groups
-from course_lib.parallel.tensor_stage import ParallelStage
+from course_lib.parallel.tensor_gpt import ParallelStage
 from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.parallel.zero3 import Zero3
 from course_lib.pipeline.executor import Pipeline
@@ -87,7 +87,7 @@ class HybridParallel(nn.Module):
         self.stages = nn.ModuleDict()
         for number in order.stages_of(place):
             stage = GPTStage(config, layers[number], seed, dtype).to(device)
-            part = ParallelStage.from_(stage, self.groups["tensor"], sequence_parallel)
+            part = ParallelStage(stage, self.groups["tensor"], sequence_parallel)
             units = part.blocks.values()
             shards = Zero3(part, self.groups["data"], bucket_bytes, units=units) if zero == 3 else part
             self.stages[str(number)] = shards

@@ -58,7 +58,8 @@ class LayerwiseModule(nn.Module, Generic[U]):
         self.module, self.units, self.prefetch = module, units, prefetch
         self._is_backward = False
         for unit, each in zip(units, modules, strict=True):
-            each.register_forward_pre_hook(partial(self._before_forward, unit), with_kwargs=True)
+            # first of the module's hooks: what another one makes of its weights is made of weights that are there
+            each.register_forward_pre_hook(partial(self._before_forward, unit), prepend=True, with_kwargs=True)
             each.register_forward_hook(partial(self._after_forward, unit))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.collectives.operators import Group, all_reduce
+from course_lib.collectives.operators import Group, all_gather_single, all_reduce, reduce_scatter_single
 
 SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
@@ -120,7 +120,7 @@ def start_reduce_scatter(flat: Tensor, group: Group, dtype: torch.dtype | None =
         work = dist.all_to_all_single(received, flat, group=group, async_op=True)
     else:
         received = flat.new_empty(len(flat) // ranks)
-        work = _SCATTER(received, flat, group=group, async_op=True)
+        work = reduce_scatter_single(received, flat, group=group, async_op=True)
 
     def finish() -> Tensor:
         assert work is not None
@@ -132,7 +132,7 @@ def start_reduce_scatter(flat: Tensor, group: Group, dtype: torch.dtype | None =
 
 def start_all_gather(whole: Tensor, part: Tensor, group: Group) -> dist.Work:
     """Begin to put the ranks' parts end to end in `whole`, in rank order."""
-    work = _GATHER(whole, part, group=group, async_op=True)
+    work = all_gather_single(whole, part, group=group, async_op=True)
     assert work is not None
     return work
 
@@ -176,8 +176,3 @@ def clip_parts_(parts: Iterable[Tensor], max_norm: float, group: Group, device: 
     for part in parts:
         part.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
     return norm
-
-
-# PyTorch 2.13 renamed both, and warns of the old names.
-_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -5,14 +5,15 @@ all-reduce behind the pair in the forward pass, one in front of it in the backwa
 `sequence_parallel` the two become all-gather and reduce-scatter, the same bytes, and what lies between the pairs is cut
 along the sequence (Korthikanti et al. 2022, §4.2.2).
 
-Every part has a `from_`, which takes the unsplit module's weights, and keeps its parameters' names; all ranks of the
-group call it with the same module. `parallel.tensor_gpt` puts the parts together. Shape suffixes are those of
-`model.gpt`; a small letter is a rank's part: x_BsD has 1/t of the sequence, q_BhSK 1/t of the heads.
+`cut_block` replaces the layers of a block by the parts that are here; the block's own forward pass runs them. Parts
+take the unsplit layer's weights and keep its parameters' names; all ranks of the group make them of the same layer.
+Shape suffixes are those of `model.gpt`; a small letter is a rank's part: x_BsD has 1/t of the sequence, y_BSf 1/t of a
+layer's output features.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -21,12 +22,24 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from course_lib.collectives.operators import Group, all_gather, all_reduce, f, f_bar, g_bar, own_part, reduce_scatter
-from course_lib.model.gpt import MLP, Attention, rotate
+from course_lib.collectives.operators import (
+    Group,
+    all_gather,
+    all_gather_async,
+    all_reduce,
+    f,
+    f_bar,
+    g_bar,
+    own_part,
+    reduce_scatter_async,
+)
+from course_lib.model.gpt import Block
 from course_lib.train.accumulate import count_tokens
 
 BATCH, SEQ, WIDTH = 0, 1, 2
 """Dims of the stream x_BSD."""
+HEADS = 1
+"""Of attention's weights_BHSS."""
 
 
 class Cut(NamedTuple):
@@ -42,33 +55,25 @@ class ColumnParallelLinear(nn.Module):
     Bytes sent by each rank: nothing forward, an all-reduce of the input's gradient backward. With `sequence_parallel`
     the input comes cut along the sequence: all-gather forward, all-gather (again) and reduce-scatter backward, since
     only the part is kept in between.
+
+    Args:
+        linear: the unsplit layer. Its rows of `weight` are cut, which are its output's features.
+        group: the ranks that share it.
+        sequence_parallel: whether the input is cut along the sequence.
+        blocks: how many equal blocks lie side by side in the output; each is cut.
+
+    Raises:
+        ValueError: the features do not divide.
     """
 
-    weight: nn.Parameter
-    bias: nn.Parameter | None
-    group: Group
-    sequence_parallel: bool
-    cuts: dict[str, Cut]
-
-    @classmethod
-    def from_(cls, linear: nn.Linear, group: Group = None, sequence_parallel: bool = False, blocks: int = 1) -> Self:
-        """Cut a layer's rows of `weight`, which are its output's features.
-
-        Args:
-            linear: the unsplit layer.
-            group: the ranks that share it.
-            sequence_parallel: whether the input is cut along the sequence.
-            blocks: how many equal blocks lie side by side in the output; each is cut.
-
-        Raises:
-            ValueError: the features do not divide.
-        """
-        self = cls()
+    def __init__(
+        self, linear: nn.Linear, group: Group = None, sequence_parallel: bool = False, blocks: int = 1
+    ) -> None:
+        super().__init__()
         self.group, self.sequence_parallel = group, sequence_parallel
         self.cuts = {"weight": Cut(0, blocks), "bias": Cut(0, blocks)}
         self.weight = _part(linear.weight, self.cuts["weight"], group)
         self.bias = None if linear.bias is None else _part(linear.bias, self.cuts["bias"], group)
-        return self
 
     def forward(self, x: Float[Tensor, "batch seq_in width"]) -> Float[Tensor, "batch seq features"]:
         """This rank's features of every token."""
@@ -79,21 +84,23 @@ class ColumnParallelLinear(nn.Module):
 
 class _GatheredLinear(Function):
     """`linear(g(x))` that keeps its part of x alone, and gathers again when the weight's gradient needs all of it
-    (Korthikanti et al. 2022, §4.2.2)."""
+    (Korthikanti et al. 2022, §4.2.2). What is sent in the backward pass travels while the products are computed."""
 
     @staticmethod
-    def forward(ctx: Any, x_BsD: Tensor, weight: Tensor, bias: Tensor | None, group: Group) -> Tensor:
-        ctx.save_for_backward(x_BsD, weight)
-        ctx.group, ctx.has_bias = group, bias is not None
-        return F.linear(all_gather(x_BsD, SEQ, group), weight, bias)
+    def forward(ctx: Any, x_BsD: Tensor, weight_fD: Tensor, bias_f: Tensor | None, group: Group) -> Tensor:
+        ctx.save_for_backward(x_BsD, weight_fD)
+        ctx.group, ctx.has_bias = group, bias_f is not None
+        return F.linear(all_gather(x_BsD, SEQ, group), weight_fD, bias_f)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x_BsD, weight = ctx.saved_tensors
-        x_grad = reduce_scatter(grad @ weight, SEQ, ctx.group)
-        x_BSD = all_gather(x_BsD, SEQ, ctx.group)
-        weight_grad = grad.flatten(BATCH, SEQ).T @ x_BSD.flatten(BATCH, SEQ)
-        return x_grad, weight_grad, grad.sum((BATCH, SEQ)) if ctx.has_bias else None, None
+    def backward(ctx: Any, y_grad_BSf: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x_BsD, weight_fD = ctx.saved_tensors
+        x_BSD_of_all = all_gather_async(x_BsD, SEQ, ctx.group)  # comes while the first product is computed,
+        x_grad_BsD_of_sum = reduce_scatter_async(y_grad_BSf @ weight_fD, SEQ, ctx.group)  # this during the second
+        x_BSD = x_BSD_of_all()
+        weight_grad_fD = y_grad_BSf.flatten(BATCH, SEQ).T @ x_BSD.flatten(BATCH, SEQ)
+        bias_grad_f = y_grad_BSf.sum((BATCH, SEQ)) if ctx.has_bias else None
+        return x_grad_BsD_of_sum(), weight_grad_fD, bias_grad_f, None
 
 
 class RowParallelLinear(nn.Module):
@@ -102,108 +109,59 @@ class RowParallelLinear(nn.Module):
     Bytes sent by each rank: an all-reduce of the output forward, nothing backward. With `sequence_parallel` the output
     leaves cut along the sequence: reduce-scatter forward, all-gather backward. The bias is whole on every rank and is
     added once, behind the sum.
+
+    Args:
+        linear: the unsplit layer. Its columns of `weight` are cut, which are its input's features.
+        group: the ranks that share it.
+        sequence_parallel: whether the output leaves cut along the sequence. Each rank then has the bias's gradient of
+            its own tokens (`add_up_gradients`).
+
+    Raises:
+        ValueError: the features do not divide.
     """
 
-    weight: nn.Parameter
-    bias: nn.Parameter | None
-    group: Group
-    sequence_parallel: bool
-    cuts: dict[str, Cut]
-
-    @classmethod
-    def from_(cls, linear: nn.Linear, group: Group = None, sequence_parallel: bool = False) -> Self:
-        """Cut a layer's columns of `weight`, which are its input's features.
-
-        Args:
-            linear: the unsplit layer.
-            group: the ranks that share it.
-            sequence_parallel: whether the output leaves cut along the sequence.
-
-        Raises:
-            ValueError: the features do not divide.
-        """
-        self = cls()
+    def __init__(self, linear: nn.Linear, group: Group = None, sequence_parallel: bool = False) -> None:
+        super().__init__()
         self.group, self.sequence_parallel = group, sequence_parallel
         self.cuts = {"weight": Cut(1)}
         self.weight = _part(linear.weight, self.cuts["weight"], group)
         self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach().clone())
-        if sequence_parallel:
-            add_up_gradients(self.bias, group)
-        return self
 
-    def forward(self, x: Float[Tensor, "batch seq features"]) -> Float[Tensor, "batch seq_out width"]:
+    def forward(self, x_BSf: Float[Tensor, "batch seq features"]) -> Float[Tensor, "batch seq_out width"]:
         """The whole sum; or this rank's tokens of it."""
-        partial = F.linear(x, self.weight)
-        summed = g_bar(partial, SEQ, self.group) if self.sequence_parallel else f_bar(partial, self.group)
-        return summed if self.bias is None else summed + self.bias
+        summand_BSD = F.linear(x_BSf, self.weight)
+        y = g_bar(summand_BSD, SEQ, self.group) if self.sequence_parallel else f_bar(summand_BSD, self.group)
+        return y if self.bias is None else y + self.bias
 
 
-class ParallelMLP(nn.Module):
-    """Columns, GELU, rows: each rank has some of the hidden features from beginning to end."""
+def cut_block(block: Block, group: Group = None, sequence_parallel: bool = False) -> None:
+    """Replace a block's layers by this rank's parts of them, in place: some of the heads, some of the hidden features.
 
-    up: ColumnParallelLinear
-    down: RowParallelLinear
-    dropout: SplitDropout
+    The norms stay whole, and the block's forward pass stays what it is: each head, and the GELU of each hidden feature,
+    needs no other. The stream between is whole, or with `sequence_parallel` cut along the sequence.
 
-    @classmethod
-    def from_(cls, mlp: MLP, group: Group = None, sequence_parallel: bool = False) -> Self:
-        """Cut the hidden layer.
+    Bytes sent by each rank, with n the stream's bytes and t ranks: 4 all-reduces of n, two in each pass; with
+    `sequence_parallel` 2 all-gathers and 2 reduce-scatters of n in the forward pass, which is as much, and in the
+    backward pass 2 all-gathers more, since only parts are kept.
 
-        Raises:
-            ValueError: its width does not divide.
-        """
-        self = cls()
-        self.up = ColumnParallelLinear.from_(mlp.up, group, sequence_parallel)
-        self.down = RowParallelLinear.from_(mlp.down, group, sequence_parallel)
-        self.dropout = SplitDropout(mlp.dropout.p, SEQ if sequence_parallel else None, group)
-        return self
-
-    def forward(self, x: Float[Tensor, "batch seq width"]) -> Float[Tensor, "batch seq width"]:
-        """Wider, bent, and back. GELU bends each feature for itself, so nobody needs the others'."""
-        return self.dropout(self.down(F.gelu(self.up(x), approximate="tanh")))
-
-
-class ParallelAttention(nn.Module):
-    """Columns, heads, rows: each rank has some of the heads from beginning to end."""
-
-    qkv: ColumnParallelLinear
-    out: RowParallelLinear
-    out_dropout: SplitDropout
-    heads: Attention
-
-    @classmethod
-    def from_(cls, attention: Attention, group: Group = None, sequence_parallel: bool = False) -> Self:
-        """Cut by heads.
-
-        Raises:
-            ValueError: the heads do not divide, or fused attention has dropout (its kernel draws for itself).
-        """
-        config, ranks = attention.config, dist.get_world_size(group)
-        if config.heads % ranks:
-            raise ValueError(f"{config.heads} heads do not split over {ranks} ranks: a head stays in one piece")
-        if config.attention == "fused" and config.dropout:
-            raise ValueError("fused attention draws its dropout inside: take attention='explicit', or dropout=0")
-        self = cls()
-        self.qkv = ColumnParallelLinear.from_(attention.qkv, group, sequence_parallel, blocks=3)
-        self.out = RowParallelLinear.from_(attention.out, group, sequence_parallel)
-        self.out_dropout = SplitDropout(config.dropout, SEQ if sequence_parallel else None, group)
-        with torch.device("meta"):
-            self.heads = Attention(config)  # for what one head does; it has no weights
-        self.heads.qkv = self.heads.out = nn.Identity()  # type: ignore[assignment]
-        self.heads.weights_dropout = SplitDropout(config.dropout, 1, group)  # type: ignore[assignment]
-        return self
-
-    def forward(self, x: Float[Tensor, "batch seq width"]) -> Float[Tensor, "batch seq width"]:
-        """What each token gathers from the tokens before it: in this rank's heads, then summed over all."""
-        config = self.heads.config
-        q_BhSK, k_BhSK, v_BhSK = (
-            part.unflatten(-1, (-1, config.head_width)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1)
-        )
-        if config.positions == "rotary":
-            q_BhSK, k_BhSK = rotate(q_BhSK), rotate(k_BhSK)
-        attend = self.heads.explicit if config.attention == "explicit" else self.heads.fused
-        mixed_BSd = attend(q_BhSK, k_BhSK, v_BhSK).transpose(1, 2).flatten(2)
-        return self.out_dropout(self.out(mixed_BSd))
+    Raises:
+        ValueError: heads or features do not divide, or fused attention has dropout (its kernel draws for itself).
+    """
+    attention, mlp, config, ranks = block.attention, block.mlp, block.attention.config, dist.get_world_size(group)
+    if config.heads % ranks:
+        raise ValueError(f"{config.heads} heads do not split over {ranks} ranks: a head stays in one piece")
+    if config.attention == "fused" and config.dropout:
+        raise ValueError("fused attention draws its dropout inside: take attention='explicit', or dropout=0")
+    attention.qkv = ColumnParallelLinear(attention.qkv, group, sequence_parallel, blocks=3)  # type: ignore[assignment]
+    attention.out = RowParallelLinear(attention.out, group, sequence_parallel)  # type: ignore[assignment]
+    mlp.up = ColumnParallelLinear(mlp.up, group, sequence_parallel)  # type: ignore[assignment]
+    mlp.down = RowParallelLinear(mlp.down, group, sequence_parallel)  # type: ignore[assignment]
+    attention.weights_dropout = SplitDropout(config.dropout, HEADS, group)  # type: ignore[assignment]
+    along = SEQ if sequence_parallel else None
+    attention.out_dropout = SplitDropout(config.dropout, along, group)  # type: ignore[assignment]
+    mlp.dropout = SplitDropout(config.dropout, along, group)  # type: ignore[assignment]
+    if sequence_parallel:
+        add_up_gradients(block, group)
 
 
 class SplitDropout(nn.Module):
@@ -233,14 +191,52 @@ class SplitDropout(nn.Module):
         return x * own_part(keep, self.dim, self.group).div_(1 - self.p)
 
 
-def add_up_gradients(whole: nn.Parameter | nn.Module | None, group: Group) -> None:
-    """Sum the gradients of what every rank holds whole and uses for its own tokens: `f`, for parameters.
+def add_up_gradients(module: nn.Module, group: Group) -> None:
+    """Sum the gradients of what every rank holds whole in a module and uses for its own tokens: `f`, for parameters.
 
-    Bytes sent by each rank: one small all-reduce for each parameter, in the backward pass.
+    While the module's forward pass runs, copies stand in for these parameters. Their gradients leave the backward pass
+    in one message: each message waits for the slowest rank, whatever its size.
+
+    Bytes sent by each rank: one all-reduce of these parameters' bytes, in each backward pass.
     """
-    parameters = [whole] if isinstance(whole, nn.Parameter) else [] if whole is None else list(whole.parameters())
-    for parameter in parameters:
-        parameter.register_hook(lambda grad: all_reduce(grad, group))
+
+    def stand_in(module: nn.Module, _args: Any) -> None:
+        places = _uncut(module)
+        copies = _CopyAll.apply(group, *(getattr(layer, name) for layer, name in places))
+        for (layer, name), copy in zip(places, copies):
+            layer.__dict__[name] = copy  # is found before the parameter of the same name
+
+    def step_aside(module: nn.Module, _args: Any, _output: Any) -> None:
+        for layer, name in _uncut(module):
+            layer.__dict__.pop(name, None)
+
+    module.register_forward_pre_hook(stand_in)
+    module.register_forward_hook(step_aside, always_call=True)
+
+
+def _uncut(module: nn.Module) -> list[tuple[nn.Module, str]]:
+    """The layer and the name of each parameter in a module that is to be trained, and is whole on every rank."""
+    return [
+        (layer, name)
+        for layer in module.modules()
+        for name, parameter in layer.named_parameters(recurse=False)
+        if parameter.requires_grad and name not in getattr(layer, "cuts", {})
+    ]
+
+
+class _CopyAll(Function):
+    """`f`, of several tensors at once."""
+
+    @staticmethod
+    def forward(ctx: Any, group: Group, *whole: Tensor) -> tuple[Tensor, ...]:
+        ctx.group = group
+        return tuple(tensor.view_as(tensor) for tensor in whole)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        summed = all_reduce(torch.cat([grad.flatten() for grad in grads]), ctx.group)
+        parts = summed.split([grad.numel() for grad in grads])
+        return None, *(part.view(grad.shape) for part, grad in zip(parts, grads))
 
 
 def loss_of_parts(

@@ -10,14 +10,13 @@ import time
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from course_lib.model.gpt import GPT, GPTConfig, initialize, loss_of
+from course_lib.model.gpt import GPT, GPTConfig
 
 
-class GPTStage(nn.Module):
+class GPTStage(GPT):
     """Some consecutive layers of a GPT. Parameters have the whole model's names and values.
 
     With tied embeddings the last stage holds a copy of the token embedding, for the head. Both copies begin equal, and
@@ -33,27 +32,22 @@ class GPTStage(nn.Module):
     """
 
     def __init__(self, config: GPTConfig, layers: range, seed: int = 0, dtype: torch.dtype | None = None) -> None:
-        super().__init__()
+        super().__init__(config, device="meta", dtype=dtype)  # all layers, as shapes only
         last = config.layers + 1
         if not layers or layers.step != 1 or layers.start < 0 or layers.stop > last + 1:
             raise ValueError(f"layers={layers}: give a range within 0 (embeddings) to {last} (final norm and head)")
-        self.config, self.is_first, self.is_last = config, 0 in layers, last in layers
-        whole = GPT(config, device="meta", dtype=dtype)  # shapes only
-        self.token_embedding = whole.token_embedding if self.is_first or (self.is_last and config.tied) else None
-        self.position_embedding = whole.position_embedding if self.is_first else None
-        self.embedding_dropout = whole.embedding_dropout if self.is_first else None
-        self.blocks = nn.ModuleDict({str(n - 1): whole.blocks[n - 1] for n in layers if 0 < n < last})
-        self.final_norm = whole.final_norm if self.is_last else None
-        self.head = whole.head if self.is_last else None
+        self.is_first, self.is_last = 0 in layers, last in layers
+        if not self.is_first:
+            self.position_embedding = self.embedding_dropout = None  # type: ignore[assignment]
+        if not self.is_last:
+            self.final_norm = self.head = None  # type: ignore[assignment]
+        if not (self.is_first or (self.is_last and config.tied)):
+            self.token_embedding = None  # type: ignore[assignment]
+        # a dict, not a list: the blocks keep the whole model's numbers in their names
+        here = {number: block for number, block in self.blocks.named_children() if int(number) + 1 in layers}
+        self.blocks = nn.ModuleDict(here)  # type: ignore[assignment]
         self.to_empty(device=torch.get_default_device())
-        self._initialize(seed)
-
-    def _initialize(self, seed: int) -> None:
-        parts: dict[int, list[nn.Module | None]] = {0: [self.token_embedding, self.position_embedding]}
-        parts |= {int(number) + 1: [block] for number, block in self.blocks.items()}
-        parts |= {self.config.layers + 1: [self.final_norm, self.head]}
-        for layer, modules in parts.items():
-            initialize(nn.ModuleList(m for m in modules if m is not None), self.config, seed, layer)
+        self.initialize(seed)
 
     @property
     def tied_weight(self) -> Tensor | None:
@@ -68,21 +62,14 @@ class GPTStage(nn.Module):
 
     def forward(self, x: Tensor, targets: Int[Tensor, "batch seq"] | None = None) -> Tensor:
         """Tokens (on the first stage) or the stream in; the stream or, on the last stage, logits or the loss out."""
-        if self.is_first:
-            assert self.token_embedding is not None and self.embedding_dropout is not None
-            positions = torch.arange(x.shape[1], device=x.device)
-            x = self.token_embedding(x)
-            if self.position_embedding is not None:
-                x = x + self.position_embedding(positions)
-            x = self.embedding_dropout(x)
-        for block in self.blocks.values():
+        x = self.run_blocks(self.embed(x) if self.is_first else x)
+        return self.logits_or_loss(x, targets) if self.is_last else x
+
+    def run_blocks(self, x: Float[Tensor, "batch seq width"]) -> Float[Tensor, "batch seq width"]:
+        """The stream behind the last block that is here."""
+        for block in self.blocks.children():
             x = block(x)
-        if not self.is_last:
-            return x
-        head = self.token_embedding if self.head is None else self.head
-        assert self.final_norm is not None and head is not None
-        logits = F.linear(self.final_norm(x), head.weight)
-        return logits if targets is None else loss_of(logits, targets)
+        return x
 
 
 def cut(costs: Sequence[float], stages: int) -> list[range]:

@@ -332,8 +332,9 @@ def f_backward(grad):
 #
 # ## 5 · A whole GPT, cut
 #
-# `ParallelGPT.from_` takes a GPT and keeps this rank's part of every matrix. Norms stay whole, and so do biases behind
-# a sum. The embedding is cut by width, and so is the head, which has the same matrix: its logits are one more sum.
+# `ParallelGPT` copies a GPT and replaces each layer that has a matrix by this rank's part of it; the forward pass is the
+# GPT's own. Norms stay whole, and so do biases behind a sum. The embedding is cut by width, and so is the head, which
+# has the same matrix: its logits are one more sum.
 #
 # Is it the same model? Lesson 07's test: three steps beside a single process, and after each of them all weights, put
 # together again, must be the single model's. With SGD, and in float64.
@@ -359,7 +360,7 @@ def apart(split, config=SMALL, batch=batch, joined=whole_state_dict):
     return largest
 
 
-print("one model after each of three steps:", max(ranks.run(apart, ParallelGPT.from_, world_size=4)) < 1e-12)
+print("one model after each of three steps:", max(ranks.run(apart, ParallelGPT, world_size=4)) < 1e-12)
 
 # %% [markdown]
 # The same model. Now the bill. Most of a layer's parameters are in matrices, and of these a rank holds a quarter; of
@@ -376,7 +377,7 @@ guess_sent = ask("How many kB does each send in a step?", unit="kB")
 
 # %%
 def bill():
-    model = ParallelGPT.from_(GPT(SMALL))
+    model = ParallelGPT(GPT(SMALL))
     with measure.traffic() as sent:
         model(*batch()).backward()
     return Count(sum(p.numel() for p in model.parameters())), sent.sent_bytes
@@ -441,13 +442,13 @@ def kept_by_a_block(split, parts=1):
 
 # %%
 def sequence_parallel(gpt):
-    return ParallelGPT.from_(gpt, None, sequence_parallel=True)
+    return ParallelGPT(gpt, None, sequence_parallel=True)
 
 
 n, mask = tokens * width, SMALL.context**2
 between, inside = 4 * (4 * n + 4 * tokens), 4 * (12 * n + 4 * SMALL.heads * SMALL.context**2)
 unsplit = kept_by_a_block(lambda gpt: gpt)
-upper = ranks.run(kept_by_a_block, ParallelGPT.from_, world_size=4)[0]
+upper = ranks.run(kept_by_a_block, ParallelGPT, world_size=4)[0]
 lower = ranks.run(kept_by_a_block, sequence_parallel, 4, world_size=4)[0]
 display(
     compare(
@@ -473,7 +474,7 @@ for name, part, guess in (("upper", upper, guess_whole), ("lower", lower, guess_
 # %%
 def check_bytes(function):
     def on_each_rank():
-        block = ParallelGPT.from_(GPT(SMALL), None, True).blocks[0]
+        block = ParallelGPT(GPT(SMALL), None, True).blocks[0]
         x = torch.ones(4, SMALL.context // dist.get_world_size(), SMALL.width, requires_grad=True)
         with measure.traffic() as sent:
             block(x).sum().backward()
@@ -500,7 +501,7 @@ def block_bytes(stream_bytes, t):
 
 # %% [markdown]
 # Ten instead of eight: a quarter more to send, for four times fewer bytes in memory. Megatron-LM hides the two extra
-# gathers behind products that run meanwhile.
+# gathers behind products that run meanwhile, and so does the library.
 #
 # That is the story: columns, then rows; $f$ and $\bar f$; and the sequence where no feature is cut.
 
@@ -593,18 +594,18 @@ plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
 
 # %%
 def beside_pytorch():
-    theirs = GPT(SMALL, dtype=torch.float64).blocks[0].mlp
-    ours = tensor.ParallelMLP.from_(theirs)
-    parallelize_module(theirs, init_device_mesh("cpu", (4,)), plan)
+    ours, theirs = (GPT(SMALL, dtype=torch.float64).blocks[0] for _ in range(2))
+    tensor.cut_block(ours)
+    parallelize_module(theirs.mlp, init_device_mesh("cpu", (4,)), plan)
     largest, sent, x = 0.0, {}, torch.linspace(-1, 1, 4096, dtype=torch.float64).view(2, 32, 64)
     for _ in range(3):
-        for name, mlp in (("ours", ours), ("DTensor", theirs)):
+        for name, mlp in (("ours", ours.mlp), ("DTensor", theirs.mlp)):
             with measure.traffic() as sent[name]:
                 mlp(x.requires_grad_()).square().sum().backward()
             with torch.no_grad():
                 _ = [parameter.sub_(0.01 * parameter.grad) for parameter in mlp.parameters()]
             mlp.zero_grad()
-        for mine, other in zip(ours.parameters(), theirs.parameters()):
+        for mine, other in zip(ours.mlp.parameters(), theirs.mlp.parameters()):
             largest = max(largest, (mine - other.to_local()).abs().max().item())
     return largest, {name: each.sent_bytes for name, each in sent.items()}
 
@@ -780,10 +781,10 @@ def long_batch(step=0):
 
 
 def own_weights(model):
-    return dict(model.gpt.named_parameters())
+    return dict(model.named_parameters())
 
 
-off = max(ranks.run(apart, ContextParallelGPT.from_, LONG, long_batch, own_weights, world_size=4))
+off = max(ranks.run(apart, ContextParallelGPT, LONG, long_batch, own_weights, world_size=4))
 print("one model after each of three steps:", off < 1e-12)
 
 
@@ -795,7 +796,7 @@ def kept_by_a_step(split):
 
 compare(
     predicted={f"{c} ranks": predict.activations(predict.Setup(LONG)) / c for c in (2, 4)},
-    measured={f"{c} ranks": ranks.run(kept_by_a_step, ContextParallelGPT.from_, world_size=c)[0] for c in (2, 4)},
+    measured={f"{c} ranks": ranks.run(kept_by_a_step, ContextParallelGPT, world_size=c)[0] for c in (2, 4)},
     tolerance=0.001,
     unit="KiB",
 )

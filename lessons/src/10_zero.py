@@ -825,7 +825,7 @@ show(recompute_part, docstring=False)
 
 # %%
 def checkpointed(keep):
-    blocks = ParallelGPT.from_(GPT(GPTConfig(4, 128, 4, 256, 32))).blocks
+    blocks = ParallelGPT(GPT(GPTConfig(4, 128, 4, 256, 32))).blocks
     x = torch.ones(4, 32, 128, requires_grad=True)
     with measure.memory(blocks, inputs=x) as record, measure.traffic() as sent:
         before, out = record.now.total, 1 * x

@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 35 minutes, second sitting 15; less than a minute of it is computing on 2 CPU cores |
 # | A GPU | changes nothing in groups, bytes and weights; seconds at the end are formulas either way |
-# | Opens | `parallel/hybrid.py`, `parallel/tensor_stage.py`, `parallel/train.py`, `parallel/survive.py`, `lesson12/pictures.py`, `lesson12/explorer.py` |
+# | Opens | `parallel/hybrid.py`, `parallel/tensor_gpt.py`, `parallel/train.py`, `parallel/survive.py`, `lesson12/pictures.py`, `lesson12/explorer.py` |
 #
 # You have a thousand GPUs, eight in each machine, and a model that fits on none of them. Lesson 08 cuts layers and
 # talks all the time. Lesson 09 cuts between layers and leaves ranks idle. Lessons 07 and 10 copy, and must not copy

@@ -56,7 +56,7 @@ def test_values_gradients_and_traffic_of_the_ring(world_size, order):
 def check_gpt(config, order, optimizer):
     """Loss, gradients and weights equal the unsplit GPT's in each of 3 steps."""
     single = GPT(config, dtype=torch.float64)
-    ours = ContextParallelGPT.from_(single, None, order)
+    ours = ContextParallelGPT(single, None, order)
     optimizers = [OPTIMIZERS[optimizer](model.parameters()) for model in (single, ours)]
     for step in range(3):
         tokens = torch.randint(0, 11, (2, 17), generator=torch.Generator().manual_seed(step))
@@ -68,7 +68,7 @@ def check_gpt(config, order, optimizer):
             loss.backward()
             opt.step()
         assert (losses[0] - losses[1]).abs().item() < 1e-12, f"the loss of step {step} differs"
-        for (name, p), q in zip(single.named_parameters(), ours.gpt.parameters()):
+        for (name, p), q in zip(single.named_parameters(), ours.parameters()):
             assert p.grad is not None and q.grad is not None
             assert (p.grad - q.grad).abs().max() < 1e-11, f"the gradient of {name} differs in step {step}"
             assert (p - q).abs().max() < 1e-11, f"{name} differs after step {step}"
@@ -85,7 +85,7 @@ def check_bytes():
     """What a rank keeps and sends in a step of 2 sequences of 32 tokens equals the formulas."""
     config = dataclasses.replace(SMALL, context=32)
     setup = Setup(config, 2, context=dist.get_world_size())
-    model = ContextParallelGPT.from_(GPT(config))
+    model = ContextParallelGPT(GPT(config))
     tokens = torch.zeros(2, 32, dtype=torch.int64)
     with measure.traffic() as sent:
         loss, kept = saved_by(model, tokens, tokens)
@@ -138,7 +138,7 @@ def test_what_cannot_be_is_refused():
         for attempt in (
             lambda: own_tokens(torch.zeros(1, 12), 1),
             lambda: own_tokens(torch.zeros(1, 16), 1, "spiral"),  # type: ignore[arg-type]
-            lambda: ContextParallelGPT.from_(GPT(dataclasses.replace(SMALL, dropout=0.1))),
+            lambda: ContextParallelGPT(GPT(dataclasses.replace(SMALL, dropout=0.1))),
         ):
             try:
                 attempt()

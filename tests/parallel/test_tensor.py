@@ -28,7 +28,7 @@ SHAPES = {
 
 
 def split(gpt, group, sequence_parallel):
-    return ParallelGPT.from_(gpt, group, sequence_parallel)
+    return ParallelGPT(gpt, group, sequence_parallel)
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
@@ -49,7 +49,7 @@ def test_logits_without_targets_are_whole_on_every_rank():
     def compare():
         gpt = GPT(SMALL, dtype=torch.float64)
         tokens = torch.arange(8).view(1, 8)
-        parts = [ParallelGPT.from_(gpt, None, sequence_parallel)(tokens) for sequence_parallel in (False, True)]
+        parts = [ParallelGPT(gpt, None, sequence_parallel)(tokens) for sequence_parallel in (False, True)]
         return [(part - gpt(tokens)).abs().max().item() for part in parts]
 
     assert all(max(off) < 1e-14 for off in ranks.run(compare, world_size=4))
@@ -63,7 +63,7 @@ def test_a_group_that_is_not_the_world():
         mine = dist.get_rank() // 2
         gpt = GPT(SMALL, seed=mine, dtype=torch.float64)
         group: Any = groups[mine]
-        split = ParallelGPT.from_(gpt, group, sequence_parallel=True)
+        split = ParallelGPT(gpt, group, sequence_parallel=True)
         tokens = torch.arange(9).view(1, 9)
         return abs(float(split(tokens[:, :-1], tokens[:, 1:]) - gpt(tokens[:, :-1], tokens[:, 1:])))
 
@@ -76,11 +76,11 @@ def refusals():
     for change in ({"heads": 2, "width": 16}, {"width": 24, "heads": 4, "ffn_width": 18}, {"attention": "fused"}):
         config = dataclasses.replace(SMALL, **change, dropout=0.1)
         try:
-            ParallelGPT.from_(GPT(config), None)
+            ParallelGPT(GPT(config), None)
         except ValueError as problem:
             said.append(str(problem))
     try:
-        tensor.ColumnParallelLinear.from_(nn.Linear(8, 6), None)
+        tensor.ColumnParallelLinear(nn.Linear(8, 6), None)
     except ValueError as problem:
         said.append(str(problem))
     return said

@@ -29,7 +29,7 @@ STREAM_BYTES = 8 * 7 * 24
 
 def blocks(seed: int = 0) -> Any:
     """Cut over all ranks."""
-    return ParallelGPT.from_(GPT(CONFIG, seed=seed, dtype=torch.float64)).blocks
+    return ParallelGPT(GPT(CONFIG, seed=seed, dtype=torch.float64)).blocks
 
 
 def run(layers: Any, keep: Callable[..., Tensor]) -> tuple[Tensor, list[Tensor]]:

@@ -1,7 +1,8 @@
-"""Known-wrong tensor parallelism. Each is `from_` of a ParallelGPT with one fault, and says what it must be told."""
+"""Known-wrong tensor parallelism. Each makes a ParallelGPT with one fault, and says what it must be told."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -21,15 +22,14 @@ def blocks(model: Any) -> list[Any]:
 
 def replicates(gpt, group, sequence_parallel):
     """Every rank computes all of it: right everywhere, and nothing is gained."""
-    whole = ParallelGPT()
-    whole.config, whole.group, whole.gpt = gpt.config, group, gpt
-    whole.forward = gpt.forward
+    whole = copy.deepcopy(gpt)
+    whole.group = group
     return whole
 
 
 def no_sum_in_the_backward_pass(gpt, group, sequence_parallel):
     """f forgotten: forward right, gradients of everything below are a rank's own part."""
-    split = ParallelGPT.from_(gpt, group)
+    split = ParallelGPT(gpt, group)
     for block in blocks(split):
         for linear in (block.attention.qkv, block.mlp.up):
             linear.forward = lambda x, linear=linear: F.linear(x, linear.weight, linear.bias)
@@ -38,7 +38,7 @@ def no_sum_in_the_backward_pass(gpt, group, sequence_parallel):
 
 def all_reduce_in_both_passes(gpt, group, sequence_parallel):
     """f_bar sums the gradient, too: each rank's is whole already, so it gets t times too large."""
-    split = ParallelGPT.from_(gpt, group)
+    split = ParallelGPT(gpt, group)
     for block in blocks(split):
         down = block.mlp.down
         down.forward = lambda x, down=down: (
@@ -49,7 +49,7 @@ def all_reduce_in_both_passes(gpt, group, sequence_parallel):
 
 def bias_on_every_rank(gpt, group, sequence_parallel):
     """The rows' bias inside the sum: it is added t times. It begins as 0, so the first step does not show it."""
-    split = ParallelGPT.from_(gpt, group)
+    split = ParallelGPT(gpt, group)
     for block in blocks(split):
         down = block.mlp.down
         down.forward = lambda x, down=down: operators.f_bar(F.linear(x, down.weight, down.bias), group)
@@ -58,18 +58,17 @@ def bias_on_every_rank(gpt, group, sequence_parallel):
 
 def two_columns_in_a_row(gpt, group, sequence_parallel):
     """Heads mixed up: queries, keys and values cut as one block of rows."""
-    split = ParallelGPT.from_(gpt, group)
+    split = ParallelGPT(gpt, group)
     for block, whole in zip(blocks(split), blocks(gpt)):
-        block.attention.qkv = tensor.ColumnParallelLinear.from_(whole.attention.qkv, group, blocks=1)
+        block.attention.qkv = tensor.ColumnParallelLinear(whole.attention.qkv, group, blocks=1)
     return split
 
 
 def norms_not_summed(gpt, group, sequence_parallel):
     """Sequence parallelism whose norms see the gradients of their own tokens alone."""
-    split = ParallelGPT.from_(gpt, group, True)
-    for parameter in split.final_norm.parameters():
-        assert parameter._backward_hooks
-        parameter._backward_hooks.clear()
+    split = ParallelGPT(gpt, group, True)
+    assert split.final_norm._forward_pre_hooks
+    split.final_norm._forward_pre_hooks.clear()
     return split
 
 
@@ -78,15 +77,14 @@ norms_not_summed.sequence_parallel = True  # type: ignore[attr-defined]
 
 def mean_of_means(gpt, group, sequence_parallel):
     """Sequence parallelism whose loss is the mean of the ranks' own means, whatever number of targets they have."""
-    split = ParallelGPT.from_(gpt, group, True)
+    split = ParallelGPT(gpt, group, True)
     ranks = dist.get_world_size(group)
 
-    def predict(x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         own = operators.own_part(targets, 1, group)
-        logits = split._logits(split.final_norm(x)).flatten(0, 1)
-        return operators.f_bar(F.cross_entropy(logits, own.flatten()).nan_to_num() / ranks, group)
+        return operators.f_bar(F.cross_entropy(logits.flatten(0, 1), own.flatten()).nan_to_num() / ranks, group)
 
-    split._predict = predict  # type: ignore[assignment]
+    split.loss = loss
     return split
 
 
@@ -95,9 +93,9 @@ mean_of_means.sequence_parallel = True  # type: ignore[attr-defined]
 
 def one_mask_for_all(gpt, group, sequence_parallel):
     """Dropout inside the split region drawn for the part: the same heads' weights fall on every rank."""
-    split = ParallelGPT.from_(gpt, group)
+    split = ParallelGPT(gpt, group)
     for block in blocks(split):
-        block.attention.heads.weights_dropout = nn.Dropout(gpt.config.dropout)
+        block.attention.weights_dropout = nn.Dropout(gpt.config.dropout)
     return split
 
 
@@ -106,7 +104,7 @@ one_mask_for_all.dropout = 0.2  # type: ignore[attr-defined]
 
 def keeps_the_gathered_input(gpt, group, sequence_parallel):
     """Sequence parallelism without the second gather: right, sends less, and keeps what it should not."""
-    split = ParallelGPT.from_(gpt, group, True)
+    split = ParallelGPT(gpt, group, True)
     for block in blocks(split):
         for linear in (block.attention.qkv, block.mlp.up):
             linear.forward = lambda x, linear=linear: F.linear(operators.g(x, 1, group), linear.weight, linear.bias)
@@ -118,15 +116,14 @@ keeps_the_gathered_input.sequence_parallel = True  # type: ignore[attr-defined]
 
 def gathers_the_weights(gpt, group, sequence_parallel):
     """Holds a part, but computes with all of it: the weight travels instead of the activations."""
-    split = ParallelGPT.from_(gpt, group)
+    split = ParallelGPT(gpt, group)
     for block in blocks(split):
         mlp = block.mlp
 
         def whole_mlp(x: torch.Tensor, mlp=mlp) -> torch.Tensor:
-            up, down = operators.join(mlp.up.weight, 0, group), operators.join(mlp.down.weight, 1, group)
-            return F.linear(
-                F.gelu(F.linear(x, up, operators.join(mlp.up.bias, 0, group)), approximate="tanh"), down, mlp.down.bias
-            )
+            up, up_bias = (operators.gather_from_group(each, 0, group) for each in (mlp.up.weight, mlp.up.bias))
+            down = operators.gather_from_group(mlp.down.weight, 1, group)
+            return F.linear(F.gelu(F.linear(x, up, up_bias), approximate="tanh"), down, mlp.down.bias)
 
         mlp.forward = whole_mlp
     return split
