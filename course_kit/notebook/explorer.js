@@ -6,6 +6,10 @@ const SVG = "http://www.w3.org/2000/svg";
 const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
 const inFull = (n) => n.toLocaleString("en");
+const fixed = (n, digits) => n.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+const inPercent = (share) => `${Math.round(100 * share)} %`;
+const GIB = 2 ** 30;
+const gib = (nbytes, digits = 1) => `${fixed(nbytes / GIB, digits)} GiB`;
 
 function make(tag, className, properties = {}, children = []) {
   const node = Object.assign(document.createElement(tag), { className, ...properties });
@@ -110,6 +114,37 @@ function makeAxis(className, ...marks) {
 function makeLegend(prefix, words) {
   const keys = Object.entries(words).map(([name, text]) => span(`ex-key ${prefix}-${name}`, text));
   return make("div", "ex-legend", { ariaHidden: "true" }, keys);
+}
+
+function makeKey(words, color) {
+  const key = span("ex-key", words);
+  key.style.setProperty("--ex-color", color);
+  return key;
+}
+
+// Bytes side by side against a limit: a block of each colour on a track, whose dashed line stands at the sheet's --ex-limit,
+// and in words whether they fit. `draw(sizes, limit, full, words)`: on a track of `full` bytes; longer ones fade out.
+function makeStack(colors) {
+  const blocks = colors.map((background) => {
+    const block = make("div", "ex-block");
+    block.style.background = background;
+    return block;
+  });
+  const [stack, total] = [make("div", "ex-stack", {}, blocks), span("ex-total")];
+  const draw = (sizes, limit, full, words) => {
+    const together = sum(sizes);
+    sizes.forEach((nbytes, i) => { blocks[i].style.width = `${(100 * nbytes) / full}%`; });
+    stack.classList.toggle("ex-longer", together > full);
+    total.textContent = together ? `${gib(together)}, ${together <= limit ? "fits" : "too much"}` : "empty";
+    total.classList.toggle("ex-fits", together > 0 && together <= limit);
+    label(stack, words, "img");
+  };
+  return { track: make("div", "ex-track", {}, [stack]), total, draw };
+}
+
+// "weights 12.4 GiB, gradients 1.6 GiB", without those that have none.
+function namedBytes(names, sizes) {
+  return names.map((name, i) => `${name} ${gib(sizes[i])}`).filter((_, i) => sizes[i]).join(", ");
 }
 
 // Arrow keys walk over rows of buttons: up and down to what stands there on the screen. A grid is one stop for Tab and goes

@@ -26,7 +26,7 @@ _SHARED = Path(__file__)
 
 
 class Control(traitlets.TraitType):  # without its type arguments, which Colab's older traitlets does not know
-    """Something that readers move, and Python, too: `explorer.layers = 8`.
+    """A trait that readers move, and Python, too: `explorer.layers = 8`.
 
     Args:
         label: its name on the page.
@@ -46,7 +46,7 @@ class Control(traitlets.TraitType):  # without its type arguments, which Colab's
         self.label, self.values, self.words, self.kind, self.limit = label, values, words, kind, limit
 
     def validate(self, obj: Explorer, value: Any) -> Any:
-        """Traitlets calls this on every change."""
+        """Refuse a value that is not offered; traitlets asks on every change."""
         offered = obj.offers[self.name or ""]
         if value not in offered:
             raise traitlets.TraitError(f"{self.name}={value!r}: choose one of {listed(offered)}")
@@ -59,7 +59,9 @@ class Control(traitlets.TraitType):  # without its type arguments, which Colab's
 
 
 class Explorer(anywidget.AnyWidget):
-    """An instrument to touch. Its subclasses say of what; this is what they have in common.
+    """An instrument to touch: controls and a drawing that follows them, whoever moves them.
+
+    Set `explorer.ranks = 8` and the drawing follows; move the slider and `explorer.ranks` follows.
 
     Args:
         offers: values of controls that offer something else each time.
@@ -73,7 +75,7 @@ class Explorer(anywidget.AnyWidget):
     scripts: ClassVar[tuple[str, ...]] = ()
     """Further scripts that stand above the explorer's own."""
     caption: ClassVar[str]
-    """What to see, if `show` is not told."""
+    """Caption of a `show` without one."""
     _controls = traitlets.Unicode().tag(sync=True)
     _esm = traitlets.Unicode().tag(sync=True)
     _css = traitlets.Unicode().tag(sync=True)
@@ -98,7 +100,7 @@ class Explorer(anywidget.AnyWidget):
 
     @classmethod
     def text(cls, kind: Literal["js", "css"]) -> str:
-        """The script or the sheet, whole: below what all share stands what is the explorer's own."""
+        """The script or the sheet, whole: the explorer's own below the text that all share."""
         modules = [sys.modules.get(base.__module__) for base in cls.__mro__]
         files = [Path(file) for module in modules if (file := getattr(module, "__file__", None))]
         own = next(file for file in files if file.with_suffix(".js").exists())  # of a parent, for a subclass in a cell
@@ -107,7 +109,7 @@ class Explorer(anywidget.AnyWidget):
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """Where the controls stand."""
+        """Values of the controls, by name."""
         return {name: getattr(self, name) for name in self.controls()}
 
     def show(self, caption: str = "", alt: str = "") -> None:
@@ -120,11 +122,11 @@ class Explorer(anywidget.AnyWidget):
         self._picture(caption=caption or self.caption, alt=alt or self._told()).show(widget=self)
 
     def _table(self) -> Mapping[str, Any]:
-        """What the script draws, as plain numbers, lists and texts."""
+        """Numbers, lists and texts that the script draws."""
         raise NotImplementedError
 
     def _picture(self, *, caption: str, alt: str) -> Picture:
-        """What is shown now, still."""
+        """A still picture of the places of the controls."""
         raise NotImplementedError
 
     def _told(self) -> str:
@@ -132,7 +134,7 @@ class Explorer(anywidget.AnyWidget):
         raise NotImplementedError
 
     def _checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """A value for every control: what is given, else the default."""
+        """A value for every control: the given one, else the default."""
         controls = self.controls()
         if unknown := given.keys() - controls.keys():
             raise TypeError(f"{type(self).__name__} has the controls {', '.join(controls)}; given {', '.join(unknown)}")

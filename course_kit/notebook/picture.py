@@ -1,7 +1,8 @@
 """One look for every figure, and the `Picture` that carries it: a caption below, and words for those who cannot see it.
 
-A drawing function asks for `new_figure(...)`, draws on plain matplotlib axes and returns a `Picture`. Nothing here
-touches pyplot, so no figure stays open behind a cell and no cell changes the look of the next one.
+A drawing function asks for `new_figure(...)`, draws on plain matplotlib axes and returns a `Picture`, whose `caption`
+and `alt` it takes as keywords. Nothing here touches pyplot, so no figure stays open behind a cell and no cell changes
+the look of the next one.
 
     figure, (axes,) = new_figure(height=2.6)
     axes.barh(["Adam"], [24], color=PALETTE["optimizer"])
@@ -142,7 +143,7 @@ class Picture:
 
     @cached_property
     def png(self) -> bytes:
-        """What is shown. Drawn on first use; the figure is emptied then."""
+        """Bytes of the PNG. They are drawn on first use; the figure is emptied then."""
         drawn = png(self.figure)
         self.figure.clear()
         return drawn

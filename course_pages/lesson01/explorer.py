@@ -21,21 +21,10 @@ from matplotlib.patches import Rectangle
 
 from course_kit.notebook.explorer import Explorer
 from course_kit.notebook.picture import INK, MUTED, PALETTE, Picture, new_figure
-from course_lib.numerics.formats import (
-    BF16,
-    FP4_E2M1,
-    FP6_E2M3,
-    FP6_E3M2,
-    FP8_E4M3FN,
-    FP8_E5M2,
-    FP16,
-    FP32,
-    TF32,
-    FloatFormat,
-)
+from course_lib.numerics.formats import FORMATS, FloatFormat
 
-DEFAULT_FORMATS = (FP32, TF32, BF16, FP16, FP8_E5M2, FP8_E4M3FN, FP6_E3M2, FP6_E2M3, FP4_E2M1)
-"""Ordered so that formats with the same exponent, and then with the same width, stand together."""
+DEFAULT_FORMATS = tuple(sorted(FORMATS[1:], key=lambda each: (-each.exponent_bits, -each.fraction_bits)))
+"""All but fp64, in an order in which formats with one exponent stand together."""
 
 PRESETS = (
     ("0.1", "0.1", "has no finite binary expansion: no format here holds it exactly"),
@@ -52,12 +41,12 @@ PRESETS = (
     ("∞", "∞", "formats without an infinity must make something else of it"),
     ("nan", "nan", "not a number: where all exponent bits are 1, a fraction that is not 0 says so"),
 )
-"""Interesting numbers: what the page calls them, what to type, and why."""
+"""Interesting numbers: name on the page, text to type, reason."""
 
 
 @dataclass(frozen=True)
 class BitRow:
-    """What one format makes of a number.
+    """A number in one format: its bits, its value, its neighbours, its error.
 
     Attributes:
         name: the format's name.
@@ -81,14 +70,14 @@ class BitRow:
 
 
 def bit_rows(value: float, formats: Sequence[FloatFormat] = DEFAULT_FORMATS) -> list[BitRow]:
-    """The rows of the explorer for `value`, one for each format, rounded to nearest even."""
+    """Rows of the explorer for `value`, one for each format, rounded to nearest even."""
     return [_bit_row(float(value), each) for each in formats]
 
 
 def _bit_row(value: float, form: FloatFormat) -> BitRow:
     storable = not (math.isnan(value) and form.specials == "finite")
     pattern = int(form.encode(value)) % 2**form.bits if storable else None  # fp64's patterns come as signed integers
-    stored = math.nan if pattern is None else float(form.decode(pattern - (pattern >> 63 << 64)))
+    stored = math.nan if pattern is None else float(form.decode(pattern - (pattern >> 63 << 64)))  # signed again
     below, above = (float(each) for each in form.neighbours(stored)) if storable else (math.nan, math.nan)
     error = 0.0 if stored == value else abs(stored - value)
     return BitRow(
@@ -150,8 +139,6 @@ def _from_json(text: str, _widget: object) -> float:
 class BitExplorer(Explorer):
     """A number in several float formats, bit by bit, to click and to type into.
 
-    Set `explorer.value = 65504` and the drawing follows; click a bit and `explorer.value` follows.
-
     Args:
         value: the number to begin with.
         formats: the rows, from top to bottom.
@@ -174,7 +161,7 @@ class BitExplorer(Explorer):
 
     @property
     def rows(self) -> list[BitRow]:
-        """What the explorer shows now."""
+        """Rows of the number that stands there now."""
         return bit_rows(self.value, self.formats)
 
     def _table(self) -> dict[str, Any]:
@@ -189,7 +176,7 @@ class BitExplorer(Explorer):
 
 
 def _short(value: float) -> str:
-    """At most nine digits, which tell any two fp32 numbers apart."""
+    """A number in at most nine digits, which tell any two fp32 numbers apart."""
     return f"{value:.9g}"
 
 

@@ -54,7 +54,7 @@ def _name_rows(axes: Axes, formats: Sequence[FloatFormat]) -> None:
 
 
 def range_and_precision(formats: Sequence[FloatFormat] = FORMATS[1:], *, caption: str) -> Picture:
-    """How far each format reaches, and how finely it divides what it reaches."""
+    """Reach and precision of each format, as bars from its smallest to its largest number."""
     figure, (axes,) = new_figure(height=0.9 + 0.34 * len(formats))
     for y, fmt in zip(range(len(formats), 0, -1), formats):
         low, normal, high = (np.log10([fmt.min_subnormal, fmt.min_normal, fmt.max])).tolist()
@@ -106,11 +106,10 @@ def worst_relative_error(fmt: FloatFormat, exponents: Sequence[int]) -> list[flo
 def running_values(
     curves: Mapping[str, Sequence[float]], *, caption: str, xlabel: str = "additions so far", first: int | None = None
 ) -> Picture:
-    """How a value grows under many small additions, one line for each way to add, with its name at its right end.
+    """A value under many small additions, one line for each way to add, with its name at its right end.
 
     Args:
         curves: name → value after each addition.
-        caption: what the reader should see.
         xlabel: what the steps are.
         first: draw the first so many steps once more, in a panel of their own, up to the value that the curve which
             ends lowest ends at, with a dotted line at each power of two.
@@ -153,8 +152,8 @@ def _name_ends(axes: Axes, curves: Mapping[str, Sequence[float]], x: float) -> N
 
 
 def bits_against_error(points: Mapping[str, tuple[float, float]], *, caption: str) -> Picture:
-    """What each format costs (bits a number) and gives (signal over noise, in decibels): integers as squares, floats
-    as circles."""
+    """Cost of each format (bits a number) and gain (signal over noise, in decibels): integers as squares, floats as
+    circles."""
     figure, (axes,) = new_figure(height=3.4)
     widest = max(bits for bits, _ in points.values())
     axes.plot([0, 1.08 * widest], [0, 6.02 * 1.08 * widest], color=MUTED, linewidth=1, linestyle=":")

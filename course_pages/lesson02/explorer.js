@@ -28,54 +28,49 @@ export function inWords(nbytes) {
 function summarize(count, account, total, gpus) {
   const size = count >= 1e9 ? `${(count / 1e9).toPrecision(3)} billion` : `${Math.round(count / 1e6)} million`;
   const fits = gpus.filter(([, memory]) => total <= memory);
-  const share = Math.round((100 * account.activations) / total);
   const verdict = fits.length ? `The smallest card that holds it is the ${fits[0][0]}.` : "No single card holds it.";
-  return `${size} parameters: ${inWords(total)} to hold, of which ${share} % are activations. ${verdict}`;
+  return `${size} parameters: ${inWords(total)} to hold, of which ${inPercent(account.activations / total)} are activations. ${verdict}`;
 }
 
 function build({ table, state, change, controls, offers }) {
   const { gpus, colors } = table;
   const presets = Object.entries(PRESETS).map(([name, preset]) => makeButton(name, "", () => change(preset)));
   const status = makeStatus();
-  const parts = Object.entries(colors).map(([name, color]) => {
-    const [bar, key] = [make("div", "mx-part"), span("ex-key")];
-    bar.style.background = color;
-    key.style.setProperty("--ex-color", color);
-    return { name, bar, key };
-  });
-  const stack = make("div", "mx-stack", {}, parts.map(({ bar }) => bar));
+  const stack = makeStack(Object.values(colors));
+  const keys = Object.values(colors).map((color) => makeKey("", color));
   const cards = gpus.map(([name, memory]) => {
     const [bar, verdict] = [make("div", "mx-card"), span("mx-verdict")];
-    return { memory, bar, verdict, row: [span("mx-name", name), make("div", "mx-track", {}, [bar]), verdict] };
+    return { memory, bar, verdict, row: [span("mx-name", name), make("div", "ex-track", {}, [bar]), verdict] };
   });
-  const rows = [span("mx-name", "to hold"), make("div", "mx-track", {}, [stack]), span()];
+  const rows = [span("mx-name", "to hold"), stack.track, span()];
   const board = make("div", "mx-board", {}, [...rows, ...cards.flatMap(({ row }) => row)]);
 
   function redraw() {
     const { count, account } = add(table, offers, state);
     const total = sum(Object.values(account));
     const enough = gpus.map(([, memory]) => memory).filter((memory) => memory >= total);
+    // The smallest card that is large enough fills the track; where none is, the bar itself does.
     const top = 1.02 * (enough.length ? Math.min(...enough) : total);
     setText(status, summarize(count, account, total, gpus));
-    for (const { name, bar, key } of parts) {
-      bar.style.width = `${(100 * account[name]) / top}%`;
-      key.textContent = `${name} ${inWords(account[name])}`;
-      key.hidden = !account[name];
-    }
-    label(stack, parts.filter(({ key }) => !key.hidden).map(({ key }) => key.textContent).join(", "), "img");
-    board.style.setProperty("--mx-total", `${(100 * total) / top}%`);
+    Object.entries(account).forEach(([name, nbytes], i) => {
+      keys[i].textContent = `${name} ${inWords(nbytes)}`;
+      keys[i].hidden = !nbytes;
+    });
+    const told = keys.filter((key) => !key.hidden).map((key) => key.textContent);
+    stack.draw(Object.values(account), top, top, told.join(", "));
+    board.style.setProperty("--ex-limit", `${(100 * total) / top}%`);
     for (const { memory, bar, verdict } of cards) {
       const fits = total <= memory;
       bar.style.width = `${Math.min(100, (100 * memory) / top)}%`;
-      bar.className = `mx-card${fits ? " mx-fits" : ""}${memory > top ? " mx-longer" : ""}`;
-      verdict.textContent = fits ? `fits, ${Math.round((100 * total) / memory)} % full` :
+      bar.className = `mx-card${fits ? " mx-fits" : ""}${memory > top ? " ex-longer" : ""}`;
+      verdict.textContent = fits ? `fits, ${inPercent(total / memory)} full` :
         `at least ${inFull(Math.ceil(total / memory))} of them`;
     }
   }
 
   const nodes = [
     make("div", "ex-controls mx-controls", {}, Object.values(controls).map(({ node }) => node)),
-    make("div", "mx-presets", {}, presets), status, board, make("div", "ex-legend", {}, parts.map(({ key }) => key)),
+    make("div", "mx-presets", {}, presets), status, board, make("div", "ex-legend", {}, keys),
   ];
   return { nodes, redraw };
 }

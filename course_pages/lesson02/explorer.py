@@ -15,10 +15,10 @@ from course_kit.accounts import MemoryAccount
 from course_kit.notebook.explorer import Control, Explorer
 from course_kit.notebook.picture import PALETTE, Picture
 from course_kit.units import Bytes
-from course_lib.model import hardware
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict import Setup, activations, model_states, parameters
 from course_pages.shared.memory import memory_against_gpus
+from course_pages.shared.models_on_gpus import GPUS
 
 VOCAB = 50_257
 """Entries of GPT-2's vocabulary."""
@@ -31,10 +31,6 @@ WORDS = {
     "adam": "Adam", "explicit": "written out", "fused": "fused", "none": "nothing", "full": "every block",
 }  # fmt: skip
 
-GPUS = (
-    hardware.T4, hardware.RTX_4090, hardware.V100_32GB, hardware.A100_40GB, hardware.A100_80GB, hardware.H200_141GB,
-)  # fmt: skip
-
 
 def shape(layers: int, width: int, seq: int, attention: str) -> GPTConfig:
     """A GPT of this depth and width, with GPT-2's vocabulary; heads are 64 wide, from a width of 2048 on 128."""
@@ -45,7 +41,7 @@ def shape(layers: int, width: int, seq: int, attention: str) -> GPTConfig:
 def held(
     layers: int, width: int, batch: int, seq: int, precision: Any, optimizer: Any, attention: str, recompute: Any
 ) -> MemoryAccount:
-    """What is held at the turn of a step, when the forward pass ends, with gradients already in place.
+    """Bytes held at the turn of a step, when the forward pass ends, with gradients already in place.
 
     That is the model states and the activations. (Gradients grow while activations shrink, so the true peak lies a
     little lower or, with temporaries, a little higher; `predict.peak` follows it.)
@@ -55,7 +51,7 @@ def held(
 
 
 def kept(layers: int, width: int, batch: int, seq: int, precision: Any, attention: str, recompute: Any) -> Bytes:
-    """The activations alone."""
+    """Bytes of the activations alone."""
     config = shape(layers, width, seq, attention)
     return activations(Setup(config, batch_size=batch, precision=precision, recompute=recompute))
 
@@ -71,6 +67,7 @@ def states_parts(width: int, precision: str, optimizer: str) -> list[list[int]]:
         states = (account.parameters, account.gradients, account.optimizer)
         return [int(parameters(shape(layers, width, seq, "fused"))), *map(int, states)]
 
+    # All are linear in layers and in tokens: three shapes tell the three parts.
     once, deeper, longer = count(1, 128), count(2, 128), count(1, 129)
     return [[a - (b - a) - 128 * (c - a), b - a, c - a] for a, b, c in zip(once, deeper, longer, strict=True)]
 
@@ -90,7 +87,7 @@ def activation_parts(width: int, seq: int, precision: str, attention: str, recom
 
 @cache
 def memory_table() -> dict[str, Any]:
-    """What the bytes of all places are made of.
+    """Parts that the bytes of all places are made of.
 
     Returns:
         "states": "precision optimizer" → for each width as `states_parts`. "kinds": "precision attention recompute" →
@@ -110,7 +107,7 @@ def memory_table() -> dict[str, Any]:
             kinds[" ".join(same)] = len(parts)
             parts.append([[activation_parts(width, seq, *same) for seq in SEQS] for width in WIDTHS])
         kinds[f"{precision} {attention} {recompute}"] = kinds[" ".join(same)]
-    gpus = [[gpu.name, int(gpu.memory)] for gpu in GPUS]
+    gpus = [[name, int(gpu.memory)] for name, gpu in GPUS.items()]
     colors = {category: PALETTE[category] for category in MemoryAccount()}
     return {"states": states, "kinds": kinds, "activations": parts, "gpus": gpus, "colors": colors}
 
@@ -122,17 +119,12 @@ def _choice(label: str, values: tuple[str, ...], default: str) -> Control:
 class MemoryBarExplorer(Explorer):
     """A stacked bar, and named GPUs below it.
 
-    Set `explorer.layers = 48` and the drawing follows; move the slider and `explorer.layers` follows.
-
     Args:
         layers, width, batch, seq: the GPT and its batch.
         precision: "fp32"; "mixed": 16-bit weights with an fp32 copy; "bf16": everything in 16 bits.
         optimizer: "sgd", "momentum" or "adam".
         attention: "explicit" keeps the scores, "fused" does not.
         recompute: "none", or "full": every block keeps its input alone.
-
-    Raises:
-        ValueError: a value that its control does not offer; or, as `traitlets.TraitError`, when it is set later.
     """
 
     caption = "The bar must be shorter than the card. Which of its blocks would you shorten?"
@@ -144,22 +136,20 @@ class MemoryBarExplorer(Explorer):
     optimizer = _choice("Optimizer", ("sgd", "momentum", "adam"), "adam")
     attention = _choice("Attention", ("explicit", "fused"), "explicit")
     recompute = _choice("Recompute", ("none", "full"), "none")
+    _table = staticmethod(memory_table)
 
     @property
     def account(self) -> MemoryAccount:
-        """What the explorer shows now."""
+        """Bytes of the training step that the controls describe."""
         return held(**self.chosen)
 
-    def _table(self) -> dict[str, Any]:
-        return memory_table()
-
     def _picture(self, *, caption: str, alt: str) -> Picture:
-        gpus = {gpu.name: gpu.memory for gpu in GPUS}
+        gpus = {name: gpu.memory for name, gpu in GPUS.items()}
         return memory_against_gpus(self.account, gpus, caption=caption, alt=alt)
 
     def _told(self) -> str:
         account = self.account
-        fits = [gpu.name for gpu in GPUS if account.total <= gpu.memory]
+        fits = [name for name, gpu in GPUS.items() if account.total <= gpu.memory]
         parts = ", ".join(f"{category} {nbytes:.1GiB}" for category, nbytes in account.items() if nbytes)
         return (
             f"A GPT of {self.layers} layers, {self.width} wide, with {self.batch} sequences of {self.seq} tokens: "

@@ -15,7 +15,6 @@ def segment_map(card: CachingAllocator, *, wanted: Bytes | None = None, caption:
     Args:
         card: an allocator with at least one segment.
         wanted: a request to draw below, at the same scale.
-        caption: what the reader should see.
 
     Raises:
         ValueError: the allocator has no segment yet.

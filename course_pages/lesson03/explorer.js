@@ -48,7 +48,7 @@ const keyed = (k) => (k ? `keep an input every ${plural(k, "layer")}` : "keep ev
 function tell(every, peaks, runs, plainRuns) {
   const words = keyed(every);
   return `${words[0].toUpperCase()}${words.slice(1)}: at most ${peaks[every]} inputs' worth held ` +
-    `(${Math.round((100 * peaks[every]) / peaks[0])} % of ${peaks[0]}), ${runs} layer runs` +
+    `(${inPercent(peaks[every] / peaks[0])} of ${peaks[0]}), ${runs} layer runs` +
     `${runs > plainRuns ? ` instead of ${plainRuns}` : ""} (a backward run counts as two).`;
 }
 

@@ -15,7 +15,7 @@ from course_lib.predict.chain import Chain, Moment
 from course_pages.lesson03.pictures import chain_film
 
 LAYERS, RATIO = range(2, 33), range(1, 21)
-"""What these sliders offer."""
+"""Values of two sliders."""
 
 
 def films(layers: int, ratio: int = 1) -> list[list[Moment]]:
@@ -41,15 +41,10 @@ def film_table() -> dict[str, Any]:
 class FilmExplorer(Explorer):
     """A chain of equal layers through one training step, with its memory.
 
-    Set `explorer.every = 4` and the drawing follows; move the slider and `explorer.every` follows.
-
     Args:
         layers: N.
         every: K, layers in a segment; 0 keeps everything.
         ratio: what a layer saves, in units of its input (which it does not save itself).
-
-    Raises:
-        ValueError: a number is outside of its slider; or, as `traitlets.TraitError`, when it is set later.
     """
 
     caption = "Each small triangle is a segment that is computed again, used, and forgotten."
@@ -59,14 +54,12 @@ class FilmExplorer(Explorer):
     )  # fmt: skip
     layers = Control("N: layers in the chain", LAYERS, 16)
     ratio = Control("A layer saves", RATIO, 1, "{} × its input".format)
+    _table = staticmethod(film_table)
 
     @property
     def chain(self) -> Chain:
-        """What the explorer shows now; a byte stands for one layer's input."""
+        """Chain that the controls describe; a byte stands for one layer's input."""
         return Chain(self.layers, boundary_bytes=1, saved_bytes=self.ratio)
-
-    def _table(self) -> dict[str, Any]:
-        return film_table()
 
     def _picture(self, *, caption: str, alt: str) -> Picture:
         return chain_film(self.chain, self.every or None, caption=caption, alt=alt)

@@ -1,15 +1,16 @@
-"""Recompute in pictures: a chain's tensors over time, the peak for every K, and what else memory can be bought with."""
+"""Recompute in pictures: a chain's tensors over time, the peak for every K, other ways to buy memory, plans."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course_kit.notebook.picture import INK, MUTED, PALETTE, PAPER, SERIES, Picture, legend, new_figure, note
+from course_kit.notebook.picture import GRID, INK, MUTED, PALETTE, PAPER, SERIES, Picture, legend, new_figure, note
 from course_kit.units import Bytes, Flops
 from course_lib.predict.chain import Chain, Moment
 
@@ -23,8 +24,6 @@ def chain_film(chain: Chain, every: int | None, *, caption: str, alt: str) -> Pi
     Args:
         chain: its bytes are drawn in units of one boundary.
         every: K; None keeps everything.
-        caption: what the reader should see.
-        alt: the figure in words.
     """
     figure, (lives, held) = new_figure(rows=2, height=4.6)
     frames, plain = chain.film(every), chain.film(None)
@@ -43,7 +42,7 @@ def chain_film(chain: Chain, every: int | None, *, caption: str, alt: str) -> Pi
     peak = chain.peak(every) / unit
     held.axhline(peak, color=INK, lw=1, ls="--", zorder=4)
     note(held, f"peak {peak:g}", (0.5, peak))
-    end = 4 * chain.layers
+    end = 4 * chain.layers  # each layer runs forward, once more forward, and backward, which counts twice
     lives.set(xlim=(0, end), ylim=(0.4, chain.layers + 0.6), ylabel="layer", xticklabels=[])
     held.set(xlim=(0, end), ylabel="held, in inputs", xlabel="time, in runs of a layer forward")
     _film_legend(figure, held)
@@ -81,7 +80,6 @@ def peak_for_every_k(
         activations: K → what it held.
         total: K → everything alive at the peak.
         plain: what autograd holds when everything is kept.
-        caption: what the reader should see.
     """
     figure, (axes,) = new_figure(height=3.2)
     ks = list(predicted)
@@ -106,11 +104,10 @@ def peak_for_every_k(
 
 
 def bytes_against_flops(points: Mapping[str, tuple[Bytes, Flops]], *, caption: str) -> Picture:
-    """What each way of recomputing holds and what it computes, relative to the first one.
+    """Bytes held and FLOPs computed by each way of recomputing, relative to the first one.
 
     Args:
         points: name → bytes held, FLOPs of the step.
-        caption: what the reader should see.
     """
     figure, (axes,) = new_figure(height=2.9)
     base = next(iter(points.values()))[1]
@@ -124,12 +121,11 @@ def bytes_against_flops(points: Mapping[str, tuple[Bytes, Flops]], *, caption: s
 
 
 def swap_or_recompute(intensities: Mapping[str, float], break_even: Mapping[str, float], *, caption: str) -> Picture:
-    """How much computing each kept byte stands for, and where each device would rather swap.
+    """FLOPs that each kept byte stands for, and the point from which each device would rather swap.
 
     Args:
         intensities: tensor → FLOPs that would compute it again, for each of its bytes.
         break_even: device → FLOPs per byte from which on swapping is faster.
-        caption: what the reader should see.
     """
     figure, (axes,) = new_figure(height=1.5 + 0.36 * len(intensities))
     axes.scatter(list(intensities.values()), list(intensities), s=70, color=KEPT, zorder=3)
@@ -143,3 +139,59 @@ def swap_or_recompute(intensities: Mapping[str, float], break_even: Mapping[str,
     legend(figure, "lower center", 2)
     told = "; ".join(f"{name}: {value:,.0f}" for name, value in {**intensities, **break_even}.items())
     return Picture(figure, caption=caption, alt=f"FLOPs for a byte, on a log axis. {told}.")
+
+
+Costs = Sequence[tuple[int, int, int]]
+"""Bytes of each layer's input, bytes that the layer saves, FLOPs of its forward pass."""
+Segments = Sequence[tuple[int, int]]
+"""Recomputed segments: first layer, and the one after the last."""
+
+
+def chain_with_plan(costs: Costs, segments: Segments, *, caption: str) -> Picture:
+    """The layers of a chain, what each saves and costs, and which segments run again.
+
+    Args:
+        costs: the layers.
+        segments: what is recomputed; may be empty.
+    """
+    figure, (saved, flops) = new_figure(rows=2, height=3.8)
+    layers = np.arange(len(costs))
+    unit = Bytes(max((saved for _, saved, _ in costs), default=0)).best_unit()
+    inputs = np.array([given for given, _, _ in costs]) / Bytes.units[unit]
+    inside = np.array([saved - given for given, saved, _ in costs]) / Bytes.units[unit]
+    saved.bar(layers, inputs, color=SERIES[0], label="its input", zorder=2)
+    saved.bar(layers, inside, bottom=inputs, color=PALETTE["activations"], label="its insides", zorder=2)
+    flops.bar(layers, [count / 1e6 for _, _, count in costs], color=MUTED, zorder=2)
+    for axes in (saved, flops):
+        for start, stop in segments:
+            axes.axvspan(start - 0.46, stop - 0.54, color=SERIES[1], alpha=0.22, lw=0, zorder=1)
+        axes.grid(axis="x", visible=False)
+    saved.set(ylabel=f"saves ({unit})", xticks=layers, xticklabels=[])
+    flops.set(ylabel="forward (MFLOP)", xlabel="layer; shaded: recomputed, one shade for each segment", xticks=layers)
+    legend(figure, "upper right", 2, fontsize=9.5)
+    told = "; ".join(f"{n}: {Bytes(saved)}, {Flops(flops)}" for n, (_, saved, flops) in enumerate(costs))
+    again = ", ".join(f"{start} to {stop - 1}" for start, stop in segments) or "none"
+    alt = f"Two rows of bars, one bar for each layer: bytes saved, and FLOPs. {told}. Recomputed segments: {again}."
+    return Picture(figure, caption=caption, alt=alt)
+
+
+def held_against_limit(held: Mapping[str, np.ndarray], limit: Bytes, *, caption: str) -> Picture:
+    """Bytes that steps held after each of their operations, against a limit.
+
+    Args:
+        held: name → bytes after each operation.
+        limit: the line that must not be crossed.
+    """
+    figure, (axes,) = new_figure(height=3.2)
+    for color, (name, values) in zip((MUTED, *SERIES[1:4]), held.items(), strict=False):
+        values = np.asarray(values) / Bytes.units["MiB"]
+        rows = np.arange(len(values))
+        axes.fill_between(rows, values, step="post", color=GRID if color == MUTED else color, alpha=0.35, lw=0)
+        axes.step(rows, values, where="post", color=color, lw=1.4, label=name)
+    axes.axhline(limit.to("MiB"), color=INK, lw=1.2, ls="--")
+    note(axes, "limit", (0, limit.to("MiB")), (4, 3))
+    axes.set(xlabel="operation", ylabel="alive (MiB)", xlim=(0, None), ylim=(0, None))
+    legend(figure, "lower center", 3)
+    told = "; ".join(f"{name}: {len(b):,} operations, peak {Bytes(b.max()):.2MiB}" for name, b in held.items())
+    alt = f"Bytes alive over the operations of a step. {told}. The limit is {limit:.2MiB}."
+    return Picture(figure, caption=caption, alt=alt)

@@ -18,7 +18,7 @@ from course_lib.train.gradients import CastCounts, GradientSizes
 from course_pages.lesson04.pictures import gradient_histograms
 
 POWERS = range(-8, 41)
-"""The scale is 2 to one of these."""
+"""Exponents of the scale, a power of two."""
 
 AXIS = range(-64, 49, 16)
 """Ticks below the histogram: powers of two."""
@@ -47,7 +47,7 @@ def _window(fmt: FloatFormat) -> dict[str, Any]:
 
 
 def scale_data(sizes: Mapping[str, GradientSizes]) -> dict[str, Any]:
-    """All that the browser draws, as plain numbers.
+    """Numbers that the browser draws.
 
     Returns:
         "formats": name → "borders" (the powers of two from which on numbers are no longer flushed to 0, normal, beyond
@@ -68,8 +68,6 @@ def scale_data(sizes: Mapping[str, GradientSizes]) -> dict[str, Any]:
 
 class ScaleExplorer(Explorer):
     """Gradients under a loss scale.
-
-    Set `explorer.power = 16` and the drawing follows; move the slider and `explorer.power` follows.
 
     Args:
         gradients: name → tensors that are looked at together, such as {"weights": [p.grad for p in parameters]}.
@@ -93,7 +91,7 @@ class ScaleExplorer(Explorer):
 
     @property
     def counts(self) -> CastCounts:
-        """What the explorer shows now."""
+        """Fates of the gradients in the chosen format, under the chosen scale."""
         return self.sizes[self.group].cast(FORMATS[self.number_format], 2.0**self.power)
 
     def _table(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from course_lib.numerics import FloatFormat
 from course_lib.train.gradients import GradientSizes
 
 FATES = {"becomes 0": "#D55E00", "subnormal": "#E69F00", "normal": "#0072B2", "inf": "#CC79A7"}
-"""What a cast does to a number, in the order of `CastCounts`, and its colour."""
+"""Fates of a number under a cast, in the order of `CastCounts`, and their colours."""
 
 POWERS = (-64, 48)
 """The axis of the histograms: powers of two."""
@@ -24,7 +24,7 @@ POWERS = (-64, 48)
 def gradient_histograms(
     rows: Mapping[str, tuple[GradientSizes, float]], fmt: FloatFormat, *, caption: str, alt: str | None = None
 ) -> Picture:
-    """How large numbers are beside what a format can hold, one row for each name → (numbers, scale).
+    """Sizes of numbers before the window of a format, one row for each name → (numbers, scale).
 
     A bar holds one power of two; numbers that rounding carries over a border are drawn where they were. `alt` is the
     figure in words; by default the shares of each row.

@@ -1,11 +1,9 @@
 // Batch × accumulation × memory. The numbers come in a table from Python; here they are only chosen and drawn.
 
-const GIB = 2 ** 30;
 const CATEGORIES = ["parameters", "gradients", "optimizer", "activations", "temporaries"];
 const MOST_DRAWN = 16; // pieces of a step; of more, the first ones are drawn
 
-const inGib = (numbers) => numbers.map((nbytes) => nbytes / GIB);
-const gib = (nbytes) => (nbytes / GIB).toFixed(nbytes < 100 * GIB ? 1 : 0);
+const inGib = (nbytes) => fixed(nbytes / GIB, nbytes < 100 * GIB ? 1 : 0);
 
 // What is alive over one step, as corners [time, in the account's unit]; a piece takes one unit of time, a third of it forward.
 export function step(account, pieces) {
@@ -43,12 +41,12 @@ function makeBar(account, micro, state, memory, top, onClick) {
     part.style.height = `${(100 * account[i]) / top}%`;
     return part;
   }).reverse();
-  const number = span("ax-total", gib(total));
+  const number = span("ax-total", inGib(total));
   const cut = total > top; // its number then stands in the free row above, where the bar would go on
   const over = make("span", "ax-above", {}, cut ? [number] : []);
   const column = make("span", `ax-column${cut ? " ax-cut" : ""}`, {}, cut ? parts : [number, ...parts]);
   const chosen = micro === state.micro_batch;
-  const words = `${plural(pieces, "piece")} of ${micro}: ${gib(total)} GiB, ${fits ? "fits" : "too much"}`;
+  const words = `${plural(pieces, "piece")} of ${micro}: ${inGib(total)} GiB, ${fits ? "fits" : "too much"}`;
   const bar = makeButton("", words, () => onClick(micro), `ax-bar${chosen ? " ax-chosen" : ""}${fits ? "" : " ax-over"}`);
   bar.append(over, column, span("ax-size", micro));
   bar.setAttribute("aria-pressed", String(chosen));
@@ -58,10 +56,10 @@ function makeBar(account, micro, state, memory, top, onClick) {
 function tell(state, account, pieces, memory) {
   const total = sum(account);
   const verdict = total <= memory
-    ? `It fits the ${state.gpu}, with ${gib(memory - total)} GiB to spare.`
-    : `The ${state.gpu} has ${gib(memory)} GiB: ${gib(total - memory)} too few.`;
+    ? `It fits the ${state.gpu}, with ${inGib(memory - total)} GiB to spare.`
+    : `The ${state.gpu} has ${inGib(memory)} GiB: ${inGib(total - memory)} too few.`;
   const cut = pieces === 1 ? "in one piece" : `as ${pieces} pieces of ${state.micro_batch}`;
-  return `${plural(state.global_batch, "sequence")} ${cut}: ${gib(total)} GiB at the peak, ${gib(account[3])} of them activations. ${verdict}`;
+  return `${plural(state.global_batch, "sequence")} ${cut}: ${inGib(total)} GiB at the peak, ${inGib(account[3])} of them activations. ${verdict}`;
 }
 
 function build({ table, state, change, controls, offers }) {
@@ -81,13 +79,14 @@ function build({ table, state, change, controls, offers }) {
     const account = rows[offers.micro_batch.values.indexOf(state.micro_batch)];
     const pieces = state.global_batch / state.micro_batch;
     const largest = Math.max(memory, ...rows.map(sum));
+    // Low bars stay readable beside a high one: what is far above the GPU's memory and the chosen bar is cut off.
     const top = Math.min(1.12 * largest, 2 * Math.max(memory, Math.min(sum(account), 4 * memory)));
     setText(status, tell(state, account, pieces, memory));
     bars.replaceChildren(line, ...rows.map((row, k) => makeBar(row, offers.micro_batch.values[k], state, memory, top, choose)));
     line.style.setProperty("--ax-level", memory / top);
-    line.firstChild.textContent = `${state.gpu}: ${memory / GIB} GiB`;
+    line.firstChild.textContent = `${state.gpu}: ${gib(memory, 0)}`;
     const drawn = Math.min(pieces, MOST_DRAWN);
-    film.draw(drawn, top / GIB, stepShapes(inGib(account), drawn, memory / GIB, top / GIB),
+    film.draw(drawn, top / GIB, stepShapes(account.map((nbytes) => nbytes / GIB), drawn, memory / GIB, top / GIB),
       `Memory over one step of ${plural(pieces, "piece")}`);
     filmTitle.textContent = drawn < pieces ? `The first ${drawn} of ${pieces} pieces` : `One step, ${plural(pieces, "piece")}`;
     filmEnd.textContent = drawn < pieces ? "and so on →" : "optimizer step →";

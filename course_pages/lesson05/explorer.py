@@ -25,11 +25,11 @@ SIZES = tuple(2**k for k in range(10))
 GPUS = {gpu.name: gpu.memory for gpu in hardware.ALL}
 
 OPTIMIZERS = {"adam": "Adam", "momentum": "SGD with momentum", "sgd": "SGD"}
-"""All of `predict.memory.Optimizer`, and what the page calls them."""
+"""Every `predict.Optimizer`, and its name on the page."""
 
 
 @dataclass(frozen=True)
-class Cut:
+class BatchSplit:
     """A batch in equal pieces.
 
     Attributes:
@@ -43,8 +43,8 @@ class Cut:
     peak: PeakAccount
 
 
-def accumulation_cuts(config: GPTConfig, seq: int, global_batch: int, optimizer: Optimizer = "adam") -> list[Cut]:
-    """All cuts of a batch into pieces of 1, 2, 4, … sequences, and the peak of each: fp32, nothing recomputed.
+def batch_splits(config: GPTConfig, seq: int, global_batch: int, optimizer: Optimizer = "adam") -> list[BatchSplit]:
+    """All splits of a batch into pieces of 1, 2, 4, … sequences, and the peak of each: fp32, nothing recomputed.
 
     Raises:
         ValueError: the batch is not one of `SIZES`; and as `predict.peak`.
@@ -53,17 +53,17 @@ def accumulation_cuts(config: GPTConfig, seq: int, global_batch: int, optimizer:
         raise ValueError(f"global_batch={global_batch} given; it must be one of {SIZES}")
     setup = Setup(config, batch_size=global_batch, seq=seq, optimizer=optimizer)
     return [
-        Cut(micro, global_batch // micro, peak(setup.with_(micro_batch=micro)))
+        BatchSplit(micro, global_batch // micro, peak(setup.with_(micro_batch=micro)))
         for micro in SIZES
         if micro <= global_batch
     ]
 
 
 def accumulation_table(config: GPTConfig, seq: int) -> dict[str, dict[str, list[list[int]]]]:
-    """Optimizer → global batch → for each micro-batch the bytes of the five categories: what the browser draws."""
+    """Optimizer → global batch → for each micro-batch the bytes of the five categories."""
     return {
         optimizer: {
-            str(batch): [list(map(int, cut.peak.values())) for cut in accumulation_cuts(config, seq, batch, optimizer)]
+            str(batch): [list(map(int, split.peak.values())) for split in batch_splits(config, seq, batch, optimizer)]
             for batch in SIZES
         }
         for optimizer in get_args(Optimizer)
@@ -73,16 +73,11 @@ def accumulation_table(config: GPTConfig, seq: int) -> dict[str, dict[str, list[
 class AccumulationExplorer(Explorer):
     """A batch in pieces, against the memory of a GPU.
 
-    Set `explorer.micro_batch = 4` and the drawing follows; move the slider and `explorer.micro_batch` follows.
-
     Args:
         config: the model; GPT-2 small by default.
         seq: tokens in a sequence; the model's context by default.
         chosen: global_batch and micro_batch, from `SIZES`; optimizer, "sgd", "momentum" or "adam"; gpu, a name from
             `model.hardware`.
-
-    Raises:
-        ValueError: a number or a name is not to be chosen; or, as `traitlets.TraitError`, when it is set later.
     """
 
     caption = "Smaller pieces cost only activations. What is left at the left end, they cannot touch."
@@ -96,20 +91,20 @@ class AccumulationExplorer(Explorer):
         super().__init__(**chosen)
 
     @property
-    def cuts(self) -> list[Cut]:
-        """What the explorer shows now."""
-        return accumulation_cuts(self.config, self.seq, self.global_batch, self.optimizer)
+    def splits(self) -> list[BatchSplit]:
+        """All splits of the chosen batch."""
+        return batch_splits(self.config, self.seq, self.global_batch, self.optimizer)
 
     def _table(self) -> dict[str, Any]:
         peaks = accumulation_table(self.config, self.seq)
         return {"peaks": peaks, "gpus": {name: int(memory) for name, memory in GPUS.items()}}
 
     def _picture(self, *, caption: str, alt: str) -> Picture:
-        peaks = {cut.micro_batch: cut.peak for cut in self.cuts}
+        peaks = {split.micro_batch: split.peak for split in self.splits}
         return peaks_by_micro_batch(peaks, self.gpu, GPUS[self.gpu], caption=caption, alt=alt)
 
     def _told(self) -> str:
-        told = "; ".join(f"{cut.pieces} × {cut.micro_batch}: {cut.peak.total:.1GiB}" for cut in self.cuts)
+        told = "; ".join(f"{split.pieces} × {split.micro_batch}: {split.peak.total:.1GiB}" for split in self.splits)
         return (
             f"Peak memory of a step of {self.global_batch} sequences, cut into pieces. {told}. The {self.gpu} has "
             f"{GPUS[self.gpu]:.0GiB}."

@@ -85,8 +85,6 @@ def peaks_by_micro_batch(
         peaks: sequences in a piece → account at the peak.
         gpu: the name of the GPU.
         memory: its bytes. Bars that reach beyond twice that are cut off there; their height stands above the axes.
-        caption: what the reader should see.
-        alt: the figure in words.
     """
     figure, (axes,) = new_figure(height=3.4)
     stack_categories(axes, {str(size): peak for size, peak in peaks.items()}, "GiB", 0.66, upright=True)

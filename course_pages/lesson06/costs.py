@@ -23,7 +23,6 @@ def busiest_ranks(counted: Mapping[int, Sequence[Mapping[str, tuple[int, int]]]]
 
     Args:
         counted: world size → one mapping for each rank: algorithm → (bytes, messages) that it sent.
-        caption: what the reader should see.
     """
     names = list(next(iter(counted.values()))[0])
     most = [{n: {p: max(mine[n][i] for mine in counted[p]) for p in counted} for n in names} for i in (0, 1)]
@@ -136,7 +135,7 @@ def _marker(name: str, number: int) -> str:
 
 
 def _legend(figure: Figure, names: Sequence[str], lines: Collection[str], points: Collection[str]) -> None:
-    """Each name as it is drawn: by a line, by points, or by both."""
+    """Legend that shows each name as drawn: by a line, by points, or by both."""
     handles = []
     for number, name in enumerate(names):
         style = _LINES[number % 4] if name in lines else "none"

@@ -37,7 +37,7 @@ class Frame:
 
 
 def ring_frames(world_size: int) -> list[Frame]:
-    """The 2(p-1) + 1 states of a ring all-reduce, from `ranks.schedules`.
+    """The 2(p-1) + 1 states of a ring all-reduce, from `collectives.schedules`.
 
     Raises:
         ValueError: `world_size` is not between 2 and 8.
@@ -77,26 +77,24 @@ def ring_table() -> dict[str, Any]:
 class RingExplorer(Explorer):
     """A ring all-reduce to step through, for 2 to 8 ranks.
 
-    Set `explorer.step = 3` and the drawing follows; press a button and `explorer.step` follows.
-
     Args:
         world_size: the number of ranks, and of parts.
         step: how many steps have been taken, from 0 to 2(p-1).
-
-    Raises:
-        ValueError: the number of ranks is not between 2 and 8, or there is no such step; or, as `traitlets.TraitError`,
-            when it is set later.
     """
 
     caption = "Each rank passes one part a step to its right neighbour; nobody ever sends more."
     step = Control("steps taken", range(2 * RANKS[-1] - 1), 0, limit=("world_size", lambda p: 2 * p - 2))
     world_size = Control("ranks", RANKS, 4, kind="choice")
-
-    def _table(self) -> dict[str, Any]:
-        return ring_table()
+    _table = staticmethod(ring_table)
 
     def _picture(self, *, caption: str, alt: str) -> Picture:
-        return draw(self.world_size, caption=caption, alt=alt)
+        """A film strip of all states."""
+        frames = ring_frames(self.world_size)
+        titles = ["start"] + [
+            f"step {step}: {'add' if step < self.world_size else 'copy'}" for step in range(1, len(frames))
+        ]
+        marks = [{(to, part) for _, to, part, _ in frame.arrived} for frame in frames]
+        return film_of_holdings(list(zip(titles, (frame.holding for frame in frames))), marks, caption=caption, alt=alt)
 
     def _told(self) -> str:
         p = self.world_size
@@ -106,13 +104,3 @@ class RingExplorer(Explorer):
             f"part with all {p}. In steps {p} to {2 * p - 2} these finished parts are copied around, until all cells "
             f"have all colours."
         )
-
-
-def draw(world_size: int, *, caption: str, alt: str) -> Picture:
-    """The picture of the explorer for a static page: a film strip of all states."""
-    frames = ring_frames(world_size)
-    titles = ["start"] + [
-        f"step {frame.step}: {'add' if frame.step < world_size else 'copy'}" for frame in frames if frame.step
-    ]
-    marks = [{(to, part) for _, to, part, _ in frame.arrived} for frame in frames]
-    return film_of_holdings(list(zip(titles, (frame.holding for frame in frames))), marks, caption=caption, alt=alt)

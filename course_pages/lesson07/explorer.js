@@ -60,7 +60,7 @@ function summarize({ departures, messages, backward, end }) {
   const sending = sum(departures.map((each) => each.end - each.start));
   const hidden = sum(departures.map((each) => Math.max(0, Math.min(each.end, backward) - each.start)));
   return `${plural(departures.length, "bucket")}, ${inFull(messages)} messages from each rank. Of ${inWords(sending)} ` +
-    `on the link, ${sending ? Math.round((100 * hidden) / sending) : 100} % are hidden: the backward pass takes ` +
+    `on the link, ${inPercent(sending ? hidden / sending : 1)} are hidden: the backward pass takes ` +
     `${inWords(backward)}, then all wait ${inWords(end - backward)}.`;
 }
 

@@ -26,14 +26,14 @@ NETWORKS = {each.name: each.config for each in _FAMILY if isinstance(each.config
 GB_PER_S = (1.25, 3, 12.5, 25, 50, 150, 450)
 """Bandwidths to choose from: 10 Gbit/s Ethernet to the NVLink of an H100, in one direction."""
 FLOPS_PER_S = 4e14
-"""What a rank reaches: 40 % of an H100's dense bf16 peak."""
+"""Speed that a rank reaches: 40 % of an H100's dense bf16 peak."""
 BUCKETS, WORLDS, TOKENS = range(10, 34), range(1, 13), range(8, 18)
 """Powers of two to choose from."""
 
 
 @cache
 def ready(network: str, tokens: int) -> list[Ready]:
-    """When the gradients of one of `NETWORKS` get ready; each of their numbers has 2 bytes."""
+    """Moments at which the gradients of one of `NETWORKS` get ready; each of their numbers has 2 bytes."""
     # Only the number of tokens counts, so each is a sequence of its own.
     setup = Setup(NETWORKS[network], batch_size=tokens, seq=1, precision="mixed")
     return gradients_ready(setup, FLOPS_PER_S)
@@ -41,7 +41,7 @@ def ready(network: str, tokens: int) -> list[Ready]:
 
 @cache
 def bucket_table() -> dict[str, Any]:
-    """What the times of all places are made of.
+    """Parts that the times of all places are made of.
 
     Returns:
         "networks": name → "bytes" (of the gradients up to each one), "ready_s" (seconds until it is ready, for 2^20
@@ -65,8 +65,6 @@ def bucket_table() -> dict[str, Any]:
 class BucketExplorer(Explorer):
     """One backward pass and its buckets, on a link of the α–β model.
 
-    Set `explorer.bucket = 20` and the drawing follows; move the slider and `explorer.bucket` follows.
-
     Args:
         network: one of `NETWORKS`; its gradients have 2 bytes each.
         bucket: 2^bucket bytes close a bucket.
@@ -75,9 +73,6 @@ class BucketExplorer(Explorer):
         alpha_us: microseconds that a message costs.
         gb_per_s: one of `GB_PER_S`.
         overlapped: send while the backward pass runs.
-
-    Raises:
-        ValueError: no control offers that; or, as `traitlets.TraitError`, when it is set later.
     """
 
     caption = (
@@ -91,6 +86,7 @@ class BucketExplorer(Explorer):
     tokens = Control("Tokens per rank", TOKENS, 13, lambda power: f"{2**power:,}")
     network = Control("Model", list(NETWORKS), "GPT-2 XL", kind="choice")
     overlapped = Control("send during the backward pass", (False, True), True, kind="switch")
+    _table = staticmethod(bucket_table)
 
     @property
     def link(self) -> Link:
@@ -98,12 +94,9 @@ class BucketExplorer(Explorer):
         return Link(Seconds(self.alpha_us / 1e6), 1 / (self.gb_per_s * 1e9))
 
     def result(self, bucket: int | None = None) -> Overlap:
-        """What the explorer shows now, or would show for another `bucket`."""
+        """Buckets on the link as the controls stand, or with another `bucket`."""
         size = self.bucket if bucket is None else bucket
         return overlap(ready(self.network, 2**self.tokens), 2**size, 2**self.world, self.link, self.overlapped)
-
-    def _table(self) -> dict[str, Any]:
-        return bucket_table()
 
     def _picture(self, *, caption: str, alt: str) -> Picture:
         sizes = {Bytes(2**each): self.result(each) for each in BUCKETS}

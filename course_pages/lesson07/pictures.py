@@ -1,18 +1,21 @@
-"""Pictures of data parallelism: buckets behind a backward pass, and what a larger batch still buys."""
+"""Pictures of data parallelism: buckets behind a backward pass, the gain of a larger batch, real ranks over time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.patches import Patch
 
-from course_kit.notebook.picture import INK, MUTED, PALETTE, SERIES, Picture, new_figure, note
+from course_kit.measure.timeline import Event, Kind, RankTimeline
+from course_kit.notebook.picture import INK, MUTED, PALETTE, SERIES, Picture, legend, new_figure, note
 from course_kit.units import Bytes
 from course_lib.predict.overlap import Overlap
 from course_lib.predict.scaling import steps_and_examples
 
 COMPUTING, HIDDEN, SEEN = SERIES[5], "#7A7A7A", SERIES[1]
-"""The backward pass; sending behind it; sending that everybody waits for."""
+"""Colours of the backward pass, of sending behind it, of sending that everybody waits for."""
 
 
 def bucket_overlap(now: Overlap, sizes: Mapping[Bytes, Overlap], chosen: Bytes, *, caption: str, alt: str) -> Picture:
@@ -22,8 +25,6 @@ def bucket_overlap(now: Overlap, sizes: Mapping[Bytes, Overlap], chosen: Bytes, 
         now: what is drawn over time.
         sizes: bucket size → what it leads to.
         chosen: the size of `now`, marked among `sizes`.
-        caption: what the reader should see.
-        alt: the figure in words.
     """
     figure, (times, ends) = new_figure(rows=2, height=4.2)
     end_ms, backward_ms = 1e3 * now.end_s, 1e3 * now.backward_s
@@ -59,13 +60,11 @@ def _ends(axes: Axes, sizes: Mapping[Bytes, Overlap], chosen: Bytes) -> None:
     axes.grid(False, axis="x")
 
 
-def steps_and_examples_by_batch(critical: float, unit: str = "tokens", *, caption: str) -> Picture:
+def steps_and_examples_by_batch(critical: float, *, caption: str) -> Picture:
     """Steps and examples of a run against its batch size, both over the fewest possible.
 
     Args:
-        critical: the critical batch size.
-        unit: of what.
-        caption: what the reader should see.
+        critical: the critical batch size in tokens.
     """
     figure, (axes,) = new_figure(height=3.2)
     sizes = [critical * 10 ** (place / 10) for place in range(-20, 21)]
@@ -75,11 +74,60 @@ def steps_and_examples_by_batch(critical: float, unit: str = "tokens", *, captio
         axes.plot(sizes, values, style, label=label, color=color, lw=1.8)
     axes.axvline(critical, color=MUTED, lw=1, ls=":")
     note(axes, "critical batch size", (critical, 60), (5, 0))
-    axes.set(xscale="log", yscale="log", xlabel=f"batch size ({unit})", ylabel="over the fewest possible")
+    axes.set(xscale="log", yscale="log", xlabel="batch size (tokens)", ylabel="over the fewest possible")
     axes.legend(frameon=False, loc="center left")
     alt = (
-        f"Two curves against the batch size from {critical / 100:,.3g} to {critical * 100:,.3g} {unit}, both axes "
+        f"Two curves against the batch size from {critical / 100:,.3g} to {critical * 100:,.3g} tokens, both axes "
         f"logarithmic. Steps fall from 101 times the fewest to 1.01, examples rise from 1.01 to 101 times. They cross "
         f"at {critical:,.3g}, where both are 2."
     )
     return Picture(figure, caption=caption, alt=alt)
+
+
+COLORS: dict[Kind, str] = {"compute": SERIES[5], "wait": "#FFFFFF", "send": SERIES[1]}
+"""Light blue, so that names can be read on top; white with stripes, since nothing happens; and vermilion."""
+_ROWS: dict[Kind, tuple[float, float]] = {"compute": (-0.36, 0.44), "wait": (-0.36, 0.44), "send": (0.12, 0.2)}
+_LABELS: dict[Kind, str] = {"compute": "computes", "wait": "waits", "send": "communication under way"}
+
+
+def rank_timeline(record: RankTimeline, *, caption: str, alt: str) -> Picture:
+    """The record as a chart with a row for each rank and the communication as a thin bar below it.
+
+    Args:
+        record: what `measure.timeline` recorded.
+
+    Raises:
+        ValueError: nothing was recorded.
+    """
+    if not record.events:
+        raise ValueError("this timeline is empty: draw it after its `with` block, from what a rank returned")
+    ranks = sorted({event.rank for event in record.events})
+    figure, (axes,) = new_figure(height=1.1 + 0.55 * len(ranks))
+    end_s = max(event.end_s for event in record.events)
+    for event in record.events:
+        _bar(axes, event, wide_enough_s=0.012 * end_s)
+    axes.set(xlim=(0, 1e3 * end_s), ylim=(max(ranks) + 0.5, min(ranks) - 0.5), xlabel="time (ms)")
+    axes.set_yticks(ranks, [f"rank {rank}" for rank in ranks])
+    axes.grid(False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    shown: list[Kind] = [kind for kind in _LABELS if any(event.kind == kind for event in record.events)]
+    handles = [Patch(label=_LABELS[kind], **_look(kind)) for kind in shown]
+    legend(figure, "upper right", len(handles), handles=handles, fontsize=9.5)
+    return Picture(figure, caption=caption, alt=alt)
+
+
+def _look(kind: Kind) -> dict[str, Any]:
+    if kind == "wait":
+        return {"facecolor": COLORS[kind], "edgecolor": MUTED, "hatch": "////", "linewidth": 0.5}
+    return {"facecolor": COLORS[kind], "edgecolor": "white", "linewidth": 0.5}
+
+
+def _bar(axes: Axes, event: Event, wide_enough_s: float) -> None:
+    """One event; its name goes inside where it fits (a letter is about 1.2 % of the figure's width)."""
+    offset, height = _ROWS[event.kind]
+    start, width = 1e3 * event.start_s, 1e3 * (event.end_s - event.start_s)
+    axes.broken_barh([(start, width)], (event.rank + offset, height), **_look(event.kind))
+    fits = event.end_s - event.start_s > wide_enough_s * (len(event.name) + 1)
+    if event.kind == "compute" and event.name != "compute" and fits:
+        middle = event.rank + offset + height / 2
+        axes.text(start + width / 2, middle, event.name, ha="center", va="center", fontsize=8.5, color=INK)

@@ -19,7 +19,7 @@ SIZES = {"token": 64, "width": 128, "hidden": 512}
 """Dims of the products, with 4 bytes a number."""
 CUTS, RANKS = ("columns", "rows"), (2, 4, 8)
 ALONE = "none"
-"""No second matrix."""
+"""Choice without a second matrix."""
 
 
 def stops(first: str, second: str, ranks: int) -> list[Stop]:
@@ -70,7 +70,7 @@ def _lies(layout: Layout) -> Lies:
 
 
 def told(first: str, second: str, ranks: int) -> str:
-    """What is sent where, in words."""
+    """Messages of each rank, in words."""
     messages = [each for each in stops(first, second, ranks) if each.sent]
     words = [f"{each.sent:.0KiB} for {each.name} ({each.behind})" for each in messages]
     if second != ALONE and len(messages) == 1:
@@ -82,7 +82,7 @@ def told(first: str, second: str, ranks: int) -> str:
 
 @cache
 def matmul_table() -> dict[str, Any]:
-    """What is drawn at all places.
+    """Tensors, messages and words at all places.
 
     Returns:
         "ways": "first,second,ranks" → "stops", each [name, rows, columns, lies, behind, what each rank sends], and
@@ -103,16 +103,11 @@ def matmul_table() -> dict[str, Any]:
 class MatmulExplorer(Explorer):
     """One or two split products: 64 tokens, 128 features, 512 hidden ones, in fp32.
 
-    Set `explorer.second = "columns"` and the drawing follows; choose on the page and `explorer.second` follows.
-
     Args:
         first: how A is cut, "columns" or "rows".
         second: how B is cut; "none" for one product alone.
         ranks: 2, 4 or 8.
         rank: whose parts stand out; -1 for all.
-
-    Raises:
-        ValueError: no control offers that; or, as `traitlets.TraitError`, when it is set later.
     """
 
     caption = "A stripe is held by one rank, grey by all of them, and a stack is a sum that is still open."
@@ -121,9 +116,7 @@ class MatmulExplorer(Explorer):
     ranks = Control("ranks", RANKS, 4, kind="choice")
     rank = Control("look at", range(-1, RANKS[-1]), -1, lambda rank: "all ranks" if rank < 0 else f"rank {rank}",
                    limit=("ranks", lambda ranks: ranks - 1))  # fmt: skip
-
-    def _table(self) -> dict[str, Any]:
-        return matmul_table()
+    _table = staticmethod(matmul_table)
 
     def _picture(self, *, caption: str, alt: str) -> Picture:
         return split_product(stops(self.first, self.second, self.ranks), self.ranks, caption=caption, alt=alt)

@@ -13,7 +13,7 @@ from course_kit.notebook.picture import GRID, INK, MUTED, Picture, new_figure, s
 from course_kit.units import Bytes
 
 COPY = "#B8BFC6"
-"""What every rank holds, a copy each."""
+"""Colour of a tensor of which every rank holds a copy."""
 
 Lies = Literal["whole", "columns", "rows", "terms"]
 """A tensor on its ranks: a copy on each, cut along its columns or rows, or a term of a sum on each."""
@@ -45,8 +45,6 @@ def split_product(stops: Sequence[Stop], ranks: int, *, caption: str, alt: str) 
     Args:
         stops: the tensors in their order.
         ranks: how many share them.
-        caption: what the reader should see.
-        alt: the figure in words.
     """
     figure, (axes,) = new_figure(height=1.9)
     axes.set_axis_off()
@@ -91,22 +89,17 @@ BLOCK = {
         {1: "$g$", 3: r"$\bar g$", 5: "$g$", 7: r"$\bar g$"},
     ),
 }  # fmt: skip
-"""Kind of parallelism → what lies in a block, in order, and which operator stands behind which of them."""
+"""Kind of parallelism → tensors of a block, in order, and the operators behind some of them, by place."""
 
 
-def block_on_ranks(ranks: int = 4, kinds: Sequence[str] = tuple(BLOCK), *, caption: str) -> Picture:
-    """A transformer block on some ranks: rows are ranks, and each tensor is filled as far as the rank holds it.
+def block_on_ranks(*, caption: str) -> Picture:
+    """A transformer block on four ranks: rows are ranks, and each tensor is filled as far as the rank holds it.
 
     In each cell, to the right are features and downwards tokens.
-
-    Args:
-        ranks: how many.
-        kinds: which of `BLOCK` to draw, one below the other.
-        caption: what the reader should see.
     """
-    figure, panels = new_figure(rows=len(kinds), height=(0.75 + 0.33 * ranks) * len(kinds))
-    for axes, kind in zip(panels, kinds, strict=True):
-        tensors, operators = BLOCK[kind]
+    ranks = 4
+    figure, panels = new_figure(rows=len(BLOCK), height=(0.75 + 0.33 * ranks) * len(BLOCK))
+    for axes, (kind, (tensors, operators)) in zip(panels, BLOCK.items(), strict=True):
         axes.set(xlim=(-0.1, len(tensors)), ylim=(ranks, -0.55))
         axes.set_title(f"{kind} parallelism", size=9.5, loc="left")
         axes.grid(False)
@@ -120,11 +113,11 @@ def block_on_ranks(ranks: int = 4, kinds: Sequence[str] = tuple(BLOCK), *, capti
         for place, sign in operators.items():
             axes.axvline(place + 0.9, ymax=ranks / (ranks + 0.55), color=INK, lw=1, ls="--")
             axes.text(place + 0.9, -0.3, sign, ha="center", va="center", size=11, color=INK)
-    return Picture(figure, caption=caption, alt=" ".join(_block_told(kind, ranks) for kind in kinds))
+    return Picture(figure, caption=caption, alt=" ".join(_block_told(kind, ranks) for kind in BLOCK))
 
 
 def _share(axes: Axes, place: int, rank: int, ranks: int, lies: str) -> None:
-    """What one rank holds of one tensor."""
+    """Part of one tensor that one rank holds."""
     axes.add_patch(Rectangle((place, rank + 0.05), 0.8, 0.8, facecolor="white", edgecolor=GRID, lw=0.8))
     left, top, width, height = {
         "whole": (0.0, 0.0, 1.0, 1.0),
@@ -147,13 +140,12 @@ def _block_told(kind: str, ranks: int) -> str:
 
 
 def ring_in_time(orders: Mapping[str, Sequence[Sequence[float]]], *, caption: str) -> Picture:
-    """Who works when in ring attention, for each order of the sequence; a step lasts until its slowest rank is done.
+    """Ranks at work in ring attention, for each order of the sequence; a step lasts until its slowest rank is done.
 
     The colour is that of the rank whose keys are at hand.
 
     Args:
         orders: name → for each step of the ring, the work of each rank.
-        caption: what the reader should see.
     """
     ranks = len(next(iter(orders.values()))[0])
     ends = {name: [0.0, *accumulate(max(row) for row in steps)] for name, steps in orders.items()}

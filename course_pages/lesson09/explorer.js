@@ -82,9 +82,8 @@ export function fault(rows, table) {
 }
 
 function summarize({ end, busy, idle, peaks }, ranks) {
-  const percent = (share) => `${Math.round(100 * share)} %`;
-  return `Done after ${Number(end.toFixed(2))} units. Bubble: ${percent(idle / (end * ranks))} of all time, ` +
-    `${percent(idle / busy)} over the ideal. In flight at most, from rank 0 on: ${peaks.map((each) => Number(each.toFixed(2))).join(", ")}.`;
+  return `Done after ${Number(end.toFixed(2))} units. Bubble: ${inPercent(idle / (end * ranks))} of all time, ` +
+    `${inPercent(idle / busy)} over the ideal. In flight at most, from rank 0 on: ${peaks.map((each) => Number(each.toFixed(2))).join(", ")}.`;
 }
 
 // The chart: a row of buttons for each rank, each as long as its action. `onPick` learns which one was clicked.

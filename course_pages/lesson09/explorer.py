@@ -20,7 +20,7 @@ from course_lib.pipeline.schedule.validate import NAMES, REASONS, WAITS, WAITS_F
 from course_pages.lesson09.pictures import pipeline_charts
 
 STAGES, MICRO_BATCHES = (2, 3, 4, 6, 8), (1, 2, 4, 6, 8, 12, 16)
-"""What these sliders offer."""
+"""Values of two sliders."""
 
 
 @cache
@@ -49,8 +49,6 @@ def _order(name: str, ranks: int, micro_batches: int) -> str | dict[str, str]:
 class PipelineExplorer(Explorer):
     """A pipeline schedule to look at and to take apart, at unit costs.
 
-    Set `explorer.stages = 8` and the drawing follows; move the slider and `explorer.stages` follows.
-
     Args:
         schedule: one of `ORDERS`; interleaved gives each rank two short stages.
         stages: the number of ranks.
@@ -58,9 +56,6 @@ class PipelineExplorer(Explorer):
 
     Attributes:
         moved: the schedule as text while actions stand elsewhere than in `schedule`; else empty.
-
-    Raises:
-        ValueError: no control offers that; or, as `traitlets.TraitError`, when it is set later.
     """
 
     caption = "Each row is a rank, white is waiting. Take an action and move it along its rank."
@@ -68,10 +63,11 @@ class PipelineExplorer(Explorer):
     stages = Control("Ranks", STAGES, 4)
     micro_batches = Control("Micro-batches", MICRO_BATCHES, 8)
     moved = traitlets.Unicode().tag(sync=True)
+    _table = staticmethod(pipeline_table)
 
     @property
     def schedule_now(self) -> Schedule:
-        """What the page shows, after all moves.
+        """Schedule that the page shows, after all moves.
 
         Raises:
             ValueError: there is no such schedule, or it cannot be run.
@@ -86,7 +82,7 @@ class PipelineExplorer(Explorer):
             self.moved = ""
 
     def _is_moved(self) -> bool:
-        """Whether `moved` has the actions of what the controls say."""
+        """Compare the actions in `moved` with those of the chosen schedule."""
         first = pipeline_table()["orders"][self.schedule][self.stages][self.micro_batches]
         return isinstance(first, str) and sorted(first.split()) == sorted(self.moved.split())
 
@@ -95,9 +91,6 @@ class PipelineExplorer(Explorer):
         if proposal["value"] and (found := problems(parse(proposal["value"]))):
             raise traitlets.TraitError(found[0])
         return proposal["value"]
-
-    def _table(self) -> dict[str, Any]:
-        return pipeline_table()
 
     def _picture(self, *, caption: str, alt: str) -> Picture:
         charts = {self.schedule_now.name: simulate(self.schedule_now)}

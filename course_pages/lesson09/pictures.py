@@ -11,7 +11,7 @@ from course_kit.notebook.picture import INK, SERIES, Picture, legend, new_figure
 from course_lib.pipeline.schedule import Gantt, Kind, Span
 
 COLORS: dict[Kind, str] = {"F": SERIES[5], "BW": SERIES[2], "B": SERIES[3], "W": SERIES[4], "U": SERIES[6]}
-"""Forward light blue, a whole backward pass green; its halves purple (input's gradient) and orange (weights')."""
+"""Light blue for forward, a whole backward pass green; its halves purple (input's gradient) and orange (weights')."""
 LABELS: dict[Kind, str] = {
     "F": "forward",
     "BW": "backward",
@@ -33,7 +33,6 @@ def pipeline_charts(
         charts: title → the chart.
         unit: what the time axis is labelled with.
         units_of_time: how many of that unit one unit of the charts is (charts in seconds, drawn in ms: 1,000).
-        caption: what the reader should see.
         alt: the figure in words; the charts' numbers if empty.
 
     Raises:
@@ -77,7 +76,7 @@ def _bar(axes: Axes, rank: int, span: Span, units_of_time: float, end: float, is
 
 
 def _has(chart: Gantt, kind: Kind) -> bool:
-    """Whether the chart has a bar of this kind that is wide enough to be seen."""
+    """Find out whether the chart has a bar of this kind that is wide enough to be seen."""
     bars = (span for spans in chart.spans for span in spans if span.action.kind == kind)
     return any(span.end - span.start > 0.002 * chart.makespan for span in bars)
 

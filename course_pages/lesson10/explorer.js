@@ -1,7 +1,6 @@
 // ZeRO against real cards. All numbers come from Python; here they are looked up, added and drawn.
 
-const CATEGORIES = ["parameters", "gradients", "optimizer", "activations"];
-const WORDS = { parameters: "weights", gradients: "gradients", optimizer: "optimizer state", activations: "activations" };
+const WORDS = ["weights", "gradients", "optimizer state", "activations"];
 
 // What is shown for each stage: bytes by category, their sum, whether they fit, and the words for the rest.
 export function look(table, offers, { model, gpu, ranks, sequences }) {
@@ -12,10 +11,6 @@ export function look(table, offers, { model, gpu, ranks, sequences }) {
     return { held, total: sum(held), fits: sum(held) <= table.gpus[gpu], sent, seconds,
       fewest: table.fewest[gpu][model][s][stage] };
   });
-}
-
-export function gib(nbytes) {
-  return `${(nbytes / 2 ** 30).toLocaleString("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1 })} GiB`;
 }
 
 export function verdict(stages, { model, gpu, ranks }) {
@@ -35,42 +30,27 @@ function enough(fewest) {
 function build({ table, state, controls, offers }) {
   const status = makeStatus();
   const rows = table.stages.map((name) => {
-    const parts = CATEGORIES.map((category) => {
-      const part = make("div", "zx-part");
-      part.style.background = table.colors[category];
-      return part;
-    });
-    const [stack, total, fewest, sent] = [make("div", "zx-stack", {}, parts), span("zx-total"), span(), span()];
-    const track = make("div", "zx-track", {}, [stack]);
-    const facts = make("div", "zx-facts", {}, [total, fewest, sent]);
-    return { name, parts, stack, track, total, fewest, sent, nodes: [span("zx-name", name), track, facts] };
+    const [stack, fewest, sent] = [makeStack(table.colors), span(), span()];
+    const facts = make("div", "zx-facts", {}, [stack.total, fewest, sent]);
+    return { name, stack, fewest, sent, nodes: [span("zx-name", name), stack.track, facts] };
   });
   const line = span("zx-line");
   const scale = make("div", "zx-scale", {}, [line]);
   const board = make("div", "zx-board", {}, [span(), scale, span(), ...rows.flatMap(({ nodes }) => nodes)]);
-  const keys = CATEGORIES.map((category) => {
-    const key = span("ex-key", WORDS[category]);
-    key.style.setProperty("--ex-color", table.colors[category]);
-    return key;
-  });
+  const keys = WORDS.map((words, i) => makeKey(words, table.colors[i]));
 
   function redraw() {
     const [stages, memory] = [look(table, offers, state), table.gpus[state.gpu]];
     const largest = Math.max(...stages.map(({ total }) => total));
     const top = Math.max(1.3 * memory, Math.min(1.02 * largest, 3 * memory)); // what is longer fades out
     setText(status, verdict(stages, state));
-    board.style.setProperty("--zx-memory", `${(100 * memory) / top}%`);
+    board.style.setProperty("--ex-limit", `${(100 * memory) / top}%`);
     line.textContent = `${state.gpu}: ${gib(memory)}`;
-    stages.forEach(({ held, total, fits, fewest, sent, seconds }, stage) => {
+    stages.forEach(({ held, fewest, sent, seconds }, stage) => {
       const row = rows[stage];
-      held.forEach((nbytes, i) => { row.parts[i].style.width = `${(100 * nbytes) / top}%`; });
-      row.stack.className = `zx-stack${total > top ? " zx-longer" : ""}`;
-      row.total.textContent = `${gib(total)}, ${fits ? "fits" : "too much"}`;
-      row.total.classList.toggle("zx-fits", fits);
+      row.stack.draw(held, memory, top, `Stage ${row.name}: ${namedBytes(WORDS, held)}`);
       row.fewest.textContent = enough(fewest);
       row.sent.textContent = `sends ${sent} in ${seconds}`;
-      const told = CATEGORIES.map((category, i) => `${WORDS[category]} ${gib(held[i])}`).filter((_, i) => held[i]);
-      label(row.stack, `Stage ${row.name}: ${told.join(", ")}`, "img");
     });
   }
 

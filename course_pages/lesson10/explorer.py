@@ -21,18 +21,18 @@ from course_pages.shared.models_on_gpus import GPUS, MODELS, held, kept, setup_o
 RANKS, SEQUENCES = tuple(2**i for i in range(13)), (0, 1, 2, 4, 8, 16)
 STAGES = ("0: nothing cut", "1: state cut", "2: and gradients", "3: and weights")
 MOST_RANKS = 2**16
-"""Whoever does not fit on so many does not fit at all."""
+"""A model that does not fit on so many ranks is told to fit on none."""
 
 
 def sent(model: str, ranks: int, zero: int, gpu: str) -> tuple[Bytes, Seconds]:
-    """What a rank sends in a step, and how long that takes if all ranks are joined as the GPUs of one machine are."""
+    """Bytes that a rank sends in a step, and their seconds if all ranks are joined like the GPUs of one machine."""
     each = data_traffic(setup_of(model, ranks, zero)).values()
     link = Link(Seconds(0), 1 / GPUS[gpu].link_bytes_per_s)
     return sum((one.bytes for one in each), Bytes(0)), Seconds(sum(float(one.seconds(link)) for one in each))
 
 
 def needed(model: str, zero: int, sequences: int, gpu: str) -> int:
-    """The fewest ranks on which it fits; 0 if `MOST_RANKS` are too few."""
+    """The fewest ranks on which the model fits; 0 if `MOST_RANKS` are too few."""
     left = GPUS[gpu].memory - kept(model, sequences)
     if left <= 0 or model_states(setup_of(model, MOST_RANKS, zero)).total > left:
         return 0
@@ -41,7 +41,7 @@ def needed(model: str, zero: int, sequences: int, gpu: str) -> int:
 
 @cache
 def zero_table() -> dict[str, Any]:
-    """What is drawn at all places; a list of four has a number for each stage.
+    """Bytes, seconds and numbers of ranks at all places; a list of four has a number for each stage.
 
     Returns:
         "states": model → for each number of ranks, of each stage [weights, gradients, state] in bytes. "activations":
@@ -70,23 +70,18 @@ def zero_table() -> dict[str, Any]:
         },
         "gpus": {name: int(gpu.memory) for name, gpu in GPUS.items()},
         "stages": STAGES,
-        "colors": {category: PALETTE[category] for category in CATEGORIES[:4]},
+        "colors": [PALETTE[category] for category in CATEGORIES[:4]],
     }
 
 
 class ZeroExplorer(Explorer):
     """Four stages side by side on one card.
 
-    Set `explorer.ranks = 64` and the drawing follows; move the slider and `explorer.ranks` follows.
-
     Args:
         model: a name in `MODELS`.
         gpu: a name in `GPUS`.
         ranks: of data parallelism, a power of two up to 4,096.
         sequences: on each rank, as long as the model's context, every block recomputed; 0 leaves activations out.
-
-    Raises:
-        ValueError: no control offers that; or, as `traitlets.TraitError`, when it is set later.
     """
 
     caption = "Which stage is the first that fits? And what does it send for that?"
@@ -94,20 +89,16 @@ class ZeroExplorer(Explorer):
     gpu = Control("GPU", list(GPUS), "A100 40GB", kind="choice")
     ranks = Control("Ranks", RANKS, 8, "{:,}".format)
     sequences = Control("Sequences each", SEQUENCES, 0, lambda n: str(n) if n else "none")
+    _table = staticmethod(zero_table)
 
     @property
     def accounts(self) -> dict[str, MemoryAccount]:
-        """What is shown now: stage → what a rank holds."""
+        """Stage → bytes that a rank holds."""
         return {name: held(self.model, self.ranks, zero, self.sequences) for zero, name in enumerate(STAGES)}
-
-    def _table(self) -> dict[str, Any]:
-        return zero_table()
 
     def _picture(self, *, caption: str, alt: str) -> Picture:
         limit = {self.gpu: GPUS[self.gpu].memory}
-        picture = memory_bar(self.accounts, limit=limit, unit="GiB", caption=caption)
-        picture.alt = alt
-        return picture
+        return memory_bar(self.accounts, limit=limit, unit="GiB", caption=caption, alt=alt)
 
     def _told(self) -> str:
         rows = []

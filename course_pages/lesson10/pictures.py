@@ -11,20 +11,20 @@ from matplotlib.patches import Patch, Rectangle
 from course_kit.notebook.picture import GRID, INK, MUTED, PALETTE, SERIES, Picture, legend, new_figure
 from course_lib import predict
 from course_lib.predict import Setup
+from course_pages.shared.collectives import Board, draw_board
 
 CATEGORIES = {"parameters": "weights", "gradients": "gradients", "optimizer": "optimizer state"}
 _MILLION = 10**6
 
 
 def who_holds_what(ranks: int = 4, precision: predict.Precision = "mixed", *, caption: str) -> Picture:
-    """A panel for each stage, a row for each rank: what it holds is filled, what others hold for it is white.
+    """A panel for each stage, a row for each rank: its own bytes are filled, those that others hold are white.
 
     Lengths are bytes: of a parameter with AdamW, 2 + 2 + 12 in "mixed" and 4 + 4 + 8 in "fp32".
 
     Args:
         ranks: 2 to 8.
         precision: "mixed" or "fp32".
-        caption: what the reader should see.
 
     Raises:
         ValueError: another number of ranks, or as `predict.model_states`.
@@ -72,8 +72,6 @@ def _tiles(axes: Axes, left: float, width: float, ranks: int, is_cut: bool, colo
 
 # ---- where the all-reduce is cut -----------------------------------------------------------------------------------
 
-Board = Sequence[Sequence[str]]
-"""Rows are ranks, columns are parts: "a0" a rank's own gradient, "Σ0" the mean, "w0" the new weight, "" nothing."""
 _OWN: Board = [[f"{owner}{part}" for part in range(3)] for owner in "abc"]
 _PART: Board = [[f"Σ{part}" if part == rank else "" for part in range(3)] for rank in range(3)]
 _MEAN: Board = [[f"Σ{part}" for part in range(3)]] * 3
@@ -83,8 +81,10 @@ WAYS: dict[str, tuple[list[Board], list[str]]] = {
     "data parallelism": ([_OWN, _PART, _MEAN, _WEIGHTS], ["reduce-\nscatter", "all-\ngather", "step\non all"]),
     "ZeRO": ([_OWN, _PART, _STEPPED, _WEIGHTS], ["reduce-\nscatter", "step on\na third", "all-\ngather"]),
 }
-"""Way → what three ranks hold, one board after the other, and what happens between two of them."""
-_OWNERS = {"a": SERIES[3], "b": SERIES[1], "c": SERIES[7]}
+"""Way → boards of three ranks, one after the other, and the moves between them."""
+_COLORS = {"": "white", "a": SERIES[3], "b": SERIES[1], "c": SERIES[7], "Σ": PALETTE["gradients"]}
+_COLORS["w"] = PALETTE["parameters"]
+"""First letter → colour: "a0" is a rank's own gradient, "Σ0" the mean, "w0" the new weight."""
 _BOARD, _GAP = 3, 2.1
 
 
@@ -101,9 +101,7 @@ def where_the_step_stands(*, caption: str) -> Picture:
             axes.text(-0.2, rank + 0.5, f"rank {rank}", ha="right", va="center", color=INK, size=9)
         for number, board in enumerate(boards):
             left = number * (_BOARD + _GAP)
-            for rank, row in enumerate(board):
-                for part, content in enumerate(row):
-                    _box(axes, left + part, rank, content)
+            draw_board(axes, board, left, _COLORS)
             if number < len(moves):
                 start = left + _BOARD
                 arrow = {"arrowstyle": "-|>", "color": MUTED}
@@ -122,13 +120,6 @@ def where_the_step_stands(*, caption: str) -> Picture:
         "same weights everywhere."
     )
     return Picture(figure, caption=caption, alt=alt)
-
-
-def _box(axes: Axes, x: float, y: float, content: str) -> None:
-    colors = {"Σ": PALETTE["gradients"], "w": PALETTE["parameters"], "": "white"}
-    color = colors[content[:1]] if content[:1] in colors else _OWNERS[content[0]]
-    axes.add_patch(Rectangle((x + 0.05, y + 0.05), 0.9, 0.9, facecolor=color, edgecolor=MUTED, lw=0.7))
-    axes.text(x + 0.5, y + 0.53, content, ha="center", va="center", color="white", size=9, weight="bold")
 
 
 # ---- stage 3 in time -----------------------------------------------------------------------------------------------
@@ -174,7 +165,7 @@ def zero3_bars(units: int, gather: float, prefetch: bool) -> list[Bar]:
         start = max(busy, here[unit])
         busy = start + (1 if work == "forward" else 2)
         following = order[place + 1] if place + 1 < len(order) else (work, unit)
-        if prefetch and following[1] != unit:
+        if prefetch and following[1] != unit:  # the last unit stands twice in a row: too early to ask
             ask(following[1], start)
         bars.append(Bar("forward" if work == "forward" else "backward", unit, start, busy))
         del here[unit]
@@ -197,7 +188,6 @@ def zero3_timeline(units: int = 4, gather: float = 0.8, *, caption: str) -> Pict
     Args:
         units: that are gathered one at a time.
         gather: what an all-gather or a reduce-scatter of a unit takes, in forward passes of a unit.
-        caption: what the reader should see.
 
     Raises:
         ValueError: no unit, more than 9, or a time that is not positive.

@@ -1,7 +1,7 @@
 // Three tiers of memory. Bytes, intensities and speeds come from Python; here they are looked up, added and divided.
 
 const STATES = ["weights", "gradients", "optimizer", "checkpoints"];
-const WORDS = { weights: "weights", gradients: "gradients", optimizer: "optimizer state", checkpoints: "checkpoints" };
+const WORDS = ["weights", "gradients", "optimizer state", "checkpoints"];
 const PRESETS = {
   "All on the GPU": ["GPU", "GPU", "GPU", "GPU"],
   "ZeRO-Offload": ["GPU", "main memory", "main memory", "GPU"],
@@ -24,15 +24,12 @@ export function look(table, offers, state) {
     const speed = { GPU: gpu[1], "main memory": near, disk: Math.min(near, disk[1]) }[place];
     const needed = (flops * table.goal) / (1 - table.goal) / intensity;
     const efficiency = place === "GPU" ? null : (intensity * speed) / (intensity * speed + flops);
-    return { name, place, size: sizes[j], intensity, speed, needed, efficiency };
+    return { words: WORDS[j], place, size: sizes[j], intensity, speed, needed, efficiency };
   });
   return { tiers, travels };
 }
 
-const digits = (n) => ({ minimumFractionDigits: n, maximumFractionDigits: n });
-const gib = (nbytes, n = 1) => `${(nbytes / 2 ** 30).toLocaleString("en-US", digits(n))} GiB`;
-const rate = (speed) => `${(speed / 1e9).toLocaleString("en-US", digits(speed < 1e10 ? 1 : 0))} GB/s`;
-const percent = (share) => `${Math.round(100 * share)} %`;
+const rate = (speed) => `${fixed(speed / 1e9, speed < 1e10 ? 1 : 0)} GB/s`;
 const inPlace = { GPU: "on the GPU", "main memory": "in main memory", disk: "on disk" };
 
 export function verdict({ tiers, travels }, { model }) {
@@ -41,29 +38,22 @@ export function verdict({ tiers, travels }, { model }) {
   if (full.length) return `${model}: ${full.join("; ")}.`;
   const away = travels.filter(({ efficiency }) => efficiency !== null);
   if (!away.length) return `${model}: all of it fits on the GPU, and nothing travels.`;
-  const { name, efficiency, place } = away.reduce((a, b) => (b.efficiency < a.efficiency ? b : a));
-  return `${model}: everything fits. The GPU waits longest for the ${WORDS[name]} ${inPlace[place]}: ` +
-    `if for that alone, it computes ${percent(efficiency)} of the time.`;
+  const { words, efficiency, place } = away.reduce((a, b) => (b.efficiency < a.efficiency ? b : a));
+  return `${model}: everything fits. The GPU waits longest for the ${words} ${inPlace[place]}: ` +
+    `if for that alone, it computes ${inPercent(efficiency)} of the time.`;
 }
 
 function makeTier(table, name) {
-  const parts = STATES.map((_, i) => {
-    const part = make("div", "tx-part");
-    part.style.background = table.colors[i];
-    return part;
-  });
-  const [stack, made, facts] = [make("div", "tx-stack", {}, parts), span("tx-made"), span("tx-total")];
+  const [stack, made] = [makeStack(table.colors), span("tx-made")];
   const title = make("div", "tx-tier", {}, [make("b", "", { textContent: name }), made]);
-  return { parts, stack, made, facts, nodes: [title, make("div", "tx-track", {}, [stack]), facts] };
+  return { name, stack, made, nodes: [title, stack.track, stack.total] };
 }
 
-function makeTravel(table, name, i) {
+function makeTravel(words, color) {
   const [bar, share, where, speed] = [make("div", "tx-bar"), span("tx-share"), span("tx-where"), span("tx-speed")];
-  const key = span("ex-key", WORDS[name]);
-  bar.style.background = table.colors[i];
-  key.style.setProperty("--ex-color", table.colors[i]);
+  bar.style.background = color;
   const track = make("div", "tx-gauge", {}, [bar, share]);
-  return { bar, share, where, speed, track, nodes: [make("div", "tx-state", {}, [key, where]), track, speed] };
+  return { bar, share, where, speed, track, nodes: [make("div", "tx-state", {}, [makeKey(words, color), where]), track, speed] };
 }
 
 function build({ table, state, change, controls, offers }) {
@@ -75,32 +65,27 @@ function build({ table, state, change, controls, offers }) {
   const board = make("div", "tx-board", {}, [
     ...tiers[0].nodes, paths[0], ...tiers[1].nodes, paths[1], ...tiers[2].nodes,
   ]);
-  const travels = STATES.map((name, i) => makeTravel(table, name, i));
+  const travels = WORDS.map((words, i) => makeTravel(words, table.colors[i]));
   const costs = make("div", "tx-board tx-costs", {}, travels.flatMap(({ nodes }) => nodes));
 
   function redraw() {
     const shown = look(table, offers, state);
     setText(status, verdict(shown, state));
-    shown.tiers.forEach(({ held, total, capacity, speed, fits }, i) => {
-      const { parts, stack, made, facts } = tiers[i];
-      held.forEach((nbytes, j) => { parts[j].style.width = `${(75 * nbytes) / capacity}%`; }); // the line stands at 75 %
-      stack.classList.toggle("tx-longer", total > capacity / 0.75);
+    shown.tiers.forEach(({ held, capacity, speed }, i) => {
+      const { name, stack, made } = tiers[i];
+      stack.draw(held, capacity, capacity / 0.75, `${name}: ${namedBytes(WORDS, held) || "nothing"}`); // the line: at 75 %
       made.textContent = `${gib(capacity, 0)}, ${rate(speed)}`;
-      facts.textContent = total ? `${gib(total)}, ${fits ? "fits" : "too much"}` : "empty";
-      facts.classList.toggle("tx-fits", Boolean(total) && fits);
-      const told = STATES.map((name, j) => `${WORDS[name]} ${gib(held[j])}`).filter((_, j) => held[j]);
-      label(stack, `${i ? table.places[i] : "GPU memory"}: ${told.join(", ") || "nothing"}`, "img");
     });
     paths[0].textContent = `↕ ${rate(table.links[state.link])}`;
     paths[1].textContent = `↕ ${rate(table.disks[state.disk][1])}`;
-    shown.travels.forEach(({ name, place, size, speed, needed, efficiency }, i) => {
+    shown.travels.forEach(({ words, place, size, speed, needed, efficiency }, i) => {
       const row = travels[i];
       const away = efficiency !== null;
       row.where.textContent = `${gib(size)} ${inPlace[place]}`;
       row.bar.style.width = `${100 * (efficiency ?? 0)}%`;
-      row.share.textContent = away ? percent(efficiency) : "stays";
-      row.speed.textContent = `${away ? `${rate(speed)}; ` : ""}${percent(table.goal)} takes ${rate(needed)}`;
-      label(row.track, `${WORDS[name]}: ${away ? `the GPU computes ${percent(efficiency)} of the time` : "stay on the GPU"}`, "img");
+      row.share.textContent = away ? inPercent(efficiency) : "stays";
+      row.speed.textContent = `${away ? `${rate(speed)}; ` : ""}${inPercent(table.goal)} takes ${rate(needed)}`;
+      label(row.track, `${words}: ${away ? `the GPU computes ${inPercent(efficiency)} of the time` : "stay on the GPU"}`, "img");
     });
   }
 

@@ -17,21 +17,21 @@ from course_kit.notebook.picture import PALETTE, Picture
 from course_kit.units import Bytes, FlopsPerSecond, Ratio
 from course_lib.model import hardware
 from course_lib.predict import OffloadedState, bandwidth_for, flops_a_byte, link_efficiency
-from course_pages.lesson11.tiers import fill_of_tiers
+from course_pages.lesson11.pictures import fill_of_tiers
 from course_pages.shared.models_on_gpus import GPUS, MODELS, held, kept
 
 PLACES = ("GPU", "main memory", "disk")
 STATES: tuple[OffloadedState, ...] = get_args(OffloadedState)
 SEQUENCES = tuple(2**i for i in range(8))
 GOAL = 0.9
-"""The efficiency for which the page says what bandwidth it takes."""
+"""Efficiency whose bandwidth the page tells."""
 REACHED = 0.56
-"""What a GPU reaches of its peak in 16 bits: a V100 reaches 70 of 125 TFLOP/s (Rajbhandari et al. 2021, §4)."""
+"""Share of its peak in 16 bits that a GPU reaches: a V100 reaches 70 of 125 TFLOP/s (Rajbhandari et al. 2021, §4)."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """A tier: bytes it holds, bytes a second at best, and what it is made of."""
+    """A tier: its bytes, bytes a second at best, and its parts in words."""
 
     size: Bytes
     bytes_per_s: float
@@ -57,7 +57,7 @@ DISKS = {
 
 @dataclass(frozen=True)
 class Travel:
-    """What one state costs where it lies.
+    """Cost of one state in its place.
 
     Attributes:
         place: one of `PLACES`.
@@ -90,7 +90,7 @@ def intensity_of(state: OffloadedState, model: str, sequences: int) -> float:
 
 @cache
 def tiers_table() -> dict[str, Any]:
-    """What the page adds up and divides.
+    """Bytes, intensities and speeds, for the page to add up and divide.
 
     Returns:
         "states": model → bytes of weights, gradients and optimizer state. "checkpoints": model → bytes for each number
@@ -120,13 +120,12 @@ def _place(label: str, default: str = PLACES[0]) -> Control:
 
 
 class TiersExplorer(Explorer):
-    """Bars for the three tiers, and for each state how long the GPU waits for it.
+    """Bars for the three tiers, and for each state how long the GPU waits.
 
         TiersExplorer().show()                                            # the optimizer state is in main memory
         TiersExplorer(model="GPT-3 175B", gpu="V100 32GB", weights="disk", gradients="disk", optimizer="disk").show()
 
-    Set `explorer.weights = "disk"` and the drawing follows; choose it there and `explorer.weights` follows. What it
-    shows is in `explorer.tiers` (what lies where) and `explorer.travels` (what that costs).
+    `explorer.tiers` says what lies where, and `explorer.travels` what that costs.
 
     Args:
         model: a name in `MODELS`; in mixed precision with AdamW, 16 bytes a parameter.
@@ -138,9 +137,6 @@ class TiersExplorer(Explorer):
         weights, gradients, optimizer, checkpoints: one of `PLACES`.
         processor: whether the processor runs Adam where the optimizer state is not on the GPU; else the state travels
             to the GPU.
-
-    Raises:
-        ValueError: no control offers that; or, as `traitlets.TraitError`, when it is set later.
     """
 
     caption = "The optimizer state has left the GPU. What would you move next, and how long does the GPU wait for it?"
@@ -157,16 +153,17 @@ class TiersExplorer(Explorer):
     optimizer = _place("Optimizer state", "main memory")
     checkpoints = _place("Checkpoints")
     processor = Control("The processor runs Adam", (False, True), True, kind="switch")
+    _table = staticmethod(tiers_table)
 
     @property
     def capacities(self) -> dict[str, Bytes]:
-        """Place → bytes that it has."""
+        """Place → its size in bytes."""
         sizes = GPUS[self.gpu].memory, MEMORIES[self.memory].size, DISKS[self.disk].size
         return dict(zip(PLACES, sizes, strict=True))
 
     @property
     def tiers(self) -> dict[str, MemoryAccount]:
-        """Place → what lies there; activations are checkpoints. What passes through comes on top."""
+        """Place → bytes that lie there; activations are checkpoints. Bytes that pass through come on top."""
         states = held(self.model, 1, 0, 0) + MemoryAccount(activations=kept(self.model, self.sequences))
         places = {category: getattr(self, state) for category, state in zip(CATEGORIES, STATES)}
         return {
@@ -176,7 +173,7 @@ class TiersExplorer(Explorer):
 
     @property
     def travels(self) -> dict[str, Travel]:
-        """State → what it costs where it lies now."""
+        """State → its cost in its place."""
         return {state: self._travel(state, category) for state, category in zip(STATES, CATEGORIES)}
 
     def _travel(self, state: OffloadedState, category: str) -> Travel:
@@ -187,15 +184,12 @@ class TiersExplorer(Explorer):
         return Travel(place, self.tiers[place][category], intensity, bytes_per_s, needed, efficiency)
 
     def _bandwidth(self, state: str, place: str) -> float:
-        """Of the slowest part of the way, to the GPU or, for what the processor updates, to the processor."""
+        """Bytes a second of the slowest part of the way, to the GPU or, if the processor updates, to the processor."""
         if place == "GPU":
             return GPUS[self.gpu].memory_bytes_per_s
         near = state == "optimizer" and self.processor
         way = [MEMORIES[self.memory].bytes_per_s if near else LINKS[self.link]]
         return min(way + [DISKS[self.disk].bytes_per_s] * (place == "disk"))
-
-    def _table(self) -> dict[str, Any]:
-        return tiers_table()
 
     def _picture(self, *, caption: str, alt: str) -> Picture:
         efficiencies = {state: travel.efficiency for state, travel in self.travels.items()}

@@ -1,4 +1,4 @@
-"""Pictures of offload: who asks whom for what, a step on card, link and processor, what a bandwidth is good for."""
+"""Pictures of offload: who asks whom, a step on card, link and processor, the use of a bandwidth, full tiers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,28 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from course_kit.notebook.picture import GRID, INK, MUTED, PALETTE, PAPER, SERIES, Picture, legend, line_look, new_figure
+from course_kit.accounts import CATEGORIES, MemoryAccount
+from course_kit.notebook.picture import (
+    GRID,
+    INK,
+    MUTED,
+    PALETTE,
+    PAPER,
+    SERIES,
+    Picture,
+    legend,
+    line_look,
+    new_figure,
+    note,
+)
+from course_kit.units import Bytes, Ratio
 
 # ---- who asks whom for what -----------------------------------------------------------------------------------------
 
 PLACES = {
     "forward": (0, 1), "weights": (1, 1), "backward": (2, 1), "states": (0, 0), "update": (1, 0), "gradients": (2, 0)
 }  # fmt: skip
-"""Column and row; row 1 is on the card, row 0 in main memory."""
+"""Name → column and row; row 1 is on the card, row 0 in main memory."""
 _COLORS = {"gradients": PALETTE["gradients"], "weights": PALETTE["parameters"], "states": PALETTE["optimizer"]}
 _WIDE, _HIGH = 1.1, 0.56
 
@@ -27,7 +41,6 @@ def the_cut(flow: Mapping[tuple[str, str], float], held: Mapping[str, float], *,
     Args:
         flow: (from, to) → bytes a parameter, between names in `PLACES`.
         held: state → bytes a parameter.
-        caption: what the reader should see.
 
     Raises:
         ValueError: a name that has no place.
@@ -69,7 +82,7 @@ def _spot(name: str) -> tuple[float, float]:
 
 
 def _arrow(axes: Axes, start: str, end: str, words: str, crosses: bool, shift: float) -> None:
-    """From the edge of a box to that of another; `shift` up, where another one goes the other way."""
+    """An arrow from box to box, `shift` higher where another arrow goes the other way."""
     (x0, y0), (x1, y1) = _spot(start), _spot(end)
     dx, dy = (x1 > x0) - (x1 < x0), (y1 > y0) - (y1 < y0)
     tail = (x0 + dx * _WIDE / 2, y0 + dy * _HIGH / 2 + shift)
@@ -86,11 +99,13 @@ def _arrow(axes: Axes, start: str, end: str, words: str, crosses: bool, shift: f
 Way = Literal["one after the other", "sent as soon as made", "one step late"]
 Work = Literal["forward", "backward", "gradients", "update", "weights"]
 ROWS: dict[Work, int] = {"forward": 0, "backward": 0, "gradients": 1, "update": 2, "weights": 3}
-"""The card computes, gradients are copied out, the processor updates, weights are copied back."""
+"""Work → row: the card computes, gradients are copied out, the processor updates, weights are copied back."""
 COLORS: dict[Work, str] = {
     "forward": SERIES[5], "backward": SERIES[3], "gradients": PALETTE["gradients"], "update": PALETTE["optimizer"],
     "weights": PALETTE["parameters"],
 }  # fmt: skip
+TOOK: dict[Work, float] = {"forward": 1.0, "backward": 2.0, "gradients": 1.4, "update": 2.0, "weights": 1.4}
+"""Seconds of each work on the whole model, chosen so that some of them can hide."""
 BLOCKS = 3
 
 
@@ -105,7 +120,7 @@ class Bar(NamedTuple):
 
 
 def step_bars(way: Way, seconds: Mapping[Work, float], steps: int = 2) -> list[Bar]:
-    """What happens when in `train.zero_offload`, with `BLOCKS` blocks of equal size.
+    """Work of two steps in `offload.zero_offload`, with `BLOCKS` blocks of equal size.
 
     Args:
         way: nothing overlaps; gradients leave and weights return while others are worked on; or also late.
@@ -142,15 +157,9 @@ def step_bars(way: Way, seconds: Mapping[Work, float], steps: int = 2) -> list[B
     return bars
 
 
-def step_timeline(seconds: Mapping[Work, float] | None = None, *, caption: str) -> Picture:
-    """Two steps in each of the three ways, on the card, on both copy streams and on the processor.
-
-    Args:
-        seconds: that each work takes for the whole model; without them, some that show what can hide.
-        caption: what the reader should see.
-    """
-    took = seconds or {"forward": 1.0, "backward": 2.0, "gradients": 1.4, "update": 2.0, "weights": 1.4}
-    ways = {way: step_bars(way, took) for way in get_args(Way)}
+def step_timeline(*, caption: str) -> Picture:
+    """Two steps in each of the three ways, on the card, on both copy streams and on the processor."""
+    ways = {way: step_bars(way, TOOK) for way in get_args(Way)}
     figure, panels = new_figure(len(ways), 1, height=5.4)
     end, told = max(bar.end for bars in ways.values() for bar in bars), []
     for axes, (way, bars) in zip(panels, ways.items(), strict=True):
@@ -199,7 +208,6 @@ def efficiency_curves(
         intensities: state → FLOPs for each byte that travels.
         flops_per_s: what the device reaches.
         tiers: name → bytes a second, each a vertical line.
-        caption: what the reader should see.
     """
     figure, (axes,) = new_figure(height=3.4)
     slow, fast = min(tiers.values()) / 4, max(tiers.values()) * 4
@@ -219,3 +227,50 @@ def efficiency_curves(
         for tier, speed in tiers.items()
     ]
     return Picture(figure, caption=caption, alt=f"Efficiency rises with bandwidth, from 0 to 100 %. {'; '.join(told)}.")
+
+
+# ---- how full the tiers are -----------------------------------------------------------------------------------------
+
+
+def fill_of_tiers(
+    accounts: Mapping[str, MemoryAccount], capacities: Mapping[str, Bytes], efficiencies: Mapping[str, Ratio | None], *,
+    caption: str, alt: str,
+) -> Picture:  # fmt: skip
+    """Bars of the tiers on the left, in shares of their sizes; on the right a bar for each state that travels.
+
+    Args:
+        accounts: tier → what lies there.
+        capacities: tier → what it holds.
+        efficiencies: state, in the order of `CATEGORIES` → the share of the time in which the GPU computes; None where
+            nothing travels.
+    """
+    figure, (left, right) = new_figure(columns=2, height=2.6)
+    shares = {tier: account.total / capacities[tier] for tier, account in accounts.items()}
+    for row, (tier, account) in enumerate(accounts.items()):
+        start = 0.0
+        for category in CATEGORIES:
+            share = account[category] / capacities[tier]
+            left.barh([row], [share], left=start, height=0.55, color=PALETTE[category])
+            start += share
+        if shares[tier] > 1:
+            note(left, "too much", (0, row), (4, 14), va="bottom", weight="bold")
+    left.axvline(1, color=INK, lw=1.2, ls="--")
+    told = [f"{tier}\n{each.total.to('GiB'):,.1f} of {capacities[tier]:.0GiB}" for tier, each in accounts.items()]
+    left.set_yticks(range(len(accounts)), told)
+    left.set(xlim=(0, min(2.0, max(1.1, *shares.values()))), ylim=(len(accounts) - 0.5, -0.65))
+    left.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    left.set_xlabel("of what the tier holds")
+    for (state, efficiency), category in zip(efficiencies.items(), CATEGORIES):
+        right.barh([state], [efficiency or 0], height=0.55, color=PALETTE[category])
+        words = "stays" if efficiency is None else f"{float(efficiency):.0%}"
+        note(right, words, (efficiency or 0, state), (5, 0), va="center", color=MUTED if efficiency is None else INK)
+    right.set(xlim=(0, 1.2), ylim=(len(efficiencies) - 0.4, -0.6))
+    right.set_xticks([0, 0.5, 1], ["0%", "50%", "100%"])
+    right.set_xlabel("of the time the GPU computes")
+    for axes in (left, right):
+        axes.grid(False, axis="y")
+        axes.grid(True, axis="x", color=GRID)
+    for name, category in zip(efficiencies, CATEGORIES):
+        left.barh([0], [0], color=PALETTE[category], label=name)
+    legend(figure, "lower center", 4)
+    return Picture(figure, caption=caption, alt=alt)

@@ -20,9 +20,8 @@ function build({ table, state, controls }) {
   const status = makeStatus();
   const machines = make("div", "cx-machines");
   const rows = Object.fromEntries(AXES.map((axis) => {
-    const [name, who, where, cost] = [span("cx-name", axis), span(), span(), span("cx-cost")];
-    name.style.setProperty("--ex-color", table.colors[axis]);
-    return [axis, { who, where, cost, nodes: [name, who, where, cost] }];
+    const [who, where, cost] = [span(), span(), span("cx-cost")];
+    return [axis, { who, where, cost, nodes: [makeKey(axis, table.colors[axis]), who, where, cost] }];
   }));
   const board = make("div", "cx-board", {}, AXES.flatMap((axis) => rows[axis].nodes));
 

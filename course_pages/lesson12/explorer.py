@@ -46,18 +46,18 @@ def mesh_of(order: str, pipe: int, data: int, tensor: int) -> Mesh:
 
 
 def is_torn(group: list[int], machine: int) -> bool:
-    """Whether its ranks are in more than one machine."""
+    """Find out whether a group has ranks in more than one machine."""
     return len({rank // machine for rank in group}) > 1
 
 
 def seconds(n_bytes: int, torn: bool) -> Seconds:
-    """At the full speed of the slowest link that the group needs."""
+    """Seconds at the full speed of the slowest link that the group needs."""
     return Seconds(n_bytes / (ACROSS if torn else INSIDE))
 
 
 @cache
 def cube_table() -> dict[str, Any]:
-    """What is drawn at all places; a shape is "pipe-data-tensor".
+    """Groups and costs at all places; a shape is "pipe-data-tensor".
 
     Returns:
         "groups": order → shape → for each rank that can be looked at, axis → ranks of its group; "stage": the same →
@@ -105,9 +105,6 @@ class CubeExplorer(Explorer):
         pipe, data, tensor: ranks along each axis, 2 or 4.
         machine: ranks in each machine, 4 or 8.
         rank: whose groups are shown, 0 to 7.
-
-    Raises:
-        ValueError: no control offers that; or, as `traitlets.TraitError`, when it is set later.
     """
 
     caption = "Which group leaves its machine? Count the ranks in another order, and watch the seconds."
@@ -118,10 +115,11 @@ class CubeExplorer(Explorer):
     data = Control("data", LENGTHS, 2, kind="choice")
     pipe = Control("pipe", LENGTHS, 2, kind="choice")
     rank = Control("Look at rank", LOOKED_AT, 5)
+    _table = staticmethod(cube_table)
 
     @property
     def mesh(self) -> Mesh:
-        """What is shown now."""
+        """Mesh that the controls describe."""
         return mesh_of(self.order, self.pipe, self.data, self.tensor)
 
     @property
@@ -133,13 +131,8 @@ class CubeExplorer(Explorer):
         torn = {axis: is_torn(group, self.machine) for axis, group in groups.items()}
         return {axis: (group, torn[axis], seconds(bytes_along[axis], torn[axis])) for axis, group in groups.items()}
 
-    def _table(self) -> dict[str, Any]:
-        return cube_table()
-
     def _picture(self, *, caption: str, alt: str) -> Picture:
-        picture = in_machines(self.mesh, self.machine, self.rank, COLORS, caption=caption)
-        picture.alt = alt
-        return picture
+        return in_machines(self.mesh, self.machine, self.rank, COLORS, caption=caption, alt=alt)
 
     def _told(self) -> str:
         rows = [

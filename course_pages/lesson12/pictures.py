@@ -11,18 +11,17 @@ from course_kit.notebook.picture import GRID, INK, MUTED, Picture, legend, new_f
 from course_lib.parallel.mesh import Mesh
 
 _STEPS = ((1.0, 0.0), (0.0, -1.0), (0.52, 0.42))
-"""On paper: one rank further along the fastest axis, the next one, the slowest."""
+"""Steps on paper to the next rank along the fastest axis, the middle one, the slowest."""
 _MOST = 4
 _IN_A_ROW = 4
-"""Machines."""
+"""Machines that stand side by side."""
 
 
 def groups_along(mesh: Mesh, *, caption: str, ranks_per_node: int | None = None) -> Picture:
-    """For each axis of a mesh a picture of all ranks, with a line through those that form a group along it.
+    """Pictures of all ranks, one for each axis of a mesh, with a line through the ranks of each group.
 
     Args:
         mesh: of three axes, at most 4 ranks along each.
-        caption: what the reader should see.
         ranks_per_node: if given, ranks of one machine stand on one grey plate (whole layers of the slowest axis).
 
     Raises:
@@ -48,7 +47,9 @@ def groups_along(mesh: Mesh, *, caption: str, ranks_per_node: int | None = None)
     return Picture(figure, caption=caption, alt=f"{mesh.size} ranks in a cube. Groups {told}.")
 
 
-def in_machines(mesh: Mesh, ranks_per_node: int, rank: int, colors: Mapping[str, str], *, caption: str) -> Picture:
+def in_machines(
+    mesh: Mesh, ranks_per_node: int, rank: int, colors: Mapping[str, str], *, caption: str, alt: str
+) -> Picture:
     """A box for each machine, in it its ranks; one of them, and whom it meets along each axis.
 
     Args:
@@ -56,12 +57,11 @@ def in_machines(mesh: Mesh, ranks_per_node: int, rank: int, colors: Mapping[str,
         ranks_per_node: in each machine; they divide the mesh's.
         rank: who is looked at, in ink.
         colors: axis → of those that it meets there.
-        caption: what the reader should see.
     """
-    machines, groups = mesh.size // ranks_per_node, {axis: mesh.group_of(rank, axis) for axis in colors}
+    machines = mesh.size // ranks_per_node
     rows = -(-machines // _IN_A_ROW)
     figure, (axes,) = new_figure(height=0.45 + 0.36 * rows * (1.4 + ranks_per_node / 4))
-    met = {other: colors[axis] for axis, group in groups.items() for other in group}
+    met = {other: color for axis, color in colors.items() for other in mesh.group_of(rank, axis)}
     for machine in range(machines):
         x, y = machine % _IN_A_ROW * 5.0, -(machine // _IN_A_ROW) * (1.4 + ranks_per_node / 4)
         places = [(x + place % 4, y - place // 4) for place in range(ranks_per_node)]
@@ -78,8 +78,6 @@ def in_machines(mesh: Mesh, ranks_per_node: int, rank: int, colors: Mapping[str,
     axes.grid(False)
     axes.set_aspect("equal")
     legend(figure, "lower center", len(colors))
-    told = "; ".join(f"along {axis} {', '.join(str(n) for n in group if n != rank)}" for axis, group in groups.items())
-    alt = f"{mesh.size} ranks in {machines} machines; rank {rank} meets {told}."
     return Picture(figure, caption=caption, alt=alt)
 
 
@@ -89,7 +87,7 @@ def _place(mesh: Mesh, coordinates: Mapping[str, int]) -> tuple[float, float]:
 
 
 def _plate(axes: Axes, corners: list[tuple[float, float]], edge: float = 0.27) -> None:
-    """Behind the ranks of one machine."""
+    """A plate behind the ranks of one machine."""
     (left, right), (low, high) = ((min(c), max(c)) for c in zip(*corners))
     box = [
         (left - edge, low - edge),

@@ -109,11 +109,7 @@ function build({ table, state, change, controls, offers }) {
 
   const note = "A made-up router; 1,024 features a token, 4,096 in an expert, 16-bit numbers. A dropped choice adds nothing to its "
     + "token; an empty place is computed in vain where all experts get batches of one size.";
-  const keys = CHOICES.map((words, i) => {
-    const key = span("ex-key", words);
-    key.style.setProperty("--ex-color", table.colors[i]);
-    return key;
-  });
+  const keys = CHOICES.map((words, i) => makeKey(words, table.colors[i]));
   keys.push(span("ex-key xp-key-dropped", "dropped"), span("ex-key xp-key-empty", "empty place"));
   const fields = make("div", "ex-controls xp-controls", {}, Object.values(controls).map(({ node }) => node));
   const nodes = [

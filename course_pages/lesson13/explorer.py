@@ -30,7 +30,7 @@ TOKENS, EXPERTS, TOP_K, RANKS = (16, 32, 64), (2, 4, 8, 16), (1, 2), (1, 2, 4, 8
 CAPACITY_FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, None)
 SKEWS = (0.0, 0.5, 1.0, 2.0, 4.0)
 WIDTH, HIDDEN, ELEMENT_BYTES = 1024, 4096, 2
-"""Of the layer: features of a token, hidden features of an expert, bytes of a number in the stream."""
+"""Sizes of the layer: features of a token, hidden features of an expert, bytes of a number in the stream."""
 
 
 class Cost(NamedTuple):
@@ -59,12 +59,12 @@ def layer(experts: int, top_k: int, capacity_factor: float | None) -> ExpertConf
 
 
 def flops_of_token(experts: int, top_k: int) -> int:
-    """In the forward pass, if it is not dropped."""
+    """FLOPs of a token's forward pass, unless the token is dropped."""
     return int(layer_flops(layer(experts, top_k, None), 1))
 
 
 def parameters_of(experts: int) -> int:
-    """Of the layer, its router among them."""
+    """Parameters of the layer, its router among them."""
     config = layer(experts, 1, None)
     return holdings(Mesh({"expert": 1}), config, 1)[0].parameters(config)
 
@@ -78,7 +78,7 @@ def sent_in_balance(tokens: int, top_k: int, capacity_factor: float | None, rank
 
 @cache
 def experts_table() -> dict[str, Any]:
-    """What the script looks up. Lists follow the order of `TOKENS`, `TOP_K`, `CAPACITY_FACTORS`, `RANKS` and `SKEWS`.
+    """Choices, places and costs, in lists that follow `TOKENS`, `TOP_K`, `CAPACITY_FACTORS`, `RANKS` and `SKEWS`.
 
     Returns:
         "choices": experts → for each skew, of each token [first, second]. "capacity": experts → for each number of
@@ -114,8 +114,7 @@ class ExpertsExplorer(Explorer):
         ExpertsExplorer().show()                                          # 32 tokens, 8 experts, two choices each
         ExpertsExplorer(top_k=1, capacity_factor=1.0, skew=4.0).show()    # a router that has collapsed
 
-    Set `explorer.skew = 2.0` and the drawing follows; move the slider and `explorer.skew` follows. What it shows is in
-    `explorer.kept` (who found a place), `explorer.plan` (rows from rank to rank) and `explorer.costs`.
+    `explorer.kept` says who found a place, `explorer.plan` which rows go from rank to rank; then `explorer.costs`.
 
     Args:
         tokens: of all ranks together, in one group: 16, 32 or 64. Each rank brings equally many.
@@ -125,9 +124,6 @@ class ExpertsExplorer(Explorer):
         skew: of `SKEWS`: how much the router prefers some experts.
         ranks: that share the experts, at most as many as there are experts.
         token: the one that is marked.
-
-    Raises:
-        ValueError: no control offers that; or, as `traitlets.TraitError`, when it is set later.
     """
 
     caption = (
@@ -142,6 +138,7 @@ class ExpertsExplorer(Explorer):
     skew = Control("Skew of the router", SKEWS, 1.0, lambda s: f"{s:g}" if s else "none")
     ranks = Control("Ranks", RANKS, 4, limit=("experts", lambda experts: min(experts, max(RANKS))))
     token = Control("Look at token", range(max(TOKENS)), 0, limit=("tokens", lambda tokens: tokens - 1))
+    _table = staticmethod(experts_table)
 
     @property
     def config(self) -> ExpertConfig:
@@ -150,12 +147,12 @@ class ExpertsExplorer(Explorer):
 
     @property
     def wanted(self) -> Int[Tensor, "tokens choices"]:
-        """Whom each token goes to, its first choice first."""
+        """Experts that each token goes to, its first choice first."""
         return choices(self.experts, self.skew)[: self.tokens, : self.top_k]
 
     @property
     def kept(self) -> Bool[Tensor, "tokens choices"]:
-        """Which of these choices find a place."""
+        """Choices that find a place."""
         return find_places(self.wanted, self.experts, self.config.capacity(self.tokens))
 
     @property
@@ -173,7 +170,7 @@ class ExpertsExplorer(Explorer):
 
     @property
     def costs(self) -> dict[str, Cost]:
-        """What the layer costs.
+        """Costs of the layer.
 
         Returns:
             "parameters" and "flops" (of a token, forward) against one dense MLP; "rows" of the rank that computes most
@@ -191,14 +188,9 @@ class ExpertsExplorer(Explorer):
             "sent": Cost(max(map(int, sent)), balance),
         }
 
-    def _table(self) -> dict[str, Any]:
-        return experts_table()
-
     def _picture(self, *, caption: str, alt: str) -> Picture:
         capacity = self.config.capacity(self.tokens)
-        picture = queues(self.wanted, self.kept, self.experts, capacity, caption=caption)
-        picture.alt = alt
-        return picture
+        return queues(self.wanted, self.kept, self.experts, capacity, caption=caption, alt=alt)
 
     def _told(self) -> str:
         capacity, kept = self.config.capacity(self.tokens), self.kept

@@ -20,7 +20,9 @@ CHOICES = "first choice", "second choice"
 DROPPED = "#F3F4F6"
 
 
-def queues(experts_Tk: Tensor, kept_Tk: Tensor, experts: int, capacity: int | None, *, caption: str) -> Picture:
+def queues(
+    experts_Tk: Tensor, kept_Tk: Tensor, experts: int, capacity: int | None, *, caption: str, alt: str = ""
+) -> Picture:
     """Each expert's queue from the bottom up, in the order in which places are given; those above the line get none.
 
     Args:
@@ -28,7 +30,6 @@ def queues(experts_Tk: Tensor, kept_Tk: Tensor, experts: int, capacity: int | No
         kept_Tk: which of these found a place.
         experts: how many there are.
         capacity: places of each; None if there is no limit.
-        caption: what the reader should see.
     """
     figure, (axes,) = new_figure(height=2.9)
     axes.grid(False)
@@ -53,7 +54,7 @@ def queues(experts_Tk: Tensor, kept_Tk: Tensor, experts: int, capacity: int | No
     legend(figure, "upper center", 3)
     told = ", ".join(f"expert {number}: {height}" for number, height in enumerate(heights))
     places = "no limit" if capacity is None else f"{capacity} places each"
-    return Picture(figure, caption=caption, alt=f"Queues of {told}; {places}; {dropped} choices are dropped.")
+    return Picture(figure, caption=caption, alt=alt or f"Queues of {told}; {places}; {dropped} choices are dropped.")
 
 
 def journey(wanted_PT: Tensor, experts: int, *, caption: str) -> Picture:
@@ -62,7 +63,6 @@ def journey(wanted_PT: Tensor, experts: int, *, caption: str) -> Picture:
     Args:
         wanted_PT: the expert that each rank's tokens go to, one choice each.
         experts: how many there are; each rank has equally many.
-        caption: what the reader should see.
     """
     ranks, own = len(wanted_PT), experts // len(wanted_PT)
     at_home = [[(rank, expert) for expert in row] for rank, row in enumerate(wanted_PT.tolist())]
@@ -90,11 +90,10 @@ def journey(wanted_PT: Tensor, experts: int, *, caption: str) -> Picture:
 
 
 def shares_by_step(runs: Mapping[str, Sequence[Sequence[float]]], *, caption: str) -> Picture:
-    """How tokens divide over the experts while a model trains: a band for each expert, as wide as its share.
+    """Shares of the experts while a model trains: a band for each expert, as wide as its share of the tokens.
 
     Args:
         runs: name → for each step the shares of all experts, which add up to 1.
-        caption: what the reader should see.
     """
     figure, panels = new_figure(1, len(runs), height=2.7)
     told = []
@@ -113,7 +112,6 @@ def rows_sent(plan: DispatchPlan, *, caption: str) -> Picture:
 
     Args:
         plan: who sends how much.
-        caption: what the reader should see.
     """
     rows_PP = plan.rows_PPL.sum(-1).numpy()
     ranks, most = len(rows_PP), max(1, int(rows_PP.max()))
@@ -132,13 +130,12 @@ def rows_sent(plan: DispatchPlan, *, caption: str) -> Picture:
 
 
 def who_holds(mesh: Mesh, config: ExpertConfig, tokens: int, *, caption: str) -> Picture:
-    """For each rank what it has of the experts (a row for each, as wide as its hidden features) and of the tokens.
+    """Parts of the layer on each rank: of the experts (a row for each, as wide as its features) and of the tokens.
 
     Args:
         mesh: of at most 8 ranks, along "data", "expert" and "tensor".
         config: the layer.
         tokens: of the whole batch.
-        caption: what the reader should see.
 
     Raises:
         ValueError: too many ranks, or as `holdings`.
@@ -176,7 +173,7 @@ def _weights(axes: Axes, held: Holding, config: ExpertConfig) -> None:
 
 
 def _tokens(axes: Axes, held: Holding, tokens: int) -> None:
-    """A strip below."""
+    """A strip below the experts, filled where the rank has tokens."""
     axes.add_patch(Rectangle((0, -0.5), 1, 0.2, facecolor="white", edgecolor=GRID, lw=0.8))
     left, width = held.tokens.start / tokens, len(held.tokens) / tokens
     axes.add_patch(Rectangle((left, -0.5), width, 0.2, facecolor=series_color(1), edgecolor="white", lw=0.8))

@@ -27,7 +27,7 @@ from course_kit.notebook.picture import (
 def block_on_grid(
     numbers: Sequence[float], stored: Sequence[float], levels: Sequence[float], *, caption: str
 ) -> Picture:
-    """The numbers of a block, what is stored of them, and the grid of all that could be stored."""
+    """The numbers of a block, their stored values, and the grid of all values that could be stored."""
     figure, (axes,) = new_figure(height=3.6)
     axes.grid(False)
     axes.hlines(levels, -0.8, len(numbers) - 0.2, color=GRID, linewidth=1)
@@ -47,7 +47,7 @@ def block_on_grid(
 
 
 def bit_layout(bits: int, elements: int, *, caption: str) -> Picture:
-    """Which bit of which element lies where, when elements of some bits follow each other through the bytes."""
+    """Bits of elements in their bytes, when elements of some bits follow each other through the bytes."""
     cells = place_bits(bits, elements)
     rows = 1 + max(byte for byte, *_ in cells)
     figure, (axes,) = new_figure(height=0.9 + 0.5 * rows)
@@ -79,7 +79,6 @@ def error_against_bits(
     Args:
         blocks: name → (bits, decibels), drawn as squares, with the names on their right.
         others: the same, drawn as rings, with the names on their left.
-        caption: what the reader should see.
     """
     figure, (axes,) = new_figure(height=3.4)
     for points, marker, side, color in ((blocks, "s", "left", PALETTE["sign"]), (others, "o", "right", INK)):
@@ -102,7 +101,6 @@ def errors_by_largest(largest: Sequence[float], errors: Mapping[str, Sequence[fl
     Args:
         largest: for each block, its largest number in units of the scale.
         errors: name → for each block, its rms error over its largest number.
-        caption: what the reader should see.
     """
     figure, (axes,) = new_figure(height=3.2)
     ends = []
@@ -133,13 +131,12 @@ def medians_by_size(sizes: Sequence[float], values: Sequence[float], bins: int =
 def error_by_length(
     lengths: Sequence[int], errors: Mapping[str, Sequence[float]], bound: Sequence[float], *, caption: str
 ) -> Picture:
-    """How the relative error of a sum grows with its length, for several ways to sum, below a bound.
+    """Relative error of a sum over its length, for several ways to sum, below a bound.
 
     Args:
         lengths: numbers in the sum.
         errors: name → relative error at each length; an error of 0 is left out.
         bound: what the error must not exceed, at each length.
-        caption: what the reader should see.
     """
     figure, (axes,) = new_figure(height=3.4)
     axes.plot(lengths, bound, color=MUTED, linestyle=":", linewidth=1.6, label="bound")

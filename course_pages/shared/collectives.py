@@ -1,12 +1,9 @@
-"""Pictures of collectives: what each rank holds, and who sends to whom in which round.
-
-Lesson 00 uses this module; lesson 06 uses all of it.
-"""
+"""Pictures of collectives: what each rank holds, and who sends to whom in which round."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
@@ -16,11 +13,11 @@ from course_lib.collectives import schedules
 from course_lib.collectives.schedules import Schedule
 
 Holding = list[list[set[int]]]
-"""holding[rank][part] is the set of ranks whose summand this rank has added into that part."""
+"""Sets of ranks: holding[rank][part] are those whose summand this rank has added into that part."""
 
 
 def two_passes(world_size: int) -> list[tuple[str, Holding]]:
-    """What each rank holds before an all-reduce, after its reduce-scatter and after its all-gather.
+    """Holdings before an all-reduce, after its reduce-scatter and after its all-gather.
 
     Raises:
         ValueError: fewer than 1 or more than 16 ranks, which no picture can show.
@@ -90,7 +87,7 @@ def _cell(axes: Axes, column: int, row: int, summands: list[int]) -> None:
 
 
 def messages_by_round(world_size: int = 4, *, caption: str) -> Picture:
-    """Who sends to whom in which round, for the four all-reduces of `ranks.schedules`."""
+    """Messages of each round, for the four all-reduces of `collectives.schedules`."""
     rows = math.ceil(len(schedules.ALL_REDUCE) / 2)
     figure, panels = new_figure(rows, 2, height=(0.55 + 0.33 * world_size) * rows)
     for axes, (name, schedule) in zip(panels, schedules.ALL_REDUCE.items(), strict=False):
@@ -122,7 +119,9 @@ def _rounds(axes: Axes, plan: list[Schedule], thin: bool) -> None:
             axes.annotate("", (number + 0.92, to), (number + 0.08, source), arrowprops=style)
 
 
-BEFORE_AND_AFTER: dict[str, tuple[list[list[str]], list[list[str]]]] = {
+Board = Sequence[Sequence[str]]
+"""Rows are ranks, columns are parts; each holds a word, or "" for nothing."""
+BEFORE_AND_AFTER: dict[str, tuple[Board, Board]] = {
     "broadcast": ([["a"], [""], [""]], [["a"], ["a"], ["a"]]),
     "reduce": ([["a"], ["b"], ["c"]], [["Σ"], [""], [""]]),
     "all-reduce": ([["a"], ["b"], ["c"]], [["Σ"], ["Σ"], ["Σ"]]),
@@ -136,33 +135,35 @@ BEFORE_AND_AFTER: dict[str, tuple[list[list[str]], list[list[str]]]] = {
         [["a0", "b0", "c0"], ["a1", "b1", "c1"], ["a2", "b2", "c2"]],
     ),
 }
-"""Collective → what three ranks (rows) hold before and after. A letter is the rank it came from, Σ the sum of all."""
+"""Collective → boards of three ranks (rows) before and after. A letter is the rank of origin, Σ the sum of all."""
 
 
 def before_and_after(*, caption: str) -> Picture:
     """The six collectives by what they do to three ranks."""
     figure, panels = new_figure(2, 3, height=3.3)
+    colors = {"": "white", "Σ": "#5F5F5F"} | {letter: series_color(rank) for rank, letter in enumerate("abc")}
     for axes, (name, boards) in zip(panels, BEFORE_AND_AFTER.items(), strict=True):
         width = len(boards[0][0])
         axes.set(title=name, xlim=(2.4 - width, 5.6 + width), ylim=(3.05, -0.05), aspect="equal")
         axes.set_axis_off()
         axes.annotate("", (4.75, 1.5), (3.25, 1.5), arrowprops={"arrowstyle": "-|>", "color": MUTED})
         for left, board in zip((3 - width, 5), boards, strict=True):
-            for rank, row in enumerate(board):
-                for column, content in enumerate(row):
-                    _box(axes, left + column, rank, content)
+            draw_board(axes, board, left, colors)
     told = (
         f"{name}: before {_told(before)}; after {_told(after)}." for name, (before, after) in BEFORE_AND_AFTER.items()
     )
     return Picture(figure, caption=caption, alt=f"Six pairs of grids with three ranks as rows. {' '.join(told)}")
 
 
-def _told(board: list[list[str]]) -> str:
+def _told(board: Board) -> str:
     return ", ".join(" ".join(filter(None, row)) or "nothing" for row in board)
 
 
-def _box(axes: Axes, x: float, y: float, content: str) -> None:
-    owner = "abc".find(content[:1]) if content else -1
-    color = "white" if not content else series_color(owner) if owner >= 0 else "#5F5F5F"
-    axes.add_patch(Rectangle((x + 0.06, y + 0.06), 0.88, 0.88, facecolor=color, edgecolor=MUTED, lw=0.7))
-    axes.text(x + 0.5, y + 0.53, content, ha="center", va="center", color="white", size=9, weight="bold")
+def draw_board(axes: Axes, board: Board, left: float, colors: Mapping[str, str]) -> None:
+    """A box for each part on each rank; `colors`: first letter of its content → its colour."""
+    for rank, row in enumerate(board):
+        for column, content in enumerate(row):
+            x = left + column
+            face = {"facecolor": colors[content[:1]], "edgecolor": MUTED, "lw": 0.7}
+            axes.add_patch(Rectangle((x + 0.06, rank + 0.06), 0.88, 0.88, **face))
+            axes.text(x + 0.5, rank + 0.53, content, ha="center", va="center", color="white", size=9, weight="bold")

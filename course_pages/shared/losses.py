@@ -23,8 +23,6 @@ def loss_curves(
         levels: name → loss of a reader who knows just that much, drawn as a dotted line: "knows nothing" (the log of
             the vocabulary's size) at the top, the entropy of the source at the bottom.
         unit: of the losses.
-        caption: what the reader should see.
-        alt: the figure in words.
     """
     levels = levels or {}
     figure, (axes,) = new_figure(height=3.0)
@@ -51,7 +49,6 @@ def losses_and_distances(
     Args:
         losses: name → loss of each step, in nats per token; the differences are means of ten steps.
         distances: name → the distance after each step.
-        caption: what the reader should see.
     """
     figure, (left, right) = new_figure(columns=2, height=3.4)
     first = next(iter(losses))

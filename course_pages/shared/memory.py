@@ -53,7 +53,7 @@ def _mark_phases(axes: Axes, timeline: Timeline) -> None:
     top = 0.97 * axes.get_ylim()[1]
     for phase in timeline.phases:
         axes.axvline(phase.start, color=MUTED, linewidth=0.8, linestyle=(0, (2, 2)))
-        if (phase.stop - phase.start) / len(timeline) > 0.0105 * len(phase.name):
+        if (phase.stop - phase.start) / len(timeline) > 0.0105 * len(phase.name):  # a letter is 1 % of the axis wide
             middle = (phase.start + phase.stop) / 2
             axes.text(middle, top, phase.name, ha="center", va="top", color=MUTED, size=9.5)
 
@@ -73,7 +73,7 @@ def _one_decimal(nbytes: Bytes, unit: str) -> str:
 
 
 def _peak_in_words(record: MemoryRecord) -> str:
-    """One sentence: when the peak is, and what most of it is."""
+    """One sentence: the phase of the peak, and its largest category."""
     peak = record.peak
     largest = max(CATEGORIES, key=lambda category: peak[category])
     share = f"{peak[largest] / max(1, peak.total):.0%}"
@@ -126,7 +126,7 @@ def stack_categories(
 
 def memory_bar(
     accounts: Mapping[str, MemoryAccount], *, limit: Mapping[str, Bytes] | None = None, unit: str | None = None,
-    caption: str,
+    caption: str, alt: str = "",
 ) -> Picture:  # fmt: skip
     """Accounts side by side, one stacked bar each, against the memory of devices.
 
@@ -134,7 +134,6 @@ def memory_bar(
         accounts: name → account.
         limit: name → bytes ("A100 80GB": Bytes(80 * 10**9)), drawn as vertical lines.
         unit: of the axis; by default the best one for the largest account.
-        caption: what the reader should see.
 
     Raises:
         ValueError: no account given, or the unit is unknown.
@@ -156,7 +155,7 @@ def memory_bar(
     legend(figure, "lower center", len(CATEGORIES))
     words = [f"{name}: {_in_words(account)}, together {account.total}." for name, account in accounts.items()]
     words += [f"Limit of {name}: {nbytes}." for name, nbytes in limits.items()]
-    return Picture(figure, caption=caption, alt="Stacked bars. " + " ".join(words))
+    return Picture(figure, caption=caption, alt=alt or "Stacked bars. " + " ".join(words))
 
 
 def memory_against_gpus(account: MemoryAccount, gpus: Mapping[str, Bytes], *, caption: str, alt: str) -> Picture:
@@ -165,8 +164,6 @@ def memory_against_gpus(account: MemoryAccount, gpus: Mapping[str, Bytes], *, ca
     Args:
         account: what must fit.
         gpus: name → memory.
-        caption: what the reader should see.
-        alt: the figure in words.
 
     Raises:
         ValueError: no card given.
@@ -202,7 +199,6 @@ def memory_growth(
         over: the quantity's values.
         predicted: name of a line → its bytes, one for each value.
         along: what `over` is.
-        caption: what the reader should see.
         measured: the same names, or some of them → measured bytes.
         limits: name → bytes, drawn as horizontal lines.
         log: both axes logarithmic, to base 2.
@@ -241,11 +237,10 @@ def memory_growth(
 
 
 def kept_tensors(kept: Mapping[str, Sequence[tuple[str, Bytes]]], *, caption: str) -> Picture:
-    """What autograd keeps of one block, tensor by tensor in the order of the forward pass, for several batches.
+    """Tensors that autograd keeps of one block, in the order of the forward pass, for several batches.
 
     Args:
         kept: name of a batch → its tensors, (name, bytes) each; the tensors' names are the same for all.
-        caption: what the reader should see.
 
     Raises:
         ValueError: no batch, or two that do not keep the same tensors.

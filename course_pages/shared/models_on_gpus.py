@@ -14,18 +14,18 @@ MODELS = {row.name: row for row in (
     zoo.MT_NLG_530B,
 )}  # fmt: skip
 GPUS = {gpu.name: gpu for gpu in (
-    hardware.RTX_4090, hardware.V100_32GB, hardware.A100_40GB, hardware.A100_80GB, hardware.H100_80GB,
+    hardware.T4, hardware.RTX_4090, hardware.V100_32GB, hardware.A100_40GB, hardware.A100_80GB, hardware.H100_80GB,
     hardware.H200_141GB,
 )}  # fmt: skip
 
 
 def setup_of(model: str, ranks: int, zero: Any) -> Setup:
-    """Mixed precision with AdamW, 16 bytes a parameter; the number of parameters stands for the model."""
+    """Setup in mixed precision with AdamW, 16 bytes a parameter; the number of parameters stands for the model."""
     return Setup(int(parameters(MODELS[model])), ranks, precision="mixed", data=ranks, zero=zero)
 
 
 def kept(model: str, sequences: int) -> Bytes:
-    """Bytes of what a rank keeps of its sequences for the backward pass when every block is recomputed: its input."""
+    """Bytes that a rank keeps for the backward pass when every block is recomputed: the inputs of blocks."""
     if not sequences:
         return Bytes(0)
     setup = Setup(MODELS[model], sequences, precision="mixed", recompute="full")
@@ -33,6 +33,6 @@ def kept(model: str, sequences: int) -> Bytes:
 
 
 def held(model: str, ranks: int, zero: int, sequences: int) -> MemoryAccount:
-    """What a rank holds of the model and for the backward pass. What passes through (buckets, a gathered unit) and the
-    block that is being recomputed come on top."""
+    """Bytes that a rank holds of the model and for the backward pass. Passing ones (buckets, a gathered unit) and those
+    of the block that is being recomputed come on top."""
     return model_states(setup_of(model, ranks, zero)) + MemoryAccount(activations=kept(model, sequences))

@@ -1,7 +1,4 @@
-"""Pictures of links: who sends how much to whom, as measured, with what crosses between two nodes marked.
-
-The lab of lesson 06 uses this module.
-"""
+"""Pictures of links: who sends how much to whom, as measured, with what crosses between two nodes marked."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ _MOST_RANKS = 16
 
 
 def matrix(accounts: Sequence[TrafficAccount], observed: bool = False) -> list[list[Bytes]]:
-    """matrix[sender][receiver]: payload bytes of send and isend; the accounts are in rank order.
+    """Payload bytes of send and isend as [sender][receiver]; the accounts are in rank order.
 
     Args:
         accounts: of all ranks.
@@ -41,7 +38,7 @@ def matrix(accounts: Sequence[TrafficAccount], observed: bool = False) -> list[l
 
 
 def _observed_matrix(accounts: Sequence[TrafficAccount]) -> list[list[Bytes]]:
-    """A connection has two ends, and each is somebody's own. (One port may serve connections of several ranks.)"""
+    """Observed bytes as [sender][receiver]: a connection has two ends, each a rank's own; a port may serve several."""
     owner = {ends: rank for rank, account in enumerate(accounts) for ends in account.observed_by_connection}
     if not owner:
         raise ValueError("nothing was observed: this system does not count the bytes of a connection")
@@ -77,7 +74,6 @@ def who_sends_whom(
         measured: at most three, all of the same number of ranks; what `check.traffic` or `measure.traffic` counted.
         ranks_per_node: if given, links between nodes are framed and what crosses them is summed up.
         observed: draw what the operating system saw, not the payload of sends.
-        caption: what the reader should see.
 
     Raises:
         ValueError: none or more than three matrices, or as `matrix`.
@@ -127,7 +123,7 @@ def _frame(axes: Axes, world_size: int, ranks_per_node: int) -> None:
 
 
 def _told(name: str, sent: list[list[Bytes]], ranks_per_node: int | None) -> str:
-    """One panel in words: links used, the busiest rank, and what crosses."""
+    """One panel in words: links used, the busiest rank, bytes between nodes."""
     links = sum(1 for row in sent for n_bytes in row if n_bytes)
     busiest = max(sum(row, Bytes(0)) for row in sent)
     words = f"{name}: {links} links carry something, the busiest rank sends {busiest:.0kB}"

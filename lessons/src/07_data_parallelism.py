@@ -37,7 +37,7 @@ from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.parallel import BucketedDataParallel, plan_buckets
 from course_lib.train.step import train_step
 from course_pages.lesson07.explorer import BucketExplorer
-from course_pages.lesson07.timeline import rank_timeline
+from course_pages.lesson07.pictures import rank_timeline
 
 # %% [markdown]
 # ## 1 · Four scripts, four models

@@ -44,7 +44,7 @@ from course_kit.checks.untracked_memory import outside_torch
 from course_kit.compare import compare
 from course_kit.notebook import ask
 from course_kit.units import Bytes, Count, Flops
-from course_pages.lesson03 import plans as figures
+from course_pages.lesson03 import pictures as figures
 
 # %% [markdown]
 # ## 1 · What a plan costs (20 points)

@@ -71,8 +71,8 @@ def test_the_verdicts_agree_with_the_cards(bar: Callable[..., Page]) -> None:
     texts = page.locator(".mx-verdict").all_inner_texts()
     assert texts[0] == "at least 2 of them" and texts[2].startswith("fits, ") and texts[-1].startswith("fits, ")
     expect(page.get_by_role("status")).to_contain_text("The smallest card that holds it is the V100 32GB.")
-    widths = page.locator(".mx-part").evaluate_all("parts => parts.map((part) => part.getBoundingClientRect().width)")
-    track = page.locator(".mx-track").first.bounding_box()
+    widths = page.locator(".ex-block").evaluate_all("parts => parts.map((part) => part.getBoundingClientRect().width)")
+    track = page.locator(".ex-track").first.bounding_box()
     account = MemoryBarExplorer(layers=48, width=1600, batch=1, attention="fused").account
     assert track
     for width, nbytes in zip(widths, account.values(), strict=True):

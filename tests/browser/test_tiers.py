@@ -46,10 +46,10 @@ def test_moves_are_told_drawn_and_reach_python(alone: Alone) -> None:
     expect(status).to_contain_text("it computes 55 % of the time.")
     page.get_by_role("combobox", name="Optimizer state").select_option("GPU")
     expect(status).to_have_text("GPT-3 6.7B: 100.2 GiB do not fit on the GPU, which has 40 GiB.")
-    expect(page.locator(".tx-longer")).to_have_count(1)
+    expect(page.locator(".ex-longer")).to_have_count(1)
     page.get_by_role("button", name="ZeRO-Infinity").click()
     expect(status).to_contain_text("for the optimizer state on disk")
-    expect(page.locator(".tx-total")).to_have_text(["empty", "1.0 GiB, fits", "99.2 GiB, fits"])
+    expect(page.locator(".ex-total")).to_have_text(["empty", "1.0 GiB, fits", "99.2 GiB, fits"])
     moved = page.evaluate("['sequences', 'weights', 'optimizer', 'checkpoints'].map((name) => model.get(name))")
     assert moved == [2, "disk", "disk", "main memory"]
     page.get_by_role("button", name="All on the GPU").click()
@@ -59,10 +59,10 @@ def test_moves_are_told_drawn_and_reach_python(alone: Alone) -> None:
 
 def test_bars_end_where_their_bytes_do(alone: Alone) -> None:
     page = alone(TiersExplorer)
-    track = page.locator(".tx-track").first.bounding_box()
+    track = page.locator(".ex-track").first.bounding_box()
     assert track
     account, capacity = TiersExplorer().tiers["GPU"], TiersExplorer().capacities["GPU"]
-    parts = page.locator(".tx-stack").first.locator(".tx-part")
+    parts = page.locator(".ex-stack").first.locator(".ex-block")
     widths = parts.evaluate_all("parts => parts.map((part) => part.getBoundingClientRect().width)")
     due = [0.75 * track["width"] * nbytes / capacity for nbytes in account.values()]
     assert widths == pytest.approx(due[:4], abs=0.5)
@@ -79,7 +79,7 @@ def test_nothing_sticks_out(alone: Alone, dark: bool) -> None:
         for width in (340, 600, 760, 1200):
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate("document.documentElement.scrollWidth") <= width
-            found = page.locator(".ex-body div:not(.tx-longer), .ex-body label, .tx-speed").evaluate_all(cut)
+            found = page.locator(".ex-body div:not(.ex-longer), .ex-body label, .tx-speed").evaluate_all(cut)
             assert not found, (width, found)
 
 

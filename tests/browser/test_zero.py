@@ -58,17 +58,17 @@ def test_moves_are_told_drawn_and_reach_python(explorer) -> None:
 def test_bars_end_where_their_bytes_do(explorer) -> None:
     """On one scale with the card's line, but for those that fade out."""
     page = explorer(model="GPT-3 6.7B", ranks=8, gpu="A100 40GB", sequences=1)
-    track = page.locator(".zx-track").first.bounding_box()
+    track = page.locator(".ex-track").first.bounding_box()
     assert track
     top = 1.02 * held("GPT-3 6.7B", 8, 0, 1).total
     for zero in range(len(STAGES)):
-        parts = page.locator(".zx-stack").nth(zero).locator(".zx-part")
+        parts = page.locator(".ex-stack").nth(zero).locator(".ex-block")
         widths = parts.evaluate_all("parts => parts.map((part) => part.getBoundingClientRect().width)")
         due = [track["width"] * nbytes / top for nbytes in held("GPT-3 6.7B", 8, zero, 1).values()]
         assert widths == pytest.approx(due[:4], abs=0.5)
-    expect(page.locator(".zx-longer")).to_have_count(0)
+    expect(page.locator(".ex-longer")).to_have_count(0)
     page.evaluate("model.set('model', 'MT-NLG 530B')")
-    expect(page.locator(".zx-longer")).to_have_count(4)
+    expect(page.locator(".ex-longer")).to_have_count(4)
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -81,7 +81,7 @@ def test_nothing_sticks_out(explorer, dark: bool) -> None:
         for width in (340, 600, 760, 1200):
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate("document.documentElement.scrollWidth") <= width
-            found = page.locator(".ex-body div:not(.zx-longer), .ex-body label").evaluate_all(cut)
+            found = page.locator(".ex-body div:not(.ex-longer), .ex-body label").evaluate_all(cut)
             assert not found, (width, found)
 
 

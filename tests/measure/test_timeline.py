@@ -14,7 +14,7 @@ from course_kit.measure import Event, RankTimeline
 from course_kit.measure.chrome_trace import chrome_trace
 from course_kit.ranks._diagnosis import announce
 from course_lib.parallel import BucketedDataParallel
-from course_pages.lesson07.timeline import rank_timeline
+from course_pages.lesson07.pictures import rank_timeline
 
 
 def late_rank(skew_s=0.0):

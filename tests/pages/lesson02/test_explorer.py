@@ -12,7 +12,7 @@ from course_kit.notebook import picture as style
 from course_lib import predict
 from course_lib.model import zoo
 from course_lib.predict import Setup
-from course_pages.lesson02.explorer import GPUS, WIDTHS, MemoryBarExplorer, held, memory_table, shape
+from course_pages.lesson02.explorer import WIDTHS, MemoryBarExplorer, held, memory_table, shape
 
 
 def test_the_account_is_the_librarys():
@@ -59,10 +59,6 @@ def test_the_parts_of_the_table_add_up_to_the_librarys_bytes():
 
 def test_gpt2_xl_has_its_published_size():
     assert predict.parameters(shape(48, 1600, 1024, "explicit")) == predict.parameters(zoo.GPT2_XL) == 1_557_611_200
-
-
-def test_cards_come_smallest_first():
-    assert [int(gpu.memory) for gpu in GPUS] == sorted(int(gpu.memory) for gpu in GPUS)
 
 
 @pytest.mark.parametrize(

@@ -10,21 +10,21 @@ import traitlets
 from course_kit.notebook import picture as style
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict import Setup, peak
-from course_pages.lesson05.explorer import SIZES, AccumulationExplorer, accumulation_cuts, accumulation_table
+from course_pages.lesson05.explorer import SIZES, AccumulationExplorer, accumulation_table, batch_splits
 
 CONFIG = GPTConfig(layers=2, width=32, heads=2, vocab_size=64, context=16)
 
 
-def test_cuts_are_the_librarys_peaks():
-    cuts = accumulation_cuts(CONFIG, 16, 8, "sgd")
-    assert [(cut.micro_batch, cut.pieces) for cut in cuts] == [(1, 8), (2, 4), (4, 2), (8, 1)]
+def test_splits_are_the_librarys_peaks():
+    splits = batch_splits(CONFIG, 16, 8, "sgd")
+    assert [(split.micro_batch, split.pieces) for split in splits] == [(1, 8), (2, 4), (4, 2), (8, 1)]
     whole = Setup(CONFIG, 8, 16, optimizer="sgd")
-    assert [cut.peak for cut in cuts] == [peak(whole.with_(micro_batch=micro)) for micro in (1, 2, 4, 8)]
+    assert [split.peak for split in splits] == [peak(whole.with_(micro_batch=micro)) for micro in (1, 2, 4, 8)]
 
 
 def test_a_smaller_piece_never_holds_more_and_the_batch_hardly_matters():
-    small, large = accumulation_cuts(CONFIG, 16, 64), accumulation_cuts(CONFIG, 16, 512)
-    totals = [cut.peak.total for cut in large]
+    small, large = batch_splits(CONFIG, 16, 64), batch_splits(CONFIG, 16, 512)
+    totals = [split.peak.total for split in large]
     assert totals == sorted(totals)
     for a, b in zip(small[:-1], large):  # the last one of `small` is a plain step, whose gradients come late
         assert b.peak.total - a.peak.total == 16 * 16 * (512 - 64)  # the tokens and targets that wait
@@ -47,7 +47,7 @@ def test_what_is_not_to_be_chosen_is_refused(wrong):
     with pytest.raises(ValueError, match=f"{name}={value!r}: choose one of"):
         AccumulationExplorer(CONFIG, **wrong)
     with pytest.raises(ValueError, match="global_batch=3 given"):
-        accumulation_cuts(CONFIG, 16, 3)
+        batch_splits(CONFIG, 16, 3)
 
 
 def test_a_wrong_number_later_is_refused_too():

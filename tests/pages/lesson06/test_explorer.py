@@ -9,7 +9,7 @@ import pytest
 
 from course_kit.notebook import picture as style
 from course_lib import predict
-from course_pages.lesson06.explorer import RingExplorer, draw, ring_frames, ring_table
+from course_pages.lesson06.explorer import RingExplorer, ring_frames, ring_table
 
 
 @pytest.mark.parametrize("p", range(2, 9))
@@ -44,10 +44,14 @@ def test_the_table_holds_every_frame_and_what_was_sent(p: int) -> None:
 
 
 def test_the_explorer_follows_its_step_and_stays_inside() -> None:
-    explorer = RingExplorer(world_size=3, step=4)
-    assert explorer.step == 4
+    explorer = RingExplorer(world_size=3, step=1)
+    explorer.step = 4
     explorer.world_size = 2
-    assert explorer.step == 2
+    assert explorer.step == 2 == len(ring_frames(2)) - 1
+
+
+def test_everybody_has_everything_at_the_end() -> None:
+    assert ring_frames(3)[4].holding == [[{0, 1, 2}] * 3] * 3
 
 
 @pytest.mark.parametrize("p", [0, 1, 9])
@@ -77,11 +81,12 @@ def test_show_sends_the_widget_with_its_picture(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("p", [2, 5, 8])
 def test_the_picture_has_a_panel_for_each_state_and_marks_what_arrived(p: int) -> None:
-    picture = draw(p, caption="c", alt="a")
+    picture = RingExplorer(world_size=p)._picture(caption="c", alt="a")
     panels = [axes for axes in picture.figure.axes if axes.get_title()]
     assert [axes.get_title() for axes in panels][:2] == ["start", "step 1: add"]
     assert [len(axes.lines) for axes in panels] == [0] + [p] * (2 * p - 2)
 
 
 def test_the_picture_is_the_same_every_time() -> None:
-    assert draw(3, caption="c", alt="a").png == draw(3, caption="c", alt="a").png
+    first, again = (RingExplorer(world_size=3)._picture(caption="c", alt="a") for _ in range(2))
+    assert first.png == again.png

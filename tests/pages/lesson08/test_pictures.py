@@ -27,7 +27,7 @@ def test_a_product_has_a_part_for_each_rank_and_a_word_for_each_message(p: int) 
 
 
 def test_a_block_shows_each_ranks_share_of_each_tensor() -> None:
-    picture = block_on_ranks(4, caption="c")
+    picture = block_on_ranks(caption="c")
     for axes, (tensors, operators) in zip(picture.figure.axes, BLOCK.values(), strict=True):
         filled = [box for number, box in enumerate(boxes(axes)) if number % 2]  # behind each stands its empty cell
         for place, (_, lies) in enumerate(tensors):

@@ -4,15 +4,18 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 
+from course_kit.accounts import MemoryAccount
+from course_kit.units import Bytes, Ratio
 from course_lib import predict
 from course_pages.lesson11 import pictures as offload
-from course_pages.lesson11.pictures import BLOCKS, ROWS, Way, Work, step_bars
+from course_pages.lesson11.pictures import BLOCKS, ROWS, TOOK, Way, step_bars
 
 HELD = {"weights": 2, "gradients": 2, "states": 12}
 FLOW = {("weights", "forward"): 2, ("backward", "gradients"): 2, ("states", "update"): 12, ("update", "weights"): 3}
-TOOK: dict[Work, float] = {"forward": 1.0, "backward": 2.0, "gradients": 1.4, "update": 2.0, "weights": 1.4}
 
 
 def test_what_crosses_the_line_is_told_and_drawn_in_orange():
@@ -62,7 +65,7 @@ def test_nothing_begins_before_what_it_needs(way):
 def test_each_way_is_faster_than_the_one_above():
     ends = [max(bar.end for bar in step_bars(way, TOOK) if bar.work == "backward") for way in get_args(Way)]
     assert ends[0] == pytest.approx(2 * 3.0 + 1.4 + 2.0 + 1.4) and ends[0] > ends[1] > ends[2]
-    picture = offload.step_timeline(TOOK, caption="c")
+    picture = offload.step_timeline(caption="c")
     assert f"sent as soon as made, {ends[1]:.3g}" in picture.alt
     for axes, way in zip(picture.figure.axes, get_args(Way), strict=True):
         drawn = [path.get_extents() for each in axes.collections for path in each.get_paths()]
@@ -91,3 +94,20 @@ def test_the_picture_is_the_same_every_time():
         yield offload.efficiency_curves({"a": 1.0}, 1.0, {"b": 1.0}, caption="c")
 
     assert [picture.png for picture in pictures()] == [picture.png for picture in pictures()]
+
+
+def test_bars_of_tiers_are_shares_and_too_much_is_said() -> None:
+    accounts = {"GPU": MemoryAccount(parameters=Bytes(30), gradients=Bytes(20)), "disk": MemoryAccount()}
+    efficiencies = {"weights": Ratio(0.25), "gradients": None}
+    picture = offload.fill_of_tiers(
+        accounts, {"GPU": Bytes(40), "disk": Bytes(99)}, efficiencies, caption="Full.", alt="The GPU is too full."
+    )
+    left, right = picture.figure.axes
+    assert _lengths(left)[:2] == pytest.approx([0.75, 0.5])
+    assert [text.get_text() for text in left.texts] == ["too much"]
+    assert _lengths(right) == [0.25, 0]
+    assert [text.get_text() for text in right.texts] == ["25%", "stays"]
+
+
+def _lengths(axes: Axes) -> list[float]:
+    return [bar.get_width() for bar in axes.patches if isinstance(bar, Rectangle)]
