@@ -28,9 +28,8 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import ReadItem, SavePlan, TensorWriteData, WriteItem, WriteItemType
 
 from course_lib.parallel.hybrid import HybridParallel
-from course_lib.parallel.shards import LocalShard
 from course_lib.parallel.tensor_gpt import ParallelGPT, cuts
-from course_lib.parallel.zero import ZeroOptimizer
+from course_lib.parallel.zero import LocalShard, ZeroOptimizer
 from course_lib.parallel.zero3 import Zero3
 
 

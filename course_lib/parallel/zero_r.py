@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from course_lib.collectives.operators import Group
-from course_lib.parallel.shards import part_length, start_all_gather
+from course_lib.parallel.zero import part_length, start_all_gather
 from course_lib.train.recompute import recompute
 
 

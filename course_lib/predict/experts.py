@@ -13,7 +13,7 @@ from course_kit.accounts import TrafficAccount
 from course_kit.units import Bytes, Count, Flops
 from course_lib.model.expert_zoo import ExpertModel
 from course_lib.model.experts import ExpertConfig
-from course_lib.parallel.expert_layout import holdings
+from course_lib.parallel.experts import holdings
 from course_lib.parallel.mesh import Mesh
 from course_lib.predict.setup import positive
 from course_lib.predict.traffic import all_gather, all_reduce, all_to_all
@@ -84,7 +84,7 @@ def expert_traffic(config: ExpertConfig, mesh: Mesh, tokens: int, element_bytes:
         element_bytes: of a number, in the stream and in the gradients.
 
     Raises:
-        ValueError: a number that does not divide (`expert_layout.holdings`), or no bytes.
+        ValueError: a number that does not divide (`experts.holdings`), or no bytes.
     """
     positive(tokens=tokens, element_bytes=element_bytes)
     mine = holdings(mesh, config, tokens)[0]

@@ -20,8 +20,7 @@ from course_kit.notebook.explorer import Control, Explorer
 from course_kit.notebook.picture import Picture, series_color
 from course_lib.model.experts import ExpertConfig, find_places
 from course_lib.model.seeds import mix
-from course_lib.parallel.dispatch import DispatchPlan, plan_dispatch
-from course_lib.parallel.expert_layout import holdings
+from course_lib.parallel.experts import DispatchPlan, holdings, plan_dispatch
 from course_lib.parallel.mesh import Mesh
 from course_lib.predict import expert_traffic, layer_flops
 from course_pages.lesson13.pictures import queues

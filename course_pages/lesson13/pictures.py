@@ -12,8 +12,7 @@ from torch import Tensor
 
 from course_kit.notebook.picture import GRID, INK, MUTED, Picture, legend, new_figure, note, series_color
 from course_lib.model.experts import ExpertConfig
-from course_lib.parallel.dispatch import DispatchPlan
-from course_lib.parallel.expert_layout import Holding, holdings
+from course_lib.parallel.experts import DispatchPlan, Holding, holdings
 from course_lib.parallel.mesh import Mesh
 
 CHOICES = "first choice", "second choice"

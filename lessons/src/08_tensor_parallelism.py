@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 30; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in what is held and sent. It changes where you may do it: section 11 |
-# | Opens | `collectives/operators.py`, `parallel/layout.py`, `parallel/tensor.py`, `parallel/tensor_gpt.py`, `parallel/mesh.py`, `parallel/context.py`, `parallel/context_gpt.py`, `lesson08/explorer.py` |
+# | Opens | `collectives/operators.py`, `parallel/layout.py`, `parallel/tensor.py`, `parallel/tensor_gpt.py`, `parallel/mesh.py`, `parallel/context.py`, `parallel/context.py`, `lesson08/explorer.py` |
 #
 # Data parallelism gave every rank the whole model. That was its strength, and here is its end. 175 billion parameters
 # take 350 GB in 16 bits, before anyone has trained them for a step. The largest card in lesson 02's table holds 141.
@@ -523,7 +523,7 @@ def block_bytes(stream_bytes, t):
 from course_kit.units import Flops, Ratio
 from course_lib.model import hardware, zoo
 from course_lib.parallel import context, tensor
-from course_lib.parallel.context_gpt import ContextParallelGPT
+from course_lib.parallel.context import ContextParallelGPT
 from course_lib.parallel.mesh import Mesh
 
 

@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 25; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in what is held and sent; more of it can hide there, since links have engines of their own (NCCL's additions still take a few of the GPU's processors) |
-# | Opens | `parallel/zero.py`, `parallel/zero3.py`, `parallel/shards.py`, `parallel/gathered.py`, `parallel/zero_r.py`, `parallel/checkpoint.py`, `predict/zero.py`, `lesson10/explorer.py` |
+# | Opens | `parallel/zero.py`, `parallel/zero3.py`, `parallel/zero.py`, `parallel/zero3.py`, `parallel/zero_r.py`, `parallel/checkpoint.py`, `predict/zero.py`, `lesson10/explorer.py` |
 #
 # In lesson 02 a card of 16 GB died of a model of 1.5 billion parameters: 16 bytes for each, 24 GB, before the first
 # activation. Lesson 07 gave you four such cards. You start the script on all four. All four die, at the same line.

@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 15; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in counts, bytes and losses |
-# | Opens | `model/experts.py`, `model/expert_zoo.py`, `parallel/dispatch.py`, `parallel/experts.py`, `parallel/expert_layout.py`, `predict/experts.py`, `lesson13/pictures.py`, `lesson13/explorer.py` |
+# | Opens | `model/experts.py`, `model/expert_zoo.py`, `parallel/experts.py`, `parallel/experts.py`, `parallel/experts.py`, `predict/experts.py`, `lesson13/pictures.py`, `lesson13/explorer.py` |
 #
 # You double a layer's weights, and the model gets better. It also gets twice as slow, for every token multiplies every
 # weight. Commas, too. Does a comma need all of them?
@@ -31,8 +31,7 @@ from course_lib.collectives.operators import all_gather
 from course_lib.model import expert_zoo, text
 from course_lib.model.experts import ExpertConfig, ExpertMLP
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.parallel.dispatch import plan_dispatch
-from course_lib.parallel.experts import ParallelExperts
+from course_lib.parallel.experts import ParallelExperts, plan_dispatch
 from course_lib.parallel.mesh import Mesh
 from course_pages.lesson13 import pictures as pictures
 from course_pages.lesson13.explorer import ExpertsExplorer
@@ -521,8 +520,7 @@ from torch.distributed._functional_collectives import all_to_all_single_autograd
 from course_kit.notebook import self_check, show
 from course_kit.units import Flops
 from course_lib.model.experts import Routing
-from course_lib.parallel.expert_layout import holdings
-from course_lib.parallel.experts import grouped_product, has_grouped_product
+from course_lib.parallel.experts import grouped_product, has_grouped_product, holdings
 from course_lib.parallel.mesh import process_groups
 from course_pages.shared.who_sends import matrix
 

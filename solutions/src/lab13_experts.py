@@ -54,7 +54,7 @@ from course_lib.model.expert_zoo import DEEPSEEK_V3
 
 # %%
 FINISHED = ["ExpertMLP", "ParallelExperts", "find_places", "plan_dispatch", "DispatchPlan", "load_balancing_loss"]
-FINISHED += ["uneven_all_to_all", "course_lib.parallel.dispatch", "course_lib.parallel.experts", "model.experts"]
+FINISHED += ["uneven_all_to_all", "course_lib.parallel.experts", "course_lib.parallel.experts", "model.experts"]
 FINISHED += ["torch.distributed.nn", "dist.nn", "_functional_collectives"]
 FINISHED += ["_getframe", "currentframe", "f_back", "f_locals"]  # nor does an answer look for its judge's
 

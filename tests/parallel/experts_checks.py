@@ -16,9 +16,7 @@ from course_kit import measure
 from course_lib import predict
 from course_lib.collectives.operators import Group, all_reduce
 from course_lib.model.experts import ExpertConfig, ExpertMLP
-from course_lib.parallel.dispatch import combine, dispatch
-from course_lib.parallel.expert_layout import holdings
-from course_lib.parallel.experts import ParallelExperts
+from course_lib.parallel.experts import ParallelExperts, combine, dispatch, holdings
 from course_lib.parallel.mesh import Mesh, process_groups
 from tests.parallel.checks import OPTIMIZERS, agree
 

@@ -10,8 +10,7 @@ from course_kit import measure, ranks
 from course_kit.ranks import RankFailure
 from course_lib import predict
 from course_lib.model.gpt import GPT, Attention, GPTConfig
-from course_lib.parallel.context import Order, own_tokens, pieces, ring_attention, work
-from course_lib.parallel.context_gpt import ContextParallelGPT
+from course_lib.parallel.context import ContextParallelGPT, Order, own_tokens, pieces, ring_attention, work
 from course_lib.predict import Setup
 from course_lib.train.accumulate import IGNORE
 from tests.mutants.parallel import context as wrong

@@ -10,9 +10,7 @@ from course_kit import ranks
 from course_kit.ranks import RankFailure
 from course_lib.model.experts import Choice, ExpertConfig, ExpertMLP, Router, Routing, find_places
 from course_lib.parallel import experts
-from course_lib.parallel.dispatch import plan_dispatch
-from course_lib.parallel.expert_layout import holdings
-from course_lib.parallel.experts import ParallelExperts, grouped_product
+from course_lib.parallel.experts import ParallelExperts, grouped_product, holdings, plan_dispatch
 from course_lib.parallel.mesh import Mesh
 from tests.mutants.parallel.experts import WRONG
 from tests.parallel import experts_checks as checks

@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from course_lib.model.experts import Choice
-from course_lib.parallel import dispatch, experts
-from course_lib.parallel.dispatch import DispatchPlan, plan_dispatch
-from course_lib.parallel.experts import ParallelExperts
+from course_lib.parallel import experts
+from course_lib.parallel.experts import DispatchPlan, ParallelExperts, plan_dispatch
 from tests.parallel import experts_checks as checks
 
 
@@ -128,9 +127,9 @@ class WrongWayBack(ParallelExperts):
 
     def ask(self, rows_RD: Tensor) -> Tensor:
         group = self.groups["expert"]
-        said_RD = self.compute(dispatch.dispatch(rows_RD, self.plan, group))
+        said_RD = self.compute(experts.dispatch(rows_RD, self.plan, group))
         with by_rank():
-            return dispatch.combine(said_RD, self.plan, group)
+            return experts.combine(said_RD, self.plan, group)
 
 
 class RouterOfOneRank(ParallelExperts):
@@ -173,7 +172,7 @@ class PadsToTheCapacity(ParallelExperts):
         padded = torch.cat(
             [F.pad(part, (0, 0, 0, most - len(part))) for part in rows_RD.split(self.plan.sends(dist.get_rank()))]
         )
-        dispatch.uneven_all_to_all(padded.detach(), even, even)
+        experts.uneven_all_to_all(padded.detach(), even, even)
         return super().ask(rows_RD)
 
 

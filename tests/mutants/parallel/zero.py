@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.parallel import shards, zero
+from course_lib.parallel import zero
 from course_lib.parallel.zero import ReplicatedFlatShard, ZeroOptimizer
 
 
@@ -101,13 +101,13 @@ class AllReduces(ZeroOptimizer):
 
     def reduce_gradients(self) -> None:
         """With all of the sum on every rank, for a moment."""
-        with mock.patch.object(shards, "start_reduce_scatter", whole_sum):
+        with mock.patch.object(zero, "start_reduce_scatter", whole_sum):
             super().reduce_gradients()
 
 
 def about_users_only(used: Tensor, means: Any, groups: Any, device: torch.device) -> tuple[list[int], bool]:
     """As `ask_everyone`, and each rank keeps its overflow for itself."""
-    return shards.ask_everyone(used, [], groups, device)
+    return zero.ask_everyone(used, [], groups, device)
 
 
 class EachDecidesAlone(ZeroOptimizer):

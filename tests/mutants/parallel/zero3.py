@@ -9,10 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.parallel import shards, zero3
+from course_lib.parallel import zero, zero3
 from course_lib.parallel.data import BucketedDataParallel
-from course_lib.parallel.gathered import UnshardableFlatParameter
-from course_lib.parallel.zero3 import Zero3
+from course_lib.parallel.zero3 import UnshardableFlatParameter, Zero3
 from tests.mutants.parallel.zero import about_users_only, whole_sum
 
 
@@ -77,13 +76,13 @@ class SumsIn16Bits(Zero3):
     """Adds up the ranks' gradients in the dtype in which they came."""
 
     def _close(self, unit: Any) -> None:
-        scatter = shards.start_reduce_scatter
+        scatter = zero.start_reduce_scatter
 
         def rounded(flat: Tensor, group: Any, dtype: Any) -> Any:
             finish = scatter(flat, group)
             return lambda: finish().to(dtype)
 
-        with mock.patch.object(shards, "start_reduce_scatter", rounded):
+        with mock.patch.object(zero, "start_reduce_scatter", rounded):
             super()._close(unit)
 
 
@@ -132,7 +131,7 @@ class AllReduces(Zero3):
     """All-reduces where a reduce-scatter was asked: the same part, twice the bytes."""
 
     def _close(self, unit: Any) -> None:
-        with mock.patch.object(shards, "start_reduce_scatter", whole_sum):
+        with mock.patch.object(zero, "start_reduce_scatter", whole_sum):
             super()._close(unit)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from course_lib.model.experts import ExpertConfig, find_places
-from course_lib.parallel.dispatch import plan_dispatch
+from course_lib.parallel.experts import plan_dispatch
 from course_lib.parallel.mesh import Mesh
 from course_pages.lesson13.pictures import journey, queues, rows_sent, shares_by_step, who_holds
 

@@ -1,5 +1,7 @@
 """The pictures of collectives: their data are pure functions."""
 
+import itertools
+
 import pytest
 from matplotlib.patches import Rectangle
 
@@ -43,7 +45,7 @@ def test_rounds_draw_one_arrow_for_each_message():
 def test_before_and_after_keeps_what_there_is():
     """An all-to-all moves every box and makes none; a reduce-scatter and an all-gather together are an all-reduce."""
     before, after = BEFORE_AND_AFTER["all-to-all"]
-    assert sorted(sum(before, [])) == sorted(sum(after, []))
+    assert sorted(itertools.chain(*before)) == sorted(itertools.chain(*after))
     assert after == [list(column) for column in zip(*before)]
     picture = before_and_after(caption="c")
     assert len(picture.figure.axes) == len(BEFORE_AND_AFTER) == 6
