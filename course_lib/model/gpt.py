@@ -39,7 +39,7 @@ class GPTConfig:
         mlp_ratio: hidden width of the MLP over `width`, unless `ffn_width` says otherwise.
         ffn_width: hidden width of the MLP in features.
         norm: "layernorm", or "rmsnorm" (no mean, no bias; Zhang and Sennrich 2019).
-        positions: "learned" (a table of `context` vectors), or "rotary" (no parameters; Su et al. 2021).
+        positions: "learned" (a table of `context` vectors), "rotary" (no parameters; Su et al. 2021), or "none".
         bias: whether linear layers and LayerNorms have one. The head never has.
         tied: whether the head uses the token embedding's matrix.
         dropout: probability of zeroing an activation in training.
@@ -58,7 +58,7 @@ class GPTConfig:
     mlp_ratio: int = 4
     ffn_width: int | None = None
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
-    positions: Literal["learned", "rotary"] = "learned"
+    positions: Literal["learned", "rotary", "none"] = "learned"
     bias: bool = True
     tied: bool = True
     dropout: float = 0.0
@@ -70,7 +70,7 @@ class GPTConfig:
             if not (isinstance(size, int) and size > 0) and not (name == "ffn_width" and size is None):
                 raise ValueError(f"{name}={size!r}: it must be a positive integer")
         _one_of("norm", self.norm, "layernorm", "rmsnorm")
-        _one_of("positions", self.positions, "learned", "rotary")
+        _one_of("positions", self.positions, "learned", "rotary", "none")
         _one_of("attention", self.attention, "explicit", "fused")
         if self.width % self.heads:
             raise ValueError(

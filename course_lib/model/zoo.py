@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from course_lib.model.expert_zoo import GroupedAttention
 from course_lib.model.gpt import GPTConfig
 
 
@@ -52,6 +53,11 @@ class Architecture:
     def mlp_width(self) -> int:
         """Features of the MLP's hidden layer."""
         return self.ffn_width
+
+    @property
+    def attention(self) -> GroupedAttention:
+        """Its heads."""
+        return GroupedAttention(self.heads, self.kv_heads, self.head_width)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A GPT cut into pipeline stages: where to cut, and the stages themselves.
 
 Layers are numbered as in `GPT`: 0 is the embeddings, 1 to L are the blocks, L + 1 is the final norm with the head and
-the loss. What a stage holds is in `predict.per_rank`.
+the loss. What a stage holds is in `predict.tensors`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 It is the idea of recompute without the model. Its `film` lists, one frame for each run of a layer, what is held; the
 peak is the largest frame. What a transformer adds, `predict.activations` and `predict.recomputed_flops` know.
+
+`swap_break_even` says when carrying a saved tensor to DRAM and back is faster than computing it again.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from course_kit.units import Bytes, Flops
+from course_kit.units import Bytes, Flops, Ratio
+from course_lib.predict.setup import positive
 
 
 @dataclass(frozen=True)
@@ -116,3 +119,13 @@ class Chain:
     def _held(self, boundaries: int, inside: int) -> Bytes:
         shared = self.boundary_bytes if self.keeps_input and boundaries and inside else 0
         return Bytes(boundaries * self.boundary_bytes + inside * self.saved_bytes - shared)
+
+
+def swap_break_even(flops_per_s: float, link_bytes_per_s: float) -> Ratio:
+    """FLOPs per saved byte from which on swapping is faster than computing again: 2 · speed / bandwidth.
+
+    Raises:
+        ValueError: a speed is not positive.
+    """
+    positive(flops_per_s=flops_per_s, link_bytes_per_s=link_bytes_per_s)
+    return Ratio(2 * flops_per_s / link_bytes_per_s)

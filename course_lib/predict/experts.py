@@ -15,7 +15,8 @@ from course_lib.model.expert_zoo import ExpertModel
 from course_lib.model.experts import ExpertConfig
 from course_lib.parallel.experts import holdings
 from course_lib.parallel.mesh import Mesh
-from course_lib.predict.setup import positive
+from course_lib.predict.setup import Setup, positive
+from course_lib.predict.tensors import tally
 from course_lib.predict.traffic import all_gather, all_reduce, all_to_all
 
 _COUNTER = 8
@@ -36,14 +37,9 @@ class Held(NamedTuple):
 
 def expert_parameters(model: ExpertModel) -> Held:
     """Parameters in all, and those that a token meets: of the routed experts `top_k`, of everything else all."""
-    expert = (3 if model.gated else 2) * model.width * model.expert_hidden
-    dense = (3 if model.gated else 2) * model.width * model.dense_hidden
-    router = model.width * model.experts + (model.experts if model.router_bias else 0)
-    common = model.vocabulary * model.width + model.norms * model.width
-    common += model.attentions * model.attention_parameters + (model.layers - model.expert_layers) * dense
-    common += model.expert_layers * (router + model.shared * expert)
-    total, active = (common + model.expert_layers * n * expert for n in (model.experts, model.top_k))
-    return Held(Count(total), Count(active))
+    held = [(times * each.elements, each.axes) for each, times in tally(Setup(model, seq=1), 0, "parameters")]
+    total, routed = sum(n for n, _ in held), sum(n for n, axes in held if "expert" in axes)
+    return Held(Count(total), Count(total - routed // model.experts * (model.experts - model.top_k)))
 
 
 def expert_flops(model: ExpertModel) -> Flops:

@@ -10,10 +10,10 @@ All are those of a whole step, on all ranks together: splitting a product over r
 from __future__ import annotations
 
 from course_kit.units import Flops
+from course_lib.model.expert_zoo import ExpertModel
 from course_lib.model.gpt import GPTConfig
 from course_lib.model.zoo import Architecture
-from course_lib.predict.params import kv_heads_of
-from course_lib.predict.setup import Setup, positive
+from course_lib.predict.setup import Setup, kv_heads_of, positive
 
 
 def forward_flops(setup: Setup) -> Flops:
@@ -68,6 +68,8 @@ def block_flops(setup: Setup) -> Flops:
         ValueError: the shape has relative positions.
     """
     config = setup.shape
+    if isinstance(config, ExpertModel):
+        raise ValueError(f"{config.name} has experts: a token meets few of them; expert_flops(model) counts these")
     if isinstance(config, Architecture) and config.positions == "relative":
         raise ValueError("relative positions add multiplications of their own; use training_flops(parameters, tokens)")
     tokens, seq = setup.batch_size * setup.seq, setup.seq
@@ -108,6 +110,8 @@ def plain_gpt(setup: Setup, formula: str) -> GPTConfig:
         ValueError: the MLP has not four times the model's width, or is gated, or queries share keys and values.
     """
     config = setup.shape
+    if isinstance(config, ExpertModel):
+        raise ValueError(f"{formula} holds for a GPT with an MLP of 4 × width; {config.name} has experts")
     if isinstance(config, Architecture) or config.mlp_width != 4 * config.width:
         raise ValueError(
             f"{formula} holds for a GPT with an MLP of 4 × width; this {type(config).__name__} has a width of "

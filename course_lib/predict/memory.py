@@ -1,26 +1,28 @@
 """How many bytes one rank holds in training: model states, and what autograd keeps for the backward pass.
 
-Model states grow with the model alone; activations with batch × sequence × layers. The peak of a step is neither's sum:
-`peak.py` has it.
+Model states grow with the model alone; activations with batch × sequence × layers. Both are sums over the list of a
+rank's tensors (`tensors.py`). The peak of a step is neither's sum: `peak.py` has it. At the end of the file, what is no
+transformer's training step: a cache of keys and values, two buffers, a convolutional network.
 
 Lesson 00 uses this module; lesson 02 takes it apart.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
 
 from course_kit.accounts import MemoryAccount
 from course_kit.units import Bytes
+from course_lib.model.expert_zoo import LatentAttention
+from course_lib.model.gpt import GPTConfig
+from course_lib.model.zoo import Architecture
 from course_lib.predict.flops import plain_gpt
-from course_lib.predict.lifetimes.ledger import Ledger
-from course_lib.predict.lifetimes.recomputed import RecomputedLifetimes
-from course_lib.predict.lifetimes.step import StepLifetimes
-from course_lib.predict.per_rank import Stage, parameters_of_rank, shards
-from course_lib.predict.setup import Setup, not_negative
-
-_MOMENTS = {"sgd": 0, "momentum": 1, "adam": 2, None: 0}
-_STEPS = {"none": StepLifetimes, "full": RecomputedLifetimes}
+from course_lib.predict.lifetimes.ledger import INT64
+from course_lib.predict.setup import Setup, Shape, config_of, kv_heads_of, not_negative
+from course_lib.predict.tensors import Stage, account_of, bytes_of, stage_layers, tally
 
 
 def model_states(setup: Setup, stage: Stage = 0) -> MemoryAccount:
@@ -40,48 +42,41 @@ def model_states(setup: Setup, stage: Stage = 0) -> MemoryAccount:
     `unit_buffers` has what stage 3 gathers on the way. Parts may differ by a few elements: here is the mean over the
     ranks. (`parallel.zero3` in "mixed" has the same sum as 4 + 4 + 8: its parts of weights and gradients are fp32.)
 
-    For a `GPTConfig` the step counters of PyTorch's Adam are included, 4 bytes for each parameter tensor. For another
-    shape or a number they are not, since the number of tensors is not known; nor for "mixed", where the optimizer is
-    this course's own (`train.precision.MasterWeights`), which counts without a tensor; nor with ZeRO, whose buckets
-    decide into how many pieces the tensors fall. Data and context parallelism leave all of it on every rank; with
-    tensor and pipeline parallelism it is that of `rank_parameters`.
+    The step counters of PyTorch's Adam are included, 4 bytes for each parameter tensor; not for a bare number, whose
+    tensors are not known; nor for "mixed", where the optimizer is this course's own (`train.precision.MasterWeights`),
+    which counts without a tensor; nor with ZeRO, whose buckets decide into how many pieces the tensors fall. Data and
+    context parallelism leave all of it on every rank; the others' parts are those of `rank_parameters`.
 
     Args:
         setup: what is trained, and how.
         stage: of the pipeline; by default the first.
 
     Raises:
-        ValueError: ZeRO in "bf16" (under 16-bit weights it keeps an fp32 copy: "mixed"); a model that is split over
-            ranks and is not a `GPTConfig`; or as `rank_parameters`.
+        ValueError: as `rank_tensors`.
     """
-    if setup.zero and setup.precision == "bf16":
-        raise ValueError(
-            f'zero={setup.zero} with precision="bf16": under 16-bit weights, ZeRO here keeps an fp32 copy; that is '
-            f'precision="mixed"'
-        )
-    count, tensors = parameters_of_rank(setup, stage, "model_states")
-    moment_bytes = 2 if setup.precision == "bf16" else 4
-    master_bytes = 4 if setup.precision == "mixed" else 0
-    has_counters = setup.optimizer == "adam" and setup.precision != "mixed" and not setup.zero
-    held = (setup.weight_bytes, setup.gradient_bytes, master_bytes + moment_bytes * _MOMENTS[setup.optimizer])
-    weights, gradients, state = (
-        round(count * width / shards(setup, zero)) for width, zero in zip(held, (3, 2, 1))
-    )  # fmt: skip
-    return MemoryAccount(Bytes(weights), Bytes(gradients), Bytes(state + (4 * tensors if has_counters else 0)))
+    return account_of(tally(setup, stage, "parameters", "gradients", "optimizer"))
 
 
-def activations(setup: Setup) -> Bytes:
-    """Bytes that autograd keeps between the forward and the backward pass of a (micro-)batch with loss, exactly.
+def activations(setup: Setup, stage: Stage = 0) -> Bytes:
+    """Bytes that autograd keeps on a rank between the forward and the backward pass of a (micro-)batch with loss.
 
-    For GPT-2's shape (LayerNorm, learned positions, GELU, attention written out) that is, with B sequences of S tokens
-    and all sizes in elements of 4 bytes,
+    For GPT-2's shape (LayerNorm, learned positions, GELU, attention written out) on one rank that is, with B sequences
+    of S tokens and all sizes in elements of 4 bytes,
 
         L · (8·BSD + 2·BSF + BHSS + 4·BS)  +  2·BSD + 2·BS + BSV
 
-    and a few integers and booleans. With weights in 16 bits ("mixed", "bf16") an element has 2 bytes, except for BSV:
-    the loss is computed in 32 bits. Parameters are kept, too, but counted elsewhere. `lifetimes` names every tensor.
-    Holds in training mode, and for sequences of at least 2 tokens; with one sequence in the batch, or one head,
-    attention keeps q, k and v in one piece: 9·BSD.
+    and a few integers and booleans, the batch's own among them. With weights in 16 bits ("mixed", "bf16") an element
+    has 2 bytes, except for BSV: the loss is computed in 32 bits. Parameters are kept, too, but counted elsewhere.
+    `rank_tensors` names every tensor. Holds in training mode, and for sequences of at least 2 tokens; with one sequence
+    in the batch, or one head on the rank, attention keeps q, k and v in one piece: 9·BSD. On t tensor ranks or c
+    context ranks a block keeps
+
+        tensor                     4·BSD + 4·BS  +  (4·BSD + 2·BSF + BHSS) / t
+        tensor and sequence        (4·BSD + 4·BS + 4·BSD + 2·BSF + BHSS) / t
+        context                    (8·BSD + 2·BSF + BHS + 4·BS) / c
+
+    and one byte for each entry of the causal mask, SS, where scores are written out: in a ring nobody holds scores or
+    mask, only the logarithm of each row's sum. The BSV is whole on every tensor rank, or 1/t with `sequence_parallel`.
 
     With `recompute="full"`, of all blocks only one input for each segment of `setup.every` blocks is kept. "selective"
     keeps all but what lies between the scores and their use: softmax's result, dropout's mask and result, and the mask
@@ -89,41 +84,28 @@ def activations(setup: Setup) -> Bytes:
     were cut from; rotary queries and keys are no part of it and stay besides.)
 
     Raises:
-        ValueError: not a `GPTConfig`, or a model that is split over ranks; "selective" where no scores are kept, or
-            other than in fp32 on a CPU; fused attention with dropout in 16 bits on a CPU.
+        ValueError: as `saved_tensors` and `rank_tensors`.
     """
-    if setup.recompute == "selective":
-        return _without_scores(setup)
-    ledger = Ledger()
-    step_lifetimes(setup.with_(every=1), ledger).forward()
-    in_segments = setup.gpt.layers + -setup.gpt.layers // setup.every  # blocks whose input nobody keeps
-    return Bytes(ledger.alive["activations"]) - in_segments * block_input(setup)
+    return bytes_of(tally(setup, stage, "activations"))
 
 
-def _without_scores(setup: Setup) -> Bytes:
-    config, rows, seq = setup.gpt, setup.rows, setup.seq
-    if config.attention != "explicit":
-        raise ValueError('attention="fused" keeps no scores: there is nothing to recompute selectively')
-    if (setup.precision, setup.device) != ("fp32", "cpu"):
-        raise ValueError(
-            f"selective recompute is counted in fp32 on a CPU, not for precision={setup.precision!r}, "
-            f"device={setup.device!r}: activations_paper has the rule for 16 bits"
-        )
-    scores = 4 * rows * config.heads * seq * seq
-    rotated = 2 * block_input(setup) if config.positions == "rotary" else 0
-    less = scores * (3 if config.dropout else 1) + seq * seq - rotated
-    return activations(setup.with_(recompute="none")) - config.layers * less
+def rank_activations(setup: Setup, stage: Stage = 0) -> Bytes:
+    """`activations` without the batch's own tokens and targets, which are there whoever keeps them.
+
+    Where a rank makes a copy of its part of them (sequence and context parallelism), that copy is counted.
+    """
+    kept = tally(setup, stage, "activations")
+    return bytes_of((each, times) for each, times in kept if not each.name.startswith("batch."))
 
 
 def block_activations(setup: Setup) -> Bytes:
-    """Bytes that one block of our GPT saves, its input among them: the difference that one more layer makes.
+    """Bytes that one block saves without recompute, its input among them: the difference that one more layer makes.
 
     Raises:
         ValueError: as `activations`.
     """
-    plain = setup.with_(recompute="none", every=1)
-    one, two = (activations(plain.with_(config=replace(setup.gpt, layers=layers))) for layers in (1, 2))
-    return two - one
+    last = setup.shape.layers
+    return rank_activations(setup.with_(recompute="none", every=1), range(last, last + 1))
 
 
 def block_input(setup: Setup) -> Bytes:
@@ -131,11 +113,11 @@ def block_input(setup: Setup) -> Bytes:
     return Bytes(setup.weight_bytes * setup.rows * setup.seq * setup.shape.width)
 
 
-def activations_paper(setup: Setup, layers: int | None = None) -> Bytes:
-    """Bytes that layers keep on one rank, as the literature estimates it for 16-bit training with dropout.
+def activations_paper(setup: Setup, layers: int | None = None, stage: Stage = 0, ends: bool = False) -> Bytes:
+    """Bytes that layers keep on one rank of one micro-batch, as the literature estimates it for 16-bit training.
 
     For one layer, in the letters of Korthikanti et al. 2022, Table 2 (s tokens, b sequences of a micro-batch, h width,
-    a heads, t ranks of tensor parallelism):
+    a heads, t ranks of tensor parallelism), with dropout:
 
         no parallelism                s·b·h · (34 + 5·a·s/h)
         tensor                        s·b·h · (10 + 24/t + 5·a·s/(h·t))
@@ -146,65 +128,171 @@ def activations_paper(setup: Setup, layers: int | None = None) -> Bytes:
     Of the 34, attention keeps 11, the MLP 19 and the norms 4; 5·a·s/h is the scores: softmax's result, a dropout mask
     of one byte, and the dropped weights. The 10 are the norms' inputs, the inputs of the two split products and two
     dropout masks, which tensor parallelism leaves whole and sequence parallelism splits too (lesson 08 builds both).
-    Embeddings, the last norm and the loss are left out.
+
+    An `Architecture` is counted by the same rules, as it is trained: without dropout and without scores. With f hidden
+    features and k features of keys it is s·b·(8·h + (4·h + 4·k + 8·f)/t) where the MLP is gated, 4·f where not.
+    Context parallelism leaves 1/c of all tokens.
 
     Args:
         setup: its `precision` must be one with 16-bit weights.
-        layers: how many; all of the model by default.
+        layers: how many; those of the stage by default, with a pipeline L/p.
+        stage: of the pipeline.
+        ends: whether a stage that has them counts its embeddings' dropout, s·b·h, and the last norm, the head and the
+            loss, 4·s·b·h·(1 + v/h)/t (the same, §4.3).
 
     Raises:
-        ValueError: another shape than a GPT with an MLP of 4 × width, no scores, fp32, segments of several blocks, or
-            layers or a sequence that are split over ranks.
+        ValueError: a GPT with another MLP than 4 × width, experts, no scores, fp32, or segments of several blocks.
     """
-    setup.refuse_parallel("activations_paper", "tensor", "data", "zero", "sequence_parallel")
-    config = plain_gpt(setup, "activations_paper")
-    if setup.precision == "fp32" or setup.every > 1 or (setup.recompute == "none" and config.attention == "fused"):
+    setup.refuse_parallel("activations_paper", "tensor", "pipeline", "data", "context", "zero", "sequence_parallel")
+    config = setup.shape if isinstance(setup.shape, Architecture) else plain_gpt(setup, "activations_paper")
+    fused = isinstance(config, GPTConfig) and config.attention == "fused"
+    if setup.precision == "fp32" or setup.every > 1 or (setup.recompute == "none" and fused):
         raise ValueError(
             f"activations_paper counts layers one by one, in 16-bit training that keeps its scores: give "
-            f'precision="mixed". Here: precision={setup.precision!r}, attention={config.attention!r}, '
-            f"every={setup.every}"
+            f'precision="mixed". Here: precision={setup.precision!r}, fused attention: {fused}, every={setup.every}'
         )
-    layers = config.layers if layers is None else layers
+    numbers = stage_layers(setup, stage)
+    layers = sum(0 < number <= config.layers for number in numbers) if layers is None else layers
     not_negative(layers=layers)
-    stream = setup.rows * setup.seq * config.width
+    dropout = isinstance(config, GPTConfig)
+    stream, around = setup.tokens * config.width, setup.tensor if setup.sequence_parallel else 1
+    first, last = (ends and number in numbers for number in (0, config.layers + 1))
+    at_ends = (dropout and first) * stream / around
+    at_ends += last * 4 * (stream + setup.tokens * config.vocab_size) / setup.tensor
+    return Bytes(round(layers * _paper_layer(setup, config, stream, around) + at_ends))
+
+
+def _paper_layer(setup: Setup, config: GPTConfig | Architecture, stream: int, around: int) -> float:
+    """Bytes of one layer; `around`: into how many parts what lies between the split products is cut."""
     if setup.recompute == "full":
-        return Bytes(layers * 2 * stream)
-    scores = 0 if setup.recompute == "selective" else 5 * config.heads * setup.rows * setup.seq**2
-    whole, split = (0, 34) if setup.sequence_parallel else (10, 24)
-    return Bytes(layers * (stream * whole + (stream * split + scores) / setup.tensor))
+        return 2 * stream
+    if isinstance(config, Architecture):
+        keys = setup.tokens * config.kv_heads * config.head_width
+        hidden = setup.tokens * config.mlp_width
+        return 8 * stream / around + (4 * stream + 4 * keys + (8 if config.gated else 4) * hidden) / setup.tensor
+    scores = 0 if setup.recompute == "selective" else 5 * config.heads * setup.tokens * setup.seq
+    return 10 * stream / around + (24 * stream + scores) / setup.tensor
 
 
-def fused_buffer(parameters: int, bytes_per_element: int = 4, limit_bytes: int | None = None) -> Bytes:
-    """The buffer that gradients are packed into, so that one all-reduce serves them all.
+def kv_cache(
+    shape: Shape | Setup,
+    batch_size: int | None = None,
+    seq: int | None = None,
+    bytes_per_element: int = 2,
+    kv_heads: int | None = None,
+) -> Bytes:
+    """Bytes of the cached keys and values: 2 · layers · kv_heads · head_width · batch · seq · bytes_per_element.
 
-    Flat and in fp32 it has 4 bytes a parameter: 6 GB for 1.5 billion (Rajbhandari et al. 2020, §3.2). A buffer of a
-    constant size, used again and again, has `limit_bytes` however large the model is (their §6.2).
+    The 2 stands for keys *and* values, and is forgotten in more than one published calculator. Latent attention caches
+    its narrow vector and the turned part of the key instead.
+
+    Args:
+        shape: a config, or a row of the zoo; or a `Setup` on one rank, for its own sequences.
+        batch_size: sequences that are generated at once; a `Setup` has its own.
+        seq: tokens per sequence so far; likewise.
+        bytes_per_element: 2 for fp16 and bf16, 1 for int8.
+        kv_heads: to ask what another grouping would hold; the shape's own by default.
 
     Raises:
-        ValueError: a number is not positive.
+        ValueError: a size is missing or negative, or the query heads do not split into `kv_heads` equal groups.
     """
-    if min(parameters, bytes_per_element, 1 if limit_bytes is None else limit_bytes) < 1:
-        raise ValueError(f"{parameters=}, {bytes_per_element=}, {limit_bytes=}: all must be at least 1")
-    whole = parameters * bytes_per_element
-    return Bytes(whole if limit_bytes is None else min(whole, limit_bytes))
+    if isinstance(shape, Setup):
+        shape.refuse_parallel("kv_cache")
+        batch_size, seq = batch_size or shape.batch_size, seq or shape.seq
+    if batch_size is None or seq is None:
+        raise ValueError(f"batch_size={batch_size}, seq={seq}: give the sequences and how long they are")
+    not_negative(batch_size=batch_size, seq=seq, bytes_per_element=bytes_per_element)
+    config = config_of(shape.shape if isinstance(shape, Setup) else shape)
+    features = 2 * config.width if isinstance(config, GPTConfig) else config.attention.cached_features
+    if kv_heads is not None:
+        if kv_heads < 1 or config.heads % kv_heads:
+            raise ValueError(f"{config.heads} query heads do not split into kv_heads={kv_heads} equal groups")
+        if isinstance(config.attention, LatentAttention):
+            raise ValueError(f"kv_heads={kv_heads}: latent attention caches {features} numbers a token for all heads")
+        features = features // kv_heads_of(config) * kv_heads
+    return Bytes(config.layers * features * batch_size * seq * bytes_per_element)
 
 
-def step_lifetimes(setup: Setup, ledger: Ledger) -> StepLifetimes:
-    """The forward and backward pass of one (micro-)batch, ready to be written into `ledger`.
+def inference_buffers(sizes: Sequence[int]) -> Bytes:
+    """The most bytes that a chain of operations holds at once when nothing is saved: two neighbours.
+
+    While an operation runs, its input and its result exist; then the input can go. So the peak is the largest sum of
+    two neighbours, however long the chain is. (Training keeps them all: their sum.)
+
+    Args:
+        sizes: bytes of the chain's input and of each operation's result, in order.
 
     Raises:
-        ValueError: not a `GPTConfig`, a model that is split over ranks, or a step that nobody follows tensor by tensor.
+        ValueError: fewer than two sizes, or a negative one.
     """
-    config = setup.gpt
-    setup.refuse_parallel("following a step tensor by tensor", "data", "zero", "sequence_parallel")
-    if setup.recompute not in _STEPS or setup.every > 1:
-        raise ValueError(
-            f'recompute={setup.recompute!r}, every={setup.every}: a step is followed with "none", or with "full" of '
-            f"each block by itself; what is kept between the passes, `activations` knows for all"
-        )
-    if setup.device == "cpu" and setup.precision != "fp32" and config.attention == "fused" and config.dropout:
-        raise ValueError(
-            f'attention="fused" with dropout={config.dropout} computes in fp32 inside whatever '
-            f'precision={setup.precision!r} says, and is not followed: take attention="explicit" or dropout=0'
-        )
-    return _STEPS[setup.recompute](config, setup.rows, setup.seq, ledger, setup.weight_bytes, setup.device)
+    not_negative(smallest=min(sizes, default=0))
+    if len(sizes) < 2:
+        raise ValueError(f"sizes={list(sizes)}: give the input's bytes and those of at least one result")
+    return Bytes(max(first + second for first, second in pairwise(sizes)))
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution, batch norm if it has one, ReLU, and max-pooling if there is any.
+
+    Attributes:
+        channels: of its result.
+        kernel, stride, padding: as in `torch.nn.Conv2d`.
+        norm: whether batch norm stands between convolution and ReLU.
+        pool: side (and step) of max-pooling at the end; 1 for none.
+    """
+
+    channels: int
+    kernel: int = 3
+    stride: int = 1
+    padding: int = 1
+    norm: bool = False
+    pool: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.channels, self.kernel, self.stride, self.pool) < 1 or self.padding < 0:
+            raise ValueError(f"{self}: sizes must be at least 1, padding at least 0")
+
+    def side(self, side: int) -> int:
+        """Height or width of the result, before pooling."""
+        return (side + 2 * self.padding - self.kernel) // self.stride + 1
+
+
+def convolution_activations(
+    layers: Sequence[Convolution], batch_size: int, image: tuple[int, int, int], bytes_per_element: int = 4
+) -> Bytes:
+    """Bytes that autograd keeps for `layers`, one after the other, exactly.
+
+    With c × h × w the image and every feature map, that is bs·c·h·w elements for the image and for the result of each
+    ReLU. Batch norm keeps its own input besides, another bs·c·h·w, and four numbers a channel. Max-pooling keeps 8
+    bytes for each element of its result, saying which one was the largest, and its result is the next layer's input.
+    (The result of a pooling at the very end is not kept: nothing reads it.)
+
+    Args:
+        layers: in order.
+        batch_size: images.
+        image: channels, height, width of the input.
+        bytes_per_element: 4 in fp32, 2 in 16 bits.
+
+    Raises:
+        ValueError: no images, or an image that is too small for a layer.
+    """
+    shape = image
+    if batch_size < 1 or min(shape) < 1:
+        raise ValueError(f"batch_size={batch_size}, image={image}: all must be at least 1")
+    kept = 0
+    for layer in layers:
+        kept += bytes_per_element * batch_size * prod(shape)  # a layer's input
+        shape = (layer.channels, *(layer.side(side) for side in shape[1:]))
+        if min(shape) < 1 or min(shape[1:]) < layer.pool:
+            raise ValueError(
+                f"{layer} gets too small an image and makes {shape}: leave out a layer or enlarge the image"
+            )
+        if layer.norm:
+            kept += bytes_per_element * (batch_size * prod(shape) + 4 * layer.channels)
+        if layer.pool > 1:
+            kept += bytes_per_element * batch_size * prod(shape)
+            shape = (layer.channels, *(side // layer.pool for side in shape[1:]))
+            kept += INT64 * batch_size * prod(shape)
+    pooled_last = bool(layers) and layers[-1].pool > 1
+    return Bytes(kept + (0 if pooled_last else bytes_per_element * batch_size * prod(shape)))

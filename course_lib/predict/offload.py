@@ -8,30 +8,31 @@ which it computes (Rajbhandari et al. 2021, ZeRO-Infinity, §4).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
+from course_kit.accounts import CATEGORIES
 from course_kit.units import Bytes, FlopsPerSecond, Ratio
 from course_lib.predict.memory import model_states
-from course_lib.predict.setup import Setup, positive
+from course_lib.predict.setup import Setup, one_of, positive
 
 OffloadedState = Literal["weights", "gradients", "optimizer", "checkpoints"]
 
 
-def kept_on_device(setup: Setup, away: frozenset[str] | set[str]) -> Bytes:
+def kept_on_device(setup: Setup, away: str | Collection[str]) -> Bytes:
     """Bytes of model states that stay, when some are moved away.
 
     Args:
         setup: "mixed" precision for the paper's 16 bytes a parameter.
-        away: of "weights", "gradients", "optimizer".
+        away: one or some of "parameters", "gradients", "optimizer".
 
     Raises:
         ValueError: a name that is none of them.
     """
-    states = model_states(setup)
-    each = {"weights": states.parameters, "gradients": states.gradients, "optimizer": states.optimizer}
-    if unknown := sorted(away - set(each)):
-        raise ValueError(f"model states are {', '.join(each)}; not {', '.join(map(repr, unknown))}")
-    return sum((n_bytes for name, n_bytes in each.items() if name not in away), Bytes(0))
+    states, moved = model_states(setup), {away} if isinstance(away, str) else set(away)
+    for name in moved:
+        one_of("away", name, CATEGORIES[:3])
+    return sum((states[name] for name in CATEGORIES[:3] if name not in moved), Bytes(0))
 
 
 def flops_a_byte(state: OffloadedState, batch_size: int, seq: int, width: int = 0, blocks_between: int = 1) -> float:

@@ -6,19 +6,33 @@ too. In a plain step the gradients grow while the activations shrink, so they ha
 sum of the earlier pieces' gradients lies there while the activations of the next one pile up:
 
     peak ≈ parameters + gradients + optimizer state + activations(b).
+
+`largest` turns the question round: the largest model, batch or sequence that fits.
+
+    predict.largest(setup, "batch_size", hardware.A100_80GB.memory)
+    predict.largest(setup, "layers", hardware.A100_80GB.memory)
+    predict.largest(Setup(1, precision="mixed"), "config", Bytes(80 * 10**9), holds=predict.model_states)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from course_kit.accounts import MemoryAccount
 from course_kit.units import Bytes
+from course_lib.model.gpt import GPTConfig
 from course_lib.predict.lifetimes.ledger import FLOAT, INT64, Ledger
+from course_lib.predict.lifetimes.recomputed import RecomputedLifetimes
+from course_lib.predict.lifetimes.step import StepLifetimes
 from course_lib.predict.lifetimes.updates import optimizer_step
-from course_lib.predict.memory import model_states, step_lifetimes
-from course_lib.predict.params import parameters
-from course_lib.predict.setup import Setup
+from course_lib.predict.setup import Setup, positive
+from course_lib.predict.tensors import RankTensor, rank_tensors, tally
+
+_OF_SETUP = ("config", "batch_size", "seq", "micro_batch")
+_OF_CONFIG = ("layers", "width", "ffn_width", "vocab_size")
+_STEPS = {"none": StepLifetimes, "full": RecomputedLifetimes}
 
 
 @dataclass(frozen=True)
@@ -54,48 +68,54 @@ def peak(setup: Setup, first_step: bool = False) -> PeakAccount:
         ValueError: as `activations`; gradients wider than the weights; more than one rank; micro-batches on a GPU or in
             the first step.
     """
-    setup.refuse_parallel("peak")
     if setup.gradient_bytes != setup.weight_bytes:
         raise ValueError(
             f"gradients={setup.gradients!r} with precision={setup.precision!r}: a step is followed with gradients of "
             f"the weights' own width; model_states has the bytes of others"
         )
-    if setup.micro_batch is None:
-        return _plain_peak(setup, first_step)
-    if first_step or setup.device != "cpu":
+    if setup.recompute not in _STEPS or setup.every > 1:
+        raise ValueError(
+            f'recompute={setup.recompute!r}, every={setup.every}: a step is followed with "none", or with "full" of '
+            f"each block by itself; what is kept between the passes, `activations` knows for all"
+        )
+    if setup.micro_batch is not None and (first_step or setup.device != "cpu"):
         raise ValueError(
             f"micro_batch={setup.micro_batch}, first_step={first_step}, device={setup.device!r}: pieces are followed "
             f"on a CPU, in a step that is not the first"
         )
-    return _accumulated_peak(setup)
+    setup.refuse_parallel("peak")
+    listed = tally(setup)
+    elements = [each.elements for each in rank_tensors(setup, 0, "parameters")]
+    first = _one_piece(setup, listed, elements, first_step)
+    if setup.micro_batch is None:
+        return first
+    pieces = [first, _one_piece(setup, listed, elements, adding=True)] if setup.micro_batches > 1 else [first]
+    waiting = INT64 * (setup.batch_size - setup.rows) * setup.seq
+    return max((_with_the_rest(account, waiting) for account in pieces), key=lambda account: account.total)
 
 
-def _plain_peak(setup: Setup, first_step: bool) -> PeakAccount:
-    """Of a step that takes the batch as a whole."""
-    states, mixed = model_states(setup), setup.precision == "mixed"
-    master = Bytes(FLOAT * int(parameters(setup.gpt)) if mixed else 0)
-    early, late = (master, states.optimizer - master) if first_step else (states.optimizer, 0)
-    ledger = Ledger(parameters=states.parameters, optimizer=early)
-    step = step_lifetimes(setup, ledger)
+def _one_piece(
+    setup: Setup,
+    listed: list[tuple[RankTensor, int]],
+    elements: list[int],
+    first_step: bool = False,
+    adding: bool = False,
+) -> PeakAccount:
+    """Of a step whose one piece has `setup.rows` sequences; or, `adding`, of a later piece, before the optimizer."""
+    held = Counter[str]()
+    late = 0
+    for each, times in listed:
+        held[each.role] += times * each.elements * each.element_bytes
+        if first_step and each.role == "optimizer" and not each.name.endswith(".master"):
+            late += times * each.elements * each.element_bytes
+    before = {"parameters": held["parameters"], "optimizer": held["optimizer"] - late}
+    ledger = AddingLedger(**before, gradients=held["gradients"]) if adding else Ledger(**before)
+    step = _STEPS[setup.recompute](setup.gpt, setup.rows, setup.seq, ledger, setup.weight_bytes, setup.device)
     step.forward()
     step.backward()
-    if setup.optimizer is not None:
-        optimizer_step(ledger, setup.gpt, setup.optimizer, late, step.element, mixed)
-    return _account(ledger)
-
-
-def _accumulated_peak(setup: Setup) -> PeakAccount:
-    """Of a step in pieces: the higher one of a first piece and a later one."""
-    accounts = [_plain_peak(setup.with_(batch_size=setup.rows, micro_batch=None), first_step=False)]
-    if setup.micro_batches > 1:
-        states = model_states(setup)
-        ledger = AddingLedger(parameters=states.parameters, gradients=states.gradients, optimizer=states.optimizer)
-        step = step_lifetimes(setup, ledger)
-        step.forward()
-        step.backward()
-        accounts.append(_account(ledger))
-    waiting = INT64 * (setup.batch_size - setup.rows) * setup.seq
-    return max((_with_the_rest(account, waiting) for account in accounts), key=lambda account: account.total)
+    if setup.optimizer is not None and not adding:
+        optimizer_step(ledger, elements, setup.optimizer, late, setup.weight_bytes, setup.precision == "mixed")
+    return PeakAccount(**{name: Bytes(nbytes) for name, nbytes in ledger.peak.items()}, phase=ledger.peak_phase)
 
 
 class AddingLedger(Ledger):
@@ -119,10 +139,6 @@ class AddingLedger(Ledger):
         super().free(*names, *added)
 
 
-def _account(ledger: Ledger) -> PeakAccount:
-    return PeakAccount(**{name: Bytes(nbytes) for name, nbytes in ledger.peak.items()}, phase=ledger.peak_phase)
-
-
 def _with_the_rest(account: PeakAccount, waiting: int) -> PeakAccount:
     """The account with the tokens and targets of the other pieces, `waiting` bytes each, and the sum of the losses.
 
@@ -134,3 +150,86 @@ def _with_the_rest(account: PeakAccount, waiting: int) -> PeakAccount:
         "temporaries": account.temporaries + 2 * waiting - kept + FLOAT,
     }
     return PeakAccount(**{**account, **changed}, phase=account.phase)
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest of a kind that fits.
+
+    Attributes:
+        value: the number that was asked for.
+        setup: with this number in it.
+        account: what it holds.
+        bounded_by: why not the next one, in words with the numbers.
+    """
+
+    value: int
+    setup: Setup
+    account: MemoryAccount
+    bounded_by: str
+
+
+def largest(
+    setup: Setup, name: str, memory: int, holds: Callable[[Setup], MemoryAccount] = peak, limit: int = 2**48
+) -> Largest:
+    """The largest value of `setup.name` with which `holds(setup).total` is at most `memory`.
+
+    A batch grows in steps of the ranks that share it, a sequence likewise, and a width in steps of the heads.
+
+    Args:
+        setup: everything else; what it has for `name` does not matter.
+        name: a number of the setup ("batch_size", "seq", "micro_batch", "config" for a number of parameters), or of its
+            `GPTConfig` ("layers", "width", "ffn_width", "vocab_size").
+        memory: bytes that there are.
+        holds: what must fit: `peak`, `model_states`, or a function of your own that does not fall when `name` grows.
+        limit: the largest value to try.
+
+    Raises:
+        ValueError: `name` is no such number, there is no memory, or not even the smallest value fits or is possible.
+    """
+    positive(memory=memory)
+    step = _step(setup, name)
+
+    def of(times: int) -> Setup:
+        return _with(setup, name, times * step)
+
+    def refusal(times: int) -> str:
+        """Why this many steps are too many; empty if they fit."""
+        if times * step > limit:
+            return f"{name}={times * step} is above the limit of {limit}"
+        try:
+            needed = holds(of(times)).total
+        except ValueError as mistake:  # a setup that cannot be, such as a sequence beyond the context
+            return str(mistake)
+        more = Bytes(needed - memory)
+        return "" if more <= 0 else f"{name}={times * step} needs {more} more than the {Bytes(memory)} that there are"
+
+    holds(of(1))  # what is wrong with the smallest one is wrong with the question
+    if refusal(1):
+        raise ValueError(f"nothing fits: {refusal(1)}")
+    fits, fails = 1, 2
+    while not refusal(fails):
+        fits, fails = fails, 2 * fails
+    while fails - fits > 1:
+        middle = (fits + fails) // 2
+        fits, fails = (fits, middle) if refusal(middle) else (middle, fails)
+    found = of(fits)
+    return Largest(fits * step, found, holds(found), refusal(fails))
+
+
+def _step(setup: Setup, name: str) -> int:
+    """What the value must be a multiple of."""
+    if name == "width":
+        pairs = 2 if setup.gpt.positions == "rotary" else 1
+        return setup.gpt.heads * pairs
+    both = setup.tensor if setup.sequence_parallel else 1
+    return {"batch_size": setup.data * setup.expert, "seq": setup.context * both}.get(name, 1)
+
+
+def _with(setup: Setup, name: str, value: int) -> Setup:
+    """The setup with another number in it, or in its config."""
+    if name in _OF_SETUP:
+        return setup.with_(**{name: value})
+    if name in _OF_CONFIG and isinstance(setup.config, GPTConfig):
+        return setup.with_(config=replace(setup.config, **{name: value}))
+    raise ValueError(f"{name!r} is no number to search for: choose one of {', '.join([*_OF_SETUP, *_OF_CONFIG])}")

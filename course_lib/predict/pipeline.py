@@ -1,4 +1,4 @@
-"""Pipelines in closed form: the time that ranks idle, and the micro-batches that they hold.
+"""Pipelines in closed form: the time that ranks idle, the micro-batches that they hold, and so all that a rank holds.
 
 `parallel.schedule` writes the same schedules down action by action and plays them; here is what the papers conclude.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from course_kit.units import Count, Ratio
+from course_kit.accounts import MemoryAccount
+from course_kit.units import Bytes, Count, Ratio
+from course_lib.predict.memory import model_states, rank_activations
 from course_lib.predict.setup import Setup, one_of, positive
 
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zero-bubble")
@@ -70,6 +72,20 @@ def in_flight(setup: Setup, stage: int = 0, schedule: str = "1f1b", chunks: int 
     most = {"naive": 1, "gpipe": m, "1f1b": p - stage, "zero-bubble": p}
     most["interleaved"] = 2 * (p - 1 - stage) + (chunks - 1) * p + 1
     return Count(min(m * chunks, most[schedule]))
+
+
+def rank_memory(setup: Setup, stage: int = 0, schedule: str = "1f1b", chunks: int = 1) -> MemoryAccount:
+    """What one rank of many holds at most between its passes: model states, and all activations in flight.
+
+    Its first micro-batch's backward pass begins when the most micro-batches are there, `in_flight` of them; each keeps
+    `rank_activations`, or with `chunks` stages on the rank one of them, 1/chunks of it. What comes and goes inside of a
+    pass is not counted: `peak` follows it on one rank, `unit_buffers` has what ZeRO-3 gathers.
+
+    Raises:
+        ValueError: as `rank_tensors`, `saved_tensors` and `in_flight`.
+    """
+    held = in_flight(setup, stage, schedule, chunks) * rank_activations(setup, stage)
+    return model_states(setup, stage) + MemoryAccount(activations=Bytes(round(held / chunks)))
 
 
 def _check(setup: Setup, schedule: str, chunks: int) -> None:

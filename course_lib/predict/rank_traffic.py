@@ -1,25 +1,51 @@
-"""What one rank of many sends in a training step, by mesh axis and operation: tensor, context, pipe and data.
+"""What one rank of many sends in a training step, by mesh axis and operation: tensor, context, pipe, expert and data.
 
     sent = predict.rank_traffic(Setup(config, batch_size=8, tensor=2, data=2))
     sent["tensor"].attributed_bytes["all_reduce"], sent["data"].total_bytes
 
-The ranks are those of `parallel.tensor_gpt`, `parallel.context_gpt`, `parallel.pipeline` and `parallel.data`: their
-embedding and head are cut by width, which other libraries do otherwise; the blocks' part is everybody's.
+First the calls are listed, then all are priced at once. The ranks are those of `parallel.tensor_gpt`,
+`parallel.context_gpt`, `parallel.pipeline`, `parallel.experts` and `parallel.data`: their embedding and head are cut by
+width, which other libraries do otherwise; the blocks' part is everybody's.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from course_kit.accounts import TrafficAccount
-from course_kit.units import Bytes
-from course_lib.predict.per_rank import Stage, rank_parameter_elements, refuse_mixed_context, stage_layers, whole_norm
-from course_lib.predict.setup import Setup
-from course_lib.predict.traffic import all_gather, all_reduce, all_to_all, reduce_scatter
-from course_lib.predict.zero import data_traffic
+from course_kit.units import Bytes, Count
+from course_lib.model.expert_zoo import ExpertModel, LatentAttention
+from course_lib.model.gpt import GPTConfig
+from course_lib.predict.setup import Setup, positive
+from course_lib.predict.tensors import RankTensor, Stage, stage_layers, tally
+from course_lib.predict.traffic import OPERATIONS, Collective, Path
 
-_LOSS = 4
-"""Bytes of the loss, one number in 32 bits."""
+Tally = list[tuple[RankTensor, int]]
+_LOSS, _COUNTER = 4, 8
+"""Bytes of the loss, one number in 32 bits; and of a count of tokens for an expert."""
+
+
+_NOTHING = Collective(Bytes(0), Count(0), Path(Count(0), Bytes(0)))
+
+
+class Call(NamedTuple):
+    """A call of a communication operation, as often as it is made in a step.
+
+    Attributes:
+        axis: of the mesh.
+        operation: a name in `traffic.OPERATIONS`, or "send".
+        n_bytes: of the whole array.
+        times: calls in a step, or the micro-batches' together where `n_bytes` is all of theirs.
+        ranks: of the group.
+    """
+
+    axis: str
+    operation: str
+    n_bytes: int
+    times: int
+    ranks: int
 
 
 def rank_traffic(setup: Setup, stage: Stage = 0) -> dict[str, TrafficAccount]:
@@ -31,96 +57,197 @@ def rank_traffic(setup: Setup, stage: Stage = 0) -> dict[str, TrafficAccount]:
       and 4 reduce-scatters of n, the same and half as much again, since inputs are gathered a second time for the
       weights' gradients (Korthikanti et al. 2022, §4.2.2). Besides, the first and the last stage gather or turn the
       stream where embedding and head are cut by width, the last one sums the logits, and with `sequence_parallel` the
-      gradients of what every rank has whole are summed.
-    - "context", for each block: 2n(3c-2)/c, keys and values and their gradients around the ring; and the gradients.
+      gradients of what every rank has whole are summed. Of latent attention the gradients of both narrow vectors are
+      summed, not the stream's; of experts all their rows, `top_k` for each token.
+    - "context", for each block: keys and values and their gradients around the ring, 2n(3c-2)/c where they are as wide
+      as the stream; and the gradients of the parameters.
     - "pipe": n (n/t with `sequence_parallel`) to the next stage and back, and the tied table's gradient between the
       first and the last one. It depends on no schedule; each cut of the model is passed twice.
+    - "expert": as `expert_traffic`, for each layer of experts; an all-reduce of the gradients of all that is no expert.
     - "data": an all-reduce of the rank's gradients, once; or what ZeRO makes of it: `data_traffic`.
 
-    Averages over the ranks, rounded to a byte, where parts differ.
+    With `recompute="full"` a block's forward pass sends twice; the selective one sends nothing again. Averages over the
+    ranks, rounded to a byte, where parts differ.
 
     Raises:
-        ValueError: not a `GPTConfig`, a size that does not divide, recompute (which sends again), or context together
-            with tensor or pipeline parallelism or with ZeRO.
+        ValueError: as `rank_tensors`; an encoder with a decoder.
     """
-    if setup.recompute != "none":
-        raise ValueError(f"recompute={setup.recompute!r} sends again what the blocks send: counted is a step without")
-    refuse_mixed_context(setup)
-    gradients = sum(rank_parameter_elements(setup, stage)) * setup.gradient_bytes
-    layers = stage_layers(setup, stage)
-    by_axis = {
-        "tensor": _sequence(setup, layers) if setup.sequence_parallel else _tensor(setup, layers),
-        "context": _context(setup, gradients),
-        "pipe": Counter(send=_pipe(setup, layers)),
-        "data": Counter({name: each.bytes for name, each in data_traffic(setup, stage).items()}),
-    }
-    size = {"tensor": setup.tensor, "context": setup.context, "pipe": setup.pipeline, "data": setup.data}
+    layers, parameters = stage_layers(setup, stage), tally(setup, stage, "parameters")
+    if isinstance(setup.shape, ExpertModel) and setup.shape.two_streams:
+        raise ValueError(f"{setup.shape.name} is an encoder and a decoder: counted is one stream of tokens")
+    calls = [
+        *(_sequence if setup.sequence_parallel else _tensor)(setup, layers, parameters),
+        *_context(setup, layers, parameters),
+        *_pipe(setup, layers, parameters),
+        *_expert(setup, layers, parameters),
+        *_data(setup, parameters),
+    ]
+    sent: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for axis, operation, n_bytes, times, ranks in calls:
+        if ranks > 1:
+            each = n_bytes if operation == "send" else OPERATIONS[operation](n_bytes, ranks).bytes
+            sent[axis][operation] += times * each
     return {
-        axis: TrafficAccount(attributed_bytes={name: Bytes(n) for name, n in sent.items() if n})
-        for axis, sent in by_axis.items()
-        if size[axis] > 1
+        axis: TrafficAccount(attributed_bytes={name: Bytes(n) for name, n in by_name.items() if n})
+        for axis, by_name in sent.items()
     }
 
 
-def _tensor(setup: Setup, layers: range) -> Counter[str]:
+def data_traffic(setup: Setup, stage: Stage = 0, buckets: int = 1) -> dict[str, Collective]:
+    """What one rank sends along the data axis in a step: operation → all its bytes and messages.
+
+    With n ranks, Ψ parameters (those of this rank's place in tensor and pipeline), w bytes of a weight and g of a
+    gradient, and m micro-batches (Rajbhandari et al. 2020, §7, where m = 1 and w = g):
+
+        zero=0    all-reduce of gΨ                                                  2Ψ · (n-1)/n elements
+        zero=1    reduce-scatter of gΨ, all-gather of wΨ                            2Ψ · (n-1)/n
+        zero=2    reduce-scatter of gΨ for each micro-batch, all-gather of wΨ       (m+1)Ψ · (n-1)/n
+        zero=3    for each micro-batch a reduce-scatter of gΨ, and an all-gather    3mΨ · (n-1)/n
+                  of wΨ in the forward pass and in the backward pass
+
+    Stages 0 and 1 add the micro-batches' gradients up first, on each rank. Zeros that fill a bucket up are not counted,
+    at most n-1 elements of each; nor is the all-reduce of 4 bytes for each parameter tensor with which
+    `ZeroOptimizer` learns which parameters were used. Recompute of whole blocks gathers nothing again: a block's
+    weights are there while it runs backward. With experts, ZeRO works over `data` · `expert` ranks on all that is none.
+
+    Args:
+        setup: what is trained, and how.
+        stage: of the pipeline; by default the first.
+        buckets: into how many parts the weights are cut, each with messages of its own.
+
+    Raises:
+        ValueError: no bucket; as `rank_tensors`.
+    """
+    positive(buckets=buckets)
+    found: dict[str, Collective] = {}
+    for _, operation, n_bytes, times, ranks in _data(setup, tally(setup, stage, "parameters")):
+        each, before = OPERATIONS[operation](n_bytes, ranks), found.get(operation, _NOTHING)
+        sent, messages = before.bytes + times * each.bytes, before.messages + times * buckets * each.messages
+        found[operation] = Collective(sent, messages, Path(messages, sent))  # all wait for just what each one sends
+    return found
+
+
+# ---- the calls of a step -------------------------------------------------------------------------------------------
+
+
+def _tensor(setup: Setup, layers: range, _: Tally) -> Iterator[Call]:
     """The stream is whole on every rank."""
-    t, stream, last = setup.tensor, _stream(setup), setup.gpt.layers + 1
-    sent = Counter(all_reduce=4 * _blocks(setup, layers) * all_reduce(stream, t).bytes)
+    stream, again = _stream(setup), setup.recompute == "full"
+    for layer in _blocks(setup, layers):
+        for forward, backward in _sums(setup, layer, stream):
+            yield Call("tensor", "all_reduce", forward, 2 if again else 1, setup.tensor)
+            yield Call("tensor", "all_reduce", backward, 1, setup.tensor)
     if 0 in layers:
-        sent["all_gather"] += all_gather(stream, t).bytes  # its features, joined
-    if last in layers:
-        sent["all_gather"] += all_gather(stream, t).bytes  # the gradient of the head's features, joined
-        sent["all_reduce"] += all_reduce(_logits(setup), t).bytes
-    return sent
+        yield Call("tensor", "all_gather", stream, 1, setup.tensor)  # the embedding's features, joined
+    if setup.shape.layers + 1 in layers:
+        yield Call("tensor", "all_gather", stream, 1, setup.tensor)  # the gradient of the head's features, joined
+        yield Call("tensor", "all_reduce", _logits(setup), 1, setup.tensor)
 
 
-def _sequence(setup: Setup, layers: range) -> Counter[str]:
+def _sums(setup: Setup, layer: int, stream: int) -> Iterator[tuple[int, int]]:
+    """Bytes that the parts of a block sum up in the forward pass, and in the backward pass."""
+    config, latent = setup.shape, 0
+    if isinstance(config, ExpertModel) and isinstance(config.attention, LatentAttention):
+        latent = config.attention.query_rank + config.attention.kv_rank + config.attention.turned
+    yield stream, stream // config.width * latent if latent else stream
+    if isinstance(config, ExpertModel) and config.has_experts(layer):
+        yield config.top_k * stream, config.top_k * stream
+        if config.shared:
+            yield stream, stream
+    else:
+        yield stream, stream
+
+
+def _sequence(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:
     """Between the split products, each rank has its part of the sequence."""
-    config, t, stream, last = setup.gpt, setup.tensor, _stream(setup), setup.gpt.layers + 1
-    blocks, ends = _blocks(setup, layers), (0 in layers) + (last in layers)
-    norm = sum(whole_norm(config))
-    whole = blocks * (2 * norm + (2 * config.width if config.bias else 0)) + norm * (last in layers)
-    each = all_reduce(whole * setup.weight_bytes + _LOSS * (last in layers), t).bytes
-    sent = Counter(
-        all_gather=6 * blocks * all_gather(stream, t).bytes,
-        reduce_scatter=4 * blocks * reduce_scatter(stream, t).bytes,
-        all_to_all=2 * ends * all_to_all(stream // t, t).bytes,  # features to tokens or back, forward and backward
-        all_reduce=setup.micro_batches * each,
-    )
-    if last in layers:
-        sent["reduce_scatter"] += reduce_scatter(_logits(setup), t).bytes
-        sent["all_gather"] += all_gather(_logits(setup), t).bytes
-    return sent
+    t, stream, has_end = setup.tensor, _stream(setup), setup.shape.layers + 1 in layers
+    blocks, again = len(_blocks(setup, layers)), 2 if setup.recompute == "full" else 0
+    whole = _elements([pair for pair in parameters if "tensor" not in pair[0].axes]) * setup.weight_bytes
+    yield Call("tensor", "all_gather", stream, (6 + again) * blocks, t)
+    yield Call("tensor", "reduce_scatter", stream, (4 + again) * blocks, t)
+    # Features to tokens or back, forward and backward:
+    yield Call("tensor", "all_to_all", stream // t, 2 * ((0 in layers) + has_end), t)
+    yield Call("tensor", "all_reduce", whole + _LOSS * has_end, setup.micro_batches, t)
+    if has_end:
+        yield Call("tensor", "reduce_scatter", _logits(setup), 1, t)
+        yield Call("tensor", "all_gather", _logits(setup), 1, t)
 
 
-def _context(setup: Setup, gradients: int) -> Counter[str]:
+def _context(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:
     """Keys and values go c - 1 steps in each pass, and their gradients, in the backward pass, c steps."""
-    c, own = setup.context, _stream(setup) // setup.context
-    each = all_reduce(gradients + _LOSS, c).bytes
-    return Counter(send=setup.gpt.layers * 2 * own * (3 * c - 2), all_reduce=setup.micro_batches * each)
+    c, has_end = setup.context, setup.shape.layers + 1 in layers
+    steps = 3 * c - 2 + (c - 1 if setup.recompute == "full" else 0)
+    n_bytes = setup.weight_bytes * _tokens(setup) * _key_and_value(setup)
+    yield Call("context", "send", n_bytes * steps, len(_blocks(setup, layers)), c)
+    yield Call("context", "all_reduce", _gradients(setup, parameters) + _LOSS * has_end, setup.micro_batches, c)
 
 
-def _pipe(setup: Setup, layers: range) -> int:
+def _key_and_value(setup: Setup) -> int:
+    """Features of a token's keys and values on a rank."""
+    config = setup.shape
+    whole = 2 * config.width if isinstance(config, GPTConfig) else config.attention.kv_features
+    return whole // setup.tensor
+
+
+def _pipe(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:
     """Forward to the next stage, backward to the one before."""
-    config, last = setup.gpt, setup.gpt.layers + 1
-    neighbours = (0 not in layers) + (last not in layers)
+    neighbours = (0 not in layers) + (setup.shape.layers + 1 not in layers)
     boundary = _stream(setup) // (setup.tensor if setup.sequence_parallel else 1)
-    table = config.vocab_size * config.width // setup.tensor * setup.gradient_bytes
-    return neighbours * boundary + (table if config.tied and neighbours == 1 else 0)
+    yield Call("pipe", "send", boundary, neighbours, setup.pipeline)
+    if setup.shape.tied and neighbours == 1:
+        tables = [pair for pair in parameters if pair[0].name == "token_embedding.weight"]
+        yield Call("pipe", "send", _gradients(setup, tables), 1, setup.pipeline)
+
+
+def _expert(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:
+    """Rows of tokens to the experts and back, in both passes; how many they are; and what the ranks have in common."""
+    config, p = setup.shape, setup.expert
+    if not isinstance(config, ExpertModel):
+        return
+    again = setup.recompute == "full"
+    counts = p * config.top_k * config.experts * _COUNTER
+    n_layers = sum(config.has_experts(layer) for layer in _blocks(setup, layers))
+    yield Call("expert", "all_to_all", config.top_k * _stream(setup), (6 if again else 4) * n_layers, p)
+    yield Call("expert", "all_gather", counts, setup.micro_batches * n_layers * (2 if again else 1), p)
+    if not setup.zero:
+        common = [pair for pair in parameters if "expert" not in pair[0].axes]
+        yield Call("expert", "all_reduce", _gradients(setup, common), 1, p)
+
+
+def _data(setup: Setup, parameters: Tally) -> Iterator[Call]:
+    """Gradients once or for each micro-batch; weights once, or in both passes of each."""
+    m = int(setup.micro_batches)
+    if not setup.zero:
+        yield Call("data", "all_reduce", _gradients(setup, parameters), 1, setup.data)
+        return
+    for ranks, is_expert in ((setup.data * setup.expert, False), (setup.data, True)):
+        group = [pair for pair in parameters if ("expert" in pair[0].axes) == is_expert]
+        if group:
+            weights = _elements(group) * setup.weight_bytes
+            yield Call("data", "reduce_scatter", _gradients(setup, group), m if setup.zero >= 2 else 1, ranks)
+            yield Call("data", "all_gather", weights, 2 * m if setup.zero == 3 else 1, ranks)
+
+
+def _gradients(setup: Setup, parameters: Tally) -> int:
+    return _elements(parameters) * setup.gradient_bytes
+
+
+def _elements(parameters: Tally) -> int:
+    return sum(times * each.elements for each, times in parameters)
 
 
 def _stream(setup: Setup) -> int:
     """Bytes of the stream of all of a rank's micro-batches."""
-    return setup.weight_bytes * _tokens(setup) * setup.gpt.width
+    return setup.weight_bytes * _tokens(setup) * setup.shape.width
 
 
 def _logits(setup: Setup) -> int:
-    return setup.weight_bytes * _tokens(setup) * setup.gpt.vocab_size
+    return setup.weight_bytes * _tokens(setup) * setup.shape.vocab_size
 
 
 def _tokens(setup: Setup) -> int:
-    return setup.batch_size // setup.data * setup.seq
+    return setup.batch_size // (setup.data * setup.expert) * setup.seq // setup.context
 
 
-def _blocks(setup: Setup, layers: range) -> int:
-    return sum(0 < layer <= setup.gpt.layers for layer in layers)
+def _blocks(setup: Setup, layers: range) -> range:
+    return range(max(1, layers.start), min(layers.stop, setup.shape.layers + 1))

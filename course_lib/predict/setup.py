@@ -1,6 +1,7 @@
 """One value for a training setup: the model, its batch, how it is trained, and over how many ranks.
 
-A formula takes a `Setup` and reads what it needs. Change one thing and keep the rest with `with_`:
+A formula takes a `Setup` and reads what it needs; that sizes divide is checked here and nowhere else. Change one thing
+and keep the rest with `with_`:
 
     plain = Setup(SMALL, batch_size=8, seq=128)
     lean = plain.with_(precision="mixed", recompute="full")
@@ -12,14 +13,19 @@ What a formula does not hold for, it refuses: a setup for four ranks never gets 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
+from math import prod
 from typing import Any, Literal, get_args
 
 from course_kit.units import Count
 from course_lib.model import zoo
+from course_lib.model.expert_zoo import ExpertModel
 from course_lib.model.gpt import GPTConfig
-from course_lib.predict.params import Shape, config_of
+from course_lib.model.zoo import Architecture, Published
 
+Shape = GPTConfig | Architecture | ExpertModel | Published
+"""What formulas are computed from: a config, or a row of the zoo."""
+Config = GPTConfig | Architecture | ExpertModel
 Precision = Literal["fp32", "mixed", "bf16"]
 Gradients = Literal["same", "fp32"]
 Optimizer = Literal["sgd", "momentum", "adam"]
@@ -29,8 +35,8 @@ Device = Literal["cpu", "cuda"]
 _WORDS: dict[str, Any] = {
     "precision": Precision, "gradients": Gradients, "recompute": Recompute, "device": Device,
 }  # fmt: skip
-_SIZES = ("batch_size", "seq", "every", "tensor", "pipeline", "data", "context")
-_PARALLEL = {"tensor": 1, "pipeline": 1, "data": 1, "context": 1, "zero": 0, "sequence_parallel": False}
+_SIZES = ("batch_size", "seq", "every", "tensor", "pipeline", "data", "context", "expert")
+_PARALLEL = {"tensor": 1, "pipeline": 1, "data": 1, "context": 1, "expert": 1, "zero": 0, "sequence_parallel": False}
 _WEIGHT_BYTES = {"fp32": 4, "mixed": 2, "bf16": 2}
 
 
@@ -41,14 +47,16 @@ class Setup:
     Attributes:
         config: the shape; a row of the zoo stands for its config. A bare number of parameters is enough for
             `model_states`, and for nothing else.
-        batch_size: sequences of one optimizer step, on all ranks together.
+        batch_size: sequences of one optimizer step, on all ranks together; if not given, one for each rank that has its
+            own, however many there will be.
         seq: tokens in a sequence; the model's context if not given.
         micro_batch: sequences that a rank sends through the model at once, whose gradients add up; the last piece may
             be smaller. None: all that the rank has.
         precision: "fp32"; "mixed": 16-bit weights under an fp32 copy (`train.precision.MasterWeights`); "bf16":
             everything in 16 bits.
         gradients: "same" as the weights, or "fp32", as Megatron-LM and DeepSpeed sum them under 16-bit weights.
-        optimizer: "adam" (also AdamW), "momentum", "sgd"; None for a step that ends with the backward pass.
+        optimizer: "adam" ("adamw" is the same here), "momentum", "sgd"; None for a step that ends with the backward
+            pass.
         recompute: what runs a second time in the backward pass: "none", "selective" (attention's scores), or "full"
             (whole blocks).
         every: with "full", blocks in a recomputed segment, of which only the first one's input is kept.
@@ -56,19 +64,24 @@ class Setup:
         tensor, pipeline, data, context: ranks that share a matrix product, the layers, the batch, a sequence.
         zero: what the `data` ranks split up: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters.
         sequence_parallel: whether the tensor ranks also split what they would all hold (Korthikanti et al. 2022).
+        expert: ranks that share the experts. Each has sequences of its own, and a copy of all that is no expert: ZeRO
+            splits that over `data` · `expert`, and the experts over `data`.
 
     Raises:
         ValueError: an unknown word, a size that is no positive integer, or one that does not split as it would have
-            to: the batch over `data`, a sequence over `context`, heads over `tensor`, layers over `pipeline`.
+            to: the batch over `data` and `expert`, a sequence over `context` (and `tensor`, if that splits it, too),
+            heads and widths over `tensor`, layers over `pipeline`, experts over `expert`; experts with
+            `sequence_parallel`, or an encoder and a decoder over `pipeline` or `context`; a bare number of parameters
+            over ranks that cut layers; ZeRO in "bf16".
     """
 
     config: Shape | float
-    batch_size: int = 1
-    seq: int = None  # type: ignore[assignment]  # an integer from __post_init__ on
+    batch_size: int = None  # type: ignore[assignment]  # an integer from __post_init__ on, as is `seq`
+    seq: int = None  # type: ignore[assignment]
     micro_batch: int | None = None
     precision: Precision = "fp32"
     gradients: Gradients = "same"
-    optimizer: Optimizer | None = "adam"
+    optimizer: Optimizer | Literal["adamw"] | None = "adam"
     recompute: Recompute = "none"
     every: int = 1
     device: Device = "cpu"
@@ -78,12 +91,21 @@ class Setup:
     context: int = 1
     zero: Literal[0, 1, 2, 3] = 0
     sequence_parallel: bool = False
+    expert: int = 1
+    _not_given: tuple[str, ...] = field(default=(), init=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "config", _model(self.config))
+        settled: dict[str, Any] = {"config": _model(self.config)}
+        settled["_not_given"] = tuple(name for name in ("batch_size", "seq") if getattr(self, name) is None)
+        if self.optimizer == "adamw":
+            settled["optimizer"] = "adam"
+        if self.batch_size is None:
+            sizes = (self.data, self.expert)
+            settled["batch_size"] = prod(sizes) if all(isinstance(n, int) and n > 0 for n in sizes) else 1
         if self.seq is None:
-            number = isinstance(self.config, int | float)
-            object.__setattr__(self, "seq", 1 if number else config_of(self.shape).context)
+            settled["seq"] = _context(settled["config"])
+        for name, value in settled.items():
+            object.__setattr__(self, name, value)
         for name, words in _WORDS.items():
             one_of(name, getattr(self, name), get_args(words))
         one_of("optimizer", self.optimizer, (*get_args(Optimizer), None))
@@ -97,9 +119,19 @@ class Setup:
 
     def _splits(self) -> None:
         """Refuse sizes that do not fit each other."""
-        _divides("batch_size", self.batch_size, "data", self.data)
-        _divides("seq", self.seq, "context", self.context)
+        _divides("batch_size", self.batch_size, data=self.data, expert=self.expert)
+        _divides("seq", self.seq, context=self.context, tensor=self.tensor if self.sequence_parallel else 1)
+        if self.zero and self.precision == "bf16":
+            raise ValueError(
+                f'zero={self.zero} with precision="bf16": under 16-bit weights, ZeRO here keeps an fp32 copy; that is '
+                f'precision="mixed"'
+            )
         if isinstance(self.config, int | float):
+            if (self.tensor, self.pipeline, self.expert) != (1, 1, 1):
+                raise ValueError(
+                    f"tensor={self.tensor}, pipeline={self.pipeline}, expert={self.expert} cut layers, and "
+                    f"{self.config:,} parameters have none: give a config"
+                )
             return
         config = config_of(self.config)
         if isinstance(config, GPTConfig) and self.seq > config.context:
@@ -107,9 +139,26 @@ class Setup:
                 f"seq={self.seq} is longer than the model's context of {config.context}: shorten the sequence, or give "
                 f"the config a longer context"
             )
-        _divides("heads", config.heads, "tensor", self.tensor)
+        for name, size in _cut_by_tensor(config).items():
+            _divides(name, size, tensor=self.tensor)
         if self.pipeline > config.layers:
             raise ValueError(f"pipeline={self.pipeline} needs a layer for each stage; the model has {config.layers}")
+        self._experts(config)
+
+    def _experts(self, config: Config) -> None:
+        """Refuse what experts do not allow, and `expert` ranks without them."""
+        if not isinstance(config, ExpertModel):
+            if self.expert > 1:
+                raise ValueError(f"expert={self.expert} shares experts; {_described(config)} has none")
+            return
+        _divides("experts", config.experts, expert=self.expert)
+        if self.sequence_parallel and config.expert_layers:
+            raise ValueError("sequence_parallel with experts: their router reads whole sequences here; choose one")
+        if config.two_streams and (self.pipeline, self.context) != (1, 1):
+            raise ValueError(
+                f"{config.name} is an encoder and a decoder with a stream each: pipeline={self.pipeline} and "
+                f"context={self.context} cut one stream; give 1 for both"
+            )
 
     def with_(self, **changes: Any) -> Setup:
         """A copy with some values changed: `setup.with_(recompute="full")`.
@@ -117,18 +166,23 @@ class Setup:
         Raises:
             ValueError: a name that a setup does not have; and as for a new one.
         """
-        known = [each.name for each in fields(self)]
+        known = [each.name for each in fields(self) if each.init]
         unknown = [name for name in changes if name not in known]
         if unknown:
             raise ValueError(f"a Setup has no {', '.join(unknown)}; it has {', '.join(known)}")
-        return replace(self, **changes)
+        unsaid = {"batch_size": None} if "batch_size" in self._not_given else {}
+        return replace(self, **{**unsaid, **changes})
 
     def __repr__(self) -> str:
-        no_seq = "seq" if isinstance(self.config, int | float) else ""  # a bare number of parameters reads no tokens
+        unsaid = {"config"}
+        if self.batch_size == self.data * self.expert and (self.batch_size == 1 or "batch_size" in self._not_given):
+            unsaid.add("batch_size")
+        if self.seq == 1 and isinstance(self.config, int | float):  # a bare number of parameters reads no tokens
+            unsaid.add("seq")
         changed = [
             f"{each.name}={getattr(self, each.name)!r}"
             for each in fields(self)
-            if each.name != "config" and getattr(self, each.name) != (1 if each.name == no_seq else each.default)
+            if each.init and each.name not in unsaid and getattr(self, each.name) != each.default
         ]
         return f"Setup({', '.join([_described(self.config), *changed])})"
 
@@ -136,7 +190,7 @@ class Setup:
 
     @property
     def shape(self) -> Any:
-        """The config; a `GPTConfig` or an `Architecture`.
+        """The config: a `GPTConfig`, an `Architecture` or an `ExpertModel`.
 
         Raises:
             ValueError: only a number of parameters was given.
@@ -170,18 +224,23 @@ class Setup:
     @property
     def rows(self) -> int:
         """Sequences that one rank has in its model at once: a micro-batch, or all that it has."""
-        own = self.batch_size // self.data
+        own = self.batch_size // (self.data * self.expert)
         return own if self.micro_batch is None else min(self.micro_batch, own)
 
     @property
     def micro_batches(self) -> Count:
         """Forward and backward passes of a step on each rank."""
-        return Count(-(-self.batch_size // self.data // self.rows))
+        return Count(-(-self.batch_size // (self.data * self.expert) // self.rows))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that one rank has in its model at once: its part of the sequences of a micro-batch."""
+        return self.rows * self.seq // self.context
 
     @property
     def world_size(self) -> Count:
-        """Ranks: tensor · pipeline · data · context."""
-        return Count(self.tensor * self.pipeline * self.data * self.context)
+        """Ranks: tensor · pipeline · data · context · expert."""
+        return Count(self.tensor * self.pipeline * self.data * self.context * self.expert)
 
     def refuse_parallel(self, formula: str, *known: str) -> None:
         """For formulas: raise unless every parallel size that is not among `known` has its default.
@@ -196,6 +255,26 @@ class Setup:
         ]
         if extra:
             raise ValueError(f"{formula} does not hold for {', '.join(extra)}: it is the formula for one rank of them")
+
+
+def config_of(shape: Shape) -> Config:
+    """The config that `shape` is or holds."""
+    return shape.config if isinstance(shape, Published) else shape
+
+
+def kv_heads_of(config: Config) -> int:
+    """Heads of keys and values; our GPT has one for every query head."""
+    if isinstance(config, GPTConfig):
+        return config.heads
+    return config.kv_heads if isinstance(config, Architecture) else config.attention.kv_heads
+
+
+def _cut_by_tensor(config: Config) -> dict[str, int]:
+    """What tensor parallelism cuts."""
+    sizes = {"heads": config.heads, "kv_heads": kv_heads_of(config), "width": config.width}
+    if isinstance(config, ExpertModel):
+        return {**sizes, "expert_hidden": config.expert_hidden, "dense_hidden": config.dense_hidden}
+    return {**sizes, "mlp_width": config.mlp_width}
 
 
 def one_of(name: str, given: object, known: Collection[object]) -> None:
@@ -221,9 +300,19 @@ def _whole(name: str, size: object) -> None:
         raise ValueError(f"{name}={size!r}: it must be an integer, at least 1")
 
 
-def _divides(whole: str, size: int, ranks: str, n: int) -> None:
-    if size % n:
-        raise ValueError(f"{whole}={size} does not split into {ranks}={n} equal parts")
+def _divides(whole: str, size: int, **ranks: int) -> None:
+    if size % prod(ranks.values()):
+        told = " · ".join(f"{name}={n}" for name, n in ranks.items() if n > 1)
+        raise ValueError(f"{whole}={size} does not split into {told} equal parts")
+
+
+def _context(config: Any) -> int:
+    """The tokens of a sequence where nobody says: the model's context; 1 where no formula reads tokens."""
+    if isinstance(config, int) or (isinstance(config, ExpertModel) and config.two_streams):
+        return 1
+    if config.context is None:
+        raise ValueError(f"{config.name} says no context: give seq, the tokens in a sequence")
+    return config.context
 
 
 def _model(given: object) -> Any:
@@ -239,6 +328,8 @@ def _described(config: Any) -> str:
     """A row's name, a number in words, or what of a config differs from the defaults."""
     if isinstance(config, int):
         return f"{config:,} parameters"
+    if isinstance(config, ExpertModel):
+        return config.name
     names = [row.name for row in zoo.ALL if row.config == config]
     if names:
         return names[0]

@@ -15,19 +15,112 @@ Two conventions, the same everywhere in this course:
 So an all-reduce by a ring costs 2(p-1)/p · n_bytes: n_bytes for 2 ranks, nearly 2 · n_bytes for many. Where p does not
 divide the array, chunks differ by an element and a formula gives the mean over the ranks, rounded to a byte.
 
-Lesson 00 uses this module; lesson 06 takes it apart.
+A `Link` is a connection in the α–β model: a message costs α seconds whatever its size, and β seconds for each byte
+(Hockney 1994; Thakur, Rabenseifner and Gropp 2005, §3). Every rank has one link, over which it sends and receives at
+once; adding up is free. So what counts is what must pass one after the other: a `Path`. Behind the operations stand
+what is made of them: an all-reduce over two kinds of links, and buckets of gradients that leave while the backward pass
+still computes (Li et al. 2020, §3.2). Nothing here starts a process.
+
+Lesson 00 uses this module; lesson 06 takes it apart, lesson 07 what is made of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
 
 from course_kit.units import Bytes, Count, Ratio, Seconds
-from course_lib.predict.link import Link, Path
-from course_lib.predict.setup import not_negative
+from course_lib.model.expert_zoo import ExpertModel
+from course_lib.parallel.data import plan_buckets
+from course_lib.predict.setup import Setup, not_negative, positive
+from course_lib.predict.tensors import rank_tensors
 
 ALL_REDUCE_ALGORITHMS = ("ring", "direct", "manager", "tree", "recursive_doubling", "halving_doubling")
+
+
+class Path(NamedTuple):
+    """What has to pass one after the other before a collective is finished."""
+
+    messages: Count
+    n_bytes: Bytes
+
+
+@dataclass(frozen=True)
+class Link:
+    """A connection in the α–β model.
+
+    Attributes:
+        alpha: what a message costs, whatever its size (latency).
+        seconds_per_byte: β, what each of its bytes costs; its inverse is the bandwidth.
+
+    Raises:
+        ValueError: a price is negative.
+    """
+
+    alpha: Seconds
+    seconds_per_byte: float
+
+    def __post_init__(self) -> None:
+        not_negative(alpha=self.alpha, seconds_per_byte=self.seconds_per_byte)
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The bandwidth, 1/β; infinite if bytes cost nothing."""
+        return 1 / self.seconds_per_byte if self.seconds_per_byte else math.inf
+
+    @property
+    def balance(self) -> Bytes:
+        """α/β: a message of this size pays as much for being a message as for its bytes.
+
+        Raises:
+            ValueError: bytes cost nothing on this link, so no message is long enough.
+        """
+        if not self.seconds_per_byte:
+            raise ValueError("this link has β = 0, so there is no size at which bytes cost as much as the message")
+        return Bytes(round(self.alpha / self.seconds_per_byte))
+
+    def seconds(self, path: tuple[int, int]) -> Seconds:
+        """messages · α + bytes · β, for (messages, bytes).
+
+        Raises:
+            ValueError: a negative number of either.
+        """
+        messages, n_bytes = path
+        not_negative(messages=messages, n_bytes=n_bytes)
+        return Seconds(messages * float(self.alpha) + n_bytes * self.seconds_per_byte)
+
+
+def fit_link(samples: Iterable[tuple[int, int, float]]) -> Link:
+    """The link that explains measured times best.
+
+    Least squares of the *relative* error, because a microsecond means much for a small message and nothing for a large
+    one. Neither α nor β comes out negative: if noise would make one so, it is 0.
+
+    Args:
+        samples: (messages, bytes, seconds) of each measurement, from a `Collective`'s path or counted.
+
+    Raises:
+        ValueError: a time is not positive, or the samples cannot tell messages from bytes (all of one size, or one).
+    """
+    rows = [(messages / s, n_bytes / s) if s > 0 else None for messages, n_bytes, s in samples]
+    if None in rows:
+        raise ValueError("fit_link needs times above 0 s; leave out what the clock could not resolve")
+    pairs = [row for row in rows if row]
+    mm, mb, bb = (sum(row[i] * row[j] for row in pairs) for i, j in ((0, 0), (0, 1), (1, 1)))
+    m, b = (sum(row[i] for row in pairs) for i in (0, 1))
+    determinant = mm * bb - mb * mb
+    if determinant <= 1e-12 * mm * bb:
+        raise ValueError(f"fit_link got {len(pairs)} samples of one size a message; measure at least two sizes")
+    alpha, beta = (m * bb - b * mb) / determinant, (mm * b - mb * m) / determinant
+    if alpha < 0:
+        alpha, beta = 0.0, b / bb
+    elif beta < 0:
+        alpha, beta = m / mm, 0.0
+    return Link(Seconds(alpha), beta)
 
 
 @dataclass(frozen=True)
@@ -212,3 +305,192 @@ def _check(n_bytes: int, world_size: int, rank: int = 0) -> None:
         raise ValueError(f"world_size={world_size}: there must be at least one rank")
     if not 0 <= rank < world_size:
         raise ValueError(f"rank={rank} does not exist among {world_size} ranks, which count from 0")
+
+
+class TwoLevels(NamedTuple):
+    """A hierarchical all-reduce, as one rank pays for it.
+
+    Between machines links are slower, and a ring over all ranks runs at the pace of its slowest link. So a node's G
+    ranks add up inside first, each carries its G-th of the sum across, over its own card, and an all-gather inside the
+    node ends it.
+
+    Attributes:
+        inside: what it sends to ranks of its own node: a reduce-scatter and an all-gather.
+        across: what it sends to other nodes: an all-reduce of its part.
+    """
+
+    inside: Collective
+    across: Collective
+
+
+def two_level_all_reduce(n_bytes: int, nodes: int, ranks_per_node: int) -> TwoLevels:
+    """Every rank gets the sum of all arrays, inside the nodes first: 2(G-1)/G · n inside, 2(N-1)/N · n/G across.
+
+    Args:
+        n_bytes: of the array of each rank, n.
+        nodes: N.
+        ranks_per_node: G; each has a link of its own to the other nodes.
+
+    Source: Austin et al. 2025, "How to Scale Your Model", GPUs, cross-node collectives (a ring at each level).
+
+    Raises:
+        ValueError: no nodes or ranks, or negative bytes.
+    """
+    return TwoLevels(all_reduce(n_bytes, ranks_per_node), all_reduce(round(n_bytes / ranks_per_node), nodes))
+
+
+def tokens_to_hide(
+    flops_per_s: float,
+    link_bytes_per_s: float,
+    world_size: int,
+    bytes_per_gradient: int = 2,
+    ranks_per_node: int = 1,
+    inside_bytes_per_s: float = float("inf"),
+) -> Count:
+    """From how many tokens per rank on a backward pass lasts as long as the all-reduce of its gradients.
+
+    4·Ψ·D / R = Ψ · bytes · 2 · max((G-1)/G / W_inside, (N-1)/N / (G · W)), so Ψ cancels out. Messages cost nothing
+    here, and both levels are at work at once (long tensors go in pieces), so the slower one counts. With one rank in a
+    node, two bytes and many ranks that is R/W; with G ranks that have a link each, R/(G · W).
+
+    Args:
+        flops_per_s: that a rank reaches, R.
+        link_bytes_per_s: what leaves a rank for other nodes, W.
+        world_size: ranks in all nodes.
+        bytes_per_gradient: 2 for bf16.
+        ranks_per_node: G; 1 for a ring over all ranks.
+        inside_bytes_per_s: what leaves a rank for ranks of its own node.
+
+    Source: Austin et al. 2025, "How to Scale Your Model", training and GPUs, data parallelism.
+
+    Raises:
+        ValueError: a speed, a number of ranks or the size of a gradient is not positive, or the last node is not full.
+    """
+    positive(
+        flops_per_s=flops_per_s, link_bytes_per_s=link_bytes_per_s, world_size=world_size,
+        bytes_per_gradient=bytes_per_gradient, ranks_per_node=ranks_per_node, inside_bytes_per_s=inside_bytes_per_s,
+    )  # fmt: skip
+    nodes, left = divmod(world_size, ranks_per_node)
+    if left:
+        raise ValueError(f"{world_size} ranks do not fill nodes of {ranks_per_node}: {left} are left; give whole nodes")
+    unit = 2**40  # gradients' bytes, so many that rounding to a byte does not matter
+    inside, across = two_level_all_reduce(unit, nodes, ranks_per_node)
+    seconds_per_byte = max(inside.bytes / inside_bytes_per_s, across.bytes / link_bytes_per_s) / unit
+    return Count(round(bytes_per_gradient * flops_per_s * seconds_per_byte / 4))
+
+
+class Ready(NamedTuple):
+    """A gradient, and when the backward pass has finished it."""
+
+    name: str
+    n_bytes: int
+    ready_s: float
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A bucket on its way.
+
+    Attributes:
+        n_gradients, n_bytes: what it holds.
+        full_s: when its last gradient was ready.
+        start_s, end_s: when its all-reduce began and ended.
+    """
+
+    n_gradients: int
+    n_bytes: Bytes
+    full_s: float
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """A backward pass and the all-reduces of its buckets. Time 0 is the start of the backward pass.
+
+    Attributes:
+        departures: the buckets, in the order in which they leave.
+        backward_s: how long the rank computes.
+        messages: what each rank sends for them.
+    """
+
+    departures: tuple[Departure, ...]
+    backward_s: Seconds
+    messages: Count
+
+    @property
+    def end_s(self) -> Seconds:
+        """When the optimizer may step: everything is computed and everything has arrived."""
+        return Seconds(max([self.backward_s, *(each.end_s for each in self.departures)]))
+
+    @property
+    def waiting_s(self) -> Seconds:
+        """How long the rank waits behind its backward pass."""
+        return Seconds(self.end_s - self.backward_s)
+
+
+def overlap(
+    gradients: Sequence[Ready],
+    bucket_bytes: int,
+    world_size: int,
+    link: Link,
+    overlapped: bool = True,
+) -> Overlap:
+    """Put the gradients into buckets as `parallel.plan_buckets` does, and send each as early as it can go.
+
+    Args:
+        gradients: in the order in which they get ready; the last one ends the backward pass.
+        bucket_bytes: a bucket is closed once it holds so many bytes.
+        world_size: ranks of the ring that sums each bucket.
+        link: what a message and a byte cost.
+        overlapped: False lets all buckets wait for the end of the backward pass.
+
+    Raises:
+        ValueError: no gradients, not in order, or as `plan_buckets` and `all_reduce`.
+    """
+    times = [each.ready_s for each in gradients]
+    if not times or times != sorted(times):
+        raise ValueError("overlap needs gradients in the order in which they get ready, at least one")
+    stand_ins = [torch.empty(each.n_bytes, dtype=torch.uint8, device="meta") for each in gradients]
+    departures: list[Departure] = []
+    free_s = 0.0 if overlapped else times[-1]
+    for numbers in plan_buckets(stand_ins, bucket_bytes, range(len(times))):
+        n_bytes, full_s = sum(gradients[n].n_bytes for n in numbers), times[numbers[-1]]
+        start_s = max(free_s, full_s)
+        free_s = start_s + all_reduce(n_bytes, world_size).seconds(link)
+        departures.append(Departure(len(numbers), Bytes(n_bytes), full_s, start_s, free_s))
+    messages = len(departures) * all_reduce(0, world_size).messages
+    return Overlap(tuple(departures), Seconds(times[-1]), Count(messages))
+
+
+def gradients_ready(setup: Setup, flops_per_s: float) -> list[Ready]:
+    """When gradients get ready, if the backward pass runs at `flops_per_s`.
+
+    The backward pass of a matrix takes 4 operations for each element and token; the rest (norms, biases, attention's
+    scores) is left out. A tied embedding is used first (in the backward pass) as the head, and last as the embedding:
+    only then is its gradient complete.
+
+    Args:
+        setup: the model, and the batch, which `data` ranks share; gradients have `setup.gradient_bytes` each.
+        flops_per_s: reached, not the peak.
+
+    Raises:
+        ValueError: no config or one with experts, no speed, something runs twice or in pieces, or layers that are split
+            over ranks.
+    """
+    positive(flops_per_s=flops_per_s)
+    setup.refuse_parallel("gradients_ready", "data", "zero")
+    if setup.recompute != "none" or setup.micro_batches > 1 or isinstance(setup.shape, ExpertModel):
+        raise ValueError(
+            f"{setup}: gradients_ready follows a backward pass of the whole batch, in which nothing runs again and "
+            f"every token meets every matrix"
+        )
+    per_element = 4 * setup.tokens / flops_per_s
+    clock = setup.shape.vocab_size * setup.shape.width * per_element  # the head comes first, tied or not
+    found: list[Ready] = []
+    for name, _, layer, elements, element_bytes, *_ in reversed(rank_tensors(setup, 0, "gradients")):
+        is_matrix = name.endswith(".weight.grad") and "norm" not in name
+        if is_matrix and 0 < layer <= setup.shape.layers:
+            clock += elements * per_element
+        found.append(Ready(name.removesuffix(".grad"), elements * element_bytes, clock))
+    return found

@@ -13,7 +13,9 @@ from course_kit.notebook.explorer import Control, Explorer
 from course_kit.notebook.picture import Picture
 from course_lib.model import hardware
 from course_lib.model.gpt import GPTConfig
-from course_lib.predict import Optimizer, PeakAccount, Setup, peak
+from course_lib.predict import Setup, peak
+from course_lib.predict.peak import PeakAccount
+from course_lib.predict.setup import Optimizer
 from course_pages.lesson05.pictures import peaks_by_micro_batch
 
 GPT2 = GPTConfig(layers=12, width=768, heads=12, vocab_size=50_257, context=1024)

@@ -10,8 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from course_kit.notebook.picture import Picture, legend, new_figure, series_color
 from course_lib.collectives import schedules
-from course_lib.predict.link import Link
-from course_lib.predict.traffic import all_reduce, crossover_bytes
+from course_lib.predict.traffic import Link, all_reduce, crossover_bytes
 
 MARKERS = {"direct": "s", "manager": "^", "ring": "o", "tree": "D"}
 """Every all-reduce keeps its marker and, in this order, its colour."""

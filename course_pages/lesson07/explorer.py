@@ -17,7 +17,8 @@ from course_kit.notebook.picture import Picture
 from course_kit.units import Bytes, Seconds
 from course_lib.model import zoo
 from course_lib.model.gpt import GPTConfig
-from course_lib.predict import Link, Overlap, Ready, Setup, all_reduce, gradients_ready, overlap
+from course_lib.predict import Link, Setup, all_reduce, gradients_ready, overlap
+from course_lib.predict.traffic import Overlap, Ready
 from course_pages.lesson07.pictures import bucket_overlap
 
 _FAMILY = (zoo.GPT2_SMALL, zoo.GPT2_LARGE, zoo.GPT2_XL)

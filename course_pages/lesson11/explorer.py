@@ -16,7 +16,7 @@ from course_kit.notebook.explorer import Control, Explorer
 from course_kit.notebook.picture import PALETTE, Picture
 from course_kit.units import Bytes, FlopsPerSecond, Ratio
 from course_lib.model import hardware
-from course_lib.predict import OffloadedState, bandwidth_for, flops_a_byte, link_efficiency
+from course_lib.predict.offload import OffloadedState, bandwidth_for, flops_a_byte, link_efficiency
 from course_pages.lesson11.pictures import fill_of_tiers
 from course_pages.shared.models_on_gpus import GPUS, MODELS, held, kept
 

@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 30; well under a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing here: who sends what to whom is the same everywhere |
-# | Opens | `collectives/algorithms.py`, `collectives/schedules.py`, `predict/traffic.py`, `predict/link.py`, `predict/levels.py`, `lesson06/explorer.py` |
+# | Opens | `collectives/algorithms.py`, `collectives/schedules.py`, `predict/traffic.py`, `lesson06/explorer.py` |
 #
 # Eight GPUs train one model of 7 billion parameters. Each has its own gradients, 14 GB of them in 16 bits, and before
 # anybody may take a step, all must know the sum. Somebody proposes the obvious: everyone sends their gradients to

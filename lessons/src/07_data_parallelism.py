@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 25; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in what is sent; more of it can hide there, since links have engines of their own (NCCL's additions still take a few of the GPU's processors) |
-# | Opens | `parallel/data.py`, `parallel/data.py`, `parallel/data.py`, `measure/timeline.py`, `predict/overlap.py`, `predict/levels.py`, `lesson07/explorer.py` |
+# | Opens | `parallel/data.py` |
 #
 # You have four GPUs and a script that trains on one. So you start it four times, each with its own quarter of the
 # data. All four losses fall. In the evening you have four models, and each has seen a quarter of the data. You wanted

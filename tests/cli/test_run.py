@@ -73,11 +73,11 @@ def test_a_failing_cell_is_shown_and_the_other_lessons_still_run(
 def test_every_table_is_listed_with_where_its_numbers_come_from(course: Course, root: Path) -> None:
     imports = "from course_lib import predict\nfrom course_kit.compare import compare"
     imports += "\ndef counted():\n    n = 100\n    return n"
-    honest = "x = counted()\ncompare(predicted=predict.fused_buffer(25), measured=x)"
+    honest = "x = counted()\ncompare(predicted=predict.inference_buffers([50, 50]), measured=x)"
     circular = "compare(predicted=x, measured=x)"
     write_notebook(root, "00_good", [imports, "%timeit -n 1 -r 1 pass", honest, circular])
     said = course("run", "0", "--checks").stdout
-    assert re.search(r"2 +1 +predict\.fused_buffer +counted", said), said
+    assert re.search(r"2 +1 +predict\.inference_buffers +counted", said), said
     assert re.search(r"3 +1 +counted +both sides are the same", said), said
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib import predict
-from course_lib.predict.convolution import Convolution
+from course_lib.predict.memory import Convolution
 
 
 def network(layers: list[Convolution], channels: int) -> nn.Sequential:

@@ -11,7 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from course_lib import predict
 from course_lib.model import zoo
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.predict import Recompute, Setup
+from course_lib.predict import Setup
+from course_lib.predict.setup import Recompute
 from course_lib.train.step import train_step
 
 BASE = GPTConfig(layers=3, width=24, heads=4, vocab_size=50, context=20)

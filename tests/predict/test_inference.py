@@ -11,6 +11,7 @@ from course_kit.units import Bytes
 from course_lib import predict
 from course_lib.model import zoo
 from course_lib.model.gpt import GPT, Block, GPTConfig
+from course_lib.predict.zero import fused_buffer
 
 CONFIG = GPTConfig(layers=3, width=24, heads=4, vocab_size=50, context=20)
 
@@ -71,8 +72,8 @@ def test_the_largest_neighbours_count() -> None:
 
 def test_a_fused_buffer() -> None:
     """Rajbhandari et al. 2020, §3.2: 6 GB for 1.5 billion parameters; §6.2: 12 GB for 3 billion."""
-    assert [predict.fused_buffer(n).to("GB") for n in (1_500_000_000, 3_000_000_000)] == [6, 12]
-    assert predict.fused_buffer(10**9, limit_bytes=25 * 2**20) == 25 * 2**20
-    assert predict.fused_buffer(10, 2, limit_bytes=25) == 20
+    assert [fused_buffer(n).to("GB") for n in (1_500_000_000, 3_000_000_000)] == [6, 12]
+    assert fused_buffer(10**9, limit_bytes=25 * 2**20) == 25 * 2**20
+    assert fused_buffer(10, 2, limit_bytes=25) == 20
     with pytest.raises(ValueError, match="limit_bytes=0"):
-        predict.fused_buffer(10, limit_bytes=0)
+        fused_buffer(10, limit_bytes=0)

@@ -4,18 +4,19 @@ import pytest
 
 from course_lib import predict
 from course_lib.predict import Setup
+from course_lib.predict.offload import OffloadedState, kept_on_device
 
 MIXED = Setup(1e6, 1, precision="mixed")
 
 
 def test_what_stays_and_what_leaves_is_everything() -> None:
-    for away in ({"weights"}, {"gradients", "optimizer"}, {"weights", "gradients", "optimizer"}):
-        rest = {"weights", "gradients", "optimizer"} - away
-        assert predict.kept_on_device(MIXED, away) + predict.kept_on_device(MIXED, rest) == 16e6
+    for away in ({"parameters"}, {"gradients", "optimizer"}, {"parameters", "gradients", "optimizer"}):
+        rest = {"parameters", "gradients", "optimizer"} - away
+        assert kept_on_device(MIXED, away) + kept_on_device(MIXED, rest) == 16e6
 
 
 @pytest.mark.parametrize("state", ["weights", "gradients", "optimizer", "checkpoints"])
-def test_the_bandwidth_for_an_efficiency_gives_it(state: predict.OffloadedState) -> None:
+def test_the_bandwidth_for_an_efficiency_gives_it(state: OffloadedState) -> None:
     intensity = predict.flops_a_byte(state, 4, 512, width=64)
     bandwidth = predict.bandwidth_for(0.8, intensity, 1e12)
     assert predict.link_efficiency(intensity, bandwidth, 1e12) == pytest.approx(0.8)
@@ -34,7 +35,7 @@ def test_intensities_are_flops_over_bytes() -> None:
 
 def test_senseless_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="'moments'"):
-        predict.kept_on_device(MIXED, {"moments"})
+        kept_on_device(MIXED, {"moments"})
     with pytest.raises(ValueError, match="'moments'"):
         predict.flops_a_byte("moments", 1, 1)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="width"):

@@ -2,15 +2,14 @@
 
 from dataclasses import replace
 from itertools import product
-from typing import cast
 
 import pytest
 
 from course_kit.units import Count
 from course_lib import predict
 from course_lib.model import zoo
-from course_lib.model.gpt import GPT, Block, GPTConfig
-from course_lib.predict.params import attention_parameters, mlp_parameters
+from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.predict import Setup
 
 BASE = GPTConfig(layers=3, width=24, heads=4, vocab_size=50, context=20)
 SHAPES = [
@@ -28,10 +27,11 @@ def test_formula_equals_the_walk_over_the_tensors(config: GPTConfig) -> None:
     assert isinstance(count, Count)
 
 
-def test_parts_equal_the_modules() -> None:
-    block = cast(Block, GPT(BASE).blocks[0])
-    assert attention_parameters(BASE) == sum(p.numel() for p in block.attention.parameters())
-    assert mlp_parameters(BASE) == sum(p.numel() for p in block.mlp.parameters())
+@pytest.mark.parametrize("config", SHAPES)
+def test_the_list_names_the_tensors_in_the_models_order(config: GPTConfig) -> None:
+    real = [(name, p.numel()) for name, p in GPT(config, device="meta").named_parameters()]
+    listed = predict.rank_tensors(Setup(config), 0, "parameters")
+    assert [(each.name, each.elements) for each in listed] == real
 
 
 def test_the_printed_formula() -> None:

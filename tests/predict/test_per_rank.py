@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from course_lib import predict
-from course_lib.model import zoo
+from course_lib.model import expert_zoo, zoo
 from course_lib.model.gpt import GPTConfig
 from course_lib.pipeline.schedule import ORDERS, peak_in_flight, simulate
 from course_lib.pipeline.stages import GPTStage
 from course_lib.predict import Setup
 from course_lib.predict.pipeline import SCHEDULES
+from course_lib.predict.tensors import stage_layers
 
 SMALL = GPTConfig(layers=4, width=32, heads=4, vocab_size=31, context=16)
 SHAPES = [SMALL, replace(SMALL, tied=False, bias=False), replace(SMALL, norm="rmsnorm", positions="rotary")]
@@ -42,7 +43,7 @@ def test_one_rank_keeps_what_a_step_keeps_but_for_tokens_and_targets(config, pre
 def test_stages_hold_what_gpt_stages_hold(config: GPTConfig, stages: int) -> None:
     setup = Setup(config, 4, pipeline=stages, optimizer="adam")
     for number in range(stages):
-        layers = predict.stage_layers(setup, number)
+        layers = stage_layers(setup, number)
         stage = GPTStage(config, layers)
         assert predict.rank_parameters(setup, number) == sum(p.numel() for p in stage.parameters())
         assert predict.rank_parameters(setup, layers) == predict.rank_parameters(setup, number)
@@ -53,7 +54,7 @@ def test_stages_hold_what_gpt_stages_hold(config: GPTConfig, stages: int) -> Non
         optimizer.step()
         held = sum(value.nbytes for each in optimizer.state.values() for value in each.values())
         assert (states.parameters, states.optimizer) == (sum(p.nbytes for p in stage.parameters()), held)
-    everywhere = [layer for number in range(stages) for layer in predict.stage_layers(setup, number)]
+    everywhere = [layer for number in range(stages) for layer in stage_layers(setup, number)]
     assert everywhere == list(range(config.layers + 2))
 
 
@@ -115,16 +116,11 @@ REFUSED = [
     (lambda: predict.rank_parameters(PIPE, 4), "stage=4: with pipeline=4 there are stages 0 to 3"),
     (lambda: predict.rank_parameters(PIPE, range(4, 7)), "give a range within 0 .* to 5"),
     (lambda: predict.rank_parameters(Setup(SMALL, 6, pipeline=3)), "4 blocks do not split into pipeline=3"),
-    (lambda: predict.rank_parameters(Setup(zoo.LLAMA3_8B, tensor=2)), "needs a GPTConfig"),
-    (lambda: predict.rank_parameters(Setup(replace(SMALL, ffn_width=6), tensor=4)), "'mlp_width': 6.* tensor=4"),
-    (lambda: predict.rank_traffic(Setup(SMALL, seq=6, tensor=4, sequence_parallel=True)), "'seq': 6.* tensor=4"),
-    (lambda: predict.rank_activations(Setup(replace(SMALL, dropout=0.1))), "dropout=0.1.*counted are"),
-    (lambda: predict.rank_activations(Setup(SHAPES[2])), "counted are LayerNorm"),
-    (lambda: predict.rank_activations(Setup(SMALL, recompute="full")), "recompute='full': counted is"),
-    (lambda: predict.rank_activations(Setup(SMALL, tensor=2, context=2)), "context=2 with tensor=2"),
-    (lambda: predict.rank_traffic(PIPE.with_(context=2)), "context=2 with tensor=1, pipeline=4"),
-    (lambda: predict.rank_traffic(PIPE.with_(recompute="full")), "sends again"),
-    (lambda: predict.rank_traffic(Setup(SMALL, 2, data=2, context=2, zero=1)), "zero=1 with context=2"),
+    (
+        lambda: predict.rank_traffic(Setup(expert_zoo.SWITCH_BASE, 2, expert=2)),
+        "Switch-Base is an encoder and a decoder",
+    ),
+    (lambda: predict.rank_activations(Setup(SMALL, context=2, recompute="selective")), "a ring, keeps no scores"),
     (lambda: predict.bubble(PIPE, "dualpipe"), "schedule='dualpipe': it must be one of 'naive', 'gpipe'"),
     (lambda: predict.bubble(PIPE, "1f1b", 2), 'chunks=2 is for schedule="interleaved"'),
     (lambda: predict.bubble(PIPE, "interleaved", 2), "6 micro-batches come round in groups of pipeline=4"),

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from course_kit import measure
 from course_lib import predict
 from course_lib.model import text, zoo
+from course_lib.model.expert_zoo import MIXTRAL_8X7B
 from course_lib.model.gpt import GPT, Attention, GPTConfig
-from course_lib.predict import Recompute, Setup
+from course_lib.predict import Setup
 from course_lib.predict.chain import Chain
+from course_lib.predict.setup import Recompute
 from course_lib.train.recompute import RecomputedLayers, recompute_only
 
 UNIT = partial(Chain, boundary_bytes=1, saved_bytes=1)
@@ -126,6 +128,20 @@ def test_a_gpt_that_runs(changes: dict[str, Any], way: Recompute, every: int):
     assert counted.total == predict.step_flops(plain) + predict.recomputed_flops(setup)
 
 
+@pytest.mark.parametrize(("heads", "rows"), [(2, 1), (1, 3)])
+@pytest.mark.parametrize("changes", [{}, {"positions": "rotary", "dropout": 0.1}])
+def test_heads_that_are_views_are_kept_once(changes: dict[str, Any], heads: int, rows: int):
+    """With one sequence or one head, what runs again reads the very tensor that queries, keys and values lie in."""
+    config = GPTConfig(**{**CONFIG, **changes, "heads": heads})
+    model = GPT(config)
+    recompute_only(model, Attention, "explicit")
+    batch = [torch.randint(0, 256, (rows, 32)) for _ in range(2)]
+    with measure.memory(model) as record:
+        model(*batch).backward()
+    due = predict.activations(Setup(config, rows, 32, recompute="selective"))
+    assert record.end_of("forward").activations == due
+
+
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_a_gpt_in_16_bits_that_runs(every: int):
     config = GPTConfig(**CONFIG)
@@ -178,8 +194,8 @@ WRONG: list[tuple[Any, str]] = [
     ),
     (lambda: predict.activations_paper(GPT3.with_(precision="fp32")), "precision='fp32'"),
     (lambda: predict.activations_paper(GPT3.with_(recompute="full", every=2)), "every=2"),
-    (lambda: predict.activations_paper(GPT3.with_(pipeline=8, context=2)), "pipeline=8, context=2"),
-    (lambda: predict.activations_paper(Setup(zoo.LLAMA3_8B, precision="mixed")), "8 heads of keys and values"),
+    (lambda: predict.activations_paper(Setup(MIXTRAL_8X7B, precision="mixed")), "Mixtral 8x7B has experts"),
+    (lambda: predict.activations_paper(Setup(GPTConfig(**CONFIG, ffn_width=6), precision="mixed")), "an MLP of 6"),
     (lambda: predict.activations_paper(GPT3, layers=-1), "layers=-1"),
     (lambda: predict.swap_break_even(1, -1), "must be positive"),
 ]

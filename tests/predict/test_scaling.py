@@ -7,6 +7,7 @@ from course_kit.units import Flops, Seconds
 from course_lib import predict
 from course_lib.model import zoo
 from course_lib.predict import Setup
+from course_lib.predict.scaling import NoiseScale
 
 
 def test_six_and_eight() -> None:
@@ -53,7 +54,7 @@ def test_nobody_is_faster_than_the_peak() -> None:
         (lambda: predict.training_flops(1, 7, True), "recompute=True"),  # type: ignore[arg-type]
         (lambda: predict.training_time(-1, 1, 1), "flops=-1"),
         (lambda: predict.utilization(-1, 1, 1, 1), "flops=-1"),
-        (lambda: predict.NoiseScale(signal=0.0, noise=1.0).batch_size, "signal=0.0"),
+        (lambda: NoiseScale(signal=0.0, noise=1.0).batch_size, "signal=0.0"),
         (lambda: predict.token_flops_palm(Setup(zoo.GPT2_SMALL), 0), "parameters=0"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from course_lib.model import zoo
+from course_lib.model.expert_zoo import MIXTRAL_8X7B, SWITCH_BASE
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict import Setup
 
@@ -72,7 +73,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"sequence_parallel": 1}, "sequence_parallel=1: it must be one of False, True"),
     *(
         ({name: wrong}, f"{name}={wrong!r}: it must be an integer, at least 1")
-        for name in ("batch_size", "seq", "micro_batch", "every", "tensor", "pipeline", "data", "context")
+        for name in ("batch_size", "seq", "micro_batch", "every", "tensor", "pipeline", "data", "context", "expert")
         for wrong in (0, -1, 2.0, True)
     ),
     ({"every": 2}, "every=2 is for recompute=\"full\"; here recompute='none'"),
@@ -80,6 +81,29 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"data": 3}, "batch_size=8 does not split into data=3 equal parts"),
     ({"context": 3}, "seq=128 does not split into context=3 equal parts"),
     ({"tensor": 8}, "heads=4 does not split into tensor=8 equal parts"),
+    ({"tensor": 4, "config": replace(SMALL, ffn_width=6)}, "mlp_width=6 does not split into tensor=4 equal parts"),
+    ({"tensor": 16, "config": zoo.LLAMA3_8B, "seq": 16}, "kv_heads=8 does not split into tensor=16 equal parts"),
+    ({"seq": 126, "tensor": 4, "sequence_parallel": True}, "seq=126 does not split into tensor=4 equal parts"),
+    (
+        {"seq": 4, "context": 2, "tensor": 4, "sequence_parallel": True},
+        "seq=4 does not split into context=2 · tensor=4",
+    ),
+    (
+        {"data": 2, "expert": 8, "config": MIXTRAL_8X7B},
+        "batch_size=8 does not split into data=2 · expert=8 equal parts",
+    ),
+    ({"expert": 2}, "expert=2 shares experts; GPTConfig(layers=4, "),
+    ({"expert": 3, "batch_size": 9, "config": MIXTRAL_8X7B}, "experts=8 does not split into expert=3 equal parts"),
+    ({"config": MIXTRAL_8X7B, "tensor": 2, "sequence_parallel": True}, "sequence_parallel with experts"),
+    ({"config": SWITCH_BASE, "pipeline": 2}, "Switch-Base is an encoder and a decoder with a stream each: pipeline=2"),
+    (
+        {"config": 10**9, "pipeline": 2},
+        "tensor=1, pipeline=2, expert=1 cut layers, and 1,000,000,000 parameters have none",
+    ),
+    (
+        {"zero": 1, "precision": "bf16"},
+        'zero=1 with precision="bf16": under 16-bit weights, ZeRO here keeps an fp32 copy',
+    ),
     ({"pipeline": 5}, "pipeline=5 needs a layer for each stage; the model has 4"),
     ({"config": 0.9}, "config=0.9: give a GPTConfig, a row of the zoo, or a number of parameters"),
     ({"config": 0}, "config=0: "),

@@ -9,8 +9,7 @@ from course_kit.units import Seconds
 from course_lib import predict
 from course_lib.collectives import schedules
 from course_lib.collectives.schedules import Schedule
-from course_lib.predict.link import Link
-from course_lib.predict.traffic import ALL_REDUCE_ALGORITHMS, OPERATIONS, tree_children
+from course_lib.predict.traffic import ALL_REDUCE_ALGORITHMS, OPERATIONS, Link, tree_children
 
 
 class Network:

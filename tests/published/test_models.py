@@ -12,7 +12,8 @@ from course_kit.units import Bytes, Flops
 from course_lib import predict
 from course_lib.model import hardware, zoo
 from course_lib.model.gpt import GPTConfig
-from course_lib.predict import Recompute, Setup
+from course_lib.predict import Setup
+from course_lib.predict.setup import Recompute
 
 from .rows import rows_of, within
 

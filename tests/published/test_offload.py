@@ -7,6 +7,7 @@ import pytest
 
 from course_lib import predict
 from course_lib.predict import Setup
+from course_lib.predict.offload import kept_on_device
 
 from .rows import rows_of, within
 
@@ -15,12 +16,12 @@ ROWS = rows_of(__file__)
 
 def bytes_a_parameter(away: list[str]) -> list[float]:
     setup = Setup(1e9, 1, precision="mixed")
-    kept = predict.kept_on_device(setup, set(away))
-    return [kept / 1e9, predict.kept_on_device(setup, set()) / kept]
+    kept = kept_on_device(setup, set(away))
+    return [kept / 1e9, kept_on_device(setup, set()) / kept]
 
 
 def largest_model(params: float) -> float:
-    return predict.kept_on_device(Setup(params, 1, precision="mixed"), {"gradients", "optimizer"}).to("GB")
+    return kept_on_device(Setup(params, 1, precision="mixed"), {"gradients", "optimizer"}).to("GB")
 
 
 def efficiency(bytes_per_s: float, flops_per_s: float, **state: Any) -> float:

@@ -33,9 +33,9 @@ def sent_elements(ranks: int, stages: list[int]) -> list[float]:
 
 def partitioned_activations(tensor: int, sequences: int, tokens: int) -> float:
     """The all-gather of a block's cut-up input, beside what tensor parallelism sends with recompute."""
-    setup = Setup(zoo.GPT3_175B, sequences, tokens, precision="mixed", tensor=tensor)
-    both_passes = predict.rank_traffic(setup, range(5, 6))["tensor"].total_bytes
-    return predict.all_gather(predict.block_input(setup), tensor).bytes / (1.5 * both_passes)
+    setup = Setup(zoo.GPT3_175B, sequences, tokens, precision="mixed", tensor=tensor, recompute="full")
+    sent = predict.rank_traffic(setup, range(5, 6))["tensor"].total_bytes
+    return predict.all_gather(predict.block_input(setup), tensor).bytes / sent
 
 
 def neox(tensor: int, pipeline: int, data: int, micro_batch: int, accumulation: int, zero: Any) -> Setup:
@@ -51,10 +51,17 @@ def neox_run(**inputs: Any) -> list[int]:
 
 
 def deepspeed_2(params: float, gpus: int) -> float:
-    """Gradients count twice: whole in 16 bits, and their part in fp32."""
+    """As documented: gradients count twice, whole in 16 bits, and their part in fp32."""
     setup = Setup(params, gpus, precision="mixed", data=gpus, zero=2)
     wide = predict.model_states(setup.with_(gradients="fp32"))
     return (wide.total + predict.model_states(setup.with_(zero=1)).gradients).to("GiB")
+
+
+def deepspeed_2_code(params: float, gpus: int) -> list[float]:
+    """As its code counts today: gradients count twice, both in parts. What no rank shares, and what N share."""
+    setup = Setup(params, precision="mixed", data=gpus, zero=2)
+    states, narrow = predict.model_states(setup.with_(gradients="fp32")), predict.model_states(setup).gradients
+    return [states.parameters / params, (states.optimizer + states.gradients + narrow) * gpus / params]
 
 
 def deepspeed_3(params: float, largest: float, gpus: int) -> float:
@@ -73,6 +80,7 @@ COMPUTED: dict[str, Callable[..., Any]] = {
     ],
     "neox_20b_gpus": neox_run,
     "deepspeed_zero2_t5_3b": deepspeed_2,
+    "deepspeed_zero2_code": deepspeed_2_code,
     "deepspeed_zero3_t5_3b": deepspeed_3,
     "deepspeed_zero3_t5_large": lambda **inputs: 1024 * deepspeed_3(**inputs),
 }  # fmt: skip

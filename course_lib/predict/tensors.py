@@ -1,0 +1,297 @@
+"""One list of what a rank holds, tensor by tensor: parameters, gradients, optimizer state, and what autograd keeps.
+
+    setup = Setup(zoo.LLAMA3_70B, 32, precision="mixed", tensor=8, pipeline=4, data=4, zero=1)
+    predict.rank_tensors(setup, stage=0)[0]      # name, role, layer, elements, element_bytes, axes, parts
+
+All that `predict` says about a rank of many is a sum over this list: `rank_parameters`, `model_states`, `activations`,
+`rank_traffic`, `unit_buffers`, the optimizer's births in `peak`. Layers are numbered as in `parallel.stages`: 0 is the
+embeddings, 1 to L are the blocks, L + 1 is the final norm with the head and the loss. How tensors are cut is what
+`parallel.tensor_gpt`, `parallel.stages`, `parallel.context_gpt` and `parallel.experts` do, whatever the model: heads,
+hidden features and the width of tables over "tensor", experts over "expert"; all else is whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from typing import NamedTuple
+
+from course_kit.accounts import CATEGORIES, MemoryAccount
+from course_kit.units import Bytes, Count
+from course_lib.model.expert_zoo import ExpertModel, LatentAttention
+from course_lib.model.gpt import GPTConfig
+from course_lib.model.zoo import Architecture
+from course_lib.predict.saved import saved_tensors, starts_segment
+from course_lib.predict.setup import Setup, Shape
+
+ROLES = CATEGORIES[:-1]
+"""What a tensor of the list can be: a category of the account; temporaries come and go."""
+Stage = int | range
+"""A pipeline stage: its number, where the blocks are cut evenly, or the numbers of its layers."""
+_MOMENTS = {"sgd": (), "momentum": ("momentum",), "adam": ("mean", "variance"), None: ()}
+_WHOLE, _TENSOR, _EXPERT = (), ("tensor",), ("expert", "tensor")
+
+
+class RankTensor(NamedTuple):
+    """A tensor of one rank.
+
+    Attributes:
+        name: the parameter's, as the model names it, or what it is: "blocks.0.mlp.up.weight.variance".
+        role: a category of the memory account.
+        layer: whose it is.
+        elements: of this rank's part, before ZeRO cuts it.
+        element_bytes: bytes of each.
+        axes: of model states, the mesh axes whose ranks have other parts of it.
+        parts: into how many parts ZeRO cuts `elements`, of which a rank has one.
+    """
+
+    name: str
+    role: str
+    layer: int
+    elements: int
+    element_bytes: int
+    axes: tuple[str, ...] = ()
+    parts: int = 1
+
+
+def rank_tensors(setup: Setup, stage: Stage = 0, *roles: str) -> list[RankTensor]:
+    """Every tensor of a rank between the forward and the backward pass of a micro-batch, and all model states.
+
+    Activations are those of one micro-batch; a pipeline holds those of `in_flight` at once.
+
+    Args:
+        setup: what is trained, and over which ranks.
+        stage: of the pipeline; by default the first.
+        roles: those wanted, of `ROLES`; by default all. A bare number of parameters has no activations.
+
+    Raises:
+        ValueError: no such stage or role; activations that nobody counts (`saved_tensors`).
+    """
+    layers = stage_layers(setup, stage)
+    return [each for layer in layers for each in _of_layer(setup, layer, layers, roles)]
+
+
+def tally(setup: Setup, stage: Stage = 0, *roles: str) -> list[tuple[RankTensor, int]]:
+    """The list of `rank_tensors`, with layers that are alike told once: (tensor of the first of them, how many)."""
+    layers = stage_layers(setup, stage)
+    alike = _alike(setup, layers)
+    return [(each, times) for layer, times in alike for each in _of_layer(setup, layer, layers, roles)]
+
+
+def _alike(setup: Setup, layers: range) -> list[tuple[int, int]]:
+    """(the first of them, how many) of layers whose tensors are alike."""
+    if isinstance(setup.config, int):
+        return [(0, 1)]
+    config, last = setup.shape, setup.shape.layers + 1
+    blocks, full = range(max(1, layers.start), min(layers.stop, last)), setup.recompute == "full"
+    alike: dict[object, list[int]] = {}
+    if isinstance(config, ExpertModel):
+        for layer in blocks:
+            starts = full and starts_segment(setup, layer, layers)
+            alike.setdefault((starts, config.has_experts(layer), _crosses(config, layer)), []).append(layer)
+    else:
+        for layer in blocks[: setup.every if full else 1]:  # its place in a segment is all that a block may differ by
+            alike[layer] = list(blocks[layer - blocks.start :: setup.every if full else 1])
+    ends = [[layer] for layer in (0, last) if layer in layers]
+    return [(numbers[0], len(numbers)) for numbers in (*alike.values(), *ends)]
+
+
+def _of_layer(setup: Setup, layer: int, layers: range, roles: tuple[str, ...]) -> Iterator[RankTensor]:
+    """The tensors of one of a rank's layers, role by role."""
+    if unknown := set(roles) - set(ROLES):
+        raise ValueError(f"a tensor's role is one of {', '.join(ROLES)}; not {', '.join(map(repr, unknown))}")
+    wanted, moment_bytes = roles or ROLES, 2 if setup.precision == "bf16" else 4
+    kinds = [
+        ("parameters", "", setup.weight_bytes, 3),
+        ("gradients", ".grad", setup.gradient_bytes, 2),
+        *([("optimizer", ".master", 4, 1)] if setup.precision == "mixed" else []),
+        *(("optimizer", f".{moment}", moment_bytes, 1) for moment in _MOMENTS[setup.optimizer]),
+    ]
+    parameters = list(_parameters(setup, layer, layers))
+    for role, suffix, element_bytes, cut_from in kinds:
+        if role in wanted:
+            for name, n, axes in parameters:
+                yield RankTensor(name + suffix, role, layer, n, element_bytes, axes, _parts(setup, axes, cut_from))
+    adam_counts = setup.optimizer == "adam" and setup.precision != "mixed" and not setup.zero
+    if "optimizer" in wanted and adam_counts and not isinstance(setup.config, int):
+        yield from (RankTensor(f"{name}.step", "optimizer", layer, 1, 4) for name, _, _ in parameters)
+    if "activations" in wanted:
+        for name, n, element_bytes in saved_tensors(setup, layer, layers):
+            yield RankTensor(name, "activations", layer, n, element_bytes)
+
+
+def bytes_of(tensors: Iterable[tuple[RankTensor, int]]) -> Bytes:
+    """Their bytes together; where ZeRO's parts differ by an element, the mean over the ranks, rounded to a byte."""
+    return Bytes(_sum((times * each.elements * each.element_bytes, each.parts) for each, times in tensors))
+
+
+def account_of(tensors: list[tuple[RankTensor, int]]) -> MemoryAccount:
+    """The bytes of a tally, by category."""
+    return MemoryAccount(**{role: bytes_of(pair for pair in tensors if pair[0].role == role) for role in ROLES})
+
+
+def rank_parameters(setup: Setup, stage: Stage = 0) -> Count:
+    """Parameters on one rank of a model that is cut over `tensor`, `pipeline` and `expert`; others leave them whole.
+
+    Matrices, tables and the biases of columns have 1/t of their elements on each tensor rank; norms, routers and the
+    biases of rows are whole on each. With tied embeddings and several stages, the last one has a copy of the table.
+    With `zero=3` a rank has 1/d of all that between steps (the mean over the d data ranks).
+
+    Raises:
+        ValueError: as `rank_tensors`.
+    """
+    return Count(_sum((times * each.elements, each.parts) for each, times in tally(setup, stage, "parameters")))
+
+
+def parameters(shape: Shape) -> Count:
+    """Number of parameters: equal to `sum(p.numel() for p in model.parameters())`, tied weights counted once.
+
+    For GPT-2's shape this is 12·l·d² + 13·l·d + (V + s)·d + 2·d (Radford et al. 2019; Narayanan et al. 2021, eq. 2).
+    """
+    return rank_parameters(Setup(shape, seq=1))
+
+
+def stage_layers(setup: Setup, stage: Stage = 0) -> range:
+    """The layers of a stage: L/p blocks, with the first stage the embeddings, with the last one norm and head.
+
+    Raises:
+        ValueError: there is no such stage or layer, or the blocks do not divide.
+    """
+    if isinstance(setup.config, int):
+        return range(1)
+    blocks, stages = setup.shape.layers, setup.pipeline
+    if isinstance(stage, range):
+        if not stage or stage.step != 1 or stage.start < 0 or stage.stop > blocks + 2:
+            raise ValueError(f"layers={stage}: give a range within 0 (embeddings) to {blocks + 1} (norm and head)")
+        return stage
+    if not 0 <= stage < stages:
+        raise ValueError(f"stage={stage}: with pipeline={stages} there are stages 0 to {stages - 1}")
+    if blocks % stages:
+        raise ValueError(
+            f"{blocks} blocks do not split into pipeline={stages} equal parts: choose a number that divides, or cut "
+            "by costs (parallel.stages.cut) and give the stage's layers, a range, in place of its number"
+        )
+    first, each = 1 + stage * (blocks // stages), blocks // stages
+    return range(first - (stage == 0), first + each + (stage == stages - 1))
+
+
+Whole = tuple[str, int, tuple[str, ...]]
+"""A parameter of a model: its name, the elements of all of it, and the axes that cut it."""
+
+
+def _parameters(setup: Setup, layer: int, layers: range) -> Iterator[Whole]:
+    """(name, elements on this rank, axes) of every parameter of one of a rank's layers, in the model's own order."""
+    if isinstance(setup.config, int | float):
+        yield "parameters", int(setup.config), _WHOLE
+        return
+    if layer == 0:
+        found = _embeddings(setup.shape)
+    elif layer == setup.shape.layers + 1:
+        found = _end(setup.shape, has_copy=0 in layers)
+    else:
+        found = ((f"blocks.{layer - 1}.{name}", n, axes) for name, n, axes in _block(setup.shape, layer))
+    ranks = {_WHOLE: 1, _TENSOR: setup.tensor, _EXPERT: setup.tensor * setup.expert}
+    for name, n, axes in found:
+        yield name, n // ranks[axes], axes
+
+
+def _embeddings(config: GPTConfig | Architecture | ExpertModel) -> Iterator[Whole]:
+    rows = config.lookup or config.vocabulary if isinstance(config, ExpertModel) else config.vocab_size
+    yield "token_embedding.weight", rows * config.width, _TENSOR
+    if isinstance(config, GPTConfig) and config.positions == "learned":
+        yield "position_embedding.weight", config.context * config.width, _TENSOR
+
+
+def _end(config: GPTConfig | Architecture | ExpertModel, has_copy: bool) -> Iterator[Whole]:
+    """Final norm and head, which may be the embedding: `has_copy` says that this rank has that anyway."""
+    finals = config.norms - config.attentions - config.layers if isinstance(config, ExpertModel) else 1
+    for number in range(finals):
+        yield from _norm("final_norm" if number == 0 else "encoder_final_norm", config)
+    if not config.tied:
+        yield "head.weight", config.vocab_size * config.width, _TENSOR
+    elif not has_copy:
+        yield "token_embedding.weight", config.vocab_size * config.width, _TENSOR
+
+
+def _block(config: GPTConfig | Architecture | ExpertModel, layer: int) -> Iterator[Whole]:
+    yield from _norm("attention_norm", config)
+    if isinstance(config, GPTConfig):
+        yield from _linear("attention.qkv", config.width, 3 * config.width, config.bias, _TENSOR)
+        yield from _linear("attention.out", config.width, config.width, config.bias, _WHOLE)
+    else:
+        yield from _attention("attention", config)
+    if isinstance(config, ExpertModel) and _crosses(config, layer):
+        yield from _norm("cross_attention_norm", config)
+        yield from _attention("cross_attention", config)
+    yield from _norm("mlp_norm", config)
+    if isinstance(config, GPTConfig):
+        yield from _linear("mlp.up", config.width, config.mlp_width, config.bias, _TENSOR)
+        yield from _linear("mlp.down", config.mlp_width, config.width, config.bias, _WHOLE)
+    elif isinstance(config, Architecture):
+        yield from _mlp("mlp", config.width * config.mlp_width, config.gated, _TENSOR)
+    elif config.has_experts(layer):
+        yield "router.weight", config.width * config.experts, _WHOLE
+        if config.router_bias:
+            yield "router.bias", config.experts, _WHOLE
+        one = config.width * config.expert_hidden
+        yield from _mlp("experts", config.experts * one, config.gated, _EXPERT)
+        if config.shared:
+            yield from _mlp("shared_experts", config.shared * one, config.gated, _TENSOR)
+    else:
+        yield from _mlp("mlp", config.width * config.dense_hidden, config.gated, _TENSOR)
+
+
+def _crosses(config: ExpertModel, layer: int) -> bool:
+    """Whether a block looks at an encoder, too: the decoder's, which come last."""
+    return layer > 2 * config.layers - config.attentions
+
+
+def _norm(name: str, config: GPTConfig | Architecture | ExpertModel) -> Iterator[Whole]:
+    yield f"{name}.weight", config.width, _WHOLE
+    if isinstance(config, GPTConfig) and config.norm == "layernorm" and config.bias:
+        yield f"{name}.bias", config.width, _WHOLE
+
+
+def _linear(name: str, inputs: int, outputs: int, bias: bool, of_bias: tuple[str, ...]) -> Iterator[Whole]:
+    yield f"{name}.weight", inputs * outputs, _TENSOR
+    if bias:
+        yield f"{name}.bias", outputs, of_bias
+
+
+def _mlp(name: str, matrix: int, gated: bool, axes: tuple[str, ...]) -> Iterator[Whole]:
+    for part in ("gate", "up", "down") if gated else ("up", "down"):
+        yield f"{name}.{part}.weight", matrix, axes
+
+
+def _attention(name: str, config: Architecture | ExpertModel) -> Iterator[Whole]:
+    """Without biases. What latent attention narrows is whole on each tensor rank, with its norms."""
+    width, a = config.width, config.attention
+    if isinstance(a, LatentAttention):
+        yield f"{name}.q_down.weight", width * a.query_rank, _WHOLE
+        yield f"{name}.q_norm.weight", a.query_rank, _WHOLE
+        yield f"{name}.q_up.weight", a.query_rank * a.heads * (a.plain + a.turned), _TENSOR
+        yield f"{name}.kv_down.weight", width * (a.kv_rank + a.turned), _WHOLE
+        yield f"{name}.kv_norm.weight", a.kv_rank, _WHOLE
+        yield f"{name}.kv_up.weight", a.kv_rank * a.heads * (a.plain + a.value), _TENSOR
+        yield f"{name}.out.weight", a.heads * a.value * width, _TENSOR
+        return
+    for part, heads in (("q", a.heads), ("k", a.kv_heads), ("v", a.kv_heads), ("out", a.heads)):
+        yield f"{name}.{part}.weight", width * heads * a.head_width, _TENSOR
+    if isinstance(config, Architecture) and config.positions == "relative":
+        yield f"{name}.relative.weight", width * width, _TENSOR
+
+
+def _parts(setup: Setup, axes: tuple[str, ...], cut_from: int) -> int:
+    """Into how many parts ZeRO cuts what it cuts from a stage on: ranks that have the same."""
+    if setup.zero < cut_from:
+        return 1
+    return setup.data if "expert" in axes else setup.data * setup.expert
+
+
+def _sum(amounts: Iterable[tuple[int, int]]) -> int:
+    """The sum of numbers over their denominators, rounded once."""
+    by_parts: Counter[int] = Counter()
+    for number, parts in amounts:
+        by_parts[parts] += number
+    return round(sum((Fraction(number, parts) for parts, number in by_parts.items()), Fraction(0)))
