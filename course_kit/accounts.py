@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from course_kit.units import Bytes
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "temporaries")
-"""Everything that is alive in a training step belongs to exactly one of these, in this order."""
+"""The categories of memory. Each tensor that is alive in a training step belongs to exactly one, in this order."""
 
 _NONE = Bytes(0)
 
@@ -24,9 +24,9 @@ class MemoryAccount(Mapping[str, Bytes]):
     Attributes:
         parameters: the weights, as the forward pass uses them.
         gradients: the `.grad` of parameters.
-        optimizer: what the optimizer keeps between steps (momentum, variance, an fp32 copy of the weights).
-        activations: what the forward pass saved for the backward pass.
-        temporaries: everything else: results on their way from one operation to the next, inputs, buffers.
+        optimizer: the tensors kept between steps (momentum, variance, an fp32 copy of the weights).
+        activations: the tensors that the forward pass saved for the backward pass.
+        temporaries: all others: results on their way from one operation to the next, inputs, buffers.
     """
 
     parameters: Bytes = _NONE
@@ -59,35 +59,35 @@ class MemoryAccount(Mapping[str, Bytes]):
         return MemoryAccount(**{c: self[c] + other[c] for c in CATEGORIES})
 
 
-class Attributed(Bytes):
-    """Bytes that a formula attributed to a call and nobody counted. A table in which they stand says so."""
+class ModelledBytes(Bytes):
+    """Bytes of a call by a formula: nobody counted them, and a table in which they stand says so."""
 
-    def __radd__(self, other: object) -> Attributed:  # Bytes + Attributed is no count either
+    def __radd__(self, other: object) -> ModelledBytes:  # Bytes + ModelledBytes is no count either
         return self + other
 
-    def _same(self, value: object, other: object) -> Attributed:
-        return super()._same(value, Attributed(other) if isinstance(other, Bytes) else other)
+    def _same(self, value: object, other: object) -> ModelledBytes:
+        return super()._same(value, ModelledBytes(other) if isinstance(other, Bytes) else other)
 
 
 @dataclass(frozen=True)
 class TrafficAccount:
-    """What one rank sent: seen by the operating system, and by operation name as in `torch.distributed`.
+    """Bytes and messages that one rank sent: as the operating system saw them, and by operation of `torch.distributed`.
 
     Attributes:
         observed_bytes: bytes that the operating system counted leaving this rank's sockets (payload and the backend's
             own headers), or None where it does not count.
-        attributed_bytes: operation → payload bytes. For send and isend that is the tensor's size, exactly. For a
-            library collective it is `Attributed`: the formula's share, 2(p-1)/p of the tensor for an all-reduce, say.
+        modelled_bytes: operation → payload bytes. For send and isend they are the tensor's size, exactly. For a
+            library collective they are `ModelledBytes`: a formula's, such as 2(p-1)/p of the tensor for an all-reduce.
         messages: operation → number of messages (for a library collective: of calls).
         bytes_to: destination → payload bytes of send and isend. Library collectives do not say whom they send to, so
-            they are missing here: this is who sends what to whom for algorithms built from messages.
+            they are missing here; algorithms that are built from messages are here whole.
         messages_to: destination → number of sends, as in `bytes_to`.
         observed_by_connection: both ends of a connection, this rank's first → bytes that the operating system counted
             on it, 0 included. With the accounts of all ranks it tells who sent how much to whom, whatever sent it.
     """
 
     observed_bytes: Bytes | None = None
-    attributed_bytes: Mapping[str, Bytes] = field(default_factory=dict)
+    modelled_bytes: Mapping[str, Bytes] = field(default_factory=dict)
     messages: Mapping[str, int] = field(default_factory=dict)
     bytes_to: Mapping[int, Bytes] = field(default_factory=dict)
     messages_to: Mapping[int, int] = field(default_factory=dict)
@@ -100,8 +100,8 @@ class TrafficAccount:
 
     @property
     def total_bytes(self) -> Bytes:
-        """Payload bytes over all operations: exact where all are sends, `Attributed` with a library collective."""
-        return sum(self.attributed_bytes.values(), Bytes(0))
+        """Payload bytes over all operations: exact where all are sends, `ModelledBytes` with a library collective."""
+        return sum(self.modelled_bytes.values(), Bytes(0))
 
     @property
     def total_messages(self) -> int:

@@ -79,12 +79,7 @@ _TABLE: dict[str, dict[str, str]] = {
         "c10d::recv_any_source_": "tensors",
         "_c10d_functional::irecv": "tensor",
     },
-    "barrier": {
-        "dist.barrier": "",
-        "dist.monitored_barrier": "",
-        "c10d::barrier": "",
-        "c10d::monitored_barrier_": "",
-    },
+    "barrier": {"dist.barrier": "", "dist.monitored_barrier": "", "c10d::barrier": "", "c10d::monitored_barrier_": ""},
     "new_group": {"dist.new_group": ""},
     "wait": {"_c10d_functional::wait_tensor": "tensor"},
 }

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from course_kit.accounts import Attributed, MemoryAccount
-from course_kit.tables import as_html, as_text
+from course_kit.accounts import MemoryAccount, ModelledBytes
+from course_kit.tables import Tabular, as_html
 from course_kit.units import Bytes, Count, Quantity, Ratio, quantity
 
 Number = Quantity | int | float
@@ -19,7 +19,7 @@ Value = Number | MemoryAccount | Mapping[str, Number]
 
 
 class Guess(Protocol):
-    """What `course_kit.notebook.ask` returns: a number with a unit, or None where nobody typed one."""
+    """A reader's guess, as `course_kit.notebook.ask` returns one: a number with a unit, or None where nobody typed."""
 
     @property
     def value(self) -> float | None: ...
@@ -37,7 +37,7 @@ class ComparisonError(AssertionError):
         super().__init__("measurement and prediction disagree\n" + "\n".join(lines) + f"\n\n{comparison}")
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: the table, without the stack of library calls above it."""
+        """The lines that a notebook shows: the table, without the stack of library calls above it."""
         return [f"ComparisonError: {self}"]
 
 
@@ -46,13 +46,13 @@ class Row:
     """One line of a comparison. `predicted` and `measured` have the same type.
 
     Attributes:
-        name: what was compared.
+        name: the row's heading.
         predicted: the formula's value.
         measured: the observed value.
         tolerance: largest relative deviation from `predicted` that is accepted; None means "shown, not checked".
         asked: whether the reader was asked for this number.
         guess: the reader's guess in the same type; None where the box was left empty, or nobody asked.
-        attributed: whether nobody measured: the bytes were attributed to a library's calls by a formula.
+        modelled: whether nobody measured: the bytes of a library's calls come from a formula.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Row:
     tolerance: float | None
     asked: bool = False
     guess: Quantity | None = None
-    attributed: bool = False
+    modelled: bool = False
 
     @property
     def ratio(self) -> float:
@@ -75,18 +75,15 @@ class Row:
         """Whether the measurement lies within the tolerance (always, where nothing is checked)."""
         if self.tolerance is None:
             return True
-        deviation, allowed = (
-            abs(float(self.measured) - float(self.predicted)),
-            self.tolerance * abs(float(self.predicted)),
-        )
+        deviation = abs(float(self.measured) - float(self.predicted))
+        allowed = self.tolerance * abs(float(self.predicted))
         return deviation <= allowed * (1 + 1e-12)  # 1 % off is within 1 %, whatever the last bit says
 
     def explain(self) -> str:
         """One sentence about the deviation."""
         allowed = f"{self.tolerance:.3%}" if self.tolerance else "exact equality"
-        return (
-            f"measured {self.measured:,} is {self.ratio:.6g} × the predicted {self.predicted:,}; allowed is {allowed}"
-        )
+        off = f"measured {self.measured:,} is {self.ratio:.6g} × the predicted {self.predicted:,}"
+        return f"{off}; allowed is {allowed}"
 
     def cells(self, unit: str | None) -> tuple[str, ...]:
         """The printed cells: name, guess, predicted, measured, ratio, tolerance."""
@@ -95,13 +92,14 @@ class Row:
         guess = "" if self.guess is None else format(self.guess, spec)
         exact = self.ratio == 1 and self.tolerance == 0
         ratio = "1, exactly" if exact else f"{self.ratio:.4f}" if self.ratio < 1000 else f"{self.ratio:.3g}"
-        tolerance = "not checked" if self.tolerance is None else "exact" if self.tolerance == 0 else _percent(self)
+        off = self.tolerance
+        tolerance = "not checked" if off is None else "exact" if off == 0 else f"± {100 * off:.3g} %"
         verdict = "" if self.tolerance is None else " ✓" if self.ok else " ✗"
-        measured = f"{self.measured:{spec}}" + (" attributed" if self.attributed else "")
+        measured = f"{self.measured:{spec}}" + (" modelled" if self.modelled else "")
         return self.name, guess, f"{self.predicted:{spec}}", measured, ratio, tolerance + verdict
 
 
-class Comparison:
+class Comparison(Tabular):
     """The table that `compare` returns. As the last expression of a cell it renders as HTML, elsewhere as text."""
 
     def __init__(self, rows: list[Row], unit: str | None, columns: tuple[str, str]) -> None:
@@ -117,21 +115,15 @@ class Comparison:
         """Whether the reader was asked for any row, so that the guess column is worth its width."""
         return any(row.asked for row in self.rows)
 
-    def _table(self) -> list[tuple[str, ...]]:
+    def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         head = ("", "your guess", *self.columns, "ratio", "tolerance")
         lines = [head, *(row.cells(self.unit) for row in self.rows)]
-        return lines if self.asked else [(line[0], *line[2:]) for line in lines]
-
-    def __str__(self) -> str:
-        head, *rows = self._table()
-        return as_text(head, rows)
-
-    __repr__ = __str__
+        head, *rows = lines if self.asked else [(line[0], *line[2:]) for line in lines]
+        return head, rows
 
     def _repr_html_(self) -> str:
-        head, *rows = self._table()
         wrong = [number for number, row in enumerate(self.rows) if not row.ok]
-        return as_html(head, rows, marked=wrong)
+        return as_html(*self._table(), marked=wrong)
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> tuple[dict[str, str], dict[str, object]]:
         """HTML and text; the numbers ride along as metadata, where `course run` finds them."""
@@ -139,16 +131,11 @@ class Comparison:
 
     def checks(self) -> list[dict[str, object]]:
         """The rows as plain data: name, predicted, measured, ratio, tolerance, ok."""
+        finite = [row.ratio if row.ratio != float("inf") else None for row in self.rows]  # JSON knows no infinity
         return [
-            {
-                "name": row.name,
-                "predicted": float(row.predicted),
-                "measured": float(row.measured),
-                "ratio": row.ratio if row.ratio != float("inf") else None,
-                "tolerance": row.tolerance,
-                "ok": row.ok,
-            }
-            for row in self.rows
+            {"name": row.name, "predicted": float(row.predicted), "measured": float(row.measured)}
+            | {"ratio": ratio, "tolerance": row.tolerance, "ok": row.ok}
+            for row, ratio in zip(self.rows, finite, strict=True)
         ]
 
 
@@ -166,9 +153,9 @@ def compare(
 
     Args:
         predicted: a quantity, a number, a `MemoryAccount`, or a mapping from row names to quantities.
-        measured: the same kind, with the same row names. Bytes that are only `Attributed` are marked as such.
-        guess: what `ask` returned, or a number; it belongs to the only row, or to the row "total". A mapping from row
-            names to guesses says where they belong. A box that was left empty is an empty cell.
+        measured: the same kind, with the same row names. `ModelledBytes` are marked as such.
+        guess: the box of `ask`, or a number, for the only row or the row "total"; or a mapping from row names to
+            guesses. A box that was left empty is an empty cell.
         tolerance: largest accepted |measured/predicted - 1|. 0 demands equality; None shows without checking.
         name: the row's name where there is only one.
         unit: print in this unit ("GiB"); by default the one that fits, row by row.
@@ -193,7 +180,7 @@ def compare(
         p, m = _same_kind(key, left[key], right[key])
         asked = key in guesses
         guessed = _guess(guesses[key], p) if asked else None
-        rows.append(Row(key, p, m, tolerance, asked, guessed, isinstance(right[key], Attributed)))
+        rows.append(Row(key, p, m, tolerance, asked, guessed, isinstance(right[key], ModelledBytes)))
     comparison = Comparison(rows, unit, columns)
     if not comparison.ok:
         raise ComparisonError(comparison)
@@ -256,7 +243,3 @@ def _digits(value: Quantity, unit: str) -> str:
         return ".4" if abs(value) >= 0.1 else ".4g"
     size = abs(value.to(unit))
     return "" if size == 0 or size >= 0.1 or value.units[unit] == 1 else ".4"
-
-
-def _percent(row: Row) -> str:
-    return f"± {100 * (row.tolerance or 0):.3g} %"

@@ -1,7 +1,4 @@
-"""Tables as text and as HTML, laid out in one way: the first column flush left, all others flush right.
-
-What renders itself as the last expression of a cell (a comparison, a memory record) gives its cells to both functions.
-"""
+"""Tables as text and as HTML, laid out in one way: the first column flush left, all others flush right."""
 
 from __future__ import annotations
 
@@ -10,6 +7,20 @@ from collections.abc import Collection, Sequence
 
 _CELL = "padding:.3em .9em;text-align:right;white-space:nowrap"
 _MARK = ";outline:2px solid #d55e00"
+
+
+class Tabular:
+    """A thing that renders itself as a table: HTML as the last expression of a cell, text elsewhere."""
+
+    def _table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """The header, and the cells of each row."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return as_text(*self._table())
+
+    def _repr_html_(self) -> str:
+        return as_html(*self._table())
 
 
 def as_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -25,7 +36,7 @@ def as_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def as_html(header: Sequence[str], rows: Sequence[Sequence[str]], marked: Collection[int] = ()) -> str:
-    """The same in HTML; the first cell of each row is its heading. It scrolls by itself where the page is too narrow.
+    """The table in HTML; the first cell of each row is its heading. A table that is too wide for the page scrolls.
 
     Args:
         header: the headings of the columns.

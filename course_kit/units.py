@@ -59,11 +59,10 @@ class Quantity:
         digits = 0 if whole else int(match["digits"] or 2)
         return f"{value:,.{digits}f} {unit}".rstrip()
 
-    def __str__(self) -> str:
-        return format(self, "")
-
     def __repr__(self) -> str:
         return format(self, "")
+
+    __str__ = __repr__
 
     def __add__(self, other: object) -> Self:
         return self._same(super().__add__(other), other)  # type: ignore[misc]
@@ -125,27 +124,17 @@ class Seconds(Quantity, float):
     """A duration in seconds."""
 
     units: ClassVar[dict[str, float]] = {
-        "ns": 1e-9,
-        "µs": 1e-6,
-        "ms": 1e-3,
-        "s": 1.0,
-        "min": 60.0,
-        "h": 3600.0,
-        "days": 86_400.0,
-    }
-    auto_units = ("ns", "µs", "ms", "s", "min", "h", "days")
+        "ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "days": 86_400.0
+    }  # fmt: skip
+    auto_units = tuple(units)
 
 
 class Count(Quantity, int):
     """A number of things: parameters, messages, calls."""
 
     units: ClassVar[dict[str, float]] = {
-        "": 1,
-        "thousand": 10**3,
-        "million": 10**6,
-        "billion": 10**9,
-        "trillion": 10**12,
-    }
+        "": 1, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12
+    }  # fmt: skip
     auto_units = ("",)
 
 

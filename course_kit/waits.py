@@ -1,9 +1,7 @@
-"""Who wants to know when Python waits for a communication: the diagnosis of a deadlock, `measure.timeline`, both.
+"""Watchers of Python's waits for communication: the diagnosis of a deadlock, `measure.timeline`, or both.
 
-They share one cover of `torch.distributed.Work.wait`. Two covers, each of which remembers what it found there, end with
-one that nobody takes off any more when the first to come is the first to leave.
-
-Lesson 07 uses this module without opening it.
+They share one cover of `torch.distributed.Work.wait`. Of two covers, each of which puts back the function that it
+found, one would stay for ever when the first to come is the first to leave.
 """
 
 from __future__ import annotations
@@ -21,13 +19,13 @@ _watchers: list[Around] = []
 
 
 def watch(around: Around) -> None:
-    """From now on every `work.wait()` of this process happens inside `around(work)`."""
+    """Let every `work.wait()` of this process happen inside `around(work)` from now on."""
     _watchers.append(around)
     setattr(dist.Work, "wait", _watched)  # noqa: B010 (a C++ class; an assignment would not type-check)
 
 
 def unwatch(around: Around) -> None:
-    """No longer; when the last one leaves, torch.distributed is as it came.
+    """End that; when the last watcher leaves, torch.distributed is as it came.
 
     Raises:
         ValueError: this one does not watch.

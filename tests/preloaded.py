@@ -1,6 +1,6 @@
 """What ranks of tests import: in the process that they are forked from, once, instead of half a second in each.
 
-A crew of ranks is replaced after every failure, and hundreds of tests are about answers that fail.
+A group of ranks is replaced after every failure, and hundreds of tests are about answers that fail.
 """
 
 from __future__ import annotations

@@ -57,7 +57,8 @@ def test_the_guess_stands_in_its_column_and_an_empty_box_is_an_empty_cell():
     account = MemoryAccount(parameters=Bytes(2**20))
     assert "3.00 MiB" in str(compare(guess=Typed(3, "MiB"), predicted=account, measured=account))
     empty = compare(guess=Typed(None, "MiB"), predicted=account, measured=account)
-    assert empty._table()[0][1] == "your guess" and {line[1] for line in empty._table()[1:]} == {""}
+    head, rows = empty._table()
+    assert head[1] == "your guess" and {line[1] for line in rows} == {""}
     assert "guess" not in str(compare(predicted=account, measured=account)), "nobody was asked: no column"
     assert "–" not in str(empty) and str(empty).count("\n") == len(account) + 1, "no other number, no note"
 

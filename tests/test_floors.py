@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = (*TAUGHT, "course_tools")
 FLOORS = {
     "course_kit": (
-        {"units", "tables", "communications", "waits"},
+        {"units", "tables", "communications", "waits", "cells"},
         {"accounts", "ranks", "notebook"},
         {"measure", "compare"},
         {"checks"},
@@ -173,7 +173,7 @@ def test_an_old_path_is_gone(old: str) -> None:
 def house(tmp_path: Path) -> Path:
     """Four packages without a fault."""
     files = {
-        "course_kit/ranks/_processes/crew.py": "",
+        "course_kit/ranks/_processes/worker_group.py": "",
         "course_lib/model/gpt.py": "from course_kit import units\n",
         "course_lib/train/step.py": "from course_lib.model import gpt\n",
         "course_pages/lesson01/pictures.py": "import course_lib.model.gpt, course_pages.shared.losses\n",
@@ -197,7 +197,7 @@ WRONG = {
     "another lesson's page": ("course_pages/lesson01/pictures.py", "from course_pages.lesson02 import pictures\n"),
     "the tools": ("course_lib/model/gpt.py", "from course_tools import labs\n"),
     "a page, from the tools": ("course_tools/running.py", "from course_pages.shared import losses\n"),
-    "behind a door": ("course_lib/model/gpt.py", "from course_kit.ranks._processes import crew\n"),
+    "behind a door": ("course_lib/model/gpt.py", "from course_kit.ranks._processes import worker_group\n"),
     "the grader, from the author's room": ("course_tools/author/build.py", "from course_tools.grading import grade\n"),
     "the author's room, from what students get": ("course_tools/running.py", "from course_tools.author import code\n"),
 }

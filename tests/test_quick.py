@@ -34,7 +34,7 @@ def test_a_module_of_the_library() -> None:
     [
         ("course_pages/lesson01/explorer.js", "tests/pages/lesson01/test_explorer.py"),
         ("course_kit/ranks/_diagnosis/matching.py", "tests/ranks/test_matching.py"),
-        ("course_kit/ranks/_diagnosis/evidence.py", "tests/ranks/test_diagnosis.py"),
+        ("course_kit/ranks/_diagnosis/report.py", "tests/ranks/test_diagnosis.py"),
         ("course_tools/grading/sandbox/processes.py", "tests/grading/test_sandbox.py"),
         ("course_tools/doctor.py", "tests/cli/test_doctor.py"),
         ("tests/test_units.py", "tests/test_units.py"),

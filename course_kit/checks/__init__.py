@@ -1,6 +1,6 @@
-"""What the checks of a lab are written with: `from course_kit.checks import check`."""
+"""The words in which checks of labs are written: `from course_kit.checks import check`."""
 
-from course_kit.checks import alone, check
+from course_kit.checks import check, isolated_cell
 from course_kit.checks.failed import CheckFailed
 
-__all__ = ["CheckFailed", "alone", "check"]
+__all__ = ["CheckFailed", "isolated_cell", "check"]

@@ -1,12 +1,14 @@
 """The checks of a lab: values against an oracle, and *resources*: bytes held, bytes and messages sent, FLOPs.
 
 A technique is graded on what it is for. A "sharded" optimizer that shards nothing gives the right weights; only its
-bytes tell. Each function here prints a line when its check holds and raises `CheckFailed` when it does not: what was
-expected, what came, where to look. Types are compared before values, so an answer cannot define its own equality.
+bytes tell. Each function here prints a line when its check holds and raises `CheckFailed` otherwise: what was expected,
+what came, where to look. Types are compared before values, so an answer cannot define its own equality.
 """
 
 from __future__ import annotations
 
+import ctypes
+import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -15,35 +17,18 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_kit import measure, ranks
-from course_kit.accounts import Attributed, TrafficAccount
-from course_kit.checks.answer_text import written_with
+from course_kit.accounts import ModelledBytes, TrafficAccount
 from course_kit.checks.failed import CheckFailed, call_text, describe, fail, passed, told_on_a_rank, where
-from course_kit.checks.held import Held, held
-from course_kit.checks.left_behind import MayChange, Snapshot, named, unchanged
-from course_kit.checks.wire import carried
+from course_kit.checks.held_bytes import HeldBytes, held
+from course_kit.checks.restrictions import written_with
+from course_kit.checks.side_effects import MayChange, Snapshot, named, unchanged
+from course_kit.checks.socket_bytes import carried
 from course_kit.units import Bytes, Flops, Quantity
 
 __all__ = [
-    "CheckFailed",
-    "Held",
-    "at_least",
-    "at_most",
-    "call",
-    "carried",
-    "close",
-    "crossing",
-    "equal",
-    "flops",
-    "held",
-    "on_ranks",
-    "only_messages",
-    "peak",
-    "raises",
-    "that",
-    "traffic",
-    "unchanged",
-    "written_with",
-]
+    "CheckFailed", "HeldBytes", "at_least", "at_most", "call", "carried", "close", "crossing", "equal", "flops",
+    "held", "on_ranks", "only_messages", "peak", "raises", "that", "traffic", "unchanged", "within", "written_with",
+]  # fmt: skip
 
 
 _BEHIND = "what {} was given, and the state around it, after the call"
@@ -52,9 +37,9 @@ _BEHIND = "what {} was given, and the state around it, after the call"
 
 
 def call(fn: Callable, *args: Any, look: str = "", may_change: MayChange = (), **kwargs: Any) -> Any:
-    """Call a student's function; whatever it raises becomes a `CheckFailed` that names the line of the cell.
+    """Call a student's function; any error that it raises becomes a `CheckFailed` that names the line of the cell.
 
-    So does what it leaves changed, but for what its contract allows: `may_change` (see `left_behind.Snapshot`).
+    So does a side effect that the contract does not allow by `may_change` (see `side_effects.Snapshot`).
     """
     try:
         with unchanged(_BEHIND.format(describe(fn)), named(fn, args, kwargs), may_change, look):
@@ -68,6 +53,48 @@ def call(fn: Callable, *args: Any, look: str = "", may_change: MayChange = (), *
         fail(f"{call_text(fn, args, kwargs)} raised an error", came=came, look=look or where(problem))
 
 
+class OutOfTime(BaseException):
+    """The end of an answer's time, raised inside of the answer. No `except Exception` there stops it."""
+
+
+def within(seconds: float, fn: Callable, *args: Any, look: str = "", may_change: MayChange = (), **kwargs: Any) -> Any:
+    """Call like `check.call`, and stop the call after `seconds` of wall-clock time.
+
+    Only Python can be stopped: a single long operation of PyTorch ends first.
+
+    Args:
+        seconds: many times as long as a good answer takes; the machine may be busy.
+        fn: a student's function.
+        args, kwargs: its arguments.
+        look: where to look when it took too long.
+        may_change: the changes that the contract allows, as for `check.call`.
+
+    Raises:
+        CheckFailed: the time was up, or the function raised an error.
+    """
+    caller, lock, done = threading.get_ident(), threading.Lock(), False
+
+    def stop() -> None:
+        with lock:
+            if not done:  # raised between two lines of the caller's Python, wherever that is
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(caller), ctypes.py_object(OutOfTime))
+
+    timer = threading.Timer(seconds, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        result = call(fn, *args, may_change=may_change, **kwargs)
+        with lock:
+            done = True
+        return result
+    except OutOfTime:
+        came = f"it was stopped after {seconds:g} s"
+    finally:
+        done = True  # an error came first: nothing may be raised into the caller later
+        timer.cancel()
+    return fail(call_text(fn, args, kwargs), expected=f"an answer within {seconds:g} s", came=came, look=look)
+
+
 def on_ranks(
     fn: Callable,
     *args: Any,
@@ -77,10 +104,10 @@ def on_ranks(
     may_change: MayChange = "random",
     **kwargs: Any,
 ) -> list[Any]:
-    """Results of a function on real ranks, in rank order; a deadlock is a `CheckFailed` that says why.
+    """Call a function on real ranks, for the results in rank order; a deadlock is a `CheckFailed` that says why.
 
-    What it leaves changed is seen on each rank. Mostly it is a function of the lab's, which makes models and data there
-    and calls the student's by `check.call`: what that says is passed on.
+    Side effects are seen on each rank. Mostly the function is the lab's, which makes models and data there and calls
+    the student's by `check.call`: a check that fails there fails here, in its own words.
     """
     job: tuple[Any, ...] = (fn, *args) if fn is _counted else (_watched, fn, args, kwargs, may_change)
     try:
@@ -103,7 +130,7 @@ def traffic(
     may_change: MayChange = "random",
     **kwargs: Any,
 ) -> tuple[list[Any], list[TrafficAccount]]:
-    """Like `on_ranks`, with what each rank sent: (results, accounts), both in rank order."""
+    """Call like `on_ranks`, and count what each rank sends: (results, accounts), both in rank order."""
     pairs = on_ranks(_counted, fn, args, kwargs, may_change, world_size=world_size, timeout_s=timeout_s, look=look)
     return [result for result, _ in pairs], [account for _, account in pairs]
 
@@ -115,8 +142,8 @@ def crossing(accounts: Sequence[TrafficAccount], here: Collection[int], there: C
     return n_bytes, sum(account.messages_to.get(to, 0) for account, to in links)
 
 
-def peak(fn: Callable, *args: Any, may_change: MayChange = (), **kwargs: Any) -> Held:
-    """Bytes that a call held at its peak, beyond what was held before it (its arguments among that)."""
+def peak(fn: Callable, *args: Any, may_change: MayChange = (), **kwargs: Any) -> HeldBytes:
+    """Bytes that a call held at its peak, beyond those held before it (its arguments among them)."""
     with measure.memory(inputs=[*args, *kwargs.values()], lines=True) as record:
         call(fn, *args, may_change=may_change, **kwargs)
     return held(record)
@@ -133,20 +160,20 @@ def flops(fn: Callable, *args: Any, **kwargs: Any) -> Flops:
 
 
 def that(holds: bool, what: str, *, expected: str = "", came: str = "", look: str = "") -> None:
-    """The plain check: `holds` must be the bool True."""
+    """Check a plain statement: `holds` must be the bool True."""
     if holds is not True:
         fail(what, expected=expected, came=came, look=look)
     passed(what)
 
 
 def equal(got: object, expected: object, what: str, *, look: str = "") -> None:
-    """The same type and the same value. Tensors: same dtype, shape and every element, NaN equal to NaN."""
+    """Check for the same type and the same value. Tensors: dtype, shape and every element, NaN equal to NaN."""
     the_same(got, expected, what, look)
     passed(what)
 
 
 def the_same(got: object, expected: object, what: str, look: str) -> None:
-    """`equal` without the line that it prints: what it asks of each entry of a list, a tuple or a dict."""
+    """Check like `equal`, for each entry of a list, a tuple or a dict too, and print no line."""
     if not _same_type(got, expected):
         fail(what, expected=_kind(expected), came=f"{_kind(got)}: {describe(got)}", look=look)
     if isinstance(expected, Tensor) and isinstance(got, Tensor):
@@ -177,16 +204,16 @@ def close(
     relative: float | None = None,
     look: str = "",
 ) -> None:
-    """Equal up to rounding: within `operations` × eps(`dtype`) of the largest expected magnitude.
+    """Check for equality up to rounding: within `operations` × eps(`dtype`) of the largest expected magnitude.
 
     Args:
         got: the answer; a tensor must have the expected dtype and shape.
         expected: the oracle's value.
-        what: what is checked, in words.
+        what: the subject of the check, in words.
         operations: how many roundings the answer may differ by (the length of a sum, say).
         dtype: the format that the answer was computed in; default: that of `expected` (float64 for a number).
-        relative: a tolerance of its own, instead of `operations` and `dtype`.
-        look: where to look when it does not hold.
+        relative: a relative tolerance, instead of `operations` and `dtype`.
+        look: where to look when the check fails.
     """
     if not _same_type(got, expected):
         fail(what, expected=_kind(expected), came=f"{_kind(got)}: {describe(got)}", look=look)
@@ -205,17 +232,17 @@ def close(
 
 
 def at_most(got: Quantity | float, limit: Quantity | float, what: str, *, look: str = "") -> None:
-    """A measured quantity is not above its limit."""
+    """Check that a measured quantity is not above its limit."""
     _bounded(got, limit, what, look, at_most=True)
 
 
 def at_least(got: Quantity | float, limit: Quantity | float, what: str, *, look: str = "") -> None:
-    """A measured quantity is not below its limit."""
+    """Check that a measured quantity is not below its limit."""
     _bounded(got, limit, what, look, at_most=False)
 
 
 def raises(error: type[Exception], fn: Callable, *args: Any, look: str = "", **kwargs: Any) -> None:
-    """The call must raise this error, and change nothing before that: bad input is refused, not computed with."""
+    """Check that a call raises this error, and changes nothing before: bad input is refused, not computed with."""
     what, given = f"{call_text(fn, args, kwargs)} raises {error.__name__}", Snapshot(named(fn, args, kwargs))
     try:
         result = fn(*args, **kwargs)
@@ -230,8 +257,8 @@ def raises(error: type[Exception], fn: Callable, *args: Any, look: str = "", **k
 
 
 def only_messages(accounts: Sequence[TrafficAccount], *, look: str = "") -> None:
-    """Whatever the ranks sent, they sent with send or isend: no collective of the library has run, by any name, and
-    the sockets `carried` nothing else."""
+    """Check that the ranks sent with send and isend alone: no collective of the library has run, by any name, and the
+    sockets `carried` nothing else."""
     used = sorted({name for account in accounts for name in account.messages} - {"send"})
     that(not used, "nothing but send, isend, recv and irecv", came=f"also {', '.join(used)}", look=look)
     carried(accounts, look=look)
@@ -253,7 +280,7 @@ def _counted(fn: Callable, args: tuple, kwargs: dict, may_change: MayChange) -> 
 
 def _same_type(got: object, expected: object) -> bool:
     """Whether the types match exactly, where plain numbers and quantities of the same kind count as one type."""
-    got, expected = (Bytes(value) if type(value) in (Attributed, Held) else value for value in (got, expected))
+    got, expected = (Bytes(value) if type(value) in (ModelledBytes, HeldBytes) else value for value in (got, expected))
     if isinstance(expected, bool):
         return type(got) is bool
     if isinstance(expected, int | float):

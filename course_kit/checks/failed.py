@@ -1,4 +1,4 @@
-"""How a check of a lab says no: what was expected, what came, where to look. Never the answer."""
+"""A failed check of a lab in words: what was expected, what came, where to look. Never the answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from course_kit.checks.held import Held
+from course_kit.cells import is_cell
+from course_kit.checks.held_bytes import HeldBytes
 from course_kit.units import Quantity
 
 LONGEST = 300
@@ -23,18 +24,18 @@ class CheckFailed(AssertionError):
         return [f"CheckFailed: {self}"]
 
 
-_begun = ""  # the last line of a check that held, for the next one to go on with
+_begun = ""  # the last line of a check that held: the next one may continue it
 
 
 def passed(what: str) -> None:
-    """Print the line of a check that holds; a next one may begin with "…" and go on with it."""
+    """Print the line of a check that holds; the next check's may begin with "…" and continue it."""
     global _begun
     _begun = _begun if what.startswith("…") else what
     print(f"✓ {what}")
 
 
 def fail(what: str, *, expected: str = "", came: str = "", look: str = "") -> NoReturn:
-    """Raise a `CheckFailed` in the one form that all of them have. What begins with "…" gets the line before it."""
+    """Raise a `CheckFailed` in the one form of all of them. A `what` that begins with "…" continues the line before."""
     what = f"{_begun} {what}" if what.startswith("…") and _begun else what
     parts = {"expected": expected, "came": came, "look at": look}
     lines = [f"  {name:<8}  {text}" for name, text in parts.items() if text]
@@ -48,7 +49,7 @@ def describe(value: object) -> str:
         return f"{head} {value.tolist()}" if value.numel() <= 8 else head
     if isinstance(value, Tensor):
         return f"a {type(value).__name__}"  # a class of the student's own may answer anything
-    if type(value) is Held:
+    if type(value) is HeldBytes:
         return value.words
     if isinstance(value, Quantity):
         return str(value)
@@ -74,7 +75,7 @@ def call_text(fn: object, args: tuple, kwargs: dict) -> str:
 
 def where(problem: BaseException) -> str:
     """The last line of a notebook cell that an exception passed through, with its text."""
-    frames = [f for f in traceback.extract_tb(problem.__traceback__) if "ipykernel_" in f.filename or "<" in f.filename]
+    frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if is_cell(frame.filename)]
     if not frames:
         return ""
     line = linecache.getline(frames[-1].filename, frames[-1].lineno or 0).strip()
@@ -82,5 +83,5 @@ def where(problem: BaseException) -> str:
 
 
 def told_on_a_rank(text: str) -> str:
-    """What a check said inside a rank whose traceback this is; "" if the rank met something else."""
+    """The message of a check that failed inside a rank with this traceback; "" if another error ended the rank."""
     return text.partition(f"{CheckFailed.__module__}.{CheckFailed.__name__}: ")[2].strip()

@@ -1,22 +1,24 @@
-"""What the formulas of `predict` claim, observed: bytes held, bytes sent, floating-point operations, seconds."""
+"""Meters for the claims of `predict`: bytes held, bytes sent, floating-point operations, seconds.
 
-from course_kit.measure.flops import FlopRecord, flops
+The bytes of a rank's `dist.all_reduce(x)` are counted in this order:
+
+    traffic.py   `with measure.traffic()`: reads the sockets' counters, and enters the mode
+     ├─ dispatch.py          the operation passes PyTorch's dispatcher, whoever called it: c10d::allreduce_(…)
+     │   └─ communications.py    which one is it, and which argument holds x: ("all_reduce", "tensors")
+     ├─ traffic.py           bytes of this call: x's size for a send, else a formula's (`ModelledBytes`)
+     ├─ sockets.py           at the end of the block, the counters again: bytes that the kernel saw leaving
+     └─ accounts.py          both, side by side: TrafficAccount(observed_bytes, modelled_bytes, messages, …)
+
+Bytes held go another way: storages.py (blocks), tracker.py (their lives), owners.py (whose), memory.py (the account).
+"""
+
+from course_kit.measure.flops import FlopRecord, MatrixProducts, flops
 from course_kit.measure.memory import MemoryRecord, Timeline, memory
-from course_kit.measure.products import MatrixProducts
 from course_kit.measure.time import seconds
 from course_kit.measure.timeline import Event, RankTimeline, timeline
 from course_kit.measure.traffic import traffic
 
 __all__ = [
-    "Event",
-    "FlopRecord",
-    "MatrixProducts",
-    "MemoryRecord",
-    "RankTimeline",
-    "Timeline",
-    "flops",
-    "memory",
-    "seconds",
-    "timeline",
-    "traffic",
-]
+    "Event", "FlopRecord", "MatrixProducts", "MemoryRecord", "RankTimeline", "Timeline", "flops", "memory", "seconds",
+    "timeline", "traffic",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Seeing every communication of torch.distributed: a dispatch mode that `measure.traffic` and `measure.timeline` share.
+"""Every communication of torch.distributed, seen by a dispatch mode that `traffic` and `timeline` share.
 
 Every communication is an operation of PyTorch's dispatcher, whoever calls it: your own line, a function imported by
 name before, DistributedDataParallel's C++ code, a DTensor that changes its layout. So a dispatch mode sees them all.
@@ -22,18 +22,12 @@ class CommunicationMode(TorchDispatchMode):
 
     @abstractmethod
     def on_communication(self, found: Communication, given: dict[str, Any], call: Callable[[], Any]) -> Any:
-        """Do what is to be done, run the operation by `call()`, and return its result.
-
-        Args:
-            found: the line of the table.
-            given: its arguments by name.
-            call: runs it.
-        """
+        """Run the operation by `call()`, and return its result; `given` are its arguments by name."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """See one operation."""
         if any(map(is_traceable_wrapper_subclass_type, types)):
-            return NotImplemented  # a DTensor: let it take itself apart first; what it then calls comes by here again
+            return NotImplemented  # a DTensor: let that take itself apart first; its plain calls come by here again
         found = COMMUNICATIONS.get(func._schema.name)
         if found is None:
             return func(*args, **(kwargs or {}))

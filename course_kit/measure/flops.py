@@ -6,10 +6,9 @@
     counted.total          # Flops
     counted                # the same by operation, as a table
 
-The count is PyTorch's: its `FlopCounterMode` knows matrix products, convolutions and attention kernels on a GPU; the
-attention kernel that runs on a CPU and grouped products it leaves out, and this module adds them. `MatrixProducts` is
-the witness beside it.
-Like the papers, neither counts element-wise work (softmax, norms, GELU, the optimizer).
+The count is PyTorch's: its `FlopCounterMode` knows matrix products, convolutions and attention kernels on a GPU, and
+this module adds the CPU's attention kernel and grouped products. `MatrixProducts` is the witness: it shares no line
+with that count, and fits on a page. Like the papers, neither counts element-wise work (softmax, norms, the optimizer).
 """
 
 from __future__ import annotations
@@ -17,17 +16,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from course_kit.tables import as_html, as_text
+from course_kit.tables import Tabular
 from course_kit.units import Flops
 
 
-class FlopRecord:
-    """What `measure.flops` yields; it fills as the block runs."""
+class FlopRecord(Tabular):
+    """The record of `measure.flops`, which fills as the block runs."""
 
     def __init__(self, counter: FlopCounterMode) -> None:
         self._counter = counter
@@ -47,12 +47,6 @@ class FlopRecord:
     def _table(self) -> tuple[list[str], list[list[str]]]:
         rows = [[name, f"{count}", f"{count / max(1, self.total):.1%}"] for name, count in self.by_operation.items()]
         return ["operation", "FLOPs", "share"], [*rows, ["total", f"{self.total}", ""]]
-
-    def __repr__(self) -> str:
-        return as_text(*self._table())
-
-    def _repr_html_(self) -> str:
-        return as_html(*self._table())
 
 
 @contextmanager
@@ -82,17 +76,15 @@ class _WithoutModules:
     def __exit__(self, *_error: object) -> None: ...
 
 
-def _attention(query: Any, key: Any, value: Any, *_args: Any, out_shape: Any = None, **_kwargs: Any) -> int:
+def _attention(query: Any, key: Any, value: Any, *_args: Any, **_kwargs: Any) -> int:
     return sdpa_flop_count(query, key, value)
 
 
-def _attention_backward(
-    grad: Any, query: Any, key: Any, value: Any, *_args: Any, out_shape: Any = None, **_kwargs: Any
-) -> int:
+def _attention_backward(grad: Any, query: Any, key: Any, value: Any, *_args: Any, **_kwargs: Any) -> int:
     return sdpa_backward_flop_count(grad, query, key, value)
 
 
-def _grouped(left: Any, right: Any, *_args: Any, out_shape: Any = None, **_kwargs: Any) -> int:
+def _grouped(left: Any, right: Any, *_args: Any, **_kwargs: Any) -> int:
     return 2 * math.prod(left) * right[-1]  # the groups share the rows, or in the weights' gradient what is summed over
 
 
@@ -100,7 +92,35 @@ _LEFT_OUT: dict[Any, Any] = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
 }
-"""The kernels behind `scaled_dot_product_attention` on a CPU, and the one behind `grouped_mm`; FlopCounterMode calls
-these with shapes."""
+"""The kernels of `scaled_dot_product_attention` on a CPU, and of `grouped_mm`; FlopCounterMode passes shapes."""
 if hasattr(torch.ops.aten, "_grouped_mm"):
     _LEFT_OUT[torch.ops.aten._grouped_mm] = _grouped
+
+
+class MatrixProducts(TorchDispatchMode):
+    """Adds up `flops` of the matrix products in its `with` block, forward and backward, by a count of our own."""
+
+    PRODUCTS = "mm", "bmm", "addmm", "baddbmm"
+    ATTENTION: ClassVar = {  # the CPU's attention kernels → the place of query and keys, the number of products inside
+        "_scaled_dot_product_flash_attention_for_cpu": (0, 2),
+        "_scaled_dot_product_flash_attention_for_cpu_backward": (1, 5),
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = Flops(0)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """See one operation of PyTorch pass by. (m × k) times (k × n) is 2·m·k·n, of `batch` pairs each."""
+        operation = func._schema.name.removeprefix("aten::")
+        tensors = [value for value in args if isinstance(value, torch.Tensor)]
+        if operation in self.PRODUCTS:
+            left, right = tensors[-2:]  # addmm and baddbmm have the summand before them
+            self.flops += 2 * left.numel() * right.shape[-1]
+        if operation == "_grouped_mm":  # the groups share the rows; the third tensor says where each ends
+            self.flops += 2 * tensors[0].numel() * tensors[1].shape[-1]
+        if operation in self.ATTENTION:
+            place, products = self.ATTENTION[operation]
+            query, keys = tensors[place : place + 2]
+            self.flops += products * 2 * query.numel() * keys.shape[-2]
+        return func(*args, **(kwargs or {}))

@@ -1,4 +1,4 @@
-"""Who holds the memory of a training step, at every moment of it.
+"""Memory of a training step by owner, at every moment of the step.
 
     with measure.memory(model, optimizer) as record:
         train_step(model, optimizer, batch)
@@ -7,7 +7,7 @@
     record.largest(5)      # the blocks that made it so
 
 The peak is a maximum over time and not a sum over categories: gradients and activations are rarely large at the same
-moment. Hence the record keeps lifetimes (`tracker.py`) and owners (`owners.py`), and this file draws up the account.
+moment. Hence a record keeps lifetimes (`tracker.py`) and owners (`owners.py`), and this file draws up the account.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from torch import Tensor, nn
 
 from course_kit.accounts import CATEGORIES, MemoryAccount
 from course_kit.measure.owners import Owners
-from course_kit.measure.source_lines import line_text
-from course_kit.measure.storages import LargestStorages, LiveStorage, tensors_in
-from course_kit.measure.tracker import Phase, TrackedStorage, Tracker
-from course_kit.tables import as_html, as_text
+from course_kit.measure.storages import LargestStorages, LiveStorage, TrackedStorage, line_text, tensors_in
+from course_kit.measure.tracker import Phase, Tracker
+from course_kit.tables import Tabular
 from course_kit.units import Bytes
 
 
@@ -41,20 +40,19 @@ def memory(
 
     Counted are all storages (each once, however many tensors view it) of the model, its gradients, its buffers, the
     optimizer's state and `inputs` from the start; a model or optimizer that is not given here, from the start as soon
-    as it is called; any other tensor from before, as soon as an operation reads it; and everything that is made
-    inside. Memory that a kernel takes and returns within one operation is not seen, nor is what the allocator holds in
-    reserve (on a GPU `record.allocator` has those).
-
-    What another `saved_tensors_hooks` packs inside (as `torch.utils.checkpoint` does) counts as temporaries.
+    as one calls it; any other tensor from before, as soon as an operation reads it; and everything that is made inside.
+    Not seen are memory that a kernel takes and returns within one operation, and the allocator's reserve (on a GPU
+    `record.allocator` has both). Tensors that another `saved_tensors_hooks` packs inside (as `torch.utils.checkpoint`
+    does) count as temporaries.
 
     Args:
-        model: whose parameters, gradients and buffers are counted from the start.
-        optimizer: whose state is counted from the start.
+        model: its parameters, gradients and buffers are counted from the start.
+        optimizer: its state is counted from the start.
         inputs: other tensors to count from the start, such as a batch.
-        lines: note for each block which line made it, for `MemoryRecord.by_line`.
+        lines: note for each block the line that made it, for `MemoryRecord.by_line`.
 
     Yields:
-        The record. It can be read inside the block, too, and is closed even when the block raises.
+        The record, which can be read inside the block, too, and is closed even when the block raises.
 
     Raises:
         ValueError: another record is open.
@@ -121,8 +119,8 @@ class Timeline:
         return self.bytes[:, CATEGORIES.index(category)]
 
 
-class MemoryRecord:
-    """What `measure.memory` yields: the bytes alive at entry, at the peak, at exit and at every moment between."""
+class MemoryRecord(Tabular):
+    """A record of `measure.memory`: the bytes alive at entry, at the peak, at exit and at every moment between."""
 
     is_open = False
 
@@ -135,9 +133,9 @@ class MemoryRecord:
             torch.cuda.reset_peak_memory_stats()
         type(self).is_open = True
         self.allocator: Mapping[str, Bytes] = {}
-        """On a GPU, the CUDA allocator's own numbers ("before", "peak", "after"). It rounds blocks up to 512 bytes, and
-        counts what no operation returns: what kernels use inside, and cuBLAS's workspaces (8 MiB, on Hopper 32, for
-        each thread that multiplies; those are two, since the backward pass has its own)."""
+        """On a GPU, the CUDA allocator's own numbers ("before", "peak", "after"). The allocator rounds blocks up to 512
+        bytes, and counts memory that no operation returns: inside of kernels, and cuBLAS's workspaces (8 MiB, on Hopper
+        32, for each thread that multiplies; those are two, since the backward pass has its own)."""
 
     def close(self) -> None:
         """End the record (leaving the `with` block does it)."""
@@ -163,12 +161,12 @@ class MemoryRecord:
 
     @property
     def before(self) -> MemoryAccount:
-        """What was alive at entry."""
+        """The bytes alive at entry."""
         return self.timeline.account(0)
 
     @property
     def peak(self) -> MemoryAccount:
-        """What was alive at the moment when the most was."""
+        """The bytes alive at the moment with the most."""
         timeline = self.timeline
         return timeline.account(timeline.peak_row)
 
@@ -180,16 +178,16 @@ class MemoryRecord:
 
     @property
     def now(self) -> MemoryAccount:
-        """What is alive now; after the `with` block, what was alive when it ended."""
+        """The bytes alive now; after the `with` block, at its end."""
         return self.timeline.account(-1)
 
     @property
     def after(self) -> MemoryAccount:
-        """What was alive at exit: the same as `now`."""
+        """The bytes alive at exit: the same as `now`."""
         return self.now
 
     def end_of(self, phase: str, occurrence: int = 0) -> MemoryAccount:
-        """What was alive when a phase ended, all temporaries of its last operation gone.
+        """The bytes alive when a phase ended, all temporaries of its last operation gone.
 
         Args:
             phase: "forward", "backward" or "optimizer step".
@@ -224,7 +222,7 @@ class MemoryRecord:
     def by_line(self, at: str = "peak") -> dict[str, Bytes]:
         """Bytes by the line that made them, the most first: {"line 7 of add: kept = x.clone()": Bytes(4096)}.
 
-        A line outside of PyTorch and this package. What was there before the record has none, and is left out.
+        The lines are outside of PyTorch and the course. Blocks from before the record have none, and are left out.
 
         Args:
             at: "peak" or "now".
@@ -254,7 +252,7 @@ class MemoryRecord:
     def lifetimes(self) -> list[tuple[int, int | None, int]]:
         """(born, died, bytes) of every block, in rows of the timeline; `died` is None for what is still alive.
 
-        `predict.CachingAllocator.replay` reads it. A resized block counts with its largest size.
+        `predict.CachingAllocator.replay` reads this list. A resized block counts with its largest size.
         """
         return [(s.born, s.died, max(nbytes for _, nbytes in s.sizes)) for s in self._tracker.storages]
 
@@ -268,15 +266,9 @@ class MemoryRecord:
         rows = [[name, *(f"{n:.2MiB}" for n in (*a.values(), a.total))] for name, a in accounts.items()]
         return ["alive", *CATEGORIES, "total"], rows
 
-    def __repr__(self) -> str:
-        return as_text(*self._table())
-
-    def _repr_html_(self) -> str:
-        return as_html(*self._table())
-
 
 def _allocated() -> Bytes | None:
-    """What CUDA's allocator has handed out; None where no GPU is in use."""
+    """The bytes that CUDA's allocator has handed out; None where no GPU is in use."""
     if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
         return None
     return Bytes(torch.cuda.memory_allocated())

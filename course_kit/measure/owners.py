@@ -1,7 +1,7 @@
-"""Whose memory is it? Parameters, gradients and optimizer state, found by asking the models and optimizers.
+"""Owners of memory: parameters, gradients and optimizer state, found by asking models and optimizers.
 
 A gradient is a temporary result until autograd puts it into `.grad`; Adam's variance is one until Adam files it in its
-state. So ownership is noted when it becomes known, and holds for the block's whole life.
+state. So an owner is noted when it becomes known, and holds for the block's whole life.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
-from course_kit.measure.tracker import Tracker
+from course_kit.measure.tracker import Tracker, in_backward
 
 
 class Owners:
@@ -44,7 +44,7 @@ class Owners:
                 storage.name = name
 
     def meet_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Count what an optimizer keeps. Weights that it holds and no model does are its own copies."""
+        """Count an optimizer's state. Weights that the optimizer holds and no model does are its own copies."""
         if any(optimizer is known for known in self.optimizers):
             return
         self.optimizers.append(optimizer)
@@ -81,11 +81,11 @@ class Owners:
                     self._note(leaf, "optimizer", f"{of}: {key}")
 
     def settle(self) -> None:
-        """Ask all models and optimizers once more: what was filed away without telling is found here."""
+        """Ask all models and optimizers once more, and find tensors that were filed away without telling."""
         for model in self.models:
             for name, parameter in model.named_parameters():  # again: `to_empty` and the like replace parameters
                 self._meet_parameter(parameter, name, "parameters")
-                self._note(parameter, "parameters", name)  # it may have moved to new memory
+                self._note(parameter, "parameters", name)  # a parameter may have moved to new memory
                 self._note_gradient(parameter)
         for optimizer in self.optimizers:
             self._note_state(optimizer)
@@ -130,8 +130,3 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
     """All tensors that an optimizer updates."""
     for group in optimizer.param_groups:
         yield from group["params"]
-
-
-def in_backward() -> bool:
-    """Whether the autograd engine is running a backward pass in this thread."""
-    return torch._C._current_graph_task_id() != -1

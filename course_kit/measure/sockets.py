@@ -25,7 +25,7 @@ Connection = tuple[str, str]
 def bytes_by_connection() -> dict[Connection, int] | None:
     """Bytes sent so far over every TCP connection of this process but those to the rendezvous store.
 
-    Waits a moment until the kernel has sent what it was handed. None where it cannot be known: not on Linux, no process
+    Waits a moment until the kernel has sent what it was handed. None where nobody counts: not on Linux, no process
     group, or a group that does not use TCP (NCCL).
     """
     if not sys.platform.startswith("linux") or not dist.is_initialized() or "gloo" not in dist.get_backend_config():
@@ -66,7 +66,7 @@ def _is_tcp(connection: socket.socket) -> bool:
 
 
 def _store_port() -> int | None:
-    """The port of the store through which the ranks found each other: its traffic is not theirs."""
+    """The port of the store through which the ranks found each other, whose traffic is not theirs."""
     store: Any = c10d._get_default_store()
     while hasattr(store, "underlying_store"):  # a PrefixStore
         store = store.underlying_store

@@ -1,16 +1,91 @@
-"""The blocks of memory behind tensors, and the largest of a record as a table."""
+"""Blocks of memory behind tensors: their lives, the largest of them as a table, and the lines that made them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import linecache
+import os
+import sys
+import weakref
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from course_kit.tables import as_html, as_text
+from course_kit.tables import Tabular
 from course_kit.units import Bytes
+
+
+class TrackedStorage(weakref.ref):
+    """One block of memory: its life, size and purpose. The object is a weak reference to the block, too.
+
+    Times are row numbers of the timeline: the block is alive in the rows from `born` up to, not including, `died`.
+
+    Attributes:
+        born, died: rows; `died` is None while it lives.
+        sizes: (row, bytes) for its birth and for every resize.
+        owner: "parameters", "gradients" or "optimizer" when it belongs to one of them, else "".
+        saved: the spans of rows during which autograd held it for a backward pass.
+        holders: how many nodes of the graph hold it now.
+        address: the key under which the tracker knows it while it lives.
+        made_by, place: the operation that made it (None: a block from before), and the module or phase that ran then.
+        line: file, number and function of the line that made it; None where nobody asked, or knows.
+        name: the owner's name for the block, or "".
+        shape, dtype: of the first tensor seen on it.
+    """
+
+    __slots__ = (
+        "address", "born", "died", "dtype", "holders", "line", "made_by", "name", "owner", "place", "saved", "shape",
+        "sizes"
+    )  # fmt: skip
+
+    address: int
+    born: int
+    died: int | None
+    sizes: list[tuple[int, int]]
+    owner: str
+    saved: list[tuple[int, int | None]]
+    holders: int
+    line: tuple[str, int, str] | None
+    made_by: Any
+    place: str
+    name: str
+    shape: torch.Size
+    dtype: torch.dtype
+
+    def spans(self, end: int) -> Iterator[tuple[int, int, str, int]]:
+        """The block's life as (first row, row after the last, category, bytes), cut where size or category changes."""
+        stop = end if self.died is None else self.died
+        if not self.saved and len(self.sizes) == 1:  # most are like this: nothing to cut
+            if self.born < stop:
+                yield self.born, stop, self.owner or "temporaries", self.sizes[0][1]
+            return
+        cuts = {self.born, stop, *(row for row, _ in self.sizes)}
+        cuts.update(row for span in self.saved for row in span if row is not None)
+        rows = sorted(cuts)
+        for first, last in pairwise(rows):
+            yield first, last, self.category(first), self.size(first)
+
+    def category(self, row: int) -> str:
+        """The block's category in this row. An activation is one from birth, although autograd saves it later."""
+        if self.owner:
+            return self.owner
+        saved = any(start <= row and (stop is None or row < stop) for start, stop in self.saved)
+        return "activations" if saved else "temporaries"
+
+    @property
+    def label(self) -> str:
+        """The block's name, or its origin: "blocks.0.attention: softmax"."""
+        if self.name or self.made_by is None:
+            return self.name or "input"
+        operation = self.made_by._schema.name.split("::")[-1].strip("_")
+        return f"{self.place}: {operation}" if self.place else operation
+
+    def size(self, row: int) -> int:
+        """The block's bytes in this row."""
+        return next(nbytes for since, nbytes in reversed(self.sizes) if since <= row)
 
 
 @dataclass(frozen=True)
@@ -31,31 +106,18 @@ class LiveStorage:
     bytes: Bytes
 
 
-class LargestStorages(list[LiveStorage]):
+class LargestStorages(Tabular, list[LiveStorage]):
     """A list of blocks that prints as a table."""
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
-        rows = [
-            [
-                b.name,
-                "×".join(map(str, b.shape)) or "scalar",
-                str(b.dtype).removeprefix("torch."),
-                b.category,
-                f"{b.bytes}",
-            ]
-            for b in self
-        ]
+        shapes = ["×".join(map(str, block.shape)) or "scalar" for block in self]
+        dtypes = [str(block.dtype).removeprefix("torch.") for block in self]
+        rows = [[b.name, shape, dtype, b.category, f"{b.bytes}"] for b, shape, dtype in zip(self, shapes, dtypes)]
         return ["block", "shape", "dtype", "category", "bytes"], rows
-
-    def __repr__(self) -> str:
-        return as_text(*self._table())
-
-    def _repr_html_(self) -> str:
-        return as_html(*self._table())
 
 
 def tensors_in(values: Any) -> list[Tensor]:
-    """All tensors in what an operation takes or returns: one, or lists and tuples of them."""
+    """All tensors among an operation's arguments or results: one, or those in lists and tuples."""
     if isinstance(values, Tensor):
         return [values]
     found: list[Tensor] = []
@@ -69,8 +131,31 @@ def tensors_in(values: Any) -> list[Tensor]:
 
 
 def plain_tensors(tensor: Tensor) -> Iterable[Tensor]:
-    """The tensor itself, or for a wrapper like DTensor the plain tensors that it is made of."""
+    """The tensor itself, or for a wrapper like DTensor the plain tensors inside."""
     if not hasattr(tensor, "__tensor_flatten__"):
         return (tensor,)
     parts = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # type: ignore[attr-defined]
     return [plain for part in parts if isinstance(part, Tensor) for plain in plain_tensors(part)]
+
+
+_COURSE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "course_")  # kit, lib, pages, tools
+_OTHERS = (os.path.dirname(torch.__file__) + os.sep, _COURSE, "<frozen ")
+"""The beginnings of file names whose lines the reader of a record has not written: PyTorch's, and the course's."""
+
+
+def line_now() -> tuple[str, int, str] | None:
+    """File, number and function of the innermost line at work outside of PyTorch and the course.
+
+    A backward pass on the CPU runs in the thread that called it, so its tensors belong to the line of that call.
+    """
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_OTHERS):
+        frame = frame.f_back
+    return frame and (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def line_text(file: str, number: int, function: str) -> str:
+    """A line as its author finds it again: "line 7 of add: kept = x.clone()"."""
+    text = linecache.getline(file, number).strip()
+    where = f"line {number}" if function.startswith("<") else f"line {number} of {function}"
+    return f"{where}: {text}" if text else where

@@ -17,8 +17,8 @@ def seconds(fn: Callable[[], Any], repeats: int = 5, warmup: int = 1) -> Seconds
 
     Args:
         fn: called without arguments, `warmup + repeats` times.
-        repeats: runs that count. The median of them shrugs off one that the machine disturbed.
-        warmup: runs before the clock starts: the first one allocates memory and starts threads.
+        repeats: runs that count. Their median shrugs off one that the machine disturbed.
+        warmup: runs before the clock starts: the first run allocates memory and starts threads.
 
     Raises:
         ValueError: `repeats` is less than 1, or `warmup` negative.

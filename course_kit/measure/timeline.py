@@ -1,4 +1,4 @@
-"""What each rank did when: computing, waiting for another rank, or sending while it computes.
+"""Times of each rank: computing, waiting for another rank, or sending while it computes.
 
     def on_each_rank():
         with measure.timeline() as record:
@@ -11,7 +11,7 @@
 
     record = ranks.run(on_each_rank)[0]    # holds the events of all ranks
 
-Communication is noticed by itself, whoever starts it.
+Communication is noticed without a word, whoever starts it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +30,6 @@ import torch.distributed as dist
 
 from course_kit import waits
 from course_kit.communications import Communication
-from course_kit.measure.chrome_trace import chrome_trace
 from course_kit.measure.dispatch import CommunicationMode
 from course_kit.units import Seconds
 
@@ -44,10 +43,10 @@ class Event:
     """A stretch of time of one rank.
 
     Attributes:
-        rank: whose.
-        kind: "compute" or "wait" (blocked in a communication): what the rank's own thread does, one after the other;
-            "send": a communication under way, from its start to its completion, beside the others.
-        name: of the span that was computed, or of the communication.
+        rank: the rank's number.
+        kind: "compute" or "wait" (blocked in a communication), of the rank's own thread, one after the other; "send":
+            a communication under way, from its start to its completion, beside the others.
+        name: the name of the span that was computed, or of the communication.
         start_s, end_s: seconds since the first event of all ranks.
     """
 
@@ -67,7 +66,7 @@ class RankTimeline:
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """CommunicationCall what this rank computes in the block `name` (inside a span, the inner name counts).
+        """Name the computation of the block (inside another span, the inner name counts).
 
         Raises:
             ValueError: the recording is over.
@@ -92,11 +91,11 @@ class RankTimeline:
         return sorted(chosen, key=lambda event: event.start_s)
 
     def seconds(self, rank: int, kind: Kind) -> Seconds:
-        """For how long the rank computed, waited or had something on its way; never counted twice."""
+        """The time in which the rank computed, waited or had a communication under way; never counted twice."""
         return Seconds(sum(end - start for start, end in _union(self.of(rank, kind))))
 
     def hidden(self, rank: int) -> Seconds:
-        """For how long something was on its way while the rank did not wait: communication behind computation."""
+        """The time in which a communication was under way and the rank did not wait: hidden behind computation."""
         waits = _union(self.of(rank, "wait"))
         both = sum(
             max(0.0, min(end, stop) - max(start, begin))
@@ -112,19 +111,19 @@ class RankTimeline:
 
 @contextmanager
 def timeline(group: dist.ProcessGroup | None = None) -> Iterator[RankTimeline]:
-    """Record what this rank does inside the block. All ranks of the group must use it.
+    """Record this rank's times inside the block. All ranks of the group must record.
 
     Nothing is sent before the end of the block. There the ranks compare their clocks (8 round trips with the group's
     first rank each, a few milliseconds) and exchange their events, so that every rank has those of all. A difference
     of two clocks that is smaller than the round trip can prove counts as none: on one machine all ranks share a clock.
 
-    Waiting is seen where Python waits (`work.wait()`, any blocking call, the first use of what a functional collective
-    brings); there also ends the bar of what has no future to tell when it was done.
-    DistributedDataParallel waits in C++, so its waits look like computing. It is the processor's view: a GPU kernel
-    that was only started is over at once. Watching costs a few microseconds for every operation of PyTorch.
+    Waiting is seen where Python waits (`work.wait()`, any blocking call, the first use of a functional collective's
+    tensor); the bar of a communication without a future ends there, too. DistributedDataParallel waits in C++, so its
+    waits look like computing. The view is the processor's: a GPU kernel that was only started is over at once.
+    Watching costs a few microseconds for every operation of PyTorch.
 
     Yields:
-        The record; name what is computed with its `span`.
+        The record; name a computation with its `span`.
     """
     recorder = _Recorder(dist.get_rank(group))
     record = RankTimeline(_recorder=recorder)
@@ -141,7 +140,7 @@ def timeline(group: dist.ProcessGroup | None = None) -> Iterator[RankTimeline]:
 
 
 class _Recorder:
-    """Writes down what the calling thread does: always exactly one thing, so its events follow each other."""
+    """Writes down the calling thread's doings: always exactly one, so events follow each other."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -152,7 +151,7 @@ class _Recorder:
         self._open: list[_UnderWay] = []
 
     def enter(self, kind: Kind, name: str) -> tuple[Kind, str]:
-        """From now on this thread does something else; returns what it did until now."""
+        """Let this thread do something else from now on; return its doing until now."""
         before, now = self._doing, _clock()
         self.events.append(Event(self.rank, *before, self._since, now))
         self._doing = kind, name
@@ -172,7 +171,7 @@ class _Recorder:
 
     @contextmanager
     def waiting(self, handle: dist.Work | torch.Tensor) -> Iterator[None]:
-        """The block waits for a communication: for its handle, or for the tensor that it brings."""
+        """Record that the block waits for a communication: for its handle, or for its tensor."""
         if threading.get_ident() != self._thread:
             yield
             return
@@ -184,7 +183,7 @@ class _Recorder:
             self._close(handle)
 
     def started(self, name: str, handle: dist.Work | torch.Tensor) -> None:
-        """A communication is under way. Its future tells when it is done; where there is none, the wait for it does."""
+        """Record that a communication is under way. Its future tells its end; without one, the wait for it does."""
         start, future = _clock(), _future(handle)
         self._open.append(_UnderWay(name, handle, start, draws_itself=future is not None))
         if future is not None:
@@ -203,7 +202,7 @@ class _Recorder:
 
 
 class _UnderWay(NamedTuple):
-    """A communication that nobody has waited for yet."""
+    """A communication for which nobody has waited yet."""
 
     name: str
     handle: dist.Work | torch.Tensor
@@ -211,7 +210,7 @@ class _UnderWay(NamedTuple):
     draws_itself: bool
 
     def is_of(self, handle: dist.Work | torch.Tensor) -> bool:
-        """Whether it is the one behind this handle; a tensor may have been wrapped on its way, its storage stays."""
+        """Whether the handle is this communication's; a tensor may have been wrapped meanwhile, its storage stays."""
         if isinstance(handle, torch.Tensor) and isinstance(self.handle, torch.Tensor):
             return handle.untyped_storage()._cdata == self.handle.untyped_storage()._cdata
         return handle is self.handle
@@ -225,7 +224,7 @@ class _Communications(CommunicationMode):
         self._recorder = recorder
 
     def on_communication(self, found: Communication, given: dict[str, Any], call: Callable[[], Any]) -> Any:
-        """Run it and keep its handle; functional collectives have none, their tensor is waited for."""
+        """Run it and keep its handle; functional collectives have none, and their tensor is waited for."""
         if found.kind == "wait":
             with self._recorder.waiting(given[found.holds]):
                 return call()
@@ -239,7 +238,7 @@ class _Communications(CommunicationMode):
 
 
 def _future(handle: dist.Work | torch.Tensor) -> torch.futures.Future[Any] | None:
-    """What is done when the communication is; gloo's messages and reduce-scatter have none."""
+    """The future that is done with the communication; gloo's messages and reduce-scatter have none."""
     try:
         return None if isinstance(handle, torch.Tensor) else handle.get_future()
     except RuntimeError:
@@ -247,7 +246,7 @@ def _future(handle: dist.Work | torch.Tensor) -> torch.futures.Future[Any] | Non
 
 
 def clock_offset_s(group: dist.ProcessGroup | None = None) -> float:
-    """What to add to this rank's clock to read that of the group's first rank. All ranks must call.
+    """The seconds to add to this rank's clock for that of the group's first rank. All ranks must call.
 
     Of 8 round trips the fastest counts, and the answer is taken to have been given in its middle (Cristian 1989), so
     the error is at most half a round trip; an offset below that is 0. First rank: 9 messages of 8 bytes to each other
@@ -266,8 +265,7 @@ def clock_offset_s(group: dist.ProcessGroup | None = None) -> float:
         dist.recv(value, members[0], group)
         return value.item()
     for member in members[1:]:
-        trips = [_ping(value, member, group) for _ in range(_PINGS)]
-        trip_s, offset_s = min(trips)
+        trip_s, offset_s = min(_ping(value, member, group) for _ in range(_PINGS))
         dist.send(value.fill_(0.0 if abs(offset_s) <= trip_s / 2 else offset_s), member, group)
     return 0.0
 
@@ -286,7 +284,7 @@ def _shifted(events: list[Event], by_s: float) -> list[Event]:
 
 
 def _union(events: list[Event]) -> list[tuple[float, float]]:
-    """Where at least one of the events is going on, as stretches that do not touch."""
+    """The stretches in which at least one of the events is going on; no two touch."""
     stretches: list[tuple[float, float]] = []
     for event in sorted(events, key=lambda event: event.start_s):
         if stretches and event.start_s <= stretches[-1][1]:
@@ -294,3 +292,38 @@ def _union(events: list[Event]) -> list[tuple[float, float]]:
         else:
             stretches.append((event.start_s, event.end_s))
     return stretches
+
+
+def chrome_trace(events: Iterable[Event]) -> dict[str, Any]:
+    """The events in Chrome's trace format: a process for each rank, thread 0 the program, the others the network.
+
+    A viewer nests the events of one thread: two that overlap in part are drawn wrongly or dropped. So messages under
+    way at the same time get threads of their own, and times are whole nanoseconds, lest rounding make two overlap.
+
+    Source: "Trace Event Format", Google; times are in microseconds.
+    """
+    found, names = [], {}
+    for event, thread in _threads(events):
+        start_ns, end_ns = round(1e9 * event.start_s), round(1e9 * event.end_s)
+        names[event.rank, thread] = "program" if thread == 0 else f"network {thread}"
+        times = {"ts": start_ns / 1e3, "dur": (end_ns - start_ns) / 1e3}
+        found.append({"ph": "X", "name": event.name, "cat": event.kind, "pid": event.rank, "tid": thread, **times})
+    ranks = {rank for rank, _ in names}
+    labels = [_label("process_name", rank, 0, f"rank {rank}") for rank in sorted(ranks)]
+    labels += [_label("thread_name", rank, thread, name) for (rank, thread), name in sorted(names.items())]
+    return {"traceEvents": labels + found, "displayTimeUnit": "ms"}
+
+
+def _threads(events: Iterable[Event]) -> Iterator[tuple[Event, int]]:
+    """Each event with its thread: 0 unless it is on the network, else the first from 1 on that is free again."""
+    free_from: dict[tuple[int, int], float] = {}
+    for event in sorted(events, key=lambda event: event.start_s):
+        thread = int(event.kind == "send")
+        while thread and free_from.get((event.rank, thread), event.start_s) > event.start_s:
+            thread += 1
+        free_from[event.rank, thread] = event.end_s
+        yield event, thread
+
+
+def _label(kind: str, rank: int, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": rank, "tid": thread, "args": {"name": name}}

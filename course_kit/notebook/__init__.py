@@ -1,9 +1,8 @@
-"""What cells call to talk with their reader: `ask` for a guess, `show` for source, `self_check` and `your_turn`."""
+"""Cells' words to their reader: `ask` for a guess, `show` for source, `self_check` and `your_turn`."""
 
-from course_kit.notebook import folded  # makes `%solution` known
 from course_kit.notebook.ask import Ask, ask
 from course_kit.notebook.self_check import self_check
 from course_kit.notebook.show import show
 from course_kit.notebook.your_turn import your_turn
 
-__all__ = ["Ask", "ask", "folded", "self_check", "show", "your_turn"]
+__all__ = ["Ask", "ask", "self_check", "show", "your_turn"]

@@ -157,11 +157,8 @@ class Picture:
         """
         bundle: dict[str, Any] = {"image/png": base64.b64encode(self.png).decode("ascii"), "text/plain": self.alt}
         if widget is not None:
-            bundle["application/vnd.jupyter.widget-view+json"] = {
-                "version_major": 2,
-                "version_minor": 0,
-                "model_id": widget.model_id,
-            }
+            view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
+            bundle["application/vnd.jupyter.widget-view+json"] = view
         display(bundle, raw=True, metadata={"image/png": {"width": WIDTH_PX, "alt": self.alt}})
         display({"text/html": _caption_html(self.caption, self.alt), "text/plain": self.caption}, raw=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import textwrap
 from collections.abc import Callable
@@ -49,8 +50,6 @@ def show(thing: Callable[..., object] | type | ModuleType, *, docstring: bool = 
 
 def _without_docstring(code: str) -> str:
     """`code` (one def or class) without its first string statement."""
-    import ast
-
     body = ast.parse(code).body[0].body  # type: ignore[attr-defined]
     lines = code.splitlines()
     first = body[0]

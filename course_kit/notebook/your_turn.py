@@ -5,35 +5,41 @@
         \"\"\"The sum of all ranks' `part`.\"\"\"
         ...
 
-    @whole.solution                      # in a cell of its own, tagged `solution`, which the build seals: `folded`
+    @whole.solution                      # in a cell of its own, tagged `solution`
     def whole(part):
         dist.all_reduce(part)
         return part
 
 After the second cell `whole` is the reader's function if it passed its check, and else the solution. So the rest of the
 page runs for everyone, and a headless run sees that the solution passes.
+
+JupyterLab and Colab can hide a cell's text, each by a key of its own; VS Code cannot. So the built page holds the
+solution as `%solution whole …`, a sealed text (base64), and its output unfolds on a click.
 """
 
 from __future__ import annotations
 
 import ast
+import base64
 import functools
+import html
 import inspect
 import textwrap
 from collections.abc import Callable
 from typing import Any
 
+from course_kit.cells import add_magic, remember, running_shell
 from course_kit.notebook.self_check import Verdict
 
 Check = Callable[[Callable[..., Any]], object]
-"""Calls the function it is given and raises AssertionError, with what was expected and what came, if that is wrong."""
+"""A function that calls the reader's, and raises AssertionError (expected, came) if that one is wrong."""
 
 
 class Turn:
     """A function that the reader is asked to write.
 
     Attributes:
-        function: as the reader left it.
+        function: the reader's text of it.
         verdict: right, wrong or open (not written yet).
     """
 
@@ -50,10 +56,10 @@ class Turn:
         return self.function(*args, **kwargs)
 
     def solution(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorates a solution. Returns the reader's function if it passed, and else this one.
+        """Decorate a solution; return the reader's function if that passed, and else the solution.
 
         Raises:
-            ValueError: the solution does not pass the check itself.
+            ValueError: the solution itself does not pass the check.
         """
         if self.verdict.state == "right":
             _show(Verdict("right", "Yours is used below."))
@@ -75,12 +81,12 @@ class Turn:
 
 
 def your_turn(check: Check, look: str = "") -> Callable[[Callable[..., Any]], Turn]:
-    """Decorates a function that the reader is to write, and checks it as soon as its cell runs.
+    """Decorate a function that the reader is to write, and check it as soon as its cell runs.
 
     Args:
         check: called with the function; raises AssertionError with a sentence that says what was expected and what
-            came, without a full stop. It never gives the answer away.
-        look: where to look, shown with what is wrong.
+            came, without a full stop, and never gives the answer away.
+        look: where to look, shown with a wrong answer.
     """
     return lambda function: Turn(function, check, look)
 
@@ -96,12 +102,67 @@ def is_stub(function: Callable[..., Any]) -> bool:
 
 
 def _show(verdict: Verdict) -> None:
-    """As a cell's output; outside of a notebook, as a line."""
-    from IPython.core.getipython import get_ipython
-
-    if get_ipython() is None:
+    """Show a verdict as a cell's output; outside of a notebook, as a line."""
+    if running_shell() is None:
         print(verdict)
     else:
         from IPython.display import display
 
         display(verdict)
+
+
+class Folded:
+    """Source that renders as one line which opens on a click, and as plain text elsewhere."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def __repr__(self) -> str:
+        return self.source
+
+    def _repr_html_(self) -> str:
+        said = "One solution. Open it when yours passes, or when you are stuck."
+        code = f'<pre style="overflow-x:auto;padding:.4em .9em" tabindex="0">{html.escape(self.source)}</pre>'
+        return f'<details style="padding:0 .9em"><summary>{said}</summary>{code}</details>'
+
+
+def seal(source: str) -> str:
+    """Seal the text of one function: in characters that nobody reads by accident."""
+    return base64.b64encode(source.encode()).decode()
+
+
+def unseal(sealed: str) -> str:
+    """The text that was sealed.
+
+    Raises:
+        ValueError: the text was changed since.
+    """
+    try:
+        return base64.b64decode(sealed, validate=True).decode()
+    except ValueError:
+        raise ValueError("this solution's text was changed, and cannot be read any more; take the cell anew") from None
+
+
+def run_line(line: str, names: dict[str, Any]) -> Folded:
+    """Bind a name to the reader's function if it passed its check, and else to the solution.
+
+    Args:
+        line: the name, and the sealed function.
+        names: the notebook's.
+
+    Raises:
+        NameError: the cell of the turn did not run.
+        ValueError: the sealed text was changed, or the solution does not pass its check.
+    """
+    name, _, sealed = line.partition(" ")
+    source, file, found = unseal(sealed.strip()), f"<solution of {name}>", {}
+    if name not in names:
+        raise NameError(f"{name} is not there yet; run the cell of your turn, above, first")
+    remember(file, source)
+    exec(compile(source, file, "exec"), names, found)
+    if isinstance(names[name], Turn):  # else this cell runs a second time
+        names[name] = names[name].solution(found[name])
+    return Folded(source)
+
+
+add_magic("solution", "line", run_line)

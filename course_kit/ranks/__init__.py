@@ -8,30 +8,14 @@ from __future__ import annotations
 
 import os as _os
 
-from course_kit.ranks._diagnosis.failures import RankFailure, RankReport, WaitsIn
+from course_kit.ranks._diagnosis.report import RankFailure, RankReport, WaitsIn
 from course_kit.ranks._processes import launch as _launch
 from course_kit.ranks._processes.inside import device, init
 from course_kit.ranks.pool import MAX_WORLD_SIZE, Ranks, run
 
-__all__ = [
-    "MAX_WORLD_SIZE",
-    "RankFailure",
-    "RankReport",
-    "Ranks",
-    "WaitsIn",
-    "device",
-    "init",
-    "run",
-]
+__all__ = ["MAX_WORLD_SIZE", "RankFailure", "RankReport", "Ranks", "WaitsIn", "device", "init", "run"]
 
 
-def _prepare() -> None:
-    """Start the zygote, unless this process is a rank itself."""
-    under_torchrun = "TORCHELASTIC_RUN_ID" in _os.environ
-    if _launch.IN_RANK in _os.environ or under_torchrun:
-        return
-    if _launch.can_fork():
-        _launch.launcher()
-
-
-_prepare()
+_is_rank = _launch.IN_RANK in _os.environ or "TORCHELASTIC_RUN_ID" in _os.environ  # the latter under torchrun
+if not _is_rank and _launch.can_fork():
+    _launch.launcher()

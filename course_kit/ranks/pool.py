@@ -2,6 +2,20 @@
 
 The processes stay between calls, so a call costs milliseconds instead of the seconds that a launcher needs. Inside the
 function `torch.distributed` is ready: `dist.get_rank()` and `dist.all_reduce(x)` work at once.
+
+    notebook                         zygote                           rank 0 … n-1
+    pool.run(fn)
+     ├─ packing: fn, its arguments, and news of the notebook
+     ├─ worker_group
+     │   └─ launch ── fork, kill ──► zygote.py: torch imported, ────► worker.py
+     │             ◄─ exit codes ─── one thread; forks and reaps      ├─ listener thread: where am I, is anybody there
+     └─ watched_call                                                  └─ main thread: fn(…), watched by announce, prints
+         │   ═══ job, where? ══════ wire: a socket to each rank ════►   │
+         │   ◄══ entered, here, out, returned, raised ═══════════════   ╪══ gloo or NCCL ══► the other ranks
+         ├─ matching: do the ranks' calls fit?
+         └─ report: RankFailure
+
+A rank announces a call before it makes the call. So the notebook knows who waits for whom even when all ranks hang.
 """
 
 from __future__ import annotations
@@ -14,13 +28,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from course_kit.ranks._processes import pickling
-from course_kit.ranks._processes.crew import Crew
+from course_kit.ranks._processes import packing
 from course_kit.ranks._processes.inside import backend_for
 from course_kit.ranks._processes.launch import IN_RANK
-from course_kit.ranks._processes.packing import pack
 from course_kit.ranks._processes.watched_call import WatchedCall
 from course_kit.ranks._processes.wire import Job
+from course_kit.ranks._processes.worker_group import WorkerGroup
 
 MAX_WORLD_SIZE = 64
 """Every rank is a process, and gloo joins every pair by a socket: 64 ranks hold 2,016 connections."""
@@ -31,7 +44,7 @@ class Ranks:
 
     Args:
         world_size: how many processes.
-        backend: what torch.distributed shall use. None takes NCCL (and gloo for CPU tensors) when every rank can have
+        backend: the backend of torch.distributed. None takes NCCL (and gloo for CPU tensors) when every rank can have
             a GPU of its own, else gloo.
         timeout_s: seconds that one call may take.
         diagnose: compare the communication calls of all ranks with each other while they run; finds wrong orders,
@@ -50,7 +63,7 @@ class Ranks:
         self.backend = backend_for(self.world_size, backend)
         self._lock = threading.RLock()
         self._owner = os.getpid()
-        self._crew: Crew | None = self._new_crew()
+        self._workers: WorkerGroup | None = self._new_workers()
 
     def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Any]:
         """Call `fn(*args, **kwargs)` on every rank; all results, in rank order.
@@ -62,61 +75,61 @@ class Ranks:
             RankFailure: a rank raised, died, or was not done in time; all ranks have then been replaced.
             ValueError: an argument, or a variable that `fn` uses, cannot be shipped; the message names it.
         """
-        return self.call(pack(fn, args, kwargs), self.timeout_s, self.diagnose)
+        return self.call(packing.pack(fn, args, kwargs), self.timeout_s, self.diagnose)
 
     def call(self, packed: bytes, timeout_s: float, diagnose: bool) -> list[Any]:
-        """`run`, for a call that is packed already, with its own time limit and diagnosis.
+        """Make a call that is packed already, with a time limit and a diagnosis of its own.
 
         Args:
-            packed: what `packing.pack` made of the function and its arguments.
+            packed: the function and its arguments, from `packing.pack`.
             timeout_s: seconds that this call may take.
             diagnose: whether to compare the ranks' communication calls.
         """
         with self._lock:
-            crew = self._standing_crew()
-            call = WatchedCall(crew, timeout_s, diagnose)
+            workers = self._standing_workers()
+            call = WatchedCall(workers, timeout_s, diagnose)
             usable = False
             try:
-                crew.send_to_all(("run", Job(packed, crew.tracker.news(), diagnose)))
+                workers.send_to_all(("run", Job(packed, workers.tracker.news(), diagnose)))
                 blobs = call.blobs()
                 usable = call.leaves_group_usable
-            finally:  # after a KeyboardInterrupt too: a crew that was left in the middle of a call is useless
+            finally:  # after a KeyboardInterrupt too: workers that were left in the middle of a call are useless
                 if not usable:
-                    self._replace(crew)
-        return [pickling.loads(blob) for blob in blobs]
+                    self._replace(workers)
+        return [packing.loads(blob) for blob in blobs]
 
-    def _standing_crew(self) -> Crew:
+    def _standing_workers(self) -> WorkerGroup:
         if self._owner != os.getpid():
             raise RuntimeError("these ranks belong to the process that made this one by os.fork(); make new ones here")
-        if self._crew is None:
+        if self._workers is None:
             raise ValueError("these ranks are closed: make a new ranks.Ranks(...), or use ranks.run(...)")
         try:
-            self._crew.wait_until_ready()
-            whole = self._crew.is_whole()
+            self._workers.wait_until_ready()
+            whole = self._workers.is_whole()
         except RuntimeError:
             whole = False
         if not whole:  # somebody killed a rank, or the process that ranks are forked from
-            self._replace(self._crew)
-            self._crew.wait_until_ready()
-        return self._crew
+            self._replace(self._workers)
+            self._workers.wait_until_ready()
+        return self._workers
 
-    def _replace(self, crew: Crew) -> None:
-        """Kill the crew and start the next one, without waiting for it."""
-        crew.end()
-        self._crew = self._new_crew()
+    def _replace(self, workers: WorkerGroup) -> None:
+        """Kill the workers and start the next ones, without waiting for them."""
+        workers.end()
+        self._workers = self._new_workers()
 
-    def _new_crew(self) -> Crew:
-        """A crew that ends with this object, or with the interpreter, at the latest."""
-        crew = Crew(self.world_size, self.backend)
-        weakref.finalize(self, crew.end)
-        return crew
+    def _new_workers(self) -> WorkerGroup:
+        """Start workers that end with this object, or with the interpreter, at the latest."""
+        workers = WorkerGroup(self.world_size, self.backend)
+        weakref.finalize(self, workers.end)
+        return workers
 
     def close(self) -> None:
         """End the processes. Safe to call twice."""
         with self._lock:
-            if self._crew is not None and self._owner == os.getpid():
-                self._crew.end()
-            self._crew = None
+            if self._workers is not None and self._owner == os.getpid():
+                self._workers.end()
+            self._workers = None
 
     def __enter__(self) -> Self:
         return self
@@ -135,19 +148,13 @@ def _shared_pool(world_size: int) -> Ranks:
     _check_world_size(world_size)
     key = world_size, backend_for(world_size, None)
     pool = _shared.get(key)
-    if pool is None or pool._owner != os.getpid() or pool._crew is None:
+    if pool is None or pool._owner != os.getpid() or pool._workers is None:
         pool = _shared[key] = Ranks(*key)
     return pool
 
 
 def run(
-    fn: Callable[..., Any],
-    /,
-    *args: Any,
-    world_size: int = 4,
-    timeout_s: float = 60,
-    diagnose: bool = True,
-    **kwargs: Any,
+    fn: Callable, /, *args: Any, world_size: int = 4, timeout_s: float = 60, diagnose: bool = True, **kwargs: Any
 ) -> list[Any]:
     """Call `fn(*args, **kwargs)` on `world_size` processes that share a process group; the results in rank order.
 
@@ -164,7 +171,7 @@ def run(
         ValueError: `world_size` or `timeout_s` makes no sense, or something cannot be shipped.
     """
     _check_timeout(timeout_s)
-    return _shared_pool(world_size).call(pack(fn, args, kwargs), timeout_s, diagnose)
+    return _shared_pool(world_size).call(packing.pack(fn, args, kwargs), timeout_s, diagnose)
 
 
 def _check_world_size(world_size: Any) -> int:

@@ -101,7 +101,7 @@ def expert_traffic(config: ExpertConfig, mesh: Mesh, tokens: int, element_bytes:
     }
     sizes = {"data": data, "expert": expert, "tensor": tensor}
     return {
-        axis: TrafficAccount(attributed_bytes={name: Bytes(n) for name, n in sent.items()})
+        axis: TrafficAccount(modelled_bytes={name: Bytes(n) for name, n in sent.items()})
         for axis, sent in by_axis.items()
         if sizes[axis] > 1
     }

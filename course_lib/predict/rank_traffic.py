@@ -1,7 +1,7 @@
 """What one rank of many sends in a training step, by mesh axis and operation: tensor, context, pipe, expert and data.
 
     sent = predict.rank_traffic(Setup(config, batch_size=8, tensor=2, data=2))
-    sent["tensor"].attributed_bytes["all_reduce"], sent["data"].total_bytes
+    sent["tensor"].modelled_bytes["all_reduce"], sent["data"].total_bytes
 
 First the calls are listed, then all are priced at once. The ranks are those of `parallel.tensor_gpt`,
 `parallel.context_gpt`, `parallel.pipeline`, `parallel.experts` and `parallel.data`: their embedding and head are cut by
@@ -88,7 +88,7 @@ def rank_traffic(setup: Setup, stage: Stage = 0) -> dict[str, TrafficAccount]:
             each = n_bytes if operation == "send" else OPERATIONS[operation](n_bytes, ranks).bytes
             sent[axis][operation] += times * each
     return {
-        axis: TrafficAccount(attributed_bytes={name: Bytes(n) for name, n in by_name.items() if n})
+        axis: TrafficAccount(modelled_bytes={name: Bytes(n) for name, n in by_name.items() if n})
         for axis, by_name in sent.items()
     }
 

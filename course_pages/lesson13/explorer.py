@@ -72,7 +72,7 @@ def sent_in_balance(tokens: int, top_k: int, capacity_factor: float | None, rank
     """Bytes that a rank sends in a step's four all-to-alls, if all experts get equally many."""
     config = layer(max(EXPERTS), top_k, capacity_factor)
     traffic = expert_traffic(config, Mesh({"expert": ranks}), tokens, ELEMENT_BYTES)
-    return int(traffic["expert"].attributed_bytes["all_to_all"]) if ranks > 1 else 0
+    return int(traffic["expert"].modelled_bytes["all_to_all"]) if ranks > 1 else 0
 
 
 @cache

@@ -1,7 +1,7 @@
 """Which names of a check stay when it has run: the functions that later cells read, and nothing else.
 
-A check runs in a copy of the notebook's names (`course_kit.checks.alone`), so that no answer can read what it expects.
-Students see that as a first line, `%%check`; the grader knows without it.
+A check runs in a copy of the notebook's names (`course_kit.checks.isolated_cell`), so that no answer can read what it
+expects. Students see that as a first line, `%%check`; the grader knows without it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ BEGIN_HIDDEN, END_HIDDEN = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
 TOPIC = "#:"
 """Begins a line inside hidden tests: what those below it are about, in words of the comment that students see."""
 MAGIC = "%%check"
-"""The first line of a check in a notebook: `course_kit.checks.alone` runs what is below it."""
+"""The first line of a check in a notebook: `course_kit.checks.isolated_cell` runs what is below it."""
 _ALIKE = re.compile(r"^#+ *(begin|end)[ _-]*(solution|hidden)", re.I)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from course_kit.notebook.folded import seal
+from course_kit.notebook.your_turn import seal
 from course_tools.lessons import Lesson
 
 NOTEBOOK_METADATA = {
@@ -59,7 +59,7 @@ def _metadata(tags: list[str]) -> dict:
 
 
 def _seal_solution(cell: NotebookNode) -> None:
-    """Turn `@f.solution` and its function into a line that unfolds on a click (`course_kit.notebook.folded`)."""
+    """Turn `@f.solution` and its function into a line that unfolds on a click (`course_kit.notebook.your_turn`)."""
     if found := _SOLUTION.search(cell.source):
         name, text = found.groups()
         cell.source = f"%solution {name} {seal(text)}"

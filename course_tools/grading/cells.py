@@ -11,9 +11,9 @@ GUARD = "__import__('course_tools.grading.sandbox.guard', fromlist=['the_guard']
 """How a kernel names the module that looks after the checks."""
 
 
-_ALONE = "__import__('course_kit.checks.alone', fromlist=['run'])"
+_ISOLATED = "__import__('course_kit.checks.isolated_cell', fromlist=['run'])"
 
-FAILED_LINE = f"raise LookupError({_ALONE}.failed_line)"
+FAILED_LINE = f"raise LookupError({_ISOLATED}.failed_line)"
 """Says which line of the check that has just failed did."""
 
 
@@ -29,9 +29,9 @@ def source_of(cell: NotebookNode) -> str:
     return cell.source if own_language or is_students(cell) else f"{cell.source}\n{remember(cell)}"
 
 
-def alone(cell: NotebookNode) -> str:
+def isolated(cell: NotebookNode) -> str:
     """The line that runs a check in a copy of the notebook's names, as `%%check` does."""
-    return f"{_ALONE}.run({cell.source!r}, __import__('builtins').globals(), {kept(cell)!r})"
+    return f"{_ISOLATED}.run({cell.source!r}, __import__('builtins').globals(), {kept(cell)!r})"
 
 
 def kept(cell: NotebookNode) -> list[str]:

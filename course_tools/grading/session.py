@@ -21,10 +21,10 @@ from course_tools.author.lab_source import Check, grade_id_of, is_answer, is_che
 from course_tools.grading.cells import (
     FAILED_LINE,
     GUARD,
-    alone,
     first_line,
     hidden_lines,
     is_students,
+    isolated,
     last_line,
     remember,
     source_of,
@@ -192,7 +192,7 @@ class Run:
             return
         number_once = secrets.token_hex(16)
         cell = self._cells[number]
-        parts = (f"{GUARD}.the_guard().restore()", alone(cell), remember(cell), last_line(number_once))
+        parts = (f"{GUARD}.the_guard().restore()", isolated(cell), remember(cell), last_line(number_once))
         try:
             reply = kernel.run("\n".join(parts), silent=True)
             if reply.late:

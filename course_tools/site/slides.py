@@ -12,7 +12,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from course_kit.notebook.folded import unseal
+from course_kit.notebook.your_turn import unseal
 from course_tools.site.prose import as_html, chunks_of, points_of
 
 _WIDGET = re.compile(r'class="course-widget" data-model="(\w+)"')

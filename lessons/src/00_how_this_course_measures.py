@@ -533,7 +533,7 @@ compare(guess=guess_reader, predicted=floor, measured=last, tolerance=None, colu
 #
 # An instrument that is built by the people who make the claims needs an independent witness. Of bytes sent it is the
 # operating system. (NCCL, the backend of GPUs, goes past its counter, and macOS and Windows tell nobody. There a table says
-# *attributed*: a formula's bytes, which prove nothing.)
+# *modelled*: a formula's bytes, which prove nothing.)
 #
 # The count of operations is not ours: `measure.flops` asks PyTorch's own counter, and adds the one attention kernel that
 # it leaves out on a CPU. Beside it stands `MatrixProducts`, which judged your turn. It is ours, it shares no line with

@@ -478,7 +478,7 @@ def check_bytes(function):
         x = torch.ones(4, SMALL.context // dist.get_world_size(), SMALL.width, requires_grad=True)
         with measure.traffic() as sent:
             block(x).sum().backward()
-        return Bytes(sum(sent.attributed_bytes[name] for name in ("all_gather", "reduce_scatter")))
+        return Bytes(sum(sent.modelled_bytes[name] for name in ("all_gather", "reduce_scatter")))
 
     for t in (2, 4):
         due, said = ranks.run(on_each_rank, world_size=t)[0], function(int(stream), t)

@@ -252,7 +252,7 @@ def gather_only(kind):
     zero.model(*share(0, dist.get_rank())).backward()
     with measure.traffic() as sent:
         zero.step()
-    return int(sent.attributed_bytes.get("all_gather", 0))
+    return int(sent.modelled_bytes.get("all_gather", 0))
 
 
 @your_turn(check_step, look="A master is fp32, a weight may be bf16: which should travel? And what hangs behind the last element?")

@@ -344,7 +344,7 @@ due = {f"rank {r}": 2 * (plan.sent_bytes(r, 4 * 64) + plan.returned_bytes(r, 4 *
 seen = {f"rank {r}": sent[r].sent_bytes for r in range(4)}
 compare(
     guess={"on average": guess_sent},
-    predicted=due | {"on average": even.attributed_bytes["all_to_all"]},
+    predicted=due | {"on average": even.modelled_bytes["all_to_all"]},
     measured=seen | {"on average": sum(seen.values(), Bytes(0)) / 4},
     tolerance=0.05,
     unit="kB",

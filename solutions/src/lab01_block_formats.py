@@ -34,7 +34,7 @@ import math
 import torch
 
 from course_kit.checks import check
-from course_kit.checks.arithmetic import Arithmetic
+from course_kit.checks.restrictions import Arithmetic
 from course_kit.compare import compare
 from course_kit.notebook import ask
 from course_kit.units import Bytes

@@ -47,10 +47,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from course_kit import measure
 from course_kit.accounts import MemoryAccount
 from course_kit.checks import check
-from course_kit.checks.arithmetic import on_paper
-from course_kit.checks.lives import random_lives
+from course_kit.checks.random_programs import random_programs
+from course_kit.checks.restrictions import without_torch
 from course_kit.compare import compare
-from course_kit.measure.tracker import tensors_in
+from course_kit.measure.storages import tensors_in
 from course_kit.notebook import ask
 from course_kit.units import Bytes, Count
 from course_lib.model import hardware
@@ -264,7 +264,7 @@ def counted(account):
     """An account of yours for the checks: while it runs there are no tensors, no models and nothing that measures."""
     built = ["Stranger", "RMSNorm", "Attention", "Block", "Grown", "Preallocated", "Paged", "held_by", "written_by"]
     built += ["real_tensors", "real_states", "real_account", "forward_record", "second_step", "train_step", "measure"]
-    return on_paper(account, built)
+    return without_torch(account, built)
 
 
 # %% check="q1-values" points=6
@@ -864,7 +864,7 @@ def _looks(names):
 
 _known, _look = {"SMALL": SMALL, "torch": torch}, "who else has this page, and how many they are"
 _names = [_known | {"Paged": kind} for kind in (Paged, _Pasts)]
-random_lives("a cache", "cache = Paged(SMALL, 3, 4)", *_names, _draw, _looks, look=_look)
+random_programs("a cache", "cache = Paged(SMALL, 3, 4)", *_names, _draw, _looks, look=_look)
 ### END HIDDEN TESTS
 
 # %% [markdown]

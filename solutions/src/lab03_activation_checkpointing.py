@@ -38,9 +38,9 @@ from torch import nn
 
 from course_kit import measure
 from course_kit.checks import check
-from course_kit.checks.arithmetic import on_paper
-from course_kit.checks.time_limit import within
-from course_kit.checks.untracked_memory import outside_torch
+from course_kit.checks.check import within
+from course_kit.checks.held_bytes import outside_torch
+from course_kit.checks.restrictions import without_torch
 from course_kit.compare import compare
 from course_kit.notebook import ask
 from course_kit.units import Bytes, Count, Flops
@@ -120,7 +120,7 @@ def plan_cost(costs, segments):
 print(f"on paper you said {paper_guess.said} at the peak; your function says {plan_cost(FOUR, [(1, 3)])}")
 
 # %% check="q1-values" points=8
-account = on_paper(plan_cost, ["measure", "measured_step"])
+account = without_torch(plan_cost, ["measure", "measured_step"])
 for segments, expected in (
     ([], (28, 0)),
     ([(0, 4)], (28, 14)),
@@ -135,7 +135,7 @@ for segments, expected in (([(0, 1), (1, 2)], (29, 8)), ([(1, 2)], (30, 7)), ([(
     check.equal(got, expected, f"(bytes, FLOPs) of a chain with {segments}", look="who is still there, who has left?")
 
 # %% check="q1-refuses" points=4
-account = on_paper(plan_cost, ["measure", "measured_step"])
+account = without_torch(plan_cost, ["measure", "measured_step"])
 check.equal(check.call(account, list(FOUR), [(0, 1), (1, 4)]), (24, 14), "segments that touch are fine")
 for wrong in ([(0, 2), (1, 3)], [(2, 2)], [(2, 4), (0, 1)], [(3, 5)], [(-1, 2)], [(3, 1)]):
     check.raises(ValueError, account, list(FOUR), wrong, look="what the contract says about segments")
@@ -180,7 +180,7 @@ def _random_chain(random, n):
     return [Cost(x, x + random.randint(0, 12), random.randint(1, 9)) for x in inputs]
 
 
-_dice, account = _random.Random(3), on_paper(plan_cost, ["measure", "measured_step"])
+_dice, account = _random.Random(3), without_torch(plan_cost, ["measure", "measured_step"])
 for _n in (1, 2, 3, 5, 6):
     _chain = _random_chain(_dice, _n)
     for _plan in _itertools.islice(_every_plan(_n), 60):
@@ -511,13 +511,13 @@ def measured_step(forward, layers, x):
     with outside_torch() as outside, measure.memory(layers, inputs=leaf, lines=True) as record:
         result = forward(layers, leaf.clone())  # a clone: as if other layers had made it
         hidden = outside()
-        between = check.Held(record.now.total, record.by_line("now")) + hidden - there_anyway
+        between = check.HeldBytes(record.now.total, record.by_line("now")) + hidden - there_anyway
         result.sum().backward()
         still_hidden = outside()
     held = record.timeline.bytes.sum(axis=1) - record.timeline["gradients"] - there_anyway
     with measure.flops() as counted:
         forward(layers, x.detach().requires_grad_()).sum().backward()
-    peak = check.Held(held.max(), record.by_line()) + hidden
+    peak = check.HeldBytes(held.max(), record.by_line()) + hidden
     return Step(between, held, peak, still_hidden + int(held[-1]), counted.total)
 
 

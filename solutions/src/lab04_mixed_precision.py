@@ -41,8 +41,8 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
 from course_kit import measure
 from course_kit.checks import check
-from course_kit.checks.lives import random_lives
-from course_kit.checks.untracked_memory import outside_torch
+from course_kit.checks.held_bytes import outside_torch
+from course_kit.checks.random_programs import random_programs
 from course_kit.notebook import ask
 from course_kit.units import Bytes
 from course_lib.numerics import FP16
@@ -542,7 +542,7 @@ def bytes_of_a_step(shapes, seed):
         hidden, alive = outside(), record.timeline.bytes.sum(axis=1)
     loose = sum(getattr(leaf, "size", 1) for leaf in tree_leaves(case.state) if not torch.is_tensor(leaf))
     check.at_most(loose, 8 * len(shapes), "numbers in the state that are in no tensor", look="the rules, at the top")
-    return check.Held(alive[-1], record.by_line("now")) + hidden, hidden + int(alive[start:].max())
+    return check.HeldBytes(alive[-1], record.by_line("now")) + hidden, hidden + int(alive[start:].max())
 
 
 # %% check="q3-bytes" points=6
@@ -656,7 +656,7 @@ _names["in_1024ths"] = lambda p, state: _in_1024ths(joined(w.data, kept["rest"])
 _right_names = _known | {"start": _right_start, "lean_step": _right_step}
 _right_names["in_1024ths"] = lambda p, state: _in_1024ths(w.weight for w in p)
 _begin, _looks = "p, state = start(); said = []", ["said", "in_1024ths(p, state)"]
-random_lives("a step", _begin, _names, _right_names, _draw, lambda _: _looks, count=60, length=30, look=_look)
+random_programs("a step", _begin, _names, _right_names, _draw, lambda _: _looks, count=60, length=30, look=_look)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -862,7 +862,7 @@ def _draw(chance, names):
 _right_names = {"math": math, "ScaleState": ScaleState, "INTERVAL": 8, "next_scale": _right_scale}
 _look = "the four rules, word by word; INTERVAL may be another at each call"
 _begin = "now = ScaleState(2.0**20)"
-random_lives("a scale", _begin, _names, _right_names, _draw, lambda _: ["now"], count=300, look=_look)
+random_programs("a scale", _begin, _names, _right_names, _draw, lambda _: ["now"], count=300, look=_look)
 ### END HIDDEN TESTS
 
 # %% [markdown]

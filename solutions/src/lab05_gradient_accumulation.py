@@ -30,8 +30,8 @@ import torch
 
 from course_kit import measure
 from course_kit.checks import check
-from course_kit.checks.lives import random_lives
-from course_kit.checks.untracked_memory import outside_torch
+from course_kit.checks.held_bytes import outside_torch
+from course_kit.checks.random_programs import random_programs
 from course_kit.notebook import ask
 from course_kit.units import Bytes
 from course_lib.model import text
@@ -313,7 +313,7 @@ def _draw(chance, names):
 _known = {"torch": torch, "rounded": _rounded}
 _names = [_known | {"start": lambda kind=kind: _begin_tokens(kind)} for kind in (TokenSum, _PlainTokens)]
 _begin, _look = "model, total = start(); said = []", "what an object remembers of a piece, and for how long"
-random_lives("a mean over tokens", _begin, *_names, _draw, lambda _: ["rounded(said)"], look=_look)
+random_programs("a mean over tokens", _begin, *_names, _draw, lambda _: ["rounded(said)"], look=_look)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -483,8 +483,8 @@ def bytes_of_add(wide, parameters):
         before = record.now
         check.call(wide.add, 2.0**-10)
         hidden = outside()
-    after = check.Held(record.now.total - before.total + before.gradients, record.by_line("now"))
-    return after + hidden, check.Held(record.peak.total - before.total, record.by_line())
+    after = check.HeldBytes(record.now.total - before.total + before.gradients, record.by_line("now"))
+    return after + hidden, check.HeldBytes(record.peak.total - before.total, record.by_line())
 
 
 # %% check="q2-bytes" points=6
@@ -568,7 +568,7 @@ _begin = "p = [torch.zeros(2).half().requires_grad_() for _ in range(3)]; wide =
 _known, _look = {"torch": torch, "math": math}, "what add says and leaves, for any weight and any of the gradients"
 _looks = ["said", "list(wide.sums)", "[each.grad for each in p]"]
 _names = [_known | {"WideSum": kind} for kind in (WideSum, _PlainSum)]
-random_lives("a sum", _begin, *_names, _draw, lambda _: _looks, look=_look)
+random_programs("a sum", _begin, *_names, _draw, lambda _: _looks, look=_look)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -950,7 +950,7 @@ _known = {"torch": torch, "math": math, "rounded": _rounded}
 _names = [_known | {"start": lambda kind=kind: _begin_with(kind)} for kind in (Accumulator, _Pieces)]
 _begin, _looks = "model, stream = start(); said = []", ["rounded(said)", "rounded([tuple(model.row.tolist())])"]
 _look = "what a batch leaves to the next one, an overflow or a piece without tokens among it"
-random_lives("a stream", _begin, *_names, _draw, lambda _: _looks, look=_look)
+random_programs("a stream", _begin, *_names, _draw, lambda _: _looks, look=_look)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -1135,7 +1135,7 @@ _names = [_known | {"start": lambda kind=kind: _begin_with(kind)} for kind in (R
 _begin = "model, stream = start(); said, state = [], stream.state_dict()"
 _looks = ["rounded(said)", "rounded([tuple(model.row.tolist())])"]
 _look = "what a state says of its batch, and for how long"
-random_lives("a stream", _begin, *_names, _draw, lambda _: _looks, length=24, look=_look)
+random_programs("a stream", _begin, *_names, _draw, lambda _: _looks, length=24, look=_look)
 ### END HIDDEN TESTS
 
 # %% [markdown]

@@ -54,7 +54,7 @@ import torch.distributed as dist
 
 from course_kit import ranks
 from course_kit.checks import check
-from course_kit.checks.arithmetic import on_paper
+from course_kit.checks.restrictions import without_torch
 from course_kit.compare import compare
 from course_kit.notebook import ask
 from course_kit.units import Count, Seconds
@@ -493,7 +493,7 @@ compare(
 )
 
 # %% check="q3-predicted" points=8
-account = on_paper(predict_sends, NOT_ON_PAPER)
+account = without_torch(predict_sends, NOT_ON_PAPER)
 for case, sent in {
     (800, 4, 8, 3): (6, 5600),
     (5, 4, 4, 0): (4, 32),
@@ -518,7 +518,7 @@ def sent_by_hand(elements, size, world_size, rank):
     return rounds, total * size
 
 
-account = on_paper(predict_sends, NOT_ON_PAPER)
+account = without_torch(predict_sends, NOT_ON_PAPER)
 for elements, size, world_size in ((21, 8, 4), (1021, 2, 16), (10**12 + 7, 2, 64), (2, 4, 2), (9, 4, 1)):
     for rank in {0, world_size // 3, world_size - 1}:
         expected = sent_by_hand(elements, size, world_size, rank)

@@ -41,7 +41,7 @@ import torch.nn.functional as F
 
 from course_kit import measure, ranks
 from course_kit.checks import check
-from course_kit.checks.untracked_memory import outside_torch
+from course_kit.checks.held_bytes import outside_torch
 from course_kit.compare import compare
 from course_kit.notebook import ask
 from course_kit.units import Bytes
@@ -515,7 +515,7 @@ def merged(one, other):
     seen = None if one.observed_bytes is None else one.observed_bytes + other.observed_bytes
     n_bytes = {f"{n}": each.total_bytes for n, each in enumerate((one, other))}
     messages = {f"{n}": each.total_messages for n, each in enumerate((one, other))}
-    return type(one)(observed_bytes=seen, attributed_bytes=n_bytes, messages=messages)
+    return type(one)(observed_bytes=seen, modelled_bytes=n_bytes, messages=messages)
 
 
 # %%

@@ -40,8 +40,8 @@ from torch import nn
 
 from course_kit import measure, ranks
 from course_kit.checks import check
-from course_kit.checks.time_limit import within
-from course_kit.checks.untracked_memory import outside_torch
+from course_kit.checks.check import within
+from course_kit.checks.held_bytes import outside_torch
 from course_kit.compare import compare
 from course_kit.notebook import ask
 from course_lib.model.gpt import GPT, GPTConfig

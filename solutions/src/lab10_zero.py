@@ -46,8 +46,8 @@ import torch.distributed as dist
 
 from course_kit import measure, ranks
 from course_kit.checks import check
-from course_kit.checks.lives import random_lives
-from course_kit.checks.untracked_memory import outside_torch
+from course_kit.checks.held_bytes import outside_torch
+from course_kit.checks.random_programs import random_programs
 from course_kit.compare import compare
 from course_kit.notebook import ask
 from course_kit.units import Bytes, Ratio
@@ -1033,7 +1033,7 @@ hidden_names = [{"Model": kind} for kind in (HiddenShards, HiddenRow)]
 hidden_look, hidden_begin = "what a shard that was loaded knows, and what of it is saved again", "model = Model()"
 with tempfile.TemporaryDirectory() as hidden_place:
     args = (hidden_begin, *hidden_names, hidden_line, hidden_weights)
-    random_lives("shards", *args, count=3, length=5, look=hidden_look)
+    random_programs("shards", *args, count=3, length=5, look=hidden_look)
 ### END HIDDEN TESTS
 
 # %% [markdown]

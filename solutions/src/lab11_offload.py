@@ -50,9 +50,10 @@ from unittest.mock import patch
 import torch
 
 from course_kit.checks import check
-from course_kit.checks.lives import random_lives
-from course_kit.checks.untracked_memory import outside_torch
-from course_kit.measure.tracker import Tracker, tensors_in
+from course_kit.checks.held_bytes import outside_torch
+from course_kit.checks.random_programs import random_programs
+from course_kit.measure.storages import tensors_in
+from course_kit.measure.tracker import Tracker
 from course_kit.notebook import ask
 from course_kit.units import Bytes
 from course_lib.model import text
@@ -675,7 +676,7 @@ def check_lives(shapes, beta, warm_up, count):
     begin = f"life = Life(Kind, {shapes}, {beta}, {warm_up})"
     names = ({"Life": Life, "Kind": kind, "torch": torch} for kind in (Delayed, InPlainSight))
     look = "step ends what is under way; which lr is submitted; a job that is not done yet needs its gradient"
-    random_lives("an optimizer", begin, *names, draw_line, lambda _: ["life.read()"], count=count, length=15, look=look)
+    random_programs("an optimizer", begin, *names, draw_line, lambda _: ["life.read()"], count=count, length=15, look=look)
 
 
 check_lives([(2,), (3,), (1,)], 0.9, 1, count=16)

@@ -48,8 +48,8 @@ import torch.nn.functional as F
 
 from course_kit import measure, ranks
 from course_kit.checks import check
-from course_kit.checks.time_limit import within
-from course_kit.checks.untracked_memory import outside_torch
+from course_kit.checks.check import within
+from course_kit.checks.held_bytes import outside_torch
 from course_kit.compare import compare
 from course_kit.notebook import ask
 from course_lib import predict

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_kit.accounts import Attributed
+from course_kit.accounts import ModelledBytes
 from course_kit.checks import CheckFailed, check
 from course_kit.units import Bytes, Flops
 
@@ -56,18 +56,18 @@ def test_a_check_inside_another_one_silences_nobody_else(capsys: pytest.CaptureF
     assert capsys.readouterr().out == "✓ in another thread\n✓ a list\n"
 
 
-class MyBytes(Attributed):
+class MyBytes(ModelledBytes):
     """Equal to everything, and of a kind of bytes."""
 
     def __eq__(self, other: object) -> bool:
         return True
 
-    __hash__ = Attributed.__hash__
+    __hash__ = ModelledBytes.__hash__
 
 
-def test_attributed_bytes_are_bytes_and_nothing_else_is() -> None:
-    check.equal(Attributed(5), Bytes(5), "bytes")
-    check.equal(Bytes(5), Attributed(5), "bytes")
+def test_modelled_bytes_are_bytes_and_nothing_else_is() -> None:
+    check.equal(ModelledBytes(5), Bytes(5), "bytes")
+    check.equal(Bytes(5), ModelledBytes(5), "bytes")
     assert "a number" in refused(check.at_most, MyBytes(9), Bytes(5), "bytes")
     assert "MyBytes" in refused(check.equal, MyBytes(9), Bytes(5), "bytes")
 
@@ -263,14 +263,14 @@ def test_too_many_bytes_name_the_lines_that_made_most_of_them_on_ranks_too() -> 
         assert "doubled = x * 2" in told and "[piece.clone() for piece in doubled]" in told
 
 
-def held_on_a_rank() -> check.Held:
+def held_on_a_rank() -> check.HeldBytes:
     return check.peak(hoards, torch.ones(64, 64))
 
 
 def test_lines_with_little_are_not_named_and_three_at_most() -> None:
     lines = {f"line {number}": Bytes(n) for number, n in enumerate((50, 30, 20, 19, 9))}
-    assert [f"line {n}" in check.Held(128, lines).words for n in range(5)] == [True, True, True, False, False]
-    assert check.Held(128, {"line 1": Bytes(9)}).words == "128 B"
+    assert [f"line {n}" in check.HeldBytes(128, lines).words for n in range(5)] == [True, True, True, False, False]
+    assert check.HeldBytes(128, {"line 1": Bytes(9)}).words == "128 B"
 
 
 def test_arguments_are_held_before_a_call_and_do_not_count_in_its_peak() -> None:

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from course_kit.checks.check import within
 from course_kit.checks.failed import CheckFailed
-from course_kit.checks.time_limit import within
 
 
 def forever():

@@ -111,7 +111,7 @@ def counted(n_elements, dtype):
     for name, call in calls.items():
         with measure.traffic() as sent:
             call()
-        assert set(sent.attributed_bytes) <= {"send"}, "only point-to-point messages are allowed"
+        assert set(sent.modelled_bytes) <= {"send"}, "only point-to-point messages are allowed"
         counts[name] = (int(sent.total_bytes), sent.total_messages)
     return counts
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from course_kit.checks import time_limit
+from course_kit.checks import check
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -31,4 +31,4 @@ def little_to_look_through() -> Iterator[None]:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that does not end gets 3 s at most, many times what others take; students' checks wait longer."""
     hurried = vars(threading) | {"Timer": lambda seconds, stop: threading.Timer(min(seconds, 3.0), stop)}
-    monkeypatch.setattr(time_limit, "threading", SimpleNamespace(**hurried))
+    monkeypatch.setattr(check, "threading", SimpleNamespace(**hurried))

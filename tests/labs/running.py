@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from course_kit.checks import alone
+from course_kit.checks import isolated_cell
 from course_tools.author.code import bound, closed, definitions, loaded, read
 from course_tools.author.lab_source import grade_id_of, is_answer, is_check, questions, read_lab, student_version
 from course_tools.author.marks import BEGIN_HIDDEN, MAGIC
@@ -32,7 +32,7 @@ _SURELY = (ast.Assign, ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom
 """Statements after which the names that they bind are bound; those in an `if` or a `for` perhaps."""
 
 _CELLS = ("<cell ", "<check ", ANSWER)
-"""What the file names of cells begin with, here and in `alone`."""
+"""What the file names of cells begin with, here and in `isolated_cell`."""
 
 _numbers = itertools.count(1)
 _bound, _read, _loaded = (functools.lru_cache(4096)(names) for names in (bound, read, loaded))
@@ -286,7 +286,7 @@ def _cells_told() -> list[str]:
 
 
 def _forget_cells() -> None:
-    """Those of runs that are over: each crew of ranks would be sent the text of all of them."""
+    """Those of runs that are over: each group of ranks would be sent the text of all of them."""
     for name in _cells_told():
         del linecache.cache[name]
 
@@ -315,7 +315,7 @@ def _limited(seconds: float) -> Iterator[None]:
 def _execute(source: str, namespace: dict[str, Any]) -> None:
     if source.startswith(MAGIC):
         line, _, cell = source.removeprefix(MAGIC).partition("\n")
-        alone.run_cell(line, cell, namespace)
+        isolated_cell.run_cell(line, cell, namespace)
         return
     name = f"<cell {next(_numbers)}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)  # for inspect.getsource

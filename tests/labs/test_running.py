@@ -167,7 +167,7 @@ def test_the_text_of_a_cell_is_known_as_long_as_a_run_needs_it(lab: Lab) -> None
     for _ in range(3):
         assert run_lab(lab, {"q2": asks}) == {}, "of a cell above, which has run for another answer, too"
         known.append(sum(name.startswith(("<cell ", "<check ")) for name in linecache.cache))
-    assert known == known[:1] * 3, "crews of ranks are sent all of them"
+    assert known == known[:1] * 3, "groups of ranks are sent all of them"
 
 
 def test_a_cell_that_binds_a_name_anew_stays_below_the_one_that_bound_it(lab: Lab, executed: list[str]) -> None:

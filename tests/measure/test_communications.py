@@ -89,7 +89,7 @@ EXPECTED = {
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_is_counted_and_drawn_by_the_same_names(name, found):
     sent, record = found[name]
-    assert dict(sent.attributed_bytes) == EXPECTED[name]
+    assert dict(sent.modelled_bytes) == EXPECTED[name]
     drawn = [event.name for event in record.of(0, "send")]
     assert {each: drawn.count(each) for each in drawn} == dict(sent.messages)
     assert {event.name for event in record.of(0, "wait")} == set(sent.messages)
@@ -101,5 +101,5 @@ def test_the_kernel_agrees_where_gloo_does_what_the_formula_says(found):
     sent, _ = found["tensor_parallel"]
     assert sent.total_bytes <= sent.observed_bytes <= 1.01 * sent.total_bytes
     sent, _ = found["sharded"]  # gloo's reduce-scatter is an all-reduce that throws most away
-    really = sent.total_bytes + sent.attributed_bytes["reduce_scatter"]
+    really = sent.total_bytes + sent.modelled_bytes["reduce_scatter"]
     assert really <= sent.observed_bytes <= 1.01 * really

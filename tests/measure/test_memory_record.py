@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -112,6 +113,16 @@ def test_blocks_belong_to_the_line_that_made_them_the_backward_pass_among_them()
         assert len(kept[0] + 1) and record.by_line() == {}, "who does not ask pays nothing"
     with pytest.raises(ValueError, match="peak"):
         record.by_line("end")
+
+
+@pytest.mark.parametrize("package", ["course_kit", "course_lib", "course_pages"])
+def test_lines_of_the_courses_own_packages_belong_to_their_callers(package):
+    names, file = {}, str(Path(measure.__file__).parents[2] / package / "doubling.py")
+    exec(compile("def double(x):\n    return 2 * x\n", file, "exec"), names)
+    with measure.memory(lines=True) as record:
+        kept = names["double"](torch.ones(100))
+    assert {line.partition(": ")[2] for line in record.by_line("now")} == {'kept = names["double"](torch.ones(100))'}
+    assert kept.sum() == 200
 
 
 def test_a_record_closes_when_the_block_raises_and_leaves_nothing_behind():

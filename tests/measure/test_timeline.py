@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from course_kit import measure, ranks
 from course_kit.measure import Event, RankTimeline
-from course_kit.measure.chrome_trace import chrome_trace
+from course_kit.measure.timeline import chrome_trace
 from course_kit.ranks._diagnosis import announce
 from course_lib.parallel import BucketedDataParallel
 from course_pages.lesson07.pictures import rank_timeline
@@ -178,10 +178,10 @@ def test_an_exception_passes_and_leaves_nothing_behind():
 
 def announced_and_recorded():
     """The diagnosis and a timeline watch the same waits; who came first leaves first."""
-    tap, wait = announce.Tap(0, lambda _: None), dist.Work.wait
-    tap.put_on()
+    interceptor, wait = announce.CommunicationInterceptor(0, lambda _: None), dist.Work.wait
+    interceptor.put_on()
     with measure.timeline() as record:
-        tap.take_off()
+        interceptor.take_off()
         dist.all_reduce(torch.ones(4))
     return [event.name for event in record.of(dist.get_rank(), "wait")], dist.Work.wait is wait
 

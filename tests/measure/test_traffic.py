@@ -1,4 +1,4 @@
-"""`measure.traffic` on real gloo ranks: exact for send, attributed for collectives, and what the kernel saw."""
+"""`measure.traffic` on real gloo ranks: exact for send, modelled for collectives, and what the kernel saw."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d, send
 from torch.nn.parallel import DistributedDataParallel
 
 from course_kit import measure, ranks
-from course_kit.accounts import Attributed, TrafficAccount
+from course_kit.accounts import ModelledBytes, TrafficAccount
 from course_kit.communications import COMMUNICATIONS
 from course_kit.compare import compare
 from course_kit.units import Bytes
@@ -71,7 +71,7 @@ def test_a_collective_sends_its_share(name, world_size):
     accounts = ranks.run(on_rank, name, elements, world_size=world_size)
     for rank, sent in enumerate(accounts):
         expected = share(name, world_size, rank, 4 * elements)
-        assert dict(sent.attributed_bytes) == {name: expected} and dict(sent.messages) == {name: 1}
+        assert dict(sent.modelled_bytes) == {name: expected} and dict(sent.messages) == {name: 1}
         if ON_LINUX:
             # gloo's reduce-scatter is an all-reduce that throws most away: the wire tells what the formula hides
             really = 2 * expected if name == "reduce_scatter" else expected
@@ -106,8 +106,8 @@ def test_send_is_exact_whatever_name_it_is_called_by(diagnose):
     with ranks.Ranks(world_size=2, diagnose=diagnose) as pool:
         accounts = pool.run(point_to_point)
     for sent in accounts:
-        assert dict(sent["blocking"].attributed_bytes) == {"send": 40} and sent["blocking"].total_messages == 1
-        assert dict(sent["imported"].attributed_bytes) == {"send": 28}
+        assert dict(sent["blocking"].modelled_bytes) == {"send": 40} and sent["blocking"].total_messages == 1
+        assert dict(sent["imported"].modelled_bytes) == {"send": 28}
         assert sent["batched"].total_bytes == 3 * 4 * N and dict(sent["batched"].messages) == {"send": 3}
         assert sent["half"].total_bytes == N
         if ON_LINUX:
@@ -143,7 +143,7 @@ def test_messages_are_told_apart_by_destination():
     sent = [account for account, _ in accounts]
     assert dict(sent[0].bytes_to) == {1: 24, 2: 12} and dict(sent[0].messages_to) == {1: 2, 2: 1}
     assert not any(account.bytes_to or account.messages_to for account in sent[1:])
-    assert all(account.attributed_bytes["all_reduce"] == 24 for account in sent)
+    assert all(account.modelled_bytes["all_reduce"] == 24 for account in sent)
     within = [dict(account.bytes_to) for _, account in accounts]
     assert within == [{}, {3: 8}, {}, {1: 8}]  # ranks of the world, not numbers within the group
 
@@ -176,7 +176,7 @@ def library_code() -> tuple[TrafficAccount, TrafficAccount, int]:
 
 def test_calls_from_cplusplus_and_in_subgroups_are_seen():
     for rank, (sent, within, n) in enumerate(ranks.run(library_code, world_size=3)):
-        assert sent.attributed_bytes["all_reduce"] == round(2 * n * 2 / 3)
+        assert sent.modelled_bytes["all_reduce"] == round(2 * n * 2 / 3)
         assert within.total_bytes == (4000 if rank < 2 else 0)
 
 
@@ -224,13 +224,18 @@ def test_every_argument_of_the_table_exists():
 
 
 def test_what_a_formula_made_says_so_and_a_count_does_not():
-    collective = TrafficAccount(attributed_bytes={"all_reduce": Attributed(6), "send": Bytes(4)})
-    sends = TrafficAccount(attributed_bytes={"send": Bytes(4)})
-    assert type(collective.total_bytes) is Attributed and collective.total_bytes == 10
+    collective = TrafficAccount(modelled_bytes={"all_reduce": ModelledBytes(6), "send": Bytes(4)})
+    sends = TrafficAccount(modelled_bytes={"send": Bytes(4)})
+    assert type(collective.total_bytes) is ModelledBytes and collective.total_bytes == 10
     assert type(sends.total_bytes) is Bytes and sends.sent_bytes == 4
-    assert type(Bytes(4) + Attributed(6)) is type(Attributed(6) - Bytes(4)) is type(2 * Attributed(6)) is Attributed
-    observed = TrafficAccount(observed_bytes=Bytes(11), attributed_bytes=collective.attributed_bytes)
+    assert (
+        type(Bytes(4) + ModelledBytes(6))
+        is type(ModelledBytes(6) - Bytes(4))
+        is type(2 * ModelledBytes(6))
+        is ModelledBytes
+    )
+    observed = TrafficAccount(observed_bytes=Bytes(11), modelled_bytes=collective.modelled_bytes)
     assert type(observed.sent_bytes) is Bytes and observed.sent_bytes == 11
-    assert type(collective.sent_bytes) is Attributed, "where nobody counts"
-    assert "10 B attributed" in str(compare(predicted=Bytes(10), measured=collective.sent_bytes))
-    assert "attributed" not in str(compare(predicted=Bytes(11), measured=observed.sent_bytes))
+    assert type(collective.sent_bytes) is ModelledBytes, "where nobody counts"
+    assert "10 B modelled" in str(compare(predicted=Bytes(10), measured=collective.sent_bytes))
+    assert "modelled" not in str(compare(predicted=Bytes(11), measured=observed.sent_bytes))

@@ -144,13 +144,13 @@ def check_bytes(cut: Layer, config: ExpertConfig, axes: dict[str, int]) -> None:
         ours(own).square().sum().backward()
     row, rank = 4 * config.width, dist.get_rank(groups["expert"])
     there, back = ours.plan.sent_bytes(rank, row), ours.plan.returned_bytes(rank, row)
-    came = sent.attributed_bytes.get("all_to_all", 0)
+    came = sent.modelled_bytes.get("all_to_all", 0)
     agree(came == 2 * (there + back), f"sends {came} bytes by all_to_all, not {2 * (there + back):d}")
     even = predict.expert_traffic(config, Mesh({"data": 1} | axes | {"tensor": 1}), 256, element_bytes=4)
-    rest = {op: sum(each.attributed_bytes.get(op, 0) for each in even.values()) for op in ("all_gather", "all_reduce")}
+    rest = {op: sum(each.modelled_bytes.get(op, 0) for each in even.values()) for op in ("all_gather", "all_reduce")}
     rest["all_reduce"] += 2 * predict.all_reduce(row * sum(ours.plan.loads(rank)), axes.get("tensor", 1)).bytes
     for operation, due in rest.items():
-        came = sent.attributed_bytes.get(operation, 0)
+        came = sent.modelled_bytes.get(operation, 0)
         agree(abs(came - due) <= 8, f"sends {came} bytes by {operation}, not {due:d}")
     wire, total = sent.observed_bytes, 2 * (there + back) + sum(rest.values())
     agree(wire is None or wire <= 1.05 * total + 8192, f"sends {wire} bytes on the wire, not {total:d}")

@@ -67,8 +67,8 @@ def check_bytes(split: Callable[..., Any], config: GPTConfig, sequence_parallel:
         loss, kept = saved_by(ours, *batch(config, 0))
         loss.backward()
     formula = predict.rank_traffic(setup)["tensor"]
-    for operation in {*formula.attributed_bytes, *sent.attributed_bytes}:
-        came, due = sent.attributed_bytes.get(operation, 0), formula.attributed_bytes.get(operation, 0)
+    for operation in {*formula.modelled_bytes, *sent.modelled_bytes}:
+        came, due = sent.modelled_bytes.get(operation, 0), formula.modelled_bytes.get(operation, 0)
         assert abs(came - due) <= 64, f"sends {came} bytes by {operation}, not {due}"
     wire = sent.observed_bytes
     if wire is not None:

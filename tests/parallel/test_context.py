@@ -90,9 +90,9 @@ def check_bytes():
         loss, kept = saved_by(model, tokens, tokens)
         loss.backward()
     assert kept == predict.rank_activations(setup), f"keeps {kept} bytes, not {predict.rank_activations(setup)}"
-    due = predict.rank_traffic(setup)["context"].attributed_bytes
-    assert sent.attributed_bytes.keys() == due.keys()
-    assert all(abs(sent.attributed_bytes[name] - due[name]) <= 64 for name in due), f"sends {sent}, not {due}"
+    due = predict.rank_traffic(setup)["context"].modelled_bytes
+    assert sent.modelled_bytes.keys() == due.keys()
+    assert all(abs(sent.modelled_bytes[name] - due[name]) <= 64 for name in due), f"sends {sent}, not {due}"
     assert sent.observed_bytes is None or sent.observed_bytes >= 0.99 * sum(due.values())
 
 

@@ -121,11 +121,11 @@ def check_bytes(make, sizes, sequence_parallel):
     with measure.traffic() as sent:
         grid.forward_backward(batch_of(0, ragged=False))
     formula = predict.rank_traffic(setup, stage)
-    names = {name for account in formula.values() for name in account.attributed_bytes}
+    names = {name for account in formula.values() for name in account.modelled_bytes}
     small = 8 * len(list(grid.parameters())) + 64  # the count of users behind each gradient, the loss, rounding
-    for name in names | set(sent.attributed_bytes):
-        due = sum(account.attributed_bytes.get(name, 0) for account in formula.values())
-        came = sent.attributed_bytes.get(name, 0)
+    for name in names | set(sent.modelled_bytes):
+        due = sum(account.modelled_bytes.get(name, 0) for account in formula.values())
+        came = sent.modelled_bytes.get(name, 0)
         assert abs(came - due) <= (small if name == "all_reduce" else 64), f"sends {came} bytes by {name}, not {due}"
 
 

@@ -89,7 +89,7 @@ def check_bytes(keep: Callable[..., Tensor]) -> None:
             time.sleep(0.2)  # gloo's threads let go of what they have sent a little later
             held[name] = record.now.total - before
             out.sum().backward()
-        sent[name] = traffic.attributed_bytes
+        sent[name] = traffic.modelled_bytes
         del out
     saved = (CONFIG.layers - 1) * STREAM_BYTES - CONFIG.layers * STREAM_BYTES / ranks
     came = held["copies"] - held["parts"]
@@ -134,5 +134,5 @@ def check_average(average: Callable[..., None], places: int) -> None:
     peak, messages = record.peak.total - before, -(-sum(SIZES) // places)
     agree(peak <= 4 * places, f"{peak} bytes at the peak, in a buffer of {4 * places}")
     due = predict.all_reduce(4 * sum(SIZES), ranks).bytes
-    sent = sum(traffic.attributed_bytes.values(), Bytes(0))
+    sent = sum(traffic.modelled_bytes.values(), Bytes(0))
     agree(abs(sent - due) <= 8 * ranks * messages, f"sends {sent} bytes, where {due} are due")

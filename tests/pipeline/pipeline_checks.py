@@ -130,7 +130,7 @@ def check_sends(make: Callable[..., Any], name: str, n_micro_batches: int = 4) -
         pipeline.forward_backward(pieces(batch_of(0, n_micro_batches)))
     setup = Setup(TIED, ROWS * n_micro_batches, micro_batch=ROWS, pipeline=n_stages)
     due = predict.rank_traffic(setup, cut([1.0] * (TIED.layers + 2), n_stages)[rank])["pipe"]
-    assert dict(sent.attributed_bytes) == due.attributed_bytes, f"{name}: rank {rank} sent {sent}, predicted {due}"
+    assert dict(sent.modelled_bytes) == due.modelled_bytes, f"{name}: rank {rank} sent {sent}, predicted {due}"
 
 
 def watch(pipeline: Pipeline, look: Callable[[Action], None]) -> None:

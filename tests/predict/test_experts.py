@@ -37,7 +37,7 @@ def test_a_parallel_layer_computes_the_chosen_ones() -> None:
 def test_traffic_of_an_even_layer() -> None:
     sent = predict.expert_traffic(CONFIG, Mesh({"data": 2, "expert": 4, "tensor": 2}), tokens=64, element_bytes=2)
     rows = 2 * 8 * 16 * 2  # two choices of 8 tokens
-    assert sent["expert"].attributed_bytes == {
+    assert sent["expert"].modelled_bytes == {
         "all_to_all": 4 * rows * 3 // 4,
         "all_gather": 3 * 2 * 8 * 8,
         "all_reduce": 2 * 3 * (8 * 16 * 2) // 4,
@@ -46,7 +46,7 @@ def test_traffic_of_an_even_layer() -> None:
     assert sent["data"].total_bytes == 2 * (8 * 16 + 2 * 2 * 16 * 16)  # an all-reduce of two ranks sends all of it
     assert set(predict.expert_traffic(CONFIG, Mesh({"expert": 4}), 64, 2)) == {"expert"}
     half = predict.expert_traffic(ExpertConfig(16, 32, 8, 2, 0.5), Mesh({"expert": 4}), 64, 2)
-    assert half["expert"].attributed_bytes["all_to_all"] == 4 * (16 * 16 * 2) * 3 // 4  # 16 tokens, one choice
+    assert half["expert"].modelled_bytes["all_to_all"] == 4 * (16 * 16 * 2) * 3 // 4  # 16 tokens, one choice
 
 
 def test_nothing_is_refused_without_a_number() -> None:

@@ -64,9 +64,9 @@ def check(setup: Setup) -> list[str]:
         loss.backward()
     due = predict.rank_activations(setup)
     wrong = [] if kept == due else [f"{setup}: keeps {kept}, not {due:d}"]
-    formula = predict.rank_traffic(setup)["context" if setup.context > 1 else "tensor"].attributed_bytes
-    for operation in {*formula, *sent.attributed_bytes}:
-        came, expected = sent.attributed_bytes.get(operation, 0), formula.get(operation, 0)
+    formula = predict.rank_traffic(setup)["context" if setup.context > 1 else "tensor"].modelled_bytes
+    for operation in {*formula, *sent.modelled_bytes}:
+        came, expected = sent.modelled_bytes.get(operation, 0), formula.get(operation, 0)
         if abs(came - expected) > 64:
             wrong.append(f"{setup}: sends {came:d} by {operation}, not {expected:d}")
     return wrong

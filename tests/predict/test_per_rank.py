@@ -79,7 +79,7 @@ def test_a_step_sends_the_same_in_pieces_but_for_what_is_whole() -> None:
     pieces = setup.with_(micro_batch=1)
     assert predict.rank_traffic(pieces) == predict.rank_traffic(setup)
     cut = [predict.rank_traffic(each.with_(sequence_parallel=True))["tensor"] for each in (setup, pieces)]
-    once, often = (dict(each.attributed_bytes) for each in cut)
+    once, often = (dict(each.modelled_bytes) for each in cut)
     assert often.pop("all_reduce") == 4 * once.pop("all_reduce") and often == once
 
 
@@ -89,7 +89,7 @@ def test_the_data_axis_sends_what_the_rank_holds() -> None:
         n_bytes = 2 * predict.rank_parameters(setup, stage)
         sent = predict.rank_traffic(setup, stage)
         assert sent.keys() == {"tensor", "pipe", "data"}
-        assert sent["data"].attributed_bytes == {"all_reduce": predict.all_reduce(n_bytes, 4).bytes}
+        assert sent["data"].modelled_bytes == {"all_reduce": predict.all_reduce(n_bytes, 4).bytes}
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -184,7 +184,7 @@ def test_llama_3_70b_on_128_ranks_by_hand() -> None:
     assert predict.rank_activations(ASKED, 1) == kept
     assert predict.rank_memory(ASKED, 1).activations == 3 * kept
     n = 8 * 2 * s * d  # 8 micro-batches of the stream
-    sent = {axis: dict(each.attributed_bytes) for axis, each in predict.rank_traffic(ASKED, 1).items()}
+    sent = {axis: dict(each.modelled_bytes) for axis, each in predict.rank_traffic(ASKED, 1).items()}
     psi = 20 * block
     assert sent == {
         "tensor": {"all_reduce": 20 * 4 * 2 * n * 7 // 8},
@@ -196,7 +196,7 @@ def test_llama_3_70b_on_128_ranks_by_hand() -> None:
 def test_latent_attention_sums_narrow_gradients_and_experts_their_rows() -> None:
     """DeepSeek-V3 on 2 tensor, 4 expert and 2 context ranks: one block of experts, by hand."""
     setup = Setup(DEEPSEEK_V3, 8, 4096, precision="mixed", tensor=2, expert=4, context=2)
-    sent = {axis: dict(each.attributed_bytes) for axis, each in predict.rank_traffic(setup, range(10, 11)).items()}
+    sent = {axis: dict(each.modelled_bytes) for axis, each in predict.rank_traffic(setup, range(10, 11)).items()}
     tokens = 2 * 4096 // 2
     n, narrow, rows = (2 * tokens * features for features in (7168, 1536 + 512 + 64, 8 * 7168))
     assert sent["tensor"] == {"all_reduce": n + narrow + 2 * rows + 2 * n}  # attention; routed; the shared expert's
@@ -220,11 +220,11 @@ def test_the_expert_axis_sends_what_a_layer_of_experts_sends() -> None:
     sent = predict.rank_traffic(setup)
     layer = predict.expert_traffic(ExpertConfig(32, 24, 4, 2), Mesh({"data": 2, "expert": 2, "tensor": 2}), 8 * 16, 4)
     for operation in ("all_to_all", "all_gather"):
-        assert sent["expert"].attributed_bytes[operation] == layer["expert"].attributed_bytes[operation]
-    rows = layer["tensor"].attributed_bytes["all_reduce"]
+        assert sent["expert"].modelled_bytes[operation] == layer["expert"].modelled_bytes[operation]
+    rows = layer["tensor"].modelled_bytes["all_reduce"]
     stream = predict.all_reduce(4 * 2 * 16 * 32, 2).bytes
     logits = predict.all_reduce(4 * 2 * 16 * 40, 2).bytes
-    assert sent["tensor"].attributed_bytes["all_reduce"] == rows + 2 * stream + logits
+    assert sent["tensor"].modelled_bytes["all_reduce"] == rows + 2 * stream + logits
 
 
 def test_zero_cuts_experts_over_fewer_ranks_than_all_else() -> None:

@@ -100,8 +100,8 @@ def compare(setup: Setup, found: dict[str, Any]) -> None:
     formula = predict.data_traffic(setup)
     cut, joined = formula["reduce_scatter"].bytes, formula["all_gather"].bytes
     calls = sum(sent.messages.values())
-    assert sent.attributed_bytes["all_to_all"] == cut  # on gloo, a reduce-scatter is one
-    assert sent.attributed_bytes["all_gather"] == joined
+    assert sent.modelled_bytes["all_to_all"] == cut  # on gloo, a reduce-scatter is one
+    assert sent.modelled_bytes["all_gather"] == joined
     whole = cut + joined + predict.all_reduce(small, setup.data).bytes
     if sent.observed_bytes is not None:
         assert whole <= sent.observed_bytes <= whole + 512 * setup.data * calls  # headers

@@ -204,9 +204,9 @@ def test_an_idle_rank_that_is_killed_is_replaced_before_the_next_call() -> None:
 
 def test_a_killed_zygote_takes_its_ranks_along_and_is_replaced() -> None:
     with ranks.Ranks(2) as pool:
-        assert pool._crew is not None
+        assert pool._workers is not None
         pids = pool.run(os.getpid)
-        pool._crew.launcher._zygote.kill()  # type: ignore[attr-defined]
+        pool._workers.launcher._zygote.kill()  # type: ignore[attr-defined]
         assert not any(alive(pid) for pid in pids)
         assert pool.run(int) == [0, 0]
     with ranks.Ranks(2) as pool:

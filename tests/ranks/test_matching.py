@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from course_kit.ranks._diagnosis.evidence import contradiction
-from course_kit.ranks._diagnosis.matching import Entry, Matcher, Transfer
+from course_kit.ranks._diagnosis.matching import CollectiveCall, Matcher, PointToPointCall
+from course_kit.ranks._diagnosis.report import contradiction
 
 
 def entry(
@@ -14,14 +14,14 @@ def entry(
     site: str = "cell line 1",
     tensor: tuple[str, ...] = (),
     **details: Any,
-) -> Entry:
-    return Entry("0", (0, 1), sequence, collective, tuple(details.items()), site, tensor)
+) -> CollectiveCall:
+    return CollectiveCall("0", (0, 1), sequence, collective, tuple(details.items()), site, tensor)
 
 
 def transfer(
     direction: str, sender: int | None, receiver: int, elements: int = 4, dtype: str = "float32", sequence: int = 0
-) -> Transfer:
-    return Transfer("0", direction, sender, receiver, 0, sequence, direction, elements, dtype, "cell line 1")  # type: ignore[arg-type]
+) -> PointToPointCall:
+    return PointToPointCall("0", direction, sender, receiver, 0, sequence, direction, elements, dtype, "cell line 1")  # type: ignore[arg-type]
 
 
 def test_equal_calls_match_and_leave_nothing_open() -> None:

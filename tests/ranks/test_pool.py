@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from course_kit import ranks
-from course_kit.ranks._processes import pickling
+from course_kit.ranks._processes import packing
 
 Cell = Callable[..., Callable[..., Any]]
 
@@ -71,9 +71,9 @@ def test_a_result_with_a_graph_comes_back_as_a_leaf(cell: Cell) -> None:
 
 def test_what_lies_on_a_gpu_goes_to_the_receivers_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        pickling, "_is_on_accelerator", lambda tensor: tensor.requires_grad
+        packing, "_is_on_accelerator", lambda tensor: tensor.requires_grad
     )  # a stand-in where there is no GPU
-    layer, value = pickling.loads(pickling.dumps((torch.nn.Linear(2, 2), torch.ones(2, requires_grad=True))))
+    layer, value = packing.loads(packing.dumps((torch.nn.Linear(2, 2), torch.ones(2, requires_grad=True))))
     assert isinstance(layer.weight, torch.nn.Parameter) and layer.weight.requires_grad
     assert value.requires_grad and value.is_leaf
 

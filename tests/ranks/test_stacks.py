@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from course_kit.ranks._diagnosis import stacks
-from course_kit.ranks._processes.packing import SurroundingsTracker
+from course_kit.ranks._processes.packing import NotebookStateTracker
 
 CELL = "<a cell of test_stacks>"
 
@@ -27,7 +27,7 @@ def in_a_rank() -> None:
 
 def in_the_notebook() -> None:
     linecache.cache[CELL] = (6, None, ["x = 1\n"], CELL)
-    SurroundingsTracker().news()
+    NotebookStateTracker().news()
 
 
 @pytest.mark.parametrize(("learn", "name"), [(in_a_rank, "cell [7]"), (in_the_notebook, "cell")])

@@ -1,7 +1,7 @@
-"""Tells the notebook what a rank is about to communicate: a thin layer over torch.distributed's functions.
+"""Announcements of a rank's communication to the notebook: a thin layer over torch.distributed's functions.
 
 Each call of the reader's first sends its description (group, number, shape, dtype, …) to the notebook, then does what
-it always did. Sending before doing is the point: however the call ends, the notebook knows it. Without diagnosis the
+it always did. Sending before doing is the point: however a call ends, the notebook knows of it. Without diagnosis the
 layer is taken off, and torch.distributed is untouched. Calls from C++ (DistributedDataParallel's own, DTensor's) pass
 below it; for those `collective_in` asks the flight recorder that gloo and NCCL keep.
 """
@@ -27,17 +27,17 @@ import torch.distributed.distributed_c10d as c10d
 from course_kit import waits
 from course_kit.communications import COMMUNICATIONS
 from course_kit.ranks._diagnosis import stacks
-from course_kit.ranks._diagnosis.matching import Call, Entry, Transfer, Waiting
-from course_kit.ranks._diagnosis.tensor_names import names_of
+from course_kit.ranks._diagnosis.matching import Call, CollectiveCall, PointToPointCall, Waiting
+from course_kit.ranks._diagnosis.stacks import names_of
 
 _COVERED = {called[5:]: found for called, found in COMMUNICATIONS.items() if called.startswith("dist.")}
-"""Function of torch.distributed → what it is."""
+"""Function of torch.distributed → its line of the table."""
 _UNEVEN = ("all_to_all_single", "all_to_all")
 _POSTS = ("isend", "irecv", "batch_isend_irecv")
 """These return at once, so a rank that is in one is slow and does not wait: it waits in `wait`."""
 
 
-class Tap:
+class CommunicationInterceptor:
     """The layer of one rank. `send` delivers a message to the notebook."""
 
     def __init__(self, rank: int, send: Callable[[tuple[Any, ...]], None]) -> None:
@@ -104,7 +104,7 @@ class Tap:
 
     def _refuse_strangers(self, call: Call) -> None:
         """Raise for a message that nobody can get or send: gloo would wait for ever, or crash the process."""
-        if not isinstance(call, Transfer):
+        if not isinstance(call, PointToPointCall):
             return
         peer, way = (call.receiver, "to") if call.direction == "send" else (call.sender, "from")
         world_size = dist.get_world_size()
@@ -157,11 +157,13 @@ class Tap:
         for work, call in zip(works, calls, strict=False):
             if isinstance(work, c10d.Work):
                 self._works[work] = call
-                if isinstance(call, Transfer) and call.direction == "send":
-                    self._unwaited[work] = weakref.finalize(work, self._lost.append, call)  # runs anywhere: no sending
+                if isinstance(call, PointToPointCall) and call.direction == "send":
+                    self._unwaited[work] = weakref.finalize(
+                        work, self._lost.append, call
+                    )  # a finalizer runs anywhere, also while this thread sends: it may only note
 
     def _found_sender(self, call: Call, sender: int) -> None:
-        assert isinstance(call, Transfer)
+        assert isinstance(call, PointToPointCall)
         key = (call.group, call.direction, sender, call.receiver, call.tag)
         self._send(("received", call._replace(sender=sender, sequence=self._count(key))))
 
@@ -171,24 +173,23 @@ class Tap:
 
     def _describe(self, name: str, given: dict[str, Any], frame: FrameType) -> list[Call]:
         if name == "batch_isend_irecv":
-            return [
-                self._transfer(op.op.__name__, {"tensor": op.tensor, "group": op.group, "tag": op.tag}, op.peer, frame)
-                for op in given["p2p_op_list"]
-            ]
+            ops = given["p2p_op_list"]
+            inner = [{"tensor": op.tensor, "group": op.group, "tag": op.tag} for op in ops]
+            return [self._point_to_point(op.op.__name__, own, op.peer, frame) for op, own in zip(ops, inner)]
         if _COVERED[name].kind != "collective":
             group = given["group"] or c10d._get_default_group()
             side = "dst" if "send" in name else "src"
-            return [self._transfer(name, given, _global_rank(given, side, group), frame)]
-        return self._entry(name, given, frame)
+            return [self._point_to_point(name, given, _global_rank(given, side, group), frame)]
+        return self._collective(name, given, frame)
 
-    def _transfer(self, name: str, given: dict[str, Any], peer: int | None, frame: FrameType) -> Transfer:
+    def _point_to_point(self, name: str, given: dict[str, Any], peer: int | None, frame: FrameType) -> PointToPointCall:
         group = given["group"] or c10d._get_default_group()
         sends = "send" in name
         sender, receiver = (self._rank, peer) if sends else (peer, self._rank)
         tensor, tag = given.get("tensor"), given.get("tag", 0)
         direction = "send" if sends else "recv"
         assert receiver is not None
-        return Transfer(
+        return PointToPointCall(
             group=group.group_name,
             direction=direction,
             sender=sender,
@@ -201,7 +202,7 @@ class Tap:
             site=stacks.call_site(frame),
         )
 
-    def _entry(self, name: str, given: dict[str, Any], frame: FrameType) -> list[Call]:
+    def _collective(self, name: str, given: dict[str, Any], frame: FrameType) -> list[Call]:
         group = given.get("group") or c10d._get_default_group()
         if group is dist.GroupMember.NON_GROUP_MEMBER:
             return []
@@ -225,7 +226,7 @@ class Tap:
         named = names_of(tensors[0], stacks.user_frames(frame)) if len(tensors) == 1 else ()
         site = stacks.call_site(frame)
         parts = _parts(name, given, len(members)) if name in _UNEVEN else None
-        return [Entry(group.group_name, members, sequence, name, tuple(details), site, named, parts)]
+        return [CollectiveCall(group.group_name, members, sequence, name, tuple(details), site, named, parts)]
 
 
 def _global_rank(given: dict[str, Any], side: str, group: Any) -> int | None:
@@ -235,15 +236,13 @@ def _global_rank(given: dict[str, Any], side: str, group: Any) -> int | None:
 
 
 def _parts(name: str, given: dict[str, Any], size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """How much an all-to-all sends to and receives from each member: rows, or elements where it takes lists."""
+    """Amounts that an all-to-all sends to and receives from each member: rows, or elements where it takes lists."""
     if name == "all_to_all":
         sends, takes = given["input_tensor_list"], given["output_tensor_list"]
         return tuple(t.numel() for t in sends), tuple(t.numel() for t in takes)
     sends, takes = given["input_split_sizes"], given["output_split_sizes"]
-    return (
-        tuple(sends or [given["input"].shape[0] // size] * size),
-        tuple(takes or [given["output"].shape[0] // size] * size),
-    )
+    even = {side: [given[side].shape[0] // size] * size for side in ("input", "output")}
+    return tuple(sends or even["input"]), tuple(takes or even["output"])
 
 
 def _dtype(tensor: torch.Tensor) -> str:
@@ -261,7 +260,7 @@ def collective_in(frame: FrameType | None) -> str:
 
 
 def _recorded_call() -> str:
-    """The collective that the backend is in the middle of. It keeps no record of send and recv."""
+    """The collective that the backend is in the middle of. No backend keeps a record of send and recv."""
     try:
         entries = json.loads(torch._C._distributed_c10d._dump_fr_trace_json())["entries"]  # type: ignore[attr-defined]
         last = entries[-1]

@@ -1,7 +1,7 @@
-"""Do the ranks make the same calls? Compares the k-th call of every group over its ranks, as the calls arrive.
+"""Comparison of the ranks' calls: the k-th call of every group over its ranks, as the calls arrive.
 
-Pure data, no processes: a `Matcher` takes what ranks say they are about to do and answers with what is wrong, if
-anything. Gloo itself finds little of it: another dtype of the same size, another shape or another order give wrong
+Pure data, no processes: a `Matcher` takes the calls that ranks are about to make and answers with the first
+contradiction. Gloo itself finds few: another dtype of the same size, another shape or another order give wrong
 numbers in silence, and a missing call is a "timeout" that names nobody.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 
-class Entry(NamedTuple):
+class CollectiveCall(NamedTuple):
     """A rank is about to call a collective.
 
     Attributes:
@@ -20,10 +20,10 @@ class Entry(NamedTuple):
         members: its ranks.
         sequence: how many collectives of this group the rank called before, in this run.
         collective: the function's name.
-        details: what all ranks must agree on, as (name, value) pairs: shape, dtype, reduce op, root.
+        details: (name, value) pairs on which all ranks must agree: shape, dtype, reduce op, root.
         site: the line that calls it.
-        tensor: what the reader's code calls the tensor: all of its names, sorted; empty if it has none.
-        parts: for an all-to-all, how much it (sends to, receives from) each member.
+        tensor: all names of the tensor in the reader's code, sorted; empty if there is none.
+        parts: for an all-to-all, the amounts (sent to, received from) each member.
     """
 
     group: str
@@ -36,7 +36,7 @@ class Entry(NamedTuple):
     parts: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 
-class Transfer(NamedTuple):
+class PointToPointCall(NamedTuple):
     """A rank is about to send or receive.
 
     Attributes:
@@ -74,7 +74,7 @@ class Transfer(NamedTuple):
         return self.sender if self.direction == "recv" else self.receiver
 
 
-Call = Entry | Transfer
+Call = CollectiveCall | PointToPointCall
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Mismatch:
     def add(self, rank: int, call: Call) -> None:
         """One more rank makes `call`; it is part of this contradiction if it is the same call of the same group."""
         first = next(iter(self.calls.values()))
-        if isinstance(call, Entry) and isinstance(first, Entry) and call[:3] == first[:3]:
+        if isinstance(call, CollectiveCall) and isinstance(first, CollectiveCall) and call[:3] == first[:3]:
             self.calls.setdefault(rank, call)
 
 
@@ -125,7 +125,7 @@ class Unanswered:
 class _Group:
     members: tuple[int, ...]
     made: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    open: dict[int, dict[int, Entry]] = field(default_factory=dict)
+    open: dict[int, dict[int, CollectiveCall]] = field(default_factory=dict)
     names: dict[tuple[object, ...], dict[str, set[str]]] = field(default_factory=dict)
 
 
@@ -134,17 +134,17 @@ class Matcher:
 
     def __init__(self) -> None:
         self._groups: dict[str, _Group] = {}
-        self._channels: dict[tuple[object, ...], dict[str, deque[Transfer]]] = defaultdict(
+        self._channels: dict[tuple[object, ...], dict[str, deque[PointToPointCall]]] = defaultdict(
             lambda: {"send": deque(), "recv": deque()}
         )
         self._matched: dict[tuple[object, ...], int] = defaultdict(int)
         self._from_anyone: dict[int, int] = defaultdict(int)
-        self._lost: dict[tuple[object, ...], Transfer] = {}
+        self._lost: dict[tuple[object, ...], PointToPointCall] = {}
 
     def take(self, rank: int, call: Call) -> Mismatch | None:
-        """`rank` is about to make `call`; what that contradicts, or None."""
-        if isinstance(call, Transfer):
-            return self._take_transfer(call)
+        """Take note that `rank` is about to make `call`; return a contradiction, or None."""
+        if isinstance(call, PointToPointCall):
+            return self._take_point_to_point(call)
         group = self._groups.setdefault(call.group, _Group(call.members))
         group.made[rank] = call.sequence + 1
         calls = group.open.setdefault(call.sequence, {})
@@ -157,7 +157,7 @@ class Matcher:
         del group.open[call.sequence]
         return _unfit_parts(group.members, calls) or self._other_order(group, calls)
 
-    def _other_order(self, group: _Group, calls: dict[int, Entry]) -> Mismatch | None:
+    def _other_order(self, group: _Group, calls: dict[int, CollectiveCall]) -> Mismatch | None:
         """Same calls in another order: over time, the names that two ranks pair with each other close a cycle.
 
         A rank that passes `a` where another passes `b` proves nothing: the code of a root and of the others may well
@@ -176,7 +176,7 @@ class Matcher:
                 return Mismatch(dict(calls), group.members, swapped_with=rank)
         return None
 
-    def _take_transfer(self, call: Transfer) -> Mismatch | None:
+    def _take_point_to_point(self, call: PointToPointCall) -> Mismatch | None:
         if call.sender is None:
             self._from_anyone[call.receiver] += 1
             return None
@@ -185,28 +185,28 @@ class Matcher:
         channel[call.direction].append(call)
         if not (channel["send"] and channel["recv"]):
             return None
-        self._matched[key] += 1
+        self._matched[key] += 1  # between two ranks and with one tag, messages arrive in the order of the sends
         send, receive = channel["send"].popleft(), channel["recv"].popleft()
         if (send.elements, send.dtype) == (receive.elements, receive.dtype):
             return None
         return Mismatch({send.rank: send, receive.rank: receive}, (send.rank, receive.rank))
 
-    def received_from_anyone(self, call: Transfer) -> Mismatch | None:
-        """A `recv` without a source has its message now: `call` says from whom."""
+    def received_from_anyone(self, call: PointToPointCall) -> Mismatch | None:
+        """Take note that a `recv` without a source has its message: `call` says from whom."""
         self._from_anyone[call.receiver] -= 1
-        return self._take_transfer(call)
+        return self._take_point_to_point(call)
 
-    def lose(self, send: Transfer) -> None:
-        """Nobody has waited for this `isend`, and its handle is gone: the message may be gone, or have arrived."""
+    def lose(self, send: PointToPointCall) -> None:
+        """Take note that an `isend`'s handle is gone, and nobody waited: the message may be gone, or have arrived."""
         self._lost[_place(send)] = send
 
-    def lost_for(self, call: Call) -> Transfer | None:
+    def lost_for(self, call: Call) -> PointToPointCall | None:
         """The send that this `recv` takes its message from, if that may be lost."""
-        return self._lost.get(_place(call)) if isinstance(call, Transfer) and call.direction == "recv" else None
+        return self._lost.get(_place(call)) if isinstance(call, PointToPointCall) and call.direction == "recv" else None
 
     def waits_for(self, call: Call) -> set[int]:
         """The ranks that have not made their part of `call` yet (empty: it can go on)."""
-        if isinstance(call, Entry):
+        if isinstance(call, CollectiveCall):
             group = self._groups.get(call.group)
             return {m for m in call.members if group is None or group.made[m] <= call.sequence}
         if call.sender is None:
@@ -240,12 +240,12 @@ class Matcher:
         return waiting or any(q["send"] or q["recv"] for q in self._channels.values())
 
 
-def _place(call: Transfer) -> tuple[object, ...]:
-    """What a send and the recv of its message have in common."""
+def _place(call: PointToPointCall) -> tuple[object, ...]:
+    """The key that a send and the recv of its message have in common."""
     return call.group, call.sender, call.receiver, call.tag, call.sequence
 
 
-def _unfit_parts(members: tuple[int, ...], calls: dict[int, Entry]) -> Mismatch | None:
+def _unfit_parts(members: tuple[int, ...], calls: dict[int, CollectiveCall]) -> Mismatch | None:
     """In an all-to-all, two ranks of which one sends another amount than the other takes."""
     for i, sender in enumerate(members):
         for j, receiver in enumerate(members):

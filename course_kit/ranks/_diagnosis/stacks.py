@@ -1,26 +1,33 @@
-"""Where a rank is, in the reader's words: "cell [5] line 7" instead of a temporary file and a process number.
+"""A rank's place and tensors in the reader's words: "cell [5] line 7" instead of a temporary file and a process number.
 
-Used in the ranks. Tracebacks and stacks show the lines that the reader wrote; what lies inside torch or inside this
-package is left out, and so is everything that changes from run to run (addresses, temporary paths, caret marks, whose
-place depends on the Python version). Lesson 00 uses this module without opening it.
+Ranks use this module. Tracebacks and stacks show the lines that the reader wrote. Frames inside of torch or of this
+package are left out, and so is everything that changes from run to run (addresses, temporary paths, caret marks, whose
+place depends on the Python version). With the names of tensors, ranks that reduce `a` and `b` in different orders can
+be told from ranks that agree: the backend sees two tensors of the same shape and sums them in silence.
 """
 
 from __future__ import annotations
 
+import ast
 import linecache
 import os
 import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from types import FrameType
+from inspect import CO_OPTIMIZED
+from itertools import islice
+from types import CodeType, FrameType
+
+import torch
 
 from course_kit import waits
+from course_kit.cells import remember
 
 CELLS: dict[str, str] = {}
-"""File name of a notebook cell → what to call it ("cell [5]")."""
+"""File name of a notebook cell → the words for it ("cell [5]")."""
 _OURS = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, os.path.abspath(waits.__file__))
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _FILE_LINE = re.compile(r'File "([^"]*)", line (\d+)')
@@ -35,11 +42,11 @@ def know_cells(cells: dict[str, tuple[str, str]]) -> None:
     """Learn the labels and sources of notebook cells: file name → (label, source)."""
     know_labels({filename: label for filename, (label, _) in cells.items()})
     for filename, (_, source) in cells.items():
-        linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+        remember(filename, source)
 
 
 def know_labels(labels: dict[str, str]) -> None:
-    """Learn what to call cells, and forget what was said of their files before: file name → label."""
+    """Learn the words for cells, and forget earlier ones for their files: file name → label."""
     CELLS.update(labels)
     is_library.cache_clear()
     place_name.cache_clear()
@@ -55,7 +62,7 @@ def is_library(filename: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def place_name(filename: str) -> str:
-    """What to call a file: its cell's label, or its path below the folder that Python found it in."""
+    """The words for a file: its cell's label, or its path below the folder where Python found it."""
     if filename in CELLS:
         return CELLS[filename]
     roots = [os.path.join(root, "") for root in sys.path if root and filename.startswith(os.path.join(root, ""))]
@@ -102,7 +109,7 @@ def traceback_text(error: BaseException) -> str:
 
 
 def fault_text(log: str) -> tuple[str, str]:
-    """What the interpreter's fault handler wrote to a rank's log, told apart: (other words, stack)."""
+    """The text of the interpreter's fault handler in a rank's log, told apart: (other words, stack)."""
     words, frames = [], []
     for line in log.splitlines():
         if match := _FAULT_FRAME.match(line):
@@ -130,3 +137,74 @@ def _tidy(text: str) -> str:
     lines = [line for line in text.splitlines() if not _CARETS.match(line)]
     named = _FILE_LINE.sub(lambda match: place(match[1], int(match[2])), "\n".join(lines))
     return _ADDRESS.sub("0x…", _BACKEND_NOISE.sub("", named))
+
+
+# --- names of tensors -------------------------------------------------------------------------------------------------
+
+_LONGEST = 256
+"""Variables of a scope, items of a container and parameters of a module beyond this many are not looked at."""
+
+
+def names_of(tensor: torch.Tensor, frames: Iterable[FrameType]) -> tuple[str, ...]:
+    """All names of `tensor` in the reader's frames, sorted; its expression at the call if no variable holds it."""
+    frames = list(frames)
+    found = {name for frame in frames for name in _names_in_scope(tensor, _scope(frame))}
+    if not found and frames and (text := _argument(frames[0].f_code, frames[0].f_lasti)):
+        found = {text}
+    return tuple(sorted(found))
+
+
+def _scope(frame: FrameType) -> Mapping[str, object]:
+    """Local variables, and for code of a cell also the globals (few of them are shipped)."""
+    if frame.f_locals is frame.f_globals:
+        return frame.f_globals
+    local = dict(frame.f_locals)
+    _forget(frame)
+    return {**frame.f_globals, **local} if frame.f_code.co_filename in CELLS else local
+
+
+def _forget(frame: FrameType) -> None:
+    """Up to Python 3.12, a function's `f_locals` is a copy that stays with its frame: it would keep tensors alive.
+
+    Not forgotten is a copy that the reader holds as well, since he called `locals()`.
+    """
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & CO_OPTIMIZED:
+        copy = frame.f_locals
+        if sys.getrefcount(copy) == 3:  # the frame's reference, this function's, and the argument of the call
+            copy.clear()
+
+
+def _names_in_scope(tensor: torch.Tensor, scope: Mapping[str, object]) -> Iterator[str]:
+    for name, value in islice(scope.items(), _LONGEST):
+        if value is tensor:
+            yield name
+        elif isinstance(value, torch.nn.Module):
+            yield from (f"{name}.{inner}" for inner in _names_in_module(tensor, value))
+        elif isinstance(value, list | tuple):
+            yield from (f"{name}[{index}]" for index, item in enumerate(value[:_LONGEST]) if item is tensor)
+        elif isinstance(value, dict) and not name.startswith("__"):
+            yield from (f"{name}[{key!r}]" for key, item in islice(value.items(), _LONGEST) if item is tensor)
+
+
+def _names_in_module(tensor: torch.Tensor, module: torch.nn.Module) -> Iterator[str]:
+    for name, parameter in islice(module.named_parameters(), _LONGEST):
+        if parameter is tensor:
+            yield name
+        elif parameter.grad is tensor:
+            yield f"{name}.grad"
+
+
+@lru_cache(maxsize=1024)
+def _argument(code: CodeType, instruction: int) -> str:
+    """The first argument of the call at `instruction`, as it is written ("layer.weight.grad")."""
+    line, end_line, column, end_column = list(code.co_positions())[instruction // 2]
+    if line is None or end_line is None or column is None or end_column is None:
+        return ""
+    lines = [linecache.getline(code.co_filename, number).encode() for number in range(line, end_line + 1)]
+    lines[-1] = lines[-1][:end_column]
+    lines[0] = lines[0][column:]
+    try:
+        call = ast.parse(b"".join(lines).decode().strip(), mode="eval").body
+    except SyntaxError:
+        return ""
+    return ast.unparse(call.args[0]) if isinstance(call, ast.Call) and call.args else ""

@@ -2,7 +2,7 @@
 
 Both launchers offer the same verbs (`start`, `kill`, `signal`, `exit_code`), so nothing above cares which one works.
 The fresh Pythons (Windows) are as correct but slower: each imports torch, so a first call takes about as long as
-`torch.multiprocessing.spawn`; later calls are as fast as anywhere. Lesson 00 uses this module without opening it.
+`torch.multiprocessing.spawn`; later calls are as fast as anywhere.
 """
 
 from __future__ import annotations
@@ -18,33 +18,13 @@ import subprocess
 import sys
 import threading
 import time
-from typing import IO, Protocol
+from typing import IO
 
 from course_kit.ranks._processes.zygote import EXIT, REQUEST
 
 IN_RANK = "COURSE_LIB_RANKS_CHILD"
 """Environment variable that marks the zygote and the ranks, so that importing this package there starts nothing."""
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-
-
-class Launcher(Protocol):
-    """Starts the processes of a crew (an integer that is never used twice) and tells how they ended."""
-
-    def start(self, crew: int, rank: int, log: IO[bytes]) -> socket.socket:
-        """Start one rank, its C-level output going to `log`; returns our end of its channel."""
-        ...
-
-    def kill(self, crew: int) -> None:
-        """Kill every process of `crew` that is alive."""
-        ...
-
-    def signal(self, crew: int, rank: int) -> None:
-        """Ask a rank that cannot answer for its Python stack (it goes to the rank's log)."""
-        ...
-
-    def exit_code(self, crew: int, rank: int, wait_s: float) -> int | None:
-        """How the rank ended (negative: killed by that signal); None if that is not known within `wait_s`."""
-        ...
 
 
 def _child_environment() -> dict[str, str]:
@@ -57,7 +37,7 @@ def _child_command(body: str) -> list[str]:
 
 
 class ForkLauncher:
-    """Ranks are forked from a zygote, in milliseconds. Linux and macOS."""
+    """Starts ranks by forking a zygote, in milliseconds; `group` is a number. Linux and macOS."""
 
     def __init__(self) -> None:
         self._owner = os.getpid()
@@ -80,33 +60,33 @@ class ForkLauncher:
         """Whether the zygote still runs (a user may have killed it)."""
         return self._zygote.poll() is None
 
-    def start(self, crew: int, rank: int, log: IO[bytes]) -> socket.socket:
-        """See `Launcher`."""
+    def start(self, group: int, rank: int, log: IO[bytes]) -> socket.socket:
+        """Start one rank, its C-level output going to `log`; return our end of its channel."""
         self._collect_exits()
         ours, theirs = socket.socketpair()
         with theirs:
-            socket.send_fds(self._control, [REQUEST.pack(b"fork", crew, rank)], [theirs.fileno(), log.fileno()])
+            socket.send_fds(self._control, [REQUEST.pack(b"fork", group, rank)], [theirs.fileno(), log.fileno()])
         return ours
 
-    def kill(self, crew: int) -> None:
-        """See `Launcher`."""
-        self._ask(b"kill", crew, -1)
+    def kill(self, group: int) -> None:
+        """Kill every process of `group` that is alive."""
+        self._ask(b"kill", group, -1)
 
-    def signal(self, crew: int, rank: int) -> None:
-        """See `Launcher`."""
-        self._ask(b"sgnl", crew, rank)
+    def signal(self, group: int, rank: int) -> None:
+        """Ask a rank that cannot answer for its Python stack (it goes to the rank's log)."""
+        self._ask(b"sgnl", group, rank)
 
-    def _ask(self, verb: bytes, crew: int, rank: int) -> None:
+    def _ask(self, verb: bytes, group: int, rank: int) -> None:
         with contextlib.suppress(OSError):  # the zygote is gone, and its ranks with it
-            self._control.sendall(REQUEST.pack(verb, crew, rank))
+            self._control.sendall(REQUEST.pack(verb, group, rank))
 
-    def exit_code(self, crew: int, rank: int, wait_s: float) -> int | None:
-        """See `Launcher`."""
+    def exit_code(self, group: int, rank: int, wait_s: float) -> int | None:
+        """How the rank ended (negative: killed by that signal); None if that is not known within `wait_s`."""
         end = time.monotonic() + wait_s
         self._collect_exits()
-        while (crew, rank) not in self._exits and (left := end - time.monotonic()) > 0 and self.alive:
+        while (group, rank) not in self._exits and (left := end - time.monotonic()) > 0 and self.alive:
             self._collect_exits(min(left, 0.1))
-        return self._exits.get((crew, rank))
+        return self._exits.get((group, rank))
 
     def _collect_exits(self, wait_s: float = 0.0) -> None:
         """Read the zygote's reports; left unread they would one day fill the socket and stop it."""
@@ -116,8 +96,8 @@ class ForkLauncher:
                 report = self._control.recv(EXIT.size, socket.MSG_WAITALL)
             if len(report) < EXIT.size:  # the zygote is gone
                 return
-            crew, rank, code = EXIT.unpack(report)
-            self._exits[crew, rank] = code
+            group, rank, code = EXIT.unpack(report)
+            self._exits[group, rank] = code
             wait_s = 0.0
 
     def close(self) -> None:
@@ -132,7 +112,7 @@ class ForkLauncher:
 
 
 class SpawnLauncher:
-    """Ranks are fresh Pythons that connect back over the loopback interface. For systems without `fork`."""
+    """Starts fresh Pythons that connect back over the loopback interface. For systems without `fork`."""
 
     def __init__(self) -> None:
         self._owner = os.getpid()
@@ -141,17 +121,17 @@ class SpawnLauncher:
 
     alive = True
 
-    def start(self, crew: int, rank: int, log: IO[bytes]) -> socket.socket:
-        """See `Launcher`."""
+    def start(self, group: int, rank: int, log: IO[bytes]) -> socket.socket:
+        """See `ForkLauncher`."""
         token = secrets.token_hex(16)
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.settimeout(60)
             port = server.getsockname()[1]
             body = f"from course_kit.ranks._processes.launch import connect; connect({port})"
-            self._processes[crew, rank] = subprocess.Popen(
+            self._processes[group, rank] = subprocess.Popen(
                 _child_command(body), env=_child_environment(), stdin=subprocess.PIPE, stdout=log, stderr=log
             )
-            stdin = self._processes[crew, rank].stdin
+            stdin = self._processes[group, rank].stdin
             assert stdin is not None
             with stdin:
                 stdin.write(token.encode())  # not on the command line, which every user of the machine can read
@@ -168,40 +148,41 @@ class SpawnLauncher:
                     return connection
             connection.close()
 
-    def kill(self, crew: int) -> None:
-        """See `Launcher`."""
-        processes = [process for key, process in self._processes.items() if key[0] == crew]
+    def kill(self, group: int) -> None:
+        """See `ForkLauncher`."""
+        processes = [process for key, process in self._processes.items() if key[0] == group]
         for process in processes:
             process.kill()
         for process in processes:
             process.wait()
 
-    def signal(self, crew: int, rank: int) -> None:
-        """See `Launcher`. Windows has no SIGUSR1: a rank that cannot answer stays without a stack."""
+    def signal(self, group: int, rank: int) -> None:
+        """Do nothing: Windows has no SIGUSR1: a rank that cannot answer stays without a stack."""
 
-    def exit_code(self, crew: int, rank: int, wait_s: float) -> int | None:
-        """See `Launcher`."""
+    def exit_code(self, group: int, rank: int, wait_s: float) -> int | None:
+        """See `ForkLauncher`."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._processes[crew, rank].wait(wait_s)
+            return self._processes[group, rank].wait(wait_s)
         return None
 
     def close(self) -> None:
         """End every rank."""
         if os.getpid() == self._owner:
-            for crew in {crew for crew, _ in self._processes}:
-                self.kill(crew)
+            for group in {group for group, _ in self._processes}:
+                self.kill(group)
 
 
 def connect(port: int) -> None:
-    """What a rank of the `SpawnLauncher` runs: connect back, prove who it is, then import torch and serve."""
+    """Begin a rank of the `SpawnLauncher`: connect back, prove its identity, then import torch and serve."""
     connection = socket.create_connection(("127.0.0.1", port))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.sendall(sys.stdin.read().encode())
     importlib.import_module("course_kit.ranks._processes.worker").serve(connection)
 
 
+Launcher = ForkLauncher | SpawnLauncher
 _lock = threading.Lock()
-_launcher: ForkLauncher | SpawnLauncher | None = None
+_launcher: Launcher | None = None
 
 
 def can_fork() -> bool:

@@ -1,13 +1,20 @@
-"""Packing a call for its ranks: the function and its arguments, and the notebook's surroundings that they rely on.
+"""Packing a call for its ranks: the function, its arguments, and the state of the notebook on which they rely.
 
 `cloudpickle` ships functions by value when they are defined in a cell, and by name when they live in a module. Where
-something cannot be shipped, the error names the variable: "cannot pickle '_thread.lock' object" alone helps nobody.
-Lesson 00 uses this module without opening it.
+a value cannot be shipped, the error names the variable: "cannot pickle '_thread.lock' object" alone helps nobody.
+
+Two rules are our own: a tensor on a GPU travels through the CPU, a module by its name. An argument on the notebook's
+GPU arrives in each rank on the rank's own device; a result on a rank's GPU arrives in the notebook on the CPU.
+Otherwise every rank would open a context on the sender's GPU, which costs hundreds of MB each, and with NCCL the tensor
+would be on the wrong device. And code that names `dist` and anything called `config` takes the module
+`torch.distributed.config` along, of a class that cloudpickle does not know as a module's.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import io
 import linecache
 import os
 import re
@@ -18,11 +25,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import cloudpickle
+
+from course_kit.cells import cell_label, is_cell
 from course_kit.ranks._diagnosis import stacks
-from course_kit.ranks._processes import pickling
 
 _INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-_NUMBERED_CELL = re.compile(r"^<ipython-input-(\d+)")
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -33,7 +41,7 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) 
         ValueError: something in it cannot be shipped; the message names the variable.
     """
     try:
-        return pickling.dumps((fn, args, kwargs))
+        return dumps((fn, args, kwargs))
     except Exception as error:
         culprit = _culprit(fn, args, kwargs)
         if culprit is None:
@@ -49,7 +57,7 @@ def _culprit(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     """The first variable of the call that does not pickle: its name in words, its value, and why."""
     for name, value in [*_named_arguments(fn, args, kwargs), *_used_by(fn, set())]:
         try:
-            pickling.dumps(value)
+            dumps(value)
         except Exception as error:
             return name, value, re.sub(r" at 0x[0-9a-f]+", "", str(error))
     return None
@@ -94,8 +102,8 @@ def _contents(cell: types.CellType) -> Any:
 
 
 @dataclass
-class Surroundings:
-    """What a rank must know of the notebook besides the call; only what changed since the last call travels.
+class NotebookState:
+    """The state of the notebook that a rank needs besides the call; only changes since the last call travel.
 
     Attributes:
         cells: sources of notebook cells: file name → (label, source), for tracebacks and `inspect.getsource`.
@@ -112,8 +120,8 @@ class Surroundings:
     stale: list[str] = field(default_factory=list)
 
 
-class SurroundingsTracker:
-    """Knows what one crew of ranks was told, and so what is news to it."""
+class NotebookStateTracker:
+    """Remembers what one group of ranks was told, and so which changes are news to the group."""
 
     def __init__(self) -> None:
         self._cells: set[str] = set()
@@ -123,21 +131,20 @@ class SurroundingsTracker:
         self._modules: dict[str, float] = {}
         self._module_count = 0
 
-    def news(self) -> Surroundings:
-        """What changed since the last time."""
+    def news(self) -> NotebookState:
+        """The changes since the last time."""
         cells = self._new_cells()
         path = None if sys.path == self._path else list(sys.path)
         folder = None if os.getcwd() == self._folder else os.getcwd()
         now = dict(os.environ)
         environment = {} if now == self._environment else dict(now.items() - self._environment.items())
         self._path, self._folder, self._environment = list(sys.path), os.getcwd(), now
-        return Surroundings(cells, path, folder, environment, self._edited_modules())
+        return NotebookState(cells, path, folder, environment, self._edited_modules())
 
     def _new_cells(self) -> dict[str, tuple[str, str]]:
         news = {}
-        for filename, entry in list(linecache.cache.items()):
-            no_file = len(entry) == 4 and (entry[1] is None or filename.startswith("<"))
-            if no_file and filename not in self._cells:
+        for filename in list(linecache.cache):
+            if filename not in self._cells and is_cell(filename):
                 self._cells.add(filename)
                 news[filename] = (cell_label(filename), "".join(linecache.getlines(filename)))
         if news:
@@ -175,11 +182,38 @@ def _modified(file: str | None) -> float:
         return 0.0
 
 
-def cell_label(filename: str) -> str:
-    """What to call a cell: `cell [5]` when IPython knows its number, else `cell`."""
-    if match := _NUMBERED_CELL.match(filename):
-        return f"cell [{match[1]}]"
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(filename)
-    return "cell" if number is None else f"cell [{number}]"
+def dumps(value: object) -> bytes:
+    """The bytes of `value`; functions and classes of a notebook go by value."""
+    file = io.BytesIO()
+    _Pickler(file).dump(value)
+    return file.getvalue()
+
+
+loads = cloudpickle.loads
+
+
+class _Pickler(cloudpickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(obj, torch.Tensor) and _is_on_accelerator(obj):
+            kind = torch.nn.Parameter if isinstance(obj, torch.nn.Parameter) else torch.Tensor
+            return _on_own_device, (obj.detach().cpu(), obj.requires_grad, kind)
+        if (
+            isinstance(obj, types.ModuleType)
+            and type(obj) is not types.ModuleType
+            and sys.modules.get(obj.__name__) is obj
+        ):
+            return importlib.import_module, (obj.__name__,)
+        return super().reducer_override(obj)
+
+
+def _is_on_accelerator(tensor: Any) -> bool:
+    return tensor.device.type not in ("cpu", "meta")
+
+
+def _on_own_device(tensor: Any, requires_grad: bool, kind: type) -> Any:
+    """In the receiving process: the tensor on the device that belongs to it."""
+    from course_kit.ranks._processes.inside import device  # later: it needs torch
+
+    here = tensor.to(device())
+    return here.requires_grad_(requires_grad) if kind is type(here) else kind(here, requires_grad=requires_grad)

@@ -1,8 +1,8 @@
-"""What ranks print: whole lines, labelled by rank, in an order that does not depend on who was faster.
+"""Prints of ranks: whole lines, labelled by rank, in an order that does not depend on who was faster.
 
 Rank 0's lines appear while they are printed; the others' are kept and follow in rank order when the call ends, also
-when it ends in a failure. `sys.stdout` and `sys.stderr` of a rank travel as messages; what C code prints lands in the
-rank's log file and follows last. Lesson 00 uses this module without opening it.
+when it ends in a failure. `sys.stdout` and `sys.stderr` of a rank travel as messages; prints of C code land in the
+rank's log file and follow last.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Log:
         self._seen = os.fstat(self.file.fileno()).st_size
 
     def news(self) -> str:
-        """What was printed since the last time, without the backend's own chatter."""
+        """The lines since the last time, without the backend's own chatter."""
         fd = self.file.fileno()
         size = os.fstat(fd).st_size
         if size <= self._seen:

@@ -1,20 +1,16 @@
-"""One call on all ranks, watched from the notebook until every rank returned or something is known to be wrong.
-
-Lesson 00 uses this module without opening it.
-"""
+"""One call on all ranks, watched from the notebook until every rank returned or something is known to be wrong."""
 
 from __future__ import annotations
 
 import time
 
-from course_kit.ranks._diagnosis.evidence import Evidence
-from course_kit.ranks._diagnosis.failures import RankReport
 from course_kit.ranks._diagnosis.matching import Call as Communication
-from course_kit.ranks._diagnosis.matching import Matcher, Mismatch, Transfer
+from course_kit.ranks._diagnosis.matching import Matcher, Mismatch, PointToPointCall
+from course_kit.ranks._diagnosis.report import Evidence, RankReport
 from course_kit.ranks._diagnosis.stacks import fault_text
-from course_kit.ranks._processes.crew import Crew
 from course_kit.ranks._processes.prints import Printer
 from course_kit.ranks._processes.wire import Position
+from course_kit.ranks._processes.worker_group import WorkerGroup
 
 _GRACE_S = 1.0
 """When something is wrong, the ranks get this long to end or to block, so that the report shows them as they are."""
@@ -29,16 +25,16 @@ _ANSWER_S = 0.3
 
 
 class WatchedCall:
-    """Collects what the ranks send. `blobs()` gives the pickled results, or raises what went wrong."""
+    """Collects the messages of the ranks. `blobs()` gives the pickled results, or raises a `RankFailure`."""
 
-    def __init__(self, crew: Crew, timeout_s: float, diagnose: bool) -> None:
-        self._crew = crew
+    def __init__(self, workers: WorkerGroup, timeout_s: float, diagnose: bool) -> None:
+        self._workers = workers
         self._diagnose = diagnose
         self._timeout_s = timeout_s
         self._deadline = 0.0
-        self._printer = Printer(crew.world_size)
+        self._printer = Printer(workers.world_size)
         self._matcher = Matcher()
-        self._seen = Evidence(crew.world_size, timeout_s)
+        self._seen = Evidence(workers.world_size, timeout_s)
         self._blobs: dict[int, bytes] = {}
         self._trouble = False
         self._stuck_since: dict[frozenset[tuple[int, int]], float] = {}
@@ -62,7 +58,7 @@ class WatchedCall:
             self._show_prints()
         if not self._seen.is_clean:
             raise self._seen.failure()
-        return [self._blobs[rank] for rank in range(self._crew.world_size)]
+        return [self._blobs[rank] for rank in range(self._workers.world_size)]
 
     @property
     def leaves_group_usable(self) -> bool:
@@ -83,12 +79,12 @@ class WatchedCall:
                 return
 
     def _unfinished(self) -> set[int]:
-        return set(range(self._crew.world_size)) - set(self._seen.ended)
+        return set(range(self._workers.world_size)) - set(self._seen.ended)
 
     def _hear(self, wait_s: float) -> bool:
         """Take what arrives within `wait_s`; whether that was anything."""
         heard = False
-        for rank, message in self._crew.messages(wait_s):
+        for rank, message in self._workers.messages(wait_s):
             getattr(self, f"_on_{message[0]}")(rank, *message[1:])
             heard = True
         return heard
@@ -103,20 +99,20 @@ class WatchedCall:
         else:
             self._note(self._matcher.take(rank, call))
 
-    def _on_received(self, _rank: int, call: Transfer) -> None:
+    def _on_received(self, _rank: int, call: PointToPointCall) -> None:
         self._note(self._matcher.received_from_anyone(call))
 
-    def _on_lost(self, _rank: int, call: Transfer) -> None:
+    def _on_lost(self, _rank: int, call: PointToPointCall) -> None:
         self._matcher.lose(call)
 
-    def _losses(self) -> dict[int, Transfer]:
+    def _losses(self) -> dict[int, PointToPointCall]:
         """Of the ranks that wait for a message: the sends whose handles are gone."""
         waiting = {rank: self._seen.positions[rank].waiting for rank in self._unfinished() & set(self._seen.positions)}
         found = {rank: self._matcher.lost_for(wait.call) for rank, wait in waiting.items() if wait}
         return {rank: send for rank, send in found.items() if send}
 
     def _note(self, mismatch: Mismatch | None) -> None:
-        """Keep what the matcher found; look also for calls that a rank which returned should have made."""
+        """Keep a contradiction that was found; look also for calls that a rank which returned should have made."""
         if mismatch and not self._seen.mismatch:
             self._seen.mismatch = mismatch
             self._hurry()
@@ -135,9 +131,9 @@ class WatchedCall:
         self._hurry()
 
     def _on_gone(self, rank: int) -> None:
-        code = self._crew.exit_code(rank)
+        code = self._workers.exit_code(rank)
         self._blobs.pop(rank, None)
-        words, stack = fault_text(self._crew.logs[rank].news())
+        words, stack = fault_text(self._workers.logs[rank].news())
         self._seen.ended[rank] = RankReport(rank, "died", stack, exit_code=code, last_words=words)
         self._hurry()
 
@@ -152,7 +148,7 @@ class WatchedCall:
     def _ask_where(self) -> None:
         """Ask every rank where it is, and wait for the answers of those that have not ended."""
         self._seen.positions.clear()
-        self._crew.send_to_all(("where",))
+        self._workers.send_to_all(("where",))
         end = time.monotonic() + _ANSWER_S
         while self._unfinished() - set(self._seen.positions) and time.monotonic() < end:
             self._hear(0.05)
@@ -161,12 +157,12 @@ class WatchedCall:
         """A rank that holds the interpreter's lock cannot answer; its fault handler still can."""
         silent = self._unfinished() - set(self._seen.positions)
         for rank in silent:
-            self._crew.logs[rank].skip()
-            self._crew.launcher.signal(self._crew.number, rank)
+            self._workers.logs[rank].skip()
+            self._workers.launcher.signal(self._workers.number, rank)
         if silent:
             time.sleep(0.1)
         for rank in silent:
-            _, self._seen.signal_stacks[rank] = fault_text(self._crew.logs[rank].news())
+            _, self._seen.signal_stacks[rank] = fault_text(self._workers.logs[rank].news())
 
     def _is_stuck(self) -> bool:
         """Whether all unfinished ranks wait, directly or not, for ranks that ended or for each other."""
@@ -174,6 +170,7 @@ class WatchedCall:
         waiting = {rank: position.waiting for rank, position in self._seen.positions.items() if position.waiting}
         missing = {rank: self._matcher.waits_for(wait.call) for rank, wait in waiting.items()}
         stuck = set(missing)
+        # Whoever waits for a rank that is free will be free.
         while freed := {rank for rank in stuck if not missing[rank] & (stuck | set(self._seen.ended))}:
             stuck -= freed
         tickets = frozenset((rank, waiting[rank].ticket) for rank in stuck)
@@ -189,6 +186,6 @@ class WatchedCall:
 
     def _show_prints(self) -> None:
         for rank in self._blobs:
-            if text := self._crew.logs[rank].news():
+            if text := self._workers.logs[rank].news():
                 self._printer.take(rank, "stderr", text)
         self._printer.finish()

@@ -3,7 +3,7 @@
 A message is a tuple whose first item says what it is. From the notebook: `("start", settings)`, `("run", job)`,
 `("where",)`. From a rank: `("ready", pid)`, `("out", stream, text)`, `("entered", call)`, `("received", call)`,
 `("lost", call)`, `("here", position)`, `("returned", result, reusable)`, `("raised", error, traceback)`. Sockets rather
-than pipes, because one `select` then serves every operating system. Lesson 00 uses this module without opening it.
+than pipes, because one `select` then serves every operating system.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from course_kit.ranks._diagnosis.matching import Waiting
-    from course_kit.ranks._processes.packing import Surroundings
+    from course_kit.ranks._processes.packing import NotebookState
 
 _HEADER = struct.Struct("<Q")
 _CHUNK = 1 << 16
@@ -25,13 +25,13 @@ _CHUNK = 1 << 16
 
 @dataclass(frozen=True)
 class Settings:
-    """What a rank must know to join its group; the body of `("start", settings)`."""
+    """All that a rank needs to join its group; the body of `("start", settings)`."""
 
     rank: int
     world_size: int
     backend: str
     store_port: int
-    crew: int
+    group: int
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,18 @@ class Job:
 
     Attributes:
         call: the pickled (function, arguments, keyword arguments).
-        surroundings: what changed in the notebook's process since the last call.
+        notebook: changes in the notebook's process since the last call.
         diagnose: announce communication calls to the notebook.
     """
 
     call: bytes
-    surroundings: Surroundings
+    notebook: NotebookState
     diagnose: bool
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where a rank is; the body of `("here", position)`.
+    """The place of a rank; the body of `("here", position)`.
 
     Attributes:
         site: the innermost line of the reader's code.
@@ -90,7 +90,7 @@ class Channel:
         self.send_encoded(encode(message))
 
     def send_encoded(self, frame: bytes) -> None:
-        """Send what `encode` made."""
+        """Send an encoded message."""
         with self._lock:
             self._socket.sendall(frame)
 

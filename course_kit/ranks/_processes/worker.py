@@ -1,8 +1,7 @@
-"""What runs in a rank: wait for a call, make it, say how it ended. `serve` is the whole life of the process.
+"""The program of a rank: wait for a call, make it, say how it ended. `serve` is the whole life of the process.
 
 The main thread makes the calls. A second thread reads the channel, so that the rank can say where it is while the main
-thread is blocked in a collective, and ends the process when the notebook is gone. Lesson 00 uses this module without
-opening it.
+thread is blocked in a collective, and ends the process when the notebook is gone.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from course_kit.communications import GROUP_OF_A_CALL
 from course_kit.ranks._diagnosis import stacks
-from course_kit.ranks._diagnosis.announce import Tap, collective_in
-from course_kit.ranks._processes import pickling
+from course_kit.ranks._diagnosis.announce import CommunicationInterceptor, collective_in
+from course_kit.ranks._processes import packing
 from course_kit.ranks._processes.prints import LabelledStream
 from course_kit.ranks._processes.wire import Channel, Job, Position, Settings
 
@@ -45,7 +44,7 @@ class Rank:
         self.channel = channel
         self.jobs: queue.SimpleQueue[Job | Settings] = queue.SimpleQueue()
         self.main_thread = threading.get_ident()
-        self._tap: Tap | None = None
+        self._interceptor: CommunicationInterceptor | None = None
         self._out = LabelledStream(lambda text: channel.send(("out", "stdout", text)), 1)
         self._err = LabelledStream(lambda text: channel.send(("out", "stderr", text)), 2)
 
@@ -73,13 +72,13 @@ class Rank:
             self.jobs.put(message[1])
 
     def _tell_lost(self) -> None:
-        if self._tap is not None:
-            self._tap.tell_lost()
+        if self._interceptor is not None:
+            self._interceptor.tell_lost()
 
     def _position(self) -> Position:
         """Where the main thread is; of its waiting, else of any thread's (autograd has its own for GPUs)."""
         frame = sys._current_frames().get(self.main_thread)
-        waits = dict(self._tap.waiting) if self._tap else {}
+        waits = dict(self._interceptor.waiting) if self._interceptor else {}
         waiting = waits.get(self.main_thread) or next(iter(waits.values()), None)
         return Position(stacks.call_site(frame), stacks.stack_text(frame), waiting, collective_in(frame))
 
@@ -88,7 +87,7 @@ class Rank:
         settings = self.jobs.get()
         assert isinstance(settings, Settings)
         self._join(settings)
-        self._tap = Tap(settings.rank, self.channel.send)
+        self._interceptor = CommunicationInterceptor(settings.rank, self.channel.send)
         sys.stdout, sys.stderr = self._out, self._err
         self.channel.send(("ready", os.getpid()))
         while True:
@@ -110,7 +109,7 @@ class Rank:
         store = TCPStore("127.0.0.1", settings.store_port, is_master=False)
         dist.init_process_group(
             settings.backend,
-            store=PrefixStore(str(settings.crew), store),
+            store=PrefixStore(str(settings.group), store),
             rank=settings.rank,
             world_size=settings.world_size,
             timeout=_NEVER,
@@ -120,10 +119,10 @@ class Rank:
         """Make the call. Whatever it raises, `SystemExit` included, is reported and does not end the rank."""
         try:
             self._settle(job)
-            fn, args, kwargs = pickling.loads(job.call)
+            fn, args, kwargs = packing.loads(job.call)
             result = fn(*args, **kwargs)
             try:
-                blob = pickling.dumps(result)
+                blob = packing.dumps(result)
             except Exception as error:
                 raise TypeError(f"the result, a {type(result).__name__}, cannot be shipped back: {error}") from error
             return "returned", blob, dist.is_initialized()
@@ -133,22 +132,22 @@ class Rank:
 
     def _settle(self, job: Job) -> None:
         """Look like the notebook, and like a new process, so that no earlier call shows through."""
-        assert self._tap is not None
+        assert self._interceptor is not None
         if job.diagnose:
-            self._tap.put_on()
+            self._interceptor.put_on()
         else:
-            self._tap.take_off()
-        surroundings = job.surroundings
-        stacks.know_cells(surroundings.cells)
-        if surroundings.path is not None:
-            sys.path[:] = surroundings.path
-        if surroundings.folder is not None:
-            os.chdir(surroundings.folder)
-        for name, value in surroundings.environment.items():
+            self._interceptor.take_off()
+        notebook = job.notebook
+        stacks.know_cells(notebook.cells)
+        if notebook.path is not None:
+            sys.path[:] = notebook.path
+        if notebook.folder is not None:
+            os.chdir(notebook.folder)
+        for name, value in notebook.environment.items():
             if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
                 os.environ[name] = value
-        if surroundings.stale:
-            _forget(surroundings.stale)
+        if notebook.stale:
+            _forget(notebook.stale)
         _leave_groups()
         torch.default_generator.manual_seed(_FRESH_SEED)
         if torch.cuda.is_initialized():

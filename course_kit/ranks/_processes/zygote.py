@@ -3,7 +3,7 @@
 Forking the notebook's own kernel is not safe: after a matmul has started threads, its children hang. The zygote is
 a fresh Python that only imports; forking it gives a rank in milliseconds, and the ranks share its memory. It is also
 the ranks' parent in the sense of the operating system: it reaps them, tells the notebook how each one ended, and kills
-them all when the notebook is gone, even if that was killed with SIGKILL. Lesson 00 uses this module without opening it.
+them all when the notebook is gone, even if that was killed with SIGKILL.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ import struct
 import sys
 
 REQUEST = struct.Struct("<4sqq")
-"""What the notebook sends: verb (`fork`, `kill`, `sgnl`), crew, rank (or -1 for the whole crew)."""
+"""A request of the notebook: verb (`fork`, `kill`, `sgnl`), group, rank (or -1 for the whole group)."""
 EXIT = struct.Struct("<qqq")
-"""What the zygote answers when a rank ended: crew, rank, exit code (minus the signal's number if killed)."""
+"""The zygote's answer when a rank ended: group, rank, exit code (minus the signal's number if killed)."""
 NEEDED = "course_kit.ranks._processes.worker"
-"""What every rank needs (torch, half the work); imported before the first fork."""
+"""The module that every rank needs (with torch, half the work); imported before the first fork."""
 USEFUL = (
     "torch._dynamo",  # PyTorch imports it when a dispatch mode, such as each of `measure`'s, sees its first operation
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",
     "torch.distributed.pipelining",
 )
-"""What some lessons use, seconds of import in every rank; imported whenever no request is waiting."""
+"""Modules of some lessons, seconds of import in every rank; imported whenever no request is waiting."""
 FIRST = "COURSE_RANKS_IMPORT"
 """An environment variable: one more module to import before the first fork, whose files nobody edits meanwhile."""
 
@@ -72,12 +72,12 @@ class Zygote:
         request, fds, _, _ = socket.recv_fds(self._control, REQUEST.size, 2)
         if len(request) < REQUEST.size:
             return False
-        verb, crew, rank = REQUEST.unpack(request)
+        verb, group, rank = REQUEST.unpack(request)
         if verb == b"fork":
-            self._fork(crew, rank, *fds)
+            self._fork(group, rank, *fds)
             return True
         chosen = [
-            pid for pid, child in self._children.items() if child == (crew, rank) or (child[0], -1) == (crew, rank)
+            pid for pid, child in self._children.items() if child == (group, rank) or (child[0], -1) == (group, rank)
         ]
         if verb == b"kill":
             self._kill_all(chosen)
@@ -86,11 +86,11 @@ class Zygote:
                 os.kill(pid, signal.SIGUSR1)
         return True
 
-    def _fork(self, crew: int, rank: int, channel_fd: int, log_fd: int) -> None:
+    def _fork(self, group: int, rank: int, channel_fd: int, log_fd: int) -> None:
         gc.freeze()  # the ranks' garbage collectors leave what is here alone, so its pages stay shared
         pid = os.fork()
         if pid:
-            self._children[pid] = (crew, rank)
+            self._children[pid] = (group, rank)
             os.close(channel_fd)
             os.close(log_fd)
             return

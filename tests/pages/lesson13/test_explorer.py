@@ -51,7 +51,7 @@ def test_traffic_of_a_balanced_router_is_the_formulas(factor: float | None, monk
     even = torch.stack([token % 4, (token + 1) % 4], 1)
     monkeypatch.setattr("course_pages.lesson13.explorer.choices", lambda experts, skew: even)
     config = ExpertConfig(1024, 4096, 4, 2, factor)
-    due = predict.expert_traffic(config, Mesh({"expert": 4}), 64, 2)["expert"].attributed_bytes["all_to_all"]
+    due = predict.expert_traffic(config, Mesh({"expert": 4}), 64, 2)["expert"].modelled_bytes["all_to_all"]
     assert explorer.costs["sent"].against == due
     if factor is None or factor >= 1:
         assert explorer.costs["sent"] == (due, due) and explorer.costs["rows"] == (32, 32)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from course_kit.checks.failed import CheckFailed
-from course_kit.checks.lives import random_lives
+from course_kit.checks.random_programs import random_programs
 
 
 class Box:
@@ -38,7 +38,7 @@ def _draw(chance: random.Random, names: dict[str, Any]) -> str:
 
 
 def _live(kind: type[Box], **how: Any) -> None:
-    random_lives("a box", "box = Box()", {"Box": kind}, {"Box": Box}, _draw, lambda _: ["box.numbers"], **how)
+    random_programs("a box", "box = Box()", {"Box": kind}, {"Box": Box}, _draw, lambda _: ["box.numbers"], **how)
 
 
 def test_a_right_answer_passes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,5 +76,7 @@ def test_lives_that_take_too_long_fail() -> None:
 
 def test_names_are_what_they_were() -> None:
     names: dict[str, Any] = {"limit": 7}
-    random_lives("a limit", "limit = 3", names, {"limit": 8}, lambda *_: "other = limit", lambda _: ["limit"], count=2)
+    random_programs(
+        "a limit", "limit = 3", names, {"limit": 8}, lambda *_: "other = limit", lambda _: ["limit"], count=2
+    )
     assert names == {"limit": 7}

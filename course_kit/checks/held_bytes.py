@@ -1,8 +1,8 @@
-"""What an answer holds where `measure.memory` does not look: bytes objects, files, tensors made behind its back.
+"""Bytes that an answer holds, with the lines that made them; also those that `measure.memory` does not see.
 
-A segment that copies its activations into bytes objects saves nothing, and says that it holds nothing. Python and
-NumPy tell `tracemalloc` of every block that they take; the kernel knows what a process has written and mapped; and a
-tensor that no record has seen is still an object of Python's. So the counts add up.
+A segment that copies its activations into bytes objects saves nothing, and its record says that it holds nothing. But
+Python and NumPy tell `tracemalloc` of every block that they take; the kernel knows which bytes a process has written
+and mapped; and a tensor that no record has seen is still an object of Python's. So the counts add up.
 """
 
 from __future__ import annotations
@@ -15,27 +15,28 @@ import tempfile
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import UntypedStorage
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from course_kit.checks.held import Held
+from course_kit.cells import is_cell
+from course_kit.measure.memory import MemoryRecord
 from course_kit.measure.sockets import bytes_by_connection
-from course_kit.measure.source_lines import line_text
+from course_kit.measure.storages import line_text
 from course_kit.measure.tracker import Tracker
 from course_kit.units import Bytes
 
 BLOCK = 4096
-"""Bytes. What is smaller is bookkeeping, a frame, a node of the graph, a dict of a hundred entries, unless a line of a
-notebook takes it often."""
+"""Bytes. Smaller blocks are bookkeeping (a frame, a node of the graph, a dict of a hundred entries), unless a line of a
+notebook takes them often."""
 
 PIECE, PIECES = 256, 65536
 """Bytes. Smaller pieces, such as the objects around tensors, count only where a line holds so much of them."""
@@ -48,16 +49,16 @@ CACHES = (
     "*/weakref.py",
     "<frozen *",
 )
-"""Files whose blocks are nobody's tensors: a record, what a check prints into somebody's buffer, an import, and what
+"""Files whose blocks are nobody's tensors: a record, a check's prints in somebody's buffer, an import, and things that
 PyTorch looks up once and remembers. (Its `serialization.py` and `storage.py` count: whoever saves a tensor into memory
 holds it.)"""
 
 OPEN = Path("/proc/self/fd")
-"""What this process has open, where the system says so."""
+"""The files that this process has open, where the system says so."""
 
 
 @contextmanager
-def outside_torch() -> Iterator[Callable[[], Held]]:
+def outside_torch() -> Iterator[Callable[[], HeldBytes]]:
     """Counts the bytes outside of what a record of memory sees; open it before `measure.memory`.
 
         with outside_torch() as outside, measure.memory(model) as record:
@@ -81,7 +82,7 @@ def outside_torch() -> Iterator[Callable[[], Held]]:
     known = {block._cdata: StorageWeakRef(block) for block in _storages()}  # no other one gets their address meanwhile
     blocks = _blocks()
 
-    def outside() -> Held:
+    def outside() -> HeldBytes:
         unseen = sum({block._cdata: block.nbytes() for block in _storages() if block._cdata not in known}.values())
         lines: Counter[str] = Counter()
         for (file, line, _), nbytes in _large(_blocks() - blocks).items():
@@ -89,7 +90,7 @@ def outside_torch() -> Iterator[Callable[[], Held]]:
         lines["tensors that no record has seen"] = unseen if unseen >= BLOCK else 0  # a check keeps a number or two
         lines["files"] = _in_files(start, _written() - written, opened)
         lines["shared memory"] = max(0, _mapped() - mapped)
-        return Held(lines.total(), {line: Bytes(n) for line, n in lines.most_common() if n})
+        return HeldBytes(lines.total(), {line: Bytes(n) for line, n in lines.most_common() if n})
 
     try:
         yield outside
@@ -116,14 +117,12 @@ def _blocks() -> Counter[tuple[str, int, bool | None]]:
 
 
 def _large(blocks: Counter[tuple[str, int, bool | None]]) -> Counter[tuple[str, int, bool | None]]:
-    """What counts among them."""
+    """The blocks among them that count."""
     least = {None: 0, True: BLOCK, False: PIECES}
     return Counter({at: n for at, n in blocks.items() if n >= least[at[2]] and not _is_cache(at[0])})
 
 
-@lru_cache(4096)  # a few hundred files, asked for thousands of times
-def _is_cell(file: str) -> bool:
-    return "ipykernel_" in file or (file.startswith("<") and not file.startswith("<frozen"))
+_is_cell = lru_cache(4096)(is_cell)  # a few hundred files, asked for thousands of times
 
 
 @lru_cache(4096)
@@ -204,3 +203,61 @@ def _mapped() -> int:
                 first, last = (int(number, 16) for number in where.split("-"))
                 total += last - first
     return total
+
+
+# --- bytes and the lines that made them -------------------------------------------------------------------------------
+
+MOST = 3
+"""Lines that a message names at most; a line with less than a tenth of the bytes is left out."""
+
+INDENT = " " * 12
+"""Spaces up to the first word behind "came"."""
+
+
+class HeldBytes(Bytes):
+    """Bytes with the lines that made them; a sum has those of both, a difference those of the first.
+
+        HeldBytes(4096, {"line 7 of add: kept = x.clone()": Bytes(4096)})
+
+    Attributes:
+        lines: line → bytes, the most first.
+    """
+
+    lines: Mapping[str, Bytes]
+
+    def __new__(cls, value: object = 0, lines: Mapping[str, Bytes] | None = None) -> Self:
+        self = super().__new__(cls, value)
+        self.lines = lines or {}
+        return self
+
+    @property
+    def words(self) -> str:
+        """The number, and below it the lines that made most of it."""
+        most = [f"{INDENT}{n} by {line}" for line, n in [*self.lines.items()][:MOST] if 10 * n >= self > 0]
+        return "\n".join([f"{self}, of which" if most else f"{self}", *most])
+
+    def __add__(self, other: object) -> Self:
+        total = super().__add__(other)
+        if isinstance(other, HeldBytes) and isinstance(total, HeldBytes):
+            both = Counter(self.lines)
+            both.update(other.lines)
+            total.lines = {line: Bytes(n) for line, n in both.most_common()}
+        return total
+
+    __radd__ = __add__
+
+    def _same(self, value: object, other: object) -> Self:
+        plain = super()._same(value, type(self)(other) if isinstance(other, Bytes) else other)
+        return plain if plain is NotImplemented else type(self)(plain, self.lines)
+
+
+def held(record: MemoryRecord, at: str = "peak") -> HeldBytes:
+    """The bytes of a record with `lines=True` beyond those that were there before it.
+
+    Args:
+        record: a record of `measure.memory`, open or closed.
+        at: "peak" or "now".
+    """
+    timeline = record.timeline  # of an open record each is drawn up anew
+    account = timeline.account(timeline.peak_row if at == "peak" else -1)
+    return HeldBytes(account.total - timeline.account(0).total, record.by_line(at))

@@ -3,7 +3,9 @@
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from course_kit.notebook import folded, your_turn
+from course_kit.cells import add_magic
+from course_kit.notebook import your_turn
+from course_kit.notebook.your_turn import run_line, seal
 
 SOURCE = 'def double(x):\n    """Twice x, and <b>no more</b>."""\n    return factor * x'
 
@@ -22,11 +24,11 @@ def names():
 
 
 def test_the_solution_is_used_and_reads_the_notebooks_names(names):
-    shown = folded.run_line(f"double {folded.seal(SOURCE)}", names)
+    shown = run_line(f"double {seal(SOURCE)}", names)
     assert names["double"](4) == 8 and names["double"].__globals__ is names
-    assert repr(shown) == SOURCE and "double" not in folded.seal(SOURCE)
+    assert repr(shown) == SOURCE and "double" not in seal(SOURCE)
     assert "&lt;b&gt;no more" in shown._repr_html_() and shown._repr_html_().startswith("<details")
-    folded.run_line(f"double {folded.seal(SOURCE)}", names)  # a cell may run twice
+    run_line(f"double {seal(SOURCE)}", names)  # a cell may run twice
     assert names["double"](4) == 8
 
 
@@ -36,23 +38,23 @@ def test_the_readers_own_stays(names):
         return x + x
 
     names["double"] = double
-    folded.run_line(f"double {folded.seal(SOURCE)}", names)
+    run_line(f"double {seal(SOURCE)}", names)
     assert names["double"] is double.function
 
 
 def test_what_goes_wrong_is_said(names):
     with pytest.raises(ValueError, match="was changed, and cannot be read any more"):
-        folded.run_line("double no§base64", names)
+        run_line("double no§base64", names)
     with pytest.raises(NameError, match="half is not there yet; run the cell of your turn, above, first"):
-        folded.run_line(f"half {folded.seal('def half(x): return x / 2')}", names)
+        run_line(f"half {seal('def half(x): return x / 2')}", names)
     with pytest.raises(ValueError, match="does not pass its own check: Not yet: twice 3 was expected, 9 came"):
-        folded.run_line(f"double {folded.seal(SOURCE)}", names | {"factor": 3})
+        run_line(f"double {seal(SOURCE)}", names | {"factor": 3})
 
 
 def test_a_cell_of_a_notebook_says_it_as_a_magic(names):
     shell = InteractiveShell()
-    folded.load_ipython_extension(shell)
+    add_magic("solution", "line", run_line, shell)
     shell.user_ns.update(names)
-    result = shell.run_cell(f"%solution double {folded.seal(SOURCE)}")
+    result = shell.run_cell(f"%solution double {seal(SOURCE)}")
     result.raise_error()
     assert repr(result.result) == SOURCE and shell.user_ns["double"](2) == 4

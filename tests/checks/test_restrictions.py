@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from course_kit.checks.arithmetic import Arithmetic, on_paper
 from course_kit.checks.failed import CheckFailed
+from course_kit.checks.restrictions import Arithmetic, without_torch
 
 A = torch.arange(12, dtype=torch.float16).view(3, 4)
 
@@ -80,7 +80,7 @@ another_name = model
 )
 def test_an_account_that_builds_fails(account: Callable[[int], int]) -> None:
     with pytest.raises(CheckFailed, match="an account on paper"):
-        on_paper(account, ["model"])(4)
+        without_torch(account, ["model"])(4)
     assert account(4) == 16  # what was out of reach is back
 
 
@@ -92,8 +92,8 @@ def test_an_account_that_hides_its_try_fails() -> None:
             return width * width
 
     with pytest.raises(CheckFailed, match="torch's ones"):
-        on_paper(account, ["model"])(4)
+        without_torch(account, ["model"])(4)
 
 
 def test_arithmetic_passes() -> None:
-    assert on_paper(lambda width: width**2, ["model"])(4) == 16
+    assert without_torch(lambda width: width**2, ["model"])(4) == 16

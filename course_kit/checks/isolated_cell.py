@@ -1,4 +1,4 @@
-"""`%%check`: a cell whose names are gone when it has run, and that no answer can read meanwhile.
+"""`%%check`: a cell whose names are gone when it has run, and which no answer can read meanwhile.
 
     %%check keeps check_values
     expected = 3
@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import ast
 import itertools
-import linecache
-import sys
 import traceback
 from collections.abc import Collection
 from typing import Any
 
+from course_kit.cells import add_magic, remember
+
 _numbers = itertools.count(1)
 
 failed_line = 0
-"""Of the check that failed last: the line of its text that did."""
+"""The line of its text at which the last check failed."""
 
 
 def run(source: str, names: dict[str, Any], keeps: Collection[str] = ()) -> None:
@@ -35,17 +35,17 @@ def run(source: str, names: dict[str, Any], keeps: Collection[str] = ()) -> None
 
     Raises:
         SyntaxError: the text is not Python.
-        Exception: whatever the check raises; `failed_line` says where.
+        Exception: the check's own error; `failed_line` says where.
     """
     global failed_line
     file = f"<check {next(_numbers)}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    remember(file, source)
     body = ast.parse(source, file).body
     lasting = [node for node in body if not defines(node).isdisjoint(keeps)]
     exec(compile(ast.Module(lasting, []), file, "exec"), names)
     passing = [node for node in body if node not in lasting]
     try:
-        exec(compile(ast.Module(passing, []), file, "exec"), dict(names))
+        exec(compile(ast.Module(passing, []), file, "exec"), dict(names))  # the copy: what is bound here goes with it
     except BaseException as problem:
         frames = traceback.extract_tb(problem.__traceback__)
         failed_line = next((each.lineno or 0 for each in frames if each.filename == file), 0)
@@ -53,7 +53,7 @@ def run(source: str, names: dict[str, Any], keeps: Collection[str] = ()) -> None
 
 
 def run_cell(line: str, cell: str, names: dict[str, Any]) -> None:
-    """Run the text `cell`, and keep what `line` says behind its first word."""
+    """Run this cell in a copy of the notebook's names: %%check [keeps NAME, …]."""
     run("\n" + cell, names, line.replace(",", " ").split()[1:])  # the line of the magic counts, too
 
 
@@ -64,16 +64,4 @@ def defines(node: ast.stmt) -> set[str]:
     return {node.name} if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else set()
 
 
-def load_ipython_extension(shell: Any) -> None:
-    """Make `%%check` known to IPython."""
-
-    def check(line: str, cell: str) -> None:
-        """Run this cell in a copy of the notebook's names: %%check [keeps NAME, …]."""
-        run_cell(line, cell, shell.user_ns)
-
-    shell.register_magic_function(check, "cell", "check")
-
-
-ipython = sys.modules.get("IPython")
-if ipython is not None and (running := ipython.get_ipython()) is not None:
-    load_ipython_extension(running)
+add_magic("check", "cell", run_cell)

@@ -1,8 +1,8 @@
-"""A crew: the processes of one process group, from their start to their end. It is never repaired, only replaced.
+"""The processes of one process group, from their start to their end. A group is never repaired, only replaced.
 
 A process group in which one operation failed cannot be used again, and a rank that is blocked in one cannot be freed.
-So after any failure the whole crew is killed and a new one is started at once, in the background, while the reader
-reads the report. Lesson 00 uses this module without opening it.
+So after any failure the whole group is killed and a new one is started at once, in the background, while the reader
+reads the report.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from course_kit.ranks._processes.launch import launcher
-from course_kit.ranks._processes.packing import SurroundingsTracker
+from course_kit.ranks._processes.packing import NotebookStateTracker
 from course_kit.ranks._processes.prints import Log
 from course_kit.ranks._processes.wire import Channel, Settings, encode
 
@@ -30,7 +30,7 @@ _numbers = itertools.count(1)
 _store: tuple[int, TCPStore] | None = None
 
 
-class Crew:
+class WorkerGroup:
     """`world_size` processes that share a process group; `start` returns before they are ready."""
 
     def __init__(self, world_size: int, backend: str) -> None:
@@ -39,7 +39,7 @@ class Crew:
         self._ended = False
         self.world_size = world_size
         self.launcher = launcher()
-        self.tracker = SurroundingsTracker()
+        self.tracker = NotebookStateTracker()
         self.logs = [Log(tempfile.TemporaryFile()) for _ in range(world_size)]  # noqa: SIM115
         self.channels: list[Channel] = []
         self.pids: list[int] = [0] * world_size
@@ -57,9 +57,9 @@ class Crew:
         """Wait until every rank has joined the group; instantly from the second time on.
 
         Raises:
-            RuntimeError: a rank ended, or took longer than a minute, or the whole crew was ended.
+            RuntimeError: a rank ended, or took longer than a minute, or the whole group was ended.
         """
-        if self._ended:  # an interrupt came between its end and the start of the next crew
+        if self._ended:  # an interrupt came between its end and the start of the next group
             raise RuntimeError("these ranks were ended")
         missing = set() if self._ready else set(range(self.world_size))
         end = time.monotonic() + _START_S
@@ -89,7 +89,7 @@ class Crew:
                 channel.send_encoded(frame)
 
     def messages(self, wait_s: float) -> Iterator[tuple[int, tuple[Any, ...]]]:
-        """What arrives within `wait_s`, as (rank, message); `("gone",)` once for a rank whose process ended."""
+        """The messages that arrive within `wait_s`, as (rank, message); `("gone",)` once for a rank that ended."""
         for key, _ in self._selector.select(wait_s):
             try:
                 received = self.channels[key.data].receive()
@@ -104,7 +104,7 @@ class Crew:
         return self.launcher.exit_code(self.number, rank, wait_s=1.0)
 
     def end(self) -> None:
-        """Kill every process of the crew. Safe to call twice; does nothing in a fork of the notebook's process."""
+        """Kill every process of the group. Safe to call twice; does nothing in a fork of the notebook's process."""
         if os.getpid() != self._owner or self._ended:
             return
         self._ended = True
@@ -117,7 +117,7 @@ class Crew:
 
 
 def _store_port() -> int:
-    """The port of this process's store, through which the ranks of every crew find each other.
+    """The port of this process's store, through which the ranks of every group find each other.
 
     It listens on the loopback interface only, on a port that the system picks, so two kernels never collide.
     """
@@ -130,8 +130,6 @@ def _store_port() -> int:
         else:
             with socket.create_server(("127.0.0.1", 0)) as server:
                 port = server.getsockname()[1]
-                store = TCPStore(
-                    "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach()
-                )
-            _store = os.getpid(), store
+                listening = {"is_master": True, "wait_for_workers": False, "master_listen_fd": server.detach()}
+                _store = os.getpid(), TCPStore("127.0.0.1", port, **listening)
     return _store[1].port

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from course_kit import measure
 from course_kit.checks import check
-from course_kit.checks.untracked_memory import BLOCK, outside_torch
+from course_kit.checks.held_bytes import BLOCK, outside_torch
 from course_kit.units import Bytes
 
 X = torch.ones(256, 256)  # large beside a table of the interpreter that may grow meanwhile
@@ -210,7 +210,7 @@ def test_whoever_traces_already_goes_on_tracing():
 
 LATE = """
 import ctypes, sys, time
-from course_kit.checks.untracked_memory import outside_torch
+from course_kit.checks.held_bytes import outside_torch
 
 sys.setswitchinterval(10)  # seconds: whoever waits for Python's lock gets it when it is let go, and not before
 start_thread = ctypes.PyDLL(None).pthread_create  # and the lock is kept

@@ -1,8 +1,9 @@
-"""Random lives of an answer that remembers, beside a simple reference; the shortest that differs is the message.
+"""Random programs for an answer with state, run beside a simple reference; the shortest that differs is the message.
 
-An answer with state is right in the scenes that its author thought of. So hundreds of short programmes, drawn with
-fixed seeds, are run line by line in two namespaces: one has the answer, the other a reference under the same name. The
-first difference is made smaller by leaving out lines as long as one remains. What is left can be pasted into a cell.
+An answer with state is right in the scenes that its author thought of. So hundreds of short programs (its *lives*),
+drawn with fixed seeds, run line by line in two namespaces: one has the answer, the other a reference under the same
+name. The first program that differs is made shorter by leaving out lines as long as a difference remains; the rest can
+be pasted into a cell.
 
 (The `hypothesis` library does this, and more. Students and the grader's kernel would have to install it for one check.)
 """
@@ -21,7 +22,7 @@ from course_kit.checks.failed import CheckFailed, fail
 Names = dict[str, Any]
 
 
-def random_lives(
+def random_programs(
     what: str,
     begin: str,
     answer: Names,
@@ -36,18 +37,18 @@ def random_lives(
 ) -> None:
     """Run `count` lives of at most `length` lines each, and fail with the shortest that differs.
 
-        random_lives("a cache", "cache = Paged(SMALL, 3, 2)", {"Paged": Paged}, {"Paged": Copies},
+        random_programs("a cache", "cache = Paged(SMALL, 3, 2)", {"Paged": Paged}, {"Paged": Copies},
               lambda chance, names: f"cache.drop({chance.randrange(3)})",
               lambda names: [f"cache.read({n})" for n, past in enumerate(names["cache"].past) if past])
 
     Args:
-        what: what is alive, in words.
+        what: the answer, in words.
         begin: the first line of each life.
-        answer, reference: the names that the lines use, with the answer behind them (`globals()`, where it reads some
-            itself) and with the reference. After each life they are what they were.
-        draw: the next line, from the reference's names; what the contract does not allow must not be drawn.
-        looks: what is compared after each line, as expressions, from the reference's names.
-        limit_s: many times what a good answer takes: what is not through by then fails.
+        answer, reference: the names that the lines use, with the answer behind them (`globals()`, where the answer
+            reads some itself) and with the reference. After each life they are as before.
+        draw: the next line, from the reference's names; the contract must allow it.
+        looks: the expressions that are compared after each line, from the reference's names.
+        limit_s: many times as long as a good answer takes: an answer that is not through by then fails.
         look: where to look when a life differs.
     """
     end = time.monotonic() + limit_s
@@ -77,7 +78,7 @@ def _drawn(
 
 
 def _difference(life: Sequence[str], answer: Names, reference: Names, looks: Callable[[Names], Sequence[str]]) -> str:
-    """What the answer does differently, and after which line; empty for nothing, or where it is no life at all."""
+    """The first difference, and its line; empty for none, or where the reference cannot run these lines."""
     with _as_before(answer) as mine, _as_before(reference) as right:
         try:
             return _first_difference(life, mine, right, looks)
@@ -86,7 +87,7 @@ def _difference(life: Sequence[str], answer: Names, reference: Names, looks: Cal
 
 
 def _first_difference(life: Iterable[str], mine: Names, right: Names, looks: Callable[[Names], Sequence[str]]) -> str:
-    """Run line by line what the reference can do; what it cannot, raises."""
+    """Run line by line in both namespaces; a line that the reference cannot run raises."""
     for line in life:
         code = compile(line, "<string>", "exec")  # once for both
         exec(code, right)
@@ -103,7 +104,7 @@ def _first_difference(life: Iterable[str], mine: Names, right: Names, looks: Cal
 
 @contextmanager
 def _as_before(names: Names) -> Iterator[Names]:
-    """These very names, in case that functions read them; whatever lines bind is undone."""
+    """Yield these very names, since functions may read them, and undo afterwards whatever lines have bound."""
     before = dict(names)
     try:
         yield names
@@ -117,12 +118,12 @@ def _as_before(names: Names) -> Iterator[Names]:
 def _shortest(
     life: list[str], difference: str, differs: Callable[[list[str]], str], end: float
 ) -> tuple[list[str], str]:
-    """The life without each line that it can do without."""
+    """Leave out each line without which the life still differs."""
     place = len(life) - 1
     while place > 0 and time.monotonic() < end:
         shorter = life[:place] + life[place + 1 :]
         found = differs(shorter)
-        if found:  # and now others may have become needless
+        if found:  # now other lines may have become needless: begin at the end again
             life, difference = shorter, found
         place = len(life) - 1 if found else place - 1
     return life, difference

@@ -1,8 +1,9 @@
-"""A witness outside of Python for bytes that were sent: what the operating system saw leaving the ranks.
+"""Bytes that left the ranks' sockets: a witness outside of Python for the bytes that were counted.
 
-Counting can be switched off, and what a thread or the backend's own objects send is not counted at all. The kernel
-counts what leaves the sockets, whoever sent it. So a limit on counted bytes is worth something only beside two others:
-so much must have been counted at least, and the sockets must have carried that, no less and hardly more.
+Counting can be switched off, and messages of a thread or of the backend's own objects are not counted at all. The
+kernel counts all bytes that leave the sockets, whoever sent them. So a limit on counted bytes proves something only
+beside two others: so much must have been counted at least, and the sockets must have carried that, no less and hardly
+more.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from course_kit.checks.failed import fail
 from course_kit.units import Bytes
 
 SHARE = 0.02
-"""By so much what was carried may differ from what was counted, headers aside."""
+"""The part by which carried bytes may differ from counted ones, headers aside."""
 
 HEADERS = 300
 """Bytes for each message between two ranks: gloo puts 48 in front, and announces and answers larger ones. A collective
@@ -25,7 +26,7 @@ PROCESS = 2000
 
 
 def carried(accounts: Sequence[TrafficAccount], least: float = 0, *, look: str = "") -> None:
-    """The calls of all ranks sent `least` bytes together or more, and the sockets carried what the calls sent.
+    """Check that all ranks' calls sent at least `least` bytes together, and that the sockets carried just these.
 
     Where the system does not count (it does on Linux), the calls alone decide.
 
@@ -35,7 +36,7 @@ def carried(accounts: Sequence[TrafficAccount], least: float = 0, *, look: str =
         look: where to look when less was counted or more was carried.
 
     Raises:
-        CheckFailed: one of the three does not hold.
+        CheckFailed: fewer bytes were counted, or fewer or more carried.
     """
     counted = sum(int(account.total_bytes) for account in accounts)
     if counted < least:
@@ -63,6 +64,6 @@ def _compare(seen: int, counted: int, accounts: Sequence[TrafficAccount], look: 
 
 def _most(account: TrafficAccount, n_ranks: int) -> float:
     """Bytes that these calls may have put on the wire: payload, and headers by message."""
-    twice = account.attributed_bytes.get("reduce_scatter", 0)  # gloo's own is an all-reduce in disguise
+    twice = account.modelled_bytes.get("reduce_scatter", 0)  # gloo's reduce-scatter is an all-reduce in disguise
     messages = sum(n * (1 if name == "send" else 4 * (n_ranks - 1)) for name, n in account.messages.items())
     return (1 + SHARE) * (int(account.total_bytes) + int(twice)) + HEADERS * messages + PROCESS

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_kit.checks import CheckFailed, check
-from course_kit.checks.facts import LARGE_BYTES
-from course_kit.checks.left_behind import Snapshot, named
+from course_kit.checks.side_effects import LARGE_BYTES, Snapshot, named
 
 
 @dataclass

@@ -1,36 +1,180 @@
-"""From what the ranks said to a report: which state each is in, and the one sentence that sums it up.
+"""The report of a call that failed: `RankFailure`, with one sentence for all ranks and a `RankReport` for each.
 
-Pure data, no processes. Lesson 00 uses this module without opening it.
+A hang on 4 processes is only a riddle while nobody says who waits for whom. So a failure starts with one sentence that
+says so, and then tells the fate of every rank, with the reader's own lines. `Evidence` is what the ranks have said, and
+finds that sentence. Pure data, no processes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from textwrap import indent
+from types import MappingProxyType
+from typing import Literal
 
-from course_kit.ranks._diagnosis.failures import RankFailure, RankReport, WaitsIn, name_ranks, one_sentence
-from course_kit.ranks._diagnosis.matching import Call, Entry, Mismatch, Transfer, Unanswered
+from course_kit.ranks._diagnosis.matching import Call, CollectiveCall, Mismatch, PointToPointCall, Unanswered
 from course_kit.ranks._processes.wire import Position
+
+State = Literal["returned", "raised", "died", "waiting", "running"]
+
+
+@dataclass(frozen=True)
+class WaitsIn:
+    """The communication that a rank is blocked in.
+
+    Attributes:
+        collective: the name of the torch.distributed function ("all_reduce", "recv").
+        site: the line that called it ("cell [5] line 7").
+        sequence: how many calls of this group the rank made before, in this run (0 for the first); None if unknown.
+        peers: the other end, in words ("from rank 0"), or "".
+    """
+
+    collective: str
+    site: str
+    sequence: int | None = None
+    peers: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.collective, self.peers, f"({self.site})") if part)
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """The fate of one rank.
+
+    Attributes:
+        rank: its number.
+        state: "returned", "raised" (an exception), "died" (its process ended), "waiting" (blocked in a communication)
+            or "running" (busy in code of its own when the call was ended).
+            A rank whose connection broke because another one died counts as waiting.
+        traceback: the exception's traceback if the rank raised, else its stack, with the reader's source lines.
+        waits_in: the communication that a waiting rank is blocked in.
+        exit_code: how the process of a rank that died ended; minus the signal's number if a signal killed it.
+        error: the exception in one line ("ValueError: …") if it raised.
+        last_words: what C code printed before the process died.
+    """
+
+    rank: int
+    state: State
+    traceback: str = ""
+    waits_in: WaitsIn | None = None
+    exit_code: int | None = None
+    error: str = ""
+    last_words: str = ""
+
+    @property
+    def fate(self) -> str:
+        """The fate in words: "waits in all_reduce (cell [5] line 7)"."""
+        return {
+            "returned": "returned",
+            "raised": f"raised {self.error}",
+            "died": f"died ({exit_words(self.exit_code)})",
+            "waiting": f"waits in {self.waits_in}",
+            "running": "was still running",
+        }[self.state]
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} {self._account()}"
+
+    def _account(self) -> str:
+        """The fate, and below it the stack and the last words that explain it."""
+        body = "\n".join(part.rstrip() for part in (self.traceback, self.last_words) if part)
+        return self.fate + (":\n" + indent(body, "    ") if body else "")
+
+
+def exit_words(code: int | None) -> str:
+    """An exit code in words: "killed by SIGKILL", "exit code 3"."""
+    if code is None:
+        return "its connection closed"
+    if code < 0:
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"
+    return f"exit code {code}"
+
+
+class RankFailure(RuntimeError):
+    """At least one rank of a call did not return as it should, so the call has no result.
+
+    Attributes:
+        verdict: what happened, in one sentence.
+        reports: one `RankReport` per rank, in rank order.
+    """
+
+    def __init__(self, verdict: str, reports: list[RankReport]) -> None:
+        super().__init__(verdict, reports)
+        self.verdict = verdict
+        self.reports = reports
+
+    def __str__(self) -> str:
+        return "\n\n".join([self.verdict, *_told_once(self.reports, RankReport._account)])
+
+    def _render_traceback_(self) -> list[str]:
+        """The lines that a notebook shows: the report. Its own stack would only show how ranks are supervised."""
+        return f"{type(self).__name__}: {self}".splitlines()
+
+
+def one_sentence(
+    reports: list[RankReport], first: Collection[int] = (), fates: Mapping[int, str] = MappingProxyType({})
+) -> str:
+    """The fates of all ranks as one sentence, the ranks in `first` first, equal fates said once.
+
+    `fates` holds, for some ranks, better words than their report's own.
+
+    Example: "rank 1 raised ValueError: no; rank 0 waits in all_reduce (cell [5] line 7); ranks 2 and 3 returned".
+    """
+    ordered = sorted(reports, key=lambda report: (report.rank not in first, report.rank))
+    return "; ".join(_told_once(ordered, lambda report: fates.get(report.rank, report.fate)))
+
+
+def _told_once(reports: list[RankReport], tell: Callable[[RankReport], str]) -> list[str]:
+    """`tell` each report's story; ranks with the same story share one."""
+    stories: dict[str, list[int]] = {}
+    for report in reports:
+        stories.setdefault(tell(report), []).append(report.rank)
+    return [f"{name_ranks(ranks)} {_agree(story, len(ranks))}" for story, ranks in stories.items()]
+
+
+def name_ranks(ranks: list[int]) -> str:
+    """`rank 1`, `ranks 1 and 3`, `ranks 0, 1, 2 and 3`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def _agree(fate: str, count: int) -> str:
+    """Put the verb of a clause into the plural for several ranks."""
+    if count > 1:
+        for one, many in (("waits ", "wait "), ("was still", "were still")):
+            if fate.startswith(one):
+                return many + fate[len(one) :]
+    return fate
+
+
+# --- from evidence to a verdict ---------------------------------------------------------------------------------------
 
 _LOST_PEER = re.compile(r"Connection (closed|reset)|Broken pipe|Socket closed|Read error")
 
 
 @dataclass
 class Evidence:
-    """What is known of one call when it is over.
+    """The evidence about one call when it is over.
 
     Attributes:
         world_size: the number of ranks.
         timeout_s: the call's time limit.
-        ended: rank → what became of it, for those that returned, raised or died.
+        ended: rank → its report, for those that returned, raised or died.
         latest: rank → the communication that it announced last.
-        positions: rank → where it was at the end, for the others.
+        positions: rank → its position at the end, for the others.
         signal_stacks: rank → its stack as the interpreter's fault handler wrote it, for ranks that could not answer.
         mismatch: calls that contradict each other.
         unanswered: calls that need a rank which returned.
         deadlocked: ranks that wait for each other.
-        lost: rank → the send that it waits for, where nobody has waited for that one and its handle is gone.
+        lost: rank → the send whose message it waits for, if that send's handle is gone and nobody waited for it.
     """
 
     world_size: int
@@ -42,7 +186,7 @@ class Evidence:
     mismatch: Mismatch | None = None
     unanswered: Unanswered | None = None
     deadlocked: set[int] = field(default_factory=set)
-    lost: dict[int, Transfer] = field(default_factory=dict)
+    lost: dict[int, PointToPointCall] = field(default_factory=dict)
 
     @property
     def is_clean(self) -> bool:
@@ -65,7 +209,7 @@ class Evidence:
         return RankFailure(f"not done after {self.timeout_s:g} s: {one_sentence(reports)}{self._losses()}", reports)
 
     def _losses(self) -> str:
-        """Why a message does not come although it was sent, and what to do: the likeliest slip with `isend`."""
+        """The reason that a sent message does not come, and what to do: the likeliest slip with `isend`."""
         if not self.lost:
             return ""
         sites = ", ".join(sorted({f"{send.collective} ({send.site})" for send in self.lost.values()}))
@@ -97,7 +241,7 @@ class Evidence:
     def _unanswered_verdict(found: Unanswered, reports: list[RankReport]) -> str:
         call = next(iter(found.calls.values()))
         omitted = "calling it"
-        if isinstance(call, Transfer):
+        if isinstance(call, PointToPointCall):
             omitted = "receiving it" if call.direction == "send" else "sending"
         fates = dict.fromkeys(found.absent, f"returned without {omitted}")
         for rank, made in found.calls.items():
@@ -109,19 +253,19 @@ class Evidence:
 def in_words(call: Call) -> WaitsIn:
     """An announced call, as a report names it."""
     peers = ""
-    if isinstance(call, Transfer):
+    if isinstance(call, PointToPointCall):
         other = "any rank" if call.peer is None else f"rank {call.peer}"
         peers = f"to {other}" if call.direction == "send" else f"from {other}"
     return WaitsIn(call.collective, call.site, call.sequence, peers)
 
 
 def contradiction(mismatch: Mismatch) -> str:
-    """What is wrong with the calls, in one sentence that does not depend on which rank came first."""
+    """The contradiction between calls, in one sentence that does not depend on which rank came first."""
     calls = dict(sorted(mismatch.calls.items()))
-    entries = {rank: call for rank, call in calls.items() if isinstance(call, Entry)}
-    transfers = [call for call in calls.values() if isinstance(call, Transfer)]
+    entries = {rank: call for rank, call in calls.items() if isinstance(call, CollectiveCall)}
+    transfers = [call for call in calls.values() if isinstance(call, PointToPointCall)]
     if transfers:
-        return _unfit_transfer(*sorted(transfers, key=lambda call: call.direction, reverse=True))
+        return _unfit_messages(*sorted(transfers, key=lambda call: call.direction, reverse=True))
     if mismatch.unfit is not None:
         return _unfit_parts(entries, *mismatch.unfit)
     if mismatch.swapped_with is not None:
@@ -136,7 +280,7 @@ def contradiction(mismatch: Mismatch) -> str:
     return f"the ranks call {collective} with different {odd}: {_who(entries, lambda e: str(dict(e.details).get(odd)))}"
 
 
-def _who(entries: dict[int, Entry], what: Callable[[Entry], str], verb: str = "have") -> str:
+def _who(entries: dict[int, CollectiveCall], what: Callable[[CollectiveCall], str], verb: str = "have") -> str:
     """`rank 0 has (4,) (cell line 3), ranks 1 and 2 have (5,) (cell line 3)`."""
     groups: dict[tuple[str, str], list[int]] = {}
     for rank, entry in entries.items():
@@ -148,7 +292,7 @@ def _who(entries: dict[int, Entry], what: Callable[[Entry], str], verb: str = "h
     )
 
 
-def _other_order(first: int, ours: Entry, second: int, theirs: Entry) -> str:
+def _other_order(first: int, ours: CollectiveCall, second: int, theirs: CollectiveCall) -> str:
     shared = set(ours.tensor) & set(theirs.tensor)
     our_name, their_name = (" = ".join(n for n in entry.tensor if n not in shared) for entry in (ours, theirs))
     return (
@@ -158,7 +302,7 @@ def _other_order(first: int, ours: Entry, second: int, theirs: Entry) -> str:
     )
 
 
-def _unfit_parts(entries: dict[int, Entry], sender: int, receiver: int) -> str:
+def _unfit_parts(entries: dict[int, CollectiveCall], sender: int, receiver: int) -> str:
     send, take = entries[sender], entries[receiver]
     assert send.parts is not None and take.parts is not None
     return (
@@ -167,14 +311,14 @@ def _unfit_parts(entries: dict[int, Entry], sender: int, receiver: int) -> str:
     )
 
 
-def _unfit_transfer(send: Transfer, receive: Transfer) -> str:
+def _unfit_messages(send: PointToPointCall, receive: PointToPointCall) -> str:
     return (
         f"send and recv do not fit: rank {send.rank} sends {_amount(send)} to rank {receive.rank} ({send.site}), "
         f"which receives {_amount(receive)} ({receive.site})"
     )
 
 
-def _amount(transfer: Transfer) -> str:
+def _amount(transfer: PointToPointCall) -> str:
     if transfer.elements is None:
         return "objects"
     return f"{transfer.elements:,} {transfer.dtype} value{'' if transfer.elements == 1 else 's'}"

@@ -1,0 +1,57 @@
+"""Cells of a notebook, as Python sees them: files that are on no disk, whose text tracebacks must find all the same.
+
+This module alone knows which files are cells, what a message calls them, and how IPython learns a magic.
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, Literal
+
+_CELL = re.compile(r"ipykernel_|ipython-input-|^<(?!frozen )")
+_NUMBERED = re.compile(r"^<ipython-input-(\d+)")
+
+
+def is_cell(filename: str) -> bool:
+    """Whether a file is a cell of a notebook, or another text that was compiled and is on no disk."""
+    entry = linecache.cache.get(filename, ())
+    return bool(_CELL.search(filename)) or (len(entry) == 4 and entry[1] is None)  # no time at which it was changed
+
+
+def cell_label(filename: str) -> str:
+    """The words for a cell in a message: `cell [5]` when IPython knows its number, else `cell`."""
+    if match := _NUMBERED.match(filename):
+        return f"cell [{match[1]}]"
+    number = getattr(getattr(running_shell(), "compile", None), "_filename_map", {}).get(filename)
+    return "cell" if number is None else f"cell [{number}]"
+
+
+def remember(filename: str, source: str) -> None:
+    """Let tracebacks and `inspect.getsource` find the text of a file that is on no disk."""
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+
+
+def add_magic(name: str, kind: Literal["line", "cell"], run: Callable[..., Any], to: Any = None) -> None:
+    """Make `%name` or `%%name` known to IPython, if that runs.
+
+    Args:
+        name: the magic's name.
+        kind: "line" for `%name`, "cell" for `%%name`.
+        run: called with the text behind the name, for a cell also with the text below that line, and then with the
+            notebook's names.
+        to: another shell than the one that runs.
+    """
+    shell = to or running_shell()
+    if shell is not None:
+        magic = functools.wraps(run)(lambda *text: run(*text, shell.user_ns))
+        shell.register_magic_function(magic, kind, name)
+
+
+def running_shell() -> Any:
+    """IPython's shell if this process runs in one, else None."""
+    ipython = sys.modules.get("IPython")  # who runs in it has imported it
+    return ipython.get_ipython() if ipython is not None else None
