@@ -1,15 +1,15 @@
-"""A layer of experts on one device: a router decides under a budget, and every expert computes everything.
+"""A layer of experts on one device: a router chooses under a capacity, and every expert computes every token.
 
     layer = ExpertMLP(ExpertConfig(width=64, hidden=256, experts=8, top_k=2, capacity_factor=1.25))
     y = layer(x)                                    # in place of a block's MLP: x + layer(norm(x))
     loss = loss + 0.01 * layer.routing.load_balancing_loss() + 0.001 * layer.routing.z_loss()
 
-An expert is an MLP. The router gives each token to `top_k` of them: one (Switch, Fedus et al. 2021) or two (GShard,
-Lepikhin et al. 2020). An expert takes no more than its capacity; whoever comes later is dropped: the layer gives 0 for
-this choice, and the stream around the layer carries the token on as it was.
+An expert is an MLP. The router gives each token to `top_k` experts: one (Switch, Fedus et al. 2021) or two (GShard,
+Lepikhin et al. 2020). An expert takes no more than its capacity; a choice beyond the capacity is dropped: the layer
+adds 0 for this choice, and the residual stream around the layer carries the token on unchanged.
 
-This is the oracle of `parallel.experts`: it computes all experts for all tokens and weighs most of the results with 0.
-Right, simple, and `experts / top_k` times the work. Shape suffixes, besides those of `model.gpt`:
+This layer is the oracle of `parallel.experts`: it computes all experts for all tokens and weighs most of the results
+with 0, which takes `experts / top_k` times the work. Shape suffixes, besides those of `model.gpt`:
 
     T  tokens, of all sequences      E  experts      k  choices of a token, the best first      F  hidden features
 """
@@ -30,14 +30,14 @@ from course_lib.model.seeds import mix
 
 @dataclass(frozen=True)
 class ExpertConfig:
-    """The shape of a layer of experts, and its budget.
+    """The shape of a layer of experts, and its capacity.
 
     Attributes:
         width: features of a token.
         hidden: hidden features of one expert.
-        experts: how many there are.
-        top_k: how many of them a token goes to.
-        capacity_factor: an expert's places over what it gets if all get equally many; None: nobody is dropped.
+        experts: number of experts.
+        top_k: number of experts that a token goes to.
+        capacity_factor: an expert's places over its equal share of all choices; None: no choice is dropped.
 
     Raises:
         ValueError: a size is no positive integer, a token goes to more experts than there are, or no capacity.
@@ -60,7 +60,7 @@ class ExpertConfig:
             raise ValueError(f"capacity_factor={self.capacity_factor}: give a number above 0, or None to drop nobody")
 
     def capacity(self, tokens: int) -> int | None:
-        """Places of each expert for so many tokens, rounded up; None if nobody is dropped.
+        """Places of each expert for so many tokens, rounded up; None if no choice is dropped.
 
         Source: Fedus et al. 2021, eq. 3, times `top_k`: a token takes a place with each of its choices.
         """
@@ -70,13 +70,13 @@ class ExpertConfig:
 
 
 class Choice(NamedTuple):
-    """What a router says about its tokens.
+    """A router's choice for its tokens.
 
     Attributes:
-        logits_TE: its scores, in 32 bits or more.
-        probabilities_TE: their softmax.
-        experts_Tk: whom each token goes to, the best first.
-        gates_Tk: with what weight their results are added up.
+        logits_TE: the router's scores, in 32 bits or more.
+        probabilities_TE: softmax of the logits.
+        experts_Tk: numbers of the experts that each token goes to, the best first.
+        gates_Tk: weights of the sum over these experts' results.
     """
 
     logits_TE: Float[Tensor, "tokens experts"]
@@ -87,16 +87,16 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Routing:
-    """What became of a layer's tokens. Holds the graph of the router.
+    """The routes of a layer's tokens, with the router's graph, which the losses need.
 
-    The tokens whose capacity is counted together are a *group* (GShard's word): here all, in `parallel.experts` those
+    Tokens that share the experts' capacity are a *group* (GShard's word): here all tokens, in `parallel.experts` those
     of the ranks that share the experts. There both losses are this rank's term of a sum over the group's ranks.
 
     Attributes:
-        choice: of this rank's tokens.
-        kept_Tk: which of their choices found a place.
-        first_E: how many tokens of the group want each expert first.
-        tokens: in the group.
+        choice: the router's, for this rank's tokens.
+        kept_Tk: whether a choice found a place.
+        first_E: number of the group's tokens with each expert as their first choice.
+        tokens: number of the group's tokens.
     """
 
     choice: Choice
@@ -107,15 +107,15 @@ class Routing:
     def load_balancing_loss(self) -> Float[Tensor, ""]:
         """E · Σ f_e P_e: f_e the share of tokens that want expert e first, P_e its mean probability. 1 in balance.
 
-        The shares have no gradient (they are counts): the probabilities have, each pulled down as far as its expert is
-        in demand. Source: Fedus et al. 2021, eq. 4, without its α; GShard's is 1/E² of it.
+        The shares are counts and have no gradient; the probabilities have one, which pulls each down in proportion to
+        the demand for its expert. Source: Fedus et al. 2021, eq. 4, without its α; GShard's loss is 1/E² of this one.
         """
         share_E = self.first_E.to(self.choice.probabilities_TE.dtype) / self.tokens
-        mean_E = self.choice.probabilities_TE.sum(0) / self.tokens
+        mean_E = self.choice.probabilities_TE.sum(0) / self.tokens  # not .mean(0): the group may be larger
         return len(share_E) * share_E @ mean_E
 
     def z_loss(self) -> Float[Tensor, ""]:
-        """The mean of (log Σ exp logits)²: keeps logits small, so that 16 bits do not round a choice away.
+        """The mean of (log Σ exp logits)², which keeps logits small, so that 16 bits do not round a choice away.
 
         Source: Zoph et al. 2022 (ST-MoE), eq. 5.
         """
@@ -125,9 +125,8 @@ class Routing:
 class Router(nn.Module):
     """One matrix, a softmax, and the best `top_k`.
 
-    With one choice its probability is the gate (Switch); with more, their probabilities are divided by their sum
-    (GShard, algorithm 1), before anybody is dropped. Computed in 32 bits or more, whatever the stream has
-    (Fedus et al. 2021, §2.4).
+    A single choice's probability is its gate (Switch); those of more choices are divided by their sum (GShard,
+    algorithm 1), before any is dropped. The router computes in 32 bits or more (Fedus et al. 2021, §2.4).
     """
 
     weight: nn.Parameter
@@ -138,11 +137,12 @@ class Router(nn.Module):
         self.weight = nn.Parameter(torch.empty(experts, width))
 
     def forward(self, x_TD: Float[Tensor, "tokens width"]) -> Choice:
-        """Whom each token goes to."""
+        """Choose the experts and gates of each token."""
         wide = torch.promote_types(x_TD.dtype, torch.float32)
         logits_TE = F.linear(x_TD.to(wide), self.weight.to(wide))
         probabilities_TE = logits_TE.softmax(-1)
         best_Tk, experts_Tk = probabilities_TE.topk(self.top_k)
+        # Divided by itself, a single gate would be 1, and the router would get no gradient from the layer's result.
         gates_Tk = best_Tk if self.top_k == 1 else best_Tk / best_Tk.sum(-1, keepdim=True)
         return Choice(logits_TE, probabilities_TE, experts_Tk, gates_Tk)
 
@@ -151,14 +151,14 @@ class ExpertMLP(nn.Module):
     """A router and its experts, in place of a block's `MLP`. No biases.
 
     Args:
-        config: shape and budget.
+        config: shape and capacity.
         seed: names the initial weights: N(0, 0.02), drawn in fp32.
         dtype: of the parameters.
         device: of the parameters.
 
     Attributes:
         up_EDF, down_EFD: the experts' weights.
-        routing: of the last forward pass.
+        routing: the last forward pass's.
     """
 
     routing: Routing
@@ -178,30 +178,31 @@ class ExpertMLP(nn.Module):
         generator = torch.Generator().manual_seed(mix(seed))
         for parameter in self.parameters():
             with torch.no_grad():
+                # device="cpu": the same numbers on every device
                 parameter.copy_(torch.randn(parameter.shape, generator=generator, device="cpu") * 0.02)
         self.to(device=device, dtype=dtype)
 
     def forward(self, x: Float[Tensor, "*dims width"]) -> Float[Tensor, "*dims width"]:
-        """The weighted sum of what each token's experts say; 0 from those that had no place for it."""
+        """The sum over each token's experts of gate times result; 0 from an expert without a place for the token."""
         x_TD = x.flatten(0, -2)
         choice = self.router(x_TD)
         kept_Tk = find_places(choice.experts_Tk, self.config.experts, self.config.capacity(len(x_TD)))
         first_E = choice.experts_Tk[:, 0].bincount(minlength=self.config.experts)
         self.routing = Routing(choice, kept_Tk, first_E, len(x_TD))
         gates_TE = torch.zeros_like(choice.logits_TE).scatter(1, choice.experts_Tk, choice.gates_Tk * kept_Tk)
-        said_ETD = F.gelu(x_TD @ self.up_EDF, approximate="tanh") @ self.down_EFD
-        return torch.einsum("te,etd->td", gates_TE.to(x.dtype), said_ETD).view_as(x)
+        result_ETD = F.gelu(x_TD @ self.up_EDF, approximate="tanh") @ self.down_EFD
+        return torch.einsum("te,etd->td", gates_TE.to(x.dtype), result_ETD).view_as(x)  # most gates are 0
 
 
 def find_places(
     experts_Tk: Int[Tensor, "tokens choices"], experts: int, capacity: int | None
 ) -> Bool[Tensor, "tokens choices"]:
-    """Which choices find a place: in each expert's queue stand all first choices, then all second ones, by token.
+    """Mark the choices that find a place: an expert takes all first choices, then all second ones, in token order.
 
     Source: Lepikhin et al. 2020 (GShard), algorithm 1, without its dice: a second choice is always sent.
     """
     if capacity is None:
         return torch.ones_like(experts_Tk, dtype=torch.bool)
-    wants_QE = F.one_hot(experts_Tk.T.flatten(), experts)
-    place_Q = (wants_QE.cumsum(0) * wants_QE).sum(-1)
+    wants_QE = F.one_hot(experts_Tk.T.flatten(), experts)  # (T, k) -> (k, T) -> (Q, E): the queue, first choices first
+    place_Q = (wants_QE.cumsum(0) * wants_QE).sum(-1)  # from 1, counted in the column of the wanted expert alone
     return (place_Q <= capacity).view(experts_Tk.T.shape).T

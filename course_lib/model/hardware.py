@@ -1,8 +1,8 @@
-"""Named GPUs: how much they hold, how fast they compute and how fast they move bytes, each figure with its source.
+"""Named GPUs: memory, peak FLOP/s and bandwidths, each card with the source of its figures.
 
 Three conventions hide in such tables, and each is worth a factor of two or 7 %:
 
-- peaks here are *dense*; data sheets since 2020 like to print the peak with 2:4 sparsity, which is twice that, and
+- peaks here are *dense*; data sheets since 2020 like to print the peak with 2:4 sparsity, which is twice as high and
   which no training run in this course uses;
 - link speeds here are for *one direction*; NVLink figures in print add both;
 - a data sheet's "80 GB" of GPU memory are 80 GiB (part of which the driver keeps), while its GB/s are 10^9.
@@ -21,7 +21,7 @@ _GB = 10**9
 
 @dataclass(frozen=True)
 class GPU:
-    """What one accelerator can do at best.
+    """One accelerator's memory and peak rates.
 
     Attributes:
         name: as sold.
@@ -30,9 +30,8 @@ class GPU:
             where the card has them, "fp32" the ordinary units.
         has_sparsity: whether 2:4 sparsity doubles the tensor cores' peaks.
         memory_bytes_per_s: bandwidth of its memory.
-        link_bytes_per_s: bandwidth to another GPU of the same machine in *one* direction (NVLink where it has it, else
-            PCIe).
-        source: where the figures were read.
+        link_bytes_per_s: bandwidth to another GPU of the same machine in *one* direction (NVLink, or PCIe without it).
+        source: documents that the figures were read in.
     """
 
     name: str
@@ -52,6 +51,7 @@ class GPU:
         if number_format not in self.dense_flops_per_s:
             known = ", ".join(self.dense_flops_per_s)
             raise ValueError(f"no peak in {number_format!r} is known for the {self.name}; known are {known}")
+        # fp64 and fp32 run in the ordinary units, and 2:4 sparsity is the tensor cores'
         if sparse and not (self.has_sparsity and number_format not in ("fp64", "fp32")):
             raise ValueError(f"the {self.name} has no 2:4 sparsity in {number_format!r}; ask for sparse=False")
         return FlopsPerSecond(self.dense_flops_per_s[number_format] * (2 if sparse else 1))
@@ -62,7 +62,7 @@ def _gpu(
     has_sparsity: bool = True,
 ) -> GPU:  # fmt: skip
     peaks = {number_format: value * _TFLOP for number_format, value in tflops.items()}
-    memory = Bytes(memory_gib * 2**30)
+    memory = Bytes(memory_gib * 2**30)  # not 10^9: the third convention above
     return GPU(name, memory, peaks, has_sparsity, memory_gb_per_s * _GB, link_gb_per_s * _GB, source)
 
 
@@ -90,4 +90,4 @@ H100_80GB = _gpu("H100 SXM 80GB", 80, _HOPPER, 3350, 450, f"{_STAS}; glennklockw
 H200_141GB = _gpu("H200 141GB", 141, _HOPPER, 4800, 450, f"{_STAS}; glennklockwood.com")
 
 ALL: tuple[GPU, ...] = tuple(gpu for gpu in globals().values() if isinstance(gpu, GPU))
-"""Every card."""
+"""Every card of this module."""

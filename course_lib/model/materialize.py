@@ -1,8 +1,7 @@
-"""From shapes to memory: a model that was made on the "meta" device gets its bytes once, where and in what it is used.
+"""From shapes to memory: a model made on the "meta" device gets its memory once, in its final device and dtype.
 
 `nn.Linear(…)` allocates fp32 on the CPU and fills it; then `.to("cuda", torch.bfloat16)` makes a second, smaller model.
-The first one may be the largest thing that this run ever holds on that side, and nobody wanted it. On "meta" a tensor
-has a shape, a dtype and no memory:
+The first model may be the CPU's largest allocation, and is never used. On "meta" a tensor has shape, dtype, no memory:
 
     with torch.device("meta"):
         model = MyModel()                             # 0 bytes, 0 seconds
@@ -28,24 +27,25 @@ def materialize(
 ) -> nn.Module:
     """Give memory and values to a module on "meta", in place. Weights that are tied stay tied.
 
-    `nn.Module.to_empty` leaves in the new memory whatever lay there, and unties tied weights on the way.
+    `nn.Module.to_empty` leaves the new memory uninitialized, and unties tied weights on the way.
 
     Args:
-        module: all of whose parameters and buffers are on "meta".
-        device: where they go; by default the default device.
+        module: a module with all parameters and buffers on "meta".
+        device: of all tensors; by default the default device.
         dtype: of floating-point parameters and buffers; by default each keeps its own.
         fill: called once with the module, under `no_grad`, to write all values. By default, `reset_parameters` of
-            every part that owns a tensor; PyTorch's layers have it.
+            every part that owns a tensor; PyTorch's layers have this method.
 
     Returns:
         The same module.
 
     Raises:
-        ValueError: a tensor is not on "meta" (its values would be lost), or nobody knows what to fill a part with.
+        ValueError: a tensor is not on "meta" (its values would be lost), or no `fill` and a part without
+            `reset_parameters`.
     """
-    _check(module, fill is None)
+    _check(module, fill is None)  # before any change, so that a refused module is as it was
     device = torch.device(device or torch.get_default_device())
-    made: dict[Tensor, Tensor] = {}
+    made: dict[Tensor, Tensor] = {}  # by the old tensor: a tied weight gets one new tensor, for all its names
     for part in module.modules():
         for name, old in _own(part):
             if old not in made:
@@ -62,13 +62,13 @@ def materialize(
 
 
 def _empty_like(old: Tensor, device: torch.device, dtype: torch.dtype | None) -> Tensor:
-    new = torch.empty_like(old, device=device, dtype=dtype if old.is_floating_point() else None)
+    new = torch.empty_like(old, device=device, dtype=dtype if old.is_floating_point() else None)  # an index stays int
     return nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new
 
 
 def _own(part: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """The tensors of this part and of none of its children."""
-    yield from part.named_parameters(recurse=False, remove_duplicate=False)
+    yield from part.named_parameters(recurse=False, remove_duplicate=False)  # a tied weight once for each name
     yield from part.named_buffers(recurse=False, remove_duplicate=False)
 
 

@@ -1,8 +1,8 @@
 """Text to train on, without a download. Tokens are bytes, so the vocabulary has 256 entries and needs no tokenizer.
 
 Three sources: `stories`, endless and of known entropy; `python_manual`, half a megabyte of real English that ships with
-Python; and any `file` or `folder` of yours. A batch is a function of (seed, step, rank) and of nothing else: no source
-has a position, a cache or a random state that a call would change. So any process can replay any step of any rank.
+Python; and any `file` or `folder` of yours. A batch is a function of (seed, step, rank) alone: no source has a
+position, a cache or a random state that a call would change. So any process can replay any step of any rank.
 """
 
 from __future__ import annotations
@@ -21,25 +21,24 @@ from torch import Tensor
 from course_lib.model.seeds import integers
 
 VOCAB_SIZE = 256
-"""Different tokens in every text: a token is a byte."""
+"""Number of different tokens: a token is a byte."""
 
 Batch = tuple[Int[Tensor, "batch seq"], Int[Tensor, "batch seq"]]
 """Inputs, and the same text one byte later as targets."""
 
 
 class TextSource(ABC):
-    """Something that batches of text are drawn from."""
+    """A text that batches are drawn from."""
 
     @abstractmethod
     def window(self, draws: Iterator[int], length: int) -> bytes:
-        """`length` consecutive bytes from a place that `draws`, a stream of 64-bit integers, chooses."""
+        """Read `length` consecutive bytes from a place that `draws`, a stream of 64-bit integers, chooses."""
 
     def batch(self, seed: int, step: int, rank: int, batch_size: int, context: int) -> Batch:
         """The batch that `rank` trains on in `step`: the same for the same arguments, on every machine.
 
-        The rows of all ranks together do not depend on how many ranks there are: rank r has the rows from
-        r · batch_size of the step's global batch. So one process that asks for rank 0 and a batch of p · batch_size
-        gets what p ranks get together.
+        Rank r has the rows from r · batch_size of the step's global batch, which does not depend on the number of
+        ranks. So one process that asks for rank 0 and a batch of p · batch_size gets the rows of p ranks.
 
         Returns:
             Inputs and targets, int64 of shape (batch_size, context) on the CPU.
@@ -53,6 +52,7 @@ class TextSource(ABC):
                 f"step={step} and rank={rank} at least 0"
             )
         first_row = rank * batch_size
+        # One byte more than the context, for the last target. (A bytearray: PyTorch warns of read-only bytes.)
         rows = [self.window(integers(seed, step, row), context + 1) for row in range(first_row, first_row + batch_size)]
         tokens = torch.frombuffer(bytearray(b"".join(rows)), dtype=torch.uint8).view(batch_size, context + 1).long()
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
@@ -61,10 +61,10 @@ class TextSource(ABC):
 class Stories(TextSource):
     """An endless stream of independent short stories from a `Grammar`; no two seeds give the same stream.
 
-    A window starts anywhere in a story, each byte of the stream being equally likely. That makes the stream stationary,
+    A window starts anywhere in a story, at each byte of the stream with the same chance. So the stream is stationary,
     and for a stationary source no reader can do better, on average and at any position, than `entropy_per_byte`
-    (Shannon 1948; Cover and Thomas, theorem 4.2.1). A reader with a short memory stays a little above: at the start of
-    its window it has not yet seen the hero's name.
+    (Shannon 1948; Cover and Thomas, theorem 4.2.1). A reader with a short memory stays a little above this bound: at
+    the start of a window the reader has not yet seen the hero's name.
     """
 
     def __init__(self, seed: int, grammar: Grammar) -> None:
@@ -73,39 +73,39 @@ class Stories(TextSource):
 
     @property
     def entropy_per_byte(self) -> float:
-        """Entropy rate in nats per byte: what the loss of a perfect reader approaches. Divide by ln 2 for bits."""
+        """Entropy rate in nats per byte: the limit of a perfect reader's loss. Divide by ln 2 for bits."""
         return self.grammar.entropy / self.grammar.expected_bytes
 
     def window(self, draws: Iterator[int], length: int) -> bytes:
-        """`length` bytes of a fresh stream."""
-        draws = integers(self.seed, next(draws))
+        """Write `length` bytes of a new stream."""
+        draws = integers(self.seed, next(draws))  # a stream of the window's own, of any length
         text = self._started(draws)
         while len(text) < length:
             text += self.grammar.story(draws).encode()
         return text[:length]
 
     def _started(self, draws: Iterator[int]) -> bytes:
-        """The rest of a story, cut at a byte of the stream that is chosen uniformly.
+        """The rest of a story from a byte of the stream that is chosen uniformly.
 
-        A uniform byte falls into long stories more often than into short ones, in proportion to their length. So
-        propose a byte among as many as the longest story has, and try again where the story is shorter than that.
+        A uniform byte falls into stories in proportion to their length. So propose a byte as if this
+        story were the longest, and try again where the story ends before this byte.
         """
         while True:
             story = self.grammar.story(draws).encode()
-            start = next(draws) * self.grammar.longest >> 64
+            start = next(draws) * self.grammar.longest >> 64  # a 64-bit draw, scaled down to 0 … longest - 1
             if start < len(story):
                 return story[start:]
 
 
 class Corpus(TextSource):
-    """A fixed text; a window starts at any byte that leaves room for it, all equally likely."""
+    """A fixed text. A window starts at any byte that leaves room for the window, all equally likely."""
 
     def __init__(self, data: bytes, name: str) -> None:
         self.data = data
         self.name = name
 
     def window(self, draws: Iterator[int], length: int) -> bytes:
-        """`length` bytes from a uniformly drawn position."""
+        """Read `length` bytes from a uniformly drawn position."""
         places = len(self.data) - length + 1
         if places < 1:
             raise ValueError(
@@ -116,20 +116,18 @@ class Corpus(TextSource):
 
 
 def stories(seed: int = 0) -> Stories:
-    """Endless short stories, written by a grammar whose entropy is known exactly (see `Stories`)."""
+    """Endless short stories, written by a grammar of exactly known entropy (see `Stories`)."""
     return Stories(seed, Grammar(STORIES))
 
 
 def python_manual() -> Corpus:
-    """The language reference that Python carries for `help()`: real English and code.
-
-    Its text differs a little from one version of Python to the next.
+    """The language reference that Python carries for `help()`: real English and code, a little new in each version.
 
     Raises:
-        ValueError: this Python was installed without it.
+        ValueError: this Python was installed without the manual.
     """
     try:
-        from pydoc_data.topics import topics
+        from pydoc_data.topics import topics  # some distributions leave this package out
     except ImportError as error:
         raise ValueError("this Python ships no pydoc_data.topics; use text.folder(...) on a text of yours") from error
     return Corpus("\n".join(topics[name] for name in sorted(topics)).encode(), "the Python manual")
@@ -139,7 +137,7 @@ def file(path: str | Path) -> Corpus:
     """One file of yours, taken as bytes.
 
     Raises:
-        ValueError: there is no such file, or it is empty.
+        ValueError: there is no such file, or the file is empty.
     """
     path = Path(path)
     if not path.is_file():
@@ -151,29 +149,29 @@ def folder(path: str | Path, pattern: str = "**/*.txt") -> Corpus:
     """All files below a folder that match `pattern`, joined in the order of their names.
 
     Raises:
-        ValueError: there is no such folder, or nothing in it matches.
+        ValueError: there is no such folder, or no file in it matches.
     """
     path = Path(path)
     if not path.is_dir():
         raise ValueError(f"{path} is not a folder; give the path of one (for a single file, use text.file)")
-    files = sorted(found for found in path.glob(pattern) if found.is_file())
+    files = sorted(match for match in path.glob(pattern) if match.is_file())  # `glob` has the order of the disk
     if not files:
         raise ValueError(f"no file in {path} matches {pattern!r}; give another pattern, such as '**/*.md'")
     return _corpus(files, f"{path}/{pattern}")
 
 
 def _corpus(files: list[Path], name: str) -> Corpus:
-    data = b"\n".join(found.read_bytes() for found in files)
+    data = b"\n".join(path.read_bytes() for path in files)
     if not data.strip():
         raise ValueError(f"{name} is empty; choose a text with at least a few thousand bytes")
     return Corpus(data, name)
 
 
 def ngram_entropy(data: bytes, n: int) -> float:
-    """Entropy in nats of a byte given the n - 1 before it, by counting in `data`: what a table of n-grams could reach.
+    """Entropy in nats of a byte given the n - 1 bytes before, counted in `data`: the best loss of a table of n-grams.
 
-    n = 1 knows only how frequent each byte is; n = 2 knows the byte before. Counting on a short text flatters large n:
-    there the table remembers instead of predicting.
+    n = 1 knows only how frequent each byte is; n = 2 knows the byte before. A short text flatters large n: there the
+    table remembers instead of predicting.
 
     Raises:
         ValueError: n is below 1, or `data` has fewer than n bytes.
@@ -183,17 +181,17 @@ def ngram_entropy(data: bytes, n: int) -> float:
     grams = Counter(data[i : i + n] for i in range(len(data) - n + 1))
     contexts: Counter[bytes] = Counter()
     for gram, count in grams.items():
-        contexts[gram[:-1]] += count
+        contexts[gram[:-1]] += count  # not counted in `data`, where the last n - 1 bytes have no byte after them
     total = sum(grams.values())
     return -sum(count * math.log(count / contexts[gram[:-1]]) for gram, count in grams.items()) / total
 
 
-_SLOT = re.compile(r"\{(\w+)\}")
+_SLOT = re.compile(r"\{(\w+)\}")  # with a group, `split` returns text, symbol, text, symbol, …, text
 Rules = Mapping[str, Sequence[tuple[int, str]]]
 
 
 class Grammar:
-    """Stories by weighted draws, from the symbol "story" downwards.
+    """Stories by weighted draws, from the symbol "story" downwards. A symbol in capitals is drawn once for a story.
 
     Args:
         rules: symbol → alternatives, each a whole-number weight and its text.
@@ -211,20 +209,21 @@ class Grammar:
         for symbol, options in rules.items():
             if not options or not all(isinstance(weight, int) and weight > 0 for weight, _ in options):
                 raise ValueError(f"{symbol}: it needs alternatives, and their weights must be positive integers")
+        # The entropy counts a symbol in capitals once for each story, which must be true of every story.
         if unsure := sorted(symbol for symbol in used - self._surely("story") if symbol.isupper()):
             raise ValueError(
                 f"some stories do not mention {', '.join(unsure)}: a symbol in capitals must be in all of them"
             )
 
     def story(self, draws: Iterator[int]) -> str:
-        """The story that `draws`, a stream of 64-bit integers, stands for."""
+        """Write the story that `draws`, a stream of 64-bit integers, stands for."""
         return self._write("story", draws, {})
 
     def _write(self, symbol: str, draws: Iterator[int], remembered: dict[str, str]) -> str:
         if symbol in remembered:
             return remembered[symbol]
         weights = [weight for weight, _ in self.rules[symbol]]
-        parts = self._parts[symbol][_pick(weights, next(draws))]
+        parts = self._parts[symbol][_pick(weights, next(draws))]  # text at even places, symbols at odd ones
         text = "".join(self._write(part, draws, remembered) if i % 2 else part for i, part in enumerate(parts))
         if symbol.isupper():
             remembered[symbol] = text
@@ -232,7 +231,7 @@ class Grammar:
 
     @property
     def entropy(self) -> float:
-        """Entropy of a story in nats: of every draw, times how often it is expected in a story."""
+        """Entropy of a story in nats: the sum over symbols of a draw's entropy times the expected number of draws."""
         return sum(times * self._choice_entropy(symbol) for symbol, times in self._expected_draws().items())
 
     @property
@@ -254,13 +253,13 @@ class Grammar:
         return -sum(p * math.log(p) for p in self.probabilities(symbol))
 
     def _expected_draws(self) -> dict[str, float]:
-        """How often each symbol is expected to be drawn in one story; a remembered one is drawn exactly once."""
+        """Expected number of draws of each symbol in one story; exactly 1 for a symbol in capitals."""
         draws: dict[str, float] = {}
 
         def visit(symbol: str, times: float) -> None:
             if symbol.isupper():
                 if symbol in draws:
-                    return
+                    return  # a repetition costs no draw
                 times = 1.0
             draws[symbol] = draws.get(symbol, 0.0) + times
             for p, parts in zip(self.probabilities(symbol), self._parts[symbol], strict=True):
@@ -273,7 +272,7 @@ class Grammar:
     def _surely(self, symbol: str) -> set[str]:
         """The symbols that every text of `symbol` draws or repeats."""
         options = ([{slot} | self._surely(slot) for slot in parts[1::2]] for parts in self._parts[symbol])
-        return set.intersection(*(set().union(*slots) for slots in options))
+        return set.intersection(*(set().union(*slots) for slots in options))  # in all alternatives: any slot of one
 
     def _expected_bytes(self, symbol: str) -> float:
         lengths = (
@@ -291,7 +290,7 @@ class Grammar:
 
 def _pick(weights: Sequence[int], draw: int) -> int:
     """The index that a 64-bit integer selects, in proportion to `weights` (to within 1 part in 2^56 for small ones)."""
-    mark = (draw * sum(weights)) >> 64
+    mark = (draw * sum(weights)) >> 64  # 0 … sum - 1: the draw is a fraction of 2^64
     for index, weight in enumerate(weights):
         if mark < weight:
             return index

@@ -1,4 +1,4 @@
-"""Number formats: what 64, 32, 16, 8, 4 bits and 1 bit can hold, and how rounding gets there."""
+"""Number formats: the numbers that 64, 32, 16, 8, 6, 4 bits and 1 bit can hold, and rounding to them."""
 
 from course_lib.numerics.formats import (
     BF16,

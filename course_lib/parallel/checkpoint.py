@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import copy
 import os
+import random
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -34,7 +36,6 @@ from course_lib.model.seeds import mix
 from course_lib.parallel import saved_shards as shards
 from course_lib.parallel.saved_shards import Shard
 from course_lib.parallel.zero import ZeroOptimizer
-from course_lib.train.random_state import random_state, seed_all, set_random_state
 
 
 class Checkpoints:
@@ -222,3 +223,28 @@ def _sync(path: Path) -> None:
     file = os.open(path, os.O_RDONLY)
     os.fsync(file)
     os.close(file)
+
+
+def random_state() -> dict[str, Any]:
+    """The state of every global generator, from which dropout and many libraries draw.
+
+    Draws that belong to (seed, step, layer), as this course's do (`model/seeds.py`), need none of it.
+    """
+    cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
+    return {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state(), "cuda": cuda}
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Put the global generators back to a state that `random_state` returned."""
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def seed_all(seed: int) -> None:
+    """Begin a new stream in every global generator."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # NumPy takes no more than 32 bits
+    torch.manual_seed(seed)

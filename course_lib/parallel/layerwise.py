@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function, Variable
 
-from course_lib.train.segment import take_tensors
+from course_lib.train.recompute import take_tensors
 
 
 class LoadableUnit(Protocol):

@@ -1,10 +1,10 @@
-"""Gradient accumulation: a large batch in small pieces, with the gradient of the large one.
+"""Gradient accumulation: a large batch in small pieces, with the gradient of the large batch.
 
-Gradients add up in `.grad` until someone clears them, so a batch of 512 fits a device that holds 4: 128 times forward
-and backward, then one step. Memory is that of the piece; time is that of the whole.
+Gradients add up in `.grad` until `zero_grad`, so a batch of 512 fits a device that holds 4: 128 times forward and
+backward, then one step. Memory is that of the piece; time is that of the whole.
 
-What the loss of a batch means decides how the pieces add up. It is the mean over all *tokens*, and pieces of a ragged
-batch have different numbers of them. With n_i tokens in piece i, N in all, and m_i the mean loss of piece i,
+The loss of a batch is the mean over all *tokens*, and pieces of a ragged batch have different numbers of tokens. With
+n_i tokens in piece i, N in all, and m_i the mean loss of piece i,
 
     loss = (sum over all tokens) / N = sum over i of (n_i / N) · m_i,
 
@@ -12,8 +12,8 @@ and the gradient follows the same weights. The mean of the means, with weights 1
 token in a short piece more say than one in a long piece: a well-known mistake, invisible while all sequences are
 equally long.
 
-What happens once a step must happen once a step here, after the last piece: unscaling, clipping, the step, the loss
-scale, the learning-rate schedule. N must be known before the first backward pass, so count first.
+Unscaling, clipping, the step, the loss scale and the learning-rate schedule come once, after the last piece. N must be
+known before the first backward pass, so count first.
 """
 
 from __future__ import annotations
@@ -42,15 +42,14 @@ def accumulated_step(
     max_norm: float | None = None,
     scaler: LossScaler | None = None,
 ) -> Float[Tensor, ""]:
-    """One step on the micro-batches `pieces` that equals `train_step` on all of them at once.
+    """Take one step on the micro-batches `pieces` that equals `train_step` on all of them at once.
 
-    Equal up to the order of a sum. With weights in 16 bits, `.grad` is too, and each piece's
-    contribution is rounded as it is added.
+    The two are equal up to the order of a sum. With weights in 16 bits, `.grad` has 16 bits too, and the sum is rounded
+    with each piece.
 
     Args:
         model: called as `model(inputs, targets)`; it returns the mean loss over the targets that are not `IGNORE`.
-            Where rows see each other (BatchNorm) or chance enters (dropout), pieces are not the whole, and nothing can
-            make them equal.
+            Where rows see each other (BatchNorm) or chance enters (dropout), the two cannot be equal.
         optimizer: over the model's parameters.
         pieces: micro-batches on the model's device, as `micro_batches` cuts them.
         max_norm: clip the whole batch's gradient to this length, at its true size.
@@ -65,7 +64,7 @@ def accumulated_step(
     optimizer.zero_grad(set_to_none=True)
     loss = accumulate(model, pieces, scaler)
     if scaler is not None:
-        scaler.unscale_(optimizer)
+        scaler.unscale_(optimizer)  # before clipping, which needs the true length
     if max_norm is not None:
         clip_gradients(optimizer, max_norm)
     if scaler is None:
@@ -77,9 +76,9 @@ def accumulated_step(
 
 
 def accumulate(model: nn.Module, pieces: Sequence[Batch], scaler: LossScaler | None = None) -> Float[Tensor, ""]:
-    """Forward and backward over all pieces; the gradient of the mean over all tokens adds up in `.grad`.
+    """Add the gradient of the mean over all tokens to `.grad`, piece by piece; return the mean, as `accumulated_step`.
 
-    Nothing is cleared first and nothing is stepped afterwards. Arguments, result and errors as in `accumulated_step`.
+    No gradient is cleared first, and no step follows. Arguments and errors are those of `accumulated_step`.
     """
     tokens = [count_tokens(targets) for _, targets in pieces]
     if not sum(tokens):
@@ -88,23 +87,23 @@ def accumulate(model: nn.Module, pieces: Sequence[Batch], scaler: LossScaler | N
     for (inputs, targets), count in zip(pieces, tokens, strict=True):
         if count == 0:
             continue  # the mean over no tokens is nan, and 0 · nan is nan too
-        loss = model(inputs, targets) * (count / sum(tokens))
+        loss = model(inputs, targets) * (count / sum(tokens))  # n_i / N, not 1 / len(pieces)
         (loss if scaler is None else scaler.scale(loss)).backward()
-        total = total.to(loss) + loss.detach()
+        total = total.to(loss) + loss.detach()  # detached: with its graph, every piece would keep its activations
     return total
 
 
 def count_tokens(targets: Int[Tensor, "batch seq"]) -> int:
-    """How many positions there are to learn from."""
+    """The number of targets that are not padding."""
     return int((targets != IGNORE).sum())
 
 
 def ragged_batch(sequences: Sequence[Int[Tensor, "_"]], padding: int = 0) -> Batch:
-    """Sequences of different lengths as one batch: each token predicts the next, shorter rows are padded at the end.
+    """Join sequences into one batch: each token predicts the next, shorter rows are padded at the end.
 
     Args:
         sequences: of token ids, two or more each.
-        padding: the input token where a row has ended. The model is causal, so no real position sees it.
+        padding: the input token after a row's end. The model is causal, so no real position sees the padding.
 
     Raises:
         ValueError: a sequence is too short to hold an input and a target.
@@ -119,10 +118,10 @@ def ragged_batch(sequences: Sequence[Int[Tensor, "_"]], padding: int = 0) -> Bat
 
 
 def micro_batches(batch: Batch, size: int) -> list[Batch]:
-    """A batch cut into pieces of `size` rows, the last one smaller if need be, in the order of the rows.
+    """Cut a batch into pieces of `size` rows, the last one smaller if need be, in the order of the rows.
 
-    Columns at the end that are padding in all rows of a piece are cut off: short sequences then cost less. (Sort the
-    rows by length first to gain most; the gradient is the same.)
+    Columns at the end that are padding in all rows of a piece are cut off, so short sequences cost less. (Rows that are
+    sorted by length gain most; the gradient is the same.)
 
     Raises:
         ValueError: `size` is less than 1.
@@ -135,5 +134,5 @@ def micro_batches(batch: Batch, size: int) -> list[Batch]:
 
 def _trimmed(inputs: Tensor, targets: Tensor) -> Batch:
     used = (targets != IGNORE).any(dim=0).nonzero()
-    length = int(used.max()) + 1 if len(used) else 1
+    length = int(used.max()) + 1 if len(used) else 1  # a model may refuse a batch without columns
     return inputs[:, :length], targets[:, :length]

@@ -1,10 +1,10 @@
-"""What may happen to gradients between `backward` and `step`: they are measured, scaled and clipped.
+"""Gradients between `backward` and `step`: measured, scaled and clipped.
 
-Loss scaling and clipping both multiply all gradients by one number. For an optimizer of this course (`optim.py`) that
-number waits until the step (`waiting.py`), and `.grad` stays as it is; for any other optimizer, gradients are
+Loss scaling and clipping both multiply all gradients by one number. For an optimizer of this course (`optim.py`) this
+number is pending until the step (`grad_scale.py`), and `.grad` stays as it is; for any other optimizer, gradients are
 multiplied in place.
 
-`GradientSizes` and `record_flowing_gradients` are for looking: how large are they, and what would 16 bits make of them?
+`GradientSizes` and `record_flowing_gradients` show how large gradients are, and how many 16 bits would lose.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from course_lib.train.optim import Optimizer
 
 
 class Steps(Protocol):
-    """What scaling needs of an optimizer. `ZeroOptimizer` has it and is no torch optimizer."""
+    """The part of an optimizer that scaling needs. `ZeroOptimizer` has it and is no torch optimizer."""
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """As in torch."""
+        """Parameters and settings, as in torch."""
         ...
 
     def step(self) -> Any:
-        """As in torch."""
+        """Update the parameters, as in torch."""
         ...
 
 
@@ -45,11 +45,11 @@ def multiply_gradients(optimizer: Steps, factor: float) -> None:
     """Multiply all gradients: at the next `step` for an optimizer of this course, at once for another.
 
     Raises:
-        ValueError: an optimizer that is not of this course has fp16 gradients, and the factor is below 1: what loss
-            scaling has saved from underflow would be lost again. Or a factor waits already, and gradients have changed.
+        ValueError: an optimizer that is not of this course has fp16 gradients, and the factor is below 1: the small
+            numbers that loss scaling has saved would underflow now. Or gradients have changed under a pending factor.
     """
     if isinstance(optimizer, Optimizer):
-        optimizer.waiting = optimizer.waiting.times(factor, gradients_of(optimizer))
+        optimizer.pending_grad_scale = optimizer.pending_grad_scale.times(factor, gradients_of(optimizer))
         return
     for gradient in gradients_of(optimizer):
         if gradient.dtype == torch.float16 and factor < 1:
@@ -61,37 +61,37 @@ def multiply_gradients(optimizer: Steps, factor: float) -> None:
 
 
 def gradient_norm(optimizer: torch.optim.Optimizer) -> float:
-    """The length of all gradients as one vector, with the factor that waits for them; summed in fp32 or wider."""
+    """The length of all gradients as one vector, with their pending factor; summed in fp32 or wider."""
     gradients = gradients_of(optimizer)
     norms = [torch.linalg.vector_norm(g, dtype=torch.promote_types(g.dtype, torch.float32)) for g in gradients]
-    length = float(torch.stack(norms).norm()) if norms else 0.0
-    return length * (optimizer.waiting.factor if isinstance(optimizer, Optimizer) else 1)
+    length = float(torch.stack(norms).norm()) if norms else 0.0  # the norm of norms: no copy of all in one vector
+    return length * (optimizer.pending_grad_scale.factor if isinstance(optimizer, Optimizer) else 1)
 
 
 def clip_gradients(optimizer: torch.optim.Optimizer, max_norm: float) -> float:
     """Shorten the gradient to `max_norm` where it is longer (Pascanu et al. 2013, Algorithm 1).
 
     All gradients are multiplied by one number, so the direction stays. With a loss scaler, unscale first: the scaled
-    gradient is longer by the scale, so it would always be cut, to `max_norm / scale`. Numbers as
-    `torch.nn.utils.clip_grad_norm_` has them.
+    gradient is longer by the scale, so it would always be cut, to `max_norm / scale`. The numbers are those of
+    `torch.nn.utils.clip_grad_norm_`.
 
     Returns:
         The length before.
     """
     length = gradient_norm(optimizer)
-    multiply_gradients(optimizer, min(max_norm / (length + 1e-6), 1.0))  # in this order, nan stays nan
+    multiply_gradients(optimizer, min(max_norm / (length + 1e-6), 1.0))  # nan first: min(1.0, nan) would be 1.0
     return length
 
 
 @dataclass(frozen=True)
 class CastCounts:
-    """What becomes of numbers, none of them 0, that are rounded to a narrower format.
+    """Counts of numbers, none of them 0, by their fate in a rounding to a narrower format.
 
     Attributes:
-        flushed: too small, they become 0.
-        subnormal: they stay, with fewer digits the smaller they are.
-        normal: they stay, with all digits of the format.
-        overflowed: too large, they become inf.
+        flushed: numbers so small that they become 0.
+        subnormal: numbers that stay, with fewer digits the smaller they are.
+        normal: numbers that stay, with all digits of the format.
+        overflowed: numbers so large that they become inf.
     """
 
     flushed: int
@@ -101,12 +101,12 @@ class CastCounts:
 
     @property
     def total(self) -> int:
-        """How many numbers were looked at."""
+        """The number of numbers."""
         return self.flushed + self.subnormal + self.normal + self.overflowed
 
 
 class GradientSizes:
-    """The absolute values of many numbers in order: what a format would make of them is then a few look-ups.
+    """The absolute values of many numbers in order, so that counting the losses of a format takes a few look-ups.
 
     Numbers that are 0 before any rounding (the row of a token that did not occur) are left out.
 
@@ -130,7 +130,7 @@ class GradientSizes:
         self.sorted: Float[Tensor, " n"] = sizes.sort().values.double()
 
     def cast(self, number_format: FloatFormat, scale: float = 1.0) -> CastCounts:
-        """What casting all numbers, multiplied by `scale`, would make of them; nothing is cast.
+        """Count where all numbers, multiplied by `scale`, would end in a cast; nothing is cast.
 
         Rounding to nearest sends up to half of the smallest number to 0, and from half a spacing beyond the largest one
         everything to inf (ties to even, IEEE 754 §4.3.1).
@@ -148,14 +148,14 @@ class GradientSizes:
             raise ValueError(f"scale={scale} given; it must be a power of two, such as 2.0**16")
         half = number_format.min_subnormal / 2
         beyond = number_format.max + number_format.spacing(number_format.max).item() / 2
-        flushed = self._below(half / scale, or_equal=True)
-        not_normal = self._below((number_format.min_normal - half) / scale)
-        finite = self._below(beyond / scale)
+        flushed = self._below(half / scale, or_equal=True)  # a tie goes to the even neighbour, 0
+        not_normal = self._below((number_format.min_normal - half) / scale)  # from there on, rounding makes it normal
+        finite = self._below(beyond / scale)  # limits are divided, not all numbers multiplied: exact for powers of two
         return CastCounts(flushed, not_normal - flushed, finite - not_normal, self.sorted.numel() - finite)
 
     def binades(self) -> dict[int, int]:
         """k → how many numbers lie from 2^k up to, but not including, 2^(k+1); without gaps from first to last."""
-        exponents = torch.frexp(self.sorted).exponent - 1
+        exponents = torch.frexp(self.sorted).exponent - 1  # frexp's mantissa is from 0.5 up to 1, ours from 1 up to 2
         first = int(exponents[0])
         return {first + place: count for place, count in enumerate(torch.bincount(exponents - first).tolist())}
 
@@ -165,8 +165,7 @@ class GradientSizes:
 
 @contextmanager
 def record_flowing_gradients(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Keep the gradients that flow backward through a model: those of each layer's result (a layer: a module without
-    parts). Most of them die before `backward` returns, and with them what they would have told.
+    """Keep the gradients of each layer's result (a layer: a module without parts), most of which die in `backward`.
 
         with record_flowing_gradients(model) as flowing:
             model(*batch).backward()
@@ -178,7 +177,7 @@ def record_flowing_gradients(model: nn.Module) -> Iterator[list[Tensor]]:
 
     def watch(_: nn.Module, __: object, result: Tensor) -> None:
         if result.requires_grad:
-            result.register_hook(lambda gradient: flowing.append(gradient.detach().clone()))
+            result.register_hook(lambda gradient: flowing.append(gradient.detach().clone()))  # autograd adds in place
 
     hooks = [layer.register_forward_hook(watch) for layer in model.modules() if not any(layer.children())]
     try:

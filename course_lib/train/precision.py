@@ -32,9 +32,9 @@ from torch.utils._pytree import tree_map
 
 from course_lib.model.seeds import mix
 from course_lib.numerics import BF16, FP32
+from course_lib.train.grad_scale import PendingGradScale
 from course_lib.train.gradients import Steps, gradients_of, multiply_gradients
 from course_lib.train.optim import Optimizer
-from course_lib.train.waiting import Waiting
 
 CONTRACTIONS = frozenset((
     "linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "addmm", "baddbmm", "einsum",
@@ -53,10 +53,10 @@ WIDE = frozenset((
 
 
 class CastPolicy(TorchFunctionMode):
-    """Inside this context, each operation gets its inputs in the precision that its class needs.
+    """A context in which each operation gets its inputs in the precision that its class needs.
 
     Contractions (`CONTRACTIONS`) get 16 bits, normalizations, softmax, losses and other sums (`WIDE`) fp32; all others
-    follow their inputs, the widest where they differ. float64 and integers are left alone. Weights stay what they are;
+    follow their inputs, the widest where they differ. float64 and integers are left alone. Weights are not changed;
     only copies are cast. PyTorch's `torch.autocast` does the same, with casts of weights cached and with longer lists.
 
         with CastPolicy(torch.bfloat16):
@@ -64,7 +64,7 @@ class CastPolicy(TorchFunctionMode):
         loss.backward()                      # outside: each backward operation runs in its forward's precision
 
     A function of `torch.nn.functional` that is written in Python out of others (`multi_head_attention_forward`) counts
-    as one operation, which follows.
+    as one operation, which follows its inputs.
 
     Args:
         dtype: of contractions, torch.bfloat16 or torch.float16.
@@ -78,7 +78,7 @@ class CastPolicy(TorchFunctionMode):
         self.dtype = _16_bit(dtype)
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Called by PyTorch in place of each of its functions."""
+        """Cast the inputs and call `func`: PyTorch calls this method in place of each of its functions."""
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
         dtype = self.dtype if name in CONTRACTIONS else torch.float32 if name in WIDE else None
         if dtype is not None and "out" not in kwargs:  # a copy of `out` would get the result in its place
@@ -92,14 +92,14 @@ class MasterWeights(Optimizer):
         optimizer = MasterWeights(Adam(model.parameters(), lr=1e-3), torch.float16)
 
     takes the model in fp32: its weights become the fp32 copies, and the model gets rounded ones. From then on, each
-    step widens one gradient at a time, updates the copy, and rounds it into the model.
+    step widens one gradient at a time, updates the copy, and rounds the copy into the model.
 
     State: 4 bytes a weight more than that of the rule; saved by `state_dict`. Later parameters are added in fp32, too.
-    A weight that is changed from outside (`model.load_state_dict`) is the copy again after the next step: change the
+    The next step overwrites a weight that is changed from outside (`model.load_state_dict`) with its copy: change the
     weights before, or load the state as well.
 
     Args:
-        rule: an optimizer of this course, over the model's parameters; from now on it is stepped through this one.
+        rule: an optimizer of this course, over the model's parameters; from now on, step this one instead.
         dtype: of the model's weights and gradients.
 
     Raises:
@@ -108,16 +108,16 @@ class MasterWeights(Optimizer):
 
     def __init__(self, rule: Optimizer, dtype: torch.dtype = torch.bfloat16) -> None:
         self.rule, self.dtype = rule, _16_bit(dtype)
-        super().__init__(rule.param_groups, rule.defaults)
+        super().__init__(rule.param_groups, rule.defaults)  # the same dicts: a scheduler of either sets the lr of both
 
     def take(self, parameter: Tensor) -> None:
-        """Keep the weight, and round the model's."""
+        """Keep the weight in fp32, and round the model's."""
         self.state[parameter]["master"] = parameter.data.float()
-        parameter.data = parameter.data.to(self.dtype)
+        parameter.data = parameter.data.to(self.dtype)  # .data: the parameter itself stays, so model and groups keep it
 
     def update_parameter(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         """Step on the copy, then round it into the model."""
-        self.rule.update(state["master"], gradient.float(), state, group)
+        self.rule.update(state["master"], gradient.float(), state, group)  # this fp32 gradient dies with the call
         parameter.copy_(state["master"])
 
 
@@ -125,8 +125,8 @@ class StochasticRounding(Optimizer):
     """bf16 weights without an fp32 copy: each new weight is rounded up or down by chance, and right on average.
 
     An update of a tenth of the distance between two bf16 numbers would never take effect by rounding to nearest. Here
-    it moves the weight by the whole distance once in ten times (Gupta et al. 2015, §3.1). The draws belong to (seed,
-    step, place of the parameter), so a run repeats to the bit, also from a saved state.
+    such an update moves the weight by the whole distance once in ten times (Gupta et al. 2015, §3.1). The draws belong
+    to (seed, step, place of the parameter), so a run repeats to the bit, also from a saved state.
 
     State: that of the rule, in fp32.
 
@@ -141,37 +141,37 @@ class StochasticRounding(Optimizer):
 
     def take(self, parameter: Tensor) -> None:
         """Round the model's weight, to nearest this one time."""
-        self.state[parameter]["place"] = len(self.state)
+        self.state[parameter]["place"] = len(self.state)  # 0 first: Python computes the value before it makes the entry
         parameter.data = parameter.data.bfloat16()
 
     def update_parameter(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         """Step on a copy that lives for this one step, then round by chance."""
         wide = parameter.float()
         self.rule.update(wide, gradient.float(), state, group)
-        state["rounded"] = state.get("rounded", 0) + 1
+        state["rounded"] = state.get("rounded", 0) + 1  # a count of its own: the rule's "step" may not exist (SGD)
         generator = torch.Generator(parameter.device).manual_seed(mix(self.seed, state["rounded"], state["place"]))
         parameter.copy_(BF16.round(wide, "stochastic", generator))
 
 
 class LossScaler:
-    """Multiplies the loss, so that fp16 gradients stay above what fp16 can hold, and divides them again.
+    """A factor on the loss that keeps fp16 gradients above underflow, and is divided out before the step.
 
-    All gradients are derivatives of the loss, so scaling it scales every one of them, on the way where they are small.
-    Too large a scale makes some of them inf; such a step is skipped, and a *dynamic* scale goes down at once and up
-    again after `growth_interval` good steps: it hunts along the largest scale that works (Micikevicius et al. 2018,
-    §3.2). The four calls, and the numbers, are those of `torch.amp.GradScaler`:
+    All gradients are derivatives of the loss, so a scaled loss scales every gradient, before it is rounded to fp16.
+    Too large a scale makes some gradients inf; such a step is skipped, and a *dynamic* scale goes down at once and up
+    again after `growth_interval` good steps: the scale hunts along the largest one that works (Micikevicius et al.
+    2018, §3.2). The four calls, and the numbers, are those of `torch.amp.GradScaler`:
 
         scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)           # only where gradients are looked at or clipped; before that!
+        scaler.unscale_(optimizer)           # only to look at or clip gradients, and before either
         clip_gradients(optimizer, 1.0)
-        scaler.step(optimizer)               # or not, after an overflow
+        scaler.step(optimizer)               # skipped after an overflow
         scaler.update()
 
-    Several optimizers are stepped or skipped each by its own gradients; `update` comes once, after all.
+    Several optimizers are stepped or skipped each by its own gradients; `update` comes once, after all of them.
 
     Args:
         init_scale: a power of two, so that scaling rounds nothing.
-        growth_factor, backoff_factor, growth_interval: how a dynamic scale changes.
+        growth_factor, backoff_factor, growth_interval: the changes of a dynamic scale.
         dynamic: False for a *static* scale, which stays. Steps with an overflow are skipped all the same.
 
     Attributes:
@@ -195,7 +195,7 @@ class LossScaler:
         self.dynamic = dynamic
         self.skipped = 0
         self._scale, self._good_steps = float(init_scale), 0
-        self._overflows: dict[Steps, bool] = {}  # of those that were unscaled since `update`
+        self._overflows: dict[Steps, bool] = {}  # the optimizers unscaled since `update`; True: with inf or nan
         self._stepped: set[Steps] = set()
 
     def scale(self, loss: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ class LossScaler:
     def unscale_(self, optimizer: Steps) -> None:
         """Give the gradients their true size, and note whether one of them is inf or nan.
 
-        An optimizer of this course takes the true size when it steps, and `.grad` shows the scaled one until then.
+        An optimizer of this course divides when it steps, and `.grad` shows the scaled gradient until then.
 
         Raises:
             ValueError: a second call in one step, or fp16 gradients of an optimizer that is not of this course.
@@ -216,10 +216,10 @@ class LossScaler:
         multiply_gradients(optimizer, 1 / self._scale)
 
     def step(self, optimizer: Steps) -> Any:
-        """`optimizer.step()`, if all its gradients are finite; otherwise nothing, and None.
+        """Call `optimizer.step()` if all its gradients are finite; skip the step and return None otherwise.
 
         Raises:
-            ValueError: a second call without `update` between; or as `unscale_`, which it calls if nobody did.
+            ValueError: a second call without `update` between; or as `unscale_`, which this method calls if need be.
         """
         if optimizer in self._stepped:
             raise ValueError("this optimizer has stepped since the last update(); call update() after each step()")
@@ -230,11 +230,11 @@ class LossScaler:
             return optimizer.step()
         self.skipped += 1
         if isinstance(optimizer, Optimizer):
-            optimizer.waiting = Waiting()  # for gradients that nobody will use
+            optimizer.pending_grad_scale = PendingGradScale()  # as the step would have, but for the skip
         return None
 
     def update(self) -> None:
-        """Down after an overflow, up after `growth_interval` steps without one.
+        """Lower a dynamic scale after an overflow, raise it after `growth_interval` steps without one.
 
         Raises:
             ValueError: there was no `step` since the last call, or the scale went down to 0.
@@ -245,7 +245,7 @@ class LossScaler:
         self._overflows, self._stepped = {}, set()
         if not self.dynamic:
             return
-        self._good_steps = 0 if overflow else self._good_steps + 1
+        self._good_steps = 0 if overflow else self._good_steps + 1  # good steps in a row
         if overflow:
             self._scale = _fp32(self._scale * self.backoff_factor)
             if self._scale == 0:
@@ -255,39 +255,39 @@ class LossScaler:
                 )
         elif self._good_steps == self.growth_interval:
             grown = _fp32(self._scale * self.growth_factor)
-            self._scale = grown if grown < float("inf") else self._scale
+            self._scale = grown if grown < float("inf") else self._scale  # an inf loss would skip steps for ever
             self._good_steps = 0
 
     def get_scale(self) -> float:
-        """What the loss is multiplied by now."""
+        """The present factor on the loss."""
         return self._scale
 
     def state_dict(self) -> dict[str, float | int]:
-        """What must be saved between steps: `torch.amp.GradScaler` reads it too (it has no `skipped`)."""
+        """The scaler's state between steps, which `torch.amp.GradScaler` reads too (it has no `skipped`)."""
         return {
             "scale": self._scale,
             "growth_factor": self.growth_factor,
             "backoff_factor": self.backoff_factor,
             "growth_interval": self.growth_interval,
-            "_growth_tracker": self._good_steps,
+            "_growth_tracker": self._good_steps,  # PyTorch's name
             "skipped": self.skipped,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a saved scaler, or PyTorch's, was."""
+        """Restore the state of a saved scaler, ours or PyTorch's."""
         self._scale, self._good_steps = float(state["scale"]), int(state["_growth_tracker"])
         self.growth_factor, self.backoff_factor = state["growth_factor"], state["backoff_factor"]
         self.growth_interval, self.skipped = state["growth_interval"], state.get("skipped", 0)
 
 
 def _cast(leaf: Any, dtype: torch.dtype) -> Any:
-    """A 16- or 32-bit float tensor in `dtype`; anything else as it is."""
+    """A 16- or 32-bit float tensor in `dtype`; anything else unchanged."""
     narrow = isinstance(leaf, Tensor) and leaf.dtype in (torch.float32, torch.float16, torch.bfloat16)
     return leaf.to(dtype) if narrow else leaf
 
 
 def _fp32(scale: float) -> float:
-    """Rounded to fp32, in which PyTorch keeps its scale."""
+    """The scale rounded to fp32, in which PyTorch keeps its own."""
     return FP32.round(torch.tensor(scale, dtype=torch.float64)).item()
 
 

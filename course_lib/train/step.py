@@ -16,9 +16,7 @@ def train_step(
     optimizer: torch.optim.Optimizer,
     batch: tuple[Tensor, Tensor],
 ) -> Float[Tensor, ""]:
-    """Forward, backward, step.
-
-    The gradients stay alive until the next call, so that they can be looked at after this one.
+    """Run forward and backward, and step. The gradients stay alive until the next call, for a look at them.
 
     Args:
         model: called as `model(inputs, targets)`; it returns the mean loss.
@@ -29,7 +27,7 @@ def train_step(
         The loss before the step, in nats, detached: holding on to it does not hold on to the graph.
     """
     inputs, targets = batch
-    optimizer.zero_grad(set_to_none=True)
+    optimizer.zero_grad(set_to_none=True)  # frees the gradients: the forward pass runs without their memory
     loss = model(inputs, targets)
     loss.backward()
     optimizer.step()

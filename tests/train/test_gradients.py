@@ -35,10 +35,10 @@ def test_the_factor_waits_for_the_step_and_then_is_gone():
     multiply_gradients(optimizer, 2.0**-10)
     assert weight.grad.item() == 2.0**-20 and gradient_norm(optimizer) == 2.0**-30
     optimizer.step()
-    assert optimizer.waiting.factor == 1
+    assert optimizer.pending_grad_scale.factor == 1
     multiply_gradients(optimizer, 5)
     optimizer.zero_grad()
-    assert optimizer.waiting.factor == 1
+    assert optimizer.pending_grad_scale.factor == 1
 
 
 CHANGES = {
