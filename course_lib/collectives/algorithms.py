@@ -1,10 +1,10 @@
 """Collectives built from nothing but point-to-point messages, so that every byte and message can be counted.
 
-`schedules` decides who sends what to whom; `execute` carries it out with `isend` and `irecv`. All ranks of the group
-must call, with tensors of the same shape and dtype; ranks and roots are numbers within the group. In the docstrings p
-is the number of ranks and n the bytes of the tensor; parts are as equal as possible (`torch.tensor_split`), and a part
-without elements is not sent. Every rank ends with the same bits. Sums are made in the tensor's own dtype, and a mean
-divides the finished sum, so 16-bit sums of many ranks lose digits and can overflow, as the backend's own do.
+`schedules` lists each rank's sends and receives; `execute` carries them out with `isend` and `irecv`. All ranks of the
+group must call, with tensors of the same shape and dtype; ranks and roots are numbers within the group. In the
+docstrings p is the number of ranks and n the bytes of the tensor; parts are as equal as possible
+(`torch.tensor_split`), and an empty part is not sent. Every rank ends with the same bits. Sums are in the tensor's own
+dtype, and a mean divides the finished sum: 16-bit sums of many ranks lose digits and can overflow, as the backend's do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from course_lib.collectives import schedules
 from course_lib.collectives.schedules import Receive, Round, Schedule
 
 OPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"sum": torch.add, "mean": torch.add, "max": torch.maximum}
-"""How two contributions become one; a mean is a sum that is divided at the end."""
+"""op → the function that combines two contributions; a mean is a sum that is divided at the end."""
 
 Group = dist.ProcessGroup | None
 """The ranks that take part; None for all."""
@@ -46,7 +46,7 @@ def broadcast(tensor: Num[Tensor, "*shape"], root: int = 0, group: Group = None)
 
 
 def reduce(tensor: Num[Tensor, "*shape"], root: int = 0, op: str = "sum", group: Group = None) -> Num[Tensor, "*shape"]:
-    """Combine all tensors on `root`, in place there; the other ranks' tensors stay as they are. Binomial tree.
+    """Combine all tensors on `root`, in place, along a binomial tree; the other ranks' tensors do not change.
 
     Bytes sent: n by every rank but the root, which sends 0. Messages: 1 and 0.
 
@@ -56,7 +56,7 @@ def reduce(tensor: Num[Tensor, "*shape"], root: int = 0, op: str = "sum", group:
     world_size, rank = _place(group)
     _check_root(root, world_size)
     _check_op(op, tensor)
-    flat = _flat(tensor) if rank == root else _flat(tensor).clone()
+    flat = _flat(tensor) if rank == root else _flat(tensor).clone()  # inner nodes of the tree add up in a copy
     execute(schedules.reduce(world_size, rank, root), Parts(flat, [flat.numel()]), op=op, group=group)
     return _write_back(tensor, _finish(flat, op, world_size)) if rank == root else tensor
 
@@ -68,8 +68,8 @@ def all_reduce(
 
     Bytes sent and messages by each rank (`predict.all_reduce`):
 
-    - "ring": 2(p-1)/p · n in 2(p-1) messages. Where p does not divide the tensor: 2n less the parts of this rank and
-      of its right neighbour.
+    - "ring": 2(p-1)/p · n in 2(p-1) messages. If p does not divide the tensor: 2n less the parts of this rank and of
+      its right neighbour.
     - "direct": (p-1) · n in p-1 messages.
     - "manager": n in 1 message; (p-1) · n in p-1 messages for rank 0.
     - "tree": n for each edge of the tree: one message to the parent (not for rank 0) and one to each child.
@@ -90,7 +90,7 @@ def all_reduce(
 def reduce_scatter(
     tensor: Num[Tensor, "rows *rest"], op: str = "sum", group: Group = None
 ) -> Num[Tensor, "part *rest"]:
-    """Combine all tensors and leave rank r with the r-th p-th of the rows, as a new tensor. A ring.
+    """Combine all tensors along a ring, and return the r-th of p parts of the rows on rank r, as a new tensor.
 
     Bytes sent: n less the rank's own part, so (p-1)/p · n (`predict.reduce_scatter`). Messages: p-1.
 
@@ -110,12 +110,12 @@ def reduce_scatter(
 def all_gather(
     tensor: Num[Tensor, "part *rest"], rows: int | None = None, group: Group = None
 ) -> Num[Tensor, "rows *rest"]:
-    """Put the rows of all ranks one below the other, in rank order, as a new tensor on every rank. A ring.
+    """Concatenate the rows of all ranks along a ring, in rank order, as a new tensor on every rank.
 
     Args:
         tensor: this rank's rows.
-        rows: rows of the result, of which rank r brings the r-th p-th: the inverse of `reduce_scatter`. None if every
-            rank brings as many as this one.
+        rows: rows of the result, of which rank r brings the r-th of p parts: the inverse of `reduce_scatter`. None if
+            every rank brings as many as this one.
         group: the ranks that take part.
 
     Bytes sent: the result less the right neighbour's part, so (p-1)/p · n of an n-byte result
@@ -133,13 +133,13 @@ def all_gather(
             f"reduce_scatter left here, and as rows the number of rows before it"
         )
     parts = Parts(tensor.new_empty(sum(_row_sizes(tensor, lengths))), _row_sizes(tensor, lengths))
-    parts[rank, 1].copy_(_flat(tensor))
+    parts[rank, 1].copy_(_flat(tensor))  # the ring brings the other parts
     execute(schedules.all_gather(world_size, rank), parts, group=group)
     return parts.flat.view(sum(lengths), *tensor.shape[1:])
 
 
 def all_to_all(tensor: Num[Tensor, "rows *rest"], group: Group = None) -> Num[Tensor, "received *rest"]:
-    """Cut the rows into p parts, send part q to rank q; returns what all sent here, in rank order. Pairwise swaps.
+    """Send the q-th of p parts of the rows to rank q, by pairwise swaps; return the parts sent here, in rank order.
 
     Bytes sent: n less the rank's own part, so (p-1)/p · n (`predict.all_to_all`). Messages: p-1.
 
@@ -150,9 +150,9 @@ def all_to_all(tensor: Num[Tensor, "rows *rest"], group: Group = None) -> Num[Te
     _check_rows(tensor)
     lengths = split_sizes(len(tensor), world_size)
     outgoing = Parts(_flat(tensor), _row_sizes(tensor, lengths))
-    received_sizes = _row_sizes(tensor, [lengths[rank]] * world_size)
+    received_sizes = _row_sizes(tensor, [lengths[rank]] * world_size)  # from each rank, its part number `rank`
     incoming = Parts(tensor.new_empty(sum(received_sizes)), received_sizes)
-    incoming[rank, 1].copy_(outgoing[rank, 1])
+    incoming[rank, 1].copy_(outgoing[rank, 1])  # what a rank has for itself is not sent
     execute(schedules.all_to_all(world_size, rank), outgoing, incoming, group=group)
     return incoming.flat.view(lengths[rank] * world_size, *tensor.shape[1:])
 
@@ -173,21 +173,21 @@ class Parts:
 def execute(
     schedule: Schedule, outgoing: Parts, incoming: Parts | None = None, *, op: str = "sum", group: Group = None
 ) -> None:
-    """Carry out this rank's `schedule`: the parts of `outgoing` are sent, those of `incoming` (None: the same) change.
+    """Carry out this rank's `schedule`: send parts of `outgoing`, change parts of `incoming` (None for `outgoing`).
 
-    All ranks of the group must call, each with its own part of one schedule.
+    All ranks of the group must call, each with its own list of rounds.
     """
     incoming = outgoing if incoming is None else incoming
     for each in schedule:
-        arrived = [torch.empty_like(t) if r.add else t for r, t in _targets(each, incoming)]
+        arrived = [torch.empty_like(t) if r.add else t for r, t in _targets(each, incoming)]  # a summand needs room
         posts = [(dist.isend, outgoing[send.part, send.count], send.to) for send in each.sends]
         posts += [(dist.irecv, buffer, receive.source) for receive, buffer in zip(each.receives, arrived)]
-        _exchange([post for post in posts if post[1].numel()], group)
+        _exchange([post for post in posts if post[1].numel()], group)  # both ends know the size, and skip it alike
         _add_up(each, incoming, arrived, op, _place(group)[1])
 
 
 def split_sizes(length: int, world_size: int) -> list[int]:
-    """Sizes of `world_size` parts of `length` that differ by at most one, the larger ones first."""
+    """Sizes of `world_size` parts of `length`, which differ by at most one, the larger ones first."""
     return [length // world_size + (rank < length % world_size) for rank in range(world_size)]
 
 
@@ -196,25 +196,26 @@ def _targets(each: Round, incoming: Parts) -> list[tuple[Receive, Tensor]]:
 
 
 def _exchange(posts: list[tuple[Callable, Tensor, int]], group: Group) -> None:
-    """Post everything, then wait for everything: the order inside a round cannot matter."""
+    """Post all sends and receives, then wait for all: so the order inside a round cannot matter."""
     chosen = group or dist.group.WORLD
     assert chosen is not None
+    # P2POp counts peers in the whole world
     ops = [dist.P2POp(verb, tensor, dist.get_global_rank(chosen, peer), group) for verb, tensor, peer in posts]
-    for work in dist.batch_isend_irecv(ops) if ops else []:
+    for work in dist.batch_isend_irecv(ops) if ops else []:  # which refuses an empty list
         work.wait()
 
 
 def _add_up(each: Round, incoming: Parts, arrived: list[Tensor], op: str, rank: int) -> None:
-    """Combine what came, in rank order and with this rank's own share in its place: floating-point sums depend on the
-    order, and ranks that add up the same shares must end with the same bits."""
+    """Combine the shares that arrived and this rank's own, in rank order: floating-point sums depend on the order, and
+    ranks that add up the same shares must end with the same bits."""
     shares: dict[tuple[int, int], dict[int, Tensor]] = {}
     for receive, buffer in zip(each.receives, arrived):
         if receive.add:
             shares.setdefault((receive.part, receive.count), {})[receive.source] = buffer
     for which, others in shares.items():
-        mine = incoming[which]
-        in_order = [share for _, share in sorted({**others, rank: mine}.items())]
-        mine.copy_(functools.reduce(OPS[op], in_order))
+        own = incoming[which]
+        in_order = [share for _, share in sorted({**others, rank: own}.items())]
+        own.copy_(functools.reduce(OPS[op], in_order))
 
 
 def _finish(flat: Tensor, op: str, world_size: int) -> Tensor:
@@ -222,25 +223,25 @@ def _finish(flat: Tensor, op: str, world_size: int) -> Tensor:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    """All elements in a row; a view where the memory allows it."""
+    """All elements as one vector: a view of a contiguous tensor, else a copy."""
     return tensor.detach().contiguous().view(-1)
 
 
 def _write_back(tensor: Tensor, flat: Tensor) -> Tensor:
-    if tensor.data_ptr() != flat.data_ptr() or not tensor.is_contiguous():
+    if tensor.data_ptr() != flat.data_ptr() or not tensor.is_contiguous():  # `flat` is a copy
         tensor.detach().copy_(flat.view(tensor.shape))
     return tensor
 
 
 def _row_sizes(tensor: Tensor, lengths: list[int]) -> list[int]:
-    """Elements in parts of so many rows."""
+    """The number of elements in parts of `lengths` rows."""
     return [length * tensor.shape[1:].numel() for length in lengths]
 
 
 def _place(group: Group) -> tuple[int, int]:
     """(world size, this rank's number) in `group`."""
     world_size, rank = dist.get_world_size(group), dist.get_rank(group)
-    if rank < 0:
+    if rank < 0:  # torch's answer to a rank outside of the group
         raise ValueError(f"rank {dist.get_rank()} is not in this group; only its members may call")
     return world_size, rank
 

@@ -1,10 +1,10 @@
-"""Who sends what to whom, and when: the collectives of this course as plain data, without a process in sight.
+"""The collectives of this course as plain data: each rank's sends and receives, round by round.
 
 A schedule is a list of rounds for one rank. In a round the rank posts all its sends and receives at once and waits
-until all are done; a round may be empty. A message is sent and received in the *same* round by both its ends. That is
-why no schedule here can deadlock: when every rank has come to round k, every send of round k has its receive.
+until all are done; a round may be empty. Both ends of a message have it in the *same* round. So no schedule here can
+deadlock: when every rank has come to round k, every send of round k has its receive.
 
-`hold` plays the schedules of all ranks on paper, so they can be drawn and tested; `collectives` plays them for real.
+`hold` plays the schedules of all ranks on paper, for drawings and tests; `algorithms.execute` runs them.
 Ranks and roots are counted within the group.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 Holding = list[list[Counter[int]]]
-"""holding[rank][part] counts, for each rank, how often its summand went into what this rank has of that part."""
+"""holding[rank][part][source]: how often the summand of rank `source` is in that rank's copy of the part."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Receive:
-    """The other end of a `Send` by rank `source`. `add` puts it on top of what is there, else it takes its place."""
+    """The other end of a `Send` by rank `source`. `add`: add the parts to those in place, else replace them."""
 
     source: int
     part: int = 0
@@ -39,7 +39,7 @@ class Receive:
 
 @dataclass(frozen=True)
 class Round:
-    """What one rank does at one time. No part is overwritten in the round that sends it."""
+    """One rank's sends and receives at one time. No part is overwritten in the round that sends it."""
 
     sends: tuple[Send, ...] = ()
     receives: tuple[Receive, ...] = ()
@@ -49,14 +49,13 @@ Schedule = list[Round]
 
 
 def broadcast(world_size: int, rank: int, root: int = 0) -> Schedule:
-    """A binomial tree: the ranks that have the tensor double in each of ceil(log2 p) rounds. One part.
+    """A binomial tree: the number of ranks that have the tensor doubles in each of ceil(log2 p) rounds. One part.
 
-    Counted from the root, rank r hands on to r + step in the round of `step` = …, 4, 2, 1 if r is a multiple of
-    2 · step.
+    Counted from the root, rank r sends to r + step in the round of `step` = …, 4, 2, 1 if 2 · step divides r.
     """
-    position = (rank - root) % world_size
+    position = (rank - root) % world_size  # counted from the root
     rounds = []
-    for exponent in reversed(range((world_size - 1).bit_length())):
+    for exponent in reversed(range((world_size - 1).bit_length())):  # ceil(log2 p) exponents
         step = 2**exponent
         sends = position % (2 * step) == 0 and position + step < world_size
         receives = position % (2 * step) == step
@@ -70,7 +69,7 @@ def broadcast(world_size: int, rank: int, root: int = 0) -> Schedule:
 
 
 def reduce(world_size: int, rank: int, root: int = 0) -> Schedule:
-    """The broadcast's tree, walked backwards: where it sent, this adds up. One part."""
+    """The broadcast's tree from the leaves to the root: each of its sends becomes a receive that adds. One part."""
     return [
         Round(
             tuple(Send(receive.source) for receive in each.receives),
@@ -81,14 +80,14 @@ def reduce(world_size: int, rank: int, root: int = 0) -> Schedule:
 
 
 def reduce_scatter(world_size: int, rank: int) -> Schedule:
-    """A ring: sums travel to the right and grow, one part a round; part r ends, complete, on rank r. p parts.
+    """A ring: partial sums travel to the right, a part each round, until part r is complete on rank r. p parts.
 
     Source: Patarasuk and Yuan 2009, §3.
     """
     left, right = _neighbours(world_size, rank)
     return [
         Round(
-            (Send(right, (rank - 1 - step) % world_size),),
+            (Send(right, (rank - 1 - step) % world_size),),  # what came in the round before
             (Receive(left, (rank - 2 - step) % world_size, add=True),),
         )
         for step in range(world_size - 1)
@@ -96,7 +95,7 @@ def reduce_scatter(world_size: int, rank: int) -> Schedule:
 
 
 def all_gather(world_size: int, rank: int) -> Schedule:
-    """A ring: rank r has part r; each round hands to the right what came last from the left. p parts."""
+    """A ring: rank r begins with part r, and sends to the right the part that came last from the left. p parts."""
     left, right = _neighbours(world_size, rank)
     return [
         Round((Send(right, (rank - step) % world_size),), (Receive(left, (rank - step - 1) % world_size),))
@@ -105,26 +104,26 @@ def all_gather(world_size: int, rank: int) -> Schedule:
 
 
 def all_to_all(world_size: int, rank: int) -> Schedule:
-    """In round k the ranks a and b with a + b = k (mod p) swap: a's part b for b's part a. p parts.
+    """Pairwise swaps: in round k, ranks a and b with a + b = k (mod p) swap a's part b for b's part a. p parts.
 
-    Each pair meets once. A rank that is its own partner has nothing to do in that round.
+    Each pair meets once. A rank that is its own partner has an empty round.
     """
     rounds = []
-    for number in range(world_size if world_size > 1 else 0):
+    for number in range(world_size if world_size > 1 else 0):  # else a rank alone would have an empty round
         partner = (number - rank) % world_size
         rounds.append(Round() if partner == rank else Round((Send(partner, partner),), (Receive(partner, partner),)))
     return rounds
 
 
 def all_reduce_direct(world_size: int, rank: int) -> Schedule:
-    """Everyone sends everything to everyone, in one round. One part."""
+    """Every rank sends its tensor to every other one, in one round. One part."""
     others = [other for other in range(world_size) if other != rank]
     everything = Round(tuple(map(Send, others)), tuple(Receive(other, add=True) for other in others))
     return [everything] if others else []
 
 
 def all_reduce_manager(world_size: int, rank: int) -> Schedule:
-    """Rank 0 collects all tensors, adds them up and sends everybody the sum: two rounds. One part."""
+    """Rank 0 collects all tensors, adds them up and sends the sum to all: two rounds. One part."""
     workers = range(1, world_size)
     if not workers:
         return []
@@ -134,7 +133,7 @@ def all_reduce_manager(world_size: int, rank: int) -> Schedule:
 
 
 def all_reduce_ring(world_size: int, rank: int) -> Schedule:
-    """Reduce-scatter, then all-gather: 2(p-1) rounds, each with p-th parts only. p parts."""
+    """Reduce-scatter, then all-gather: 2(p-1) rounds with a part each. p parts."""
     return reduce_scatter(world_size, rank) + all_gather(world_size, rank)
 
 
@@ -146,9 +145,9 @@ def all_reduce_tree(world_size: int, rank: int) -> Schedule:
 def all_reduce_double_tree(world_size: int, rank: int) -> Schedule:
     """Two trees at once, each for half of the tensor: up to the root and down again. 2 parts.
 
-    In each tree every rank has at most two children and odd places are leaves. In the second tree the ranks sit one
-    place further, so whoever hands on in one is a leaf of the other: nobody sends more than twice the tensor, in at
-    most 4 messages. Rounds: 2 ceil(log2 p).
+    In each tree every rank has at most two children, and odd places are leaves. In the second tree the ranks sit one
+    place further, so an inner node of one tree is a leaf of the other: no rank sends more than twice the tensor, in
+    at most 4 messages. Rounds: 2 ceil(log2 p).
 
     Source: Sanders, Speck and Träff 2009; NCCL's trees are of this kind.
     """
@@ -158,7 +157,7 @@ def all_reduce_double_tree(world_size: int, rank: int) -> Schedule:
         for child in range(1, world_size):
             parent, level = _parent(world_size, child), _level(world_size, child)
             lower, upper = (child + part) % world_size, (parent + part) % world_size
-            up, down = rounds[depth - level], rounds[depth + level - 1]
+            up, down = rounds[depth - level], rounds[depth + level - 1]  # deepest first up, and last down
             if rank == lower:
                 rounds[depth - level] = Round((*up.sends, Send(upper, part)), up.receives)
                 rounds[depth + level - 1] = Round(down.sends, (*down.receives, Receive(upper, part)))
@@ -169,14 +168,14 @@ def all_reduce_double_tree(world_size: int, rank: int) -> Schedule:
 
 
 def _parent(world_size: int, place: int) -> int:
-    """Of a place other than 0 in a tree of one root, 0, with one child, under which every place has at most two."""
-    bit = place & -place
+    """The parent of a place other than 0. Root 0 has one child, every place under it at most two."""
+    bit = place & -place  # the lowest bit that is set: 1 in a leaf, larger further up
     above = (place ^ bit) | (bit << 1)
     return above if above < world_size else place ^ bit
 
 
 def _level(world_size: int, place: int) -> int:
-    """How many edges lie between the place and the root."""
+    """The number of edges between a place and the root."""
     return 1 + _level(world_size, _parent(world_size, place)) if place else 0
 
 
@@ -192,15 +191,14 @@ WHOLE = ("direct", "manager", "tree")
 
 
 def hold(schedules: list[Schedule], start: Holding) -> list[Holding]:
-    """What every rank holds before the first round and after each one, if rank r follows `schedules[r]`.
+    """List every rank's holding before the first round and after each one, if rank r follows `schedules[r]`.
 
     Args:
         schedules: one for each rank, all of the same length.
-        start: what is there at the beginning. For an all-reduce: part after part `Counter({rank: 1})`.
+        start: the holding at the beginning. For an all-reduce: `Counter({rank: 1})` for each part.
 
     Raises:
-        ValueError: a message is not received in the round in which it is sent, or waits for one that is never sent;
-            real ranks would hang there.
+        ValueError: a send or a receive has no other end in its round; real ranks would hang there.
     """
     if len({len(schedule) for schedule in schedules}) > 1:
         raise ValueError(f"the ranks have {[len(s) for s in schedules]} rounds; give all of them the same number")
@@ -209,7 +207,7 @@ def hold(schedules: list[Schedule], start: Holding) -> list[Holding]:
         before, after = frames[-1], [[Counter(part) for part in parts] for parts in frames[-1]]
         for source, send, rank, receive in messages(number, rounds):
             for offset in range(send.count):
-                arrived = before[source][send.part + offset]
+                arrived = before[source][send.part + offset]  # not `after`: a round's sends leave before it changes
                 kept = after[rank][receive.part + offset] if receive.add else Counter()
                 after[rank][receive.part + offset] = kept + arrived
         frames.append(after)
@@ -217,7 +215,7 @@ def hold(schedules: list[Schedule], start: Holding) -> list[Holding]:
 
 
 def messages(number: int, rounds: tuple[Round, ...]) -> list[tuple[int, Send, int, Receive]]:
-    """Round `number` of all ranks as messages: (from, its send, to, its receive), in order between any two ranks.
+    """Match the sends and receives of round `number`: (source, send, rank, receive), in order between any two ranks.
 
     Raises:
         ValueError: a send has no receive in this round, or a receive no send.
@@ -226,7 +224,7 @@ def messages(number: int, rounds: tuple[Round, ...]) -> list[tuple[int, Send, in
     for source, each in enumerate(rounds):
         for send in each.sends:
             sent.setdefault((source, send.to), []).append(send)
-    matched = []
+    matched = []  # first receive with first send, for each pair of ranks, as the backend pairs them
     for rank, each in enumerate(rounds):
         for receive in each.receives:
             waiting = sent.get((receive.source, rank))

@@ -1,1 +1,1 @@
-"""Offload: states and weights that wait in main memory or in files until they are needed."""
+"""Offload: states, weights and saved tensors that wait in main memory or in files until they are needed."""

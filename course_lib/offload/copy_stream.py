@@ -1,9 +1,9 @@
-"""A copy stream between two memories: what is sent over it arrives one after the other, while the sender computes.
+"""A copy stream between two memories: tensors arrive one after the other, while the sender computes.
 
-A GPU has two copy engines, one to main memory and one back, that work beside its kernels. A copy stream is one of
-them: a thread with a queue. Without a GPU both of its ends are main memory, and the copy is nearly free; so a copy
-stream can be told its bandwidth, and then no tensor arrives sooner than it would over such a link. The stream's thread
-sleeps meanwhile, and costs the processor nothing. (An `offload.disk.Disk` can be told a bandwidth as well.)
+A GPU has two copy engines beside its kernels, one to main memory and one back. A copy stream stands for one of them: a
+thread with a queue. Without a GPU both of its ends are main memory, and a copy is nearly free. So a copy stream takes a
+bandwidth, and no tensor arrives sooner than over such a link; meanwhile the thread sleeps, and leaves the processor to
+others. (`offload.disk.Disk` takes a bandwidth, too.)
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from course_kit.units import Bytes
 
 
 class BandwidthLimit:
-    """A road with a bandwidth, for those who would be faster: what takes it arrives one after the other.
+    """A limit on bytes per second for transfers that would be faster; they pass one after the other.
 
     Args:
-        bytes_per_s: nothing is faster than this; None for a road that holds nobody up.
+        bytes_per_s: the limit; None for no limit.
 
     Raises:
         ValueError: a bandwidth that is not positive.
@@ -36,20 +36,20 @@ class BandwidthLimit:
         self._free_at, self._lock = 0.0, threading.Lock()
 
     def wait(self, n_bytes: int, asked_at: float) -> None:
-        """Sleep until so many bytes are over, which were to be carried from `asked_at` on (as `perf_counter` says)."""
+        """Sleep until a transfer of so many bytes is over that was requested at `asked_at` (on `perf_counter`)."""
         if self.bytes_per_s is None:
             return
         with self._lock:
-            start = max(asked_at, self._free_at)  # not now: if somebody has slept too long, that is made up for
+            start = max(asked_at, self._free_at)  # not now: a sleep that was too long shortens the next one
             self._free_at = start + n_bytes / self.bytes_per_s
             time.sleep(max(0.0, self._free_at - time.perf_counter()))
 
 
 class CopyStream:
-    """Copies in the order in which they were asked for, behind the caller's back.
+    """Copies by a thread of its own, in the order of the requests.
 
     Args:
-        bytes_per_s: no copy is faster than this; None for as fast as the machine copies.
+        bytes_per_s: the bandwidth; None for the machine's own.
 
     Attributes:
         carried: bytes that have arrived so far.
@@ -63,15 +63,15 @@ class CopyStream:
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="stream")
 
     def send(self, source: Tensor, into: Tensor, add: bool = False) -> Future[None]:
-        """Begin a copy, and do not wait for it. What is paid for are the bytes of `source`.
+        """Start a copy, and do not wait for it. The bytes of `source` travel; `into` rounds to its own dtype.
 
         Args:
-            source: which must not change until it has arrived.
-            into: of the same shape, in the other memory; in another precision, it is rounded there.
-            add: to what lies there already, instead of in its place.
+            source: a tensor that must not change until the copy is done.
+            into: a tensor of the same shape in the other memory.
+            add: add to the values in `into` instead of replacing them.
 
         Returns:
-            Done when it has arrived; its `result()` waits, and raises what went wrong.
+            A future that is done when the copy is; `result()` waits, and raises the copy's error.
         """
         ready = torch.cuda.current_stream().record_event() if source.is_cuda or into.is_cuda else None
         return self._worker.submit(self._carry, source, into, add, ready, time.perf_counter())
@@ -80,7 +80,7 @@ class CopyStream:
         with torch.no_grad():
             if ready is not None:
                 ready.synchronize()  # this thread waits for the kernels that make `source`; the sender does not
-            there = source.to(into.device)
-            into.add_(there) if add else into.copy_(there)
+            arrived = source.to(into.device)  # in the dtype of `source`: rounding comes after the link
+            into.add_(arrived) if add else into.copy_(arrived)
         self.carried += source.nbytes
         self._pace.wait(source.nbytes, asked_at)

@@ -1,11 +1,11 @@
-"""Files as a memory: vectors are read ahead and written behind by threads, and a step is there whole or not at all.
+"""Files as a memory: threads read vectors ahead and write them behind, and a step is there whole or not at all.
 
-What a step writes are new files. They count from `commit` on, which replaces one small file, the manifest; the files of
-the step before are deleted after that. So a process may be killed at any moment, or the disk may be full: what was
-committed last is still there. (That is not so when the power fails: nobody waits here until the disk has the manifest.)
+A step writes new files, `commit` replaces one small file that names them (the manifest), and only then the files of the
+step before are deleted. So the last committed step survives a killed process and a full disk. (It may not survive a
+power failure: `commit` does not wait until the disk has the manifest.)
 
-The system keeps pages of files in main memory, and what is read from there is no disk. So the system is told to drop a
-file's pages where it takes such advice (`posix_fadvise`: Linux does, macOS and Windows do not).
+The system keeps pages of files in main memory, and a read from there would not measure the disk. So the system is told
+to drop a file's pages where it takes such advice (`posix_fadvise`: Linux does, macOS and Windows do not).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Disk:
     """Vectors by name, in the files of a folder.
 
     Args:
-        folder: is made if it is not there. What lies in it unfinished is removed.
-        threads: as many files are read and written at once.
-        bytes_per_s: of reading and writing together; no file is faster than this. None for what the disk can do.
+        folder: created if missing; files that were not committed are removed.
+        threads: the number of files that are read and written at once.
+        bytes_per_s: the bandwidth, of reading and writing together; None for the disk's own.
 
     Attributes:
-        facts: what was given to the last `commit`.
+        facts: the facts of the last `commit`.
         read_bytes, written_bytes: so far.
 
     Raises:
@@ -58,21 +58,21 @@ class Disk:
             self._generation, self.facts = stored["generation"], stored["facts"]
             self._files = {name: (file, size) for name, (file, size) in stored["files"].items()}
             for file, size in self._files.values():
-                self._check(file, size)
+                self._check(file, size)  # a copy of the folder may have been cut
         self._sweep()
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
     def start_read(self, name: str, into: Tensor) -> Future[None]:
-        """Begin to read what was committed; `result()` waits for it.
+        """Start to read a committed vector; `result()` waits for it.
 
         Args:
-            name: of the vector.
-            into: contiguous, of as many bytes.
+            name: the vector's.
+            into: contiguous, with as many bytes.
 
         Raises:
-            ValueError: there is no such vector, or it has another size (also from `result()`, for a file that was cut).
+            ValueError: no such vector, or another size (also from `result()`, for a file that was cut).
         """
         if name not in self._files:
             raise ValueError(f"{self.folder} has no {name!r}, but {', '.join(map(repr, self._files)) or 'nothing'}")
@@ -82,17 +82,16 @@ class Disk:
         return self._threads.submit(self._read, file, size, into, time.perf_counter())
 
     def start_write(self, name: str, vector: Tensor) -> None:
-        """Begin to write a vector, which must not change until `commit`."""
-        file = f"{name}.{self._generation + 1}"
+        """Start to write a vector, which must not change until `commit`."""
+        file = f"{name}.{self._generation + 1}"  # beside the committed file, which has an older number
         self._new[name] = (file, vector.nbytes)
         self._writes.append(self._threads.submit(self._write, file, vector, time.perf_counter()))
 
     def commit(self, **facts: Any) -> None:
-        """Wait for all writes, and let them count, together with some facts that JSON can hold.
+        """Wait for all writes, and commit them with some facts that JSON can hold.
 
         Raises:
-            OSError: a write has failed, because the disk is full, say. Nothing of this step counts then, and what was
-                committed before still does.
+            OSError: a write has failed, because the disk is full, say. The step before is still committed.
         """
         try:
             while self._writes:
@@ -108,13 +107,13 @@ class Disk:
                 f"{failed.strerror}: this step was not written. {self.folder} still has the step before, with "
                 f"{json.dumps(self.facts)}. Writing a step needs as much room again as the files of the step before",
             ) from failed
-        os.replace(self._manifest.with_suffix(".new"), self._manifest)
+        os.replace(self._manifest.with_suffix(".new"), self._manifest)  # atomic: from here on the step counts
         self._generation, self._files, self.facts, self._new = self._generation + 1, files, facts, {}
         self._sweep()
 
     def discard(self) -> None:
-        """Forget what was written since the last commit."""
-        for write in self._writes:
+        """Drop all writes since the last commit."""
+        for write in self._writes:  # else a queued write makes its file after the sweep
             with contextlib.suppress(OSError):
                 write.result()
         self._writes.clear()
@@ -126,7 +125,7 @@ class Disk:
         return self.folder / "manifest.json"
 
     def _sweep(self) -> None:
-        """Remove what does not count (anymore)."""
+        """Remove files that are not committed (any more)."""
         known = {file for file, _ in self._files.values()} | {self._manifest.name}
         for path in self.folder.iterdir():
             if path.name not in known and path.is_file():
@@ -134,11 +133,11 @@ class Disk:
 
     def _check(self, file: str, size: int) -> None:
         path = self.folder / file
-        found = path.stat().st_size if path.exists() else None
-        if found != size:
-            said = "is not there" if found is None else f"has {found} bytes"
+        actual = path.stat().st_size if path.exists() else None
+        if actual != size:
+            state = "is not there" if actual is None else f"has {actual} bytes"
             raise ValueError(
-                f"{path} {said}, where {size} bytes were committed with {json.dumps(self.facts)}: the copy was cut or "
+                f"{path} {state}, where {size} bytes were committed with {json.dumps(self.facts)}: the copy was cut or "
                 "files were removed; take another copy of the folder"
             )
 
@@ -162,8 +161,8 @@ class Bandwidth(NamedTuple):
 
 
 def bandwidth(folder: str | Path, n_bytes: int = 2**26) -> Bandwidth:
-    """How fast a file in this folder is written and read, by one thread, without the page cache if possible."""
-    vector = torch.randint(256, (n_bytes,), dtype=torch.uint8)
+    """Measure how fast one thread writes and reads a file in this folder, without the page cache if possible."""
+    vector = torch.randint(256, (n_bytes,), dtype=torch.uint8)  # random: some disks compress
     with tempfile.TemporaryDirectory(dir=folder) as inside:
         path, moments = Path(inside) / "vector", [time.perf_counter()]
         _write_file(path, vector)
@@ -174,19 +173,20 @@ def bandwidth(folder: str | Path, n_bytes: int = 2**26) -> Bandwidth:
 
 
 def _bytes_of(vector: Tensor) -> memoryview:
-    """Not by way of numpy: a storage that numpy has seen cannot be resized anymore."""
+    """The vector's memory as bytes."""
     if not vector.is_contiguous() or vector.device.type != "cpu":
         raise ValueError(f"a file takes contiguous vectors in main memory; this one is on {vector.device}")
+    # not by way of numpy: a storage that numpy has seen cannot be resized any more
     return memoryview((ctypes.c_ubyte * vector.nbytes).from_address(vector.data_ptr())).cast("B")
 
 
 def _read_file(path: Path, into: Tensor) -> None:
     whole = _bytes_of(into)
     with open(path, "rb") as file:
-        _drop_pages(file)  # somebody else may have read the file, or copied it
+        _drop_pages(file)  # another process may have read the file, or copied it
         if (count := file.readinto(whole)) < len(whole):
             raise ValueError(f"{path} ends after {count} of {len(whole)} bytes")
-        _drop_pages(file)
+        _drop_pages(file)  # the next read must come from the disk, too
 
 
 def _write_file(path: Path, vector: Tensor) -> None:

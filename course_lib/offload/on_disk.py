@@ -1,24 +1,23 @@
-"""ZeRO-Infinity on one device: a model that lies in files, of which main memory sees a unit or two at a time.
+"""ZeRO-Infinity on one device: a model in files, with a unit or two of it in main memory at a time.
 
     model = DiskOffloadedModel(GPT(config, dtype=torch.bfloat16), Disk("run"), lr=1e-3)
     loss = model(inputs, targets)
     loss.backward()
     model.step()
 
-A unit (a block) is read just before its forward pass and dropped just after, read again for its backward pass, and
-while that one runs, its fp32 weights and moments are read, too. As soon as the unit's gradients are complete it is
-updated and written, and nothing of it stays: gradients live for one unit, not for the model (L2L, Pudipeddi et al.
-2020, goes one layer at a time; ZeRO-Infinity, Rajbhandari et al. 2021, reads ahead and writes behind).
+A unit (a block) is read just before its forward pass, and dropped just after. For its backward pass it is read again,
+and its states, fp32 weights and moments, are read meanwhile. As soon as its gradients are complete, the unit is updated
+and written. So gradients live for one unit, not for the model (L2L, Pudipeddi et al. 2020, goes one layer at a time;
+ZeRO-Infinity, Rajbhandari et al. 2021, reads ahead and writes behind).
 
 For each parameter in 16 bits a step reads 2 + 2 + 12 bytes and writes 2 + 12. Main memory holds, with W the bytes of
-the largest unit in its dtype, R those of the root unit (what is in no block) and S = 6W or 6R their states,
+the largest unit in its dtype and R those of the root unit (all parameters outside of blocks),
 
     weights     R + W, with `prefetch` R + 2W
     gradients   R + W
-    states      those of the unit that is updated, and of units that are still being written
+    states      6W or 6R of the unit that is updated, and of units that are still being written
 
-and does not grow with the number of blocks. The disk holds 14 bytes a parameter, and twice that while a step is
-written.
+whatever the number of blocks. The disk holds 14 bytes a parameter, and twice that while a step is written.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ from course_lib.parallel.layerwise import LayerwiseModule, plan_units, units_of
 
 
 class DiskOffloadUnit:
-    """Parameters that come and go together, and their fp32 weights and moments.
+    """Parameters that are loaded together, and their states (fp32 weights and moments).
 
     Between passes a parameter has its shape, and NaN for values.
 
     Attributes:
-        place: in the order of the forward pass.
-        is_open: its backward pass has begun, and is not over.
-        is_updated: what it will be after this step is being written.
+        place: the unit's number in the order of the forward pass.
+        is_open: the unit's backward pass has begun, and is not over.
+        is_updated: the unit's new weights and states are being written in this step.
     """
 
     def __init__(self, place: int, parameters: Sequence[nn.Parameter], disk: Disk, adamw: dict[str, Any]) -> None:
@@ -58,8 +57,8 @@ class DiskOffloadUnit:
         for whole, parameter in zip(self._whole, parameters, strict=True):
             whole.copy_(parameter.detach())
         nothing = torch.full((), torch.nan, dtype=dtype)
-        self._nothing = [nothing.expand(p.shape) for p in parameters]
-        self._masters = [nn.Parameter(torch.empty(0)) for _ in parameters]
+        self._nothing = [nothing.expand(p.shape) for p in parameters]  # all shapes, with strides of 0, in one number
+        self._masters = [nn.Parameter(torch.empty(0)) for _ in parameters]  # filled for the update only
         self._adamw = torch.optim.AdamW(self._masters or [torch.empty(0)], fused=True, **adamw)
         self._counts = [torch.zeros(()) for _ in parameters]
         self._coming: Future[None] | None = None
@@ -67,16 +66,16 @@ class DiskOffloadUnit:
         self._states_coming: Future[None] | None = None
 
     def write_first(self) -> None:
-        """Weights as they are, moments of zero."""
-        states = torch.zeros(3, self._size)
+        """Write the present weights, and moments of zero."""
+        states = torch.zeros(3, self._size)  # fp32 weights, first moments, second moments
         states[0] = self._flat
-        self.disk.start_write(f"unit{self.place}.weights", self._flat.clone())
+        self.disk.start_write(f"unit{self.place}.weights", self._flat.clone())  # `_empty` frees _flat
         self.disk.start_write(f"unit{self.place}.states", states)
         self._empty()
 
     def forget_and_find(self) -> None:
-        """Take what the disk has in the place of what was given."""
-        with contextlib.suppress(OSError, ValueError):  # what was on its way when a pass broke off
+        """Drop weights, gradients and states in memory; the unit is again as the disk has it."""
+        with contextlib.suppress(OSError, ValueError):  # a read that was under way when a pass broke off
             self._arrived()
         self._empty()
         self.is_open = self.is_updated = False
@@ -88,56 +87,56 @@ class DiskOffloadUnit:
 
     @property
     def counts(self) -> list[int]:
-        """Updates of each parameter so far: Adam's t."""
+        """The number of updates of each parameter: Adam's t."""
         return [int(count) for count in self._counts]
 
     def start_unshard(self) -> None:
-        """Begin to read the weights, if they are not here."""
-        if not self._flat.untyped_storage().nbytes():
+        """Start to read the weights, if they are not in memory."""
+        if not self._flat.untyped_storage().nbytes():  # resized, not made anew: views of _flat stay valid
             self._flat.untyped_storage().resize_(self._flat.nbytes)
             self._coming = self.disk.start_read(f"unit{self.place}.weights", self._flat)
 
     def unshard(self) -> None:
-        """Wait for the weights, and give them to the parameters."""
+        """Wait for the weights, and let the parameters view them."""
         self.start_unshard()
         if self._arrived():
             for parameter, whole in zip(self.parameters, self._whole):
                 parameter.data = whole
 
     def reshard(self) -> None:
-        """Give the weights' memory back."""
+        """Free the weights' memory."""
         self._arrived()
         self._empty()
 
     def start_states(self) -> None:
-        """Begin to read fp32 weights and moments, if they are not on their way."""
+        """Start to read the states, unless they are being read."""
         if self._states is None:
             self._states = torch.empty(3, self._size)
             self._states_coming = self.disk.start_read(f"unit{self.place}.states", self._states)
 
     def update(self) -> None:
-        """Apply the parameters' gradients, let go of them, and begin to write what has changed."""
+        """Apply and free the parameters' gradients, and start to write new weights and states."""
         states = self._take_states()
         if all(parameter.grad is None for parameter in self.parameters):
-            return  # unused, or used again in this pass: the sum comes with the last use
+            return  # not used, or used again in this pass: the gradient is complete after the last use
         if self.is_updated:
             raise ValueError(f"unit {self.place} was updated, and has got a gradient again in the same backward pass")
         self.is_updated = True
         for parameter, master, cut, count in zip(self.parameters, self._masters, self._cuts, self._counts):
             weight, first, second = states[:, cut].unbind()
-            master.data = weight
+            master.data = weight  # a view of `states`, as are the moments: Adam works in place
             master.grad = None if parameter.grad is None else parameter.grad.float().reshape(-1)
             parameter.grad = None
             self._adamw.state[master] = {"step": count, "exp_avg": first, "exp_avg_sq": second}
         self._adamw.step()
-        for master in self._masters:
+        for master in self._masters:  # else Adam would keep `states`
             master.grad, master.data = None, torch.empty(0)
             self._adamw.state[master] = {}
         self.disk.start_write(f"unit{self.place}.states", states)
         self.disk.start_write(f"unit{self.place}.weights", states[0].to(self._flat.dtype, copy=True))
 
     def _take_states(self) -> Tensor:
-        """fp32 weights and moments, which are no longer kept here."""
+        """Wait for the states and hand them over."""
         self.start_states()
         assert self._states is not None and self._states_coming is not None
         states, coming, self._states, self._states_coming = self._states, self._states_coming, None, None
@@ -145,7 +144,7 @@ class DiskOffloadUnit:
         return states
 
     def _arrived(self) -> bool:
-        """Wait for weights that are on their way; whether there were any."""
+        """Wait for weights that are being read, and return whether there were any."""
         coming, self._coming = self._coming, None
         if coming is not None:
             coming.result()
@@ -158,19 +157,19 @@ class DiskOffloadUnit:
 
 
 class DiskOffloadedModel(LayerwiseModule[DiskOffloadUnit]):
-    """A module whose trainable weights lie in files with AdamW's state, and are updated in the backward pass.
+    """A module with its trainable weights and AdamW's states in files; the backward pass updates them.
 
-    One `step` for each backward pass, in which a unit is updated as soon as it can be. So for a larger batch add up the
-    losses of several forward passes, and go backward once. The norm of all gradients is not known before the first unit
-    is updated, so that there is no clipping. A backward pass that ends in an error never was. Frozen parameters and
-    buffers stay in memory. Units run as in `LayerwiseModule`.
+    Call `step` once for each backward pass. For a larger batch, add up the losses of several forward passes and go
+    backward once. Gradients cannot be clipped by their norm, since the first unit is updated before the norm is known.
+    A backward pass that ends in an error changes nothing. Frozen parameters and buffers stay in memory. Units run as in
+    `LayerwiseModule`.
 
     Args:
-        module: takes what the disk has, if it has something; else the disk takes what the module has.
-        disk: of this model alone.
-        prefetch: read the next unit while one is at work.
-        units: the modules that come and go one at a time; None for the children of all ModuleLists.
-        adamw: what `torch.optim.AdamW` takes.
+        module: loads the weights on the disk, if there are any; else its own weights are written.
+        disk: this model's own.
+        prefetch: read the next unit while one computes.
+        units: the modules that are loaded one at a time; None for the children of all ModuleLists.
+        adamw: keyword arguments of `torch.optim.AdamW`.
 
     Raises:
         ValueError: nothing to train, one unit lies in another or has several dtypes, or the disk has another model.
@@ -207,15 +206,15 @@ class DiskOffloadedModel(LayerwiseModule[DiskOffloadUnit]):
 
     @property
     def steps(self) -> int:
-        """Steps that are on the disk."""
+        """The number of steps that the disk has."""
         return self.disk.facts["steps"]
 
     def step(self) -> None:
-        """Let the updates of the backward pass count.
+        """Commit the updates that the backward pass has made.
 
         Raises:
-            ValueError: there was no backward pass, or it has not come to its end.
-            OSError: the disk has not taken all of it. Model and disk are as before the backward pass.
+            ValueError: there was no backward pass, or it has ended in an error.
+            OSError: a write has failed. Model and disk are as before the backward pass.
         """
         if self._backward == "begun":
             self._forget()
@@ -234,7 +233,7 @@ class DiskOffloadedModel(LayerwiseModule[DiskOffloadUnit]):
             unit.is_updated = False
 
     def whole_state_dict(self) -> dict[str, Tensor]:
-        """The module's own state, in new memory: as much as the whole model."""
+        """Copy the module's own state dict, into as much new memory as the whole model needs."""
         for unit in self.units:
             unit.unshard()
         state = {name: value.detach().clone() for name, value in self.module.state_dict().items()}
@@ -251,14 +250,14 @@ class DiskOffloadedModel(LayerwiseModule[DiskOffloadUnit]):
             raise ValueError(f"{self.disk.folder} has units with {sizes} parameters, this module with {ours}")
 
     def _forget(self) -> None:
-        """Model and disk as they were before the backward pass."""
+        """Undo the backward pass, in the model and on the disk."""
         self._backward = "none"
         self.disk.discard()
         for unit in self.units:
             unit.forget_and_find()
 
     def _free_all_if_root(self, unit: DiskOffloadUnit) -> None:
-        if unit.place == 0 and self._backward == "begun":  # and never came to its end
+        if unit.place == 0 and self._backward == "begun":  # a new forward pass after a backward pass that broke off
             self._forget()
         super()._free_all_if_root(unit)
 

@@ -1,7 +1,7 @@
-"""Offload: what the backward pass will need waits in files instead of in memory.
+"""Offload of saved tensors: they wait for the backward pass in files instead of in memory.
 
-Recompute pays for memory with FLOPs; offload pays with traffic: a saved tensor crosses to the disk and back. One storey
-further up, from a GPU's memory to DRAM, PyTorch's own `torch.autograd.graph.save_on_cpu` does the same (lesson 03).
+Recompute pays for memory with FLOPs; offload pays with traffic: a saved tensor crosses to the disk and back. PyTorch's
+own `torch.autograd.graph.save_on_cpu` does the same between a GPU's memory and DRAM (lesson 03).
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ from course_kit.units import Bytes
 
 
 class OffloadToDisk(saved_tensors_hooks):
-    """Inside this context, tensors that autograd saves lie in files and are read when the backward pass asks.
+    """A context in which tensors that autograd saves are written to files, for the backward pass to read.
 
         with OffloadToDisk() as offloaded:
             loss = model(inputs, targets)
         loss.backward()                      # outside or inside, it does not matter
 
-    What DRAM is to a GPU, a disk is to DRAM. Around `recompute`, it is the inputs of segments that are written. A file
-    goes with the graph that needed it, the folder with the last file. Parameters stay where they are. A tensor saved by
-    two operations is written twice. What is written may be changed in place; what stays may not, and the backward pass
-    says so with a ValueError.
+    Around `recompute`, the inputs of segments are written. A tensor saved by two operations is written twice.
+    Parameters stay in memory. A written tensor may be changed in place; for one that stays, the backward pass then
+    raises a ValueError. A file is deleted with the graph that needs it, the folder with the last file.
 
     Args:
-        folder: where the files go; by default the system's folder for temporary files. That may be a RAM disk, in which
-            case nothing is gained.
-        min_bytes: smaller tensors stay: each file has a fixed cost of some 100 µs.
+        folder: the folder for the files; None for the system's temporary folder, which may be a RAM disk that gains
+            nothing.
+        min_bytes: smaller tensors stay in memory, since each file has a fixed cost of some 100 µs.
     """
 
     def __init__(self, folder: str | Path | None = None, min_bytes: int = 4096) -> None:
         self._folder = _Folder(folder)
-        # Without a reference to this object: a circle would keep the folder until Python looks for circles.
+        # no method of this object: a circle would keep the folder until Python's garbage collector runs
         super().__init__(functools.partial(_write, self._folder, min_bytes), lambda saved: saved.back())
 
     def __enter__(self) -> Self:  # type: ignore[override]
@@ -51,15 +50,15 @@ class OffloadToDisk(saved_tensors_hooks):
 
     @property
     def moved(self) -> Bytes:
-        """Bytes written so far; the backward pass reads the same number back."""
+        """Bytes written so far; the backward pass reads as many."""
         return self._folder.written
 
 
 class _Kept:
-    """A saved tensor that stays where it is. Autograd looks whether one was changed in place, but not behind hooks."""
+    """A saved tensor that stays in memory. Behind hooks, autograd does not check for changes in place: `back` does."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor.detach()  # a result knows what saved it: undetached, the two would keep each other alive
+        self.tensor = tensor.detach()  # a result's graph has the node that saves the result: a circle
         self.version = tensor._version
 
     def back(self) -> Tensor:
@@ -73,7 +72,7 @@ class _Kept:
 
 
 class _Folder:
-    """A folder that is removed with the last object that knows it."""
+    """A folder that is removed with the last reference to this object."""
 
     def __init__(self, parent: str | Path | None) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="saved_tensors_", dir=parent))
@@ -82,7 +81,7 @@ class _Folder:
 
 
 class _File:
-    """A tensor's bytes on disk."""
+    """A saved tensor's bytes on disk."""
 
     def __init__(self, folder: _Folder, tensor: Tensor) -> None:
         self.folder, self.path = folder, folder.path / str(next(folder.numbers))
@@ -92,7 +91,7 @@ class _File:
         weakref.finalize(self, self.path.unlink, missing_ok=True)
 
     def back(self) -> Tensor:
-        """The tensor, where it was."""
+        """The tensor, on its device again."""
         flat = torch.from_numpy(np.fromfile(self.path, dtype=np.uint8)).view(self.dtype)
         return flat.view(self.shape).to(self.device)
 
@@ -105,6 +104,6 @@ def _write(folder: _Folder, min_bytes: int, tensor: Tensor) -> _Kept | _File:
 
 
 def _stays(tensor: Tensor, min_bytes: int) -> bool:
-    """Whether it is sparse, small or empty, or (a view of) a parameter, frozen or not."""
+    """Whether a tensor is sparse, small or empty, or (a view of) a parameter, frozen or not."""
     base = tensor if tensor._base is None else tensor._base
     return tensor.layout != torch.strided or tensor.nbytes < max(min_bytes, 1) or isinstance(base, nn.Parameter)

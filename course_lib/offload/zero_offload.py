@@ -1,12 +1,12 @@
 """ZeRO-Offload (Ren et al. 2021): a model whose fp32 weights, moments and optimizer live in main memory.
 
-Of the 16 bytes a parameter that AdamW needs under mixed precision, the device keeps 2. Three things must stay on it or
-travel, and the paper proves that no other cut sends less: gradients go out as the backward pass makes them (2Ψ bytes),
-the processor updates the fp32 weights, and their 16-bit copies come back (2Ψ). The update is a matter of memory
-bandwidth, not of FLOPs, which is why a processor can do it at all. torch's fused AdamW is as fast as it gets there.
+Of the 16 bytes a parameter that AdamW needs under mixed precision, the device keeps 2. Gradients leave as the backward
+pass makes them (2Ψ bytes), the processor updates the fp32 weights, and their 16-bit copies come back (2Ψ); the paper
+proves that no other cut sends less. A processor can do the update because memory bandwidth bounds it, not FLOPs,
+and torch's fused AdamW goes over the memory only once.
 
-The device still waits for the processor. With the *delayed* update it does not: the processor applies the gradients of
-step t while the device computes step t + 1, with weights that have not heard of step t.
+With the *delayed* update the device need not wait for the processor, which applies the gradients of step t while the
+device computes step t + 1, with weights that lack the update of step t.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from course_lib.offload.copy_stream import CopyStream
 from course_lib.parallel.data import plan_buckets
 
 BUCKET_BYTES = 2**22
-"""What one call of the optimizer updates, so that weights travel while the next are computed."""
+"""Bytes of fp32 weights that one call of the optimizer updates: they travel while the next bucket is computed."""
 
 
 class OffloadedAdamW:
@@ -32,11 +32,11 @@ class OffloadedAdamW:
 
         optimizer = OffloadedAdamW(model, CopyStream(), CopyStream(), lr=1e-3)
         loss = model(inputs, targets)
-        loss.backward()                # each gradient leaves as soon as it is made
+        loss.backward()                # gradients leave one by one
         optimizer.step()               # updated weights return
 
-    Gradients of several backward passes before a step are added up in main memory, in fp32. A parameter without a
-    gradient is left alone, as torch's own optimizers do.
+    Gradients of several backward passes before a step add up in main memory, in fp32. A parameter without a gradient is
+    not updated, as in torch's own optimizers.
 
     Args:
         model: in any precision; its parameters must not be assigned anew.
@@ -63,18 +63,18 @@ class OffloadedAdamW:
         masters = [away.master for away in self._away]
         plan = plan_buckets(masters, BUCKET_BYTES, range(len(masters)))
         self._buckets = [_Bucket([self._away[number] for number in numbers], adamw) for numbers in plan]
-        self._processor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="processor")
+        self._processor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="processor")  # for delayed updates
         self._update: Future[list[_Updated]] | None = None
         for weight, away in zip(weights, self._away, strict=True):
-            weight.register_post_accumulate_grad_hook(functools.partial(_leave, away, out))
+            weight.register_post_accumulate_grad_hook(functools.partial(_leave, away, out))  # once .grad is complete
 
     def step(self) -> None:
-        """Apply the gradients of this step, or begin to, and end the update of the step before."""
+        """Finish the update of the step before, then make this step's, or start it if it is delayed."""
         self.settle()
         for away in self._away:
             away.wait()
         due = [(bucket, [away.take() for away in bucket.away]) for bucket in self._buckets]
-        updated = (each for bucket, gradients in due for each in bucket.updated(gradients))
+        updated = (each for bucket, gradients in due for each in bucket.updated(gradients))  # computed on demand
         if self.delay_from is None or self.steps < self.delay_from:
             self._bring_home(updated)
         else:
@@ -82,55 +82,55 @@ class OffloadedAdamW:
         self.steps += 1
 
     def settle(self) -> None:
-        """End the update that is under way, if one is: before weights are saved, or judged."""
+        """Finish a delayed update, if one is under way. Call this before weights are saved or evaluated."""
         if self._update is not None:
             update, self._update = self._update, None
             self._bring_home(update.result())
 
     def _bring_home(self, updated: Iterable[_Updated]) -> None:
-        """While the weights of one bucket travel, those of the next may still be computed."""
-        for copy in [self.back.send(lean, away.weight) for away, lean in updated]:
+        """Send all updated weights to the device, then wait: a bucket travels while `updated` computes the next."""
+        for copy in [self.back.send(rounded, away.weight) for away, rounded in updated]:
             copy.result()
 
     @property
     def held(self) -> Bytes:
-        """Bytes in main memory: fp32 weights and two moments, and of each gradient what has come so far."""
+        """Bytes in main memory: fp32 weights, two moments, and the gradients that have begun to arrive."""
         return sum((bucket.held for bucket in self._buckets), Bytes(0))
 
 
 class _Away:
-    """What main memory keeps of one parameter, but for its moments."""
+    """One parameter's fp32 weight and gradient in main memory."""
 
     def __init__(self, weight: nn.Parameter) -> None:
         self.weight = weight
         self.master = weight.detach().to("cpu", torch.float32, copy=True)
         self.gradient: Tensor | None = None
-        self.coming: list[Future[None]] = []
+        self.coming: list[Future[None]] = []  # one copy for each backward pass
 
     def wait(self) -> None:
-        """Until every piece of the gradient has arrived."""
+        """Wait until the gradients of all backward passes have arrived."""
         while self.coming:
             self.coming.pop().result()
 
     def take(self) -> Tensor | None:
-        """The gradient, which is no longer kept here: the next step's goes beside it."""
-        gradient, self.gradient = self.gradient, None
+        """Hand over the gradient."""
+        gradient, self.gradient = self.gradient, None  # the next one's memory is new: a delayed update still reads this
         return gradient
 
 
 _Updated = tuple[_Away, Tensor]
-"""Whose weight, and the weight after its update, rounded as the device wants it."""
+"""A parameter, and its updated weight in the device's dtype."""
 
 
 class _Bucket:
-    """Parameters that one call updates: a call for each would cost a small one more than its arithmetic."""
+    """Parameters that one call updates: a call has a fixed cost, above that of a small parameter's arithmetic."""
 
     def __init__(self, away: list[_Away], adamw: dict[str, Any]) -> None:
         self.away = away
         self.adamw = torch.optim.AdamW([each.master for each in away], fused=True, **adamw)
 
     def updated(self, gradients: list[Tensor | None]) -> list[_Updated]:
-        """All of them that have a gradient, after their update."""
+        """Update the parameters that have a gradient, and return them."""
         for away, gradient in zip(self.away, gradients, strict=True):
             away.master.grad = gradient
         self.adamw.step()
@@ -140,17 +140,17 @@ class _Bucket:
 
     @property
     def held(self) -> Bytes:
-        """Bytes of all that is kept here; a step counter is a number of 4 bytes, and is not counted."""
+        """Bytes of weights, gradients and moments, without Adam's step counters (of dim 0)."""
         moments = [moment for state in self.adamw.state.values() for moment in state.values() if moment.dim()]
         kept = [kept for away in self.away for kept in (away.master, away.gradient) if kept is not None]
         return Bytes(sum(tensor.nbytes for tensor in [*moments, *kept]))
 
 
 def _leave(away: _Away, stream: CopyStream, weight: Tensor) -> None:
-    """A gradient is made: it begins its way, and the device lets go of it."""
+    """Send a gradient that autograd has just made, and drop the device's reference to it."""
     gradient, weight.grad = weight.grad, None
     assert gradient is not None, "autograd calls this hook with a gradient"
     first = away.gradient is None
     if away.gradient is None:
-        away.gradient = torch.empty_like(away.master)
+        away.gradient = torch.empty_like(away.master)  # fp32, so that several passes add up without rounding to 16 bits
     away.coming.append(stream.send(gradient, away.gradient, add=not first))

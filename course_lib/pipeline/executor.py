@@ -1,12 +1,12 @@
-"""Pipeline parallelism on real ranks: each holds some stages of the model and carries out its part of a schedule.
+"""The pipeline executor: each rank holds some stages of the model and carries out its own actions of a schedule.
 
     stages = {rank: GPTStage(config, layers[rank])}
     pipeline = Pipeline(one_f_one_b(4, 8), stages)
     loss = pipeline.forward_backward(micro_batches)
     optimizer.step()                 # over the parameters of this rank's stages
 
-The gradients, and so the weights after the step, are those of `train_step` on all micro-batches at once, for every
-synchronous schedule. An asynchronous one (`pipedream`) steps inside.
+With a synchronous schedule, the gradients are those of `train_step` on all micro-batches at once. With an asynchronous
+one (`pipedream`), the optimizer steps inside `forward_backward`.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call
 
 from course_lib.pipeline.messages import Group, PipelineMessages
-from course_lib.pipeline.schedule import Action, Costs, Message, Schedule, Span
+from course_lib.pipeline.schedule import Action, Costs, Message, Schedule, Span, checked
 from course_lib.pipeline.weight_gradients import DeferredWeightGradients, DeferredWork
 from course_lib.train.accumulate import Batch, count_tokens
 
 
 @dataclass
 class InFlight:
-    """What a stage keeps of a micro-batch from its forward pass until its last gradient is made.
+    """State of a micro-batch on a stage, from its forward pass until its last gradient is made.
 
     Attributes:
-        x: the stage's input; its `.grad` is what the stage before waits for.
-        root: where the backward pass begins. Not the output itself: its values are not needed any more.
-        weights: the version of the weights that the forward pass used, where they may change before the backward pass.
+        x: the stage's input; the stage before waits for `x.grad`.
+        root: the graph's edge from which the backward pass begins.
+        weights: the version of the weights that the forward pass used; empty with a synchronous schedule.
         later: the weight gradients that B has left for W.
     """
 
     x: Tensor
-    root: GradientEdge
+    root: GradientEdge  # and not the output, so that the memory of its values is free again
     weights: dict[str, Tensor]
     later: DeferredWork = field(default_factory=list)
 
@@ -50,18 +50,18 @@ class Pipeline:
 
     Args:
         schedule: rank r of the group carries out `schedule.actions[r]`.
-        stages: stage number → module, for the stages of this rank. The first is called with a micro-batch's inputs, the
-            others with what the stage before returned, the last with the targets, too, and returns their mean loss.
-            `recv_buffer(inputs)` makes room for what comes from a neighbour.
+        stages: stage number → module, for the stages of this rank. The first takes a micro-batch's inputs, the others
+            the output of the stage before. The last takes the targets, too, and returns the mean loss over them.
+            `recv_buffer(inputs)` allocates the tensor for a message from a neighbour.
         optimizer: over this rank's parameters; for an asynchronous schedule only, which steps after each backward pass.
         group: the ranks of the pipeline.
         check: False carries out a schedule that `problems` rejects.
-        blocking_sends: as for `PipelineMessages`; to see it deadlock.
+        blocking_sends: as for `PipelineMessages`; to see a deadlock.
 
     Attributes:
-        spans: when each action of the last step began and ended, in seconds on a clock that the ranks of one machine
-            share (`gantt_of` draws up the chart). Waiting for messages lies between them. On a GPU, where work is only
-            queued, they mean little.
+        spans: begin and end of each action of the last step, in seconds on a clock that the ranks of one machine share
+            (`gantt_of` makes the chart of all ranks). A rank waits for messages between spans. On a GPU, where kernels
+            are only queued, spans mean little.
 
     Raises:
         ValueError: the schedule is not valid, does not fit the ranks or the stages, or the optimizer is missing.
@@ -77,7 +77,7 @@ class Pipeline:
         check: bool = True,
         blocking_sends: bool = False,
     ) -> None:
-        self.schedule = schedule.validate() if check else schedule
+        self.schedule = checked(schedule) if check else schedule
         self.stages, self.optimizer, self.group = stages, optimizer, group
         self.rank = dist.get_rank(group)
         self.spans: list[Span] = []
@@ -86,11 +86,11 @@ class Pipeline:
         self._check_fit()
 
     def forward_backward(self, micro_batches: Sequence[Batch], tokens: float | None = None) -> Tensor | None:
-        """Carry out this rank's actions; the gradients of the mean loss over all tokens are then in `.grad`.
+        """Carry out this rank's actions, which add the gradients of the mean loss over all tokens to `.grad`.
 
         Args:
-            micro_batches: inputs and targets, the same on every rank. Each is only looked at where it is needed.
-            tokens: what the sum of the tokens' losses is divided by; None: their number, which makes it the mean.
+            micro_batches: inputs and targets, the same on every rank.
+            tokens: divisor of the sum of all tokens' losses; None for their number, which makes the quotient the mean.
 
         Returns:
             The mean loss over all tokens, detached, on the rank of the last stage; None on the others.
@@ -110,7 +110,7 @@ class Pipeline:
         return self._loss
 
     def _do(self, action: Action, received: Tensor | None) -> Tensor | None:
-        """One action: what it makes for a neighbouring stage."""
+        """Carry out one action, and return its result for a neighbouring stage."""
         if action.kind == "F":
             return self._forward(action, received)
         if action.kind == "U":
@@ -128,7 +128,7 @@ class Pipeline:
 
     def _forward(self, action: Action, received: Tensor | None) -> Tensor:
         stage, (inputs, targets) = self.stages[action.stage], self._micro_batches[action.micro_batch]
-        x = inputs if received is None else received.requires_grad_()
+        x = inputs if received is None else received.requires_grad_()  # a leaf: autograd stops at the stage's input
         is_last = action.stage == self.schedule.stages - 1
         weights, later = self._version_of(stage), []
         with DeferredWeightGradients(later) if action in self._split else nullcontext():
@@ -137,50 +137,47 @@ class Pipeline:
         if is_last:
             y = self._count_loss(y, self._shares[action.micro_batch])
         self._in_flight[action.stage, action.micro_batch] = InFlight(x, get_gradient_edge(y), weights, later)
-        return y.detach()
+        return y.detach()  # the message must not keep this stage's graph
 
     def _version_of(self, stage: nn.Module) -> dict[str, Tensor]:
-        """The weights as they are now, to be kept while they change; nothing where they do not.
-
-        `.data` makes another tensor on the same memory, which counts as unchanged when the parameter moves on.
-        """
+        """The present version of the weights, on the parameters' own memory; empty with a synchronous schedule."""
         named = stage.named_parameters() if self.schedule.is_asynchronous else ()
-        return {name: weight.data.requires_grad_() for name, weight in named}
+        return {name: weight.data.requires_grad_() for name, weight in named}  # .data: with a version of its own
 
     def _count_loss(self, loss: Tensor, share: float) -> Tensor:
-        """Add a micro-batch's mean loss to the whole one; where to begin its backward pass."""
+        """Add a micro-batch's share to the step's loss, and return the tensor from which its backward pass begins."""
         self._loss = loss.detach() * share + (0 if self._loss is None else self._loss)
-        return loss if self.schedule.is_asynchronous else loss * share
+        return loss if self.schedule.is_asynchronous else loss * share  # PipeDream steps with each one's own mean
 
     def _gather_gradients(self, stage: int, flight: InFlight) -> None:
-        """Give the parameters the gradients that were made for an older version of them."""
+        """Move the gradients of an older version of the weights to the parameters."""
         for name, parameter in self.stages[stage].named_parameters() if flight.weights else ():
             parameter.grad = flight.weights[name].grad
 
     def _update(self, stage: int) -> None:
-        """Take a step, on new memory: micro-batches in flight hold on to the old one, as long as they need it."""
+        """Step the optimizer. Micro-batches in flight keep the old weights."""
         assert self.optimizer is not None
-        if any(its_stage == stage for its_stage, _ in self._in_flight):
+        if any(key[0] == stage for key in self._in_flight):
             for parameter in self.stages[stage].parameters():
-                parameter.data = parameter.data.clone()
+                parameter.data = parameter.data.clone()  # the step writes here, and the old version stays as it is
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
     def _add_tied_gradients(self) -> None:
-        """The first and the last stage hold copies of one weight: the gradient of both is the sum of both."""
-        mine = [weight.grad for weight in self._tied_weights() if weight.grad is not None]
-        if len(mine) == 2:  # both ends are on this rank
-            mine[0] += mine[1]
-            mine[1].copy_(mine[0])
-        elif mine:
-            gradient, theirs = mine[0], torch.empty_like(mine[0])
+        """Give both copies of a tied weight, on the first and on the last stage, the sum of their gradients."""
+        gradients = [weight.grad for weight in self._tied_weights() if weight.grad is not None]
+        if len(gradients) == 2:  # both ends are on this rank
+            gradients[0] += gradients[1]
+            gradients[1].copy_(gradients[0])
+        elif gradients:
+            gradient, other_gradient = gradients[0], torch.empty_like(gradients[0])
             first, last = self.schedule.owner[0], self.schedule.owner[-1]
-            other = last if self.rank == first else first
-            swap = [(dist.isend, gradient), (dist.irecv, theirs)]
-            ops = [dist.P2POp(verb, tensor, group=self.group, group_peer=other) for verb, tensor in swap]
+            peer = last if self.rank == first else first
+            swap = [(dist.isend, gradient), (dist.irecv, other_gradient)]
+            ops = [dist.P2POp(verb, tensor, group=self.group, group_peer=peer) for verb, tensor in swap]
             for work in dist.batch_isend_irecv(ops):
                 work.wait()
-            gradient += theirs
+            gradient += other_gradient  # after the waits: the send reads `gradient` until then
 
     def _tied_weights(self) -> list[Tensor]:
         weights = (getattr(stage, "tied_weight", None) for _, stage in sorted(self.stages.items()))
@@ -196,12 +193,12 @@ class Pipeline:
                 "a tied weight already has a gradient, which would count twice, once for each end: call "
                 "optimizer.zero_grad() before forward_backward"
             )
-        counts = [count_tokens(targets) for _, targets in micro_batches]
+        counts = [count_tokens(targets) for _, targets in micro_batches]  # micro-batches may differ: a share is not 1/M
         self._micro_batches, self._shares = micro_batches, [count / (tokens or sum(counts)) for count in counts]
         self._loss: Tensor | None = None
         self.spans = []
-        self._in_flight.clear()
-        self._split = {a._replace(kind="F") for a in self.schedule.actions[self.rank] if a.kind == "W"}
+        self._in_flight.clear()  # a step that broke off may have left some
+        self._split = {a._replace(kind="F") for a in self.schedule.actions[self.rank] if a.kind == "W"}  # F of B and W
         return PipelineMessages(self.schedule, self.rank, self._empty, self.group, self._blocking_sends)
 
     def _empty(self, message: Message) -> Tensor:
@@ -227,9 +224,9 @@ class Pipeline:
 
     @property
     def stash_bytes(self) -> int:
-        """Bytes of the weight versions that micro-batches in flight hold, beside the newest."""
+        """Bytes of the old weight versions that micro-batches in flight keep."""
         newest = {p.untyped_storage().data_ptr() for stage in self.stages.values() for p in stage.parameters()}
-        held = {
+        held = {  # by address, since several micro-batches may keep the same version
             weight.untyped_storage().data_ptr(): weight.untyped_storage().nbytes()
             for flight in self._in_flight.values()
             for weight in flight.weights.values()
@@ -242,16 +239,16 @@ UNIT_S = 0.02
 
 
 def paced_costs(schedule: Schedule) -> Costs:
-    """How many seconds an action of a `PacedPipeline` takes: `unit_costs` in seconds."""
+    """Seconds of each action of a `PacedPipeline`: `unit_costs` times `UNIT_S`."""
     part = UNIT_S * schedule.ranks / schedule.stages
     return Costs(part, part, part)
 
 
 class PacedPipeline(Pipeline):
-    """A `Pipeline` whose actions take as long as `paced_costs` says, unless they take longer by themselves."""
+    """A `Pipeline` in which each action takes `paced_costs`, or longer if its computation does."""
 
     def _do(self, action: Action, received: Tensor | None) -> Tensor | None:
         end = time.perf_counter() + paced_costs(self.schedule).of(action.kind, action.stage)
         made = super()._do(action, received)
-        time.sleep(max(0.0, end - time.perf_counter()))
+        time.sleep(max(0.0, end - time.perf_counter()))  # asleep, so that ranks which share a core overlap
         return made

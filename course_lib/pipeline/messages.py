@@ -1,13 +1,20 @@
-"""A pipeline rank's messages: nothing waits for a send, and messages between two ranks arrive in the sender's order.
+"""A pipeline rank's messages: no send is waited for, and messages between two ranks arrive in the sender's order.
 
-A send that waits until it is received can close a circle: in 1F1B rank 2 sends an activation to rank 3 while rank 3
-sends a gradient to rank 2, and neither comes to its receive. Here a rank only ever waits for a message that it needs,
-so ranks can wait in a circle only where the schedule itself has one, and `problems` finds that beforehand. Which
-messages come from a peer, and in which order, is read off the peer's part of the schedule.
+If sends waited for their receives, 1F1B would deadlock: rank 2 sends rank 3 an activation, rank 3 sends rank 2 a
+gradient, and neither receives. Here a rank waits only for messages that it needs; `problems` finds circles of those.
 
-A message travels while its receiver computes, if the receive is posted before it is sent. So a receive is posted as
-soon as the peer may send: when all that the peer takes from this rank before that is on its way. In 1F1B that is one
-activation more than are in flight, in GPipe all of them.
+A message travels while its receiver computes, if the receive is posted first: as soon as the peer may send. The peer's
+own list of sends and receives tells when. In 1F1B on two ranks (a: activation, g: gradient), rank 1 reads
+
+    place in rank 0's list   0        1        2           3        4           5
+    rank 0's step            send a0  send a1  receive g0  send a2  receive g1  receive g2
+
+    at the start  posted     a0       a1                                                     no receive before them
+                  expected                                 a2                                rank 0 wants g0 first
+                  unsent                       g0                   g1          g2
+    g0 is sent    posted                                   a2                                3 < 4, the next in unsent
+                  outgoing                     g0
+    a2 is here    outgoing                     -                                             3 > 2: rank 0 has g0
 """
 
 from __future__ import annotations
@@ -28,26 +35,24 @@ Group = dist.ProcessGroup | None
 
 @dataclass
 class PeerQueue:
-    """What goes to and fro between this rank and another one in one step of training.
+    """Messages between this rank and a peer in one step of training, each with its place in the peer's list.
 
     Attributes:
-        rank: the other's number in the group.
-        expected: its messages for this rank that no receive is posted for, in its order; each with its place in the
-            peer's own list of sends and receives.
-        unsent: what it will take from this rank, in its order: the message, and its place in that list.
-        posted: the receives that are posted: message, place, buffer, handle.
-        outgoing: sends that may still be under way: the place at which they are taken, the tensor, which must live
-            until then, and the handle.
+        rank: the peer's number in the group.
+        expected: the peer's messages for which no receive is posted: place, message.
+        unsent: messages to the peer that are still to be sent, in the peer's order: message → place.
+        posted: receives that are posted: message, place, buffer, handle.
+        outgoing: sends that may be under way: place, tensor, handle.
     """
 
     rank: int
     expected: deque[tuple[int, Message]] = field(default_factory=deque)
     unsent: dict[Message, int] = field(default_factory=dict)
     posted: deque[tuple[Message, int, Tensor, dist.Work]] = field(default_factory=deque)
-    outgoing: deque[tuple[int, Tensor, dist.Work]] = field(default_factory=deque)
+    outgoing: deque[tuple[int, Tensor, dist.Work]] = field(default_factory=deque)  # a tensor must outlive its send
 
     def may_send_next(self) -> bool:
-        """Whether the next message that it is expected to send may come already."""
+        """Whether the peer can send its next message without another one from this rank."""
         stops_at = next(iter(self.unsent.values()), None)
         return bool(self.expected) and (stops_at is None or self.expected[0][0] < stops_at)
 
@@ -56,11 +61,11 @@ class PipelineMessages:
     """This rank's messages in one step.
 
     Args:
-        schedule: whose messages they are.
+        schedule: of all ranks.
         rank: this rank's number in the group.
         empty: makes the buffer for a message.
         group: the ranks of the pipeline.
-        blocking_sends: wait in each send until it is received, and receive nothing ahead: to see it deadlock.
+        blocking_sends: wait in each send for its receive, and post no receive ahead: to see a deadlock.
     """
 
     def __init__(
@@ -78,7 +83,7 @@ class PipelineMessages:
         self._sender: dict[Message, PeerQueue] = {}
         for other in range(schedule.ranks):
             for place, (verb, message, end, _) in enumerate(steps(schedule, other) if other != rank else ()):
-                if end != rank:
+                if end != rank:  # a message between two other ranks
                     continue
                 peer = self._peers.setdefault(other, PeerQueue(other))
                 if verb == "send":
@@ -90,7 +95,7 @@ class PipelineMessages:
             self._post_ahead(peer)
 
     def receive(self, message: Message | None) -> Tensor | None:
-        """Wait until the message is there. What the same peer sends before it is kept for later."""
+        """Wait for a message. Messages that the same peer sends before it are kept for later."""
         if message is None:
             return None
         while message not in self._arrived:
@@ -98,7 +103,7 @@ class PipelineMessages:
         return self._arrived.pop(message)
 
     def send(self, message: Message | None, tensor: Tensor | None) -> None:
-        """Send, and do not wait. A message to another stage of this rank stays here."""
+        """Start a send, and do not wait for it. A message to another stage of this rank stays here."""
         if message is None or tensor is None:
             return
         to = self._owner[message.stage]
@@ -111,17 +116,17 @@ class PipelineMessages:
             place, work = peer.unsent.pop(message), dist.isend(tensor, group=self._group, group_dst=to)
             assert work is not None
             peer.outgoing.append((place, tensor, work))
-            self._post_ahead(peer)
+            self._post_ahead(peer)  # the peer can go on now, up to the next message that it needs
 
     def finish(self) -> None:
-        """Wait until all that was sent has been received."""
+        """Wait until all sends have been received."""
         for peer in self._peers.values():
             for _, _, work in peer.outgoing:
                 work.wait()
             peer.outgoing.clear()
 
     def _post_ahead(self, peer: PeerQueue) -> None:
-        """Post the receives of all that the peer may send now, so that it can travel while this rank computes."""
+        """Post the receives of all messages that the peer may send now."""
         while peer.may_send_next() and not self._blocking:
             self._post(peer)
 
@@ -138,11 +143,11 @@ class PipelineMessages:
             self._arrived[message] = buffer = self._empty(message)
             dist.recv(buffer, group=self._group, group_src=peer.rank)
             return
-        if not peer.posted:  # an invalid schedule: wait for what cannot come
+        if not peer.posted:  # an invalid schedule: wait for a message that cannot come
             self._post(peer)
         message, place, buffer, work = peer.posted.popleft()
         work.wait()
         self._arrived[message] = buffer
-        # The peer had come to `place` when it sent this, so what it received before that place has left this rank.
+        # The peer's receives before `place` are done, so these waits end at once.
         while peer.outgoing and peer.outgoing[0][0] < place:
             peer.outgoing.popleft()[2].wait()

@@ -1,8 +1,8 @@
-"""The backward pass of linear layers in two halves: B sends gradients through the layers, W makes the weights' own.
+"""The backward pass of linear layers in two halves: B for the gradient of the input, W for that of the weight.
 
-For y = x Wᵀ with the gradient g of y, the layer before waits for g W; nobody waits for gᵀ x. Autograd makes both at
-once. Inside `DeferredWeightGradients` it makes the first and puts the second on a list, which holds on to x and g until
-the work is done. Other layers have few weights and do all in B. Qi et al. 2023, §2.
+For y = x Wᵀ with the gradient g of y, the stage before waits for g W, and no other stage for gᵀ x. Autograd computes
+both at once. Inside `DeferredWeightGradients` it computes g W only, and puts gᵀ x on a list, which keeps x and g until
+W is done. All other layers have few weights, and all their gradients are part of B. Qi et al. 2023, §2.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch.autograd.function import Function, once_differentiable
 from torch.overrides import TorchFunctionMode
 
 DeferredWork = list[partial[None]]
-"""Each call adds one layer's weight gradient to `.grad`."""
+"""One call for each linear layer, which adds its weight gradient to `.grad`."""
 
 
 class LinearDeferringWeight(Function):
-    """`F.linear` whose backward pass leaves the gradients of weight and bias for later."""
+    """`F.linear` with a backward pass that defers the gradients of weight and bias."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: nn.Parameter, bias: nn.Parameter | None, later: DeferredWork) -> Tensor:
@@ -32,30 +32,31 @@ class LinearDeferringWeight(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None, None]:
-        """B: the input's gradient. W goes on the list."""
+        """B: the gradient of the input; W goes on the list."""
         (gradient,) = gradients
         x, weight = ctx.saved_tensors
+        x = x.detach()  # earlier nodes of x's graph hold the list, a circle; and W would record a graph of its own
         ctx.later.append(partial(add_weight_gradients, ctx.weight, ctx.bias, x, gradient))
-        return gradient @ weight if ctx.needs_input_grad[0] else None, None, None, None
+        return gradient @ weight if ctx.needs_input_grad[0] else None, None, None, None  # (..., out) @ (out, in)
 
 
 def add_weight_gradients(weight: nn.Parameter, bias: nn.Parameter | None, x: Tensor, gradient: Tensor) -> None:
-    """W: gᵀ x for the weight, the sum of g over all tokens for the bias; both add up in `.grad`."""
-    x, gradient = x.flatten(0, -2), gradient.flatten(0, -2)
-    _accumulate(weight, gradient.mT @ x)
+    """W: add gᵀ x to the weight's `.grad`, and the sum of g over all tokens to the bias's."""
+    x, gradient = x.flatten(0, -2), gradient.flatten(0, -2)  # (batch, seq, D) -> (tokens, D)
+    _accumulate(weight, gradient.mT @ x)  # (out, tokens) @ (tokens, in)
     if bias is not None:
         _accumulate(bias, gradient.sum(0))
 
 
 class DeferredWeightGradients(TorchFunctionMode):
-    """Inside, every `F.linear` with a trainable weight becomes a `LinearDeferringWeight` that writes on `later`."""
+    """A context in which `F.linear` with a trainable weight is a `LinearDeferringWeight` with the list `later`."""
 
     def __init__(self, later: DeferredWork) -> None:
         super().__init__()
         self.later = later
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Called for every function of torch."""
+        """Replace `F.linear`; torch calls this method in the place of each of its functions."""
         if func is F.linear:
             return self._linear(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))

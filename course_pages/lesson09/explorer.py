@@ -15,7 +15,7 @@ import traitlets
 
 from course_kit.notebook.explorer import Control, Explorer
 from course_kit.notebook.picture import Picture
-from course_lib.pipeline.schedule import ORDERS, Schedule, parse, problems, simulate
+from course_lib.pipeline.schedule import ORDERS, Schedule, checked, parse, problems, simulate
 from course_lib.pipeline.schedule.validate import NAMES, REASONS, WAITS, WAITS_FOR_ITSELF
 from course_pages.lesson09.pictures import pipeline_charts
 
@@ -73,7 +73,7 @@ class PipelineExplorer(Explorer):
             ValueError: there is no such schedule, or it cannot be run.
         """
         if self.moved:
-            return parse(self.moved, f"{self.schedule}, moved").validate()
+            return checked(parse(self.moved, f"{self.schedule}, moved"))
         return ORDERS[self.schedule](self.stages, self.micro_batches)
 
     @traitlets.observe("schedule", "stages", "micro_batches")

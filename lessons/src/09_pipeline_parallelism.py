@@ -34,7 +34,7 @@ from course_lib.model.gpt import GPT, GPTConfig, loss_of
 from course_lib.pipeline import schedule as schedules
 from course_lib.pipeline import weight_gradients
 from course_lib.pipeline.executor import PacedPipeline, Pipeline, paced_costs
-from course_lib.pipeline.schedule import parse, peak_in_flight, problems, simulate
+from course_lib.pipeline.schedule import checked, parse, peak_in_flight, problems, simulate
 from course_lib.pipeline.stages import GPTStage, cut, layer_seconds
 from course_lib.train.step import train_step
 from course_pages.lesson09.explorer import PipelineExplorer
@@ -860,7 +860,7 @@ self_check(answer_2, peak_in_flight(schedules.one_f_one_b(16, 64).actions[5]), h
 # %%
 answer_3 = None  # a line for each rank, such as "F0 F1 BW0 BW1\nF0 BW0 F1 BW1"
 
-took = None if answer_3 is None else simulate(parse(answer_3).validate()).makespan
+took = None if answer_3 is None else simulate(checked(parse(answer_3))).makespan
 self_check(took, 7.0, hint="Split BW into B and W, and let rank 1 keep its Ws until nobody waits for it.")
 
 # %% [markdown]

@@ -6,8 +6,10 @@ The tests call these with the library's `Pipeline`, and with the known-wrong one
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -27,6 +29,7 @@ from tests.parallel.checks import OPTIMIZERS
 
 TIED = GPTConfig(layers=6, width=8, heads=2, vocab_size=11, context=6)
 UNTIED = GPTConfig(layers=6, width=8, heads=2, vocab_size=11, context=6, tied=False)
+SMALL = dataclasses.replace(UNTIED, layers=2)
 ROWS = 2
 LIMIT = 1e4 * torch.finfo(torch.float64).eps
 
@@ -118,6 +121,37 @@ def check_in_flight(make: Callable[..., Any], name: str, n_micro_batches: int = 
         ahead = predict.in_flight(setup, rank - 1, name) - in_flight
         predicted += ahead * stages[rank].recv_buffer(batch[0][:ROWS]).nbytes
     assert measured == predicted, f"{name}: rank {rank} held {measured} bytes of activations, predicted {predicted}"
+
+
+def check_peaks(make: Callable[..., Any], name: str) -> None:
+    """The most bytes that a rank holds, the batch aside, do not grow with the number of micro-batches, nor with steps
+    that add up gradients. In GPipe each micro-batch adds its activations, and up to a message sent and one awaited."""
+    numbers = (8, 24) if name == "interleaved" else (4, 8, 24)  # with 4, other pairs of its stages are in flight
+    rank, peaks = dist.get_rank(), {number: peaks_by_step(make, name, number) for number in numbers}
+    where = f"{name}: rank {rank} held at most"
+    for number, (_, second, third) in peaks.items():
+        assert second == third, f"{where} {second} bytes in step 1 and {third} in step 2, of {number} micro-batches"
+    layers = cut([1.0] * (SMALL.layers + 2), dist.get_world_size())[rank]
+    activations = predict.rank_activations(Setup(SMALL, ROWS, pipeline=dist.get_world_size()), layers)
+    least, most = (activations, activations + 2 * 4 * ROWS * 6 * SMALL.width) if name == "gpipe" else (0, 0)
+    for (fewer, before), (more, after) in pairwise(peaks.items()):
+        for held, now in zip(before, after):
+            added = (now - held) / (more - fewer)
+            assert least <= added <= most, f"{where} {held} bytes, of {fewer} micro-batches, and {now}, of {more}"
+
+
+def peaks_by_step(make: Callable[..., Any], name: str, n_micro_batches: int) -> list[int]:
+    """The most bytes held beside the batch, in each of three steps without `zero_grad` between them."""
+    schedule, batch = ORDERS[name](dist.get_world_size(), n_micro_batches), batch_of(0, n_micro_batches, ragged=False)
+    stages, ends = stages_for(schedule, SMALL, torch.float32), [0]
+    optimizer = torch.optim.SGD(parameters_of(stages), lr=0.1) if schedule.is_asynchronous else None
+    pipeline = make(schedule, stages, optimizer=optimizer)
+    with measure.memory(nn.ModuleList(stages.values()), inputs=batch) as record:
+        for _ in range(3):
+            pipeline.forward_backward(pieces(batch))
+            ends.append(len(record.timeline))
+    held = record.timeline.bytes.sum(axis=1) - sum(tensor.untyped_storage().nbytes() for tensor in batch)
+    return [int(held[start:end].max()) for start, end in pairwise(ends)]
 
 
 def check_sends(make: Callable[..., Any], name: str, n_micro_batches: int = 4) -> None:

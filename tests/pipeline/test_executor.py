@@ -7,7 +7,17 @@ import torch.distributed as dist
 from course_kit import ranks
 from course_kit.ranks import RankFailure
 from course_lib.pipeline.executor import PacedPipeline, Pipeline, paced_costs
-from course_lib.pipeline.schedule import ORDERS, gantt_of, gpipe, one_f_one_b, parse, pipedream, problems, simulate
+from course_lib.pipeline.schedule import (
+    ORDERS,
+    checked,
+    gantt_of,
+    gpipe,
+    one_f_one_b,
+    parse,
+    pipedream,
+    problems,
+    simulate,
+)
 from tests.mutants.parallel import pipeline as wrong
 from tests.pipeline import pipeline_checks as checks
 
@@ -55,6 +65,12 @@ def every_peak():
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_activations_in_flight_are_as_predicted(world_size):
     ranks.run(every_peak, world_size=world_size, diagnose=False)
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_peaks_do_not_depend_on_the_number_of_micro_batches(name):
+    """On two ranks: four micro-batches are then enough to have as many in flight as there ever are."""
+    ranks.run(checks.check_peaks, Pipeline, name, world_size=2, diagnose=False)
 
 
 def every_send():
@@ -127,7 +143,7 @@ def test_a_deadlock_is_explained_before_it_happens_and_when_it_does():
     with pytest.raises(
         ValueError, match="deadlock: rank 0 waits before BW0 .* rank 1 waits before F1 .*nobody can go on"
     ):
-        parse(DEADLOCK).validate()
+        checked(parse(DEADLOCK))
     with pytest.raises(RankFailure) as caught:
         ranks.run(forced, DEADLOCK, world_size=2, timeout_s=30)
     assert str(caught.value).startswith("deadlock: rank 0 waits in irecv from rank 1")

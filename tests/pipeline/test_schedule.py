@@ -13,6 +13,7 @@ from course_lib.pipeline.schedule import (
     Costs,
     Schedule,
     Span,
+    checked,
     gantt_of,
     gpipe,
     interleaved,
@@ -43,7 +44,7 @@ def test_every_schedule_is_valid(name, stages, micro_batches):
         return
     schedule = ORDERS[name](stages, micro_batches)
     assert problems(schedule) == []
-    assert schedule.validate() is schedule
+    assert checked(schedule) is schedule
     assert parse(str(schedule), schedule.name) == schedule
 
 
@@ -172,7 +173,7 @@ def test_what_is_wrong_is_said(fault):
     found = problems(parse(text))
     assert any(message in each for each in found), found
     with pytest.raises(ValueError, match="cannot be run:\n- "):
-        parse(text).validate()
+        checked(parse(text))
 
 
 def test_all_that_is_wrong_is_said_at_once():

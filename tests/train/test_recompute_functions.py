@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from course_lib.model.gpt import GPT, Attention, GPTConfig
 from course_lib.train.recompute import RecomputedLayers, recompute, recompute_only, take_tensors
+from tests.train.saved import gradients
 from tests.train.test_recompute import Layer, an_input, assert_same, chain, outcome, plain
 
 SMALL = GPTConfig(layers=1, width=16, heads=2, vocab_size=16, context=8)

@@ -1,9 +1,9 @@
-"""Pipeline schedules as plain data: written down, checked, played on paper. `parallel.pipeline` plays them for real."""
+"""Pipeline schedules as plain data: written down, checked, played on paper. `executor` runs them."""
 
 from course_lib.pipeline.schedule.actions import Action, Kind, Message, Schedule, parse, peak_in_flight
 from course_lib.pipeline.schedule.orders import ORDERS, gpipe, interleaved, naive, one_f_one_b, pipedream, zero_bubble
 from course_lib.pipeline.schedule.simulate import Costs, Gantt, Span, gantt_of, simulate, unit_costs
-from course_lib.pipeline.schedule.validate import problems
+from course_lib.pipeline.schedule.validate import checked, problems
 
 __all__ = [
     "ORDERS",
@@ -14,6 +14,7 @@ __all__ = [
     "Message",
     "Schedule",
     "Span",
+    "checked",
     "gantt_of",
     "gpipe",
     "interleaved",

@@ -1,7 +1,7 @@
-"""The pipeline schedules of the papers, each as a few lines: in which order a rank takes its forwards and backwards.
+"""The pipeline schedules of the papers, each in a few lines: the order of a rank's forwards and backwards.
 
-They share one pattern. A rank runs some forwards *ahead*, then takes a backward and a forward in turn, then the
-backwards that are left. How far ahead decides how long it idles and how many micro-batches it holds.
+All share one pattern. A rank runs some forwards *ahead*, then takes a backward and a forward in turn, then the
+backwards that are left. The number ahead decides how long the rank idles and how many micro-batches it holds.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from course_lib.pipeline.schedule.actions import Action, Schedule
 
 
 def naive(stages: int, micro_batches: int) -> Schedule:
-    """One micro-batch at a time: through all stages, and back, before the next one begins. One rank works, the others
-    wait: bubble (P-1)/P, one micro-batch in flight."""
+    """One micro-batch at a time, through all stages and back: bubble (P-1)/P, one micro-batch in flight."""
     return _schedule("naive", stages, micro_batches, lambda stage: 1)
 
 
@@ -24,19 +23,19 @@ def gpipe(stages: int, micro_batches: int) -> Schedule:
 
 
 def one_f_one_b(stages: int, micro_batches: int) -> Schedule:
-    """As few forwards ahead as keep the later stages busy: GPipe's bubble, but only P - stage micro-batches in flight.
+    """Only as many forwards ahead as keep the later stages busy: GPipe's bubble, P - stage micro-batches in flight.
 
-    Narayanan et al. 2021 (PTD-P), §2.2.1, where it is called PipeDream-Flush.
+    Narayanan et al. 2021 (PTD-P), §2.2.1, under the name PipeDream-Flush.
     """
     return _schedule("1f1b", stages, micro_batches, lambda stage: stages - stage)
 
 
 def interleaved(ranks: int, micro_batches: int, chunks: int = 2) -> Schedule:
-    """1F1B where each rank holds `chunks` short stages instead of a long one: rank r has stages r, r + P, r + 2P, …
+    """1F1B with `chunks` short stages a rank instead of a long one: rank r has stages r, r + P, r + 2P, …
 
-    A micro-batch comes round `chunks` times, and the pipeline fills in shorter steps: the bubble over the ideal shrinks
-    from (P-1)/M to (P-1)/(M · chunks), for `chunks` times the messages. Narayanan et al. 2021, §2.2.2; the order is
-    Megatron-LM's.
+    A micro-batch visits each rank `chunks` times, and the pipeline fills in shorter steps: the bubble over the ideal
+    falls from (P-1)/M to (P-1)/(M · chunks), for `chunks` times the messages. Narayanan et al. 2021, §2.2.2; the order
+    is Megatron-LM's.
 
     Raises:
         ValueError: the micro-batches do not divide into groups of `ranks`.
@@ -47,7 +46,7 @@ def interleaved(ranks: int, micro_batches: int, chunks: int = 2) -> Schedule:
             f"{micro_batches} micro-batches on {ranks} ranks: they come round in groups of {ranks}, so interleaving "
             f"needs a multiple of it, such as {ranks * -(-micro_batches // ranks)}"
         )
-    visits = [  # a group of `ranks` micro-batches goes through chunk 0, then through chunk 1, …
+    visits = [  # P at a time: when rank 0 has taken them through a chunk, the first is back from rank P - 1
         (chunk, first + offset)
         for first in range(0, micro_batches, ranks)
         for chunk in range(chunks)
@@ -57,6 +56,7 @@ def interleaved(ranks: int, micro_batches: int, chunks: int = 2) -> Schedule:
     def order(rank: int) -> list[Action]:
         forwards = [Action("F", chunk * ranks + rank, number) for chunk, number in visits]
         backwards = [Action("BW", (chunks - 1 - chunk) * ranks + rank, number) for chunk, number in visits]
+        # a group through all chunks but the last, 2 for each rank that follows, and the first F of 1F1B
         return _alternate(forwards, backwards, ahead=2 * (ranks - rank - 1) + (chunks - 1) * ranks + 1)
 
     owner = tuple(stage % ranks for stage in range(ranks * chunks))
@@ -64,15 +64,15 @@ def interleaved(ranks: int, micro_batches: int, chunks: int = 2) -> Schedule:
 
 
 def zero_bubble(stages: int, micro_batches: int) -> Schedule:
-    """1F1B with the two halves of a backward pass apart: B at once, since a stage waits for it, and W later, where the
-    rank would idle. Rank r keeps each W back for r micro-batches, so that all ranks hold as many as rank 0 does in
-    1F1B, and the bubble is a third of 1F1B's when F, B and W take equally long. ZB-H1 of Qi et al. 2023, §2.2.
+    """1F1B with the halves of a backward pass apart: B at once, since a stage waits for it, and W where the rank would
+    idle. Rank r keeps each W back for r micro-batches. So all ranks hold as many as rank 0 does in 1F1B, and the bubble
+    is a third of 1F1B's when F, B and W take equally long. ZB-H1 of Qi et al. 2023, §2.2.
     """
 
     def split(stage: int, order: list[Action]) -> Iterable[Action]:
         for kind, _, number in order:
             yield Action("F" if kind == "F" else "B", stage, number)
-            if kind == "BW" and number >= stage:
+            if kind == "BW" and number >= stage:  # stage and rank have the same number
                 yield Action("W", stage, number - stage)
         yield from (Action("W", stage, number) for number in range(max(0, micro_batches - stage), micro_batches))
 
@@ -80,9 +80,9 @@ def zero_bubble(stages: int, micro_batches: int) -> Schedule:
 
 
 def pipedream(stages: int, micro_batches: int) -> Schedule:
-    """1F1B that never drains: the weights take a step after each backward pass, so a forward pass sees weights to which
-    the P - 1 - stage micro-batches before it have not yet contributed. Its backward pass must use those same weights,
-    which is why a stage keeps P - stage versions. Narayanan et al. 2019, §3.
+    """1F1B that never drains: the optimizer steps after each backward pass, so a forward pass sees weights without the
+    updates of the P - 1 - stage micro-batches before it. Its backward pass must use the same weights, so a stage keeps
+    P - stage versions of them. Narayanan et al. 2019, §3.
     """
 
     def update(stage: int, order: list[Action]) -> Iterable[Action]:
@@ -108,7 +108,7 @@ ORDERS: dict[str, Callable[[int, int], Schedule]] = {
 def _alternate(forwards: list[Action], backwards: list[Action], ahead: int) -> list[Action]:
     """`ahead` forwards, then backward and forward in turn, then the backwards that are left."""
     order = forwards[:ahead]
-    for backward, forward in zip_longest(backwards, forwards[ahead:]):
+    for backward, forward in zip_longest(backwards, forwards[ahead:]):  # None once the forwards are used up
         order += [backward] if forward is None else [backward, forward]
     return order
 
@@ -120,7 +120,7 @@ def _schedule(
     ahead: Callable[[int], int],
     change: Callable[[int, list[Action]], Iterable[Action]] = lambda stage, order: order,
 ) -> Schedule:
-    """One stage a rank, `ahead(stage)` forwards ahead."""
+    """A schedule of one stage a rank with `ahead(stage)` forwards ahead; `change` rewrites a rank's order."""
     _check(stages=stages, micro_batches=micro_batches)
 
     def order(stage: int) -> tuple[Action, ...]:

@@ -1,11 +1,11 @@
-"""A schedule played on paper: when each action starts and ends, who idles for how long, and the chart of it.
+"""A schedule played on paper: start and end of each action, each rank's idle time, and the chart.
 
     chart = simulate(one_f_one_b(4, 8))
     chart.makespan, chart.bubble              # 33.0 and 3/11
     chart.peak_in_flight                      # [4, 3, 2, 1]
     print(chart)
 
-A run on real ranks fills the same `Gantt`, so the measured chart and the ideal one are read with the same words.
+A run on real ranks fills the same `Gantt` (`gantt_of`), so measured and ideal charts have the same properties.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from course_lib.pipeline.schedule.actions import Action, Kind, Message, Schedule, peak_in_flight
+from course_lib.pipeline.schedule.validate import checked
 
 Cost = float | Sequence[float]
 """One number for all stages, or one for each."""
@@ -24,11 +25,11 @@ Cost = float | Sequence[float]
 
 @dataclass(frozen=True)
 class Costs:
-    """How long an action takes, in any unit of time. A BW takes as long as B and W together.
+    """The time of an action, in any unit. A BW takes as long as B and W together.
 
     Attributes:
-        forward, input_gradient, weight_gradient, update: of an F, a B, a W and a U.
-        transfer: from the end of an action until another rank has its message; nobody works for it.
+        forward, input_gradient, weight_gradient, update: the time of an F, a B, a W and a U.
+        transfer: the time from the end of an action until another rank has its message; it keeps no rank busy.
     """
 
     forward: Cost = 1.0
@@ -38,7 +39,7 @@ class Costs:
     transfer: float = 0.0
 
     def of(self, kind: Kind, stage: int) -> float:
-        """What one action of this kind costs on a stage."""
+        """The time of one action of this kind on a stage."""
         if kind == "BW":
             return _at(self.input_gradient, stage) + _at(self.weight_gradient, stage)
         costs = {"F": self.forward, "B": self.input_gradient, "W": self.weight_gradient, "U": self.update}
@@ -46,7 +47,7 @@ class Costs:
 
 
 def unit_costs(schedule: Schedule) -> Costs:
-    """F, B and W cost 1 each for all the stages of a rank together: with two stages a rank, 1/2 for each of them."""
+    """Costs of 1 for F, B and W of a rank's stages together: with two stages a rank, 1/2 for each stage."""
     part = schedule.ranks / schedule.stages
     return Costs(part, part, part)
 
@@ -61,10 +62,10 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Gantt:
-    """When each rank did what: simulated, or measured on real ranks (then in seconds).
+    """Start and end of every rank's actions: simulated, or measured on real ranks (then in seconds).
 
     Attributes:
-        name: of the schedule.
+        name: the schedule's.
         spans: rank → its bars, in order, from time 0 on.
     """
 
@@ -73,20 +74,20 @@ class Gantt:
 
     @property
     def makespan(self) -> float:
-        """When the last rank is done."""
+        """The time at which the last rank is done."""
         return max(spans[-1].end for spans in self.spans)
 
     def busy(self, rank: int) -> float:
-        """For how long a rank works."""
+        """The time for which a rank works."""
         return sum(span.end - span.start for span in self.spans[rank])
 
     def idle(self, rank: int) -> float:
-        """For how long a rank does nothing, from time 0 until the last rank is done."""
+        """The time for which a rank waits, between time 0 and the end of the last rank."""
         return self.makespan - self.busy(rank)
 
     @property
     def bubble(self) -> float:
-        """Idle time over all time, of all ranks together: the GPipe paper's fraction, between 0 and 1."""
+        """Idle time over all time, summed over ranks: the GPipe paper's fraction, between 0 and 1."""
         return self._total_idle / (self.makespan * len(self.spans))
 
     @property
@@ -96,7 +97,7 @@ class Gantt:
 
     @property
     def peak_in_flight(self) -> list[float]:
-        """Each rank's most (stage, micro-batch) pairs between their forward and their last backward pass."""
+        """Each rank's largest number of (stage, micro-batch) pairs between forward and last backward pass."""
         return [peak_in_flight([span.action for span in spans]) for spans in self.spans]
 
     @property
@@ -104,7 +105,7 @@ class Gantt:
         return sum(self.idle(rank) for rank in range(len(self.spans)))
 
     def __str__(self) -> str:
-        """A line for each rank, a column for each shortest action."""
+        """The chart as text: a line for each rank, a column for the time of the shortest action."""
         unit = min(span.end - span.start for spans in self.spans for span in spans if span.end > span.start)
         width = max(len(str(span.action)) for spans in self.spans for span in spans)
         lines = []
@@ -119,11 +120,11 @@ class Gantt:
 
 
 def simulate(schedule: Schedule, costs: Costs | None = None) -> Gantt:
-    """Every rank takes its actions in order, each as soon as the rank is free and the action's message is there.
+    """Play a schedule: each action starts as soon as its rank is free and its message is there.
 
     Args:
         schedule: a valid one.
-        costs: None for `unit_costs`.
+        costs: of each kind of action; None for `unit_costs`.
 
     Raises:
         ValueError: the schedule cannot be carried out; all reasons.
@@ -132,7 +133,7 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Gantt:
     cost_of = functools.cache(costs.of)
     spans: list[list[Span]] = [[] for _ in schedule.actions]
     arrival: dict[Message, float] = {}
-    waiting: dict[Message, int] = {}  # a message → the rank that can go on when it is there
+    waiting: dict[Message, int] = {}  # message → the rank that can go on when the message is there
     ready = deque(range(schedule.ranks))
     while ready:
         rank = ready.popleft()
@@ -149,15 +150,15 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Gantt:
             done.append(Span(action, start, free))
             if made is not None:
                 arrival[made] = free if schedule.owner[made.stage] == rank else free + costs.transfer
-                if made in waiting:
+                if made in waiting:  # a rank has stopped at this message: it gets another turn
                     ready.append(waiting.pop(made))
-    if [len(each) for each in spans] != [len(each) for each in schedule.actions]:
-        schedule.validate()
+    if [len(each) for each in spans] != [len(each) for each in schedule.actions]:  # ranks wait for ever
+        checked(schedule)
     return Gantt(schedule.name, tuple(map(tuple, spans)))
 
 
 def gantt_of(name: str, records: Sequence[Sequence[Span]]) -> Gantt:
-    """The chart of what the ranks recorded, in seconds since the first of them began."""
+    """Make the chart of all ranks' recorded spans, in seconds since the first rank began."""
     begin = min(record[0].start for record in records)
     return Gantt(name, tuple(tuple(Span(a, s - begin, e - begin) for a, s, e in record) for record in records))
 

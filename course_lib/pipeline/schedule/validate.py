@@ -1,4 +1,4 @@
-"""What is wrong with a schedule, in words: what is missing, double, misplaced, too early, or waits for ever."""
+"""The mistakes of a schedule, in words: actions that are missing, double, misplaced or too early, and deadlocks."""
 
 from __future__ import annotations
 
@@ -14,46 +14,52 @@ REASONS = {
     "BW": "an update needs the gradient",
     "W": "an update needs the weights' gradient",
 }
-"""Why an action must come after another one of this kind."""
+"""The kind of the earlier action → why the later one needs it."""
 WAITS = "rank {rank} waits before {action} for {message}, which rank {peer} has not yet made"
 WAITS_FOR_ITSELF = "rank {rank} wants to do {action}, for which it makes {message} only later"
 
 
 def problems(schedule: Schedule, blocking_sends: bool = False) -> list[str]:
-    """Every reason why ranks cannot carry out a schedule, or get wrong gradients from it; an empty list if there is
-    none. Deadlocks are looked for once everything else is right.
+    """List every reason why ranks cannot carry out a schedule, or get wrong gradients from it.
 
     Args:
         schedule: any.
-        blocking_sends: look for deadlocks of ranks that wait in each send until its receiver takes the message, as
-            `dist.send` does. The course's executor does not wait, and then fewer schedules deadlock.
+        blocking_sends: look for deadlocks of ranks that wait in each send for its receive, as `dist.send` may. The
+            course's executor does not wait, and so fewer schedules deadlock.
     """
     found = misplaced(schedule) + miscounted(schedule)
-    found = found or too_early(schedule)
-    return found or deadlocks(schedule, blocking_sends)
+    found = found or too_early(schedule)  # needs one place for each action
+    return found or deadlocks(schedule, blocking_sends)  # needs a sender and a receiver for each message
+
+
+def checked(schedule: Schedule) -> Schedule:
+    """Return the schedule if ranks can carry it out.
+
+    Raises:
+        ValueError: the schedule has `problems`, which follow one a line.
+    """
+    if found := problems(schedule):
+        raise ValueError(f"the schedule {schedule.name!r} cannot be run:\n" + "\n".join(f"- {each}" for each in found))
+    return schedule
 
 
 def misplaced(schedule: Schedule) -> list[str]:
-    """Actions for stages or micro-batches that do not exist, or that belong to another rank."""
+    """List actions on stages that belong to another rank, and on stages or micro-batches that do not exist."""
     found = []
     for rank, actions in enumerate(schedule.actions):
         for action in actions:
+            where = f"rank {rank}: {_name(action)}:"
             if not 0 <= action.stage < schedule.stages:
-                found.append(f"rank {rank}: {_name(action)}: there are {schedule.stages} stages, counted from 0")
+                found.append(f"{where} there are {schedule.stages} stages, counted from 0")
             elif not 0 <= action.micro_batch < schedule.micro_batches:
-                found.append(
-                    f"rank {rank}: {_name(action)}: there are {schedule.micro_batches} micro-batches, counted from 0"
-                )
-            elif schedule.owner[action.stage] != rank:
-                found.append(
-                    f"rank {rank}: {_name(action)}: the weights of stage {action.stage} are on rank "
-                    f"{schedule.owner[action.stage]}; give it the action"
-                )
+                found.append(f"{where} there are {schedule.micro_batches} micro-batches, counted from 0")
+            elif (owner := schedule.owner[action.stage]) != rank:
+                found.append(f"{where} the weights of stage {action.stage} are on rank {owner}; give it the action")
     return found
 
 
 def miscounted(schedule: Schedule) -> list[str]:
-    """Actions that are missing or there twice: each micro-batch needs, on each stage, one F and one backward pass."""
+    """List actions that are missing or double: each micro-batch needs, on each stage, one F and one backward pass."""
     counts = Counter(action for actions in schedule.actions for action in actions)
     found = [f"{_name(action)} is there {n} times: {_why_once(action)}" for action, n in counts.items() if n > 1]
     updates = schedule.is_asynchronous
@@ -78,7 +84,7 @@ def miscounted(schedule: Schedule) -> list[str]:
 
 
 def too_early(schedule: Schedule) -> list[str]:
-    """Actions that come before what they need on their own stage: F, then B or BW, then W, then U."""
+    """List actions that come too early on their own stage: the order is F, then B or BW, then W, then U."""
     needs = {"B": ("F",), "BW": ("F",), "W": ("F", "B"), "U": ("BW", "W")}
     found = []
     for rank, actions in enumerate(schedule.actions):
@@ -86,13 +92,13 @@ def too_early(schedule: Schedule) -> list[str]:
         for action, index in place.items():
             for kind in needs.get(action.kind, ()):
                 first = action._replace(kind=kind)
-                if place.get(first, -1) > index:
+                if place.get(first, -1) > index:  # -1: the pass has its other form, BW or B and W
                     found.append(f"rank {rank}: {_name(action)} comes before {first}: {REASONS[kind]}")
     return found
 
 
 class Step(NamedTuple):
-    """One thing that a rank cannot do alone: send a message to `peer`, or receive it from there."""
+    """A message that a rank sends to `peer` or receives from there, and the action that sends or needs it."""
 
     verb: str
     message: Message
@@ -101,30 +107,30 @@ class Step(NamedTuple):
 
 
 def steps(schedule: Schedule, rank: int) -> list[Step]:
-    """The sends and receives of a rank, in its order: before each action what it needs, behind it what it made."""
-    taken = []
+    """List a rank's sends and receives in its order: an action's message comes before it, its result goes after it."""
+    in_order = []
     for action in schedule.actions[rank]:
         needed, made = schedule.consumes(action), schedule.produces(action)
         if needed is not None:
             sender = schedule.owner[action.stage + (-1 if needed.what == "activation" else 1)]
-            taken.append(Step("receive", needed, sender, action))
+            in_order.append(Step("receive", needed, sender, action))
         if made is not None:
-            taken.append(Step("send", made, schedule.owner[made.stage], action))
-    return taken
+            in_order.append(Step("send", made, schedule.owner[made.stage], action))
+    return in_order
 
 
 def deadlocks(schedule: Schedule, blocking_sends: bool = False) -> list[str]:
-    """Who waits for whom, if the ranks come to a point where nobody can go on; else nothing."""
+    """Explain which ranks wait for each other, if the ranks come to a point where none can go on."""
     left = [deque(steps(schedule, rank)) for rank in range(schedule.ranks)]
     delivered: set[Message] = set()
-    awake = deque(range(schedule.ranks))
+    awake = deque(range(schedule.ranks))  # ranks that may be able to go on
     while awake:
         rank = awake.popleft()
         while left[rank]:
             verb, message, peer, _ = left[rank][0]
-            waits_in_send = blocking_sends and peer != rank
-            if verb == "send" and waits_in_send and not _receives(left[peer], message):
-                break
+            meets = left[peer] and left[peer][0][:2] == ("receive", message)
+            if verb == "send" and blocking_sends and peer != rank and not meets:
+                break  # the peer wakes this rank when it comes to the receive
             if verb == "receive" and message not in delivered:
                 if peer != rank:
                     awake.extend([peer] if left[peer] and left[peer][0][:2] == ("send", message) else [])
@@ -137,21 +143,16 @@ def deadlocks(schedule: Schedule, blocking_sends: bool = False) -> list[str]:
     return [_explain(fronts)] if fronts else []
 
 
-def _receives(steps_left: deque[Step], message: Message) -> bool:
-    return bool(steps_left) and steps_left[0][:2] == ("receive", message)
-
-
 def _explain(fronts: dict[int, Step]) -> str:
-    """Follow who waits for whom until a rank comes up twice. Nobody waits for a rank that is done: every message has
-    a sender and a receiver."""
+    """Follow waiting ranks until one comes up twice; none waits for a rank that is done."""
     rank, path = next(iter(fronts)), []
     while rank not in path:
         path.append(rank)
         rank = fronts[rank].peer
     circle = path[path.index(rank) :]
-    told = "; ".join(_waits(rank, fronts[rank]) for rank in circle)
+    waits = "; ".join(_waits(rank, fronts[rank]) for rank in circle)
     why = "Each waits for the next" if len(circle) > 1 else "It waits for itself"
-    return f"deadlock: {told}. {why}, so nobody can go on"
+    return f"deadlock: {waits}. {why}, so nobody can go on"
 
 
 def _waits(rank: int, step: Step) -> str:
