@@ -3,11 +3,19 @@
 One all-reduce has many names. A reader writes `dist.all_reduce`; what PyTorch's dispatcher sees is `c10d::allreduce_`,
 or `_c10d_functional::all_reduce` where DTensor or a compiled graph asks for it. `measure.traffic` counts by this table,
 `measure.timeline` draws by it, and the diagnosis of a deadlock describes calls by it, so all three speak of the same.
+
+Watchers of Python's waits share one cover of `Work.wait`: of two covers that each put back what they found, one stays
+for ever when the first to come leaves first.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, Literal, NamedTuple
+
+import torch.distributed as dist
 
 Kind = Literal["collective", "send", "recv", "wait"]
 
@@ -112,3 +120,33 @@ COMMUNICATIONS = {
     called: Communication(name, holds) for name, elsewhere in _TABLE.items() for called, holds in elsewhere.items()
 }
 """What it is called ("dist.all_reduce", "c10d::allreduce_", …) → its line of the table."""
+
+
+Around = Callable[[dist.Work], AbstractContextManager[None]]
+_original = dist.Work.wait
+_watchers: list[Around] = []
+
+
+def watch_waits(around: Around) -> None:
+    """Let every `work.wait()` of this process happen inside `around(work)` from now on."""
+    _watchers.append(around)
+    setattr(dist.Work, "wait", _watched)  # noqa: B010 (a C++ class; an assignment would not type-check)
+
+
+def unwatch_waits(around: Around) -> None:
+    """End that; when the last watcher leaves, torch.distributed is as it came.
+
+    Raises:
+        ValueError: this one does not watch.
+    """
+    _watchers.remove(around)
+    if not _watchers:
+        setattr(dist.Work, "wait", _original)  # noqa: B010
+
+
+@functools.wraps(_original)
+def _watched(work: dist.Work, *args: Any, **kwargs: Any) -> Any:
+    with ExitStack() as stack:
+        for around in tuple(_watchers):
+            stack.enter_context(around(work))
+        return _original(work, *args, **kwargs)

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = (*TAUGHT, "course_tools")
 FLOORS = {
     "course_kit": (
-        {"units", "tables", "communications", "waits", "cells"},
+        {"units", "tables", "communications", "cells"},
         {"accounts", "ranks", "notebook"},
         {"measure", "compare"},
         {"checks"},

@@ -20,7 +20,7 @@ COUNTED = {".py", ".js", ".css", ".jinja"}
 SHARE, FEW = 0.1, 50
 """By how much a size in README may be off: a tenth, or this many lines."""
 CITED = ("deepspeed/runtime/precision_config.py", "megatron/training/arguments.py")
-NOT_OURS = {"serialization.py", "storage.py", *CITED}
+NOT_OURS = {"mappings.py", "serialization.py", "storage.py", *CITED}
 """Files of PyTorch, DeepSpeed and Megatron-LM that our texts cite."""
 
 

@@ -29,9 +29,9 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from course_kit.cells import is_cell
 from course_kit.measure.memory import MemoryRecord
-from course_kit.measure.sockets import bytes_by_connection
 from course_kit.measure.storages import line_text
 from course_kit.measure.tracker import Tracker
+from course_kit.measure.traffic import bytes_by_connection
 from course_kit.units import Bytes
 
 BLOCK = 4096

@@ -3,10 +3,10 @@
 The bytes of a rank's `dist.all_reduce(x)` are counted in this order:
 
     traffic.py   `with measure.traffic()`: reads the sockets' counters, and enters the mode
-     ├─ dispatch.py          the operation passes PyTorch's dispatcher, whoever called it: c10d::allreduce_(…)
+     ├─ traffic.py           the operation passes PyTorch's dispatcher, whoever called it: c10d::allreduce_(…)
      │   └─ communications.py    which one is it, and which argument holds x: ("all_reduce", "tensors")
      ├─ traffic.py           bytes of this call: x's size for a send, else a formula's (`ModelledBytes`)
-     ├─ sockets.py           at the end of the block, the counters again: bytes that the kernel saw leaving
+     ├─ traffic.py           at the end of the block, the counters again: bytes that the kernel saw leaving
      └─ accounts.py          both, side by side: TrafficAccount(observed_bytes, modelled_bytes, messages, …)
 
 Bytes held go another way: storages.py (blocks), tracker.py (their lives), owners.py (whose), memory.py (the account).

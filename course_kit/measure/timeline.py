@@ -28,9 +28,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 import torch.distributed as dist
 
-from course_kit import waits
-from course_kit.communications import Communication
-from course_kit.measure.dispatch import CommunicationMode
+from course_kit.communications import Communication, unwatch_waits, watch_waits
+from course_kit.measure.traffic import CommunicationMode
 from course_kit.units import Seconds
 
 Kind = Literal["compute", "wait", "send"]
@@ -161,12 +160,12 @@ class _Recorder:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Notice every communication, and every wait for one."""
-        waits.watch(self.waiting)
+        watch_waits(self.waiting)
         try:
             with _Communications(self):
                 yield
         finally:
-            waits.unwatch(self.waiting)
+            unwatch_waits(self.waiting)
             self.enter("compute", "compute")
 
     @contextmanager

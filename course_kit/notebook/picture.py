@@ -1,8 +1,7 @@
 """One look for every figure, and the `Picture` that carries it: a caption below, and words for those who cannot see it.
 
 A drawing function asks for `new_figure(...)`, draws on plain matplotlib axes and returns a `Picture`, whose `caption`
-and `alt` it takes as keywords. Nothing here touches pyplot, so no figure stays open behind a cell and no cell changes
-the look of the next one.
+and `alt` it takes as keywords. Nothing here touches pyplot, so no figure stays open behind a cell.
 
     figure, (axes,) = new_figure(height=2.6)
     axes.barh(["Adam"], [24], color=PALETTE["optimizer"])

@@ -459,7 +459,7 @@ def mean_loss(loss):
 # %%
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from course_kit.notebook import self_check
+from course_kit.notebook import your_turn as self_check
 from course_kit.units import Flops
 from course_lib.model import zoo
 from course_pages.shared.losses import loss_curves

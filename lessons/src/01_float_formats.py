@@ -489,7 +489,7 @@ compare(predicted=Ratio(2.0), measured=Ratio(kahan[-1]), tolerance=0.02, name="K
 # mean square of such an error is $s / \sqrt{12}$.
 
 # %%
-from course_kit.notebook import self_check
+from course_kit.notebook import your_turn as self_check
 from course_kit.units import quantity
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig

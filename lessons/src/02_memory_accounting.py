@@ -549,7 +549,7 @@ MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
 # %%
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from course_kit.notebook import self_check
+from course_kit.notebook import your_turn as self_check
 from course_kit.units import Count
 from course_pages.lesson02 import pictures as allocator
 

@@ -494,7 +494,7 @@ import warnings
 
 from torch.utils import checkpoint as torchs
 
-from course_kit.notebook import self_check
+from course_kit.notebook import your_turn as self_check
 from course_kit.units import Flops
 from course_lib.model import hardware, zoo
 

@@ -790,7 +790,7 @@ compare(
 # many times louder is the *sixth* piece than the first?
 
 # %%
-from course_kit.notebook import self_check
+from course_kit.notebook import your_turn as self_check
 
 answer_1 = None  # a factor
 

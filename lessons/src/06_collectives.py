@@ -545,7 +545,7 @@ compare(guess={"ring": guess_messages}, predicted=predicted, measured=on_8)
 # %%
 import time
 
-from course_kit.notebook import self_check
+from course_kit.notebook import your_turn as self_check
 from course_kit.units import Ratio, Seconds
 from course_lib.model import hardware
 

@@ -697,7 +697,7 @@ from pathlib import Path
 
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from course_kit.notebook import self_check
+from course_kit.notebook import your_turn as self_check
 from course_lib.model import hardware
 from course_lib.parallel import ShardedSampler
 from course_pages.lesson07 import pictures as figures

@@ -24,8 +24,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from course_kit import waits
-from course_kit.communications import COMMUNICATIONS
+from course_kit.communications import COMMUNICATIONS, unwatch_waits, watch_waits
 from course_kit.ranks._diagnosis import stacks
 from course_kit.ranks._diagnosis.matching import Call, CollectiveCall, PointToPointCall, Waiting
 from course_kit.ranks._diagnosis.stacks import names_of
@@ -62,14 +61,14 @@ class CommunicationInterceptor:
             if original := getattr(c10d, name, None):
                 self._originals[name] = original
                 self._replace(name, self._covered(name, original))
-        waits.watch(self._waits_for)
+        watch_waits(self._waits_for)
 
     def take_off(self) -> None:
         """Leave torch.distributed as it came."""
         for name, original in self._originals.items():
             self._replace(name, original)
         if self._originals:
-            waits.unwatch(self._waits_for)
+            unwatch_waits(self._waits_for)
         self._originals.clear()
 
     @staticmethod

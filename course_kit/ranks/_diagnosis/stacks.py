@@ -23,12 +23,12 @@ from types import CodeType, FrameType
 
 import torch
 
-from course_kit import waits
+from course_kit import communications
 from course_kit.cells import remember
 
 CELLS: dict[str, str] = {}
 """File name of a notebook cell → the words for it ("cell [5]")."""
-_OURS = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, os.path.abspath(waits.__file__))
+_OURS = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, os.path.abspath(communications.__file__))
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _FILE_LINE = re.compile(r'File "([^"]*)", line (\d+)')
 _FAULT_FRAME = re.compile(r'^  File "([^"]*)", line (\d+) in (.*)$')
