@@ -5,6 +5,7 @@ CONTRIBUTING.md explains the way from source to notebook.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,12 @@ class Lesson:
     def number(self) -> str:
         """The part of the name before the first underscore."""
         return self.name.split("_")[0]
+
+    @property
+    def opens(self) -> list[str]:
+        """Files that the header names for reading, in their package: `train/step.py`; none where it has no such row."""
+        row = re.search(r"^# \| Opens \| (.*) \|$", self.source.read_text("utf-8"), re.MULTILINE)
+        return re.findall(r"`([^`]+)`", row[1]) if row else []
 
 
 def course_root(start: Path | None = None) -> Path:

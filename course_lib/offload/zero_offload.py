@@ -78,7 +78,7 @@ class OffloadedAdamW:
         if self.delay_from is None or self.steps < self.delay_from:
             self._bring_home(updated)
         else:
-            self._update = self._processor.submit(list, updated)
+            self._update = self._processor.submit(list, updated)  # list asks for all of them, in the processor's thread
         self.steps += 1
 
     def settle(self) -> None:

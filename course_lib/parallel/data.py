@@ -193,7 +193,7 @@ class BucketedDataParallel(NaiveDataParallel):
             raise ValueError(_UNFINISHED)
         bucket.ready.add(number)
         if self._arrivals is not None:
-            self._arrivals[number] = None
+            self._arrivals[number] = None  # the first step notes the order, and the buckets are packed anew
         while self.overlap and self._sent < len(self.buckets) and self.buckets[self._sent].is_full:
             self._send_next()
 
@@ -309,12 +309,12 @@ def plan_buckets(
     closed: list[list[int]] = []
     open_buckets: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     for number in order:
-        kind = parameters[number].dtype, parameters[number].device
+        kind = parameters[number].dtype, parameters[number].device  # a bucket is one tensor in memory
         bucket = open_buckets.setdefault(kind, [])
         bucket.append(number)
         if sum(parameters[n].nbytes for n in bucket) >= bucket_bytes:
             closed.append(open_buckets.pop(kind))
-    turn = {number: position for position, number in enumerate(order)}
+    turn = {number: position for position, number in enumerate(order)}  # a bucket has its last gradient's turn
     return sorted([*closed, *open_buckets.values()], key=lambda bucket: turn[bucket[-1]])
 
 

@@ -99,7 +99,7 @@ class ParallelExperts(nn.Module):
         x_TD = x.flatten(0, -2)
         choice = self.router(x_TD)
         slots = self.admit(choice)
-        tokens = slots // self.config.top_k
+        tokens = slots // self.config.top_k  # a slot is top_k times the token's number, plus that of its choice
         said_RD = self.ask(x_TD.index_select(0, tokens))
         gates_R = choice.gates_Tk.flatten().index_select(0, slots).to(x.dtype)
         return torch.zeros_like(x_TD).index_add(0, tokens, said_RD * gates_R[:, None]).view_as(x)

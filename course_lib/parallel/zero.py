@@ -415,5 +415,5 @@ class ZeroOptimizer:
             for parameter in bucket.parameters:
                 parameter.grad = None
         if self._next:
-            self.buckets[self._next - 1].finish_reduce()
+            self.buckets[self._next - 1].finish_reduce()  # it was on its way while this one was being filled
         self._next += 1

@@ -9,6 +9,8 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from course_tools.lessons import Lesson, all_lessons
+
 DOCUMENTED = ("course_lib", "course_kit")
 """Packages that have a reference. Parts have a page each, by the part's name alone: no two share one."""
 
@@ -23,10 +25,17 @@ def reference_pages(root: Path) -> dict[str, str]:
     lines = [f"- :doc:`{names[part]} <{part.stem}>`: {_first_line(part)}" for part in parts]
     listed = "\n".join(f"   {names[part]} <{part.stem}>" for part in parts)
     words = "`course_lib` is what lessons teach, `course_kit` what they use: part by part, with the sources."
-    pages["api/index.rst"] = "\n\n".join(
-        (_title("The library"), words, "\n".join(lines), f".. toctree::\n   :hidden:\n\n{listed}\n")
-    )
+    opened = [_opened(each) for each in all_lessons(root) if each.source.exists()]
+    texts = [_title("The library"), words, "\n".join(lines), _title("Which lesson opens what", "-"), "\n".join(opened)]
+    pages["api/index.rst"] = "\n\n".join((*texts, f".. toctree::\n   :hidden:\n\n{listed}\n"))
     return pages
+
+
+def _opened(lesson: Lesson) -> str:
+    """The files that a lesson's header names, each a link to the page of its part."""
+    topic = lesson.name.partition("_")[2].replace("_", " ")
+    files = ", ".join(f":doc:`{name} <{name.partition('/')[0].removesuffix('.py')}>`" for name in lesson.opens)
+    return f"- {lesson.number}, {topic}: {files}"
 
 
 def _parts(package: Path) -> list[Path]:

@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 35 minutes, second sitting 15; about half a minute of both together is computing on 2 CPU cores |
 # | A GPU | is not needed: all counts are the CPU's (what a GPU keeps besides, lesson 02 says) |
-# | Opens | `model/gpt.py`, `model/text.py`, `train/step.py`, `compare.py`, `predict/`, `measure/`, `ranks/` |
+# | Opens | `model/gpt.py`, `train/step.py`, `predict/flops.py` |
 #
 # Someone tells you: *this model needs eight GPUs*. Does it? Perhaps they counted bytes. Perhaps they tried seven and
 # it crashed. Perhaps they read it somewhere.
@@ -96,8 +96,9 @@ compare(predicted=wrong, measured=Count(sum(p.numel() for p in model.parameters(
 # each position the model should name the next byte. A batch depends on `seed`, `step` and `rank` (which process asks,
 # section 5), and on nothing else: so a step of many machines can be replayed on one.
 #
-# Below is a training step, all of it. Whatever clever way of training you build in this course, it must end with the
-# weights that *this* function produces: the **oracle**.
+# Below is a training step, all of it. Read its calls in order: the old gradients go, the model runs, `backward` makes
+# new ones, the optimizer steps. Whatever clever way of training you build in this course, it must end with the weights
+# that *this* function produces: the **oracle**.
 #
 # What loss should a model have that has learned nothing? It should find all 256 bytes equally likely. The loss is the
 # surprise about the right one, in *nats*: $-\ln \frac{1}{256} = \ln 256$.
@@ -459,7 +460,7 @@ def mean_loss(loss):
 # %%
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from course_kit.notebook import your_turn as self_check
+from course_kit.notebook import self_check
 from course_kit.units import Flops
 from course_lib.model import zoo
 from course_pages.shared.losses import loss_curves

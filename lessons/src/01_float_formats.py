@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 15; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing here: a number has the same bits everywhere |
-# | Opens | `numerics/formats.py`, `numerics/rounding.py`, `numerics/quantize.py`, `lesson01/explorer.py` |
+# | Opens | `numerics/formats.py`, `numerics/rounding.py`, `numerics/quantize.py` |
 #
 # You train a model in bf16 ("brain float": 16 bits for a number, where the usual fp32 has 32). For an hour the loss
 # falls, then it stands still. There is no error message. You save the weights, train another ten minutes, save again,
@@ -23,9 +23,9 @@ import math
 import torch
 
 from course_kit.compare import compare
-from course_kit.notebook import ask, your_turn
+from course_kit.notebook import ask, show, your_turn
 from course_kit.units import Bytes, Ratio
-from course_lib.numerics import BF16, FP8_E4M3FN, FP8_E5M2, FP16, TORCH_DTYPES
+from course_lib.numerics import BF16, FP8_E4M3FN, FP8_E5M2, FP16, TORCH_DTYPES, rounding
 from course_pages.lesson01 import pictures as figures
 from course_pages.lesson01.explorer import BitExplorer
 
@@ -160,11 +160,11 @@ ours = limits("fp16", 5, 10) | limits("bf16", 8, 7) | limits("fp8_e5m2", 5, 2)
 compare(guess={"fp8_e5m2 largest": guess_reach}, predicted=ours, measured=theirs)
 
 # %% [markdown]
-# Twelve numbers from two small whole numbers each. e5m2 ends a little before fp16: the power is the same, and what
-# stands before it is 1.75 instead of nearly 2. bf16 *is* fp32 with the last 16 bits cut off: the same blue bar below,
-# far fewer digits. fp16 bought digits and paid with reach.
+# e5m2 ends a little before fp16: the power is the same, and what stands before it is 1.75 instead of nearly 2. bf16
+# *is* fp32 with the last 16 bits cut off: the same blue bar below, far fewer digits. fp16 bought digits and paid with
+# reach.
 #
-# And where do the numbers lie? For the narrow formats we can draw every single one.
+# Where do the numbers lie? For narrow formats we can draw every one.
 
 # %%
 figures.range_and_precision(
@@ -177,8 +177,8 @@ figures.number_lines(
 )
 
 # %% [markdown]
-# Compare the two fp8 lines. e4m3fn has one fraction bit more: twice as many ticks between two powers of two. e5m2 has
-# one exponent bit more: to the left its ticks go on where those of e4m3fn have run out, past the picture's edge.
+# Compare the two fp8 lines. e4m3fn, with one fraction bit more, has twice as many ticks between two powers of two. e5m2's
+# go on to the left, past the picture's edge, where those of e4m3fn have run out.
 #
 # ## 3 · Rounding
 #
@@ -222,10 +222,12 @@ def round_nearest(x, E, F):
 
 
 # %% [markdown]
-# That gives numbers. Their *patterns* need one more idea, a pretty one. Read as whole numbers, the patterns are *in
-# order*: the next pattern is the next number, even across a power of two, where the fraction overflows into the
-# exponent. So a pattern is a count: the spacings in $x$, plus $2^F$ for each time that the spacing has doubled. (0.1 in
-# fp16 has 1,638 spacings of $2^{-14}$, ten doublings above the smallest, $2^{-24}$: it is pattern 11,878.)
+# That gives numbers. Their *patterns* need one more idea. Read as whole numbers, the patterns are *in order*: the next
+# pattern is the next number, even across a power of two, where the fraction overflows into the exponent. So a pattern
+# is a count: the spacings in $x$, plus $2^F$ for each time that the spacing has doubled. (0.1 in fp16 has 1,638
+# spacings of $2^{-14}$, ten doublings above the smallest, $2^{-24}$: it is pattern 11,878.)
+#
+# Printed last is how the library finds the power of two below each number of a tensor. Which bits does its `&` keep?
 
 
 # %%
@@ -240,14 +242,18 @@ print({x: round_nearest(x, E=8, F=7) for x in (257.0, 258.0, 259.0)})
 for x in (0.1, 65_504.0, 65_519.9, 65_520.0):
     pattern = encode(x, E=5, F=10)
     print(f"{x:>9} → {pattern:016b} → {decode(pattern, E=5, F=10)}")
+display(show(rounding.binade, docstring=False))
+show(rounding.round_nearest, docstring=False)
 
 # %% [markdown]
 # 257 lies exactly between 256 and 258, that is, between 128 and 129 spacings. Even wins: 256. So the addition at the
 # top of this page was right, and its result was rounded away. 259 goes *up* for the same reason.
 #
-# Now the last line. Nobody told `encode` about infinity. 65,520 lies half a spacing above the largest number, the tie
-# goes to the even count, and the pattern after the largest number *is* infinity. Overflow is rounding. (The library's
-# `FloatFormat` holds these functions for whole tensors; `BF16` and `FP16` below are two.)
+# Now 65,520. Nobody told `encode` about infinity. But 65,520 lies half a spacing above the largest number, the tie
+# goes to the even count, and the pattern after the largest number *is* infinity. Overflow is rounding.
+#
+# And the `&` keeps the blue bits. Sign and fraction become 0, so what remains is $2^{e-b}$. `round_nearest` is yours, in
+# one line. (`BF16` and `FP16` below are `FloatFormat`s, which join the two.)
 #
 # ## 4 · Too large, too small
 #
@@ -283,9 +289,8 @@ as_fine = [k for k in range(-24, 15) if worst_error(torch.float16, k) <= worst_e
 compare(predicted=Ratio(2.0**-17), measured=Ratio(2.0 ** min(as_fine)), name="fp16 is as fine as bf16 from")
 
 # %% [markdown]
-# That is where the blue line crosses the orange one. Gradients often lie to its left. Therefore fp16 training multiplies
-# the loss by a large number before the backward pass, and bf16 training does not bother. (Lesson 04 measures the
-# gradients and builds the multiplication.)
+# That is where the blue line crosses the orange one. Gradients often lie to its left. So fp16 training multiplies the
+# loss by a large number first, and bf16 training does not bother (lesson 04).
 #
 # ## 5 · Too far apart
 #
@@ -307,7 +312,7 @@ nearest = add_many(1.0, 1e-4, 10_000, torch.bfloat16)
 compare(predicted=Ratio(2.0), measured=Ratio(nearest[-1]), tolerance=0.01, name="1 + 10,000 × 0.0001")
 
 # %% [markdown]
-# It did not, and 2 is not missed by a little: *nothing* was added. At 1 the spacing of bf16 is $2^{-7} \approx
+# It did not: *nothing* was added. At 1 the spacing of bf16 is $2^{-7} \approx
 # 0.0078$. The update is less than half of it, so every single sum is rounded back to 1. This is **swamping**: an
 # update $u$ is lost on a weight $w$ when
 #
@@ -489,7 +494,7 @@ compare(predicted=Ratio(2.0), measured=Ratio(kahan[-1]), tolerance=0.02, name="K
 # mean square of such an error is $s / \sqrt{12}$.
 
 # %%
-from course_kit.notebook import your_turn as self_check
+from course_kit.notebook import self_check
 from course_kit.units import quantity
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig

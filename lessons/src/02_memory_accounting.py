@@ -7,15 +7,15 @@
 # |---|---|
 # | Time | first sitting 45 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | is not needed. Its kernels keep a few other tensors than a CPU's (`predict/lifetimes/step.py` says which), and section 10 asks its allocator |
-# | Opens | `predict/setup.py`, `predict/memory.py`, `predict/peak.py`, `predict/lifetimes/`, `predict/allocator.py`, `measure/memory.py`, `lesson02/explorer.py` |
+# | Opens | `predict/lifetimes/ledger.py`, `predict/lifetimes/step.py`, `predict/allocator.py` |
 #
 # You train a model of 1.5 billion parameters in fp16. That is 3 GB, and your card has 16. Beside it the optimizer,
 # Adam, keeps an fp32 copy of the weights, as it should (lesson 04 says why): 6 GB. You press run. The forward pass
 # fits, the first loss is printed. The backward pass fits, with 3 GB of gradients. And then, in the first `step()`:
 # *out of memory*. Twelve of sixteen GB are accounted for. Who asks for more than the other four?
 #
-# You could try smaller batches. By the end of this page you will have another way: an account of every byte that is
-# alive, from its birth to its end, made *before* the run, and right to the last byte.
+# By the end of this page you will have an account of every byte that is alive, from its birth to its end, made *before*
+# the run, and right to the last byte.
 
 # %%
 import weakref
@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_kit import measure
 from course_kit.compare import compare
-from course_kit.notebook import ask, your_turn
+from course_kit.notebook import ask, show, your_turn
 from course_kit.units import Bytes
 from course_lib import predict
 from course_lib.model import hardware, text, zoo
@@ -42,9 +42,9 @@ from course_pages.shared import memory
 # %% [markdown]
 # ## 1 · Births and deaths
 #
-# A tensor is a name for a block of memory, its *storage*. Ten tensors may be views of one storage, so whoever wants
-# to know what is alive must count storages. A storage is born when some operation makes it, and it dies when the last
-# tensor that refers to it is gone. Nobody announces the death.
+# A tensor is a name for a block of memory, its *storage*. Ten tensors may be views of one storage, so it is storages
+# that we count. A storage is born when some operation makes it, and it dies when the last tensor that refers to it is
+# gone. Nobody announces the death.
 #
 # Two tricks show both. Every operation of PyTorch passes through a *dispatch mode*, if one is on: there we look at
 # what comes out. And a *finalizer* runs when a storage goes, without keeping it alive. A birth writes a number of
@@ -230,8 +230,8 @@ compare(predicted=yours, measured=held, unit="MiB")
 # $2 + 2 + 4 + 4 + 4 = 16$: **16Ψ** (Rajbhandari et al. 2020, §3.1). What it saves is elsewhere: activations, traffic,
 # and time.
 #
-# So a model of 1.5 billion parameters has 24 GB of states, whatever the batch. Case closed? For a card of 16, yes. But
-# in the timeline above the states are the *low* part.
+# So a model of 1.5 billion parameters has 24 GB of states, whatever the batch. But in the timeline above the states are
+# the *low* part.
 #
 # ## 3 · What a layer leaves behind
 #
@@ -341,8 +341,8 @@ compare(
 #
 # Where do 34 and 5 come from? Take our count with 2 bytes a number: $8 \cdot 2 + 2 \cdot 4 \cdot 2 = 32$, and 2 for
 # the scores. The paper's network has dropout, and a dropout mask has one byte for each element. There are two on the
-# stream: $32 + 2 = 34$. And one on the scores, whose dropped version is kept as well: $2 + 1 + 2 = 5$. (It leaves out the
-# norms' numbers and the mask of the future, a hundredth of the whole.)
+# stream: $32 + 2 = 34$. And one on the scores, whose dropped version is kept as well: $2 + 1 + 2 = 5$. (Without
+# norms' numbers and mask, a hundredth.)
 #
 # ## 4 · The peak, with pencil and paper
 #
@@ -368,6 +368,8 @@ def mlp_peak(t, d, f):
 # On paper, four words are enough: `save`, for what autograd keeps; `make`, for a result on its way; `grad`, for a
 # weight's gradient, which stays; and `free`, for what nobody will read again. (The caller keeps `x`, `y` and the
 # gradient of `y`, which is there from the beginning.)
+#
+# Printed last is the library's way back through a GPT's MLP. Where does it have three wide tensors (`BSF`) alive?
 
 
 # %%
@@ -389,11 +391,13 @@ shapes = {"512 tokens, 64 to 256": (512, 64, 256), "1,024, 128 to 512": (1024, 1
 papers = {name: Paper(parameters=2 * 4 * d * f, temporaries=4 * t * d) for name, (t, d, f) in shapes.items()}
 predicted = {name: mlp_on(papers[name], 4 * t * d, 4 * t * f, 4 * d * f) for name, (t, d, f) in shapes.items()}
 measured = {name: mlp_peak(*shape) for name, shape in shapes.items()}
-compare(guess={"1,024, 128 to 512": mlp_guess}, predicted=predicted, measured=measured, unit="MiB")
+display(compare(guess={"1,024, 128 to 512": mlp_guess}, predicted=predicted, measured=measured, unit="MiB"))
+show(predict.lifetimes.step.StepLifetimes.mlp_backward, docstring=False)
 
 # %% [markdown]
-# Three wide tensors at once, where two were kept: no sum of sizes knows such moments. `predict.peak` writes down a
-# whole step in this way, embedding to optimizer, and runs nothing.
+# Three wide tensors at once, where two were kept: no sum of sizes knows such moments. The library has three when
+# `d_bent` is made (`linear_backward` does it, then frees), and again at `make(d_up=…)`: `up` and `d_bent` go one line
+# later. `predict.peak` writes down a whole step in this way, embedding to optimizer, and runs nothing.
 #
 # **Change one thing.** In `mlp_on`, free `bent` one line later, behind `d_up`. Which of the three peaks change? Decide
 # first.
@@ -404,9 +408,9 @@ compare(guess={"1,024, 128 to 512": mlp_guess}, predicted=predicted, measured=me
 #
 # </details>
 #
-# Two switches change the story, and later lessons build both: mixed precision (lesson 04), and *recompute*, which
-# throws the insides of each block away and makes them again, one block at a time (lesson 03). The plain fp32 step has
-# its peak at 53.8 MiB. Where is it with both switches on?
+# Later lessons build two switches: mixed precision (lesson 04), and *recompute*, which throws the insides of each block
+# away and makes them again, one block at a time (lesson 03). The plain fp32 step has its peak at 53.8 MiB. Where is it
+# with both switches on?
 
 # %%
 peak_guess = ask("Peak with mixed precision and recompute, in MiB?", unit="MiB")
@@ -498,13 +502,13 @@ compare(
 # The zeros cost a full set of gradients, 4Ψ. At the peak, between the passes, the usual program has no gradients yet.
 #
 # Nobody needs the logits after the loss, not even autograd, which keeps the logarithms of the probabilities instead.
-# But a *name* is a reference, and the tensor lives as long as the function. Here it is 1 MiB, because the vocabulary
-# has 256 entries. With GPT-2's 50,257 and a batch of 32 × 1,024 tokens it would be 6.6 GB.
+# But a *name* is a reference, and the tensor lives as long as the function. Here it is 1 MiB; with GPT-2's
+# vocabulary of 50,257 and a batch of 32 × 1,024 tokens it would be 6.6 GB.
 #
 # ## 6 · Against named cards
 #
-# The formulas of this page in one bar: what is held when the forward pass ends, as if the gradients were in place
-# already. Below it, cards.
+# The formulas of this page in one bar: what is held when the forward pass ends, as if the gradients were in place.
+# Below it, cards.
 
 # %%
 MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
@@ -549,7 +553,7 @@ MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
 # %%
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from course_kit.notebook import your_turn as self_check
+from course_kit.notebook import self_check
 from course_kit.units import Count
 from course_pages.lesson02 import pictures as allocator
 
@@ -685,9 +689,11 @@ compare(predicted=Bytes(4 * PSI), measured=record.peak.temporaries, name="fused 
 # asks for large *allocator segments*, cuts blocks out of them, and keeps what is freed for the next tensor. Free neighbours melt
 # into one. But blocks never move. The library has a model of that allocator, written after the rules in its source,
 # which runs without a GPU. We give it a card of 80 MiB, fill it with twenty tensors of 4 MiB, and free every second
-# one. Half of the card is free. Then we ask for 6 MiB.
+# one. Half of the card is free. Then we ask for 6 MiB. (Printed first is the model's `free`. Which line melts two
+# neighbours into one?)
 
 # %% tags=["raises-exception"]
+display(show(predict.CachingAllocator.free, docstring=False))
 card = predict.CachingAllocator(capacity=80 * 2**20)
 for number in range(20):
     card.allocate(number, 4 * 2**20)
@@ -700,9 +706,10 @@ allocator.segment_map(
 card.allocate("activation", 6 * 2**20)
 
 # %% [markdown]
-# That is **fragmentation**. The ZeRO authors saw runs die with over 30 % of the memory free "in some extreme cases"
-# (§3.2). Who makes such holes? Tensors of different sizes and lifetimes. We record six real steps, all with sequences
-# of 512 tokens, then six of different lengths, and play their births and deaths to the model of the allocator.
+# That is **fragmentation**. `joined[-1].nbytes += each.nbytes` melts two that lie side by side, and here no two free
+# ones do. The ZeRO authors saw runs die with over 30 % of the memory free "in some extreme cases" (§3.2). Who makes
+# such holes? Tensors of different sizes and lifetimes. We record six real steps, all with sequences of 512 tokens, then
+# six of different lengths, and play their births and deaths to the model of the allocator.
 
 
 # %%

@@ -28,12 +28,12 @@ from torch import nn
 
 from course_kit import measure
 from course_kit.compare import compare
-from course_kit.notebook import ask, your_turn
+from course_kit.notebook import ask, show, your_turn
 from course_kit.units import Bytes, Count, Ratio
 from course_lib import predict
 from course_lib.model import text
 from course_lib.model.gpt import GPT, Attention, GPTConfig
-from course_lib.train.recompute import RecomputedLayers, recompute, recompute_only
+from course_lib.train.recompute import Recompute, RecomputedLayers, recompute, recompute_only
 from course_pages.lesson03 import pictures as figures
 from course_pages.lesson03.explorer import FilmExplorer
 from course_pages.shared.memory import memory_timeline
@@ -372,11 +372,18 @@ FilmExplorer(layers=16, every=4).show(
 # 7, in the second sitting, springs it). A GPT's loop says `for block in self.blocks`, so it is enough to exchange the
 # list of blocks for one that hands out recomputed segments: `model.blocks = RecomputedLayers(model.blocks, every=K)`.
 #
+# Both are printed by the next cell. Look for your `redo` in the first: `restored` puts the dice back, `run` is the
+# second run, and `torch.autograd.backward` goes backward through it. (The `raise` refuses ways of asking for gradients
+# that would pass the weights by.) The second is all that the loop notices: it asks for blocks, and gets
+# segments that `recompute` runs.
+#
 # But which $K$? That depends on $A / X$: how much does a block save, compared with its input? (Lesson 02 has the list.)
 
 # %%
 CONFIG = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=128)
 setup = predict.Setup(CONFIG, batch_size=8, seq=128)
+display(show(Recompute.backward, docstring=False))
+display(show(RecomputedLayers.__iter__, docstring=False))
 block_guess = ask("How many times its input does a block save?")
 
 
@@ -494,7 +501,7 @@ import warnings
 
 from torch.utils import checkpoint as torchs
 
-from course_kit.notebook import your_turn as self_check
+from course_kit.notebook import self_check
 from course_kit.units import Flops
 from course_lib.model import hardware, zoo
 

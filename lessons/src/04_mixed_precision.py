@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 20; about half a minute of both together is computing on 2 CPU cores (a minute on CPUs that emulate 16 bits) |
 # | A GPU | changes nothing in the counts; the seconds of section 11 are only worth having with one |
-# | Opens | `train/precision.py`, `train/gradients.py`, `lesson04/explorer.py` |
+# | Opens | `train/precision.py`, `train/gradients.py` |
 #
 # The bf16 and fp16 units of your GPU are many times as fast as its fp32 units. Half the bytes travel through its
 # memory, too. So you write `model.half()`. That is one word, and every weight has 16 bits. The first step prints a
@@ -40,7 +40,6 @@ from course_lib.train.precision import CONTRACTIONS, WIDE, CastPolicy, LossScale
 from course_lib.train.step import train_step
 from course_pages.lesson04 import pictures as figures
 from course_pages.lesson04.explorer import ScaleExplorer
-from course_pages.shared.losses import losses_against_first
 
 # %% [markdown]
 # ## 1 · One word, two steps
@@ -126,8 +125,8 @@ compare(predicted=large, measured=per_cent(stuck), tolerance=0.01, name="per cen
 # every weight twice (Micikevicius et al. 2018, §3.1): in 16 bits for the forward and backward pass, and in fp32 for
 # the optimizer, which steps on its own **master copy** and then rounds it into the model.
 #
-# What does it cost? 16 bytes a parameter, as many as in fp32 (lesson 02). But they live elsewhere now. In fp32 the
-# optimizer has 8 of them, $m$ and $v$. How many will it have here?
+# What does it cost? 16 bytes a parameter, as many as in fp32 (lesson 02). In fp32 the optimizer has 8 of them, $m$ and
+# $v$. How many will it have here?
 
 
 # %%
@@ -179,7 +178,8 @@ def step_on_copies(adam, copies, parameters):
 
 
 # %% [markdown]
-# No `nan`, and nobody stands still. Now the bytes, with the library's finished form, `MasterWeights(Adam(...))`.
+# No `nan`, and nobody stands still. The library's finished form is `MasterWeights(Adam(...))`. Printed first is its step
+# for one weight: find your three lines. Then the bytes.
 
 
 # %%
@@ -189,6 +189,7 @@ def after_a_step(model, optimizer):
     return record
 
 
+display(show(MasterWeights.update_parameter, docstring=False))
 model = GPT(CONFIG)
 parameters = sum(parameter.numel() for parameter in model.parameters())
 mixed = after_a_step(model, MasterWeights(Adam(model.parameters()), torch.float16))
@@ -199,6 +200,8 @@ bytes_of_optimizer = Bytes(mixed.after.optimizer // parameters)
 compare(guess=guess_bytes, predicted=Bytes(4 + 4 + 4), measured=bytes_of_optimizer, name="optimizer, a parameter")
 
 # %% [markdown]
+# `float()` widens, `update` steps on the copy, `copy_` rounds it.
+#
 # Twelve: 4 for the copy, 4 for $m$, 4 for $v$. Another 2 are in the weight and 2 in the gradient. Mixed precision does
 # not make the model states smaller, it moves them to the optimizer. Lesson 10 takes the 12 and the 4 apart.
 #
@@ -421,9 +424,8 @@ compare(predicted=by_hand, measured=Count(highest), name="highest power")
 
 # %% [markdown]
 # The error falls from a half to a few hundredths of a per cent, which is what the eleven binary digits of fp16 leave.
-# Then comes a wide plateau where every scale is as good as another, and then a cliff. A **static** scale is a number from
-# the plateau. But gradients shrink and grow over a run, other models have other plateaus, and nobody wants to draw
-# histograms first.
+# Then comes a wide plateau where every scale is as good as another, and then a cliff. A **static** scale is a number
+# from the plateau. But gradients shrink and grow over a run, and nobody wants to draw histograms first.
 #
 # ## 7 · A scale that hunts
 #
@@ -431,8 +433,8 @@ compare(predicted=by_hand, measured=Count(highest), name="highest power")
 # step, which costs the work of one batch, and halve the scale. After so many good steps in a row, try the double. A
 # **dynamic** scale lives just below the cliff, and a step over the edge does no harm.
 #
-# We start at $2^{32}$, as Megatron-LM does by default, and try the double after 15 good steps (usual are one or two
-# thousand). You know the cliff from the last section: how many steps will be skipped before the first one is taken?
+# We start at $2^{32}$, as Megatron-LM does by default, and try the double after 15 good steps. You know the cliff from
+# the last section: how many steps will be skipped before the first one is taken?
 
 
 # %%
@@ -534,6 +536,9 @@ compare(guess=guess_skipped, predicted=Count(32 - highest), measured=first, name
 
 
 # %%
+from course_pages.shared.losses import losses_against_first
+
+
 def bytes_a_parameter(wrap):
     model = GPT(CONFIG)
     return Bytes(after_a_step(model, wrap(Adam(model.parameters()))).after.total // parameters)

@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 35 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in the counts; in the ladder of section 10 it changes the seconds |
-# | Opens | `train/accumulate.py`, `train/optim.py`, `model/materialize.py`, `predict/peak.py` |
+# | Opens | `train/accumulate.py`, `train/optim.py`, `model/materialize.py` |
 #
 # The paper that you want to repeat trains with 512 sequences in each step. You type 512 and the run dies. 256 dies,
 # 64 dies, 4 lives. So you train with 4, and the loss looks like a seismograph. The learning rate of the paper was
@@ -30,7 +30,7 @@ from course_lib import predict
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.train import optim
-from course_lib.train.accumulate import accumulated_step, count_tokens, micro_batches, ragged_batch
+from course_lib.train.accumulate import accumulate, accumulated_step, count_tokens, micro_batches, ragged_batch
 from course_lib.train.gradients import clip_gradients
 from course_lib.train.precision import LossScaler
 from course_lib.train.step import train_step
@@ -301,16 +301,18 @@ print("weighted, within rounding:", off(fixed_gradient, true_gradient) < (N - 1)
 # ## 5 · Once a step
 #
 # The whole batch takes one step. So whatever happens once a step must happen once here, after the last piece:
-# unscaling, clipping, the optimizer, the learning-rate schedule. In the library's form you can see the order.
+# unscaling, clipping, the optimizer, the learning-rate schedule. In the library's form you can see the order. It calls
+# `accumulate`, which is printed below it: find your loop there, and your weights.
 
 # %%
-show(accumulated_step, docstring=False)
+display(show(accumulated_step, docstring=False))
+show(accumulate, docstring=False)
 
 # %% [markdown]
-# `accumulate` is the loop that you have written, with your weights. The loss scaler of lesson 04 is no exception: if
-# *one* piece overflows it throws away *all*, because a step without that piece would be a step on another batch. (None
-# does here; your lab provokes it.)
-# Weights, scaler and clipping together, against one big batch, for five steps of SGD:
+# In `accumulate` your weight is the factor `count / sum(tokens)`, and `continue` passes over a piece that is all
+# padding. After it, each line of `accumulated_step` runs once. The loss scaler of lesson 04 is no exception: if *one*
+# piece overflows it throws away *all*, because a step without that piece would be a step on another batch. (None does
+# here; your lab provokes it.) Weights, scaler and clipping together, against one big batch, for five steps of SGD:
 
 # %%
 def one_big_batch(model, optimizer, batch, max_norm):
@@ -790,7 +792,7 @@ compare(
 # many times louder is the *sixth* piece than the first?
 
 # %%
-from course_kit.notebook import your_turn as self_check
+from course_kit.notebook import self_check
 
 answer_1 = None  # a factor
 

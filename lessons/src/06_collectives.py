@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 30; well under a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing here: who sends what to whom is the same everywhere |
-# | Opens | `collectives/algorithms.py`, `collectives/schedules.py`, `predict/traffic.py`, `lesson06/explorer.py` |
+# | Opens | `collectives/schedules.py`, `collectives/algorithms.py` |
 #
 # Eight GPUs train one model of 7 billion parameters. Each has its own gradients, 14 GB of them in 16 bits, and before
 # anybody may take a step, all must know the sum. Somebody proposes the obvious: everyone sends their gradients to
@@ -545,7 +545,7 @@ compare(guess={"ring": guess_messages}, predicted=predicted, measured=on_8)
 # %%
 import time
 
-from course_kit.notebook import your_turn as self_check
+from course_kit.notebook import self_check
 from course_kit.units import Ratio, Seconds
 from course_lib.model import hardware
 

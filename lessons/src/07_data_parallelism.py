@@ -19,7 +19,6 @@
 # %%
 import functools
 import time
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import torch
@@ -29,7 +28,7 @@ from torch.nn.utils import parameters_to_vector
 
 from course_kit import measure, ranks
 from course_kit.compare import compare
-from course_kit.notebook import ask, your_turn
+from course_kit.notebook import ask, show, your_turn
 from course_kit.units import Bytes, Count, Ratio
 from course_lib import predict
 from course_lib.model import text
@@ -272,7 +271,8 @@ def glued_mean(parameters):
 # %% [markdown]
 # In which order should they be glued? The backward pass begins with the last layer, so the gradients of the last
 # layer are ready first. `plan_buckets` goes through the parameters from the end, and closes a bucket *after* the
-# tensor that fills it. (In section 4 the order becomes important.)
+# tensor that fills it. (In section 4 the order becomes important.) Read it below the cell: what comes first, the tensor
+# or the question whether the bucket is full?
 
 
 # %%
@@ -292,6 +292,7 @@ def with_buckets(bucket_bytes):
     return lambda model: Bucketed(model, bucket_bytes)
 
 
+display(show(plan_buckets, docstring=False))
 print("like one process:", judged(Bucketed)[1] < 1e-12)
 print("KiB of each tensor, from the end:", *(f"{4 * tensor.numel() / 1024:g}" for tensor in reversed(tensors)))
 guess_buckets = ask(f"All gradients together have {total:.0KiB}. How many buckets of 4 KiB will that be?")
@@ -307,8 +308,9 @@ compare(
 )
 
 # %% [markdown]
-# Tensors are not cut, so buckets come out larger than asked for, and there are fewer of them than a division tells.
-# One bucket for all: one call. So why would anyone stop at 25 MiB, the default of PyTorch?
+# The tensor: `append` stands before the `if`. Tensors are not cut, so buckets come out larger than asked for, and there
+# are fewer of them than a division tells. One bucket for all: one call. So why would anyone stop at 25 MiB, the default
+# of PyTorch?
 #
 # ## 4 · Overlap
 #
@@ -384,11 +386,13 @@ def arrived(replica, number):
 # And does it leave early? `measure.timeline` writes down what each rank does when; it notices communication by
 # itself, and the two passes we name. Two ranks, a model of 5 million parameters, the library's wrapper (the same
 # idea, and safe: it knows which rank used which parameter, and refuses a second backward pass without `synchronize`).
-# Of four steps we keep the quickest, in which other programs disturbed least.
+# Of four steps we keep the quickest, in which other programs disturbed least. Printed first is the wrapper's hook: find
+# your loop in it.
 
 # %%
 LARGER = GPTConfig(layers=6, width=256, heads=4, vocab_size=256, context=128)
 BATCH = text.stories(seed=0).batch(seed=0, step=0, rank=0, batch_size=2, context=128)
+display(show(BucketedDataParallel._on_gradient, docstring=False))
 
 
 def record_a_step():
@@ -416,9 +420,10 @@ rank_timeline(
 )
 
 # %% [markdown]
-# The buckets leave in the middle of the backward pass: that is what the figure proves. (A communication counts as
-# under way until the *slowest* rank has joined in.) It does not prove that the step got shorter. Here the network *is*
-# a processor: who copies and sums takes turns with who computes, on two cores.
+# The buckets leave in the middle of the backward pass: that is what the figure proves. In the hook it is the last
+# `while`, with `is_full` in the place of your `missing`; without `overlap` all buckets wait for `synchronize`. (A
+# communication counts as under way until the *slowest* rank has joined in.) It does not prove that the step got
+# shorter. Here the network *is* a processor: who copies and sums takes turns with who computes, on two cores.
 #
 # So let us give the ranks a network that needs no core. `Slow` is a link of $W$ bytes a second: $n$ bytes are
 # under way for $n/W$ seconds, one bucket after the other. Whoever waits for it sleeps. The same step, once with all
@@ -502,6 +507,9 @@ guess_without = ask("And if each backward pass sends?", unit="kB")
 
 
 # %%
+from contextlib import nullcontext
+
+
 def accumulate(quiet):
     replica = BucketedDataParallel(GPT(SMALL))
     with measure.traffic() as sent:
@@ -697,7 +705,7 @@ from pathlib import Path
 
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from course_kit.notebook import your_turn as self_check
+from course_kit.notebook import self_check
 from course_lib.model import hardware
 from course_lib.parallel import ShardedSampler
 from course_pages.lesson07 import pictures as figures

@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 30; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in what is held and sent. It changes where you may do it: section 11 |
-# | Opens | `collectives/operators.py`, `parallel/layout.py`, `parallel/tensor.py`, `parallel/tensor_gpt.py`, `parallel/mesh.py`, `parallel/context.py`, `parallel/context.py`, `lesson08/explorer.py` |
+# | Opens | `collectives/operators.py`, `parallel/tensor.py` |
 #
 # Data parallelism gave every rank the whole model. That was its strength, and here is its end. 175 billion parameters
 # take 350 GB in 16 bits, before anyone has trained them for a step. The largest card in lesson 02's table holds 141.
@@ -17,15 +17,13 @@
 # the matrix, and the question is where to put the knife.
 
 # %%
-import dataclasses
-
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
 from course_kit import measure, ranks
 from course_kit.compare import compare
-from course_kit.notebook import ask, self_check, your_turn
+from course_kit.notebook import ask, self_check, show, your_turn
 from course_kit.units import Bytes, Count
 from course_lib import predict
 from course_lib.collectives import algorithms as collectives
@@ -33,6 +31,7 @@ from course_lib.collectives.operators import all_gather, all_reduce, f_bar, own_
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.parallel.layout import Layout, contract, steps
+from course_lib.parallel.tensor import ColumnParallelLinear, RowParallelLinear
 from course_lib.parallel.tensor_gpt import ParallelGPT, whole_state_dict
 from course_lib.train.step import train_step
 from course_pages.lesson08 import pictures as figures
@@ -363,12 +362,17 @@ def apart(split, config=SMALL, batch=batch, joined=whole_state_dict):
 print("one model after each of three steps:", max(ranks.run(apart, ParallelGPT, world_size=4)) < 1e-12)
 
 # %% [markdown]
-# The same model. Now the bill. Most of a layer's parameters are in matrices, and of these a rank holds a quarter; of
-# two norms and two biases behind sums it holds all, six times the width in each layer, and twice the width in the last
-# norm. What it sends in a step: four all-reduces of the stream in each layer; one of the logits; and the stream once
-# gathered behind the embedding and once in front of the head, on its way back.
+# The same model. It is made of two layers, whose forward passes are printed below. Where do $f$ and $\bar f$ stand in
+# them? (What `sequence_parallel` is, section 6 tells.)
+#
+# And the bill? Most of a layer's parameters are in matrices, and of these a rank holds a quarter; of two norms and two
+# biases behind sums it holds all, six times the width in each layer, and twice the width in the last norm. What it
+# sends in a step: four all-reduces of the stream in each layer; one of the logits; and the stream once gathered behind
+# the embedding and once in front of the head, on its way back.
 
 # %%
+display(show(ColumnParallelLinear.forward, docstring=False))
+display(show(RowParallelLinear.forward, docstring=False))
 n_parameters = predict.parameters(SMALL)
 print(f"unsplit: {n_parameters:,d} parameters; the stream of this batch: {Bytes(4 * 4 * 32 * 64):kB}")
 guess_held = ask("How many parameters has each of 4 ranks?")
@@ -392,6 +396,9 @@ display(compare(guess=guess_held, predicted=Count(whole + (n_parameters - whole)
 compare(guess=guess_sent, predicted=messages, measured=sent, tolerance=0.05, unit="kB", name="each rank sends")
 
 # %% [markdown]
+# `f` stands in front of the product that is cut by columns, `f_bar` behind the one that is cut by rows: the plug and the
+# socket of section 1. The bias comes last, once, behind the sum.
+#
 # A quarter of the parameters, and a bit. But look at what is sent. Data parallelism would send less than twice its
 # gradients, whatever the batch. Here the bytes grow with the *tokens*: double the batch, and you send twice as much.
 # And a third of it are logits, for a vocabulary of 256. (The lab gets rid of them.)
@@ -520,6 +527,8 @@ def block_bytes(stream_bytes, t):
 
 
 # %%
+import dataclasses
+
 from course_kit.units import Flops, Ratio
 from course_lib.model import hardware, zoo
 from course_lib.parallel import context, tensor

@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in schedules, bytes and gradients; only the seconds become smaller |
-# | Opens | `pipeline/schedule/`, `pipeline/executor.py`, `pipeline/executor.py`, `pipeline/messages.py`, `pipeline/stages.py`, `pipeline/weight_gradients.py`, `lesson09/explorer.py` |
+# | Opens | `pipeline/schedule/orders.py`, `pipeline/executor.py`, `pipeline/weight_gradients.py` |
 #
 # Lesson 08 cut every matrix, and paid for it with all-reduces in each layer. That is bearable inside one machine. The
 # cable between two machines is ten times slower. What can be cut so that hardly anything crosses it?
@@ -446,9 +446,11 @@ def add_the_other_end(gradient, other):
 # of its *input*. For the gradients of the *weights* nobody waits until the optimizer's step. They are two different
 # products: for $y = xW$ and $g = \partial L / \partial y$ the one is $gW^{\mathsf T}$, the action B; the other is
 # $x^{\mathsf T} g$, the action W. Each costs as much as the forward pass. So BW falls into halves, and W can be put
-# where a rank would idle (Qi et al. 2023, the schedule ZB-H1):
+# where a rank would idle (Qi et al. 2023, the schedule ZB-H1). The library takes 1F1B's order apart in the function
+# below. Which line keeps a W back, and for how long?
 
 # %%
+display(show(schedules.zero_bubble, docstring=False))
 zero = schedules.zero_bubble(4, 8)
 print(simulate(zero))
 print("in flight at most:", simulate(zero).peak_in_flight)
@@ -468,6 +470,9 @@ compare(
 )
 
 # %% [markdown]
+# `Action("W", stage, number - stage)` keeps each W back for as many micro-batches as the stage's number says: rank 0
+# keeps none, rank 3 keeps three.
+#
 # Of rank 0's 9 idle units 3 remain. It waited 6 for its first gradient; now 3, since every stage passes the gradient
 # on after B. And the three gaps at the end of its row are filled with W. No rank holds more than rank 0 did already.
 # (What was free on the later ranks is used.)

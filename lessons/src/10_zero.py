@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 25; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in what is held and sent; more of it can hide there, since links have engines of their own (NCCL's additions still take a few of the GPU's processors) |
-# | Opens | `parallel/zero.py`, `parallel/zero3.py`, `parallel/zero.py`, `parallel/zero3.py`, `parallel/zero_r.py`, `parallel/checkpoint.py`, `predict/zero.py`, `lesson10/explorer.py` |
+# | Opens | `parallel/zero.py`, `predict/zero.py` |
 #
 # In lesson 02 a card of 16 GB died of a model of 1.5 billion parameters: 16 bytes for each, 24 GB, before the first
 # activation. Lesson 07 gave you four such cards. You start the script on all four. All four die, at the same line.
@@ -26,7 +26,7 @@ from torch import nn
 
 from course_kit import measure, ranks
 from course_kit.compare import compare
-from course_kit.notebook import ask, your_turn
+from course_kit.notebook import ask, show, your_turn
 from course_kit.units import Bytes, Ratio
 from course_lib import predict
 from course_lib.collectives import algorithms as collectives
@@ -38,7 +38,6 @@ from course_lib.parallel.zero3 import Zero3
 from course_lib.train.recompute import recompute
 from course_lib.train.step import train_step
 from course_pages.lesson10 import pictures as pictures
-from course_pages.lesson10.explorer import ZeroExplorer
 
 # %% [markdown]
 # ## 1 · Four equal ledgers
@@ -467,7 +466,8 @@ compare(
 #
 # The library's `ZeroOptimizer` and `Zero3` are the same ideas grown up. Tensors travel in buckets; `Zero3` has the next
 # unit on its way while one is at work; and no unit computes twice: the library empties the weights' memory under
-# autograd's hands, and fills it again in time. Their bills, with the whole GPT:
+# autograd's hands, and fills it again in time. Their bills, with the whole GPT, are below, and above them two functions of
+# `ZeroOptimizer`. Where does stage 2 let go of its gradients? And where is your `update_and_tell`?
 
 # %%
 class Library:
@@ -492,6 +492,8 @@ pictures.who_holds_what(4, caption="Each stage leaves more white, and the weight
 guess_3 = ask("Stage 3, 4 ranks, the whole GPT: how many MB does a rank hold?", unit="MB")
 
 # %%
+display(show(ZeroOptimizer._reduce_next, docstring=False))
+display(show(ZeroOptimizer.step, docstring=False))
 held, sent = {"replicated": held_0[0]["a rank"]}, {"replicated": sent_0[0]}
 for stage in (1, 2, 3):
     kind, name = functools.partial(Library, stage), f"stage {stage}"
@@ -506,6 +508,9 @@ display(compare(predicted=sent_due, measured=sent, tolerance=0.05, unit="MB"))
 guess_norm = ask("Section 7: each of 4 ranks clips its part to a norm of 0.1. What norm has the whole gradient then?")
 
 # %% [markdown]
+# `parameter.grad = None` lets go, as soon as the bucket is on its way; the one before it arrives meanwhile. And
+# `update_and_tell` is the middle of `step`: `optimizer.step()` on this rank's pieces, then everybody's weights.
+#
 # Other wrappers in your script, and the same weights after every step. Stage 1 saves most, for nothing. Stage 2 saves a
 # little, and has to reduce in each backward pass. Stage 3 saves the rest, for half as much traffic again, and has no
 # floor: with enough ranks the states of *any* model fit, as long as one unit does.
@@ -543,6 +548,8 @@ guess_7b = ask("Section 8: 7.5 billion parameters on 64 ranks. How many GB on ea
 # theirs; and then look for a model's home yourself.
 
 # %%
+from course_pages.lesson10.explorer import ZeroExplorer
+
 billion = {"replicated": 16, "stage 1": 4 + 12 / 64, "stage 2": 2 + 14 / 64, "stage 3": 16 / 64}
 display(
     compare(
@@ -602,7 +609,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from course_kit.notebook import self_check, show
+from course_kit.notebook import self_check
 from course_kit.units import Seconds
 from course_lib.parallel.checkpoint import Checkpoints
 from course_lib.parallel.mesh import Mesh, process_groups

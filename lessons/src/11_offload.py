@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 35 minutes, second sitting 25; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | makes the two memories of this page two; here both are DRAM, and the link between them is one that we slow down |
-# | Opens | `offload/copy_stream.py`, `offload/zero_offload.py`, `offload/disk.py`, `offload/on_disk.py`, `parallel/layerwise.py`, `predict/offload.py`, `lesson11/pictures.py`, `lesson11/explorer.py` |
+# | Opens | `offload/copy_stream.py`, `offload/zero_offload.py`, `offload/on_disk.py` |
 #
 # Lesson 10 ended well for those who have 64 cards. You have one, with 32 GB, and a model of 10 billion parameters: 160
 # GB of weights, gradients and Adam's state. ZeRO on one rank divides by one.
@@ -19,7 +19,6 @@
 
 # %%
 import functools
-import itertools
 import time
 
 import torch
@@ -27,7 +26,7 @@ from torch import nn
 
 from course_kit import measure
 from course_kit.compare import compare
-from course_kit.notebook import ask, your_turn
+from course_kit.notebook import ask, show, your_turn
 from course_kit.units import Bytes, Count, FlopsPerSecond, Ratio
 from course_lib import predict
 from course_lib.model import hardware, text
@@ -94,6 +93,8 @@ def cost(away):
 guess_least = ask("At most 4 bytes a parameter cross: how many does the card hold?")
 
 # %%
+import itertools
+
 movable = ("weights", "gradients", "states", "update")
 placements = {away: cost(set(away)) for n in range(5) for away in itertools.combinations(movable, n)}
 for away, (held, crossing) in sorted(placements.items(), key=lambda item: item[1][::-1]):
@@ -367,13 +368,18 @@ TiersExplorer().show()
 #
 # One piece of work is not hidden: while the processor updates, the card waits. ZeRO-Offload's last idea is to not wait.
 # The card goes on with the old weights, while the processor applies the gradients of step $t$. They count from step $t
-# + 2$ on. It is called the **delayed parameter update**.
+# + 2$ on. It is called the **delayed parameter update**. Below the picture is the library's `step`: in which line does
+# nobody wait, and in which is that made up for?
 
 # %%
 pictures.step_timeline(caption="Two steps, three ways. At the bottom the update hides below the next step's passes, which have old weights.").show()
+display(show(OffloadedAdamW.step, docstring=False))
 guess_late = ask("150 steps, all of them delayed: how much higher is the loss at the end, in nats?")
 
 # %% [markdown]
+# `submit` hands the update to the processor, and the card goes on. `settle`, at the top of the *next* step, waits for it
+# and brings the weights home.
+#
 # This is no longer the same training. Every gradient is computed on weights that have not heard of the one before. The
 # paper's advice is to begin late: 40 ordinary steps, until the loss falls slowly, and then delay. Is it worth anything?
 # Three runs:
@@ -454,7 +460,7 @@ import tempfile
 from pathlib import Path
 
 from course_kit import ranks
-from course_kit.notebook import self_check, show
+from course_kit.notebook import self_check
 from course_kit.units import Seconds
 from course_lib.offload.disk import Disk, bandwidth
 from course_lib.offload.on_disk import DiskOffloadedModel, DiskOffloadUnit

@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 35 minutes, second sitting 15; less than a minute of it is computing on 2 CPU cores |
 # | A GPU | changes nothing in groups, bytes and weights; seconds at the end are formulas either way |
-# | Opens | `parallel/hybrid.py`, `parallel/tensor_gpt.py`, `parallel/train.py`, `parallel/survive.py`, `lesson12/pictures.py`, `lesson12/explorer.py` |
+# | Opens | `parallel/mesh.py`, `parallel/hybrid.py`, `parallel/train.py` |
 #
 # You have a thousand GPUs, eight in each machine, and a model that fits on none of them. Lesson 08 cuts layers and
 # talks all the time. Lesson 09 cuts between layers and leaves ranks idle. Lessons 07 and 10 copy, and must not copy
@@ -125,6 +125,9 @@ def groups(places, axis):
 # %% [markdown]
 # ## 3 · One step through the cube
 #
+# The library's `Mesh.groups` is your function, with names for the axes; it is printed first below. Look at `setdefault`:
+# its key is what all ranks of a group agree on.
+#
 # Now put lessons 07 to 10 on it, one along each axis. In a step:
 #
 # 1. Each replica takes its half of the batch and cuts it into micro-batches.
@@ -137,6 +140,7 @@ def groups(places, axis):
 # and the optimizer are those you know:
 
 # %%
+display(show(Mesh.groups, docstring=False))
 display(show(HybridParallel.forward_backward, docstring=False))
 CONFIG = GPTConfig(layers=4, width=64, heads=4, vocab_size=256, context=32)
 STORIES = text.stories(seed=0)

@@ -7,7 +7,7 @@
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 15; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in counts, bytes and losses |
-# | Opens | `model/experts.py`, `model/expert_zoo.py`, `parallel/experts.py`, `parallel/experts.py`, `parallel/experts.py`, `predict/experts.py`, `lesson13/pictures.py`, `lesson13/explorer.py` |
+# | Opens | `parallel/experts.py`, `predict/experts.py` |
 #
 # You double a layer's weights, and the model gets better. It also gets twice as slow, for every token multiplies every
 # weight. Commas, too. Does a comma need all of them?
@@ -24,7 +24,7 @@ from torch import nn
 
 from course_kit import measure, ranks
 from course_kit.compare import compare
-from course_kit.notebook import ask, your_turn
+from course_kit.notebook import ask, show, your_turn
 from course_kit.units import Bytes, Count, Ratio
 from course_lib import predict
 from course_lib.collectives.operators import all_gather
@@ -32,7 +32,6 @@ from course_lib.model import expert_zoo, text
 from course_lib.model.experts import ExpertConfig, ExpertMLP
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.parallel.experts import ParallelExperts, plan_dispatch
-from course_lib.parallel.mesh import Mesh
 from course_pages.lesson13 import pictures as pictures
 from course_pages.lesson13.explorer import ExpertsExplorer
 
@@ -320,6 +319,8 @@ for p in (1, 2, 4):
 #
 # **Guess:** 4 ranks with 256 tokens each, two choices, 64 features of 4 bytes. How many kB does a rank send, on average?
 # And does the rank with the favourite expert send more than the others, or less?
+#
+# (Below the table is the library's layer, `ParallelExperts`. Where are the two journeys of its forward pass?)
 
 # %%
 guess_sent = ask("4 ranks, 256 tokens each: how many kB does a rank send in a step, on average?", unit="kB")
@@ -336,27 +337,34 @@ def send_a_step():
 
 
 # %%
+from course_lib.parallel.mesh import Mesh
+
 counts, sent = zip(*ranks.run(send_a_step, world_size=4))
 plan = plan_dispatch(counts[0][:, None], capacity=None)
 pictures.rows_sent(plan, caption="Rows of one dispatch. Rank 0 gets most. What leaves a rank is in bold.").show()
 even = predict.expert_traffic(ExpertConfig(64, 128, 8), Mesh({"expert": 4}), 4 * 256, element_bytes=4)["expert"]
 due = {f"rank {r}": 2 * (plan.sent_bytes(r, 4 * 64) + plan.returned_bytes(r, 4 * 64)) for r in range(4)}
 seen = {f"rank {r}": sent[r].sent_bytes for r in range(4)}
-compare(
-    guess={"on average": guess_sent},
-    predicted=due | {"on average": even.modelled_bytes["all_to_all"]},
-    measured=seen | {"on average": sum(seen.values(), Bytes(0)) / 4},
-    tolerance=0.05,
-    unit="kB",
-    columns=("from counts", "seen by the kernel"),
+display(
+    compare(
+        guess={"on average": guess_sent},
+        predicted=due | {"on average": even.modelled_bytes["all_to_all"]},
+        measured=seen | {"on average": sum(seen.values(), Bytes(0)) / 4},
+        tolerance=0.05,
+        unit="kB",
+        columns=("from counts", "seen by the kernel"),
+    )
 )
+display(show(ParallelExperts.forward, docstring=False))
+show(ParallelExperts.ask, docstring=False)
 
 # %% [markdown]
 # The rows of the ranks come from the counts, the last one from the formula alone. Rank 0 sends *more*, though its
 # tokens mostly stay at home: in a combine it sends back what it received. The layer is as slow as its busiest rank. All others
 # wait in the all-to-all.
 #
-# (`ParallelExperts`, the library's, is this layer with a capacity. The second sitting asks whom it drops.)
+# `ask` is both journeys in one line: `dispatch` there, `compute`, `combine` home. Autograd adds the other two. `forward`
+# is your layer with a capacity: `admit` gives places first, and the second sitting asks whom it drops.
 #
 # ## 5 · Break it: a router collapses
 #
@@ -517,7 +525,7 @@ import time
 
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 
-from course_kit.notebook import self_check, show
+from course_kit.notebook import self_check
 from course_kit.units import Flops
 from course_lib.model.experts import Routing
 from course_lib.parallel.experts import grouped_product, has_grouped_product, holdings

@@ -73,8 +73,8 @@ def test_what_is_written_is_built_passes_its_tests_and_its_labs_faults_lose_thei
     root, written = new
     own = [path for path in python_files(written) if path.startswith("tests/") and "browser" not in path]
     assert len(own) == 3
-    of_the_lab = "tests/labs/test_labs.py"  # this course has one
-    run(root, "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:nbval", of_the_lab, *own)
+    of_all = ["tests/labs/test_labs.py", "tests/test_reading.py"]  # this course has one lesson and one lab
+    run(root, "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:nbval", *of_all, *own)
     run(root, "course_tools", "build", "--check")
 
 

@@ -148,6 +148,17 @@ def test_formulas_become_mathml_or_are_refused() -> None:
         mathml(r"\unknowncommand{x}")
 
 
+def test_the_reference_says_which_lesson_opens_what_as_the_headers_do() -> None:
+    pages = library.reference_pages(ROOT)
+    below = pages["api/index.rst"].partition("Which lesson opens what")[2]
+    rows = re.findall(r"^- (\d\d), .+?: (.+)$", below, re.MULTILINE)
+    files = {number: re.findall(r":doc:`(\S+) <(\w+)>`", row) for number, row in rows}
+    assert {number: [name for name, _ in row] for number, row in files.items()} == {
+        lesson.number: lesson.opens for lesson in find_lessons(ROOT)
+    }
+    assert {f"api/{page}.rst" for row in files.values() for _, page in row} <= set(pages)
+
+
 def test_a_docstring_is_prose_with_code_in_blocks() -> None:
     lines = ["All `x`s, 2*n and rank_.", "", "    y = f(x)", "", "Args:", "    x: what.", "", ">>> f(1_0)", ""]
     text = "\n".join(library.rest_of(lines))
