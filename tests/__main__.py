@@ -20,7 +20,7 @@ RESULT = re.compile(
     r"^.*(?:\d+ (?:passed|failed|errors?|skipped|deselected|files? already).*|All checks passed.*)$", re.MULTILINE
 )
 NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
-"""Not for the stages: hundreds of processes would compile both packages and all tests anew, seconds in each."""
+"""Not for the stages: hundreds of processes would compile all packages and tests anew, seconds in each."""
 PASSED, FAILED, STOPPED, DID_NOT_RUN = "passed", "FAILED", "STOPPED", "did not run"
 
 

@@ -9,8 +9,7 @@
 
 Two witnesses know nothing of each other: the kernel counts bytes (`observed_bytes`), a dispatch mode counts calls and
 finds their bytes (`modelled_bytes`). A send's tensor is its payload. But nobody outside a library sees the messages of
-its collectives: their bytes come from a formula for the cheapest algorithm, with the sizes of the tensors that were
-really passed, and the result says of itself that it is `ModelledBytes`.
+its collectives: their bytes are `ModelledBytes`, the cheapest algorithm's for the tensors that were really passed.
 """
 
 from __future__ import annotations

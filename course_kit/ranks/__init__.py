@@ -15,7 +15,6 @@ from course_kit.ranks.pool import MAX_WORLD_SIZE, Ranks, run
 
 __all__ = ["MAX_WORLD_SIZE", "RankFailure", "RankReport", "Ranks", "WaitsIn", "device", "init", "run"]
 
-
 _is_rank = _launch.IN_RANK in _os.environ or "TORCHELASTIC_RUN_ID" in _os.environ  # the latter under torchrun
 if not _is_rank and _launch.can_fork():
     _launch.launcher()

@@ -27,7 +27,7 @@ The end.
 
 
 def course(folder: Path) -> Path:
-    """A course without lessons: both packages, the tests, and what they read."""
+    """A course without lessons: its packages, the tests, and what they read."""
     # bytecode comes along, since Python knows it by its source's age; what somebody writes at this moment does not
     skipped = shutil.ignore_patterns("lab[0-9][0-9]", "*.pyc.*")
     for name in (*TAUGHT, "course_tools", "tests"):
