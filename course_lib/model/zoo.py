@@ -1,7 +1,8 @@
 """Published models: their shape, their size as published, and where both were read.
 
 A row whose architecture is our GPT's holds a `GPTConfig`, so `GPT(zoo.GPT2_SMALL.config)` builds it. The others hold an
-`Architecture`, which says enough to count parameters, FLOPs and cache, and which `GPT` does not run.
+`Architecture`, which says enough to count parameters, FLOPs, memory and traffic, and which `GPT` does not run; an
+`ExpertModel` does the same for a model with experts, and stands for itself.
 """
 
 from __future__ import annotations
@@ -9,8 +10,61 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from course_lib.model.expert_zoo import GroupedAttention
 from course_lib.model.gpt import GPTConfig
+
+
+@dataclass(frozen=True)
+class GroupedAttention:
+    """Attention whose query heads share heads of keys and values, `head_width` features each."""
+
+    heads: int
+    kv_heads: int  # as many as `heads` where nothing is shared
+    head_width: int
+
+    @property
+    def kv_features(self) -> int:
+        """Numbers in a token's keys and values, of all heads together."""
+        return 2 * self.kv_heads * self.head_width
+
+    @property
+    def cached_features(self) -> int:
+        """Numbers that a cache keeps of a token: its keys and values."""
+        return self.kv_features
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """DeepSeek's attention: queries, and keys with values, pass through a narrow vector that has a norm.
+
+    Attributes:
+        heads: of queries, keys and values.
+        query_rank, kv_rank: features of the narrow vector of queries, and of that of keys and values.
+        plain: features of a head's query and key that positions leave alone.
+        turned: features that positions turn; the key's are the same for all heads.
+        value: features of a head's value.
+    """
+
+    heads: int
+    query_rank: int
+    kv_rank: int
+    plain: int
+    turned: int
+    value: int
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values: as many as of queries."""
+        return self.heads
+
+    @property
+    def kv_features(self) -> int:
+        """Numbers in a token's keys and values, of all heads together."""
+        return self.heads * (self.plain + self.turned + self.value)
+
+    @property
+    def cached_features(self) -> int:
+        """Numbers that a cache keeps of a token: the narrow vector and the turned key."""
+        return self.kv_rank + self.turned
 
 
 @dataclass(frozen=True)
@@ -18,10 +72,8 @@ class Architecture:
     """The shape of a published decoder that differs from our GPT.
 
     Attributes:
-        layers: number of blocks.
-        width: features per token.
-        heads: attention heads of the queries.
-        kv_heads: heads of keys and values; fewer than `heads` in grouped-query attention.
+        layers, width: number of blocks, features of a token.
+        heads, kv_heads: attention heads of queries; of keys and values, fewer in grouped-query attention.
         ffn_width: hidden width of the MLP.
         vocab_size: entries of the vocabulary, padding included.
         context: sequence length of (the main part of) training.
@@ -61,24 +113,84 @@ class Architecture:
 
 
 @dataclass(frozen=True)
-class Published:
-    """One row of the zoo.
+class ExpertModel:
+    """The shape of a model with experts. Encoder and decoder count together where there are two.
 
     Attributes:
         name: as its authors call it.
-        config: the shape.
-        parameters: as published.
-        tolerance: relative distance that rounding in print explains; 0 where the count is exact.
-        source: where shape and count were read.
-        note: misprints and other traps.
+        layers, width: number of blocks, features of a token.
+        expert_layers: how many blocks have experts in place of their MLP.
+        experts: in each such layer.
+        top_k: to how many of them a token goes.
+        expert_hidden: hidden features of an expert.
+        gated: whether an MLP, and an expert, has a third matrix.
+        dense_hidden: hidden features of the other blocks' MLP.
+        attentions: attention sublayers; a decoder's block that looks at an encoder has two.
+        attention: one of them; all are alike.
+        norms: vectors of the model's width that scale.
+        vocabulary: rows of all tables of tokens, the head's among them.
+        lookup: how many of these rows are only looked up, and multiply nothing.
+        shared: experts that every token of an expert layer meets, besides.
+        router_bias: whether each expert has a number that is added to its score.
+        source: where the shape was read.
+        context: sequence length of (the main part of) training; None where it was not read.
     """
 
     name: str
-    config: GPTConfig | Architecture
-    parameters: int
-    tolerance: float
+    layers: int
+    expert_layers: int
+    width: int
+    experts: int
+    top_k: int
+    expert_hidden: int
+    gated: bool
+    dense_hidden: int
+    attentions: int
+    attention: GroupedAttention | LatentAttention
+    norms: int
+    vocabulary: int
+    lookup: int
     source: str
-    note: str = ""
+    shared: int = 0
+    router_bias: bool = False
+    context: int | None = None
+
+    @property
+    def heads(self) -> int:
+        """Attention heads of the queries."""
+        return self.attention.heads
+
+    @property
+    def tied(self) -> bool:
+        """Whether the head uses the token embedding's matrix."""
+        return not self.lookup
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the head."""
+        return self.vocabulary - self.lookup
+
+    @property
+    def two_streams(self) -> bool:
+        """Whether there are an encoder and a decoder, each with tokens of its own."""
+        return self.attentions > self.layers
+
+    def has_experts(self, block: int) -> bool:
+        """Whether this block, from 1, is one of the `expert_layers`: the last ones, or every so many."""
+        every = self.layers // self.expert_layers if self.expert_layers else 0
+        return bool(every) and block > self.layers - self.expert_layers * every and (self.layers - block) % every == 0
+
+
+@dataclass(frozen=True)
+class Published:
+    """One row of the zoo."""
+
+    name: str  # as its authors call it
+    config: GPTConfig | Architecture
+    parameters: int  # as published
+    tolerance: float  # relative distance that rounding in print explains; 0 where the count is exact
+    source: str  # where shape and count were read
+    note: str = ""  # misprints and other traps
 
 
 _GPT2 = "Radford et al. 2019, Table 2 (layers, width); counts of the released checkpoints"
@@ -178,5 +290,96 @@ LLAMA3_405B = _llama(
     "An early copy of Table 3 prints other MLP widths; 53,248 gives the count.",
 )  # fmt: skip
 
+
+MIXTRAL_8X7B = ExpertModel(
+    "Mixtral 8x7B",
+    layers=32,
+    expert_layers=32,
+    width=4096,
+    experts=8,
+    top_k=2,
+    expert_hidden=14_336,
+    gated=True,
+    dense_hidden=14_336,
+    attentions=32,
+    attention=GroupedAttention(32, 8, 128),
+    norms=2 * 32 + 1,
+    vocabulary=2 * 32_000,
+    lookup=32_000,
+    source="Jiang et al. 2024, Table 1",
+    context=32_768,
+)
+DEEPSEEK_V3 = ExpertModel(
+    "DeepSeek-V3",
+    layers=61,
+    expert_layers=58,
+    width=7168,
+    experts=256,
+    top_k=8,
+    expert_hidden=2048,
+    gated=True,
+    dense_hidden=18_432,
+    attentions=61,
+    attention=LatentAttention(128, query_rank=1536, kv_rank=512, plain=128, turned=64, value=128),
+    norms=2 * 61 + 1,
+    vocabulary=2 * 129_280,
+    lookup=129_280,
+    source="DeepSeek-AI 2024, §4.2; inference/configs/config_671B.json of deepseek-ai/DeepSeek-V3",
+    shared=1,
+    router_bias=True,
+    context=4096,
+)
+
+
+def _switch(name: str, blocks: int, width: int, hidden: int, heads: int, experts: int, every: int) -> ExpertModel:
+    """T5's encoder and decoder of `blocks` each; the tables are the embedding, which is the head of Switch's T5 1.1,
+    and the head."""
+    return ExpertModel(
+        name,
+        layers=2 * blocks,
+        expert_layers=2 * blocks // every,
+        width=width,
+        experts=experts,
+        top_k=1,
+        expert_hidden=hidden,
+        gated=every > 1,
+        dense_hidden=hidden,
+        attentions=3 * blocks,
+        attention=GroupedAttention(heads, heads, 64),
+        norms=5 * blocks + 2,
+        vocabulary=2 * 32_128,
+        lookup=32_128,
+        source="Fedus et al. 2021, Table 9",
+    )
+
+
+SWITCH_BASE = _switch("Switch-Base", 12, 768, 2048, 12, experts=128, every=2)
+SWITCH_LARGE = _switch("Switch-Large", 24, 1024, 2816, 16, experts=128, every=2)
+SWITCH_XXL = _switch("Switch-XXL", 24, 4096, 10_240, 64, experts=128, every=2)
+"""Table 9 prints 64 experts; only 128 give its 395B, and the released weights have 128."""
+SWITCH_C = _switch("Switch-C", 15, 2080, 6144, 32, experts=2048, every=1)
+
+
+def gshard(experts: int, layers: int) -> ExpertModel:
+    """MoE(`experts`E, `layers`L): every other block has experts; half of the blocks are the decoder's."""
+    return ExpertModel(
+        f"MoE({experts}E, {layers}L)",
+        layers=layers,
+        expert_layers=layers // 2,
+        width=1024,
+        experts=experts,
+        top_k=2,
+        expert_hidden=8192,
+        gated=False,
+        dense_hidden=8192,
+        attentions=layers * 3 // 2,
+        attention=GroupedAttention(16, 16, 128),
+        norms=layers * 5 // 2 + 2,
+        vocabulary=64_000 + 2 * 32_000,
+        lookup=64_000 + 32_000,
+        source="Lepikhin et al. 2020, Table 1 and appendix A.2",
+    )
+
+
 ALL: tuple[Published, ...] = tuple(row for row in globals().values() if isinstance(row, Published))
-"""Every row, family by family."""
+"""Every row without experts, family by family."""

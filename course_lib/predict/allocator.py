@@ -1,9 +1,8 @@
 """A model of PyTorch's allocator for CUDA: why a card can be out of memory with a third of its memory free.
 
 Asking the driver for memory is slow, so the allocator asks for large *segments*, cuts *blocks* out of them, and keeps
-what is freed for the next one who asks. A free block can serve a smaller request, and two free neighbours melt into
-one. But blocks never move: what is free in many pieces is free and of no use to whoever needs one large piece. That
-is *fragmentation*.
+freed ones for the next request. A free block can serve a smaller request, and two free neighbours melt into one. But
+blocks never move: memory that is free in many pieces is of no use to a large request. That is *fragmentation*.
 
 The rules are those of c10/cuda/CUDACachingAllocator.cpp with its default settings and one stream:
 
@@ -12,11 +11,11 @@ The rules are those of c10/cuda/CUDACachingAllocator.cpp with its default settin
     above 1 MiB, below 10 MiB       512 B               20 MiB
     10 MiB and more                 512 B               its own size, rounded up to 2 MiB
 
-Taken is the smallest free block that is large enough, of the same column (small or large); what is left over of it
-stays free as a block of its own, if it has 512 B (small) or more than 1 MiB (large). When the card is full, segments
-that are wholly free go back to the driver, and it tries once more.
+Taken is the smallest free block that is large enough, of the same kind (small or large); the rest of it stays free as
+a block of its own, if it has 512 B (small) or more than 1 MiB (large). When the card is full, segments that are wholly
+free go back to the driver, and the allocator tries once more.
 
-It runs on any machine. What it leaves out: streams, graphs, expandable segments, garbage collection, and the memory
+The model runs on any machine. It leaves out streams, graphs, expandable segments, garbage collection, and the memory
 that the driver and libraries take for themselves.
 """
 
@@ -41,31 +40,20 @@ class OutOfMemory(RuntimeError):
 
 @dataclass
 class Block:
-    """A piece of a segment.
+    """A piece of a segment."""
 
-    Attributes:
-        offset, nbytes: where it lies in its segment.
-        owner: whose it is; None while it is free.
-    """
-
-    offset: int
+    offset: int  # in its segment
     nbytes: int
-    owner: Hashable | None = None
+    owner: Hashable | None = None  # None while it is free
 
 
 @dataclass
 class Segment:
-    """What the driver gave at once.
-
-    Attributes:
-        nbytes: its size.
-        small: whether it serves requests of up to 1 MiB, or those above.
-        blocks: side by side, in order; together they are the segment.
-    """
+    """Memory that the driver gave at once."""
 
     nbytes: int
-    small: bool
-    blocks: list[Block] = field(default_factory=list)
+    small: bool  # whether it serves requests of up to 1 MiB, or those above
+    blocks: list[Block] = field(default_factory=list)  # side by side, in order; together they are the segment
 
     @property
     def is_free(self) -> bool:

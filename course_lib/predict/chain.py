@@ -1,8 +1,6 @@
-"""A chain of equal layers, of which only every K-th input is kept: what is held at each moment, and what runs again.
+"""A chain of equal layers, of which only every K-th input is kept: the bytes held at each moment, and the layers rerun.
 
-It is the idea of recompute without the model. Its `film` lists, one frame for each run of a layer, what is held; the
-peak is the largest frame. What a transformer adds, `predict.activations` and `predict.recomputed_flops` know.
-
+This is the idea of recompute without the model: `film` has one frame for each run of a layer; the peak is the largest.
 `swap_break_even` says when carrying a saved tensor to DRAM and back is faster than computing it again.
 """
 
@@ -17,46 +15,30 @@ from course_lib.predict.setup import positive
 
 @dataclass(frozen=True)
 class Moment:
-    """One run of one layer, and what is held for the backward pass while it ends.
+    """One run of one layer, and the tensors that are held for the backward pass while it ends."""
 
-    Attributes:
-        phase: "forward", "recompute" or "backward".
-        layer: which one runs, from 0.
-        boundaries: inputs of segments that are held, those of segments 0 to `boundaries - 1`.
-        inside: layers whose saved tensors are held, those up to `layer` from the start of its segment.
-        held: bytes of all this together.
-        start, duration: in runs of a layer's forward pass; a backward pass takes two.
-    """
-
-    phase: str
-    layer: int
-    boundaries: int
-    inside: int
-    held: Bytes
-    start: int
-    duration: int
+    phase: str  # "forward", "recompute" or "backward"
+    layer: int  # from 0
+    boundaries: int  # inputs of segments that are held, those of segments 0 to `boundaries - 1`
+    inside: int  # layers whose saved tensors are held, those up to `layer` from the start of its segment
+    held: Bytes  # all this together
+    start: int  # in runs of a layer's forward pass
+    duration: int  # a backward pass takes two
 
 
 @dataclass(frozen=True)
 class Chain:
     """Equal layers in a row.
 
-    Attributes:
-        layers: N.
-        boundary_bytes: X, the input of a layer, which a segment keeps.
-        saved_bytes: A, what one layer saves for its backward pass.
-        layer_flops: of one layer's forward pass.
-        keeps_input: whether A counts the layer's own input. A segment's first layer then shares it with the boundary.
-
     Raises:
         ValueError: no layer, a negative size, or an input that is said to be part of less than itself.
     """
 
-    layers: int
-    boundary_bytes: int
-    saved_bytes: int
-    layer_flops: int = 0
-    keeps_input: bool = False
+    layers: int  # N
+    boundary_bytes: int  # X, the input of a layer, which a segment keeps
+    saved_bytes: int  # A, the tensors that one layer saves for its backward pass
+    layer_flops: int = 0  # of one layer's forward pass
+    keeps_input: bool = False  # whether A counts the layer's own input, which a segment's first layer has as boundary
 
     def __post_init__(self) -> None:
         if self.layers < 1 or min(self.boundary_bytes, self.saved_bytes, self.layer_flops) < 0:
@@ -65,14 +47,7 @@ class Chain:
             raise ValueError(f"{self}: a layer that keeps its input saves at least as many bytes as the input has")
 
     def film(self, every: int | None) -> list[Moment]:
-        """A step of the chain, frame by frame.
-
-        Args:
-            every: K, layers in a segment (the last may be shorter); None keeps everything and recomputes nothing.
-
-        Raises:
-            ValueError: `every` is less than 1.
-        """
+        """A step of the chain, frame by frame; `every` is K, and None recomputes nothing."""
         frames, start = [], 0
         for phase, layer, boundaries, inside in self._runs(every):
             duration = 2 if phase == "backward" else 1
@@ -122,10 +97,6 @@ class Chain:
 
 
 def swap_break_even(flops_per_s: float, link_bytes_per_s: float) -> Ratio:
-    """FLOPs per saved byte from which on swapping is faster than computing again: 2 · speed / bandwidth.
-
-    Raises:
-        ValueError: a speed is not positive.
-    """
+    """FLOPs per saved byte from which on swapping is faster than computing again: 2 · speed / bandwidth."""
     positive(flops_per_s=flops_per_s, link_bytes_per_s=link_bytes_per_s)
     return Ratio(2 * flops_per_s / link_bytes_per_s)

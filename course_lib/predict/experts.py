@@ -1,26 +1,22 @@
-"""What a model with experts holds, computes and sends: many parameters, few of them for each token.
+"""Parameters, FLOPs and traffic of models with experts: many parameters, few of them for each token.
 
-predict.expert_parameters(expert_zoo.MIXTRAL_8X7B)         # Held(total=46,702,792,704, active=12,879,925,248)
+predict.expert_parameters(zoo.MIXTRAL_8X7B)         # Held(total=46,702,792,704, active=12,879,925,248)
 predict.expert_traffic(config, mesh, tokens, 2)["expert"]  # of one layer, in one step, on each rank
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import NamedTuple
 
 from course_kit.accounts import TrafficAccount
-from course_kit.units import Bytes, Count, Flops
-from course_lib.model.expert_zoo import ExpertModel
+from course_kit.units import Count, Flops
 from course_lib.model.experts import ExpertConfig
+from course_lib.model.zoo import ExpertModel
 from course_lib.parallel.experts import holdings
 from course_lib.parallel.mesh import Mesh
+from course_lib.predict.rank_traffic import COUNTER, Call, priced
 from course_lib.predict.setup import Setup, positive
 from course_lib.predict.tensors import tally
-from course_lib.predict.traffic import all_gather, all_reduce, all_to_all
-
-_COUNTER = 8
-"""Bytes of one count of tokens."""
 
 
 class Held(NamedTuple):
@@ -51,11 +47,7 @@ def expert_flops(model: ExpertModel) -> Flops:
 
 
 def layer_flops(config: ExpertConfig, tokens: int) -> Flops:
-    """FLOPs of one layer's forward pass, if nobody is dropped: the router, and `top_k` experts for each token.
-
-    Raises:
-        ValueError: no tokens.
-    """
+    """FLOPs of one layer's forward pass, if no token is dropped: the router, and `top_k` experts for each token."""
     positive(tokens=tokens)
     router = 2 * config.width * config.experts
     return Flops(tokens * (router + config.top_k * 4 * config.width * config.hidden))
@@ -76,32 +68,21 @@ def expert_traffic(config: ExpertConfig, mesh: Mesh, tokens: int, element_bytes:
     Args:
         config: the layer.
         mesh: ranks along "data", "expert" and "tensor"; those that are missing have one.
-        tokens: of the whole batch.
-        element_bytes: of a number, in the stream and in the gradients.
+        tokens, element_bytes: of the whole batch; of a number, in the stream and in the gradients.
 
     Raises:
         ValueError: a number that does not divide (`experts.holdings`), or no bytes.
     """
     positive(tokens=tokens, element_bytes=element_bytes)
-    mine = holdings(mesh, config, tokens)[0]
+    held = holdings(mesh, config, tokens)[0]
     data, expert, tensor = (mesh.axes.get(axis, 1) for axis in ("data", "expert", "tensor"))
     filled = min(1.0, config.capacity_factor or 1.0)
-    rows = round(filled * config.top_k * len(mine.tokens) * config.width * element_bytes)
+    rows = round(filled * config.top_k * len(held.tokens) * config.width * element_bytes)
     router = config.experts * config.width * element_bytes
-    held = mine.parameters(config) * element_bytes
-    counts = config.top_k * config.experts * _COUNTER
-    by_axis = {
-        "expert": Counter(
-            all_to_all=4 * all_to_all(rows, expert).bytes,
-            all_gather=all_gather(expert * counts, expert).bytes,
-            all_reduce=all_reduce(router, expert).bytes,
-        ),
-        "data": Counter(all_reduce=all_reduce(held, data).bytes),
-        "tensor": Counter(all_reduce=2 * all_reduce(rows, tensor).bytes),
-    }
-    sizes = {"data": data, "expert": expert, "tensor": tensor}
-    return {
-        axis: TrafficAccount(modelled_bytes={name: Bytes(n) for name, n in sent.items()})
-        for axis, sent in by_axis.items()
-        if sizes[axis] > 1
-    }
+    return priced([
+        Call("expert", "all_to_all", rows, 4, expert),
+        Call("expert", "all_gather", expert * config.top_k * config.experts * COUNTER, 1, expert),
+        Call("expert", "all_reduce", router, 1, expert),
+        Call("data", "all_reduce", held.parameters(config) * element_bytes, 1, data),
+        Call("tensor", "all_reduce", rows, 2, tensor),
+    ])  # fmt: skip

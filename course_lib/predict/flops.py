@@ -1,18 +1,15 @@
-"""How many floating-point operations a step takes: counted exactly, and as the papers write it.
+"""Floating-point operations of a step, on all ranks together: counted exactly, and as the papers write them.
 
-Only matrix multiplications are counted, two operations for each multiply-add, as everybody counts (and as PyTorch's
-`FlopCounterMode` does). Norms, softmax, GELU and the optimizer are a fraction of a percent of the operations in a model
-of any size, though not of its time.
-
-All are those of a whole step, on all ranks together: splitting a product over ranks does not change their number.
+Only matrix multiplications are counted, two operations for each multiply-add, as in PyTorch's `FlopCounterMode`. Norms,
+softmax, GELU and the optimizer are a fraction of a percent of the operations, though not of the time. A GPT or an
+`Architecture` without relative positions is counted; these formulas refuse all others.
 """
 
 from __future__ import annotations
 
 from course_kit.units import Flops
-from course_lib.model.expert_zoo import ExpertModel
 from course_lib.model.gpt import GPTConfig
-from course_lib.model.zoo import Architecture
+from course_lib.model.zoo import Architecture, ExpertModel
 from course_lib.predict.setup import Setup, kv_heads_of, positive
 
 
@@ -21,9 +18,6 @@ def forward_flops(setup: Setup) -> Flops:
 
     For GPT-2's shape this is B·(l·(24·s·d² + 4·s²·d) + 2·s·d·V). Attention counts all s² scores: a causal mask hides
     half of them, but they are computed first.
-
-    Raises:
-        ValueError: the shape has relative positions, whose own multiplications this formula does not know.
     """
     config = setup.shape
     head = 2 * setup.batch_size * setup.seq * config.width * config.vocab_size
@@ -33,12 +27,8 @@ def forward_flops(setup: Setup) -> Flops:
 def step_flops(setup: Setup) -> Flops:
     """FLOPs of a training step: forward, a backward pass of twice as many, and what `setup.recompute` runs again.
 
-    Each multiplication of the forward pass has two in the backward pass, one for the gradient of each factor. There is
-    no exception at the first layer: its input is not data but an embedding, which wants a gradient too. The optimizer's
-    step has no matrix multiplication.
-
-    Raises:
-        ValueError: the shape has relative positions.
+    Each multiplication of the forward pass has two in the backward pass: one for the gradient of each factor. So has
+    the first layer, since the embedding wants a gradient. The optimizer's step has no matrix multiplication.
     """
     return Flops(3 * forward_flops(setup) + recomputed_flops(setup))
 
@@ -50,10 +40,7 @@ def recomputed_flops(setup: Setup) -> Flops:
     needs, before a block's last multiplication, unless told otherwise by `set_checkpoint_early_stop(False)`.
 
     Source: counted, as `measure.flops` counts. Korthikanti et al. 2022 print three times as much for the selective one:
-    their eq. 8 less eq. 7, 12·b·s²·h a layer, is what these products take in a whole step, the backward pass included.
-
-    Raises:
-        ValueError: the shape has relative positions.
+    their eq. 8 less eq. 7, 12·b·s²·h a layer, has these products' backward pass, too.
     """
     config = setup.shape
     scores = 4 * setup.batch_size * setup.seq**2 * config.heads * config.head_width
@@ -62,11 +49,7 @@ def recomputed_flops(setup: Setup) -> Flops:
 
 
 def block_flops(setup: Setup) -> Flops:
-    """FLOPs of one block's forward pass: four projections, scores and their use, two or three MLP matrices.
-
-    Raises:
-        ValueError: the shape has relative positions.
-    """
+    """FLOPs of one block's forward pass: four projections, scores and their use, two or three MLP matrices."""
     config = setup.shape
     if isinstance(config, ExpertModel):
         raise ValueError(f"{config.name} has experts: a token meets few of them; expert_flops(model) counts these")
@@ -104,11 +87,7 @@ def step_flops_paper(setup: Setup) -> Flops:
 
 
 def plain_gpt(setup: Setup, formula: str) -> GPTConfig:
-    """The config, if it is the shape that papers of the GPT-3 age wrote their formulas for.
-
-    Raises:
-        ValueError: the MLP has not four times the model's width, or is gated, or queries share keys and values.
-    """
+    """The config, if it is the shape of the Megatron papers' formulas: a GPT with an MLP of 4 × width; else refused."""
     config = setup.shape
     if isinstance(config, ExpertModel):
         raise ValueError(f"{formula} holds for a GPT with an MLP of 4 × width; {config.name} has experts")

@@ -1,10 +1,8 @@
 """How many bytes one rank holds in training: model states, and what autograd keeps for the backward pass.
 
 Model states grow with the model alone; activations with batch × sequence × layers. Both are sums over the list of a
-rank's tensors (`tensors.py`). The peak of a step is neither's sum: `peak.py` has it. At the end of the file, what is no
-transformer's training step: a cache of keys and values, two buffers, a convolutional network.
-
-Lesson 00 uses this module; lesson 02 takes it apart.
+rank's tensors (`tensors.py`). The peak of a step is neither's sum: `peak.py` has it. The end of the file leaves the
+transformer's training step: a cache of keys and values, inference, a convolutional network.
 """
 
 from __future__ import annotations
@@ -16,9 +14,8 @@ from math import prod
 
 from course_kit.accounts import MemoryAccount
 from course_kit.units import Bytes
-from course_lib.model.expert_zoo import LatentAttention
 from course_lib.model.gpt import GPTConfig
-from course_lib.model.zoo import Architecture
+from course_lib.model.zoo import Architecture, LatentAttention
 from course_lib.predict.flops import plain_gpt
 from course_lib.predict.lifetimes.ledger import INT64
 from course_lib.predict.setup import Setup, Shape, config_of, kv_heads_of, not_negative
@@ -39,17 +36,12 @@ def model_states(setup: Setup, stage: Stage = 0) -> MemoryAccount:
     With ZeRO, each of d data ranks has 1/d of the state (`zero=1`), of the gradients as well (2), of the weights as
     well (3). "mixed" with Adam is then 16Ψ, 4Ψ + 12Ψ/d, 2Ψ + 14Ψ/d, 16Ψ/d (Rajbhandari et al. 2020, §5); "fp32" 16Ψ,
     8Ψ + 8Ψ/d, 4Ψ + 12Ψ/d, 16Ψ/d. These are the bytes between steps and, of gradients, at the end of a backward pass;
-    `unit_buffers` has what stage 3 gathers on the way. Parts may differ by a few elements: here is the mean over the
-    ranks. (`parallel.zero3` in "mixed" has the same sum as 4 + 4 + 8: its parts of weights and gradients are fp32.)
+    `unit_buffers` has what stage 3 gathers on the way. Where parts differ, it is the mean over the ranks.
+    (`parallel.zero3` in "mixed" has the same sum as 4 + 4 + 8: its parts of weights and gradients are fp32.)
 
     The step counters of PyTorch's Adam are included, 4 bytes for each parameter tensor; not for a bare number, whose
-    tensors are not known; nor for "mixed", where the optimizer is this course's own (`train.precision.MasterWeights`),
-    which counts without a tensor; nor with ZeRO, whose buckets decide into how many pieces the tensors fall. Data and
-    context parallelism leave all of it on every rank; the others' parts are those of `rank_parameters`.
-
-    Args:
-        setup: what is trained, and how.
-        stage: of the pipeline; by default the first.
+    tensors are not known, for "mixed", whose optimizer (`train.precision.MasterWeights`) counts without a tensor, and
+    with ZeRO, whose buckets decide into how many pieces the tensors fall.
 
     Raises:
         ValueError: as `rank_tensors`.
@@ -75,13 +67,13 @@ def activations(setup: Setup, stage: Stage = 0) -> Bytes:
         tensor and sequence        (4·BSD + 4·BS + 4·BSD + 2·BSF + BHSS) / t
         context                    (8·BSD + 2·BSF + BHS + 4·BS) / c
 
-    and one byte for each entry of the causal mask, SS, where scores are written out: in a ring nobody holds scores or
-    mask, only the logarithm of each row's sum. The BSV is whole on every tensor rank, or 1/t with `sequence_parallel`.
+    and one byte for each entry of the causal mask, SS, where scores are written out; in a ring there are none, only the
+    logarithm of each row's sum. The BSV is whole on every tensor rank, or 1/t with `sequence_parallel`.
 
     With `recompute="full"`, of all blocks only one input for each segment of `setup.every` blocks is kept. "selective"
-    keeps all but what lies between the scores and their use: softmax's result, dropout's mask and result, and the mask
-    of the future. (The product's own copies of queries, keys and values go as well, and the tensor stays that they
-    were cut from; rotary queries and keys are no part of it and stay besides.)
+    drops the tensors between the scores and their use: softmax's result, dropout's mask and result, the causal mask.
+    (The product's own copies of queries, keys and values go as well; the tensor that they were cut from stays, and so
+    do rotary queries and keys.)
 
     Raises:
         ValueError: as `saved_tensors` and `rank_tensors`.
@@ -90,20 +82,13 @@ def activations(setup: Setup, stage: Stage = 0) -> Bytes:
 
 
 def rank_activations(setup: Setup, stage: Stage = 0) -> Bytes:
-    """`activations` without the batch's own tokens and targets, which are there whoever keeps them.
-
-    Where a rank makes a copy of its part of them (sequence and context parallelism), that copy is counted.
-    """
+    """`activations` without the batch's own tokens and targets; a rank's copy of its part of them is counted."""
     kept = tally(setup, stage, "activations")
     return bytes_of((each, times) for each, times in kept if not each.name.startswith("batch."))
 
 
 def block_activations(setup: Setup) -> Bytes:
-    """Bytes that one block saves without recompute, its input among them: the difference that one more layer makes.
-
-    Raises:
-        ValueError: as `activations`.
-    """
+    """Bytes that one block saves without recompute, its input among them: the difference that one more layer makes."""
     last = setup.shape.layers
     return rank_activations(setup.with_(recompute="none", every=1), range(last, last + 1))
 
@@ -127,7 +112,7 @@ def activations_paper(setup: Setup, layers: int | None = None, stage: Stage = 0,
 
     Of the 34, attention keeps 11, the MLP 19 and the norms 4; 5·a·s/h is the scores: softmax's result, a dropout mask
     of one byte, and the dropped weights. The 10 are the norms' inputs, the inputs of the two split products and two
-    dropout masks, which tensor parallelism leaves whole and sequence parallelism splits too (lesson 08 builds both).
+    dropout masks, which tensor parallelism leaves whole and sequence parallelism splits too.
 
     An `Architecture` is counted by the same rules, as it is trained: without dropout and without scores. With f hidden
     features and k features of keys it is s·b·(8·h + (4·h + 4·k + 8·f)/t) where the MLP is gated, 4·f where not.
@@ -163,7 +148,7 @@ def activations_paper(setup: Setup, layers: int | None = None, stage: Stage = 0,
 
 
 def _paper_layer(setup: Setup, config: GPTConfig | Architecture, stream: int, around: int) -> float:
-    """Bytes of one layer; `around`: into how many parts what lies between the split products is cut."""
+    """Bytes of one layer; `around` is the number of parts of the tensors between the split products."""
     if setup.recompute == "full":
         return 2 * stream
     if isinstance(config, Architecture):
@@ -183,15 +168,13 @@ def kv_cache(
 ) -> Bytes:
     """Bytes of the cached keys and values: 2 · layers · kv_heads · head_width · batch · seq · bytes_per_element.
 
-    The 2 stands for keys *and* values, and is forgotten in more than one published calculator. Latent attention caches
-    its narrow vector and the turned part of the key instead.
+    The 2 stands for keys *and* values. Latent attention caches the narrow vector and the turned key instead.
 
     Args:
         shape: a config, or a row of the zoo; or a `Setup` on one rank, for its own sequences.
-        batch_size: sequences that are generated at once; a `Setup` has its own.
-        seq: tokens per sequence so far; likewise.
+        batch_size, seq: sequences that are generated at once, and tokens of each so far; a `Setup` has its own.
         bytes_per_element: 2 for fp16 and bf16, 1 for int8.
-        kv_heads: to ask what another grouping would hold; the shape's own by default.
+        kv_heads: another grouping's; the shape's own by default.
 
     Raises:
         ValueError: a size is missing or negative, or the query heads do not split into `kv_heads` equal groups.
@@ -214,10 +197,7 @@ def kv_cache(
 
 
 def inference_buffers(sizes: Sequence[int]) -> Bytes:
-    """The most bytes that a chain of operations holds at once when nothing is saved: two neighbours.
-
-    While an operation runs, its input and its result exist; then the input can go. So the peak is the largest sum of
-    two neighbours, however long the chain is. (Training keeps them all: their sum.)
+    """The most bytes that a chain of operations holds at once when nothing is saved: an input and its result.
 
     Args:
         sizes: bytes of the chain's input and of each operation's result, in order.
@@ -264,15 +244,9 @@ def convolution_activations(
     """Bytes that autograd keeps for `layers`, one after the other, exactly.
 
     With c × h × w the image and every feature map, that is bs·c·h·w elements for the image and for the result of each
-    ReLU. Batch norm keeps its own input besides, another bs·c·h·w, and four numbers a channel. Max-pooling keeps 8
-    bytes for each element of its result, saying which one was the largest, and its result is the next layer's input.
-    (The result of a pooling at the very end is not kept: nothing reads it.)
-
-    Args:
-        layers: in order.
-        batch_size: images.
-        image: channels, height, width of the input.
-        bytes_per_element: 4 in fp32, 2 in 16 bits.
+    ReLU. Batch norm keeps its own input besides, another bs·c·h·w, and four numbers a channel. Max-pooling keeps the
+    place of the largest, 8 bytes for each element of its result, which is the next layer's input and kept if there is
+    one. `image` is the input's channels, height and width.
 
     Raises:
         ValueError: no images, or an image that is too small for a layer.

@@ -1,9 +1,9 @@
-"""What leaves a device and what that costs: bytes a parameter, arithmetic intensity, efficiency of a link.
+"""States that leave a device, and the price: bytes a parameter, arithmetic intensity, efficiency of a link.
 
 With Ψ parameters in 16 bits and AdamW, 16Ψ bytes of model states can lie on the device or in main memory (Ren et al.
-2021, ZeRO-Offload, §3). Whether a link is fast enough is a division: the FLOPs that wait for a byte, its arithmetic
-intensity, times the bytes a second, are FLOPs a second; against those of the device they give the share of the time in
-which it computes (Rajbhandari et al. 2021, ZeRO-Infinity, §4).
+2021, ZeRO-Offload, §3). A link's bytes a second times the FLOPs that wait for a byte, its arithmetic intensity, are
+FLOPs a second; against the device's they give the share of time in which the device computes (Rajbhandari et al. 2021,
+ZeRO-Infinity, §4). Numbers that are not positive are refused.
 """
 
 from __future__ import annotations
@@ -20,15 +20,7 @@ OffloadedState = Literal["weights", "gradients", "optimizer", "checkpoints"]
 
 
 def kept_on_device(setup: Setup, away: str | Collection[str]) -> Bytes:
-    """Bytes of model states that stay, when some are moved away.
-
-    Args:
-        setup: "mixed" precision for the paper's 16 bytes a parameter.
-        away: one or some of "parameters", "gradients", "optimizer".
-
-    Raises:
-        ValueError: a name that is none of them.
-    """
+    """Bytes of model states that stay, when one or some of "parameters", "gradients", "optimizer" are moved away."""
     states, moved = model_states(setup), {away} if isinstance(away, str) else set(away)
     for name in moved:
         one_of("away", name, CATEGORIES[:3])
@@ -44,12 +36,9 @@ def flops_a_byte(state: OffloadedState, batch_size: int, seq: int, width: int = 
     12·width² parameters for each block.
 
     Args:
-        state: what lies at the far end of the link.
+        state: the one at the far end of the link.
         batch_size, seq: sequences of this device, tokens in each.
         width, blocks_between: for checkpoints; a checkpoint each so many blocks.
-
-    Raises:
-        ValueError: a size that is not positive, or no such state.
     """
     positive(batch_size=batch_size, seq=seq)
     if state in ("weights", "gradients"):
@@ -63,22 +52,14 @@ def flops_a_byte(state: OffloadedState, batch_size: int, seq: int, width: int = 
 
 
 def link_efficiency(intensity: float, bytes_per_s: float, flops_per_s: float) -> Ratio:
-    """The share of the time in which the device computes, if nothing overlaps: i·b / (i·b + speed).
-
-    Raises:
-        ValueError: an argument that is not positive.
-    """
+    """The share of the time in which the device computes, if nothing overlaps: i·b / (i·b + speed)."""
     positive(intensity=intensity, bytes_per_s=bytes_per_s, flops_per_s=flops_per_s)
     fed = FlopsPerSecond(intensity * bytes_per_s)
     return Ratio(fed / (fed + flops_per_s))
 
 
 def bandwidth_for(efficiency: float, intensity: float, flops_per_s: float) -> float:
-    """Bytes a second that a link needs for this efficiency: speed · e / (1 - e) / i.
-
-    Raises:
-        ValueError: an efficiency that is not between 0 and 1, or another argument that is not positive.
-    """
+    """Bytes a second that a link needs for this efficiency: speed · e / (1 - e) / i."""
     positive(intensity=intensity, flops_per_s=flops_per_s)
     if not 0 < efficiency < 1:
         raise ValueError(f"an efficiency lies between 0 and 1, both excluded; not {efficiency}")

@@ -1,15 +1,13 @@
 """The peak of a training step: the most bytes that are alive at one moment, followed tensor by tensor.
 
 A plain step is `train.step.train_step`. Cut into micro-batches (`setup.micro_batch`) it is
-`train.accumulate.accumulated_step`: a batch of B rows in pieces of b leaves b/B of the activations, and costs something
-too. In a plain step the gradients grow while the activations shrink, so they hardly meet. From the second piece on, the
-sum of the earlier pieces' gradients lies there while the activations of the next one pile up:
+`train.accumulate.accumulated_step`: a batch of B rows in pieces of b leaves b/B of the activations. But from the second
+piece on, the earlier pieces' gradients lie there while activations pile up, which in a plain step hardly meet:
 
     peak ≈ parameters + gradients + optimizer state + activations(b).
 
 `largest` turns the question round: the largest model, batch or sequence that fits.
 
-    predict.largest(setup, "batch_size", hardware.A100_80GB.memory)
     predict.largest(setup, "layers", hardware.A100_80GB.memory)
     predict.largest(Setup(1, precision="mixed"), "config", Bytes(80 * 10**9), holds=predict.model_states)
 """
@@ -24,9 +22,7 @@ from course_kit.accounts import MemoryAccount
 from course_kit.units import Bytes
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict.lifetimes.ledger import FLOAT, INT64, Ledger
-from course_lib.predict.lifetimes.recomputed import RecomputedLifetimes
-from course_lib.predict.lifetimes.step import StepLifetimes
-from course_lib.predict.lifetimes.updates import optimizer_step
+from course_lib.predict.lifetimes.step import RecomputedLifetimes, StepLifetimes, optimizer_step
 from course_lib.predict.setup import Setup, positive
 from course_lib.predict.tensors import RankTensor, rank_tensors, tally
 
@@ -37,37 +33,35 @@ _STEPS = {"none": StepLifetimes, "full": RecomputedLifetimes}
 
 @dataclass(frozen=True)
 class PeakAccount(MemoryAccount):
-    """The account at the peak of a step, and the phase in which it occurs.
-
-    Attributes:
-        phase: "forward", "backward" or "optimizer step".
-    """
+    """The account at the peak of a step, and its phase: "forward", "backward" or "optimizer step"."""
 
     phase: str = ""
 
 
 def peak(setup: Setup, first_step: bool = False) -> PeakAccount:
-    """The most bytes that are alive at one moment of a training step, by category, and the phase it happens in.
+    """The most bytes that are alive at one moment of a training step, by category, and the phase of this moment.
 
     The last step's gradients go, then forward, backward, optimizer. The batch's tokens and targets (8 bytes each) are
     included. With "mixed", the optimizer is `train.precision.MasterWeights`', else one of `torch.optim`. With
-    `recompute="full"`, every block's input alone is kept (`train.recompute.RecomputedLayers` with every=1), which
-    leaves out 5,056 bytes of random state for each block. On a GPU (`device="cuda"`; one with units for bf16: on an
-    older one, such as the T4, attention="fused" in bf16 falls back on products), what its kernels use inside, and
-    cuBLAS's workspaces, come on top. With micro-batches all sequences are equally long, so no column is trimmed, and
-    the whole batch is there from the beginning.
+    `recompute="full"`, every block's input alone is kept (`train.recompute.RecomputedLayers` with every=1); 5,056 bytes
+    of random state for each block are left out. On a GPU (`device="cuda"`; one with units for bf16: on an older one,
+    such as the T4, attention="fused" in bf16 falls back on products), what its kernels use inside, and cuBLAS's
+    workspaces, come on top. With micro-batches all sequences are equally long, and the whole batch is there throughout.
 
     Args:
         setup: what is trained, and how.
         first_step: in the first step of all, the optimizer's moments do not exist before the optimizer runs.
 
-    Returns:
-        The account; `.phase` says when, `.total` is the sum.
-
     Raises:
-        ValueError: as `activations`; gradients wider than the weights; more than one rank; micro-batches on a GPU or in
-            the first step.
+        ValueError: as `activations`; other layers than GPT-2's; gradients wider than the weights; more than one rank;
+            micro-batches on a GPU or in the first step.
     """
+    config = setup.gpt
+    if config.norm != "layernorm" or config.positions == "rotary" or config.dropout:
+        raise ValueError(
+            f"norm={config.norm!r}, positions={config.positions!r}, dropout={config.dropout}: a step is followed with "
+            f"layernorm, learned positions and no dropout; `activations` has what others keep between the passes"
+        )
     if setup.gradient_bytes != setup.weight_bytes:
         raise ValueError(
             f"gradients={setup.gradients!r} with precision={setup.precision!r}: a step is followed with gradients of "
@@ -101,9 +95,8 @@ def _one_piece(
     first_step: bool = False,
     adding: bool = False,
 ) -> PeakAccount:
-    """Of a step whose one piece has `setup.rows` sequences; or, `adding`, of a later piece, before the optimizer."""
-    held = Counter[str]()
-    late = 0
+    """The peak of a step of one piece, `setup.rows` sequences; or, `adding`, of a later piece, before the optimizer."""
+    held, late = Counter[str](), 0  # late: bytes of state that the optimizer's first step makes
     for each, times in listed:
         held[each.role] += times * each.elements * each.element_bytes
         if first_step and each.role == "optimizer" and not each.name.endswith(".master"):
@@ -140,11 +133,8 @@ class AddingLedger(Ledger):
 
 
 def _with_the_rest(account: PeakAccount, waiting: int) -> PeakAccount:
-    """The account with the tokens and targets of the other pieces, `waiting` bytes each, and the sum of the losses.
-
-    A piece is a view of the batch, so what autograd keeps of its tokens is the whole block.
-    """
-    kept = 0 if account.phase == "optimizer step" else waiting
+    """The account with the tokens and targets of the other pieces, `waiting` bytes each, and the sum of the losses."""
+    kept = 0 if account.phase == "optimizer step" else waiting  # a piece is a view: autograd keeps all tokens by it
     changed = {
         "activations": account.activations + kept,
         "temporaries": account.temporaries + 2 * waiting - kept + FLOAT,
@@ -154,19 +144,12 @@ def _with_the_rest(account: PeakAccount, waiting: int) -> PeakAccount:
 
 @dataclass(frozen=True)
 class Largest:
-    """The largest of a kind that fits.
-
-    Attributes:
-        value: the number that was asked for.
-        setup: with this number in it.
-        account: what it holds.
-        bounded_by: why not the next one, in words with the numbers.
-    """
+    """The largest of a kind that fits."""
 
     value: int
-    setup: Setup
-    account: MemoryAccount
-    bounded_by: str
+    setup: Setup  # with this value in it
+    account: MemoryAccount  # of this setup
+    bounded_by: str  # why not the next one, in words with the numbers
 
 
 def largest(

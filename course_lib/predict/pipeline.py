@@ -1,6 +1,6 @@
 """Pipelines in closed form: the time that ranks idle, the micro-batches that they hold, and so all that a rank holds.
 
-`parallel.schedule` writes the same schedules down action by action and plays them; here is what the papers conclude.
+`pipeline.schedule` writes the same schedules down action by action and plays them; here are the papers' conclusions.
 """
 
 from __future__ import annotations
@@ -16,15 +16,10 @@ SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zero-bubble")
 
 
 class Bubble(NamedTuple):
-    """Idle time of all ranks together, in the two conventions.
+    """Idle time of all ranks together, in the two conventions."""
 
-    Attributes:
-        over_all: over working and idle time, as GPipe counts; below 1.
-        over_ideal: over working time alone, as Narayanan et al. count.
-    """
-
-    over_all: Ratio
-    over_ideal: Ratio
+    over_all: Ratio  # over working and idle time, as GPipe counts; below 1
+    over_ideal: Ratio  # over working time alone, as Narayanan et al. count
 
 
 def bubble(setup: Setup, schedule: str = "1f1b", chunks: int = 1) -> Bubble:
@@ -36,10 +31,7 @@ def bubble(setup: Setup, schedule: str = "1f1b", chunks: int = 1) -> Bubble:
     - "zero-bubble": (p-1) / 3m, where a forward pass and the two halves of a backward pass take equally long and m is
       at least p (ZB-H1; Qi et al. 2023, §2.3).
 
-    Args:
-        setup: its `pipeline` and its `micro_batches`.
-        schedule: one of `SCHEDULES`.
-        chunks: stages on each rank, for "interleaved".
+    `schedule` is one of `SCHEDULES`; `chunks` are the stages on each rank, for "interleaved".
 
     Raises:
         ValueError: an unknown schedule, chunks without interleaving, or a number of micro-batches that the schedule's
@@ -77,9 +69,8 @@ def in_flight(setup: Setup, stage: int = 0, schedule: str = "1f1b", chunks: int 
 def rank_memory(setup: Setup, stage: int = 0, schedule: str = "1f1b", chunks: int = 1) -> MemoryAccount:
     """What one rank of many holds at most between its passes: model states, and all activations in flight.
 
-    Its first micro-batch's backward pass begins when the most micro-batches are there, `in_flight` of them; each keeps
-    `rank_activations`, or with `chunks` stages on the rank one of them, 1/chunks of it. What comes and goes inside of a
-    pass is not counted: `peak` follows it on one rank, `unit_buffers` has what ZeRO-3 gathers.
+    `in_flight` micro-batches each keep `rank_activations`, or 1/chunks of it. Tensors that live within a pass are
+    not counted: `peak` follows them on one rank, `unit_buffers` has those that ZeRO-3 gathers.
 
     Raises:
         ValueError: as `rank_tensors`, `saved_tensors` and `in_flight`.

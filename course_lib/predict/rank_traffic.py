@@ -4,48 +4,38 @@
     sent["tensor"].modelled_bytes["all_reduce"], sent["data"].total_bytes
 
 First the calls are listed, then all are priced at once. The ranks are those of `parallel.tensor_gpt`,
-`parallel.context_gpt`, `parallel.pipeline`, `parallel.experts` and `parallel.data`: their embedding and head are cut by
+`parallel.context`, `pipeline.stages`, `parallel.experts` and `parallel.data`: their embedding and head are cut by
 width, which other libraries do otherwise; the blocks' part is everybody's.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from course_kit.accounts import TrafficAccount
 from course_kit.units import Bytes, Count
-from course_lib.model.expert_zoo import ExpertModel, LatentAttention
 from course_lib.model.gpt import GPTConfig
+from course_lib.model.zoo import ExpertModel, LatentAttention
 from course_lib.predict.setup import Setup, positive
 from course_lib.predict.tensors import RankTensor, Stage, stage_layers, tally
 from course_lib.predict.traffic import OPERATIONS, Collective, Path
 
 Tally = list[tuple[RankTensor, int]]
-_LOSS, _COUNTER = 4, 8
+_LOSS, COUNTER = 4, 8
 """Bytes of the loss, one number in 32 bits; and of a count of tokens for an expert."""
-
-
 _NOTHING = Collective(Bytes(0), Count(0), Path(Count(0), Bytes(0)))
 
 
 class Call(NamedTuple):
-    """A call of a communication operation, as often as it is made in a step.
+    """A call of a communication operation, as often as a step makes it."""
 
-    Attributes:
-        axis: of the mesh.
-        operation: a name in `traffic.OPERATIONS`, or "send".
-        n_bytes: of the whole array.
-        times: calls in a step, or the micro-batches' together where `n_bytes` is all of theirs.
-        ranks: of the group.
-    """
-
-    axis: str
-    operation: str
-    n_bytes: int
-    times: int
-    ranks: int
+    axis: str  # of the mesh
+    operation: str  # a name in `traffic.OPERATIONS`, or "send"
+    n_bytes: int  # of the whole array, or of all micro-batches' arrays together
+    times: int  # calls in a step
+    ranks: int  # of the group
 
 
 def rank_traffic(setup: Setup, stage: Stage = 0) -> dict[str, TrafficAccount]:
@@ -66,8 +56,8 @@ def rank_traffic(setup: Setup, stage: Stage = 0) -> dict[str, TrafficAccount]:
     - "expert": as `expert_traffic`, for each layer of experts; an all-reduce of the gradients of all that is no expert.
     - "data": an all-reduce of the rank's gradients, once; or what ZeRO makes of it: `data_traffic`.
 
-    With `recompute="full"` a block's forward pass sends twice; the selective one sends nothing again. Averages over the
-    ranks, rounded to a byte, where parts differ.
+    With `recompute="full"` a block's forward pass sends twice; the selective one sends nothing again. Where parts
+    differ, it is the mean over the ranks, rounded to a byte.
 
     Raises:
         ValueError: as `rank_tensors`; an encoder with a decoder.
@@ -82,6 +72,11 @@ def rank_traffic(setup: Setup, stage: Stage = 0) -> dict[str, TrafficAccount]:
         *_expert(setup, layers, parameters),
         *_data(setup, parameters),
     ]
+    return priced(calls)
+
+
+def priced(calls: Iterable[Call]) -> dict[str, TrafficAccount]:
+    """Bytes by axis and operation of these calls, along each axis of more than one rank."""
     sent: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for axis, operation, n_bytes, times, ranks in calls:
         if ranks > 1:
@@ -110,10 +105,7 @@ def data_traffic(setup: Setup, stage: Stage = 0, buckets: int = 1) -> dict[str, 
     `ZeroOptimizer` learns which parameters were used. Recompute of whole blocks gathers nothing again: a block's
     weights are there while it runs backward. With experts, ZeRO works over `data` · `expert` ranks on all that is none.
 
-    Args:
-        setup: what is trained, and how.
-        stage: of the pipeline; by default the first.
-        buckets: into how many parts the weights are cut, each with messages of its own.
+    The weights are cut into `buckets`, each with messages of its own.
 
     Raises:
         ValueError: no bucket; as `rank_tensors`.
@@ -205,7 +197,7 @@ def _expert(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:
     if not isinstance(config, ExpertModel):
         return
     again = setup.recompute == "full"
-    counts = p * config.top_k * config.experts * _COUNTER
+    counts = p * config.top_k * config.experts * COUNTER
     n_layers = sum(config.has_experts(layer) for layer in _blocks(setup, layers))
     yield Call("expert", "all_to_all", config.top_k * _stream(setup), (6 if again else 4) * n_layers, p)
     yield Call("expert", "all_gather", counts, setup.micro_batches * n_layers * (2 if again else 1), p)
@@ -246,7 +238,7 @@ def _logits(setup: Setup) -> int:
 
 
 def _tokens(setup: Setup) -> int:
-    return setup.batch_size // (setup.data * setup.expert) * setup.seq // setup.context
+    return setup.rank_rows * setup.seq // setup.context
 
 
 def _blocks(setup: Setup, layers: range) -> range:

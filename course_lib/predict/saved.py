@@ -1,4 +1,4 @@
-"""What autograd keeps of one micro-batch on one rank, layer by layer: because the backward pass will read it.
+"""The tensors that autograd keeps of one micro-batch on one rank for the backward pass, layer by layer.
 
 A product keeps its inputs, a norm its input, its result and a number or two for each token, an activation function its
 input or its result. Tensor parallelism cuts what lies inside of attention and MLP, sequence parallelism also what lies
@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from course_lib.model.expert_zoo import ExpertModel, GroupedAttention, LatentAttention
 from course_lib.model.gpt import GPTConfig
-from course_lib.model.zoo import Architecture
+from course_lib.model.zoo import Architecture, ExpertModel, GroupedAttention, LatentAttention
 from course_lib.predict.lifetimes.ledger import BOOL, FLOAT, INT64
 from course_lib.predict.setup import Setup
 
@@ -26,10 +25,9 @@ Saved = tuple[str, int, int]
 def saved_tensors(setup: Setup, layer: int, layers: range) -> Iterator[Saved]:
     """All that autograd keeps of one layer on a rank that has these `layers`.
 
-    What a stage returns is not among it. The batch's own tokens and targets are, as "batch.…"; where a rank makes a
-    copy of its part of them (sequence and context parallelism), they are a copy's. In a ring of `context` ranks nobody
-    holds scores or mask, and dropout there draws its numbers twice, as the fused kernels of GPUs do. Experts get
-    equally many tokens.
+    A stage's result is not among them. The batch's own tokens and targets are, as "batch.…", or a copy of this rank's
+    part of them (sequence and context parallelism). A ring of `context` ranks holds no scores and no mask, and draws
+    dropout's numbers twice, as the fused kernels of GPUs do. Experts get equally many tokens.
 
     Raises:
         ValueError: a bare number of parameters, relative positions, an encoder with a decoder; "selective" where no
@@ -54,7 +52,7 @@ def starts_segment(setup: Setup, layer: int, layers: range) -> bool:
 
 
 def refuse_uncounted(setup: Setup) -> None:
-    """Raise a ValueError for a step whose saved tensors nobody knows."""
+    """Raise a ValueError for a step whose saved tensors are not counted."""
     config = setup.shape
     if isinstance(config, Architecture) and config.positions == "relative":
         raise ValueError("relative positions keep tensors of their own, which nobody counts here")
@@ -78,7 +76,7 @@ def refuse_uncounted(setup: Setup) -> None:
 
 
 def _between(setup: Setup, elements: int) -> int:
-    """What a rank has of a tensor between the split products: all of it, or its part of the sequence."""
+    """A rank's elements of a tensor between the split products: all, or those of its part of the sequence."""
     return elements // setup.tensor if setup.sequence_parallel else elements
 
 
@@ -88,7 +86,7 @@ def _stream(setup: Setup, name: str) -> Saved:
 
 
 def _noise(setup: Setup, name: str, elements: int) -> Iterator[Saved]:
-    """What dropout multiplies by, if there is any: a factor on a CPU, a mask on a GPU."""
+    """Dropout's numbers, if there is any: a factor on a CPU, a mask on a GPU."""
     if isinstance(setup.shape, GPTConfig) and setup.shape.dropout:
         yield name, elements, BOOL if setup.device == "cuda" else setup.weight_bytes
 
@@ -97,7 +95,7 @@ def _noise(setup: Setup, name: str, elements: int) -> Iterator[Saved]:
 
 
 def _embedded(setup: Setup) -> Iterator[Saved]:
-    """Which rows of the tables the gradients go to."""
+    """The rows of the tables to which gradients go."""
     copied = setup.context > 1
     yield "tokens" if copied else "batch.tokens", setup.tokens, INT64
     if isinstance(setup.shape, GPTConfig) and setup.shape.positions == "learned":
@@ -106,10 +104,7 @@ def _embedded(setup: Setup) -> Iterator[Saved]:
 
 
 def _predicted(setup: Setup) -> Iterator[Saved]:
-    """Final norm, of whose result each rank has its features; log-probabilities in 32 bits, and what a mean divides by.
-
-    The log-probabilities are whole on every tensor rank, or 1/t of them with `sequence_parallel`.
-    """
+    """The final norm, of whose result each rank has its features; log-probabilities in 32 bits; the mean's divisor."""
     own = _between(setup, setup.tokens)
     yield from _norm(setup, "final_norm", setup.tokens * setup.shape.width // setup.tensor)
     yield "log_probabilities", own * setup.shape.vocab_size, FLOAT
@@ -153,7 +148,7 @@ def _norm(setup: Setup, name: str, result: int) -> Iterator[Saved]:
 
 
 def _gpt_attention(setup: Setup) -> Iterator[Saved]:
-    """Our GPT's, in all its variants; `lifetimes.attention` has births and deaths besides."""
+    """Our GPT's attention, in all its variants."""
     config, element, gpu, seq = setup.gpt, setup.weight_bytes, setup.device == "cuda", setup.seq // setup.context
     heads, part = config.heads // setup.tensor, setup.tokens * config.width // setup.tensor
     ring, rotary = setup.context > 1, config.positions == "rotary"
@@ -184,7 +179,7 @@ def _gpt_attention(setup: Setup) -> Iterator[Saved]:
 
 
 def _scores(setup: Setup, heads: int) -> Iterator[Saved]:
-    """The S × S blocks: the mask of the future, softmax's result, and what dropout makes of it."""
+    """The S × S blocks: the causal mask, softmax's result, and dropout's result."""
     scores = setup.rows * heads * setup.seq**2
     if setup.gpt.attention == "explicit":
         yield "attention.mask", setup.seq**2, BOOL
@@ -195,16 +190,13 @@ def _scores(setup: Setup, heads: int) -> Iterator[Saved]:
 
 
 def _kernel(setup: Setup, heads: int, turned: tuple[int, ...], mixed: int) -> Iterator[Saved]:
-    """What a fused kernel keeps besides what it is given: rotated copies, its result, and a number for each row.
-
-    Rotated heads lie one behind the other, and so does the result: the next product reads a copy with them side by
-    side. The GPU's kernel for fp32 leaves them side by side.
-    """
+    """Tensors that a fused kernel keeps besides its input: rotated copies, its result, and a number for each row."""
     element, ring = setup.weight_bytes, setup.context > 1
     for name, elements in zip("qk", turned):
         yield f"attention.{name}_turned", elements, element
     yield "attention.mixed", mixed, element
     yield "attention.log_sum_exp", setup.tokens * heads, element if ring else FLOAT
+    # Rotated heads lie one behind the other, as does the result; only the GPU's kernel for fp32 sets them side by side.
     if turned and heads > 1 and (ring or (setup.device, element) != ("cuda", FLOAT)):
         yield "attention.mixed_flat", mixed, element
 

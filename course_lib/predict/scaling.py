@@ -1,8 +1,7 @@
-"""What a whole training run costs: operations, days, and the share of the peak that it reached.
+"""The price of a whole training run: operations, days, and the share of the peak that it reached.
 
-Also how large a batch may be before more of it stops helping, which is what bounds data parallelism.
-
-Lesson 02 reads rows of published runs with these formulas, lesson 07 the batch size's; lesson 14 takes them apart.
+Also the size of a batch beyond which more of it stops helping, which bounds data parallelism. Numbers that are negative
+are refused, as is 0 for devices, times, speeds and batches.
 """
 
 from __future__ import annotations
@@ -18,9 +17,6 @@ def training_flops(parameters: float, tokens: float, recompute: Recompute = "non
 
     With `recompute="full"` it is 8·N·D: the forward pass is paid for twice (Narayanan et al. 2021, eq. 4). Attention's
     s² part is left out; `step_flops` has it, and so only that knows "selective".
-
-    Raises:
-        ValueError: a negative number, or another `recompute`.
     """
     not_negative(parameters=parameters, tokens=tokens)
     one_of("recompute", recompute, ("none", "full"))
@@ -28,11 +24,7 @@ def training_flops(parameters: float, tokens: float, recompute: Recompute = "non
 
 
 def training_time(flops: float, devices: int, flops_per_s: float) -> Seconds:
-    """Duration of a run on `devices` that each *reach* `flops_per_s` (peak × utilization, not the peak).
-
-    Raises:
-        ValueError: no devices, no speed, or a negative number of operations.
-    """
+    """Duration of a run on `devices` that each *reach* `flops_per_s` (peak × utilization, not the peak)."""
     not_negative(flops=flops)
     positive(devices=devices, flops_per_s=flops_per_s)
     return Seconds(flops / (devices * flops_per_s))
@@ -45,8 +37,7 @@ def utilization(flops: float, seconds: float, devices: int, peak_flops_per_s: fl
     (Chowdhery et al. 2022, appendix B).
 
     Raises:
-        ValueError: no time, devices or peak, a negative number of operations, or a share above 1: nobody is faster than
-            the peak, so one of the numbers is wrong (often the peak's unit).
+        ValueError: a share above 1, so one of the numbers is wrong (often the peak's unit).
     """
     not_negative(flops=flops)
     positive(seconds=seconds, devices=devices, peak_flops_per_s=peak_flops_per_s)
@@ -61,15 +52,10 @@ def utilization(flops: float, seconds: float, devices: int, peak_flops_per_s: fl
 
 @dataclass(frozen=True)
 class NoiseScale:
-    """How much the gradients of single examples differ from their mean.
+    """How much the gradients of single examples differ from their mean."""
 
-    Attributes:
-        signal: |G|², the squared length of the true gradient.
-        noise: tr(Σ), the variance of one example's gradient, summed over all parameters.
-    """
-
-    signal: float
-    noise: float
+    signal: float  # |G|², the squared length of the true gradient
+    noise: float  # tr(Σ), the variance of one example's gradient, summed over all parameters
 
     @property
     def batch_size(self) -> float:
@@ -86,12 +72,8 @@ def noise_scale(small: tuple[int, float], large: tuple[int, float]) -> NoiseScal
     """The noise scale from the mean squared lengths of gradients of two batch sizes.
 
     A batch of B has E|G_B|² = |G|² + tr(Σ)/B: two equations, two unknowns. Data parallelism has both for nothing, the
-    rank's own gradient before the all-reduce and the mean behind it. Average many steps before you divide.
-
-    Args:
-        small, large: (examples in the batch, mean of |gradient|²).
-
-    Source: McCandlish et al. 2018, appendix A.1.
+    rank's own gradient before the all-reduce and the mean behind it. Average many steps before you divide. `small` and
+    `large` are (examples in the batch, mean of |gradient|²). Source: McCandlish et al. 2018, appendix A.1.
 
     Raises:
         ValueError: the second batch is not larger than the first.
@@ -104,13 +86,10 @@ def noise_scale(small: tuple[int, float], large: tuple[int, float]) -> NoiseScal
 
 
 def steps_and_examples(batch_size: float, critical: float) -> tuple[Ratio, Ratio]:
-    """What a batch size costs: (steps / fewest possible, examples / fewest possible).
+    """The price of a batch size: (steps / fewest possible, examples / fewest possible).
 
     1 + B_crit/B and 1 + B/B_crit, so at the critical batch size a run takes twice the fewest steps and twice the fewest
     examples. Source: McCandlish et al. 2018, eq. 2.11 and appendix D.
-
-    Raises:
-        ValueError: a batch size is not positive.
     """
     positive(batch_size=batch_size, critical=critical)
     return Ratio(1 + critical / batch_size), Ratio(1 + batch_size / critical)
@@ -121,9 +100,6 @@ def critical_batch_tokens(loss: float) -> Count:
 
     Source: Kaplan et al. 2020, eq. 1.4 with the fitted values of Table 5 (eq. 1.4 itself rounds the factor to 2·10^8).
     Fitted with models of 2019 and Adam; newer measurements differ, so take it for an order of magnitude.
-
-    Raises:
-        ValueError: the loss is not positive.
     """
     if loss <= 0:
         raise ValueError(f"loss={loss}: a cross-entropy in nats per token is positive")

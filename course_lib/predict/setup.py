@@ -1,13 +1,11 @@
 """One value for a training setup: the model, its batch, how it is trained, and over how many ranks.
 
-A formula takes a `Setup` and reads what it needs; that sizes divide is checked here and nowhere else. Change one thing
-and keep the rest with `with_`:
-
     plain = Setup(SMALL, batch_size=8, seq=128)
     lean = plain.with_(precision="mixed", recompute="full")
     predict.peak(plain), predict.peak(lean)
 
-What a formula does not hold for, it refuses: a setup for four ranks never gets the answer for one.
+That sizes divide is checked here and nowhere else. A formula refuses a setup for which it does not hold: one for four
+ranks never gets the answer for one.
 """
 
 from __future__ import annotations
@@ -19,12 +17,11 @@ from typing import Any, Literal, get_args
 
 from course_kit.units import Count
 from course_lib.model import zoo
-from course_lib.model.expert_zoo import ExpertModel
 from course_lib.model.gpt import GPTConfig
-from course_lib.model.zoo import Architecture, Published
+from course_lib.model.zoo import Architecture, ExpertModel, Published
 
 Shape = GPTConfig | Architecture | ExpertModel | Published
-"""What formulas are computed from: a config, or a row of the zoo."""
+"""The argument of formulas: a config, or a row of the zoo."""
 Config = GPTConfig | Architecture | ExpertModel
 Precision = Literal["fp32", "mixed", "bf16"]
 Gradients = Literal["same", "fp32"]
@@ -42,7 +39,7 @@ _WEIGHT_BYTES = {"fp32": 4, "mixed": 2, "bf16": 2}
 
 @dataclass(frozen=True, repr=False)
 class Setup:
-    """What is trained, and how.
+    """A training setup.
 
     Attributes:
         config: the shape; a row of the zoo stands for its config. A bare number of parameters is enough for
@@ -57,22 +54,19 @@ class Setup:
         gradients: "same" as the weights, or "fp32", as Megatron-LM and DeepSpeed sum them under 16-bit weights.
         optimizer: "adam" ("adamw" is the same here), "momentum", "sgd"; None for a step that ends with the backward
             pass.
-        recompute: what runs a second time in the backward pass: "none", "selective" (attention's scores), or "full"
-            (whole blocks).
+        recompute: runs again in the backward pass: "none", "selective" (attention's scores), "full" (whole blocks).
         every: with "full", blocks in a recomputed segment, of which only the first one's input is kept.
         device: whose kernels run, "cpu" or "cuda".
         tensor, pipeline, data, context: ranks that share a matrix product, the layers, the batch, a sequence.
-        zero: what the `data` ranks split up: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters.
-        sequence_parallel: whether the tensor ranks also split what they would all hold (Korthikanti et al. 2022).
+        zero: split over the `data` ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters.
+        sequence_parallel: whether tensor ranks also split what lies between products (Korthikanti et al. 2022).
         expert: ranks that share the experts. Each has sequences of its own, and a copy of all that is no expert: ZeRO
             splits that over `data` · `expert`, and the experts over `data`.
 
     Raises:
-        ValueError: an unknown word, a size that is no positive integer, or one that does not split as it would have
-            to: the batch over `data` and `expert`, a sequence over `context` (and `tensor`, if that splits it, too),
-            heads and widths over `tensor`, layers over `pipeline`, experts over `expert`; experts with
-            `sequence_parallel`, or an encoder and a decoder over `pipeline` or `context`; a bare number of parameters
-            over ranks that cut layers; ZeRO in "bf16".
+        ValueError: an unknown word, a size that is no positive integer or does not split over its ranks; experts with
+            `sequence_parallel`; an encoder and a decoder over `pipeline` or `context`; a bare number of parameters over
+            ranks that cut layers; ZeRO in "bf16".
     """
 
     config: Shape | float
@@ -133,14 +127,17 @@ class Setup:
                     f"{self.config:,} parameters have none: give a config"
                 )
             return
-        config = config_of(self.config)
+        config = self.shape
         if isinstance(config, GPTConfig) and self.seq > config.context:
             raise ValueError(
                 f"seq={self.seq} is longer than the model's context of {config.context}: shorten the sequence, or give "
                 f"the config a longer context"
             )
-        for name, size in _cut_by_tensor(config).items():
-            _divides(name, size, tensor=self.tensor)
+        hidden = ("expert_hidden", "dense_hidden") if isinstance(config, ExpertModel) else ("mlp_width",)
+        _divides("heads", config.heads, tensor=self.tensor)
+        _divides("kv_heads", kv_heads_of(config), tensor=self.tensor)
+        for name in ("width", *hidden):
+            _divides(name, getattr(config, name), tensor=self.tensor)
         if self.pipeline > config.layers:
             raise ValueError(f"pipeline={self.pipeline} needs a layer for each stage; the model has {config.layers}")
         self._experts(config)
@@ -161,11 +158,7 @@ class Setup:
             )
 
     def with_(self, **changes: Any) -> Setup:
-        """A copy with some values changed: `setup.with_(recompute="full")`.
-
-        Raises:
-            ValueError: a name that a setup does not have; and as for a new one.
-        """
+        """A copy with some values changed: `setup.with_(recompute="full")`."""
         known = [each.name for each in fields(self) if each.init]
         unknown = [name for name in changes if name not in known]
         if unknown:
@@ -186,26 +179,16 @@ class Setup:
         ]
         return f"Setup({', '.join([_described(self.config), *changed])})"
 
-    # ---- what follows from it --------------------------------------------------------------------------------------
-
     @property
     def shape(self) -> Any:
-        """The config: a `GPTConfig`, an `Architecture` or an `ExpertModel`.
-
-        Raises:
-            ValueError: only a number of parameters was given.
-        """
+        """The config: a `GPTConfig`, an `Architecture` or an `ExpertModel`; refused where a number was given."""
         if isinstance(self.config, int | float):
             raise ValueError(f"{self.config:,} parameters have no layers and no width: this formula needs a config")
         return self.config
 
     @property
     def gpt(self) -> GPTConfig:
-        """The config, for formulas that follow the tensors of our GPT.
-
-        Raises:
-            ValueError: another architecture, whose tensors are not known.
-        """
+        """The config, for formulas that follow the tensors of our GPT; another architecture is refused."""
         if not isinstance(self.shape, GPTConfig):
             name = type(self.shape).__name__
             raise ValueError(f"this formula follows our GPT's tensors and needs a GPTConfig; given was: {name}")
@@ -222,15 +205,19 @@ class Setup:
         return 4 if self.gradients == "fp32" else self.weight_bytes
 
     @property
+    def rank_rows(self) -> int:
+        """Sequences that fall on one rank in a step."""
+        return self.batch_size // (self.data * self.expert)
+
+    @property
     def rows(self) -> int:
-        """Sequences that one rank has in its model at once: a micro-batch, or all that it has."""
-        own = self.batch_size // (self.data * self.expert)
-        return own if self.micro_batch is None else min(self.micro_batch, own)
+        """Sequences that one rank has in its model at once: a micro-batch, or all that fall on the rank."""
+        return self.rank_rows if self.micro_batch is None else min(self.micro_batch, self.rank_rows)
 
     @property
     def micro_batches(self) -> Count:
         """Forward and backward passes of a step on each rank."""
-        return Count(-(-self.batch_size // (self.data * self.expert) // self.rows))
+        return Count(-(-self.rank_rows // self.rows))  # rounded up: the last piece may be smaller
 
     @property
     def tokens(self) -> int:
@@ -243,11 +230,7 @@ class Setup:
         return Count(self.tensor * self.pipeline * self.data * self.context * self.expert)
 
     def refuse_parallel(self, formula: str, *known: str) -> None:
-        """For formulas: raise unless every parallel size that is not among `known` has its default.
-
-        Raises:
-            ValueError: names the sizes that `formula` does not hold for.
-        """
+        """For formulas: raise a ValueError unless every parallel size that is not among `known` has its default."""
         extra = [
             f"{name}={getattr(self, name)}"
             for name, alone in _PARALLEL.items()
@@ -267,14 +250,6 @@ def kv_heads_of(config: Config) -> int:
     if isinstance(config, GPTConfig):
         return config.heads
     return config.kv_heads if isinstance(config, Architecture) else config.attention.kv_heads
-
-
-def _cut_by_tensor(config: Config) -> dict[str, int]:
-    """What tensor parallelism cuts."""
-    sizes = {"heads": config.heads, "kv_heads": kv_heads_of(config), "width": config.width}
-    if isinstance(config, ExpertModel):
-        return {**sizes, "expert_hidden": config.expert_hidden, "dense_hidden": config.dense_hidden}
-    return {**sizes, "mlp_width": config.mlp_width}
 
 
 def one_of(name: str, given: object, known: Collection[object]) -> None:
@@ -307,7 +282,7 @@ def _divides(whole: str, size: int, **ranks: int) -> None:
 
 
 def _context(config: Any) -> int:
-    """The tokens of a sequence where nobody says: the model's context; 1 where no formula reads tokens."""
+    """The default of `seq`: the model's context; 1 where no formula reads tokens."""
     if isinstance(config, int) or (isinstance(config, ExpertModel) and config.two_streams):
         return 1
     if config.context is None:
@@ -325,7 +300,7 @@ def _model(given: object) -> Any:
 
 
 def _described(config: Any) -> str:
-    """A row's name, a number in words, or what of a config differs from the defaults."""
+    """A row's name, a number in words, or the values of a config that differ from the defaults."""
     if isinstance(config, int):
         return f"{config:,} parameters"
     if isinstance(config, ExpertModel):

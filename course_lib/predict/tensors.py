@@ -4,10 +4,9 @@
     predict.rank_tensors(setup, stage=0)[0]      # name, role, layer, elements, element_bytes, axes, parts
 
 All that `predict` says about a rank of many is a sum over this list: `rank_parameters`, `model_states`, `activations`,
-`rank_traffic`, `unit_buffers`, the optimizer's births in `peak`. Layers are numbered as in `parallel.stages`: 0 is the
-embeddings, 1 to L are the blocks, L + 1 is the final norm with the head and the loss. How tensors are cut is what
-`parallel.tensor_gpt`, `parallel.stages`, `parallel.context_gpt` and `parallel.experts` do, whatever the model: heads,
-hidden features and the width of tables over "tensor", experts over "expert"; all else is whole.
+`rank_traffic`, `unit_buffers`, the optimizer's births in `peak`. Layers are numbered as in `pipeline.stages`: 0 is the
+embeddings, 1 to L are the blocks, L + 1 is the final norm with the head and the loss. Heads, hidden features and the
+width of tables are cut over "tensor", experts over "expert", as `parallel` does with our GPT; all else is whole.
 """
 
 from __future__ import annotations
@@ -19,14 +18,13 @@ from typing import NamedTuple
 
 from course_kit.accounts import CATEGORIES, MemoryAccount
 from course_kit.units import Bytes, Count
-from course_lib.model.expert_zoo import ExpertModel, LatentAttention
 from course_lib.model.gpt import GPTConfig
-from course_lib.model.zoo import Architecture
+from course_lib.model.zoo import Architecture, ExpertModel, LatentAttention
 from course_lib.predict.saved import saved_tensors, starts_segment
 from course_lib.predict.setup import Setup, Shape
 
 ROLES = CATEGORIES[:-1]
-"""What a tensor of the list can be: a category of the account; temporaries come and go."""
+"""Roles of a listed tensor: the categories of the account but temporaries, which come and go."""
 Stage = int | range
 """A pipeline stage: its number, where the blocks are cut evenly, or the numbers of its layers."""
 _MOMENTS = {"sgd": (), "momentum": ("momentum",), "adam": ("mean", "variance"), None: ()}
@@ -37,11 +35,10 @@ class RankTensor(NamedTuple):
     """A tensor of one rank.
 
     Attributes:
-        name: the parameter's, as the model names it, or what it is: "blocks.0.mlp.up.weight.variance".
+        name: the parameter's, as the model names it, and its use: "blocks.0.mlp.up.weight.variance".
         role: a category of the memory account.
-        layer: whose it is.
-        elements: of this rank's part, before ZeRO cuts it.
-        element_bytes: bytes of each.
+        layer: the number of its layer.
+        elements, element_bytes: of this rank's part, before ZeRO cuts it; bytes of each.
         axes: of model states, the mesh axes whose ranks have other parts of it.
         parts: into how many parts ZeRO cuts `elements`, of which a rank has one.
     """
@@ -58,15 +55,11 @@ class RankTensor(NamedTuple):
 def rank_tensors(setup: Setup, stage: Stage = 0, *roles: str) -> list[RankTensor]:
     """Every tensor of a rank between the forward and the backward pass of a micro-batch, and all model states.
 
-    Activations are those of one micro-batch; a pipeline holds those of `in_flight` at once.
-
-    Args:
-        setup: what is trained, and over which ranks.
-        stage: of the pipeline; by default the first.
-        roles: those wanted, of `ROLES`; by default all. A bare number of parameters has no activations.
+    Activations are those of one micro-batch; a pipeline holds those of `in_flight` at once. `roles` are the wanted ones
+    of `ROLES`, by default all. A bare number of parameters has no activations.
 
     Raises:
-        ValueError: no such stage or role; activations that nobody counts (`saved_tensors`).
+        ValueError: no such stage or role; activations that are not counted (`saved_tensors`).
     """
     layers = stage_layers(setup, stage)
     return [each for layer in layers for each in _of_layer(setup, layer, layers, roles)]
@@ -170,7 +163,7 @@ def stage_layers(setup: Setup, stage: Stage = 0) -> range:
     if blocks % stages:
         raise ValueError(
             f"{blocks} blocks do not split into pipeline={stages} equal parts: choose a number that divides, or cut "
-            "by costs (parallel.stages.cut) and give the stage's layers, a range, in place of its number"
+            "by costs (pipeline.stages.cut) and give the stage's layers, a range, in place of its number"
         )
     first, each = 1 + stage * (blocks // stages), blocks // stages
     return range(first - (stage == 0), first + each + (stage == stages - 1))

@@ -2,26 +2,19 @@
 
 There is one function for each operation, named as in `ranks.collectives`, and all return a `Collective`:
 
-    predict.all_reduce(n_bytes, world_size=8).bytes
     predict.all_reduce(n_bytes, 8, "tree", rank=3).messages
     predict.broadcast(n_bytes, 8).seconds(link)
 
-Two conventions, the same everywhere in this course:
-
-- `n_bytes` is the size of the *whole* array: what each rank holds before an all-reduce or an all-to-all, what all ranks
-  together hold before an all-gather, what each holds before a reduce-scatter.
-- What counts is what this rank *sends* (payload, without headers). All ranks together receive just as much.
-
-So an all-reduce by a ring costs 2(p-1)/p · n_bytes: n_bytes for 2 ranks, nearly 2 · n_bytes for many. Where p does not
-divide the array, chunks differ by an element and a formula gives the mean over the ranks, rounded to a byte.
+`n_bytes` is the size of the *whole* array: of each rank before an all-reduce, a reduce-scatter or an all-to-all, of all
+ranks together before an all-gather. Counted are the bytes that this rank *sends* (payload, without headers); all ranks
+together receive just as much. Where p does not divide the array, chunks differ by an element, and a formula gives the
+mean over the ranks, rounded to a byte. Each refuses negative bytes, no ranks, and a rank that does not exist.
 
 A `Link` is a connection in the α–β model: a message costs α seconds whatever its size, and β seconds for each byte
 (Hockney 1994; Thakur, Rabenseifner and Gropp 2005, §3). Every rank has one link, over which it sends and receives at
-once; adding up is free. So what counts is what must pass one after the other: a `Path`. Behind the operations stand
-what is made of them: an all-reduce over two kinds of links, and buckets of gradients that leave while the backward pass
-still computes (Li et al. 2020, §3.2). Nothing here starts a process.
-
-Lesson 00 uses this module; lesson 06 takes it apart, lesson 07 what is made of it.
+once; adding up is free. So time is a `Path`: the messages and bytes that must pass one after the other. At the end
+stand an all-reduce over two kinds of links, and buckets of gradients that leave while the backward pass still computes
+(Li et al. 2020, §3.2).
 """
 
 from __future__ import annotations
@@ -34,7 +27,7 @@ from typing import NamedTuple
 import torch
 
 from course_kit.units import Bytes, Count, Ratio, Seconds
-from course_lib.model.expert_zoo import ExpertModel
+from course_lib.model.zoo import ExpertModel
 from course_lib.parallel.data import plan_buckets
 from course_lib.predict.setup import Setup, not_negative, positive
 from course_lib.predict.tensors import rank_tensors
@@ -43,7 +36,7 @@ ALL_REDUCE_ALGORITHMS = ("ring", "direct", "manager", "tree", "recursive_doublin
 
 
 class Path(NamedTuple):
-    """What has to pass one after the other before a collective is finished."""
+    """The messages and bytes that have to pass one after the other before a collective is finished."""
 
     messages: Count
     n_bytes: Bytes
@@ -54,8 +47,8 @@ class Link:
     """A connection in the α–β model.
 
     Attributes:
-        alpha: what a message costs, whatever its size (latency).
-        seconds_per_byte: β, what each of its bytes costs; its inverse is the bandwidth.
+        alpha: the price of a message, whatever its size (latency).
+        seconds_per_byte: β, the price of each of its bytes; its inverse is the bandwidth.
 
     Raises:
         ValueError: a price is negative.
@@ -95,10 +88,10 @@ class Link:
 
 
 def fit_link(samples: Iterable[tuple[int, int, float]]) -> Link:
-    """The link that explains measured times best.
+    """The link that explains measured times best: least squares of the *relative* error.
 
-    Least squares of the *relative* error, because a microsecond means much for a small message and nothing for a large
-    one. Neither α nor β comes out negative: if noise would make one so, it is 0.
+    A microsecond means much for a small message and nothing for a large one. Where noise would make α or β negative,
+    that one is 0.
 
     Args:
         samples: (messages, bytes, seconds) of each measurement, from a `Collective`'s path or counted.
@@ -113,7 +106,7 @@ def fit_link(samples: Iterable[tuple[int, int, float]]) -> Link:
     mm, mb, bb = (sum(row[i] * row[j] for row in pairs) for i, j in ((0, 0), (0, 1), (1, 1)))
     m, b = (sum(row[i] for row in pairs) for i in (0, 1))
     determinant = mm * bb - mb * mb
-    if determinant <= 1e-12 * mm * bb:
+    if determinant <= 1e-12 * mm * bb:  # all messages as long as each other, but for rounding
         raise ValueError(f"fit_link got {len(pairs)} samples of one size a message; measure at least two sizes")
     alpha, beta = (m * bb - b * mb) / determinant, (mm * b - mb * m) / determinant
     if alpha < 0:
@@ -125,17 +118,11 @@ def fit_link(samples: Iterable[tuple[int, int, float]]) -> Link:
 
 @dataclass(frozen=True)
 class Collective:
-    """One operation, as one rank pays for it and as all wait for it.
+    """One operation, as one rank pays for it and as all wait for it."""
 
-    Attributes:
-        bytes: what this rank sends.
-        messages: in how many messages.
-        path: what has to pass one after the other before the operation is finished everywhere.
-    """
-
-    bytes: Bytes
+    bytes: Bytes  # that this rank sends
     messages: Count
-    path: Path
+    path: Path  # until the operation is finished everywhere
 
     def seconds(self, link: Link) -> Seconds:
         """How long it takes: the path at the link's prices."""
@@ -143,15 +130,13 @@ class Collective:
 
 
 def all_reduce(n_bytes: int, world_size: int, algorithm: str = "ring", rank: int = 0) -> Collective:
-    """Every rank gets the sum of all arrays. What `rank` sends of `n_bytes` = n, and the path:
+    """Every rank gets the sum of all arrays. Messages that `rank` sends of `n_bytes` = n, and the path if that differs:
 
-    - "ring": 2(p-1) messages of n/p, the fewest bytes possible (Patarasuk and Yuan 2009). The path is the same.
-    - "halving_doubling" (Rabenseifner's): as many bytes, in 2 log2 p messages. The path is the same.
-    - "recursive_doubling": log2 p messages of n. The path is the same.
-    - "direct": every rank sends its whole array to every other one, (p-1) messages of n. The path is the same. (The
-      least possible; who can post all messages at once pays α once.)
-    - "manager": rank 0 collects and answers: p-1 messages of n for rank 0, one for the others. Path: 2(p-1), since rank
-      0 first receives everything, then sends everything.
+    - "ring": 2(p-1) messages of n/p, the fewest bytes possible (Patarasuk and Yuan 2009).
+    - "halving_doubling" (Rabenseifner's): as many bytes, in 2 log2 p messages.
+    - "recursive_doubling": log2 p messages of n.
+    - "direct": p-1 messages of n. (A rank that can post all at once pays α once.)
+    - "manager": rank 0 collects and answers: p-1 messages of n for rank 0, one for the others. Path: 2(p-1).
     - "tree": a binomial tree up to rank 0 and down again: n for each edge that the rank sends along. Path: ceil(log2 p)
       rounds up and as many down.
 
@@ -166,37 +151,33 @@ def all_reduce(n_bytes: int, world_size: int, algorithm: str = "ring", rank: int
     if algorithm not in ALL_REDUCE_ALGORITHMS:
         raise ValueError(f"algorithm={algorithm!r}: it must be one of {', '.join(ALL_REDUCE_ALGORITHMS)}")
     others = world_size - 1
-    if algorithm == "ring":
-        return _in_parts(2 * n_bytes, world_size, 2 * others)
-    if algorithm == "halving_doubling":
-        return _in_parts(2 * n_bytes, world_size, 2 * _log2(world_size, algorithm))
-    if algorithm == "recursive_doubling":
-        rounds = _log2(world_size, algorithm)
-        return _whole(n_bytes, rounds, rounds)
-    if algorithm == "direct":
-        return _whole(n_bytes, others, others)
-    if algorithm == "manager":
-        return _whole(n_bytes, 1 if rank else others, 2 * others)
-    return _whole(n_bytes, tree_children(world_size, rank) + (1 if rank else 0), 2 * others.bit_length())
+    rounds = others.bit_length()  # ceil(log2 p)
+    if algorithm.endswith("_doubling") and world_size != 1 << rounds:
+        raise ValueError(f"{algorithm} pairs ranks off, so world_size must be a power of two; {world_size} is not")
+    if algorithm in ("ring", "halving_doubling"):
+        return _in_parts(2 * n_bytes, world_size, 2 * (others if algorithm == "ring" else rounds))
+    messages, path = {
+        "recursive_doubling": (rounds, rounds),
+        "direct": (others, others),
+        "manager": (1 if rank else others, 2 * others),
+        "tree": (tree_children(world_size, rank) + (1 if rank else 0), 2 * rounds),
+    }[algorithm]
+    return _whole(n_bytes, messages, path)
 
 
 def reduce_scatter(n_bytes: int, world_size: int) -> Collective:
-    """Each rank gets the sum of its part of `n_bytes` on every rank: p-1 messages of n/p, by ring or directly.
-
-    Raises:
-        ValueError: no ranks, or negative bytes.
-    """
+    """Each rank gets the sum of its part of `n_bytes` on every rank: p-1 messages of n/p, by ring or directly."""
     _check(n_bytes, world_size)
     return _in_parts(n_bytes, world_size, world_size - 1)
 
 
 def all_gather(n_bytes: int, world_size: int) -> Collective:
-    """All ranks' parts go to every rank, which ends with `n_bytes`: p-1 messages of n/p. Errors: `reduce_scatter`."""
+    """All ranks' parts go to every rank, which ends with `n_bytes`: p-1 messages of n/p."""
     return reduce_scatter(n_bytes, world_size)
 
 
 def all_to_all(n_bytes: int, world_size: int) -> Collective:
-    """Each rank deals out its `n_bytes` and keeps its own share: p-1 messages of n/p. Errors: `reduce_scatter`.
+    """Each rank deals out its `n_bytes` and keeps its own share: p-1 messages of n/p.
 
     (`ranks.schedules.all_to_all` needs a round more: each rank has one in which it is its own partner.)
     """
@@ -204,21 +185,13 @@ def all_to_all(n_bytes: int, world_size: int) -> Collective:
 
 
 def broadcast(n_bytes: int, world_size: int, rank: int = 0) -> Collective:
-    """Rank 0 gives `n_bytes` to all, along a binomial tree: n to each child of `rank`. Path: ceil(log2 p) rounds.
-
-    Raises:
-        ValueError: no such rank, or negative bytes.
-    """
+    """Rank 0 gives `n_bytes` to all, along a binomial tree: n to each child of `rank`. Path: ceil(log2 p) rounds."""
     _check(n_bytes, world_size, rank)
     return _whole(n_bytes, tree_children(world_size, rank), (world_size - 1).bit_length())
 
 
 def reduce(n_bytes: int, world_size: int, rank: int = 0) -> Collective:
-    """Rank 0 gets the sum of all arrays, up a binomial tree: n from every other rank. Path: ceil(log2 p) rounds.
-
-    Raises:
-        ValueError: no such rank, or negative bytes.
-    """
+    """Rank 0 gets the sum of all arrays, up a binomial tree: n from every other rank. Path: ceil(log2 p) rounds."""
     _check(n_bytes, world_size, rank)
     return _whole(n_bytes, 1 if rank else 0, (world_size - 1).bit_length())
 
@@ -250,18 +223,9 @@ def crossover_bytes(world_size: int, link: Link, fewer_messages: str = "tree", f
 def bus_factor(operation: str, world_size: int) -> Ratio:
     """Bus bandwidth over algorithm bandwidth (bytes of the whole array / time), as NCCL's tests print both.
 
-    It is the share of the array that must leave each rank, so bus bandwidth can be held against the speed of a link,
-    whatever the operation and the number of ranks. (All that a broadcast sends must pass through one rank's link once,
-    so there it is 1.) That presumes that only ranks add; a switch that adds can exceed it.
-
-    Args:
-        operation: a name in `OPERATIONS`.
-        world_size: number of ranks.
-
-    Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md.
-
-    Raises:
-        ValueError: no such operation, or no ranks.
+    The factor is the share of the array that must leave each rank (of a broadcast, the root), so bus bandwidth can be
+    held against the speed of a link, whatever the operation, one of `OPERATIONS`, and the number of ranks. A switch
+    that adds can exceed it. Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md.
     """
     if operation not in OPERATIONS:
         raise ValueError(f"operation={operation!r}: it must be one of {', '.join(OPERATIONS)}")
@@ -272,16 +236,14 @@ def bus_factor(operation: str, world_size: int) -> Ratio:
 
 
 def _in_parts(n_bytes: int, world_size: int, messages: int) -> Collective:
-    """(p-1)/p of the bytes; whoever waits for the operation waits for just these."""
+    """(p-1)/p of the bytes; the path is the same."""
     sent = Bytes(round(n_bytes * (world_size - 1) / world_size))
     return Collective(sent, Count(messages), Path(Count(messages), sent))
 
 
 def _whole(n_bytes: int, messages: int, path: int) -> Collective:
     """The whole array in each message."""
-    return Collective(
-        Bytes(messages * n_bytes), Count(messages), Path(Count(path), Bytes(path * n_bytes))
-    )  # fmt: skip
+    return Collective(Bytes(messages * n_bytes), Count(messages), Path(Count(path), Bytes(path * n_bytes)))
 
 
 def tree_children(world_size: int, rank: int) -> int:
@@ -289,14 +251,8 @@ def tree_children(world_size: int, rank: int) -> int:
 
     Rank r hands on to r + 1, r + 2, r + 4, … while the step is smaller than r's lowest set bit and the rank exists.
     """
-    lowest_bit = rank & -rank or world_size
+    lowest_bit = rank & -rank or world_size  # rank 0 has no bit set, and all steps
     return sum(1 for k in range(world_size.bit_length()) if 2**k < lowest_bit and rank + 2**k < world_size)
-
-
-def _log2(world_size: int, algorithm: str) -> int:
-    if world_size & (world_size - 1):
-        raise ValueError(f"{algorithm} pairs ranks off, so world_size must be a power of two; {world_size} is not")
-    return world_size.bit_length() - 1
 
 
 def _check(n_bytes: int, world_size: int, rank: int = 0) -> None:
@@ -308,15 +264,11 @@ def _check(n_bytes: int, world_size: int, rank: int = 0) -> None:
 
 
 class TwoLevels(NamedTuple):
-    """A hierarchical all-reduce, as one rank pays for it.
-
-    Between machines links are slower, and a ring over all ranks runs at the pace of its slowest link. So a node's G
-    ranks add up inside first, each carries its G-th of the sum across, over its own card, and an all-gather inside the
-    node ends it.
+    """A hierarchical all-reduce, as one rank pays for it: a flat ring runs at the pace of its slowest link.
 
     Attributes:
-        inside: what it sends to ranks of its own node: a reduce-scatter and an all-gather.
-        across: what it sends to other nodes: an all-reduce of its part.
+        inside: a reduce-scatter, and at the end an all-gather, among the G ranks of a node.
+        across: an all-reduce of each rank's G-th of the sum, over its own card, with other nodes.
     """
 
     inside: Collective
@@ -332,9 +284,6 @@ def two_level_all_reduce(n_bytes: int, nodes: int, ranks_per_node: int) -> TwoLe
         ranks_per_node: G; each has a link of its own to the other nodes.
 
     Source: Austin et al. 2025, "How to Scale Your Model", GPUs, cross-node collectives (a ring at each level).
-
-    Raises:
-        ValueError: no nodes or ranks, or negative bytes.
     """
     return TwoLevels(all_reduce(n_bytes, ranks_per_node), all_reduce(round(n_bytes / ranks_per_node), nodes))
 
@@ -355,11 +304,10 @@ def tokens_to_hide(
 
     Args:
         flops_per_s: that a rank reaches, R.
-        link_bytes_per_s: what leaves a rank for other nodes, W.
+        link_bytes_per_s, inside_bytes_per_s: from a rank to other nodes, W; to ranks of its own node.
         world_size: ranks in all nodes.
         bytes_per_gradient: 2 for bf16.
         ranks_per_node: G; 1 for a ring over all ranks.
-        inside_bytes_per_s: what leaves a rank for ranks of its own node.
 
     Source: Austin et al. 2025, "How to Scale Your Model", training and GPUs, data parallelism.
 
@@ -389,13 +337,7 @@ class Ready(NamedTuple):
 
 @dataclass(frozen=True)
 class Departure:
-    """A bucket on its way.
-
-    Attributes:
-        n_gradients, n_bytes: what it holds.
-        full_s: when its last gradient was ready.
-        start_s, end_s: when its all-reduce began and ended.
-    """
+    """A bucket on its way: its content, and when its last gradient was ready, its all-reduce began and ended."""
 
     n_gradients: int
     n_bytes: Bytes
@@ -406,21 +348,15 @@ class Departure:
 
 @dataclass(frozen=True)
 class Overlap:
-    """A backward pass and the all-reduces of its buckets. Time 0 is the start of the backward pass.
+    """A backward pass and the all-reduces of its buckets. Time 0 is the start of the backward pass."""
 
-    Attributes:
-        departures: the buckets, in the order in which they leave.
-        backward_s: how long the rank computes.
-        messages: what each rank sends for them.
-    """
-
-    departures: tuple[Departure, ...]
-    backward_s: Seconds
-    messages: Count
+    departures: tuple[Departure, ...]  # the buckets, in the order in which they leave
+    backward_s: Seconds  # how long the rank computes
+    messages: Count  # that each rank sends
 
     @property
     def end_s(self) -> Seconds:
-        """When the optimizer may step: everything is computed and everything has arrived."""
+        """When the optimizer may step: all is computed and has arrived."""
         return Seconds(max([self.backward_s, *(each.end_s for each in self.departures)]))
 
     @property
@@ -467,8 +403,7 @@ def gradients_ready(setup: Setup, flops_per_s: float) -> list[Ready]:
     """When gradients get ready, if the backward pass runs at `flops_per_s`.
 
     The backward pass of a matrix takes 4 operations for each element and token; the rest (norms, biases, attention's
-    scores) is left out. A tied embedding is used first (in the backward pass) as the head, and last as the embedding:
-    only then is its gradient complete.
+    scores) is left out. A tied embedding's gradient is complete at the end, though the head's share comes first.
 
     Args:
         setup: the model, and the batch, which `data` ranks share; gradients have `setup.gradient_bytes` each.

@@ -1,17 +1,14 @@
-"""ZeRO in closed form: what passes through its ranks' memory, and how few ranks are enough.
+"""ZeRO in closed form: the buffers that pass through its ranks' memory, and how few ranks are enough.
 
-    setup = Setup(1.5e9, batch_size=64, precision="mixed", data=64, zero=2)
-    predict.model_states(setup)                      # 2Ψ + 14Ψ/64, by category
-    predict.data_traffic(setup)["reduce_scatter"]    # bytes and messages; .seconds(link)
-    predict.fewest_ranks(setup, hardware.A100_80GB.memory).data
-    predict.largest(setup, "config", hardware.A100_80GB.memory, holds=predict.model_states).value
-
-What ranks hold between steps is in `tensors.py`, what they send in `rank_traffic.py`. The library that these are held
-against is `parallel.zero`.
+setup = Setup(1.5e9, batch_size=64, precision="mixed", data=64, zero=2)
+predict.model_states(setup)                      # 2Ψ + 14Ψ/64, by category
+predict.data_traffic(setup)["reduce_scatter"]    # bytes and messages; .seconds(link)
+predict.fewest_ranks(setup, hardware.A100_80GB.memory).data
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -49,21 +46,6 @@ def unit_buffers(setup: Setup, prefetch: bool = True) -> MemoryAccount:
     return MemoryAccount(Bytes(weights * setup.weight_bytes), Bytes(gradients * setup.gradient_bytes))
 
 
-def fused_buffer(parameters: int, bytes_per_element: int = 4, limit_bytes: int | None = None) -> Bytes:
-    """The buffer that gradients are packed into, so that one all-reduce serves them all.
-
-    Flat and in fp32 it has 4 bytes a parameter: 6 GB for 1.5 billion (Rajbhandari et al. 2020, §3.2). A buffer of a
-    constant size, used again and again, has `limit_bytes` however large the model is (their §6.2).
-
-    Raises:
-        ValueError: a number is not positive.
-    """
-    if min(parameters, bytes_per_element, 1 if limit_bytes is None else limit_bytes) < 1:
-        raise ValueError(f"{parameters=}, {bytes_per_element=}, {limit_bytes=}: all must be at least 1")
-    whole = parameters * bytes_per_element
-    return Bytes(whole if limit_bytes is None else min(whole, limit_bytes))
-
-
 def fewest_ranks(
     setup: Setup, memory: int, holds: Callable[[Setup], MemoryAccount] = model_states, limit: int = 2**20
 ) -> Setup:
@@ -74,7 +56,7 @@ def fewest_ranks(
     Args:
         setup: everything else; of its `data`, only the sequences that fall on a rank matter.
         memory: bytes of each rank.
-        holds: what must fit: `model_states`, or a function of your own that does not grow with the ranks.
+        holds: `model_states`, or a function of your own that does not grow with the ranks.
         limit: the most ranks to try.
 
     Raises:
@@ -86,18 +68,10 @@ def fewest_ranks(
     def on(ranks: int) -> Setup:
         return replace(setup, data=ranks, batch_size=own * ranks)
 
-    def fits(ranks: int) -> bool:
-        return holds(on(ranks)).total <= memory
-
-    fails, enough = 0, 1
-    while not fits(enough):
-        if enough == limit:
-            raise ValueError(
-                f"zero={setup.zero}: {limit:,} ranks are not enough: each would hold {holds(on(limit)).total} of the "
-                f"{Bytes(memory)} that it has"
-            )
-        fails, enough = enough, min(2 * enough, limit)
-    while enough - fails > 1:
-        middle = (enough + fails) // 2
-        fails, enough = (fails, middle) if fits(middle) else (middle, enough)
+    enough = 1 + bisect_left(range(1, limit + 1), True, key=lambda ranks: holds(on(ranks)).total <= memory)
+    if enough > limit:
+        raise ValueError(
+            f"zero={setup.zero}: {limit:,} ranks are not enough: each would hold {holds(on(limit)).total} of the "
+            f"{Bytes(memory)} that it has"
+        )
     return on(enough)

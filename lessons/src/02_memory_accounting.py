@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | Time | first sitting 45 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
-# | A GPU | is not needed. Its kernels keep a few other tensors than a CPU's (`predict/lifetimes/step.py` says which), and section 10 asks its allocator |
+# | A GPU | is not needed. Its kernels keep a few other tensors than a CPU's (`predict/saved.py` says which), and section 10 asks its allocator |
 # | Opens | `predict/lifetimes/ledger.py`, `predict/lifetimes/step.py`, `predict/allocator.py` |
 #
 # You train a model of 1.5 billion parameters in fp16. That is 3 GB, and your card has 16. Beside it the optimizer,

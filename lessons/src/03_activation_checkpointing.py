@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | Time | first sitting 40 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
-# | A GPU | is not needed: all cells run on the CPU. A GPU's kernels keep a few other tensors (`predict/lifetimes/step.py` says which); the argument is the same |
+# | A GPU | is not needed: all cells run on the CPU. A GPU's kernels keep a few other tensors (`predict/saved.py` says which); the argument is the same |
 # | Opens | `train/recompute.py`, `predict/chain.py` |
 #
 # Your model trains on sequences of 1,024 tokens. You need 4,096. You change the number, and the run dies in its first

@@ -28,7 +28,7 @@ from course_kit.notebook import ask, show, your_turn
 from course_kit.units import Bytes, Count, Ratio
 from course_lib import predict
 from course_lib.collectives.operators import all_gather
-from course_lib.model import expert_zoo, text
+from course_lib.model import text, zoo
 from course_lib.model.experts import ExpertConfig, ExpertMLP
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.parallel.experts import ParallelExperts, plan_dispatch
@@ -487,7 +487,7 @@ guess_active = ask("Billions of them that one token meets?", unit="billion")
 # Mixtral stands below the explorer.
 
 # %%
-mixtral, deepseek = map(predict.expert_parameters, (expert_zoo.MIXTRAL_8X7B, expert_zoo.DEEPSEEK_V3))
+mixtral, deepseek = map(predict.expert_parameters, (zoo.MIXTRAL_8X7B, zoo.DEEPSEEK_V3))
 compare(
     guess={"Mixtral": guess_total, "Mixtral, a token": guess_active},
     predicted={"Mixtral": mixtral.total, "Mixtral, a token": mixtral.active,
@@ -724,10 +724,10 @@ compare(predicted={"around 24": Ratio(2**-4), "around 96": Ratio(2**-2), "around
 guess_c = ask("Switch-C: billions of parameters?", unit="billion")
 
 # %%
-models = {"Switch-Base": (expert_zoo.SWITCH_BASE, 7e9), "Switch-Large": (expert_zoo.SWITCH_LARGE, 26e9),
-          "Switch-XXL": (expert_zoo.SWITCH_XXL, 395e9), "Switch-C": (expert_zoo.SWITCH_C, 1571e9)}  # fmt: skip
+models = {"Switch-Base": (zoo.SWITCH_BASE, 7e9), "Switch-Large": (zoo.SWITCH_LARGE, 26e9),
+          "Switch-XXL": (zoo.SWITCH_XXL, 395e9), "Switch-C": (zoo.SWITCH_C, 1571e9)}  # fmt: skip
 for (experts, layers), weights in {(2048, 36): 600e9, (512, 36): 150e9, (128, 36): 37e9, (128, 12): 12.5e9}.items():
-    models[f"GShard, {experts} experts, {layers} layers"] = expert_zoo.gshard(experts, layers), weights
+    models[f"GShard, {experts} experts, {layers} layers"] = zoo.gshard(experts, layers), weights
 compare(
     guess={"Switch-C": guess_c},
     predicted={name: predict.expert_parameters(model).total for name, (model, _) in models.items()},
@@ -746,8 +746,8 @@ compare(
 # And the price for a token? Table 9 gives Switch-Base and T5-Base, the same model with one MLP, 124 GFLOP for a sequence *each*.
 
 # %%
-dense = expert_zoo.SWITCH_BASE.__class__(**{**vars(expert_zoo.SWITCH_BASE), "expert_layers": 0})
-ours = Ratio(predict.expert_flops(expert_zoo.SWITCH_BASE) / predict.expert_flops(dense))
+dense = zoo.SWITCH_BASE.__class__(**{**vars(zoo.SWITCH_BASE), "expert_layers": 0})
+ours = Ratio(predict.expert_flops(zoo.SWITCH_BASE) / predict.expert_flops(dense))
 compare(predicted=ours, measured=Ratio(124 / 124), tolerance=0.02, columns=("from the shape", "published"), name="times T5-Base")
 
 # %% [markdown]

@@ -50,7 +50,7 @@ from course_kit.notebook import ask
 from course_kit.units import Bytes
 from course_lib import predict
 from course_lib.collectives import operators
-from course_lib.model.expert_zoo import DEEPSEEK_V3
+from course_lib.model.zoo import DEEPSEEK_V3
 
 # %%
 FINISHED = ["ExpertMLP", "ParallelExperts", "find_places", "plan_dispatch", "DispatchPlan", "load_balancing_loss"]

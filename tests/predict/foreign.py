@@ -10,9 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.model.expert_zoo import ExpertModel, GroupedAttention, LatentAttention
 from course_lib.model.gpt import RMSNorm, loss_of, rotate
-from course_lib.model.zoo import Architecture
+from course_lib.model.zoo import Architecture, ExpertModel, GroupedAttention, LatentAttention
 
 
 def norm(width: int) -> RMSNorm:

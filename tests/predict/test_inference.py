@@ -1,4 +1,4 @@
-"""Bytes without gradients: the cache of a real pass, the two buffers, and groups that cannot be."""
+"""Bytes without gradients: the cache of a real pass, two neighbours of a chain, and groups that cannot be."""
 
 from typing import cast
 
@@ -11,7 +11,6 @@ from course_kit.units import Bytes
 from course_lib import predict
 from course_lib.model import zoo
 from course_lib.model.gpt import GPT, Block, GPTConfig
-from course_lib.predict.zero import fused_buffer
 
 CONFIG = GPTConfig(layers=3, width=24, heads=4, vocab_size=50, context=20)
 
@@ -68,12 +67,3 @@ def test_the_largest_neighbours_count() -> None:
     assert predict.inference_buffers([1, 5, 2, 6, 1]) == 8
     with pytest.raises(ValueError, match="at least one result"):
         predict.inference_buffers([1])
-
-
-def test_a_fused_buffer() -> None:
-    """Rajbhandari et al. 2020, §3.2: 6 GB for 1.5 billion parameters; §6.2: 12 GB for 3 billion."""
-    assert [fused_buffer(n).to("GB") for n in (1_500_000_000, 3_000_000_000)] == [6, 12]
-    assert fused_buffer(10**9, limit_bytes=25 * 2**20) == 25 * 2**20
-    assert fused_buffer(10, 2, limit_bytes=25) == 20
-    with pytest.raises(ValueError, match="limit_bytes=0"):
-        fused_buffer(10, limit_bytes=0)

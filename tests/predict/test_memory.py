@@ -15,8 +15,8 @@ from course_kit.accounts import MemoryAccount
 from course_kit.units import Bytes
 from course_lib import predict
 from course_lib.model import zoo
-from course_lib.model.expert_zoo import SWITCH_BASE
 from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.model.zoo import SWITCH_BASE
 from course_lib.predict import Setup
 from course_lib.predict.lifetimes.ledger import Ledger
 from course_lib.predict.lifetimes.step import StepLifetimes
@@ -35,6 +35,8 @@ SWITCHES: list[dict[str, Any]] = [
     )
 ]
 """All 64 variants of the model."""
+FOLLOWED = [s for s in SWITCHES if (s["norm"], s["positions"], s["dropout"]) == ("layernorm", "learned", 0)]
+"""Those whose step `peak` follows."""
 
 
 def batch_of(config: GPTConfig, batch_size: int, seq: int) -> tuple[Tensor, Tensor]:
@@ -116,7 +118,7 @@ def test_activations_are_exact_for_every_variant(switches, heads, batch_size):
     assert predict.activations(Setup(config, batch_size, 24)) == saved_bytes(config, batch_size, 24)
 
 
-@pytest.mark.parametrize("switches", SWITCHES, ids=str)
+@pytest.mark.parametrize("switches", FOLLOWED, ids=str)
 def test_the_list_is_what_the_simulated_step_keeps(switches):
     """`peak` follows births and deaths, `activations` lists what is kept: on both devices, in both widths."""
     for (device, precision), (heads, rows) in itertools.product(
@@ -124,8 +126,6 @@ def test_the_list_is_what_the_simulated_step_keeps(switches):
     ):
         config = GPTConfig(2, 16, heads, 31, 32, **switches)
         setup = Setup(config, rows, 24, precision=precision, device=device)
-        if (device, precision, config.attention) == ("cpu", "bf16", "fused") and config.dropout:
-            continue  # refused
         ledger = Ledger()
         StepLifetimes(config, rows, 24, ledger, setup.weight_bytes, device).forward()
         assert predict.activations(setup) == ledger.alive["activations"]
@@ -180,7 +180,7 @@ def measured_peak(config, batch_size, seq, optimizer, first_step):
 def random_cases(n: int) -> list[tuple[Any, ...]]:
     chosen = random.Random(0)
     cases = []
-    for switches in chosen.choices(SWITCHES, k=n):
+    for switches in chosen.choices(FOLLOWED, k=n):
         heads = chosen.choice([1, 2, 4])
         config = GPTConfig(
             layers=chosen.choice([1, 2, 3]),
@@ -234,7 +234,7 @@ def test_the_peak_of_lesson_sized_models(sizes, batch_size, phase):
 
 
 def test_everything_that_is_born_dies_in_the_end():
-    for switches in SWITCHES:
+    for switches in FOLLOWED:
         config, ledger = GPTConfig(3, 16, 2, 31, 32, **switches), Ledger()
         step = StepLifetimes(config, 3, 24, ledger)
         step.forward()

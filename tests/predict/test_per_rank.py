@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from course_lib import predict
-from course_lib.model import expert_zoo, zoo
+from course_lib.model import zoo
 from course_lib.model.gpt import GPTConfig
 from course_lib.pipeline.schedule import ORDERS, peak_in_flight, simulate
 from course_lib.pipeline.stages import GPTStage
@@ -117,7 +117,7 @@ REFUSED = [
     (lambda: predict.rank_parameters(PIPE, range(4, 7)), "give a range within 0 .* to 5"),
     (lambda: predict.rank_parameters(Setup(SMALL, 6, pipeline=3)), "4 blocks do not split into pipeline=3"),
     (
-        lambda: predict.rank_traffic(Setup(expert_zoo.SWITCH_BASE, 2, expert=2)),
+        lambda: predict.rank_traffic(Setup(zoo.SWITCH_BASE, 2, expert=2)),
         "Switch-Base is an encoder and a decoder",
     ),
     (lambda: predict.rank_activations(Setup(SMALL, context=2, recompute="selective")), "a ring, keeps no scores"),

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from course_kit import measure
 from course_lib import predict
 from course_lib.model import text, zoo
-from course_lib.model.expert_zoo import MIXTRAL_8X7B
 from course_lib.model.gpt import GPT, Attention, GPTConfig
+from course_lib.model.zoo import MIXTRAL_8X7B
 from course_lib.predict import Setup
 from course_lib.predict.chain import Chain
 from course_lib.predict.setup import Recompute

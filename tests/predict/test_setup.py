@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from course_lib.model import zoo
-from course_lib.model.expert_zoo import MIXTRAL_8X7B, SWITCH_BASE
 from course_lib.model.gpt import GPTConfig
+from course_lib.model.zoo import MIXTRAL_8X7B, SWITCH_BASE
 from course_lib.predict import Setup
 
 SMALL = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=128)

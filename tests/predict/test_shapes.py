@@ -15,10 +15,9 @@ from course_kit.accounts import MemoryAccount
 from course_kit.units import Bytes
 from course_lib import predict
 from course_lib.model import zoo
-from course_lib.model.expert_zoo import DEEPSEEK_V3, MIXTRAL_8X7B, ExpertModel, GroupedAttention, LatentAttention
 from course_lib.model.experts import ExpertConfig
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.model.zoo import Architecture
+from course_lib.model.zoo import DEEPSEEK_V3, MIXTRAL_8X7B, Architecture, ExpertModel, GroupedAttention, LatentAttention
 from course_lib.parallel.mesh import Mesh
 from course_lib.predict import Setup
 from course_lib.predict.offload import kept_on_device

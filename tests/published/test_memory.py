@@ -12,7 +12,6 @@ from course_kit.units import Bytes
 from course_lib import predict
 from course_lib.model import zoo
 from course_lib.predict import Setup
-from course_lib.predict.zero import fused_buffer
 
 from .rows import rows_of, within
 
@@ -57,7 +56,8 @@ COMPUTED: dict[str, Callable[[], float | list[float]]] = {
     "zero_fig1_stage0": lambda: states(7.5e9),
     "zero_act_1p5b_full": zero_activations,
     "zero_buffers": lambda: [
-        fused_buffer(int(n)).to("GB") for n in ROWS["zero_buffers"]["inputs"]["params"]
+        predict.model_states(Setup(int(n), gradients="fp32")).gradients.to("GB")
+        for n in ROWS["zero_buffers"]["inputs"]["params"]
     ],
     "gopher_2p5TiB": gopher_states,
     "gpt3_boundary_act": boundary,

@@ -13,13 +13,9 @@ FLOAT, INT64, BOOL = 4, 8, 1
 class Ledger:
     """The blocks of memory that are alive, by name, and the largest account so far.
 
-    A name may be used again (every layer has its `mean`): then the last one born is the first one freed, which is the
-    order in which a backward pass goes through the layers.
-
-    Attributes:
-        alive: category → bytes alive now.
-        peak: category → bytes at the moment when the most were alive.
-        phase, peak_phase: what runs now, and what ran at the peak.
+    A name may be used again (every layer has its `mean`): the last one born is the first one freed, as a backward pass
+    goes through the layers. `alive` and `peak` are category → bytes, now and at the moment when the most were alive;
+    `phase` and `peak_phase` are the passes that run then.
     """
 
     def __init__(self, **held: int) -> None:
@@ -55,7 +51,7 @@ class Ledger:
             self.alive[category] -= nbytes
 
     def release(self, name: str) -> None:
-        """Autograd lets go of this block, but somebody else (who passed the batch in) still holds it."""
+        """Autograd lets go of this block, but the caller (who passed the batch in) still holds it."""
         category, nbytes = self._blocks[name].pop()
         self.alive[category] -= nbytes
         self.make(**{name: nbytes})

@@ -1,20 +1,19 @@
 """A training step of our GPT as a list of births and deaths: which block of memory exists from when to when.
 
-This is what `predict.activations` and `predict.peak` read. It runs nothing. It goes through the forward pass, the
-backward pass and the optimizer in their order and writes down, one line a block, what is made, what autograd keeps
-because the backward pass will want it, and what can go. Read it beside `model/gpt.py`.
+`predict.peak` reads this list. Nothing runs: it goes through the forward pass, the backward pass and the optimizer in
+their order and writes down, one line a block, the tensors that are made, those that autograd keeps for the backward
+pass, and those that can go. Read it beside `model/gpt.py`; `saved.py` has what is kept between the passes as a sum.
 
-Exact on a CPU, in 32 bits and with weights in 16. A GPU's kernels (device="cuda") keep other things: dropout a mask of
-1 byte instead of a factor, LayerNorm its statistics in 32 bits whatever the weights are. What recompute changes is in
-`recomputed.py`, the optimizer's part in `updates.py`.
+Exact on a CPU, in 32 bits and with weights in 16, for layers as GPT-2 has them: LayerNorm, positions from a table (or
+none), no dropout. A GPU's LayerNorm keeps its statistics in 32 bits whatever the weights are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from itertools import pairwise
 
 from course_lib.model.gpt import GPTConfig
-from course_lib.predict.lifetimes.attention import AttentionLifetimes
 from course_lib.predict.lifetimes.ledger import BOOL, FLOAT, INT64, Ledger
 
 
@@ -35,17 +34,20 @@ class StepLifetimes:
         self, config: GPTConfig, batch_size: int, seq: int, ledger: Ledger, element: int = FLOAT, device: str = "cpu"
     ) -> None:
         self.config, self.ledger, self.element = config, ledger, element
-        self.seq, self.tokens = seq, batch_size * seq
-        self.learned, self.dropout = config.positions == "learned", config.dropout > 0
-        self.BS, self.BSD, self.BSF, self.BSV = (
-            element * self.tokens * n for n in (1, config.width, config.mlp_width, config.vocab_size)
+        self.seq, self.tokens, self.narrow = seq, batch_size * seq, element < FLOAT
+        self.learned, self.explicit = config.positions == "learned", config.attention == "explicit"
+        # A batched product wants each head in one piece of memory. With one head or one sequence, a view is enough;
+        # the view keeps all of q, k and v alive.
+        self.views = batch_size == 1 or config.heads == 1
+        self.BSD, self.BSF, self.BSV = (
+            element * self.tokens * n for n in (config.width, config.mlp_width, config.vocab_size)
         )
         self.wide_BSV = FLOAT * self.tokens * config.vocab_size  # the loss is computed in 32 bits, always
+        self.BHS = FLOAT * self.tokens * config.heads  # as are the fused kernel's numbers, one a row
+        self.BHSS = element * self.tokens * config.heads * seq
         self.D, self.SD = element * config.width, element * seq * config.width
         self.VD = element * config.vocab_size * config.width
-        self.statistic_BS = FLOAT * self.tokens if device == "cuda" else self.BS
-        self.noise_BSD = (BOOL if device == "cuda" else element) * self.tokens * config.width
-        self.attention_layer = AttentionLifetimes(config, batch_size, seq, ledger, element, device)
+        self.statistic_BS = (FLOAT if device == "cuda" else element) * self.tokens
 
     # ---- forward -----------------------------------------------------------------------------------------------
 
@@ -63,79 +65,79 @@ class StepLifetimes:
         """Token vectors, plus position vectors."""
         ledger = self.ledger
         ledger.save(tokens=INT64 * self.tokens)  # which rows the gradient goes to
-        parts: tuple[str, ...] = ()
         if self.learned:
             ledger.make(token_vectors=self.BSD)
             ledger.save(positions=INT64 * self.seq)
             ledger.make(position_vectors=self.SD)
-            parts = ("token_vectors", "position_vectors")
-        if self.dropout:
-            ledger.make(embedded=self.BSD)
-            ledger.free(*parts)
-            ledger.save(embedding_noise=self.noise_BSD)  # what dropout multiplies by
-            parts = ("embedded",)
         ledger.save(x=self.BSD)  # the norm that comes next will want its input
-        ledger.free(*parts)
+        if self.learned:
+            ledger.free("token_vectors", "position_vectors")
 
     def block(self) -> None:
-        """One layer: attention, then an MLP."""
+        """One layer: attention, then an MLP; each adds its branch to the stream."""
         self.norm()
         self.attention()
-        self.norm()
-        self.mlp()
-
-    def norm(self) -> None:
-        """Its input `x` is on the list already; its result is kept by the linear layer that reads it."""
-        ledger = self.ledger
-        if self.config.norm == "layernorm":
-            ledger.save(mean=self.statistic_BS, rstd=self.statistic_BS, normed=self.BSD)
-            return
-        ledger.make(square=self.BSD)
-        ledger.make(mean_square=self.BS)
-        ledger.free("square")
-        ledger.make(mean_square_plus_eps=self.BS)
-        ledger.free("mean_square")
-        ledger.save(rstd=self.BS)
-        ledger.free("mean_square_plus_eps")
-        ledger.save(unit=self.BSD)  # x / rms, for the gradient of the scale
-        ledger.save(normed=self.BSD)
-
-    def attention(self) -> None:
-        """One attention branch, added to the stream."""
-        self.attention_layer.forward()
         self.ledger.make(branch=self.BSD)
-        self.drop_branch(self.attention_layer.forget_variables)
-
-    def mlp(self) -> None:
-        """One MLP branch, added to the stream."""
+        if self.explicit and not self.views:
+            self.ledger.free("qkv")  # the method returns, and a local variable alone held it
+        self.add_branch()
+        self.norm()
         self.ledger.save(up=self.BSF)  # GELU's gradient depends on its input,
         self.ledger.save(bent=self.BSF)  # and its result is what the second linear layer reads
         self.ledger.make(branch=self.BSD)
-        self.drop_branch()
+        self.add_branch()
 
-    def drop_branch(self, then: Callable[[], None] = lambda: None) -> None:
-        """Dropout at the end of a branch, and x = x + branch: the last norm has kept the old x, the next keeps this."""
+    def norm(self) -> None:
+        """Its input `x` is on the list already; its result is kept by the linear layer that reads it."""
+        self.ledger.save(mean=self.statistic_BS, rstd=self.statistic_BS, normed=self.BSD)
+
+    def add_branch(self) -> None:
+        """Make x = x + branch: the last norm has kept the old x, the next one keeps this."""
+        self.ledger.save(x=self.BSD)
+        self.ledger.free("branch")
+
+    def attention(self) -> None:
+        """From the input of the first projection to that of the second: softmax(q kᵀ) v, or the fused kernel."""
         ledger = self.ledger
-        if self.dropout:
-            ledger.save(branch_noise=self.noise_BSD)
-            ledger.make(dropped=self.BSD)
-            ledger.free("branch")
-        then()
-        ledger.save(x=self.BSD)
-        ledger.free("dropped" if self.dropout else "branch")
+        if not self.explicit:
+            ledger.save(qkv=3 * self.BSD)
+            ledger.save(mixed=self.BSD, log_sum_exp=self.BHS)  # the backward pass computes the scores from these again
+            return
+        ledger.add("activations" if self.views else "temporaries", qkv=3 * self.BSD)
+        ledger.save(mask=BOOL * self.seq**2)  # where the gradient is zero
+        if not self.views:
+            ledger.make(q_scaled=self.BSD)
+        ledger.save(q=self.BSD)  # each factor of a product is kept, for the gradient of the other one
+        if not self.views:
+            ledger.save(k=self.BSD)
+        ledger.make(scores=self.BHSS)
+        if not self.views:
+            ledger.free("q_scaled")
+        ledger.make(masked=self.BHSS)
+        ledger.save(weights=self.BHSS)  # softmax's gradient is a function of its result
+        ledger.free("masked")
+        if not self.views:
+            ledger.save(v=self.BSD)
+        if self.config.heads == 1:  # the product with v is laid out as the second projection wants it
+            ledger.save(mixed=self.BSD)
+            ledger.free("scores")
+        else:
+            ledger.make(mixed_heads=self.BSD)
+            ledger.free("scores")
+            ledger.save(mixed=self.BSD)  # a copy with the heads side by side
+            ledger.free("mixed_heads")
 
     def loss(self) -> None:
         """Head and cross-entropy."""
         ledger = self.ledger
-        narrow = self.element < FLOAT
         ledger.make(logits=self.BSV)
-        if narrow:
+        if self.narrow:
             ledger.make(wide_logits=self.wide_BSV)
         ledger.save(log_probabilities=self.wide_BSV)
         ledger.free("targets")
         ledger.save(targets=INT64 * self.tokens, divisor=FLOAT)  # the mean divides by the number of tokens
         ledger.make(loss=FLOAT)
-        ledger.free("logits", *(["wide_logits"] if narrow else []))
+        ledger.free("logits", *(["wide_logits"] if self.narrow else []))
 
     # ---- backward ----------------------------------------------------------------------------------------------
 
@@ -150,13 +152,6 @@ class StepLifetimes:
         self.embed_backward()
         self.ledger.free("one")
 
-    def block_backward(self) -> None:
-        """One layer, from its end to its beginning."""
-        self.mlp_backward()
-        self.norm_backward()
-        self.attention_backward()
-        self.norm_backward()
-
     def loss_backward(self) -> None:
         """For a moment three blocks of tokens × vocabulary: for a small model and a large vocabulary, the peak."""
         ledger = self.ledger
@@ -165,7 +160,7 @@ class StepLifetimes:
         ledger.release("targets")
         ledger.make(d_wide_logits=self.wide_BSV)
         ledger.free("log_probabilities", "d_log_probabilities")
-        if self.element < FLOAT:
+        if self.narrow:
             ledger.make(d_logits=self.BSV)
             ledger.free("d_wide_logits")
         if self.config.tied:
@@ -173,37 +168,28 @@ class StepLifetimes:
         else:
             ledger.grad(head=self.VD)
         ledger.make(d_normed=self.BSD)
-        ledger.free("d_logits" if self.element < FLOAT else "d_wide_logits", "normed")
+        ledger.free("d_logits" if self.narrow else "d_wide_logits", "normed")
+
+    def block_backward(self) -> None:
+        """One layer, from its end to its beginning: the branch's gradient is the stream's own."""
+        width, hidden = self.config.width, self.config.mlp_width
+        self.linear_backward(width * hidden, width, "bent", d_bent=self.BSF)
+        self.ledger.make(d_up=self.BSF)
+        self.ledger.free("d_bent", "up")
+        self.linear_backward(width * hidden, hidden, "d_up", "normed", d_normed=self.BSD)
+        self.norm_backward()
+        # The fused kernel reads its own result, `mixed`, once more.
+        self.linear_backward(width * width, width, *(["mixed"] if self.explicit else []), d_mixed=self.BSD)
+        self.attention_backward()
+        self.linear_backward(3 * width * width, 3 * width, "d_qkv", "normed", d_normed=self.BSD)
+        self.norm_backward()
 
     def norm_backward(self, first: bool = False) -> None:
-        """From `d_normed` to a share of `d_stream`; the final norm's share is the first."""
+        """From `d_normed` to `d_stream`: a new sum, for a moment beside its summands; the `first` share needs none."""
         ledger = self.ledger
-        if self.config.norm == "layernorm":
-            ledger.make(d_x=self.BSD)
-            ledger.grad(norm=2 * self.D if self.config.bias else self.D)
-            ledger.free("x", "mean", "rstd", "d_normed")
-            self.add_to_stream(first)
-            return
-        ledger.make(d_scale_wide=self.BSD)
-        ledger.make(d_unit=self.BSD)
-        ledger.grad(norm=self.D)
-        ledger.free("d_scale_wide", "d_normed", "unit")
-        ledger.make(d_rstd_wide=self.BSD)
-        ledger.make(d_x=self.BSD)  # x is a factor of x / rms …
-        ledger.make(d_rstd=self.BS)
-        ledger.free("d_unit", "d_rstd_wide")
-        self.add_to_stream(first)
-        ledger.free("d_rstd", "rstd")
-        ledger.make(d_square=self.BSD)  # … and rms depends on x, too
-        ledger.make(x_to_the_1=self.BSD)
-        ledger.make(x_times_d_square=self.BSD)
         ledger.make(d_x=self.BSD)
-        ledger.free("x", "d_square", "x_to_the_1", "x_times_d_square")
-        self.add_to_stream(first=False)
-
-    def add_to_stream(self, first: bool) -> None:
-        """The sum is a new block, for a moment beside its two summands. The first share needs no sum."""
-        ledger = self.ledger
+        ledger.grad(norm=2 * self.D if self.config.bias else self.D)
+        ledger.free("x", "mean", "rstd", "d_normed")
         if first:
             ledger.free("d_x")
             ledger.make(d_stream=self.BSD)
@@ -216,7 +202,7 @@ class StepLifetimes:
         """The stream's gradient as it was before the sum."""
         self.ledger.free("d_stream")
 
-    def linear_backward(self, weight: int, bias: int, frees: tuple[str, ...], **d_input: int) -> None:
+    def linear_backward(self, weight: int, bias: int, *frees: str, **d_input: int) -> None:
         """Gradients of a linear layer's parameters (their elements given) and of its input."""
         if self.config.bias:
             self.ledger.make(**d_input)
@@ -227,51 +213,117 @@ class StepLifetimes:
             self.ledger.make(**d_input)
         self.ledger.free(*frees)
 
-    def mlp_backward(self) -> None:
-        """From `d_stream` to `d_normed`."""
-        width, hidden = self.config.width, self.config.mlp_width
-        d_branch = self.drop_branch_backward()
-        self.linear_backward(width * hidden, width, frees=(*d_branch, "bent"), d_bent=self.BSF)
-        self.ledger.make(d_up=self.BSF)
-        self.ledger.free("d_bent", "up")
-        self.linear_backward(width * hidden, hidden, frees=("d_up", "normed"), d_normed=self.BSD)
-
     def attention_backward(self) -> None:
-        """From `d_stream` to `d_normed`."""
-        width = self.config.width
-        d_branch = self.drop_branch_backward()
-        reads = self.attention_layer.input_of_projection()
-        self.linear_backward(width * width, width, frees=(*d_branch, *reads), d_mixed=self.BSD)
-        self.attention_layer.backward()
-        self.linear_backward(3 * width * width, 3 * width, frees=("d_qkv", "normed"), d_normed=self.BSD)
-
-    def drop_branch_backward(self) -> tuple[str, ...]:
-        """The block that holds the branch's gradient; none without dropout, where it is the stream's own."""
-        if not self.dropout:
-            return ()
-        self.ledger.make(d_branch=self.BSD)
-        self.ledger.free("branch_noise")
-        return ("d_branch",)
+        """From `d_mixed` to `d_qkv`; each product of the forward pass has two here, one for each factor."""
+        ledger = self.ledger
+        if not self.explicit:
+            ledger.make(d_q=self.BSD, d_k=self.BSD, d_v=self.BSD)
+            ledger.free("d_mixed", "qkv", "mixed", "log_sum_exp")
+        else:
+            if not self.views:
+                ledger.make(d_mixed_heads=self.BSD)
+                ledger.free("d_mixed")
+            ledger.make(d_v=self.BSD)
+            ledger.make(d_weights=self.BHSS)
+            ledger.free(*(["d_mixed"] if self.views else ["d_mixed_heads", "v"]))
+            ledger.make(d_masked=self.BHSS)
+            ledger.free("d_weights", "weights")
+            ledger.make(d_scores=self.BHSS)
+            ledger.free("d_masked", "mask")
+            ledger.make(d_k=self.BSD)
+            ledger.make(d_q_scaled=self.BSD)
+            ledger.free("d_scores", "q", "qkv" if self.views else "k")
+            ledger.make(d_q=self.BSD)
+            ledger.free("d_q_scaled")
+        ledger.make(d_qkv=3 * self.BSD)
+        ledger.free("d_q", "d_k", "d_v")
 
     def embed_backward(self) -> None:
         """The gradients of the tables."""
         ledger = self.ledger
-        d_embedded = "d_stream"
-        if self.dropout:
-            d_embedded = "d_embedded"
-            ledger.make(d_embedded=self.BSD)
-            ledger.free("embedding_noise", "d_stream")
         if self.learned:
             ledger.make(d_positions=self.SD)
             ledger.grad(position_table=self.element * self.config.context * self.config.width)
             ledger.free("d_positions", "positions")
         if self.config.tied:
             ledger.make(d_embedding=self.VD)
-            ledger.free(d_embedded)
-            ledger.release("tokens")
-            ledger.grad(embedding=self.VD)  # the sum, a third table beside its two summands
-            ledger.free("d_embedding", "d_head")
         else:
             ledger.grad(embedding=self.VD)
-            ledger.free(d_embedded)
-            ledger.release("tokens")
+        ledger.free("d_stream")
+        ledger.release("tokens")
+        if self.config.tied:
+            ledger.grad(embedding=self.VD)  # the sum, a third table beside its two summands
+            ledger.free("d_embedding", "d_head")
+
+
+class RecomputedLifetimes(StepLifetimes):
+    """`StepLifetimes` with every block recomputed, as `RecomputedLayers(model.blocks, every=1)` does it.
+
+    A block's first run leaves its result alone; in the backward pass it is an ordinary block for as long as its own
+    backward pass takes. The *inside* of the first run is left out: it is never the peak, since the last block's second
+    run makes the same tensors and more is alive around it.
+    """
+
+    _summand_is_held = False
+
+    def block(self) -> None:
+        """Its input is part of the stream and stays, and so does its result, which is the next one's input."""
+        self.ledger.save(x=self.BSD)
+
+    def block_backward(self) -> None:
+        """The block runs again, then backward. Its input and the gradient of its result belong to the caller."""
+        ledger = self.ledger
+        ledger.phase = "backward"
+        ledger.save(x=0)  # a stand-in that the first norm frees: the input's bytes are on the list already
+        super().block()
+        ledger.free("x")
+        ledger.make(result=self.BSD)
+        self._summand_is_held = True
+        super().block_backward()
+        ledger.free("d_stream", "result", "x")
+
+    def forget_summand(self) -> None:
+        """The first sum of a block adds to the gradient that the caller holds."""
+        if not self._summand_is_held:
+            super().forget_summand()
+        self._summand_is_held = False
+
+
+def optimizer_step(
+    ledger: Ledger,
+    parameters: Sequence[int],
+    optimizer: str,
+    new_state: int,
+    element: int = FLOAT,
+    master: bool = False,
+) -> None:
+    """Adam divides by the root of its variance, one parameter after the other; SGD works in place.
+
+    Args:
+        ledger: where births and deaths go.
+        parameters: elements of every parameter tensor, in the model's own order.
+        optimizer: "adam", "momentum" or "sgd".
+        new_state: bytes of state that this step creates.
+        element: bytes of a weight.
+        master: whether the step is `precision.MasterWeights`' own, which widens each gradient to fp32 first; else it
+            is that of `torch.optim`.
+    """
+    ledger.phase = "optimizer step"
+    if master:
+        per_element = new_state // sum(parameters)
+        for elements in parameters:  # moments are born one parameter at a time, too
+            ledger.make(wide_gradient=FLOAT * elements)
+            ledger.add("optimizer", state=per_element * elements)
+            if optimizer == "adam":
+                ledger.make(root=FLOAT * elements)
+                ledger.make(divisor=FLOAT * elements)
+                ledger.free("root", "divisor")
+            ledger.free("wide_gradient")
+        return
+    ledger.add("optimizer", state=new_state)
+    if optimizer == "adam":
+        for previous, elements in pairwise([0, *parameters]):
+            # The last divisor lives until the next one takes its name.
+            ledger.make(last_divisor=element * previous, root=element * elements)
+            ledger.make(divisor=element * elements)
+            ledger.free("last_divisor", "root", "divisor")
