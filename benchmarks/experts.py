@@ -77,7 +77,7 @@ class Plain(nn.Module):
 
 LAYERS: dict[str, Callable[[ExpertMLP], nn.Module]] = {
     "all_to_all_single": Plain,
-    "ParallelExperts": ParallelExperts.from_,
+    "ParallelExperts": ParallelExperts,
 }
 
 

@@ -21,7 +21,7 @@ from course_kit import ranks
 from course_lib.model.gpt import GPTConfig, loss_of
 from course_lib.pipeline.executor import Pipeline
 from course_lib.pipeline.schedule import ORDERS, gpipe, interleaved, one_f_one_b
-from course_lib.pipeline.stages import GPTStage, cut
+from course_lib.pipeline.stages import GPTStage, partition_layers
 from course_lib.train.accumulate import micro_batches
 
 CONFIG = GPTConfig(layers=6, width=128, heads=4, vocab_size=256, context=64, tied=False)
@@ -34,7 +34,7 @@ Step = Callable[[Tensor, Tensor], None]
 
 def layers_of(n_stages: int) -> list[range]:
     """The stages, cut as if the embeddings were free and the head cost half a block: the same for all contestants."""
-    return cut([0.0, *[1.0] * CONFIG.layers, 0.5], n_stages)
+    return partition_layers([0.0, *[1.0] * CONFIG.layers, 0.5], n_stages)
 
 
 def torchs(name: str, n_micro_batches: int) -> tuple[list[GPTStage], Step]:

@@ -20,13 +20,11 @@ from jaxtyping import Num
 from torch import Tensor
 
 from course_lib.collectives import schedules
+from course_lib.collectives.operators import Group
 from course_lib.collectives.schedules import Receive, Round, Schedule
 
 OPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"sum": torch.add, "mean": torch.add, "max": torch.maximum}
 """op → the function that combines two contributions; a mean is a sum that is divided at the end."""
-
-Group = dist.ProcessGroup | None
-"""The ranks that take part; None for all."""
 
 
 def broadcast(tensor: Num[Tensor, "*shape"], root: int = 0, group: Group = None) -> Num[Tensor, "*shape"]:

@@ -1,4 +1,4 @@
-"""The conjugate operators of tensor parallelism: what one does in the forward pass, its partner does in the backward.
+"""The conjugate operators of tensor parallelism: one's forward pass is its partner's backward pass.
 
 | operator            | forward        | backward       | its partner         | named in                        |
 |---------------------|----------------|----------------|---------------------|---------------------------------|
@@ -11,8 +11,8 @@
 | `all_to_all_dims`   | all-to-all     | all-to-all     | itself              | Jacobs et al. 2023 (Ulysses)    |
 
 Why pairs: where a tensor is whole on every rank and each rank uses it for a part of the work, each rank learns a part
-of its gradient, so the parts are added up (`f`). Where each rank holds a part of a sum, the sum is formed once, and its
-gradient is what everyone needs (`f_bar`). `g` and `g_bar` are the same two with the tensor cut along one dim.
+of its gradient, so the parts are added up (`f`). Where each rank holds a term of a sum, the sum is formed once, and
+every rank needs the gradient of the sum (`f_bar`). `g` and `g_bar` are the same two with the tensor cut along one dim.
 
 All ranks of the group must call each operator, in the same order. With n the bytes of the whole tensor and t ranks, an
 all-reduce sends 2(t-1)/t · n from each rank, the others (t-1)/t · n.
@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 Group = dist.ProcessGroup | None
-"""The ranks that share a layer; None for all."""
+"""The ranks that talk to each other; None for all."""
 Operation = Callable[[Tensor], Tensor]
 
 # PyTorch 2.13 renamed both, and warns of the old names.
@@ -73,7 +73,7 @@ def gather_from_group(part: Tensor, dim: int, group: Group = None) -> Tensor:
 
 
 def all_to_all_dims(part: Tensor, cut: int, joined: int, group: Group = None) -> Tensor:
-    """From parts along `joined` to parts along `cut`: each rank keeps its part of everyone's part."""
+    """Exchange parts along `joined` for parts along `cut`: each rank gets its part of every rank's part."""
     there = partial(all_to_all, cut=cut, joined=joined, group=group)
     return pair(part, forward=there, backward=partial(all_to_all, cut=joined, joined=cut, group=group))
 
@@ -131,19 +131,19 @@ def reduce_scatter(summand: Tensor, dim: int, group: Group = None) -> Tensor:
 def reduce_scatter_async(summand: Tensor, dim: int, group: Group = None) -> Callable[[], Tensor]:
     """Begin a `reduce_scatter`, and return the function that waits for its result."""
     parts = summand.chunk(divided(summand, dim, group), dim)
-    mine = parts[0].new_empty(parts[0].shape)
+    own = parts[0].new_empty(parts[0].shape)
     # end to end along dim 0, so that one copy makes each rank's part contiguous; `parts` alone would be many messages
-    work = reduce_scatter_single(mine, torch.cat(parts), group=group, async_op=True)
+    work = reduce_scatter_single(own, torch.cat(parts), group=group, async_op=True)
 
     def finish() -> Tensor:
         work.wait()
-        return mine
+        return own
 
     return finish
 
 
 def all_to_all(part: Tensor, cut: int, joined: int, group: Group = None) -> Tensor:
-    """Cut along one dim, send piece r to rank r, and put what comes side by side along another."""
+    """Cut along one dim, send piece r to rank r, and join the pieces that come along another."""
     pieces = torch.stack([piece.contiguous() for piece in part.chunk(divided(part, cut, group), cut)])
     received = torch.empty_like(pieces)
     dist.all_to_all_single(received, pieces, group=group)
@@ -154,9 +154,9 @@ def own_part(whole: Tensor, dim: int, group: Group = None, blocks: int = 1) -> T
     """A copy of this rank's part along `dim` (a view would keep the whole alive).
 
     Args:
-        whole: what every rank could hold.
-        dim: which of its dims is cut.
-        group: the ranks that share it.
+        whole: the whole tensor.
+        dim: the dim that is cut.
+        group: the ranks that share the tensor.
         blocks: cut each of so many equal blocks along `dim`; queries, keys and values are three blocks of one weight.
 
     Raises:

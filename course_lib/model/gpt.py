@@ -198,7 +198,7 @@ class Block(nn.Module):
         self.mlp = MLP(config)
 
     def forward(self, x_BSD: Float[Tensor, "batch seq width"]) -> Float[Tensor, "batch seq width"]:
-        """One layer of the stream."""
+        """The stream, with both results added."""
         x_BSD = x_BSD + self.attention(self.attention_norm(x_BSD))
         return x_BSD + self.mlp(self.mlp_norm(x_BSD))
 
@@ -215,14 +215,14 @@ class Attention(nn.Module):
         self.out_dropout = nn.Dropout(config.dropout)
 
     def forward(self, x_BSD: Float[Tensor, "batch seq width"]) -> Float[Tensor, "batch seq width"]:
-        """What each token gathers from the tokens before it."""
-        heads = (-1, self.config.head_width)  # -1: of a layer that is cut, some heads are here
-        qkv = self.qkv(x_BSD).chunk(3, dim=-1)
+        """A vector for each token, mixed from the values of this token and of those before it."""
+        heads = (-1, self.config.head_width)  # -1: tensor parallelism leaves some of the heads here
+        qkv = self.qkv(x_BSD).chunk(3, dim=-1)  # (B, S, 3D) -> three of (B, S, D)
         mixed_BHSK = self.attend(*(part.unflatten(-1, heads).transpose(1, 2) for part in qkv))
-        return self.out_dropout(self.out(mixed_BHSK.transpose(1, 2).flatten(2)))
+        return self.out_dropout(self.out(mixed_BHSK.transpose(1, 2).flatten(2)))  # (B, H, S, K) -> (B, S, D)
 
     def attend(self, q_BHSK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor) -> Tensor:
-        """The weighted means, of each head for itself."""
+        """The weighted means of the values, for each head alone."""
         if self.config.positions == "rotary":
             q_BHSK, k_BHSK = rotate(q_BHSK), rotate(k_BHSK)
         mix = self.explicit if self.config.attention == "explicit" else self.fused
@@ -232,7 +232,7 @@ class Attention(nn.Module):
         """softmax(q kᵀ / √K) v, with the future masked out; S² scores per head are written to memory."""
         seq = q_BHSK.shape[-2]
         future_SS = torch.ones(seq, seq, dtype=torch.bool, device=q_BHSK.device).triu(diagonal=1)
-        scores_BHSS = (q_BHSK * self.config.head_width**-0.5) @ k_BHSK.transpose(-2, -1)
+        scores_BHSS = (q_BHSK * self.config.head_width**-0.5) @ k_BHSK.transpose(-2, -1)  # scales S·K numbers, not S·S
         weights_BHSS = scores_BHSS.masked_fill(future_SS, -torch.inf).softmax(dim=-1)
         return self.weights_dropout(weights_BHSS) @ v_BHSK
 
@@ -284,7 +284,7 @@ def rotate(
     positions = torch.arange(seq, device=x_BHSK.device) if positions_S is None else positions_S
     angles = torch.outer(positions.float(), 10_000 ** (-2 * pairs / head_width))
     cos, sin = angles.cos().to(x_BHSK.dtype), angles.sin().to(x_BHSK.dtype)
-    first, second = x_BHSK.chunk(2, dim=-1)
+    first, second = x_BHSK.chunk(2, dim=-1)  # pair i is the features i and i + K/2
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 

@@ -1,4 +1,4 @@
-"""Float formats as one small class: how many bits for the exponent, how many for the fraction, and what is left over.
+"""Float formats as one small class: the bits of the exponent, those of the fraction, and the special patterns.
 
 A pattern of bits is read as `sign | exponent | fraction`. With e and f those two fields as whole numbers, E and F
 their widths, and a constant bias,
@@ -6,7 +6,7 @@ their widths, and a constant bias,
     value = (-1)^sign · 2^(e - bias) · (1 + f / 2^F)     if e > 0   (normal numbers)
     value = (-1)^sign · 2^(1 - bias) · f / 2^F           if e = 0   (subnormal numbers and zero)
 
-What the topmost patterns mean is a choice (`specials`): infinity and nan, one nan alone, or ordinary numbers.
+The meaning of the topmost patterns is a choice (`specials`): infinity and nan, one nan alone, or ordinary numbers.
 Sources: IEEE 754-2019 §3.4 (fp16, fp32, fp64); Micikevicius et al. 2022, "FP8 formats for deep learning", Table 1
 (e4m3fn, e5m2); OCP Microscaling Formats v1.0, §5.3 (fp6, fp4).
 """
@@ -104,7 +104,7 @@ class FloatFormat:
     @property
     def max_pattern(self) -> int:
         """The pattern of the largest finite number: the one below the special ones."""
-        inf = (2**self.exponent_bits - 1) << self.fraction_bits
+        inf = (2**self.exponent_bits - 1) << self.fraction_bits  # exponent bits all 1, fraction 0
         everything = 2 ** (self.exponent_bits + self.fraction_bits) - 1
         return {"ieee": inf - 1, "fn": everything - 1, "finite": everything}[self.specials]
 
@@ -190,7 +190,7 @@ class FloatFormat:
         if patterns.numel() and self.bits < 64:
             _check_range(patterns, self)
         magnitude = patterns & (2 ** (self.bits - 1) - 1)
-        # encode() backwards: read the fields as a float64, then correct the bias.
+        # encode() in reverse: read the fields as a float64, then correct the bias.
         value = (magnitude << (52 - self.fraction_bits)).view(torch.float64) * 2.0 ** (1023 - self.bias)
         beyond = torch.inf if self.specials == "ieee" else torch.nan
         value = torch.where(magnitude == self.max_pattern + 1, beyond, value)
@@ -237,7 +237,7 @@ class FloatFormat:
         return binade(x).clamp_(self.min_normal, 2.0**self.max_exponent).mul_(self.eps)
 
     def _overflow_(self, rounded: Float[Tensor, "..."]) -> None:
-        """Replace what is beyond the largest number, in place."""
+        """Replace numbers beyond the largest one, in place."""
         if self.overflow == "saturate":
             rounded.clamp_(-self.max, self.max)
             return
@@ -248,7 +248,7 @@ class FloatFormat:
 
 
 def _check_widths(exponent_bits: int, fraction_bits: int, specials: str) -> None:
-    """Refuse what cannot be a format, and say what can."""
+    """Refuse widths that make no format, and say which do."""
     if specials not in _OVERFLOWS:
         raise ValueError(f'specials={specials!r} given; it must be "ieee", "fn" or "finite"')
     widths = f"exponent_bits={exponent_bits}, fraction_bits={fraction_bits}"
@@ -271,7 +271,7 @@ def _check_range(patterns: Int[Tensor, "..."], fmt: FloatFormat) -> None:
 FP64 = FloatFormat(11, 52, name="fp64")
 FP32 = FloatFormat(8, 23, name="fp32")
 TF32 = FloatFormat(8, 10, name="tf32")
-"""What tensor cores keep of an fp32 factor: 19 bits, held in 32."""
+"""The 19 bits that tensor cores keep of an fp32 factor, held in 32."""
 FP16 = FloatFormat(5, 10, name="fp16")
 BF16 = FloatFormat(8, 7, name="bf16")
 FP8_E4M3FN = FloatFormat(4, 3, specials="fn", name="fp8_e4m3fn")

@@ -33,7 +33,7 @@ def binade(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     subnormal in x's own dtype give 0; inf and nan give inf.
     """
     integers, field = EXPONENT_FIELD[x.dtype]
-    return (x.view(integers) & field).view(x.dtype)
+    return (x.view(integers) & field).view(x.dtype)  # views: the same bits, read as an integer
 
 
 def round_nearest(
@@ -50,13 +50,13 @@ def round_stochastic(
     *,
     out: Tensor | None = None,
 ) -> Float[Tensor, "..."]:
-    """One of the two multiples of `spacing` around x, by chance: the nearer it is, the likelier.
+    """One of the two multiples of `spacing` around x, by chance: the nearer one is the likelier.
 
     A number that lies a quarter of the way up is rounded up once in four times, so the *expected* result is x itself
-    (Gupta et al. 2015, §3.1). Multiples of `spacing` stay what they are.
+    (Gupta et al. 2015, §3.1). Multiples of `spacing` stay the same.
 
     Args:
-        x: what to round; inf and nan are kept.
+        x: the tensor to round; inf and nan are kept.
         spacing: powers of two, broadcastable to x.
         generator: source of randomness on x's device; the global one if absent.
         out: tensor for the result, of x's shape and dtype; a new one if absent.

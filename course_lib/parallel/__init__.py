@@ -1,4 +1,4 @@
-"""Training on many ranks: each module takes the single-device step apart in one way; `grid` joins them."""
+"""Training on many ranks: each module takes the single-device step apart in one way; `hybrid` joins them."""
 
 from course_lib.parallel.data import BucketedDataParallel, NaiveDataParallel, ShardedSampler, plan_buckets
 

@@ -1,16 +1,18 @@
 """Sharded checkpoints: every rank writes what it alone holds, and any number of ranks reads it again.
 
-    checkpoints = Checkpoints("runs/gpt", model, optimizer, scaler=scaler)       # all ranks, as all of the following
-    start = checkpoints.resume()["step"]
-    for step in range(start, steps):
-        ...
-        if (step + 1) % 100 == 0:
-            checkpoints.save(step + 1, wait=False)      # writes while training goes on
-    checkpoints.wait()
+checkpoints = Checkpoints("runs/gpt", model, optimizer, scaler=scaler)       # all ranks, as all of the following
+start = checkpoints.resume()["step"]
+for step in range(start, steps):
+    ...
+    if (step + 1) % 100 == 0:
+        checkpoints.save(step + 1, wait=False)      # writes while training goes on
+checkpoints.wait()
 
-torch.distributed.checkpoint (DCP) plans who writes and who reads what, and writes the files; `saved_shards` tells it
-what lies where, and `publish` says when a checkpoint may be called one. Here nothing is forgotten: a run that resumes
-on as many ranks ends with the bits of a run that never stopped.
+Checkpoints               gathers the whole state, so that a run that resumes on as many ranks ends with the bits
+                          of a run that never stopped
+saved_shards              tells DCP which elements of which tensor lie on this rank
+DCP                       torch.distributed.checkpoint: plans which rank writes and reads which shard, writes files
+AtomicCheckpointWriter    decides when a folder is a checkpoint: by one rename, when all files are on the disk
 """
 
 from __future__ import annotations
@@ -46,12 +48,12 @@ class Checkpoints:
 
     Args:
         folder: made if it is not there.
-        model: a module, a `Zero3`, or a `HybridParallel`; buffers count as the same on all ranks. What one
-            `HybridParallel` has saved, another one loads that has as many tensor ranks, whatever its pipeline, its
-            replicas and its ZeRO; with one tensor rank, so does the plain GPT.
-        optimizer: of it; `ZeroOptimizer`, or a torch optimizer. What all ranks hold, they share the writing of.
-        keep: so many checkpoints stay.
-        others: what has `state_dict` and `load_state_dict`, the same on all ranks: a loss scaler, a scheduler.
+        model: a module, a `Zero3`, or a `HybridParallel`; buffers count as the same on all ranks. A checkpoint of a
+            `HybridParallel` loads into another one with as many tensor ranks, whatever its pipeline, its replicas and
+            its ZeRO; with one tensor rank, into the plain GPT, too.
+        optimizer: the model's `ZeroOptimizer` or torch optimizer. Ranks share the writing of tensors that all hold.
+        keep: the number of checkpoints that stay.
+        others: objects with `state_dict` and `load_state_dict`, the same on all ranks: a loss scaler, a scheduler.
     """
 
     def __init__(
@@ -64,25 +66,25 @@ class Checkpoints:
     ) -> None:
         if keep < 1:
             raise ValueError(f"keep={keep}: at least one checkpoint must stay")
-        shards.cuts_of(model, optimizer)  # says so now, if they do not belong together
+        shards.saved_shards_of(model, optimizer)  # says so now, if they do not belong together
         self.folder, self.model, self.optimizer, self.keep, self.others = Path(folder), model, optimizer, keep, others
         self.rule = optimizer.optimizer if isinstance(optimizer, ZeroOptimizer) else optimizer
-        # of its own: a save in the background must not mix its messages into training
+        # a group of its own: a save in the background must not mix its messages into training
         self.group: Any = dist.new_group(backend="gloo")
         self._saving: Any = None
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def steps(self) -> list[int]:
-        """Of the complete checkpoints, the oldest first."""
+        """The steps of the complete checkpoints, the oldest first."""
         return [int(path.name.removeprefix("step-")) for path in published(self.folder)]
 
     def save(self, step: int, wait: bool = True, **position: Any) -> None:
         """Write a checkpoint, and drop the oldest beyond `keep`.
 
         Args:
-            step: how many steps have been trained.
-            wait: False to copy this rank's shards and return; a thread writes them. The next `save` waits for it.
-            position: what else says where training is, if the step does not say all (an epoch).
+            step: the number of steps that have been trained.
+            wait: False to copy this rank's shards and return; a thread writes them, and the next `save` waits for it.
+            position: more of where training is, if the step does not tell all (an epoch).
 
         Raises:
             ValueError: there is a checkpoint of this step.
@@ -93,68 +95,65 @@ class Checkpoints:
         state = self._state() | {"position": {"step": step} | position}
         state[f"random/{dist.get_rank()}"] = random_state()
         writer = AtomicCheckpointWriter(self.folder, step, self.keep)
-        how: dict[str, Any] = {"storage_writer": writer, "planner": shards.SavePlanner(), "process_group": self.group}
+        dcp: dict[str, Any] = {"storage_writer": writer, "planner": shards.SavePlanner(), "process_group": self.group}
         if wait:
-            save(state, **how)
+            save(state, **dcp)
         else:
-            self._saving = async_save(state, **how)
+            self._saving = async_save(state, **dcp)  # copies the shards first: `stage`, below
 
     def wait(self) -> None:
-        """Until nothing is being saved; raises what went wrong in the background."""
+        """Wait until nothing is being saved; raises the error of a save in the background."""
         saving, self._saving = self._saving, None
         if saving is not None:
             saving.result()
 
     def resume(self) -> dict[str, Any]:
-        """`load` the newest checkpoint; the position {"step": 0}, where there is none yet."""
+        """The position of the newest checkpoint, which is loaded; {"step": 0} where there is none yet."""
         return self.load() if self._agreed_steps() else {"step": 0}
 
     def load(self, step: int | None = None) -> dict[str, Any]:
-        """Put model, optimizer, `others` and random state where they were.
-
-        A rank that was not there begins a random stream of its own.
+        """Put model, optimizer, `others` and random state back; a rank beyond those of the save begins a new stream.
 
         Args:
-            step: which checkpoint; None for the newest.
+            step: the checkpoint's; None for the newest.
 
         Returns:
-            The position: `step`, and what else `save` was told.
+            The position that `save` was given, with `step`.
 
         Raises:
             ValueError: there is no such checkpoint, or it is of another model.
         """
         self.wait()
         reader, metadata = self._open(step)
-        shards.make_room(shards.cuts_of(self.model, self.optimizer), self.rule, metadata)
-        state, mine = self._state() | {"position": {}}, f"random/{dist.get_rank()}"
-        if mine in metadata.state_dict_metadata:
-            state[mine] = {}
+        shards.make_room(shards.saved_shards_of(self.model, self.optimizer), self.rule, metadata)
+        state, own_random = self._state() | {"position": {}}, f"random/{dist.get_rank()}"
+        if own_random in metadata.state_dict_metadata:
+            state[own_random] = {}  # asks for it
         load(state, storage_reader=reader, planner=shards.LoadPlanner(), process_group=self.group)
-        shards.restore(state, shards.cuts_of(self.model, self.optimizer), self.rule)
+        shards.restore(state, shards.saved_shards_of(self.model, self.optimizer), self.rule)
         for name, other in self.others.items():
             other.load_state_dict(state[f"others/{name}"])
         if isinstance(self.optimizer, ZeroOptimizer):
             for bucket in self.optimizer.buckets:
-                bucket.all_gather_weights()
-        if mine in state:
-            set_random_state(state[mine])
+                bucket.start_all_gather_weights().wait()
+        if own_random in state:
+            set_random_state(state[own_random])
         else:
             seed_all(mix(state["position"]["step"], dist.get_rank()))
         return state["position"]
 
     def _state(self) -> dict[str, Any]:
-        """What is saved, and what a load fills."""
+        """The state dict that is saved, and that a load fills."""
         others = {f"others/{name}": other.state_dict() for name, other in self.others.items()}
-        return shards.shards_of(shards.cuts_of(self.model, self.optimizer), self.rule) | others
+        return shards.shards_of(shards.saved_shards_of(self.model, self.optimizer), self.rule) | others
 
     def _agreed_steps(self) -> list[int]:
-        """As the first rank sees them: a save of a run that is dying may come between two looks."""
-        seen = [self.steps()]
-        dist.broadcast_object_list(seen, group=self.group)
-        return seen[0]
+        steps = [self.steps()]
+        dist.broadcast_object_list(steps, group=self.group)  # ranks may see a dying run's last save, or not yet
+        return steps[0]
 
     def _open(self, step: int | None) -> tuple[FileSystemReader, Metadata]:
-        """The checkpoint, if it is there and of this model."""
+        """The checkpoint's reader and metadata, if it is there and of this model."""
         steps = self._agreed_steps()
         if step not in (None, *steps) or not steps:
             files = sorted(path.name for path in self.folder.iterdir())
@@ -167,15 +166,15 @@ class Checkpoints:
         return reader, metadata
 
     def _shapes(self) -> dict[str, torch.Size]:
-        """Of the model's tensors that have an element, on any rank: in a pipeline, each has other layers."""
-        mine = {name: tensor.shape for name, tensor in shards.whole_tensors(self.model).items() if tensor.numel()}
-        seen: list[dict[str, torch.Size]] = [{}] * dist.get_world_size()
-        dist.all_gather_object(seen, mine, group=self.group)
-        return {name: shape for each in seen for name, shape in each.items()}
+        """The shapes of all ranks' tensors that have an element: in a pipeline, each rank has other layers."""
+        shapes = {name: tensor.shape for name, tensor in shards.whole_tensors(self.model).items() if tensor.numel()}
+        of_ranks: list[dict[str, torch.Size]] = [{}] * dist.get_world_size()
+        dist.all_gather_object(of_ranks, shapes, group=self.group)
+        return {name: shape for each in of_ranks for name, shape in each.items()}
 
 
 class AtomicCheckpointWriter(FileSystemWriter):
-    """Writes beside, publishes by one rename when every rank's file is on the disk, and only then drops the oldest.
+    """Writes to a `.partial` folder, renames it when every rank's file is on the disk, and only then drops the oldest.
 
     DCP calls `prepare_global_plan` and `finish` on one rank: after all have made a plan, and after all have written.
     """
@@ -185,18 +184,18 @@ class AtomicCheckpointWriter(FileSystemWriter):
         super().__init__(self.final.with_suffix(".partial"), sync_files=True)
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Clear away what killed saves have left."""
-        for left in self.folder.glob("*.partial"):
-            shutil.rmtree(left)
+        """Clear away the partial folders of killed saves."""
+        for partial in self.folder.glob("*.partial"):
+            shutil.rmtree(partial)
         Path(self.path).mkdir()
         return super().prepare_global_plan(plans)
 
     def finish(self, metadata: Metadata, results: list[list[Any]]) -> None:
-        """Publish."""
+        """Make the folder a checkpoint."""
         super().finish(metadata, results)
         _sync(Path(self.path) / ".metadata")  # torch 2.13 syncs it before the last bytes have left Python
         _sync(Path(self.path))
-        os.rename(self.path, self.final)
+        os.rename(self.path, self.final)  # atomic: a reader sees all of it or none
         _sync(self.folder)
         for old in published(self.folder)[: -self.keep]:
             os.rename(old, old.with_suffix(".partial"))  # never half a checkpoint under a checkpoint's name
@@ -209,7 +208,7 @@ class AtomicCheckpointWriter(FileSystemWriter):
 
 
 def published(folder: Path) -> list[Path]:
-    """The complete checkpoints, the oldest first."""
+    """The folders of the complete checkpoints, the oldest first."""
     return sorted(path for path in folder.glob("step-*") if path.suffix != ".partial")
 
 
@@ -219,17 +218,14 @@ def step_name(step: int) -> str:
 
 
 def _sync(path: Path) -> None:
-    """Until the disk has it."""
+    """Wait until a file, or a folder's list of files, is on the disk."""
     file = os.open(path, os.O_RDONLY)
     os.fsync(file)
     os.close(file)
 
 
 def random_state() -> dict[str, Any]:
-    """The state of every global generator, from which dropout and many libraries draw.
-
-    Draws that belong to (seed, step, layer), as this course's do (`model/seeds.py`), need none of it.
-    """
+    """The state of every global generator, from which dropout and many libraries draw (`model/seeds.py` does not)."""
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
     return {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state(), "cuda": cuda}
 

@@ -6,7 +6,12 @@ holds whole (online softmax: Milakov and Gimelshein 2018; ring: Liu et al. 2023)
 
 With a causal mask the order matters. Cut the sequence plainly, and the rank with the first tokens has nothing to do in
 most steps while the last one always works. `zigzag` cuts it into 2c pieces and gives rank r pieces r and 2c - 1 - r,
-one early and one late: then every rank works equally in every step (Llama 3, 2024, §3.3.2).
+one early and one late: then every rank works equally in every step (Llama 3, 2024, §3.3.2). With c = 3:
+
+    queries     rank 0: pieces 0, 5     rank 1: pieces 1, 4     rank 2: pieces 2, 3
+    step 0      keys of 0 and 5         keys of 1 and 4         keys of 2 and 3         (a rank's own)
+    step 1      keys of 2 and 3         keys of 0 and 5         keys of 1 and 4         (the keys have moved on)
+    step 2      keys of 1 and 4         keys of 2 and 3         keys of 0 and 5
 
 Each rank's gradients are parts of a sum over the tokens, so they are added up like those of data parallelism. A block
 of `ContextParallelGPT` keeps 1/c of the unsplit block's bytes for the backward pass.
@@ -17,6 +22,8 @@ Shape suffixes are those of `model.gpt`; a small s is this rank's part of the se
 from __future__ import annotations
 
 import copy
+import itertools
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -33,15 +40,9 @@ Order = Literal["plain", "zigzag"]
 
 
 def pieces(order: Order, ranks: int, rank: int) -> list[int]:
-    """Which pieces of the sequence a rank holds, in the order in which they lie in its memory.
+    """The pieces of the sequence that a rank holds, in the order in which they lie in its memory.
 
-    Args:
-        order: "plain" cuts into as many pieces as ranks, "zigzag" into twice as many.
-        ranks: ranks that share the sequence.
-        rank: whose pieces.
-
-    Raises:
-        ValueError: the order is unknown.
+    "plain" cuts into as many pieces as there are ranks, "zigzag" into twice as many; other orders are a ValueError.
     """
     if order == "plain":
         return [rank]
@@ -57,11 +58,11 @@ def own_tokens(whole: Tensor, dim: int, order: Order = "zigzag", group: Group = 
         ValueError: the sequence does not divide into the order's pieces.
     """
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-    mine = pieces(order, ranks, rank)
-    count, seq = ranks * len(mine), whole.shape[dim]
+    own = pieces(order, ranks, rank)
+    count, seq = ranks * len(own), whole.shape[dim]
     if seq % count:
         raise ValueError(f"{seq} tokens do not split into {count} equal pieces ({order}, {ranks} ranks): pad them")
-    return torch.cat([whole.chunk(count, dim)[piece] for piece in mine], dim)
+    return torch.cat([whole.chunk(count, dim)[piece] for piece in own], dim)
 
 
 def work(order: Order, ranks: int) -> list[list[float]]:
@@ -72,9 +73,9 @@ def work(order: Order, ranks: int) -> list[list[float]]:
     """
 
     def share(rank: int, step: int) -> float:
-        mine, theirs = pieces(order, ranks, rank), pieces(order, ranks, (rank - step) % ranks)
-        done = sum(1.0 if key < query else 0.5 if key == query else 0.0 for query in mine for key in theirs)
-        return done / len(mine) ** 2
+        queries, keys = pieces(order, ranks, rank), pieces(order, ranks, (rank - step) % ranks)
+        squares = sum(1.0 if key < query else 0.5 if key == query else 0.0 for query in queries for key in keys)
+        return squares / len(queries) ** 2
 
     return [[share(rank, step) for rank in range(ranks)] for step in range(ranks)]
 
@@ -92,50 +93,44 @@ def ring_attention(
     2n(c-1) again, and 2nc for the gradients of keys and values, which travel with them until they are home.
 
     Args:
-        q_BHsK: queries of this rank's tokens, in the order's pieces; keys and values likewise.
-        k_BHsK: keys.
-        v_BHsK: values.
-        order: how the sequence was cut.
-        group: the ranks that share it.
+        q_BHsK, k_BHsK, v_BHsK: queries, keys and values of this rank's tokens, as `own_tokens` orders them.
+        order: the order in which the sequence was cut.
+        group: the ranks that share the sequence.
     """
     return _RingAttention.apply(q_BHsK, k_BHsK, v_BHsK, order, group)
 
 
 class _Pair(NamedTuple):
-    """Two pieces that see each other: the queries' place in memory, the keys', and whether it is the same piece."""
+    """Two pieces of which the queries see the keys."""
 
-    queries: slice
+    queries: slice  # their place in memory
     keys: slice
-    diagonal: bool
+    diagonal: bool  # the same piece twice: half of the square is the future
 
 
 def _pairs(order: Order, ranks: int, rank: int, step: int, seq: int) -> list[_Pair]:
-    """What a rank computes in a step of the ring, in which it holds the keys of rank - step."""
-    mine, theirs = pieces(order, ranks, rank), pieces(order, ranks, (rank - step) % ranks)
-    length = seq // len(mine)
-    place = [slice(i * length, (i + 1) * length) for i in range(len(mine))]
-    return [
-        _Pair(place[i], place[j], query == key)
-        for i, query in enumerate(mine)
-        for j, key in enumerate(theirs)
-        if key <= query
-    ]
+    """The pairs that a rank computes in a step of the ring, in which it holds the keys of rank - step."""
+    own, others = pieces(order, ranks, rank), pieces(order, ranks, (rank - step) % ranks)
+    length = seq // len(own)
+    place = [slice(i * length, (i + 1) * length) for i in range(len(own))]
+    every = itertools.product(zip(place, own), zip(place, others))
+    return [_Pair(queries, keys, query == key) for (queries, query), (keys, key) in every if key <= query]
 
 
 class _RingAttention(Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, order: Order, group: Group) -> Tensor:
         ranks, rank, seq = dist.get_world_size(group), dist.get_rank(group), q.shape[-2]
-        out, log_sum = torch.zeros_like(q), q.new_full(q.shape[:-1], -torch.inf)
-        travelling = torch.stack([k, v])
+        out, log_sum = torch.zeros_like(q), q.new_full(q.shape[:-1], -torch.inf)  # (B, H, s, K), (B, H, s)
+        travelling = torch.stack([k, v])  # (2, B, H, s, K): one message
         for step in range(ranks):
-            coming = _Hop(travelling, group) if step < ranks - 1 else None  # on its way while we compute
+            coming = _start_hop(travelling, group) if step < ranks - 1 else None  # on its way while this rank computes
             for pair in _pairs(order, ranks, rank, step, seq):
                 queries = (..., pair.queries)
                 scores = _scores(q, travelling[0], pair)
                 _add_to_softmax(out[*queries, :], log_sum[queries], scores, travelling[1][..., pair.keys, :])
             if coming:
-                travelling = coming.arrived()
+                travelling = coming()
         ctx.save_for_backward(q, k, v, out, log_sum)
         ctx.order, ctx.group = order, group
         return out
@@ -144,20 +139,21 @@ class _RingAttention(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         q, k, v, out, log_sum = ctx.saved_tensors
         ranks, rank, seq = dist.get_world_size(ctx.group), dist.get_rank(ctx.group), q.shape[-2]
+        # inner: softmax's backward needs the sum of weight times its gradient, which is grad · out (FlashAttention's D)
         scale, inner = q.shape[-1] ** -0.5, (grad * out).sum(-1, keepdim=True)
         q_grad, travelling, grads = torch.zeros_like(q), torch.stack([k, v]), torch.zeros_like(torch.stack([k, v]))
         for step in range(ranks):
-            coming = _Hop(travelling, ctx.group) if step < ranks - 1 else None
+            coming = _start_hop(travelling, ctx.group) if step < ranks - 1 else None
             for pair in _pairs(ctx.order, ranks, rank, step, seq):
                 queries, keys = (..., pair.queries, slice(None)), (..., pair.keys, slice(None))
-                weights = (_scores(q, travelling[0], pair) - log_sum[..., pair.queries, None]).exp()
+                weights = (_scores(q, travelling[0], pair) - log_sum[..., pair.queries, None]).exp()  # computed again
                 grads[1][keys] += weights.mT @ grad[queries]
                 scores_grad = weights * (grad[queries] @ travelling[1][keys].mT - inner[queries]) * scale
                 q_grad[queries] += scores_grad @ travelling[0][keys]
                 grads[0][keys] += scores_grad.mT @ q[queries]
-            grads = _Hop(grads, ctx.group).arrived()  # follow their keys; after the last step they are home
+            grads = _start_hop(grads, ctx.group)()  # follow their keys; after the last step they are home
             if coming:
-                travelling = coming.arrived()
+                travelling = coming()
         return q_grad, grads[0], grads[1], None, None
 
 
@@ -173,43 +169,33 @@ def _scores(q: Tensor, k: Tensor, pair: _Pair) -> Tensor:
 def _add_to_softmax(out: Tensor, log_sum: Tensor, scores: Tensor, values: Tensor) -> None:
     """Online softmax: mix the values of more keys into a result that is normalised at every moment, in place.
 
-    `log_sum` is the logarithm of the sum of all exponentials so far; what was mixed before is scaled down by how much
-    that sum grew.
+    `log_sum` is the logarithm of the sum of all exponentials so far; the older mix is scaled down as that sum grows.
     """
     grown = torch.logaddexp(log_sum, scores.logsumexp(-1))
     out.mul_((log_sum - grown).exp()[..., None]).add_((scores - grown[..., None]).exp() @ values)
     log_sum.copy_(grown)
 
 
-class _Hop:
-    """One step around the ring, under way: to the next rank, from the one before."""
+def _start_hop(leaving: Tensor, group: Group) -> Callable[[], Tensor]:
+    """Begin a step around the ring, to the next rank; the result is a function that waits for the one before's."""
+    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+    if ranks == 1:
+        return leaving.clone
+    arriving = torch.empty_like(leaving)
+    send = dist.P2POp(dist.isend, leaving, group=group, group_peer=(rank + 1) % ranks)
+    receive = dist.P2POp(dist.irecv, arriving, group=group, group_peer=(rank - 1) % ranks)
+    works = dist.batch_isend_irecv([send, receive])  # as one: NCCL calls one by one could wait in a circle
 
-    def __init__(self, leaving: Tensor, group: Group) -> None:
-        ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-        self.coming = torch.empty_like(leaving)
-        self.work: list[dist.Work] = []
-        if ranks == 1:
-            self.coming.copy_(leaving)
-            return
-        sends = dist.P2POp(dist.isend, leaving, group=group, group_peer=(rank + 1) % ranks)
-        receives = dist.P2POp(dist.irecv, self.coming, group=group, group_peer=(rank - 1) % ranks)
-        self.work = dist.batch_isend_irecv([sends, receives])
-
-    def arrived(self) -> Tensor:
-        """Wait for it."""
-        for work in self.work:
+    def finish() -> Tensor:
+        for work in works:
             work.wait()
-        return self.coming
+        return arriving
+
+    return finish
 
 
 class RingAttention(Attention):
-    """Attention of this rank's tokens to the tokens of all ranks, by `ring_attention`, which says the bytes.
-
-    Args:
-        attention: its layers become this one's.
-        order: how the sequence is cut.
-        group: the ranks that share it.
-    """
+    """A layer of `ring_attention`, with the layers of `attention` before and behind."""
 
     def __init__(self, attention: Attention, order: Order, group: Group = None) -> None:
         nn.Module.__init__(self)
@@ -218,7 +204,7 @@ class RingAttention(Attention):
         self.group = group
 
     def attend(self, q_BHsK: Tensor, k_BHsK: Tensor, v_BHsK: Tensor) -> Tensor:
-        """The weighted means of this rank's tokens, its middle done by the ring."""
+        """The weighted means of this rank's tokens, over the tokens of all ranks."""
         if self.config.positions == "rotary":
             seq = q_BHsK.shape[-2] * dist.get_world_size(self.group)
             positions_s = own_tokens(torch.arange(seq, device=q_BHsK.device), 0, self.order, self.group)
@@ -232,9 +218,9 @@ class ContextParallelGPT(GPT):
     Bytes sent by each rank: those of `ring_attention` in every block, and the gradients' all-reduce.
 
     Args:
-        gpt: every rank has built it alike; it stays as it is.
+        gpt: the unsplit model, built alike on every rank; it stays as it is.
         group: the ranks that share the sequence; None for all.
-        order: how it is cut.
+        order: the order in which the sequence is cut.
 
     Raises:
         ValueError: the GPT has dropout: the ring never holds the weights that would be dropped.

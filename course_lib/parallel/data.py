@@ -7,8 +7,8 @@
     optimizer.step()
 
 If every rank's loss is the mean over equally many tokens, the mean of their gradients is the gradient of the joined
-batch, so weights that begin equal stay equal. `NaiveDataParallel` says it in the fewest lines; `BucketedDataParallel`
-sends fewer, larger messages while the backward pass is still busy.
+batch, so weights that begin equal stay equal. `NaiveDataParallel` does it in the fewest lines; `BucketedDataParallel`
+sends fewer, larger messages while the backward pass is still busy. `ShardedSampler` deals out the items of an epoch.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,17 +26,23 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from course_lib.collectives.algorithms import split_sizes
+from course_lib.collectives.operators import Group
 from course_lib.model.seeds import mix
 
-Group = dist.ProcessGroup | None
-"""The ranks that hold a replica; None for all."""
 AllReduce = Callable[[Tensor, Group], dist.Work | None]
 """Adds up a tensor over the group, in place. May return before it is done, with a handle to wait for."""
 
 
 def start_all_reduce(tensor: Tensor, group: Group) -> dist.Work | None:
-    """The backend's own sum, in the background."""
+    """Begin the backend's own sum."""
     return dist.all_reduce(tensor, group=group, async_op=True)
+
+
+_UNFINISHED = (
+    "a new pass begins, but synchronize() was not called after the last backward pass: call it there, or, to add up "
+    "gradients, wrap every backward pass but the last in no_sync(). (Two wrappers around one module end here too, and "
+    "a weight that several recomputed segments share: each finishes a gradient for it. There, take NaiveDataParallel.)"
+)
 
 
 class NaiveDataParallel(nn.Module):
@@ -45,7 +52,7 @@ class NaiveDataParallel(nn.Module):
     the gradients' bytes plus 4 for each parameter; one call per parameter that any rank used, and one before them.
 
     Args:
-        module: the replica; its parameters and buffers take the values of the group's first rank. Only at construction:
+        module: the replica. Its parameters and buffers take the values of the group's first rank, at construction only:
             batch-norm's running statistics, for one, drift apart later.
         group: the ranks that hold a replica.
 
@@ -69,23 +76,23 @@ class NaiveDataParallel(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Wrap all but the last backward pass of an accumulated batch. Here only a word: nothing happens before
-        `synchronize`."""
+        """Wrap all but the last backward pass of an accumulated batch: nothing to do, where `synchronize` sends all."""
         yield
 
     def synchronize(self) -> None:
         """Replace every gradient by its mean over the ranks. Call it after the backward pass, on all ranks.
 
-        A rank that did not use a parameter counts as a gradient of 0; what no rank used stays None.
+        A rank that did not use a parameter counts as a gradient of 0; the gradient of one that no rank used stays None.
         """
         self._check_frozen()
         users = torch.tensor([p.grad is not None for p in self._trainable], dtype=torch.int32)
-        if self._trainable:
+        if self._trainable:  # ranks must agree on which parameters are sent, or one waits forever
             users = users.to(self._trainable[0].device)
             dist.all_reduce(users, group=self.group)
         for parameter, used in zip(self._trainable, users.tolist()):
             if used:
                 grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                # the mean of N shares: divided before the sum, which may overflow
                 parameter.grad = grad.detach().contiguous().div_(self.world_size)
                 dist.all_reduce(parameter.grad, group=self.group)
 
@@ -112,9 +119,9 @@ class BucketedDataParallel(NaiveDataParallel):
         module: as in `NaiveDataParallel`.
         group: the ranks that hold a replica.
         bucket_bytes: a bucket is closed once it holds so many bytes of gradients. The default, 25 MiB, is also
-            DistributedDataParallel's; on a network of your own, measure.
+            DistributedDataParallel's; on your network, measure.
         overlap: send during the backward pass; False keeps everything for `synchronize`.
-        all_reduce: sums a bucket; another one may compress it, or be one of `ranks.collectives`.
+        all_reduce: sums a bucket; another one may compress, or be one of `collectives.algorithms`.
 
     Raises:
         ValueError: the ranks' modules differ, or `bucket_bytes` is not positive.
@@ -129,20 +136,14 @@ class BucketedDataParallel(NaiveDataParallel):
         all_reduce: AllReduce = start_all_reduce,
     ) -> None:
         super().__init__(module, group)
-        self.bucket_bytes = bucket_bytes
-        self.overlap = overlap
-        self._all_reduce = all_reduce
-        self._syncing = True
-        self._arrivals: dict[int, None] | None = {}
+        self.bucket_bytes, self.overlap, self._all_reduce = bucket_bytes, overlap, all_reduce
+        self._syncing = True  # False inside no_sync()
+        self._arrivals: dict[int, None] | None = {}  # parameter numbers, in the order of the first pass; then None
         self._pack(None)
         watch_gradients(self._trainable, self._on_gradient)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's own forward pass.
-
-        Raises:
-            ValueError: the last backward pass was not followed by `synchronize`.
-        """
+        """The module's own forward pass; a ValueError if `synchronize` has not followed the last backward pass."""
         if torch.is_grad_enabled() and any(bucket.ready for bucket in self.buckets):
             raise ValueError(_UNFINISHED)
         return self.module(*args, **kwargs)
@@ -157,10 +158,10 @@ class BucketedDataParallel(NaiveDataParallel):
             self._syncing = before
 
     def synchronize(self) -> None:
-        """Send what is not yet on its way, and wait until every gradient is its mean over the ranks.
+        """Send the buckets that are not yet on their way, and wait until every gradient is its mean over the ranks.
 
         Call it after the backward pass, on all ranks. Afterwards each `grad` is a view of its bucket, which the next
-        step overwrites: clone what you want to keep.
+        step overwrites: clone a gradient that you want to keep.
 
         Raises:
             ValueError: called inside `no_sync()`, or a parameter was unfrozen.
@@ -178,14 +179,14 @@ class BucketedDataParallel(NaiveDataParallel):
             self._arrivals = None
 
     def _pack(self, order: list[int] | None) -> None:
-        """Plan the buckets and make their buffers."""
+        """Plan the buckets, and make their buffers."""
         plan = plan_buckets(self._trainable, self.bucket_bytes, order)
         self.buckets = [Bucket([self._trainable[number] for number in numbers]) for numbers in plan]
         self._bucket_of = {number: bucket for bucket, numbers in zip(self.buckets, plan) for number in numbers}
-        self._sent = 0
+        self._sent = 0  # buckets of this step that are on their way
 
     def _on_gradient(self, number: int) -> None:
-        """A parameter's gradient is complete; called in the middle of the backward pass."""
+        """Note that a parameter's gradient is complete; called in the middle of the backward pass."""
         if not self._syncing:
             return
         bucket = self._bucket_of[number]
@@ -198,8 +199,7 @@ class BucketedDataParallel(NaiveDataParallel):
             self._send_next()
 
     def _send_next(self) -> None:
-        """Send the next bucket: always in the plan's order, since collectives must match across ranks."""
-        bucket = self.buckets[self._sent]
+        bucket = self.buckets[self._sent]  # in the plan's order, full or not: collectives must match across ranks
         bucket.fill(1 / self.world_size)
         bucket.work = self._all_reduce(bucket.flat, self.group)
         self._sent += 1
@@ -215,131 +215,22 @@ class BucketedDataParallel(NaiveDataParallel):
         return shared.tolist()
 
 
-_UNFINISHED = (
-    "a new pass begins, but synchronize() was not called after the last backward pass: call it there, or, to add up "
-    "gradients, wrap every backward pass but the last in no_sync(). (Two wrappers around one module end here too, and "
-    "a weight that several recomputed segments share: each finishes a gradient for it. There, take NaiveDataParallel.)"
-)
-
-
-def broadcast_module(module: nn.Module, group: Group = None) -> None:
-    """Give all parameters and buffers the values of the group's first rank, in place. All ranks must call.
-
-    Bytes sent: at most ceil(log2 p) times the module's, by the first rank of a tree; one call per tensor.
-    """
-    broadcast_tensors([*module.parameters(), *module.buffers()], group)
-
-
-def broadcast_tensors(tensors: Sequence[Tensor], group: Group = None) -> None:
-    """Give tensors the values of the group's first rank, in place, contiguous or not. All ranks must call."""
-    for tensor in tensors:
-        values = tensor.detach().contiguous()
-        dist.broadcast(values, src=_first_rank(group), group=group)
-        if values.data_ptr() != tensor.data_ptr():
-            tensor.detach().copy_(values)
-
-
-def check_same_everywhere(module: nn.Module, group: Group = None) -> None:
-    """Compare the ranks' modules before anything else travels. All ranks must call.
-
-    Raises:
-        ValueError: on every rank, if a parameter or buffer differs in name, shape, dtype or `requires_grad`.
-    """
-    named = [*module.named_parameters(), *module.named_buffers()]
-    mine = [f"{name} {tuple(t.shape)} {t.dtype}{' trainable' if t.requires_grad else ''}" for name, t in named]
-    everyones: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyones, mine, group=group)
-    for rank, theirs in enumerate(everyones):
-        odd = [pair for pair in zip(theirs, everyones[0]) if pair[0] != pair[1]]
-        if odd or len(theirs) != len(everyones[0]):
-            here, there = odd[0] if odd else (f"{len(theirs)} tensors", f"{len(everyones[0])}")
-            raise ValueError(
-                f"the replicas differ: rank {rank} of the group has {here}, rank 0 has {there}; build the same on all"
-            )
-
-
-def watch_gradients(parameters: Sequence[nn.Parameter], on_gradient: Callable[[int], None]) -> None:
-    """Call a method with a parameter's number whenever a backward pass has finished its gradient.
-
-    Hooks outlive the method's object on the parameters and do not keep it alive; they go when it goes.
-    """
-    watch, owner = weakref.WeakMethod(on_gradient), on_gradient.__self__  # type: ignore[attr-defined]
-    handles = [
-        parameter.register_post_accumulate_grad_hook(_hook(watch, number))
-        for number, parameter in enumerate(parameters)
-    ]
-    weakref.finalize(owner, lambda: [handle.remove() for handle in handles]).atexit = False
-
-
-def _hook(watch: weakref.WeakMethod, number: int) -> Callable[[Tensor], None]:
-    def on_gradient(_parameter: Tensor) -> None:
-        if (call := watch()) is not None:
-            call(number)
-
-    return on_gradient
-
-
-def _first_rank(group: Group) -> int:
-    """The global number of the group's rank 0."""
-    return 0 if group is None else dist.get_global_rank(group, 0)
-
-
-def plan_buckets(
-    parameters: Sequence[Tensor], bucket_bytes: int, order: Sequence[int] | None = None
-) -> list[list[int]]:
-    """Fill buckets with gradients in the order in which the backward pass finishes them.
-
-    A bucket is closed as soon as it holds `bucket_bytes` or more; it holds one dtype and one device. Buckets come in
-    the order in which they get full.
-
-    Args:
-        parameters: what gets a gradient.
-        bucket_bytes: 1 gives every parameter its own bucket.
-        order: parameter numbers as their gradients are expected; None for the reverse of `parameters`.
-
-    Returns:
-        For each bucket, the numbers of its parameters.
-
-    Raises:
-        ValueError: `bucket_bytes` is not positive.
-    """
-    if bucket_bytes < 1:
-        raise ValueError(f"bucket_bytes={bucket_bytes}: give at least 1 (25 MiB is {25 * 2**20})")
-    order = range(len(parameters) - 1, -1, -1) if order is None else order
-    closed: list[list[int]] = []
-    open_buckets: dict[tuple[torch.dtype, torch.device], list[int]] = {}
-    for number in order:
-        kind = parameters[number].dtype, parameters[number].device  # a bucket is one tensor in memory
-        bucket = open_buckets.setdefault(kind, [])
-        bucket.append(number)
-        if sum(parameters[n].nbytes for n in bucket) >= bucket_bytes:
-            closed.append(open_buckets.pop(kind))
-    turn = {number: position for position, number in enumerate(order)}  # a bucket has its last gradient's turn
-    return sorted([*closed, *open_buckets.values()], key=lambda bucket: turn[bucket[-1]])
-
-
 class Bucket:
-    """The gradients of a few parameters in one flat buffer, and one more number for each: how many ranks had one.
+    """The gradients of a few parameters in one flat buffer, and behind them how many ranks had a gradient of each.
 
     A parameter that took part on no rank must keep `grad = None`: an optimizer with momentum or weight decay would
-    move it on a gradient of zeros. The extra numbers tell, without a message of their own.
-
-    Attributes:
-        parameters: whose gradients these are.
-        flat: what is reduced, in the parameters' dtype.
-        ready: numbers of the parameters whose gradient this backward pass has finished.
-        work: the reduction under way, if any.
+    move it on a gradient of zeros. The numbers behind the gradients tell, without a message of their own.
     """
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self.parameters = parameters
         sizes = [parameter.numel() for parameter in parameters]
-        self.flat: Float[Tensor, " elements"] = parameters[0].detach().new_zeros(sum(sizes) + len(sizes))
-        *pieces, self._users = self.flat.split([*sizes, len(sizes)])
-        self._views = [piece.view(parameter.shape) for piece, parameter in zip(pieces, parameters)]
-        self._absent: list[int] = []
-        self.ready: set[int] = set()
-        self.work: dist.Work | None = None
+        self.flat: Float[Tensor, " elements"] = parameters[0].detach().new_zeros(sum(sizes) + len(sizes))  # is reduced
+        *gradients, self._users = self.flat.split([*sizes, len(sizes)])
+        self._views = [gradient.view(parameter.shape) for gradient, parameter in zip(gradients, parameters)]
+        self._absent: list[int] = []  # places of the parameters without a gradient on this rank
+        self.ready: set[int] = set()  # numbers of the parameters whose gradient this backward pass has finished
+        self.work: dist.Work | None = None  # the reduction under way
 
     @property
     def is_full(self) -> bool:
@@ -348,8 +239,7 @@ class Bucket:
 
     @torch.no_grad()
     def fill(self, share: float) -> None:
-        """Copy the gradients in, times `share`. From now on each `grad` is a view of this buffer, so nothing has to be
-        copied back after the reduction.
+        """Copy the gradients in, times `share`; each `grad` becomes a view, so that nothing is copied back.
 
         Raises:
             ValueError: a gradient is sparse.
@@ -358,7 +248,7 @@ class Bucket:
         grads = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         if any(grad.layout != torch.strided for grad in grads):
             raise ValueError("a gradient is sparse, and buckets are dense: build its layer with sparse=False")
-        self._users.fill_(1.0)
+        self._users.fill_(1.0)  # times share: positive after the sum, if any rank had a gradient
         if grads:  # one call for all: cheaper than a call for each of many small tensors
             torch._foreach_copy_([self._views[i] for i in present], grads)  # type: ignore[attr-defined]
         self._absent = sorted(set(range(len(self.parameters))) - set(present))
@@ -381,19 +271,102 @@ class Bucket:
         self.ready.clear()
 
 
+def plan_buckets(
+    parameters: Sequence[Tensor], bucket_bytes: int, order: Sequence[int] | None = None
+) -> list[list[int]]:
+    """Plan buckets: parameter numbers, in the order in which the backward pass finishes their gradients.
+
+    A bucket is closed as soon as it holds `bucket_bytes` or more (with 1, each parameter has its own); it holds one
+    dtype and one device. Buckets come in the order in which they get full.
+
+    Args:
+        parameters: tensors that get a gradient.
+        bucket_bytes: a bucket's least size.
+        order: parameter numbers as their gradients are expected; None for the reverse of `parameters`.
+
+    Raises:
+        ValueError: `bucket_bytes` is not positive.
+    """
+    if bucket_bytes < 1:
+        raise ValueError(f"bucket_bytes={bucket_bytes}: give at least 1 (25 MiB is {25 * 2**20})")
+    order = range(len(parameters) - 1, -1, -1) if order is None else order
+    closed: list[list[int]] = []
+    open_buckets: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    for number in order:
+        kind = parameters[number].dtype, parameters[number].device
+        open_buckets.setdefault(kind, []).append(number)
+        if sum(parameters[n].nbytes for n in open_buckets[kind]) >= bucket_bytes:
+            closed.append(open_buckets.pop(kind))
+    turn = {number: position for position, number in enumerate(order)}
+    return sorted([*closed, *open_buckets.values()], key=lambda bucket: turn[bucket[-1]])  # its last gradient fills it
+
+
+def watch_gradients(parameters: Sequence[nn.Parameter], on_gradient: Callable[[int], None]) -> None:
+    """Call a method with a parameter's number whenever a backward pass has finished the parameter's gradient."""
+    # weak: a hook, which lives on its parameter, must not keep the method's object alive, and goes when the object goes
+    weak_method, owner = weakref.WeakMethod(on_gradient), on_gradient.__self__  # type: ignore[attr-defined]
+
+    def call(number: int, _parameter: Tensor) -> None:
+        if (method := weak_method()) is not None:
+            method(number)
+
+    handles = [p.register_post_accumulate_grad_hook(partial(call, number)) for number, p in enumerate(parameters)]
+    weakref.finalize(owner, lambda: [handle.remove() for handle in handles]).atexit = False
+
+
+def check_same_everywhere(module: nn.Module, group: Group = None) -> None:
+    """Compare the ranks' modules before anything else travels. All ranks must call.
+
+    Raises:
+        ValueError: on every rank, if a parameter or buffer differs in name, shape, dtype or `requires_grad`.
+    """
+    named = [*module.named_parameters(), *module.named_buffers()]
+    tensors = [f"{name} {tuple(t.shape)} {t.dtype}{' trainable' if t.requires_grad else ''}" for name, t in named]
+    on_rank: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(on_rank, tensors, group=group)
+    for rank, theirs in enumerate(on_rank):
+        odd = [pair for pair in zip(theirs, on_rank[0]) if pair[0] != pair[1]]
+        if odd or len(theirs) != len(on_rank[0]):
+            here, there = odd[0] if odd else (f"{len(theirs)} tensors", f"{len(on_rank[0])}")
+            raise ValueError(
+                f"the replicas differ: rank {rank} of the group has {here}, rank 0 has {there}; build the same on all"
+            )
+
+
+def broadcast_module(module: nn.Module, group: Group = None) -> None:
+    """Give all parameters and buffers the values of the group's first rank, in place. All ranks must call.
+
+    Bytes sent: at most ceil(log2 p) times the module's, by the first rank of a tree; one call per tensor.
+    """
+    broadcast_tensors([*module.parameters(), *module.buffers()], group)
+
+
+def broadcast_tensors(tensors: Sequence[Tensor], group: Group = None) -> None:
+    """Give tensors the values of the group's first rank, in place, contiguous or not. All ranks must call."""
+    for tensor in tensors:
+        values = tensor.detach().contiguous()
+        dist.broadcast(values, src=_first_rank(group), group=group)
+        if values.data_ptr() != tensor.data_ptr():  # contiguous() has made a copy
+            tensor.detach().copy_(values)
+
+
+def _first_rank(group: Group) -> int:
+    """The global number of the group's rank 0."""
+    return 0 if group is None else dist.get_global_rank(group, 0)
+
+
 @dataclass(frozen=True)
 class ShardedSampler:
-    """Numbers of the items that one rank reads. Every item is read exactly once an epoch, by one rank.
+    """The numbers of the items that one rank reads. Every item is read exactly once an epoch, by one rank.
 
-    The last batch may be smaller. Its shares then differ by one item, and some may be empty; yet all ranks make the
-    same number of steps, so none is left waiting. (`torch.utils.data.DistributedSampler` repeats items instead, or
-    drops them.) With shares of different size the mean of the ranks' mean losses is not the mean of the batch: weigh
-    them by their number of items, as lesson 05 does for micro-batches.
+    The last batch may be smaller. Shares then differ by one item, and some may be empty; yet all ranks make the same
+    number of steps, so none is left waiting. (`torch.utils.data.DistributedSampler` repeats items instead, or drops
+    them.) Weigh the mean losses of shares of different size by their number of items, as in lesson 05.
 
     Attributes:
-        n_items: size of the data set.
+        n_items: items in the data set.
         batch_size: items in a batch of all ranks together.
-        rank, world_size: whose share to give.
+        rank, world_size: the rank that reads, and how many there are.
         seed: names the order.
         shuffle: False reads the items in their own order.
 
@@ -421,16 +394,10 @@ class ShardedSampler:
 
     def epoch(self, number: int) -> list[list[int]]:
         """This rank's items, step by step; fits `DataLoader(batch_sampler=...)` as long as no share is empty."""
-        order = self._order(number)
+        generator = torch.Generator().manual_seed(mix(self.seed, number))  # the same order on every rank
+        order = torch.randperm(self.n_items, generator=generator).tolist() if self.shuffle else range(self.n_items)
         return [self._share(order[step * self.batch_size :][: self.batch_size]) for step in range(len(self))]
 
-    def _order(self, epoch: int) -> list[int]:
-        if not self.shuffle:
-            return list(range(self.n_items))
-        generator = torch.Generator().manual_seed(mix(self.seed, epoch))
-        return torch.randperm(self.n_items, generator=generator).tolist()
-
-    def _share(self, batch: list[int]) -> list[int]:
+    def _share(self, batch: Sequence[int]) -> list[int]:
         sizes = split_sizes(len(batch), self.world_size)
-        start = sum(sizes[: self.rank])
-        return batch[start : start + sizes[self.rank]]
+        return list(batch[sum(sizes[: self.rank]) :][: sizes[self.rank]])

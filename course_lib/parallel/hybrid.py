@@ -4,10 +4,12 @@
     optimizer = grid.optimizer(torch.optim.AdamW, lr=1e-3)
     loss = grid.train_step(optimizer, batch)        # the whole batch on every rank, the same loss on every rank
 
-Whose group is whose: the tensor ranks share every layer and talk in each of them; the pipe ranks pass the stream along;
-the data ranks hold the same parts of the same layers, see other sequences, and average their gradients at the end; with
-ZeRO each of them keeps the optimizer's state of a part. After each step loss and weights are those of `train_step`.
-`parallel.train` is this under torchrun.
+    tensor ranks    share every layer, and talk in each
+    pipe ranks      pass the stream along, from stage to stage
+    data ranks      hold the same parts of the same layers, see other sequences, and average their gradients at the end;
+                    with ZeRO each keeps the optimizer's state of a part
+
+After each step loss and weights are those of `train_step`. `parallel.train` is this under torchrun.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.parallel.zero3 import Zero3
 from course_lib.pipeline.executor import Pipeline
 from course_lib.pipeline.schedule import ORDERS
-from course_lib.pipeline.stages import GPTStage, cut
+from course_lib.pipeline.stages import GPTStage, partition_layers
 from course_lib.train.accumulate import Batch, count_tokens
 
 AXES = ("pipe", "data", "tensor")
@@ -39,23 +41,17 @@ AnyOptimizer = torch.optim.Optimizer | ZeroOptimizer
 class HybridParallel(nn.Module):
     """This rank's part of the model, and its part of a step. All ranks must construct it, with the same arguments.
 
-    Its parameters are this rank's own; `optimizer` makes one over them that works element by element, so each rank's
-    steps are the whole model's.
+    Its parameters are this rank's own.
 
     Args:
-        config: of the whole model.
-        mesh: how many ranks there are along "pipe", "data" and "tensor" (best in this order).
-        micro_batches: that a replica's part of the batch is cut into.
-        schedule: of the pipeline: a name in `ORDERS`.
+        config: the whole model's.
+        mesh: ranks along "pipe", "data" and "tensor" (best in this order).
+        micro_batches: micro-batches in a replica's part of the batch.
+        schedule: the pipeline's, a name in `ORDERS`.
         sequence_parallel: whether the tensor ranks cut the stream along the sequence.
-        zero: stage of ZeRO along the data axis: 0 replicates, 1 cuts the optimizer's state, 2 gradients, too,
-            3 weights, too.
+        zero: stage of ZeRO along "data": 0 replicates; 1 cuts the optimizer's state, 2 gradients, 3 weights as well.
         seed, dtype, device: as for `GPT`.
-        bucket_bytes: of gradients that travel together along the data axis.
-
-    Attributes:
-        groups: axis → this rank's process group along it.
-        pipeline: the executor of this rank's stages.
+        bucket_bytes: gradients travel along the data axis in buckets of about this size.
 
     Raises:
         ValueError: the mesh has other axes, or another number of ranks than there are; the schedule is unknown, or
@@ -82,44 +78,36 @@ class HybridParallel(nn.Module):
         self.mesh, self.groups, self.bucket_bytes = mesh, process_groups(mesh), bucket_bytes
         self.zero: Literal[0, 1, 2, 3] = zero
         order = ORDERS[schedule](mesh.axes["pipe"], micro_batches)
-        layers = cut([0.0, *[1.0] * config.layers, 0.0], order.stages)
+        layers = partition_layers([0.0, *[1.0] * config.layers, 0.0], order.stages)  # both ends count as free
         place = mesh.coordinates(dist.get_rank())["pipe"]
         self.stages = nn.ModuleDict()
         for number in order.stages_of(place):
             stage = GPTStage(config, layers[number], seed, dtype).to(device)
             part = ParallelStage(stage, self.groups["tensor"], sequence_parallel)
-            units = part.blocks.values()
-            shards = Zero3(part, self.groups["data"], bucket_bytes, units=units) if zero == 3 else part
-            self.stages[str(number)] = shards
+            if zero == 3:
+                part = Zero3(part, self.groups["data"], bucket_bytes, units=part.blocks.values())
+            self.stages[str(number)] = part
         stages = {int(number): stage for number, stage in self.stages.items()}
         self.pipeline = Pipeline(order, stages, group=self.groups["pipe"])
         parameters = list(self.parameters())
-        plan = plan_buckets(parameters, bucket_bytes) if mesh.axes["data"] > 1 and not zero else []
+        plan = plan_buckets(parameters, bucket_bytes) if mesh.axes["data"] > 1 and not zero else []  # ZeRO has its own
         self._buckets = [Bucket([parameters[number] for number in numbers]) for numbers in plan]
 
     def optimizer(self, optimizer_cls: type[torch.optim.Optimizer], **arguments: Any) -> AnyOptimizer:
         """An optimizer of this rank's parameters, or, with ZeRO, of its part of them. All ranks must call.
 
-        Args:
-            optimizer_cls: a torch optimizer that updates each element by itself.
-            arguments: for it.
+        `optimizer_cls` updates each element by itself, so each rank's steps are the whole model's.
         """
         if self.zero in (0, 3):
             return optimizer_cls([p for stage in self.stages.values() for p in stage.parameters()], **arguments)
-        return ZeroOptimizer(
-            self.parameters(),
-            optimizer_cls,
-            stage=self.zero,
-            group=self.groups["data"],
-            bucket_bytes=self.bucket_bytes,
-            **arguments,
-        )
+        group, bucket_bytes = self.groups["data"], self.bucket_bytes
+        return ZeroOptimizer(self.parameters(), optimizer_cls, self.zero, group, bucket_bytes, **arguments)
 
     def train_step(self, optimizer: AnyOptimizer, batch: Batch) -> Float[Tensor, ""]:
         """Forward, backward, step, as `train.step.train_step` does it on one device. All ranks must call.
 
         Args:
-            optimizer: what `optimizer` made.
+            optimizer: the one that `optimizer` has made.
             batch: inputs and targets of all replicas together, the same on every rank.
 
         Returns:
@@ -152,8 +140,8 @@ class HybridParallel(nn.Module):
         return self._everyones_loss(own)
 
     def _tokens_of_a_replica(self, targets: Tensor) -> float:
-        """What a replica's losses are divided by. Ragged replicas have different numbers of targets: divided by the
-        same number, the mean of the replicas is the mean over all tokens."""
+        # a divisor for the losses: the same on all replicas, also ragged ones, so that the mean of the replicas is the
+        # mean over all tokens
         return count_tokens(targets) / self.mesh.axes["data"]
 
     def _average_replicas(self) -> None:
@@ -167,10 +155,9 @@ class HybridParallel(nn.Module):
             bucket.finish()
 
     def _everyones_loss(self, own: Tensor | None) -> Tensor:
-        """A sum in which only the last stages have a term."""
         some = next(self.parameters())
         loss = torch.zeros((), dtype=torch.promote_types(some.dtype, torch.float32), device=some.device)
-        if own is not None:
+        if own is not None:  # on the last stage
             loss += own / self.mesh.axes["data"]
         for axis in ("pipe", "data"):
             dist.all_reduce(loss, group=self.groups[axis])

@@ -1,6 +1,9 @@
 """A model of which a few layers are there at a time: each unit's weights come before its pass and go after it.
 
-Where they come from is another's matter: from other ranks (`parallel.zero3`), from files (`train.on_disk`).
+    forward      pre-hook: unshard the unit, start the next one      hook: reshard
+    backward     hook on the unit's output: unshard, start the one before      AfterBackward on its input: reshard
+
+The weights come from other ranks (`parallel.zero3`) or from files (`offload.on_disk`).
 """
 
 from __future__ import annotations
@@ -17,15 +20,10 @@ from course_lib.train.recompute import take_tensors
 
 
 class LoadableUnit(Protocol):
-    """What comes, is used and goes together.
+    """Weights that come, are used and go together."""
 
-    Attributes:
-        place: in the order of the forward pass; the root unit is 0.
-        is_open: its backward pass has begun, and is not over.
-    """
-
-    place: int
-    is_open: bool
+    place: int  # in the order of the forward pass; the root unit is 0
+    is_open: bool  # its backward pass has begun, and is not over
 
     def start_unshard(self) -> None:
         """Ask for the weights, if they are not here."""
@@ -41,15 +39,15 @@ U = TypeVar("U", bound=LoadableUnit)
 
 
 class LayerwiseModule(nn.Module, Generic[U]):
-    """A module that has a unit's weights in memory during its passes, and perhaps the next unit's.
+    """A module that has a unit's weights in memory during the unit's passes, and perhaps the next unit's.
 
     A unit must be run by calling it (`block(x)`), with tensors in arguments and results, or in nested lists, tuples and
-    dicts of them. The root unit, what lies in no other, is there during the whole forward and the whole backward pass.
+    dicts of them. The root unit has all other weights, and is there during the whole forward and backward pass.
 
     Args:
-        module: is what the units are cut from.
+        module: the whole module.
         modules: the root, which is `module`, and those that come and go one at a time, in the order of their use.
-        units: one for each of them.
+        units: one for each of `modules`.
         prefetch: ask for the next unit's weights while one is at work.
     """
 
@@ -58,7 +56,7 @@ class LayerwiseModule(nn.Module, Generic[U]):
         self.module, self.units, self.prefetch = module, units, prefetch
         self._is_backward = False
         for unit, each in zip(units, modules, strict=True):
-            # first of the module's hooks: what another one makes of its weights is made of weights that are there
+            # first of the module's hooks: another hook that uses the weights finds them
             each.register_forward_pre_hook(partial(self._before_forward, unit), prepend=True, with_kwargs=True)
             each.register_forward_hook(partial(self._after_forward, unit))
 
@@ -70,7 +68,7 @@ class LayerwiseModule(nn.Module, Generic[U]):
         if not in_backward():
             self._is_backward = False
             self._free_all_if_root(unit)  # where the last pass has ended in an error
-        self._gather(unit, 0 if in_backward() else 1)
+        self._gather(unit, 0 if in_backward() else 1)  # a recomputed unit's neighbour is already on its way
         if not torch.is_grad_enabled():
             return None
         tensors, put = take_tensors((args, kwargs))
@@ -101,23 +99,23 @@ class LayerwiseModule(nn.Module, Generic[U]):
             self.units[(unit.place + ahead) % len(self.units)].start_unshard()
 
     def _free_all_if_root(self, unit: U) -> None:
-        """Outside of a pass nothing is whole: what was gathered ahead and not used would be old after the next step."""
+        # weights that were gathered ahead and not used would be old after the next step
         for each in self.units if unit.place == 0 else ():
             each.reshard()
 
     def _close(self, unit: U) -> None:
-        """A unit's backward pass is over: free its weights. What becomes of its gradients, subclasses say."""
+        """Free a unit's weights: its backward pass is over."""
         if unit.is_open:
             unit.is_open = False
             unit.reshard()
             self._closed(unit)
 
     def _closed(self, unit: U) -> None:
-        """Take the unit's gradients: all of them are there."""
+        """Take the unit's gradients, which are complete; subclasses say how."""
         raise NotImplementedError
 
     def _end_of_pass(self) -> None:
-        """The root unit is used to the end, and so is one whose inputs need no gradient."""
+        # the root unit is used to the end, and a unit whose inputs need no gradient has no AfterBackward
         for unit in reversed(self.units):
             self._close(unit)
             unit.reshard()
@@ -132,14 +130,11 @@ def units_of(module: nn.Module) -> list[nn.Module]:
 
 
 def plan_units(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> list[list[int]]:
-    """Which parameters each unit has.
+    """The numbers of each unit's parameters; those in no unit, or in several, are the root's.
 
     Args:
         modules: the units; the first is the root and contains the others.
-        parameters: of the root.
-
-    Returns:
-        For each unit, numbers of parameters. The root's are in no other unit, or in several.
+        parameters: the root's.
 
     Raises:
         ValueError: one unit lies in another, or is given twice.
@@ -154,14 +149,16 @@ def plan_units(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter])
             owners[id(parameter)].append(place)
     planned: list[list[int]] = [[] for _ in modules]
     for number, parameter in enumerate(parameters):
-        its = owners[id(parameter)]
-        planned[its[0] if len(its) == 1 else 0].append(number)
+        places = owners[id(parameter)]
+        planned[places[0] if len(places) == 1 else 0].append(number)
     return planned
 
 
 class AfterBackward(Function):
-    """Tensors as they are. Autograd takes what was made last first, so this node's turn comes when all that was made
-    behind it, the whole unit, is done; a hook on the tensor may be called before that."""
+    """Tensors as they are; calls `then` in the backward pass, when all later nodes, the whole unit's, are done.
+
+    Autograd runs the node that was made last first. A hook on the tensor may be called before the unit is done.
+    """
 
     @staticmethod
     def forward(ctx: Any, then: Callable[[], None], *tensors: Tensor) -> tuple[Tensor, ...]:

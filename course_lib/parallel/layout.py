@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 
 class Step(NamedTuple):
-    """One collective: its name, the mesh axis, the dim that it cuts or joins, and for an all-to-all the joined one."""
+    """One collective: its name, the mesh axis, the dim that is cut or joined, and for an all-to-all the joined one."""
 
     operation: str
     axis: str
@@ -37,9 +37,9 @@ class Layout:
     """How one tensor lies on a mesh.
 
     Attributes:
-        dims: its dims' names, in order, separated by blanks.
-        cut: dim → mesh axis over whose ranks it is cut. What is not named is whole on every rank.
-        partial: mesh axes over which a sum is still open: each rank holds a term of it.
+        dims: the dims' names, in order, separated by blanks.
+        cut: dim → mesh axis over whose ranks the dim is cut. Other dims are whole on every rank.
+        partial: mesh axes over which a sum is still open: each rank holds a term.
 
     Raises:
         ValueError: a dim occurs twice, is cut but not there, or an axis is used twice.
@@ -68,9 +68,7 @@ class Layout:
 
 
 def contract(left: Layout, right: Layout) -> Layout:
-    """The product of two tensors, summed over the dims that both have.
-
-    Dims that both have are summed over, as in `x @ weight`; the others stay, in order.
+    """The layout of a product: dims that both tensors have are summed over, as in `x @ weight`; others stay, in order.
 
     Raises:
         ValueError: they share no dim, a shared dim is cut differently, or an open sum would be multiplied by another.
@@ -80,24 +78,25 @@ def contract(left: Layout, right: Layout) -> Layout:
         raise ValueError(f"[{left}] and [{right}] share no dim to sum over")
     for dim in shared:
         if left.cut.get(dim) != right.cut.get(dim):
+            axis = left.cut.get(dim) or right.cut[dim]
             raise ValueError(
                 f"{dim} is {_how(left, dim)} in [{left}] and {_how(right, dim)} in [{right}]: cut both the same way, "
-                f"or bring one of them there first ({_advice(left, right, dim)})"
+                f"or bring one of them there first (all_gather along {dim} over {axis}, or cut the other one, which "
+                "costs nothing)"
             )
     if left.partial and right.partial:
         raise ValueError(f"both [{left}] and [{right}] are terms of sums: finish one (all_reduce) before multiplying")
     kept = [dim for dim in (left.dims + " " + right.dims).split() if dim not in shared]
     cut = {dim: axis for dim, axis in {**left.cut, **right.cut}.items() if dim in kept}
-    opened = frozenset(left.cut[dim] for dim in shared if dim in left.cut)
+    opened = frozenset(left.cut[dim] for dim in shared if dim in left.cut)  # each rank sums over its part of the dim
     return Layout(" ".join(kept), cut, left.partial | right.partial | opened)
 
 
 def steps(have: Layout, want: Layout) -> list[Step]:
     """The collectives that bring a tensor from one layout to another, one for each mesh axis that changes.
 
-    A term of a sum becomes whole by an all-reduce and cut by a reduce-scatter; what is cut becomes whole by an
-    all-gather, and cut along another dim by an all-to-all; what is whole becomes cut for nothing: each rank takes its
-    part.
+    A term of a sum becomes whole by an all-reduce and cut by a reduce-scatter; a cut tensor becomes whole by an
+    all-gather, and cut along another dim by an all-to-all. A whole tensor is cut for nothing: each rank takes its part.
 
     Raises:
         ValueError: other dims, or a whole tensor would have to become a term of a sum.
@@ -106,23 +105,17 @@ def steps(have: Layout, want: Layout) -> list[Step]:
         raise ValueError(f"[{have}] and [{want}] are not the same tensor: their dims differ")
     if opened := want.partial - have.partial:
         raise ValueError(f"[{have}] is no sum over {', '.join(sorted(opened))}: nothing turns a value into its terms")
-    before = {axis: dim for dim, axis in have.cut.items()}
-    after = {axis: dim for dim, axis in want.cut.items()}
-    found = []
+    before, after = ({axis: dim for dim, axis in layout.cut.items()} for layout in (have, want))
+    collectives = []
     for axis in sorted({*before, *after, *have.partial}):
         if axis in have.partial - want.partial:
-            found.append(Step("reduce_scatter", axis, after[axis]) if axis in after else Step("all_reduce", axis))
+            collectives.append(Step("reduce_scatter", axis, after[axis]) if axis in after else Step("all_reduce", axis))
         elif axis in before and axis in after and before[axis] != after[axis]:
-            found.append(Step("all_to_all", axis, after[axis], before[axis]))
+            collectives.append(Step("all_to_all", axis, after[axis], before[axis]))
         elif axis in before and axis not in after:
-            found.append(Step("all_gather", axis, before[axis]))
-    return found
+            collectives.append(Step("all_gather", axis, before[axis]))
+    return collectives
 
 
 def _how(layout: Layout, dim: str) -> str:
     return f"cut over {layout.cut[dim]}" if dim in layout.cut else "whole"
-
-
-def _advice(left: Layout, right: Layout, dim: str) -> str:
-    cut = left if dim in left.cut else right
-    return f"all_gather along {dim} over {cut.cut[dim]}, or cut the other one, which costs nothing"

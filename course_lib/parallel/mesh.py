@@ -16,6 +16,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch.distributed as dist
 
@@ -44,28 +45,20 @@ class Mesh:
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return math.prod(self.axes.values())
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Where a rank stands: axis → position along it.
-
-        Raises:
-            ValueError: there is no such rank.
-        """
+        """A rank's position along each axis; a ValueError if there is no such rank."""
         if not 0 <= rank < self.size:
             raise ValueError(f"rank {rank}: this mesh has {self.size} ranks, which count from 0")
         places = {}
-        for name, length in reversed(list(self.axes.items())):
+        for name, length in reversed(list(self.axes.items())):  # the last axis is the fastest
             rank, places[name] = divmod(rank, length)
         return {name: places[name] for name in self.axes}
 
     def rank(self, **coordinates: int) -> int:
-        """Who stands there; the inverse of `coordinates`.
-
-        Raises:
-            ValueError: an axis is missing or unknown, or a position is off the grid.
-        """
+        """The rank at these coordinates, as `coordinates` gives them; a ValueError for others."""
         if coordinates.keys() != self.axes.keys() or any(not 0 <= coordinates[a] < n for a, n in self.axes.items()):
             raise ValueError(f"{coordinates}: give a position for each axis, below its length: {dict(self.axes)}")
         rank = 0
@@ -74,43 +67,39 @@ class Mesh:
         return rank
 
     def groups(self, *names: str) -> list[list[int]]:
-        """The ranks that differ in nothing but their positions along these axes: a list for each group, in rank order.
+        """The groups of ranks that differ in nothing but their positions along these axes, in rank order.
 
         Every rank is in exactly one of them. With all axes named, there is one group; with none, a group for each rank.
 
         Raises:
             ValueError: there is no such axis.
         """
-        self._check(names)
-        fixed = [name for name in self.axes if name not in names]
-        found: dict[tuple[int, ...], list[int]] = {}
+        if unknown := set(names) - self.axes.keys():
+            raise ValueError(f"no axis {', '.join(sorted(unknown))}: this mesh has {', '.join(self.axes)}")
+        groups: dict[tuple[int, ...], list[int]] = {}
         for rank in range(self.size):
             place = self.coordinates(rank)
-            found.setdefault(tuple(place[name] for name in fixed), []).append(rank)
-        return list(found.values())
+            groups.setdefault(tuple(place[name] for name in self.axes if name not in names), []).append(rank)
+        return list(groups.values())
 
     def group_of(self, rank: int, *names: str) -> list[int]:
-        """The one of `groups(*names)` that holds this rank."""
+        """The group of `groups(*names)` that holds this rank."""
         self.coordinates(rank)
         return next(group for group in self.groups(*names) if rank in group)
 
     def panels(self) -> list[tuple[dict[str, int], list[list[int]]]]:
-        """The grid as flat pictures: the last axis runs to the right, the one before it down, and for each position
-        along the others there is a panel. What a figure of the mesh needs.
+        """Flat pictures of the grid: the last axis runs to the right, the one before down, each other place is a panel.
 
         Returns:
             For each panel: the position along the slower axes, and the ranks, row by row.
         """
-        *slow, columns = self.axes
-        down = slow.pop() if slow else None
-        n_rows = self.axes[down] if down else 1
-        n_columns = self.axes[columns]
-        made = []
+        *slow, rows, columns = ("", *self.axes) if len(self.axes) == 1 else self.axes  # a single axis is one row
+        n_rows, n_columns = self.axes.get(rows, 1), self.axes[columns]
+        panels = []
         for number, place in enumerate(itertools.product(*(range(self.axes[name]) for name in slow))):
-            first = number * n_rows * n_columns
-            rows = [[first + row * n_columns + column for column in range(n_columns)] for row in range(n_rows)]
-            made.append((dict(zip(slow, place)), rows))
-        return made
+            starts = (number * n_rows * n_columns + row * n_columns for row in range(n_rows))
+            panels.append((dict(zip(slow, place)), [list(range(start, start + n_columns)) for start in starts]))
+        return panels
 
     def __str__(self) -> str:
         *_, down, right = (None, *self.axes)
@@ -122,27 +111,21 @@ class Mesh:
             lines += ["  " + "  ".join(f"{rank:{width}}" for rank in row) for row in rows]
         return "\n".join(lines)
 
-    def _check(self, names: tuple[str, ...]) -> None:
-        if unknown := set(names) - self.axes.keys():
-            raise ValueError(f"no axis {', '.join(sorted(unknown))}: this mesh has {', '.join(self.axes)}")
-
 
 def process_groups(mesh: Mesh) -> dict[str, dist.ProcessGroup]:
-    """Axis → the process group of this rank along it. All ranks must call, with the same mesh.
+    """Axis → this rank's process group along the axis. All ranks must call, with the same mesh.
 
-    Every rank takes part in making every group, in the same order, its own or not: `new_group` is itself a collective.
-    Inside `ranks.run` they live until the next call.
+    Inside `ranks.run` the groups live until the next call.
 
     Raises:
         ValueError: the mesh has another number of ranks than there are processes.
     """
     if mesh.size != dist.get_world_size():
         raise ValueError(f"this mesh has {mesh.size} ranks, but {dist.get_world_size()} processes run: they must agree")
-    mine: dict[str, dist.ProcessGroup] = {}
+    own: dict[str, dist.ProcessGroup] = {}
     for axis in mesh.axes:
         for ranks in mesh.groups(axis):
-            group = dist.new_group(ranks, group_desc=GROUP_OF_A_CALL)
+            group: Any = dist.new_group(ranks, group_desc=GROUP_OF_A_CALL)  # a collective: also for others' groups
             if dist.get_rank() in ranks:
-                assert isinstance(group, dist.ProcessGroup)
-                mine[axis] = group
-    return mine
+                own[axis] = group
+    return own

@@ -1,8 +1,7 @@
-"""What a rank holds of tensors that are cut over ranks, in the words of torch.distributed.checkpoint (DCP).
+"""The shards that a rank saves and loads, in the words of torch.distributed.checkpoint (DCP).
 
-A shard says where it lies in the whole tensor, flattened. N ranks cut a tensor in other places than M ranks do, but it
-is the same tensor: a rank that loads asks for its own elements, and DCP's planner finds where they were written.
-`checkpoint` saves and loads by it.
+A shard says where it lies in the whole tensor, flattened. N ranks cut a tensor in other places than M ranks do, but the
+tensor is the same: a rank that loads asks for its own elements, and DCP's planner finds where they were written.
 """
 
 from __future__ import annotations
@@ -28,26 +27,141 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import ReadItem, SavePlan, TensorWriteData, WriteItem, WriteItemType
 
 from course_lib.parallel.hybrid import HybridParallel
-from course_lib.parallel.tensor_gpt import ParallelGPT, cuts
+from course_lib.parallel.tensor_gpt import ParallelGPT, shardings
 from course_lib.parallel.zero import LocalShard, ZeroOptimizer
 from course_lib.parallel.zero3 import Zero3
 
 
-class Shard(NamedTuple):
-    """Elements of a tensor that this rank holds. DCP asks its two methods; to DCP all tensors are flat.
+class SavedShard(NamedTuple):
+    """The part of a model's tensor that this rank stores: a shard that its optimizer updates, or all of it."""
 
-    Attributes:
-        shape: of the whole tensor.
-        begin: place of the first element in the whole tensor, flattened.
-        elements: of one dim; what is saved, or filled by a load.
+    name: str
+    shape: torch.Size  # of the model's tensor
+    begin: int  # place of the first element in the model's tensor, flattened
+    owner: Tensor  # has the elements; of a trained parameter, the tensor that the optimizer updates
+
+    def tensors(self, rule: torch.optim.Optimizer) -> dict[str, Tensor]:
+        """`owner` ("weights") and the optimizer's states of its shape, by the optimizer's names (exp_avg)."""
+        states = rule.state.get(self.owner, {}).items()
+        return {"weights": self.owner} | {
+            key: state for key, state in states if isinstance(state, Tensor) and state.shape == self.owner.shape
+        }
+
+
+def whole_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The plain module's parameters and saved buffers, tied ones once; of a `HybridParallel`, those of its stages.
+
+    Raises:
+        ValueError: two stages of this rank have a copy each of a tied weight.
     """
+    if isinstance(model, HybridParallel):
+        tensors: dict[str, Tensor] = {}
+        for stage in model.stages.values():
+            here = {name + part_name(stage, name): tensor for name, tensor in whole_tensors(stage).items()}
+            if twice := tensors.keys() & here.keys():
+                raise ValueError(f"two stages of one rank hold {', '.join(twice)}; give 1f1b, or an untied model")
+            tensors |= here
+        return tensors
+    module = model.module if isinstance(model, Zero3) else model
+    saved = module.state_dict(keep_vars=True)
+    return dict(module.named_parameters()) | {name: b for name, b in module.named_buffers() if name in saved}
 
-    shape: torch.Size
-    begin: int
-    elements: Tensor
+
+def part_name(stage: nn.Module, name: str) -> str:
+    """The end of a parameter's name in a checkpoint: which part this is, if tensor ranks have cut the parameter.
+
+    Parts are saved as tensors of their own: a load may have other pipeline stages and replicas, not other tensor ranks.
+    """
+    module = stage.module if isinstance(stage, Zero3) else stage
+    if not isinstance(module, ParallelGPT) or name not in shardings(module) or dist.get_world_size(module.group) == 1:
+        return ""
+    return f"/part {dist.get_rank(module.group) + 1} of {dist.get_world_size(module.group)}"
+
+
+def saved_shards_of(model: nn.Module, optimizer: ZeroOptimizer | torch.optim.Optimizer) -> list[SavedShard]:
+    """The shards that this rank stores; with a model and an optimizer that cut nothing, all of the model.
+
+    Raises:
+        ValueError: the optimizer updates a tensor that is not in the model.
+    """
+    tensors, sharded = whole_tensors(model), sharded_parameters(model, optimizer)
+    is_zero = isinstance(optimizer, ZeroOptimizer)
+    trained = optimizer.parameters if is_zero else [p for group in optimizer.param_groups for p in group["params"]]
+    names = {id(tensor): name for name, tensor in tensors.items()}
+    known = {*names, *(id(piece.value) for _, pieces in sharded for piece in pieces)}
+    if strange := [tuple(p.shape) for p in trained if id(p) not in known]:
+        raise ValueError(f"the optimizer updates what the model does not have, shapes {strange}; give its own model")
+    cut = {id(parameter) for parameters, _ in sharded for parameter in parameters}
+    saved = [SavedShard(name, tensor.shape, 0, tensor) for name, tensor in tensors.items() if id(tensor) not in cut]
+    for parameters, pieces in sharded:
+        for number, inside, _, value in pieces:
+            parameter = parameters[number]
+            saved.append(SavedShard(names[id(parameter)], parameter.shape, inside.start, value))
+    return saved
+
+
+def sharded_parameters(
+    model: nn.Module, optimizer: ZeroOptimizer | torch.optim.Optimizer
+) -> list[tuple[list[nn.Parameter], list[LocalShard]]]:
+    """The parameters that are cut over the ranks of data parallelism, and this rank's shards, by the same numbers."""
+    if isinstance(optimizer, ZeroOptimizer):
+        return [(optimizer.parameters, optimizer.pieces)]
+    parts = [each for each in model.modules() if isinstance(each, Zero3)]
+    return [(list(each.module.parameters()), each.pieces) for each in parts]
+
+
+def shards_of(saved: list[SavedShard], rule: torch.optim.Optimizer) -> dict[str, Any]:
+    """The state dict that is written or filled: `weights/NAME`, and for each of the optimizer's states `STATE/NAME`.
+
+    A shard is a view, if the memory is contiguous. The rest is small: other states of a parameter, such as Adam's step
+    count, are `optimizer/NAME`; the optimizer's settings are `optimizer`.
+    """
+    settings = [{key: value for key, value in group.items() if key != "params"} for group in rule.param_groups]
+    state: dict[str, Any] = {"optimizer": settings}
+    for shard in saved:
+        tensors = shard.tensors(rule)
+        for key, tensor in tensors.items():
+            if tensor.numel():  # of a small tensor this rank may hold no element
+                state[f"{key}/{shard.name}"] = Shard(shard.shape, shard.begin, tensor.detach().reshape(-1))
+        if (known := rule.state.get(shard.owner)) is not None:
+            state[f"optimizer/{shard.name}"] = {key: value for key, value in known.items() if key not in tensors}
+    return state
+
+
+def make_room(saved: list[SavedShard], rule: torch.optim.Optimizer, metadata: Metadata) -> None:
+    """Give the optimizer the states that were saved, still empty, so that a load finds them in `shards_of`."""
+    rule.state.clear()  # states of parameters that have none in the checkpoint must go, too
+    owners = {shard.name: shard.owner for shard in saved}
+    for path, stored in metadata.state_dict_metadata.items():
+        key, _, name = path.partition("/")
+        if name in owners and key not in ("weights", "others", "random"):
+            states = rule.state[owners[name]]  # makes an entry, also for a parameter that has no tensor state
+            if isinstance(stored, TensorStorageMetadata):
+                states[key] = torch.zeros_like(owners[name], dtype=stored.properties.dtype, requires_grad=False)
+
+
+@torch.no_grad()
+def restore(state: dict[str, Any], saved: list[SavedShard], rule: torch.optim.Optimizer) -> None:
+    """Copy to model and optimizer, after a load, the values that were loaded into other memory than theirs."""
+    for shard in saved:
+        for key, tensor in shard.tensors(rule).items():
+            if not tensor.is_contiguous():  # then its shard was a copy
+                tensor.copy_(state[f"{key}/{shard.name}"].elements.view(tensor.shape))
+        if shard.owner in rule.state:
+            rule.state[shard.owner].update(state[f"optimizer/{shard.name}"])
+    for group, settings in zip(rule.param_groups, state["optimizer"], strict=True):
+        group.update(settings)
+
+
+class Shard(NamedTuple):
+    """Elements of a tensor that this rank holds. DCP calls the two methods; to DCP all tensors are flat."""
+
+    shape: torch.Size  # of the whole tensor
+    begin: int  # place of the first element in the whole tensor, flattened
+    elements: Tensor  # flat; a save reads them, a load fills them
 
     def copy(self) -> Shard:
-        """In memory of its own, on the CPU."""
+        """A shard in memory of its own, on the CPU."""
         return self._replace(elements=self.elements.to("cpu", copy=True))
 
     def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
@@ -60,30 +174,30 @@ class Shard(NamedTuple):
 
 
 class SavePlanner(DefaultSavePlanner):
-    """DCP's own, which lets one rank write what several hold, and notes the shapes of whole tensors beside."""
+    """DCP's planner, which lets one rank write a tensor that several hold, and notes the shapes of whole tensors."""
 
     def __init__(self) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
 
     def create_local_plan(self) -> SavePlan:
-        """On each rank."""
+        """This rank's plan, and the shapes of its tensors."""
         shapes = {name: value.shape for name, value in self.state_dict.items() if isinstance(value, Shard)}
         return dataclasses.replace(super().create_local_plan(), planner_data=shapes)
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
-        """On the first rank, from the plans of all."""
+        """The plan of all ranks; the first rank makes it."""
         plans, metadata = super().create_global_plan(all_plans)
         shapes = dict(ChainMap(*(plan.planner_data for plan in all_plans)))
         return plans, dataclasses.replace(metadata, planner_data={"shapes": shapes})
 
     def lookup_object(self, index: MetadataIndex) -> Any:
-        """What to write."""
+        """The tensor or object to write."""
         value = self.state_dict[index.fqn]
         return value.elements if isinstance(value, Shard) else value
 
 
 class LoadPlanner(DefaultLoadPlanner):
-    """DCP's own, which reads whatever overlaps with a shard."""
+    """DCP's planner, which reads whatever overlaps with a shard."""
 
     def __init__(self) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -91,11 +205,12 @@ class LoadPlanner(DefaultLoadPlanner):
     def set_up_planner(
         self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False
     ) -> None:
-        """As DCP's, which would take a shard for a tuple."""
+        """Take the state dict as it is."""
+        # DCP's own method would flatten it, and take a shard, a named tuple, apart
         self.state_dict, self.metadata, self.is_coordinator = state_dict, metadata, is_coordinator
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        """What is no shard. What another GPU has saved comes to this rank's."""
+        """Load an object that is no shard; its tensors on another rank's GPU come to this rank's."""
 
         def here(stored: Any, device: str) -> Any:
             return stored if device == "cpu" else stored.cuda()
@@ -103,138 +218,8 @@ class LoadPlanner(DefaultLoadPlanner):
         self.state_dict[read_item.dest_index.fqn] = torch.load(value, here, weights_only=False)
 
     def lookup_tensor(self, index: MetadataIndex) -> Tensor:
-        """What to fill."""
+        """The memory to fill."""
         return self.state_dict[index.fqn].elements
-
-
-class Cut(NamedTuple):
-    """What this rank stores of one of the model's tensors: a piece that its optimizer updates, or all of it.
-
-    Attributes:
-        name, shape: of the model's tensor.
-        begin: place of the first element in the model's tensor, flattened.
-        owner: where the elements are stored; for what is trained, the tensor that the optimizer updates.
-    """
-
-    name: str
-    shape: torch.Size
-    begin: int
-    owner: Tensor
-
-    def tensors(self, rule: torch.optim.Optimizer) -> dict[str, Tensor]:
-        """`owner` and the optimizer's states of its shape, by what they are."""
-        states = rule.state.get(self.owner, {}).items()
-        return {"weights": self.owner} | {
-            key: state for key, state in states if isinstance(state, Tensor) and state.shape == self.owner.shape
-        }
-
-
-def whole_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The plain module's parameters, and the buffers that it saves; tied ones once. Of a grid, what its stages have.
-
-    Raises:
-        ValueError: two stages of this rank have a copy each of a tied weight.
-    """
-    if isinstance(model, HybridParallel):
-        found: dict[str, Tensor] = {}
-        for stage in model.stages.values():
-            here = {name + part_name(stage, name): tensor for name, tensor in whole_tensors(stage).items()}
-            if twice := found.keys() & here.keys():
-                raise ValueError(f"two stages of one rank hold {', '.join(twice)}; give 1f1b, or an untied model")
-            found |= here
-        return found
-    module = model.module if isinstance(model, Zero3) else model
-    saved = module.state_dict(keep_vars=True)
-    return dict(module.named_parameters()) | {name: b for name, b in module.named_buffers() if name in saved}
-
-
-def part_name(stage: nn.Module, name: str) -> str:
-    """What a parameter's name ends in: which part of it this is, if tensor ranks have cut it.
-
-    Parts are saved as tensors of their own. So pipeline stages and replicas may be other ones in a load, the tensor
-    ranks may not.
-    """
-    module = stage.module if isinstance(stage, Zero3) else stage
-    if not isinstance(module, ParallelGPT) or name not in cuts(module) or dist.get_world_size(module.group) == 1:
-        return ""
-    return f"/part {dist.get_rank(module.group) + 1} of {dist.get_world_size(module.group)}"
-
-
-def cuts_of(model: nn.Module, optimizer: ZeroOptimizer | torch.optim.Optimizer) -> list[Cut]:
-    """What this rank stores; with a model and an optimizer that cut nothing, all of the model.
-
-    Raises:
-        ValueError: the optimizer updates what is not in the model.
-    """
-    tensors, sharded = whole_tensors(model), sharded_parameters(model, optimizer)
-    is_zero = isinstance(optimizer, ZeroOptimizer)
-    trained = optimizer.parameters if is_zero else [p for group in optimizer.param_groups for p in group["params"]]
-    names = {id(tensor): name for name, tensor in tensors.items()}
-    known = {*names, *(id(piece.value) for _, pieces in sharded for piece in pieces)}
-    strange = [tuple(p.shape) for p in trained if id(p) not in known]
-    if strange:
-        raise ValueError(f"the optimizer updates what the model does not have, shapes {strange}; give its own model")
-    shared_out = {id(parameter) for parameters, _ in sharded for parameter in parameters}
-    found = [Cut(name, tensor.shape, 0, tensor) for name, tensor in tensors.items() if id(tensor) not in shared_out]
-    for parameters, pieces in sharded:
-        for number, inside, _, value in pieces:
-            parameter = parameters[number]
-            found.append(Cut(names[id(parameter)], parameter.shape, inside.start, value))
-    return found
-
-
-def sharded_parameters(
-    model: nn.Module, optimizer: ZeroOptimizer | torch.optim.Optimizer
-) -> list[tuple[list[nn.Parameter], list[LocalShard]]]:
-    """The parameters that are cut over the ranks of data parallelism, and this rank's pieces, numbered alike."""
-    if isinstance(optimizer, ZeroOptimizer):
-        return [(optimizer.parameters, optimizer.pieces)]
-    parts = [each for each in model.modules() if isinstance(each, Zero3)]
-    return [(list(each.module.parameters()), each.pieces) for each in parts]
-
-
-def shards_of(cuts: list[Cut], rule: torch.optim.Optimizer) -> dict[str, Any]:
-    """What is to be written or filled: `weights/NAME`, and for each of the optimizer's states `STATE/NAME`.
-
-    A shard is a view, if the memory is contiguous. What is no shard is small: what else the optimizer knows of a
-    parameter, as Adam's step count, is `optimizer/NAME`; its settings are `optimizer`.
-    """
-    settings = [{key: value for key, value in group.items() if key != "params"} for group in rule.param_groups]
-    found: dict[str, Any] = {"optimizer": settings}
-    for cut in cuts:
-        tensors = cut.tensors(rule)
-        for key, tensor in tensors.items():
-            if tensor.numel():
-                found[f"{key}/{cut.name}"] = Shard(cut.shape, cut.begin, tensor.detach().reshape(-1))
-        if cut.owner in rule.state:
-            rest = {key: value for key, value in rule.state[cut.owner].items() if key not in tensors}
-            found[f"optimizer/{cut.name}"] = rest
-    return found
-
-
-def make_room(cuts: list[Cut], rule: torch.optim.Optimizer, metadata: Metadata) -> None:
-    """Give the optimizer the states that were saved, still empty, so that `shards_of` is what a load must fill."""
-    rule.state.clear()
-    cut_of = {cut.name: cut for cut in cuts}
-    for saved, stored in metadata.state_dict_metadata.items():
-        key, _, name = saved.partition("/")
-        if name in cut_of and key not in ("weights", "others", "random"):
-            states, owner = rule.state[cut_of[name].owner], cut_of[name].owner
-            if isinstance(stored, TensorStorageMetadata):
-                states[key] = torch.zeros_like(owner, dtype=stored.properties.dtype, requires_grad=False)
-
-
-@torch.no_grad()
-def restore(state: dict[str, Any], cuts: list[Cut], rule: torch.optim.Optimizer) -> None:
-    """After a load: what is no view of model or optimizer goes there."""
-    for cut in cuts:
-        for key, tensor in cut.tensors(rule).items():
-            if not tensor.is_contiguous():
-                tensor.copy_(state[f"{key}/{cut.name}"].elements.view(tensor.shape))
-        if cut.owner in rule.state:
-            rule.state[cut.owner].update(state[f"optimizer/{cut.name}"])
-    for group, settings in zip(rule.param_groups, state["optimizer"], strict=True):
-        group.update(settings)
 
 
 def refuse_another_model(
@@ -245,10 +230,9 @@ def refuse_another_model(
     A model on another number of tensor ranks is another one: its parts are saved as tensors of their own.
 
     Args:
-        metadata: of the checkpoint.
-        shapes_here: of the model's tensors that have an element, those of all ranks.
-        others: by name.
-        where: the checkpoint lies.
+        metadata, where: the checkpoint's metadata and folder.
+        shapes_here: the shapes of the model's tensors that have an element, those of all ranks.
+        others: the objects beside model and optimizer, by name.
     """
     shapes = {name.partition("/"): tuple(shape) for name, shape in metadata.planner_data["shapes"].items()}
     found: dict[str, Any] = {name: shape for (kind, _, name), shape in shapes.items() if kind == "weights"}

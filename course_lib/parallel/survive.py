@@ -3,18 +3,17 @@
     python -m course_lib.parallel.survive runs/gpt --kill-at 25 --back-at 40 --pause-s 0.5
 
 plays it on this machine: two nodes of two ranks train the course's GPT; one node is killed, the other goes on alone
-from the last checkpoint, the first comes back. (`--kill-rank-at 50` then kills a single rank.) On a
-cluster type on every node, with a folder that all of them see,
+from the last checkpoint, the first comes back. (`--kill-rank-at 50` then kills a single rank.) On a cluster type on
+every node, with a folder that all of them see,
 
     export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1      # a new store for new ranks: no addresses of dead ones in it
     torchrun --nnodes 1:2 --nproc-per-node 2 --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint alpha:29400 \\
         -m course_lib.parallel.survive runs/gpt
 
 A rank that loses its peers raises. Its agent (torchrun) kills the node's other ranks, finds out which nodes are still
-there, and starts all ranks anew. A dead node leaves a smaller world: nobody is there to start its ranks. A dead rank on
-a node that lives does not: its agent puts a new one in its place, and the others start again with it. What ranks had in
-memory is gone; what makes the run survive is `resume`. The batch of a step is the same on any number of ranks, and so
-is the loss curve, but for rounding.
+there, and starts all ranks anew. A dead node leaves a smaller world, since its agent died with it; a dead rank on a
+node that lives is replaced. Memory is gone; the run survives by `resume`. The batch of a step is the same on any number
+of ranks, and so is the loss curve, but for rounding.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,28 +34,25 @@ import torch
 import torch.distributed as dist
 
 from course_kit import ranks
-from course_lib.model import text
-from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.model.gpt import GPT
 from course_lib.parallel.checkpoint import Checkpoints
+from course_lib.parallel.train import CONFIG, batch
+from course_lib.parallel.train import train_alone as train_on_one_device
 from course_lib.parallel.zero import ZeroOptimizer
-from course_lib.train.accumulate import Batch
-from course_lib.train.step import train_step
 
-CONFIG = GPTConfig(layers=4, width=64, heads=4, vocab_size=text.VOCAB_SIZE, context=32)
-GLOBAL_BATCH = 12
-"""Sequences in a step on all ranks together; 1, 2, 3, 4 and 6 ranks share them evenly."""
+GLOBAL_BATCH = 12  # sequences in a step on all ranks together; 1, 2, 3, 4 and 6 ranks share them evenly
 LEARNING_RATE = 1e-3
 RENDEZVOUS = "store_type=file,last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=5"
 """How agents find each other. A file survives every node. A node that is silent for 5 s is dead (torchrun's own: 15 s),
-and who is there waits 5 s for others (30 s)."""
+and nodes that are there wait 5 s for others (30 s)."""
 
 
 def train(folder: Path, steps: int, every: int, pause_s: float = 0.0) -> None:
-    """On each rank: go on from the newest checkpoint, write one every so many steps, note every loss.
+    """Go on from the newest checkpoint, write one every `every` steps, note every loss. All ranks call.
 
     Args:
-        folder: of log and checkpoints.
-        steps, every: of training; from checkpoint to checkpoint.
+        folder: has the log and the checkpoints.
+        steps, every: steps of the whole training; steps from checkpoint to checkpoint.
         pause_s: seconds to wait in every step, as long as a larger model would take.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -64,7 +61,7 @@ def train(folder: Path, steps: int, every: int, pause_s: float = 0.0) -> None:
     checkpoints = Checkpoints(folder / "checkpoints", model, optimizer)
     for step in range(checkpoints.resume()["step"], steps):
         optimizer.zero_grad()
-        loss = model(*batch(step, rank, GLOBAL_BATCH // world_size))
+        loss = model(*batch(step, GLOBAL_BATCH // world_size, rank))
         loss.backward()
         optimizer.step()
         time.sleep(pause_s)
@@ -76,28 +73,20 @@ def train(folder: Path, steps: int, every: int, pause_s: float = 0.0) -> None:
     checkpoints.wait()
 
 
-def batch(step: int, rank: int, batch_size: int) -> Batch:
-    """A rank's rows of the step's batch. All ranks' together do not depend on how many they are."""
-    inputs, targets = text.stories().batch(0, step, rank, batch_size, CONFIG.context)
-    return inputs.to(ranks.device()), targets.to(ranks.device())
-
-
 def train_alone(steps: int) -> list[float]:
-    """The loss before each step, on one device that nobody kills."""
-    model = GPT(CONFIG, device=ranks.device(), dtype=torch.float64)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
-    return [train_step(model, optimizer, batch(step, 0, GLOBAL_BATCH)).item() for step in range(steps)]
+    """The loss before each step of the same training, on one device that lives."""
+    return train_on_one_device(steps, GLOBAL_BATCH, torch.float64, {"lr": LEARNING_RATE})
 
 
-def note(folder: Path, **what: Any) -> None:
-    """Add a line to the run's log; a single write, so that a line is there or not."""
-    line = json.dumps({"time_s": round(time.time(), 3)} | what) + "\n"
+def note(folder: Path, **entry: Any) -> None:
+    """Add a line to the run's log."""
+    line = json.dumps({"time_s": round(time.time(), 3)} | entry) + "\n"
     with (folder / "log.jsonl").open("ab", buffering=0) as log:
-        log.write(line.encode())
+        log.write(line.encode())  # one write without a buffer: a killed rank leaves no half line
 
 
 def notes(folder: Path) -> list[dict[str, Any]]:
-    """The run's log: a line for each step, and each event. Steps since the last checkpoint come again after a death."""
+    """The run's log: steps and events. Steps since the last checkpoint come again after a death."""
     path = folder / "log.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -122,12 +111,12 @@ def survive(
     """Train on two nodes, both on this machine, and kill the first one, agent and ranks, with SIGKILL.
 
     Args:
-        folder: where log and checkpoints go; an empty one.
-        kill_at: after this step.
-        back_at: the node comes back after this step; None for never. It needs some seconds; give it `pause_s`.
-        kill_rank_at: after this later step a single rank is killed, while its agent lives; None for never.
+        folder: an empty folder for log and checkpoints.
+        kill_at: the step after which the node is killed.
+        back_at: the step after which the node comes back; None for never. A start takes seconds: give `pause_s`.
+        kill_rank_at: the later step after which a single rank is killed, while its agent lives; None for never.
         steps, every, pause_s: as for `train`.
-        ranks_per_node: so many ranks there are on a node.
+        ranks_per_node: ranks on each node.
         timeout_s: seconds that all of it may take.
 
     Returns:
@@ -135,13 +124,15 @@ def survive(
 
     Raises:
         ValueError: the folder has a run.
-        RuntimeError: the run did not end well; with what the survivor said.
+        RuntimeError: the run did not end well; with the survivor's last words.
     """
     if notes(folder):
         raise ValueError(f"{folder} has a run already; give an empty folder")
     folder.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + timeout_s
-    nodes = [start_node(folder, name, steps, every, pause_s, ranks_per_node) for name in ("first", "second")]
+    options = ["--steps", str(steps), "--every", str(every), "--pause-s", str(pause_s)]
+    start = partial(start_node, folder, ranks_per_node=ranks_per_node, options=options)
+    nodes = [start("first"), start("second")]
     try:
         wait_for(folder, kill_at, nodes[1], deadline, world_size=2 * ranks_per_node)
         nodes[0].kill()
@@ -149,7 +140,7 @@ def survive(
         if back_at is not None:
             wait_for(folder, back_at, nodes[1], deadline)
             note(folder, event="node back")
-            nodes.append(start_node(folder, "back", steps, every, pause_s, ranks_per_node))
+            nodes.append(start("back"))
         if kill_rank_at is not None:
             wait_for(folder, kill_rank_at, nodes[1], deadline)
             kill_rank(folder, ranks_per_node - 1)
@@ -162,42 +153,39 @@ def survive(
 
 
 def kill_rank(folder: Path, rank: int) -> None:
-    """End one rank without a word; its agent lives."""
+    """Kill one rank with SIGKILL; its agent lives."""
     pid = int((folder / f"rank-{rank}.pid").read_text())
     os.kill(pid, signal.SIGKILL)
     note(folder, event="rank killed", pid=pid)
 
 
-def start_node(
-    folder: Path, name: str, steps: int, every: int, pause_s: float, ranks_per_node: int
-) -> subprocess.Popen[bytes]:
-    """An agent, which starts its ranks as soon as it has found the others; what they say goes to `name`.txt."""
+def start_node(folder: Path, name: str, ranks_per_node: int, options: list[str]) -> subprocess.Popen[bytes]:
+    """An agent, which starts its ranks as soon as it has found the other agents; their output goes to `name`.txt."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "1:2", "--max-restarts", "3"]
     command += ["--nproc-per-node", str(ranks_per_node), "--local-addr", "127.0.0.1", "--rdzv-backend", "c10d"]
     command += ["--rdzv-endpoint", str(folder / "rendezvous"), "--rdzv-id", "run", "--rdzv-conf", RENDEZVOUS]
-    command += ["-m", "course_lib.parallel.survive", str(folder), "--steps", str(steps), "--every", str(every)]
-    command += ["--pause-s", str(pause_s)]
+    command += ["-m", "course_lib.parallel.survive", str(folder), *options]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
     environment |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # or new ranks may read the dead ones' addresses
-    with (folder / f"{name}.txt").open("wb") as said:
-        return subprocess.Popen(command, stdout=said, stderr=said, env=environment)
+    with (folder / f"{name}.txt").open("wb") as output:
+        return subprocess.Popen(command, stdout=output, stderr=output, env=environment)
 
 
 def wait_for(folder: Path, step: int, survivor: subprocess.Popen[bytes], deadline: float, world_size: int = 1) -> None:
-    """Until so many ranks have taken this step, or until the survivor has ended."""
+    """Wait until at least `world_size` ranks have taken this step, or until the survivor has ended."""
     while not any(line.get("step", -1) >= step and line["ranks"] >= world_size for line in notes(folder)):
         code = survivor.poll()
         if code == 0:
             return
         if code is not None or time.monotonic() > deadline:
-            said = (folder / "second.txt").read_text()[-3000:]
-            raise RuntimeError(f"the survivor {'was too slow' if code is None else f'ended with {code}'}:\n{said}")
+            output = (folder / "second.txt").read_text()[-3000:]
+            raise RuntimeError(f"the survivor {'was too slow' if code is None else f'ended with {code}'}:\n{output}")
         time.sleep(0.05)
 
 
 def die_with_the_agent() -> None:
-    """A node that dies takes its ranks along. Where one machine plays two nodes, ranks must see to it themselves."""
-    agent = os.getppid()
+    """End this rank when its agent dies: a dead machine takes its ranks along, a dead process on this one does not."""
+    agent = os.getppid()  # changes when the agent is dead: then another process adopts this one
 
     def watch() -> None:
         while os.getppid() == agent:
@@ -208,7 +196,7 @@ def die_with_the_agent() -> None:
 
 
 def main() -> None:
-    """Under torchrun a rank; else the play."""
+    """Train, as a rank under torchrun; or play the whole story, as a script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int, default=60)
@@ -225,16 +213,12 @@ def main() -> None:
         train(given.folder, given.steps, given.every, given.pause_s)
         dist.destroy_process_group()
         return
-    how = {key: value for key, value in vars(given).items() if key != "folder"}
-    log = survive(given.folder, **how)
-    alone = train_alone(given.steps)
+    log, alone = survive(**vars(given)), train_alone(given.steps)
     for line in log:
-        if "event" in line:
-            sys.stdout.write(f"{line['event']}\n")
-        else:
-            off = line["loss"] - alone[line["step"]]
-            sys.stdout.write(f"step {line['step']:3}   {line['ranks']} ranks   loss {line['loss']:.6f}   ")
-            sys.stdout.write(f"off one device by {off:+.1e}\n")
+        if "event" not in line:
+            off = f"off one device by {line['loss'] - alone[line['step']]:+.1e}"
+            line["event"] = f"step {line['step']:3}   {line['ranks']} ranks   loss {line['loss']:.6f}   {off}"
+        sys.stdout.write(f"{line['event']}\n")
 
 
 if __name__ == "__main__":

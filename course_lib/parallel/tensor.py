@@ -36,14 +36,12 @@ from course_lib.collectives.operators import (
 from course_lib.model.gpt import Block
 from course_lib.train.accumulate import count_tokens
 
-BATCH, SEQ, WIDTH = 0, 1, 2
-"""Dims of the stream x_BSD."""
-HEADS = 1
-"""Of attention's weights_BHSS."""
+BATCH, SEQ, WIDTH = 0, 1, 2  # dims of the stream x_BSD
+HEADS = 1  # dim of attention's weights_BHSS
 
 
-class Cut(NamedTuple):
-    """How a parameter is cut over the ranks: along `dim`, in each of `blocks` equal blocks."""
+class Sharding(NamedTuple):
+    """The way in which a parameter is cut over the ranks: along `dim`, in each of `blocks` equal blocks."""
 
     dim: int
     blocks: int = 1
@@ -57,10 +55,10 @@ class ColumnParallelLinear(nn.Module):
     only the part is kept in between.
 
     Args:
-        linear: the unsplit layer. Its rows of `weight` are cut, which are its output's features.
-        group: the ranks that share it.
+        linear: the unsplit layer. Its `weight` is cut by rows, which are the output's features.
+        group: the ranks that share the layer.
         sequence_parallel: whether the input is cut along the sequence.
-        blocks: how many equal blocks lie side by side in the output; each is cut.
+        blocks: the number of equal blocks, side by side in the output, of which each is cut.
 
     Raises:
         ValueError: the features do not divide.
@@ -71,20 +69,20 @@ class ColumnParallelLinear(nn.Module):
     ) -> None:
         super().__init__()
         self.group, self.sequence_parallel = group, sequence_parallel
-        self.cuts = {"weight": Cut(0, blocks), "bias": Cut(0, blocks)}
-        self.weight = _part(linear.weight, self.cuts["weight"], group)
-        self.bias = None if linear.bias is None else _part(linear.bias, self.cuts["bias"], group)
+        self.shardings = {"weight": Sharding(0, blocks), "bias": Sharding(0, blocks)}
+        self.weight = _part(linear.weight, self.shardings["weight"], group)
+        self.bias = None if linear.bias is None else _part(linear.bias, self.shardings["bias"], group)
 
     def forward(self, x: Float[Tensor, "batch seq_in width"]) -> Float[Tensor, "batch seq features"]:
         """This rank's features of every token."""
         if self.sequence_parallel:
-            return _GatheredLinear.apply(x, self.weight, self.bias, self.group)
-        return F.linear(f(x, self.group), self.weight, self.bias)
+            return _GatheredLinear.apply(x, self.weight, self.bias, self.group)  # (B, s, D) -> (B, S, f)
+        return F.linear(f(x, self.group), self.weight, self.bias)  # (B, S, D) -> (B, S, f)
 
 
 class _GatheredLinear(Function):
-    """`linear(g(x))` that keeps its part of x alone, and gathers again when the weight's gradient needs all of it
-    (Korthikanti et al. 2022, §4.2.2). What is sent in the backward pass travels while the products are computed."""
+    """`linear(g(x))` that keeps only its part of x, and gathers again for the weight's gradient (Korthikanti et al.
+    2022, §4.2.2). In the backward pass the messages travel while the products are computed."""
 
     @staticmethod
     def forward(ctx: Any, x_BsD: Tensor, weight_fD: Tensor, bias_f: Tensor | None, group: Group) -> Tensor:
@@ -95,24 +93,24 @@ class _GatheredLinear(Function):
     @staticmethod
     def backward(ctx: Any, y_grad_BSf: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         x_BsD, weight_fD = ctx.saved_tensors
-        x_BSD_of_all = all_gather_async(x_BsD, SEQ, ctx.group)  # comes while the first product is computed,
-        x_grad_BsD_of_sum = reduce_scatter_async(y_grad_BSf @ weight_fD, SEQ, ctx.group)  # this during the second
-        x_BSD = x_BSD_of_all()
-        weight_grad_fD = y_grad_BSf.flatten(BATCH, SEQ).T @ x_BSD.flatten(BATCH, SEQ)
+        gathering = all_gather_async(x_BsD, SEQ, ctx.group)  # travels during the first product
+        reducing = reduce_scatter_async(y_grad_BSf @ weight_fD, SEQ, ctx.group)  # travels during the second
+        x_BSD = gathering()
+        weight_grad_fD = y_grad_BSf.flatten(BATCH, SEQ).T @ x_BSD.flatten(BATCH, SEQ)  # (f, B·S) @ (B·S, D) -> (f, D)
         bias_grad_f = y_grad_BSf.sum((BATCH, SEQ)) if ctx.has_bias else None
-        return x_grad_BsD_of_sum(), weight_grad_fD, bias_grad_f, None
+        return reducing(), weight_grad_fD, bias_grad_f, None
 
 
 class RowParallelLinear(nn.Module):
-    """Each rank has some of the input's features and computes its part of the sum that every output is.
+    """Each rank has some of the input's features, and computes one term of the sum that is the output.
 
     Bytes sent by each rank: an all-reduce of the output forward, nothing backward. With `sequence_parallel` the output
     leaves cut along the sequence: reduce-scatter forward, all-gather backward. The bias is whole on every rank and is
     added once, behind the sum.
 
     Args:
-        linear: the unsplit layer. Its columns of `weight` are cut, which are its input's features.
-        group: the ranks that share it.
+        linear: the unsplit layer. Its `weight` is cut by columns, which are the input's features.
+        group: the ranks that share the layer.
         sequence_parallel: whether the output leaves cut along the sequence. Each rank then has the bias's gradient of
             its own tokens (`add_up_gradients`).
 
@@ -123,13 +121,13 @@ class RowParallelLinear(nn.Module):
     def __init__(self, linear: nn.Linear, group: Group = None, sequence_parallel: bool = False) -> None:
         super().__init__()
         self.group, self.sequence_parallel = group, sequence_parallel
-        self.cuts = {"weight": Cut(1)}
-        self.weight = _part(linear.weight, self.cuts["weight"], group)
+        self.shardings = {"weight": Sharding(1)}
+        self.weight = _part(linear.weight, self.shardings["weight"], group)
         self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach().clone())
 
     def forward(self, x_BSf: Float[Tensor, "batch seq features"]) -> Float[Tensor, "batch seq_out width"]:
-        """The whole sum; or this rank's tokens of it."""
-        summand_BSD = F.linear(x_BSf, self.weight)
+        """The whole sum, or its rows of this rank's tokens."""
+        summand_BSD = F.linear(x_BSf, self.weight)  # (B, S, f) -> (B, S, D); no bias: t ranks would add it t times
         y = g_bar(summand_BSD, SEQ, self.group) if self.sequence_parallel else f_bar(summand_BSD, self.group)
         return y if self.bias is None else y + self.bias
 
@@ -137,12 +135,12 @@ class RowParallelLinear(nn.Module):
 def cut_block(block: Block, group: Group = None, sequence_parallel: bool = False) -> None:
     """Replace a block's layers by this rank's parts of them, in place: some of the heads, some of the hidden features.
 
-    The norms stay whole, and the block's forward pass stays what it is: each head, and the GELU of each hidden feature,
-    needs no other. The stream between is whole, or with `sequence_parallel` cut along the sequence.
+    The norms stay whole, and the block's forward pass stays the same: no head, and no hidden feature's GELU, needs
+    another. The stream between is whole, or with `sequence_parallel` cut along the sequence.
 
-    Bytes sent by each rank, with n the stream's bytes and t ranks: 4 all-reduces of n, two in each pass; with
-    `sequence_parallel` 2 all-gathers and 2 reduce-scatters of n in the forward pass, which is as much, and in the
-    backward pass 2 all-gathers more, since only parts are kept.
+    Bytes sent by each rank, with n the stream's bytes: 4 all-reduces of n, two in each pass; with `sequence_parallel`
+    2 all-gathers and 2 reduce-scatters of n in the forward pass, which is as much, and in the backward pass 2
+    all-gathers more, since only parts are kept.
 
     Raises:
         ValueError: heads or features do not divide, or fused attention has dropout (its kernel draws for itself).
@@ -152,6 +150,7 @@ def cut_block(block: Block, group: Group = None, sequence_parallel: bool = False
         raise ValueError(f"{config.heads} heads do not split over {ranks} ranks: a head stays in one piece")
     if config.attention == "fused" and config.dropout:
         raise ValueError("fused attention draws its dropout inside: take attention='explicit', or dropout=0")
+    # q, k and v lie side by side in one weight: each is cut by heads
     attention.qkv = ColumnParallelLinear(attention.qkv, group, sequence_parallel, blocks=3)  # type: ignore[assignment]
     attention.out = RowParallelLinear(attention.out, group, sequence_parallel)  # type: ignore[assignment]
     mlp.up = ColumnParallelLinear(mlp.up, group, sequence_parallel)  # type: ignore[assignment]
@@ -165,9 +164,9 @@ def cut_block(block: Block, group: Group = None, sequence_parallel: bool = False
 
 
 class SplitDropout(nn.Module):
-    """Dropout of a part: draws the mask of the whole tensor, as the unsplit layer would, and uses its own part of it.
+    """Dropout of a part: draws the mask of the whole tensor, as the unsplit layer does, and uses its own part.
 
-    So a split model drops what the unsplit one drops, as long as the ranks' random states are the same when a step
+    So a split model drops the unsplit model's elements, as long as the ranks' random states are the same when a step
     begins: seed them by (seed, step). Masks drawn for the part alone would be the same on every rank: then head 0 and
     head 4 always lose the same weights.
 
@@ -192,12 +191,11 @@ class SplitDropout(nn.Module):
 
 
 def add_up_gradients(module: nn.Module, group: Group) -> None:
-    """Sum the gradients of what every rank holds whole in a module and uses for its own tokens: `f`, for parameters.
+    """Sum the gradients of a module's parameters that every rank holds whole and uses for its own tokens.
 
-    While the module's forward pass runs, copies stand in for these parameters. Their gradients leave the backward pass
-    in one message: each message waits for the slowest rank, whatever its size.
-
-    Bytes sent by each rank: one all-reduce of these parameters' bytes, in each backward pass.
+    `f`, for parameters: while the module's forward pass runs, copies stand in for them. The gradients leave the
+    backward pass in one message, since each message waits for the slowest rank, whatever its size. Bytes sent by each
+    rank: one all-reduce of these parameters' bytes, in each backward pass.
     """
 
     def stand_in(module: nn.Module, _args: Any) -> None:
@@ -215,12 +213,12 @@ def add_up_gradients(module: nn.Module, group: Group) -> None:
 
 
 def _uncut(module: nn.Module) -> list[tuple[nn.Module, str]]:
-    """The layer and the name of each parameter in a module that is to be trained, and is whole on every rank."""
+    """The layer and the name of each trainable parameter in a module that is whole on every rank."""
     return [
         (layer, name)
         for layer in module.modules()
         for name, parameter in layer.named_parameters(recurse=False)
-        if parameter.requires_grad and name not in getattr(layer, "cuts", {})
+        if parameter.requires_grad and name not in getattr(layer, "shardings", {})
     ]
 
 
@@ -247,14 +245,13 @@ def loss_of_parts(
 ) -> Float[Tensor, ""]:
     """The mean cross-entropy over all targets, from each rank's logits of its own tokens; the same on every rank.
 
-    Not the mean of the ranks' means: where targets are padding (`IGNORE`), ranks have different numbers of them.
-
     Bytes sent by each rank: an all-reduce of one number, forward.
     """
     wide = torch.promote_types(logits_BsV.dtype, torch.float32)
     own_sum = F.cross_entropy(logits_BsV.to(wide).flatten(0, 1), own_Bs.flatten(), reduction="sum")
+    # not a mean of means: where targets are padding (`IGNORE`), ranks have different numbers of them
     return f_bar(own_sum / count_tokens(targets_BS), group)
 
 
-def _part(whole: Tensor, cut: Cut, group: Group) -> nn.Parameter:
+def _part(whole: Tensor, cut: Sharding, group: Group) -> nn.Parameter:
     return nn.Parameter(own_part(whole.detach(), cut.dim, group, cut.blocks))

@@ -29,24 +29,16 @@ from course_lib.collectives.operators import (
     scatter_to_group,
 )
 from course_lib.model.gpt import GPT
-from course_lib.parallel.tensor import SEQ, WIDTH, Cut, SplitDropout, add_up_gradients, cut_block, loss_of_parts
+from course_lib.parallel.tensor import SEQ, WIDTH, Sharding, SplitDropout, add_up_gradients, cut_block, loss_of_parts
 from course_lib.pipeline.stages import GPTStage
 
 
 class ParallelEmbedding(nn.Module):
-    """Each rank has some of the features of every entry.
-
-    Args:
-        embedding: a table [entries, width], which is cut by width; an untied head's matrix is such a table.
-        group: the ranks that share it.
-
-    Raises:
-        ValueError: the width does not divide.
-    """
+    """Some of the features of every entry, of a table (entries, width) that an embedding or an untied head has."""
 
     def __init__(self, embedding: nn.Embedding | nn.Linear, group: Group = None) -> None:
         super().__init__()
-        self.cuts = {"weight": Cut(1)}
+        self.shardings = {"weight": Sharding(1)}
         self.weight = nn.Parameter(own_part(embedding.weight.detach(), 1, group))
 
     def forward(self, entries: Int[Tensor, "*dims"]) -> Float[Tensor, "*dims width"]:
@@ -63,8 +55,8 @@ class ParallelGPT(GPT):
     gathered again.
 
     Args:
-        gpt: every rank has built it alike; it stays as it is.
-        group: the ranks that share it; None for all.
+        gpt: the unsplit model, built alike on every rank; it stays as it is.
+        group: the ranks that share the model; None for all.
         sequence_parallel: cut the stream along the sequence. The sequence's length must then divide, too.
 
     Raises:
@@ -91,13 +83,13 @@ class ParallelGPT(GPT):
         if self.position_embedding is not None:
             x_BSd = x_BSd + self.position_embedding(torch.arange(tokens.shape[SEQ], device=tokens.device))
         if self.sequence_parallel:
-            return self.embedding_dropout(all_to_all_dims(x_BSd, SEQ, WIDTH, self.group))
-        return self.embedding_dropout(gather_from_group(x_BSd, WIDTH, self.group))
+            return self.embedding_dropout(all_to_all_dims(x_BSd, SEQ, WIDTH, self.group))  # -> (B, s, D)
+        return self.embedding_dropout(gather_from_group(x_BSd, WIDTH, self.group))  # -> (B, S, D)
 
     def logits(self, x: Float[Tensor, "batch seq_part width"]) -> Float[Tensor, "batch seq_part vocab"]:
         """Scores of every vocabulary entry: of all tokens, or of this rank's tokens."""
         x, weight_Vd = self.final_norm(x), (self.token_embedding if self.head is None else self.head).weight
-        if self.sequence_parallel:
+        if self.sequence_parallel:  # (B, s, D) -> (B, S, d) -> a term of (B, S, V) -> (B, s, V)
             return g_bar(F.linear(all_to_all_dims(x, WIDTH, SEQ, self.group), weight_Vd), SEQ, self.group)
         return f_bar(F.linear(scatter_to_group(x, WIDTH, self.group), weight_Vd), self.group)
 
@@ -119,27 +111,23 @@ class ParallelStage(ParallelGPT, GPTStage):
     With `sequence_parallel` the stream is cut along the sequence from stage to stage, too. Bytes sent by each rank:
     those of `cut_block` for each block, and of the ends of a `ParallelGPT` that the stage has.
 
-    `tied_weight` is this rank's features of it: the other end's rank with the same part of every layer has the same.
-
-    Args:
-        gpt: a `GPTStage` that every rank has built alike; it stays as it is.
-        group: the ranks that share it; None for all.
-        sequence_parallel: cut the stream along the sequence.
+    `tied_weight` is this rank's features, the same as at the other end on the rank with the same part of every layer.
+    `gpt` is a `GPTStage`; the arguments are those of `ParallelGPT`.
     """
 
     def recv_buffer(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq_part width"]:
-        """Room for what comes from the stage before, or for its gradient."""
+        """Memory for the stream from the stage before, or for its gradient."""
         whole = super().recv_buffer(tokens)
         return own_part(whole, SEQ, self.group) if self.sequence_parallel else whole
 
 
-def cuts(model: nn.Module) -> dict[str, Cut]:
-    """How each parameter that is cut is cut, by name; those that are not in it are whole on every rank."""
+def shardings(model: nn.Module) -> dict[str, Sharding]:
+    """The sharding of each parameter that is cut, by name; all others are whole on every rank."""
     return {
-        f"{prefix}.{name}".removeprefix("."): cut
+        f"{prefix}.{name}".removeprefix("."): sharding
         for prefix, module in model.named_modules()
-        for name, cut in getattr(module, "cuts", {}).items()
-        if getattr(module, name) is not None
+        for name, sharding in getattr(module, "shardings", {}).items()
+        if getattr(module, name) is not None  # a layer without a bias
     }
 
 
@@ -149,13 +137,13 @@ def whole_state_dict(model: ParallelGPT) -> dict[str, Tensor]:
 
     Bytes sent by each rank: (t-1)/t of the model's.
     """
-    known = cuts(model)
+    known = shardings(model)
     return {
         name: _joined(parameter, known[name], model.group) if name in known else parameter.detach().clone()
         for name, parameter in model.named_parameters()
     }
 
 
-def _joined(part: Tensor, cut: Cut, group: Group) -> Tensor:
+def _joined(part: Tensor, cut: Sharding, group: Group) -> Tensor:
     """The whole of a tensor that was cut in blocks: block by block, each from all ranks."""
     return torch.cat([all_gather(block, cut.dim, group) for block in part.chunk(cut.blocks, cut.dim)], cut.dim)

@@ -2,8 +2,8 @@
 
     torchrun --standalone --nproc-per-node 4 -m course_lib.parallel.train --data 2 --tensor 2 --zero 1 --oracle
 
-Each line is a step and its loss; with `--oracle` beside it the loss of `train_step` on one device, which is the same
-but for rounding, however the grid is chosen.
+Each line is a step and its loss; with `--oracle` the loss of `train_step` on one device stands beside it, the same but
+for rounding, however the grid is chosen.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CONFIG = GPTConfig(layers=4, width=64, heads=4, vocab_size=text.VOCAB_SIZE, cont
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What can be said on the command line."""
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for axis in AXES:
         parser.add_argument(f"--{axis}", type=int, default=1, help=f"ranks along {axis}")
@@ -44,9 +44,9 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def batch(given: argparse.Namespace, step: int) -> Batch:
-    """The whole batch of a step: a function of the step alone, so every rank makes the same one."""
-    inputs, targets = text.stories().batch(0, step, 0, given.batch_size, CONFIG.context)
+def batch(step: int, batch_size: int, rank: int = 0) -> Batch:
+    """The rows of a step's batch that rank `rank` has; with `batch_size` the size of the whole batch, rank 0 has it."""
+    inputs, targets = text.stories().batch(0, step, rank, batch_size, CONFIG.context)  # the same on every rank
     return inputs.to(ranks.device()), targets.to(ranks.device())
 
 
@@ -64,14 +64,14 @@ def train(given: argparse.Namespace) -> list[float]:
         device=ranks.device(),
     )
     optimizer = grid.optimizer(torch.optim.AdamW, **ADAMW)
-    return [grid.train_step(optimizer, batch(given, step)).item() for step in range(given.steps)]
+    return [grid.train_step(optimizer, batch(step, given.batch_size)).item() for step in range(given.steps)]
 
 
-def train_alone(given: argparse.Namespace) -> list[float]:
+def train_alone(steps: int, batch_size: int, dtype: torch.dtype, adamw: dict[str, Any] = ADAMW) -> list[float]:
     """The loss before each step, on one device."""
-    model = GPT(CONFIG, device=ranks.device(), dtype=getattr(torch, given.dtype))
-    optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
-    return [train_step(model, optimizer, batch(given, step)).item() for step in range(given.steps)]
+    model = GPT(CONFIG, device=ranks.device(), dtype=dtype)
+    optimizer = torch.optim.AdamW(model.parameters(), **adamw)
+    return [train_step(model, optimizer, batch(step, batch_size)).item() for step in range(steps)]
 
 
 def main() -> None:
@@ -82,7 +82,8 @@ def main() -> None:
     is_first = dist.get_rank() == 0
     dist.destroy_process_group()
     if is_first:
-        oracle = train_alone(given) if given.oracle else []
+        alone = (given.steps, given.batch_size, getattr(torch, given.dtype))
+        oracle = train_alone(*alone) if given.oracle else []
         for step, loss in enumerate(losses):
             beside = f"   one device {oracle[step]:.6f}   difference {loss - oracle[step]:+.1e}" if oracle else ""
             sys.stdout.write(f"step {step:3}   loss {loss:.6f}{beside}\n")

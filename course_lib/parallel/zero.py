@@ -7,29 +7,33 @@
     optimizer.zero_grad()
 
 An all-reduce is a reduce-scatter and an all-gather (lesson 06). Between the two each rank has the mean gradient of one
-part, and that is all that an element-wise optimizer needs to update this part: so step there, and gather weights
-instead of gradients. The bytes are those of data parallelism, and the state is stored once instead of N times
-(Rajbhandari et al. 2020, §5).
+part, and an element-wise optimizer needs no more to update this part: so step there, and gather weights instead of
+gradients. The bytes are those of data parallelism, and the state is stored once instead of N times (Rajbhandari et al.
+2020, §5). A bucket of three parameters on two ranks; a 0 pads the last part, and is in no `LocalShard`:
+
+    gradients of rank 0    a a a a b | b b b c 0
+    gradients of rank 1    a a a a b | b b b c 0
+      reduce-scatter           v           v
+    mean gradients          rank 0      rank 1        each rank's optimizer steps on its part, in this example
+    new weights             rank 0      rank 1        two shards each: a and the front of b, the rest of b and c
+      all-gather               v           v
+    weights of both        a a a a b | b b b c 0
 
 With Ψ parameters in 16 bits, AdamW and N ranks, a rank holds between steps
 
     stage 1      2Ψ weights, 2Ψ gradients, 12Ψ/N master weights and moments
     stage 2      2Ψ weights, and 14Ψ/N: a gradient is dropped as soon as its bucket has been reduced
 
-and while gradients are reduced, a bucket as it is sent, as it is received, and the next one. While `step` runs,
-the part's gradient stands there once more, in fp32: 4Ψ/N, when no activation is alive. Weights in fp32 or fp64 are
-their own masters.
+and while gradients are reduced, a bucket as it is sent, as it is received, and the next one; in `step`, when no
+activation is alive, the part's gradient once more in fp32, 4Ψ/N. Weights in fp32 or fp64 are their own masters.
 
 In fp16 the loss is scaled (lesson 04). An overflow lies in one rank's part, and all ranks must skip the step:
 
     scaler.scale(loss).backward()
-    optimizer.reduce_gradients()       # here they tell each other
+    optimizer.reduce_gradients()       # here ranks agree on an overflow
     scaler.unscale_(optimizer)         # only before a clip
     scaler.step(optimizer)
     scaler.update()
-
-Parameters lie end to end in a bucket, which is cut into as many equal parts as there are ranks, with zeros behind the
-last one. The zeros travel and belong to no `LocalShard`: neither an optimizer nor a norm ever sees them.
 """
 
 from __future__ import annotations
@@ -49,216 +53,6 @@ from course_lib.parallel.data import broadcast_tensors, plan_buckets, watch_grad
 SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 
-class LocalShard(NamedTuple):
-    """The elements of one parameter that lie in a rank's part of a bucket.
-
-    Attributes:
-        number: which parameter.
-        inside: which of its elements, counted as if it were flat.
-        place: where in the rank's part of the bucket.
-        value: what the optimizer updates: an fp32 master, or where the parameter is wide enough its own numbers.
-    """
-
-    number: int
-    inside: slice
-    place: slice
-    value: nn.Parameter
-
-
-class FlatShard:
-    """Some parameters end to end, cut into as many equal parts as there are ranks.
-
-    Attributes:
-        numbers: of the parameters in it.
-        sizes: their elements.
-        part: elements of a rank's part.
-        cuts: for each parameter, what of it lies in this rank's part (see `cut`).
-        dtype: of the rank's own part of the gradient.
-        mean: this part, reduced to the mean over the ranks and summed over the passes; None before the first.
-    """
-
-    def __init__(self, numbers: list[int], parameters: Sequence[nn.Parameter], group: Group) -> None:
-        self.numbers, self.group = numbers, group
-        self.parameters = [parameters[number] for number in numbers]
-        self.ranks, self.rank = dist.get_world_size(group), dist.get_rank(group)
-        self.sizes = [parameter.numel() for parameter in self.parameters]
-        self.part = part_length(self.sizes, self.ranks)
-        self.cuts = cut(self.sizes, self.ranks, self.rank)
-        self.dtype = self.parameters[0].dtype
-        self.mean: Tensor | None = None
-        self._reducing: Callable[[], Tensor] | None = None
-
-    def places(self, flat: Tensor) -> list[Tensor]:
-        """Where in a vector for the whole bucket each parameter lies, in its shape."""
-        places = flat[: sum(self.sizes)].split(self.sizes)
-        return [place.view(parameter.shape) for place, parameter in zip(places, self.parameters)]
-
-    def new_vector(self) -> Tensor:
-        """Memory for the whole bucket; only the padding has a value, 0."""
-        flat = self.parameters[0].detach().new_empty(self.part * self.ranks)
-        flat[sum(self.sizes) :].zero_()
-        return flat
-
-    def send_gradient(self, flat: Tensor) -> None:
-        """Begin to reduce. All ranks must call. Bytes sent by each: (N-1)/N times the bucket's."""
-        wide = torch.float32 if flat.dtype in SIXTEEN_BITS else flat.dtype
-        self._reducing = start_reduce_scatter(flat, self.group, wide)
-
-    @torch.no_grad()
-    def finish_reduce(self) -> None:
-        """Wait for this rank's part, and add it to what earlier passes left."""
-        if self._reducing is not None:
-            part = self._reducing().div_(self.ranks).to(self.dtype)
-            self.mean = part if self.mean is None else self.mean.add_(part)
-            self._reducing = None
-
-
-def part_length(sizes: Sequence[int], ranks: int) -> int:
-    """Elements of each rank's part of a bucket, padding included."""
-    return -(-sum(sizes) // ranks)
-
-
-def cut(sizes: Sequence[int], ranks: int, rank: int) -> list[tuple[slice, slice]]:
-    """What of each parameter lies in a rank's part: (which of its elements, where in the part); maybe none."""
-    part = part_length(sizes, ranks)
-    found, begin = [], -rank * part  # of the parameter, counted from where this rank's part begins
-    for size in sizes:
-        first = min(max(begin, 0), part)
-        last = max(min(begin + size, part), first)
-        inside = slice(first - begin, last - begin) if first < last else slice(0, 0)
-        found.append((inside, slice(first, last)))
-        begin += size
-    return found
-
-
-def start_reduce_scatter(flat: Tensor, group: Group, dtype: torch.dtype | None = None) -> Callable[[], Tensor]:
-    """Begin to add up all ranks' vectors, whose length the number of ranks divides.
-
-    gloo makes a whole all-reduce of a reduce-scatter, twice the bytes. An all-to-all hands each rank everybody's
-    numbers for its part, which it adds up itself: no byte more than needed, and one round.
-
-    Args:
-        flat: this rank's vector; leave it alone until the result is there.
-        group: who takes part.
-        dtype: of the result; None for the vector's. gloo's ranks add up in it, too.
-
-    Returns:
-        A function that waits, and returns this rank's part of the sum.
-    """
-    ranks = dist.get_world_size(group)
-    if dist.get_backend(group) == "gloo":
-        received = torch.empty_like(flat)
-        work = dist.all_to_all_single(received, flat, group=group, async_op=True)
-    else:
-        received = flat.new_empty(len(flat) // ranks)
-        work = reduce_scatter_single(received, flat, group=group, async_op=True)
-
-    def finish() -> Tensor:
-        assert work is not None
-        work.wait()
-        return received.view(-1, len(flat) // ranks).sum(0, dtype=dtype or flat.dtype)
-
-    return finish
-
-
-def start_all_gather(whole: Tensor, part: Tensor, group: Group) -> dist.Work:
-    """Begin to put the ranks' parts end to end in `whole`, in rank order."""
-    work = all_gather_single(whole, part, group=group, async_op=True)
-    assert work is not None
-    return work
-
-
-def ask_everyone(
-    used: Tensor, means: Iterable[Tensor], groups: Iterable[Group], device: torch.device
-) -> tuple[list[int], bool]:
-    """What must be known of all ranks before a step. All ranks must call. Each sends 4 bytes a parameter, and 4.
-
-    Args:
-        used: for each parameter, whether this rank has used it; int32.
-        means: this rank's parts of the mean gradient.
-        groups: who takes part, one axis after the other.
-        device: where the group talks.
-
-    Returns:
-        How many ranks have used each parameter; and whether there is inf or nan in a part of any rank. A loss scaler
-        looks at its own rank's gradients only, and must come to the same end as all others'.
-    """
-    overflow = not all(bool(mean.isfinite().all()) for mean in means)
-    said = torch.cat([used, torch.tensor([overflow], dtype=used.dtype)]).to(device)
-    for group in groups:
-        said = all_reduce(said, group)
-    *users, overflows = said.tolist()
-    return users, overflows > 0
-
-
-@torch.no_grad()
-def clip_parts_(parts: Iterable[Tensor], max_norm: float, group: Group, device: torch.device) -> Tensor:
-    """Scale gradients of which each rank has a part down to a norm of at most `max_norm`. All ranks must call.
-
-    Returns:
-        Their norm before, the same on every rank. Parts do not overlap, and padding is in none of them, so the squares
-        of all ranks add up to the square of the whole.
-    """
-    parts = list(parts)
-    squares = torch.zeros((), dtype=torch.float64, device=device)
-    for part in parts:
-        squares += part.double().square().sum()
-    norm = all_reduce(squares, group).sqrt()
-    for part in parts:
-        part.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
-    return norm
-
-
-class ReplicatedFlatShard(FlatShard):
-    """Parameters that every rank has whole, next to each other in memory, and of which it updates its part.
-
-    Attributes:
-        pieces: what of the parameters this rank's part holds.
-    """
-
-    def __init__(self, numbers: list[int], parameters: list[nn.Parameter], group: Group) -> None:
-        super().__init__(numbers, parameters, group)
-        self._weights = self.new_vector()
-        for parameter, place in zip(self.parameters, self.places(self._weights)):
-            place.copy_(parameter.detach())
-            parameter.data = place  # from now on it lives here
-        self._own = self._weights.chunk(self.ranks)[self.rank]
-        self.pieces: list[LocalShard] = []
-        for number, (inside, place) in zip(numbers, self.cuts):
-            if inside.start < inside.stop:
-                value = self._own[place]
-                master = nn.Parameter(value.float() if self.dtype in SIXTEEN_BITS else value)
-                self.pieces.append(LocalShard(number, inside, place, master))
-
-    @torch.no_grad()
-    def start_reduce(self) -> None:
-        """Send the gradients, of which this rank's part will be added to `mean`. All ranks must call."""
-        flat = self.new_vector()
-        for parameter, place in zip(self.parameters, self.places(flat)):
-            if parameter.grad is None:
-                place.zero_()
-            else:
-                place.copy_(parameter.grad)
-        self.send_gradient(flat)
-
-    @torch.no_grad()
-    def start_all_gather_weights(self) -> dist.Work:
-        """Begin to give every rank the weights that the others have updated. All ranks must call.
-
-        Bytes sent by each rank: (N-1)/N times the bucket's.
-        """
-        if self.dtype in SIXTEEN_BITS:
-            for piece in self.pieces:
-                self._own[piece.place] = piece.value
-        for parameter in self.parameters:
-            increment_version(parameter)  # autograd refuses a graph that was made with the old numbers
-        return start_all_gather(self._weights, self._own, self.group)
-
-    def all_gather_weights(self) -> None:
-        """Give every rank the weights that the others have updated. All ranks must call."""
-        self.start_all_gather_weights().wait()
-
-
 class ZeroOptimizer:
     """An optimizer whose state and, from stage 2 on, whose gradients are cut over the ranks of data parallelism.
 
@@ -275,11 +69,11 @@ class ZeroOptimizer:
         stage: 1 cuts the state, 2 the gradients as well.
         group: the ranks that hold a replica; None for all.
         bucket_bytes: parameters are reduced and gathered in buckets of about this size.
-        optimizer_args: for `optimizer_cls`.
+        optimizer_args: arguments for `optimizer_cls`.
 
     Attributes:
         optimizer: the `optimizer_cls` of this rank's pieces; give this one to a learning-rate scheduler.
-        buckets: what travels together.
+        buckets: the parameters that travel together.
 
     Raises:
         ValueError: no such stage, or nothing to train.
@@ -296,28 +90,103 @@ class ZeroOptimizer:
     ) -> None:
         if stage not in (1, 2):
             raise ValueError(f"stage={stage}: it is 1 (the state is cut) or 2 (gradients as well)")
-        given = list(params)
-        groups = given if given and isinstance(given[0], dict) else [{"params": given}]
-        groups = [each | {"params": list(each["params"])} for each in groups]
+        param_groups = _param_groups(params)
+        everything = [p for each in param_groups for p in each["params"]]
         self.stage, self.group = stage, group
-        self.parameters = [p for each in groups for p in each["params"] if p.requires_grad]
+        self.parameters = [p for p in everything if p.requires_grad]
         if not self.parameters:
             raise ValueError("no parameter to train: all are frozen, or none was given")
-        broadcast_tensors([p for each in groups for p in each["params"]], group)
+        broadcast_tensors(everything, group)
         plan = plan_buckets(self.parameters, bucket_bytes)
         self.buckets = [ReplicatedFlatShard(numbers, self.parameters, group) for numbers in plan]
-        mine = {id(self.parameters[piece.number]): piece.value for piece in self.pieces}
-        own = [each | {"params": [mine[id(p)] for p in each["params"] if id(p) in mine]} for each in groups]
+        values = {id(self.parameters[piece.number]): piece.value for piece in self.pieces}
+        own = [each | {"params": [values[id(p)] for p in each["params"] if id(p) in values]} for each in param_groups]
         self.optimizer = optimizer_cls(own, **optimizer_args)
-        self._used = torch.zeros(len(self.parameters), dtype=torch.int32)
-        self._reduced, self._ready = False, set[int]()
-        self._next = 0  # bucket, of this backward pass
+        self._used = torch.zeros(len(self.parameters), dtype=torch.int32)  # 1: has had a gradient since the last step
+        self._ready = set[int]()  # parameters whose gradient this backward pass has finished
+        self._next = 0  # the bucket that this backward pass reduces next
+        self._reduced = False  # the pieces have their gradients
         if stage == 2:
             watch_gradients(self.parameters, self._on_gradient)
 
+    def _on_gradient(self, number: int) -> None:
+        """Reduce a bucket as soon as the backward pass has filled it; called in the middle of the pass."""
+        if not self._ready:  # the first gradient of this pass
+            Variable._execution_engine.queue_callback(self._reduce_rest)  # at its end
+        self._ready.add(number)
+        self._used[number] = 1
+        while self._next < len(self.buckets) and self._ready.issuperset(self.buckets[self._next].numbers):
+            self._reduce_next()
+
+    def _reduce_rest(self) -> None:
+        while self._next < len(self.buckets):  # one with a parameter that this rank did not use never got full
+            self._reduce_next()
+        self.buckets[-1].finish_reduce()
+        self._next = 0
+        self._ready.clear()
+
+    def _reduce_next(self) -> None:
+        bucket = self.buckets[self._next]  # always in the plan's order: collectives must match across ranks
+        bucket.start_reduce()
+        if self.stage == 2:
+            for parameter in bucket.parameters:
+                parameter.grad = None  # its numbers are in the message: this is the memory that stage 2 saves
+        if self._next:
+            self.buckets[self._next - 1].finish_reduce()  # after this one's start, so that one is always on its way
+        self._next += 1
+
+    def reduce_gradients(self) -> None:
+        """Give each of this rank's pieces its part of the mean gradient. All ranks must call; `step` does it, too.
+
+        A parameter that no rank has used keeps no gradient, so that momentum and decay do not move it. An overflow in
+        one rank's part is inf on all ranks, so that their loss scalers agree.
+        """
+        if self._reduced:
+            return
+        if self.stage == 1:  # after all backward passes; stage 2 has reduced in each of them
+            self._used |= torch.tensor([p.grad is not None for p in self.parameters], dtype=torch.int32)
+            self._reduce_rest()
+        means = [bucket.mean for bucket in self.buckets if bucket.mean is not None]
+        users, overflows = ask_everyone(self._used, means, (self.group,), self.parameters[0].device)
+        for bucket in self.buckets:
+            for piece in bucket.pieces:
+                if users[piece.number] and bucket.mean is not None:
+                    gradient = bucket.mean[piece.place].to(piece.value.dtype)
+                    piece.value.grad = gradient.fill_(torch.inf) if overflows else gradient
+            bucket.mean = None
+        self._reduced = True
+
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Scale the mean gradient down to a norm of at most `max_norm`; return the norm before. All ranks must call."""
+        self.reduce_gradients()
+        gradients = [piece.value.grad for piece in self.pieces if piece.value.grad is not None]
+        return clip_parts_(gradients, max_norm, self.group, self.parameters[0].device)
+
+    def step(self) -> None:
+        """Reduce the gradients, update this rank's pieces, gather the other ranks' weights. All ranks must call."""
+        self.reduce_gradients()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        for gathering in [bucket.start_all_gather_weights() for bucket in self.buckets]:  # all start before any wait
+            gathering.wait()
+        self._forget()
+
+    def zero_grad(self) -> None:
+        """Forget all gradients: those of the parameters, and those that were reduced."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        for bucket in self.buckets:
+            bucket.mean = None
+        self.optimizer.zero_grad(set_to_none=True)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._reduced = False
+        self._used.zero_()
+
     @property
     def pieces(self) -> list[LocalShard]:
-        """What this rank updates."""
+        """The shards that this rank updates."""
         return [piece for bucket in self.buckets for piece in bucket.pieces]
 
     @property
@@ -332,88 +201,182 @@ class ZeroOptimizer:
             raise ValueError("gradients are not reduced yet; call reduce_gradients() on all ranks, then the scaler")
         return self.optimizer.param_groups
 
-    def reduce_gradients(self) -> None:
-        """Give each of this rank's pieces its part of the mean gradient. `step` does it, if nobody has. All ranks call.
 
-        A parameter that no rank has used keeps no gradient, so that momentum and decay do not move it. An overflow in
-        one rank's part is inf on all ranks, so that their loss scalers agree (but on a rank without a single element,
-        which has nothing to see it in).
+def _param_groups(params: Iterable[Any]) -> list[dict[str, Any]]:
+    given = list(params)
+    groups = given if given and isinstance(given[0], dict) else [{"params": given}]
+    return [each | {"params": list(each["params"])} for each in groups]  # an iterator can be read once only
+
+
+class LocalShard(NamedTuple):
+    """The elements of one parameter that lie in a rank's part of a bucket."""
+
+    number: int  # of the parameter
+    inside: slice  # its elements, counted as if it were flat
+    place: slice  # where they lie in the rank's part of the bucket
+    value: nn.Parameter  # what the optimizer updates: an fp32 master, or of a wider parameter its own numbers
+
+
+class FlatShard:
+    """Some parameters end to end, padded with zeros and cut into as many equal parts as there are ranks."""
+
+    def __init__(self, numbers: list[int], parameters: Sequence[nn.Parameter], group: Group) -> None:
+        self.numbers, self.group = numbers, group
+        self.parameters = [parameters[number] for number in numbers]
+        self.ranks, self.rank = dist.get_world_size(group), dist.get_rank(group)
+        self.sizes = [parameter.numel() for parameter in self.parameters]
+        self.part = part_length(self.sizes, self.ranks)  # elements of each rank's part
+        self.slices = shard_slices(self.sizes, self.ranks, self.rank)  # of each parameter in this rank's part
+        self.dtype = self.parameters[0].dtype  # of this rank's part of the gradient
+        self.mean: Tensor | None = None  # this part: the mean over the ranks, summed over the passes
+        self._reducing: Callable[[], Tensor] | None = None
+
+    def places(self, flat: Tensor) -> list[Tensor]:
+        """Views of a vector for the whole bucket: each parameter's place, in its shape."""
+        places = flat[: sum(self.sizes)].split(self.sizes)
+        return [place.view(parameter.shape) for place, parameter in zip(places, self.parameters)]
+
+    def new_vector(self) -> Tensor:
+        """Memory for the whole bucket; only the padding has a value, 0."""
+        flat = self.parameters[0].detach().new_empty(self.part * self.ranks)
+        flat[sum(self.sizes) :].zero_()
+        return flat
+
+    def send_gradient(self, flat: Tensor) -> None:
+        """Begin to reduce. All ranks must call. Bytes sent by each: (N-1)/N times the bucket's."""
+        wide = torch.float32 if flat.dtype in SIXTEEN_BITS else flat.dtype  # a sum of N terms rounds once, at its end
+        self._reducing = start_reduce_scatter(flat, self.group, wide)
+
+    @torch.no_grad()
+    def finish_reduce(self) -> None:
+        """Wait for this rank's part, and add it to the mean of earlier passes."""
+        if self._reducing is not None:
+            part = self._reducing().div_(self.ranks).to(self.dtype)
+            self.mean = part if self.mean is None else self.mean.add_(part)
+            self._reducing = None
+
+
+class ReplicatedFlatShard(FlatShard):
+    """Parameters that every rank has whole, in one piece of memory, and of which it updates its part (`pieces`)."""
+
+    def __init__(self, numbers: list[int], parameters: list[nn.Parameter], group: Group) -> None:
+        super().__init__(numbers, parameters, group)
+        self._weights = self.new_vector()
+        for parameter, place in zip(self.parameters, self.places(self._weights)):
+            place.copy_(parameter.detach())
+            parameter.data = place  # from now on the parameter lives here, and an all-gather fills it in place
+        self._own = self._weights.chunk(self.ranks)[self.rank]
+        self.pieces: list[LocalShard] = []
+        for number, (inside, place) in zip(numbers, self.slices):
+            if inside.start < inside.stop:
+                value = self._own[place]
+                master = nn.Parameter(value.float() if self.dtype in SIXTEEN_BITS else value)
+                self.pieces.append(LocalShard(number, inside, place, master))
+
+    @torch.no_grad()
+    def start_reduce(self) -> None:
+        """Send the gradients; `finish_reduce` adds this rank's part of their mean to `mean`. All ranks must call."""
+        flat = self.new_vector()
+        for parameter, place in zip(self.parameters, self.places(flat)):
+            place.zero_() if parameter.grad is None else place.copy_(parameter.grad)
+        self.send_gradient(flat)
+
+    @torch.no_grad()
+    def start_all_gather_weights(self) -> dist.Work:
+        """Begin to give every rank the weights that the others have updated. All ranks must call.
+
+        Bytes sent by each rank: (N-1)/N times the bucket's.
         """
-        if self._reduced:
-            return
-        if self.stage == 1:
-            self._used |= torch.tensor([p.grad is not None for p in self.parameters], dtype=torch.int32)
-            self._reduce_rest()
-        means = [bucket.mean for bucket in self.buckets if bucket.mean is not None]
-        used, overflows = ask_everyone(self._used, means, (self.group,), self.parameters[0].device)
-        for bucket in self.buckets:
-            for piece in bucket.pieces:
-                if used[piece.number] and bucket.mean is not None:
-                    gradient = bucket.mean[piece.place].to(piece.value.dtype)
-                    piece.value.grad = gradient.fill_(torch.inf) if overflows else gradient
-            bucket.mean = None
-        self._reduced = True
-
-    def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """Scale the mean gradient down to a norm of at most `max_norm`. All ranks must call.
-
-        Returns:
-            Its norm before, the same on every rank.
-        """
-        self.reduce_gradients()
-        gradients = [piece.value.grad for piece in self.pieces if piece.value.grad is not None]
-        return clip_parts_(gradients, max_norm, self.group, self.parameters[0].device)
-
-    def step(self) -> None:
-        """Reduce the gradients, update this rank's pieces, gather everybody's weights. All ranks must call."""
-        self.reduce_gradients()
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        for gathering in [bucket.start_all_gather_weights() for bucket in self.buckets]:
-            gathering.wait()
-        self._forget()
-
-    def zero_grad(self) -> None:
-        """Forget all gradients: those of the parameters, and what was reduced."""
+        if self.dtype in SIXTEEN_BITS:
+            for piece in self.pieces:
+                self._own[piece.place] = piece.value  # rounds the masters
         for parameter in self.parameters:
-            parameter.grad = None
-        for bucket in self.buckets:
-            bucket.mean = None
-        self.optimizer.zero_grad(set_to_none=True)
-        self._forget()
+            increment_version(parameter)  # autograd refuses a graph that was made with the old numbers
+        return start_all_gather(self._weights, self._own, self.group)
 
-    def _forget(self) -> None:
-        """What the passes since the last step have left."""
-        self._reduced = False
-        self._used.zero_()
 
-    def _on_gradient(self, number: int) -> None:
-        """Reduce a bucket as soon as the backward pass has filled it; called in the middle of the pass."""
-        if not self._ready:  # the first of this pass
-            Variable._execution_engine.queue_callback(self._end_of_pass)
-        self._ready.add(number)
-        self._used[number] = 1
-        while self._next < len(self.buckets) and self._ready.issuperset(self.buckets[self._next].numbers):
-            self._reduce_next()
+def part_length(sizes: Sequence[int], ranks: int) -> int:
+    """Elements of each rank's part of a bucket, padding included."""
+    return -(-sum(sizes) // ranks)  # rounds up
 
-    def _end_of_pass(self) -> None:
-        """Buckets with a parameter that this rank did not use never got full; the others wait for them."""
-        self._reduce_rest()
-        self._ready.clear()
 
-    def _reduce_rest(self) -> None:
-        while self._next < len(self.buckets):
-            self._reduce_next()
-        self.buckets[-1].finish_reduce()
-        self._next = 0
+def shard_slices(sizes: Sequence[int], ranks: int, rank: int) -> list[tuple[slice, slice]]:
+    """For each parameter, its elements in a rank's part, maybe none: (slice of the parameter, slice of the part)."""
+    part = part_length(sizes, ranks)
+    slices, begin = [], -rank * part  # of the parameter, counted from the beginning of this rank's part
+    for size in sizes:
+        first = min(max(begin, 0), part)
+        last = max(min(begin + size, part), first)
+        inside = slice(first - begin, last - begin) if first < last else slice(0, 0)
+        slices.append((inside, slice(first, last)))
+        begin += size
+    return slices
 
-    def _reduce_next(self) -> None:
-        """Always in the plan's order, since collectives must match across ranks. One bucket is on its way meanwhile."""
-        bucket = self.buckets[self._next]
-        bucket.start_reduce()
-        if self.stage == 2:
-            for parameter in bucket.parameters:
-                parameter.grad = None
-        if self._next:
-            self.buckets[self._next - 1].finish_reduce()  # it was on its way while this one was being filled
-        self._next += 1
+
+def start_reduce_scatter(flat: Tensor, group: Group, dtype: torch.dtype) -> Callable[[], Tensor]:
+    """Begin to add up all ranks' vectors; the result is a function that waits for this rank's part of the sum.
+
+    Args:
+        flat: this rank's vector, whose length the number of ranks divides; it must not change meanwhile.
+        group: the ranks that take part.
+        dtype: the sum's.
+    """
+    # gloo makes an all-reduce of a reduce-scatter, twice the bytes: collect the own part's terms, and add them here
+    is_gloo, ranks = dist.get_backend(group) == "gloo", dist.get_world_size(group)
+    received = torch.empty_like(flat) if is_gloo else flat.new_empty(len(flat) // ranks)
+    send = dist.all_to_all_single if is_gloo else reduce_scatter_single
+    work: Any = send(received, flat, group=group, async_op=True)
+
+    def finish() -> Tensor:  # holds `flat`, too: memory that is under way must not be given to others
+        work.wait()
+        return received.view(-1, len(flat) // ranks).sum(0, dtype=dtype)
+
+    return finish
+
+
+def start_all_gather(whole: Tensor, part: Tensor, group: Group) -> dist.Work:
+    """Begin to put the ranks' parts end to end in `whole`, in rank order."""
+    return all_gather_single(whole, part, group=group, async_op=True)
+
+
+def ask_everyone(
+    used: Tensor, means: Iterable[Tensor], groups: Iterable[Group], device: torch.device
+) -> tuple[list[int], bool]:
+    """Agree, before a step, on which parameters were used, and on an overflow. All ranks must call.
+
+    A loss scaler looks at its own rank's gradients only, and must come to the same end as all others'. Each rank sends
+    an all-reduce of 4 bytes for each parameter, and 4.
+
+    Args:
+        used: for each parameter, whether this rank has used it; int32.
+        means: this rank's parts of the mean gradient.
+        groups: the groups that take part, one axis after the other.
+        device: the device on which the groups talk.
+
+    Returns:
+        How many ranks have used each parameter; and whether there is inf or nan in a part of any rank.
+    """
+    overflow = not all(bool(mean.isfinite().all()) for mean in means)
+    counts = torch.cat([used, torch.tensor([overflow], dtype=used.dtype)]).to(device)
+    for group in groups:
+        counts = all_reduce(counts, group)
+    *users, overflows = counts.tolist()
+    return users, overflows > 0
+
+
+@torch.no_grad()
+def clip_parts_(parts: Iterable[Tensor], max_norm: float, group: Group, device: torch.device) -> Tensor:
+    """Scale gradients of which each rank has a part down to a norm of at most `max_norm`. All ranks must call.
+
+    Returns:
+        The norm before, the same on every rank. Parts do not overlap, and padding is in none of them, so the squares
+        of all ranks add up to the square of the whole.
+    """
+    parts = list(parts)
+    squares = torch.zeros((), dtype=torch.float64, device=device)
+    for part in parts:
+        squares += part.double().square().sum()
+    norm = all_reduce(squares, group).sqrt()
+    for part in parts:
+        part.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+    return norm

@@ -11,7 +11,11 @@
 A model runs layer by layer, so its weights are needed layer by layer. A *unit* (a block) is gathered from all ranks
 just before its forward pass and freed just after, gathered again for its backward pass, and freed for good when its
 gradients are scattered: two all-gathers and one reduce-scatter, 3Ψ where data parallelism sends 2Ψ (Rajbhandari et al.
-2020, §5.3 and §7.2.2). PyTorch's `fully_shard` is the same idea.
+2020, §5.3 and §7.2.2). PyTorch's `fully_shard` is the same idea. Two units, their weights and gradients in time:
+
+    forward      unshard 1, run, reshard     unshard 2, run, reshard
+    backward     unshard 2, run, reshard     unshard 1, run, reshard     end of the pass
+    meanwhile                                reduce gradients of 2       reduce gradients of 1
 
 Between machines 3Ψ may be too much. With `replicas` every machine holds all shards, gathers inside, and only the mean
 of the shards' gradients crosses, 2Ψ/N from each of its N ranks (hybrid sharding: Zhao et al. 2023, §3.2.2).
@@ -21,17 +25,16 @@ With Ψ trainable parameters in 16 bits, AdamW and N ranks, a rank holds
     between steps        12Ψ/N: fp32 shards and two moments; 16-bit weights are made from the shards when they are sent
     before the step      16Ψ/N: and an fp32 gradient of the shards
 
-the sum of the paper, cut differently: it keeps 2Ψ/N of 16-bit weights and of 16-bit gradients, this 4Ψ/N of fp32
-gradients, whose sum over several passes does not round. Weights in fp32 are the same 16Ψ/N, in fp64 twice that.
+the sum of the paper, which keeps 2Ψ/N each of 16-bit weights and 16-bit gradients in place of 4Ψ/N of fp32 gradients,
+whose sum over several passes does not round. Weights in fp32 are the same 16Ψ/N, in fp64 twice that.
 
-On top of this come buffers, whose size depends on the units and not on N. With W the bytes of the largest unit in the
-module's dtype, R those of the root unit and P those of the largest parameter, at most
+On top of this come buffers, whose size depends on the units and not on N (and padding, less than N elements for each
+bucket). With W the bytes of the largest unit in the module's dtype, R those of the root unit and P those of the largest
+parameter, at most
 
     weights              R + W, with `prefetch` R + 2W: the root unit, the unit at work, and the next one on its way
     gradients            R + 3W + P, in the backward pass: a unit's, while those of the one before are being sent and
                          received, and one of a parameter that has not joined the others yet
-
-Ranks' parts are padded to one length: less than N elements for each bucket.
 """
 
 from __future__ import annotations
@@ -49,145 +52,7 @@ from course_lib.parallel.layerwise import LayerwiseModule, plan_units, units_of
 from course_lib.parallel.zero import SIXTEEN_BITS, FlatShard, LocalShard, ask_everyone, clip_parts_, start_all_gather
 
 
-class UnshardableFlatParameter(FlatShard):
-    """Parameters whose weights are there from `unshard` to `reshard`, and whose gradients until `start_reduce`.
-
-    In between, they have their shape and NaN for values: a weight that is used without having been gathered shows.
-
-    Attributes:
-        pieces: what of each parameter this rank owns, maybe no element.
-    """
-
-    def __init__(self, numbers: list[int], parameters: Sequence[nn.Parameter], group: Group) -> None:
-        super().__init__(numbers, parameters, group)
-        first = self.parameters[0].detach()
-        self.trains = self.parameters[0].requires_grad
-        if self.dtype in SIXTEEN_BITS and self.trains:
-            self.dtype = torch.float32  # of the masters
-        self._own = first.new_zeros(self.part, dtype=self.dtype)
-        self.pieces: list[LocalShard] = []
-        for number, parameter, (inside, place) in zip(numbers, self.parameters, self.cuts):
-            self._own[place] = parameter.detach().reshape(-1)[inside]
-            self.pieces.append(LocalShard(number, inside, place, nn.Parameter(self._own[place], self.trains)))
-        self._flat = self.new_vector()
-        self._whole = self.places(self._flat)
-        self._nothing = [first.new_full((), torch.nan).expand(p.shape) for p in self.parameters]
-        self._gathering: dist.Work | None = None
-        self._gradient: Tensor | None = None
-        self._arrived: set[int] = set()
-        self._empty()
-
-    @property
-    def is_unsharded(self) -> bool:
-        """Whether the weights are here, or on their way."""
-        return self._flat.untyped_storage().nbytes() > 0
-
-    def start_unshard(self) -> None:
-        """Ask the other ranks for their parts. All ranks must call. Each sends (N-1)/N of the bucket's bytes."""
-        if not self.is_unsharded:
-            self._flat.untyped_storage().resize_(self._flat.nbytes)
-            self._sent = self._own.to(self._flat.dtype)
-            self._gathering = start_all_gather(self._flat, self._sent, self.group)
-
-    def finish_unshard(self) -> None:
-        """Wait for the weights, and give them to the parameters."""
-        if self._gathering is not None:
-            self._gathering.wait()
-            self._gathering = None
-            del self._sent
-            for parameter, whole in zip(self.parameters, self._whole):
-                parameter.data = whole
-
-    def reshard(self) -> None:
-        """Give the weights' memory back. Autograd's references to it remain, and see what is gathered next."""
-        if self.is_unsharded:
-            self.finish_unshard()
-            self._empty()
-
-    def take_gradient(self, number: int) -> None:
-        """Put a parameter's gradient to the others of the bucket."""
-        if self._gradient is None:
-            self._gradient = self.new_vector()
-            self._gradient_places = self.places(self._gradient)
-        index = self.numbers.index(number)
-        parameter, place = self.parameters[index], self._gradient_places[index]
-        assert parameter.grad is not None
-        (place.add_ if number in self._arrived else place.copy_)(parameter.grad)
-        self._arrived.add(number)
-        parameter.grad = None
-
-    def start_reduce(self) -> None:
-        """Send the other ranks their parts of the gradient. All ranks must call. Bytes as in `start_unshard`."""
-        if not self.trains:
-            return
-        if self._gradient is None:
-            self._gradient = self.new_vector().zero_()
-        else:
-            for number, place in zip(self.numbers, self._gradient_places):
-                if number not in self._arrived:
-                    place.zero_()
-            del self._gradient_places
-        self.send_gradient(self._gradient)
-        self._gradient = None
-        self._arrived.clear()
-
-    def _empty(self) -> None:
-        for parameter, nothing in zip(self.parameters, self._nothing):
-            parameter.data = nothing
-        self._flat.untyped_storage().resize_(0)
-
-
-class Unit:
-    """What is gathered, used and freed together.
-
-    Attributes:
-        place: in the order of the forward pass; the root unit is 0.
-        is_open: its backward pass has begun, and its gradients are not yet on their way.
-    """
-
-    def __init__(self, place: int, buckets: list[UnshardableFlatParameter]) -> None:
-        self.place, self.buckets, self.is_open = place, buckets, False
-
-    def start_unshard(self) -> None:
-        """Ask for all weights."""
-        for bucket in self.buckets:
-            bucket.start_unshard()
-
-    def unshard(self) -> None:
-        """Wait until all weights are there."""
-        self.start_unshard()
-        for bucket in self.buckets:
-            bucket.finish_unshard()
-
-    def reshard(self) -> None:
-        """Give the weights' memory back."""
-        for bucket in self.buckets:
-            bucket.reshard()
-
-    def start_reduce(self) -> None:
-        """Send the other ranks their parts of the gradients."""
-        for bucket in self.buckets:
-            bucket.start_reduce()
-
-    def finish_reduce(self) -> None:
-        """Wait for this rank's parts."""
-        for bucket in self.buckets:
-            bucket.finish_reduce()
-
-
-def make_unit(
-    place: int, numbers: list[int], parameters: Sequence[nn.Parameter], group: Group, bucket_bytes: int
-) -> Unit:
-    """A unit with buckets of its trainable parameters, and of its frozen ones."""
-    buckets: list[UnshardableFlatParameter] = []
-    for trainable in (True, False):
-        chosen = [n for n in numbers if parameters[n].requires_grad is trainable]
-        plan = plan_buckets([parameters[n] for n in chosen], bucket_bytes)
-        buckets += [UnshardableFlatParameter([chosen[i] for i in bucket], parameters, group) for bucket in plan]
-    return Unit(place, buckets)
-
-
-class Zero3(LayerwiseModule[Unit]):
+class Zero3(LayerwiseModule["Unit"]):
     """A module whose weights, gradients and optimizer state are cut over the ranks of data parallelism.
 
     All ranks must construct it, and call it, its `synchronize`, `clip_grad_norm_` and `gathered_state_dict`; each runs
@@ -200,20 +65,20 @@ class Zero3(LayerwiseModule[Unit]):
     LAMB, not Adafactor) takes them, and groups can be made of `named_parameters()`. They are fp32 where a trainable
     parameter has 16 bits. A parameter that several units share is in the root unit, and gathered throughout.
 
-    Between passes, the module's own parameters hold NaN. A unit must be run by calling it (`block(x)`), with tensors in
-    arguments and results, or in nested lists, tuples and dicts of them.
-
-    Attributes:
-        pieces: what this rank holds, in the order of the module's parameters: which elements of each, and the shard.
+    Between passes, the module's own parameters hold NaN. How units must be called: `LayerwiseModule`.
 
     Args:
         module: takes the parameters' and buffers' values of the group's first rank.
-        group: the ranks that share it; None for all.
-        replicas: for hybrid sharding, the ranks that hold the same shards, each in another group; None if nobody does.
+        group: the ranks that share the module; None for all.
+        replicas: for hybrid sharding, the ranks that hold the same shards, each in another group; None if there are no
+            others.
         bucket_bytes: a unit's weights and gradients travel in buckets of about this size.
         prefetch: gather the next unit while one is at work, assuming that units run in the order of `module.modules()`.
-        units: the modules that are gathered one at a time; None for the children of all ModuleLists. What is in none
-            of them is the root unit: it is there during the whole forward and the whole backward pass.
+        units: the modules that are gathered one at a time; None for the children of all ModuleLists. The rest is the
+            root unit, which is there during the whole forward and the whole backward pass.
+
+    Attributes:
+        pieces: this rank's shards, in the order of the module's parameters.
 
     Raises:
         ValueError: nothing to train, the ranks' modules differ, one unit lies in another, or replicas without a group.
@@ -239,22 +104,21 @@ class Zero3(LayerwiseModule[Unit]):
             raise ValueError("no parameter to train: all are frozen, or there is none")
         modules = [module, *(units_of(module) if units is None else units)]
         plan = plan_units(modules, parameters)
-        cut = [make_unit(place, numbers, parameters, group, bucket_bytes) for place, numbers in enumerate(plan)]
-        super().__init__(module, modules, cut, prefetch)
+        sharded = [Unit(place, numbers, parameters, group, bucket_bytes) for place, numbers in enumerate(plan)]
+        super().__init__(module, modules, sharded, prefetch)
         self.group, self.replicas, self._trainable = group, replicas, trainable
         self._names = [name for name, _ in module.named_parameters()]
         self._bucket_of = {number: bucket for bucket in self.buckets for number in bucket.numbers}
-        pieces = {piece.number: piece for bucket in self.buckets for piece in bucket.pieces}
-        self.pieces = [pieces[number] for number in range(len(parameters))]
+        self.pieces = sorted((p for bucket in self.buckets for p in bucket.pieces), key=lambda piece: piece.number)
         self._shards = [piece.value for piece in self.pieces]
-        self._used = torch.zeros(len(parameters), dtype=torch.int32)
-        self._reducing: Unit | None = None
-        self._is_dirty = False
+        self._used = torch.zeros(len(parameters), dtype=torch.int32)  # 1: has had a gradient since `synchronize`
+        self._reducing: list[UnshardableFlatParameter] = []  # a unit's buckets, whose gradients are on their way
+        self._is_dirty = False  # a backward pass has run since `synchronize`
         watch_gradients([parameters[n] for n in self._trainable], self._on_gradient)
 
     @property
     def buckets(self) -> list[UnshardableFlatParameter]:
-        """What travels together."""
+        """The parameters that travel together."""
         return [bucket for unit in self.units for bucket in unit.buckets]
 
     def named_parameters(
@@ -273,9 +137,7 @@ class Zero3(LayerwiseModule[Unit]):
     def synchronize(self) -> None:
         """Give each shard its part of the mean gradient over the ranks and the sum over the backward passes since.
 
-        All ranks must call. A parameter that no rank has used keeps no gradient, so that momentum and decay do not move
-        it. An overflow in one rank's part is inf on all ranks, so that their loss scalers agree (but on a rank without
-        a single element, which has nothing to see it in).
+        All ranks must call. Unused parameters and overflows: as in `ZeroOptimizer.reduce_gradients`.
         """
         if not self._is_dirty:
             return
@@ -299,17 +161,13 @@ class Zero3(LayerwiseModule[Unit]):
             dist.all_reduce(mean.div_(dist.get_world_size(self.replicas)), group=self.replicas)
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """Scale the mean gradient down to a norm of at most `max_norm`. All ranks must call.
-
-        Returns:
-            Its norm before, the same on every rank.
-        """
+        """Scale the mean gradient down to a norm of at most `max_norm`; return the norm before. All ranks must call."""
         self.synchronize()
         gradients = [shard.grad for shard in self._shards if shard.grad is not None]
         return clip_parts_(gradients, max_norm, self.group, self._shards[0].device)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients, also those of backward passes that were not followed by `synchronize`."""
+        """Forget all gradients, also those that wait for `synchronize`."""
         super().zero_grad(set_to_none)
         for bucket in self.buckets:
             bucket.mean = None
@@ -319,11 +177,11 @@ class Zero3(LayerwiseModule[Unit]):
         """The module's own state, whole, on every rank, in new memory. All ranks must call."""
         state = self.module.state_dict(keep_vars=True)
         copies: dict[int, Tensor] = {}
-        self._free_all_if_root(self.units[0])
+        self._free_all_if_root(self.units[0])  # nothing old, where the last pass has ended in an error
         for unit in self.units:
             unit.unshard()
-            mine = {id(parameter) for bucket in unit.buckets for parameter in bucket.parameters}
-            copies |= {id(p): p.detach().clone() for p in state.values() if id(p) in mine}
+            here = {id(parameter) for bucket in unit.buckets for parameter in bucket.parameters}
+            copies |= {id(p): p.detach().clone() for p in state.values() if id(p) in here}
             unit.reshard()
         return {name: copies[id(p)] if id(p) in copies else p.detach().clone() for name, p in state.items()}
 
@@ -349,21 +207,137 @@ class Zero3(LayerwiseModule[Unit]):
         self._used[number] = 1
 
     def _closed(self, unit: Unit) -> None:
-        """Send a unit's gradients on their way."""
-        self._finish_reduction()
-        unit.start_reduce()
-        self._reducing = unit
+        """Send a unit's gradients."""
+        self._finish_reduction()  # one unit's gradients are on their way at any time
+        for bucket in unit.buckets:
+            bucket.start_reduce()
+        self._reducing = unit.buckets
 
     def _end_of_pass(self) -> None:
         super()._end_of_pass()
         self._finish_reduction()
 
     def _finish_reduction(self) -> None:
-        """One unit's gradients are on their way at any time."""
-        if self._reducing is not None:
-            self._reducing.finish_reduce()
-        self._reducing = None
+        for bucket in self._reducing:
+            bucket.finish_reduce()
+        self._reducing = []
 
     def _forget(self) -> None:
         self._used.zero_()
         self._is_dirty = False
+
+
+class Unit:
+    """Parameters that are gathered, used and freed together, in buckets: a `LoadableUnit`."""
+
+    def __init__(
+        self, place: int, numbers: list[int], parameters: Sequence[nn.Parameter], group: Group, bucket_bytes: int
+    ) -> None:
+        self.place, self.is_open = place, False
+        self.buckets: list[UnshardableFlatParameter] = []
+        for trainable in (True, False):  # apart: frozen parameters have no gradients to reduce
+            chosen = [n for n in numbers if parameters[n].requires_grad is trainable]
+            plan = plan_buckets([parameters[n] for n in chosen], bucket_bytes)
+            self.buckets += [UnshardableFlatParameter([chosen[i] for i in each], parameters, group) for each in plan]
+
+    def start_unshard(self) -> None:
+        """Begin to gather all weights."""
+        for bucket in self.buckets:
+            bucket.start_unshard()
+
+    def unshard(self) -> None:
+        """Wait until all weights are there."""
+        self.start_unshard()
+        for bucket in self.buckets:
+            bucket.finish_unshard()
+
+    def reshard(self) -> None:
+        """Give the weights' memory back."""
+        for bucket in self.buckets:
+            bucket.reshard()
+
+
+class UnshardableFlatParameter(FlatShard):
+    """Parameters whose weights are there from `unshard` to `reshard`, and whose gradients until `start_reduce`.
+
+    In between, they have their shape and NaN for values: a weight that is used without having been gathered shows.
+    `pieces` are this rank's shards, one of each parameter, maybe without an element.
+    """
+
+    def __init__(self, numbers: list[int], parameters: Sequence[nn.Parameter], group: Group) -> None:
+        super().__init__(numbers, parameters, group)
+        first = self.parameters[0].detach()
+        self.trains = self.parameters[0].requires_grad
+        if self.dtype in SIXTEEN_BITS and self.trains:
+            self.dtype = torch.float32  # of the masters
+        self._own = first.new_zeros(self.part, dtype=self.dtype)
+        self.pieces: list[LocalShard] = []
+        for number, parameter, (inside, place) in zip(numbers, self.parameters, self.slices):
+            self._own[place] = parameter.detach().reshape(-1)[inside]
+            self.pieces.append(LocalShard(number, inside, place, nn.Parameter(self._own[place], self.trains)))
+        self._flat = self.new_vector()  # the whole weights; its storage has 0 bytes while they are away
+        self._whole = self.places(self._flat)
+        self._nothing = [first.new_full((), torch.nan).expand(p.shape) for p in self.parameters]  # one NaN each
+        self._gathering: dist.Work | None = None
+        self._gradient: Tensor | None = None  # of the whole bucket, as the backward pass fills it
+        self._arrived: set[int] = set()  # numbers of the parameters whose gradient is in it
+        self._empty()
+
+    @property
+    def is_unsharded(self) -> bool:
+        """Whether the weights are here, or on their way."""
+        return self._flat.untyped_storage().nbytes() > 0
+
+    def start_unshard(self) -> None:
+        """Ask the other ranks for their parts. All ranks must call. Each sends (N-1)/N of the bucket's bytes."""
+        if not self.is_unsharded:
+            self._flat.untyped_storage().resize_(self._flat.nbytes)
+            self._sent = self._own.to(self._flat.dtype)
+            self._gathering = start_all_gather(self._flat, self._sent, self.group)
+
+    def finish_unshard(self) -> None:
+        """Wait for the weights, and give them to the parameters."""
+        if self._gathering is not None:
+            self._gathering.wait()
+            self._gathering = None
+            del self._sent
+            for parameter, whole in zip(self.parameters, self._whole):
+                parameter.data = whole
+
+    def reshard(self) -> None:
+        """Give the weights' memory back. Views that autograd has saved remain, and see the weights that come next."""
+        if self.is_unsharded:
+            self.finish_unshard()
+            self._empty()
+
+    def take_gradient(self, number: int) -> None:
+        """Add a parameter's gradient to the bucket's."""
+        if self._gradient is None:
+            self._gradient = self.new_vector()
+            self._gradient_places = self.places(self._gradient)
+        index = self.numbers.index(number)
+        parameter, place = self.parameters[index], self._gradient_places[index]
+        assert parameter.grad is not None
+        (place.add_ if number in self._arrived else place.copy_)(parameter.grad)  # recomputed units may share it
+        self._arrived.add(number)
+        parameter.grad = None
+
+    def start_reduce(self) -> None:
+        """Send the other ranks their parts of the gradient. All ranks must call. Bytes as in `start_unshard`."""
+        if not self.trains:
+            return
+        if self._gradient is None:
+            self._gradient = self.new_vector().zero_()
+        else:
+            for number, place in zip(self.numbers, self._gradient_places):
+                if number not in self._arrived:
+                    place.zero_()
+            del self._gradient_places
+        self.send_gradient(self._gradient)
+        self._gradient = None
+        self._arrived.clear()
+
+    def _empty(self) -> None:
+        for parameter, nothing in zip(self.parameters, self._nothing):
+            parameter.data = nothing
+        self._flat.untyped_storage().resize_(0)

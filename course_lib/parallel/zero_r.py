@@ -1,4 +1,4 @@
-"""ZeRO-R: when the model's states are cut, what is left is activations, buffers and fragments of memory.
+"""ZeRO-R: less memory for activations, buffers and fragments, which are left when the model's states are cut.
 
     memory = CheckpointMemory(elements, dtype)                        # once, before training
     memory.clear()                                                    # before each step
@@ -9,8 +9,8 @@
 
 The three parts of Rajbhandari et al. 2020, §6, with their names there. P_a: under tensor parallelism every rank has
 the same stream, so of each checkpoint a rank keeps 1/t, and gathers the whole when the block is computed again. C_B:
-what is sent goes through a buffer whose size does not grow with the model. M_D: checkpoints, which live long, lie in
-one piece of memory that was taken beforehand, so that what lives short leaves no holes between them.
+messages go through a buffer whose size does not grow with the model. M_D: checkpoints, which live long, lie in one
+piece of memory that was taken beforehand, so that tensors with a short life leave no holes between them.
 """
 
 from __future__ import annotations
@@ -29,42 +29,29 @@ from course_lib.train.recompute import recompute
 
 
 class Kept(NamedTuple):
-    """A rank's part of a checkpoint.
+    """A rank's part of a checkpoint."""
 
-    Attributes:
-        part: its elements, with padding; all ranks have as many.
-        shape: of the whole.
-        turn: of the memory that holds it, if one does.
-    """
-
-    part: Tensor
-    shape: torch.Size
-    turn: int
+    part: Tensor  # with padding: all ranks have as many elements
+    shape: torch.Size  # of the whole
+    turn: int  # of the `CheckpointMemory` that holds the part
 
 
 class CheckpointMemory:
     """One piece of memory for all checkpoints of a step.
 
     Args:
-        elements: room for so many; a rank's parts of all checkpoints together.
-        dtype, device: of the checkpoints.
-
-    Attributes:
-        elements: the memory.
-        turn: how many times it was cleared.
+        elements: elements of a rank's parts of all checkpoints together.
+        dtype, device: the checkpoints'.
     """
 
     def __init__(
         self, elements: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> None:
-        self.elements, self._used, self.turn = torch.empty(elements, dtype=dtype, device=device), 0, 0
+        self.elements = torch.empty(elements, dtype=dtype, device=device)
+        self._used, self.turn = 0, 0  # turn counts the calls of `clear`: a part of an earlier turn is overwritten
 
     def new(self, elements: int) -> Tensor:
-        """The next places.
-
-        Raises:
-            ValueError: they are used up.
-        """
+        """The next free places, as a view; a ValueError if there are too few."""
         free = len(self.elements) - self._used
         if elements > free:
             raise ValueError(
@@ -75,7 +62,7 @@ class CheckpointMemory:
         return self.elements[self._used - elements : self._used]
 
     def clear(self) -> None:
-        """Begin anew. What is kept here from now on lies where the last step's checkpoints lay."""
+        """Begin anew: the next checkpoints overwrite those of the last step."""
         self._used = 0
         self.turn += 1
 
@@ -92,7 +79,7 @@ def recompute_part(
         fn: a module or function, such as a block that is cut over the group.
         x: the same on all ranks of the group; any shape.
         group: the tensor ranks; None for all.
-        memory: where to keep the parts; None for new memory for each.
+        memory: has room for the parts; None for new memory for each.
 
     Raises:
         ValueError: the memory has no room, or was cleared before the backward pass; and as `recompute`.
@@ -103,7 +90,7 @@ def recompute_part(
         length = part_length([tensor.numel()], ranks)
         part = tensor.new_empty(length) if memory is None else memory.new(length)
         own = tensor.detach().reshape(-1)[rank * length : (rank + 1) * length]
-        part[: len(own)] = own  # a copy: a view would keep the whole alive
+        part[: len(own)] = own  # a copy: a view would keep the whole alive; the last ranks' own may be shorter
         return Kept(part, tensor.shape, 0 if memory is None else memory.turn)
 
     def give(kept: Kept) -> Tensor:
@@ -115,7 +102,7 @@ def recompute_part(
         start_all_gather(whole, kept.part, group).wait()
         return whole[: kept.shape.numel()].view(kept.shape)
 
-    with saved_tensors_hooks(keep, give):
+    with saved_tensors_hooks(keep, give):  # recompute saves one tensor for the backward pass, x
         return recompute(fn, x)
 
 
@@ -123,21 +110,17 @@ def recompute_part(
 def average_through(buffer: Tensor, tensors: Iterable[Tensor], group: Group = None) -> None:
     """Put the ranks' mean into each tensor, by way of a buffer of constant size. All ranks must call.
 
-    Small tensors share it, large ones go in pieces. Bytes sent by each rank: those of an all-reduce of all elements in
-    the buffer's dtype, in as few messages as the buffer allows.
+    Small tensors share the buffer, large ones go in pieces. Bytes sent by each rank: those of an all-reduce of all
+    elements in the buffer's dtype, in as few messages as the buffer allows.
 
     Args:
-        buffer: of one dim; fp32 where tensors have 16 bits.
-        tensors: contiguous, in the same order on every rank.
-        group: who takes part; None for all.
-
-    Raises:
-        ValueError: the buffer has no element.
+        buffer: a flat tensor, with an element at least; fp32 where tensors have 16 bits.
+        tensors: contiguous tensors, in the same order on every rank.
+        group: the ranks that take part; None for all.
     """
     if not len(buffer):
         raise ValueError("a buffer without an element given; it needs one or more")
-    waiting: list[Tensor] = []
-    used = 0
+    waiting, used = list[Tensor](), 0
     for tensor in tensors:
         rest = tensor.view(-1)
         while len(rest):
@@ -153,7 +136,7 @@ def average_through(buffer: Tensor, tensors: Iterable[Tensor], group: Group = No
 
 
 def _average(buffer: Tensor, pieces: list[Tensor], group: Group) -> None:
-    """Of what is in the buffer; back to the pieces, which are views of the tensors."""
+    """Average the buffer, and copy it back to the pieces, which are views of the tensors."""
     dist.all_reduce(buffer, group=group)
     buffer /= dist.get_world_size(group)
     for piece, mean in zip(pieces, buffer.split([len(piece) for piece in pieces])):

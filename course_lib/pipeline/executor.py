@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call
 
-from course_lib.pipeline.messages import Group, PipelineMessages
+from course_lib.collectives.operators import Group
+from course_lib.pipeline.messages import PipelineMessages
 from course_lib.pipeline.schedule import Action, Costs, Message, Schedule, Span, checked
 from course_lib.pipeline.weight_gradients import DeferredWeightGradients, DeferredWork
 from course_lib.train.accumulate import Batch, count_tokens

@@ -26,11 +26,9 @@ from dataclasses import dataclass, field
 import torch.distributed as dist
 from torch import Tensor
 
+from course_lib.collectives.operators import Group
 from course_lib.pipeline.schedule import Message, Schedule
 from course_lib.pipeline.schedule.validate import steps
-
-Group = dist.ProcessGroup | None
-"""The ranks of the pipeline; None for all."""
 
 
 @dataclass

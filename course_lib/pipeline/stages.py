@@ -1,7 +1,7 @@
 """A GPT cut into pipeline stages: where to cut, and the stages themselves.
 
 Layers are numbered as in `GPT`: 0 is the embeddings, 1 to L are the blocks, L + 1 is the final norm with the head and
-the loss. What a stage holds is in `predict.tensors`.
+the loss. `predict.tensors` lists the tensors of a stage.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class GPTStage(GPT):
     stay so if both take their steps with the sum of the two gradients (`Pipeline` sees to it).
 
     Args:
-        config: of the whole model.
-        layers: the numbers of the layers that are here.
+        config: the whole model's.
+        layers: the numbers of this stage's layers.
         seed, dtype: as for `GPT`.
 
     Raises:
@@ -32,7 +32,7 @@ class GPTStage(GPT):
     """
 
     def __init__(self, config: GPTConfig, layers: range, seed: int = 0, dtype: torch.dtype | None = None) -> None:
-        super().__init__(config, device="meta", dtype=dtype)  # all layers, as shapes only
+        super().__init__(config, device="meta", dtype=dtype)  # all layers, as shapes without memory
         last = config.layers + 1
         if not layers or layers.step != 1 or layers.start < 0 or layers.stop > last + 1:
             raise ValueError(f"layers={layers}: give a range within 0 (embeddings) to {last} (final norm and head)")
@@ -51,12 +51,12 @@ class GPTStage(GPT):
 
     @property
     def tied_weight(self) -> Tensor | None:
-        """The weight that another stage holds, too: its gradient is only a part of the whole one."""
+        """The weight that another stage holds, too; the gradient here is one of two terms."""
         shared = self.config.tied and self.is_first != self.is_last
         return self.token_embedding.weight if shared and self.token_embedding is not None else None
 
     def recv_buffer(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq width"]:
-        """Room for what comes from the stage before, or for its gradient."""
+        """Memory for the stream from the stage before, or for its gradient."""
         some = next(self.parameters())
         return torch.empty(*tokens.shape, self.config.width, dtype=some.dtype, device=some.device)
 
@@ -66,21 +66,21 @@ class GPTStage(GPT):
         return self.logits_or_loss(x, targets) if self.is_last else x
 
     def run_blocks(self, x: Float[Tensor, "batch seq width"]) -> Float[Tensor, "batch seq width"]:
-        """The stream behind the last block that is here."""
+        """The stream behind this stage's last block."""
         for block in self.blocks.children():
             x = block(x)
         return x
 
 
-def cut(costs: Sequence[float], stages: int) -> list[range]:
+def partition_layers(costs: Sequence[float], stages: int) -> list[range]:
     """Consecutive layers for each stage, so that the most expensive stage costs as little as possible.
 
     A pipeline goes at the pace of its slowest stage: equal numbers of layers are not equal costs, since a head over a
     large vocabulary takes as long as several blocks.
 
     Args:
-        costs: of the layers, in order (`layer_seconds` measures them).
-        stages: how many.
+        costs: the layers' costs, in order (`layer_seconds` measures them).
+        stages: the number of stages.
 
     Raises:
         ValueError: there are fewer layers than stages.
@@ -109,5 +109,5 @@ def layer_seconds(config: GPTConfig, tokens: Int[Tensor, "batch seq"], repeats: 
             start = time.perf_counter()
             stage(x, tokens).sum().backward()
             times.append(time.perf_counter() - start)
-        seconds.append(min(times[1:]))
+        seconds.append(min(times[1:]))  # the first one warms up
     return seconds

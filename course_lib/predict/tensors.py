@@ -163,7 +163,7 @@ def stage_layers(setup: Setup, stage: Stage = 0) -> range:
     if blocks % stages:
         raise ValueError(
             f"{blocks} blocks do not split into pipeline={stages} equal parts: choose a number that divides, or cut "
-            "by costs (pipeline.stages.cut) and give the stage's layers, a range, in place of its number"
+            "by costs (pipeline.stages.partition_layers) and give the stage's layers, a range, in place of its number"
         )
     first, each = 1 + stage * (blocks // stages), blocks // stages
     return range(first - (stage == 0), first + each + (stage == stages - 1))

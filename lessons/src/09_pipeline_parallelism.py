@@ -35,7 +35,7 @@ from course_lib.pipeline import schedule as schedules
 from course_lib.pipeline import weight_gradients
 from course_lib.pipeline.executor import PacedPipeline, Pipeline, paced_costs
 from course_lib.pipeline.schedule import checked, parse, peak_in_flight, problems, simulate
-from course_lib.pipeline.stages import GPTStage, cut, layer_seconds
+from course_lib.pipeline.stages import GPTStage, layer_seconds, partition_layers
 from course_lib.train.step import train_step
 from course_pages.lesson09.explorer import PipelineExplorer
 from course_pages.lesson09.pictures import pipeline_charts
@@ -60,7 +60,7 @@ def micro_batches(step, count):
 
 def my_stages(schedule, config=SMALL):
     """Stage number → module, for the stages of this rank."""
-    layers = cut([1.0] * (config.layers + 2), schedule.stages)  # equal shares: every layer counts as one
+    layers = partition_layers([1.0] * (config.layers + 2), schedule.stages)  # equal shares: every layer counts as one
     mine = schedule.stages_of(dist.get_rank())
     return {stage: GPTStage(config, layers[stage], dtype=torch.float64) for stage in mine}
 
@@ -251,7 +251,7 @@ compare(
 # micro-batches. Say a number of MiB before you run the cell.
 
 # %%
-LAYERS = cut([1.0] * 8, 4)
+LAYERS = partition_layers([1.0] * 8, 4)
 tokens, width, hidden, attended = 2 * 64, 64, 4 * 64, 4 * 64
 of_block = 8 * tokens * (8 * width + 2 * hidden + attended + 4) + 64 * 64
 of_one = Bytes(2 * of_block)
@@ -705,7 +705,7 @@ pipeline_charts(for_real(schedules.pipedream(4, 8)), caption="After each green b
 WIDE = GPTConfig(layers=6, width=128, heads=4, vocab_size=16_384, context=64, tied=False)
 seconds = layer_seconds(WIDE, torch.zeros(2, 64, dtype=torch.long))
 print("embedding, 6 blocks, head, in ms:", *(f"{1e3 * each:.1f}" for each in seconds))
-by_number, by_cost = cut([1.0] * 8, 2), cut(seconds, 2)
+by_number, by_cost = partition_layers([1.0] * 8, 2), partition_layers(seconds, 2)
 print(f"equal numbers of layers: {by_number}; by cost: {by_cost}")
 
 
@@ -737,7 +737,7 @@ compare(
 )
 
 # %% [markdown]
-# `cut` is a small dynamic programme over measured seconds. (Nobody sleeps here, so other programs on your cores make
+# `partition_layers` is a small dynamic programme over measured seconds. (Nobody sleeps here, so other programs on your cores make
 # the measured charts longer than the layers' seconds promise.) Where embedding and head are large, real runs give the
 # first and the last stage fewer blocks. (Llama 3 takes one block from each of them; Grattafiori et al. 2024, §3.3.2.)
 #

@@ -88,7 +88,7 @@ def gates_of(probabilities, top_k):
 
 # %%
 def on_a_rank(experts, top_k):
-    layer = ParallelExperts.from_(ExpertMLP(ExpertConfig(64, 256, experts, top_k)))  # the library's; section 4 builds one
+    layer = ParallelExperts(ExpertMLP(ExpertConfig(64, 256, experts, top_k)))  # the library's; section 4 builds one
     with measure.flops() as counted:
         layer(torch.randn(512, 64))
     return Count(sum(weight.numel() for weight in layer.parameters())), counted.total
@@ -549,7 +549,7 @@ guess_tensor = ask("kB that rank 0 sends along tensor in a step?", unit="kB")
 
 
 def in_a_cube():
-    layer, mine = ParallelExperts.from_(ExpertMLP(LAYER), process_groups(CUBE)), holdings(CUBE, LAYER, 1024)[dist.get_rank()]
+    layer, mine = ParallelExperts(ExpertMLP(LAYER), process_groups(CUBE)), holdings(CUBE, LAYER, 1024)[dist.get_rank()]
     x = torch.randn(1024, 64, generator=torch.Generator().manual_seed(0))[mine.tokens.start : mine.tokens.stop]
     layer(x.requires_grad_()).sum().backward()
     with measure.traffic() as sent:
@@ -584,7 +584,7 @@ compare(
 def with_drops(c):
     """Choices that this rank drops; all choices; how far outputs and gradients are from one device's. All ranks call."""
     whole, rank, p = ExpertMLP(ExpertConfig(32, 64, 8, 2, c), dtype=torch.float64), dist.get_rank(), dist.get_world_size()
-    layer, x = ParallelExperts.from_(whole), torch.randn(64, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    layer, x = ParallelExperts(whole), torch.randn(64, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     said, own = whole(x), layer(x.chunk(p)[rank])
     (said.square().sum() + own.square().sum()).backward()
     pairs = [(own, said.chunk(p)[rank]), (layer.router.weight.grad, whole.router.weight.grad)]

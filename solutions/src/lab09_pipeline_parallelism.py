@@ -49,7 +49,7 @@ from course_lib.pipeline.executor import Pipeline
 from course_lib.pipeline.messages import PipelineMessages
 from course_lib.pipeline.schedule import Action, Costs, Schedule, one_f_one_b, parse, peak_in_flight, problems, simulate
 from course_lib.pipeline.schedule.orders import gpipe
-from course_lib.pipeline.stages import GPTStage, cut
+from course_lib.pipeline.stages import GPTStage, partition_layers
 
 # %%
 UNIT = Costs()  # F, B and W take 1 each, BW takes 2
@@ -75,7 +75,7 @@ def batches(n):
 
 def piped(schedule):
     """Gradients of this rank's stage of a GPT, by the library's executor."""
-    layers = cut([1.0] * (GPT_CONFIG.layers + 2), schedule.stages)[dist.get_rank()]
+    layers = partition_layers([1.0] * (GPT_CONFIG.layers + 2), schedule.stages)[dist.get_rank()]
     stage = GPTStage(GPT_CONFIG, layers, dtype=torch.float64)
     Pipeline(schedule, {dist.get_rank(): stage}).forward_backward(batches(schedule.micro_batches))
     return {name: parameter.grad for name, parameter in stage.named_parameters()}

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.parallel.checkpoint import AtomicCheckpointWriter, Checkpoints
-from course_lib.parallel.saved_shards import cuts_of
+from course_lib.parallel.saved_shards import saved_shards_of
 from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.parallel.zero3 import Zero3
 from course_lib.train.precision import LossScaler
@@ -102,7 +102,7 @@ class Training:
         """What a run's future depends on, on this rank."""
         pieces = {
             f"{key}/{cut.name}/{cut.begin}": tensor.detach().flatten().clone()
-            for cut in cuts_of(self.model, self.optimizer)
+            for cut in saved_shards_of(self.model, self.optimizer)
             for key, tensor in cut.tensors(self.rule).items()
         }
         counts = [float(state["step"]) for state in self.rule.state.values() if "step" in state]
@@ -156,7 +156,7 @@ def pieces(training: Training) -> list[Any]:
     """(name, shape, place of the first element, elements) of weights and states on this rank."""
     return [
         (f"{key}/{cut.name}", cut.shape, cut.begin, tensor.detach().flatten().clone())
-        for cut in cuts_of(training.model, training.optimizer)
+        for cut in saved_shards_of(training.model, training.optimizer)
         for key, tensor in cut.tensors(training.rule).items()
     ]
 

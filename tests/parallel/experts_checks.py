@@ -68,7 +68,7 @@ def check_parity(cut: Layer, config: ExpertConfig, axes: dict[str, int], optimiz
     mesh = Mesh(axes)
     groups, mine = process_groups(mesh), holdings(mesh, config, TOKENS)[dist.get_rank()]
     single = oracle(config)
-    ours = cut.from_(single, groups)
+    ours = cut(single, groups)
     copies, tokens = axes.get("data", 1), slice(mine.tokens.start, mine.tokens.stop)
     both = [OPTIMIZERS[optimizer](model.parameters()) for model in (single, ours)]
     for step in range(4):
@@ -135,7 +135,7 @@ def check_bytes(cut: Layer, config: ExpertConfig, axes: dict[str, int]) -> None:
     """
     mesh = Mesh(axes)
     groups, mine = process_groups(mesh), holdings(mesh, config, 256)[dist.get_rank()]
-    ours = cut.from_(ExpertMLP(config), groups)
+    ours = cut(ExpertMLP(config), groups)
     held, due = sum(p.numel() for p in ours.parameters()), mine.parameters(config)
     agree(held == due, f"holds {held} parameters, not {due}")
     x = torch.randn(1, 256, config.width, generator=torch.Generator().manual_seed(mine.tokens.start))

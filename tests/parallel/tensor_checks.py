@@ -14,7 +14,7 @@ from course_lib import predict
 from course_lib.collectives.operators import own_part
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.model.seeds import mix
-from course_lib.parallel.tensor_gpt import cuts, whole_state_dict
+from course_lib.parallel.tensor_gpt import shardings, whole_state_dict
 from course_lib.predict import Setup
 from course_lib.train.accumulate import IGNORE
 from tests.parallel.checks import OPTIMIZERS
@@ -45,7 +45,7 @@ def check_parity(split: Callable[..., Any], config: GPTConfig, sequence_parallel
             opt.step()
         off = (losses[1] - losses[0]).abs().item()
         assert off < 1e-11, f"the loss of step {step} is off by {off:.1e}"
-        theirs, known = dict(single.named_parameters()), cuts(ours)
+        theirs, known = dict(single.named_parameters()), shardings(ours)
         for name, p in ours.named_parameters():
             for what, mine, whole in (("gradient", p.grad, theirs[name].grad), ("weight", p, theirs[name])):
                 assert mine is not None and whole is not None, f"the {what} of {name} is missing"

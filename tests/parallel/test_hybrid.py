@@ -17,7 +17,7 @@ from course_lib.collectives.operators import own_part
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.parallel.hybrid import AXES, HybridParallel
 from course_lib.parallel.mesh import Mesh
-from course_lib.parallel.tensor_gpt import cuts
+from course_lib.parallel.tensor_gpt import shardings
 from course_lib.predict import Setup
 from course_lib.train.accumulate import IGNORE
 from course_lib.train.step import train_step
@@ -56,7 +56,7 @@ def check_parity(make, sizes, config, optimizer, steps=3, zero=0, order=AXES, **
         assert abs(loss - wanted) <= LIMIT, f"step {step}: the loss is {loss}, the oracle's {wanted}"
         oracle = dict(single.named_parameters())
         for stage in grid.stages.values():
-            known = cuts(stage.module if zero == 3 else stage)
+            known = shardings(stage.module if zero == 3 else stage)
             for name, p in (stage.gathered_state_dict() if zero == 3 else dict(stage.named_parameters())).items():
                 pairs = [("gradient", p.grad, oracle[name].grad)] if not zero else []
                 for what, mine, whole in (*pairs, ("weight", p, oracle[name])):

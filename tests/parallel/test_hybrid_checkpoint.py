@@ -17,8 +17,8 @@ from course_lib.model.gpt import GPT
 from course_lib.parallel.checkpoint import Checkpoints
 from course_lib.parallel.hybrid import AXES, HybridParallel
 from course_lib.parallel.mesh import Mesh
-from course_lib.parallel.saved_shards import cuts_of
-from course_lib.parallel.tensor_gpt import cuts
+from course_lib.parallel.saved_shards import saved_shards_of
+from course_lib.parallel.tensor_gpt import shardings
 from course_lib.parallel.zero3 import Zero3
 from course_lib.train.step import train_step
 from tests.mutants.parallel import checkpoint as wrong
@@ -47,7 +47,7 @@ def pieces(model: Any, optimizer: Any) -> list[Any]:
     """(name, shape, place of the first element, elements) of weights and states on this rank, by name."""
     found = [
         (f"{key}/{cut.name}", cut.shape, cut.begin, tensor.detach().flatten().clone())
-        for cut in cuts_of(model, optimizer)
+        for cut in saved_shards_of(model, optimizer)
         for key, tensor in cut.tensors(getattr(optimizer, "optimizer", optimizer)).items()
     ]
     return sorted(found, key=lambda piece: piece[0])
@@ -84,8 +84,8 @@ def assert_weights(grid: HybridParallel, optimizer: Any, single: GPT, step: int)
     """What the optimizer updates on this rank is its part of the oracle's weights."""
     oracle, known = dict(single.named_parameters()), {}
     for stage in grid.stages.values():
-        known |= cuts(stage.module if isinstance(stage, Zero3) else stage)
-    for name, _, begin, owner in cuts_of(grid, optimizer):
+        known |= shardings(stage.module if isinstance(stage, Zero3) else stage)
+    for name, _, begin, owner in saved_shards_of(grid, optimizer):
         whole, cut = oracle[name.partition("/")[0]].detach(), known.get(name.partition("/")[0])
         part = own_part(whole, cut.dim, grid.groups["tensor"], cut.blocks) if cut else whole
         off = (owner.detach().reshape(-1) - part.reshape(-1)[begin : begin + owner.numel()]).abs()

@@ -21,7 +21,7 @@ from course_lib import predict
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.pipeline.executor import Pipeline
 from course_lib.pipeline.schedule import ORDERS, Action, Schedule, peak_in_flight, pipedream, zero_bubble
-from course_lib.pipeline.stages import GPTStage, cut
+from course_lib.pipeline.stages import GPTStage, partition_layers
 from course_lib.predict import Setup
 from course_lib.train.accumulate import IGNORE, Batch
 from course_lib.train.step import train_step
@@ -45,7 +45,7 @@ def batch_of(step: int, n_micro_batches: int, ragged: bool = True) -> Batch:
 
 def stages_for(schedule: Schedule, config: GPTConfig, dtype: torch.dtype = torch.float64) -> dict[int, GPTStage]:
     """This rank's stages, cut evenly."""
-    layers = cut([1.0] * (config.layers + 2), schedule.stages)
+    layers = partition_layers([1.0] * (config.layers + 2), schedule.stages)
     return {stage: GPTStage(config, layers[stage], dtype=dtype) for stage in schedule.stages_of(dist.get_rank())}
 
 
@@ -110,7 +110,7 @@ def check_in_flight(make: Callable[..., Any], name: str, n_micro_batches: int = 
     with measure.memory(inputs=batch) as record:
         pipeline.forward_backward(pieces(batch))
     measured = int(record.timeline["activations"].max())
-    layers = cut([1.0] * (UNTIED.layers + 2), stages_n)[rank]
+    layers = partition_layers([1.0] * (UNTIED.layers + 2), stages_n)[rank]
     in_flight = predict.in_flight(setup, rank, name)
     predicted = in_flight * predict.rank_activations(setup, layers)
     if rank == 0:
@@ -131,7 +131,7 @@ def check_peaks(make: Callable[..., Any], name: str) -> None:
     where = f"{name}: rank {rank} held at most"
     for number, (_, second, third) in peaks.items():
         assert second == third, f"{where} {second} bytes in step 1 and {third} in step 2, of {number} micro-batches"
-    layers = cut([1.0] * (SMALL.layers + 2), dist.get_world_size())[rank]
+    layers = partition_layers([1.0] * (SMALL.layers + 2), dist.get_world_size())[rank]
     activations = predict.rank_activations(Setup(SMALL, ROWS, pipeline=dist.get_world_size()), layers)
     least, most = (activations, activations + 2 * 4 * ROWS * 6 * SMALL.width) if name == "gpipe" else (0, 0)
     for (fewer, before), (more, after) in pairwise(peaks.items()):
@@ -163,7 +163,7 @@ def check_sends(make: Callable[..., Any], name: str, n_micro_batches: int = 4) -
     with measure.traffic() as sent:
         pipeline.forward_backward(pieces(batch_of(0, n_micro_batches)))
     setup = Setup(TIED, ROWS * n_micro_batches, micro_batch=ROWS, pipeline=n_stages)
-    due = predict.rank_traffic(setup, cut([1.0] * (TIED.layers + 2), n_stages)[rank])["pipe"]
+    due = predict.rank_traffic(setup, partition_layers([1.0] * (TIED.layers + 2), n_stages)[rank])["pipe"]
     assert dict(sent.modelled_bytes) == due.modelled_bytes, f"{name}: rank {rank} sent {sent}, predicted {due}"
 
 
@@ -183,7 +183,7 @@ def check_split(make: Callable[..., Any]) -> None:
     """B makes no linear layer's weight gradient, and what it keeps for W are their inputs and their gradients."""
     rank, schedule = dist.get_rank(), zero_bubble(dist.get_world_size(), 4)
     stages = stages_for(schedule, UNTIED)
-    layers = cut([1.0] * (UNTIED.layers + 2), schedule.stages)[rank]
+    layers = partition_layers([1.0] * (UNTIED.layers + 2), schedule.stages)[rank]
     weights = [m.weight for m in stages[rank].modules() if isinstance(m, nn.Linear)]
     pipeline = make(schedule, stages)
     kept = [0]
@@ -238,7 +238,7 @@ def check_weight_versions(make: Callable[..., Any], optimizer: str) -> None:
 def recurrence(n_stages: int, batches: Sequence[Batch], optimizer: str) -> list[list[dict[str, Tensor]]]:
     """stage → update → name → weight, in one process and without any schedule."""
     newest, delayed = GPT(UNTIED, dtype=torch.float64), GPT(UNTIED, dtype=torch.float64)
-    layers = cut([1.0] * (UNTIED.layers + 2), n_stages)
+    layers = partition_layers([1.0] * (UNTIED.layers + 2), n_stages)
     names = [[name for name, _ in GPTStage(UNTIED, each, dtype=torch.float64).named_parameters()] for each in layers]
     stepper = OPTIMIZERS[optimizer](newest.parameters())
     history = [copy.deepcopy(newest.state_dict())]

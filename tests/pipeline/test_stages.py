@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.pipeline.stages import GPTStage, cut, layer_seconds
+from course_lib.pipeline.stages import GPTStage, layer_seconds, partition_layers
 
 CONFIG = GPTConfig(layers=3, width=8, heads=2, vocab_size=11, context=6)
 OTHER = GPTConfig(layers=3, width=8, heads=2, vocab_size=11, context=6, tied=False, norm="rmsnorm", positions="rotary")
@@ -34,9 +34,9 @@ def test_stages_in_a_row_are_the_whole_model(config, ends):
 
 
 def test_a_cut_makes_the_dearest_stage_as_cheap_as_possible():
-    assert cut([1, 1, 1, 1, 1, 1], 3) == [range(2), range(2, 4), range(4, 6)]
-    assert cut([0.1, 1, 1, 1, 1, 2.5], 2) == [range(4), range(4, 6)]
-    assert cut([0.1, 1, 1, 1, 1, 2.5], 3)[-1] == range(5, 6)
+    assert partition_layers([1, 1, 1, 1, 1, 1], 3) == [range(2), range(2, 4), range(4, 6)]
+    assert partition_layers([0.1, 1, 1, 1, 1, 2.5], 2) == [range(4), range(4, 6)]
+    assert partition_layers([0.1, 1, 1, 1, 1, 2.5], 3)[-1] == range(5, 6)
     generator = torch.Generator().manual_seed(0)
     for n_stages in (1, 2, 3, 4):
         costs = torch.rand(8, generator=generator).tolist()
@@ -44,7 +44,7 @@ def test_a_cut_makes_the_dearest_stage_as_cheap_as_possible():
             max(sum(costs[a:b]) for a, b in itertools.pairwise((0, *ends, 8)))
             for ends in itertools.combinations(range(1, 8), n_stages - 1)
         ]
-        found = cut(costs, n_stages)
+        found = partition_layers(costs, n_stages)
         assert [layer for layers in found for layer in layers] == list(range(8))
         assert max(sum(costs[layer] for layer in layers) for layers in found) == pytest.approx(min(ways))
 
@@ -53,7 +53,7 @@ def test_costs_are_measured():
     """A head over 50,000 words costs more than two blocks of width 32, and the cut gives it a stage of its own."""
     seconds = layer_seconds(GPTConfig(layers=2, width=32, heads=2, vocab_size=50_000, context=6), TOKENS)
     assert len(seconds) == 4 and seconds[3] > max(seconds[1:3])
-    assert cut(seconds, 2)[-1] == range(3, 4)
+    assert partition_layers(seconds, 2)[-1] == range(3, 4)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_costs_are_measured():
     [
         (lambda: GPTStage(CONFIG, range(0)), "give a range within 0 .* to 4"),
         (lambda: GPTStage(CONFIG, range(3, 6)), "give a range within 0 .* to 4"),
-        (lambda: cut([1.0, 1.0], 3), "2 layers cannot be cut into 3 stages"),
+        (lambda: partition_layers([1.0, 1.0], 3), "2 layers cannot be cut into 3 stages"),
     ],
 )
 def test_mistakes_are_refused(wrong, message):

@@ -25,7 +25,7 @@ def test_a_parallel_layer_computes_the_chosen_ones() -> None:
     """Three times in a step, and whether torch has a product for groups or not."""
 
     def count(dtype: torch.dtype) -> tuple[int, int]:
-        layer = ParallelExperts.from_(ExpertMLP(CONFIG, dtype=dtype))
+        layer = ParallelExperts(ExpertMLP(CONFIG, dtype=dtype))
         with measure.flops() as counted, measure.MatrixProducts() as ours:
             layer(torch.randn(1, 24, 16, dtype=dtype, requires_grad=True)).sum().backward()
         return counted.total, ours.flops

@@ -53,7 +53,7 @@ def check(setup: Setup) -> list[str]:
     """Where this rank differs from the formulas: what autograd keeps, and what each operation sends."""
     cut: Any = ContextParallelGPT if setup.context > 1 else ParallelGPT
     arguments = () if setup.context > 1 else (None, setup.sequence_parallel)
-    model = getattr(cut, "from_", cut)(GPT(setup.gpt), *arguments)
+    model = cut(GPT(setup.gpt), *arguments)
     if setup.recompute == "full":
         model.blocks = RecomputedLayers(model.blocks, setup.every)
     if setup.recompute == "selective":

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from course_kit import ranks
 from course_lib.parallel import train
@@ -70,7 +71,8 @@ def test_one_script_trains_over_the_grid_that_it_is_told(cut: str) -> None:
     """Four ranks on two agents reach the loss of one device in each step; the test trains that one by itself."""
     said = [*cut.split(), "--steps", "4", "--micro-batches", "2", "--dtype", "float64"]
     outputs = on_two_agents(["-m", "course_lib.parallel.train", *said, "--oracle"])
-    oracle = train.train_alone(train.arguments().parse_args(said))
+    given = train.arguments().parse_args(said)
+    oracle = train.train_alone(given.steps, given.batch_size, getattr(torch, given.dtype))
     lines = [line for out in outputs for line in out.splitlines()]
     assert [line.split()[:4] for line in lines] == [
         ["step", str(step), "loss", f"{loss:.6f}"] for step, loss in enumerate(oracle)

@@ -133,7 +133,7 @@ class ForgetsMasters(Checkpoints):
     def load(self, step: int | None = None) -> dict[str, Any]:
         """Masters rounded."""
         position = super().load(step)
-        for cut in shards.cuts_of(self.model, self.optimizer):
+        for cut in shards.saved_shards_of(self.model, self.optimizer):
             cut.owner.data = cut.owner.data.bfloat16().to(cut.owner.dtype)
         return position
 

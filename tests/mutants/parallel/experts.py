@@ -1,4 +1,4 @@
-"""Known-wrong layers of experts. Each is `from_` of a ParallelExperts with one fault, and says what it must be told."""
+"""Known-wrong layers of experts. Each is a ParallelExperts with one fault, and says what it must be told."""
 
 from __future__ import annotations
 
@@ -25,33 +25,27 @@ def by_rank() -> Any:
 class Replicates(ParallelExperts):
     """Every rank computes all experts for its own tokens: right as long as nobody is dropped, and nothing is gained."""
 
-    @classmethod
-    def from_(cls, layer: Any, groups: Any = None) -> Any:
-        self = super().from_(layer, groups)
+    def __init__(self, layer: Any, groups: Any = None) -> None:
+        super().__init__(layer, groups)
         self.up_LDf, self.down_LfD = layer.up_EDF, layer.down_EFD
-        return self
 
 
 class ForgetsTheGate(ParallelExperts):
     """Adds up what the experts say, however sure the router was."""
 
-    @classmethod
-    def from_(cls, layer: Any, groups: Any = None) -> Any:
-        self = super().from_(layer, groups)
+    def __init__(self, layer: Any, groups: Any = None) -> None:
+        super().__init__(layer, groups)
         self.router.register_forward_hook(
             lambda *given: given[-1]._replace(gates_Tk=torch.ones_like(given[-1].gates_Tk))
         )
-        return self
 
 
 class DetachesTheRouter(ParallelExperts):
     """Gates without a gradient: the router learns from the losses of balance alone."""
 
-    @classmethod
-    def from_(cls, layer: Any, groups: Any = None) -> Any:
-        self = super().from_(layer, groups)
+    def __init__(self, layer: Any, groups: Any = None) -> None:
+        super().__init__(layer, groups)
         self.router.register_forward_hook(lambda *given: given[-1]._replace(gates_Tk=given[-1].gates_Tk.detach()))
-        return self
 
 
 class GatesOfTheKept(ParallelExperts):
@@ -135,21 +129,18 @@ class WrongWayBack(ParallelExperts):
 class RouterOfOneRank(ParallelExperts):
     """The router's gradient stays on its rank: the replicas go apart."""
 
-    @classmethod
-    def from_(cls, layer: Any, groups: Any = None) -> Any:
+    def __init__(self, layer: Any, groups: Any = None) -> None:
         with mock.patch.object(experts, "add_up_gradients", lambda *_: None):
-            return super().from_(layer, groups)
+            super().__init__(layer, groups)
 
 
 class AveragesTheExperts(ParallelExperts):
     """Divides every gradient by the ranks, as for replicas; but an expert's is whole already."""
 
-    @classmethod
-    def from_(cls, layer: Any, groups: Any = None) -> Any:
-        self = super().from_(layer, groups)
+    def __init__(self, layer: Any, groups: Any = None) -> None:
+        super().__init__(layer, groups)
         for parameter in (self.up_LDf, self.down_LfD):
             parameter.register_hook(lambda grad: grad / dist.get_world_size())
-        return self
 
 
 class SendsEverythingToEverybody(ParallelExperts):

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.parallel import zero
-from course_lib.parallel.zero import ReplicatedFlatShard, ZeroOptimizer
+from course_lib.parallel.zero import ReplicatedFlatShard, ZeroOptimizer, ask_everyone
 
 
 class PlainAdamWCalledSharded:
@@ -107,7 +107,7 @@ class AllReduces(ZeroOptimizer):
 
 def about_users_only(used: Tensor, means: Any, groups: Any, device: torch.device) -> tuple[list[int], bool]:
     """As `ask_everyone`, and each rank keeps its overflow for itself."""
-    return zero.ask_everyone(used, [], groups, device)
+    return ask_everyone(used, [], groups, device)
 
 
 class EachDecidesAlone(ZeroOptimizer):

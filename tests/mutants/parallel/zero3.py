@@ -79,7 +79,7 @@ class SumsIn16Bits(Zero3):
         scatter = zero.start_reduce_scatter
 
         def rounded(flat: Tensor, group: Any, dtype: Any) -> Any:
-            finish = scatter(flat, group)
+            finish = scatter(flat, group, flat.dtype)
             return lambda: finish().to(dtype)
 
         with mock.patch.object(zero, "start_reduce_scatter", rounded):
