@@ -369,7 +369,7 @@ def mlp_peak(t, d, f):
 # weight's gradient, which stays; and `free`, for what nobody will read again. (The caller keeps `x`, `y` and the
 # gradient of `y`, which is there from the beginning.)
 #
-# Printed last is the library's way back through a GPT's MLP. Where does it have three wide tensors (`BSF`) alive?
+# Printed last is the library's way back through a block, MLP first. Where are three wide tensors (`BSF`) alive?
 
 
 # %%
@@ -392,7 +392,7 @@ papers = {name: Paper(parameters=2 * 4 * d * f, temporaries=4 * t * d) for name,
 predicted = {name: mlp_on(papers[name], 4 * t * d, 4 * t * f, 4 * d * f) for name, (t, d, f) in shapes.items()}
 measured = {name: mlp_peak(*shape) for name, shape in shapes.items()}
 display(compare(guess={"1,024, 128 to 512": mlp_guess}, predicted=predicted, measured=measured, unit="MiB"))
-show(predict.lifetimes.step.StepLifetimes.mlp_backward, docstring=False)
+show(predict.lifetimes.step.StepLifetimes.block_backward, docstring=False)
 
 # %% [markdown]
 # Three wide tensors at once, where two were kept: no sum of sizes knows such moments. The library has three when
