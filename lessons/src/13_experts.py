@@ -686,7 +686,7 @@ def seconds_of(kind, size=(256, 512)):
     return min(taken[2:])
 
 
-kinds = {"this page's": Experts, "with torch's all-to-all": WithTorchs, "the library's, grouped": ParallelExperts.from_}
+kinds = {"this page's": Experts, "with torch's all-to-all": WithTorchs, "the library's, grouped": ParallelExperts}
 for name, kind in kinds.items():
     print(f"{name:24} {1000 * max(ranks.run(seconds_of, kind, world_size=2, diagnose=False)):6.1f} ms for a step")
 
