@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 OF_A_LAB = re.compile(r"(?<![a-z])lab(\d\d)")
-OF_A_LESSON = re.compile(r"(?:^|[/\[. ])(\d\d)_[a-z]")
+OF_A_LESSON = re.compile(r"(?:^|[/\[. ])(\d\d)_[a-z0-9]")
 A_FILE = re.compile(r"^tests\.([\w.]*test_\w+)")
 REST, LEAST_S = "the rest", 20
 

@@ -119,6 +119,7 @@ def test_where_the_time_went_is_told_by_lesson_and_lab(summary: Summary, tmp_pat
         ("tests.browser.test_lessons test_a_lesson_runs_from_top_to_bottom[06_collectives]", "lesson 06"),
         ("tests.numerics.test_formats test_bits[fp16]", "numerics.test_formats"),
         ("tests.model.test_zoo test_8_billion[llama_3_08_b]", "model.test_zoo"),
+        ("tests.notebooks ipynb::lessons/12_3d_parallelism.ipynb::Cell 3", "lesson 12"),
         ("somewhere else", clock.REST),
     ],
 )
