@@ -52,7 +52,7 @@ def main() -> int:
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         failed |= done.returncode != 0
         print(done.stdout if done.returncode == 0 else done.stdout + done.stderr, flush=True)
-        result = done.stdout.strip() if done.returncode == 0 else f"failed: {_last_line(done)}"
+        result = done.stdout.strip() + ("" if done.returncode == 0 else f"\nfailed: {_last_line(done)}")
         lines += [f"## {name}", "", "```", result, "```", ""]
     file = HERE / "results" / f"{today}-cpu.md"
     file.parent.mkdir(exist_ok=True)
