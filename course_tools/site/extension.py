@@ -73,9 +73,7 @@ class Pages:
         for page in pages:
             folder, _, part = page.partition("/")
             if folder == "api" and part != "index":
-                importlib.import_module(
-                    names.whole_name(f"{part}/", {})
-                )  # here once, for all processes: PyTorch takes seconds
+                importlib.import_module(names.in_its_package(part))  # once, for all processes: PyTorch takes seconds
 
     def _on_read(self, app: Sphinx, doctree: nodes.document) -> None:
         for link in [each for each in doctree.findall(pending_xref) if each.get("refdomain") == "py"]:

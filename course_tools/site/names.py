@@ -47,16 +47,17 @@ def whole_name(text: str, imports: Mapping[str, str]) -> str:
         imports: what the page imports; another name counts only if it begins like a part of the library.
     """
     if file := _FILE.fullmatch(text):
-        return _whole(file[1].replace("/", "."))
+        return in_its_package(file[1].replace("/", "."))
     if not (name := _NAME.fullmatch(text)):
         return ""
     first, dot, rest = name[1].partition(".")
     if first in imports:
         return f"{imports[first]}{dot}{rest}"
-    return _whole(name[1]) if dot else ""
+    return in_its_package(name[1]) if dot else ""
 
 
-def _whole(name: str) -> str:
+def in_its_package(name: str) -> str:
+    """The whole name: `ranks.run` is `course_kit.ranks.run`; empty if no package has such a part."""
     first = name.partition(".")[0]
     if first in TAUGHT:
         return name
