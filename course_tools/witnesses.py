@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import bisect
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +21,10 @@ DRESSING = {
 }
 """Calls that make nothing new of their arguments. What all others return is an origin."""
 PUBLISHED = ("paper", "published")
-"""What the heading of a column says that holds somebody else's number, typed in."""
+"""Words in the heading of a column whose numbers others printed; they are typed in."""
+MEASURED = re.compile(r"#\s*measured: \S+")
+"""A comment in or just above a table of published numbers: who measured them, on what. A paper's evaluation of the very
+formula that stands beside it is no witness, and belongs into a print."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Row:
 
 def rows(source: str) -> list[Row]:
     """Every row of every table, in the order of the source."""
-    tree, found = ast.parse(source), []
+    tree, found, lines = ast.parse(source), [], source.splitlines()
     names = _Names(tree)
     for call in ast.walk(tree):
         if isinstance(call, ast.Call) and ast.unparse(call.func) == "compare":
@@ -53,7 +57,11 @@ def rows(source: str) -> list[Row]:
             for row, predicted, measured in _rows(given["predicted"], given["measured"]):
                 left, right = names.bare(predicted), names.bare(measured)
                 origins = tuple(sorted(names.origins(left))), tuple(sorted(names.origins(right)))
-                found.append(Row(call.lineno, row, *origins, _problem(left, right, names, headings)))
+                problem = _problem(left, right, names, headings)
+                text = "\n".join(lines[max(0, call.lineno - 2) : call.end_lineno])
+                if not problem and not origins[1] and not MEASURED.search(text):
+                    problem = "the published number names no measurement (`# measured: who, on what`)"
+                found.append(Row(call.lineno, row, *origins, problem))
     return sorted(found, key=lambda row: row.line)
 
 

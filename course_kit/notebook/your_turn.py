@@ -74,8 +74,11 @@ class Turn:
         except AssertionError as problem:
             return Verdict("wrong", f"Not yet: {problem}. {self._look}".strip())
         except Exception as problem:  # whatever the reader's code may raise
-            said = f"it raises {type(problem).__name__}: {problem}".rstrip(".")  # many messages bring a full stop
-            return Verdict("wrong", f"Not yet: {said}. {self._look}".strip())
+            if getattr(problem, "ran_out_of_time", False):
+                return Verdict("open", f"Could not be checked: {problem.verdict}. Run the cell again; if it says so "
+                               "twice, look for a loop without an end.")  # fmt: skip
+            said = getattr(problem, "verdict", None) or f"it raises {type(problem).__name__}: {problem}"
+            return Verdict("wrong", f"Not yet: {said.rstrip('.')}. {self._look}".strip())  # many bring a full stop
         return Verdict("right", "Right.")
 
 

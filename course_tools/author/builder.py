@@ -36,12 +36,12 @@ def build(lesson: Lesson, *, fresh: bool = False, on_cell: Callable[[int], None]
     from course_tools.kernel import execute
 
     notebook = read_source(lesson)
-    refuse(lesson.name, source_complaints(notebook) + time_complaints(notebook.cells))
+    refuse(lesson.name, source_complaints(notebook))
     execute(notebook, lesson.notebook.parent, reproducible=True, on_cell=on_cell)
     if not fresh:
         keep_varying(notebook, stored_notebook(lesson.notebook))
     notebook = stabilise(notebook, lesson.name, lesson.root)
-    refuse(lesson.name, output_complaints(notebook, lesson.root))
+    refuse(lesson.name, output_complaints(notebook, lesson.root) + time_complaints(notebook.cells))
     return write_notebook(lesson.notebook, notebook)
 
 
@@ -54,7 +54,7 @@ def check(lesson: Lesson) -> list[str]:
         source = read_source(lesson)
     except ValueError as problem:
         return [str(problem)]
-    complaints = source_complaints(source) + time_complaints(source.cells) + output_complaints(stored, lesson.root)
+    complaints = source_complaints(source) + time_complaints(stored.cells) + output_complaints(stored, lesson.root)
     if cells_of(source) != cells_of(stored):
         complaints.insert(0, f"does not match its source ({first_difference(source, stored)}); run `course build`")
     if lesson.notebook.read_text("utf-8") != as_text(stored):

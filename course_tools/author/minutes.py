@@ -1,8 +1,9 @@
 """How long a lesson takes: counted from its cells by one rule, and held against what its header says.
 
-Until classes have been timed: 200 words a minute, half a minute for a code cell and for a guess, 3 for an explorer, 4
-for a function that the reader writes. What is collapsed costs no minutes; the limits of a first sitting
-count it all the same.
+Until classes have been timed: 200 words a minute, 4 seconds for a line of code, 6 minutes for a function that the
+reader writes, 5 for an explorer with its questions, 3/4 for a guess, 5 seconds for a row of a table, 1/2 for a figure.
+What is collapsed costs no minutes; the limits of a first sitting count it all the same. Rows and figures are counted
+in stored outputs: a page that was not run has none.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from nbformat.v4 import new_markdown_cell
 
 from course_tools.author.source import tags_of
 
-WORDS_A_MINUTE = 200
-CELL_MIN, GUESS_MIN, EXPLORER_MIN, TURN_MIN = 0.5, 0.5, 3.0, 4.0
+WORD_MIN, LINE_MIN, ROW_MIN = 1 / 200, 4 / 60, 5 / 60
+TURN_MIN, EXPLORER_MIN, GUESS_MIN, FIGURE_MIN = 6.0, 5.0, 0.75, 0.5
 _SECOND = re.compile(r"^## Second sitting", re.M)
 _COLLAPSED = re.compile(r"<details>.*?</details>", re.S)
+_ROW = re.compile(r"<tr\b(?:(?!</tr>).)*<td", re.S)  # the row of headings has none
 _STATED = re.compile(r"^\| Time \| (?:first sitting )?(\d+) minutes(?:, second sitting (\d+))?", re.M)
 
 
@@ -30,28 +32,30 @@ class Sitting:
 
     Attributes:
         words: of prose, formulas included, collapsed answers not.
-        cells: of code that is shown; collapsed solutions are not.
-        all_words, all_cells: with what is collapsed.
+        lines: of code that are shown and not empty; collapsed solutions are not.
+        all_words: with what is collapsed.
         tables: how often a guess, a formula and a measurement are compared.
         explorers: widgets to play with.
         turns: functions that the reader writes.
         guesses: boxes to fill.
+        rows, figures: of tables and pictures in the stored outputs.
     """
 
     words: int
-    cells: int
+    lines: int
     all_words: int
-    all_cells: int
     tables: int
     explorers: int
     turns: int
     guesses: int
+    rows: int
+    figures: int
 
     @property
     def minutes(self) -> float:
         """By the rule of this module."""
-        cells = CELL_MIN * (self.cells - self.explorers - self.turns) + GUESS_MIN * self.guesses
-        return self.words / WORDS_A_MINUTE + cells + EXPLORER_MIN * self.explorers + TURN_MIN * self.turns
+        read = WORD_MIN * self.words + LINE_MIN * self.lines + ROW_MIN * self.rows + FIGURE_MIN * self.figures
+        return read + TURN_MIN * self.turns + EXPLORER_MIN * self.explorers + GUESS_MIN * self.guesses
 
 
 def sittings(cells: Iterable[NotebookNode]) -> list[Sitting]:
@@ -68,21 +72,23 @@ def sittings(cells: Iterable[NotebookNode]) -> list[Sitting]:
 
 def _counted(cells: list[NotebookNode]) -> Sitting:
     texts = [cell.source for cell in cells if cell.cell_type == "markdown"]
-    every = [cell for cell in cells if cell.cell_type == "code" and "google.colab" not in cell.source]  # the build's
-    code = [cell.source for cell in every if "solution" not in tags_of(cell)]
+    code = [cell for cell in cells if cell.cell_type == "code" and "google.colab" not in cell.source]  # the build's
+    shown = [cell for cell in code if "solution" not in tags_of(cell)]
+    outputs = [output.get("data", {}) for cell in shown for output in cell.get("outputs", [])]
 
     def count(pattern: str) -> int:
-        return sum(len(re.findall(pattern, source)) for source in code)
+        return sum(len(re.findall(pattern, cell.source)) for cell in shown)
 
     return Sitting(
         words=sum(len(_COLLAPSED.sub("", text).split()) for text in texts),
-        cells=len(code),
+        lines=sum(1 for cell in shown for line in cell.source.splitlines() if line.strip()),
         all_words=sum(len(text.split()) for text in texts),
-        all_cells=len(every),
         tables=count(r"\bcompare\("),
         explorers=count(r"\b\w+Explorer\("),
         turns=count(r"@your_turn\("),
         guesses=count(r"\bask\("),
+        rows=sum(len(_ROW.findall(data.get("text/html", ""))) for data in outputs),
+        figures=sum("image/png" in data for data in outputs),
     )
 
 

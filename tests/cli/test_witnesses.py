@@ -33,13 +33,19 @@ ACCUSED = {
     "a measurement over a formula": "compare(predicted=predict.f(1) / predict.g(1), measured=record.a / predict.g(1))",
     "a number typed in": "compare(predicted=predict.peak(SMALL), measured=Bytes(10 * 2**20))",
     "headings do not help a formula": "compare(predicted=1, measured=predict.f(2), columns=('by hand', 'solved'))",
+    "a paper's evaluation of its own formula": (
+        "compare(predicted=16 * 1.5, measured=24, columns=('our formula', 'published'))"
+    ),
     "filled entry by entry": "m = {}\nm['a'] = predict.f(2)\ncompare(predicted={'a': 1}, measured=m)",
 }
 HONEST = {
     "formula and measurement": "compare(predicted=predict.peak(SMALL), measured=record.peak)",
     "by hand and measured": "compare(predicted=Bytes(4 * 12), measured=ranks.run(count, 12)[0])",
     "two measurements that say so": "compare(predicted=run('a'), measured=run('b'), columns=('fp32', 'bf16'))",
-    "a published figure": "compare(predicted=predict.f(1), measured=Count(2550), columns=('our formula', 'published'))",
+    "a published measurement": (
+        "# measured: Smith et al. 2022, section 2, on 280 servers\n"
+        "compare(predicted=predict.f(1), measured=Count(2550), columns=('our formula', 'published'))"
+    ),
     "a rule and its outcome, of two runs": (
         "def share(yes):\n    return Ratio(yes.mean())\ng, v = step(fp32), step(fp16)\n"
         "compare(predicted=share(g < 2**-25), measured=share(v == 0))"

@@ -1,7 +1,10 @@
 """A function that the reader writes: open, wrong, right, and what the page uses afterwards."""
 
 import pytest
+import torch
+import torch.distributed as dist
 
+from course_kit import ranks
 from course_kit.notebook import your_turn
 from course_kit.notebook.your_turn import Turn, is_stub
 
@@ -47,6 +50,28 @@ def test_a_wrong_one_is_told_what_came_and_where_to_look():
         raise ValueError("no.")
 
     assert complains.verdict.message == "Not yet: it raises ValueError: no. Read `*`."
+
+
+def test_what_the_time_limit_stopped_is_not_called_wrong():
+    """A busy machine is no mistake of the reader's; ranks that wait for each other are."""
+
+    def on_ranks(function):
+        assert ranks.run(function, world_size=2, timeout_s=1.5) == [0, 0]
+
+    @your_turn(on_ranks, look="Look at the loop.")
+    def busy():
+        while True:
+            pass
+
+    assert busy.verdict.state == "open" and "Could not be checked: " in busy.verdict.message
+    assert "still running" in busy.verdict.message
+
+    @your_turn(on_ranks, look="Who sends?")
+    def deadlock():
+        dist.recv(torch.zeros(1), 1 - dist.get_rank())
+
+    assert deadlock.verdict.state == "wrong" and deadlock.verdict.message.endswith(". Who sends?")
+    assert "\n" not in deadlock.verdict.message and "recv" in deadlock.verdict.message
 
 
 def test_a_right_one_is_used():

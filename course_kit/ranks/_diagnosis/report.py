@@ -110,6 +110,12 @@ class RankFailure(RuntimeError):
         self.verdict = verdict
         self.reports = reports
 
+    @property
+    def ran_out_of_time(self) -> bool:
+        """Whether the time limit ended ranks that were busy: the machine is slow, or a loop has no end."""
+        states = {report.state for report in self.reports}
+        return "running" in states and states.isdisjoint({"raised", "died"})
+
     def __str__(self) -> str:
         return "\n\n".join([self.verdict, *_told_once(self.reports, RankReport._account)])
 
