@@ -11,6 +11,7 @@ from course_lib.predict.memory import (
     block_activations,
     block_input,
     convolution_activations,
+    host_memory,
     inference_buffers,
     kv_cache,
     model_states,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
+from typing import Literal
 
 from course_kit.accounts import MemoryAccount
 from course_kit.units import Bytes
@@ -18,7 +19,7 @@ from course_lib.model.gpt import GPTConfig
 from course_lib.model.zoo import Architecture, LatentAttention
 from course_lib.predict.flops import plain_gpt
 from course_lib.predict.lifetimes.ledger import INT64
-from course_lib.predict.setup import Setup, Shape, config_of, kv_heads_of, not_negative
+from course_lib.predict.setup import Setup, Shape, config_of, kv_heads_of, not_negative, one_of, positive
 from course_lib.predict.tensors import Stage, account_of, bytes_of, stage_layers, tally
 
 
@@ -194,6 +195,26 @@ def kv_cache(
             raise ValueError(f"kv_heads={kv_heads}: latent attention caches {features} numbers a token for all heads")
         features = features // kv_heads_of(config) * kv_heads
     return Bytes(config.layers * features * batch_size * seq * bytes_per_element)
+
+
+def host_memory(shape: Shape | float, processes: int, made: Literal["whole", "in turn", "meta"] = "whole") -> Bytes:
+    """Bytes of a machine's main memory at the moment when its processes make their models.
+
+    Each process of a machine, one for each GPU, runs the same script, and `Model()` fills fp32 in main memory: 4Ψ
+    bytes, whatever share of the model the process keeps in the end. So 8 GPUs need 8 times the model beside them, for a
+    moment; for 70 billion parameters that is 2.24 TB.
+
+    Args:
+        shape: the whole model, or its number of parameters.
+        processes: of one machine.
+        made: "whole": all make the model at once; "in turn": one after the other, each moves what it keeps to its
+            device and frees the rest; "meta": without memory, which `model.materialize` takes on the device.
+    """
+    positive(processes=processes)
+    one_of("made", made, ("whole", "in turn", "meta"))
+    copies = {"whole": processes, "in turn": 1, "meta": 0}[made]
+    setup = Setup(shape, seq=1)
+    return Bytes(copies * bytes_of(tally(setup, 0, "parameters")))
 
 
 def inference_buffers(sizes: Sequence[int]) -> Bytes:
