@@ -15,7 +15,7 @@ from tests.test_floors import FLOORS
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = (*TAUGHT, "course_tools")
-PAGES = ("README.md", "CONTRIBUTING.md", "INSTRUCTORS.md", "GLOSSARY.md", "docs/torchrun.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "INSTRUCTORS.md", "GLOSSARY.md", "docs/torchrun.md", "docs/using_the_library.md")
 COUNTED = {".py", ".js", ".css", ".jinja"}
 SHARE, FEW = 0.1, 50
 """By how much a size in README may be off: a tenth, or this many lines."""
@@ -88,7 +88,7 @@ def test_the_floors_are_those_of_the_house() -> None:
         assert tuple(filter(None, told)) == FLOORS[package]
 
 
-LIMITS = {"course_lib": 13_300, "course_kit": 7_600, "course_pages": 6_700}
+LIMITS = {"course_lib": 13_900, "course_kit": 7_640, "course_pages": 8_500}
 """Lines, for lessons 00 to 13. A later lesson brings at most 450 of the library and 400 of the pages."""
 LONGEST_FILE, LONGEST_FUNCTION = 500, 50
 

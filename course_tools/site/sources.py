@@ -19,6 +19,7 @@ GUIDES = {
     "INSTRUCTORS.md": "instructors",
     "CONTRIBUTING.md": "contributing",
     "docs/torchrun.md": "torchrun",
+    "docs/using_the_library.md": "using_the_library",
 }
 """File in the checkout → page."""
 _NAVIGATION = (
@@ -29,6 +30,7 @@ _NAVIGATION = (
     "Teaching <instructors>",
     "Contributing <contributing>",
     "Several machines <torchrun>",
+    "Your own model <using_the_library>",
 )
 
 

@@ -30,7 +30,7 @@ def own_bytes() -> int:
 
 
 def make(rank: int, barrier: Any, told: Any) -> None:
-    """Make the model in one of the processes, in each way; tell how its memory grew most. It keeps nothing for later."""
+    """Make the model in one of the processes, in each way; tell by how much its memory grew."""
     torch.set_num_threads(1)  # the stack of a thread would count
     GPT(replace(CONFIG, width=8))  # what Python and PyTorch take at their first model
     grown = {}
