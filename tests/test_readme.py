@@ -15,7 +15,8 @@ from tests.test_floors import FLOORS
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = (*TAUGHT, "course_tools")
-PAGES = ("README.md", "CONTRIBUTING.md", "INSTRUCTORS.md", "GLOSSARY.md", "docs/torchrun.md", "docs/using_the_library.md")
+GUIDES = ("docs/torchrun.md", "docs/using_the_library.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "INSTRUCTORS.md", "GLOSSARY.md", *GUIDES)
 COUNTED = {".py", ".js", ".css", ".jinja"}
 SHARE, FEW = 0.1, 50
 """By how much a size in README may be off: a tenth, or this many lines."""

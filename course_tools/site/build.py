@@ -52,7 +52,7 @@ SETTINGS: dict[str, Any] = {
     "html_domain_indices": False,
     "html_show_sourcelink": False,
     "html_context": {"default_mode": "auto"},
-    "html_sidebars": {page: [] for page in GUIDES.values()},  # they stand in no section that could be listed there
+    "html_sidebars": {page: [] for page in ("index", *GUIDES.values())},  # no section lists them
     "html_theme_options": {
         "logo": {"text": "Bigger Than One GPU"},
         "navbar_align": "left",

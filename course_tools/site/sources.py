@@ -11,10 +11,10 @@ from pathlib import Path
 
 from course_tools.labs import Lab
 from course_tools.lessons import Lesson
-from course_tools.site import glossary, lecture, notebook, reference
+from course_tools.site import front, glossary, lecture, notebook, reference
 
 GUIDES = {
-    "README.md": "index",
+    "README.md": "readme",
     "GLOSSARY.md": "glossary",
     "INSTRUCTORS.md": "instructors",
     "CONTRIBUTING.md": "contributing",
@@ -31,6 +31,7 @@ _NAVIGATION = (
     "Contributing <contributing>",
     "Several machines <torchrun>",
     "Your own model <using_the_library>",
+    "About <readme>",
 )
 
 
@@ -86,6 +87,12 @@ def sources_of(
             found.texts[f"{page}.md"] = glossary.page_of(text) if page == "glossary" else text
             found.origins[page] = Origin(file, file)
             found.assets[f"_files/{posixpath.basename(file)}"] = (root / file).read_bytes()
+    cards = [front.card_of(name, found.texts[f"{name}.ipynb"]) for name in (f"lessons/{each.name}" for each in lessons)]
+    if cards:
+        found.texts["index.md"], files = front.front_page(root, cards)
+        found.assets |= files
+    else:  # a site of labs alone
+        found.texts["index.md"] = found.texts["readme.md"]
     found.texts["index.md"] += _contents(*(each for each in _NAVIGATION if library or "api" not in each))
     for kind, items, words in (("lessons", lessons, _LESSONS), ("labs", labs, _LABS)):
         found.texts[f"{kind}/index.md"] = _overview(words, found, [f"{kind}/{each.name}" for each in items])

@@ -1,6 +1,6 @@
-"""Records README's picture, docs/course.gif: the site's first page, then an explorer in motion.
+"""Records the picture of README and of the site's first page, docs/course.gif: an explorer in motion.
 
-    python -m tests.browser.record_picture             # builds the pages that it shows
+    python -m tests.browser.record_picture             # builds the page that it shows
     python -m tests.browser.record_picture build/site  # takes a site that is there
 
 Needs what the browser tests need (`pip install -e '.[test]'`, a Chromium).
@@ -29,13 +29,6 @@ LARGEST_BYTES = 2_000_000
 
 Scene = tuple[bytes, int]
 """A screenshot, and for how many milliseconds it is shown."""
-
-
-def first_page(page: Page, site: Path) -> list[Scene]:
-    """What a visitor sees first."""
-    page.goto((site / "index.html").as_uri())
-    page.wait_for_function("document.documentElement.dataset.courseReady")
-    return [(page.screenshot(), 2500)]
 
 
 def explorer(page: Page, site: Path) -> list[Scene]:
@@ -76,7 +69,7 @@ def main(site: Path | None) -> None:
             build_site(REPOSITORY, find_lessons(REPOSITORY, ["06"]), [], site, Console(quiet=True), library=False)
         browser = launch(playwright)
         page = browser.new_context(viewport=SIZE).new_page()  # type: ignore[arg-type]
-        save(first_page(page, site) + explorer(page, site), PICTURE)
+        save(explorer(page, site), PICTURE)
         browser.close()
 
 

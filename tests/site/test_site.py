@@ -17,7 +17,7 @@ from PIL import Image
 from course_tools.author.lab_source import read_lab, secret_blocks
 from course_tools.labs import find_labs
 from course_tools.lessons import find_lessons
-from course_tools.site import glossary, links, notebook
+from course_tools.site import front, glossary, links, notebook
 from course_tools.site import reference as library
 from course_tools.site.maths import mathml
 from course_tools.site.sources import sources_of
@@ -86,12 +86,24 @@ def test_no_page_tells_its_reader_to_start_an_explorer_that_lives_already() -> N
     assert left == "Grey. (The bars can be clicked.) Go on. Now."
 
 
-def test_readme_shows_the_site_in_motion_and_the_site_does_not_show_itself() -> None:
+def test_the_picture_moves_and_is_small() -> None:
     file = ROOT / "docs" / "course.gif"
     assert "](docs/course.gif)" in (ROOT / "README.md").read_text("utf-8")
     with Image.open(file) as picture:
         assert file.stat().st_size < 2_000_000 and getattr(picture, "n_frames", 1) > 3
-    assert "![" not in sources_of(ROOT, [], [], "https://github.com/a/b", library=False).texts["index.md"]
+
+
+def test_the_first_page_has_a_card_for_each_lesson_and_one_way_to_begin() -> None:
+    lessons = find_lessons(ROOT, ["00", "07"])
+    found = sources_of(ROOT, lessons, [], "https://github.com/a/b", library=False)
+    page = found.texts["index.md"]
+    assert page.count('class="front-card"') == 2 and page.count("front-start") == 1
+    assert '<a href="lessons/00_how_this_course_measures.html">Start with lesson 00</a>' in page
+    card = front.card_of("lessons/x", found.texts["lessons/07_data_parallelism.ipynb"])
+    assert card.title == "07 · Data parallelism" and card.question == "how do replicas stay one model?"
+    assert card.minutes.isdecimal() and f"{card.minutes} minutes" in page
+    assert found.assets[front.STILL].startswith(b"\x89PNG") and "prefers-reduced-motion" in page
+    assert "Bigger Than One GPU" in found.texts["readme.md"]
 
 
 def test_a_notebook_without_outputs_is_refused(tmp_path: Path, stored: dict[str, Any]) -> None:
