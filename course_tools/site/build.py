@@ -56,7 +56,7 @@ SETTINGS: dict[str, Any] = {
     "html_theme_options": {
         "logo": {"text": "Bigger Than One GPU"},
         "navbar_align": "left",
-        "header_links_before_dropdown": 8,
+        "header_links_before_dropdown": 6,
         "show_prev_next": True,
         "secondary_sidebar_items": ["page-toc"],
         "primary_sidebar_end": [],

@@ -67,7 +67,7 @@ class Card:
 
     def __str__(self) -> str:
         number, _, title = self.title.partition(" · ")
-        question = re.sub(r"\*([^*]+)\*", r"<em>\1</em>", html.escape(self.question))
+        question = re.sub(r"[*$]([^*$]+)[*$]", r"<em>\1</em>", html.escape(self.question))  # emphasis, and one symbol
         time = f'<span class="front-time">{self.minutes} minutes</span>' if self.minutes else ""
         return (
             f'<a class="front-card" href="{self.page}.html"><span class="front-number">{number}</span>'

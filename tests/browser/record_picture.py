@@ -23,7 +23,7 @@ from tests.browser.jupyterlab import REPOSITORY, launch
 
 PICTURE = REPOSITORY / "docs" / "course.gif"
 LESSON = "lessons/06_collectives.html"
-SIZE = {"width": 1000, "height": 620}
+SIZE = {"width": 1000, "height": 900}
 COLOURS = 64
 LARGEST_BYTES = 2_000_000
 
@@ -36,14 +36,13 @@ def explorer(page: Page, site: Path) -> list[Scene]:
     page.goto((site / LESSON).as_uri())
     page.wait_for_function("document.documentElement.dataset.courseReady")
     ring = page.locator(".course-widget .explorer").first
-    ring.evaluate("node => scrollTo(0, node.getBoundingClientRect().top + scrollY - 110)")
-    scenes = [(page.screenshot(), 1500)]
+    scenes = [(ring.screenshot(), 1500)]
     forward = ring.get_by_role("button", name="one step forward", exact=True)
     while forward.is_enabled():
         forward.click()
-        scenes.append((page.screenshot(), 150))  # on its way
+        scenes.append((ring.screenshot(), 150))  # on its way
         page.wait_for_timeout(500)
-        scenes.append((page.screenshot(), 900))
+        scenes.append((ring.screenshot(), 900))
     return [*scenes[:-1], (scenes[-1][0], 2500)]
 
 
