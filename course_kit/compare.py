@@ -6,6 +6,7 @@ without an adapter. The ratio in the table is always measurement over prediction
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -89,14 +90,16 @@ class Row:
         """The printed cells: name, guess, predicted, measured, ratio, tolerance."""
         unit = unit or max(self.predicted, self.measured, key=float).best_unit()
         spec = _digits(self.predicted, unit) + unit
-        guess = "" if self.guess is None else format(self.guess, spec)
+        guess = "" if self.guess is None else _printed(self.guess, spec)
         exact = self.ratio == 1 and self.tolerance == 0
         ratio = "1, exactly" if exact else f"{self.ratio:.4f}" if self.ratio < 1000 else f"{self.ratio:.3g}"
+        if float(self.predicted) == float(self.measured) == 0:
+            ratio = "both 0"
         off = self.tolerance
         tolerance = "not checked" if off is None else "exact" if off == 0 else f"± {100 * off:.3g} %"
         verdict = "" if self.tolerance is None else " ✓" if self.ok else " ✗"
-        measured = f"{self.measured:{spec}}" + (" modelled" if self.modelled else "")
-        return self.name, guess, f"{self.predicted:{spec}}", measured, ratio, tolerance + verdict
+        measured = _printed(self.measured, spec) + (" modelled" if self.modelled else "")
+        return self.name, guess, _printed(self.predicted, spec), measured, ratio, tolerance + verdict
 
 
 class Comparison(Tabular):
@@ -243,3 +246,10 @@ def _digits(value: Quantity, unit: str) -> str:
         return ".4" if abs(value) >= 0.1 else ".4g"
     size = abs(value.to(unit))
     return "" if size == 0 or size >= 0.1 or value.units[unit] == 1 else ".4"
+
+
+def _printed(value: Quantity, spec: str) -> str:
+    """The value as `spec` has it; a power of two that is far from 1 as such ("2^-17")."""
+    share, exponent = math.frexp(value)
+    is_power = share == 0.5 and isinstance(value, Ratio) and abs(exponent - 1) >= 10
+    return f"2^{exponent - 1}" if is_power else format(value, spec)

@@ -87,7 +87,7 @@ def test_what_cannot_be_compared_is_refused(arguments, message):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(6.103515625e-05, "6.10352e-05"), (2**-5, " 0.03125 "), (3.4e38, "3.4e+38"), (5.5452, "5.5452")],
+    [(6.103515625e-05, "2^-14"), (2**-5, " 0.03125 "), (3.4e38, "3.4e+38"), (5.5452, "5.5452")],
 )
 def test_ratios_of_any_size_keep_their_digits(value, text):
     assert text in str(compare(predicted=Ratio(value), measured=Ratio(value)))
@@ -100,3 +100,10 @@ def test_the_bundle_holds_html_text_and_the_numbers():
     assert "&lt;p&gt;" in data["text/html"] and "<p>" in data["text/plain"]
     (check,) = metadata["course"]["checks"]  # type: ignore[index]
     assert check == {"name": "<p>", "predicted": 10, "measured": 11, "ratio": 1.1, "tolerance": 0.2, "ok": True}
+
+
+def test_nothing_beside_nothing_is_no_exact_ratio_and_powers_of_two_are_told_as_such():
+    assert "both 0" in str(compare(predicted=Bytes(0), measured=Bytes(0)))
+    table = str(compare(predicted=Ratio(2**-17), measured=Ratio(2**-17)))
+    assert table.count("2^-17") == 2 and "e-06" not in table
+    assert "0.25" in str(compare(predicted=Ratio(0.25), measured=Ratio(0.25)))
