@@ -43,13 +43,13 @@ def test_every_turn_has_answers(lesson: str) -> None:
     assert all(answers.right and len(answers.wrong) >= 2 for answers in known.values())
 
 
-@pytest.mark.parametrize(("check", "answer", "words"), cases(right=True))
+@pytest.mark.parametrize(("check", "answer", "words"), list(cases(right=True)))
 def test_a_right_answer_in_another_style_passes(check: Function, answer: Function, words: str) -> None:
     turn = your_turn(check)(answer)
     assert turn.verdict.state == "right", turn.verdict
 
 
-@pytest.mark.parametrize(("check", "answer", "words"), cases(right=False))
+@pytest.mark.parametrize(("check", "answer", "words"), list(cases(right=False)))
 def test_a_wrong_answer_is_told_so(check: Function, answer: Function, words: str) -> None:
     turn = your_turn(check)(answer)
     assert turn.verdict.state == "wrong", turn.verdict

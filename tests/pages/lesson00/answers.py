@@ -1,0 +1,119 @@
+"""Answers to the turns of lesson 00."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import torch
+import torch.distributed as dist
+
+from course_pages.lesson00 import turns
+from tests.pages.answers import Answers
+
+
+def by_matrices(B, S, D):
+    products = 3 * [(B * S, D, D)] + [(B * S, D, D), (B * S, D, 4 * D), (B * S, 4 * D, D)] + 2 * [(B * S, D, S)]
+    return sum(2 * m * k * n for m, k, n in products)
+
+
+def without_attention(B, S, D):
+    return 2 * B * S * 12 * D**2
+
+
+def one_operation_a_triple(B, S, D):
+    return B * S * 12 * D**2 + 2 * B * S * S * D
+
+
+def scores_alone(B, S, D):
+    return 2 * B * S * 12 * D**2 + 2 * B * S * S * D
+
+
+def glued(model):
+    gradients = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    dist.all_reduce(gradients)
+    for parameter, part in zip(
+        model.parameters(), (gradients / dist.get_world_size()).split([p.numel() for p in model.parameters()])
+    ):
+        parameter.grad = part.view_as(parameter)
+
+
+def the_sum(model):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+
+
+def the_weights(model):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.data)
+        parameter.data /= dist.get_world_size()
+
+
+def a_quarter(model):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= 4
+
+
+def divided_first(loss):
+    part = loss / dist.get_world_size()
+    dist.all_reduce(part)
+    if dist.get_rank() == 0:
+        return float(part)
+    return None
+
+
+def everywhere(loss):
+    dist.all_reduce(loss)
+    return loss.item() / dist.get_world_size()
+
+
+def a_tensor(loss):
+    dist.all_reduce(loss)
+    return loss / dist.get_world_size() if dist.get_rank() == 0 else None
+
+
+def one_alone(loss):
+    if dist.get_rank() == 0:
+        dist.all_reduce(loss)
+        return loss.item() / dist.get_world_size()
+    return None
+
+
+def counted(data):
+    return sum(n / len(data) * math.log(len(data) / n) for n in Counter(data).values())
+
+
+def in_bits(data):
+    return sum(n / len(data) * math.log2(len(data) / n) for n in Counter(data).values())
+
+
+def unweighted(data):
+    return sum(math.log(len(data) / n) for n in Counter(data).values()) / len(Counter(data))
+
+
+def as_if_equally_likely(data):
+    return math.log(len(set(data)))
+
+
+ANSWERS = {
+    turns.check_operations: Answers(
+        right=[by_matrices],
+        wrong={
+            without_attention: "times what was counted",
+            one_operation_a_triple: "0.5 times",
+            scores_alone: "times what",
+        },
+    ),
+    turns.check_average: Answers(
+        right=[glued],
+        wrong={the_sum: "in weight and bias", the_weights: "in weight and bias", a_quarter: "2 ranks bring"},
+    ),
+    turns.check_mean: Answers(
+        right=[divided_first],
+        wrong={everywhere: "should return None", a_tensor: "a float", one_alone: "rank 0 waits in all_reduce"},
+    ),
+    turns.check_letters: Answers(
+        right=[counted], wrong={in_bits: "mean surprise", unweighted: "b'aaab'", as_if_equally_likely: "b'aaab'"}
+    ),
+}
