@@ -5,16 +5,16 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 40 minutes, second sitting 15; less than a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 25; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing here: a number has the same bits everywhere |
 # | Opens | `numerics/formats.py`, `numerics/rounding.py`, `numerics/quantize.py` |
 #
 # You train a model in bf16 ("brain float": 16 bits for a number, where the usual fp32 has 32). For an hour the loss
-# falls, then it stands still. There is no error message. You save the weights, train another ten minutes, save again,
-# and compare the two files: nearly all bytes are the same. The optimizer computed an update for every weight, at
-# every step. It added them all. And the weights did not move.
+# falls, then it stands still, without an error message. You save the weights, train for another ten minutes, save again,
+# and compare the two files: nearly all bytes are the same. The optimizer computed an update for every weight, at every
+# step, and added them all. And the weights did not move.
 #
-# That hour fits in one line. It is the last one of the next cell.
+# That hour fits in one line, the last one of the next cell.
 
 # %%
 import itertools
@@ -27,17 +27,18 @@ from course_kit.notebook import ask, show, your_turn
 from course_kit.units import Bytes, Ratio
 from course_lib.numerics import BF16, FP8_E4M3FN, FP8_E5M2, FP16, TORCH_DTYPES, rounding
 from course_pages.lesson01 import pictures as figures
+from course_pages.lesson01 import turns
 from course_pages.lesson01.explorer import BitExplorer
 
 torch.tensor(256.0, dtype=torch.bfloat16) + 1
 
 # %% [markdown]
-# 256 + 1 = 256. By the end of this page you will know why, for which updates it happens, and three ways out.
+# 256 + 1 = 256. By the end of this page you will know why, for which updates, and three ways out.
 #
 # ## 1 · A number is three fields
 #
-# You have sixteen bits, and a number between the size of an atom and that of a galaxy. So you write it as a physicist
-# would, with two in the place of ten: a sign, a power, and a few digits after the leading one.
+# You have sixteen bits for a number between the size of an atom and that of a galaxy. So you write it as a physicist would,
+# with two in the place of ten: a sign, a power, and a few digits.
 #
 # Below is 0.1 in nine formats. Orange is the **sign**, blue the **exponent** (which power of two), green the
 # **fraction** (the digits). The grey line under the bits says which value is really stored. (A name like e5m2 counts
@@ -50,7 +51,7 @@ BitExplorer(value=0.1).show(
 )
 
 # %% [markdown]
-# Try these, and say beforehand what will happen. (If nothing reacts to your clicks, run the cell once.)
+# Say beforehand what will happen. (If nothing reacts to your clicks, run the cell once.)
 #
 # 1. In the bf16 line, click the rightmost **blue** bit. By what factor does the value change?
 # 2. Type **256**, then **257**. Which lines notice the difference?
@@ -75,21 +76,11 @@ BitExplorer(value=0.1).show(
 # **subnormal**. And where all bits of $e$ are 1, the pattern means infinity ($f = 0$) or nan, "not a number" (IEEE
 # 754-2019, §3.4).
 #
-# **Your turn.** Replace the dots. All 65,536 patterns of two formats are tried, and PyTorch is the judge. (A solution
-# lies folded below; the page goes on with either.)
+# **Your turn.** All 65,536 patterns of two formats are tried, and PyTorch is the judge. (A solution lies folded below.)
 
 
 # %%
-def check_decode(function):
-    for dtype, E, F in ((torch.bfloat16, 8, 7), (torch.float16, 5, 10)):
-        theirs = torch.arange(2**16).to(torch.int16).view(dtype).tolist()
-        for pattern, due in enumerate(theirs):
-            value = function(pattern, E, F)
-            same = value == due or (math.isnan(due) and value != value)  # nan is not equal to itself
-            assert same, f"in {dtype} the pattern {pattern:016b} is {due}, and yours says {value}"
-
-
-@your_turn(check_decode, look="`pattern % 2**F` is f, and `pattern // 2**F % 2**E` is e. What is left is the sign. An e of 0, and one of all ones, have rules of their own.")
+@your_turn(turns.check_decode, look="`pattern % 2**F` is f, and `pattern // 2**F % 2**E` is e. What is left is the sign. An e of 0, and one of all ones, have rules of their own.")
 def decode(pattern, E, F):
     """The value of a pattern (sign, E exponent bits, F fraction bits), given as a whole number; math.inf and math.nan, too."""
     ...
@@ -111,12 +102,10 @@ def decode(pattern, E, F):
 
 # %% [markdown]
 # So count the numbers that there are. fp16 ("half precision") has 5 exponent bits and 10 fraction bits, and $2^{16} =
-# 65{,}536$ patterns. How many different, finite numbers are among them? And a second guess: fp16 ends at 65,504.
-# Where does e5m2 end, with the same five exponent bits, but only two fraction bits?
+# 65{,}536$ patterns. How many different, finite numbers are among them?
 
 # %%
 guess_count = ask("How many different finite numbers does fp16 have?")
-guess_reach = ask("What is the largest number in e5m2?")
 
 # %%
 every_fp16 = [decode(pattern, E=5, F=10) for pattern in range(2**16)]
@@ -137,7 +126,10 @@ compare(
 # The largest number has the largest power of two that is not taken, $2^b$, and all fraction bits set: $(2 -
 # 2^{-F})\,2^b$. Three more numbers describe a format: the smallest **normal** one, $2^{1-b}$; the smallest
 # **subnormal** one, $2^{1-b-F}$; and **eps** $= 2^{-F}$, the step from 1 to the next number. PyTorch's word on it is
-# `torch.finfo`.
+# `torch.finfo`. fp16 ends at 65,504. Where does e5m2 end, with the same five exponent bits, but only two fraction bits?
+
+# %%
+guess_reach = ask("What is the largest number in e5m2?")
 
 # %%
 ROWS = ("largest", "smallest normal", "smallest subnormal", "eps")
@@ -160,9 +152,8 @@ ours = limits("fp16", 5, 10) | limits("bf16", 8, 7) | limits("fp8_e5m2", 5, 2)
 compare(guess={"fp8_e5m2 largest": guess_reach}, predicted=ours, measured=theirs)
 
 # %% [markdown]
-# e5m2 ends a little before fp16: the power is the same, and what stands before it is 1.75 instead of nearly 2. bf16
-# *is* fp32 with the last 16 bits cut off: the same blue bar below, far fewer digits. fp16 bought digits and paid with
-# reach.
+# e5m2 ends a little before fp16: the power is the same, and the factor before it is 1.75 instead of nearly 2. bf16 *is*
+# fp32 with the last 16 bits cut off: the same blue bar below, far fewer digits. fp16 bought digits and paid with reach.
 #
 # Where do the numbers lie? For narrow formats we can draw every one.
 
@@ -177,8 +168,8 @@ figures.number_lines(
 )
 
 # %% [markdown]
-# Compare the two fp8 lines. e4m3fn, with one fraction bit more, has twice as many ticks between two powers of two. e5m2's
-# go on to the left, past the picture's edge, where those of e4m3fn have run out.
+# Compare the two fp8 lines: e4m3fn, with one fraction bit more, has twice as many ticks between two powers of two. e5m2's
+# go on to the left, past the picture's edge.
 #
 # ## 3 · Rounding
 #
@@ -191,8 +182,6 @@ figures.number_lines(
 # count, so that ties do not all drift the same way (IEEE 754-2019, §4.3.1; Python's `round` does it too).
 #
 # In bf16 ($F = 7$) the spacing between 256 and 512 is $2^{8-7} = 2$. What, then, are 257 and 259?
-#
-# **Your turn.** Round.
 
 
 # %%
@@ -201,14 +190,11 @@ def spacing(x, E, F):
     return 2.0 ** (max(exponent, 2 - 2 ** (E - 1)) - F)
 
 
-def check_round(function):
-    for dtype, E, F in ((torch.bfloat16, 8, 7), (torch.float16, 5, 10)):
-        for x in (0.1, -0.1, 257.0, 258.0, 259.0, 1e-7, 1 + 2.0**-8, 1 + 2.0**-11):
-            due, value = torch.tensor(x).to(dtype).item(), function(x, E, F)
-            assert value == due, f"in {dtype} {x} becomes {due}, and yours says {value}"
+# %% [markdown]
+# **Your turn.** Round.
 
-
-@your_turn(check_round, look="How many spacings are in x? `round` makes that whole, and even on a tie.")
+# %%
+@your_turn(turns.check_round, look="How many spacings are in x? `round` makes that whole, and even on a tie.")
 def round_nearest(x, E, F):
     """The number with E exponent and F fraction bits that is nearest to x; on a tie, the even one. No overflow."""
     ...
@@ -222,10 +208,10 @@ def round_nearest(x, E, F):
 
 
 # %% [markdown]
-# That gives numbers. Their *patterns* need one more idea. Read as whole numbers, the patterns are *in order*: the next
-# pattern is the next number, even across a power of two, where the fraction overflows into the exponent. So a pattern
-# is a count: the spacings in $x$, plus $2^F$ for each time that the spacing has doubled. (0.1 in fp16 has 1,638
-# spacings of $2^{-14}$, ten doublings above the smallest, $2^{-24}$: it is pattern 11,878.)
+# Their *patterns* need one more idea. Read as whole numbers, the patterns are *in order*: the next pattern is the next
+# number, even across a power of two, where the fraction overflows into the exponent. So a pattern is a count: the
+# spacings in $x$, plus $2^F$ for each time that the spacing has doubled. (0.1 in fp16 has 1,638 spacings of $2^{-14}$, ten
+# doublings above the smallest, $2^{-24}$: it is pattern 11,878.)
 #
 # Printed last is how the library finds the power of two below each number of a tensor. Which bits does its `&` keep?
 
@@ -246,14 +232,13 @@ display(show(rounding.binade, docstring=False))
 show(rounding.round_nearest, docstring=False)
 
 # %% [markdown]
-# 257 lies exactly between 256 and 258, that is, between 128 and 129 spacings. Even wins: 256. So the addition at the
-# top of this page was right, and its result was rounded away. 259 goes *up* for the same reason.
+# 257 lies exactly between 256 and 258, that is, between 128 and 129 spacings. Even wins: 256. So the addition at the top of
+# this page was right, and its result was rounded away. 259 goes *up* for the same reason.
 #
-# Now 65,520. Nobody told `encode` about infinity. But 65,520 lies half a spacing above the largest number, the tie
-# goes to the even count, and the pattern after the largest number *is* infinity. Overflow is rounding.
+# Now 65,520. `encode` knows nothing of infinity. But 65,520 lies half a spacing above the largest number, the tie goes to
+# the even count, and the pattern after the largest number *is* infinity. Overflow is rounding.
 #
-# And the `&` keeps the blue bits. Sign and fraction become 0, so what remains is $2^{e-b}$. `round_nearest` is yours, in
-# one line. (`BF16` and `FP16` below are `FloatFormat`s, which join the two.)
+# And the `&` keeps the blue bits. Sign and fraction become 0, so $2^{e-b}$ remains. `round_nearest` is yours, in one line.
 #
 # ## 4 · Too large, too small
 #
@@ -265,8 +250,8 @@ for dtype in (torch.float16, torch.bfloat16):
     print(f"{str(dtype)[6:]:>9} {activations.tolist()} squared {activations.square().tolist()}")
 
 # %% [markdown]
-# fp16 overflowed: 90,000 lies beyond 65,504. One `inf`, and soon the loss is `nan`. bf16 did not mind the size. But
-# look again. It had lost the difference between the two numbers before anything was squared.
+# fp16 overflowed: 90,000 lies beyond 65,504. One `inf`, and soon the loss is `nan`. bf16 did not mind the size. But look
+# again: it had lost the difference between the two numbers before anything was squared.
 #
 # And small? A gradient of $10^{-8}$ is less than half of fp16's smallest subnormal, $2^{-24}$, and is rounded to 0;
 # bf16 is the finer of the two there. Where do they change places? Down there fp16's spacing is $2^{-24}$. bf16 has
@@ -312,14 +297,12 @@ nearest = add_many(1.0, 1e-4, 10_000, torch.bfloat16)
 compare(predicted=Ratio(2.0), measured=Ratio(nearest[-1]), tolerance=0.01, name="1 + 10,000 × 0.0001")
 
 # %% [markdown]
-# It did not: *nothing* was added. At 1 the spacing of bf16 is $2^{-7} \approx
-# 0.0078$. The update is less than half of it, so every single sum is rounded back to 1. This is **swamping**: an
-# update $u$ is lost on a weight $w$ when
+# It did not: *nothing* was added. At 1 the spacing of bf16 is $2^{-7} \approx 0.0078$. The update is less than half of it,
+# so every single sum is rounded back to 1. This is **swamping**: an update $u$ is lost on a weight $w$ when
 #
 # $$|u| < \tfrac{1}{2}\,\text{spacing}(w),$$
 #
-# and moves it when it is more than that. (On a tie, evenness decides. And down from a power of two half as much is
-# enough, because the spacing below is half as large.)
+# and moves it when it is more than that. (On a tie, evenness decides.)
 #
 # What if we start at 0, where the spacing is tiny? The sum grows, and the spacing grows with it. The rule says where
 # it ends.
@@ -341,9 +324,9 @@ figures.running_values(
 compare(guess=guess_stop, predicted=Ratio(stop), measured=Ratio(sums["bf16"][-1]), name="bf16 stops at")
 
 # %% [markdown]
-# **In another order.** If sums are rounded, it matters who is added to whom first. Four processes that train together
-# bring 256, 1, 1 and 1, in bf16. Their sum is 259. How many results do you get in the $4! = 24$ orders? (A 1 that
-# meets 256 alone is swallowed. Two that met each other before are not.)
+# **In another order.** If sums are rounded, the order of the additions matters. Four processes that train together bring
+# 256, 1, 1 and 1, in bf16. Their sum is 259. How many results do you get in the $4! = 24$ orders? (A 1 that meets 256 alone
+# is swallowed. Two that met each other before are not.)
 
 # %%
 totals = set()
@@ -362,9 +345,8 @@ sorted(totals)
 # ## 6 · `param += update`, lost and rescued
 #
 # Training is many small additions to a weight. How many weights does swamping hit? Those of a fresh GPT come from a
-# normal distribution with standard deviation $\sigma = 0.02$. Gopher, of 280 billion parameters, had a learning rate
-# of at most $4 \cdot 10^{-5}$ (Rae et al. 2021, Table 1), and Adam, the optimizer, moves each weight by about that.
-# (Two thirds of a normal distribution lie within one $\sigma$ of 0.)
+# normal distribution with standard deviation $\sigma = 0.02$. Gopher, of 280 billion parameters, had a learning rate of at
+# most $4 \cdot 10^{-5}$ (Rae et al. 2021, Table 1), and Adam, the optimizer, moves each weight by about that.
 
 # %%
 guess_ignoring = ask("How many per cent of the weights ignore an update of 0.00004 in bf16?")
@@ -383,9 +365,9 @@ compare(
 
 # %% [markdown]
 # Nearly half of the model stands still, the larger weights first, and nothing reports an error. The formula: a weight
-# ignores the update where the spacing is more than $8 \cdot 10^{-5}$. The first such spacing is $2^{-13}$, and bf16 has
-# it from $|w| = 2^{-13+7} = 2^{-6}$ upwards. Beyond that lies the share $\operatorname{erfc}(2^{-6} / (\sigma \sqrt 2))$
-# of a normal distribution (erfc is the complementary error function).
+# ignores the update where the spacing is more than $8 \cdot 10^{-5}$. The first such spacing is $2^{-13}$, and bf16 has it
+# from $|w| = 2^{-13+7} = 2^{-6}$ upwards. Beyond that lies the share $\operatorname{erfc}(2^{-6} / (\sigma \sqrt 2))$ of a
+# normal distribution.
 #
 # One rescue is to pay: keep an fp32 copy of each weight, 4 bytes more. Two others store 16 bits.
 #
@@ -420,30 +402,14 @@ compare(
 # %% [markdown]
 # The mean arrives. A single weight is off by about the spread: the price is noise.
 #
-# **Kahan's trick** needs no luck. Remember what you lost (Kahan 1965). A second bf16 number for each weight holds
-# what it is still *owed*. Add the debt to the next update, and see afterwards how much of it arrived.
+# **Kahan's trick** needs no luck. Remember what you lost (Kahan 1965). A second bf16 number for each weight holds what it
+# is still *owed*. Add the debt to the next update, and see afterwards how much of it arrived.
 #
 # **Your turn.** Everything stays in bf16, so the debt is rounded, too; 2 % are allowed.
 
 
 # %%
-def ten_thousand(function):
-    update, walk = torch.tensor(1e-4, dtype=torch.bfloat16), [1.0]
-    weight, owed = torch.tensor([1.0, 0.0], dtype=torch.bfloat16)
-    for _ in range(10_000):
-        weight, owed = function(weight, owed, update)
-        walk.append(weight.item())
-    assert weight.dtype == owed.dtype == torch.bfloat16, f"both should stay in bf16, but are {weight.dtype}, {owed.dtype}"
-    return walk
-
-
-def check_kahan(function):
-    end, (weight, debt, update) = ten_thousand(function)[-1], torch.tensor([1.0, 0.0, 1e-4], dtype=torch.bfloat16)
-    owed = f"after two it is owed {function(weight, function(weight, debt, update)[1], update)[1]:.4f}"
-    assert abs(end / 2 - 1) < 0.02, f"10,000 updates of 0.0001 should carry 1 to about 2, but it ends at {end}; {owed}"
-
-
-@your_turn(check_kahan, look="What arrived is new weight minus weight. What should have arrived?")
+@your_turn(turns.check_kahan, look="What arrived is new weight minus weight. What should have arrived?")
 def add_kahan(weight, owed, update):
     """The new weight, and what it is still owed then. All are bf16 tensors."""
     ...
@@ -458,22 +424,22 @@ def add_kahan(weight, owed, update):
 
 
 # %%
-kahan = ten_thousand(add_kahan)
+kahan = turns.ten_thousand(add_kahan)
 figures.running_values(
     {"fp32": add_many(1.0, 1e-4, 10_000, torch.float32), "nearest": nearest, "Kahan": kahan, "stochastic": one_walker},
-    caption="Rounded to nearest, the weight never leaves 1. Kahan's staircase stays close to the fp32 line; the "
-    "stochastic walk wanders around it.",
+    caption="Rounded to nearest, the weight never leaves 1. Kahan's staircase follows the fp32 line and ends within 2 % "
+    "of it: the debt is a bf16 number, too, and is rounded. The stochastic walk wanders around the line.",
 ).show()
 compare(predicted=Ratio(2.0), measured=Ratio(kahan[-1]), tolerance=0.02, name="Kahan, all in bf16")
 
 # %% [markdown]
 # **Change one thing.** In a new cell, copy `add_kahan`, yours or the folded one, under another name, let the debt be
-# `update - new_weight + weight`, and print `ten_thousand(…)[-1]` of it. On paper that is the same. Which of the four lines
+# `update - new_weight + weight`, and print `turns.ten_thousand(…)[-1]` of it. On paper that is the same. Which of the four lines
 # do you get, and which operation is to blame? Decide first.
 #
 # <details><summary>Answer</summary>
 #
-# The flat one. `update - new_weight` comes first, and there the update is swamped by the weight. So the debt is always 0.
+# The flat one. `update - new_weight` comes first, and there the weight swamps the update. So the debt is always 0.
 #
 # </details>
 #
@@ -495,7 +461,6 @@ compare(predicted=Ratio(2.0), measured=Ratio(kahan[-1]), tolerance=0.02, name="K
 
 # %%
 from course_kit.notebook import self_check
-from course_kit.units import quantity
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.numerics import FORMATS, FloatFormat, quantize
@@ -514,20 +479,35 @@ compare(
 
 # %% [markdown]
 # A grid has a weakness that a float has not. Let *one* row of the matrix be fifty times larger. The scale must cover it,
-# and all other rows share what is left. With int4, the whole numbers from $-7$ to $7$, what remains of them? Try one
-# scale for everything, then one for each row (**per channel**).
+# and all other rows share what is left. With int4, the whole numbers from $-7$ to $7$, what remains of them? First with one
+# scale for everything, then with one for each row (**per channel**), which is yours to write.
+#
+# **Your turn.**
+
+# %%
+@your_turn(turns.check_rows, look="Each row's largest size becomes the largest whole number. `keepdim=True` keeps the scales beside their rows.")
+def quantize_rows(x, bits):
+    """(rows, columns) → the same shape: whole numbers from -(2^(bits-1) - 1) to 2^(bits-1) - 1, times a scale for each row."""
+    ...
+
+
+# %% tags=["solution"]
+@quantize_rows.solution
+def quantize_rows(x, bits):
+    scale = x.abs().amax(dim=1, keepdim=True) / (2 ** (bits - 1) - 1)
+    return (x / scale).round() * scale
+
 
 # %%
 uneven = normal.clone()
 uneven[0] *= 50
-for channel_dim in (None, 0):
-    grid = quantize.quantize(uneven, bits=4, channel_dim=channel_dim)
-    zeros = (grid.dequantize()[1:] == 0).double().mean().item()
-    print(f"{grid.scale.numel():>3} scale(s), {grid.stored_bytes:.1KiB}: {zeros:.0%} of the other rows became 0")
+ways = {"1 scale": quantize.quantize(uneven, bits=4).dequantize(), "256 scales": quantize_rows(uneven, bits=4)}
+for name, kept in ways.items():
+    print(f"{name:>10}: {(kept[1:] == 0).double().mean().item():.0%} of the other rows became 0")
 
 # %% [markdown]
-# With one scale, everything but the large row is gone. With 256 scales, 1 KiB more, it is back; what is still 0 is what
-# int4 itself costs.
+# With one scale, all but the large row is gone. With 256 scales, 1 KiB more, the other rows are back; what is still 0 is
+# what int4 itself costs.
 #
 # How low can one go? To 1 bit: the **sign** of each number, and one scale, the mean magnitude. For normally
 # distributed numbers the error is $\sqrt{1 - 2/\pi}$ standard deviations (from Rastegari et al. 2016, §3.1). And who wins
@@ -679,9 +659,9 @@ losses, distances = ({name: [point[i] for point in run] for name, run in runs.it
 losses_and_distances(
     losses,
     distances,
-    caption="Left: two recipes stay on the line of fp32. Plain bf16 rises above it, a little from the start and much from "
-    "step 100 on. Right, why: with the learning rate its updates fall below half a spacing, and its weights stand still "
-    "while all others travel.",
+    caption="Left: two recipes stay on the line of fp32. Plain bf16 rises above it: a little from the start, where it "
+    "loses the updates of the largest weights, and much from step 100 on. Right, why: as the learning rate falls, most "
+    "updates fall below half a spacing, and the weights stand still while all others travel.",
 )
 
 # %% tags=["varies"]
@@ -690,15 +670,12 @@ plain, fp32 = final.pop("bf16"), final.pop("fp32")
 print(f"plain bf16 ends {100 * (plain / fp32 - 1):.1f} % above fp32 (you said {guess_recipe.said})")
 display(compare(predicted=dict.fromkeys(final, fp32), measured=final, tolerance=0.01, columns=("fp32", "recipe")))
 
-gopher = Bytes(280_000_000_000 * (2 + 8))
-published = quantity(2.5, "TiB")
-compare(predicted=gopher, measured=published, tolerance=0.02, name="Gopher", columns=("formula", "published"))
+print(f"Gopher, at 10 bytes a parameter: {Bytes(280_000_000_000 * (2 + 8)):.2TiB}; its paper says 2.5 TiB")
 
 # %% [markdown]
-# All that plain bf16 lost is the small part of each update.
+# Each of the updates that plain bf16 lost was small. Together they were the second half of the training.
 #
-# The last line is Gopher itself: 10 bytes for each of 280 billion parameters, 2.5 TiB as the paper says (§3), where a
-# core had 16 GiB. Its team found later that random rounding did not quite reach fp32, and that the recipe of 14 bytes
+# The last line is Gopher itself: 10 bytes for each of 280 billion parameters (§3), where a core had 16 GiB. Its team found later that random rounding did not quite reach fp32, and that the recipe of 14 bytes
 # could not be told from it (appendix C). At our size you see no difference. The copy is cheap if it is *sharded*: each of
 # many devices keeps only its part. Lesson 10 does that.
 #
@@ -734,7 +711,7 @@ self_check(answer_1, printed, hint="In billions: how often does the one printed 
 answer_2 = None  # a whole number
 
 first_gap = next(n for n in range(1, 70_000) if FP16.round(float(n)).item() != n)
-self_check(answer_2, first_gap, hint="From where on is the spacing 2? The answer is one more than that power of two.")
+self_check(answer_2, first_gap, hint="From which power of two on is the spacing 2?")
 
 # %%
 answer_3 = None  # exponent bits
