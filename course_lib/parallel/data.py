@@ -350,6 +350,12 @@ def broadcast_tensors(tensors: Sequence[Tensor], group: Group = None) -> None:
             tensor.detach().copy_(values)
 
 
+def saved_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """The buffers that a state dict has: not those of `persistent=False`, which the constructor makes again."""
+    saved = module.state_dict(keep_vars=True)
+    return {name: buffer for name, buffer in module.named_buffers() if name in saved}
+
+
 def _first_rank(group: Group) -> int:
     """The global number of the group's rank 0."""
     return 0 if group is None else dist.get_global_rank(group, 0)

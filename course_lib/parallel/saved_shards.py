@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.planner import ReadItem, SavePlan, TensorWriteData, WriteItem, WriteItemType
 
+from course_lib.parallel.data import saved_buffers
 from course_lib.parallel.hybrid import HybridParallel
 from course_lib.parallel.tensor_gpt import ParallelGPT, shardings
 from course_lib.parallel.zero import LocalShard, ZeroOptimizer
@@ -63,8 +64,7 @@ def whole_tensors(model: nn.Module) -> dict[str, Tensor]:
             tensors |= here
         return tensors
     module = model.module if isinstance(model, Zero3) else model
-    saved = module.state_dict(keep_vars=True)
-    return dict(module.named_parameters()) | {name: b for name, b in module.named_buffers() if name in saved}
+    return dict(module.named_parameters()) | saved_buffers(module)
 
 
 def part_name(stage: nn.Module, name: str) -> str:

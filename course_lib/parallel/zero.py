@@ -49,11 +49,12 @@ from torch.autograd.graph import increment_version
 
 from course_lib.collectives.operators import Group, all_gather_single, all_reduce, reduce_scatter_single
 from course_lib.parallel.data import broadcast_tensors, plan_buckets, watch_gradients
+from course_lib.parallel.guards import GuardedPieces, ShardGradient
 
 SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 
-class ZeroOptimizer:
+class ZeroOptimizer(torch.optim.Optimizer):
     """An optimizer whose state and, from stage 2 on, whose gradients are cut over the ranks of data parallelism.
 
     Each rank runs its own share of the batch; `step` reduces the gradients to their mean, so no wrapper is needed.
@@ -72,7 +73,7 @@ class ZeroOptimizer:
         optimizer_args: arguments for `optimizer_cls`.
 
     Attributes:
-        optimizer: the `optimizer_cls` of this rank's pieces; give this one to a learning-rate scheduler.
+        optimizer: the `optimizer_cls` of this rank's pieces. A learning-rate scheduler takes either optimizer.
         buckets: the parameters that travel together.
 
     Raises:
@@ -90,7 +91,8 @@ class ZeroOptimizer:
     ) -> None:
         if stage not in (1, 2):
             raise ValueError(f"stage={stage}: it is 1 (the state is cut) or 2 (gradients as well)")
-        param_groups = _param_groups(params)
+        # no super().__init__: groups and state are those of `optimizer`, and stay so when a state is loaded
+        param_groups = groups_of(params)
         everything = [p for each in param_groups for p in each["params"]]
         self.stage, self.group = stage, group
         self.parameters = [p for p in everything if p.requires_grad]
@@ -102,6 +104,8 @@ class ZeroOptimizer:
         values = {id(self.parameters[piece.number]): piece.value for piece in self.pieces}
         own = [each | {"params": [values[id(p)] for p in each["params"] if id(p) in values]} for each in param_groups]
         self.optimizer = optimizer_cls(own, **optimizer_args)
+        for each in self.optimizer.param_groups:
+            each["params"] = GuardedPieces(each["params"], self)
         self._used = torch.zeros(len(self.parameters), dtype=torch.int32)  # 1: has had a gradient since the last step
         self._ready = set[int]()  # parameters whose gradient this backward pass has finished
         self._next = 0  # the bucket that this backward pass reduces next
@@ -152,8 +156,9 @@ class ZeroOptimizer:
             for piece in bucket.pieces:
                 if users[piece.number] and bucket.mean is not None:
                     gradient = bucket.mean[piece.place].to(piece.value.dtype)
-                    piece.value.grad = gradient.fill_(torch.inf) if overflows else gradient
+                    piece.value.grad = (gradient.fill_(torch.inf) if overflows else gradient).as_subclass(ShardGradient)
             bucket.mean = None
+        self._used[:] = torch.tensor(users)
         self._reduced = True
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
@@ -162,7 +167,7 @@ class ZeroOptimizer:
         gradients = [piece.value.grad for piece in self.pieces if piece.value.grad is not None]
         return clip_parts_(gradients, max_norm, self.group, self.parameters[0].device)
 
-    def step(self) -> None:
+    def step(self) -> None:  # type: ignore[override]
         """Reduce the gradients, update this rank's pieces, gather the other ranks' weights. All ranks must call."""
         self.reduce_gradients()
         self.optimizer.step()
@@ -171,8 +176,8 @@ class ZeroOptimizer:
             gathering.wait()
         self._forget()
 
-    def zero_grad(self) -> None:
-        """Forget all gradients: those of the parameters, and those that were reduced."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients: those of the parameters, and those that were reduced. They are None afterwards."""
         for parameter in self.parameters:
             parameter.grad = None
         for bucket in self.buckets:
@@ -190,19 +195,68 @@ class ZeroOptimizer:
         return [piece for bucket in self.buckets for piece in bucket.pieces]
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """This rank's pieces as a loss scaler reads them, with their parts of the mean gradient.
+    def waits(self) -> bool:
+        """Whether gradients are there that have not been reduced yet."""
+        here = any(p.grad is not None for p in self.parameters) or any(b.mean is not None for b in self.buckets)
+        return here and not self._reduced
 
-        Raises:
-            ValueError: gradients wait to be reduced, so there is nothing yet that ranks agree on.
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The groups of `optimizer`: settings, which a schedule changes at any time, and this rank's pieces.
+
+        To walk through the pieces of a group raises a ValueError while gradients wait to be reduced.
         """
-        waits = any(p.grad is not None for p in self.parameters) or any(b.mean is not None for b in self.buckets)
-        if waits and not self._reduced:
-            raise ValueError("gradients are not reduced yet; call reduce_gradients() on all ranks, then the scaler")
         return self.optimizer.param_groups
 
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """The state of this rank's pieces."""
+        return self.optimizer.state
 
-def _param_groups(params: Iterable[Any]) -> list[dict[str, Any]]:
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        """The settings of a group that gives none."""
+        return self.optimizer.defaults
+
+    def gathered_masters(self, model: nn.Module) -> dict[str, Tensor]:
+        """The trained weights as the optimizer has them, in fp32 (fp64 ones in fp64), whole, on every rank.
+
+        All ranks must call. Bytes sent by each: (N-1)/N times those of the result, and padding.
+
+        Args:
+            model: has the parameters; its names are the keys, a tied weight's first name.
+
+        Raises:
+            ValueError: a parameter is not the model's.
+        """
+        return self._named(model, gather_parts(self.buckets, lambda piece: piece.value))
+
+    def gathered_gradients(self, model: nn.Module) -> dict[str, Tensor]:
+        """The mean gradients between `backward` and `step`, reduced if need be; otherwise as `gathered_masters`.
+
+        A parameter that no rank has used is not among them.
+        """
+        self.reduce_gradients()
+        found = gather_parts(self.buckets, lambda piece: piece.value.grad)
+        return self._named(model, {number: found[number] for number in found if self._used[number]})
+
+    def _named(self, model: nn.Module, tensors: dict[int, Tensor]) -> dict[str, Tensor]:
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        if strange := [tuple(p.shape) for p in self.parameters if id(p) not in names]:
+            raise ValueError(f"the model does not have parameters of shapes {strange}; give the one that is trained")
+        return {names[id(self.parameters[number])]: tensors[number] for number in sorted(tensors)}
+
+    def _refuse(self, *_args: Any, **_settings: Any) -> Any:
+        raise ValueError(
+            "each rank has the state of its own pieces, cut when the optimizer was made: save and load it with "
+            "Checkpoints(folder, model, optimizer), and give all parameter groups to the constructor"
+        )
+
+    state_dict = load_state_dict = add_param_group = _refuse  # type: ignore[assignment]
+
+
+def groups_of(params: Iterable[Any]) -> list[dict[str, Any]]:
+    """Parameters, or parameter groups, as groups whose parameters are lists."""
     given = list(params)
     groups = given if given and isinstance(given[0], dict) else [{"params": given}]
     return [each | {"params": list(each["params"])} for each in groups]  # an iterator can be read once only
@@ -228,6 +282,7 @@ class FlatShard:
         self.part = part_length(self.sizes, self.ranks)  # elements of each rank's part
         self.slices = shard_slices(self.sizes, self.ranks, self.rank)  # of each parameter in this rank's part
         self.dtype = self.parameters[0].dtype  # of this rank's part of the gradient
+        self.pieces: list[LocalShard] = []  # what this rank's optimizer updates
         self.mean: Tensor | None = None  # this part: the mean over the ranks, summed over the passes
         self._reducing: Callable[[], Tensor] | None = None
 
@@ -266,7 +321,6 @@ class ReplicatedFlatShard(FlatShard):
             place.copy_(parameter.detach())
             parameter.data = place  # from now on the parameter lives here, and an all-gather fills it in place
         self._own = self._weights.chunk(self.ranks)[self.rank]
-        self.pieces: list[LocalShard] = []
         for number, (inside, place) in zip(numbers, self.slices):
             if inside.start < inside.stop:
                 value = self._own[place]
@@ -337,6 +391,29 @@ def start_reduce_scatter(flat: Tensor, group: Group, dtype: torch.dtype) -> Call
 def start_all_gather(whole: Tensor, part: Tensor, group: Group) -> dist.Work:
     """Begin to put the ranks' parts end to end in `whole`, in rank order."""
     return all_gather_single(whole, part, group=group, async_op=True)
+
+
+@torch.no_grad()
+def gather_parts(buckets: Iterable[FlatShard], value_of: Callable[[LocalShard], Tensor | None]) -> dict[int, Tensor]:
+    """Whole tensors on every rank, by the number of their parameter, in new memory; fp32 in place of 16 bits.
+
+    All ranks must call. Bytes sent by each: (N-1)/N times those of the result, and padding.
+
+    Args:
+        buckets: in the same order on all ranks.
+        value_of: what this rank has of a parameter's elements, for each of its pieces; None for zeros.
+    """
+    found: dict[int, Tensor] = {}
+    for bucket in buckets:
+        first = bucket.parameters[0].detach()
+        own = first.new_zeros(bucket.part, dtype=torch.float32 if first.dtype in SIXTEEN_BITS else first.dtype)
+        for piece in bucket.pieces:
+            if (value := value_of(piece)) is not None:
+                own[piece.place] = value
+        whole = own.new_empty(bucket.part * bucket.ranks)
+        start_all_gather(whole, own, bucket.group).wait()
+        found |= {number: place.clone() for number, place in zip(bucket.numbers, bucket.places(whole))}
+    return found
 
 
 def ask_everyone(

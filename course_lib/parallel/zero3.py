@@ -47,7 +47,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.collectives.operators import Group
-from course_lib.parallel.data import broadcast_module, check_same_everywhere, plan_buckets, watch_gradients
+from course_lib.parallel.data import (
+    broadcast_module,
+    check_same_everywhere,
+    plan_buckets,
+    saved_buffers,
+    watch_gradients,
+)
+from course_lib.parallel.guards import ShardGradient
 from course_lib.parallel.layerwise import LayerwiseModule, plan_units, units_of
 from course_lib.parallel.zero import SIXTEEN_BITS, FlatShard, LocalShard, ask_everyone, clip_parts_, start_all_gather
 
@@ -128,10 +135,10 @@ class Zero3(LayerwiseModule["Unit"]):
         yield from ((f"{prefix}.{name}" if prefix else name, shard) for name, shard in zip(self._names, self._shards))
 
     def state_dict(self, *args: Any, destination: Any = None, prefix: str = "", **kwargs: Any) -> Any:
-        """This rank's shards and the buffers, by name; `gathered_state_dict` has the whole weights."""
+        """This rank's shards and the persistent buffers, by name; `gathered_state_dict` has the whole weights."""
         state = {} if destination is None else destination
         state |= {prefix + name: shard.detach() for name, shard in self.named_parameters()}
-        state |= {prefix + name: buffer for name, buffer in self.module.named_buffers()}
+        state |= {prefix + name: buffer for name, buffer in saved_buffers(self.module).items()}
         return state
 
     def synchronize(self) -> None:
@@ -148,7 +155,7 @@ class Zero3(LayerwiseModule["Unit"]):
         for bucket in self.buckets:
             for piece in bucket.pieces:
                 if used[piece.number] and bucket.mean is not None:
-                    gradient = bucket.mean[piece.place]
+                    gradient = bucket.mean[piece.place].as_subclass(ShardGradient)
                     piece.value.grad = gradient if piece.value.grad is None else piece.value.grad.add_(gradient)
             bucket.mean = None
         for shard in self._shards if overflows else ():
@@ -187,14 +194,21 @@ class Zero3(LayerwiseModule["Unit"]):
 
     @torch.no_grad()
     def load_gathered_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take this rank's part of whole weights, such as those of the plain module.
+        """Take this rank's part of whole weights, such as those of the plain module; all or nothing.
 
         Raises:
-            KeyError: a weight or buffer is missing.
+            ValueError: a weight or persistent buffer is missing, or has another shape.
         """
+        buffers = saved_buffers(self.module)
+        needed = {name: tuple(tensor.shape) for name, tensor in [*self.module.named_parameters(), *buffers.items()]}
+        found = {name: tuple(state[name].shape) if name in state else "nothing" for name in needed}
+        if wrong := [
+            f"{name}: found {found[name]}, needed {needed[name]}" for name in needed if found[name] != needed[name]
+        ]:
+            raise ValueError(f"a state of another module, {len(wrong)} tensors differ: {'; '.join(wrong[:5])}")
         for name, piece in zip(self._names, self.pieces):
             piece.value.copy_(state[name].reshape(-1)[piece.inside])
-        for name, buffer in self.module.named_buffers():
+        for name, buffer in buffers.items():
             buffer.copy_(state[name])
 
     def _before_backward(self, unit: Unit, _gradient: Tensor) -> None:
@@ -271,7 +285,6 @@ class UnshardableFlatParameter(FlatShard):
         if self.dtype in SIXTEEN_BITS and self.trains:
             self.dtype = torch.float32  # of the masters
         self._own = first.new_zeros(self.part, dtype=self.dtype)
-        self.pieces: list[LocalShard] = []
         for number, parameter, (inside, place) in zip(numbers, self.parameters, self.slices):
             self._own[place] = parameter.detach().reshape(-1)[inside]
             self.pieces.append(LocalShard(number, inside, place, nn.Parameter(self._own[place], self.trains)))

@@ -23,7 +23,7 @@ from course_lib.train.optim import Optimizer
 
 
 class Steps(Protocol):
-    """The part of an optimizer that scaling needs. `ZeroOptimizer` has it and is no torch optimizer."""
+    """The part of an optimizer that scaling needs."""
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:

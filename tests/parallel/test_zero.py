@@ -8,6 +8,7 @@ import torch
 from course_kit import ranks
 from course_kit.ranks import RankFailure
 from course_lib.parallel.zero import ZeroOptimizer
+from course_lib.train.gradients import clip_gradients
 from course_lib.train.precision import LossScaler
 from tests.mutants.parallel import zero as wrong
 from tests.parallel import checks
@@ -86,3 +87,70 @@ def test_what_cannot_be_is_refused():
 
     said = ranks.run(refusals, world_size=2)[0]
     assert said[0].startswith("stage=3") and said[1].startswith("no parameter to train")
+
+
+@pytest.mark.parametrize("schedule", ["by hand", *zero.SCHEDULES])
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_schedule_changes_the_rate_at_any_time(stage, schedule):
+    ranks.run(zero.check_schedule, ZeroOptimizer, stage, schedule, world_size=2, diagnose=False)
+
+
+def test_torch_s_scaler_before_the_reduction_is_refused_too():
+    def too_early():
+        model = torch.nn.Linear(2, 2)
+        optimizer, scaler = (
+            ZeroOptimizer(model.parameters(), torch.optim.SGD, stage=2, lr=0.1),
+            torch.amp.GradScaler("cpu"),
+        )
+        scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+        scaler.unscale_(optimizer)
+
+    with pytest.raises(RankFailure, match="not reduced yet; call reduce_gradients"):
+        ranks.run(too_early, world_size=2, timeout_s=30, diagnose=False)
+
+
+def clip_with_torch(optimizer):
+    torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 1.0)
+
+
+@pytest.mark.parametrize("clip", [clip_with_torch, lambda optimizer: clip_gradients(optimizer, 1.0)])
+def test_a_shard_does_not_tell_its_norm(clip):
+    def clips():
+        model = torch.nn.Linear(2, 2)
+        optimizer = ZeroOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.reduce_gradients()
+        clip(optimizer)
+
+    with pytest.raises(RankFailure, match="one rank's shard.*clip with clip_grad_norm_"):
+        ranks.run(clips, world_size=2, timeout_s=30, diagnose=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_masters_and_gradients_can_be_gathered(world_size, dtype):
+    def both_stages():
+        for stage in (1, 2):
+            zero.check_gathered(ZeroOptimizer, stage, dtype)
+
+    ranks.run(both_stages, world_size=world_size, diagnose=False)
+
+
+def test_what_is_not_whole_is_not_handed_out():
+    def refusals():
+        model, said = torch.nn.Linear(2, 2), []
+        optimizer = ZeroOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+        for call in (
+            optimizer.state_dict,
+            lambda: optimizer.add_param_group({"params": []}),
+            lambda: optimizer.gathered_masters(torch.nn.Linear(2, 2)),
+        ):
+            try:
+                call()
+            except ValueError as problem:
+                said.append(str(problem))
+        return said
+
+    state, groups, masters = ranks.run(refusals, world_size=2)[0]
+    assert state == groups and "Checkpoints(folder, model, optimizer)" in state
+    assert "parameters of shapes [(2, 2), (2,)]" in masters

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from course_kit import ranks
+from course_kit.ranks import RankFailure
 from course_lib import predict
 from course_lib.model.gpt import GPT
 from course_lib.parallel.zero3 import Zero3
@@ -115,3 +116,56 @@ def test_only_the_mean_of_the_shards_crosses_between_nodes():
         assert sent[rank][rank ^ 2] == pytest.approx(predict.all_reduce(n_bytes // 2, 2).bytes, rel=0.05)
     everywhere = matrix(on_ranks(zero3.sent_in_a_step, False, world_size=4), observed=True)
     assert between_nodes(everywhere, 2) > 1.9 * between_nodes(sent, 2)
+
+
+def rotary(seed):
+    """A layer with what is saved, and what its constructor makes again, as the rotary embeddings of transformers."""
+    torch.manual_seed(seed)
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3))
+    module.register_buffer("seen", torch.full((2,), float(seed)))
+    module.register_buffer("angles", torch.ones(2), persistent=False)
+    return module
+
+
+def test_what_is_not_saved_is_in_no_state():
+    def states():
+        model, plain = Zero3(rotary(0)), rotary(1).state_dict()
+        assert "angles" not in model.state_dict() and "seen" in model.state_dict()
+        model.load_gathered_state_dict(plain)
+        again = model.gathered_state_dict()
+        assert again.keys() == plain.keys() and all(torch.equal(again[name], plain[name]) for name in plain)
+        model.load_gathered_state_dict(again)
+        assert model.module.angles.tolist() == [1.0, 1.0]
+
+    on_ranks(states, world_size=2)
+
+
+@pytest.mark.parametrize("name", ["0.bias", "seen"])
+@pytest.mark.parametrize("wrong", ["missing", "another shape"])
+def test_a_state_of_another_module_changes_nothing(name, wrong):
+    def tried():
+        model, state = Zero3(rotary(0)), rotary(1).state_dict()
+        state[name] = torch.zeros(7)
+        if wrong == "missing":
+            del state[name]
+        before = model.gathered_state_dict()
+        try:
+            model.load_gathered_state_dict(state)
+        except ValueError as problem:
+            after = model.gathered_state_dict()
+            return str(problem), all(torch.equal(before[key], after[key]) for key in before)
+
+    for said, same in on_ranks(tried, world_size=2):
+        found = "nothing" if wrong == "missing" else "(7,)"
+        assert same and f"1 tensors differ: {name}: found {found}, needed (" in said
+
+
+def test_a_shard_does_not_tell_its_norm():
+    def clips():
+        model = Zero3(rotary(0))
+        model(torch.ones(2, 3)).sum().backward()
+        model.synchronize()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+    with pytest.raises(RankFailure, match="one rank's shard.*clip with clip_grad_norm_"):
+        on_ranks(clips, world_size=2)

@@ -173,3 +173,71 @@ def every_parity(zero: Callable[..., Any]) -> None:
                 check_parity(zero, make, optimizer, stage)
             check_parity(zero, make, "adam", stage, passes=2)
         check_parity(zero, checks.gpt, "sgd", stage, max_norm=0.05)  # torch sums the odd one's squares in two dtypes
+
+
+SCHEDULES: dict[str, Callable[[Any], Any]] = {
+    "LambdaLR": lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step)),
+    "CosineAnnealingLR": lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4),
+    "OneCycleLR": lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=6),
+}
+"""The last one changes the momentum, too."""
+
+
+def check_schedule(zero: Callable[..., Any], stage: int, schedule: str) -> None:
+    """Weights after every step are a single device's, when torch's schedule, or for "by hand" the loop between backward
+    pass and step, changes the settings. All ranks must call."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    single, batch = checks.gpt(seed=0)
+    oracle, (module, _) = Joined(single, world_size), checks.gpt(seed=rank)
+    ours = zero(groups_of(module), torch.optim.SGD, stage=stage, bucket_bytes=256, lr=0.05, momentum=0.9)
+    theirs = torch.optim.SGD(groups_of(single), lr=0.05, momentum=0.9)
+    both = [SCHEDULES[schedule](optimizer) for optimizer in (ours, theirs)] if schedule in SCHEDULES else []
+    for step in range(5):
+        inputs, targets = batch(step)
+        for optimizer in (ours, theirs):
+            optimizer.zero_grad()
+        oracle(inputs, targets).backward()
+        module(inputs.chunk(world_size)[rank], targets.chunk(world_size)[rank]).backward()
+        for optimizer in (ours, theirs):
+            for group in optimizer.param_groups if not both else ():
+                group["lr"] = 0.05 / (1 + step)
+            optimizer.step()
+        for each in both:
+            each.step()
+        assert_same(module, single, f"after step {step}", gradients=False)
+
+
+def check_gathered(zero: Callable[..., Any], stage: int, dtype: torch.dtype) -> None:
+    """Masters and mean gradients are whole on every rank, in the bytes of the formula. All ranks must call."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    model, whole = (nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 3), nn.Linear(2, 2)).to(dtype) for _ in range(2))
+    model[1].weight.requires_grad_(False)
+    optimizer = zero(model.parameters(), torch.optim.SGD, stage=stage, bucket_bytes=64, lr=2.0**-12)
+    whole.load_state_dict(model.state_dict())
+    x = torch.randint(-2, 3, (world_size, 5), generator=torch.Generator().manual_seed(3)).to(dtype)
+    wide = torch.promote_types(dtype, torch.float32)
+    due = {name: p.detach().to(wide, copy=True) for name, p in model.named_parameters() if p.requires_grad}
+    for row in x:
+        whole[1](whole[0](row)).sum().backward()
+    model[1](model[0](x[rank])).sum().backward()
+    gradients = optimizer.gathered_gradients(model)
+    assert gradients.keys() == {"0.weight", "0.bias", "1.bias"}, f"gradients of {sorted(gradients)}"
+    for name, gradient in gradients.items():
+        (total,) = (p.grad for n, p in whole.named_parameters() if n == name)
+        assert total is not None
+        mean = total.to(wide) / world_size
+        assert gradient.dtype == wide and torch.allclose(gradient, mean, rtol=2 * torch.finfo(dtype).eps), name
+    optimizer.step()
+    with measure.traffic() as sent:
+        masters = optimizer.gathered_masters(model)
+    assert masters.keys() == due.keys()
+    for name, master in masters.items():
+        moved = due[name] - 2.0**-12 * gradients.get(name, torch.zeros(()))
+        assert torch.allclose(master, moved, rtol=4 * torch.finfo(wide).eps), f"{name} is not what the step has made"
+        assert torch.equal(master.to(dtype), model.get_parameter(name))
+    bytes_sent = sum(
+        predict.all_gather(b.part * world_size * wide.itemsize, world_size).bytes for b in optimizer.buckets
+    )
+    assert sent.total_bytes == bytes_sent, f"sent {sent.total_bytes}, where {bytes_sent} do"
+    if dtype == torch.bfloat16:
+        assert any(not torch.equal(m, m.bfloat16().float()) for m in masters.values()), "rounded masters"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 from unittest import mock
 
@@ -44,13 +45,22 @@ class SumForMean(ZeroOptimizer):
                 piece.value.grad *= dist.get_world_size()
 
 
+def clip_by_own_norm(shards: Iterable[Tensor], max_norm: float) -> Tensor:
+    """As `torch.nn.utils.clip_grad_norm_`, of which a `ShardGradient` would complain."""
+    parts = [shard.grad.as_subclass(Tensor) for shard in shards if shard.grad is not None]
+    norm = torch.nn.utils.get_total_norm(parts)
+    for part in parts:
+        part.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+    return norm
+
+
 class LocalNorm(ZeroOptimizer):
     """Clips by the norm of this rank's part."""
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """As on one device."""
         self.reduce_gradients()
-        return torch.nn.utils.clip_grad_norm_([piece.value for piece in self.pieces], max_norm)
+        return clip_by_own_norm([piece.value for piece in self.pieces], max_norm)
 
 
 class NormBeforeTheMean(ZeroOptimizer):

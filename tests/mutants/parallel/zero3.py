@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from course_lib.parallel import zero, zero3
 from course_lib.parallel.data import BucketedDataParallel
 from course_lib.parallel.zero3 import UnshardableFlatParameter, Zero3
-from tests.mutants.parallel.zero import about_users_only, whole_sum
+from tests.mutants.parallel.zero import about_users_only, clip_by_own_norm, whole_sum
 
 
 class PlainCalledSharded(BucketedDataParallel):
@@ -100,7 +100,7 @@ class LocalNorm(Zero3):
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """As on one device."""
-        return torch.nn.utils.clip_grad_norm_(self.parameters(), max_norm)
+        return clip_by_own_norm(self.parameters(), max_norm)
 
 
 class PaddingInTheNorm(Zero3):

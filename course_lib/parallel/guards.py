@@ -1,0 +1,44 @@
+"""What a sharded optimizer hands out, made so that the commonest wrong readings raise in words instead of drifting."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class GuardedPieces(list[nn.Parameter]):
+    """The pieces of a group, which a reader of gradients walks through: not before ranks agree on the mean."""
+
+    def __init__(self, pieces: Iterable[nn.Parameter], optimizer: Any) -> None:
+        super().__init__(pieces)
+        self._optimizer = weakref.ref(optimizer)  # a circle would keep all the memory until Python looks for circles
+
+    def __iter__(self) -> Iterator[nn.Parameter]:
+        if (optimizer := self._optimizer()) is not None and optimizer.waits:
+            raise ValueError(
+                "gradients are not reduced yet; call reduce_gradients() on all ranks, then the scaler, or what else "
+                "reads gradients"
+            )
+        return super().__iter__()
+
+
+class ShardGradient(Tensor):
+    """A shard's gradient, which does not tell its norm: each rank would clip by another one."""
+
+    @classmethod
+    def __torch_function__(cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call `func`, unless it is a norm; what it returns is a plain tensor."""
+        if func in NORMS:
+            raise ValueError(
+                "this gradient is one rank's shard, and its norm is not the norm of the gradient; clip with "
+                "clip_grad_norm_(max_norm) of the ZeroOptimizer or Zero3, on all ranks, which adds up all shards "
+                "(the shard's own norm: gradient.as_subclass(torch.Tensor).norm())"
+            )
+        return torch._C._disabled_torch_function_impl(func, types, args, kwargs or {})  # as of a Parameter
+
+
+NORMS = {torch.linalg.vector_norm, torch.linalg.norm, torch.norm, Tensor.norm, torch._foreach_norm}  # type: ignore[attr-defined]
