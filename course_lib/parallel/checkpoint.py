@@ -48,7 +48,7 @@ class Checkpoints:
 
     Args:
         folder: made if it is not there.
-        model: a module, a `Zero3`, or a `HybridParallel`; buffers count as the same on all ranks. A checkpoint of a
+        model: a module, a `Zero3`, or a `HybridParallel`; a buffer is saved as the first rank has it. A checkpoint of a
             `HybridParallel` loads into another one with as many tensor ranks, whatever its pipeline, its replicas and
             its ZeRO; with one tensor rank, into the plain GPT, too.
         optimizer: the model's `ZeroOptimizer` or torch optimizer. Ranks share the writing of tensors that all hold.

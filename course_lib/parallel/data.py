@@ -350,7 +350,7 @@ def broadcast_tensors(tensors: Sequence[Tensor], group: Group = None) -> None:
             tensor.detach().copy_(values)
 
 
-def saved_buffers(module: nn.Module) -> dict[str, Tensor]:
+def buffers_of(module: nn.Module) -> dict[str, Tensor]:
     """The buffers that a state dict has: not those of `persistent=False`, which the constructor makes again."""
     saved = module.state_dict(keep_vars=True)
     return {name: buffer for name, buffer in module.named_buffers() if name in saved}

@@ -19,10 +19,7 @@ class GuardedPieces(list[nn.Parameter]):
 
     def __iter__(self) -> Iterator[nn.Parameter]:
         if (optimizer := self._optimizer()) is not None and optimizer.waits:
-            raise ValueError(
-                "gradients are not reduced yet; call reduce_gradients() on all ranks, then the scaler, or what else "
-                "reads gradients"
-            )
+            raise ValueError("gradients are not reduced yet; call reduce_gradients() on all ranks, then the scaler")
         return super().__iter__()
 
 
@@ -32,13 +29,9 @@ class ShardGradient(Tensor):
     @classmethod
     def __torch_function__(cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, unless it is a norm; what it returns is a plain tensor."""
-        if func in NORMS:
+        if getattr(func, "__name__", "").endswith("norm"):  # norm, linalg_vector_norm, _foreach_norm
             raise ValueError(
-                "this gradient is one rank's shard, and its norm is not the norm of the gradient; clip with "
-                "clip_grad_norm_(max_norm) of the ZeroOptimizer or Zero3, on all ranks, which adds up all shards "
-                "(the shard's own norm: gradient.as_subclass(torch.Tensor).norm())"
+                "this gradient is one rank's shard, with a norm of its own; clip with clip_grad_norm_(max_norm) of the "
+                "ZeroOptimizer or Zero3 (the norm of the shard: gradient.as_subclass(torch.Tensor).norm())"
             )
         return torch._C._disabled_torch_function_impl(func, types, args, kwargs or {})  # as of a Parameter
-
-
-NORMS = {torch.linalg.vector_norm, torch.linalg.norm, torch.norm, Tensor.norm, torch._foreach_norm}  # type: ignore[attr-defined]

@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.planner import ReadItem, SavePlan, TensorWriteData, WriteItem, WriteItemType
 
-from course_lib.parallel.data import saved_buffers
+from course_lib.parallel.data import buffers_of
 from course_lib.parallel.hybrid import HybridParallel
 from course_lib.parallel.tensor_gpt import ParallelGPT, shardings
 from course_lib.parallel.zero import LocalShard, ZeroOptimizer
@@ -64,7 +64,7 @@ def whole_tensors(model: nn.Module) -> dict[str, Tensor]:
             tensors |= here
         return tensors
     module = model.module if isinstance(model, Zero3) else model
-    return dict(module.named_parameters()) | saved_buffers(module)
+    return dict(module.named_parameters()) | buffers_of(module)
 
 
 def part_name(stage: nn.Module, name: str) -> str:
@@ -122,7 +122,9 @@ def shards_of(saved: list[SavedShard], rule: torch.optim.Optimizer) -> dict[str,
         tensors = shard.tensors(rule)
         for key, tensor in tensors.items():
             if tensor.numel():  # of a small tensor this rank may hold no element
-                state[f"{key}/{shard.name}"] = Shard(shard.shape, shard.begin, tensor.detach().reshape(-1))
+                state[f"{key}/{shard.name}"] = Shard(
+                    shard.shape, shard.begin, tensor.detach().reshape(-1), not isinstance(shard.owner, nn.Parameter)
+                )
         if (known := rule.state.get(shard.owner)) is not None:
             state[f"optimizer/{shard.name}"] = {key: value for key, value in known.items() if key not in tensors}
     return state
@@ -159,6 +161,7 @@ class Shard(NamedTuple):
     shape: torch.Size  # of the whole tensor
     begin: int  # place of the first element in the whole tensor, flattened
     elements: Tensor  # flat; a save reads them, a load fills them
+    is_buffer: bool = False  # ranks may have other values, such as BatchNorm's statistics: the first rank's are saved
 
     def copy(self) -> Shard:
         """A shard in memory of its own, on the CPU."""
@@ -180,14 +183,18 @@ class SavePlanner(DefaultSavePlanner):
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
 
     def create_local_plan(self) -> SavePlan:
-        """This rank's plan, and the shapes of its tensors."""
-        shapes = {name: value.shape for name, value in self.state_dict.items() if isinstance(value, Shard)}
-        return dataclasses.replace(super().create_local_plan(), planner_data=shapes)
+        """This rank's plan, and its shards without their elements."""
+        known = {name: (v.shape, v.is_buffer) for name, v in self.state_dict.items() if isinstance(v, Shard)}
+        return dataclasses.replace(super().create_local_plan(), planner_data=known)
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
         """The plan of all ranks; the first rank makes it."""
-        plans, metadata = super().create_global_plan(all_plans)
-        shapes = dict(ChainMap(*(plan.planner_data for plan in all_plans)))
+        known = dict(ChainMap(*(plan.planner_data for plan in all_plans)))
+        shapes, chosen, seen = {name: shape for name, (shape, _) in known.items()}, list[SavePlan](), set[str]()
+        for plan in all_plans:  # DCP would take a buffer from any rank, and BatchNorm's two from two ranks
+            chosen.append(dataclasses.replace(plan, items=[i for i in plan.items if i.index.fqn not in seen]))
+            seen |= {name for name, (_, is_buffer) in plan.planner_data.items() if is_buffer}
+        plans, metadata = super().create_global_plan(chosen)
         return plans, dataclasses.replace(metadata, planner_data={"shapes": shapes})
 
     def lookup_object(self, index: MetadataIndex) -> Any:

@@ -104,6 +104,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         values = {id(self.parameters[piece.number]): piece.value for piece in self.pieces}
         own = [each | {"params": [values[id(p)] for p in each["params"] if id(p) in values]} for each in param_groups]
         self.optimizer = optimizer_cls(own, **optimizer_args)
+        self.defaults = self.optimizer.defaults
         for each in self.optimizer.param_groups:
             each["params"] = GuardedPieces(each["params"], self)
         self._used = torch.zeros(len(self.parameters), dtype=torch.int32)  # 1: has had a gradient since the last step
@@ -202,10 +203,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The groups of `optimizer`: settings, which a schedule changes at any time, and this rank's pieces.
-
-        To walk through the pieces of a group raises a ValueError while gradients wait to be reduced.
-        """
+        """The groups of `optimizer`; to walk through their pieces raises a ValueError while gradients wait."""
         return self.optimizer.param_groups
 
     @property
@@ -213,29 +211,16 @@ class ZeroOptimizer(torch.optim.Optimizer):
         """The state of this rank's pieces."""
         return self.optimizer.state
 
-    @property
-    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
-        """The settings of a group that gives none."""
-        return self.optimizer.defaults
-
     def gathered_masters(self, model: nn.Module) -> dict[str, Tensor]:
-        """The trained weights as the optimizer has them, in fp32 (fp64 ones in fp64), whole, on every rank.
+        """The trained weights as the optimizer has them, fp32 or wider, whole on every rank, by the model's names.
 
-        All ranks must call. Bytes sent by each: (N-1)/N times those of the result, and padding.
-
-        Args:
-            model: has the parameters; its names are the keys, a tied weight's first name.
-
-        Raises:
-            ValueError: a parameter is not the model's.
+        All ranks must call. Bytes sent by each: (N-1)/N times those of the result, and padding. ValueError for a model
+        that does not have all the parameters.
         """
         return self._named(model, gather_parts(self.buckets, lambda piece: piece.value))
 
     def gathered_gradients(self, model: nn.Module) -> dict[str, Tensor]:
-        """The mean gradients between `backward` and `step`, reduced if need be; otherwise as `gathered_masters`.
-
-        A parameter that no rank has used is not among them.
-        """
+        """The mean gradients of what was used, reduced if need be, before `step`; otherwise as `gathered_masters`."""
         self.reduce_gradients()
         found = gather_parts(self.buckets, lambda piece: piece.value.grad)
         return self._named(model, {number: found[number] for number in found if self._used[number]})
@@ -248,8 +233,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     def _refuse(self, *_args: Any, **_settings: Any) -> Any:
         raise ValueError(
-            "each rank has the state of its own pieces, cut when the optimizer was made: save and load it with "
-            "Checkpoints(folder, model, optimizer), and give all parameter groups to the constructor"
+            "state is cut over ranks: Checkpoints(folder, model, optimizer) saves it; groups cannot be added"
         )
 
     state_dict = load_state_dict = add_param_group = _refuse  # type: ignore[assignment]
@@ -395,13 +379,9 @@ def start_all_gather(whole: Tensor, part: Tensor, group: Group) -> dist.Work:
 
 @torch.no_grad()
 def gather_parts(buckets: Iterable[FlatShard], value_of: Callable[[LocalShard], Tensor | None]) -> dict[int, Tensor]:
-    """Whole tensors on every rank, by the number of their parameter, in new memory; fp32 in place of 16 bits.
+    """Whole tensors by number of the parameter, in new memory, fp32 or wider, of the `value_of` each rank's pieces.
 
     All ranks must call. Bytes sent by each: (N-1)/N times those of the result, and padding.
-
-    Args:
-        buckets: in the same order on all ranks.
-        value_of: what this rank has of a parameter's elements, for each of its pieces; None for zeros.
     """
     found: dict[int, Tensor] = {}
     for bucket in buckets:

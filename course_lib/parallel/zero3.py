@@ -47,13 +47,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.collectives.operators import Group
-from course_lib.parallel.data import (
-    broadcast_module,
-    check_same_everywhere,
-    plan_buckets,
-    saved_buffers,
-    watch_gradients,
-)
+from course_lib.parallel.data import broadcast_module, buffers_of, check_same_everywhere, plan_buckets, watch_gradients
 from course_lib.parallel.guards import ShardGradient
 from course_lib.parallel.layerwise import LayerwiseModule, plan_units, units_of
 from course_lib.parallel.zero import SIXTEEN_BITS, FlatShard, LocalShard, ask_everyone, clip_parts_, start_all_gather
@@ -138,7 +132,7 @@ class Zero3(LayerwiseModule["Unit"]):
         """This rank's shards and the persistent buffers, by name; `gathered_state_dict` has the whole weights."""
         state = {} if destination is None else destination
         state |= {prefix + name: shard.detach() for name, shard in self.named_parameters()}
-        state |= {prefix + name: buffer for name, buffer in saved_buffers(self.module).items()}
+        state |= {prefix + name: buffer for name, buffer in buffers_of(self.module).items()}
         return state
 
     def synchronize(self) -> None:
@@ -199,12 +193,13 @@ class Zero3(LayerwiseModule["Unit"]):
         Raises:
             ValueError: a weight or persistent buffer is missing, or has another shape.
         """
-        buffers = saved_buffers(self.module)
+        buffers = buffers_of(self.module)
         needed = {name: tuple(tensor.shape) for name, tensor in [*self.module.named_parameters(), *buffers.items()]}
         found = {name: tuple(state[name].shape) if name in state else "nothing" for name in needed}
-        if wrong := [
-            f"{name}: found {found[name]}, needed {needed[name]}" for name in needed if found[name] != needed[name]
-        ]:
+        wrong = [
+            f"{name}: found {found[name]}, needed {shape}" for name, shape in needed.items() if found[name] != shape
+        ]
+        if wrong:
             raise ValueError(f"a state of another module, {len(wrong)} tensors differ: {'; '.join(wrong[:5])}")
         for name, piece in zip(self._names, self.pieces):
             piece.value.copy_(state[name].reshape(-1)[piece.inside])

@@ -108,7 +108,7 @@ class SGD(Optimizer):
     """
 
     def __init__(self, params: Iterable[Any], lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
-        _check(lr=lr, momentum=momentum, weight_decay=weight_decay)
+        check_settings(lr=lr, momentum=momentum, weight_decay=weight_decay)
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     def update(self, weight: Float[Tensor, "*w"], gradient: Float[Tensor, "*w"], state: dict, group: dict) -> None:
@@ -145,7 +145,7 @@ class Adam(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
-        _check(lr=lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay)
+        check_settings(lr=lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay)
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     def update(self, weight: Float[Tensor, "*w"], gradient: Float[Tensor, "*w"], state: dict, group: dict) -> None:
@@ -260,7 +260,7 @@ class Adafactor(Optimizer):
         d: float = 1.0,
         weight_decay: float = 0.0,
     ) -> None:
-        _check(lr=lr, weight_decay=weight_decay, d=d)
+        check_settings(lr=lr, weight_decay=weight_decay, d=d)
         defaults = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay}
         super().__init__(params, defaults)
 
@@ -289,7 +289,8 @@ class Adafactor(Optimizer):
         return rows @ columns / rows.mean(-2, keepdim=True).clamp(min=smallest)  # (R, 1) @ (1, C) -> (R, C)
 
 
-def _check(**settings: float) -> None:
+def check_settings(**settings: float) -> None:
+    """Raise a ValueError for a setting below 0, or a running mean's share of 1 or more."""
     for name, value in settings.items():
         upper = 1.0 if name.startswith(("beta", "momentum")) else float("inf")
         if not 0 <= value < upper:

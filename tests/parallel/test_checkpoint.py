@@ -10,6 +10,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from course_kit import ranks
 from course_kit.ranks import RankFailure
 from course_lib.parallel.checkpoint import Checkpoints
+from course_lib.parallel.zero3 import Zero3
 from tests.mutants.parallel import checkpoint as wrong
 from tests.parallel import checkpoint_checks as checks
 
@@ -159,6 +160,34 @@ def test_nothing_is_published_that_is_not_on_the_disk(tmp_path):
 def test_a_missing_sync_is_noticed(tmp_path):
     with pytest.raises(RankFailure, match="AssertionError: .* were synced"):
         run(checks.check_synced, wrong.DoesNotSyncMetadata, tmp_path, world_size=2, diagnose=False)
+
+
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_statistics_that_ranks_gathered_apart_are_all_the_first_ranks(tmp_path, is_sharded):
+    """A running mean of one rank beside a running variance of another would be nobody's."""
+
+    def trained():
+        module = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+        module.register_buffer("passing", torch.zeros(2), persistent=False)
+        model = Zero3(module) if is_sharded else module
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(2):  # of a Zero3, equally many on all ranks
+            with torch.no_grad():
+                model(torch.randn(4, 3, generator=torch.Generator().manual_seed(10 * dist.get_rank() + step)))
+        before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        checkpoints = Checkpoints(tmp_path, model, optimizer)
+        checkpoints.save(1)
+        kept = {name: torch.equal(buffer, before[name]) for name, buffer in module.named_buffers()}
+        module.get_buffer("passing").add_(1)
+        checkpoints.load()
+        return before, kept, dict(module.named_buffers())
+
+    (first, *_), *others = run(trained, world_size=3, diagnose=False)
+    first["passing"] = torch.ones(2)
+    for before, kept, loaded in others:
+        assert all(kept.values()), "a save changes nothing"
+        assert before["0.running_mean"].ne(first["0.running_mean"]).all()
+        assert {name: buffer.tolist() for name, buffer in loaded.items()} == {n: b.tolist() for n, b in first.items()}
 
 
 def test_the_last_ones_stay(tmp_path):

@@ -135,7 +135,7 @@ def test_what_is_not_saved_is_in_no_state():
         again = model.gathered_state_dict()
         assert again.keys() == plain.keys() and all(torch.equal(again[name], plain[name]) for name in plain)
         model.load_gathered_state_dict(again)
-        assert model.module.angles.tolist() == [1.0, 1.0]
+        assert model.module.get_buffer("angles").tolist() == [1.0, 1.0]
 
     on_ranks(states, world_size=2)
 

@@ -17,6 +17,8 @@ from course_kit import measure
 from course_lib import predict
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.train.gradients import gradients_of
+from course_lib.train.muon import Muon
+from course_lib.train.optim import Adafactor
 from course_lib.train.precision import LossScaler
 from tests.parallel import checks
 from tests.parallel.checks import Joined, agree, assert_same
@@ -25,6 +27,18 @@ OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, floa
     "sgd": (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.1}),
     "adam": (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
 }
+
+
+def muon(groups: list[dict[str, Any]], **settings: float) -> Muon:
+    """Muon for matrices, AdamW for the group without decay, as `groups_of` makes them."""
+    return Muon([group | {"orthogonal": "weight_decay" not in group} for group in groups], **settings)
+
+
+OF_WHOLE_TENSORS: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]]] = {
+    "muon": (muon, {"lr": 0.01, "weight_decay": 0.1}),
+    "adafactor": (Adafactor, {"lr": 0.02, "eps": (1e-8, 1e-3)}),  # its own eps would divide rounding by rounding
+}
+"""Rules that a slice of a tensor cannot follow."""
 
 
 def check_parity(
@@ -39,7 +53,7 @@ def check_parity(
     oracle, (module, _) = Joined(single, world_size * passes), make(seed=rank)
     for mine, whole in zip(module.buffers(), single.buffers()):
         mine.copy_(whole)  # an optimizer knows of parameters only
-    kind, settings = OPTIMIZERS[optimizer]
+    kind, settings = (OPTIMIZERS | OF_WHOLE_TENSORS)[optimizer]
     ours = zero(groups_of(module), kind, stage=stage, bucket_bytes=256, **settings)
     theirs = kind(groups_of(single), **settings)
     for step in range(5):

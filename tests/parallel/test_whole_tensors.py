@@ -1,0 +1,140 @@
+"""State dealt by whole tensors, on real ranks: against the single-device step, the deal's bytes and the formula's."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_kit import measure, ranks
+from course_kit.ranks import RankFailure
+from course_lib import predict
+from course_lib.model.gpt import GPT
+from course_lib.parallel.whole_tensors import WholeTensorOptimizer, deal_tensors
+from course_lib.parallel.zero import ZeroOptimizer
+from course_lib.train.optim import SGD, AdamW
+from tests.parallel import checks
+from tests.parallel import zero_checks as zero
+
+
+def whole(groups, kind, stage=1, bucket_bytes=0, **settings):
+    """With the arguments of `ZeroOptimizer`, as `zero_checks` gives them."""
+    return WholeTensorOptimizer(groups, kind, **settings)
+
+
+class OwnGradientsOnly(WholeTensorOptimizer):
+    """Owners step on the gradient of their own share of the batch."""
+
+    def _reduce_gradients(self):
+        pass
+
+
+class EachHasAll(WholeTensorOptimizer):
+    """A state for every tensor on every rank: right in every step, and nothing is dealt."""
+
+    def __init__(self, params, optimizer_cls, **settings):
+        groups = list(params)
+        super().__init__(groups, optimizer_cls, **settings)
+        self.optimizer = optimizer_cls(groups, **settings)
+
+    def _reduce_gradients(self):
+        for parameter in self.parameters:
+            assert parameter.grad is not None
+            dist.all_reduce(parameter.grad.div_(dist.get_world_size()))
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_every_step_equals_the_single_device(world_size):
+    """A tied GPT; and a model of two dtypes with a frozen, an unused and a rarely used layer."""
+
+    def every():
+        for rule in ("muon", "adafactor"):
+            zero.check_parity(whole, checks.gpt, rule, 1)
+        for rule in ("sgd", "adam", "muon"):
+            zero.check_parity(whole, checks.odd, rule, 1, passes=2)
+
+    ranks.run(every, world_size=world_size, diagnose=False)
+
+
+def wrongly(groups, kind, stage, bucket_bytes, **settings):
+    return OwnGradientsOnly(groups, kind, **settings)
+
+
+@pytest.mark.parametrize(("mutant", "rule"), [(wrongly, "muon"), (ZeroOptimizer, "adafactor")])
+def test_other_gradients_and_slices_give_another_answer(mutant, rule):
+    with pytest.raises(RankFailure, match="AssertionError: after step 0"):
+        ranks.run(zero.check_parity, mutant, checks.gpt, rule, 1, world_size=2, timeout_s=30, diagnose=False)
+
+
+def test_muon_refuses_slices():
+    with pytest.raises(RankFailure, match="is no matrix"):
+        ranks.run(zero.check_parity, ZeroOptimizer, checks.gpt, "muon", 1, world_size=2, timeout_s=30, diagnose=False)
+
+
+def check_bytes(make):
+    """Of state and of traffic, in fp32. Returns the bytes of gradients and weights that this rank has sent."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    tokens = torch.zeros(2, 6, dtype=torch.int64)
+    for kind, per_weight in ((AdamW, 8), (SGD, 4)):
+        model = GPT(checks.TINY)
+        optimizer = make(
+            [{"params": list(model.parameters())}], kind, lr=0.1, **({"momentum": 0.9} if kind is SGD else {})
+        )
+        model(tokens, tokens).backward()
+        with measure.traffic() as sent:
+            optimizer.step()
+        loads, elements = optimizer.deal.loads, sum(optimizer.deal.sizes)
+        assert elements == sum(p.numel() for p in model.parameters())
+        held, due = optimizer.optimizer.state_bytes, per_weight * loads[rank]
+        assert held == due, f"rank {rank} holds {held} bytes of state, and {due} are its own"
+        turns = [(rank - owner) % world_size for owner in range(world_size)]
+        weights = sum(predict.broadcast(4 * load, world_size, turn).bytes for load, turn in zip(loads, turns))
+        gradients = 4 * (elements - loads[rank])
+        flags = predict.all_reduce(4 * len(optimizer.parameters), world_size).bytes
+        assert sent.total_bytes == gradients + weights + flags, (
+            f"sent {sent.total_bytes}, where {gradients + weights} do"
+        )
+    return gradients + weights, 4 * elements
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_a_rank_holds_its_tensors_state_and_sends_the_formulas_bytes(world_size):
+    sent = ranks.run(check_bytes, WholeTensorOptimizer, world_size=world_size, diagnose=False)
+    assert sum(n_bytes for n_bytes, _ in sent) == 2 * (world_size - 1) * sent[0][1], "as data parallelism"
+
+
+def test_a_rank_that_holds_everything_is_rejected():
+    with pytest.raises(RankFailure, match="AssertionError: rank 0 holds"):
+        ranks.run(check_bytes, EachHasAll, world_size=2, timeout_s=30, diagnose=False)
+
+
+# The deal, without ranks ------------------------------------------------------------------------------------------
+
+
+def test_a_deal_says_who_has_what():
+    deal = deal_tensors([50, 10, 40, 20, 30], 2)
+    assert deal.owned == [[0, 3, 1], [2, 4]] and deal.loads == [80, 70]
+    assert deal.imbalance == pytest.approx(80 / 75)
+    assert str(deal).splitlines() == [
+        "rank 0: 80 elements in 3 tensors",
+        "rank 1: 70 elements in 2 tensors",
+        "the largest load is 1.07 times the mean",
+    ]
+
+
+def test_a_large_tensor_is_one_ranks_load():
+    deal = deal_tensors([900, 1, 1], 4)
+    assert deal.loads == [900, 1, 1, 0] and deal.imbalance == pytest.approx(4 * 900 / 902)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_deal_is_within_grahams_bound_of_the_best(seed):
+    draw = torch.Generator().manual_seed(seed)
+    sizes, n = torch.randint(1, 50, (7,), generator=draw).tolist(), 3
+    deal = deal_tensors(sizes, n)
+    assert sorted(number for numbers in deal.owned for number in numbers) == list(range(7))
+    loads = lambda owners: [sum(s for s, o in zip(sizes, owners) if o == rank) for rank in range(n)]  # noqa: E731
+    best = min(max(loads(owners)) for owners in itertools.product(range(n), repeat=7))
+    assert max(deal.loads) <= (4 / 3 - 1 / (3 * n)) * best
