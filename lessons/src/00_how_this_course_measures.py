@@ -10,11 +10,8 @@
 # | Opens | `model/gpt.py`, `train/step.py`, `predict/flops.py` |
 #
 # A colleague tells you: *this model needs eight GPUs*. Does it? Perhaps she counted bytes, perhaps she tried seven and it
-# crashed, perhaps she read it somewhere.
-#
-# In this course you can always find out. You **guess**, before anything runs. A **formula** says what should come out,
-# and a **measurement** says what did. The three stand in one table, and if formula and measurement disagree, the notebook
-# stops with an error.
+# crashed. In this course you find out. You **guess**, before anything runs. A **formula** says what should come out, and a
+# **measurement** says what did. The three stand in one table, and if formula and measurement disagree, the notebook stops.
 #
 # There are three things to count: bytes that a device **holds**, operations that it **computes**, and bytes that it
 # **sends**. You will count all three for a real training step, the last one across four processes.
@@ -40,17 +37,17 @@ from course_pages.shared.memory import memory_timeline
 # %% [markdown]
 # ## 1 · A model that you can hold in your hand
 #
-# Here is a GPT: the architecture of GPT-2, 150 times smaller than its smallest. Four layers, called **blocks**; each token is a vector of
-# 128 numbers, its *width*; four attention heads look back over at most 128 tokens, the *context*. Tokens are bytes, so
-# the vocabulary has 256 entries.
+# Here is a GPT-2, 150 times smaller than the smallest one: four layers, called **blocks**; a vector of 128 numbers, the
+# *width*, for each token; four attention heads, which look back over at most 128 tokens, the *context*. Tokens are bytes,
+# so the vocabulary has 256 entries.
 #
-# The library is meant to be read. `show` prints the source of anything in it, here of a block. (The letters behind a name
-# are the tensor's dimensions: B sequences of S tokens, D numbers for each.)
+# `show` prints the source of anything in the library, here of a block. (The letters behind a name are the tensor's
+# dimensions: B sequences of S tokens, D numbers for each.)
 #
 # How many numbers does the model have to learn? In each block, attention has three matrices of 128 × 128 that make
-# queries, keys and values, and a fourth that mixes the heads. The MLP (multi-layer perceptron), a small network that looks
-# at each token alone, has one of 128 × 512 and one of 512 × 128. **Guess, then run on.** Do not add up everything: take
-# the largest things that you see.
+# queries, keys and values, and a fourth that mixes the heads. The MLP (multi-layer perceptron), a small network for each
+# token alone, has one of 128 × 512 and one of 512 × 128. **Guess, then run on.** Do not add up everything: take the
+# largest things that you see.
 
 # %%
 SMALL = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=128)
@@ -60,15 +57,14 @@ display(show(Block))
 guess_parameters = ask("How many parameters does the model have?")
 
 # %% [markdown]
-# Four matrices of $d^2$ and two of $4d^2$ are $12d^2$ in each block, where $d$ is the width. Each has a bias: $3d$ for
-# queries, keys and values, $d$ for the mix, $4d$ and $d$ in the MLP. Each of the block's two norms has a gain and a bias,
-# $4d$ together. That makes $13d$. With $L$ layers, vocabulary $V$ and context $S$:
+# With a width of $d$, four matrices of $d^2$ and two of $4d^2$ are $12d^2$ in a block. Their biases are $3d + d + 4d + d$, and
+# its two norms have a gain and a bias each, $4d$: together $13d$. With $L$ layers, vocabulary $V$ and context $S$:
 #
 # $$N = \underbrace{12\,L\,d^2}_{\text{matrices}} + \underbrace{13\,L\,d}_{\text{biases and norms}}
 # + \underbrace{(V + S)\,d}_{\text{embeddings}} + \underbrace{2\,d}_{\text{last norm}}$$
 #
-# (The shape: Radford et al. 2019, Table 2. The output has no matrix of its own: it uses the tokens' embeddings
-# again, they are *tied*.) The measurement is not a formula. It walks over the tensors.
+# (Radford et al. 2019, Table 2. The output uses the tokens' embeddings again, they are *tied*.) The measurement is no
+# formula: it walks over the tensors.
 
 # %%
 compare(
@@ -80,9 +76,8 @@ compare(
 )
 
 # %% [markdown]
-# The ratio, measured over predicted, is 1, exactly, and nothing less was accepted: `tolerance=0`.
-#
-# And a failed claim? Suppose you forget the MLP, and take $4\,d^2$ for a layer.
+# The ratio, measured over predicted, is 1, exactly: `tolerance=0` accepts nothing less. And a failed claim? Suppose you
+# forget the MLP, and take $4\,d^2$ for a layer.
 
 # %% tags=["raises-exception"]
 wrong = Count(4 * 4 * 128**2 + 13 * 4 * 128 + (256 + 128) * 128 + 2 * 128)
@@ -95,12 +90,11 @@ compare(predicted=wrong, measured=Count(sum(p.numel() for p in model.parameters(
 #
 # A language model learns from text, and Python brings some: its manual. `inputs` and `targets` are 8 sequences of 128
 # bytes, 1,024 tokens in a step. `targets` are `inputs` moved by one byte, since at each position the model should name
-# the next one. A batch depends on three numbers alone: `seed`, `step`, and `rank`, which process asks for it (section
-# 5). So one machine can replay what many have done.
+# the next one.
 #
-# Below is a training step, all of it. Read its calls in order: the old gradients go, the model runs, `backward` makes
-# new ones, the optimizer steps. Whatever clever way of training you build in this course, it must end with the weights
-# that *this* function produces: the **oracle**.
+# Below is a training step, all of it. The old gradients go, the model runs, `backward` makes new gradients, the optimizer
+# steps. Whatever clever way of training you build in this course, it must end with the weights that *this* function
+# produces: the **oracle**.
 #
 # The loss is the model's surprise about the right byte, the negative logarithm of the probability that it gave it, in
 # *nats*. What loss should a model have that has learned nothing?
@@ -120,10 +114,9 @@ at_first = Ratio(loss.item())
 compare(guess=guess_loss, predicted=Ratio(math.log(256)), measured=at_first, tolerance=0.03, name="first loss")
 
 # %% [markdown]
-# A model that knows nothing finds all 256 bytes equally likely: $-\ln \frac{1}{256} = \ln 256 = 5.545$. Fresh weights
-# are small random numbers, so ours is *almost* indifferent, and 3 % leaves room for the almost. The rule: what is
-# counted, bytes, operations, messages, must be equal. Where rounding or chance has a part in a number, a tolerance is
-# stated before the measurement.
+# A model that knows nothing finds all 256 bytes equally likely: $-\ln \frac{1}{256} = 5.545$. Fresh weights are small
+# random numbers, so ours is *almost* indifferent, and 3 % leaves room for the almost. What is counted must be equal. Where
+# rounding or chance has a part, a tolerance is stated beforehand.
 #
 # ## 3 · Bytes that a device holds
 #
@@ -131,9 +124,9 @@ compare(guess=guess_loss, predicted=Ratio(math.log(256)), measured=at_first, tol
 # sent in MB, $10^6$ bytes.) A step also needs a **gradient** for each weight, and AdamW, a variant of Adam, keeps two
 # more numbers: running means of the gradient and of its square.
 #
-# `measure.memory` watches tensors being born and dying, and sorts their bytes into parameters, gradients, what the
-# optimizer keeps, *activations* (results of the forward pass that the backward pass will need) and *temporaries* (on
-# their way from one operation to the next). How much is in use at the worst moment of a step?
+# `measure.memory` watches tensors being born and dying, and sorts their bytes into parameters, gradients, optimizer,
+# *activations* (results of the forward pass that the backward pass will need) and *temporaries* (on their way from one
+# operation to the next). How much is in use at the worst moment of a step?
 
 # %%
 weights = Bytes(4 * predict.parameters(SMALL))
@@ -151,9 +144,9 @@ memory_timeline(record)
 # If you said 13 MiB, you counted weights, gradients and two numbers for Adam: four times 3.2. But the hill is
 # activations. The forward pass piles them up, block upon block, and the backward pass eats the pile from the top.
 #
-# Can we predict the hill? The backward pass of a product needs both factors. The backward pass of a norm needs the
-# norm's input, and so does that of a GELU, the bend inside the MLP. So walk through a block and write down what is read
-# again. B = 8 sequences, S = 128 tokens, D = 128 numbers for each, H = 4 heads, F = 512 inside the MLP:
+# Can we predict the hill? The backward pass of a product needs both factors; that of a norm needs the norm's input, and
+# so does that of a GELU, the bend inside the MLP. Walk through a block and write down what is read again. B = 8 sequences,
+# S = 128 tokens, D = 128 numbers for each, H = 4 heads, F = 512 inside the MLP:
 #
 # | what a block keeps | numbers |
 # |---|---|
@@ -164,7 +157,7 @@ memory_timeline(record)
 # | the MLP: before and after the GELU | $2BSF$ |
 #
 # Behind the last block come a norm again and a log-probability for each of $V = 256$ bytes at each token, $BSV$. At the
-# peak the backward pass has just begun: it holds two gradients of that size, temporaries, and no weight has a gradient yet.
+# peak the backward pass has just begun, and holds two gradients of that size: temporaries.
 
 # %%
 B, S, D, H, F, V = 8, 128, 128, 4, 512, 256
@@ -176,30 +169,16 @@ setup = predict.Setup(SMALL, batch_size=8, seq=128)  # what is trained, and how;
 compare(guess=guess_peak, predicted=predict.peak(setup), measured=record.peak, tolerance=0, unit="MiB")
 
 # %% [markdown]
-# `predict.peak` walks the same way and picks up the crumbs as well: means of the norms, the mask, the tokens.
-#
-# The hill is *batch × sequence × layers*, and in attention the sequence squared. You want all of them large, and that is
-# why this course exists. Lesson 02 takes the hill apart, lesson 03 flattens it.
-#
-# **Change one thing.** Train on half of the batch: above `with measure.memory` write `half = [part[:4].clone() for part in
-# batch]`, use it there, say `B = 4` and `batch_size=4` here, and run both. Which rows halve, which do not move? Decide
-# first, and set it back afterwards.
-#
-# <details><summary>Answer</summary>
-#
-# Activations and temporaries halve (the activations nearly: attention's mask has no B in it). Parameters and Adam's
-# numbers do not move.
-#
-# </details>
+# `predict.peak` picks up the crumbs as well: means of the norms, the mask, the tokens. The hill is *batch × sequence ×
+# layers*, and in attention the sequence squared. You want all of them large, and that is why this course exists.
 #
 # ## 4 · Operations that a device computes
 #
 # A matrix product of $(m \times k)$ with $(k \times n)$ needs $2mkn$ operations: a multiplication and an addition for
 # each triple. Nearly all of a transformer's work is of that kind. In the forward pass every parameter of a matrix is
 # multiplied with every token and added to a sum: two operations. In the backward pass each product gives rise to two
-# more, one for the gradient of each of its factors: four operations. Together six. So the rule of thumb is 6 for each
-# parameter and token (Kaplan et al. 2020, §2.1, leave out embeddings; we count all parameters, as GPT-3's paper did). Our
-# step has 1,024 tokens. Multiply.
+# more, one for the gradient of each of its factors: four operations. So the rule of thumb is 6 for each parameter and
+# token (Kaplan et al. 2020, §2.1; they leave out embeddings, we count all parameters). Our step has 1,024 tokens. Multiply.
 
 # %%
 guess_flops = ask("How many GFLOP (billions of operations) does one training step compute?", unit="GFLOP")
@@ -221,8 +200,8 @@ show(Attention.explicit)
 # %% [markdown]
 # In each head the queries, S × K, meet the keys, K × S, and the result meets the values. Neither product has a parameter.
 #
-# **Your turn.** Count the products of a block's forward pass: its six matrices, for each token, and these two. Replace the
-# dots. (The check watches a real block and adds up $2mkn$. A solution lies folded below, and the page goes on with either.)
+# **Your turn.** Replace the dots. (The check watches a real block and adds up $2mkn$. A solution lies folded below, and the
+# page goes on with either.)
 
 # %%
 @your_turn(turns.check_operations, look="H heads of K numbers are D numbers, so H does not appear. Is S squared somewhere? A triple is two operations.")
@@ -243,7 +222,6 @@ def block_operations(B, S, D):
 
 # %% [markdown]
 # A step has four blocks and the output, each token times $V$ embeddings: once forward, twice that backward.
-# `predict.step_flops` adds up the same.
 
 # %%
 forward = 4 * block_operations(B, S, D) + 2 * B * S * D * V
@@ -251,14 +229,13 @@ print(f"by hand: {3 * forward:,d}")
 compare(predicted=predict.step_flops(setup), measured=counted.total, tolerance=0, name="every product", unit="GFLOP")
 
 # %% [markdown]
-# Exact. The rule counts biases and positions, which multiply nothing: that makes it a little too high. And it forgets that
-# attention multiplies every token with every other: that makes it much too low here, where the context is as long as the
-# model is wide.
+# Exact. The rule counts biases and positions, which multiply nothing: a little too much. And it forgets that attention
+# multiplies every token with every other: much too little here, where the context is as long as the model is wide.
 #
 # ## 5 · Four processes
 #
 # Now several processes work together, each with its own memory, like GPUs in a rack. Each is called a **rank**, numbered
-# from 0, and their number is the **world size**. This function, defined in a cell and in no file, runs in four of them.
+# from 0, and their number is the **world size**. This function, defined in a cell, runs in four of them.
 
 
 # %%
@@ -293,18 +270,17 @@ print(ranks.run(add_up, world_size=4))
 guess_traffic = ask("How many MB does each of 4 ranks send to all-reduce a tensor of 4 MB?", unit="MB")
 
 # %% [markdown]
-# It need not. Cut the tensor into $p$ parts. First each rank collects *one* part from all ranks and adds it up: it sends
-# away the other $p-1$ parts, a share of $\frac{p-1}{p}$. Then each rank hands its finished part to all others: the same
-# share again. With $n$ bytes in the tensor each rank sends
+# It need not. Cut the tensor into $p$ parts. First each rank collects *one* part from all ranks, and sends away the other
+# $p-1$ parts, a share of $\frac{p-1}{p}$. Then it hands its finished part to all others: the same share again. With $n$
+# bytes in the tensor each rank sends
 #
 # $$2\,\frac{p-1}{p}\,n \quad\text{bytes}$$
 #
 # (Patarasuk and Yuan 2009; lesson 06 builds it). However many ranks join, none sends more than $2n$.
 #
-# Who measures? A library moves the bytes, the **backend**. Between CPUs it is *gloo*, which uses TCP connections, and
-# Linux counts every byte of those. `measure.traffic` reads that count before and after, and no formula has a part in it.
-# The **barrier** at the end is a meeting without a tensor: no rank leaves before all have come, so nothing is under way
-# when we read.
+# Who measures? Between CPUs a library called *gloo*, the **backend**, moves the bytes through TCP connections, and Linux
+# counts every byte of those. `measure.traffic` reads that count; no formula has a part in it. The **barrier** at the end is
+# a meeting without a tensor, after which nothing is under way.
 
 # %%
 all_reduce_in_two_passes(
@@ -328,13 +304,13 @@ measured = {f"{p} ranks": max(ranks.run(all_reduce_traffic, n_bytes, world_size=
 compare(guess={"4 ranks": guess_traffic}, predicted=formula, measured=measured, tolerance=0.01, unit="MB")
 
 # %% [markdown]
-# A hair above the formula: each message has a *header*, a few dozen bytes that say what it is, and the barrier is
-# messages, too. That is what the 1 % was for.
+# A hair above the formula: each message has a *header* of a few dozen bytes, and the barrier is messages, too. That is what
+# the 1 % was for.
 #
 # ## 7 · Put together: train on four ranks
 #
-# You now hold every piece of **data parallelism**. Every rank has a copy of the model, takes a quarter of the batch and
-# computes its gradients. Then all ranks average their gradients, and each takes the same step. If that is right, four
+# You now hold every piece of **data parallelism**. Each rank has a copy of the model, and computes the gradients of a
+# quarter of the batch. Then all ranks average their gradients, and each takes the same step. If that is right, four
 # ranks with 2 sequences each must end with the weights of one process with 8. And the price? Gradients are as large as
 # the weights, and all of them go through an all-reduce.
 
@@ -382,11 +358,9 @@ predicted = predict.all_reduce(weights, world_size=4).bytes
 compare(guess=guess_step, predicted=predicted, measured=max(sent), tolerance=0.05, name="sent by a rank", unit="MB")
 
 # %% [markdown]
-# The `assert` passed: not one of 842,496 weights on any rank is off by a millionth. They cannot agree to the last bit, since
-# the ranks' sums are rounded in another order.
-#
-# The traffic is further above the formula than before, because each of 52 parameter tensors has headers of its own.
-# (Lesson 07 packs them into buckets.) Still: from nothing but the number of parameters you have predicted a step's traffic.
+# The `assert` passed: not one of 842,496 weights on any rank is off by a millionth. To the last bit they cannot agree, since
+# the ranks' sums are rounded in another order. The traffic is further above the formula than before, because each of 52
+# parameter tensors has headers of its own. (Lesson 07 packs them into buckets.)
 #
 # ## 8 · The deadlock
 #
@@ -406,9 +380,8 @@ _ = ranks.run(print_mean_loss, world_size=4)
 
 # %% [markdown]
 # An all-reduce is a meeting: it takes place when *all* have come. Rank 0 sits in the room, and the others have left the
-# building, content. On a cluster this run would sit there, at full price, until a timeout strikes (PyTorch's default is
-# 10 minutes with NCCL, 30 with gloo). `ranks.run` watches which rank has called what, so it can *prove* that the meeting
-# will never happen.
+# building, content. On a cluster this run would sit there, at full price, until a timeout strikes, after 10 minutes or 30.
+# `ranks.run` watches which rank has called what, so it can *prove* that the meeting will never happen.
 #
 # **Your turn.** All come to the meeting, and only one writes the minutes.
 
@@ -427,12 +400,23 @@ def mean_loss(loss):
 
 
 # %% [markdown]
-# That is the story: bytes held, operations computed, bytes sent, each guessed, derived and counted.
+# That is the story: bytes held, operations computed, bytes sent.
 #
 # ## Second sitting
 #
 # You may stop here. On another day, run all cells above before you go on. Below: a rank that fails, whether the model
 # learns, who watches our instruments, and the same formulas for a model 200,000 times larger.
+#
+# **Change one thing** above, in section 3. Train on half of the batch: above `with measure.memory` write `half = [part[:4].clone() for part in
+# batch]`, use it there, say `B = 4` and `batch_size=4` here, and run both. Which rows halve, which do not move? Decide
+# first, and set it back afterwards.
+#
+# <details><summary>Answer</summary>
+#
+# Activations and temporaries halve (the activations nearly: attention's mask has no B in it). Parameters and Adam's
+# numbers do not move.
+#
+# </details>
 #
 # ## 9 · A rank that raises
 #
