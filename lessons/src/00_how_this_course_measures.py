@@ -92,8 +92,7 @@ compare(predicted=wrong, measured=Count(sum(p.numel() for p in model.parameters(
 # bytes, 1,024 tokens in a step. `targets` are `inputs` moved by one byte, since at each position the model should name
 # the next one.
 #
-# Below is a training step, all of it. The old gradients go, the model runs, `backward` makes new gradients, the optimizer
-# steps. Whatever clever way of training you build in this course, it must end with the weights that *this* function
+# Below is a training step, all of it. Whatever clever way of training you build in this course, it must end with the weights that *this* function
 # produces: the **oracle**.
 #
 # The loss is the model's surprise about the right byte, the negative logarithm of the probability that it gave it, in
