@@ -1,0 +1,130 @@
+"""Checks of lesson 06's turns, and the count that the page goes by: who is busiest, and what all send together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_kit import measure, ranks
+from course_kit.units import Bytes, Count, Seconds
+from course_lib import predict
+
+N = 840_000
+"""Bytes of the page's tensor: 2 to 8 divide them."""
+Function = Callable[..., Any]
+
+
+def all_reduced(all_reduce: Function, n_bytes: int) -> tuple[Tensor, Bytes, Count]:
+    """What an all-reduce makes of this rank's tensor, and the bytes and messages that the rank sends for it."""
+    tensor = torch.arange(n_bytes // 4) % 100 + float(dist.get_rank())
+    with measure.traffic() as sent:
+        all_reduce(tensor)
+    return tensor, sent.total_bytes, sent.total_messages
+
+
+def busiest_and_total(all_reduce: Function, world_size: int, n_bytes: int = N) -> dict[str, Bytes]:
+    """Bytes of the rank that sends most, and of all ranks together.
+
+    Raises:
+        AssertionError: a rank does not end with the sum.
+    """
+    results = ranks.run(all_reduced, all_reduce, n_bytes, world_size=world_size, timeout_s=10)
+    right = torch.arange(n_bytes // 4) % 100 * world_size + sum(range(world_size))
+    wrong = [rank for rank, (tensor, *_) in enumerate(results) if not torch.equal(tensor, right.float())]
+    assert not wrong, f"all of {world_size} ranks should end with the sum, but ranks {wrong} do not"
+    sent = [sent_bytes for _, sent_bytes, _ in results]
+    return {"busiest rank": max(sent), "all together": sum(sent, Bytes(0))}
+
+
+def check_everyone(function: Function) -> None:
+    """The sum, and one whole tensor from each rank to each other one, in messages of the ranks' own."""
+    for p in (2, 3, 4):
+        busiest_and_total(function, p, 1200)
+        for rank, (_, sent_bytes, messages) in enumerate(
+            ranks.run(all_reduced, function, 1200, world_size=p, timeout_s=10)
+        ):
+            assert (sent_bytes, messages) == (1200 * (p - 1), p - 1), (
+                f"each of {p} ranks should send its 1200 bytes to each other one, but rank {rank} sends "
+                f"{int(sent_bytes)} bytes in {messages} messages"
+            )
+
+
+def check_gather(function: Function) -> None:
+    """Each part on each rank, in the tensors that were given, each passed on once."""
+
+    def on_each_rank() -> tuple[list[list[float]], Count, set[int]]:
+        me, p = dist.get_rank(), dist.get_world_size()
+        parts = [torch.full((2,), float(part) if part == me else -1.0) for part in range(p)]
+        with measure.traffic() as sent:
+            function(list(parts))
+        return [part.tolist() for part in parts], sent.total_messages, set(sent.bytes_to)
+
+    for p in (3, 4):
+        for rank, (parts, messages, to) in enumerate(ranks.run(on_each_rank, world_size=p, timeout_s=10)):
+            due = [[float(part)] * 2 for part in range(p)]
+            assert parts == due, (
+                f"rank {rank} of {p} should end with {due} in the tensors that it was given, but has {parts}"
+            )
+            assert messages == p - 1, f"rank {rank} of {p} should send {p - 1} messages, but sends {messages}"
+            assert to == {(rank + 1) % p}, (
+                f"rank {rank} of {p} should send to its right neighbour only, but sends to {to}"
+            )
+
+
+def check_down(function: Function) -> None:
+    """Rank 0's tensor on all ranks: each edge once, and no rank busier than a tree of so many ranks allows."""
+
+    def on_each_rank() -> tuple[list[float], Count]:
+        tensor = torch.full((3,), 7.0 if dist.get_rank() == 0 else -1.0)
+        with measure.traffic() as sent:
+            function(tensor)
+        return tensor.tolist(), sent.total_messages
+
+    for p in (3, 6, 8):
+        found = ranks.run(on_each_rank, world_size=p, timeout_s=10)
+        wrong = [rank for rank, (tensor, _) in enumerate(found) if tensor != [7.0] * 3]
+        assert not wrong, f"all of {p} ranks should end with rank 0's tensor, but ranks {wrong} do not"
+        sent, rounds = [int(messages) for _, messages in found], (p - 1).bit_length()
+        assert sum(sent) == p - 1, (
+            f"{p} ranks should send {p - 1} messages together, one to each rank but 0, not {sum(sent)}"
+        )
+        assert max(sent) <= rounds, (
+            f"of {p} ranks none should send more than {rounds} messages, but one sends {max(sent)}"
+        )
+
+
+def check_two_levels(function: Function) -> None:
+    """The sum on all ranks of two nodes, and over the cable one tensor in each direction."""
+
+    def on_each_rank(size: int) -> tuple[list[float], int]:
+        me = dist.get_rank()
+        nodes = [dist.new_group(list(range(first, first + size))) for first in (0, size)]
+        leaders, tensor = dist.new_group([0, size]), torch.arange(4.0) + me
+        with measure.traffic() as sent:
+            function(tensor, nodes[me // size], leaders)
+        return tensor.tolist(), sum(int(n) for to, n in sent.bytes_to.items() if to // size != me // size)
+
+    for size in (2, 3):
+        found = ranks.run(on_each_rank, size, world_size=2 * size, timeout_s=10)
+        due = [sum(i + rank for rank in range(2 * size)) for i in range(4)]
+        wrong = [rank for rank, (tensor, _) in enumerate(found) if tensor != due]
+        assert not wrong, f"on two nodes of {size} all ranks should end with the sum, but ranks {wrong} do not"
+        for node in (0, 1):
+            across = sum(n for _, n in found[node * size : (node + 1) * size])
+            assert across == 16, (
+                f"with two nodes of {size}, a tensor of 16 bytes should leave node {node} once, but {across} bytes do"
+            )
+
+
+def exercise_1() -> float:
+    """GB that each of 64 ranks sends."""
+    return predict.all_reduce(3 * 10**9, world_size=64).bytes.to("GB")
+
+
+def exercise_2() -> float:
+    """KB up to which the tree of 16 ranks is faster."""
+    return predict.crossover_bytes(16, predict.Link(Seconds(20e-6), 1 / 10e9)).to("kB")
