@@ -8,13 +8,15 @@ The weights come from other ranks (`parallel.zero3`) or from files (`offload.on_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import FunctionType, ModuleType
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function, Variable
+from torch.utils._pytree import tree_leaves
 
 from course_lib.train.recompute import take_tensors
 
@@ -37,18 +39,29 @@ class LoadableUnit(Protocol):
 
 U = TypeVar("U", bound=LoadableUnit)
 
+_NO_RESULT = (
+    "{} has weights to train, but its result ({}) has no tensor that requires a gradient, so the backward pass could "
+    "not gather its weights: let it return its tensors, instead of storing them elsewhere; freeze it "
+    "(requires_grad_(False)) before it is wrapped; or call the model under torch.no_grad()"
+)
+
 
 class LayerwiseModule(nn.Module, Generic[U]):
     """A module that has a unit's weights in memory during the unit's passes, and perhaps the next unit's.
 
-    A unit must be run by calling it (`block(x)`), with tensors in arguments and results, or in nested lists, tuples and
-    dicts of them. The root unit has all other weights, and is there during the whole forward and backward pass.
+    A unit must be run by calling it (`block(x)`), and return the tensors that others use: in lists, mappings,
+    dataclasses, or attributes of any object (`find_tensors`). Its weights go when its backward pass is over; where its
+    arguments' tensors are in no list, tuple or dict, they go when the backward pass of another unit begins. The root
+    unit has all other weights, and is there during the whole forward and backward pass.
 
     Args:
         module: the whole module.
         modules: the root, which is `module`, and those that come and go one at a time, in the order of their use.
         units: one for each of `modules`.
         prefetch: ask for the next unit's weights while one is at work.
+
+    Raises:
+        ValueError: in the forward pass, if a unit trains and no tensor of its result requires a gradient.
     """
 
     def __init__(self, module: nn.Module, modules: Sequence[nn.Module], units: Sequence[U], prefetch: bool) -> None:
@@ -77,11 +90,13 @@ class LayerwiseModule(nn.Module, Generic[U]):
         marked = iter(AfterBackward.apply(partial(self._close, unit), *(t for t in tensors if t.requires_grad)))
         return put([next(marked) if tensor.requires_grad else tensor for tensor in tensors])
 
-    def _after_forward(self, unit: U, _module: nn.Module, _args: Any, output: Any) -> None:
+    def _after_forward(self, unit: U, module: nn.Module, _args: Any, output: Any) -> None:
         if torch.is_grad_enabled():
-            for tensor in take_tensors(output)[0]:
-                if tensor.requires_grad:
-                    tensor.register_hook(partial(self._before_backward, unit))
+            results = [tensor for tensor in find_tensors(output) if tensor.requires_grad]
+            if not results and any(parameter.requires_grad for parameter in module.parameters()):
+                raise ValueError(_NO_RESULT.format(type(module).__name__, type(output).__name__))
+            for tensor in results:
+                tensor.register_hook(partial(self._before_backward, unit))
         if not in_backward():  # a recomputed unit's backward pass comes next
             unit.reshard()
             self._free_all_if_root(unit)
@@ -89,8 +104,13 @@ class LayerwiseModule(nn.Module, Generic[U]):
     def _before_backward(self, unit: U, _gradient: Tensor) -> None:
         if not self._is_backward:
             Variable._execution_engine.queue_callback(self._end_of_pass)
+        for later in self.units[1:]:  # autograd runs the newest nodes first: what ran after this unit is done
+            if later is not unit:
+                self._close(later)
+        # a unit with several results comes here in the middle of its pass, too, when its neighbour may have been freed
+        ahead = 0 if unit.is_open else -1
         self._is_backward = unit.is_open = True
-        self._gather(unit, -1)
+        self._gather(unit, ahead)
 
     def _gather(self, unit: U, ahead: int) -> None:
         """Have a unit's weights here, and those of its neighbour on their way."""
@@ -152,6 +172,32 @@ def plan_units(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter])
         places = owners[id(parameter)]
         planned[places[0] if len(places) == 1 else 0].append(number)
     return planned
+
+
+def find_tensors(value: Any) -> list[Tensor]:
+    """The tensors in nested lists, tuples, sets, mappings, dataclasses and objects' attributes, each once.
+
+    Weights of modules are not looked for.
+    """
+    seen: dict[int, Any] = {}  # and keeps what it has seen: else a new object might get an old one's id
+    waiting = tree_leaves(value)
+    while waiting:
+        leaf = waiting.pop()
+        if id(leaf) not in seen:
+            seen[id(leaf)] = leaf
+            waiting += tree_leaves(_parts(leaf))
+    return [each for each in seen.values() if isinstance(each, Tensor)]
+
+
+def _parts(value: Any) -> list[Any]:
+    """What is inside of an object that no pytree knows: a mapping's or list's elements, and attributes."""
+    if isinstance(value, (Tensor, nn.Module, type, ModuleType, FunctionType)):
+        return []
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    parts = [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
+    if isinstance(value, Mapping):  # also subclasses of dict
+        return [*parts, *value.values()]
+    return [*parts, *value] if isinstance(value, (list, tuple, set, frozenset)) else parts
 
 
 class AfterBackward(Function):

@@ -39,24 +39,34 @@ parameter, at most
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from course_lib.collectives.operators import Group
 from course_lib.parallel.data import broadcast_module, buffers_of, check_same_everywhere, plan_buckets, watch_gradients
 from course_lib.parallel.guards import ShardGradient
 from course_lib.parallel.layerwise import LayerwiseModule, plan_units, units_of
-from course_lib.parallel.zero import SIXTEEN_BITS, FlatShard, LocalShard, ask_everyone, clip_parts_, start_all_gather
+from course_lib.parallel.zero import (
+    SIXTEEN_BITS,
+    FlatShard,
+    LocalShard,
+    ask_everyone,
+    clip_parts_,
+    gather_parts,
+    start_all_gather,
+)
 
 
 class Zero3(LayerwiseModule["Unit"]):
     """A module whose weights, gradients and optimizer state are cut over the ranks of data parallelism.
 
-    All ranks must construct it, and call it, its `synchronize`, `clip_grad_norm_` and `gathered_state_dict`; each runs
+    All ranks must construct it, and call it, its `synchronize`, `clip_grad_norm_` and what is `gathered_`; each runs
     its own share of the batch, through the same units in the same order. Bytes sent by each rank and step: (N-1)/N
     times three times the weights' bytes (for frozen ones twice), and an all-reduce of 4 for each parameter, and 4.
     Several backward passes before one `synchronize` add up, and each sends its own.
@@ -65,6 +75,7 @@ class Zero3(LayerwiseModule["Unit"]):
     order; empty where the rank has no element of it. An optimizer that updates each element by itself (SGD, Adam; not
     LAMB, not Adafactor) takes them, and groups can be made of `named_parameters()`. They are fp32 where a trainable
     parameter has 16 bits. A parameter that several units share is in the root unit, and gathered throughout.
+    `step` of a torch optimizer refuses the module's own parameters, and shards whose gradients wait for `synchronize`.
 
     Between passes, the module's own parameters hold NaN. How units must be called: `LayerwiseModule`.
 
@@ -116,6 +127,7 @@ class Zero3(LayerwiseModule["Unit"]):
         self._reducing: list[UnshardableFlatParameter] = []  # a unit's buckets, whose gradients are on their way
         self._is_dirty = False  # a backward pass has run since `synchronize`
         watch_gradients([parameters[n] for n in self._trainable], self._on_gradient)
+        _watch_steps(self)
 
     @property
     def buckets(self) -> list[UnshardableFlatParameter]:
@@ -186,6 +198,26 @@ class Zero3(LayerwiseModule["Unit"]):
             unit.reshard()
         return {name: copies[id(p)] if id(p) in copies else p.detach().clone() for name, p in state.items()}
 
+    def gathered_masters(self) -> dict[str, Tensor]:
+        """The trainable weights as the optimizer has them, fp32 where the module's have 16 bits, whole, on every rank.
+
+        By the module's names, in new memory. All ranks must call. Bytes sent by each: (N-1)/N times the masters'.
+        """
+        return self._gathered(Tensor.detach)
+
+    def gathered_gradients(self) -> dict[str, Tensor]:
+        """The mean gradients, whole, on every rank; not of weights that no rank has used. As `gathered_masters`.
+
+        Where gradients wait for `synchronize`, this is done first.
+        """
+        self.synchronize()
+        return self._gathered(lambda shard: shard.grad)
+
+    def _gathered(self, part: Callable[[Tensor], Tensor | None]) -> dict[str, Tensor]:
+        whole = gather_parts([b for b in self.buckets if b.trains], lambda piece: part(piece.value))
+        there = [n for n in self._trainable if part(self._shards[n]) is not None]
+        return {self._names[n]: whole[n] for n in there}
+
     @torch.no_grad()
     def load_gathered_state_dict(self, state: dict[str, Tensor]) -> None:
         """Take this rank's part of whole weights, such as those of the plain module; all or nothing.
@@ -205,6 +237,20 @@ class Zero3(LayerwiseModule["Unit"]):
             piece.value.copy_(state[name].reshape(-1)[piece.inside])
         for name, buffer in buffers.items():
             buffer.copy_(state[name])
+
+    def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse a step that would change nothing; called before each step of any optimizer in this process."""
+        given = {id(p) for each in optimizer.param_groups for p in each["params"]}
+        if any(id(p) in given for bucket in self.buckets for p in bucket.parameters):
+            raise ValueError(
+                "this optimizer has the parameters of the module inside, which are empty between passes and never get "
+                "a gradient: make the optimizer after the wrapper, of the wrapper's parameters()"
+            )
+        if self._is_dirty and any(id(shard) in given for shard in self._shards):
+            raise ValueError(
+                "step() after a backward pass whose gradients were not averaged over the ranks, so the shards do not "
+                "have them: call the wrapper's synchronize() first, or its zero_grad() to drop them"
+            )
 
     def _before_backward(self, unit: Unit, _gradient: Tensor) -> None:
         self._is_dirty = True
@@ -349,3 +395,14 @@ class UnshardableFlatParameter(FlatShard):
         for parameter, nothing in zip(self.parameters, self._nothing):
             parameter.data = nothing
         self._flat.untyped_storage().resize_(0)
+
+
+def _watch_steps(model: Zero3) -> None:
+    """Let a model look at each optimizer before the optimizer steps, as long as the model lives."""
+    weak = weakref.WeakMethod(model._before_step)
+
+    def before(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        if (method := weak()) is not None:
+            method(optimizer)
+
+    weakref.finalize(model, register_optimizer_step_pre_hook(before).remove).atexit = False

@@ -214,7 +214,7 @@ def take_tensors(tree: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], 
 
 
 def segments(layers: Iterable[Callable[..., Any]], every: int) -> list[Callable[..., Any]]:
-    """Bundle consecutive layers by `every` into functions of one argument.
+    """Bundle consecutive layers by `every` into functions from one tensor, and arguments for all layers, to one.
 
     Raises:
         ValueError: `every` is less than 1.
@@ -231,8 +231,11 @@ class RecomputedLayers(nn.ModuleList):
     `model.blocks = RecomputedLayers(model.blocks, every=4)` suffices for a model with the forward pass
     `for block in self.blocks: x = block(x)`. Parameters keep their names; `model.blocks[3]` is still the fourth block.
 
+    A slice (`model.blocks[:6]`) recomputes, too.
+
     Args:
-        layers: modules from one tensor to one tensor.
+        layers: modules from one tensor to one tensor. Further arguments (a mask) go to every layer of a segment: where
+            layers differ in them, take K = 1.
         every: K, layers in a segment; the last may be shorter. K = 1 keeps every layer's input, K ≥ N only the first's.
 
     Raises:
@@ -249,6 +252,12 @@ class RecomputedLayers(nn.ModuleList):
         """The segments, each recomputed."""
         layers = self._modules.values()  # a loop over `self` would come back here
         return (functools.partial(recompute, segment) for segment in segments(layers, self.every))  # type: ignore[arg-type]
+
+    def __getitem__(self, index: Any) -> Any:
+        """One plain layer; or, for a slice, its layers, recomputed."""
+        if not isinstance(index, slice):
+            return super().__getitem__(index)
+        return RecomputedLayers(list(self._modules.values())[index], self.every)  # type: ignore[arg-type]
 
     __repr__ = nn.Module.__repr__  # a ModuleList prints what its loop yields
 
@@ -274,9 +283,11 @@ def recompute_only(model: nn.Module, kind: type[nn.Module], method: str = "forwa
     return model
 
 
-def _chain(layers: Iterable[Callable[..., Any]], x: Tensor) -> Tensor:
-    for layer in layers:
-        x = layer(x)
+def _chain(layers: Sequence[Callable[..., Any]], *args: Any, **kwargs: Any) -> Any:
+    first, *others = layers
+    x = first(*args, **kwargs)
+    for layer in others:
+        x = layer(x, *args[1:], **kwargs)
     return x
 
 

@@ -177,6 +177,59 @@ def test_gradients_for_every_k(every):
     assert torch.equal(random_after, expected_random)
 
 
+class Masked(nn.Module):
+    """A layer with arguments of several kinds: a mask and a position that needs a gradient."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.layer = Layer(seed)
+
+    def forward(self, hidden: Tensor, position: Tensor, *, mask: Tensor | None = None, scale: float = 1.0) -> Tensor:
+        y = self.layer(hidden + position) * scale
+        return y if mask is None else y * mask
+
+
+def masked(layers: nn.ModuleList, x: Tensor, position: Tensor, part: slice = slice(None)) -> Tensor:
+    for layer in layers[part]:  # type: ignore[union-attr]
+        x = layer(x, position, mask=torch.arange(WIDTH) % 3 > 0, scale=1.5)
+    return x
+
+
+@pytest.mark.parametrize("every", [1, 3, 4])
+@pytest.mark.parametrize("part", [slice(None), slice(5), slice(2, -1, 2)], ids=str)
+def test_slices_and_further_arguments(every, part):
+    layers, x, position = nn.ModuleList(map(Masked, range(8))), an_input(True), an_input().cos().requires_grad_()
+    recomputed = RecomputedLayers(layers, every)
+    ours, random_after = outcome(lambda: masked(recomputed, x, position, part), layers, x, position)
+    theirs, expected_random = outcome(lambda: masked(layers, x, position, part), layers, x, position)
+    assert_same(ours[:-1], theirs[:-1])
+    torch.testing.assert_close(ours[-1], theirs[-1])  # the position's: summands of several layers, in another order
+    assert torch.equal(random_after, expected_random)
+    assert recomputed[part][0] is layers[part][0] and len(recomputed[part]) == len(layers[part])
+    assert list(recomputed[part].state_dict()) == list(layers[part].state_dict())
+
+
+def test_a_slice_keeps_as_little_as_the_whole():
+    with SavedBytes((layers := chain()).parameters()) as saved:
+        result = plain(RecomputedLayers(layers, 2)[:8], an_input())
+    assert saved.now == 4 * X_BYTES
+    del result
+
+
+def test_a_segment_of_one_layer_takes_all_arguments_by_name():
+    layers, x, position = nn.ModuleList(map(Masked, range(2))), an_input(True), an_input()
+
+    def named(layers: nn.ModuleList) -> Tensor:
+        hidden = x
+        for layer in layers:
+            hidden = layer(hidden=hidden, position=position)
+        return hidden
+
+    assert_same(
+        *(outcome(lambda kind=kind: named(kind), layers, x)[0] for kind in (RecomputedLayers(layers, 1), layers))
+    )
+
+
 def test_the_peak_is_least_in_between():
     peaks = []
     for every in range(1, LAYERS + 1):
