@@ -261,13 +261,13 @@ class DiskOffloadedModel(LayerwiseModule[DiskOffloadUnit]):
             self._forget()
         super()._free_all_if_root(unit)
 
-    def _before_backward(self, unit: DiskOffloadUnit, _gradient: Tensor) -> None:
+    def _before_backward(self, unit: DiskOffloadUnit, call: int, _gradient: Tensor) -> None:
         if self._backward == "over":
             raise ValueError(
                 "a second backward pass before step(): the first one has updated the weights already. Call step(), or "
                 "add up the losses of several forward passes and go backward once"
             )
-        super()._before_backward(unit, _gradient)
+        super()._before_backward(unit, call, _gradient)
         self._backward = "begun"
         unit.start_states()
 

@@ -68,6 +68,9 @@ class LayerwiseModule(nn.Module, Generic[U]):
         super().__init__()
         self.module, self.units, self.prefetch = module, units, prefetch
         self._is_backward = False
+        self._calls = 0
+        self._call = [0] * len(units)  # the number of each unit's last forward pass
+        self._open_call = [0] * len(units)  # the number of the one that each unit's backward pass belongs to
         for unit, each in zip(units, modules, strict=True):
             # first of the module's hooks: another hook that uses the weights finds them
             each.register_forward_pre_hook(partial(self._before_forward, unit), prepend=True, with_kwargs=True)
@@ -81,6 +84,8 @@ class LayerwiseModule(nn.Module, Generic[U]):
         if not in_backward():
             self._is_backward = False
             self._free_all_if_root(unit)  # where the last pass has ended in an error
+        self._calls += 1
+        self._call[unit.place] = self._calls
         self._gather(unit, 0 if in_backward() else 1)  # a recomputed unit's neighbour is already on its way
         if not torch.is_grad_enabled():
             return None
@@ -95,21 +100,23 @@ class LayerwiseModule(nn.Module, Generic[U]):
             results = [tensor for tensor in find_tensors(output) if tensor.requires_grad]
             if not results and any(parameter.requires_grad for parameter in module.parameters()):
                 raise ValueError(_NO_RESULT.format(type(module).__name__, type(output).__name__))
+            call = self._call[unit.place]
             for tensor in results:
-                tensor.register_hook(partial(self._before_backward, unit))
+                if unit.place == 0 or _belongs_to(tensor, call):
+                    tensor.register_hook(partial(self._before_backward, unit, call))
         if not in_backward():  # a recomputed unit's backward pass comes next
             unit.reshard()
             self._free_all_if_root(unit)
 
-    def _before_backward(self, unit: U, _gradient: Tensor) -> None:
+    def _before_backward(self, unit: U, call: int, _gradient: Tensor) -> None:
         if not self._is_backward:
             Variable._execution_engine.queue_callback(self._end_of_pass)
-        for later in self.units[1:]:  # autograd runs the newest nodes first: what ran after this unit is done
-            if later is not unit:
-                self._close(later)
-        # a unit with several results comes here in the middle of its pass, too, when its neighbour may have been freed
-        ahead = 0 if unit.is_open else -1
+        for other in self.units if unit.place else ():  # the root's results may come from the middle of a unit
+            if self._open_call[other.place] > call:  # autograd goes through the newest nodes first: this one is done
+                self._close(other)
+        ahead = 0 if unit.is_open else -1  # another result of a unit at work: its neighbour may have been freed already
         self._is_backward = unit.is_open = True
+        self._open_call[unit.place] = call
         self._gather(unit, ahead)
 
     def _gather(self, unit: U, ahead: int) -> None:
@@ -172,6 +179,11 @@ def plan_units(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter])
         places = owners[id(parameter)]
         planned[places[0] if len(places) == 1 else 0].append(number)
     return planned
+
+
+def _belongs_to(tensor: Tensor, call: int) -> bool:
+    """Whether this call is the first that returns the tensor: a unit may return what it was given."""
+    return tensor.grad_fn is not None and tensor.grad_fn.metadata.setdefault("call of a unit", call) == call
 
 
 def find_tensors(value: Any) -> list[Tensor]:

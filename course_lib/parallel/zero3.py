@@ -252,9 +252,9 @@ class Zero3(LayerwiseModule["Unit"]):
                 "have them: call the wrapper's synchronize() first, or its zero_grad() to drop them"
             )
 
-    def _before_backward(self, unit: Unit, _gradient: Tensor) -> None:
+    def _before_backward(self, unit: Unit, call: int, _gradient: Tensor) -> None:
         self._is_dirty = True
-        super()._before_backward(unit, _gradient)
+        super()._before_backward(unit, call, _gradient)
 
     def _on_gradient(self, trainable: int) -> None:
         number = self._trainable[trainable]

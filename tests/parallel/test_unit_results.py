@@ -29,6 +29,10 @@ def test_a_root_with_several_results_gathers_no_unit_again():
         assert sent == due
 
 
+def test_results_from_the_middle_of_units():
+    on_ranks(results.check_cached)
+
+
 def test_masters_and_gradients_can_be_gathered():
     ranks.run(results.check_gathered, world_size=3, timeout_s=120, diagnose=False)
 

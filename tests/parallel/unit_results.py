@@ -145,9 +145,14 @@ def batch(step: int, size: int) -> tuple[Tensor, Tensor]:
 
 
 def check_results(wrap: str, last: str, optimizer: str, settings: dict[str, Any]) -> None:
+    """As `compare`, with other weights at the start on every rank."""
+    single, module = Chain(wrap, last, seed=0), Chain(wrap, last, seed=dist.get_rank())
+    compare(module, single, optimizer, settings, f"{wrap}, {last}")
+
+
+def compare(module: Chain, single: Chain, optimizer: str, settings: dict[str, Any], where: str) -> None:
     """Gradients before, and weights after every step are those of one process. All ranks must call."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    single, module = Chain(wrap, last, seed=0), Chain(wrap, last, seed=rank)
     oracle, model = Joined(Loss(single), world_size), Zero3(module, **settings)
     ours, theirs = (OPTIMIZERS[optimizer](each.parameters()) for each in (model, single))
     for step in range(3):
@@ -158,7 +163,7 @@ def check_results(wrap: str, last: str, optimizer: str, settings: dict[str, Any]
         ours.zero_grad()
         module.loss(model(*(part.chunk(world_size)[rank] for part in joined))).backward()
         gradients = {name: p.grad for name, p in single.named_parameters() if p.grad is not None}
-        when = f"{wrap}, {last}, step {step}"
+        when = f"{where}, step {step}"
         assert_same_state(model.gathered_gradients(), gradients, f"{when}: gradients")
         ours.step()
         assert_same_state(model.gathered_state_dict(), single.state_dict(), when)
@@ -168,6 +173,46 @@ def check_all_results() -> None:
     """Every way to wrap with every last operation; each of both with both optimizers, and with prefetch or without."""
     for number, (wrap, last) in enumerate(CASES):
         check_results(wrap, last, ("sgd", "adam")[number % 2], {"prefetch": number % 2 == 0})
+
+
+class Remembering(nn.Module):
+    """A unit that leaves a tensor from its middle in an object, and returns the object and what others have left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key, self.out = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, state: SimpleNamespace) -> SimpleNamespace:
+        """As a layer with a cache of keys does."""
+        key = torch.tanh(self.key(state.x))
+        state.kept.append(key)
+        return SimpleNamespace(x=torch.tanh(self.out(key)) + state.kept[0], kept=state.kept, given=state.given)
+
+
+class Cached(Chain):
+    """Its root returns what was left in the middle of units; the loss needs it or not."""
+
+    def __init__(self, seed: int, needs: bool) -> None:
+        super().__init__("object that holds itself", "Linear", seed)
+        self.blocks, self.needs = nn.ModuleList([Remembering() for _ in range(4)]).double(), needs
+
+    def forward(self, x: Tensor, target: Tensor) -> SimpleNamespace:
+        """The loss, and everything else."""
+        first = self.first(x)
+        state = SimpleNamespace(x=first, kept=[], given=torch.sin(first))
+        for block in self.blocks:
+            state = block(state)
+        loss = (self.head(state.x + state.given) - target).square().mean()
+        return SimpleNamespace(hidden=loss + state.kept[2].mean() if self.needs else loss, state=state)
+
+
+def check_cached() -> None:
+    """Every step equals that of one process, and no unit is gathered once too often. All ranks must call."""
+    for needs in (False, True):
+        module, single = Cached(0, needs), Cached(0, needs)
+        compare(module, single, "adam", {}, f"a cache that the loss {'needs' if needs else 'does not need'}")
+    sent, due = bytes_of(Cached(0, False).float(), lambda model: model(*(p.float() for p in batch(0, 2))).hidden)
+    agree(0 <= sent - due <= 8 * 3 * 5, f"{sent} bytes were sent, {due} and padding are due")
 
 
 class Seq2Seq(nn.Module):
@@ -191,12 +236,17 @@ class Seq2Seq(nn.Module):
 
 
 def bytes_of_seq2seq() -> tuple[float, float]:
+    """An encoder and a decoder. All ranks must call."""
+    return bytes_of(Seq2Seq(), lambda model: model(torch.randn(2, 64))["loss"])
+
+
+def bytes_of(module: nn.Module, loss: Callable[[Zero3], Tensor]) -> tuple[float, float]:
     """What a rank sends in a step, and what the formula says. All ranks must call."""
-    module, ranks = Seq2Seq(), dist.get_world_size()
+    ranks = dist.get_world_size()
     psi, tensors = sum(p.numel() for p in module.parameters()), len(list(module.parameters()))
     model = Zero3(module)
     with measure.traffic() as sent:
-        model(torch.randn(2, 64))["loss"].backward()
+        loss(model).backward()
         model.synchronize()
     due = predict.data_traffic(predict.Setup(psi, batch_size=ranks, seq=1, data=ranks, zero=3))
     asked = predict.all_reduce(4 * (tensors + 1), ranks).bytes  # which parameters were used, and an overflow

@@ -205,8 +205,9 @@ def test_slices_and_further_arguments(every, part):
     assert_same(ours[:-1], theirs[:-1])
     torch.testing.assert_close(ours[-1], theirs[-1])  # the position's: summands of several layers, in another order
     assert torch.equal(random_after, expected_random)
-    assert recomputed[part][0] is layers[part][0] and len(recomputed[part]) == len(layers[part])
-    assert list(recomputed[part].state_dict()) == list(layers[part].state_dict())
+    ours_sliced, theirs_sliced = recomputed[part], layers[part]
+    assert isinstance(theirs_sliced, nn.ModuleList) and len(ours_sliced) == len(theirs_sliced)
+    assert ours_sliced[0] is theirs_sliced[0] and list(ours_sliced.state_dict()) == list(theirs_sliced.state_dict())
 
 
 def test_a_slice_keeps_as_little_as_the_whole():
