@@ -51,8 +51,8 @@ class LayerwiseModule(nn.Module, Generic[U]):
 
     A unit must be run by calling it (`block(x)`), and return the tensors that others use: in lists, mappings,
     dataclasses, or attributes of any object (`find_tensors`). Its weights go when its backward pass is over; where its
-    arguments' tensors are in no list, tuple or dict, they go when the backward pass of another unit begins. The root
-    unit has all other weights, and is there during the whole forward and backward pass.
+    arguments' tensors are in no list, tuple or dict, they go when a unit that ran before begins its backward pass. The
+    root unit has all other weights, and is there during the whole forward and backward pass.
 
     Args:
         module: the whole module.
@@ -183,7 +183,10 @@ def plan_units(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter])
 
 def _belongs_to(tensor: Tensor, call: int) -> bool:
     """Whether this call is the first that returns the tensor: a unit may return what it was given."""
-    return tensor.grad_fn is not None and tensor.grad_fn.metadata.setdefault("call of a unit", call) == call
+    if tensor.grad_fn is None:
+        return False
+    notes: Any = tensor.grad_fn.metadata  # a dict that autograd keeps for each of its nodes
+    return notes.setdefault("call of a unit", call) == call
 
 
 def find_tensors(value: Any) -> list[Tensor]:

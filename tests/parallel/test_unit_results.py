@@ -43,9 +43,12 @@ def test_mistakes_are_refused():
             assert due in said
 
 
-@pytest.mark.parametrize(("wrap", "last"), results.CASES)
-def test_a_model_in_files_takes_the_steps_of_adamw(tmp_path, wrap, last):
-    inside, oracle = results.Chain(wrap, last, seed=0).float(), results.Chain(wrap, last, seed=0).float()
+MADE = [(results.Chain, *case, 0) for case in results.CASES] + [(results.Cached, 0, True), (results.Cached, 0, False)]
+
+
+@pytest.mark.parametrize(("kind", "args"), [(kind, args) for kind, *args in MADE], ids=str)
+def test_a_model_in_files_takes_the_steps_of_adamw(tmp_path, kind, args):
+    inside, oracle = kind(*args).float(), kind(*args).float()
     model = DiskOffloadedModel(inside, Disk(tmp_path), lr=1e-2)
     adamw = torch.optim.AdamW(oracle.parameters(), fused=True, lr=1e-2)
     for step in range(2):
