@@ -463,7 +463,7 @@ compare(predicted=Ratio(2.0), measured=Ratio(kahan[-1]), tolerance=0.02, name="K
 from course_kit.notebook import self_check
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.numerics import FORMATS, FloatFormat, quantize
+from course_lib.numerics import FORMATS, quantize
 from course_pages.shared.losses import losses_and_distances
 
 normal = torch.randn(256, 1024, generator=torch.Generator().manual_seed(1))
@@ -704,20 +704,17 @@ print(f"Gopher, at 10 bytes a parameter: {Bytes(280_000_000_000 * (2 + 8)):.2TiB
 # %%
 answer_1 = None  # billions
 
-printed = next(n for n in range(1, 1000) if f"{1.86 * n:.1f}" == "316.2")
-self_check(answer_1, printed, hint="In billions: how often does the one printed number go into the other?")
+self_check(answer_1, turns.exercise_1(), hint="In billions: how often does the one printed number go into the other?")
 
 # %%
 answer_2 = None  # a whole number
 
-first_gap = next(n for n in range(1, 70_000) if FP16.round(float(n)).item() != n)
-self_check(answer_2, first_gap, hint="From which power of two on is the spacing 2?")
+self_check(answer_2, turns.exercise_2(), hint="From which power of two on is the spacing 2?")
 
 # %%
 answer_3 = None  # exponent bits
 
-enough = next(E for E in range(2, 7) if FloatFormat(E, 7 - E).round(1e-6).item() > 0)
-self_check(answer_3, enough, hint="A number survives if it exceeds half the smallest subnormal, 2^(1 - b - F).")
+self_check(answer_3, turns.exercise_3(), hint="A number survives if it exceeds half the smallest subnormal, 2^(1 - b - F).")
 
 # %% [markdown]
 # <details><summary>Answers</summary>
