@@ -5,8 +5,8 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 40 minutes, second sitting 25; less than a minute of both together is computing on 2 CPU cores |
-# | A GPU | changes nothing in what is sent; more of it can hide there, since links have engines of their own (NCCL's additions still take a few of the GPU's processors) |
+# | Time | first sitting 50 minutes, second sitting 35; less than a minute of both together is computing on 2 CPU cores |
+# | A GPU | changes how much can hide: links there have engines of their own, though NCCL's additions take a few of the GPU's processors |
 # | Opens | `parallel/data.py` |
 #
 # You have four GPUs and a script that trains on one. So you start it four times, each with its own quarter of the
@@ -17,10 +17,6 @@
 # what is left of their cost, and then breaks them in the ways in which they break in practice.
 
 # %%
-import functools
-import time
-from types import SimpleNamespace
-
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -31,30 +27,23 @@ from course_kit.compare import compare
 from course_kit.notebook import ask, show, your_turn
 from course_kit.units import Bytes, Count, Ratio
 from course_lib import predict
-from course_lib.model import text
-from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.model.gpt import GPT
 from course_lib.parallel import BucketedDataParallel, plan_buckets
-from course_lib.train.step import train_step
+from course_pages.lesson07 import runs, turns
 from course_pages.lesson07.explorer import BucketExplorer
 from course_pages.lesson07.pictures import rank_timeline
+from course_pages.lesson07.runs import LARGER, SMALL, apart, oracle, share
 
 # %% [markdown]
 # ## 1 · Four scripts, four models
 #
-# First the script. Each rank has a small GPT and takes its own **share** of every batch: two sequences, which depend
+# First the script. Each rank has a small GPT and takes its own **share** of every batch: two sequences of text, which depend
 # on the step and on the rank. `train` runs three steps and keeps the weights after each. What happens between the
 # backward pass and the step is left to `replica.synchronize()`, and in this first version it is nothing at all.
 #
 # (The numbers are float64. We want to check logic, and in float64 rounding is no excuse.)
 
 # %%
-SMALL = GPTConfig(layers=2, width=64, heads=4, vocab_size=256, context=64)
-
-
-def share(step, rank):
-    return text.stories(seed=0).batch(seed=0, step=step, rank=rank, batch_size=2, context=64)
-
-
 class Alone:
     def __init__(self, model):
         self.model = model
@@ -79,15 +68,10 @@ def train(wrap, make_optimizer=torch.optim.SGD, seeds=(0, 0, 0, 0), lr=0.1):
     return history
 
 
-def apart(histories):
-    """The largest difference between any rank's weights and rank 0's, after each step."""
-    return [max((mine - first).abs().max().item() for mine in step) for first, *step in zip(*histories)]
-
-
-print("apart after each step:", [f"{d:.4f}" for d in apart(ranks.run(train, Alone, world_size=4))])
+print("apart after each step:", *(f"{far:.4f}" for far in apart(ranks.run(train, Alone, world_size=4))))
 
 # %% [markdown]
-# They began with the same weights, and after one step they are four models. Each moved by its own gradient.
+# They began with the same weights, and after one step they are four models: each moved by its own gradient.
 #
 # Which gradient *should* all have used? If rank $r$ computes the mean loss over its sequences, and all have equally
 # many, then the loss of all sequences is the mean of the $p$ losses. The gradient of a mean is the mean of the
@@ -99,9 +83,9 @@ print("apart after each step:", [f"{d:.4f}" for d in apart(ranks.run(train, Alon
 # batch. Replicas that begin equal stay equal. Nothing else has to be sent: no weights, no optimizer state, no data.
 # The two lines are lesson 00's: an all-reduce, which is a sum (lesson 06), and a division.
 #
-# Is it one model then? Two questions. Are the four replicas equal after each step, to the bit? And are they equal to
-# a *single* process that takes lesson 00's `train_step` with the joined batch of eight sequences? That step is our
-# oracle: every way to train in parallel has to end with its weights.
+# Is it one model then? Two questions. Are the four replicas equal after each step, to the bit? And are they equal to a
+# *single* process that takes lesson 00's `train_step` with the joined batch of eight sequences? That step is our oracle:
+# every way to train in parallel has to end with its weights. `runs.judged` trains and answers both.
 
 
 # %%
@@ -112,43 +96,14 @@ class Averaged(Alone):
             parameter.grad /= dist.get_world_size()
 
 
-@functools.cache
-def oracle(make_optimizer=torch.optim.SGD, lr=0.1):
-    model, history = GPT(SMALL, seed=0, dtype=torch.float64), []
-    optimizer = make_optimizer(model.parameters(), lr=lr)
-    for step in range(3):
-        train_step(model, optimizer, [torch.cat(part) for part in zip(*(share(step, rank) for rank in range(4)))])
-        history.append(parameters_to_vector(model.parameters()).detach().clone())
-    return history
-
-
-def judged(wrap, **options):  # how far the replicas are apart, and how far rank 0 is from the oracle, at most
-    histories = ranks.run(train, wrap, world_size=4, **options)
-    return max(apart(histories)), max((mine - right).abs().max().item() for mine, right in zip(histories[0], oracle()))
-
-
 # %% [markdown]
 # All of that hangs on *begin equal*. On a cluster every rank has a seed of its own, which is right for dropout and wrong
 # for the weights.
 #
 # **Your turn.** The line before the first step: whatever its seed, every rank begins as rank 0.
 
-
 # %%
-def check_start(function):
-    def on_each_rank():
-        model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
-        for tensor in model.state_dict().values():
-            tensor.fill_(dist.get_rank() + 1)
-        function(model)
-        return {name: tensor.unique().tolist() for name, tensor in model.state_dict().items()}
-
-    for rank, found in enumerate(ranks.run(on_each_rank, world_size=3)):
-        wrong = [name for name, numbers in found.items() if numbers != [1]]
-        assert not wrong, f"rank {rank} should hold rank 0's numbers, but does not in {', '.join(wrong)}"
-
-
-@your_turn(check_start, look="Which of lesson 06's collectives copies? And what does a model keep that no optimizer moves?")
+@your_turn(turns.check_start, look="Which of lesson 06's collectives copies? And what does a model keep that no optimizer moves?")
 def same_start(model):
     """Overwrite all numbers that the model consists of by those of rank 0, in place. All ranks call."""
     ...
@@ -169,7 +124,7 @@ def same_start(model):
 #
 # The model has $\Psi$ parameters, and as many gradients. An all-reduce over a ring of $p$ ranks sends
 # $2\frac{p-1}{p}$ times its bytes (lesson 06). Here they were float64; from here on gradients are float32, 4 bytes
-# each. Run the cell: it judges three starts, and says how large the model is. Then guess.
+# each. Run the cell: it judges three starts, and says how large the model is.
 
 
 # %%
@@ -183,12 +138,14 @@ class Naive(SameStart, Averaged): ...  # the start of the one, the `synchronize`
 
 
 for wrap, seeds in ((Naive, (0, 0, 0, 0)), (Naive, (0, 1, 2, 3)), (Averaged, (0, 1, 2, 3))):
-    drift, off = judged(wrap, seeds=seeds)
+    drift, off = runs.judged(train, wrap, seeds=seeds)
     print(f"{wrap.__name__}, seeds {seeds}: replicas apart by {drift:.2g}; like one process: {off < 1e-12}")
 
 n_parameters = predict.parameters(SMALL)
 tensors = list(GPT(SMALL, device="meta").parameters())
 print(f"{n_parameters:,d} parameters in {len(tensors)} tensors")
+
+# %%
 guess_bytes = ask("Gradients of 4 bytes, 4 ranks. How many kB does each send in one step?", unit="kB")
 guess_calls = ask("And how many all-reduces is that?")
 
@@ -202,21 +159,8 @@ guess_calls = ask("And how many all-reduces is that?")
 #
 # And what went over the wire?
 
-
 # %%
-def traffic_of_a_step(wrap):
-    model = GPT(SMALL)
-    replica = wrap(model)
-    for step in range(3):  # the third step is the one that counts: some wrappers prepare in the first two
-        model.zero_grad()
-        with measure.traffic() as sent:
-            replica(*share(step, dist.get_rank())).backward()
-            getattr(replica, "synchronize", lambda: None)()
-            dist.barrier()
-    return {"bytes": sent.sent_bytes, "calls": Count(sent.messages["all_reduce"])}
-
-
-total, naive = Bytes(4 * n_parameters), ranks.run(traffic_of_a_step, Naive, world_size=4)[0]
+total, naive = Bytes(4 * n_parameters), ranks.run(runs.traffic_of_a_step, Naive, world_size=4)[0]
 due = predict.all_reduce(total, world_size=4).bytes
 display(compare(guess=guess_bytes, predicted=due, measured=naive["bytes"], tolerance=0.1, unit="kB", name="each rank"))
 compare(guess=guess_calls, predicted=Count(len(tensors)), measured=naive["calls"], name="calls")
@@ -237,23 +181,7 @@ compare(guess=guess_calls, predicted=Count(len(tensors)), measured=naive["calls"
 
 
 # %%
-def check_glued(function):
-    def on_each_rank():
-        parameters = [nn.Parameter(torch.zeros(shape)) for shape in ((3, 2), (4,), ())]
-        for number, parameter in enumerate(parameters):
-            parameter.grad = torch.full_like(parameter, 10.0 * number + dist.get_rank())
-        with measure.traffic() as sent:
-            function(parameters)
-        return [parameter.grad for parameter in parameters], sent.messages["all_reduce"]
-
-    for grads, calls in ranks.run(on_each_rank, world_size=4):
-        shapes, values = [tuple(g.shape) for g in grads], [g.flatten()[-1].item() for g in grads]
-        assert shapes == [(3, 2), (4,), ()], f"gradients should keep their shapes, (3, 2), (4,) and (), but have {shapes}"
-        assert values == [1.5, 11.5, 21.5], f"the means should be 1.5, 11.5 and 21.5, but are {values}"
-        assert calls == 1, f"one all-reduce for all, but there were {calls}"
-
-
-@your_turn(check_glued, look="torch.cat of what `flatten` gives; `split` and `view_as` are the way back.")
+@your_turn(turns.check_glued, look="torch.cat of what `flatten` gives; `split` and `view_as` are the way back.")
 def glued_mean(parameters):
     """Replace the gradients of these parameters by their means over the ranks, with one all-reduce. All ranks call."""
     ...
@@ -293,13 +221,15 @@ def with_buckets(bucket_bytes):
 
 
 display(show(plan_buckets, docstring=False))
-print("like one process:", judged(Bucketed)[1] < 1e-12)
+print("like one process:", runs.judged(train, Bucketed)[1] < 1e-12)
 print("KiB of each tensor, from the end:", *(f"{4 * tensor.numel() / 1024:g}" for tensor in reversed(tensors)))
+
+# %%
 guess_buckets = ask(f"All gradients together have {total:.0KiB}. How many buckets of 4 KiB will that be?")
 
 # %%
 sizes = {"1 B": 1, "4 KiB": 2**12, "64 KiB": 2**16, "1 MiB": 2**20}
-calls = {name: ranks.run(traffic_of_a_step, with_buckets(n), world_size=4)[0]["calls"] for name, n in sizes.items()}
+calls = {name: ranks.run(runs.traffic_of_a_step, with_buckets(n), world_size=4)[0]["calls"] for name, n in sizes.items()}
 compare(
     guess={"4 KiB": guess_buckets},
     predicted={name: Count(len(plan_buckets(tensors, size))) for name, size in sizes.items()},
@@ -309,13 +239,12 @@ compare(
 
 # %% [markdown]
 # The tensor: `append` stands before the `if`. Tensors are not cut, so buckets come out larger than asked for, and there
-# are fewer of them than a division tells. One bucket for all: one call. So why would anyone stop at 25 MiB, the default
-# of PyTorch?
+# are fewer of them than a division tells. One bucket for all: one call. So why does PyTorch stop at 25 MiB by default?
 #
 # ## 4 · Overlap
 #
 # Because one bucket for all has to wait for the *last* gradient. Yet the gradient of the last layer is complete when
-# the backward pass has just begun: nobody will touch it again. It could travel *while* the other layers are still at
+# the backward pass has just begun, and nothing will touch it again. It could travel *while* the other layers are still at
 # work.
 #
 # Two tools. `dist.all_reduce(flat, async_op=True)` posts the sum and returns a handle at once, as `isend` did.
@@ -354,21 +283,7 @@ class Overlapped(Bucketed):
 
 
 # %%
-def check_arrived(function):
-    cases = {(0, 1, 1): ["a", "a", "ab"], (1, 1, 0): ["", "", "ab"], (1, 0, 1): ["", "a", "ab"]}
-    for order, due in cases.items():
-        replica = SimpleNamespace(buckets=["a", "b"], missing=[1, 2], started=[], start=lambda bucket: bucket)
-        for count, number in enumerate(order):
-            case = f"bucket 0, a, misses 1 gradient, bucket 1, b, misses 2; they come for {order[: count + 1]}"
-            try:
-                function(replica, number)
-            except Exception as error:
-                raise AssertionError(f"{case}: {type(error).__name__}, {error}") from error
-            left, wanted = "".join(replica.started), due[count]
-            assert left == wanted, f"{case}: '{wanted}' should have left, but '{left}' has"
-
-
-@your_turn(check_arrived, look="Which bucket is the next one? len(replica.started) tells. Can more than one leave at once?")
+@your_turn(turns.check_arrived, look="Which bucket is the next one? len(replica.started) tells. Can more than one leave at once?")
 def arrived(replica, number):
     """A gradient of bucket `number` is there: append replica.start(bucket) to replica.started, for all that may leave."""
     ...
@@ -390,31 +305,16 @@ def arrived(replica, number):
 # your loop in it.
 
 # %%
-LARGER = GPTConfig(layers=6, width=256, heads=4, vocab_size=256, context=128)
-BATCH = text.stories(seed=0).batch(seed=0, step=0, rank=0, batch_size=2, context=128)
 display(show(BucketedDataParallel._on_gradient, docstring=False))
 
 
-def record_a_step():
-    replica, records = BucketedDataParallel(GPT(LARGER), bucket_bytes=2**21), []
-    for _ in range(4):
-        dist.barrier()
-        with measure.timeline() as record:
-            with record.span("forward"):
-                loss = replica(*BATCH)
-            with record.span("backward"):
-                loss.backward()
-            replica.synchronize()
-        records.append(record)
-    return min(records, key=lambda record: max(event.end_s for event in record.events))
-
-
 # %% tags=["varies"]
-print("like one process:", judged(Overlapped)[1] < 1e-12)
+print("like one process:", runs.judged(train, Overlapped)[1] < 1e-12)
 rank_timeline(
-    ranks.run(record_a_step, world_size=2, diagnose=False)[0],
+    ranks.run(runs.record_a_step, world_size=2, diagnose=False)[0],
     caption="Below the blue backward pass the first buckets are already on their way. An orange piece begins where its "
-    "bucket leaves (and is covered from where the next one begins); hatched pieces wait for one bucket each.",
+    "bucket leaves (and is covered from where the next one begins); hatched pieces wait for one bucket each. If one rank "
+    "computes faster, it waits longer: a sum is complete when the slower one has sent.",
     alt="Two ranks as rows. The bar of communication begins while both are still in their backward passes, in one "
     "piece for each bucket.",
 )
@@ -423,40 +323,16 @@ rank_timeline(
 # The buckets leave in the middle of the backward pass: that is what the figure proves. In the hook it is the last
 # `while`, with `is_full` in the place of your `missing`; without `overlap` all buckets wait for `synchronize`. (A
 # communication counts as under way until the *slowest* rank has joined in.) It does not prove that the step got
-# shorter. Here the network *is* a processor: who copies and sums takes turns with who computes, on two cores.
+# shorter. Here the network *is* a processor: copying and summing take turns with computing, on two cores.
 #
-# So let us give the ranks a network that needs no core. `Slow` is a link of $W$ bytes a second: $n$ bytes are
-# under way for $n/W$ seconds, one bucket after the other. Whoever waits for it sleeps. The same step, once with all
-# buckets behind the backward pass, and once with overlap.
-
-
-# %%
-class Slow:
-    def __init__(self, bytes_per_s):
-        self.bytes_per_s, self.free_at = bytes_per_s, 0.0
-
-    def __call__(self, tensor, group):
-        work = dist.all_reduce(tensor, group=group, async_op=True)
-        until = self.free_at = max(self.free_at, time.perf_counter()) + tensor.nbytes / self.bytes_per_s
-        return SimpleNamespace(wait=lambda: (work.wait(), time.sleep(max(0.0, until - time.perf_counter()))))
-
-
-def seconds_of_a_step(overlap, bytes_per_s):
-    replica = BucketedDataParallel(GPT(LARGER), bucket_bytes=2**21, overlap=overlap, all_reduce=Slow(bytes_per_s))
-    seconds = []
-    for _ in range(4):
-        dist.barrier()
-        start = time.perf_counter()
-        replica(*BATCH).backward()
-        replica.synchronize()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds[1:])
-
+# So let us give the ranks a network that needs no core: a link of $W$ = 200 MB a second, over which $n$ bytes are under way
+# for $n/W$ seconds, one bucket after the other. A rank that waits for it sleeps. The same step, once with all buckets
+# behind the backward pass, and once with overlap.
 
 # %% tags=["varies"]
 on_the_way = 4 * predict.parameters(LARGER) / 200e6
 for overlap in (False, True):
-    took = max(ranks.run(seconds_of_a_step, overlap, 200e6, world_size=2, diagnose=False))
+    took = max(ranks.run(runs.seconds_of_a_step, overlap, 200e6, world_size=2, diagnose=False))
     print(f"overlap {overlap}: a step takes {1e3 * took:.0f} ms, with {1e3 * on_the_way:.0f} ms of sending in it")
 
 # %% [markdown]
@@ -468,7 +344,7 @@ for overlap in (False, True):
 # Small buckets leave early, and pay α often. Large ones save messages, and wait. Take it into your hands: a GPT-2 XL,
 # 1.6 billion parameters in bf16, on 8 ranks that reach 400 TFLOP/s each, 8,192 tokens per rank, links of 50 GB/s
 # and 10 µs a message.
-# Grey is hidden behind the backward pass; during orange all wait. (If nothing reacts to your clicks, run the cell
+# Grey is hidden behind the backward pass; during orange all ranks wait. (If nothing reacts to your clicks, run the cell
 # once. The lower bars can be clicked.)
 
 # %%
@@ -580,12 +456,12 @@ for make_optimizer, lr in ((torch.optim.SGD, 0.1), (torch.optim.Adam, 1e-3)):
 #
 # ## 8 · Forget the 1/p
 #
-# Different seeds were one way to break it (section 2). Here is another: somebody deletes the division. Every gradient is
-# then $p = 4$ times too long. In the first step of SGD the weights move four times as far as they should: they miss the
-# oracle's weights by three of its steps. And with Adam? Its first step is $g/(|g| + \epsilon)$ in each number.
+# Different seeds were one way to break it (section 2). Here is another: you delete the division. Every gradient is then
+# $p = 4$ times too long. SGD's first step misses the right point by three times the length of the right step. By how many
+# lengths does Adam's miss it? Adam's first step is $g/(|g| + \epsilon)$ in each number.
 
 # %%
-guess_adam = ask("All g 4 times too long: how many right steps off does Adam's first step land? SGD's: 3.")
+guess_adam = ask("By how many lengths of the right step does Adam's first step miss?")
 
 
 # %%
@@ -616,7 +492,7 @@ compare(guess={"Adam": guess_adam}, predicted={"SGD": Ratio(4 - 1), "Adam": adam
 # ## 9 · When the ranks are not alike
 #
 # **A parameter without a gradient.** A model has a part for pictures, and this batch has none on rank 2. There the part is
-# not used, and its gradient is `None`. Somebody has met the crash that follows, and has repaired it with an `if`:
+# not used, and its gradient is `None`. A colleague has met the crash that follows, and has repaired it with an `if`:
 
 
 # %%
@@ -686,14 +562,14 @@ for number, name in enumerate(["gradients", "running means"]):
     print(f"{name}: equal on all ranks {same}, like one process {right}")
 
 # %% [markdown]
-# The gradients are equal everywhere, and are not the big batch's: each rank normalised by 4 rows instead of 16. And nobody
-# averages the running means, so rank 0 saves another model than rank 3. (`DistributedDataParallel` copies rank 0's buffers to
+# The gradients are equal everywhere, and are not the big batch's: each rank normalised by 4 rows instead of 16. And the
+# running means stay what they are on each rank, so rank 0 saves another model than rank 3. (`DistributedDataParallel` copies rank 0's buffers to
 # all before each forward pass: equal, and still no mean. `SyncBatchNorm` takes mean and variance over all ranks.)
 # Data parallelism is exact when the loss is a mean of terms that do not see each other.
 #
 # ## 10 · Who reads what
 #
-# Who deals the cards? A **sampler**. Every item is read once in an epoch, by one rank, and all ranks make equally many
+# What deals the cards? A **sampler**. Every item is read once in an epoch, by one rank, and all ranks make equally many
 # steps: one that stops early leaves the others waiting (lesson 06). Nine items in batches of four, two for each of two
 # ranks.
 
@@ -721,13 +597,43 @@ print("PyTorch's, 9 items on 4 ranks:", read)
 # A batch is a function of (seed, epoch, step), and the rank only cuts it. So a run that dies in step 700 goes on there, even
 # on another number of ranks. PyTorch's sampler makes all shares equally long by reading some items *twice* (look for 0, 1 and 2). Ours
 # lets the last batch be smaller; then the mean of the ranks' means is lesson 05's trap (and of no items at all, as on rank
-# 1 here, there is no mean), which the lab has to mend.
+# 1 here, there is no mean). The lab mends that for the gradients.
 #
+# **Your turn.** For the log: the loss that one process would have printed for the joined batch, if the ranks have different
+# numbers of rows.
+
+# %%
+@your_turn(turns.check_logged, look="Lesson 05: weigh each mean by its rows. Two sums go around: of what? And without the graph.")
+def joined_loss(loss, rows):
+    """The mean loss over all ranks' rows, without a graph, on every rank; `loss` is this rank's mean over `rows`. All call."""
+    ...
+
+
+# %% tags=["solution"]
+@joined_loss.solution
+def joined_loss(loss, rows):
+    sums = torch.stack([loss.detach() * rows, torch.tensor(float(rows))])
+    dist.all_reduce(sums)
+    return sums[0] / sums[1]
+
+
+# %%
+def logged_losses():
+    rank = dist.get_rank()
+    inputs, targets = (part[: 2 - rank] for part in share(0, rank))  # two rows, and one
+    loss = GPT(SMALL)(inputs, targets)
+    return round(loss.item(), 4), round(joined_loss(loss, len(inputs)).item(), 4)
+
+
+print("each rank's own loss, and the joined one:", ranks.run(logged_losses, world_size=2))
+
+# %% [markdown]
 # ## 11 · PyTorch's buckets, and what travels in them
 #
 # `DistributedDataParallel` lets you replace the all-reduce of a bucket by a **communication hook**, a function that
 # gets the bucket and returns a future, a promise of the sum. So a hook can also tell us how large the buckets are. The
-# model of section 4 has 19.3 MB of gradients, and the default is 25 MiB. How many buckets is that?
+# model of section 4 has 19.3 MB of gradients, and the default is 25 MiB: how many buckets is that? And if the hook casts
+# each bucket to fp16 before it travels, how much does a rank send?
 
 # %%
 guess_fp16 = ask("A hook that casts to fp16: how many MB does a rank of 2 send?", unit="MB")
@@ -745,7 +651,7 @@ def look_into(hook):
     for _ in range(3):
         sizes.append([])
         with measure.traffic() as sent:
-            replica(*BATCH).backward()
+            replica(*runs.whole_batch()).backward()
             dist.barrier()
     return sizes, sent.sent_bytes
 
@@ -793,21 +699,16 @@ print(f"one node of 8, NVLink alone: {predict.tokens_to_hide(reached, 450e9, 8):
 print(f"128 nodes, one ring:         {predict.tokens_to_hide(reached, 50e9, 1024):>6,d}")
 print(f"128 nodes, two levels:       {predict.tokens_to_hide(reached, 50e9, 1024, **NODE):>6,d}   (you said {guess_levels.said})")
 
+
 MANY = 8 * 10**6
-tokens = {"H100, inside a node": predict.tokens_to_hide(990e12, 450e9, MANY),
-          "H100, across nodes": predict.tokens_to_hide(990e12, 50e9, MANY, **NODE),
-          "TPU v5p, one axis": predict.tokens_to_hide(459e12, 180e9, MANY)}  # fmt: skip
-book = {"H100, inside a node": 2200, "H100, across nodes": 2475, "TPU v5p, one axis": 2550}
-compare(
-    predicted=tokens,
-    measured={name: Count(n) for name, n in book.items()},
-    tolerance=0.001,
-    columns=("our formula", "published"),
-)
+book = {"H100, inside a node": (2200, predict.tokens_to_hide(990e12, 450e9, MANY)),
+        "H100, across nodes": (2475, predict.tokens_to_hide(990e12, 50e9, MANY, **NODE)),
+        "TPU v5p, one axis": (2550, predict.tokens_to_hide(459e12, 180e9, MANY))}  # fmt: skip
+print(*(f"{name}: a book divides to {theirs:,d}, we to {ours:,d}" for name, (theirs, ours) in book.items()), sep="\n")
 
 # %% [markdown]
-# Eight times fewer, because eight cards work. (The table is a formula beside a book, which takes the full peak of 990
-# TFLOP/s: its chapters on GPUs and on training.)
+# Eight times fewer, because eight cards work. (The last lines are no check: the book, its chapters on GPUs and on training,
+# divides the same two numbers, with the full peak of 990 TFLOP/s.)
 #
 # So add ranks, keep the tokens per rank, and all stays hidden? Yes. But the *batch* grows with the ranks.
 #
@@ -863,24 +764,27 @@ figures.steps_and_examples_by_batch(
     caption="Far to the left, twice the ranks mean half the steps. Far to the right, they mean twice the cost.",
 ).show()
 before, after = (predict.steps_and_examples(batch, critical=1.0) for batch in (1.0, 4.0))
-print(f"four times the critical batch: {before[0] / after[0]:.1f} times as fast, and {after[1] / before[1]:.1f} times as dear")
+print(f"four times the critical batch: {before[0] / after[0]:.1f} times as fast, and {after[1] / before[1]:.1f} times as expensive")
 least = predict.tokens_to_hide(reached, 50e9, 1024, **NODE)
-print(f"critical at a loss of 2: {critical / 1e6:.1f} million tokens; {least} for each replica: {critical // least:,d} replicas")
+for loss in (3.0, 2.5, 2.0, 1.7):
+    tokens = predict.critical_batch_tokens(loss)
+    print(f"critical at a loss of {loss}: {tokens / 1e6:4.1f} million tokens; {least} for each replica: {tokens // least:6,d} replicas")
 print(f"Llama 3's 16.8 million tokens, over 16,384 replicas: {2**24 // 2**14:,d} for each")
 
 # %% [markdown]
-# The network wants many tokens *per rank*, learning wants few tokens *together*. Between them they allow some thousands
-# of replicas, $B_{\text{crit}}/D$, whatever the model.
+# The network wants many tokens *per rank*, learning wants few tokens *together*. Between them they allow $B_{\text{crit}}/D$
+# replicas. $D$ does not depend on the model, $B_{\text{crit}}$ does, by the loss that it has reached: at a loss of 3 the
+# formulas allow a thousand replicas, at 1.7 seventeen thousand.
 #
 # Llama 3 405B was trained on 16,384 H100s with 16.8 million tokens in a batch, and had 128 replicas, each spread over
 # 128 GPUs (Grattafiori et al. 2024, Table 4). Each of 16,384 replicas would have 1,024 tokens, just enough to hide, but
-# that is an eighth of one of its sequences of 8,192. And no card holds 405 billion parameters. Whoever wants ten thousand GPUs must split something else than the
-# batch: the next three lessons.
+# that is an eighth of one of its sequences of 8,192. And no card holds 405 billion parameters. If you want ten thousand
+# GPUs, you must split something else than the batch: the next three lessons.
 #
 # ## 14 · Four times the batch: which learning rate?
 #
-# From 1 rank to 4, from 2 sequences to 8: keep the learning rate $\eta$? Four small steps went $4\eta$ of gradient far; the
-# one large step that replaces them goes $\eta$. So take $k$ times the rate for $k$ times the batch: the **linear scaling
+# From 1 rank to 4, from 2 sequences to 8: keep the learning rate $\eta$? Four small steps move the weights by $4\eta$ times
+# a gradient; the large step that replaces them moves them by only $\eta$ times one. So take $k$ times the rate for $k$ times the batch: the **linear scaling
 # rule** (Goyal et al. 2017, §2.1). The large step ends where the small ones do if the gradient hardly changes meanwhile.
 # Does it? (For SGD. With Adam $\sqrt k$ is the better rule: Malladi et al. 2022.)
 
@@ -966,8 +870,12 @@ for _ in range(3):
 print(f"one process: the weights add up to {sum(p.sum().item() for p in model.parameters()):.6f}")
 
 # %% [markdown]
-# In a terminal that is `torchrun --standalone --nproc-per-node=2 train.py`. For several machines type the same line on
-# each, with `--nnodes` and a `--rdzv-endpoint`; `docs/torchrun.md` of this course goes on from there.
+# In a terminal that is `torchrun --standalone --nproc-per-node=2 train.py`. `--standalone` means one machine, and overrides
+# any meeting place. For two machines leave it out, and type on each of them
+#
+# `torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint alpha:29400 --rdzv-id 1 train.py`
+#
+# where `alpha` is one of the two. `docs/torchrun.md` of this course goes on from there.
 #
 # ## What to keep
 #
@@ -996,13 +904,12 @@ print(f"one process: the weights add up to {sum(p.sum().item() for p in model.pa
 # %%
 answer_1 = None  # GB sent by each of 64 ranks
 
-gigabytes = predict.all_reduce(2 * 1_557_611_200, world_size=64).bytes.to("GB")
-display(self_check(answer_1, gigabytes, tolerance=0.001, hint="2 bytes each, and nearly twice around the ring."))
+self_check(answer_1, turns.exercise_1(), tolerance=0.001, hint="2 bytes each, and nearly twice around the ring.")
 
+# %%
 answer_2 = None  # tokens per rank
 
-enough = predict.tokens_to_hide(156e12, 12.5e9, 128, ranks_per_node=8)
-self_check(answer_2, enough, tolerance=0.001, hint="What leaves a node together? And 16 nodes, so times 15/16.")
+self_check(answer_2, turns.exercise_2(), tolerance=0.001, hint="At what speed does a node leave, with all its cards? And what do 16 nodes need of each other?")
 
 
 # %%
@@ -1013,8 +920,7 @@ def logged():
 
 answer_3 = None  # replace None by ranks.run(logged, world_size=4)
 
-together = GPT(SMALL)(*(torch.cat(part) for part in zip(*(share(0, rank) for rank in range(4))))).item()
-self_check(answer_3, [together] * 4, tolerance=1e-4, hint="Section 1: the loss of all sequences is a mean. And all ranks must come.")
+self_check(answer_3, turns.exercise_3(), tolerance=1e-4, hint="Section 1: the loss of all sequences is a mean. And all ranks must come.")
 
 # %% [markdown]
 # <details><summary>Answers</summary>

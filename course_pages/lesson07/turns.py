@@ -1,0 +1,113 @@
+"""Checks of lesson 07's turns: an equal start, one call for many gradients, buckets that leave in order, a scaled loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_kit import measure, ranks
+from course_lib import predict
+from course_lib.model.gpt import GPT
+from course_pages.lesson07.runs import SMALL, share
+
+Function = Callable[..., Any]
+
+
+def check_start(function: Function) -> None:
+    """Rank 0's numbers on all ranks, parameters and buffers, with the parameters still the same objects."""
+
+    def on_each_rank() -> tuple[dict[str, list[float]], bool]:
+        model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+        for tensor in model.state_dict().values():
+            tensor.fill_(dist.get_rank() + 1)
+        before = [id(parameter) for parameter in model.parameters()]
+        function(model)
+        kept = before == [id(parameter) for parameter in model.parameters()]
+        return {name: tensor.unique().tolist() for name, tensor in model.state_dict().items()}, kept
+
+    for rank, (found, kept) in enumerate(ranks.run(on_each_rank, world_size=3)):
+        wrong = [name for name, numbers in found.items() if numbers != [1]]
+        assert not wrong, f"rank {rank} should hold rank 0's numbers, but does not in {', '.join(wrong)}"
+        assert kept, f"rank {rank} has other parameters than before, and an optimizer would not know them"
+
+
+def check_glued(function: Function) -> None:
+    """Means, shapes and dtypes of gradients that differ in each element, with one all-reduce."""
+
+    def on_each_rank() -> tuple[list[torch.Tensor | None], int]:
+        parameters = [nn.Parameter(torch.zeros(shape)) for shape in ((3, 2), (4,), ())]
+        for number, parameter in enumerate(parameters):
+            numbers = torch.arange(parameter.numel(), dtype=torch.float).view_as(parameter)
+            parameter.grad = 10.0 * number + numbers + dist.get_rank()
+        with measure.traffic() as sent:
+            function(parameters)
+        return [parameter.grad for parameter in parameters], sent.messages["all_reduce"]
+
+    for p in (2, 4):
+        due = [[10.0 * number + i + (p - 1) / 2 for i in range(size)] for number, size in enumerate((6, 4, 1))]
+        for grads, calls in ranks.run(on_each_rank, world_size=p):
+            shapes = [None if g is None else tuple(g.shape) for g in grads]
+            assert shapes == [(3, 2), (4,), ()], (
+                f"gradients should keep their shapes, (3, 2), (4,) and (), but have {shapes}"
+            )
+            values = [g.flatten().tolist() for g in grads if g is not None]
+            assert values == due, f"on {p} ranks the means should be {due}, but are {values}"
+            assert calls == 1, f"one all-reduce for all, but there were {calls}"
+
+
+def check_arrived(function: Function) -> None:
+    """Which buckets have left after each gradient, in three orders; with two and with three buckets."""
+    cases = {
+        (1, 2): {(0, 1, 1): ["a", "a", "ab"], (1, 1, 0): ["", "", "ab"], (1, 0, 1): ["", "a", "ab"]},
+        (1, 1, 1): {(2, 1, 0): ["", "", "abc"], (1, 0, 2): ["", "ab", "abc"]},
+    }
+    for sizes, orders in cases.items():
+        for order, due in orders.items():
+            names = "abc"[: len(sizes)]
+            replica = SimpleNamespace(buckets=[*names], missing=[*sizes], started=[], start=lambda bucket: bucket)
+            for count, number in enumerate(order):
+                case = f"buckets {', '.join(names)} miss {', '.join(map(str, sizes))} gradients; they come for {order[: count + 1]}"
+                try:
+                    function(replica, number)
+                except Exception as error:
+                    raise AssertionError(f"{case}: {type(error).__name__}, {error}") from error
+                left, wanted = "".join(replica.started), due[count]
+                assert left == wanted, f"{case}: '{wanted}' should have left, but '{left}' has"
+
+
+def check_logged(function: Function) -> None:
+    """The loss of the joined batch on all ranks, from shares of unequal size, and the gradients untouched."""
+
+    def on_each_rank() -> tuple[float, bool]:
+        rank = dist.get_rank()
+        loss = torch.tensor([3.0, 6.0, 1.5][rank], requires_grad=True)
+        found = function(loss * 1.0, (2, 1, 5)[rank])
+        return float(found), bool(getattr(found, "requires_grad", False))
+
+    due = (3.0 * 2 + 6.0 * 1 + 1.5 * 5) / 8
+    for rank, (found, graph) in enumerate(ranks.run(on_each_rank, world_size=3)):
+        assert abs(found - due) < 1e-6, (
+            f"means of 3.0, 6.0 and 1.5 over 2, 1 and 5 rows: the joined batch has another mean than rank {rank}'s {found:.4g}"
+        )
+        assert not graph, f"rank {rank} returns a loss with its graph, which would keep the activations"
+
+
+def exercise_1() -> float:
+    """GB that each of 64 ranks sends."""
+    return predict.all_reduce(2 * 1_557_611_200, world_size=64).bytes.to("GB")
+
+
+def exercise_2() -> int:
+    """Tokens a rank from which on the backward pass hides a two-level all-reduce."""
+    return predict.tokens_to_hide(156e12, 12.5e9, 128, ranks_per_node=8)
+
+
+def exercise_3() -> list[float]:
+    """The loss of the joined batch of four ranks, for each of them."""
+    inputs, targets = zip(*(share(0, rank) for rank in range(4)))
+    return [GPT(SMALL)(torch.cat(inputs), torch.cat(targets)).item()] * 4
