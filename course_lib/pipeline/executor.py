@@ -208,6 +208,8 @@ class Pipeline:
 
     def _check_fit(self) -> None:
         schedule, world_size = self.schedule, dist.get_world_size(self.group)
+        if schedule.mirrored:
+            raise ValueError(f"{schedule.name!r} is data only: this executor holds one copy of each stage, not two")
         if schedule.ranks != world_size:
             raise ValueError(f"the schedule is for {schedule.ranks} ranks, but the pipeline has {world_size}")
         if sorted(self.stages) != schedule.stages_of(self.rank):

@@ -12,7 +12,7 @@ from course_kit.units import Bytes, Count, Ratio
 from course_lib.predict.memory import model_states, rank_activations
 from course_lib.predict.setup import Setup, one_of, positive
 
-SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zero-bubble")
+SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zero-bubble", "zb-h2", "zb-v")
 
 
 class Bubble(NamedTuple):
@@ -22,14 +22,19 @@ class Bubble(NamedTuple):
     over_ideal: Ratio  # over working time alone, as Narayanan et al. count
 
 
-def bubble(setup: Setup, schedule: str = "1f1b", chunks: int = 1) -> Bubble:
+def bubble(setup: Setup, schedule: str = "1f1b", chunks: int = 1, synchronized: bool = True) -> Bubble:
     """The bubble of p stages of equal cost and m micro-batches, without time for messages. Over the ideal it is
 
     - "naive": p - 1, since one rank works and the others wait.
     - "gpipe" and "1f1b": (p-1) / m (Huang et al. 2019, §2.3; Narayanan et al. 2021, §2.2.1). They differ in memory.
     - "interleaved": (p-1) / (m · chunks), for `chunks` times the messages (Narayanan et al. 2021, §2.2.2).
-    - "zero-bubble": (p-1) / 3m, where a forward pass and the two halves of a backward pass take equally long and m is
-      at least p (ZB-H1; Qi et al. 2023, §2.3).
+    - "zero-bubble" and "zb-h2": (p-1) / 3m, where a forward pass and the two halves of a backward pass take equally
+      long and m is at least p (ZB-H1 and ZB-H2; Qi et al. 2023, §2.3).
+    - "zb-v": (p-1) / 6m, under the same conditions: the V's stages are half as long (first version, §6).
+
+    `synchronized=False`: no rank waits for another one between two steps, so that idle is only what lies between a
+    rank's first and last action. In "zb-h2" and "zb-v" that is max(0, 2p-1-m) / 3m and half of it, none for m >= 2p-1;
+    in all others the same as above, since rank 0 begins first and ends last (§4).
 
     `schedule` is one of `SCHEDULES`; `chunks` are the stages on each rank, for "interleaved".
 
@@ -41,6 +46,8 @@ def bubble(setup: Setup, schedule: str = "1f1b", chunks: int = 1) -> Bubble:
     p, m = setup.pipeline, int(setup.micro_batches)
     over = {"naive": p - 1, "gpipe": (p - 1) / m, "zero-bubble": (p - 1) / (3 * m)}
     over |= {"1f1b": over["gpipe"], "interleaved": (p - 1) / (m * chunks)}
+    over["zb-h2"] = over["zero-bubble"] if synchronized else max(0, 2 * p - 1 - m) / (3 * m)
+    over["zb-v"] = over["zb-h2"] / 2
     return Bubble(Ratio(over[schedule] / (1 + over[schedule])), Ratio(over[schedule]))
 
 
@@ -54,6 +61,9 @@ def in_flight(setup: Setup, stage: int = 0, schedule: str = "1f1b", chunks: int 
       which has 1/chunks of its layers. So rank 0 holds L·(1 + (p-1)/(p·chunks)) layers' worth (Korthikanti et al. 2022,
       §4.2.3).
     - "zero-bubble": min(m, p) on every rank (Qi et al. 2023, §2.2).
+    - "zb-h2": min(m, 2p - 1) on every rank (the same). From B to W less is kept; so the most bytes are rank 0's.
+    - "zb-v": min(2m, 2p) on every rank, each of them in one of the rank's two stages, which have half of its layers (Qi
+      et al. 2023, first version, §6).
 
     Errors: `bubble`; or there is no such rank.
     """
@@ -62,21 +72,28 @@ def in_flight(setup: Setup, stage: int = 0, schedule: str = "1f1b", chunks: int 
     if not 0 <= stage < p:
         raise ValueError(f"stage={stage}: with pipeline={p} there are stages 0 to {p - 1}")
     most = {"naive": 1, "gpipe": m, "1f1b": p - stage, "zero-bubble": p}
-    most["interleaved"] = 2 * (p - 1 - stage) + (chunks - 1) * p + 1
-    return Count(min(m * chunks, most[schedule]))
+    most |= {"interleaved": 2 * (p - 1 - stage) + (chunks - 1) * p + 1, "zb-h2": 2 * p - 1, "zb-v": 2 * p}
+    return Count(min(m * _stages(schedule, chunks), most[schedule]))
 
 
 def rank_memory(setup: Setup, stage: int = 0, schedule: str = "1f1b", chunks: int = 1) -> MemoryAccount:
     """What one rank of many holds at most between its passes: model states, and all activations in flight.
 
-    `in_flight` micro-batches each keep `rank_activations`, or 1/chunks of it. Tensors that live within a pass are
+    `in_flight` micro-batches each keep `rank_activations`, or 1/chunks of it ("zb-v": half, with stages down and up the
+    V, so that rank 0 has both ends of the model). Tensors that live within a pass are
     not counted: `peak` follows them on one rank, `unit_buffers` has those that ZeRO-3 gathers.
 
     Raises:
         ValueError: as `rank_tensors`, `saved_tensors` and `in_flight`.
     """
-    held = in_flight(setup, stage, schedule, chunks) * rank_activations(setup, stage)
-    return model_states(setup, stage) + MemoryAccount(activations=Bytes(round(held / chunks)))
+    parts = [(setup, stage)]
+    if schedule == "zb-v":  # down and up: half stages of a pipeline that is twice as long
+        halves = setup.with_(pipeline=2 * setup.pipeline)
+        parts = [(halves, stage), (halves, 2 * setup.pipeline - 1 - stage)]
+    held = in_flight(setup, stage, schedule, chunks) * sum(rank_activations(*part) for part in parts)
+    states = [model_states(*part) for part in parts]
+    activations = MemoryAccount(activations=Bytes(round(held / _stages(schedule, chunks))))
+    return sum(states[1:], states[0]) + activations
 
 
 def _check(setup: Setup, schedule: str, chunks: int) -> None:
@@ -87,5 +104,12 @@ def _check(setup: Setup, schedule: str, chunks: int) -> None:
         raise ValueError(f'chunks={chunks} is for schedule="interleaved"; here it is {schedule!r}')
     if schedule == "interleaved" and m % p:
         raise ValueError(f"{m} micro-batches come round in groups of pipeline={p}, which must divide them")
-    if schedule == "zero-bubble" and m < p:
-        raise ValueError(f"{m} micro-batches are fewer than pipeline={p} stages: ZB-H1's bubble is for m >= p")
+    if schedule in ("zero-bubble", "zb-h2", "zb-v") and m < p:
+        raise ValueError(
+            f"{m} micro-batches are fewer than pipeline={p} stages: a zero-bubble schedule's is for m >= p"
+        )
+
+
+def _stages(schedule: str, chunks: int) -> int:
+    """The stages of one rank."""
+    return 2 if schedule == "zb-v" else chunks

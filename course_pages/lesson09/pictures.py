@@ -26,8 +26,8 @@ def pipeline_charts(
 ) -> Picture:
     """A chart for each schedule or run, with a row for each rank, all on one scale of time.
 
-    Idle time is white. The number on a bar is its micro-batch. Where a rank holds several stages, those of its later
-    ones are hatched.
+    Idle time is white. The number on a bar is its micro-batch. Where a rank holds several stages, all but the one
+    that has its number are hatched.
 
     Args:
         charts: title → the chart.
@@ -57,21 +57,21 @@ def _draw(axes: Axes, chart: Gantt, units_of_time: float, end: float) -> None:
     ranks = range(len(chart.spans))
     for rank, spans in enumerate(chart.spans):
         for span in spans:
-            _bar(axes, rank, span, units_of_time, end, is_later=span.action.stage >= len(ranks))
+            _bar(axes, rank, span, units_of_time, end, is_other=span.action.stage != rank)
     axes.set(xlim=(0, 1.005 * end), ylim=(len(ranks) - 0.5, -0.5))
     axes.set_yticks(ranks, [f"rank {rank}" for rank in ranks])
     axes.tick_params(axis="y", length=0)
     axes.grid(False, axis="y")
 
 
-def _bar(axes: Axes, rank: int, span: Span, units_of_time: float, end: float, is_later: bool) -> None:
+def _bar(axes: Axes, rank: int, span: Span, units_of_time: float, end: float, is_other: bool) -> None:
     """One action; its micro-batch goes inside where it fits (a digit is about 1.2 % of the figure's width)."""
     color, number = COLORS[span.action.kind], str(span.action.micro_batch)
     left, width = span.start * units_of_time, (span.end - span.start) * units_of_time
-    look = {"facecolor": color, "edgecolor": "white", "lw": 0.6, "hatch": "////" if is_later else None}
+    look = {"facecolor": color, "edgecolor": "white", "lw": 0.6, "hatch": "////" if is_other else None}
     axes.broken_barh([(left, width)], (rank - 0.42, 0.84), **look)
     if width > 0.012 * end * len(number):
-        box = {"facecolor": color, "edgecolor": "none", "pad": 0.5} if is_later else None
+        box = {"facecolor": color, "edgecolor": "none", "pad": 0.5} if is_other else None
         axes.text(left + width / 2, rank, number, ha="center", va="center", fontsize=8, color=INK, bbox=box)
 
 

@@ -20,7 +20,7 @@ from course_kit import measure
 from course_lib import predict
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.pipeline.executor import Pipeline
-from course_lib.pipeline.schedule import ORDERS, Action, Schedule, peak_in_flight, pipedream, zero_bubble
+from course_lib.pipeline.schedule import ORDERS, Action, Schedule, pipedream
 from course_lib.pipeline.stages import GPTStage, partition_layers
 from course_lib.predict import Setup
 from course_lib.train.accumulate import IGNORE, Batch
@@ -126,7 +126,8 @@ def check_in_flight(make: Callable[..., Any], name: str, n_micro_batches: int = 
 def check_peaks(make: Callable[..., Any], name: str) -> None:
     """The most bytes that a rank holds, the batch aside, do not grow with the number of micro-batches, nor with steps
     that add up gradients. In GPipe each micro-batch adds its activations, and up to a message sent and one awaited."""
-    numbers = (8, 24) if name == "interleaved" else (4, 8, 24)  # with 4, other pairs of its stages are in flight
+    # with 4, other pairs of interleaved's stages are in flight, and ZB-H2 and ZB-V end before all messages have come
+    numbers = (8, 24) if name in ("interleaved", "zb-h2", "zb-v") else (4, 8, 24)
     rank, peaks = dist.get_rank(), {number: peaks_by_step(make, name, number) for number in numbers}
     where = f"{name}: rank {rank} held at most"
     for number, (_, second, third) in peaks.items():
@@ -179,36 +180,59 @@ def watch(pipeline: Pipeline, look: Callable[[Action], None]) -> None:
     pipeline._do = watched  # type: ignore[method-assign]
 
 
-def check_split(make: Callable[..., Any]) -> None:
-    """B makes no linear layer's weight gradient, and what it keeps for W are their inputs and their gradients."""
-    rank, schedule = dist.get_rank(), zero_bubble(dist.get_world_size(), 4)
-    stages = stages_for(schedule, UNTIED)
-    layers = partition_layers([1.0] * (UNTIED.layers + 2), schedule.stages)[rank]
-    weights = [m.weight for m in stages[rank].modules() if isinstance(m, nn.Linear)]
+def check_split(make: Callable[..., Any], name: str = "zero-bubble", n_micro_batches: int = 8) -> None:
+    """B makes no linear layer's weight gradient, and what it keeps for W are their inputs and their gradients. Until B,
+    a rank holds all activations, and the messages that came before their turn."""
+    rank, batch = dist.get_rank(), batch_of(0, n_micro_batches, ragged=False)
+    schedule = ORDERS[name](dist.get_world_size(), n_micro_batches)
+    stages = stages_for(schedule, UNTIED, torch.float32)
+    layers = partition_layers([1.0] * (UNTIED.layers + 2), schedule.stages)
+    weights = {s: [m.weight for m in stage.modules() if isinstance(m, nn.Linear)] for s, stage in stages.items()}
     pipeline = make(schedule, stages)
     kept = [0]
 
     def look(action: Action) -> None:
         if action.kind == "B" and action.micro_batch == 0:
-            assert all(weight.grad is None for weight in weights), "B made the gradients of the weights, too"
+            assert all(w.grad is None for w in weights[action.stage]), "B made the gradients of the weights, too"
         if action.kind == "W":
-            assert all(weight.grad is not None for weight in weights), "W did not make the gradients of the weights"
+            assert all(w.grad is not None for w in weights[action.stage]), "W did not make the weights' gradients"
         waiting = [call for flight in pipeline._in_flight.values() for call in flight.later]
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for c in waiting for t in c.args[2:]}
         kept.append(sum(storages.values()))
 
     watch(pipeline, look)
-    pipeline.forward_backward(pieces(batch_of(0, 4, ragged=False)))
-    predicted = peak_in_flight(schedule.actions[rank], 0, split_bytes(UNTIED, layers))
-    assert max(kept) == predicted, f"rank {rank} kept {max(kept)} bytes for W, predicted {predicted}"
+    with measure.memory(inputs=batch) as record:
+        pipeline.forward_backward(pieces(batch))
+    setup, nothing = Setup(UNTIED, ROWS, pipeline=schedule.ranks), dict.fromkeys(stages, 0)
+    later = {stage: split_bytes(UNTIED, layers[stage]) for stage in stages}
+    predicted = most_held(schedule.actions[rank], nothing, later)
+    assert max(kept) == predicted, f"{name}: rank {rank} kept {max(kept)} bytes for W, predicted {predicted}"
+    until_b = {stage: int(predict.rank_activations(setup, layers[stage])) for stage in stages}
+    predicted = most_held(schedule.actions[rank], until_b, nothing)
+    ends = [batch[0] if stage == 0 else batch[1] for stage in stages if stage in (0, schedule.stages - 1)]
+    predicted += sum(tensor.untyped_storage().nbytes() for tensor in ends)
+    early = (rank > 0) * (1 if name == "zero-bubble" else 2)  # so many forwards is the rank before further ahead
+    early += (rank < schedule.ranks - 1) * (name == "zb-v")  # and by one the rank behind, on the way up the V
+    predicted += early * 4 * ROWS * 6 * UNTIED.width
+    measured = int(record.timeline["activations"].max())
+    assert measured == predicted, f"{name}: rank {rank} held {measured} bytes of activations, predicted {predicted}"
+
+
+def most_held(actions: Sequence[Action], until_b: dict[int, int], until_w: dict[int, int]) -> int:
+    """The most bytes that a rank holds, where its stages keep so many of a micro-batch from F to B, and from B to W."""
+    held = peak = 0
+    for kind, stage, _ in actions:
+        held += {"F": until_b[stage], "B": until_w[stage] - until_b[stage], "W": -until_w[stage]}[kind]
+        peak = max(peak, held)
+    return peak
 
 
 def split_bytes(config: GPTConfig, layers: range) -> int:
-    """What a micro-batch holds between B and W, in fp64: inputs (3 D + F) and gradients (3 D + D + F + D) of a block's
+    """What a micro-batch holds between B and W, in fp32: inputs (3 D + F) and gradients (3 D + D + F + D) of a block's
     linear layers, D and V of the head, for each token."""
     tokens, last = ROWS * 6, config.layers + 1
     block, head = 8 * config.width + 2 * config.mlp_width, config.width + config.vocab_size
-    return 8 * tokens * sum(0 if layer == 0 else head if layer == last else block for layer in layers)
+    return 4 * tokens * sum(0 if layer == 0 else head if layer == last else block for layer in layers)
 
 
 def check_weight_versions(make: Callable[..., Any], optimizer: str) -> None:

@@ -10,6 +10,7 @@ from course_lib.pipeline.executor import PacedPipeline, Pipeline, paced_costs
 from course_lib.pipeline.schedule import (
     ORDERS,
     checked,
+    dualpipe,
     gantt_of,
     gpipe,
     one_f_one_b,
@@ -40,6 +41,7 @@ def test_every_synchronous_schedule_equals_the_single_device(world_size):
 def all_stages_on_one_rank():
     checks.check_parity(Pipeline, "zero-bubble", "sgd")
     checks.check_parity(Pipeline, "interleaved", "sgd", chunks=3)
+    checks.check_parity(Pipeline, "zb-v", "sgd")
 
 
 def test_a_pipeline_of_one_rank_is_gradient_accumulation():
@@ -74,7 +76,7 @@ def test_peaks_do_not_depend_on_the_number_of_micro_batches(name):
 
 
 def every_send():
-    for name in ("naive", "gpipe", "1f1b", "zero-bubble"):
+    for name in ("naive", "gpipe", "1f1b", "zero-bubble", "zb-h2"):
         checks.check_sends(Pipeline, name)
 
 
@@ -88,8 +90,14 @@ def test_gpipe_in_disguise_is_rejected():
         ranks.run(checks.check_in_flight, wrong.GPipeInDisguise, "1f1b", world_size=4, timeout_s=30, diagnose=False)
 
 
-def test_backward_passes_are_really_split():
-    ranks.run(checks.check_split, Pipeline, world_size=4)
+def every_split():
+    for name in ("zero-bubble", "zb-h2", "zb-v"):
+        checks.check_split(Pipeline, name)
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_backward_passes_are_really_split(world_size):
+    ranks.run(every_split, world_size=world_size)
 
 
 def test_a_backward_pass_in_one_is_rejected():
@@ -115,7 +123,7 @@ def run_paced(schedule):
     return pipeline.spans
 
 
-@pytest.mark.parametrize("name", ["1f1b", "zero-bubble", "interleaved"])
+@pytest.mark.parametrize("name", ["1f1b", "zero-bubble", "interleaved", "zb-v"])
 def test_the_measured_chart_is_the_simulated_one(name):
     """The best of up to ten: other processes may take the cores for longer than an action sleeps."""
     schedule = ORDERS[name](4, 4)
@@ -178,6 +186,8 @@ def refused(what):
         pipeline = Pipeline(schedule, stages)
         for step in range(2):
             pipeline.forward_backward(checks.pieces(checks.batch_of(step, 4)))
+    if what == "mirrored":
+        Pipeline(dualpipe(2, 4), stages)
     if what == "ranks":
         Pipeline(gpipe(4, 4), stages)
     if what == "stages":
@@ -193,6 +203,7 @@ def refused(what):
     {
         "number": "3 micro-batches given, but the schedule has 4",
         "twice": "a tied weight already has a gradient, which would count twice",
+        "mirrored": "'dualpipe' is data only: this executor holds one copy of each stage",
         "ranks": "the schedule is for 4 ranks, but the pipeline has 2",
         "stages": r"rank 0 was given the stages \[1\], but in the schedule it holds \[0\]",
         "optimizer": "an asynchronous schedule steps by itself",

@@ -14,6 +14,7 @@ from course_lib.pipeline.schedule import (
     Schedule,
     Span,
     checked,
+    dualpipe,
     gantt_of,
     gpipe,
     interleaved,
@@ -24,8 +25,12 @@ from course_lib.pipeline.schedule import (
     pipedream,
     problems,
     simulate,
+    zb_h2,
+    zb_v,
     zero_bubble,
 )
+from course_lib.pipeline.schedule.gaps import fill_gaps, in_turn
+from course_lib.pipeline.schedule.validate import steps
 
 ROOT = Path(__file__).parents[2]
 SIZES = [(1, 1), (1, 4), (2, 1), (2, 6), (3, 7), (4, 2), (4, 8), (8, 32)]
@@ -86,6 +91,98 @@ def test_zero_bubbles_idle_time_is_the_papers(stages):
     for forward, input_gradient, weight_gradient in [(1, 1, 1), (3, 3, 2), (2, 2, 1)]:
         chart = simulate(zero_bubble(stages, 3 * stages), Costs(forward, input_gradient, weight_gradient))
         assert chart.idle(0) == (stages - 1) * (forward + input_gradient - weight_gradient)
+
+
+@pytest.mark.parametrize("ranks", range(2, 9))
+def test_no_rank_waits_between_its_first_and_last_action(ranks):
+    """Qi et al. 2023: ZB-H2 with 2p - 1 micro-batches on each rank (table 2), ZB-V with p of them, in halves (§6)."""
+    for micro_batches in (1, 2, ranks, 2 * ranks - 1, 2 * ranks, 3 * ranks, 24):
+        for order, part, most in ((zb_h2, 1, 2 * ranks - 1), (zb_v, 1 / 2, ranks)):
+            schedule = order(ranks, micro_batches)
+            assert problems(schedule) == []
+            chart = simulate(schedule)
+            assert [peak * part for peak in chart.peak_in_flight] == [min(micro_batches, most)] * ranks
+            if micro_batches >= 2 * ranks - 1:
+                for rank, spans in enumerate(chart.spans):  # a parallelogram: rank r begins and ends r stages later
+                    assert (spans[0].start, spans[-1].end) == (rank * part, rank * part + 3 * micro_batches)
+                assert chart.bubble_without_sync == 0
+            if micro_batches >= ranks:
+                assert chart.makespan == 3 * micro_batches + (ranks - 1) * part
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 3), (2, 6), (3, 7), (4, 4), (4, 8), (8, 32)])
+def test_filling_the_gaps_of_1f1b_makes_zb_h1(stages, micro_batches):
+    orders = [
+        [action._replace(kind="B") if action.kind == "BW" else action for action in row]
+        for row in one_f_one_b(stages, micro_batches).actions
+    ]
+    assert (
+        fill_gaps("", range(stages), orders, micro_batches, stages).actions
+        == zero_bubble(stages, micro_batches).actions
+    )
+
+
+def test_with_unequal_times_zb_h2_waits_as_the_paper_says():
+    for costs in [(3, 3, 2), (2, 2, 1)]:
+        chart = simulate(zb_h2(4, 12), Costs(*costs))
+        forward, input_gradient, weight_gradient = costs
+        assert chart.bubble_without_sync * chart.busy(0) == pytest.approx(
+            3 * (forward + input_gradient - 2 * weight_gradient)
+        )
+
+
+def test_a_v_is_placed_down_and_up_and_turns_without_a_message():
+    schedule = zb_v(3, 4)
+    assert schedule.owner == (0, 1, 2, 2, 1, 0)
+    assert [schedule.stages_of(rank) for rank in range(3)] == [[0, 5], [1, 4], [2, 3]]
+    to_itself = [step for step in steps(schedule, 2) if step.peer == 2]
+    assert {(step.message.what, step.message.stage) for step in to_itself} == {("activation", 3), ("gradient", 2)}
+    slow = simulate(zb_v(2, 1), Costs(0.5, 0.5, 0.5, transfer=1))
+    starts = {action: start for spans in slow.spans for action, start, _ in spans if action.kind == "F"}
+    assert [starts[Action("F", stage, 0)] for stage in range(4)] == [0, 1.5, 2, 3.5]
+
+
+def test_an_order_that_no_rank_can_follow_is_refused():
+    forwards, backwards = ([Action(kind, 0, number) for number in range(2)] for kind in "FB")
+    with pytest.raises(ValueError, match="no rank can go on after 0 actions, with 1 held"):
+        fill_gaps("late", [0, 1], [backwards + forwards, []], 2, most=1)
+    with pytest.raises(ValueError, match="no rank can go on after 1 actions, with 1 held at most"):
+        fill_gaps("full", [0], [in_turn(forwards) + backwards], 2, most=1)
+    rows = [list(row) for row in zb_v(2, 4).actions]
+    rows[0].insert(0, rows[0].pop(rows[0].index(Action("F", 3, 0))))
+    wrong = Schedule("wrong", tuple(map(tuple, rows)), zb_v(2, 4).owner, 4)
+    with pytest.raises(ValueError, match="deadlock: rank 0 waits before F0 .*on stage 3.* rank 1 waits before F0"):
+        checked(wrong)
+    rows = [list(row) for row in zb_h2(2, 4).actions]
+    rows[1].insert(1, rows[1].pop(rows[1].index(Action("W", 1, 0))))
+    with pytest.raises(ValueError, match="rank 1: W0 .* comes before B0"):
+        checked(Schedule("wrong", tuple(map(tuple, rows)), (0, 1), 4))
+
+
+@pytest.mark.parametrize(("ranks", "micro_batches"), [(2, 4), (4, 8), (6, 12), (8, 20), (8, 40)])
+def test_dualpipe_as_data(ranks, micro_batches):
+    """DeepSeek-V3, §3.2.1; without overlap, since F and BW stand one behind the other, half of ZB-H1's bubble."""
+    schedule = dualpipe(ranks, micro_batches)
+    assert problems(schedule) == []
+    assert peaks(schedule) == [ranks + 1] * ranks
+    for forward, input_gradient, weight_gradient in [(1, 1, 1), (3, 3, 2)]:
+        chart = simulate(schedule, Costs(forward, input_gradient, weight_gradient))
+        assert chart.idle(0) == (ranks / 2 - 1) * (forward + input_gradient - weight_gradient)
+    assert {schedule.rank_of(0, 0), schedule.rank_of(ranks - 1, micro_batches - 1)} == {0}
+
+
+@pytest.mark.parametrize(("ranks", "micro_batches"), [(3, 6), (4, 9), (4, 6)])
+def test_dualpipe_needs_pairs(ranks, micro_batches):
+    with pytest.raises(ValueError, match=f"{micro_batches} micro-batches on {ranks} ranks: DualPipe needs an even"):
+        dualpipe(ranks, micro_batches)
+
+
+def test_in_dualpipe_a_stage_in_the_other_direction_belongs_to_the_mirrored_rank():
+    schedule = dualpipe(4, 8)
+    swapped = Schedule("wrong", schedule.actions[::-1], schedule.owner, 8, mirrored=4)
+    assert "rank 0: F4 (the forward of micro-batch 4 on stage 0): the weights of stage 0 are on rank 3" in "".join(
+        problems(swapped)
+    )
 
 
 def test_pipedream_never_drains_the_pipeline():

@@ -99,16 +99,30 @@ def test_bubbles_and_micro_batches_in_flight_are_those_of_the_schedules(schedule
     for p, m in [(p, m) for p in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 8, 12)]:
         for chunks in (1, 2, 3) if schedule == "interleaved" else (1,):
             setup = Setup(replace(SMALL, layers=12), m, micro_batch=1, pipeline=p)
-            if (schedule == "interleaved" and m % p) or (schedule == "zero-bubble" and m < p):
+            if (schedule == "interleaved" and m % p) or (schedule.startswith("z") and m < p):
                 continue
             order = ORDERS[schedule](p, m, **({"chunks": chunks} if schedule == "interleaved" else {}))
             played = simulate(order)
             over_all, over_ideal = predict.bubble(setup, schedule, chunks)
             assert (over_all, over_ideal) == pytest.approx((played.bubble, played.bubble_over_ideal))
+            waits = predict.bubble(setup, schedule, chunks, synchronized=False).over_ideal
+            assert waits == pytest.approx(played.bubble_without_sync, abs=1e-12)
             held = [predict.in_flight(setup, rank, schedule, chunks) for rank in range(p)]
             assert held == [peak_in_flight(actions) for actions in order.actions]
             tried += 1
     assert tried >= 16
+
+
+def test_a_rank_of_the_v_has_two_half_stages_and_the_first_one_both_ends() -> None:
+    setup, halves = (Setup(replace(SMALL, layers=8), 8, micro_batch=1, pipeline=p) for p in (4, 8))
+    first = predict.rank_memory(setup, 0, "zb-v")
+    ends = [predict.rank_parameters(halves, stage) for stage in (0, 7)]
+    assert first.parameters == 4 * sum(ends)
+    activations = sum(predict.rank_activations(halves, stage) for stage in (0, 7))
+    assert first.activations == 4 * activations  # 2p halves of the one kind or the other
+    whole = predict.rank_memory(setup, 1, "zb-h2")
+    assert whole.activations == 7 * predict.rank_activations(setup, 1)
+    assert predict.rank_memory(setup, 1, "zb-v").activations == 4 * predict.rank_activations(setup, 1)
 
 
 PIPE = Setup(SMALL, 6, pipeline=4, micro_batch=1)
@@ -125,6 +139,7 @@ REFUSED = [
     (lambda: predict.bubble(PIPE, "1f1b", 2), 'chunks=2 is for schedule="interleaved"'),
     (lambda: predict.bubble(PIPE, "interleaved", 2), "6 micro-batches come round in groups of pipeline=4"),
     (lambda: predict.in_flight(PIPE.with_(batch_size=3), 0, "zero-bubble"), "3 micro-batches are fewer"),
+    (lambda: predict.in_flight(PIPE.with_(batch_size=3), 0, "zb-v"), "3 micro-batches are fewer"),
     (lambda: predict.in_flight(PIPE, 4), "stage=4"),
 ]
 

@@ -4,10 +4,11 @@
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from course_lib.pipeline.schedule import ORDERS, simulate
+from course_lib.pipeline.schedule import ORDERS, Costs, dualpipe, peak_in_flight, simulate, zb_v
 
 from .rows import rows_of, within
 
@@ -26,7 +27,39 @@ def seconds(order: str, stages: list[int], micro_batches: list[int]) -> list[flo
     return [60.1 * each / spans[0] for each in spans]
 
 
-COMPUTED: dict[str, Callable[..., list[float]]] = {"gpipe_t3_transformer": speeds, "mt_nlg_step": seconds}
+def bubble_rates(
+    orders: list[str], stages: list[int], micro_batches: list[int], times: list[list[float]]
+) -> list[float]:
+    """Waiting over all time of the rank that takes longest, case by case, at the times of F, B, W and a message."""
+    rates = []
+    for p, m, (forward, input_gradient, weight_gradient, message) in zip(stages, micro_batches, times):
+        costs = Costs(forward, input_gradient, weight_gradient, transfer=message)
+        waiting = [simulate(ORDERS[order](p, m), costs).bubble_without_sync for order in orders]
+        rates += [over_ideal / (1 + over_ideal) for over_ideal in waiting]
+    return rates
+
+
+def held_by_rank_0(orders: list[str], p: int, m: int) -> list[float]:
+    """Micro-batches; in ZB-V they are halves."""
+    schedules = [dualpipe(p, m) if order == "dualpipe" else ORDERS[order](p, m) for order in orders]
+    return [peak_in_flight(each.actions[0]) * each.ranks / each.stages for each in schedules]
+
+
+def numbers_until_the_last_forward(p: int, m: int, ranks: list[int]) -> list[int]:
+    """The micro-batches of each rank's actions, counted from 1, as they stand in the figure's boxes."""
+    rows = [zb_v(p, m).actions[rank] for rank in ranks]
+    ends = [max(place for place, action in enumerate(row) if action.kind == "F") + 1 for row in rows]
+    return [action.micro_batch + 1 for row, end in zip(rows, ends) for action in row[:end]]
+
+
+COMPUTED: dict[str, Callable[..., list[Any]]] = {
+    "gpipe_t3_transformer": speeds,
+    "mt_nlg_step": seconds,
+    "zero_bubble_t5": bubble_rates,
+    "zero_bubble_peaks": held_by_rank_0,
+    "dualpipe_t2_activations": held_by_rank_0,
+    "zb_v_figure_8": numbers_until_the_last_forward,
+}
 
 
 def test_every_row_is_recomputed() -> None:

@@ -59,12 +59,15 @@ class Schedule:
         actions: rank → its actions.
         owner: stage → the rank that holds it.
         micro_batches: their number in a step.
+        mirrored: how many of them, the last ones, go up the ranks instead of down: their stage s is on the rank that
+            has stage S - 1 - s of the others, with a second copy of its weights (`dualpipe`).
     """
 
     name: str
     actions: tuple[tuple[Action, ...], ...]
     owner: tuple[int, ...]
     micro_batches: int
+    mirrored: int = 0
 
     @property
     def ranks(self) -> int:
@@ -84,6 +87,10 @@ class Schedule:
     def stages_of(self, rank: int) -> list[int]:
         """The stages of a rank."""
         return [stage for stage, owner in enumerate(self.owner) if owner == rank]
+
+    def rank_of(self, stage: int, micro_batch: int) -> int:
+        """The rank that has a stage, for this micro-batch."""
+        return self.owner[stage if micro_batch < self.micro_batches - self.mirrored else self.stages - 1 - stage]
 
     def consumes(self, action: Action) -> Message | None:
         """The message that an action waits for; None for the first stage's F and the last stage's B or BW."""
@@ -139,6 +146,17 @@ def _parse_word(word: str, rank: int) -> Action:
         raise ValueError(f"{word!r} is no action: write one of {', '.join(get_args(Kind))} and a number, such as BW3")
     kind, micro_batch, stage = parts.groups()
     return Action(kind, rank if stage is None else int(stage), int(micro_batch))  # type: ignore[arg-type]
+
+
+def check_sizes(**sizes: int) -> None:
+    """Refuse numbers of ranks, micro-batches and so on that are no positive integers.
+
+    Raises:
+        ValueError: one of them is not.
+    """
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(f"{name}={size!r}: it must be a positive integer")
 
 
 def peak_in_flight(

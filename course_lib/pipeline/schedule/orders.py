@@ -7,9 +7,9 @@ backwards that are left. The number ahead decides how long the rank idles and ho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import zip_longest
 
-from course_lib.pipeline.schedule.actions import Action, Schedule
+from course_lib.pipeline.schedule.actions import Action, Schedule, check_sizes
+from course_lib.pipeline.schedule.gaps import in_turn, zb_h2, zb_v
 
 
 def naive(stages: int, micro_batches: int) -> Schedule:
@@ -40,7 +40,7 @@ def interleaved(ranks: int, micro_batches: int, chunks: int = 2) -> Schedule:
     Raises:
         ValueError: the micro-batches do not divide into groups of `ranks`.
     """
-    _check(ranks=ranks, micro_batches=micro_batches, chunks=chunks)
+    check_sizes(ranks=ranks, micro_batches=micro_batches, chunks=chunks)
     if micro_batches % ranks:
         raise ValueError(
             f"{micro_batches} micro-batches on {ranks} ranks: they come round in groups of {ranks}, so interleaving "
@@ -100,6 +100,8 @@ ORDERS: dict[str, Callable[[int, int], Schedule]] = {
     "1f1b": one_f_one_b,
     "interleaved": interleaved,
     "zero-bubble": zero_bubble,
+    "zb-h2": zb_h2,
+    "zb-v": zb_v,
     "pipedream": pipedream,
 }
 """Name → the schedule, from the number of ranks and of micro-batches."""
@@ -107,10 +109,7 @@ ORDERS: dict[str, Callable[[int, int], Schedule]] = {
 
 def _alternate(forwards: list[Action], backwards: list[Action], ahead: int) -> list[Action]:
     """`ahead` forwards, then backward and forward in turn, then the backwards that are left."""
-    order = forwards[:ahead]
-    for backward, forward in zip_longest(backwards, forwards[ahead:]):  # None once the forwards are used up
-        order += [backward] if forward is None else [backward, forward]
-    return order
+    return forwards[:ahead] + in_turn(backwards, forwards[ahead:])
 
 
 def _schedule(
@@ -121,7 +120,7 @@ def _schedule(
     change: Callable[[int, list[Action]], Iterable[Action]] = lambda stage, order: order,
 ) -> Schedule:
     """A schedule of one stage a rank with `ahead(stage)` forwards ahead; `change` rewrites a rank's order."""
-    _check(stages=stages, micro_batches=micro_batches)
+    check_sizes(stages=stages, micro_batches=micro_batches)
 
     def order(stage: int) -> tuple[Action, ...]:
         forwards = [Action("F", stage, number) for number in range(micro_batches)]
@@ -129,9 +128,3 @@ def _schedule(
         return tuple(change(stage, _alternate(forwards, backwards, ahead(stage))))
 
     return Schedule(name, tuple(order(stage) for stage in range(stages)), tuple(range(stages)), micro_batches)
-
-
-def _check(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"{name}={size!r}: it must be a positive integer")

@@ -96,6 +96,14 @@ class Gantt:
         return self._total_idle / sum(self.busy(rank) for rank in range(len(self.spans)))
 
     @property
+    def bubble_without_sync(self) -> float:
+        """Idle time over working time if no rank waits for another one between two steps: that of the rank that waits
+        longest between its first action and its last. Qi et al. 2023 count so (x, or their "bubble rate" x / (1 + x))
+        and let ranks step by themselves, which a global gradient norm would forbid (§4, §5.3).
+        """
+        return max((spans[-1].end - spans[0].start) / self.busy(rank) - 1 for rank, spans in enumerate(self.spans))
+
+    @property
     def peak_in_flight(self) -> list[float]:
         """Each rank's largest number of (stage, micro-batch) pairs between forward and last backward pass."""
         return [peak_in_flight([span.action for span in spans]) for spans in self.spans]
@@ -149,7 +157,8 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Gantt:
             free = start + cost_of(action.kind, action.stage)
             done.append(Span(action, start, free))
             if made is not None:
-                arrival[made] = free if schedule.owner[made.stage] == rank else free + costs.transfer
+                stays = schedule.rank_of(made.stage, made.micro_batch) == rank
+                arrival[made] = free if stays else free + costs.transfer
                 if made in waiting:  # a rank has stopped at this message: it gets another turn
                     ready.append(waiting.pop(made))
     if [len(each) for each in spans] != [len(each) for each in schedule.actions]:  # ranks wait for ever

@@ -53,7 +53,7 @@ def misplaced(schedule: Schedule) -> list[str]:
                 found.append(f"{where} there are {schedule.stages} stages, counted from 0")
             elif not 0 <= action.micro_batch < schedule.micro_batches:
                 found.append(f"{where} there are {schedule.micro_batches} micro-batches, counted from 0")
-            elif (owner := schedule.owner[action.stage]) != rank:
+            elif (owner := schedule.rank_of(action.stage, action.micro_batch)) != rank:
                 found.append(f"{where} the weights of stage {action.stage} are on rank {owner}; give it the action")
     return found
 
@@ -112,10 +112,10 @@ def steps(schedule: Schedule, rank: int) -> list[Step]:
     for action in schedule.actions[rank]:
         needed, made = schedule.consumes(action), schedule.produces(action)
         if needed is not None:
-            sender = schedule.owner[action.stage + (-1 if needed.what == "activation" else 1)]
+            sender = schedule.rank_of(action.stage + (-1 if needed.what == "activation" else 1), action.micro_batch)
             in_order.append(Step("receive", needed, sender, action))
         if made is not None:
-            in_order.append(Step("send", made, schedule.owner[made.stage], action))
+            in_order.append(Step("send", made, schedule.rank_of(made.stage, made.micro_batch), action))
     return in_order
 
 

@@ -3,7 +3,16 @@
 import pytest
 from matplotlib.colors import to_hex
 
-from course_lib.pipeline.schedule import Costs, interleaved, one_f_one_b, pipedream, simulate, zero_bubble
+from course_lib.pipeline.schedule import (
+    Costs,
+    dualpipe,
+    interleaved,
+    one_f_one_b,
+    pipedream,
+    simulate,
+    zb_v,
+    zero_bubble,
+)
 from course_pages.lesson09.pictures import COLORS, pipeline_charts
 
 IDEAL, SLOW = (simulate(one_f_one_b(2, 3), Costs(*[each] * 3)) for each in (0.001, 0.0015))
@@ -47,9 +56,13 @@ def test_the_legend_names_what_is_seen():
     assert legend_of(pipedream(2, 2)) == ["f", "b"]  # an update that costs nothing cannot be seen
 
 
-def test_later_stages_of_a_rank_are_hatched():
-    axes = pipeline_charts({"one": simulate(interleaved(2, 2))}, "units", 1, caption="c").figure.axes[0]
-    assert {each.get_hatch() for each in axes.collections} == {None, "////"}
+@pytest.mark.parametrize("schedule", [interleaved(2, 2), zb_v(2, 4), dualpipe(2, 4)])
+def test_other_stages_of_a_rank_are_hatched(schedule):
+    chart = simulate(schedule)
+    axes = pipeline_charts({"one": chart}, "units", 1, caption="c").figure.axes[0]
+    others = [span.action.stage != rank for rank, spans in enumerate(chart.spans) for span in spans]
+    assert [each.get_hatch() == "////" for each in axes.collections] == others
+    assert set(others) == {True, False}
 
 
 def test_nothing_to_draw_is_refused():
