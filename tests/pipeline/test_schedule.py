@@ -143,7 +143,7 @@ def test_a_v_is_placed_down_and_up_and_turns_without_a_message():
 
 
 def test_an_order_that_no_rank_can_follow_is_refused():
-    forwards, backwards = ([Action(kind, 0, number) for number in range(2)] for kind in "FB")
+    forwards, backwards = [Action("F", 0, 0), Action("F", 0, 1)], [Action("B", 0, 0), Action("B", 0, 1)]
     with pytest.raises(ValueError, match="no rank can go on after 0 actions, with 1 held"):
         fill_gaps("late", [0, 1], [backwards + forwards, []], 2, most=1)
     with pytest.raises(ValueError, match="no rank can go on after 1 actions, with 1 held at most"):

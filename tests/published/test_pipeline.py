@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from course_lib.pipeline.schedule import ORDERS, Costs, dualpipe, peak_in_flight, simulate, zb_v
+from course_lib.pipeline.schedule import (
+    ORDERS,
+    Action,
+    Costs,
+    Message,
+    Schedule,
+    dualpipe,
+    peak_in_flight,
+    simulate,
+    zb_v,
+)
 
 from .rows import rows_of, within
 
@@ -45,6 +55,30 @@ def held_by_rank_0(orders: list[str], p: int, m: int) -> list[float]:
     return [peak_in_flight(each.actions[0]) * each.ranks / each.stages for each in schedules]
 
 
+def idle_with_overlap(stages: list[int], micro_batches: list[int]) -> list[float]:
+    """Units in which a rank of DualPipe idles, where an F and the BW behind it are one block of 3 units."""
+    return [makespan_in_blocks(dualpipe(p, m)) - 3 * m for p, m in zip(stages, micro_batches)]
+
+
+def makespan_in_blocks(schedule: Schedule) -> float:
+    """End of the last rank. A block needs both messages to begin, and both of its results leave at its end."""
+    left: list[list[list[Action]]] = [[] for _ in schedule.actions]
+    for blocks, row in zip(left, schedule.actions):
+        for action in row:
+            joins = action.kind == "BW" and [each.kind for each in blocks[-1]] == ["F"]
+            blocks.append([*blocks.pop(), action] if joins else [action])
+    clock = [0.0] * schedule.ranks
+    there: dict[Message | None, float] = {None: 0.0}
+    while any(left):
+        for rank, blocks in enumerate(left):
+            while blocks and all(schedule.consumes(action) in there for action in blocks[0]):
+                block = blocks.pop(0)
+                start = max(clock[rank], *(there[schedule.consumes(action)] for action in block))
+                clock[rank] = start + sum(2 if action.kind == "BW" else 1 for action in block)
+                there |= {made: clock[rank] for action in block if (made := schedule.produces(action))}
+    return max(clock)
+
+
 def numbers_until_the_last_forward(p: int, m: int, ranks: list[int]) -> list[int]:
     """The micro-batches of each rank's actions, counted from 1, as they stand in the figure's boxes."""
     rows = [zb_v(p, m).actions[rank] for rank in ranks]
@@ -58,6 +92,7 @@ COMPUTED: dict[str, Callable[..., list[Any]]] = {
     "zero_bubble_t5": bubble_rates,
     "zero_bubble_peaks": held_by_rank_0,
     "dualpipe_t2_activations": held_by_rank_0,
+    "dualpipe_t2_bubble": idle_with_overlap,
     "zb_v_figure_8": numbers_until_the_last_forward,
 }
 

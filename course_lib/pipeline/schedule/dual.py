@@ -15,9 +15,9 @@ from course_lib.pipeline.schedule.actions import Action, Schedule, check_sizes
 def dualpipe(ranks: int, micro_batches: int) -> Schedule:
     """The schedule of the DeepSeek-V3 report, §3.2.1: P + 1 micro-batches held on every rank.
 
-    The report's table has a bubble of (P/2 - 1)(F&B + B - 3W), with B a whole backward pass and F&B the time of a
-    forward and a backward that overlap. Here the two stand one behind the other (F, then BW), and the forward's result
-    is sent before the backward begins: (P/2 - 1)(F + B - 2W).
+    The report's table has a bubble of (P/2 - 1)(F&B + B - 3W), with B a whole backward pass and F&B a forward and a
+    backward in one block, which overlap and whose results leave together. Here the two stand one behind the other (F,
+    then BW), and the forward's result leaves before the backward begins: (P/2 - 1)(F + B - 2W).
 
     Raises:
         ValueError: an odd number of ranks or of micro-batches, or fewer than two micro-batches a rank.

@@ -66,7 +66,7 @@ def fill_gaps(
     name: str, owner: Iterable[int], orders: Sequence[Sequence[Action]], micro_batches: int, most: int
 ) -> Schedule:
     """Play F and B in each rank's order, all actions equally long, and put a W wherever the next one cannot begin: its
-    message is not there yet, or it is an F and the rank already holds `most` (stage, micro-batch) pairs.
+    message is not there yet, or the next one is an F and the rank already holds `most` (stage, micro-batch) pairs.
 
     Raises:
         ValueError: the ranks come to a point where none can go on.
