@@ -171,6 +171,12 @@ def test_dualpipe_as_data(ranks, micro_batches):
     assert {schedule.rank_of(0, 0), schedule.rank_of(ranks - 1, micro_batches - 1)} == {0}
 
 
+def test_dualpipes_order_is_that_of_its_authors_eight_steps():
+    """Phase by phase, as the repository deepseek-ai/DualPipe counts them for rank 0 of 4."""
+    phases = "F0 F1", "F2 F4", "B4 W4 F5", "F3 BW5 F6 BW0", "BW6 F7 BW1", "BW7 B2", "W2 B3", "W3"
+    assert " ".join(map(str, dualpipe(4, 8).actions[0])) == " ".join(phases)
+
+
 @pytest.mark.parametrize(("ranks", "micro_batches"), [(3, 6), (4, 9), (4, 6)])
 def test_dualpipe_needs_pairs(ranks, micro_batches):
     with pytest.raises(ValueError, match=f"{micro_batches} micro-batches on {ranks} ranks: DualPipe needs an even"):
