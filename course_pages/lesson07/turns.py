@@ -1,4 +1,4 @@
-"""Checks of lesson 07's turns: an equal start, one call for many gradients, buckets that leave in order, a scaled loss."""
+"""Checks of lesson 07's turns: an equal start, one call for many gradients, buckets in order, the joined loss."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def check_arrived(function: Function) -> None:
             names = "abc"[: len(sizes)]
             replica = SimpleNamespace(buckets=[*names], missing=[*sizes], started=[], start=lambda bucket: bucket)
             for count, number in enumerate(order):
-                case = f"buckets {', '.join(names)} miss {', '.join(map(str, sizes))} gradients; they come for {order[: count + 1]}"
+                misses = ", ".join(f"{name} misses {size}" for name, size in zip(names, sizes))
+                case = f"bucket {misses} gradients; they come for buckets {order[: count + 1]}"
                 try:
                     function(replica, number)
                 except Exception as error:
@@ -92,7 +93,7 @@ def check_logged(function: Function) -> None:
     due = (3.0 * 2 + 6.0 * 1 + 1.5 * 5) / 8
     for rank, (found, graph) in enumerate(ranks.run(on_each_rank, world_size=3)):
         assert abs(found - due) < 1e-6, (
-            f"means of 3.0, 6.0 and 1.5 over 2, 1 and 5 rows: the joined batch has another mean than rank {rank}'s {found:.4g}"
+            f"with means of 3.0, 6.0 and 1.5 over 2, 1 and 5 rows rank {rank} returns {found:.4g}, which is not that of all 8"
         )
         assert not graph, f"rank {rank} returns a loss with its graph, which would keep the activations"
 
