@@ -93,7 +93,7 @@ def check_logged(function: Function) -> None:
     due = (3.0 * 2 + 6.0 * 1 + 1.5 * 5) / 8
     for rank, (found, graph) in enumerate(ranks.run(on_each_rank, world_size=3)):
         assert abs(found - due) < 1e-6, (
-            f"with means of 3.0, 6.0 and 1.5 over 2, 1 and 5 rows rank {rank} returns {found:.4g}, which is not that of all 8"
+            f"means of 3.0, 6.0, 1.5 over 2, 1, 5 rows: rank {rank} returns {found:.4g}, which is not that of all 8"
         )
         assert not graph, f"rank {rank} returns a loss with its graph, which would keep the activations"
 

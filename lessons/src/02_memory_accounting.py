@@ -5,14 +5,14 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 45 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 30; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | is not needed. Its kernels keep a few other tensors than a CPU's (`predict/saved.py` says which), and section 10 asks its allocator |
 # | Opens | `predict/lifetimes/ledger.py`, `predict/lifetimes/step.py`, `predict/allocator.py` |
 #
 # You train a model of 1.5 billion parameters in fp16. That is 3 GB, and your card has 16. Beside it the optimizer,
-# Adam, keeps an fp32 copy of the weights, as it should (lesson 04 says why): 6 GB. You press run. The forward pass
-# fits, the first loss is printed. The backward pass fits, with 3 GB of gradients. And then, in the first `step()`:
-# *out of memory*. Twelve of sixteen GB are accounted for. Who asks for more than the other four?
+# Adam, keeps an fp32 copy of the weights, as it should (lesson 04 says why): 6 GB. You press run. The forward pass fits,
+# and the first loss is printed. The backward pass fits, with 3 GB of gradients. And then, in the first `step()`: *out of
+# memory*. Twelve of sixteen GB are accounted for. What asks for more than the other four?
 #
 # By the end of this page you will have an account of every byte that is alive, from its birth to its end, made *before*
 # the run, and right to the last byte.
@@ -30,25 +30,24 @@ from course_kit.notebook import ask, show, your_turn
 from course_kit.units import Bytes
 from course_lib import predict
 from course_lib.model import hardware, text, zoo
-from course_lib.model.gpt import GPT, GPTConfig, loss_of
+from course_lib.model.gpt import GPT, loss_of
 from course_lib.predict.lifetimes.ledger import Ledger as Paper
-from course_lib.train import optim
-from course_lib.train.precision import MasterWeights
-from course_lib.train.recompute import RecomputedLayers
 from course_lib.train.step import train_step
+from course_pages.lesson02 import turns
 from course_pages.lesson02.explorer import MemoryBarExplorer
+from course_pages.lesson02.turns import LONG, SMALL, kept_by
 from course_pages.shared import memory
 
 # %% [markdown]
 # ## 1 · Births and deaths
 #
 # A tensor is a name for a block of memory, its *storage*. Ten tensors may be views of one storage, so it is storages
-# that we count. A storage is born when some operation makes it, and it dies when the last tensor that refers to it is
-# gone. Nobody announces the death.
+# that we count. A storage is born when some operation makes it, and it dies, without a word, when the last tensor that
+# refers to it is gone.
 #
-# Two tricks show both. Every operation of PyTorch passes through a *dispatch mode*, if one is on: there we look at
-# what comes out. And a *finalizer* runs when a storage goes, without keeping it alive. A birth writes a number of
-# bytes on a list, a death the same number with a minus. Read `meet` first.
+# Two tricks show both. Every operation of PyTorch passes through a *dispatch mode*, if one is on: there we look at what
+# comes out. And a *finalizer* runs when a storage goes, without keeping it alive. A birth writes a number of bytes on a
+# list, a death the same number with a minus. Read `meet` first.
 
 
 # %%
@@ -74,15 +73,8 @@ class Ledger(TorchDispatchMode):
 # %% [markdown]
 # **Your turn.** What a card must have is the **peak**: the most that is alive at one moment. Find it in such a list.
 
-
 # %%
-def check_peak(function):
-    for changes, due in (([4, 2, -4, 3], 6), ([1, 2, 8, -8, -2, 9], 11), ([5, -5, 5, -5], 5)):
-        said = function(changes)
-        assert said == due, f"of {changes} the peak should be {due}, but is {said}"
-
-
-@your_turn(check_peak, look="After the first two changes of the first list, how much is alive? And after the third?")
+@your_turn(turns.check_peak, look="After the first two changes of the first list, how much is alive? And after the third?")
 def peak_of(changes):
     """The most bytes alive at one moment; changes are births (+) and deaths (-) in bytes, in their order."""
     ...
@@ -100,20 +92,14 @@ def peak_of(changes):
 
 
 # %% [markdown]
-# We try it on the GPT of lesson 00: 4 layers, 128 wide, and a batch of 8 sequences of 128 tokens. The model and the
-# batch exist before the step, so the ledger is introduced to them. Adam has nothing yet.
-#
-# **Before you run the cell after the next:** one training step makes hundreds of tensors. Add up the bytes of all
-# storages that are ever born. How many times the peak is that? (It would be 1 if none of them died.)
+# We try it on the GPT of lesson 00: 4 layers, 128 wide, and a batch of 8 sequences of 128 tokens. The model and the batch
+# exist before the step, so the ledger is introduced to them. Adam has nothing yet.
 
 # %%
-born_guess = ask("All bytes ever born, divided by the peak?")
-
-SMALL = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=128)
 BATCH, SEQ = 8, 128
 model = GPT(SMALL, seed=0)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-batch = text.stories(seed=0).batch(seed=0, step=0, rank=0, batch_size=BATCH, context=SEQ)
+batch = turns.batch_of(BATCH, SEQ)
 
 with Ledger(*model.parameters(), *batch) as first:
     train_step(model, optimizer, batch)
@@ -125,13 +111,13 @@ with Ledger(*model.parameters(), *state, *batch) as second:
 
 # %% [markdown]
 # The library's `measure.memory` is our ledger grown up: it also asks *whose* each storage is. A **gradient** is a
-# result until autograd files it under `.grad`; an **activation** is one that autograd saves for the backward pass;
-# what is neither somebody's nor saved is a **temporary**. We let it watch the first two steps of a new model.
+# result until autograd files it under `.grad`; an **activation** is one that autograd saves for the backward pass; all
+# others are **temporaries**. We let it watch the first two steps of a new model.
 
 # %%
 births = [change for change in second.changes if change > 0]
 times = sum(births) / peak_of(second.changes)
-print(f"{len(births):,} births, together {times:.1f} times the peak (you said {born_guess.said})")
+print(f"{len(births):,} births, together {times:.1f} times the peak")
 peaks = [Bytes(peak_of(ledger.changes)) for ledger in (first, second)]
 print(f"peak of the first step {peaks[0]:.1MiB}, of the second {peaks[1]:.1MiB}")
 
@@ -152,10 +138,9 @@ memory.memory_timeline(
 # together.
 #
 # And the second step needs more than the first, with the same model and the same batch. Who moved in and stayed? At its
-# first `step()` Adam allocates, for every parameter, two numbers that it keeps for the rest of the run, the
-# **moments**: a running mean of the gradient and one of its square. It waited until you had looked away. Here it lifts
-# the second hill by 6 MiB. For 1.5 billion parameters, two numbers in fp32 are 12 GB, and four were left. There is
-# your crash.
+# first `step()` Adam allocates, for every parameter, two numbers that it keeps for the rest of the run, the **moments**: a
+# running mean of the gradient and one of its square. Here they lift the second hill by 6 MiB. For 1.5 billion parameters,
+# two numbers in fp32 are 12 GB, and four were left. There is your crash.
 #
 # ## 2 · What you pay between steps
 #
@@ -170,41 +155,12 @@ memory.memory_timeline(
 # %%
 saved_guess = ask("MiB of model states saved by mixed precision?", unit="MiB")
 
-RULES = [
-    lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
-    lambda parameters: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9),
-    lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
-]
-
-
-def states_held(precision, moments):
-    model = GPT(SMALL, dtype=torch.bfloat16 if precision == "bf16" else None)
-    mixed, parameters = precision == "mixed", list(model.parameters())
-    optimizer = MasterWeights(optim.Adam(parameters)) if mixed else RULES[moments](parameters)
-    with measure.memory(model, optimizer) as record:
-        train_step(model, optimizer, batch)
-        alive = record.now
-    steps = 4 * len(parameters) if moments == 2 and not mixed else 0  # torch's Adam also counts its steps
-    return alive.parameters + alive.gradients + alive.optimizer - Bytes(steps)
-
-
 # %% [markdown]
-# **Your turn.** With $\Psi$ parameters (the papers' letter), how many bytes? It is checked against what five real
-# steps hold.
+# **Your turn.** With $\Psi$ parameters (the papers' letter), how many bytes? Real steps of a tiny model are the judge, in
+# each precision with 0, 1 and 2 moments.
 
 # %%
-WAYS = [("fp32", 0), ("fp32", 1), ("fp32", 2), ("mixed", 2), ("bf16", 2)]
-held = {f"{precision}, {moments} moments": states_held(precision, moments) for precision, moments in WAYS}
-PSI = sum(parameter.numel() for parameter in model.parameters())
-
-
-def check_states(function):
-    for precision, moments in WAYS:
-        due, said = held[f"{precision}, {moments} moments"], function(PSI, precision, moments)
-        assert said == due, f"{precision} with {moments} moments: {due / PSI:g} bytes a parameter are held, not {said / PSI:g}"
-
-
-@your_turn(check_states, look="Four addends: weight, gradient, the copy if there is one, and the moments.")
+@your_turn(turns.check_states, look="Four addends: weight, gradient, the copy if there is one, and the moments.")
 def model_states(psi, precision, moments):
     """Bytes of weights, gradients and optimizer state; precision is "fp32", "mixed" or "bf16", moments 0, 1 or 2."""
     ...
@@ -220,10 +176,11 @@ def model_states(psi, precision, moments):
 
 
 # %%
-saved = {"saved by mixed": held["fp32, 2 moments"] - held["mixed, 2 moments"]}
-display(compare(guess=saved_guess, predicted={"saved by mixed": Bytes(0)}, measured=saved, unit="MiB"))
+PSI, WAYS = predict.parameters(SMALL), [("fp32", 0), ("fp32", 1), ("fp32", 2), ("mixed", 2), ("bf16", 2)]
+held = {f"{precision}, {moments} moments": turns.states_held(precision, moments) for precision, moments in WAYS}
 yours = {f"{precision}, {moments} moments": Bytes(model_states(PSI, precision, moments)) for precision, moments in WAYS}
-compare(predicted=yours, measured=held, unit="MiB")
+held["saved by mixed"] = held["fp32, 2 moments"] - held["mixed, 2 moments"]
+compare(guess={"saved by mixed": saved_guess}, predicted=yours | {"saved by mixed": Bytes(0)}, measured=held, unit="MiB")
 
 # %% [markdown]
 # Nothing is saved. Mixed precision moves bytes from the weights to the optimizer's fp32 copy, and the sum stays
@@ -235,33 +192,18 @@ compare(predicted=yours, measured=held, unit="MiB")
 #
 # ## 3 · What a layer leaves behind
 #
-# A layer keeps whatever its backward pass will ask for. Which tensors are those? Autograd tells, if we stand at the
-# door where it stores them: `saved_tensors_hooks` hands us each one. A storage counts once, under the address of its
-# first byte, and parameters are no activations.
+# A layer keeps all that its backward pass will ask for. Which tensors are those? Autograd tells, if we stand at the door
+# where it stores them: PyTorch's `saved_tensors_hooks` hands us each one, and `kept_by` counts each storage once, without
+# parameters.
 #
 # What stands there for a **block**? Its input is one vector for each token, the *stream*, to which attention and then
 # the MLP add theirs. A product of two tensors keeps both factors, each for the gradient of the other. A norm keeps its
 # input and two numbers for each token, mean and spread; softmax keeps its result; and so on. Two batches of equally
 # many tokens:
 
-
-# %%
-def kept_by(module, x):
-    kept, owned = {}, {p.untyped_storage().data_ptr() for p in module.parameters()}
-
-    def at_the_door(tensor):
-        kept[tensor.untyped_storage().data_ptr()] = tensor.detach()
-        return tensor.detach()
-
-    with torch.autograd.graph.saved_tensors_hooks(at_the_door, lambda tensor: tensor):
-        module(x)
-    return [Bytes(tensor.untyped_storage().nbytes()) for address, tensor in kept.items() if address not in owned]
-
-
 # %%
 NAMES = ["input", "its mean", "its spread", "normed", "keys", "queries", "mask", "scores, softmax", "values", "gathered",
          "stream", "its mean", "its spread", "normed", "wide", "wide, GELU"]  # fmt: skip
-LONG = replace(SMALL, context=512)
 block, width = GPT(LONG).blocks[0], SMALL.width
 short, long = (kept_by(block, torch.randn(b, s, width, requires_grad=True)) for b, s in ((8, 128), (2, 512)))
 memory.kept_tensors(
@@ -276,19 +218,8 @@ memory.kept_tensors(
 #
 # **Your turn.** Count the bars, and write the account of a block.
 
-
 # %%
-def check_block(function):
-    for b, s, d, heads in ((8, 128, 128, 4), (2, 512, 128, 4), (3, 64, 96, 8)):
-        block = GPT(replace(LONG, width=d, heads=heads)).blocks[0]
-        due = sum(kept_by(block, torch.randn(b, s, d, requires_grad=True)))
-        said = function(b, s, d, heads)
-        case = f"{b} × {s} tokens, {d} wide, {heads} heads: {due:,d} bytes are kept, but it says {said:,d}"
-        bars = f"as wide as the stream {4 * b * s * d:,d}, the scores {4 * b * heads * s * s:,d}, a norm's mean {4 * b * s:,d}"
-        assert said == due, f"{case}, {abs(due - said):,d} too {'few' if said < due else 'many'} (a bar has: {bars})"
-
-
-@your_turn(check_block, look="Group the bars by length, then by what they grow with. fp32 has 4 bytes a number, a boolean 1.")
+@your_turn(turns.check_block, look="Group the bars by length, then by what they grow with. fp32 has 4 bytes a number, a boolean 1.")
 def block_bytes(b, s, d, heads):
     """Bytes that a block keeps in fp32: b sequences of s tokens, d wide, with an MLP of 4 d."""
     ...
@@ -309,52 +240,33 @@ def block_bytes(b, s, d, heads):
 # %%
 long_guess = ask("2 sequences of 512: how many MiB of activations in the whole model?", unit="MiB")
 
-
-def between_the_passes(config, batch_size, seq):
-    model = GPT(config)
-    batch = text.stories(seed=0).batch(seed=0, step=0, rank=0, batch_size=batch_size, context=seq)
-    with measure.memory(model) as record:
-        loss = model(*batch)  # as long as it lives, so does its graph
-        return record.now.activations
-
-
 # %%
 setup = predict.Setup(SMALL, batch_size=BATCH, seq=SEQ)  # fp32, Adam, nothing recomputed, one rank
 long_setup = predict.Setup(LONG, batch_size=2, seq=512)
 compare(
     guess={"2 × 512 tokens": long_guess},
     predicted={"8 × 128 tokens": predict.activations(setup), "2 × 512 tokens": predict.activations(long_setup)},
-    measured={"8 × 128 tokens": between_the_passes(SMALL, BATCH, SEQ), "2 × 512 tokens": between_the_passes(LONG, 2, 512)},
+    measured={"8 × 128 tokens": turns.between_the_passes(SMALL, BATCH, SEQ),
+              "2 × 512 tokens": turns.between_the_passes(LONG, 2, 512)},
     unit="MiB",
-)
+)  # fmt: skip
 
 # %% [markdown]
 # The scores are nearly half of it now, and in sequences of 2,048 they would be about three quarters. Hence the *fused*
 # kernels that never write them down (Dao et al. 2022).
 #
-# ### The formula that everybody quotes
-#
-# The literature writes it for 16 bits (Korthikanti et al. 2022, eq. 1; $s$ tokens, $b$ sequences, width $h$, $a$
-# heads), as bytes for each layer:
-#
-# $$s\,b\,h\,\Bigl(34 + 5\,\frac{a\,s}{h}\Bigr)$$
-#
-# Where do 34 and 5 come from? Take our count with 2 bytes a number: $8 \cdot 2 + 2 \cdot 4 \cdot 2 = 32$, and 2 for
-# the scores. The paper's network has dropout, and a dropout mask has one byte for each element. There are two on the
-# stream: $32 + 2 = 34$. And one on the scores, whose dropped version is kept as well: $2 + 1 + 2 = 5$. (Without
-# norms' numbers and mask, a hundredth.)
-#
 # ## 4 · The peak, with pencil and paper
 #
-# What is held between the passes is not yet the peak. On the way back, gradients of results are born while the
-# results still live. Take an MLP alone: a product of the narrow `x` to the wide `up`, GELU to the wide `bent`, a
-# product back to the narrow `y`. Of 1,024 tokens, 128 to 512 wide, the wide tensors have 2 MiB each, the narrow ones
-# ½, the two matrices ¼. Two wide ones are kept. And at the worst moment?
+# What is held between the passes is not yet the peak. On the way back, gradients of results are born while the results
+# still live. Take an MLP alone: a product of the narrow `x` to the wide `up`, GELU to the wide `bent`, a product back to
+# the narrow `y`. With 1,024 tokens, a narrow width of 128 and a wide one of 512, each wide tensor has 2 MiB, each narrow
+# one half a MiB and each matrix a quarter. Autograd keeps two wide tensors. How much is alive at the worst moment?
 
 # %%
 mlp_guess = ask("An MLP of 1,024 tokens, forward and back: how many MiB are alive at the peak?", unit="MiB")
 
 
+# %%
 def mlp_peak(t, d, f):
     mlp = torch.nn.Sequential(torch.nn.Linear(d, f, bias=False), torch.nn.GELU(), torch.nn.Linear(f, d, bias=False))
     x, gradient = torch.randn(t, d, requires_grad=True), torch.randn(t, d)
@@ -366,7 +278,7 @@ def mlp_peak(t, d, f):
 
 # %% [markdown]
 # On paper, four words are enough: `save`, for what autograd keeps; `make`, for a result on its way; `grad`, for a
-# weight's gradient, which stays; and `free`, for what nobody will read again. (The caller keeps `x`, `y` and the
+# weight's gradient, which stays; and `free`, for what will not be read again. (The caller keeps `x`, `y` and the
 # gradient of `y`, which is there from the beginning.)
 #
 # Printed last is the library's way back through a block, MLP first. Where are three wide tensors (`BSF`) alive?
@@ -400,7 +312,7 @@ show(predict.lifetimes.step.StepLifetimes.block_backward, docstring=False)
 # later. `predict.peak` writes down a whole step in this way, embedding to optimizer, and runs nothing.
 #
 # **Change one thing.** In `mlp_on`, free `bent` one line later, behind `d_up`. Which of the three peaks change? Decide
-# first.
+# first: the table will complain, and show which.
 #
 # <details><summary>Answer</summary>
 #
@@ -415,26 +327,13 @@ show(predict.lifetimes.step.StepLifetimes.block_backward, docstring=False)
 # %%
 peak_guess = ask("Peak with mixed precision and recompute, in MiB?", unit="MiB")
 
-
-def measured_peak(precision, recompute):
-    model = GPT(SMALL, seed=0)
-    mixed = precision == "mixed"
-    adam = MasterWeights(optim.Adam(model.parameters())) if mixed else torch.optim.Adam(model.parameters())
-    if recompute == "full":
-        model.blocks = RecomputedLayers(model.blocks, every=1)  # lesson 03
-    train_step(model, adam, batch)
-    with measure.memory(model, adam, batch) as record:
-        train_step(model, adam, batch)
-    return record.peak.total
-
-
 # %%
 switches = [(precision, recompute) for precision in ("fp32", "mixed") for recompute in ("none", "full")]
 setups = {f"{p}, recompute {r}": setup.with_(precision=p, recompute=r) for p, r in switches}
 compare(
     guess={"mixed, recompute full": peak_guess},
     predicted={name: predict.peak(changed).total for name, changed in setups.items()},
-    measured={f"{p}, recompute {r}": measured_peak(p, r) for p, r in switches},
+    measured={f"{p}, recompute {r}": turns.measured_peak(p, r) for p, r in switches},
     unit="MiB",
 )
 
@@ -451,14 +350,14 @@ compare(
 # `zero_grad(set_to_none=False)`: fill them with zeros. What does it do to the peak?
 #
 # **One line longer.** Instead of letting the model compute its loss, we give a name to what comes between: `logits =
-# model(inputs)`. What would `del logits` after the loss be worth?
+# model(inputs)`. What is `del logits` after the loss worth?
 
 # %%
 leak_guess = ask("A list of three losses: how many MiB does it hold?", unit="MiB")
 zeros_guess = ask("By how many MiB do gradients of zeros raise the peak?", unit="MiB")
-line_guess = ask("What does `del logits` save at the peak, in MiB?", unit="MiB")
 
 
+# %%
 def held_by_losses(keep):
     with measure.memory(model, inputs=batch) as record:
         losses = [keep(model(*batch)) for _ in range(3)]
@@ -484,7 +383,7 @@ def peak_in(**how):
 
 
 compare(
-    guess={"three losses": leak_guess, "zeros": zeros_guess, "del": line_guess},
+    guess={"three losses": leak_guess, "zeros": zeros_guess},
     predicted={"three losses": 3 * predict.activations(setup), "three .item()": Bytes(0), "zeros": Bytes(4 * PSI),
                "del": Bytes(4 * BATCH * SEQ * SMALL.vocab_size)},
     measured={"three losses": held_by_losses(lambda loss: loss), "three .item()": held_by_losses(torch.Tensor.item),
@@ -501,9 +400,9 @@ compare(
 #
 # The zeros cost a full set of gradients, 4Ψ. At the peak, between the passes, the usual program has no gradients yet.
 #
-# Nobody needs the logits after the loss, not even autograd, which keeps the logarithms of the probabilities instead.
-# But a *name* is a reference, and the tensor lives as long as the function. Here it is 1 MiB; with GPT-2's
-# vocabulary of 50,257 and a batch of 32 × 1,024 tokens it would be 6.6 GB.
+# After the loss the logits are of no use, not even to autograd, which keeps the logarithms of the probabilities instead.
+# But a *name* is a reference, and the tensor lives as long as the function. Here it is 1 MiB; with GPT-2's vocabulary of
+# 50,257 and a batch of 32 × 1,024 tokens it would be 6.6 GB.
 #
 # ## 6 · Against named cards
 #
@@ -539,8 +438,21 @@ MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
 # %% [markdown]
 # ## Second sitting
 #
-# What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below:
-# the account of a convolution and of inference, bytes that no tensor owns, two more witnesses, and published numbers.
+# What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below: the
+# literature's formula, the account of a convolution and of inference, bytes that no tensor owns, two more witnesses, and
+# published numbers.
+#
+# ### The formula that papers quote
+#
+# The literature writes it for 16 bits (Korthikanti et al. 2022, eq. 1; $s$ tokens, $b$ sequences, width $h$, $a$
+# heads), as bytes for each layer:
+#
+# $$s\,b\,h\,\Bigl(34 + 5\,\frac{a\,s}{h}\Bigr)$$
+#
+# Where do 34 and 5 come from? Take our count with 2 bytes a number: $8 \cdot 2 + 2 \cdot 4 \cdot 2 = 32$, and 2 for
+# the scores. The paper's network has dropout, and a dropout mask has one byte for each element. There are two on the
+# stream: $32 + 2 = 34$. And one on the scores, whose dropped version is kept as well: $2 + 1 + 2 = 5$. (Without
+# norms' numbers and mask, a hundredth.)
 #
 # ## 7 · A convolution's account
 #
@@ -584,7 +496,7 @@ compare(
 #
 # ## 8 · Inference needs two buffers
 #
-# Nobody asks for gradients when a network is only *used*. Then each result is needed until the next operation has
+# A network that is only *used* asks for no gradients. Then each result is needed until the next operation has
 # read it. One buffer to read from, one to write to, and then they change places.
 #
 # A chain of equal layers shows it best: 256 rows of 512 numbers, half a MiB for each result. With 32 layers, what is
@@ -626,17 +538,31 @@ compare(
 
 # %% [markdown]
 # $O(1)$ against $O(L)$ for $L$ layers. (Where results differ in size, it is the largest two neighbours, and
-# `predict.inference_buffers` looks for them.) This is why a model that took a rack to train answers on a laptop, and why
-# `torch.no_grad()` belongs around every evaluation.
+# `predict.inference_buffers` looks for them.) So `torch.no_grad()` belongs around every evaluation. (That a model which took a
+# rack to train answers on a laptop has another reason, too: 2 bytes a parameter instead of 16.)
 #
-# One thing inference does keep. A language model writes one token at a time, and each new token looks back at the keys
-# and values of all earlier ones. Nobody computes those again for each token; they stay in the **KV cache**:
+# One thing inference does keep. A language model writes one token at a time, and each new token looks back at the keys and
+# values of all earlier ones. They are not computed again for each token, but stay in the **KV cache**: in every layer, for
+# every token of every sequence, a key and a value for each head that has keys of its own.
 #
-# $$2 \cdot \text{layers} \cdot \text{heads} \cdot \text{head width} \cdot \text{tokens} \cdot \text{sequences} \cdot
-# \text{bytes}$$
-#
-# The 2 is for keys *and* values, and *heads* are those that have keys of their own. Let us collect them from our GPT: its
-# layer `qkv` makes queries, keys and values side by side, and a hook can pick the last two.
+# **Your turn.**
+
+# %%
+@your_turn(turns.check_cache, look="One token, one layer, one head: how many numbers are its key and its value?")
+def cache_bytes(layers, heads, head_width, tokens, sequences, element_bytes):
+    """Bytes of the KV cache; heads are those with keys of their own, head_width the numbers of a key."""
+    ...
+
+
+# %% tags=["solution"]
+@cache_bytes.solution
+def cache_bytes(layers, heads, head_width, tokens, sequences, element_bytes):
+    return 2 * layers * heads * head_width * tokens * sequences * element_bytes
+
+
+# %% [markdown]
+# Let us collect them from our GPT: its layer `qkv` makes queries, keys and values side by side, and a hook can pick the
+# last two.
 
 # %%
 cache = []
@@ -650,13 +576,14 @@ for hook in hooks:
     hook.remove()
 
 cached = Bytes(sum(tensor.nbytes for tensor in cache))
-display(compare(predicted=predict.kv_cache(SMALL, BATCH, SEQ, bytes_per_element=4), measured=cached, name="our GPT"))
+ours = Bytes(cache_bytes(SMALL.layers, SMALL.heads, SMALL.width // SMALL.heads, SEQ, BATCH, 4))
+display(compare(predicted=ours, measured=cached, name="our GPT"))
 
 for row in (zoo.GPT3_175B, zoo.LLAMA2_7B, zoo.LLAMA3_8B):
     token, full = predict.kv_cache(row, 1, 1), predict.kv_cache(row, 32, 8192)
     heads = getattr(row.config, "kv_heads", row.config.heads)  # GPT-3's all have keys of their own
     keys = f"{row.config.layers} layers, {heads} heads of {row.config.head_width} with keys"
-    print(f"{row.name:<11}: {keys}, {token:.0KiB} a token, {full:.0GiB} for 32 sequences of 8,192")
+    print(f"{row.name:<11}: {keys}, {token:.0KiB} a token, {full:.0GiB} for 32 sequences of 8,192, if it could")
 
 # %% [markdown]
 # Llama 2 and Llama 3 are of nearly one size, and the second's cache is a quarter of the first's. In Llama 3 groups of
@@ -671,7 +598,7 @@ for row in (zoo.GPT3_175B, zoo.LLAMA2_7B, zoo.LLAMA3_8B):
 # %%
 def all_reduce_fused(gradients):
     flat = torch.cat([gradient.flatten() for gradient in gradients])
-    # Here it would be sent; but there is nobody to send it to.
+    # Here it would be sent; but there is no other rank to send it to.
     for gradient, piece in zip(gradients, flat.split([gradient.numel() for gradient in gradients])):
         gradient.copy_(piece.view_as(gradient))
 
@@ -793,7 +720,7 @@ memory.memory_growth(
     limits={"A100 80GB": hardware.A100_80GB.memory},
     log=True,
     caption="The peak of a step. On the left all lines stand on the model states, 24 GiB with what `step()` needs on "
-    "the way. On the right it is the sequence that decides, unless nothing of it is kept.",
+    "the way. On the right the sequence decides. With both, only each block's input is kept, and the line hardly rises.",
 )  # fmt: skip
 
 # %% [markdown]
@@ -803,11 +730,8 @@ memory.memory_growth(
 # states, then an account that agreed with tensors to the byte.
 
 # %%
-of_1_5 = {"weights": 2 * 1_500_000_000, "states": model_states(1_500_000_000, "mixed", 2), "buffer": 4 * 1_500_000_000}
-printed = {"weights": Bytes(3 * 10**9), "states": Bytes(24 * 10**9), "buffer": Bytes(6 * 10**9)}
-ours = {name: Bytes(nbytes) for name, nbytes in of_1_5.items()}
-display(compare(predicted=ours, measured=printed, columns=("our formula", "the paper"), unit="GB"))
-
+states = Bytes(model_states(1_500_000_000, "mixed", 2))
+print(f"states {states:.0GB}, fused buffer {Bytes(4 * 1_500_000_000):.0GB}; the paper, by the same rules: 24 and 6 GB")
 xl = predict.Setup(XL, batch_size=32, seq=1024, precision="mixed")
 print(f"our GPT, no dropout: {predict.activations(xl):.0GB}", end=", ")
 print(f"with fused attention: {predict.activations(xl.with_(config=replace(XL, attention='fused'))):.0GB}", end=", ")
@@ -815,10 +739,10 @@ print(f"sbh (34 + 5as/h): {predict.activations_paper(xl):.0GB}")
 
 # %% [markdown]
 # The rule of 12 was a lower bound. Twelve numbers a layer are fewer than our sixteen (eight of the stream's width, two of
-# four times that), and it has no scores at all, which at 1,024 tokens and 25 heads are sixteen more. A later paper counts nearly five times as much. The
-# lesson is not that somebody was wrong: they wrote "about". It is that a formula without a measurement beside it can
-# be off by three, or by five, and nobody notices. (And if a slide tells you "60 GB, *even with* checkpointing": in the
-# paper, the 60 GB are *without*; with it, 8.)
+# four times that), and it has no scores at all, which at 1,024 tokens and 25 heads are sixteen more. A later paper counts
+# nearly five times as much. The authors were not wrong, they wrote "about". But a formula without a measurement beside it
+# can be off by three, or by five, and no reader notices. (And if a slide tells you "60 GB, *even with* checkpointing": in
+# the paper, the 60 GB are *without*; with it, 8.)
 #
 # **GPT-3.** The parameters of all eight models, from the shapes in the paper's table 2.1, against the counts in its
 # table D.1. (Two shapes are misprinted there; the library's rows say which, and why.)
@@ -827,6 +751,7 @@ print(f"sbh (34 + 5as/h): {predict.activations_paper(xl):.0GB}")
 family = {row.name: row for row in zoo.ALL if row.name.startswith("GPT-3")}
 counted = {name: predict.parameters(row) for name, row in family.items()}
 published = {name: Count(row.parameters) for name, row in family.items()}
+# measured: the parameters of the trained models, Brown et al. 2020, Table D.1
 compare(predicted=counted, measured=published, tolerance=0.006, columns=("our formula", "published"))
 
 # %% [markdown]
@@ -859,13 +784,13 @@ compare(predicted=counted, measured=published, tolerance=0.006, columns=("our fo
 # %%
 answer_1 = None  # bytes
 
-display(self_check(answer_1, model_states(1, "mixed", 1), hint="Four numbers a parameter: which have 2 bytes, which 4?"))
+self_check(answer_1, turns.exercise_1(), hint="Four numbers a parameter: which have 2 bytes, which 4?")
 
+# %%
+lean = predict.Setup(replace(XL, attention="fused"), batch_size=8, seq=1024, precision="mixed", recompute="full")
 answer_2 = None  # sequences
 
-lean = predict.Setup(replace(XL, attention="fused"), batch_size=8, seq=1024, precision="mixed", recompute="full")
-fits = predict.largest(lean, "batch_size", hardware.A100_40GB.memory)
-self_check(answer_2, fits.value, hint="Print predict.peak(lean.with_(batch_size=8)).total, and try others.")
+self_check(answer_2, turns.exercise_2(), hint="Print predict.peak(lean.with_(batch_size=8)).total, and try others.")
 
 
 # %%
@@ -883,13 +808,14 @@ def most_activations():
 # When you have changed it, replace None by most_activations().
 answer_3 = None
 
-self_check(answer_3, 0, hint="`.item()` still holds one batch at a time. Who keeps a graph from being made at all?")
+self_check(answer_3, 0, hint="`.item()` still holds one batch at a time. What keeps a graph from being made at all?")
 
 # %% [markdown]
 # <details><summary>Answers</summary>
 #
 # 1. 12: $2 + 2$ for weight and gradient, $4 + 4$ for the copy and the moment.
-# 2. 27. `fits` is the whole answer: `fits.bounded_by` says how much 28 would miss.
+# 2. 27. `predict.largest(lean, "batch_size", hardware.A100_40GB.memory)` looks for it; its `bounded_by` says how much 28
+# would miss.
 # 3. `@torch.no_grad()` above `def`. No graph is made, so there is nothing to hold, and `answer_3` is 0.
 #
 # </details>

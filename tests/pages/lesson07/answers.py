@@ -149,6 +149,10 @@ ANSWERS = {
     ),
     turns.check_logged: Answers(
         right=[two_calls],
-        wrong={mean_of_means: "not that of all 8", sum_over_ranks: "not that of all 8", with_its_graph: "with its graph"},
+        wrong={
+            mean_of_means: "not that of all 8",
+            sum_over_ranks: "not that of all 8",
+            with_its_graph: "with its graph",
+        },
     ),
 }

@@ -1,0 +1,170 @@
+"""Checks of lesson 02's turns: a peak, model states, what a block keeps, a cache; and what real steps hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_kit import measure
+from course_kit.units import Bytes
+from course_lib import predict
+from course_lib.model import hardware, text, zoo
+from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.train import optim
+from course_lib.train.precision import MasterWeights
+from course_lib.train.recompute import RecomputedLayers
+from course_lib.train.step import train_step
+
+Function = Callable[..., Any]
+SMALL = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=128)
+LONG = replace(SMALL, context=512)
+TINY = GPTConfig(layers=1, width=16, heads=2, vocab_size=32, context=8)
+WAYS = [("fp32", 0), ("fp32", 1), ("fp32", 2), ("mixed", 0), ("mixed", 1), ("mixed", 2)]
+WAYS += [("bf16", 0), ("bf16", 1), ("bf16", 2)]
+"""Precisions and moments of the states that real steps hold."""
+
+
+def batch_of(batch_size: int, seq: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets."""
+    return text.stories(seed=0).batch(seed=0, step=0, rank=0, batch_size=batch_size, context=seq)
+
+
+def states_held(precision: str, moments: int, config: GPTConfig = SMALL) -> Bytes:
+    """Weights, gradients and optimizer state that are alive after a real step, without the step counters."""
+    model = GPT(config, dtype=torch.bfloat16 if precision == "bf16" else None)
+    parameters = list(model.parameters())
+    if precision == "mixed":
+        rules: Sequence[Any] = (optim.SGD(parameters, lr=1e-3), optim.SGD(parameters, lr=1e-3, momentum=0.9))
+        optimizer: Any = MasterWeights((*rules, optim.Adam(parameters))[moments])
+    else:
+        optimizer = [
+            torch.optim.SGD(parameters, lr=1e-3),
+            torch.optim.SGD(parameters, lr=1e-3, momentum=0.9),
+            torch.optim.Adam(parameters, lr=1e-3),
+        ][moments]
+    tokens = torch.zeros(1, 8, dtype=torch.int64)
+    with measure.memory(model, optimizer) as record:
+        train_step(model, optimizer, (tokens, tokens))
+        alive = record.now
+    steps = 4 * len(parameters) if moments == 2 and precision != "mixed" else 0
+    return alive.parameters + alive.gradients + alive.optimizer - Bytes(steps)
+
+
+def kept_by(module: nn.Module, x: Tensor) -> list[Bytes]:
+    """Bytes of each storage that autograd keeps when the module reads x, parameters not counted, in their order."""
+    kept, owned = {}, {p.untyped_storage().data_ptr() for p in module.parameters()}
+
+    def at_the_door(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.detach()
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(at_the_door, lambda tensor: tensor):
+        module(x)
+    return [Bytes(tensor.untyped_storage().nbytes()) for address, tensor in kept.items() if address not in owned]
+
+
+def between_the_passes(config: GPTConfig, batch_size: int, seq: int) -> Bytes:
+    """Activations that are alive when the forward pass has ended."""
+    model, batch = GPT(config), batch_of(batch_size, seq)
+    with measure.memory(model) as record:
+        loss = model(*batch)  # as long as it lives, so does its graph
+        alive = record.now.activations
+    del loss
+    return alive
+
+
+def measured_peak(precision: str, recompute: str) -> Bytes:
+    """Most bytes alive in the second step of the small GPT."""
+    model, batch = GPT(SMALL, seed=0), batch_of(8, 128)
+    mixed = precision == "mixed"
+    adam = MasterWeights(optim.Adam(model.parameters())) if mixed else torch.optim.Adam(model.parameters())
+    if recompute == "full":
+        model.blocks = RecomputedLayers(model.blocks, every=1)
+    train_step(model, adam, batch)
+    with measure.memory(model, adam, batch) as record:
+        train_step(model, adam, batch)
+    return record.peak.total
+
+
+def check_peak(function: Function) -> None:
+    """Lists whose peak is early, late, and not where most is born."""
+    cases = (([4, 2, -4, 3], 6), ([1, 2, 8, -8, -2, 9], 11), ([5, -5, 5, -5], 5), ([3, -1, 4, -6], 6), ([], 0))
+    for changes, due in cases:
+        given = list(changes)
+        said = function(given)
+        assert given == changes, f"the list should stay as it is, but {changes} became {given}"
+        assert said == due, f"of {changes} the peak should be {due}, but is {said}"
+
+
+def check_states(function: Function) -> None:
+    """Every precision with every number of moments, against what a real step of a tiny model holds."""
+    psi = predict.parameters(TINY)
+    for precision, moments in WAYS:
+        due, said = states_held(precision, moments, TINY), function(int(psi), precision, moments)
+        assert said == due, (
+            f"{precision} with {moments} moments: a real step holds {'more' if said < due else 'fewer'} than your "
+            f"{said / psi:g} bytes a parameter"
+        )
+
+
+def check_block(function: Function) -> None:
+    """What a real block keeps, in shapes that tell all factors apart."""
+    for b, s, d, heads in ((8, 128, 128, 4), (2, 512, 128, 4), (3, 64, 96, 8)):
+        block = GPT(replace(LONG, width=d, heads=heads)).blocks[0]
+        due = sum(kept_by(block, torch.randn(b, s, d, requires_grad=True)))
+        said = function(b, s, d, heads)
+        bars = (
+            f"as wide as the stream {4 * b * s * d:,d}, scores {4 * b * heads * s * s:,d}, a norm's mean {4 * b * s:,d}"
+        )
+        assert said == due, (
+            f"{b} × {s} tokens, {d} wide, {heads} heads: {due:,d} bytes are kept, but it says {said:,d}, "
+            f"{abs(due - said):,d} too {'few' if said < due else 'many'} (a bar has: {bars})"
+        )
+
+
+def check_cache(function: Function) -> None:
+    """Keys and values that a real GPT's layers make for its tokens, and a shape with fewer heads for keys."""
+    for config, b, s in ((SMALL, 8, 128), (replace(SMALL, layers=3, heads=8), 2, 40)):
+        head_width = config.width // config.heads
+        due, said = _cached(GPT(config), b, s), function(config.layers, config.heads, head_width, s, b, 4)
+        assert said == due, (
+            f"{config.layers} layers, {config.heads} heads of {head_width}, {b} × {s} tokens of 4 bytes a "
+            f"number: {due:,d} bytes are made, but it says {said:,d}"
+        )
+    llama = zoo.LLAMA3_8B
+    due, said = predict.kv_cache(llama, 4, 100), function(32, 8, 128, 100, 4, 2)
+    assert said == due, (
+        f"Llama 3 8B caches {due:,d} bytes for 4 × 100 tokens of 2 bytes a number, but it says {said:,d}"
+    )
+
+
+def _cached(model: GPT, batch_size: int, seq: int) -> int:
+    """Bytes of keys and values that the layers of a model make."""
+    cache = []
+    hooks = [
+        block.attention.qkv.register_forward_hook(
+            lambda _m, _x, qkv: cache.append(qkv[..., model.config.width :].clone())
+        )
+        for block in model.blocks
+    ]
+    with torch.no_grad():
+        model(batch_of(batch_size, seq)[0])
+    for hook in hooks:
+        hook.remove()
+    return sum(tensor.nbytes for tensor in cache)
+
+
+def exercise_1() -> int:
+    """Bytes a parameter of a copy and one moment."""
+    return 2 + 2 + 4 + 4
+
+
+def exercise_2() -> int:
+    """Sequences of GPT-2 XL on an A100 40GB, by the peak."""
+    config = replace(zoo.GPT2_XL.config, attention="fused")
+    lean = predict.Setup(config, batch_size=8, seq=1024, precision="mixed", recompute="full")
+    return predict.largest(lean, "batch_size", hardware.A100_40GB.memory).value

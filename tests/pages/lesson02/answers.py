@@ -1,0 +1,117 @@
+"""Answers to the turns of lesson 02."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from course_pages.lesson02 import turns
+from tests.pages.answers import Answers
+
+
+def with_accumulate(changes):
+    return max(accumulate(changes, initial=0))
+
+
+def all_births(changes):
+    return sum(change for change in changes if change > 0)
+
+
+def the_end(changes):
+    return sum(changes)
+
+
+def the_largest_birth(changes):
+    return max(changes, default=0)
+
+
+def empties_the_list(changes):
+    alive = peak = 0
+    while changes:
+        alive += changes.pop(0)
+        peak = max(peak, alive)
+    return peak
+
+
+def by_table(psi, precision, moments):
+    weight = {"fp32": 4, "mixed": 2, "bf16": 2}[precision]
+    moment = 2 if precision == "bf16" else 4
+    return psi * (2 * weight + (4 if precision == "mixed" else 0) + moments * moment)
+
+
+def mixed_is_sixteen(psi, precision, moments):
+    return 16 * psi if precision == "mixed" else by_table(psi, precision, moments)
+
+
+def wide_moments_in_bf16(psi, precision, moments):
+    each = 4 if precision == "fp32" else 2
+    return psi * (2 * each + (4 if precision == "mixed" else 0) + 4 * moments)
+
+
+def without_the_copy(psi, precision, moments):
+    return psi * (2 * (4 if precision == "fp32" else 2) + (2 if precision == "bf16" else 4) * moments)
+
+
+def wide_gradients(psi, precision, moments):
+    return by_table(psi, precision, moments) + (2 * psi if precision == "mixed" else 0)
+
+
+def by_bars(b, s, d, heads):
+    stream, wide, scores, token = 4 * b * s * d, 4 * b * s * 4 * d, 4 * b * heads * s * s, 4 * b * s
+    return 8 * stream + 2 * wide + scores + 4 * token + s * s
+
+
+def mask_for_each_head(b, s, d, heads):
+    return by_bars(b, s, d, heads) + (heads - 1) * s * s
+
+
+def without_norms(b, s, d, heads):
+    return by_bars(b, s, d, heads) - 16 * b * s
+
+
+def scores_of_one_head(b, s, d, heads):
+    return by_bars(b, s, d, heads) - 4 * b * (heads - 1) * s * s
+
+
+def in_steps(layers, heads, head_width, tokens, sequences, element_bytes):
+    one_token = 2 * heads * head_width * element_bytes
+    return sequences * tokens * layers * one_token
+
+
+def keys_alone(layers, heads, head_width, tokens, sequences, element_bytes):
+    return layers * heads * head_width * tokens * sequences * element_bytes
+
+
+def one_layer(layers, heads, head_width, tokens, sequences, element_bytes):
+    return 2 * heads * head_width * tokens * sequences * element_bytes
+
+
+def always_fp32(layers, heads, head_width, tokens, sequences, element_bytes):
+    return 2 * layers * heads * head_width * tokens * sequences * 4
+
+
+ANSWERS = {
+    turns.check_peak: Answers(
+        right=[with_accumulate],
+        wrong={
+            all_births: "of [4, 2, -4, 3]",
+            the_end: "peak",
+            the_largest_birth: "peak",
+            empties_the_list: "stay as it is",
+        },
+    ),
+    turns.check_states: Answers(
+        right=[by_table],
+        wrong={
+            mixed_is_sixteen: "mixed with 0 moments",
+            wide_moments_in_bf16: "bf16 with 1 moments",
+            without_the_copy: "mixed with 0",
+            wide_gradients: "mixed",
+        },
+    ),
+    turns.check_block: Answers(
+        right=[by_bars], wrong={mask_for_each_head: "too many", without_norms: "too few", scores_of_one_head: "too few"}
+    ),
+    turns.check_cache: Answers(
+        right=[in_steps], wrong={keys_alone: "are made", one_layer: "are made", always_fp32: "Llama 3"}
+    ),
+}
