@@ -66,7 +66,7 @@ def main():
     opening.add_argument("lesson", nargs="?", default="00", help="number or name, such as 03 or lab03 (default: 00)")
     opening.add_argument("--no-browser", action="store_true", help="only print the address")
     test = commands.add_parser("test", help="run all checks, or only some stages; ends with a table")
-    stages = "quick, or some of lint, types, unit, labs, grader, sandbox, ranks, notebooks, browser (default: all)"
+    stages = "quick, or lint, types, unit, labs, grader, sandbox, ranks, notebooks, browser, foreign (default: all)"
     test.add_argument("stage", nargs="*", help=stages)
     arguments = parser.parse_args(spelled_out(sys.argv[1:]))
     if arguments.command == "test" and not os.path.isdir(os.path.join(ROOT, "tests")):

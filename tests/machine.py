@@ -1,7 +1,11 @@
-"""What stages need that pip does not install, a browser and bubblewrap: installed where no password is asked for."""
+"""What stages need beyond the extra `test`, and what installs it.
+
+A browser and bubblewrap come where no password is asked for, other people's models with pip.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 import shutil
@@ -16,6 +20,8 @@ Command = list[str]
 FAMILY = ("debian", "ubuntu")
 """Where apt-get is, by the ID of /etc/os-release. Ubuntu's chromium is a snap, which does not start in a container."""
 PLAYWRIGHT = [sys.executable, "-m", "playwright"]
+FOREIGN = ("expecttest", "torchvision", "transformers")
+"""The packages of the extra `foreign`."""
 
 
 def browser() -> str:
@@ -36,6 +42,13 @@ def sandbox() -> str:
     return problem
 
 
+def foreign() -> str:
+    """Nothing when other people's models can be imported, after an attempt to install them if need be; else why not."""
+    if problem := provided("models that nobody here wrote", foreign_problem, [foreign_command()]):
+        return f"{problem}: python -m pip install -c constraints.txt {' '.join(FOREIGN)}"
+    return ""
+
+
 def provided(what: str, problem: Callable[[], str], commands: list[Command]) -> str:
     """What `problem()` says after as many of the commands as it takes until it says nothing."""
     said = problem()
@@ -45,7 +58,7 @@ def provided(what: str, problem: Callable[[], str], commands: list[Command]) -> 
     open(start.LOG, "wb").close()
     for command in commands:
         try:
-            tool = "apt-get" if "apt-get" in command[-1] else "Playwright"
+            tool = "apt-get" if "apt-get" in command[-1] else "pip" if "pip" in command else "Playwright"
             start.step(f"install {what} with {tool}", command, begin)
         except (start.Problem, OSError):
             print(f"That did not work; {start.LOG} says why.", flush=True)
@@ -79,6 +92,24 @@ def browser_commands() -> Iterator[Command]:
         libraries = [*administrator(), *PLAYWRIGHT, "install-deps", "chromium"]
         yield apt("chromium") if system() == "debian" else libraries
     yield [*PLAYWRIGHT, "install", "--only-shell", "chromium"]
+
+
+def foreign_problem() -> str:
+    """Which of those packages is not here; nothing if none is missing."""
+    missing = []
+    for name in FOREIGN:
+        try:
+            importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(name)
+    return f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed" if missing else ""
+
+
+def foreign_command() -> Command:
+    """Install the pinned packages beside the PyTorch that is here: pip fails before it takes another one."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--retries", "2", "install"]
+    torch = f"torch=={importlib.metadata.version('torch')}"
+    return [*pip, "-c", str(Path(start.ROOT) / "constraints.txt"), *FOREIGN, torch, *start.torch_index()]
 
 
 def sandbox_problem() -> str:

@@ -14,7 +14,7 @@ TWO = ["-n", "2"]
 BY_FILE = [*TWO, "--dist", "loadfile"]
 STEAL = [*TWO, "--dist", "worksteal"]  # tests of a file stay together, and nobody is idle at the end
 WAIT = ["-n", "3", "--dist", "worksteal"]  # these mostly wait, for an answer that does not end
-ELSEWHERE = ["tests/labs/test_labs.py", "tests/grading", "tests/ranks"]  # what stages of their own run
+ELSEWHERE = ["tests/labs/test_labs.py", "tests/grading", "tests/ranks", "tests/foreign"]  # what stages of their own run
 
 LINT = [["ruff", "check", "."], ["ruff", "format", "--check", "."]]
 
@@ -65,6 +65,12 @@ STAGES = [  # what fails quickly comes first
         "JupyterLab and its widgets in Chromium",
         [[*PYTEST, *STEAL, "-m", "browser", "tests/browser"]],
         needs=machine.browser,
+    ),
+    Stage(
+        "foreign",
+        "models that nobody here wrote, trained under the library",
+        [[*PYTEST, *STEAL, "tests/foreign"]],
+        needs=machine.foreign,
     ),
 ]
 NAMES = [stage.name for stage in STAGES]

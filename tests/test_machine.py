@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import torch
+from packaging.requirements import Requirement
 
 import start
 from tests import machine
@@ -111,3 +114,34 @@ def test_bubblewrap_that_may_do_nothing_here_is_said_to_be_so(fake: Machine) -> 
                         f'/bin/chmod +x {fake.programs}/bwrap; }}')  # fmt: skip
     assert "lets it make no namespaces" in machine.sandbox()
     assert fake.calls()[-1].endswith(" bubblewrap")
+
+
+def test_models_of_others_are_installed_with_pip_and_never_with_another_pytorch(
+    fake: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        machine, "foreign_problem", lambda: "" if fake.made.exists() else "transformers is not installed"
+    )
+    monkeypatch.setattr(machine.sys, "executable", "python")
+    fake.has("python", "exit 1")
+    assert machine.foreign() == (
+        "transformers is not installed: python -m pip install -c constraints.txt expecttest torchvision transformers"
+    )
+    fake.has("python", f"touch {fake.made}")
+    assert machine.foreign() == "" and "install models that nobody here wrote with pip" in capsys.readouterr().out
+    _, call = fake.calls()
+    assert "pip" in call and f" torch=={torch.__version__}" in call and "constraints.txt expecttest" in call
+    assert machine.foreign() == "" and len(fake.calls()) == 2
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "FOREIGN", ("pytest", "no-such-thing", "nor-this"))
+    assert machine.foreign_problem() == "no-such-thing and nor-this are not installed"
+    monkeypatch.setattr(machine, "FOREIGN", ("pytest",))
+    assert machine.foreign_problem() == ""
+
+
+def test_the_stage_installs_what_the_extra_names() -> None:
+    project = tomllib.loads((Path(start.ROOT) / "pyproject.toml").read_text("utf-8"))["project"]
+    extra = [Requirement(text).name for text in project["optional-dependencies"]["foreign"]]
+    assert tuple(extra) == machine.FOREIGN
