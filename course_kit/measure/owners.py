@@ -129,4 +129,4 @@ class Owners:
 def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
     """All tensors that an optimizer updates."""
     for group in optimizer.param_groups:
-        yield from group["params"]
+        yield from group["params"][:]  # a copy: `ZeroOptimizer`'s list refuses readers of gradients, which we are not

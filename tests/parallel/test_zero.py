@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 
-from course_kit import ranks
+from course_kit import measure, ranks
 from course_kit.ranks import RankFailure
 from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.train.gradients import clip_gradients
@@ -154,3 +154,18 @@ def test_what_is_not_whole_is_not_handed_out():
     state, groups, masters = ranks.run(refusals, world_size=2)[0]
     assert state == groups and "Checkpoints(folder, model, optimizer)" in state
     assert "parameters of shapes [(2, 2), (2,)]" in masters
+
+
+def test_a_meter_may_be_opened_while_gradients_wait():
+    """It reads no gradient, so the pieces' list lets it pass."""
+
+    def held():
+        model = torch.nn.Linear(4, 4)
+        optimizer = ZeroOptimizer(model.parameters(), torch.optim.AdamW, lr=0.1)
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()  # its gradients stay until zero_grad, as any optimizer's do
+        with measure.memory(model, optimizer.optimizer) as record:
+            return int(record.now.optimizer)
+
+    # two moments of 10 elements, and a step count for each piece: the bias and 6 of the matrix, or 10 of the matrix
+    assert ranks.run(held, world_size=2) == [2 * 4 * 10 + 2 * 4, 2 * 4 * 10 + 4]
