@@ -141,10 +141,43 @@ class Router(nn.Module):
         wide = torch.promote_types(x_TD.dtype, torch.float32)
         logits_TE = F.linear(x_TD.to(wide), self.weight.to(wide))
         probabilities_TE = logits_TE.softmax(-1)
-        best_Tk, experts_Tk = probabilities_TE.topk(self.top_k)
+        experts_Tk = self.choose(probabilities_TE)
+        best_Tk = probabilities_TE.gather(1, experts_Tk)
         # Divided by itself, a single gate would be 1, and the router would get no gradient from the layer's result.
         gates_Tk = best_Tk if self.top_k == 1 else best_Tk / best_Tk.sum(-1, keepdim=True)
         return Choice(logits_TE, probabilities_TE, experts_Tk, gates_Tk)
+
+    def choose(self, probabilities_TE: Float[Tensor, "tokens experts"]) -> Int[Tensor, "tokens choices"]:
+        """The experts of each token, the most probable first."""
+        return probabilities_TE.topk(self.top_k).indices
+
+
+class BiasedRouter(Router):
+    """A router that balances without a loss: a number for each expert is added where experts are chosen, and only there.
+
+    Gates remain those of the probabilities, so no gradient knows of the bias. Between steps `nudge` raises the bias of
+    each expert that too few tokens wanted, and lowers that of the others, all by the same amount.
+
+    Source: DeepSeek-AI 2024 (DeepSeek-V3), §2.1.2, with a rate of 0.001, there on sigmoids where we have a softmax.
+
+    Attributes:
+        bias_E: what is added to each expert's probability; 0 at first. It is saved with the weights, and has no
+            gradient.
+    """
+
+    bias_E: Tensor
+
+    def __init__(self, experts: int, width: int, top_k: int) -> None:
+        super().__init__(experts, width, top_k)
+        self.register_buffer("bias_E", torch.zeros(experts))
+
+    def choose(self, probabilities_TE: Float[Tensor, "tokens experts"]) -> Int[Tensor, "tokens choices"]:
+        """The experts of each token, the highest sum of probability and bias first."""
+        return (probabilities_TE + self.bias_E).topk(self.top_k).indices
+
+    def nudge(self, wanted_E: Int[Tensor, " experts"], rate: float = 0.001) -> None:
+        """Move the biases towards balance. `wanted_E` counts the choices of each expert, those of all ranks together."""
+        self.bias_E += rate * (wanted_E.double().mean() - wanted_E).sign()
 
 
 class ExpertMLP(nn.Module):
@@ -155,6 +188,7 @@ class ExpertMLP(nn.Module):
         seed: names the initial weights: N(0, 0.02), drawn in fp32.
         dtype: of the parameters.
         device: of the parameters.
+        router: `Router`, or `BiasedRouter` for balance without a loss.
 
     Attributes:
         up_EDF, down_EFD: the experts' weights.
@@ -169,10 +203,11 @@ class ExpertMLP(nn.Module):
         seed: int = 0,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
+        router: type[Router] = Router,
     ) -> None:
         super().__init__()
         self.config = config
-        self.router = Router(config.experts, config.width, config.top_k)
+        self.router = router(config.experts, config.width, config.top_k)
         self.up_EDF = nn.Parameter(torch.empty(config.experts, config.width, config.hidden))
         self.down_EFD = nn.Parameter(torch.empty(config.experts, config.hidden, config.width))
         generator = torch.Generator().manual_seed(mix(seed))

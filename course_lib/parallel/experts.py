@@ -25,6 +25,7 @@ Suffixes: P ranks, k choices, E experts (of all ranks), L the experts of one ran
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import Any, NamedTuple
@@ -37,7 +38,7 @@ from torch import Tensor, nn
 
 from course_kit.units import Bytes
 from course_lib.collectives.operators import Group, Operation, all_gather, all_reduce, f, f_bar, own_part, pair
-from course_lib.model.experts import Choice, ExpertConfig, ExpertMLP, Router, Routing
+from course_lib.model.experts import Choice, ExpertConfig, ExpertMLP, Routing
 from course_lib.parallel.mesh import Mesh
 from course_lib.parallel.tensor import add_up_gradients
 
@@ -73,8 +74,7 @@ class ParallelExperts(nn.Module):
         super().__init__()
         self.config = layer.config
         self.groups: Mapping[str, Group] = {"expert": None} if groups is None else groups
-        self.router = Router(self.config.experts, self.config.width, self.config.top_k)
-        self.router.weight = nn.Parameter(layer.router.weight.detach().clone())
+        self.router = deepcopy(layer.router)
         self.up_LDf = self._part(layer.up_EDF, hidden=2)
         self.down_LfD = self._part(layer.down_EFD, hidden=1)
         has_grouped_product(self.up_LDf.device.type, self.up_LDf.dtype)  # now: a trial must not count as a step's work

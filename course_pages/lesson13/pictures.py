@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from course_kit.notebook.picture import GRID, INK, MUTED, Picture, legend, new_figure, note, series_color
+from course_kit.notebook.picture import GRID, INK, MUTED, Picture, legend, line_look, new_figure, note, series_color
 from course_lib.model.experts import ExpertConfig
 from course_lib.parallel.experts import DispatchPlan, Holding, holdings
 from course_lib.parallel.mesh import Mesh
@@ -37,7 +37,9 @@ def queues(
         for token, expert in enumerate(experts_Tk[:, choice].tolist()):
             kept = bool(kept_Tk[token, choice])
             place = (expert - 0.4, heights[expert] + 0.06)
-            color, edge, hatch = (series_color(choice), "white", None) if kept else (DROPPED, MUTED, "////")
+            color, edge, hatch = (
+                (series_color(choice), "white", None) if kept else (DROPPED, series_color(choice), "////")
+            )
             axes.add_patch(Rectangle(place, 0.8, 0.88, facecolor=color, edgecolor=edge, hatch=hatch, lw=0.6))
             heights[expert] += 1
     if capacity is not None:
@@ -88,22 +90,37 @@ def journey(wanted_PT: Tensor, experts: int, *, caption: str) -> Picture:
     return Picture(figure, caption=caption, alt=alt)
 
 
-def shares_by_step(runs: Mapping[str, Sequence[Sequence[float]]], *, caption: str) -> Picture:
-    """Shares of the experts while a model trains: a band for each expert, as wide as its share of the tokens.
+def by_seed(
+    panels: Mapping[str, Mapping[str, Sequence[Sequence[float]]]],
+    *,
+    caption: str,
+    levels: Mapping[str, Mapping[str, float]] | None = None,
+    every: int = 1,
+) -> Picture:
+    """A panel for each quantity: a colour for each kind of model, a thin line for each seed.
 
     Args:
-        runs: name → for each step the shares of all experts, which add up to 1.
+        panels: label of the vertical axis → kind → for each seed, a value for each point.
+        levels: label of the vertical axis → name → a value to hold the lines against, dotted.
+        every: steps from one point to the next.
     """
-    figure, panels = new_figure(1, len(runs), height=2.7)
+    figure, axes_of = new_figure(1, len(panels), height=3.2)
     told = []
-    for axes, (name, shares) in zip(panels, runs.items()):
-        percent = 100 * np.array(shares).T
-        colors = [series_color(expert) for expert in range(len(percent))]
-        axes.stackplot(range(len(shares)), percent, colors=colors, edgecolor="white", linewidth=0.5)
-        axes.set(xlim=(0, len(shares) - 1), ylim=(0, 100), xlabel="step", title=name)
-        told.append(f"{name}: the largest has {max(percent[:, 0]):.0f} % at first, {max(percent[:, -1]):.0f} % at last")
-    panels[0].set_ylabel("% of the tokens")
-    return Picture(figure, caption=caption, alt=f"Shares of {len(percent)} experts by step. {'; '.join(told)}.")
+    for axes, (label, kinds) in zip(axes_of, panels.items()):
+        for index, (kind, seeds) in enumerate(kinds.items()):
+            for number, values in enumerate(seeds):
+                steps = every * np.arange(1, len(values) + 1)
+                axes.plot(steps, values, lw=1.3, label="" if number else kind, **line_look(index))
+            ends = [values[-1] for values in seeds]
+            told.append(f"{label}, {kind}: {min(ends):.3g} to {max(ends):.3g} at last")
+        longest = every * max(len(values) for seeds in kinds.values() for values in seeds)
+        for name, level in (levels or {}).get(label, {}).items():
+            axes.axhline(level, color=INK, lw=1.1, ls=":")
+            note(axes, name, (longest, level), ha="right", va="bottom", size=9)
+        axes.set(xlabel="step", ylabel=label, xlim=(0, longest))
+    handles, names = axes_of[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside upper center", ncols=min(4, len(names)), frameon=False)
+    return Picture(figure, caption=caption, alt=f"A line for each seed. {'; '.join(told)}.")
 
 
 def rows_sent(plan: DispatchPlan, *, caption: str) -> Picture:

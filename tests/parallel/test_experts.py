@@ -8,7 +8,7 @@ from torch import Tensor
 
 from course_kit import ranks
 from course_kit.ranks import RankFailure
-from course_lib.model.experts import Choice, ExpertConfig, ExpertMLP, Router, Routing, find_places
+from course_lib.model.experts import BiasedRouter, Choice, ExpertConfig, ExpertMLP, Router, Routing, find_places
 from course_lib.parallel import experts
 from course_lib.parallel.experts import ParallelExperts, grouped_product, holdings, plan_dispatch
 from course_lib.parallel.mesh import Mesh
@@ -107,6 +107,49 @@ def test_the_gate_of_one_choice_is_its_probability_and_two_share_one() -> None:
             total = sum(scores) if top_k == 1 else sum(scores[e] for e in best)
             assert choice.experts_Tk[token].tolist() == best
             assert choice.gates_Tk[token].tolist() == pytest.approx([scores[e] / total for e in best])
+
+
+def test_a_bias_moves_choices_and_no_gate() -> None:
+    torch.manual_seed(0)
+    x, biased, plain = torch.randn(64, 4), BiasedRouter(3, 4, 2), Router(3, 4, 2)
+    biased.weight = plain.weight = torch.nn.Parameter(torch.randn(3, 4))
+    assert torch.equal(biased(x).experts_Tk, plain(x).experts_Tk)
+    biased.bias_E += torch.tensor([0.0, 0.0, 2.0])
+    choice = biased(x)
+    assert (choice.experts_Tk[:, 0] == 2).all() and choice.experts_Tk[:, 1].max() < 2
+    best = choice.probabilities_TE.gather(1, choice.experts_Tk)
+    assert torch.allclose(choice.gates_Tk, best / best.sum(1, keepdim=True))
+    assert [name for name, _ in biased.named_parameters()] == ["weight"] and "bias_E" in biased.state_dict()
+
+
+def test_nudges_lead_a_crowd_apart() -> None:
+    layer = ExpertMLP(ExpertConfig(8, 8, 4, top_k=2), router=BiasedRouter)
+    x = torch.randn(256, 8, generator=torch.Generator().manual_seed(0)) + 1
+    layer.router.weight.data[0] += 0.2
+    shares = []
+    for _ in range(300):
+        layer(x)
+        wanted = layer.routing.choice.experts_Tk.flatten().bincount(minlength=4)
+        shares.append(wanted.tolist())
+        layer.router.nudge(wanted, rate=0.002)
+    assert shares[0][0] > 240 and max(shares[-1]) < 160, (shares[0], shares[-1])
+    layer.router.bias_E.zero_()
+    layer.router.nudge(torch.tensor([5, 1, 3, 3]), rate=0.5)
+    assert layer.router.bias_E.tolist() == [-0.5, 0.5, 0.0, 0.0]
+
+
+def check_that_ranks_take_the_bias_along() -> None:
+    whole = ExpertMLP(ExpertConfig(8, 8, 4, top_k=1), router=BiasedRouter)
+    whole.router.bias_E += torch.tensor([0.0, 0.0, 0.0, 2.0])
+    layer = ParallelExperts(whole)
+    layer(torch.randn(6, 8))
+    assert layer.routing.first_E.tolist() == [0, 0, 0, 12]
+    layer.router.nudge(layer.routing.first_E, rate=1.0)
+    assert whole.router.bias_E.tolist() == [0, 0, 0, 2] and layer.router.bias_E.tolist() == [1, 1, 1, 1]
+
+
+def test_ranks_take_the_bias_along() -> None:
+    ranks.run(check_that_ranks_take_the_bias_along, world_size=2, diagnose=False)
 
 
 def routing(logits_TE: Tensor) -> Routing:

@@ -6,7 +6,7 @@ import torch
 from course_lib.model.experts import ExpertConfig, find_places
 from course_lib.parallel.experts import plan_dispatch
 from course_lib.parallel.mesh import Mesh
-from course_pages.lesson13.pictures import journey, queues, rows_sent, shares_by_step, who_holds
+from course_pages.lesson13.pictures import by_seed, journey, queues, rows_sent, who_holds
 
 
 def test_queues_tell_who_gets_no_place() -> None:
@@ -35,7 +35,11 @@ def test_a_journey_ends_where_it_began() -> None:
     assert "6 tokens of 2 ranks" in picture.alt and "on rank 0: 2, rank 1: 4." in picture.alt and picture.png
 
 
-def test_shares_are_told_at_both_ends() -> None:
-    picture = shares_by_step({"alone": [[0.5, 0.5], [0.0, 1.0]], "balanced": [[0.4, 0.6]] * 2}, caption="Two runs.")
-    assert "alone: the largest has 50 % at first, 100 % at last; balanced: the largest has 60 %" in picture.alt
-    assert "Shares of 2 experts" in picture.alt and picture.png
+def test_a_line_for_each_seed_and_its_end_in_words() -> None:
+    panels = {
+        "loss": {"alone": [[3.0, 2.0], [3.0, 2.5]], "balanced": [[3.0, 1.0]]},
+        "share (%)": {"alone": [[90.0, 20.0]]},
+    }
+    picture = by_seed(panels, levels={"loss": {"letters": 2.9}}, every=20, caption="Two panels.")
+    assert "loss, alone: 2 to 2.5 at last; loss, balanced: 1 to 1 at last; share (%), alone: 20 to 20" in picture.alt
+    assert picture.png

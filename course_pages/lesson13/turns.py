@@ -1,0 +1,92 @@
+"""Checks of lesson 13's turns: gates, rows that travel, balance, and places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Function = Callable[..., Any]
+
+
+def check_gates(gates_of: Function) -> None:
+    """Choices and gates of every token, for one, two and three choices, and what the gates teach the router."""
+    rows = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.1, 0.05, 0.25, 0.6], [0.2, 0.45, 0.05, 0.3]])
+    for top_k in (2, 1, 3):
+        probabilities = rows.clone().requires_grad_()
+        chosen, gates = gates_of(probabilities, top_k)
+        for token, row in enumerate(_plain(rows)):
+            told, best = f"{top_k} choices from {row}", sorted(range(4), key=lambda expert: -row[expert])[:top_k]
+            came = list(map(int, chosen[token]))
+            assert came == best, f"{told}: experts {came} came, and these are not the most probable, the best first"
+            share = torch.tensor([row[expert] for expert in best])
+            due = share if top_k == 1 else share / share.sum()
+            of = "its probability" if top_k == 1 else "their probabilities over the sum of these"
+            said = [round(gate, 3) for gate in gates[token].tolist()]
+            assert torch.allclose(gates[token], due), f"{told}: the gates came as {said}, and should be {of}"
+        assert gates.requires_grad, "no gradient leads from the gates to the probabilities, so the router cannot learn"
+        gates[1, 0].backward()
+        other = int(chosen[1, 1]) if top_k > 1 else int(chosen[1, 0])
+        mass = rows[1, chosen[1]].sum() if top_k > 1 else torch.tensor(1.0)
+        slope = -rows[1, chosen[1, 0]] / mass**2 if top_k > 1 else mass
+        assert probabilities.grad is not None and torch.allclose(probabilities.grad[1, other], slope), (
+            f"{top_k} choices: the first gate has the wrong gradient for the probability of expert {other}"
+        )
+
+
+def check_traffic(my_rows: Function) -> None:
+    """Rows that a rank sends and receives; ranks with one, two and three experts each."""
+    for counts in ([[3, 1, 0, 2], [5, 0, 4, 1]], [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11], [12, 13, 14, 15, 16, 17]],
+                   [[2, 7], [1, 4]], [[1, 0, 2, 5, 3, 8], [4, 4, 0, 1, 6, 2]]):  # fmt: skip
+        own = len(counts[0]) // len(counts)
+        for rank in range(len(counts)):
+            sends, receives = (list(map(int, rows)) for rows in my_rows(torch.tensor(counts), rank))
+            to = [sum(counts[rank][owner * own : owner * own + own]) for owner in range(len(counts))]
+            back = [sum(row[rank * own : rank * own + own]) for row in counts]
+            told = f"counts {counts}, {own} experts on each rank: rank {rank}"
+            assert sends == to, f"{told} cannot send {sends}: look at its row, and at the experts that lie together"
+            assert receives == back, f"{told} cannot receive {receives}: look at what each rank has for its experts"
+
+
+def check_balance(balance: Function) -> None:
+    """The loss and its gradient: an expert that nobody wants, second choices, and a batch in balance."""
+    rows = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2], [0.2, 0.7, 0.1], [0.8, 0.1, 0.1]])
+    cases = [(rows, [[0, 1], [0, 1], [1, 0], [0, 1]]), (rows[:, :2], [[0], [0], [1], [0]])]
+    cases += [(rows, [[0], [1], [0], [1]]), (torch.full((2, 4), 0.25), [[0, 1], [3, 1]])]
+    for given, chosen in cases:
+        probabilities, (tokens, experts) = given.clone().requires_grad_(), given.shape
+        first = torch.tensor([sum(row[0] == expert for row in chosen) / tokens for expert in range(experts)])
+        due = experts * (first * given.mean(0)).sum().item()
+        told = f"{tokens} tokens choose {chosen} among {experts} experts, with probabilities {_plain(given)}"
+        came = balance(probabilities, torch.tensor(chosen))
+        assert abs(came.item() - due) < 1e-5, (
+            f"{told}: the loss came as {came.item():.4g}; f counts first choices, over the tokens, P is a mean"
+        )
+        assert came.requires_grad, f"{told}: no gradient leads to the probabilities, so no router would move"
+        came.backward()
+        assert torch.allclose(probabilities.grad, (experts * first / tokens).expand(tokens, -1), atol=1e-6), (
+            f"{told}: each probability should be pulled in proportion to the demand for its expert"
+        )
+
+
+def _plain(rows: torch.Tensor) -> list[list[float]]:
+    return [[round(one, 3) for one in row] for row in rows.tolist()]
+
+
+def check_places(places: Function) -> None:
+    """Who finds a place: first choices before second ones, token by token, each expert with its own places."""
+    cases = [([[0, 1], [0, 2], [0, 1], [1, 0]], 3, 2), ([[1], [1], [1]], 3, 2), ([[0, 1], [1, 0]], 3, 1)]
+    cases += [([[3, 0, 1], [3, 1, 0], [0, 3, 1], [0, 1, 3]], 4, 2), ([[0, 1], [1, 0]], 2, 4)]
+    for chosen, experts, capacity in cases:
+        taken, due = [0] * experts, [[False] * len(chosen[0]) for _ in chosen]
+        for choice in range(len(chosen[0])):
+            for token, wanted in enumerate(chosen):
+                due[token][choice] = taken[wanted[choice]] < capacity
+                taken[wanted[choice]] += 1
+        came = [[bool(one) for one in row] for row in places(torch.tensor(chosen), experts, capacity)]
+        told = f"choices {chosen}, {capacity} places at each of {experts} experts"
+        assert [len(row) for row in came] == [len(row) for row in due], f"{told}: the answer has another shape"
+        for token, choice in ((t, c) for c in range(len(due[0])) for t in range(len(due))):
+            right = due[token][choice] == came[token][choice]
+            assert right, f"{told}: choice {choice} of token {token} came as {came[token][choice]}"
