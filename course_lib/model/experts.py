@@ -153,7 +153,7 @@ class Router(nn.Module):
 
 
 class BiasedRouter(Router):
-    """A router that balances without a loss: a number for each expert is added where experts are chosen, and only there.
+    """A router that balances without a loss: where experts are chosen, and only there, each one has a bias.
 
     Gates remain those of the probabilities, so no gradient knows of the bias. Between steps `nudge` raises the bias of
     each expert that too few tokens wanted, and lowers that of the others, all by the same amount.
@@ -176,7 +176,7 @@ class BiasedRouter(Router):
         return (probabilities_TE + self.bias_E).topk(self.top_k).indices
 
     def nudge(self, wanted_E: Int[Tensor, " experts"], rate: float = 0.001) -> None:
-        """Move the biases towards balance. `wanted_E` counts the choices of each expert, those of all ranks together."""
+        """Move the biases towards balance. `wanted_E` counts each expert's choices, those of all ranks together."""
         self.bias_E += rate * (wanted_E.double().mean() - wanted_E).sign()
 
 

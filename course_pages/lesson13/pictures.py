@@ -12,8 +12,9 @@ from torch import Tensor
 
 from course_kit.notebook.picture import GRID, INK, MUTED, Picture, legend, line_look, new_figure, note, series_color
 from course_lib.model.experts import ExpertConfig
-from course_lib.parallel.experts import DispatchPlan, Holding, holdings
+from course_lib.parallel.experts import Holding, holdings
 from course_lib.parallel.mesh import Mesh
+from course_pages.lesson13.trials import Run
 
 CHOICES = "first choice", "second choice"
 DROPPED = "#F3F4F6"
@@ -111,8 +112,8 @@ def by_seed(
             for number, values in enumerate(seeds):
                 steps = every * np.arange(1, len(values) + 1)
                 axes.plot(steps, values, lw=1.3, label="" if number else kind, **line_look(index))
-            ends = [values[-1] for values in seeds]
-            told.append(f"{label}, {kind}: {min(ends):.3g} to {max(ends):.3g} at last")
+            if ends := [values[-1] for values in seeds]:
+                told.append(f"{label}, {kind}: {min(ends):.3g} to {max(ends):.3g} at last")
         longest = every * max(len(values) for seeds in kinds.values() for values in seeds)
         for name, level in (levels or {}).get(label, {}).items():
             axes.axhline(level, color=INK, lw=1.1, ls=":")
@@ -123,26 +124,19 @@ def by_seed(
     return Picture(figure, caption=caption, alt=f"A line for each seed. {'; '.join(told)}.")
 
 
-def rows_sent(plan: DispatchPlan, *, caption: str) -> Picture:
-    """A square for each pair of ranks: how many tokens one sends to the other's experts in a dispatch.
+def crowds(runs: Mapping[str, Sequence[Run]], letters: float, *, caption: str) -> Picture:
+    """Training runs: the loss beside the letters' entropy, and the share of the expert that most tokens want.
 
     Args:
-        plan: who sends how much.
+        runs: kind of model → its runs, a seed each.
+        letters: the entropy of letters, in nats.
     """
-    rows_PP = plan.rows_PPL.sum(-1).numpy()
-    ranks, most = len(rows_PP), max(1, int(rows_PP.max()))
-    figure, (axes,) = new_figure(height=2.7)
-    axes.grid(False)
-    axes.imshow(rows_PP, cmap="Blues", vmin=0, vmax=1.25 * most)
-    for source in range(ranks):
-        for owner in range(ranks):
-            rows = int(rows_PP[source, owner])
-            color = "white" if rows > 0.75 * most else INK
-            weight = "normal" if source == owner else "bold"
-            axes.text(owner, source, str(rows), ha="center", va="center", color=color, size=10, weight=weight)
-    axes.set(xlabel="to the experts of rank", ylabel="tokens of rank", xticks=range(ranks), yticks=range(ranks))
-    told = "; ".join(f"rank {rank} sends {', '.join(map(str, plan.sends(rank)))}" for rank in range(ranks))
-    return Picture(figure, caption=caption, alt=f"Rows from each rank to ranks 0 to {ranks - 1}: {told}.")
+    loss, share = "loss (nats per token)", "the favourite's share (%)"
+    panels = {loss: {kind: [run.losses for run in seeds] for kind, seeds in runs.items()}}
+    shares = {kind: [[100 * one for one in run.largest] for run in seeds] for kind, seeds in runs.items()}
+    panels[share] = {kind: seeds if seeds[0] else [] for kind, seeds in shares.items()}
+    levels = {loss: {"letters' entropy": letters}, share: {"balance": 12.5}}
+    return by_seed(panels, levels=levels, caption=caption)
 
 
 def who_holds(mesh: Mesh, config: ExpertConfig, tokens: int, *, caption: str) -> Picture:

@@ -12,7 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from course_kit import measure
+from course_kit.accounts import TrafficAccount
 from course_kit.units import Count, Flops
+from course_lib.collectives.operators import own_part
 from course_lib.model import text
 from course_lib.model.experts import BiasedRouter, ExpertConfig, ExpertMLP, Router
 from course_lib.model.gpt import GPT, GPTConfig
@@ -48,6 +50,26 @@ def computed(
         own = (number == expert).nonzero()[:, 0]
         said = said.index_add(0, own, F.gelu(rows[own] @ up[expert], approximate="tanh") @ down[expert])
     return said
+
+
+class OwnExperts(nn.Module):
+    """A copy of a layer's `router`, and this rank's experts, `up` and `down`. All ranks have built the layer alike."""
+
+    def __init__(self, whole: ExpertMLP) -> None:
+        super().__init__()
+        self.router = nn.Parameter(whole.router.weight.detach().clone())
+        self.up, self.down = (nn.Parameter(own_part(each.detach(), 0)) for each in (whole.up_EDF, whole.down_EFD))
+
+
+def sent_in_a_step(kind: Callable[[ExpertMLP], Any]) -> tuple[Tensor, TrafficAccount]:
+    """Counts and traffic of a step of 256 tokens a rank; everybody's favourite lives on rank 0. On ranks."""
+    whole = ExpertMLP(ExpertConfig(64, 128, 8))
+    whole.router.weight.data[0] += 0.05
+    layer, x = kind(whole), torch.randn(256, 64, generator=torch.Generator().manual_seed(dist.get_rank())) + 0.2
+    layer(x.requires_grad_()).sum().backward()  # the first step wakes the connections
+    with measure.traffic() as sent:
+        layer(x).sum().backward()
+    return layer.counts, sent
 
 
 def farthest(kind: Callable[[ExpertMLP], Any]) -> float:
@@ -88,14 +110,15 @@ def read_stories(layer: str, penalty: Penalty | None = None, steps: int = 300) -
         penalty: (probabilities, choices) of a layer → what its router pays; a tenth of it is added to the loss.
         steps: of 16 sequences of 32 bytes.
     """
-    gpt = GPT(GPTConfig(layers=2, width=32, heads=2, vocab_size=text.VOCAB_SIZE, context=32))
+    first_seed = 1 + 10 * dist.get_rank()
+    gpt = GPT(GPTConfig(layers=2, width=32, heads=2, vocab_size=text.VOCAB_SIZE, context=32), seed=first_seed)
     config = (
         ExpertConfig(32, 32, 8, top_k=1, capacity_factor=1.25) if "MLP" not in layer else ExpertConfig(32, 32, 1, 1)
     )
-    for seed, block in enumerate(gpt.blocks, 1 + 10 * dist.get_rank()):
+    for seed, block in enumerate(gpt.blocks, first_seed):
         router = BiasedRouter if layer == "biased" else Router
         block.mlp = _Nothing() if layer == "nothing" else ExpertMLP(config, seed, router=router)
-    layers = [] if layer == "nothing" else [block.mlp for block in gpt.blocks]
+    layers: list[Any] = [] if layer == "nothing" else [block.mlp for block in gpt.blocks]
     optimizer, run = torch.optim.AdamW(gpt.parameters(), lr=3e-3), Run([], [], [])
     for step in range(steps):
         optimizer.zero_grad()

@@ -5,16 +5,16 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 40 minutes, second sitting 15; less than a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 30; about a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in counts, bytes and losses |
 # | Opens | `parallel/experts.py`, `predict/experts.py` |
 #
 # You double a layer's weights, and the model gets better. It also gets twice as slow, for every token multiplies every
 # weight. Commas, too. Does a comma need all of them?
 #
-# So give a layer eight MLPs instead of one, and let each token go to one or two of them. Memory holds eight; a token
-# pays for two. The MLPs are called **experts**, and a layer of them a mixture of experts. Two questions come with it.
-# Who chooses? And since eight experts want eight GPUs: how does a token get to an expert that lives elsewhere, and back?
+# So give a layer eight MLPs instead of one, and let each token go to one or two of them. Memory holds eight, and a token
+# pays for two. The MLPs are called **experts**. Who chooses? And since eight experts want eight GPUs: how does a token get
+# to an expert that lives elsewhere, and back? In section 6 they sit an exam against one MLP that computes as much.
 
 # %%
 import torch
@@ -29,40 +29,29 @@ from course_kit.units import Bytes, Count, Ratio
 from course_lib import predict
 from course_lib.collectives.operators import all_gather
 from course_lib.model import text, zoo
-from course_lib.model.experts import ExpertConfig, ExpertMLP
-from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.model.experts import BiasedRouter, ExpertConfig, ExpertMLP, find_places
 from course_lib.parallel.experts import ParallelExperts, plan_dispatch
-from course_pages.lesson13 import pictures as pictures
+from course_lib.parallel.mesh import Mesh
+from course_pages.lesson13 import pictures, trials, turns
 from course_pages.lesson13.explorer import ExpertsExplorer
-
-torch.set_num_threads(1)  # tensors are so small here that threads would wait for each other
 
 # %% [markdown]
 # ## 1 · A router
 #
-# A **router** is one matrix. It gives each token a score for each expert; a softmax makes probabilities of them; the best
-# one wins (Switch, Fedus et al. 2021), or the best two (GShard, Lepikhin et al. 2020). What an expert says is multiplied
-# by its **gate** before it is added to the stream. With one choice the gate is that expert's probability. With two,
-# the two probabilities are divided by their sum, so that the gates add up to 1.
+# A **router** is one matrix. It gives each token a score for each expert, and a softmax makes probabilities of them; the
+# best expert wins (Switch, Fedus et al. 2021), or the best two (GShard, Lepikhin et al. 2020). What an expert says is
+# multiplied by its **gate** before it is added to the stream. With one choice the gate is that expert's probability. With
+# more, their probabilities are divided by the sum of these, so that the gates add up to 1.
 #
-# Why multiply at all? "The largest" has no gradient: nudge a score a little, and the same expert wins. The gate is the
-# only place where the router can learn that another expert would have been better.
+# Why multiply at all? "The largest" has no gradient: nudge a score a little, and the same expert wins. Through the gate
+# alone does the router learn whether what the chosen expert said has helped. (Hence a single choice is not divided: $p/p$ is 1,
+# and 1 has no gradient.) What another expert would have said the router never learns.
 #
 # **Your turn.** From probabilities to choices and gates, for any number of choices.
 
 
 # %%
-def check_gates(function):
-    probabilities = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]])
-    chosen, gates = function(probabilities, 2)
-    assert chosen.tolist()[0] == [0, 1], f"token 0 goes to experts 0 and 1, but came {chosen.tolist()[0]}"
-    due = torch.tensor([0.625, 0.375])
-    assert torch.allclose(gates[0], due), f"its gates are 0.625 and 0.375, but came {gates[0].tolist()}"
-    one = function(probabilities, 1)[1].tolist()
-    assert torch.allclose(torch.tensor(one), torch.tensor([[0.5], [0.8]])), f"one choice: 0.5 and 0.8, but came {one}"
-
-
-@your_turn(check_gates, look="`probabilities.topk(top_k)` gives both. What do you divide by, and when not?")
+@your_turn(turns.check_gates, look="`probabilities.topk(top_k)` gives both. What do you divide by, and when not?")
 def gates_of(probabilities, top_k):
     """(tokens, experts) → the chosen experts, the best first, and their gates, each (tokens, top_k)."""
     ...
@@ -87,74 +76,36 @@ def gates_of(probabilities, top_k):
 # **Guess:** $d$ = 64, $F$ = 256, and 512 tokens. One MLP needs 33.6 MFLOP for them. And 8 experts, two choices?
 
 # %%
-def on_a_rank(experts, top_k):
-    layer = ParallelExperts(ExpertMLP(ExpertConfig(64, 256, experts, top_k)))  # the library's; section 4 builds one
-    with measure.flops() as counted:
-        layer(torch.randn(512, 64))
-    return Count(sum(weight.numel() for weight in layer.parameters())), counted.total
-
-
 guess_flops = ask("8 experts, two choices: how many MFLOP?", unit="MFLOP")
 
 # %%
 shapes = {"one MLP": (1, 1), "8 experts, one choice": (8, 1), "8 experts, two choices": (8, 2)}
-found = {name: ranks.run(on_a_rank, *shape, world_size=1)[0] for name, shape in shapes.items()}
-held_due = {name: Count(E * 2 * 64 * 256 + 64 * E) for name, (E, k) in shapes.items()}
-flops_due = {name: predict.layer_flops(ExpertConfig(64, 256, *shape), 512) for name, shape in shapes.items()}
-display(compare(predicted=held_due, measured={name: held for name, (held, _) in found.items()}))
+configs = {name: ExpertConfig(64, 256, *shape) for name, shape in shapes.items()}
+found = {name: ranks.run(trials.held_and_flops, config, 512, world_size=1)[0] for name, config in configs.items()}
+print("weights held:", {name: held for name, (held, _) in found.items()})
 compare(
     guess={"8 experts, two choices": guess_flops},
-    predicted=flops_due,
+    predicted={name: predict.layer_flops(config, 512) for name, config in configs.items()},
     measured={name: flops for name, (_, flops) in found.items()},
     unit="MFLOP",
 )
 
 # %% [markdown]
-# Eight times the weights for the FLOPs of one, and a router that costs nearly nothing. The $E$ has left the second
-# formula. So why not a thousand experts? People do that (section 6). But three bills are not in these tables yet.
+# Eight times the weights for the FLOPs of one, and a router that costs nearly nothing. So why not a thousand experts?
+# Because three bills are not in this table yet.
 #
 # ## 3 · A budget
 #
-# The first one is space. Nobody knows before a step how many tokens will want an expert, and a GPU that computes it
-# needs to know how many rows will come. So each expert gets a **capacity**, its fair share of the $T$ tokens' choices,
-# times a **capacity factor** $c$:
+# The first one is space. Before a step nobody knows how many tokens will want an expert, while memory, and a TPU's compiler,
+# want to know it beforehand. So GShard and Switch give each expert a **capacity**: its fair share of the $T$ tokens' choices, times a **capacity factor** $c$.
 #
 # $$C = \left\lceil c \cdot \frac{kT}{E} \right\rceil$$
 #
-# (Fedus et al. 2021, eq. 3, times $k$.) Who comes when the expert is full finds no place: the layer adds nothing for
-# that choice. And who comes first? All first choices, token by token; then all second ones (GShard, algorithm 1).
+# (Fedus et al. 2021, eq. 3, times $k$.) A choice that comes when the expert is full finds no place: the layer adds
+# nothing for it. And who comes first? All first choices, token by token; then all second ones (GShard, algorithm 1).
 #
-# **Your turn.** Who finds a place?
-
-
-# %%
-def check_places(function):
-    cases = [([[0, 1], [0, 2], [0, 1], [1, 0]], 2, [[1, 1], [1, 1], [0, 0], [1, 0]]), ([[1], [1], [1]], 2, [[1], [1], [0]])]
-    cases += [([[0, 1], [1, 0]], 1, [[1, 0], [1, 0]])]
-    for chosen, capacity, due in cases:
-        came = function(torch.tensor(chosen), 3, capacity).int().tolist()
-        assert came == due, f"choices {chosen}, {capacity} places each: {due}, 1 for who has one, but came {came}"
-
-
-@your_turn(check_places, look="Put all choices into one line, in the order in which they come. `one_hot` and `cumsum` number them.")
-def places(chosen, experts, capacity):
-    """(tokens, choices) of expert numbers → of the same shape, True where a choice finds a place."""
-    ...
-
-
-# %% tags=["solution"]
-# One solution. Open it when yours passes, or when you are stuck.
-@places.solution
-def places(chosen, experts, capacity):
-    wants = F.one_hot(chosen.T.flatten(), experts)  # all first choices, then all second ones
-    number = (wants.cumsum(0) * wants).sum(-1)
-    return (number <= capacity).view(chosen.T.shape).T
-
-
-# %% [markdown]
 # **Break it.** 24 tokens, two choices, 6 experts, $c = 1$: 8 places each, so 48 places for 48 choices. How many choices
-# find none? And then turn the batch around, last token first, with the same weights. For how many tokens does the layer
-# say something else?
+# find none? Then turn the batch around, last token first. For how many tokens does the layer say something else?
 
 # %%
 CONFIG = ExpertConfig(width=32, hidden=64, experts=6, top_k=2, capacity_factor=1.0)
@@ -166,56 +117,41 @@ layer = ExpertMLP(CONFIG)
 layer.router.weight.data[:2] += 0.02  # two experts are liked better
 x = torch.randn(24, 32, generator=torch.Generator().manual_seed(0)) + 0.2
 said, chosen = layer(x), layer.routing.choice.experts_Tk
-kept = places(chosen, 6, CONFIG.capacity(24))
-pictures.queues(chosen, kept, 6, CONFIG.capacity(24), caption="As many places as choices. Who comes late stands above the line.").show()
-turned = layer(x.flip(0)).flip(0)
-another = int(((turned - said).abs() > 1e-6).any(-1).sum())
+kept = find_places(chosen, 6, CONFIG.capacity(24))  # the second sitting asks you for this function
+pictures.queues(chosen, kept, 6, CONFIG.capacity(24), caption="As many places as choices. All first choices are placed before any second one; what stands above the line is dropped.").show()
+another = int(((layer(x.flip(0)).flip(0) - said).abs() > 1e-6).any(-1).sum())
 print(f"you said {guess_dropped.said}: {int((~kept).sum())} choices find no place")
 print(f"you said {guess_changed.said}: turned around, {another} of 24 tokens get another answer")
-compare(
-    predicted={"tokens with no place at all": Count(int((~kept).all(-1).sum()))},
-    measured={"tokens with no place at all": Count(int((said == 0).all(-1).sum()))},
-    columns=("by your queue", "rows of zeros"),
-)
+print(f"tokens with no place at all: {int((~kept).all(-1).sum())}; rows of zeros: {int((said == 0).all(-1).sum())}")
 
 # %% [markdown]
-# An empty place at expert 3 is of no use to who stands before expert 0. Hence a $c$ above 1, often 1.25: more memory
-# and more rows to compute, fewer drops.
+# An empty place at expert 3 is of no use to a choice that waits at expert 0. Hence a $c$ above 1, often 1.25.
 #
 # A token that has lost both choices is **dropped**: the layer says 0 to it, exactly. In a GPT the block adds that to the
-# stream, so the token goes on as it was, with one layer less. No error, no NaN.
+# stream, so the token goes on as it was. No error, no NaN.
 #
-# And an answer depends on who *else* is in the batch: who stands behind you today was before you yesterday. Keep that in
-# mind when a model answers differently in a larger batch. No other layer of this course does that.
+# And an answer depends on who *else* is in the batch. Batch-norm has that vice as well (lesson 07), but there the others
+# move your answer a little. Here they delete it.
 #
 # ## 4 · Tokens travel
 #
 # The second bill is bytes. Eight experts on four ranks, two each, and every rank has tokens of its own. Each token must
-# go where its expert lives, be computed there with tokens from everywhere, and come home. (The picture below the next cell
-# shows it.)
-#
-# That is an all-to-all (lesson 06): something else for everybody. But here with **uneven counts**, and a rank has to
-# say how many rows it sends to each, and how many it expects from each. So counts go first: an all-gather tells everyone
-# how many rows each rank has for each expert. From then on all know the whole plan.
+# go where its expert lives, be computed there with tokens from everywhere, and come home.
+
+# %%
+wanted = torch.tensor([[0, 3, 6, 1, 2, 0], [5, 0, 2, 2, 7, 1], [1, 4, 0, 3, 3, 6], [2, 1, 7, 0, 5, 2]])
+pictures.journey(wanted, 8, caption="A colour for each expert, two on each rank; a number for each token's home. In the middle no rank has six.")
+
+# %% [markdown]
+# That is an all-to-all (lesson 06) with **uneven counts**, and a rank has to say how many rows it sends to each, and how
+# many it expects from each. So counts go first: an all-gather tells every rank how many rows each rank has for each expert.
+# From then on all know the whole plan.
 #
 # **Your turn.** Read this rank's part off the plan.
 
 
 # %%
-wanted = torch.tensor([[0, 3, 6, 1, 2, 0], [5, 0, 2, 2, 7, 1], [1, 4, 0, 3, 3, 6], [2, 1, 7, 0, 5, 2]])
-pictures.journey(wanted, 8, caption="A colour for each expert, two on each rank; a number for each token's home. In the middle nobody has six.").show()
-
-
-def check_traffic(function):
-    counts = torch.tensor([[3, 1, 0, 2], [5, 0, 4, 1]])
-    for rank, due in enumerate([([4, 2], [4, 5]), ([5, 5], [2, 5])]):
-        came = tuple(list(map(int, rows)) for rows in function(counts, rank))
-        assert came == due, f"2 ranks, 4 experts, {counts.tolist()}: rank {rank} sends and receives {due}, but came {came}"
-    sends, receives = function(torch.arange(18).view(3, 6), 1)
-    assert list(sends) == [13, 17, 21] and list(receives) == [5, 17, 29], "3 ranks with 2 experts each: sums of pairs"
-
-
-@your_turn(check_traffic, look="`counts.unflatten(1, (ranks, -1))` puts the experts of a rank together. Sum, then a row and a column.")
+@your_turn(turns.check_traffic, look="`counts.unflatten(1, (ranks, -1))` puts the experts of a rank together. Sum, then a row and a column.")
 def my_rows(counts, rank):
     """counts[r, e]: rows of rank r for expert e; each rank has the next E/ranks experts → two lists, by rank: sends, receives."""
     ...
@@ -230,9 +166,9 @@ def my_rows(counts, rank):
 
 
 # %% [markdown]
-# A journey moves rows and changes none. So its gradient is the journey home: the same, with sends and receives swapped.
-# The way there is called **dispatch**, the way home **combine**, and each is the other's backward pass. This is all of it
-# (nobody is dropped yet):
+# A journey moves rows and changes none. So its gradient is the journey home, with sends and receives swapped. The way there
+# is called **dispatch**, the way home **combine**, and each is the other's backward pass. This is all of it, without drops
+# (`trials.computed` lets each of a rank's experts compute the rows that came for it):
 
 
 # %%
@@ -249,67 +185,33 @@ class Travel(torch.autograd.Function):
         return Travel.apply(gradient, ctx.receives, ctx.sends), None, None
 
 
-def each_its_own(rows, number, up, down):
-    """Rows of tokens, the number of the expert that each came for, and this rank's experts: what these say."""
-    said = torch.zeros_like(rows)
-    for expert in range(len(up)):
-        own = (number == expert).nonzero()[:, 0]
-        said = said.index_add(0, own, F.gelu(rows[own] @ up[expert], approximate="tanh") @ down[expert])
-    return said
-
-
 # %%
-class Experts(nn.Module):
+class Experts(trials.OwnExperts):  # a copy of the router, and this rank's part of `up` and `down`
     top_k, travel = 2, Travel.apply
-
-    def __init__(self, whole):  # a layer that every rank has built alike
-        super().__init__()
-        self.router = nn.Parameter(whole.router.weight.detach().clone())
-        parts = (each.detach().chunk(dist.get_world_size())[dist.get_rank()] for each in (whole.up_EDF, whole.down_EFD))
-        self.up, self.down = (nn.Parameter(part.clone()) for part in parts)
 
     def forward(self, x):  # this rank's tokens
         chosen, gates = gates_of(F.linear(x, self.router).softmax(-1), self.top_k)
-        order = chosen.flatten().argsort(stable=True)  # choices, in the order of the experts
-        tokens, own = order // self.top_k, chosen.flatten().bincount(minlength=len(self.router))
-        self.counts = all_gather(own[None], 0)
+        order = chosen.flatten().argsort(stable=True)  # by expert: those for rank 0's experts come first
+        tokens = order // self.top_k  # choice number 7 of two each is token 3's
+        self.counts = all_gather(chosen.flatten().bincount(minlength=len(self.router))[None], 0)
         sends, receives = my_rows(self.counts, dist.get_rank())
-        mine = self.counts.chunk(len(self.counts), 1)[dist.get_rank()]  # from each rank, for each of my experts
+        # Rows arrive rank by rank, and of each rank by expert. If rank 0 sends 2 and 1 for my two experts, and rank 1
+        # sends 0 and 3, they are for experts 0 0 1 1 1 1: each expert's number, as often as the count says.
+        mine = self.counts.chunk(len(self.counts), 1)[dist.get_rank()]
         number = torch.arange(len(self.up)).repeat(len(mine)).repeat_interleave(mine.flatten())
-        said = each_its_own(self.travel(x[tokens], sends, receives), number, self.up, self.down)
+        said = trials.computed(self.travel(x[tokens], sends, receives), number, self.up, self.down)
         home = self.travel(said, receives, sends) * gates.flatten()[order, None]
-        return torch.zeros_like(x).index_add(0, tokens, home)
+        return torch.zeros_like(x).index_add(0, tokens, home)  # a token's choices add up where it stands
 
 
 # %% [markdown]
 # Is it right? The reference computes every expert for every token on one device and weighs most of what they say with
-# 0: wasteful, and hard to get wrong. Both step three times, on the same 64 tokens, and we look at outputs and weights.
-#
-# One thing to decide: who averages? Let the loss be a *sum* over all tokens. An expert then gets its whole gradient from
-# the rows that came to it. Only the router, which every rank has, adds up over the ranks.
-
+# 0: wasteful, and hard to get wrong. Both step three times. The loss is a *sum* over all tokens, so an expert gets its whole
+# gradient from the rows that came to it. Only the router's, which every rank has, adds up over the ranks.
 
 # %%
-def off(kind):
-    """How far outputs and weights are from the reference's, over three steps. All ranks call."""
-    torch.manual_seed(0)
-    whole, rank, p, most = ExpertMLP(ExpertConfig(32, 64, 8), dtype=torch.float64), dist.get_rank(), dist.get_world_size(), 0.0
-    ours = kind(whole)
-    both = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in (whole, ours)]
-    for _ in range(3):
-        x, y = torch.randn(2, 64, 32, dtype=torch.float64)
-        said, own = whole(x), ours(x.chunk(p)[rank])
-        [each.zero_grad() for each in both]
-        ((said - y).square().sum() + (own - y.chunk(p)[rank]).square().sum()).backward()
-        dist.all_reduce(ours.router.grad)
-        [each.step() for each in both]
-        pairs = [(own, said.chunk(p)[rank]), (ours.router, whole.router.weight), (ours.up, whole.up_EDF.chunk(p)[rank])]
-        most = max(most, *((a - b).abs().max().item() for a, b in pairs))
-    return most
-
-
 for p in (1, 2, 4):
-    print(f"{p} ranks: outputs and weights of one device after each step: {max(ranks.run(off, Experts, world_size=p)) < 1e-12}")
+    print(f"{p} ranks: outputs and weights of one device after each step: {max(ranks.run(trials.farthest, Experts, world_size=p)) < 1e-12}")
 
 # %% [markdown]
 # Now the bytes. Each of $p$ ranks brings $t$ tokens of $n$ bytes, and each of these travels $k$ times. If all experts are
@@ -319,117 +221,75 @@ for p in (1, 2, 4):
 #
 # **Guess:** 4 ranks with 256 tokens each, two choices, 64 features of 4 bytes. How many kB does a rank send, on average?
 # And does the rank with the favourite expert send more than the others, or less?
-#
-# (Below the table is the library's layer, `ParallelExperts`. Where are the two journeys of its forward pass?)
 
 # %%
 guess_sent = ask("4 ranks, 256 tokens each: how many kB does a rank send in a step, on average?", unit="kB")
 
 
-def send_a_step():
-    whole = ExpertMLP(ExpertConfig(64, 128, 8))
-    whole.router.weight.data[0] += 0.05  # everybody's favourite lives on rank 0
-    layer, x = Experts(whole), torch.randn(256, 64, generator=torch.Generator().manual_seed(dist.get_rank())) + 0.2
-    layer(x.requires_grad_()).sum().backward()  # the first step wakes the connections
-    with measure.traffic() as sent:
-        layer(x).sum().backward()
-    return layer.counts, sent
-
-
 # %%
-from course_lib.parallel.mesh import Mesh
-
-counts, sent = zip(*ranks.run(send_a_step, world_size=4))
+counts, sent = zip(*ranks.run(trials.sent_in_a_step, Experts, world_size=4))
 plan = plan_dispatch(counts[0][:, None], capacity=None)
-pictures.rows_sent(plan, caption="Rows of one dispatch. Rank 0 gets most. What leaves a rank is in bold.").show()
+print("rows from rank (line) to rank (column):", *plan.rows_PPL.sum(-1).tolist(), sep="\n")
 even = predict.expert_traffic(ExpertConfig(64, 128, 8), Mesh({"expert": 4}), 4 * 256, element_bytes=4)["expert"]
 due = {f"rank {r}": 2 * (plan.sent_bytes(r, 4 * 64) + plan.returned_bytes(r, 4 * 64)) for r in range(4)}
 seen = {f"rank {r}": sent[r].sent_bytes for r in range(4)}
-display(
-    compare(
-        guess={"on average": guess_sent},
-        predicted=due | {"on average": even.modelled_bytes["all_to_all"]},
-        measured=seen | {"on average": sum(seen.values(), Bytes(0)) / 4},
-        tolerance=0.05,
-        unit="kB",
-        columns=("from counts", "seen by the kernel"),
-    )
+compare(
+    guess={"on average": guess_sent},
+    predicted=due | {"on average": even.modelled_bytes["all_to_all"]},
+    measured=seen | {"on average": sum(seen.values(), Bytes(0)) / 4},
+    tolerance=0.05,
+    unit="kB",
+    columns=("from counts", "seen by the kernel"),
 )
-display(show(ParallelExperts.forward, docstring=False))
-show(ParallelExperts.ask, docstring=False)
 
 # %% [markdown]
-# The rows of the ranks come from the counts, the last one from the formula alone. Rank 0 sends *more*, though its
-# tokens mostly stay at home: in a combine it sends back what it received. The layer is as slow as its busiest rank. All others
-# wait in the all-to-all.
-#
-# `ask` is both journeys in one line: `dispatch` there, `compute`, `combine` home. Autograd adds the other two. `forward`
-# is your layer with a capacity: `admit` gives places first, and the second sitting asks whom it drops.
+# The ranks' numbers come from the counts, the last one from the formula alone. Half of rank 0's own choices stay at home,
+# and still it sends *more* than the others: in a combine it sends back what it received. All others wait for the
+# busiest rank. The library's `ParallelExperts` is this layer with a capacity.
 #
 # ## 5 · Break it: a router collapses
 #
-# The third bill is the worst. An expert that is chosen learns. One that has learnt is better, and is chosen again. We train a
-# GPT of two layers, 8 experts in each, one choice, $c = 1.25$. The loss is the text's and nothing else. `penalty` below
-# will be needed soon.
+# The third bill is the worst. We train a GPT of two layers on our stories, with 8 small experts in each, one choice,
+# $c = 1.25$, from three seeds. The loss is the text's and nothing else. A second model has *nothing* in the place of its
+# MLPs. (`show(trials.read_stories)` prints the loop.)
 #
-# **Guess:** if all tokens go to one expert, how many of 100 are dropped?
+# **Guess:** if all tokens go to one expert, how many of 100 are dropped? (And will the crowd still be there after 300 steps?)
 
 # %%
-STORIES = text.stories(seed=0)
 guess_lost = ask("All go to one of 8 experts with a capacity factor of 1.25: of 100 tokens, how many are dropped?")
 
-
-def train(penalty, steps=100):
-    """By step: the loss; the shares of layer 2's experts; the share of tokens that are dropped."""
-    gpt = GPT(GPTConfig(layers=2, width=32, heads=2, vocab_size=text.VOCAB_SIZE, context=32))
-    for seed, block in enumerate(gpt.blocks, 1):
-        block.mlp = ExpertMLP(ExpertConfig(32, 64, experts=8, top_k=1, capacity_factor=1.25), seed=seed)
-    optimizer, losses, shares, dropped = torch.optim.AdamW(gpt.parameters(), lr=3e-3), [], [], []
-    for step in range(steps):
-        optimizer.zero_grad()
-        loss = gpt(*STORIES.batch(0, step, 0, 16, 32))
-        routings = [block.mlp.routing for block in gpt.blocks]
-        (loss + 0.1 * sum(penalty(each.choice.probabilities_TE, each.choice.experts_Tk) for each in routings)).backward()
-        optimizer.step()
-        losses.append(loss.item())
-        shares.append((routings[1].first_E / routings[1].tokens).tolist())
-        dropped.append(1 - routings[1].kept_Tk.float().mean().item())
-    return losses, shares, dropped
-
-
 # %% tags=["varies"]
-alone = train(lambda probabilities, chosen: 0.0)
-pictures.shares_by_step({"the text's loss alone": alone[1]}, caption="A colour for each expert of layer 2. Soon one has them all. Now and then the crowd moves on, all of it.").show()
-late = Ratio(100 * sum(alone[2][20:50]) / 30)
-compare(guess=guess_lost, predicted=Ratio(100 * (1 - 1.25 / 8)), measured=late, tolerance=0.1, name="of 100 tokens, steps 20 to 50")
+stories = {name: ranks.run(trials.read_stories, *options, world_size=3, timeout_s=300)
+           for name, options in {"nothing": ["nothing"], "experts": ["experts"]}.items()}  # fmt: skip
+letters = text.ngram_entropy(bytes(text.stories(seed=0).batch(0, 0, 0, 256, 256)[0].flatten().tolist()), 1)
+pictures.crowds(stories, letters, caption="A line for each seed. While one expert has all, the loss rests on the letters' entropy, with experts or without.").show()
+late = Ratio(100 * sum(sum(run.dropped[:100]) / 100 for run in stories["experts"]) / 3)
+print("at last the favourite has, of 100 tokens:", [f"{100 * run.largest[-1]:.0f}" for run in stories["experts"]])
+compare(guess=guess_lost, predicted=Ratio(100 * (1 - 1.25 / 8)), measured=late, tolerance=0.1, name="of 100 tokens, steps 0 to 100")
 
 # %% [markdown]
 # You hold eight experts, pay for the traffic of eight, and use one at a time. It is full, so most tokens pass by the layer
-# as if it were not there. And the loss? It falls all the same.
+# as if it were not there. The model knows how frequent each letter is and no more, as one without any MLP does.
 #
-# The cure is to let the router pay. Over a batch, let $f_e$ be the share of tokens whose first choice is expert $e$, and
-# $P_e$ the mean of its probability. The **load-balancing loss** is
+# Why? The crowd is there after a few steps, before any expert has learnt a thing. At first all tokens look alike to the
+# router, so a push that moves one moves all, and the crowd leaves together, too. Then, without any help, it parts: as the
+# model leaves the letters' entropy, tokens differ in the stream, and the router can tell them apart. The collapse
+# heals by itself, but it has cost a good part of the run.
+#
+# Switch does not wait: it lets the router pay. Over a batch, let $f_e$ be the share of tokens whose first choice is
+# expert $e$, and $P_e$ the mean of its probability. The **load-balancing loss** is
 #
 # $$E \sum_e f_e P_e$$
 #
-# (Fedus et al. 2021, eq. 4, without their factor; we take 0.1, they 0.01 for runs a thousand times as long.) In balance it is
-# 1; if all go to one for sure, $E$. Counts have no gradient, probabilities have: each expert's probability is pulled down
+# (Fedus et al. 2021, eq. 4, without their factor: we take 0.1, they 0.01.) In balance it is 1; if all go to one for sure, $E$.
+# Counts have no gradient, probabilities have: each expert's probability is pulled down
 # as hard as it is in demand.
 #
 # **Your turn.**
 
 
 # %%
-def check_balance(function):
-    probabilities = torch.tensor([[0.7, 0.3], [0.6, 0.4], [0.2, 0.8], [0.9, 0.1]], requires_grad=True)
-    came = function(probabilities, torch.tensor([[0], [0], [1], [0]]))
-    assert abs(came.item() - 1.1) < 1e-5, f"f = (0.75, 0.25) and P = (0.6, 0.4): the loss is 1.1, but came {came.item():.3g}"
-    came.backward()
-    pull = probabilities.grad[0].tolist()
-    assert abs(pull[0] - 0.375) < 1e-5, f"each token's gradient is E·f/T = (0.375, 0.125), but came {pull}"
-
-
-@your_turn(check_balance, look="`bincount` of the first choices, with `minlength`, over the number of tokens. And the mean of what?")
+@your_turn(turns.check_balance, look="`bincount` of the first choices, with `minlength`, over the number of tokens. And the mean of what?")
 def balance(probabilities, chosen):
     """(tokens, experts) and (tokens, choices), the first one first → the load-balancing loss."""
     ...
@@ -444,25 +304,63 @@ def balance(probabilities, chosen):
     return experts * (shares * probabilities.mean(0)).sum()
 
 
+# %% [markdown]
+# DeepSeek-V3 balances without a loss. Each expert has a *bias*, which is added where experts are chosen and nowhere else.
+# After each step it goes up a little if too few tokens wanted the expert, and else down. No gradient knows of it:
+
 # %% tags=["varies"]
-balanced = train(balance)
-both = {"the text's loss alone": alone, "with the loss of balance": balanced}
-pictures.shares_by_step({name: run[1] for name, run in both.items()}, caption="Right: the crowd is driven from one expert to the next, until tokens differ enough to part.").show()
-for name, (losses, _, dropped) in both.items():
-    print(f"{name}: the text's loss in the last ten steps {sum(losses[-10:]) / 10:.2f}, dropped {sum(dropped[-10:]) / 10:.0%}")
+display(show(BiasedRouter.choose, docstring=False), show(BiasedRouter.nudge, docstring=False))
+cures = {"one MLP": ["one MLP"], "experts, loss of balance": ["experts", balance], "experts, bias": ["biased"]}
+stories |= {name: ranks.run(trials.read_stories, *options, world_size=3, timeout_s=300) for name, options in cures.items()}
+pictures.crowds({name: stories[name] for name in ("experts", *list(cures)[1:])}, letters, caption="Right: both cures part the crowd sooner. Left: the three kinds of lines lie among each other.").show()
+for name, runs in stories.items():
+    print(f"{name:24} loss of the last ten steps, by seed:", [f"{sum(run.losses[-10:]) / 10:.2f}" for run in runs])
 
 # %% [markdown]
-# Look at the right half. At first all tokens look alike to the router, so whoever pushes one away pushes them all, and the
-# crowd runs from expert to expert. Only when the stream tells tokens apart can they part. Then fewer are dropped, and the
-# loss on the *text* is lower, although it is no longer all that counts: who is dropped teaches no expert anything.
+# Both cures part the crowd sooner. Look at the printed lines, though: *one MLP*, no larger than a single expert, reads these
+# stories as well as eight experts do, by any of the methods. Is the promise empty, then?
 #
-# So a router decides under a budget: of places, of bytes, and of what it pays for taking the best. Now you decide.
-# And **guess** for the section after: how many parameters has Mixtral 8x7B? How many of them does one token meet?
+# ## 6 · Can it know more?
+#
+# More room helps only a model that lacks room, and in our stories there are few words to know. So here is a text that is nothing
+# but knowledge. A town has 48 streets and 48 avenues, and at each of its 2,304 corners stands one of 16 kinds of shops,
+# drawn by dice. There is no rule: you know a corner, or you guess. The model has a vector for the street, one for the avenue,
+# one layer, and a head. One MLP with 20 hidden features goes first, in three towns:
+
+# %% tags=["varies"]
+towns = {"one MLP": ExpertConfig(32, 20, 1, 1), "8 experts, one choice": ExpertConfig(32, 16, 8, 1), "one MLP, as many weights": ExpertConfig(32, 128, 1, 1)}
+
+
+def corners_known(name):
+    runs = ranks.run(trials.learn_town, towns[name], balance, world_size=3, timeout_s=300)
+    ends = ", ".join(f"{100 * run[-1]:.0f}" for run in runs)
+    print(f"{name}: {predict.layer_flops(towns[name], 1):,} FLOPs a token; of 100 corners it knows {ends}")
+    return [[100 * share for share in run] for run in runs]
+
+
+known = {"one MLP": corners_known("one MLP")}
+
+# %% [markdown]
+# **Guess:** how many do 8 experts know, so narrow (16) that with the router a token's FLOPs are the same? The third model is one
+# MLP with as many weights as all eight, which thinks six times as long.
+
+# %%
+guess_known = ask("8 experts, one choice: how many of 100 corners?")
+
+# %% tags=["varies"]
+known |= {name: corners_known(name) for name in list(towns)[1:]}
+print(f"you said {guess_known.said} for the experts")
+pictures.by_seed({"corners that the model knows (%)": known}, every=20, caption="A line for each of three towns. At the price of one MLP, eight experts come close to the MLP that costs six times as much.")
+
+# %% [markdown]
+# So yes. For the same FLOPs a token, the router's included, eight experts know about twice as many corners as one MLP, in each
+# of three towns. They come close to the MLP with as many weights, for a sixth of its FLOPs. And the stories say when
+# experts do *not* pay: where one MLP has room for all that there is to know.
+#
+# A router decides under a budget: of places, of bytes, and of what it pays for taking the best. Now you decide.
 
 # %%
 ExpertsExplorer().show()
-guess_total = ask("Mixtral 8x7B, 8 experts in each layer, two choices: billions of parameters?", unit="billion")
-guess_active = ask("Billions of them that one token meets?", unit="billion")
 
 # %% [markdown]
 # (If nothing reacts to your clicks, run the cell once.)
@@ -480,16 +378,19 @@ guess_active = ask("Billions of them that one token meets?", unit="billion")
 #
 # </details>
 #
-# ## 6 · At scale
+# ## 7 · At scale
 #
 # Mixtral 8x7B has 8 experts in each of its 32 layers and two choices (Jiang et al. 2024). DeepSeek-V3 has 256 and
-# chooses 8, and one more that all tokens meet (DeepSeek-AI 2024). Your guess for
-# Mixtral stands below the explorer.
+# chooses 8, and one more that all tokens meet (DeepSeek-AI 2024). **Guess:** how many parameters has Mixtral?
+
+# %%
+guess_total = ask("Mixtral 8x7B, 8 experts in each layer, two choices: billions of parameters?", unit="billion")
 
 # %%
 mixtral, deepseek = map(predict.expert_parameters, (zoo.MIXTRAL_8X7B, zoo.DEEPSEEK_V3))
+# measured: counted in the released weights (Mixtral's as keras-hub counts them, DeepSeek-V3's README_WEIGHTS.md)
 compare(
-    guess={"Mixtral": guess_total, "Mixtral, a token": guess_active},
+    guess={"Mixtral": guess_total},
     predicted={"Mixtral": mixtral.total, "Mixtral, a token": mixtral.active,
                "DeepSeek-V3": deepseek.total, "DeepSeek-V3, a token": deepseek.active},
     measured={"Mixtral": Count(46_702_792_704), "Mixtral, a token": Count(13_000_000_000),
@@ -500,29 +401,27 @@ compare(
 )  # fmt: skip
 
 # %% [markdown]
-# Not 56: only the MLPs are there eight times, attention once. And per token Mixtral computes like a model of 13 billion,
-# DeepSeek-V3 like one of 37. Yet memory must hold all of it, on many ranks, and then tokens travel in every layer.
+# Not 56: only the MLPs are there eight times, attention once. For a token Mixtral computes like a model of 13 billion. Yet
+# memory must hold all 47, on many ranks, and then tokens travel in every layer.
 #
-# That is the story. A layer may hold more than a token pays for, if somebody chooses. What is chosen has to fit: into
-# places, onto links, and into a balance that nothing but a loss of its own will keep.
+# That is the story. A layer may hold more than a token pays for, if a router chooses. What it chooses has to fit: into places,
+# onto links, and into a balance that comes late by itself, and sooner with a loss or a bias.
 #
 # ---
 #
 # ## Second sitting
 #
 # The story ends here, and the lab needs no more. On another day, run all cells above before you go on. Below: experts
-# together with data and tensor parallelism, a gradient that is averaged once too often, PyTorch's own pieces, a second
-# loss for the router, and the tables of the papers.
+# together with data and tensor parallelism, a function for you (who finds a place?), a gradient that is averaged once too
+# often, PyTorch's own pieces, a second loss for the router, what DeepSeek-V3 needs in seconds and in bytes, and the papers' tables.
 #
-# ## 7 · Who holds which weights, which tokens?
+# ## 8 · Who holds which weights, which tokens?
 #
 # Three ways of cutting meet in this layer. Along **expert**, ranks have different experts *and* different tokens.
 # Along **data** they have the same experts and different tokens. Along **tensor** they have the same tokens, and a part of the
 # hidden features of each expert (lesson 08). Eight ranks, two along each:
 
 # %%
-import time
-
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 
 from course_kit.notebook import self_check
@@ -577,8 +476,32 @@ compare(
 # do. So expert parallelism usually does not stand beside the data axis but on it: the ranks that copy all other layers
 # hold different experts.
 #
-# **And with a capacity?** `ParallelExperts`, the library's, is this layer with one. Places are given over the tokens of *all*
-# ranks, so it must drop whom one device drops with the same capacity. Who that is, your `places` has said:
+# **And with a capacity?** Section 3 left it to the library to say who finds a place. Now you.
+#
+# **Your turn.** All first choices come before any second one; among equals the token with the smaller number comes first.
+
+
+# %%
+@your_turn(turns.check_places, look="Put all choices into one line, in the order in which they come. `one_hot` and `cumsum` number them.")
+def places(chosen, experts, capacity):
+    """(tokens, choices) of expert numbers → of the same shape, True where a choice finds a place."""
+    ...
+
+
+# %% tags=["solution"]
+# One solution. Open it when yours passes, or when you are stuck.
+@places.solution
+def places(chosen, experts, capacity):
+    wants = F.one_hot(chosen.T.flatten(), experts)  # all first choices, then all second ones
+    number = (wants.cumsum(0) * wants).sum(-1)
+    return (number <= capacity).view(chosen.T.shape).T
+
+
+# %% [markdown]
+# `ParallelExperts` gives places over the tokens of *all* ranks, so it must drop whom one device drops with the same
+# capacity. That is what the counts of all ranks are for. (GShard and Switch give them out group by group, or device by
+# device, and need no counts from others. GShard also throws dice for a second choice: it is sent with a probability of twice its
+# gate.)
 
 # %%
 def with_drops(c):
@@ -604,7 +527,7 @@ print("outputs and gradients of one device with the same capacity:", furthest < 
 compare(predicted=due, measured=lost, columns=("by your queue", "dropped by the ranks"), tolerance=0)
 
 # %% [markdown]
-# ## 8 · A gradient that is too large
+# ## 9 · A gradient that is too large
 #
 # In section 4 the loss was a sum over all tokens. Most scripts let each rank take the *mean* of its own, and average
 # gradients over the ranks (lesson 07). For the router, and for all other layers, that is the same. And for an expert, to
@@ -638,7 +561,7 @@ compare(guess=guess_long, predicted=Ratio(4), measured=left[0], tolerance=1e-6, 
 # experts for copies of rank 1's, and the mean of different experts' gradients is no expert's. Adam hides a constant factor
 # (lesson 07), so the first mistake shows only when norms are clipped.
 #
-# ## 9 · The real thing
+# ## 10 · The real thing
 #
 # PyTorch has an all-to-all with a gradient, `all_to_all_single_autograd` (it stands in a module with an underscore, and
 # training libraries use it all the same). Put it into our layer in the place of `Travel`:
@@ -649,16 +572,15 @@ class WithTorchs(Experts):
         return all_to_all_single_autograd(rows, receives, sends, dist.group.WORLD)
 
 
-off_by = max(ranks.run(off, WithTorchs, world_size=4, diagnose=False))
+off_by = max(ranks.run(trials.farthest, WithTorchs, world_size=4, diagnose=False))
 print("with torch's all-to-all, outputs and weights of one device after each step:", off_by < 1e-12)
 show(grouped_product, docstring=False)
 
 # %% [markdown]
-# And the loop over experts, in `each_its_own`? PyTorch's newer `grouped_mm` multiplies each group of rows with its own
+# And the loop over experts, in `trials.computed`? PyTorch's newer `grouped_mm` multiplies each group of rows with its own
 # matrix in *one* call, where it has a kernel for the device and the type. For a GPU a hundred small products are a hundred
 # launches, each with little to do (Gale et al. 2022, below, built theirs for that). The library uses PyTorch's through the
-# function above. Values, FLOPs, and seconds on
-# this machine:
+# function above. It has the values of the loop, and the FLOPs of the rows that came:
 
 
 # %%
@@ -675,23 +597,8 @@ same, counted = grouped([100, 0, 300, 112])
 print("values of a product for each:", same)
 compare(predicted=Flops(2 * 512 * 256 * 512), measured=counted, unit="MFLOP", name="512 rows, 4 matrices")
 
-# %% tags=["varies"]
-def seconds_of(kind, size=(256, 512)):
-    layer, x, taken = kind(ExpertMLP(ExpertConfig(*size, 8))), torch.randn(512, size[0], requires_grad=True), []
-    for _ in range(8):
-        dist.barrier()
-        start = time.perf_counter()
-        layer(x).sum().backward()
-        taken.append(time.perf_counter() - start)
-    return min(taken[2:])
-
-
-kinds = {"this page's": Experts, "with torch's all-to-all": WithTorchs, "the library's, grouped": ParallelExperts}
-for name, kind in kinds.items():
-    print(f"{name:24} {1000 * max(ranks.run(seconds_of, kind, world_size=2, diagnose=False)):6.1f} ms for a step")
-
 # %% [markdown]
-# ## 10 · A second loss for the router
+# ## 11 · A second loss for the router
 #
 # Large models compute in bf16. A softmax does not change when all logits of a token rise together. But their rounding
 # does: from $2^m$ to $2^{m+1}$, bf16's numbers stand $2^{m-7}$ apart (lesson 01), so the error is up to half of that.
@@ -713,9 +620,55 @@ compare(predicted={"around 24": Ratio(2**-4), "around 96": Ratio(2**-2), "around
 # %% [markdown]
 # So the **z-loss** (Zoph et al. 2022, eq. 5, with a factor of 0.001) pulls the *level* down, on which no choice depends.
 # It is one repair. Switch has the other: the router, and only the router, computes in fp32 (§2.4), which costs nothing,
-# as section 2 has shown. Most runs do both.
+# as section 2 has shown. ST-MoE does both; neither of the two models in section 7 has a z-loss.
 #
-# ## 11 · The papers' tables
+# ## 12 · Seconds and bytes of DeepSeek-V3
+#
+# What share of a step do the journeys take? A layer's computing is three passes over $k$ experts of three matrices each,
+# $3 \cdot k \cdot 6dF$ FLOPs for a token; its journeys carry $4 \cdot \frac{p-1}{p} \cdot k \cdot 2d$ bytes. Their ratio is left with
+# $F$ and $p$ alone: the narrower the experts, the more travel for the same thought. Say that a link carries 50 GB/s one way and
+# a GPU reaches 400 TFLOP/s.
+#
+# **Guess:** 4,096 tokens on each rank. Mixtral ($F$ = 14,336, one expert on each of 8 ranks) travels 0.22 seconds for each
+# second that it computes its experts. And DeepSeek-V3 ($F$ = 2,048, four experts on each of 64 ranks)?
+
+# %%
+guess_travel = ask("DeepSeek-V3: seconds of travel for each second of computing in a layer of experts?")
+
+# %%
+for name, config, p in (("Mixtral", ExpertConfig(4096, 14_336, 8, 2), 8), ("DeepSeek-V3", ExpertConfig(7168, 2048, 256, 8), 64)):
+    sent = predict.expert_traffic(config, Mesh({"expert": p}), 4096 * p, element_bytes=2)["expert"].modelled_bytes["all_to_all"]
+    travel, computing = sent / 50e9, 3 * 1.5 * predict.layer_flops(config, 4096) / 400e12  # 1.5: a third matrix
+    print(f"{name:12} {sent.to('MB'):5,.0f} MB: {1000 * travel:4.1f} ms of travel, {1000 * computing:4.1f} ms of computing, {travel / computing:.2f}")
+print("you said", guess_travel.said)
+
+# %% [markdown]
+# Both layers compute the same number of FLOPs. But a DeepSeek token visits eight narrow experts where Mixtral's visits two wide
+# ones, and each visit is a journey. Its authors count about one second of travel for each of computing (§3.2.1), with links and
+# rows of their own, and most of their engineering answers that number. A token may go to four machines at most (node-limited
+# routing), so its row crosses the slow link no more than four times; rows travel *to* the experts in 8 bits; and the journeys of
+# one micro-batch run while another one computes (DualPipe). The expert that all tokens meet travels nowhere: it is on every rank.
+#
+# Now memory. Adam in mixed precision keeps 16 bytes for each of 671 billion parameters (lesson 04). Axis "expert" cuts the
+# experts' 654 billion; the other 17 billion stand whole on each of its ranks, unless ZeRO cuts them (lesson 10). **Guess:** 64
+# ranks along expert, no ZeRO. How many GB on each?
+
+# %%
+guess_memory = ask("DeepSeek-V3, 64 ranks along expert, 16 bytes a parameter: GB a rank?", unit="GB")
+
+# %%
+print("you said", guess_memory.said)
+for expert, data, zero in ((1, 1, 0), (64, 1, 0), (64, 1, 1), (64, 32, 1), (64, 32, 3)):
+    states = predict.model_states(predict.Setup(zoo.DEEPSEEK_V3, precision="mixed", expert=expert, data=data, zero=zero))
+    print(f"{expert:3} along expert, {data:2} along data, ZeRO-{zero}: {states.total.to('GB'):8,.0f} GB a rank, {states.parameters.to('GB'):6,.1f} of them weights")
+
+# %% [markdown]
+# By hand the second line is $16 \cdot (17.1 + 654/64)$. So a cut through the experts alone leaves the 17 billion as the larger half.
+# With ZeRO-1 over 2,048 ranks, as many as DeepSeek-V3 had, a card of 80 GB is still too small, for weights and gradients stay whole.
+# Its authors cut the layers as well, into 16 stages (§3.2; lesson 09), and leave ZeRO at stage 1: stage 3 would fit, but
+# would gather every weight for every micro-batch.
+#
+# ## 13 · The papers' tables
 #
 # Parameters from shapes, beside what GShard's Table 1 and Switch's Table 9 print. **Guess:** Switch-C has 15 layers of
 # 2,048 experts, $d$ = 2,080, $F$ = 6,144, two matrices to an expert. How many billion?
@@ -728,6 +681,7 @@ models = {"Switch-Base": (zoo.SWITCH_BASE, 7e9), "Switch-Large": (zoo.SWITCH_LAR
           "Switch-XXL": (zoo.SWITCH_XXL, 395e9), "Switch-C": (zoo.SWITCH_C, 1571e9)}  # fmt: skip
 for (experts, layers), weights in {(2048, 36): 600e9, (512, 36): 150e9, (128, 36): 37e9, (128, 12): 12.5e9}.items():
     models[f"GShard, {experts} experts, {layers} layers"] = zoo.gshard(experts, layers), weights
+# measured: counted by Fedus et al. 2021 (Table 9) and Lepikhin et al. 2020 (Table 1), in models that they trained
 compare(
     guess={"Switch-C": guess_c},
     predicted={name: predict.expert_parameters(model).total for name, (model, _) in models.items()},
@@ -740,17 +694,12 @@ compare(
 # %% [markdown]
 # Both papers' tables have a slip in them. Switch's Table 9 says that XXL has 64 experts; the released weights have 128, and
 # only they give the 395 billion. GShard's Table 1 prints 36,684 experts where 18 layers of 2,048 are 36,864, and its
-# weights are a few percent below what its own shapes give. A formula that you have tried on your own machine
+# weights are 3 to 7 percent below what its own shapes give. A formula that you have tried on your own machine
 # is good enough to find a misprint.
 #
 # And the price for a token? Table 9 gives Switch-Base and T5-Base, the same model with one MLP, 124 GFLOP for a sequence *each*.
-
-# %%
-dense = zoo.SWITCH_BASE.__class__(**{**vars(zoo.SWITCH_BASE), "expert_layers": 0})
-ours = Ratio(predict.expert_flops(zoo.SWITCH_BASE) / predict.expert_flops(dense))
-compare(predicted=ours, measured=Ratio(124 / 124), tolerance=0.02, columns=("from the shape", "published"), name="times T5-Base")
-
-# %% [markdown]
+# Switch-Base was built for that, so it tests no formula: ours would say the same of any two such shapes.
+#
 # ## What to keep
 #
 # | question | answer |
@@ -760,15 +709,17 @@ compare(predicted=ours, measured=Ratio(124 / 124), tolerance=0.02, columns=("fro
 # | What travels? | rows, four times: $4\frac{p-1}{p}ktn$ bytes a rank, uneven; counts go first |
 # | Who has which gradient? | an expert its whole one; the router adds up over the ranks |
 # | What breaks it silently? | a collapsed router; dropped tokens; experts that are averaged like replicas |
-# | What keeps the balance? | $E \sum f_e P_e$ in the loss |
+# | What keeps the balance? | $E \sum f_e P_e$ in the loss, or a bias where experts are chosen |
+# | When does it pay? | where one MLP has no room for what there is to know |
+# | Travel against computing? | falls with $F$: narrow experts travel more |
 #
 # ## Three exercises
 #
 # **1.** 16 ranks with 1,024 tokens each, 64 experts, two choices, a capacity factor of 1.25. One expert is wanted by a
 # sixteenth of all choices. How many of these are dropped?
 #
-# **2.** A layer of Mixtral on 8 ranks, an expert on each: 4,096 tokens a rank, two choices, $d$ = 4,096, bf16. How many MB
-# does a rank send in a step, in balance? (On a link of 50 GB/s, how long is that?)
+# **2.** DeepSeek-V3's layer in section 12 sends 1,850 MB from a rank. Now let rows and gradients travel *to* the experts in 8
+# bits, and home in 16 as before. How many MB?
 #
 # **3.** A router that has learnt nothing gives each of 8 experts 1/8, and `topk` breaks the ties: expert 0, for everybody.
 # What is the load-balancing loss?
@@ -781,8 +732,8 @@ display(self_check(answer_1, choices // 16 - ExpertConfig(8, 8, 64, 2, 1.25).cap
 
 answer_2 = None  # MB
 
-in_mb = 4 * predict.all_to_all(2 * 4096 * 4096 * 2, 8).bytes.to("MB")
-display(self_check(answer_2, in_mb, tolerance=0.01, hint="Four journeys. What is n for a row in bf16?"))
+in_mb = (2 * predict.all_to_all(8 * 4096 * 7168, 64).bytes + 2 * predict.all_to_all(8 * 4096 * 7168 * 2, 64).bytes).to("MB")
+display(self_check(answer_2, in_mb, tolerance=0.01, hint="There are four journeys. Which of them go to the experts?"))
 
 answer_3 = None
 
@@ -793,7 +744,8 @@ self_check(answer_3, one_for_all, tolerance=1e-6, hint="f is (1, 0, …); what i
 # <details><summary>Answers</summary>
 #
 # 1. There are 32,768 choices, 512 for each expert, 640 places. 2,048 want this one, and 1,408 are dropped.
-# 2. $4 \cdot \frac78 \cdot 2 \cdot 4096 \cdot 8192$ bytes are 235 MB, 4.7 ms on that link, for each of 32 layers.
+# 2. Two of the four journeys, the dispatch and the gradients on the combine's way back, are half as long: three quarters of
+#    1,850 MB, 1,387.
 # 3. 1, as in perfect balance! The loss cannot tell a tie from justice. Its gradient can: expert 0's probabilities are the
 #    only ones that it pulls down.
 #
@@ -808,7 +760,8 @@ self_check(answer_3, one_for_all, tolerance=1e-6, hint="f is (1, 0, …); what i
 # - Fedus et al. 2021, [Switch Transformers](https://arxiv.org/abs/2101.03961): one choice and capacity in §2, layouts in §5.
 # - Zoph et al. 2022, [ST-MoE](https://arxiv.org/abs/2202.08906): what makes training unstable, and the z-loss.
 # - Jiang et al. 2024, [Mixtral of Experts](https://arxiv.org/abs/2401.04088), and DeepSeek-AI 2024,
-#   [DeepSeek-V3](https://arxiv.org/abs/2412.19437), which balances by a bias on each expert's score, and hardly by a loss.
+#   [DeepSeek-V3](https://arxiv.org/abs/2412.19437): the bias in §2.1.2, journeys and layout in §3.2.
+# - Zhou et al. 2022, [Expert choice](https://arxiv.org/abs/2202.09368): experts choose their tokens, so every place is filled.
 # - Gale et al. 2022, [MegaBlocks](https://arxiv.org/abs/2211.15841): grouped products, and nobody is dropped.
 #
 # Lesson 14 is to ask how large a model, and how many tokens, a budget of compute should buy.

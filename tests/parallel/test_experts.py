@@ -1,6 +1,7 @@
 """Experts on real ranks: every step equals one device that computes all experts; bytes equal the plan's."""
 
 import math
+from typing import cast
 
 import pytest
 import torch
@@ -124,28 +125,31 @@ def test_a_bias_moves_choices_and_no_gate() -> None:
 
 def test_nudges_lead_a_crowd_apart() -> None:
     layer = ExpertMLP(ExpertConfig(8, 8, 4, top_k=2), router=BiasedRouter)
+    router = cast(BiasedRouter, layer.router)
     x = torch.randn(256, 8, generator=torch.Generator().manual_seed(0)) + 1
-    layer.router.weight.data[0] += 0.2
+    router.weight.data[0] += 0.2
     shares = []
     for _ in range(300):
         layer(x)
         wanted = layer.routing.choice.experts_Tk.flatten().bincount(minlength=4)
         shares.append(wanted.tolist())
-        layer.router.nudge(wanted, rate=0.002)
+        router.nudge(wanted, rate=0.002)
     assert shares[0][0] > 240 and max(shares[-1]) < 160, (shares[0], shares[-1])
-    layer.router.bias_E.zero_()
-    layer.router.nudge(torch.tensor([5, 1, 3, 3]), rate=0.5)
-    assert layer.router.bias_E.tolist() == [-0.5, 0.5, 0.0, 0.0]
+    router.bias_E.zero_()
+    router.nudge(torch.tensor([5, 1, 3, 3]), rate=0.5)
+    assert router.bias_E.tolist() == [-0.5, 0.5, 0.0, 0.0]
 
 
 def check_that_ranks_take_the_bias_along() -> None:
     whole = ExpertMLP(ExpertConfig(8, 8, 4, top_k=1), router=BiasedRouter)
-    whole.router.bias_E += torch.tensor([0.0, 0.0, 0.0, 2.0])
+    before = cast(BiasedRouter, whole.router).bias_E
+    before += torch.tensor([0.0, 0.0, 0.0, 2.0])
     layer = ParallelExperts(whole)
+    router = cast(BiasedRouter, layer.router)
     layer(torch.randn(6, 8))
     assert layer.routing.first_E.tolist() == [0, 0, 0, 12]
-    layer.router.nudge(layer.routing.first_E, rate=1.0)
-    assert whole.router.bias_E.tolist() == [0, 0, 0, 2] and layer.router.bias_E.tolist() == [1, 1, 1, 1]
+    router.nudge(layer.routing.first_E, rate=1.0)
+    assert before.tolist() == [0, 0, 0, 2] and router.bias_E.tolist() == [1, 1, 1, 1]
 
 
 def test_ranks_take_the_bias_along() -> None:

@@ -1,6 +1,5 @@
 """Answers to lesson 13's turns, right and wrong."""
 
-# pyright: basic
 from __future__ import annotations
 
 import torch
@@ -112,7 +111,7 @@ def balance_without_a_gradient(probabilities, chosen):
 
 
 def places_token_by_token_in_a_dictionary(chosen, experts, capacity):
-    left = dict.fromkeys(range(experts), capacity)
+    left = [capacity] * experts
     kept = torch.zeros_like(chosen, dtype=torch.bool)
     for choice in range(chosen.shape[1]):
         for token in range(len(chosen)):

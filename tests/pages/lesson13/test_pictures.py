@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from course_lib.model.experts import ExpertConfig, find_places
-from course_lib.parallel.experts import plan_dispatch
 from course_lib.parallel.mesh import Mesh
-from course_pages.lesson13.pictures import by_seed, journey, queues, rows_sent, who_holds
+from course_pages.lesson13.pictures import by_seed, crowds, journey, queues, who_holds
+from course_pages.lesson13.trials import Run
 
 
 def test_queues_tell_who_gets_no_place() -> None:
@@ -14,12 +14,6 @@ def test_queues_tell_who_gets_no_place() -> None:
     picture = queues(wanted, find_places(wanted, 3, 2), 3, 2, caption="Two places each.")
     assert picture.alt == "Queues of expert 0: 4, expert 1: 3, expert 2: 1; 2 places each; 3 choices are dropped."
     assert picture.png and "no limit" in queues(wanted, wanted >= 0, 3, None, caption="All.").alt
-
-
-def test_rows_are_those_of_the_plan() -> None:
-    plan = plan_dispatch(torch.tensor([[[3, 1]], [[0, 4]]]), None)
-    picture = rows_sent(plan, caption="Uneven.")
-    assert picture.alt == "Rows from each rank to ranks 0 to 1: rank 0 sends 3, 1; rank 1 sends 0, 4." and picture.png
 
 
 def test_holdings_are_told_rank_by_rank() -> None:
@@ -43,3 +37,10 @@ def test_a_line_for_each_seed_and_its_end_in_words() -> None:
     picture = by_seed(panels, levels={"loss": {"letters": 2.9}}, every=20, caption="Two panels.")
     assert "loss, alone: 2 to 2.5 at last; loss, balanced: 1 to 1 at last; share (%), alone: 20 to 20" in picture.alt
     assert picture.png
+
+
+def test_crowds_have_no_share_where_there_are_no_experts() -> None:
+    runs = {"nothing": [Run([3.0, 2.5], [], [])], "experts": [Run([3.0, 2.0], [0.9, 0.5], [0.8, 0.3])]}
+    picture = crowds(runs, 2.985, caption="Loss and crowd.")
+    assert "nothing: 2.5 to 2.5" in picture.alt and "share (%), experts: 50 to 50 at last" in picture.alt
+    assert "share (%), nothing" not in picture.alt and picture.png
