@@ -117,8 +117,9 @@ def by_seed(
         longest = every * max(len(values) for seeds in kinds.values() for values in seeds)
         for name, level in (levels or {}).get(label, {}).items():
             axes.axhline(level, color=INK, lw=1.1, ls=":")
-            note(axes, name, (longest, level), ha="right", va="bottom", size=9)
-        axes.set(xlabel="step", ylabel=label, xlim=(0, longest))
+            side = "bottom" if all(values[-1] < level for seeds in kinds.values() for values in seeds) else "top"
+            note(axes, name, (longest, level), (0, 3 if side == "bottom" else -3), ha="right", va=side, size=9)
+        axes.set(xlabel="step", ylabel=label, xlim=(0, longest), ylim=(0, None))
     handles, names = axes_of[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper center", ncols=min(4, len(names)), frameon=False)
     return Picture(figure, caption=caption, alt=f"A line for each seed. {'; '.join(told)}.")
@@ -133,8 +134,10 @@ def crowds(runs: Mapping[str, Sequence[Run]], letters: float, *, caption: str) -
     """
     loss, share = "loss (nats per token)", "the favourite's share (%)"
     panels = {loss: {kind: [run.losses for run in seeds] for kind, seeds in runs.items()}}
-    shares = {kind: [[100 * one for one in run.largest] for run in seeds] for kind, seeds in runs.items()}
-    panels[share] = {kind: seeds if seeds[0] else [] for kind, seeds in shares.items()}
+    panels[share] = {
+        kind: [np.convolve(run.largest, np.full(10, 10), "valid").tolist() for run in seeds if run.largest]
+        for kind, seeds in runs.items()
+    }  # means of ten steps, in percent: crowds move from step to step
     levels = {loss: {"letters' entropy": letters}, share: {"balance": 12.5}}
     return by_seed(panels, levels=levels, caption=caption)
 

@@ -12,15 +12,13 @@
 # You double a layer's weights, and the model gets better. It also gets twice as slow, for every token multiplies every
 # weight. Commas, too. Does a comma need all of them?
 #
-# So give a layer eight MLPs instead of one, and let each token go to one or two of them. Memory holds eight, and a token
-# pays for two. The MLPs are called **experts**. Who chooses? And since eight experts want eight GPUs: how does a token get
-# to an expert that lives elsewhere, and back? In section 6 they sit an exam against one MLP that computes as much.
+# So give a layer eight MLPs, and let each token go to one or two of them. Memory holds eight, and a token pays for two. The MLPs are called **experts**. Who chooses? And since eight experts want eight GPUs: how does a token get
+# to an expert that lives elsewhere, and back? In section 6 the experts sit an exam.
 
 # %%
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import nn
 
 from course_kit import measure, ranks
 from course_kit.compare import compare
@@ -41,7 +39,7 @@ from course_pages.lesson13.explorer import ExpertsExplorer
 # A **router** is one matrix. It gives each token a score for each expert, and a softmax makes probabilities of them; the
 # best expert wins (Switch, Fedus et al. 2021), or the best two (GShard, Lepikhin et al. 2020). What an expert says is
 # multiplied by its **gate** before it is added to the stream. With one choice the gate is that expert's probability. With
-# more, their probabilities are divided by the sum of these, so that the gates add up to 1.
+# more, their probabilities are divided by the sum of these.
 #
 # Why multiply at all? "The largest" has no gradient: nudge a score a little, and the same expert wins. Through the gate
 # alone does the router learn whether what the chosen expert said has helped. (Hence a single choice is not divided: $p/p$ is 1,
@@ -73,7 +71,7 @@ def gates_of(probabilities, top_k):
 #
 # $$\underbrace{E \cdot 2dF + dE}_{\text{held}} \qquad\qquad \underbrace{k \cdot 4dF + 2dE}_{\text{FLOPs for a token}}$$
 #
-# **Guess:** $d$ = 64, $F$ = 256, and 512 tokens. One MLP needs 33.6 MFLOP for them. And 8 experts, two choices?
+# **Guess:** $d$ = 64, $F$ = 256, and 512 tokens. One MLP needs 33.6 MFLOP. And 8 experts, two choices?
 
 # %%
 guess_flops = ask("8 experts, two choices: how many MFLOP?", unit="MFLOP")
@@ -96,21 +94,20 @@ compare(
 #
 # ## 3 · A budget
 #
-# The first one is space. Before a step nobody knows how many tokens will want an expert, while memory, and a TPU's compiler,
-# want to know it beforehand. So GShard and Switch give each expert a **capacity**: its fair share of the $T$ tokens' choices, times a **capacity factor** $c$.
+# The first one is space. Before a step nobody knows how many tokens will want an expert, while memory has to be promised
+# beforehand. So GShard and Switch give each expert a **capacity**: its fair share of the $T$ tokens' choices, times a **capacity factor** $c$.
 #
 # $$C = \left\lceil c \cdot \frac{kT}{E} \right\rceil$$
 #
 # (Fedus et al. 2021, eq. 3, times $k$.) A choice that comes when the expert is full finds no place: the layer adds
-# nothing for it. And who comes first? All first choices, token by token; then all second ones (GShard, algorithm 1).
+# nothing for it. All first choices come first, token by token; then all second ones (GShard, algorithm 1).
 #
 # **Break it.** 24 tokens, two choices, 6 experts, $c = 1$: 8 places each, so 48 places for 48 choices. How many choices
-# find none? Then turn the batch around, last token first. For how many tokens does the layer say something else?
+# find none? Then turn the batch around, last token first. Does any token get another answer?
 
 # %%
 CONFIG = ExpertConfig(width=32, hidden=64, experts=6, top_k=2, capacity_factor=1.0)
 guess_dropped = ask("Of 48 choices, how many find no place?")
-guess_changed = ask("Of 24 tokens, how many get another answer when the batch is turned around?")
 
 # %%
 layer = ExpertMLP(CONFIG)
@@ -121,22 +118,22 @@ kept = find_places(chosen, 6, CONFIG.capacity(24))  # the second sitting asks yo
 pictures.queues(chosen, kept, 6, CONFIG.capacity(24), caption="As many places as choices. All first choices are placed before any second one; what stands above the line is dropped.").show()
 another = int(((layer(x.flip(0)).flip(0) - said).abs() > 1e-6).any(-1).sum())
 print(f"you said {guess_dropped.said}: {int((~kept).sum())} choices find no place")
-print(f"you said {guess_changed.said}: turned around, {another} of 24 tokens get another answer")
+print(f"turned around, {another} of 24 tokens get another answer")
 print(f"tokens with no place at all: {int((~kept).all(-1).sum())}; rows of zeros: {int((said == 0).all(-1).sum())}")
 
 # %% [markdown]
 # An empty place at expert 3 is of no use to a choice that waits at expert 0. Hence a $c$ above 1, often 1.25.
 #
-# A token that has lost both choices is **dropped**: the layer says 0 to it, exactly. In a GPT the block adds that to the
-# stream, so the token goes on as it was. No error, no NaN.
+# A token that has lost both choices is **dropped**: the layer says 0 to it, exactly. The block adds that to the stream, so the
+# token goes on as it was. No error, no NaN.
 #
 # And an answer depends on who *else* is in the batch. Batch-norm has that vice as well (lesson 07), but there the others
 # move your answer a little. Here they delete it.
 #
 # ## 4 · Tokens travel
 #
-# The second bill is bytes. Eight experts on four ranks, two each, and every rank has tokens of its own. Each token must
-# go where its expert lives, be computed there with tokens from everywhere, and come home.
+# The second bill is bytes. Eight experts live on four ranks, and every rank has tokens of its own. Each token must go where
+# its expert lives, be computed there, and come home.
 
 # %%
 wanted = torch.tensor([[0, 3, 6, 1, 2, 0], [5, 0, 2, 2, 7, 1], [1, 4, 0, 3, 3, 6], [2, 1, 7, 0, 5, 2]])
@@ -144,8 +141,7 @@ pictures.journey(wanted, 8, caption="A colour for each expert, two on each rank;
 
 # %% [markdown]
 # That is an all-to-all (lesson 06) with **uneven counts**, and a rank has to say how many rows it sends to each, and how
-# many it expects from each. So counts go first: an all-gather tells every rank how many rows each rank has for each expert.
-# From then on all know the whole plan.
+# many it expects from each. So counts go first: an all-gather tells all ranks how many rows each has for each expert.
 #
 # **Your turn.** Read this rank's part off the plan.
 
@@ -259,22 +255,21 @@ compare(
 guess_lost = ask("All go to one of 8 experts with a capacity factor of 1.25: of 100 tokens, how many are dropped?")
 
 # %% tags=["varies"]
-stories = {name: ranks.run(trials.read_stories, *options, world_size=3, timeout_s=300)
-           for name, options in {"nothing": ["nothing"], "experts": ["experts"]}.items()}  # fmt: skip
+stories = {name: ranks.run(trials.read_stories, name, world_size=3, timeout_s=300) for name in ("nothing", "experts")}
 letters = text.ngram_entropy(bytes(text.stories(seed=0).batch(0, 0, 0, 256, 256)[0].flatten().tolist()), 1)
-pictures.crowds(stories, letters, caption="A line for each seed. While one expert has all, the loss rests on the letters' entropy, with experts or without.").show()
+pictures.crowds(stories, letters, caption="A line for each seed. While one expert has nearly all, the loss rests on the letters' entropy, with experts or without.").show()
 late = Ratio(100 * sum(sum(run.dropped[:100]) / 100 for run in stories["experts"]) / 3)
 print("at last the favourite has, of 100 tokens:", [f"{100 * run.largest[-1]:.0f}" for run in stories["experts"]])
 compare(guess=guess_lost, predicted=Ratio(100 * (1 - 1.25 / 8)), measured=late, tolerance=0.1, name="of 100 tokens, steps 0 to 100")
 
 # %% [markdown]
-# You hold eight experts, pay for the traffic of eight, and use one at a time. It is full, so most tokens pass by the layer
+# You hold eight experts and use one at a time. It is full, so most tokens pass by the layer
 # as if it were not there. The model knows how frequent each letter is and no more, as one without any MLP does.
 #
 # Why? The crowd is there after a few steps, before any expert has learnt a thing. At first all tokens look alike to the
 # router, so a push that moves one moves all, and the crowd leaves together, too. Then, without any help, it parts: as the
 # model leaves the letters' entropy, tokens differ in the stream, and the router can tell them apart. The collapse
-# heals by itself, but it has cost a good part of the run.
+# heals by itself; it has cost a good part of the run.
 #
 # Switch does not wait: it lets the router pay. Over a batch, let $f_e$ be the share of tokens whose first choice is
 # expert $e$, and $P_e$ the mean of its probability. The **load-balancing loss** is
@@ -304,21 +299,29 @@ def balance(probabilities, chosen):
     return experts * (shares * probabilities.mean(0)).sum()
 
 
+# %% tags=["varies"]
+stories["loss of balance"] = ranks.run(trials.read_stories, "experts", balance, world_size=3, timeout_s=300)
+for name in ("experts", "loss of balance"):
+    print(f"{name}: shares of tokens that 300 steps drop:", [f"{sum(run.dropped) / 300:.0%}" for run in stories[name]])
+
 # %% [markdown]
 # DeepSeek-V3 balances without a loss. Each expert has a *bias*, which is added where experts are chosen and nowhere else.
 # After each step it goes up a little if too few tokens wanted the expert, and else down. No gradient knows of it:
 
 # %% tags=["varies"]
 display(show(BiasedRouter.choose, docstring=False), show(BiasedRouter.nudge, docstring=False))
-cures = {"one MLP": ["one MLP"], "experts, loss of balance": ["experts", balance], "experts, bias": ["biased"]}
-stories |= {name: ranks.run(trials.read_stories, *options, world_size=3, timeout_s=300) for name, options in cures.items()}
-pictures.crowds({name: stories[name] for name in ("experts", *list(cures)[1:])}, letters, caption="Right: both cures part the crowd sooner. Left: the three kinds of lines lie among each other.").show()
+stories["bias"] = ranks.run(trials.read_stories, "biased", world_size=3, timeout_s=300)
+pictures.crowds({name: stories[name] for name in ("experts", "loss of balance", "bias")}, letters, caption="Right: the loss of balance parts the crowd first, and at last the bias is as even. (Shares are means of ten steps.)").show()
+
+# %% tags=["varies"]
+stories["one MLP"] = ranks.run(trials.read_stories, "one MLP", world_size=3, timeout_s=300)
 for name, runs in stories.items():
-    print(f"{name:24} loss of the last ten steps, by seed:", [f"{sum(run.losses[-10:]) / 10:.2f}" for run in runs])
+    print(f"{name:16} loss of the last ten steps, by seed:", [f"{sum(run.losses[-10:]) / 10:.2f}" for run in runs])
 
 # %% [markdown]
-# Both cures part the crowd sooner. Look at the printed lines, though: *one MLP*, no larger than a single expert, reads these
-# stories as well as eight experts do, by any of the methods. Is the promise empty, then?
+# While tokens look alike, a bias can only drive the crowd from one expert to the next; once they differ, it is as even as
+# the loss. But look at the printed lines: what eight experts gain over *one MLP*, no larger than a single expert, is no more than
+# what seeds differ by. Is the promise empty, then?
 #
 # ## 6 · Can it know more?
 #
@@ -357,14 +360,12 @@ pictures.by_seed({"corners that the model knows (%)": known}, every=20, caption=
 # of three towns. They come close to the MLP with as many weights, for a sixth of its FLOPs. And the stories say when
 # experts do *not* pay: where one MLP has room for all that there is to know.
 #
-# A router decides under a budget: of places, of bytes, and of what it pays for taking the best. Now you decide.
+# A router decides under a budget of places and bytes. Now you decide.
 
 # %%
 ExpertsExplorer().show()
 
 # %% [markdown]
-# (If nothing reacts to your clicks, run the cell once.)
-#
 # 1. Skew *none*, capacity factor 1. Is everybody served? From which factor on?
 # 2. Skew 2. Which factor serves everybody? How many places are empty at a factor of 2?
 # 3. Still skew 2, and *no limit*. How busy is the busiest rank on 4 ranks, against the mean? On 8? Why?
@@ -405,7 +406,7 @@ compare(
 # memory must hold all 47, on many ranks, and then tokens travel in every layer.
 #
 # That is the story. A layer may hold more than a token pays for, if a router chooses. What it chooses has to fit: into places,
-# onto links, and into a balance that comes late by itself, and sooner with a loss or a bias.
+# onto links, and into a balance.
 #
 # ---
 #
