@@ -356,7 +356,7 @@ print(f"you said {guess_known.said} for the experts")
 pictures.by_seed({"corners that the model knows (%)": known}, every=20, caption="A line for each of three towns. At the price of one MLP, eight experts come close to the MLP that costs six times as much.")
 
 # %% [markdown]
-# So yes. For the same FLOPs a token, the router's included, eight experts know about twice as many corners as one MLP, in each
+# So yes. For the same FLOPs a token, the router's included, eight experts know more than twice as many corners as one MLP, in each
 # of three towns. They come close to the MLP with as many weights, for a sixth of its FLOPs. And the stories say when
 # experts do *not* pay: where one MLP has room for all that there is to know.
 #
