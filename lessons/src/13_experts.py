@@ -389,7 +389,7 @@ guess_total = ask("Mixtral 8x7B, 8 experts in each layer, two choices: billions 
 
 # %%
 mixtral, deepseek = map(predict.expert_parameters, (zoo.MIXTRAL_8X7B, zoo.DEEPSEEK_V3))
-# measured: counted in the released weights (Mixtral's as keras-hub counts them, DeepSeek-V3's README_WEIGHTS.md)
+# measured: counted in released weights (Mixtral's by keras-hub, a token's 13 in its abstract; DeepSeek-V3's in its README_WEIGHTS.md)
 compare(
     guess={"Mixtral": guess_total},
     predicted={"Mixtral": mixtral.total, "Mixtral, a token": mixtral.active,
@@ -646,7 +646,7 @@ print("you said", guess_travel.said)
 # %% [markdown]
 # Both layers compute the same number of FLOPs. But a DeepSeek token visits eight narrow experts where Mixtral's visits two wide
 # ones, and each visit is a journey. Its authors count about one second of travel for each of computing (§3.2.1), with links and
-# rows of their own, and most of their engineering answers that number. A token may go to four machines at most (node-limited
+# rows of their own, and much of their engineering answers that number. A token may go to four machines at most (node-limited
 # routing), so its row crosses the slow link no more than four times; rows travel *to* the experts in 8 bits; and the journeys of
 # one micro-batch run while another one computes (DualPipe). The expert that all tokens meet travels nowhere: it is on every rank.
 #
