@@ -5,7 +5,8 @@ Three conventions hide in such tables, and each is worth a factor of two or 7 %:
 - peaks here are *dense*; data sheets since 2020 like to print the peak with 2:4 sparsity, which is twice as high and
   which no training run in this course uses;
 - link speeds here are for *one direction*; NVLink figures in print add both;
-- a data sheet's "80 GB" of GPU memory are 80 GiB (part of which the driver keeps), while its GB/s are 10^9.
+- a data sheet's "80 GB" of GPU memory are 80 GiB (part of which the driver keeps: `usable` is the rest), while its
+  GB/s are 10^9.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ class GPU:
 
     Attributes:
         name: as sold.
-        memory: bytes on the card, as its maker counts them; a process sees 1 to 8 % less.
+        memory: bytes on the card, as its maker counts them.
+        usable: bytes that a process sees, CUDA's own among them: PyTorch's "total capacity" in out-of-memory messages
+            that users quote in issues on GitHub, 2021 to 2026. Drivers differ by 1 %; this is the least found.
         dense_flops_per_s: format → peak FLOP/s without sparsity. "fp16" and "bf16" mean tensor cores with fp32 sums
             where the card has them, "fp32" the ordinary units.
         has_sparsity: whether 2:4 sparsity doubles the tensor cores' peaks.
@@ -36,6 +39,7 @@ class GPU:
 
     name: str
     memory: Bytes
+    usable: Bytes
     dense_flops_per_s: Mapping[str, float]
     has_sparsity: bool
     memory_bytes_per_s: float
@@ -58,12 +62,13 @@ class GPU:
 
 
 def _gpu(
-    name: str, memory_gib: int, tflops: dict[str, float], memory_gb_per_s: float, link_gb_per_s: float, source: str,
-    has_sparsity: bool = True,
+    name: str, memory_gib: int, usable_gib: float, tflops: dict[str, float], memory_gb_per_s: float,
+    link_gb_per_s: float, source: str, has_sparsity: bool = True,
 ) -> GPU:  # fmt: skip
     peaks = {number_format: value * _TFLOP for number_format, value in tflops.items()}
     memory = Bytes(memory_gib * 2**30)  # not 10^9: the third convention above
-    return GPU(name, memory, peaks, has_sparsity, memory_gb_per_s * _GB, link_gb_per_s * _GB, source)
+    usable = Bytes(round(usable_gib * 2**30))
+    return GPU(name, memory, usable, peaks, has_sparsity, memory_gb_per_s * _GB, link_gb_per_s * _GB, source)
 
 
 _STAS = "stas00/ml-engineering, accelerators and network chapters"
@@ -78,16 +83,16 @@ _4090 = {"fp32": 82.6, "tf32": 82.6, "fp16": 165.2, "bf16": 165.2, "fp8": 330.3}
 _READ = "read in the tables of hmc-tech.com (T4) and waredb.com (4090)"
 _GA102 = "tensor peaks by the ratios of hmc-tech.com's table of the 3090 Ti, link as in the A40's data sheet: one chip"
 _V100_SHEET = "NVIDIA V100 data sheet (SXM2); Cornell Virtual Workshop, GPU architecture; llm-analysis gpu_configs"
-T4 = _gpu("T4", 16, _T4, 320, 16, f"NVIDIA T4 data sheet, {_READ}", has_sparsity=False)
-V100_16GB = _gpu("V100 16GB", 16, _V100, 900, 150, _V100_SHEET, has_sparsity=False)
-V100_32GB = _gpu("V100 32GB", 32, _V100, 900, 150, _V100_SHEET, has_sparsity=False)
-RTX_3090 = _gpu("RTX 3090", 24, _3090, 936, 56.25, f"NVIDIA Ampere GA102 whitepaper v2, Table 9; {_GA102}")
-RTX_4090 = _gpu("RTX 4090", 24, _4090, 1008, 32, f"NVIDIA Ada whitepaper, appendix A, {_READ}")
-L4 = _gpu("L4", 24, _L4, 300, 32, "NVIDIA L4 data sheet (sparse peaks, halved), read in store.sourcecode.com's table")
-A100_40GB = _gpu("A100 40GB", 40, _A100, 1555, 300, _STAS)
-A100_80GB = _gpu("A100 80GB", 80, _A100, 2039, 300, _STAS)
-H100_80GB = _gpu("H100 SXM 80GB", 80, _HOPPER, 3350, 450, f"{_STAS}; glennklockwood.com")
-H200_141GB = _gpu("H200 141GB", 141, _HOPPER, 4800, 450, f"{_STAS}; glennklockwood.com")
+T4 = _gpu("T4", 16, 14.56, _T4, 320, 16, f"NVIDIA T4 data sheet, {_READ}", has_sparsity=False)
+V100_16GB = _gpu("V100 16GB", 16, 15.78, _V100, 900, 150, _V100_SHEET, has_sparsity=False)
+V100_32GB = _gpu("V100 32GB", 32, 31.74, _V100, 900, 150, _V100_SHEET, has_sparsity=False)
+RTX_3090 = _gpu("RTX 3090", 24, 23.70, _3090, 936, 56.25, f"NVIDIA Ampere GA102 whitepaper v2, Table 9; {_GA102}")
+RTX_4090 = _gpu("RTX 4090", 24, 23.52, _4090, 1008, 32, f"NVIDIA Ada whitepaper, appendix A, {_READ}")
+L4 = _gpu("L4", 24, 22.03, _L4, 300, 32, "NVIDIA L4 data sheet (sparse peaks, halved), read at store.sourcecode.com")
+A100_40GB = _gpu("A100 40GB", 40, 39.50, _A100, 1555, 300, _STAS)
+A100_80GB = _gpu("A100 80GB", 80, 79.25, _A100, 2039, 300, _STAS)
+H100_80GB = _gpu("H100 SXM 80GB", 80, 79.11, _HOPPER, 3350, 450, f"{_STAS}; glennklockwood.com")
+H200_141GB = _gpu("H200 141GB", 141, 139.72, _HOPPER, 4800, 450, f"{_STAS}; glennklockwood.com")
 
 ALL: tuple[GPU, ...] = tuple(gpu for gpu in globals().values() if isinstance(gpu, GPU))
 """Every card of this module."""

@@ -3,7 +3,7 @@
 const CATEGORIES = ["parameters", "gradients", "optimizer", "activations", "temporaries"];
 const MOST_DRAWN = 16; // pieces of a step; of more, the first ones are drawn
 
-const inGib = (nbytes) => fixed(nbytes / GIB, nbytes < 100 * GIB ? 1 : 0);
+const inGib = (nbytes, digits = 1) => fixed(nbytes / GIB, nbytes < 100 * GIB ? digits : 0);
 
 // What is alive over one step, as corners [time, in the account's unit]; a piece takes one unit of time, a third of it forward.
 export function step(account, pieces) {
@@ -41,14 +41,11 @@ function makeBar(account, micro, state, memory, top, onClick) {
     part.style.height = `${(100 * account[i]) / top}%`;
     return part;
   }).reverse();
-  const number = span("ax-total", inGib(total));
-  const cut = total > top; // its number then stands in the free row above, where the bar would go on
-  const over = make("span", "ax-above", {}, cut ? [number] : []);
-  const column = make("span", `ax-column${cut ? " ax-cut" : ""}`, {}, cut ? parts : [number, ...parts]);
+  const column = make("span", `ax-column${total > top ? " ax-cut" : ""}`, {}, parts);
   const chosen = micro === state.micro_batch;
   const words = `${plural(pieces, "piece")} of ${micro}: ${inGib(total)} GiB, ${fits ? "fits" : "too much"}`;
   const bar = makeButton("", words, () => onClick(micro), `ax-bar${chosen ? " ax-chosen" : ""}${fits ? "" : " ax-over"}`);
-  bar.append(over, column, span("ax-size", micro));
+  bar.append(column, span("ax-size", micro), span("ax-total", inGib(total))); // below: no number hides the line
   bar.setAttribute("aria-pressed", String(chosen));
   return bar;
 }
@@ -56,10 +53,10 @@ function makeBar(account, micro, state, memory, top, onClick) {
 function tell(state, account, pieces, memory) {
   const total = sum(account);
   const verdict = total <= memory
-    ? `It fits the ${state.gpu}, with ${inGib(memory - total)} GiB to spare.`
-    : `The ${state.gpu} has ${inGib(memory)} GiB: ${inGib(total - memory)} too few.`;
+    ? `The ${state.gpu} shows a program ${inGib(memory, 2)} GiB: it fits, with ${inGib(memory - total, 2)} GiB to spare for CUDA itself.`
+    : `The ${state.gpu} shows a program ${inGib(memory, 2)} GiB: ${inGib(total - memory, 2)} too few.`;
   const cut = pieces === 1 ? "in one piece" : `as ${pieces} pieces of ${state.micro_batch}`;
-  return `${plural(state.global_batch, "sequence")} ${cut}: ${inGib(total)} GiB at the peak, ${inGib(account[3])} of them activations. ${verdict}`;
+  return `${plural(state.global_batch, "sequence")} ${cut}: ${inGib(total, 2)} GiB at the peak, ${inGib(account[3])} of them activations. ${verdict}`;
 }
 
 function build({ table, state, change, controls, offers }) {
@@ -84,7 +81,7 @@ function build({ table, state, change, controls, offers }) {
     setText(status, tell(state, account, pieces, memory));
     bars.replaceChildren(line, ...rows.map((row, k) => makeBar(row, offers.micro_batch.values[k], state, memory, top, choose)));
     line.style.setProperty("--ax-level", memory / top);
-    line.firstChild.textContent = `${state.gpu}: ${gib(memory, 0)}`;
+    line.firstChild.textContent = `${state.gpu}: ${gib(memory, 1)}`;
     const drawn = Math.min(pieces, MOST_DRAWN);
     film.draw(drawn, top / GIB, stepShapes(account.map((nbytes) => nbytes / GIB), drawn, memory / GIB, top / GIB),
       `Memory over one step of ${plural(pieces, "piece")}`);
@@ -96,7 +93,7 @@ function build({ table, state, change, controls, offers }) {
     make("div", "ex-controls ax-controls", {}, Object.values(controls).map(({ node }) => node)), status,
     make("div", "ax-stage", {}, [
       make("div", "ax-pane", {}, [make("b", "", { textContent: "Peak for each size of a piece (GiB)" }), bars,
-        makeAxis("ax-below", "sequences in a piece")]),
+        makeAxis("ax-below", "sequences in a piece, and GiB")]),
       make("div", "ax-pane", {}, [filmTitle, make("div", "ax-frame", {}, [film.svg]), makeAxis("ax-ends", "time", filmEnd)]),
     ]),
     makeLegend("ax", Object.fromEntries(CATEGORIES.map((name) => [name, name]))),

@@ -24,7 +24,8 @@ GPT2 = GPTConfig(layers=12, width=768, heads=12, vocab_size=50_257, context=1024
 SIZES = tuple(2**k for k in range(10))
 """Global batches and micro-batches to choose from: 1 to 512."""
 
-GPUS = {gpu.name: gpu.memory for gpu in hardware.ALL}
+GPUS = {gpu.name: gpu.usable for gpu in hardware.ALL}
+"""Bytes that a program sees; CUDA's own must find room in them, too."""
 
 OPTIMIZERS = {"adam": "Adam", "momentum": "SGD with momentum", "sgd": "SGD"}
 """Every `predict.Optimizer`, and its name on the page."""
@@ -86,7 +87,7 @@ class AccumulationExplorer(Explorer):
     global_batch = Control("Sequences in a step", SIZES, 64)
     micro_batch = Control("Sequences in a piece", SIZES, 64, limit=("global_batch", lambda batch: batch))
     optimizer = Control("Optimizer", list(OPTIMIZERS), "adam", OPTIMIZERS.__getitem__, "choice")
-    gpu = Control("GPU", list(GPUS), "T4", lambda name: f"{name} ({GPUS[name]:.0GiB})", "choice")
+    gpu = Control("GPU", list(GPUS), "T4", lambda name: f"{name} ({GPUS[name]:.1GiB})", "choice")
 
     def __init__(self, config: GPTConfig = GPT2, seq: int | None = None, **chosen: Any) -> None:
         self.config, self.seq = config, seq or config.context
@@ -108,6 +109,6 @@ class AccumulationExplorer(Explorer):
     def _told(self) -> str:
         told = "; ".join(f"{split.pieces} × {split.micro_batch}: {split.peak.total:.1GiB}" for split in self.splits)
         return (
-            f"Peak memory of a step of {self.global_batch} sequences, cut into pieces. {told}. The {self.gpu} has "
-            f"{GPUS[self.gpu]:.0GiB}."
+            f"Peak memory of a step of {self.global_batch} sequences, cut into pieces. {told}. A program on the "
+            f"{self.gpu} sees {GPUS[self.gpu]:.2GiB}."
         )

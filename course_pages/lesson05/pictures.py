@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from course_kit.accounts import CATEGORIES, MemoryAccount
-from course_kit.notebook.picture import INK, MUTED, PAPER, Picture, legend, new_figure, note
+from course_kit.notebook.picture import INK, MUTED, Picture, legend, new_figure, note
 from course_kit.tables import as_html, as_text
 from course_kit.units import Bytes, Seconds
 from course_pages.shared.memory import stack_categories
@@ -84,17 +84,17 @@ def peaks_by_micro_batch(
     Args:
         peaks: sequences in a piece → account at the peak.
         gpu: the name of the GPU.
-        memory: its bytes. Bars that reach beyond twice that are cut off there; their height stands above the axes.
+        memory: the bytes of it that a program sees. Bars that reach beyond twice that are cut off there; below each
+            bar stands its height.
     """
     figure, (axes,) = new_figure(height=3.4)
-    stack_categories(axes, {str(size): peak for size, peak in peaks.items()}, "GiB", 0.66, upright=True)
+    # Heights stand below the bars: a label on top of one would hide the line.
+    bars = {f"{size}\n{peak.total.to('GiB'):.1f}": peak for size, peak in peaks.items()}
+    stack_categories(axes, bars, "GiB", 0.66, upright=True)
     top = min(2 * memory.to("GiB"), 1.15 * max(memory, *(peak.total for peak in peaks.values())) / 2**30)
-    for i, peak in enumerate(peaks.values()):
-        height = min(peak.total.to("GiB"), top)
-        note(axes, f"{peak.total.to('GiB'):.1f}", (i, height), ha="center", bbox=PAPER)
     axes.axhline(memory.to("GiB"), color=INK, lw=1.4, ls="--")
-    note(axes, f"{gpu}:\n{memory:.0GiB}", (len(peaks) - 0.5, memory.to("GiB")), (6, 0), va="center")
+    note(axes, f"{gpu}:\n{memory:.1GiB}", (len(peaks) - 0.5, memory.to("GiB")), (6, 0), va="center")
     axes.set_xlim(-0.5, len(peaks) - 0.5)
-    axes.set(xlabel="sequences in a piece", ylabel="peak (GiB)", ylim=(0, top))
+    axes.set(xlabel="sequences in a piece, and GiB at the peak", ylabel="peak (GiB)", ylim=(0, top))
     legend(figure, "lower center", len(CATEGORIES), fontsize=9.5)
     return Picture(figure, caption=caption, alt=alt)

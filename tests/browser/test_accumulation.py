@@ -9,6 +9,7 @@ import pytest
 from nbconvert import HTMLExporter
 from playwright.sync_api import Locator, Page, expect
 
+from course_lib.model.hardware import T4
 from course_pages.lesson05.explorer import AccumulationExplorer
 from tests.browser.conftest import MOUNT
 from tests.browser.jupyterlab import executed
@@ -42,7 +43,7 @@ def bar(page: Page, micro: int) -> Locator:
 def test_the_bars_tell_the_librarys_peaks(mounted: Callable[..., Page], explorer: AccumulationExplorer) -> None:
     page = mounted()
     names = page.locator(".ax-bar").evaluate_all("bars => bars.map((bar) => bar.getAttribute('aria-label'))")
-    memory = 16 * 2**30
+    memory = T4.usable
     assert names == [
         f"{split.pieces} piece{'s' * (split.pieces > 1)} of {split.micro_batch}: "
         f"{split.peak.total.to('GiB'):.{1 if split.peak.total < 100 * 2**30 else 0}f} GiB, "
@@ -64,17 +65,17 @@ def test_the_line_stands_at_the_memory_of_the_gpu(mounted: Callable[..., Page], 
     assert column and line and top
     bottom = column["y"] + column["height"]
     ratio = (bottom - top["y"]) / (bottom - line["y"])
-    assert ratio == pytest.approx(explorer.splits[3].peak.total / (16 * 2**30), abs=0.03)
+    assert ratio == pytest.approx(explorer.splits[3].peak.total / T4.usable, abs=0.03)
 
 
 def test_keyboard_and_mouse_choose_a_piece(mounted: Callable[..., Page]) -> None:
     page = mounted()
     page.get_by_role("slider", name="Sequences in a piece").focus()
     page.keyboard.press("ArrowRight")
-    expect(page.get_by_role("status")).to_contain_text("64 sequences as 8 pieces of 8: 15.5 GiB at the peak")
+    expect(page.get_by_role("status")).to_contain_text("64 sequences as 8 pieces of 8: 15.52 GiB at the peak")
     assert page.evaluate("[model.get('micro_batch'), model.saved]") == [8, 1]
     bar(page, 16).click()
-    expect(page.get_by_role("status")).to_contain_text("The T4 has 16.0 GiB: 13.2 too few.")
+    expect(page.get_by_role("status")).to_contain_text("The T4 shows a program 14.56 GiB: 14.61 too few.")
     expect(bar(page, 16)).to_have_attribute("aria-pressed", "true")
     expect(bar(page, 16)).to_be_focused()
 
@@ -89,9 +90,9 @@ def test_a_smaller_step_takes_the_piece_along(mounted: Callable[..., Page]) -> N
 def test_optimizer_and_gpu_are_lists(mounted: Callable[..., Page]) -> None:
     page = mounted()
     page.get_by_role("combobox", name="Optimizer").select_option("sgd")
-    expect(page.get_by_role("status")).to_contain_text("7.8 GiB at the peak")
+    expect(page.get_by_role("status")).to_contain_text("7.76 GiB at the peak")
     page.get_by_role("combobox", name="GPU").select_option("L4")
-    expect(page.locator(".ax-line")).to_have_text("L4: 24 GiB")
+    expect(page.locator(".ax-line")).to_have_text("L4: 22.0 GiB")
 
 
 def test_the_step_has_a_tooth_for_each_piece(mounted: Callable[..., Page]) -> None:
@@ -107,7 +108,7 @@ def test_the_step_has_a_tooth_for_each_piece(mounted: Callable[..., Page]) -> No
 def test_python_sets_the_numbers(mounted: Callable[..., Page]) -> None:
     page = mounted()
     page.evaluate("model.set('micro_batch', 2)")
-    expect(page.get_by_role("status")).to_contain_text("as 32 pieces of 2: 5.3 GiB")
+    expect(page.get_by_role("status")).to_contain_text("as 32 pieces of 2: 5.28 GiB")
     assert page.evaluate("model.saved") == 0
 
 
@@ -136,4 +137,4 @@ def test_an_exported_page_holds_a_living_explorer(page: Page) -> None:
     state = json.loads(states)["state"][json.loads(view)["model_id"]]["state"]
     page.evaluate(MOUNT, {"module": state["_esm"], "css": state["_css"], "state": state, "dark": False})
     bar(page, 4).click()
-    expect(page.get_by_role("status")).to_contain_text("64 sequences as 16 pieces of 4: 8.7 GiB")
+    expect(page.get_by_role("status")).to_contain_text("64 sequences as 16 pieces of 4: 8.69 GiB")

@@ -35,3 +35,10 @@ def test_memory_is_counted_as_its_makers_count() -> None:
     assert hardware.A100_80GB.memory == Bytes(80 * 2**30)
     assert f"{hardware.A100_80GB.memory:.1GB}" == "85.9 GB"
     assert {gpu.name for gpu in hardware.ALL} >= {"T4", "L4", "A100 40GB", "H100 SXM 80GB"}
+
+
+def test_a_process_sees_less_than_the_maker_counts() -> None:
+    """A T4 is sold with 16 GB, and PyTorch's messages on it say 14.56 to 14.76 GiB."""
+    assert f"{hardware.T4.usable:.2GiB}" == "14.56 GiB"
+    for gpu in hardware.ALL:
+        assert 0.9 * gpu.memory < gpu.usable < 0.995 * gpu.memory, gpu.name
