@@ -79,7 +79,7 @@ def scale_hunt(scales: Sequence[float], skipped: Sequence[int], others: Sequence
     at = [scales[step] for step in skipped]
     axes.plot(skipped, at, "x", color=series_color(1), markersize=8, markeredgewidth=2, label="skipped step")
     axes.set_yscale("log", base=2)
-    axes.set(xlabel="step", ylabel="loss scale", xlim=(0, len(scales) - 1))
+    axes.set(xlabel="step", ylabel="loss scale", xlim=(-1, len(scales) - 1))
     axes.legend(frameon=False, ncols=3, loc="lower right", fontsize=9)
     agreement = "the same" if list(scales) == list(others) else "another"
     alt = (

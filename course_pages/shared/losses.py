@@ -41,6 +41,37 @@ def loss_curves(
     return Picture(figure, caption=caption, alt=alt)
 
 
+def loss_bands(
+    runs: Mapping[str, Sequence[Sequence[float]]], *, levels: Mapping[str, float] | None = None, caption: str
+) -> Picture:
+    """Several runs of each kind: the band between the best and the worst of them, and their mean as a line.
+
+    Args:
+        runs: name → losses of each step, for each of its runs; means of ten steps are drawn.
+        levels: as in `loss_curves`.
+
+    Raises:
+        ValueError: a name has a single run, which has no spread.
+    """
+    if lonely := [name for name, each in runs.items() if len(each) < 2]:
+        raise ValueError(f"{lonely} have fewer than two runs; a band needs the spread of several, three or more")
+    figure, (axes,) = new_figure(height=3.4)
+    told = []
+    for index, (name, each) in enumerate(runs.items()):
+        smooth = np.array([_mean_of_ten(losses) for losses in each])
+        look, steps = line_look(index), range(smooth.shape[1])
+        axes.plot(steps, smooth.mean(0), linewidth=1.8, label=name, **look)
+        axes.fill_between(steps, smooth.min(0), smooth.max(0), color=look["color"], alpha=0.18, linewidth=0)
+        told.append(f"{name} ends between {smooth[:, -1].min():.2f} and {smooth[:, -1].max():.2f}")
+    longest = max(len(losses) for each in runs.values() for losses in each)
+    for name, level in (levels or {}).items():
+        axes.axhline(level, color=INK, linewidth=1.2, linestyle=":")
+        note(axes, name, (longest, level), (-2, 3), ha="right", va="bottom", size=9)
+    axes.set(xlabel="step", ylabel=f"loss ({UNIT})", xlim=(0, longest))
+    axes.legend(frameon=False, loc="upper right")
+    return Picture(figure, caption=caption, alt=f"Bands of losses over the steps. {'; '.join(told)}.")
+
+
 def losses_and_distances(
     losses: Mapping[str, Sequence[float]], distances: Mapping[str, Sequence[float]], *, caption: str
 ) -> Picture:

@@ -5,15 +5,15 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 35 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
-# | A GPU | changes nothing in the counts; in the ladder of section 10 it changes the seconds |
+# | Time | first sitting 50 minutes, second sitting 35; less than a minute of both together is computing on 2 CPU cores |
+# | A GPU | is not used; on one the seconds of section 10 would be others, and its peaks a little, too (section 11) |
 # | Opens | `train/accumulate.py`, `train/optim.py`, `model/materialize.py` |
 #
 # The paper that you want to repeat trains with 512 sequences in each step. You type 512 and the run dies. 256 dies,
-# 64 dies, 4 lives. So you train with 4, and the loss looks like a seismograph. The learning rate of the paper was
-# made for a step that 512 sequences agreed on, and yours asks four.
+# 64 dies, and 4 lives. So you train with 4, and the loss looks like a seismograph: the paper made its learning rate for a
+# step that 512 sequences agreed on, and yours asks four.
 #
-# You do not need a larger machine for the same step. You need patience, four lines of code, and one number that
+# For the same step you need no larger machine. You need patience, four lines of code, and one number that
 # almost everybody gets wrong the first time.
 
 # %%
@@ -34,20 +34,20 @@ from course_lib.train.accumulate import accumulate, accumulated_step, count_toke
 from course_lib.train.gradients import clip_gradients
 from course_lib.train.precision import LossScaler
 from course_lib.train.step import train_step
+from course_pages.lesson05 import turns
 from course_pages.lesson05.explorer import AccumulationExplorer
-from course_pages.shared.losses import loss_curves
 from course_pages.shared.memory import memory_timeline
 
 # %% [markdown]
 # ## 1 · The same step, in pieces
 #
 # The loss of a batch is a mean over its tokens. A mean is a sum, and so is its gradient: a sum over tokens, in which
-# no token knows of any other sequence. It does not matter when the summands are computed. And PyTorch does not
-# overwrite `.grad` in a backward pass, it *adds* to it. Everything that is needed has been there all along.
+# no token knows of any other sequence. So it does not matter when the summands are computed. PyTorch, moreover, does not
+# overwrite `.grad` in a backward pass, it *adds* to it. Everything that you need has been there all along.
 #
-# (No token knows of another sequence: true of a GPT. Batch-norm mixes the rows that it sees together, and a contrastive
-# loss compares the items of a batch with each other. There the pieces are not the whole, and nothing on this page
-# helps.)
+# (That no token knows of another sequence is true of a GPT. Batch-norm mixes the rows that it sees together, and a
+# contrastive loss compares the items of a batch with each other. There the pieces are not the whole, and nothing on this
+# page helps.)
 #
 # With $m$ pieces of equal size and $\ell_i$ the mean loss of piece $i$,
 #
@@ -55,49 +55,13 @@ from course_pages.shared.memory import memory_timeline
 #
 # The field calls this **gradient accumulation**, and a piece a *micro-batch*. Is it the same gradient? Not to the bit:
 # a sum in another order rounds differently. Two sums of $n$ numbers differ by at most $(n - 1) \cdot \text{eps}$ times
-# the sum of their magnitudes (Higham 2002, §4.2). The check below is stricter: with $n$ = 2,048 tokens it allows $(n - 1)
+# the sum of their magnitudes (Higham 2002, §4.2). The check is stricter: with $n$ = 2,048 tokens it allows $(n - 1)
 # \cdot \text{eps}$ of the gradient's own length.
 #
 # **Your turn.** Write the loop. `model(*piece)` is the mean loss of a piece.
 
 # %%
-SMALL = GPTConfig(layers=2, width=64, heads=4, vocab_size=256, context=64)
-stories = text.stories(seed=0)
-whole = stories.batch(seed=0, step=0, rank=0, batch_size=32, context=64)
-
-
-def gradients(backward):
-    """All gradients, end to end, of a fresh model after `backward(model)`."""
-    model = GPT(SMALL, seed=0)
-    backward(model)
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-
-
-def begun_after_backward(function):
-    """For each of two pieces: had a gradient come when its forward pass began?"""
-    model, seen = GPT(SMALL, seed=0), []
-    model.register_forward_pre_hook(lambda model, _: seen.append(next(model.parameters()).grad is not None))
-    function(model, micro_batches(whole, 16))
-    return seen
-
-
-# %%
-def off(ours, theirs):
-    return ((ours - theirs).norm() / theirs.norm()).item()
-
-
-def check_pieces(function):
-    one_piece = gradients(lambda model: model(*whole).backward())
-    for size in (16, 4):
-        ours = gradients(lambda model, size=size: function(model, micro_batches(whole, size)))
-        long, m = (ours.norm() / one_piece.norm()).item(), 32 // size
-        assert abs(long - 1) < 0.01, f"{m} pieces: the gradient should be as long as that of one, but is {long:.1f} times"
-        by = off(ours, one_piece)
-        assert by < 2047 * torch.finfo(torch.float32).eps, f"{m} pieces: the gradient is another one, off by {by:.1%}"
-    assert begun_after_backward(function) == [False, True], "the second piece should begin when the first has gone backward"
-
-
-@your_turn(check_pieces, look="The last sum of the formula: one summand, one `backward()`.")
+@your_turn(turns.check_pieces, look="The last sum of the formula: one summand, one `backward()`.")
 def backward_in_pieces(model, pieces):
     """Leave in `.grad` the gradient of the mean loss over all pieces, which are equally large. One piece at a time."""
     ...
@@ -112,7 +76,7 @@ def backward_in_pieces(model, pieces):
 
 
 # %% [markdown]
-# If you forgot $1/m$, the check told you: the gradient is $m$ times too long. With Adam you would never have noticed,
+# If you forgot $1/m$, the check told you that the gradient is $m$ times too long. With Adam you would never have noticed,
 # because there the factor cancels, as in section 9 of lesson 04. So this page, too, checks its tricks with SGD.
 #
 # ## 2 · What it saves, and what it does not
@@ -122,6 +86,8 @@ def backward_in_pieces(model, pieces):
 
 # %%
 CONFIG = GPTConfig(layers=6, width=128, heads=4, vocab_size=256, context=64)
+stories = text.stories(seed=0)
+whole = stories.batch(seed=0, step=0, rank=0, batch_size=32, context=64)
 
 
 def adam(model):
@@ -148,14 +114,14 @@ memory_timeline(one_piece)
 # The states are the thin layers at the bottom: weights, and twice as much for Adam. The rest is the hill of
 # activations.
 #
-# We cut the batch into 8 pieces of 4. The activations become an eighth. Estimate the new peak: 14 MiB of weights and
+# Now cut the batch into 8 pieces of 4, and the activations become an eighth. Estimate the new peak: 14 MiB of weights and
 # Adam's state, an eighth of 112 MiB, and…?
 
 # %%
-setup = predict.Setup(CONFIG, batch_size=32, seq=64)
 pieces_guess = ask("How many MiB at the peak, with 8 pieces of 4 sequences?", unit="MiB")
 
 # %%
+setup = predict.Setup(CONFIG, batch_size=32, seq=64)
 eight = recorded(lambda *run: accumulated_step(*run, micro_batches(whole, 4)), *prepare())
 memory_timeline(eight, caption="Eight teeth; a dashed line stands where a forward or a backward pass begins. The first "
                 "tooth stands lower: no green gradients lie under it yet.").show()
@@ -182,9 +148,11 @@ compare(
 #
 # ## 3 · Cut a real one
 #
-# GPT-2 small on sequences of 1,024 tokens, in fp32, with a step of 64 sequences, and a card that you can rent for
-# nothing, a T4. Left: the peak for every way to cut. Right: one step of the chosen cut over time (it appears when the cell
-# runs; the tallest bars are cut off at the top). All of it is the formula of section 2's table, not a GPU's measurement.
+# Take GPT-2 small on sequences of 1,024 tokens, in fp32, with a step of 64 sequences, and a card that you can rent for
+# nothing, a T4. On the left stands the peak for every way to cut, on the right one step of the chosen cut over time (it
+# appears when the cell runs; the tallest bars are cut off at the top). All of it is the formula of section 2's table, not a
+# GPU's measurement. The dashed line is what PyTorch finds on such a card, less than the maker sells; CUDA itself must
+# find room below that line, too.
 
 # %%
 AccumulationExplorer(global_batch=64, micro_batch=4).show(
@@ -196,8 +164,7 @@ AccumulationExplorer(global_batch=64, micro_batch=4).show(
 # Say beforehand what will happen. (If nothing reacts, run the cell once.)
 #
 # 1. Move **Sequences in a step** to 512 and keep the piece. Does the step still fit?
-# 2. What is the largest piece that fits a T4? The card is sold with 16 GB, and a program sees 14.75 GiB of them: the
-#    dashed line is too kind.
+# 2. The T4 is sold with 16 GB. What is the largest piece that fits?
 # 3. Set the piece to 1 and change the **optimizer** to SGD. Then do the same with the piece at 8. Where does it matter?
 #
 # <details><summary>Answers</summary>
@@ -205,20 +172,21 @@ AccumulationExplorer(global_batch=64, micro_batch=4).show(
 # 1. It does. The bars that you had stay as they were, and three come on the right. (Only that of 64, which was a single
 #    piece, gains the green, above the edge of the picture.) *How much fits* is a question about the piece; *how large is
 #    the batch* has become a question about time alone.
-# 2. A piece of 4. A piece of 8 wants 15.5 GiB: below the line, and more than the card shows.
-# 3. At 1, a quarter of the bar goes away; at 8, a sixteenth. But that sixteenth is the one that is missing: 14.6 GiB
-#    are under 14.75, on paper. (What CUDA itself takes is not in the bar.)
+# 2. A piece of 4. A piece of 8 wants 15.5 GiB. That is less than the 16 on the box, but a program finds 14.56.
+# 3. At 1, a quarter of the bar goes away; at 8, a sixteenth. What is left there, 14.59 GiB, misses the line by a hair. (On
+#    drivers that show 14.75 GiB it passes on paper, with nothing left for CUDA.)
 #
 # </details>
 #
 # ## 4 · The bug that everybody writes
 #
-# Dividing by $m$ was right because all pieces were equally large. Real text is not like that. Conversations, e-mails,
-# answers: some have 60 tokens, some have 3. A batch of them is padded to a rectangle, and the loss skips the padding.
+# Dividing by $m$ was right because all pieces were equally large. Real text is not like that. Of conversations, e-mails
+# and answers some have 60 tokens and some have 3. A batch of them is padded to a rectangle, and the loss skips the
+# padding.
 #
 # Take eight sequences, four long and four short, one in each piece. The loss of the batch is the mean over its
-# *tokens*. Divide each piece's mean by 8 all the same: how much louder does a token of the shortest piece speak than
-# it should?
+# *tokens*. Suppose that you divide each piece's mean by 8 all the same. A token of the shortest piece then speaks louder
+# than it should. How many times?
 
 # %%
 LENGTHS = [64, 3, 60, 5, 62, 4, 58, 2]
@@ -226,6 +194,7 @@ ragged = ragged_batch([row[: length + 1] for row, length in zip(stories.batch(0,
 pieces = micro_batches(ragged, 1)
 print("tokens in the pieces:", *(count_tokens(targets) for _, targets in pieces))
 
+# %%
 louder_guess = ask("How many times too loud is a token of the piece with 2 tokens?")
 
 # %% [markdown]
@@ -233,6 +202,7 @@ louder_guess = ask("How many times too loud is a token of the piece with 2 token
 # gradient there belongs to one token alone: `[7, 0]` is the first token of row 7, the piece with 2 tokens.
 
 # %%
+SMALL = GPTConfig(layers=2, width=64, heads=4, vocab_size=256, context=64)
 N = sum(LENGTHS)
 logits = GPT(SMALL, seed=0)(ragged[0]).detach().requires_grad_()
 per_row = nn.functional.cross_entropy(logits.transpose(1, 2), ragged[1], reduction="none").sum(1)  # padding counts 0
@@ -241,30 +211,22 @@ right, wrong = (torch.autograd.grad(loss, logits, retain_graph=True)[0][7, 0].no
 compare(guess=louder_guess, predicted=Ratio(N / (8 * 2)), measured=Ratio(wrong / right), tolerance=1e-4, name="times too loud")
 
 # %% [markdown]
-# A token's fair share is $1/N$ of the loss, here $1/258$. In the mean of means it gets $1/m$ of the loss for its
-# piece, divided among the $n_i$ tokens there. So its weight is off by
+# A token's fair share is $1/N$ of the loss, with $N$ = 258 tokens in all. In the mean of means its piece gets $1/m$ of the
+# loss, which the $n_i$ tokens there divide among themselves. So its weight is off by
 #
 # $$\frac{1/(m\,n_i)}{1/N} = \frac{N}{m\,n_i},$$
 #
-# sixteen times too loud in the shortest piece, and only half as loud as it should be in the longest. Nobody gets an
-# error. The loss goes down. The model is trained to be good at short answers.
+# sixteen times too loud in the shortest piece, and only half as loud as it should be in the longest. There is no error
+# message, and the loss goes down. The model is trained to be good at short answers.
 #
 # (This is no beginners' bug. It was found in 2021, forgotten, and found again in October 2024 in the trainers of
 # several widely used libraries: see the further reading.)
 #
 # **Your turn.** Which factor must each piece's mean loss get, so that their sum is the mean over all tokens? A piece may
-# be all padding. (Its mean is 0/0; the library leaves it out.)
-
+# be all padding. (Its mean is 0/0, and the library leaves it out.)
 
 # %%
-def check_weights(function):
-    for tokens, due in (([6, 2], [0.75, 0.25]), ([5, 5, 5, 5], [0.25] * 4), ([6, 0, 2], [0.75, 0, 0.25])):
-        found = [float(weight) for weight in function(tokens)]
-        assert abs(sum(found) - 1) < 1e-9, f"pieces of {tokens} tokens: the factors should add up to 1, but give {sum(found):.3g}"
-        assert found == due, f"pieces of {tokens} tokens: the factors are {found}, and some token speaks too loud"
-
-
-@your_turn(check_weights, look="Take two pieces, of 1 and of 3 tokens, and write down on paper what each of the four losses should weigh.")
+@your_turn(turns.check_weights, look="Take two pieces, of 1 and of 3 tokens, and write down on paper what each of the four losses should weigh.")
 def weights(tokens):
     """From the number of tokens in each piece, the factor of each piece's mean loss, as a list."""
     ...
@@ -274,6 +236,18 @@ def weights(tokens):
 @weights.solution
 def weights(tokens):
     return [count / sum(tokens) for count in tokens]
+
+
+# %%
+def gradients(backward):
+    """All gradients, end to end, of a fresh model after `backward(model)`."""
+    model = GPT(SMALL, seed=0)
+    backward(model)
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def off(ours, theirs):
+    return ((ours - theirs).norm() / theirs.norm()).item()
 
 
 # %%
@@ -291,17 +265,17 @@ print(f"and it points {math.degrees(math.acos(angle)):.0f} degrees aside")
 print("weighted, within rounding:", off(fixed_gradient, true_gradient) < (N - 1) * torch.finfo(torch.float32).eps)
 
 # %% [markdown]
-# With $n_i / N$ the means become sums again, and the sum is that of the whole batch:
+# With $n_i / N$ the means become sums again, and together they are that of the whole batch:
 #
 # $$\sum_i \frac{n_i}{N} \ell_i = \frac{1}{N} \sum_i n_i \cdot \frac{1}{n_i} \sum_{t \in i} \ell_t = \frac{1}{N}
 # \sum_t \ell_t .$$
 #
-# The price: you must know $N$ before the first backward pass. So draw all pieces of a step first and count.
+# The price is that you must know $N$ before the first backward pass. So draw all pieces of a step first, and count.
 #
 # ## 5 · Once a step
 #
-# The whole batch takes one step. So whatever happens once a step must happen once here, after the last piece:
-# unscaling, clipping, the optimizer, the learning-rate schedule. In the library's form you can see the order. It calls
+# The whole batch takes one step. So all that happens once a step must happen once here, after the last piece:
+# unscaling, clipping, the optimizer, the learning-rate schedule. The library's form shows the order. It calls
 # `accumulate`, which is printed below it: find your loop there, and your weights.
 
 # %%
@@ -310,7 +284,7 @@ show(accumulate, docstring=False)
 
 # %% [markdown]
 # In `accumulate` your weight is the factor `count / sum(tokens)`, and `continue` passes over a piece that is all
-# padding. After it, each line of `accumulated_step` runs once. The loss scaler of lesson 04 is no exception: if *one*
+# padding. After that loop, each line of `accumulated_step` runs once. The loss scaler of lesson 04 is no exception: if *one*
 # piece overflows it throws away *all*, because a step without that piece would be a step on another batch. (None does
 # here; your lab provokes it.) Weights, scaler and clipping together, against one big batch, for five steps of SGD:
 
@@ -335,15 +309,15 @@ same = [torch.allclose(a, b, rtol=1e-10, atol=1e-12) for a, b in zip(big.paramet
 compare(predicted=Count(len(list(big.parameters()))), measured=Count(sum(same)), name="parameters equal to one big batch")
 
 # %% [markdown]
-# (In float64, where rounding leaves room for ten equal digits. PyTorch has no accumulator to compare with. The loop *is*
-# the practice, and one big batch its only judge.)
+# (All of that is float64, where rounding leaves room for ten equal digits. PyTorch has no accumulator to compare with: the
+# loop *is* the practice, and one big batch its only judge.)
 #
-# What if something slips into the inner loop? Clipping does, easily: it moves up by one line and stands behind each
+# What if something slips into the inner loop? Clipping does so easily: it moves up by one line and stands behind each
 # `backward()`. Now it cuts the sum *so far* to a length of 1, and cuts it again with every piece that comes. At the end the
-# gradient is 1 long, as it should be, and the log looks fine. But who is in it?
+# gradient is 1 long, as it should be, and the log looks fine. But which pieces is it made of?
 #
 # Say that the batch has 8 pieces, that each piece alone brings a gradient of length 1, and that all point the same way.
-# The first piece arrives, and nothing is cut. The second makes the sum 2 long, the cut halves it…
+# The first piece arrives, and nothing is cut. The second makes the sum 2 long, and the cut halves both…
 
 # %%
 louder_last_guess = ask("Clipped behind each of 8 such pieces: how many times louder is the last than the first?")
@@ -352,15 +326,8 @@ louder_last_guess = ask("Clipped behind each of 8 such pieces: how many times lo
 # **Your turn.** From the lengths just before each cut, how many times louder is the last piece than the first? Every
 # cut hits all that lies in the sum, the newest piece as well.
 
-
 # %%
-def check_louder(function):
-    for lengths, due in (([1, 2, 2, 2, 2], 8), ([0.5, 0.9, 0.8], 1), ([3, 2, 4], 6), ([2, 0.5, 5], 2)):
-        found = function(lengths)
-        assert abs(found - due) < 1e-9, f"lengths {lengths} before the cuts: the last should be {due} times louder, not {found:.3g}"
-
-
-@your_turn(check_louder, look="Which cuts has the first piece seen that the last one has not? What is shorter than 1 is not cut.")
+@your_turn(turns.check_louder, look="Which cuts has the first piece seen that the last one has not? What is shorter than 1 is not cut.")
 def times_louder(lengths):
     """How many times the last piece counts as much as the first, if the sum is cut to 1 behind each piece."""
     ...
@@ -395,9 +362,9 @@ compare(guess=louder_last_guess, predicted=Ratio(times_louder(lengths)), measure
         tolerance=0.001, name="times louder")
 
 # %% [markdown]
-# With lengths of exactly 1 and one direction it is $2^{m-2}$, 64: seven cuts hit the first piece and six of them not the
-# last, for the newest piece is cut, too. Ours do not quite point the same way, so it is less. The harder the limit bites,
-# the less the first sequences count, and no number in the log says so.
+# With lengths of exactly 1 and one direction it is $2^{m-2}$, 64. Seven cuts hit the first piece, and the last piece was
+# spared six of those; the seventh hit it, too. Ours do not quite point the same way, so it is less. The harder the limit
+# bites, the less the first sequences count, and no number in the log says so.
 #
 # ## 6 · The schedule that counts pieces
 #
@@ -406,7 +373,7 @@ compare(guess=louder_last_guess, predicted=Ratio(times_louder(lengths)), measure
 #
 # $$\eta(t) = \frac{\eta_0}{2} \left(1 + \cos\frac{\pi t}{T}\right)$$
 #
-# (Loshchilov and Hutter 2017, eq. 5. In the first ten moves it gets a tenth of that, two tenths, and so on: a fresh model
+# (Loshchilov and Hutter 2017, eq. 5. The first ten moves get a tenth of that, two tenths, and so on: a fresh model
 # does not survive full steps.) If the schedule is moved on with every piece, at which *step* is the learning rate 0 for the first
 # time? And what happens after that?
 
@@ -434,6 +401,9 @@ def train(make_optimizer, steps=60, n_pieces=4, moves_a_step=1, seed=0):
 
 
 # %%
+from course_pages.shared.losses import loss_bands, loss_curves
+
+
 def plain(parameters):
     return optim.SGD(parameters, lr=0.2)
 
@@ -452,11 +422,12 @@ first_zero = next(step for step, rate in enumerate(wrong_rates) if rate < 1e-9)
 compare(guess=zero_guess, predicted=Count(60 // 4), measured=Count(first_zero), name="learning rate 0 at step")
 
 # %% [markdown]
-# It does not stop at 0. A cosine goes on, so the learning rate climbs back to its maximum at step 30, falls again, and
-# the run ends at full speed, where a schedule is meant to let it settle: the last steps undo some of its work. Nothing was
-# reported. If a loss curve of yours goes flat, or turns up, count how often its schedule moves.
+# It does not stop at 0. A cosine goes on, so the learning rate climbs back to its maximum at step 30 and falls again. The
+# run ends at full speed, where a schedule is meant to let it settle, and the last steps undo some of its work. No line of
+# the log says so. If a loss curve of yours goes flat, or turns up, count how often its schedule moves.
 #
-# That is the story. A step of any size, in the memory of a piece: weigh by tokens, and do once what belongs to the step.
+# That is the story: a step of any size fits the memory of a piece, if you weigh by tokens and do once what belongs to the
+# step.
 
 # %% [markdown]
 # ## Second sitting
@@ -468,8 +439,8 @@ compare(guess=zero_guess, predicted=Count(60 // 4), measured=Count(first_zero), 
 # ## 7 · A sum in sixteen bits
 #
 # With bf16 weights, `.grad` is bf16, too, and every piece is *added in bf16*. Its eight binary digits cannot take a
-# summand below 1/512 of what lies there already. In 256 pieces, late ones are about that small. One batch of 256
-# sequences, cut ever finer. We compute all gradients in fp32 and change the format of the sum, nothing else:
+# summand below 1/512 of what lies there already, and the late ones of 256 pieces are about that small. So we cut one batch
+# of 256 sequences ever finer. All gradients are computed in fp32, and only the format of the sum changes:
 
 # %%
 long_batch = stories.batch(seed=0, step=2, rank=0, batch_size=256, context=16)
@@ -489,13 +460,13 @@ for n_pieces in (1, 4, 16, 64, 256):
     print(f"{n_pieces:3} pieces: the sum in bf16 is off by {off(in_bf16, in_fp32):.1%} of its length")
 
 # %% [markdown]
-# One rounding costs a fifth of a per cent, 256 in a row more than ten times that. So frameworks that accumulate long
+# One rounding costs a fifth of a per cent, and 256 in a row cost more than ten times that. So frameworks that accumulate long
 # keep `.grad` in fp32 beside 16-bit weights, 2 bytes a parameter more (lesson 04, section 13). The lab builds that sum.
 #
 # ## 8 · A leaner optimizer
 #
-# Accumulation has taken care of the activations. What stands below them is $16\Psi$ bytes in fp32, and half of it is
-# Adam's. Here is what each optimizer keeps for a matrix of $R$ rows and $C$ columns:
+# Accumulation has taken care of the activations. Below them stand $16\Psi$ bytes in fp32, and half of them are
+# Adam's. For a matrix of $R$ rows and $C$ columns each optimizer keeps:
 #
 # | optimizer | keeps | bytes |
 # |---|---|---|
@@ -506,21 +477,41 @@ for n_pieces in (1, 4, 16, 64, 256):
 # | Adafactor | of the squares, only row means and column means | $4(R + C)$ |
 #
 # The last one is the surprising one. The squares of a gradient are a table of $R \times C$ numbers, of which Adafactor
-# remembers the $R + C$ margins $r_i$ and $c_j$, and pretends that the table is their product (Shazeer and Stern 2018,
-# §3): $v_{ij} \approx r_i\, c_j / \text{mean}(r)$. A vector has no margins, so of it Adafactor keeps all. (For your guess:
-# most matrices of `SMALL` are 64 wide and 64 to 256 long.)
+# remembers the margins alone: the mean $r_i$ of each row and the mean $c_j$ of each column. In each step it pretends that
+# the table was their product, up to one factor for all (Shazeer and Stern 2018, §3). A vector has no margins, so of it
+# Adafactor keeps all.
+#
+# **Your turn.** Make a table from the margins. Its rows must be multiples of each other, and its row means and column means
+# must be those that you were given.
 
 # %%
-KINDS = {
-    "Adam": lambda p: optim.Adam(p, lr=2e-3, betas=(0.9, 0.99)),
-    "Adam, 8 bits": lambda p: optim.Adam8bit(p, lr=2e-3, betas=(0.9, 0.99), weight_decay=0),
-    "SGD with momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.5),
-    "Adafactor": lambda p: optim.Adafactor(p, lr=0.03),
-    "SGD": lambda p: optim.SGD(p, lr=0.2),
-}
+@your_turn(turns.check_table, look="Take the product of the margins: what is the mean of its row i, and what should that mean be?")
+def from_margins(rows, columns):
+    """The R × C table with these row means (R numbers) and column means (C numbers)."""
+    ...
+
+
+# %% tags=["solution"]
+@from_margins.solution
+def from_margins(rows, columns):
+    return torch.outer(rows, columns) / rows.mean()
+
+
+# %% [markdown]
+# Your formula is $v_{ij} \approx r_i\, c_j / \text{mean}(r)$. How much does it cost in bytes? (For your guess: most
+# matrices of `SMALL` are 64 wide and 64 to 256 long.)
+
+# %%
 adafactor_guess = ask("Adam keeps 942 KiB for this model. How many KiB does Adafactor keep?", unit="KiB")
 
 # %%
+KINDS = {
+    "Adam": lambda p: optim.Adam(p, lr=3e-3, betas=(0.7, 0.95)),
+    "Adam, 8 bits": lambda p: optim.Adam8bit(p, lr=3e-3, betas=(0.7, 0.95), weight_decay=0),
+    "SGD with momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.5),
+    "Adafactor": lambda p: optim.Adafactor(p, lr=0.045),
+    "SGD": lambda p: optim.SGD(p, lr=0.2),
+}
 shapes = [parameter.shape for parameter in GPT(SMALL, device="meta").parameters()]
 psi = sum(shape.numel() for shape in shapes)
 blocks = sum(math.ceil(shape.numel() / 256) for shape in shapes)
@@ -535,38 +526,27 @@ for name, make in KINDS.items():
 compare(guess={"Adafactor": adafactor_guess}, predicted=dict(zip(KINDS, map(Bytes, keeps))), measured=kept, unit="KiB")
 
 # %% [markdown]
-# From two numbers a weight to almost nothing. But bytes are easy to save if the model need not learn. So all five
-# train, 150 steps each, with section 6's schedule. The dotted line is the entropy of the letters: whoever knows how
-# frequent each letter is, and nothing else, has that loss. Below it, a model has learned what follows what.
+# That is a way from two numbers a weight to almost nothing. But bytes are easy to save if the model need not learn. So all
+# five train, 150 steps each, with section 6's schedule, and each from three initial weights: one run alone says nothing
+# about which method is better. The dotted line is the entropy of the letters, the loss of a reader who knows how frequent
+# each letter is and nothing else. Below it, a model has learned what follows what.
 
 # %%
 seen = [stories.batch(seed=0, step=step, rank=0, batch_size=16, context=32)[1] for step in range(150)]
 letters = text.ngram_entropy(bytes(torch.cat(seen).flatten().tolist()), 1)
-curves = {name: [loss for loss, _ in train(make, steps=150, n_pieces=1)] for name, make in KINDS.items()}
-ends = {name: sum(losses[-10:]) / 10 for name, losses in curves.items()}
-loss_curves(
-    curves,
-    levels={"knows the letters' frequencies": letters},
-    caption="All five go below the dotted line, and 8-bit Adam follows Adam. Who ends lowest is mostly chance: see below.",
-    alt="Loss over 150 steps for five optimizers. " + "; ".join(f"{name} ends near {end:.2f}" for name, end in ends.items())
-    + f"; the entropy of the letters is {letters:.2f}.",
-).show()
-for name, end in ends.items():
-    print(f"{name:<18} ends at {end:.2f}, {letters - end:.2f} below the letters")
-again = [[loss for loss, _ in train(KINDS["Adam"], steps=150, n_pieces=1, seed=seed)][-10:] for seed in (1, 2)]
-print("Adam from other initial weights ends at", *(f"{sum(losses) / 10:.2f}" for losses in again))
+runs = {name: [[loss for loss, _ in train(make, steps=150, n_pieces=1, seed=seed)] for seed in range(3)]
+        for name, make in KINDS.items()}
+loss_bands(runs, levels={"knows the letters' frequencies": letters}, caption="BANDS").show()
+for name, each in runs.items():
+    print(f"{name:<18} ends at", *(f"{sum(losses[-10:]) / 10:.2f}" for losses in each))
 
 # %% [markdown]
-# The last line says how much is chance: the same Adam and the same batches, from other initial weights. The five ends
-# differ by hardly more than that. So this is no ranking (and each learning rate, momentum and $\beta_2$ is only the best
-# of a few that we tried, for this model and 150 steps). What can be read: from the same weights 8-bit Adam goes Adam's
-# way, and the margins of the squares are enough to learn with. (Adafactor's learning rate is a *share* of each weight's
-# own size: its 0.03 is not Adam's 0.03.)
+# CONCLUSION
 #
 # ## 9 · Born in the right place
 #
-# One peak comes before the first step. `nn.Linear(…)` makes its weights in fp32 on the CPU. Then
-# `.to(torch.bfloat16)` makes the model that you wanted. For a moment, both exist, at least in part. If the first one
+# One peak comes before the first step. `nn.Linear(…)` makes its weights in fp32 on the CPU, and then
+# `.to(torch.bfloat16)` makes the model that you wanted. For a moment both exist, at least in part. If the first one
 # does not fit, the second never comes.
 #
 # PyTorch has a device on which a tensor has a shape and no bytes, `meta`. Make the model there, choose its place and
@@ -591,6 +571,7 @@ def from_meta():
     return materialize(model, device="cpu", dtype=torch.bfloat16)
 
 
+# %%
 meta_guess = ask("Bytes a parameter at the peak, when the model comes from meta")
 
 # %%
@@ -606,8 +587,8 @@ compare(guess={"from_meta": meta_guess}, predicted={"ordinary": Ratio(4 + 2 / 16
 # stand.)
 #
 # PyTorch's own way from `meta` is `to_empty`, and it has two traps. The new memory holds whatever lay there. And a GPT
-# whose head *is* its embedding has one tensor under two names, of which `to_empty` makes two. No error: head and
-# embedding learn apart from then on. The library's `materialize` remembers which tensor became which. Count for
+# whose head *is* its embedding has one tensor under two names, of which `to_empty` makes two. It reports no error, and head
+# and embedding learn apart from then on. The library's `materialize` remembers which tensor became which. Count for
 # yourself:
 
 # %%
@@ -685,6 +666,8 @@ LADDER = {
     "recompute: every block": (accumulated, lean_and_recomputed),
     "offload: inputs to disk": (to_disk, lean_and_recomputed),
 }
+
+# %%
 up_guess = ask("One rung costs memory. How many MiB?", unit="MiB")
 
 # %%
@@ -733,12 +716,12 @@ ladder
 #
 # What is left? Mostly weights and gradients in 16 bits, $2\Psi$ each. No piece of a batch, no optimizer and no second
 # forward pass will touch those. Two things do: more devices, which share them out (Part B), and a larger memory beside
-# the device, into which they can move while nobody needs them (lesson 11 does that on one device).
+# the device, into which they can move while they are not needed (lesson 11 does that on one device).
 #
 # ## 11 · At scale
 #
 # A ladder like this one was published by S. Raschka for a vision transformer, ViT-L/16, finetuned on one GPU
-# (`rasbt/pytorch-memory-optim`, `logs.md`). Its rows: fp32 26.79 GB; 16-bit mixed 18.21; all bf16 13.82; a smaller
+# (`rasbt/pytorch-memory-optim`, `logs.md`, and the article that it belongs to). Its rows: fp32 26.79 GB; 16-bit mixed 18.21; all bf16 13.82; a smaller
 # batch 5.69; accumulation with pieces smaller again 3.91; SGD for Adam 2.02. And for the model alone, before
 # training: 1.24 GB on the GPU if it is made in fp32, 0.65 GB if it is made there in bf16.
 #
@@ -750,8 +733,10 @@ block = 12 * h**2 + 13 * h
 vit = layers * block + (3 * 16 * 16 + 1) * h + (14 * 14 + 2) * h + 2 * h + 10 * (h + 1)
 print(f"{vit:,} parameters")
 adams = predict.model_states(predict.Setup(vit, precision="bf16")).optimizer
+# measured: S. Raschka 2023, ViT-L/16 on one GPU
 display(compare(predicted=adams, measured=Bytes((3.91 - 2.02) * 1e9), tolerance=None, name="Adam → SGD saves",
                 columns=("our formula", "published"), unit="GB"))
+# measured: S. Raschka 2023, ViT-L/16 on one GPU
 compare(
     predicted={"born in fp32": Bytes(4 * vit), "born in bf16": Bytes(2 * vit)},
     measured={"born in fp32": Bytes(1.24e9), "born in bf16": Bytes(0.65e9)},
@@ -759,7 +744,7 @@ compare(
 )
 
 # %% [markdown]
-# Births fit, with a few per cent for what a GPU's allocator rounds up. The change to SGD saved half as much again as
+# The births fit, with a few per cent for what a GPU's allocator rounds up. The change to SGD saved half as much again as
 # Adam's two bf16 numbers. One candidate: on a GPU, PyTorch's Adam divides *all* parameters in one call by default and
 # holds a temporary as large as the model, $2\Psi$ more, which would make 1.82 GB. We have not run it, so we leave it a
 # candidate. Another: that script prints what the allocator *reserved*, not what was alive (lesson 02).
@@ -793,26 +778,21 @@ compare(
 
 # %%
 from course_kit.notebook import self_check
+from course_pages.lesson05 import exercises
 
 answer_1 = None  # a factor
 
-in_piece = [sum(sorted(LENGTHS)[:4]), sum(sorted(LENGTHS)[4:])]
-self_check(answer_1, 1 / 2 / weights(in_piece)[0], tolerance=0.01, hint="N / (m n), with m = 2 pieces now.")
+self_check(answer_1, exercises.loudest_when_sorted(LENGTHS, size=4), tolerance=0.01, hint="How many pieces are there now, and how many tokens has the short one?")
 
 # %%
 answer_2 = None  # forward passes
 
-pieces_of_6 = micro_batches((torch.zeros(512, 1), torch.zeros(512, 1)), 6)
-self_check(answer_2, len(pieces_of_6), hint="The last piece may be smaller; token weights take care of it.")
+self_check(answer_2, exercises.passes(512, size=6), hint="The last piece may be smaller; token weights take care of it.")
 
 # %%
 answer_3 = None  # a factor
 
-in_the_sum = []
-for _ in range(10):
-    in_the_sum.append(1.0)
-    in_the_sum = [share / max(1, sum(in_the_sum)) for share in in_the_sum]
-self_check(answer_3, in_the_sum[5] / in_the_sum[0], hint="The cuts behind the sixth hit both alike.")
+self_check(answer_3, exercises.sixth_to_first(), hint="The cuts behind the sixth hit both alike.")
 
 # %% [markdown]
 # <details><summary>Answers</summary>

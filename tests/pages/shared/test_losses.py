@@ -44,3 +44,16 @@ def test_distances_are_from_the_first_run():
     assert left.lines[1].get_ydata()[-1] == pytest.approx(3.0)  # type: ignore[index]
     assert [line.get_ydata()[-1] for line in right.lines] == pytest.approx([0, 50])  # type: ignore[index]
     assert picture.caption == "c" and "fp16 +50.0 %" in picture.alt
+
+
+def test_a_band_reaches_from_the_best_run_to_the_worst():
+    runs = {"steady": [[3.0] * 20, [3.0] * 10 + [2.0] * 10], "wild": [[4.0] * 20, [1.0] * 20, [1.0] * 20]}
+    picture = losses.loss_bands(runs, levels={"floor": 0.5}, caption="c")
+    (axes,) = picture.figure.axes
+    steady, wild, floor = (line.get_ydata() for line in axes.lines)
+    assert (steady[-1], wild[-1], list(floor)) == (2.5, 2.0, [0.5, 0.5])  # type: ignore[index]
+    bands = [band.get_paths()[0].get_extents() for band in axes.collections]
+    assert [(band.y0, band.y1) for band in bands] == [(2, 3), (1, 4)]
+    assert "steady ends between 2.00 and 3.00; wild ends between 1.00 and 4.00" in picture.alt
+    with pytest.raises(ValueError, match="fewer than two runs"):
+        losses.loss_bands({"one": [[3.0, 2.0]]}, caption="c")

@@ -1,0 +1,126 @@
+"""Checks of what the reader of lesson 04 writes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+Function = Callable[..., Any]
+
+READY_MADE = {"softmax", "log_softmax", "logsumexp", "softmin", "cross_entropy", "scaled_dot_product_attention"}
+
+
+def check_copies(function: Function) -> None:
+    """Three steps with Adam and with SGD: copies as if stepped in fp32, and the model is the copies, rounded."""
+    for kind, lr in ((torch.optim.Adam, 1e-5), (torch.optim.SGD, 1e-3)):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
+        copies = [parameter.detach().clone() for parameter in model.parameters()]
+        begin, due = copy.deepcopy(copies), copy.deepcopy(copies)
+        ours, theirs, parameters = kind(copies, lr=lr), kind(due, lr=lr), list(model.half().parameters())
+        for _ in range(3):
+            model.zero_grad()
+            model(torch.ones(2, 8).half()).square().sum().backward()
+            for each, parameter in zip(due, parameters):
+                each.grad = parameter.grad.float()  # type: ignore[union-attr]
+            theirs.step()
+            function(ours, copies, parameters)
+        _stepped(kind.__name__, begin, due, copies, parameters)
+
+
+def _stepped(name: str, begin: list[Tensor], due: list[Tensor], copies: list[Tensor], parameters: list[Any]) -> None:
+    moved = torch.cat([(a != b).flatten() for a, b in zip(copies, begin)]).double().mean().item()
+    assert moved > 0.9, f"{name}: the fp32 copies should move, and {moved:.0%} of their numbers did"
+    assert all(torch.allclose(a, b, rtol=1e-6, atol=0) for a, b in zip(copies, due)), (
+        f"{name}, after three steps: the copies should be where the optimizer alone takes them in fp32"
+    )
+    assert all(parameter.dtype == torch.float16 for parameter in parameters), "the model should stay in fp16"
+    assert all((p == c.half()).all() for p, c in zip(parameters, copies)), (
+        f"{name}: the model should hold the copies, rounded"
+    )
+
+
+class _Watch(TorchFunctionMode):
+    """Notes which of the ready-made functions were called, and the widest float that came up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called, self.dtypes = set[str](), set[torch.dtype]()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, result = getattr(func, "__name__", ""), func(*args, **(kwargs or {}))
+        self.called |= {name} & READY_MADE
+        if isinstance(result, Tensor) and result.is_floating_point():
+            self.dtypes.add(result.dtype)
+        return result
+
+
+def check_softmax(function: Function) -> None:
+    """Rows far apart, in fp16 and in bf16: each its own softmax, and no wider number on the way."""
+    tables = ([[12.0, 11.0, 10.0]], [[1000.0, 1000.0], [0.0, 1.0], [-30.0, -31.0]], [[30.0, 0.0, 0.0, 0.0]] * 2)
+    for scores in tables:
+        for dtype, close in ((torch.float16, 2e-3), (torch.bfloat16, 2e-2)):
+            given, name = torch.tensor(scores).to(dtype), str(dtype)[6:]
+            with _Watch() as watch:
+                found = function(given.clone())
+            assert not watch.called, (
+                f"it should be written with exp and a sum, and {', '.join(watch.called)} was called"
+            )
+            assert found.dtype == dtype and watch.dtypes <= {dtype}, (
+                f"scores in {name}: all of it should stay in {name}, and {_names(watch.dtypes | {found.dtype})} came up"
+            )
+            due = torch.tensor(scores).softmax(-1)
+            assert found.shape == due.shape, (
+                f"{len(scores)} rows: there should be as many, and the shape is {found.shape}"
+            )
+            row = next(
+                (i for i in range(len(scores)) if not torch.allclose(found[i].float(), due[i], atol=close)), None
+            )
+            assert row is None, f"row {row} of the scores {scores} in {name} became {found[row].tolist()}"
+
+
+def _names(dtypes: set[torch.dtype]) -> str:
+    return " and ".join(sorted(str(dtype)[6:] for dtype in dtypes))
+
+
+def check_scale(function: Function) -> None:
+    """Streaks that are broken, that are twice and three times as long as an interval, and two infs in a row."""
+    for interval, outcomes in ((2, "ggg-gg--g"), (2, "ggggg-gggg"), (3, "gggggggggg--ggg"), (1, "g-gg")):
+        scaler, due, good = SimpleNamespace(scale=8.0, growth_interval=interval, good=0), 8.0, 0
+        for number, outcome in enumerate(outcomes):
+            good = good + 1 if outcome == "g" else 0
+            grows = outcome == "g" and good % interval == 0
+            due = 2 * due if grows else due if outcome == "g" else due / 2
+            before = scaler.scale
+            function(scaler, outcome == "g")
+            assert scaler.scale == due, (
+                f"growth_interval={interval}, and after {_told(outcomes[: number + 1])} the scale goes from {before:g} "
+                f"to {scaler.scale:g}"
+            )
+
+
+def _told(outcomes: str) -> str:
+    return ", ".join("good" if outcome == "g" else "inf" for outcome in outcomes)
+
+
+def check_delayed(function: Function) -> None:
+    """Histories that grow, that fall, that are short, and one of zeros."""
+    for history in ([1.0], [8.0, 4.0, 2.0, 1.0, 0.5], [0.5, 1.0, 2.0, 4.0, 8.0, 16.0], [9.0, 1.0, 3.0, 1.0, 2.0]):
+        for largest in (448.0, 57_344.0):
+            taken = float(function(list(history), largest)) * max(history[-4:])
+            assert abs(taken - largest) < 1e-6 * largest, (
+                f"amax so far {_short(history)}: your scale takes the largest of the last four steps to {taken:g}, and "
+                f"the format ends at {largest:g}"
+            )
+    for history in ([0.0, 0.0], []):
+        assert function(list(history), 448.0) == 1, f"amax so far {_short(history)}: there is nothing to scale by"
+
+
+def _short(numbers: Sequence[float]) -> str:
+    return ", ".join(f"{number:g}" for number in numbers) or "none"
