@@ -5,41 +5,36 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 40 minutes, second sitting 20; about half a minute of both together is computing on 2 CPU cores (a minute on CPUs that emulate 16 bits) |
-# | A GPU | changes nothing in the counts; the seconds of section 11 are only worth having with one |
+# | Time | first sitting 50 minutes, second sitting 35; about half a minute of both together is computing on 2 CPU cores (a minute on CPUs that emulate 16 bits) |
+# | A GPU | runs section 11 alone, whose seconds are only worth having with one |
 # | Opens | `train/precision.py`, `train/gradients.py` |
 #
-# The bf16 and fp16 units of your GPU are many times as fast as its fp32 units. Half the bytes travel through its
-# memory, too. So you write `model.half()`. That is one word, and every weight has 16 bits. The first step prints a
+# In bf16 and fp16 your GPU computes two to sixteen times as fast as in fp32 (section 11). So you write `model.half()`, a single word, and every weight has 16 bits. The first step prints a
 # loss that looks right. The second step prints `nan`.
 #
-# It is not the model: in fp32 the same script trains. Somewhere in that one step a number needed more
-# than 16 bits, and did not get it.
-#
-# There are three such places, and each has its own repair. What is left over may have 16 bits, and it is nearly
+# The model is not to blame: in fp32 the same script trains. Some number needed more than 16 bits, and did not get them.
+# There are three places where that happens, and each has its own repair. All else may have 16 bits, and that is nearly
 # everything that costs time.
 
 # %%
 import math
-from contextlib import nullcontext
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from course_kit import measure
 from course_kit.compare import compare
 from course_kit.notebook import ask, self_check, show, your_turn
-from course_kit.units import Bytes, Count, FlopsPerSecond, Ratio, quantity
+from course_kit.units import Bytes, Count, FlopsPerSecond, Ratio
 from course_lib import predict
 from course_lib.model import hardware, text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.numerics import FP16
 from course_lib.train.gradients import GradientSizes, clip_gradients, gradients_of, record_flowing_gradients
 from course_lib.train.optim import SGD, Adam
-from course_lib.train.precision import CONTRACTIONS, WIDE, CastPolicy, LossScaler, MasterWeights, StochasticRounding
+from course_lib.train.precision import CastPolicy, LossScaler, MasterWeights, StochasticRounding
 from course_lib.train.step import train_step
 from course_pages.lesson04 import pictures as figures
-from course_pages.lesson04.explorer import ScaleExplorer
+from course_pages.lesson04 import turns
 
 # %% [markdown]
 # ## 1 · One word, two steps
@@ -61,7 +56,7 @@ for step in range(3):
     print(f"step {step}: loss {train_step(model, optimizer, batch(step)):.2f}")
 
 # %% [markdown]
-# There it is. Who did it? Adam keeps, for each weight, a mean $m$ of its gradient $g$ and a mean $v$ of its square,
+# What did it? Adam keeps, for each weight, a mean $m$ of its gradient $g$ and a mean $v$ of its square,
 # and divides one by the root of the other. It makes its state in the dtype of the weights, so both are fp16. In each
 # step a part $\beta_2 = 0.999$ of the old $v$ stays, and the rest comes from the new $g^2$. At the start $v$ is 0, so
 # after the first step
@@ -93,22 +88,21 @@ def per_cent(yes):
 fp32, fp16 = GPT(CONFIG), GPT(CONFIG).half()
 g, _ = first_step(fp32, torch.optim.Adam(fp32.parameters()))
 _, v = first_step(fp16, torch.optim.Adam(fp16.parameters()))
-lost = per_cent(0.001 * g.double() ** 2 <= 2.0**-25)
-compare(guess=guess_zeros, predicted=lost, measured=per_cent(v == 0), tolerance=0.01, name="per cent of v that is 0")
+compare(guess=guess_zeros, predicted=per_cent(0.001 * g.double() ** 2 <= 2.0**-25), measured=per_cent(v == 0), tolerance=0.01, name="per cent of v that is 0")
 
 # %% [markdown]
 # Most of $v$ is gone. Adam was prepared for a small $v$: it adds $\varepsilon = 10^{-8}$ to the root before it
-# divides. But what is $10^{-8}$ in fp16? It is 0, too. So it divides by zero. Those weights are `inf`, and
-# `nan` where $m$ is 0, too. One `nan` is enough.
+# divides. But $10^{-8}$ is 0 in fp16, too, and so Adam divides by zero. Those weights become `inf`, and
+# `nan` where $m$ is 0 as well. One `nan` is enough.
 #
 # **The repair:** what lives from step to step and grows by small amounts stays in fp32. That is the optimizer's
-# state. And it is the weights themselves.
+# state, and it is the weights themselves.
 #
 # ## 2 · A copy for the small steps
 #
 # Why the weights? Late in a run the learning rate is small. Say that Adam moves each weight by 0.00001. An fp16
-# weight of 0.05 has its neighbours at a distance of $2^{-15} \approx 0.00003$. The update is less than half of that,
-# so the sum is rounded back to where it was (*swamping*, lesson 01).
+# weight of 0.05 has its neighbours at a distance of $2^{-15} \approx 0.00003$. The update is less than half of that
+# distance, so the sum is rounded back to the old weight (*swamping*, lesson 01).
 #
 # So an update of 0.00001 is lost where the spacing is $2^{-15}$ or more, and in fp16 that is from $|w| = 2^{-5}$ upwards.
 # The matrices of a fresh GPT have a standard deviation of 0.02 at most; the norms' scales are 1. How many weights stand still?
@@ -117,50 +111,18 @@ compare(guess=guess_zeros, predicted=lost, measured=per_cent(v == 0), tolerance=
 weights = flat(GPT(CONFIG).half().parameters())
 stuck = (weights.half() + torch.tensor(1e-5).half()).float() == weights
 
-large = per_cent(weights.abs() >= 2.0**-5)
-compare(predicted=large, measured=per_cent(stuck), tolerance=0.01, name="per cent that ignore it")
+compare(predicted=per_cent(weights.abs() >= 2.0**-5), measured=per_cent(stuck), tolerance=0.01, name="per cent that ignore it")
 
 # %% [markdown]
-# The large weights stand still, and the smaller the learning rate becomes, the more of them. The repair is to keep
-# every weight twice (Micikevicius et al. 2018, §3.1): in 16 bits for the forward and backward pass, and in fp32 for
+# The smaller the learning rate becomes, the more weights stand still. The repair is to keep every weight twice
+# (Micikevicius et al. 2018, §3.1): in 16 bits for the forward and backward pass, and in fp32 for
 # the optimizer, which steps on its own **master copy** and then rounds it into the model.
 #
-# What does it cost? 16 bytes a parameter, as many as in fp32 (lesson 02). In fp32 the optimizer has 8 of them, $m$ and
-# $v$. How many will it have here?
-
-
-# %%
-class WithCopy:
-    def __init__(self, model, write, lr=1e-3):
-        self.copies, self.write = [parameter.detach().clone() for parameter in model.parameters()], write  # fp32
-        self.adam, self.model = torch.optim.Adam(self.copies, lr=lr), model.half()
-
-    def step(self):
-        self.write(self.adam, self.copies, list(self.model.parameters()))
-
-    def zero_grad(self, set_to_none):
-        self.model.zero_grad(set_to_none)
-
-
-guess_bytes = ask("Of 16 bytes a parameter, how many belong to the optimizer?", unit="B")
-
-# %% [markdown]
-# **Your turn.** The function that `write` calls. `adam` is an optimizer over `copies`, and the model's 16-bit gradients are in
-# `parameter.grad`.
-
+# **Your turn.** Write that step. `copies` are the fp32 copies, `parameters` the model's 16-bit weights, whose gradients
+# stand in `parameter.grad`. `adam` is an optimizer over the copies.
 
 # %%
-def check_copies(function):
-    ours = WithCopy(GPT(CONFIG), function, lr=1e-5)
-    before = [copy.clone() for copy in ours.copies]
-    losses = [train_step(ours.model, ours, batch(step)).item() for step in range(3)]
-    assert all(map(math.isfinite, losses)), f"the losses should be numbers, but are {losses}"
-    moved = flat(ours.copies).ne(flat(before)).double().mean().item()
-    assert moved > 0.9, f"the fp32 copies should move, and {moved:.0%} of their numbers did"
-    assert (flat(ours.copies).half() == flat(ours.model.parameters())).all(), "the model should hold the copies, rounded"
-
-
-@your_turn(check_copies, look="What does `adam` read besides a copy, and in which dtype? And who tells the model?")
+@your_turn(turns.check_copies, look="What does `adam` read besides a copy, and in which dtype? And who tells the model?")
 def step_on_copies(adam, copies, parameters):
     """One step: 16-bit gradients in, fp32 copies updated, then rounded into the parameters' `.data`."""
     ...
@@ -177,9 +139,26 @@ def step_on_copies(adam, copies, parameters):
         parameter.data.copy_(copy)
 
 
+# %%
+model = GPT(CONFIG)
+copies = [parameter.detach().clone() for parameter in model.parameters()]
+parameters, adam = list(model.half().parameters()), torch.optim.Adam(copies, lr=1e-3)
+for step in range(3):
+    model.zero_grad()
+    (loss := model(*batch(step))).backward()
+    step_on_copies(adam, copies, parameters)
+    print(f"step {step}: loss {loss.item():.2f}")
+
 # %% [markdown]
-# No `nan`, and nobody stands still. The library's finished form is `MasterWeights(Adam(...))`. Printed first is its step
-# for one weight: find your three lines. Then the bytes.
+# No `nan` any more. What does it cost? A parameter takes 16 bytes, as many as in fp32 (lesson 02). In fp32 the
+# optimizer has 8 of them, $m$ and $v$. How many will it have here?
+
+# %%
+guess_bytes = ask("Of 16 bytes a parameter, how many belong to the optimizer?", unit="B")
+
+# %% [markdown]
+# The library's form is `MasterWeights(Adam(...))`. First comes its step for one weight, with your lines in it, then the
+# bytes.
 
 
 # %%
@@ -196,16 +175,13 @@ mixed = after_a_step(model, MasterWeights(Adam(model.parameters()), torch.float1
 
 states = predict.model_states(predict.Setup(parameters, precision="mixed"))
 display(compare(predicted=states, measured=mixed.after, tolerance=0))
-bytes_of_optimizer = Bytes(mixed.after.optimizer // parameters)
-compare(guess=guess_bytes, predicted=Bytes(4 + 4 + 4), measured=bytes_of_optimizer, name="optimizer, a parameter")
+compare(guess=guess_bytes, predicted=Bytes(4 + 4 + 4), measured=Bytes(mixed.after.optimizer // parameters), name="optimizer, a parameter")
 
 # %% [markdown]
-# `float()` widens, `update` steps on the copy, `copy_` rounds it.
+# The optimizer has twelve: 4 for the copy, 4 for $m$, 4 for $v$. Another 2 are in the weight and 2 in the gradient. Mixed
+# precision does not make the model states smaller, it moves them to the optimizer.
 #
-# Twelve: 4 for the copy, 4 for $m$, 4 for $v$. Another 2 are in the weight and 2 in the gradient. Mixed precision does
-# not make the model states smaller, it moves them to the optimizer. Lesson 10 takes the 12 and the 4 apart.
-#
-# So what is it good for? Speed, traffic, and activations: most of them are now half as large (section 8 counts them).
+# So what is it good for? For speed, for traffic, and for activations: most of them are now half as large (section 8).
 #
 # ## 3 · Not every operation
 #
@@ -227,97 +203,77 @@ for name, x in {"fp32": scores, "fp16": scores.half(), "bf16": scores.bfloat16()
     print(f"{name}: softmax {[round(p, 3) for p in (x.exp() / x.exp().sum()).tolist()]}")
 
 print("fp16: sum of 70,000 ones  ", torch.ones(70_000).half().sum().item())
-print("fp16: square of 300       ", torch.tensor(300.0).half().square().item())
 forties = torch.full((64,), 40.0)
 print("fp16: 64 products of 40·40", (forties.half() @ forties.half()).item(), "; bf16:", (forties.bfloat16() @ forties.bfloat16()).item())
 
 # %% [markdown]
-# Eleven! (65,520 and not 65,504: what lies below the middle between the largest number and the next one is still
-# rounded down.) So a softmax written as its formula dies of a score of 12: `inf / inf` is `nan`. Below it are three more
-# ways to die. The last is a matrix product in small. The hardware adds its 64 products up in fp32 and gets 102,400 right;
-# then the *output* has to be fp16, and is `inf`. bf16 has the range, so nothing overflows there. Look at the digits of its
-# softmax, though.
+# Eleven! (65,520 is the middle between the largest number and the next one; what lies below it is rounded down.) So a softmax written as its formula dies of a score of 12: `inf / inf` is `nan`. Below it are two
+# more ways to die. The last is a matrix product in small. This machine adds its 64 products up in fp32 and gets 102,400
+# right; then the *output* has to be fp16, and is `inf`. bf16 has the range, but look at the digits of its softmax.
 #
-# **Your turn.** Softmax does not change when the same number is taken from all scores. Which number makes fp16 safe?
-
+# **Your turn.** Softmax does not change when the same number is taken from all scores. Which number makes fp16 safe? In
+# attention each query has a row of scores of its own.
 
 # %%
-def check_softmax(function):
-    for scores in ([12.0, 11.0, 10.0], [1000.0, 1000.0], [-30.0, -31.0], [30.0, 0.0, 0.0, 0.0]):
-        found = function(torch.tensor(scores).half())
-        assert found.dtype == torch.float16, f"all of it should stay in fp16, but the result is {found.dtype}"
-        due = torch.tensor(scores).softmax(0)
-        assert torch.allclose(found.float(), due, atol=2e-3), f"scores {scores}: it should be {due}, not {found}"
-
-
-@your_turn(check_softmax, look="No exponent above 0, and one of them 0.")
+@your_turn(turns.check_softmax, look="In each row: no exponent above 0, and one of them 0.")
 def softmax(scores):
-    """The softmax of a vector of scores, in their own dtype, without calling one."""
+    """The softmax of each row of a matrix of scores, in their own dtype throughout, without calling a ready-made one."""
     ...
 
 
 # %% tags=["solution"]
 @softmax.solution
 def softmax(scores):
-    powers = (scores - scores.max()).exp()
-    return powers / powers.sum()
+    powers = (scores - scores.amax(-1, keepdim=True)).exp()
+    return powers / powers.sum(-1, keepdim=True)
 
 
 # %% [markdown]
-# (PyTorch's softmax does that, too. It rescues the exponentials, but no long sum, no square inside a norm, and no
-# output of a product.)
+# (PyTorch's softmax does that, too. The trick rescues the exponentials, but not a long sum, the square inside a norm, or
+# the output of a product.)
 #
 # Must everything stay in fp32, then? Sort what a network does into three **classes of operations**:
 #
 # | class | examples | danger | so it gets |
 # |---|---|---|---|
-# | contractions | matrix products, convolutions | sums are fp32 in the hardware; an fp16 *output* above 65,504 is `inf` | 16 bits |
+# | contractions | matrix products, convolutions | an fp16 *output* above 65,504 is `inf` | 16 bits |
 # | wide | norms, softmax, losses, sums, powers | long sums, large results | fp32 |
 # | element-wise | add, GELU, dropout | none of its own | what its inputs have |
 #
-# The first class has nearly all FLOPs. The second has nearly all dangers. That is the luck on which mixed precision
-# stands. In PyTorch we can step in front of every function call and look at its name (`CONTRACTIONS` and `WIDE` are
-# lists of names), so this **cast policy** is a dozen lines:
-
+# The first class has nearly all FLOPs, and its long sums are safe, since a GPU's tensor cores add in fp32 (but see section
+# 11). The second has nearly all dangers. In PyTorch we can step in front
+# of every function call and look at its name (`CONTRACTIONS` and `WIDE` are lists of names), so this **cast policy** is a few
+# lines. Here they are, and what each function returns.
 
 # %%
-class Policy(TorchFunctionMode):
-    def __init__(self, dtype):
-        super().__init__()
-        self.dtype, self.seen = dtype, {}
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        name = getattr(function, "__name__", "")
-        wanted = self.dtype if name in CONTRACTIONS else torch.float32 if name in WIDE else None
-        if wanted is not None:
-            args = [a.to(wanted) if torch.is_tensor(a) and a.is_floating_point() else a for a in args]
-        result = function(*args, **(kwargs or {}))
-        self.seen[name] = str(getattr(result, "dtype", ""))[6:]
+class Noting(CastPolicy):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = super().__torch_function__(func, types, args, kwargs)
+        returned[getattr(func, "__name__", "")] = str(getattr(result, "dtype", ""))[6:]
         return result
 
 
-model, policy = GPT(CONFIG), Policy(torch.bfloat16)
-with policy:
+display(show(CastPolicy.__torch_function__, docstring=False))
+model, returned = GPT(CONFIG), {}
+with Noting(torch.bfloat16):
     model(*batch(0))
 for dtype in ("bfloat16", "float32"):
-    print(f"{dtype:>8}:", ", ".join(name for name, of in policy.seen.items() if of == dtype))
+    print(f"{dtype:>8}:", ", ".join(name for name, of in returned.items() if of == dtype))
 
 # %% [markdown]
-# Read the two lines. Everything that multiplies matrices gave bf16, and what followed it stayed there. Norms, softmax
-# and loss gave fp32. The *weights* are fp32, all of them: instead of section 2's copy they are their own master copy, and
-# each product gets a 16-bit copy, which lives until the backward pass has used it.
-#
-# `CastPolicy` is the library's form.
+# Everything that multiplies matrices gave bf16, and what followed it stayed there. Norms, softmax and loss gave fp32. The
+# *weights* are fp32, all of them: instead of section 2's copy they are their own master copy, and each product gets a
+# 16-bit copy, which lives until the backward pass has used it.
 #
 # ## 4 · The third place: on the way back
 #
-# The optimizer is safe and the forward pass is safe. Now the gradients. A real batch is large: the small models of
-# GPT-3 took half a million tokens at a time (Brown et al. 2020, Table 2.1). No device holds those. It comes in
+# Optimizer and forward pass are safe. Now the gradients. A real batch is large: the small models of
+# GPT-3 took half a million tokens at a time (Brown et al. 2020, Table 2.1). Such a batch comes in
 # **micro-batches**, say 1,024 of them with our 512 tokens each, and the loss of each is divided by 1,024, so that their
 # gradients add up to the mean (lesson 05).
 #
-# Let us be one of those micro-batches. We compute its gradients in fp32, and look at two kinds: those of the
-# *weights*, which the optimizer gets; and those that *flow* backward from layer to layer, on which the former depend.
+# We compute the gradients of one such micro-batch in fp32, and look at two kinds: those of the
+# *weights*, which the optimizer gets; and those that *flow* backward from layer to layer.
 # How many of those that flow would fp16 round to 0? One token's part in a mean over half a million is around $10^{-6}$.
 # On the way through a layer its gradient meets weights around 0.02. And fp16 gives up at $2^{-25} \approx 3 \cdot
 # 10^{-8}$.
@@ -331,13 +287,14 @@ with record_flowing_gradients(model) as flowing:
 gradients = {"weights": [parameter.grad for parameter in model.parameters()], "layers": flowing}
 sizes = {name: GradientSizes(tensors) for name, tensors in gradients.items()}
 
+# %%
 guess_flushed = ask("How many per cent of the flowing gradients become 0 in fp16?")
 
 # %%
 cast = {name: per_cent(each.sorted.half() == 0) for name, each in sizes.items()}
 shares = {name: per_cent(each.sorted <= 2.0**-25) for name, each in sizes.items()}
 figures.gradient_histograms(
-    {f"{name}, as they are": (sizes[name], 1.0) for name in sizes},
+    {"gradients of the weights": (sizes["weights"], 1.0), "gradients between the layers": (sizes["layers"], 1.0)},
     FP16,
     caption="Orange is lost, yellow loses digits. Hardly one gradient lies where fp16 is at its best, and the "
     "whole right half of the shaded window is empty.",
@@ -345,10 +302,10 @@ figures.gradient_histograms(
 compare(guess={"layers": guess_flushed}, predicted=shares, measured=cast)
 
 # %% [markdown]
-# (In per cent.) Of those that flow nearly half is gone; of the others hardly one keeps all digits.
+# (In per cent.) Of the gradients that flow nearly half are gone; of the others hardly one keeps all digits.
 #
-# In a real fp16 backward pass it is worse than a cast at the end: a gradient that became 0 in layer 2 is missing in
-# all that layer 1 computes from it. We count. How many of the weights' gradients become 0 when everything runs in
+# A real fp16 backward pass is worse than a cast at the end, for a gradient that became 0 in layer 2 is missing in
+# all that layer 1 computes from it. How many of the weights' gradients become 0 when everything runs in
 # fp16? And how far is the whole gradient from the right one?
 
 
@@ -365,16 +322,17 @@ error = (found - right).norm() / right.norm()
 print(f"{lost:.0%} of the weights' gradients became 0; the error is {error:.0%} of the gradient's length")
 
 # %% [markdown]
-# Half of the gradient is error. There is no `nan`, no `inf`, no warning.
+# Half of the gradient is error, and there is no `nan`, no `inf` and no warning.
 #
 # ## 5 · Move the histogram
 #
-# The window is empty on the right, and the gradients crowd at its left edge. So push them over. All gradients are
-# derivatives of the loss. Multiply the *loss* by $S$, and the chain rule multiplies every one of them by $S$, at the
-# very moment when it is made. Divide by $S$ before the step, in fp32, and nobody will know (Micikevicius et al. 2018,
+# The window is empty on the right, and the gradients crowd at its left edge. So push them over. Multiply the *loss* by $S$, and the chain rule multiplies every one of them by $S$, at the
+# very moment when it is made. Divide by $S$ before the step, in fp32, and the optimizer never knows (Micikevicius et al. 2018,
 # §3.2). $S$ is the **loss scale**. As a power of two it rounds nothing.
 
 # %%
+from course_pages.lesson04.explorer import ScaleExplorer
+
 ScaleExplorer(gradients).show(
     caption="Each bar holds the gradients between two powers of two. The scale moves all of them; the shaded window "
     "is what fp16 can hold."
@@ -397,15 +355,14 @@ ScaleExplorer(gradients).show(
 #
 # And the small hill far to the left, among the weights? 128 gradients: those of the 128 biases of *keys*. Add a constant
 # to all keys, and every score of a row changes by the same amount: the softmax does not notice. So they should be 0, and
-# what you see is the rounding of fp32. Nobody needs to rescue them.
+# what you see is the rounding of fp32. They need no rescue.
 #
 # </details>
 #
 # ## 6 · How large a scale?
 #
-# As large as possible, and no larger: one `inf` among the gradients, and the step is ruined. By the histogram, the
-# largest power of two that still works is the one that keeps the largest gradient below 65,520. Does that hold in a
-# real fp16 backward pass?
+# As large as possible, for one `inf` among the gradients ruins the step. By the histogram, the largest power of two that
+# still works keeps the largest gradient below 65,520. Does that hold in a real fp16 backward pass?
 
 # %%
 for power in (0, 4, 8, 12, 16, 24):
@@ -414,27 +371,50 @@ for power in (0, 4, 8, 12, 16, 24):
 highest = max(power for power in range(20, 32) if fp16_gradient(2.0**power).isfinite().all())
 
 figures.gradient_histograms(
-    {f"layers times 2^{power}": (sizes["layers"], 2.0**power) for power in (0, 16, highest)},
+    {f"gradients between the layers, times 2^{power}": (sizes["layers"], 2.0**power) for power in (0, 16, highest)},
     FP16,
     caption="At 2^16 the orange is all but gone; at the highest scale that works, nearly all yellow, too (the axis is "
     "logarithmic: the last bars are few). The shape never changes.",
 ).show()
-by_hand = Count(math.floor(math.log2(65_520 / sizes["weights"].sorted[-1].item())))
-compare(predicted=by_hand, measured=Count(highest), name="highest power")
+by_hand = math.floor(math.log2(65_520 / sizes["weights"].sorted[-1].item()))
+compare(predicted=Count(by_hand), measured=Count(highest), name="highest power")
 
 # %% [markdown]
 # The error falls from a half to a few hundredths of a per cent, which is what the eleven binary digits of fp16 leave.
-# Then comes a wide plateau where every scale is as good as another, and then a cliff. A **static** scale is a number
-# from the plateau. But gradients shrink and grow over a run, and nobody wants to draw histograms first.
+# Then comes a wide plateau, and then a cliff. A **static** scale is a number from the plateau. But gradients shrink and
+# grow over a run.
 #
 # ## 7 · A scale that hunts
 #
-# So let the scale find its place by itself. Start far too high. Whenever a gradient is `inf` or `nan`, *skip* the
-# step, which costs the work of one batch, and halve the scale. After so many good steps in a row, try the double. A
+# So let the scale find its place by itself. Start far too high. When a gradient is `inf` or `nan`, *skip* the
+# step, which costs the work of one batch, and halve the scale. After so many good steps in a row, double it. A
 # **dynamic** scale lives just below the cliff, and a step over the edge does no harm.
 #
+# **Your turn.** Say how the scale moves. `scaler.good` is yours to count with; it begins at 0.
+
+# %%
+@your_turn(turns.check_scale, look="`good` counts good steps in a row. When does it begin again at 0, and at which count does the scale double?")
+def next_scale(scaler, finite):
+    """Set `scaler.scale` and `scaler.good` after a step: halve after an inf, double after `growth_interval` good ones."""
+    ...
+
+
+# %% tags=["solution"]
+@next_scale.solution
+def next_scale(scaler, finite):
+    scaler.good = scaler.good + 1 if finite else 0
+    if not finite:
+        scaler.scale /= 2
+    elif scaler.good == scaler.growth_interval:
+        scaler.scale, scaler.good = 2 * scaler.scale, 0
+
+
+# %% [markdown]
 # We start at $2^{32}$, as Megatron-LM does by default, and try the double after 15 good steps. You know the cliff from
-# the last section: how many steps will be skipped before the first one is taken?
+# the last section. How many steps will be skipped before the first one is taken?
+
+# %%
+guess_skipped = ask("How many steps are skipped at the start?")
 
 
 # %%
@@ -451,38 +431,6 @@ class Scaler:
 
     def update(self, finite):
         next_scale(self, finite)
-
-
-guess_skipped = ask("How many steps are skipped at the start?")
-
-# %% [markdown]
-# **Your turn.** How the scale moves.
-
-
-# %%
-def check_scale(function):
-    state, found = Scaler(8.0, growth_interval=2), []
-    for finite in (True, True, True, False, True, True, False, False):
-        function(state, finite)
-        found.append(state.scale)
-    due = [8, 16, 16, 8, 8, 16, 8, 4]
-    assert found == due, f"after good, good, good, bad, good, good, bad, bad the scale should have been {due}, not {found}"
-
-
-@your_turn(check_scale, look="`good` counts good steps in a row. When does it begin again at 0, and at which count does the scale double?")
-def next_scale(scaler, finite):
-    """Set `scaler.scale` and `scaler.good` after a step: halve after an inf, double after `growth_interval` good ones."""
-    ...
-
-
-# %% tags=["solution"]
-@next_scale.solution
-def next_scale(scaler, finite):
-    scaler.good = scaler.good + 1 if finite else 0
-    if not finite:
-        scaler.scale /= 2
-    elif scaler.good == scaler.growth_interval:
-        scaler.scale, scaler.good = 2 * scaler.scale, 0
 
 
 # %%
@@ -504,7 +452,7 @@ first = Count(next(step for step in range(60) if step not in skipped))
 compare(guess=guess_skipped, predicted=Count(32 - highest), measured=first, name="skipped at the start")
 
 # %% [markdown]
-# (`hunt` yields the scale that a step *begins* with. So one that is smaller than the last tells of a skipped step.)
+# (`hunt` yields the scale with which a step *begins*: a smaller one than the last tells of a skipped step.)
 #
 # Each skipped step halves the scale, until the first gradient fits. The library's form is `LossScaler`,
 # which takes care of clipping, too (section 9).
@@ -519,7 +467,8 @@ compare(guess=guess_skipped, predicted=Count(32 - highest), measured=first, name
 #
 # ## 8 · The recipes race
 #
-# Now we have all parts. Six recipes, the same weights at the start, the same 60 batches, the same learning rate:
+# Now we have all parts. Six recipes race, with the same weights at the start, the same 60 batches and the same learning
+# rate:
 #
 # | recipe | weights | products | scaling | bytes a parameter |
 # |---|---|---|---|---|
@@ -536,6 +485,8 @@ compare(guess=guess_skipped, predicted=Count(32 - highest), measured=first, name
 
 
 # %%
+from contextlib import nullcontext
+
 from course_pages.shared.losses import losses_against_first
 
 
@@ -578,8 +529,8 @@ print(f"of the cast policy's, {len(factors)} copies of weights in bf16: {copies:
 # twice: softmax keeps its result in fp32, the product after it a copy in bf16. And the bf16 copies of the weights are
 # held, too: nearly $2\Psi$ bytes, however small the batch. With 16-bit weights the hill is close to half.
 #
-# Now the race. Without scaling, half of the gradient was error. The others come from a loss of 5.5 down to 2.8. By how
-# much will that recipe miss them?
+# Now for the race. Without scaling, half of the gradient was error. The other recipes come from a loss of 5.5 down to 2.8.
+# By how much will that one miss them?
 
 
 # %%
@@ -636,28 +587,30 @@ compare(predicted=dict.fromkeys(final, fp32), measured=final, tolerance=0.05, co
 # where the hardware has it. fp16 is left to older GPUs (V100, T4), and to those who need its three extra bits.
 #
 # **Change one thing.** Give the third recipe `LossScaler(2.0**40, growth_interval=15)`. What becomes of its line in
-# the first steps, and does it matter in the end? Decide first.
+# the first steps, and does it matter in the end? Decide first. (The table allows 5 % and will stop with an error; the ratio
+# in that error is your answer.)
 #
 # <details><summary>Answer</summary>
 #
 # The cliff is at $2^{26}$ (section 6), so 14 steps are skipped, and the line is flat for as long: no step, nothing learned.
-# After that it is the old line, 14 steps late. In a run of 60 steps that shows; in one of 60,000 it would not.
+# After that it is the old line, 14 steps late, and ends about 9 % above fp32. In a run of 60 steps that shows; in one of
+# 60,000 it would not.
 #
 # </details>
 #
 # ## 9 · Clip, then unscale?
 #
-# Most training loops clip: a gradient longer than 1 is shortened to 1 (Pascanu et al. 2013). Someone adds loss
-# scaling to such a loop, and puts the new lines around the old ones:
+# Most training loops clip: a gradient longer than 1 is shortened to 1 (Pascanu et al. 2013). Say that you add loss
+# scaling to such a loop, and put the new lines around the old ones:
 #
 # ```python
 # scaler.scale(loss).backward()
 # clip_gradients(optimizer, 1.0)      # was here before
-# scaler.step(optimizer)              # unscales, if nobody has, and steps
+# scaler.step(optimizer)              # unscales, if that was not done, and steps
 # ```
 #
-# The true gradient has a length of about 4, the scale is $2^{16}$. How long is the step of SGD with a learning rate of 1,
-# in this order and in the right one?
+# The true gradient has a length of about 4, and the scale is $2^{16}$. With a learning rate of 1, SGD's step should be 1
+# long. How many times shorter is it in this order?
 
 
 # %%
@@ -678,7 +631,9 @@ def clip(scaler, optimizer):
 model = GPT(CONFIG)
 model(*batch(0)).backward()
 print(f"the true gradient's length: {flat(parameter.grad for parameter in model.parameters()).norm():.2f}")
-guess_clipped = ask("In the wrong order the step has a length of one over how much?")
+
+# %%
+guess_clipped = ask("In the wrong order, how many times shorter than 1 is the step?")
 
 # %%
 orders = {"unscale, clip": (LossScaler.unscale_, clip), "clip, unscale": (clip, LossScaler.unscale_)}
@@ -687,8 +642,8 @@ expected = {"unscale, clip": Ratio(1), "clip, unscale": Ratio(2.0**16)}
 compare(guess={"clip, unscale": guess_clipped}, predicted=expected, measured=one_over, tolerance=0.001)
 
 # %% [markdown]
-# The scaled gradient has a length of 260,000. It is *always* too long, so it is always cut to 1, and then divided by
-# 65,536. The model has stopped. And when the scale changes, the step changes with it.
+# The scaled gradient has a length of 260,000. It is *always* too long, so it is always cut to 1 and then divided by
+# 65,536. The model has all but stopped. And when the scale changes, the step changes with it.
 #
 # SGD shows it at once. Adam does not: it divides by the gradient's own size, so a factor cancels, until the gradient
 # comes down to the size of $\varepsilon$. A mistake that Adam hides comes out at some other scale, months later. This
@@ -696,7 +651,7 @@ compare(guess={"clip, unscale": guess_clipped}, predicted=expected, measured=one
 #
 # ## 10 · PyTorch's own
 #
-# `torch.autocast` is the policy, `torch.amp.GradScaler` the scaler. One look at the loop: it is the one of section 8,
+# `torch.autocast` is the policy, `torch.amp.GradScaler` the scaler. The loop is the one of section 8,
 # and `scaler.unscale_(optimizer)` would stand before a clip. We let PyTorch's scaler hunt on our policy, so that both
 # meet the same gradients. Ours must have halved and doubled at exactly the same steps.
 
@@ -726,8 +681,7 @@ figures.scale_hunt(
 compare(predicted=Count(60), measured=Count(sum(a == b for a, b in zip(scales, theirs))), name="steps of equal scale")
 
 # %% [markdown]
-# All 60. (The tests of the library do it for 300 steps with overflows injected, `inf` and `nan`, with other factors,
-# and up to the end of fp32.) And with PyTorch's policy in place of ours? Its lists are longer, and they depend on the
+# All 60. And with PyTorch's policy in place of ours? Its lists are longer, and they depend on the
 # device. On a CPU, its softmax follows its inputs, so that the scores stay in 16 bits; on a GPU it gets fp32.
 
 # %% tags=["varies"]
@@ -739,8 +693,8 @@ print(f"activations: our policy {hill['cast policy']:.2MiB}, torch.autocast on t
 # %% [markdown]
 # ## 11 · Seconds
 #
-# On a GPU, this is why one does it. Here are products of two square matrices on the device that runs this page,
-# whatever it is. Is 16 bits faster?
+# On a GPU, seconds are the reason for all this. Here are products of two square matrices on the device that runs this
+# page, a GPU or not. Are 16 bits faster?
 
 # %% tags=["varies"]
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -754,6 +708,9 @@ for dtype, time in seconds.items():
     print(f"{device} {str(dtype)[6:]:>9}: {time:.2ms}, {seconds[torch.float32] / time:.1f} × the speed of fp32")
 
 # %% [markdown]
+# (In such a product a GPU may cut a long sum into parts, and PyTorch lets it join those in fp16, unless you set
+# `torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction` to False.)
+#
 # A CPU may surprise you in either direction. Some have units for bf16, few have any for fp16; those without convert
 # every number to fp32 first and come out *slower*. For GPUs with tensor cores, data sheets promise 2 times fp32 (RTX
 # 4090) to 16 times (A100, 312 to 19.5 TFLOP/s). That is the ceiling, for large matrices: without a GPU this page can
@@ -770,6 +727,24 @@ for dtype, time in seconds.items():
 # reading: it takes the largest amax of the last steps, and hopes. What grew in the meantime *saturates* at the format's
 # largest number. (Transformer Engine's `DelayedScaling` remembers 1,024 steps; we remember 4.)
 #
+# **Your turn.** Compute that scale. If all of those four are 0, or if there is no step yet, nothing is known, and the scale
+# is 1.
+
+# %%
+@your_turn(turns.check_delayed, look="Which steps are remembered, and what should their largest amax become when it is multiplied by the scale?")
+def delayed_scale(amax, largest):
+    """The scale for the next tensor: `amax` lists those of all steps so far, `largest` is the format's largest number."""
+    ...
+
+
+# %% tags=["solution"]
+@delayed_scale.solution
+def delayed_scale(amax, largest):
+    known = max(amax[-4:], default=0)
+    return largest / known if known else 1
+
+
+# %% [markdown]
 # We follow one tensor, the gradient that reaches the head, over 30 steps of training, and cast it to e5m2 in three ways.
 
 # %%
@@ -779,8 +754,9 @@ from course_lib.numerics import FP8_E5M2
 def scales_of(amax, way, step):
     if way == "no scale":
         return 1.0
-    known = amax[step : step + 1] if way == "current" else amax[max(0, step - 4) : step]
-    return FP8_E5M2.max / max(known)
+    if way == "current":
+        return FP8_E5M2.max / amax[step]
+    return delayed_scale(amax[:step], FP8_E5M2.max)
 
 
 def cast(x, scale):
@@ -813,8 +789,8 @@ print(f"delayed, and the tensor has grown to 8 times its size at once: error {by
 # %% [markdown]
 # (The loss counts a 1,024th, as in section 4.) Without a scale nothing is left: all of this tensor lies below the
 # smallest number of e5m2. With a scale of its own the error is what two fraction bits leave. The delayed scale is hardly
-# worse, although it saturates whenever the tensor has grown, for it grows by little. The last line is the bill when it
-# does not.
+# worse, although it saturates whenever the tensor has grown, for the tensor grows by little. The last line is the bill
+# for a tensor that grows by much.
 #
 # ## 13 · At scale
 #
@@ -824,9 +800,9 @@ print(f"delayed, and the tensor has grown to 8 times its size at once: error {by
 
 # %%
 units = {"A100": FlopsPerSecond(1410e6 * 432 * 256 * 2), "H100": FlopsPerSecond(1830e6 * 528 * 512 * 2)}
-published = {"A100": hardware.A100_80GB.peak("bf16"), "H100": hardware.H100_80GB.peak("bf16")}
-columns = ("units × clock", "published")
-display(compare(predicted=units, measured=published, tolerance=0.001, columns=columns, unit="TFLOP/s"))
+sheets = {"A100": hardware.A100_80GB.peak("bf16"), "H100": hardware.H100_80GB.peak("bf16")}
+for name in units:
+    print(f"{name}: units × clock {units[name]:.1TFLOP/s}, its data sheet {sheets[name]:.1TFLOP/s}")
 figures.gpu_peaks(
     [hardware.A100_80GB, hardware.H100_80GB],
     ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"],
@@ -835,7 +811,7 @@ figures.gpu_peaks(
 )
 
 # %% [markdown]
-# (Sources: the accelerator tables of `stas00/ml-engineering` and of glennklockwood.com, as `hardware.py` says for
+# So a data sheet's peak is this very product, and no measurement of a program. (Sources: the accelerator tables of `stas00/ml-engineering` and of glennklockwood.com, as `hardware.py` says for
 # each card.)
 #
 # Beware of the dotted bars. **2:4 sparsity** means that in every four neighbouring weights two are 0, and the
@@ -847,10 +823,9 @@ figures.gpu_peaks(
 # prints what one GPU would have to hold (Rajbhandari et al. 2020, Figure 1).
 
 # %%
-zero, columns = predict.Setup(7_500_000_000, precision="mixed"), ("our formula", "published")
-states, printed = predict.model_states(zero).total, quantity(120, "GB")
-display(compare(predicted=states, measured=printed, name="7.5 billion parameters", columns=columns, unit="GB"))
-
+zero = predict.Setup(7_500_000_000, precision="mixed")
+states = predict.model_states(zero).total
+print(f"7.5 billion parameters at 16 bytes: {states:.0GB}, and the paper prints 120 GB")
 wide = predict.model_states(zero.with_(gradients="fp32")).total
 print(f"with gradients in fp32: {wide:.0GB}, {wide / 7_500_000_000:.0f} bytes a parameter")
 
@@ -867,7 +842,7 @@ print(f"with gradients in fp32: {wide:.0GB}, {wide / 7_500_000_000:.0f} bytes a 
 # | Megatron-LM | $2^{32}$ | 1,000 | the second overflow |
 # | GPT-NeoX-20B | $2^{12}$ | 1,000 | the second overflow |
 #
-# (Hysteresis 2: the first overflow skips its step and leaves the scale; from the second on each halves it, until it has
+# (Hysteresis 2: the first overflow skips its step and leaves the scale; each later one halves it, until it has
 # grown again. Sources: `GradScaler`'s defaults; `deepspeed/runtime/precision_config.py`; `megatron/training/arguments.py`;
 # `gpt-neox/configs/20B.yml`.) You can read a log of theirs now: a handful of skipped steps at the start is the way
 # down from $2^{32}$, one in a while is the hunt, and one after the other is a run that is dying of something else.
@@ -900,16 +875,16 @@ print(f"with gradients in fp32: {wide:.0GB}, {wide / 7_500_000_000:.0f} bytes a 
 # with what stands in `steps`; give the scales after each as a list.
 
 # %%
+from course_pages.lesson04 import exercises
+
 answer_1 = None  # per cent
 
-reached = None if answer_1 is None else answer_1 / 100 * published["H100"]
-self_check(reached, 495e12, tolerance=0.01, hint="It checks what your share of the peak would be. Dense, not sparse.")
+self_check(answer_1, exercises.share_of_peak(495e12), tolerance=0.01, hint="Which peak belongs to a training run?")
 
 # %%
 answer_2 = None  # a whole number: the power
 
-finite = [power for power in range(40) if torch.tensor(0.02 * 2.0**power).half().isfinite()]
-self_check(answer_2, finite[-1], hint="0.02 times the scale must stay below 65,520.")
+self_check(answer_2, exercises.highest_power(0.02), hint="Section 6: which product must stay below 65,520?")
 
 
 # %%
@@ -922,7 +897,8 @@ steps = [True, False, True, False, False, False, True, True]
 patient = Patient(1024.0, growth_interval=2)
 answer_3 = None  # when it runs: [patient.update(finite) or patient.scale for finite in steps]
 
-self_check(answer_3, [1024, 1024, 1024, 1024, 512, 512, 512, 1024], hint="Count overflows in a row; start over at 2.")
+right = exercises.patient_scales(steps, 1024.0, growth_interval=2)
+self_check(answer_3, right, hint="Count overflows in a row; start over at 2.")
 
 # %% [markdown]
 # <details><summary>Answers</summary>

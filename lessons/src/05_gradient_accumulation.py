@@ -43,11 +43,10 @@ from course_pages.shared.memory import memory_timeline
 #
 # The loss of a batch is a mean over its tokens. A mean is a sum, and so is its gradient: a sum over tokens, in which
 # no token knows of any other sequence. So it does not matter when the summands are computed. PyTorch, moreover, does not
-# overwrite `.grad` in a backward pass, it *adds* to it. Everything that you need has been there all along.
+# overwrite `.grad` in a backward pass, it *adds* to it.
 #
-# (That no token knows of another sequence is true of a GPT. Batch-norm mixes the rows that it sees together, and a
-# contrastive loss compares the items of a batch with each other. There the pieces are not the whole, and nothing on this
-# page helps.)
+# (This is true of a GPT. Batch-norm mixes the rows that it sees together, and a contrastive loss compares the items of a
+# batch with each other. There nothing on this page helps.)
 #
 # With $m$ pieces of equal size and $\ell_i$ the mean loss of piece $i$,
 #
@@ -149,10 +148,10 @@ compare(
 # ## 3 · Cut a real one
 #
 # Take GPT-2 small on sequences of 1,024 tokens, in fp32, with a step of 64 sequences, and a card that you can rent for
-# nothing, a T4. On the left stands the peak for every way to cut, on the right one step of the chosen cut over time (it
-# appears when the cell runs; the tallest bars are cut off at the top). All of it is the formula of section 2's table, not a
-# GPU's measurement. The dashed line is what PyTorch finds on such a card, less than the maker sells; CUDA itself must
-# find room below that line, too.
+# nothing, a T4. On the left stands the peak for every way to cut, on the right one step of the chosen cut (it
+# appears when the cell runs). All of it is the formula of section 2's table, not a
+# GPU's measurement. The dashed line is what PyTorch finds on such a card, less than the maker sells; CUDA itself needs
+# room below it, too.
 
 # %%
 AccumulationExplorer(global_batch=64, micro_batch=4).show(
@@ -506,10 +505,10 @@ adafactor_guess = ask("Adam keeps 942 KiB for this model. How many KiB does Adaf
 
 # %%
 KINDS = {
-    "Adam": lambda p: optim.Adam(p, lr=3e-3, betas=(0.7, 0.95)),
-    "Adam, 8 bits": lambda p: optim.Adam8bit(p, lr=3e-3, betas=(0.7, 0.95), weight_decay=0),
-    "SGD with momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.5),
-    "Adafactor": lambda p: optim.Adafactor(p, lr=0.045),
+    "Adam": lambda p: optim.Adam(p, lr=2e-3, betas=(0.7, 0.95)),
+    "Adam, 8 bits": lambda p: optim.Adam8bit(p, lr=2e-3, betas=(0.7, 0.95), weight_decay=0),
+    "SGD with momentum": lambda p: optim.SGD(p, lr=0.15, momentum=0.5),
+    "Adafactor": lambda p: optim.Adafactor(p, lr=0.1),
     "SGD": lambda p: optim.SGD(p, lr=0.2),
 }
 shapes = [parameter.shape for parameter in GPT(SMALL, device="meta").parameters()]
