@@ -12,8 +12,8 @@
 # In bf16 and fp16 your GPU computes two to sixteen times as fast as in fp32 (section 11). So you write `model.half()`, a single word, and every weight has 16 bits. The first step prints a
 # loss that looks right. The second step prints `nan`.
 #
-# The model is not to blame: in fp32 the same script trains. Some number needed more than 16 bits, and did not get them.
-# There are three places where that happens, and each has its own repair. All else may have 16 bits, and that is nearly
+# The model is not to blame: in fp32 the same script trains. In three places a number needs
+# more than 16 bits, and each place has its own repair. All else may have 16 bits, and that is nearly
 # everything that costs time.
 
 # %%
@@ -102,9 +102,7 @@ compare(guess=guess_zeros, predicted=per_cent(0.001 * g.double() ** 2 <= 2.0**-2
 #
 # Why the weights? Late in a run the learning rate is small. Say that Adam moves each weight by 0.00001. An fp16
 # weight of 0.05 has its neighbours at a distance of $2^{-15} \approx 0.00003$. The update is less than half of that
-# distance, so the sum is rounded back to the old weight (*swamping*, lesson 01).
-#
-# So an update of 0.00001 is lost where the spacing is $2^{-15}$ or more, and in fp16 that is from $|w| = 2^{-5}$ upwards.
+# distance, so the sum is rounded back to the old weight (*swamping*, lesson 01). An update of 0.00001 is lost where the spacing is $2^{-15}$ or more, and in fp16 that is from $|w| = 2^{-5}$ upwards.
 # The matrices of a fresh GPT have a standard deviation of 0.02 at most; the norms' scales are 1. How many weights stand still?
 
 # %%
@@ -157,8 +155,7 @@ for step in range(3):
 guess_bytes = ask("Of 16 bytes a parameter, how many belong to the optimizer?", unit="B")
 
 # %% [markdown]
-# The library's form is `MasterWeights(Adam(...))`. First comes its step for one weight, with your lines in it, then the
-# bytes.
+# The library's form is `MasterWeights(Adam(...))`. Here is its step for one weight, and then the bytes.
 
 
 # %%
@@ -390,7 +387,7 @@ compare(predicted=Count(by_hand), measured=Count(highest), name="highest power")
 # step, which costs the work of one batch, and halve the scale. After so many good steps in a row, double it. A
 # **dynamic** scale lives just below the cliff, and a step over the edge does no harm.
 #
-# **Your turn.** Say how the scale moves. `scaler.good` is yours to count with; it begins at 0.
+# **Your turn.** Move the scale. `scaler.good` begins at 0.
 
 # %%
 @your_turn(turns.check_scale, look="`good` counts good steps in a row. When does it begin again at 0, and at which count does the scale double?")
@@ -815,7 +812,7 @@ figures.gpu_peaks(
 # each card.)
 #
 # Beware of the dotted bars. **2:4 sparsity** means that in every four neighbouring weights two are 0, and the
-# hardware skips them. Networks in training have no such zeros. Yet the larger figure is what gets around: one lecture
+# hardware skips them. Networks in training have no such zeros. Yet the larger figure gets around: one lecture
 # prints "H100: TF32 989, BF16 1,979, FP8 3,958 TFLOPS", and all three are sparse. Divide your own speed by one of
 # them and you seem to use half of what you do.
 #
