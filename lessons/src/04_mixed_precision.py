@@ -9,8 +9,9 @@
 # | A GPU | runs section 11 alone, whose seconds are only worth having with one |
 # | Opens | `train/precision.py`, `train/gradients.py` |
 #
-# In bf16 and fp16 your GPU computes two to sixteen times as fast as in fp32 (section 11). So you write `model.half()`, a single word, and every weight has 16 bits. The first step prints a
-# loss that looks right. The second step prints `nan`.
+# In bf16 and fp16 your GPU computes two to sixteen times as fast as in fp32 (section 11). So you write `model.half()`,
+# a single word, and every weight has 16 bits. The first step prints a loss that looks right. The second step prints
+# `nan`.
 #
 # The model is not to blame: in fp32 the same script trains. In three places a number needs
 # more than 16 bits, and each place has its own repair. All else may have 16 bits, and that is nearly
@@ -100,10 +101,11 @@ compare(guess=guess_zeros, predicted=per_cent(0.001 * g.double() ** 2 <= 2.0**-2
 #
 # ## 2 · A copy for the small steps
 #
-# Why the weights? Late in a run the learning rate is small. Say that Adam moves each weight by 0.00001. An fp16
-# weight of 0.05 has its neighbours at a distance of $2^{-15} \approx 0.00003$. The update is less than half of that
-# distance, so the sum is rounded back to the old weight (*swamping*, lesson 01). An update of 0.00001 is lost where the spacing is $2^{-15}$ or more, and in fp16 that is from $|w| = 2^{-5}$ upwards.
-# The matrices of a fresh GPT have a standard deviation of 0.02 at most; the norms' scales are 1. How many weights stand still?
+# Why the weights? Late in a run the learning rate is small. Say that Adam moves each weight by 0.00001. An fp16 weight
+# of 0.05 has its neighbours at a distance of $2^{-15} \approx 0.00003$. The update is less than half of that distance,
+# so the sum is rounded back to the old weight (*swamping*, lesson 01). An update of 0.00001 is lost where the spacing
+# is $2^{-15}$ or more, and in fp16 that is from $|w| = 2^{-5}$ upwards. The matrices of a fresh GPT have a standard
+# deviation of 0.02 at most; the norms' scales are 1. How many weights stand still?
 
 # %%
 weights = flat(GPT(CONFIG).half().parameters())
@@ -204,9 +206,10 @@ forties = torch.full((64,), 40.0)
 print("fp16: 64 products of 40·40", (forties.half() @ forties.half()).item(), "; bf16:", (forties.bfloat16() @ forties.bfloat16()).item())
 
 # %% [markdown]
-# Eleven! (65,520 is the middle between the largest number and the next one; what lies below it is rounded down.) So a softmax written as its formula dies of a score of 12: `inf / inf` is `nan`. Below it are two
-# more ways to die. The last is a matrix product in small. This machine adds its 64 products up in fp32 and gets 102,400
-# right; then the *output* has to be fp16, and is `inf`. bf16 has the range, but look at the digits of its softmax.
+# Eleven! (65,520 is the middle between the largest number and the next one; what lies below it is rounded down.) So a
+# softmax written as its formula dies of a score of 12: `inf / inf` is `nan`. Below it are two more ways to die. The
+# last is a matrix product in small. This machine adds its 64 products up in fp32 and gets 102,400 right; then the
+# *output* has to be fp16, and is `inf`. bf16 has the range, but look at the digits of its softmax.
 #
 # **Your turn.** Softmax does not change when the same number is taken from all scores. Which number makes fp16 safe? In
 # attention each query has a row of scores of its own.
@@ -237,10 +240,10 @@ def softmax(scores):
 # | wide | norms, softmax, losses, sums, powers | long sums, large results | fp32 |
 # | element-wise | add, GELU, dropout | none of its own | what its inputs have |
 #
-# The first class has nearly all FLOPs, and its long sums are safe, since a GPU's tensor cores add in fp32 (but see section
-# 11). The second has nearly all dangers. In PyTorch we can step in front
-# of every function call and look at its name (`CONTRACTIONS` and `WIDE` are lists of names), so this **cast policy** is a few
-# lines. Here they are, and what each function returns.
+# The first class has nearly all FLOPs, and its long sums are safe, since a GPU's tensor cores add in fp32 (but see
+# section 11). The second has nearly all dangers. In PyTorch we can step in front of every function call and look at its
+# name (`CONTRACTIONS` and `WIDE` are lists of names), so this **cast policy** is a few lines. Here they are, and what
+# each function returns.
 
 # %%
 class Noting(CastPolicy):
@@ -323,9 +326,10 @@ print(f"{lost:.0%} of the weights' gradients became 0; the error is {error:.0%} 
 #
 # ## 5 · Move the histogram
 #
-# The window is empty on the right, and the gradients crowd at its left edge. So push them over. Multiply the *loss* by $S$, and the chain rule multiplies every one of them by $S$, at the
-# very moment when it is made. Divide by $S$ before the step, in fp32, and the optimizer never knows (Micikevicius et al. 2018,
-# §3.2). $S$ is the **loss scale**. As a power of two it rounds nothing.
+# The window is empty on the right, and the gradients crowd at its left edge. So push them over. Multiply the *loss* by
+# $S$, and the chain rule multiplies every one of them by $S$, at the very moment when it is made. Divide by $S$ before
+# the step, in fp32, and the optimizer never knows (Micikevicius et al. 2018, §3.2). $S$ is the **loss scale**. As a
+# power of two it rounds nothing.
 
 # %%
 from course_pages.lesson04.explorer import ScaleExplorer
@@ -526,8 +530,8 @@ print(f"of the cast policy's, {len(factors)} copies of weights in bf16: {copies:
 # twice: softmax keeps its result in fp32, the product after it a copy in bf16. And the bf16 copies of the weights are
 # held, too: nearly $2\Psi$ bytes, however small the batch. With 16-bit weights the hill is close to half.
 #
-# Now for the race. Without scaling, half of the gradient was error. The other recipes come from a loss of 5.5 down to 2.8.
-# By how much will that one miss them?
+# Now for the race. Without scaling, half of the gradient was error. The other recipes come from a loss of 5.5 down to
+# 2.8. By how much will that one miss them?
 
 
 # %%
@@ -576,22 +580,22 @@ print(f"fp16 without scaling ends {100 * (unscaled / fp32 - 1):.0f} % above fp32
 compare(predicted=dict.fromkeys(final, fp32), measured=final, tolerance=0.05, columns=("fp32", "recipe"))
 
 # %% [markdown]
-# The recipe whose gradient was half error ends a long way up. The others lie on the line of fp32 on the left; the
-# right half, whose axis has as much room below 0.1 as from 0.1 to 1, tells them apart.
+# The recipe whose gradient was half error ends a long way up. The others lie on the line of fp32 on the left; the right
+# half tells them apart.
 #
-# Why does bf16 do without a scale? Its exponent has as many bits as fp32's. What fp32 can hold without help, bf16 can
-# hold without help, with two or three digits instead of seven. That is why it has replaced fp16 nearly everywhere
-# where the hardware has it. fp16 is left to older GPUs (V100, T4), and to those who need its three extra bits.
+# Why does bf16 do without a scale? Its exponent has as many bits as fp32's. It holds what fp32 holds, with two or three
+# digits instead of seven. That is why it has replaced fp16 nearly everywhere where the hardware has it. fp16 is left to
+# older GPUs (V100, T4).
 #
-# **Change one thing.** Give the third recipe `LossScaler(2.0**40, growth_interval=15)`. What becomes of its line in
-# the first steps, and does it matter in the end? Decide first. (The table allows 5 % and will stop with an error; the ratio
+# **Change one thing.** Give the third recipe `LossScaler(2.0**40, growth_interval=15)`. What becomes of its line in the
+# first steps, and does it matter in the end? Decide first. (The table allows 5 % and will stop with an error; the ratio
 # in that error is your answer.)
 #
 # <details><summary>Answer</summary>
 #
-# The cliff is at $2^{26}$ (section 6), so 14 steps are skipped, and the line is flat for as long: no step, nothing learned.
-# After that it is the old line, 14 steps late, and ends about 9 % above fp32. In a run of 60 steps that shows; in one of
-# 60,000 it would not.
+# The cliff is at $2^{26}$ (section 6), so 14 steps are skipped, and the line is flat for as long: no step, nothing
+# learned. After that it is the old line, 14 steps late, and ends about 9 % above fp32. In a run of 60 steps that shows;
+# in one of 60,000 it would not.
 #
 # </details>
 #
@@ -640,11 +644,10 @@ compare(guess={"clip, unscale": guess_clipped}, predicted=expected, measured=one
 
 # %% [markdown]
 # The scaled gradient has a length of 260,000. It is *always* too long, so it is always cut to 1 and then divided by
-# 65,536. The model has all but stopped. And when the scale changes, the step changes with it.
+# 65,536. The model has all but stopped.
 #
 # SGD shows it at once. Adam does not: it divides by the gradient's own size, so a factor cancels, until the gradient
-# comes down to the size of $\varepsilon$. A mistake that Adam hides comes out at some other scale, months later. This
-# course tests everything with SGD, too.
+# comes down to the size of $\varepsilon$. This course tests everything with SGD, too.
 #
 # ## 10 · PyTorch's own
 #
@@ -711,7 +714,7 @@ for dtype, time in seconds.items():
 # A CPU may surprise you in either direction. Some have units for bf16, few have any for fp16; those without convert
 # every number to fp32 first and come out *slower*. For GPUs with tensor cores, data sheets promise 2 times fp32 (RTX
 # 4090) to 16 times (A100, 312 to 19.5 TFLOP/s). That is the ceiling, for large matrices: without a GPU this page can
-# only quote it. A format is fast where there is a unit for it.
+# only quote it.
 #
 # ## 12 · Eight bits
 #
@@ -724,8 +727,8 @@ for dtype, time in seconds.items():
 # reading: it takes the largest amax of the last steps, and hopes. What grew in the meantime *saturates* at the format's
 # largest number. (Transformer Engine's `DelayedScaling` remembers 1,024 steps; we remember 4.)
 #
-# **Your turn.** Compute that scale. If all of those four are 0, or if there is no step yet, nothing is known, and the scale
-# is 1.
+# **Your turn.** Compute that scale. If all of those four are 0, or if there is no step yet, nothing is known, and the
+# scale is 1.
 
 # %%
 @your_turn(turns.check_delayed, look="Which steps are remembered, and what should their largest amax become when it is multiplied by the scale?")
@@ -791,9 +794,9 @@ print(f"delayed, and the tensor has grown to 8 times its size at once: error {by
 #
 # ## 13 · At scale
 #
-# **Peaks.** How many operations a second do those units offer? Count them. An A100 has 432 tensor cores. In each
+# **Peaks.** An A100 has 432 tensor cores. In each
 # cycle each of them does 256 multiply-adds in fp16 or bf16, at 1,410 MHz. An H100 has 528, each does 512, at 1,830
-# MHz. A multiply-add is two operations.
+# MHz. A multiply-add is two operations. How many is that in a second?
 
 # %%
 units = {"A100": FlopsPerSecond(1410e6 * 432 * 256 * 2), "H100": FlopsPerSecond(1830e6 * 528 * 512 * 2)}
@@ -808,8 +811,8 @@ figures.gpu_peaks(
 )
 
 # %% [markdown]
-# So a data sheet's peak is this very product, and no measurement of a program. (Sources: the accelerator tables of `stas00/ml-engineering` and of glennklockwood.com, as `hardware.py` says for
-# each card.)
+# So a data sheet's peak is this very product, and no measurement of a program. (Sources: the accelerator tables of
+# `stas00/ml-engineering` and of glennklockwood.com, as `hardware.py` says for each card.)
 #
 # Beware of the dotted bars. **2:4 sparsity** means that in every four neighbouring weights two are 0, and the
 # hardware skips them. Networks in training have no such zeros. Yet the larger figure gets around: one lecture
@@ -839,10 +842,10 @@ print(f"with gradients in fp32: {wide:.0GB}, {wide / 7_500_000_000:.0f} bytes a 
 # | Megatron-LM | $2^{32}$ | 1,000 | the second overflow |
 # | GPT-NeoX-20B | $2^{12}$ | 1,000 | the second overflow |
 #
-# (Hysteresis 2: the first overflow skips its step and leaves the scale; each later one halves it, until it has
-# grown again. Sources: `GradScaler`'s defaults; `deepspeed/runtime/precision_config.py`; `megatron/training/arguments.py`;
-# `gpt-neox/configs/20B.yml`.) You can read a log of theirs now: a handful of skipped steps at the start is the way
-# down from $2^{32}$, one in a while is the hunt, and one after the other is a run that is dying of something else.
+# (Hysteresis 2: the first overflow skips its step and leaves the scale; each later one halves it, until it has grown
+# again. Sources: `GradScaler`'s defaults; `deepspeed/runtime/precision_config.py`; `megatron/training/arguments.py`;
+# `gpt-neox/configs/20B.yml`.) You can read a log of theirs now: a handful of skipped steps at the start is the way down
+# from $2^{32}$, one in a while is the hunt, and one after the other is a run that is dying of something else.
 #
 # ## What to keep
 #
@@ -868,7 +871,7 @@ print(f"with gradients in fp32: {wide:.0GB}, {wide / 7_500_000_000:.0f} bytes a 
 # can have?
 #
 # **3.** Write a scaler with patience, simpler than DeepSpeed's hysteresis: the scale goes down only at the
-# *second* overflow in a row, and then counts anew. (The step is skipped at each.) `patient.update(finite)` is called
+# *second* overflow in a row, and then counts anew.  `patient.update(finite)` is called
 # with what stands in `steps`; give the scales after each as a list.
 
 # %%

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 35; less than a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 30; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | is not used; on one the seconds of section 10 would be others, and its peaks a little, too (section 11) |
 # | Opens | `train/accumulate.py`, `train/optim.py`, `model/materialize.py` |
 #
@@ -156,7 +156,7 @@ compare(
 # %%
 AccumulationExplorer(global_batch=64, micro_batch=4).show(
     caption="Each halving of the piece halves the pink and the grey, and nothing else (the last bar, one piece, has no green): "
-    "to the left the bars stop shrinking."
+    "to the left the bars stop shrinking. What stands above twice the card's memory is cut off."
 )
 
 # %% [markdown]
@@ -210,8 +210,8 @@ right, wrong = (torch.autograd.grad(loss, logits, retain_graph=True)[0][7, 0].no
 compare(guess=louder_guess, predicted=Ratio(N / (8 * 2)), measured=Ratio(wrong / right), tolerance=1e-4, name="times too loud")
 
 # %% [markdown]
-# A token's fair share is $1/N$ of the loss, with $N$ = 258 tokens in all. In the mean of means its piece gets $1/m$ of the
-# loss, which the $n_i$ tokens there divide among themselves. So its weight is off by
+# A token's fair share is $1/N$ of the loss, with $N$ = 258 tokens in all. In the mean of means its piece gets $1/m$ of
+# the loss, which the $n_i$ tokens there divide among themselves. So its weight is off by
 #
 # $$\frac{1/(m\,n_i)}{1/N} = \frac{N}{m\,n_i},$$
 #
@@ -283,9 +283,9 @@ show(accumulate, docstring=False)
 
 # %% [markdown]
 # In `accumulate` your weight is the factor `count / sum(tokens)`, and `continue` passes over a piece that is all
-# padding. After that loop, each line of `accumulated_step` runs once. The loss scaler of lesson 04 is no exception: if *one*
-# piece overflows it throws away *all*, because a step without that piece would be a step on another batch. (None does
-# here; your lab provokes it.) Weights, scaler and clipping together, against one big batch, for five steps of SGD:
+# padding. After that loop, each line of `accumulated_step` runs once. The loss scaler of lesson 04 is no exception: if
+# *one* piece overflows it throws away *all*, because a step without that piece would be a step on another batch. (None
+# does here; your lab provokes it.) Weights, scaler and clipping together, against one big batch, for five steps of SGD:
 
 # %%
 def one_big_batch(model, optimizer, batch, max_norm):
@@ -308,12 +308,12 @@ same = [torch.allclose(a, b, rtol=1e-10, atol=1e-12) for a, b in zip(big.paramet
 compare(predicted=Count(len(list(big.parameters()))), measured=Count(sum(same)), name="parameters equal to one big batch")
 
 # %% [markdown]
-# (All of that is float64, where rounding leaves room for ten equal digits. PyTorch has no accumulator to compare with: the
-# loop *is* the practice, and one big batch its only judge.)
+# (All of that is float64, where rounding leaves room for ten equal digits. PyTorch has no accumulator to compare with:
+# the loop *is* the practice, and one big batch its only judge.)
 #
 # What if something slips into the inner loop? Clipping does so easily: it moves up by one line and stands behind each
-# `backward()`. Now it cuts the sum *so far* to a length of 1, and cuts it again with every piece that comes. At the end the
-# gradient is 1 long, as it should be, and the log looks fine. But which pieces is it made of?
+# `backward()`. Now it cuts the sum *so far* to a length of 1, and cuts it again with every piece that comes. At the end
+# the gradient is 1 long, as it should be, and the log looks fine. But which pieces is it made of?
 #
 # Say that the batch has 8 pieces, that each piece alone brings a gradient of length 1, and that all point the same way.
 # The first piece arrives, and nothing is cut. The second makes the sum 2 long, and the cut halves both…
@@ -372,9 +372,9 @@ compare(guess=louder_last_guess, predicted=Ratio(times_louder(lengths)), measure
 #
 # $$\eta(t) = \frac{\eta_0}{2} \left(1 + \cos\frac{\pi t}{T}\right)$$
 #
-# (Loshchilov and Hutter 2017, eq. 5. The first ten moves get a tenth of that, two tenths, and so on: a fresh model
-# does not survive full steps.) If the schedule is moved on with every piece, at which *step* is the learning rate 0 for the first
-# time? And what happens after that?
+# (Loshchilov and Hutter 2017, eq. 5. The first ten moves get a tenth of that, two tenths, and so on: a fresh model does
+# not survive full steps.) If the schedule is moved on with every piece, at which *step* is the learning rate 0 for the
+# first time? And what happens after that?
 
 # %%
 zero_guess = ask("At which step does the learning rate reach 0, with 4 pieces a step?")
@@ -438,8 +438,8 @@ compare(guess=zero_guess, predicted=Count(60 // 4), measured=Count(first_zero), 
 # ## 7 · A sum in sixteen bits
 #
 # With bf16 weights, `.grad` is bf16, too, and every piece is *added in bf16*. Its eight binary digits cannot take a
-# summand below 1/512 of what lies there already, and the late ones of 256 pieces are about that small. So we cut one batch
-# of 256 sequences ever finer. All gradients are computed in fp32, and only the format of the sum changes:
+# summand below 1/512 of what lies there already, and the late ones of 256 pieces are about that small. So we cut one
+# batch of 256 sequences ever finer. All gradients are computed in fp32, and only the format of the sum changes:
 
 # %%
 long_batch = stories.batch(seed=0, step=2, rank=0, batch_size=256, context=16)
@@ -459,8 +459,9 @@ for n_pieces in (1, 4, 16, 64, 256):
     print(f"{n_pieces:3} pieces: the sum in bf16 is off by {off(in_bf16, in_fp32):.1%} of its length")
 
 # %% [markdown]
-# One rounding costs a fifth of a per cent, and 256 in a row cost more than ten times that. So frameworks that accumulate long
-# keep `.grad` in fp32 beside 16-bit weights, 2 bytes a parameter more (lesson 04, section 13). The lab builds that sum.
+# One rounding costs a fifth of a per cent, and 256 in a row cost more than ten times that. So frameworks that
+# accumulate long keep `.grad` in fp32 beside 16-bit weights, 2 bytes a parameter more (lesson 04, section 13). The lab
+# builds that sum.
 #
 # ## 8 · A leaner optimizer
 #
@@ -480,8 +481,8 @@ for n_pieces in (1, 4, 16, 64, 256):
 # the table was their product, up to one factor for all (Shazeer and Stern 2018, §3). A vector has no margins, so of it
 # Adafactor keeps all.
 #
-# **Your turn.** Make a table from the margins. Its rows must be multiples of each other, and its row means and column means
-# must be those that you were given.
+# **Your turn.** Make a table from the margins. Its rows must be multiples of each other, and its row means and column
+# means must be those that you were given.
 
 # %%
 @your_turn(turns.check_table, look="Take the product of the margins: what is the mean of its row i, and what should that mean be?")
@@ -525,10 +526,10 @@ for name, make in KINDS.items():
 compare(guess={"Adafactor": adafactor_guess}, predicted=dict(zip(KINDS, map(Bytes, keeps))), measured=kept, unit="KiB")
 
 # %% [markdown]
-# That is a way from two numbers a weight to almost nothing. But bytes are easy to save if the model need not learn. So all
-# five train, 150 steps each, with section 6's schedule, and each from three initial weights: one run alone says nothing
-# about which method is better. The dotted line is the entropy of the letters, the loss of a reader who knows how frequent
-# each letter is and nothing else. Below it, a model has learned what follows what.
+# That is a way from two numbers a weight to almost nothing. But bytes are easy to save if the model need not learn. So
+# all five train, 150 steps each, with section 6's schedule, and each from three initial weights: one run alone says
+# nothing about which method is better. The dotted line is the entropy of the letters, the loss of a reader who knows
+# how frequent each letter is and nothing else. Below it, a model has learned what follows what.
 
 # %%
 seen = [stories.batch(seed=0, step=step, rank=0, batch_size=16, context=32)[1] for step in range(150)]
@@ -595,9 +596,9 @@ compare(guess={"from_meta": meta_guess}, predicted={"ordinary": Ratio(4 + 2 / 16
 # stand.)
 #
 # PyTorch's own way from `meta` is `to_empty`, and it has two traps. The new memory holds whatever lay there. And a GPT
-# whose head *is* its embedding has one tensor under two names, of which `to_empty` makes two. It reports no error, and head
-# and embedding learn apart from then on. The library's `materialize` remembers which tensor became which. Count for
-# yourself:
+# whose head *is* its embedding has one tensor under two names, of which `to_empty` makes two. It reports no error, and
+# head and embedding learn apart from then on. The library's `materialize` remembers which tensor became which. Count
+# for yourself:
 
 # %%
 def tied():
@@ -617,9 +618,9 @@ compare(predicted={"on meta": Count(1), "materialize": Count(1), "to_empty": Cou
 # Now all of it, on one model, one rung at a time: the six layers of section 2, and 32 sequences in every row, so
 # that the seconds can be compared. A rung keeps what the rungs above it did.
 #
-# The last rung has a new tool. `OffloadToDisk` writes what autograd saves into files, and reads it back when the backward
-# pass asks (lesson 03's attic kept it in memory). Only the *forward* pass runs inside it, or what recompute makes on the way back would be
-# written, too.
+# The last rung has a new tool. `OffloadToDisk` writes what autograd saves into files, and reads it back when the
+# backward pass asks (lesson 03's attic kept it in memory). Only the *forward* pass runs inside it, or what recompute
+# makes on the way back would be written, too.
 
 # %%
 from course_lib.offload.saved_tensors import OffloadToDisk
@@ -729,9 +730,9 @@ ladder
 # ## 11 · At scale
 #
 # A ladder like this one was published by S. Raschka for a vision transformer, ViT-L/16, finetuned on one GPU
-# (`rasbt/pytorch-memory-optim`, `logs.md`, and the article that it belongs to). Its rows: fp32 26.79 GB; 16-bit mixed 18.21; all bf16 13.82; a smaller
-# batch 5.69; accumulation with pieces smaller again 3.91; SGD for Adam 2.02. And for the model alone, before
-# training: 1.24 GB on the GPU if it is made in fp32, 0.65 GB if it is made there in bf16.
+# (`rasbt/pytorch-memory-optim`, `logs.md`, and the article that it belongs to). Its rows: fp32 26.79 GB; 16-bit mixed
+# 18.21; all bf16 13.82; a smaller batch 5.69; accumulation with pieces smaller again 3.91; SGD for Adam 2.02. And for
+# the model alone, before training: 1.24 GB on the GPU if it is made in fp32, 0.65 GB if it is made there in bf16.
 #
 # We can recompute what depends on the model alone. 24 layers of width 1,024, patches of 16 × 16, ten classes:
 
@@ -781,8 +782,8 @@ compare(
 #
 # **2.** A card holds pieces of 6 sequences. You want the step of exactly 512. How many forward passes does it take?
 #
-# **3.** A batch has 10 pieces of equal gradients, each as long as the limit, and the clipping of section 5 behind each. How
-# many times louder is the *sixth* piece than the first?
+# **3.** A batch has 10 pieces of equal gradients, each as long as the limit, and the clipping of section 5 behind each.
+# How many times louder is the *sixth* piece than the first?
 
 # %%
 from course_kit.notebook import self_check
