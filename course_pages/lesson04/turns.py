@@ -1,4 +1,4 @@
-"""Checks of what the reader of lesson 04 writes."""
+"""Checks of what the reader of lesson 04 writes, and what its exercises expect."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+
+from course_lib.model.hardware import H100_80GB
 
 Function = Callable[..., Any]
 
@@ -124,3 +126,26 @@ def check_delayed(function: Function) -> None:
 
 def _short(numbers: Sequence[float]) -> str:
     return ", ".join(f"{number:g}" for number in numbers) or "none"
+
+
+def exercise_1() -> float:
+    """Per cent of an H100's dense bf16 peak that 495 TFLOP/s are."""
+    return 100 * 495e12 / H100_80GB.peak("bf16")
+
+
+def exercise_2() -> int:
+    """The highest power of two by which 0.02 may be multiplied in fp16."""
+    return max(power for power in range(40) if torch.tensor(0.02 * 2.0**power).half().isfinite())
+
+
+def exercise_3(steps: Sequence[bool], scale: float, growth_interval: int) -> list[float]:
+    """The scale after each step if every second overflow in a row halves it, and a streak of good steps doubles it."""
+    scales, good, bad = list[float](), 0, 0
+    for finite in steps:
+        good, bad = (good + 1, 0) if finite else (0, bad + 1)
+        if bad == 2:
+            scale, bad = scale / 2, 0
+        if good == growth_interval:
+            scale, good = scale * 2, 0
+        scales.append(scale)
+    return scales

@@ -1,4 +1,4 @@
-"""Checks of what the reader of lesson 05 writes."""
+"""Checks of what the reader of lesson 05 writes, and what its exercises expect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.train.accumulate import Batch, micro_batches
-from course_pages.lesson05.exercises import loudness
 
 Function = Callable[..., Any]
 
@@ -70,6 +69,14 @@ def check_weights(function: Function) -> None:
         )
 
 
+def loudness(lengths: Sequence[float]) -> list[float]:
+    """What each piece counts in a sum that is cut to 1 behind every piece; `lengths` are those before the cuts."""
+    shares = list[float]()
+    for length in lengths:
+        shares = [share / max(1, length) for share in [*shares, 1.0]]
+    return shares
+
+
 def check_louder(function: Function) -> None:
     """Sums that grow, that are never cut, that are cut now and then, and a single piece."""
     for lengths in ([1, 2, 2, 2, 2], [0.5, 0.9, 0.8], [3, 2, 4], [2, 0.5, 5], [4]):
@@ -98,3 +105,20 @@ def check_table(function: Function) -> None:
 
 def _short(numbers: Sequence[float] | Tensor) -> str:
     return ", ".join(f"{float(number):.3g}" for number in numbers)
+
+
+def exercise_1(lengths: Sequence[int]) -> float:
+    """How many times too loud a token of the short half is in a mean of means, with rows sorted and cut in two."""
+    short = sorted(lengths)[: len(lengths) // 2]
+    return sum(lengths) / (2 * sum(short))
+
+
+def exercise_2() -> int:
+    """Forward passes of a step of 512 sequences in pieces of at most 6."""
+    return len(range(0, 512, 6))
+
+
+def exercise_3() -> float:
+    """The sixth of ten equal gradients against the first; each is as long as the limit, and a cut follows each."""
+    shares = loudness([1.0] + [2.0] * 9)  # what was cut is 1 long, and the next piece brings another 1
+    return shares[5] / shares[0]
