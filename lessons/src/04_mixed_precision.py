@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 35; about half a minute of both together is computing on 2 CPU cores (a minute on CPUs that emulate 16 bits) |
+# | Time | first sitting 50 minutes, second sitting 30; about half a minute of both together is computing on 2 CPU cores (a minute on CPUs that emulate 16 bits) |
 # | A GPU | runs section 11 alone, whose seconds are only worth having with one |
 # | Opens | `train/precision.py`, `train/gradients.py` |
 #
@@ -593,8 +593,8 @@ for seed in (1, 2):
 # older GPUs (V100, T4).
 #
 # **Change one thing.** Give the third recipe `LossScaler(2.0**40, growth_interval=15)`. What becomes of its line in the
-# first steps, and does it matter in the end? Decide first. (The table allows 5 % and will stop with an error; the ratio
-# in that error is your answer.)
+# first steps, and does it matter in the end? (The table allows 5 % and will stop with an error; the ratio in that error
+# is your answer.)
 #
 # <details><summary>Answer</summary>
 #
@@ -718,8 +718,7 @@ for dtype, time in seconds.items():
 #
 # A CPU may surprise you in either direction. Some have units for bf16, few have any for fp16; those without convert
 # every number to fp32 first and come out *slower*. For GPUs with tensor cores, data sheets promise 2 times fp32 (RTX
-# 4090) to 16 times (A100, 312 to 19.5 TFLOP/s). That is the ceiling, for large matrices: without a GPU this page can
-# only quote it.
+# 4090) to 16 times (A100, 312 to 19.5 TFLOP/s). That is the ceiling, for large matrices.
 #
 # ## 12 · Eight bits
 #
@@ -817,7 +816,7 @@ figures.gpu_peaks(
 
 # %% [markdown]
 # So a data sheet's peak is this very product, and no measurement of a program. (Sources: the accelerator tables of
-# `stas00/ml-engineering` and of glennklockwood.com, as `hardware.py` says for each card.)
+# `stas00/ml-engineering` and of glennklockwood.com.)
 #
 # Beware of the dotted bars. **2:4 sparsity** means that in every four neighbouring weights two are 0, and the
 # hardware skips them. Networks in training have no such zeros. Yet the larger figure gets around: one lecture
@@ -835,8 +834,8 @@ wide = predict.model_states(zero.with_(gradients="fp32")).total
 print(f"with gradients in fp32: {wide:.0GB}, {wide / 7_500_000_000:.0f} bytes a parameter")
 
 # %% [markdown]
-# An A100 has 80 GB. Others count 18 bytes a parameter and not 16: Megatron-LM and `stas00/ml-engineering` keep the
-# *gradients* in fp32, 2 bytes more, since a sum over many micro-batches is a long sum. (The printed line.)
+# Others count 18 bytes a parameter and not 16: Megatron-LM and `stas00/ml-engineering` keep the
+# *gradients* in fp32, 2 bytes more, since a sum over many micro-batches is a long sum.
 #
 # **Scales.** What the scale starts from, and after how many good steps it grows, as the frameworks have it:
 #
@@ -865,7 +864,6 @@ print(f"with gradients in fp32: {wide:.0GB}, {wide / 7_500_000_000:.0f} bytes a 
 # | And an `inf`? | skip the step, halve $S$; double it after many good ones |
 # | In which order? | backward, **unscale, clip**, step, update |
 # | And bf16? | no scale: fp32's range, three digits |
-# | Which peak? | the dense one |
 #
 # ## Three exercises
 #
@@ -875,7 +873,7 @@ print(f"with gradients in fp32: {wide:.0GB}, {wide / 7_500_000_000:.0f} bytes a 
 # **2.** In another run the largest gradient, unscaled, is 0.02. Which is the highest power of two that the loss scale
 # can have?
 #
-# **3.** Write a scaler with patience, simpler than DeepSpeed's hysteresis: the scale goes down only at the
+# **3.** Write a scaler with patience: the scale goes down only at the
 # *second* overflow in a row, and then counts anew.  `patient.update(finite)` is called
 # with what stands in `steps`; give the scales after each as a list.
 
