@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 
 from course_kit.communications import Communication, unwatch_waits, watch_waits
-from course_kit.measure.traffic import CommunicationMode
+from course_kit.measure.traffic import CommunicationMode, group_of
 from course_kit.units import Seconds
 
 Kind = Literal["compute", "wait", "send"]
@@ -109,8 +109,12 @@ class RankTimeline:
 
 
 @contextmanager
-def timeline(group: dist.ProcessGroup | None = None) -> Iterator[RankTimeline]:
+def timeline(
+    group: dist.ProcessGroup | None = None, axes: Mapping[str, dist.ProcessGroup] | None = None
+) -> Iterator[RankTimeline]:
     """Record this rank's times inside the block. All ranks of the group must record.
+
+    Where `axes` has an axis of the mesh for a communication's group, its name says so: "all_reduce along tensor".
 
     Nothing is sent before the end of the block. There the ranks compare their clocks (8 round trips with the group's
     first rank each, a few milliseconds) and exchange their events, so that every rank has those of all. A difference
@@ -124,7 +128,7 @@ def timeline(group: dist.ProcessGroup | None = None) -> Iterator[RankTimeline]:
     Yields:
         The record; name a computation with its `span`.
     """
-    recorder = _Recorder(dist.get_rank(group))
+    recorder = _Recorder(dist.get_rank(group), axes or {})
     record = RankTimeline(_recorder=recorder)
     try:
         with recorder.listening():
@@ -141,8 +145,9 @@ def timeline(group: dist.ProcessGroup | None = None) -> Iterator[RankTimeline]:
 class _Recorder:
     """Writes down the calling thread's doings: always exactly one, so events follow each other."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, axes: Mapping[str, dist.ProcessGroup]) -> None:
         self.rank = rank
+        self._axes = {group.group_name: axis for axis, group in axes.items()}
         self.events: list[Event] = []
         self._doing: tuple[Kind, str] = ("compute", "compute")
         self._since = _clock()
@@ -188,8 +193,13 @@ class _Recorder:
         if future is not None:
             future.add_done_callback(lambda _: self._sent(name, start))
 
+    def name_of(self, found: Communication, given: dict[str, Any]) -> str:
+        """Its operation, and the axis along which it goes, if that is known."""
+        axis = self._axes.get(group_of(given).group_name) if self._axes else None
+        return f"{found.name} along {axis}" if axis else found.name
+
     def _sent(self, name: str, start: float) -> None:
-        if name != "recv":
+        if not name.startswith("recv"):
             self.events.append(Event(self.rank, "send", name, start, _clock()))
 
     def _close(self, handle: dist.Work | torch.Tensor) -> None:
@@ -227,12 +237,12 @@ class _Communications(CommunicationMode):
         if found.kind == "wait":
             with self._recorder.waiting(given[found.holds]):
                 return call()
-        out = call()
+        name, out = self._recorder.name_of(found, given), call()
         for handle in out if isinstance(out, tuple | list) else [out]:
             if isinstance(handle, torch.ScriptObject):
-                self._recorder.started(found.name, dist.Work.unbox(handle))  # type: ignore[attr-defined]
+                self._recorder.started(name, dist.Work.unbox(handle))  # type: ignore[attr-defined]
             elif isinstance(handle, torch.Tensor) and "process_group" not in given:
-                self._recorder.started(found.name, handle)
+                self._recorder.started(name, handle)
         return out
 
 

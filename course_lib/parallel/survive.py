@@ -13,7 +13,8 @@ every node, with a folder that all of them see,
 A rank that loses its peers raises. Its agent (torchrun) kills the node's other ranks, finds out which nodes are still
 there, and starts all ranks anew. A dead node leaves a smaller world, since its agent died with it; a dead rank on a
 node that lives is replaced. Memory is gone; the run survives by `resume`. The batch of a step is the same on any number
-of ranks, and so is the loss curve, but for rounding.
+of ranks, and so is the loss curve, but for rounding. With `--pipe 2 --tensor 2` each replica has 4 ranks, and a smaller
+world is a grid of fewer replicas.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ import torch
 import torch.distributed as dist
 
 from course_kit import ranks
-from course_lib.model.gpt import GPT
 from course_lib.parallel.checkpoint import Checkpoints
+from course_lib.parallel.hybrid import HybridParallel
+from course_lib.parallel.mesh import Mesh
 from course_lib.parallel.train import CONFIG, batch
 from course_lib.parallel.train import train_alone as train_on_one_device
-from course_lib.parallel.zero import ZeroOptimizer
 
 GLOBAL_BATCH = 12  # sequences in a step on all ranks together; 1, 2, 3, 4 and 6 ranks share them evenly
 LEARNING_RATE = 1e-3
@@ -47,26 +48,25 @@ RENDEZVOUS = "store_type=file,last_call_timeout=5,keep_alive_interval=1,keep_ali
 and nodes that are there wait 5 s for others (30 s)."""
 
 
-def train(folder: Path, steps: int, every: int, pause_s: float = 0.0) -> None:
+def train(folder: Path, steps: int, every: int, pause_s: float = 0.0, pipe: int = 1, tensor: int = 1) -> None:
     """Go on from the newest checkpoint, write one every `every` steps, note every loss. All ranks call.
 
     Args:
         folder: has the log and the checkpoints.
         steps, every: steps of the whole training; steps from checkpoint to checkpoint.
         pause_s: seconds to wait in every step, as long as a larger model would take.
+        pipe, tensor: ranks of a replica along each axis; all ranks that there are divide into whole replicas.
     """
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    model = GPT(CONFIG, device=ranks.device(), dtype=torch.float64)
-    optimizer = ZeroOptimizer(model.parameters(), torch.optim.AdamW, stage=2, lr=LEARNING_RATE)
-    checkpoints = Checkpoints(folder / "checkpoints", model, optimizer)
+    world_size = dist.get_world_size()
+    mesh = Mesh({"data": world_size // (pipe * tensor), "pipe": pipe, "tensor": tensor})
+    how: dict[str, Any] = {"zero": 1 if pipe > 1 else 2, "dtype": torch.float64, "device": ranks.device()}
+    grid = HybridParallel(CONFIG, mesh, micro_batches=pipe, **how)
+    optimizer = grid.optimizer(torch.optim.AdamW, lr=LEARNING_RATE)
+    checkpoints = Checkpoints(folder / "checkpoints", grid, optimizer)
     for step in range(checkpoints.resume()["step"], steps):
-        optimizer.zero_grad()
-        loss = model(*batch(step, GLOBAL_BATCH // world_size, rank))
-        loss.backward()
-        optimizer.step()
+        loss = grid.train_step(optimizer, batch(step, GLOBAL_BATCH))
         time.sleep(pause_s)
-        dist.all_reduce(loss.detach_().div_(world_size))
-        if rank == 0:
+        if dist.get_rank() == 0:
             note(folder, step=step, loss=loss.item(), ranks=world_size)
         if (step + 1) % every == 0:
             checkpoints.save(step + 1, wait=False)
@@ -106,6 +106,8 @@ def survive(
     every: int = 10,
     pause_s: float = 0.0,
     ranks_per_node: int = 2,
+    pipe: int = 1,
+    tensor: int = 1,
     timeout_s: float = 300,
 ) -> list[dict[str, Any]]:
     """Train on two nodes, both on this machine, and kill the first one, agent and ranks, with SIGKILL.
@@ -115,7 +117,7 @@ def survive(
         kill_at: the step after which the node is killed.
         back_at: the step after which the node comes back; None for never. A start takes seconds: give `pause_s`.
         kill_rank_at: the later step after which a single rank is killed, while its agent lives; None for never.
-        steps, every, pause_s: as for `train`.
+        steps, every, pause_s, pipe, tensor: as for `train`.
         ranks_per_node: ranks on each node.
         timeout_s: seconds that all of it may take.
 
@@ -131,6 +133,7 @@ def survive(
     folder.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + timeout_s
     options = ["--steps", str(steps), "--every", str(every), "--pause-s", str(pause_s)]
+    options += ["--pipe", str(pipe), "--tensor", str(tensor)]
     start = partial(start_node, folder, ranks_per_node=ranks_per_node, options=options)
     nodes = [start("first"), start("second")]
     try:
@@ -205,12 +208,15 @@ def main() -> None:
     parser.add_argument("--back-at", type=int, help="step after which it comes back")
     parser.add_argument("--kill-rank-at", type=int, help="later step after which a single rank is killed")
     parser.add_argument("--pause-s", type=float, default=0.0, help="seconds to wait in every step")
+    parser.add_argument("--ranks-per-node", type=int, default=2, help="where it plays the whole story")
+    parser.add_argument("--pipe", type=int, default=1, help="ranks of a replica along the pipe axis")
+    parser.add_argument("--tensor", type=int, default=1, help="and along the tensor axis")
     given = parser.parse_args()
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_the_agent()
         ranks.init()
         (given.folder / f"rank-{dist.get_rank()}.pid").write_text(str(os.getpid()))
-        train(given.folder, given.steps, given.every, given.pause_s)
+        train(given.folder, given.steps, given.every, given.pause_s, given.pipe, given.tensor)
         dist.destroy_process_group()
         return
     log, alone = survive(**vars(given)), train_alone(given.steps)

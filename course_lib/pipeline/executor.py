@@ -241,17 +241,19 @@ UNIT_S = 0.02
 """Seconds of an F, a B or a W, for all the stages of a rank together; a BW takes twice as long."""
 
 
-def paced_costs(schedule: Schedule) -> Costs:
-    """Seconds of each action of a `PacedPipeline`: `unit_costs` times `UNIT_S`."""
-    part = UNIT_S * schedule.ranks / schedule.stages
+def paced_costs(schedule: Schedule, unit_s: float = UNIT_S) -> Costs:
+    """Seconds of each action of a `PacedPipeline`: `unit_costs` times `unit_s`."""
+    part = unit_s * schedule.ranks / schedule.stages
     return Costs(part, part, part)
 
 
 class PacedPipeline(Pipeline):
     """A `Pipeline` in which each action takes `paced_costs`, or longer if its computation does."""
 
+    unit_s = UNIT_S
+
     def _do(self, action: Action, received: Tensor | None) -> Tensor | None:
-        end = time.perf_counter() + paced_costs(self.schedule).of(action.kind, action.stage)
+        end = time.perf_counter() + paced_costs(self.schedule, self.unit_s).of(action.kind, action.stage)
         made = super()._do(action, received)
         time.sleep(max(0.0, end - time.perf_counter()))  # asleep, so that ranks which share a core overlap
         return made

@@ -37,6 +37,18 @@ def test_neither_a_killed_node_nor_a_killed_rank_leaves_a_trace_in_the_loss_curv
     assert alone[-1] < alone[0] - 1
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+def test_a_grid_that_loses_a_node_goes_on_with_fewer_replicas(tmp_path: Path) -> None:
+    """Two replicas of two stages; a node is a replica, and the other one reads the checkpoint of both."""
+    log = survive.survive(tmp_path, 4, steps=10, every=3, pause_s=0.1, pipe=2, timeout_s=900)
+    lines = [line for line in log if "loss" in line]
+    assert [line["ranks"] for line in lines if line["step"] == 0] == [4] and lines[-1]["ranks"] == 2
+    alone = survive.train_alone(10)
+    off = max(abs(ours - theirs) for ours, theirs in zip(survive.curve(log), alone, strict=True))
+    assert off < 1e-10, f"the loss is off by {off:.1e}"
+
+
 def test_a_folder_with_a_run_is_refused(tmp_path: Path) -> None:
     survive.note(tmp_path, step=0, loss=1.0)
     with pytest.raises(ValueError, match="has a run already"):
