@@ -51,7 +51,9 @@ function build({ table, state, controls }) {
     draw(found);
     const torn = AXES.filter((axis) => found[axis].torn);
     const total = sum(AXES.map((axis) => found[axis].seconds));
-    setText(status, `Rank ${state.rank} sends for ${inSeconds(total)} in a step; over the network along ${torn.join(" and ") || "no axis"}.`);
+    const [busy, idle] = table.computing[state.model][`${state.pipe}-${state.data}-${state.tensor}`];
+    setText(status, `In a step rank ${state.rank} computes for ${inSeconds(busy)}, idles for ${inSeconds(idle)} and sends for `
+      + `${inSeconds(total)}; over the network along ${torn.join(" and ") || "no axis"}.`);
     AXES.forEach((axis) => {
       const { who, where, cost } = rows[axis];
       const { group, torn: far, bytes, seconds } = found[axis];
@@ -63,7 +65,8 @@ function build({ table, state, controls }) {
   }
 
   const note = "512 sequences in a step, one in a micro-batch. A100s: 300 GB/s inside a machine, 25 GB/s to another; "
-    + "seconds are bytes by that speed, one axis after the other, with nothing hidden behind computation.";
+    + "seconds are bytes by that speed, one axis after the other, with nothing hidden behind computation. Computing is at "
+    + "150 TFLOP/s, about half of the peak; idle is the bubble of 1F1B.";
   const nodes = [
     make("div", "ex-controls cx-controls", {}, Object.values(controls).map(({ node }) => node)), status, machines, board,
     make("p", "ex-note", { textContent: note }),

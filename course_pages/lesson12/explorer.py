@@ -11,14 +11,14 @@ from functools import cache
 from typing import Any
 
 from course_kit.notebook.explorer import Control, Explorer
-from course_kit.notebook.picture import PALETTE, Picture
+from course_kit.notebook.picture import Picture
 from course_kit.units import Seconds
 from course_lib import predict
 from course_lib.model import hardware, zoo
 from course_lib.parallel.hybrid import AXES
 from course_lib.parallel.mesh import Mesh
 from course_lib.predict import Setup
-from course_pages.lesson12.pictures import in_machines
+from course_pages.lesson12.pictures import AXIS_COLORS, in_machines
 
 MODELS = {row.name: row for row in (zoo.GPT3_6_7B, zoo.GPT3_13B, zoo.GPT3_175B)}
 ORDERS = {", ".join(order): order for order in itertools.permutations(AXES)}
@@ -28,7 +28,8 @@ BATCH = 512
 INSIDE = hardware.A100_80GB.link_bytes_per_s
 ACROSS = 25 * 10**9
 """Bytes a second to another machine: a network card of 200 Gbit/s for each GPU (Narayanan et al. 2021, §5)."""
-COLORS = {"tensor": PALETTE["predicted"], "data": PALETTE["gradients"], "pipe": PALETTE["measured"]}
+REACHED = 150e12
+"""FLOP/s that an A100 computes at: Narayanan et al. 2021, Table 1, have 135 to 163 TFLOP/s, of a peak of 312."""
 
 
 @cache
@@ -37,6 +38,14 @@ def sent(model: str, pipe: int, data: int, tensor: int) -> list[dict[str, int]]:
     setup = Setup(MODELS[model], BATCH, precision="mixed", micro_batch=1, pipeline=pipe, data=data, tensor=tensor)
     stages = (predict.rank_traffic(setup, stage) for stage in range(pipe))
     return [{axis: int(found[axis].total_bytes) for axis in AXES} for found in stages]
+
+
+@cache
+def computing(model: str, pipe: int, data: int, tensor: int) -> tuple[Seconds, Seconds]:
+    """Seconds of a step for which a rank computes, and for which a pipe of this length leaves it idle besides."""
+    setup = Setup(MODELS[model], BATCH, micro_batch=1, pipeline=pipe, data=data)
+    busy = predict.step_flops(setup) / (pipe * data * tensor * REACHED)
+    return Seconds(busy), Seconds(busy * predict.bubble(setup).over_ideal)
 
 
 def mesh_of(order: str, pipe: int, data: int, tensor: int) -> Mesh:
@@ -62,6 +71,7 @@ def cube_table() -> dict[str, Any]:
     Returns:
         "groups": order → shape → for each rank that can be looked at, axis → ranks of its group; "stage": the same →
         its stage. "sent": model → shape → for each stage, axis → [bytes in words, seconds inside, seconds across].
+        "computing": model → shape → [seconds of computing, of waiting in the bubble].
     """
     shapes = list(itertools.product(LENGTHS, repeat=3))
     meshes = {order: {_name(shape): mesh_of(order, *shape) for shape in shapes} for order in ORDERS}
@@ -84,7 +94,11 @@ def cube_table() -> dict[str, Any]:
             }
             for model in MODELS
         },
-        "colors": COLORS,
+        "computing": {
+            model: {_name(shape): [round(float(s), 3) for s in computing(model, *shape)] for shape in shapes}
+            for model in MODELS
+        },
+        "colors": AXIS_COLORS,
     }
 
 
@@ -107,7 +121,7 @@ class CubeExplorer(Explorer):
         rank: whose groups are shown, 0 to 7.
     """
 
-    caption = "Which group leaves its machine? Count the ranks in another order, and watch the seconds."
+    caption = "Which group leaves its machine? Count the ranks in another order: talk may outlast the computing."
     model = Control("Model", list(MODELS), "GPT-3 13B", kind="choice")
     order = Control("Slowest … fastest axis", list(ORDERS), "pipe, data, tensor", kind="choice")
     machine = Control("Ranks in a machine", MACHINES, 4, kind="choice")
@@ -131,8 +145,16 @@ class CubeExplorer(Explorer):
         torn = {axis: is_torn(group, self.machine) for axis, group in groups.items()}
         return {axis: (group, torn[axis], seconds(bytes_along[axis], torn[axis])) for axis, group in groups.items()}
 
+    @property
+    def computing(self) -> tuple[Seconds, Seconds]:
+        """Seconds of computing, and of idle time in the bubble."""
+        return computing(self.model, self.pipe, self.data, self.tensor)
+
     def _picture(self, *, caption: str, alt: str) -> Picture:
-        return in_machines(self.mesh, self.machine, self.rank, COLORS, caption=caption, alt=alt)
+        words = {axis: f"{took:.1s}{', network' if torn else ''}" for axis, (_, torn, took) in self.costs.items()}
+        busy, idle = self.computing
+        title = f"{self.model}: rank {self.rank} computes for {busy:.1s} of a step, and idles for {idle:.1s}"
+        return in_machines(self.mesh, self.machine, self.rank, AXIS_COLORS, title, words, caption=caption, alt=alt)
 
     def _told(self) -> str:
         rows = [
@@ -140,4 +162,8 @@ class CubeExplorer(Explorer):
             f"({'over the network' if torn else 'inside its machine'}, {took:.1})"
             for axis, (group, torn, took) in self.costs.items()
         ]
-        return f"{self.mesh.size} ranks, {self.machine} in a machine. Rank {self.rank} talks {'; '.join(rows)}."
+        busy, idle = self.computing
+        return (
+            f"{self.mesh.size} ranks, {self.machine} in a machine. Rank {self.rank} computes for {busy:.1}, idles for "
+            f"{idle:.1}, and talks {'; '.join(rows)}."
+        )

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from matplotlib.axes import Axes
 from matplotlib.patches import Polygon
 
-from course_kit.notebook.picture import GRID, INK, MUTED, Picture, legend, new_figure, series_color
+from course_kit.notebook.picture import GRID, INK, MUTED, SERIES, Picture, legend, new_figure, series_color
 from course_lib.parallel.mesh import Mesh
 
 _STEPS = ((1.0, 0.0), (0.0, -1.0), (0.52, 0.42))
 """Steps on paper to the next rank along the fastest axis, the middle one, the slowest."""
+AXIS_COLORS = {"tensor": SERIES[1], "data": SERIES[7], "pipe": SERIES[3]}
+"""Vermilion, indigo, purple: of an axis and its messages, in every picture of the lesson."""
 _MOST = 4
 _IN_A_ROW = 4
 """Machines that stand side by side."""
@@ -48,7 +50,15 @@ def groups_along(mesh: Mesh, *, caption: str, ranks_per_node: int | None = None)
 
 
 def in_machines(
-    mesh: Mesh, ranks_per_node: int, rank: int, colors: Mapping[str, str], *, caption: str, alt: str
+    mesh: Mesh,
+    ranks_per_node: int,
+    rank: int,
+    colors: Mapping[str, str],
+    title: str = "",
+    words: Mapping[str, str] | None = None,
+    *,
+    caption: str,
+    alt: str,
 ) -> Picture:
     """A box for each machine, in it its ranks; one of them, and whom it meets along each axis.
 
@@ -57,10 +67,12 @@ def in_machines(
         ranks_per_node: in each machine; they divide the mesh's.
         rank: who is looked at, in ink.
         colors: axis → of those that it meets there.
+        title: above all machines.
+        words: axis → what stands behind its name, such as the seconds of its messages.
     """
     machines = mesh.size // ranks_per_node
     rows = -(-machines // _IN_A_ROW)
-    figure, (axes,) = new_figure(height=0.45 + 0.36 * rows * (1.4 + ranks_per_node / 4))
+    figure, (axes,) = new_figure(height=(0.85 if title else 0.45) + 0.36 * rows * (1.4 + ranks_per_node / 4))
     met = {other: color for axis, color in colors.items() for other in mesh.group_of(rank, axis)}
     for machine in range(machines):
         x, y = machine % _IN_A_ROW * 5.0, -(machine // _IN_A_ROW) * (1.4 + ranks_per_node / 4)
@@ -73,11 +85,12 @@ def in_machines(
             ink = "white" if each in met else INK
             axes.text(*place, str(each), ha="center", va="center", color=ink, size=8.5, zorder=3)
     for axis, color in colors.items():
-        axes.scatter([], [], color=color, s=60, label=f"met along {axis}")
+        axes.scatter([], [], color=color, s=60, label=f"along {axis}" + (f": {words[axis]}" if words else ""))
+    axes.set_title(title, loc="left", fontsize=10, pad=14)
     axes.set_axis_off()
     axes.grid(False)
     axes.set_aspect("equal")
-    legend(figure, "lower center", len(colors))
+    legend(figure, "lower center", len(colors), fontsize=9)
     return Picture(figure, caption=caption, alt=alt)
 
 

@@ -1,65 +1,61 @@
 # %% [markdown]
 # # 12 · 3D parallelism
 #
-# **The question:** three ways to split a model. Which rank does which?
+# **The question:** three ways to split a model. Which rank does which, and how many go along each?
 #
 # | | |
 # |---|---|
-# | Time | first sitting 35 minutes, second sitting 15; less than a minute of it is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 25; about a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in groups, bytes and weights; seconds at the end are formulas either way |
-# | Opens | `parallel/mesh.py`, `parallel/hybrid.py`, `parallel/train.py` |
+# | Opens | `parallel/mesh.py`, `parallel/hybrid.py` |
 #
-# You have a thousand GPUs, eight in each machine, and a model that fits on none of them. Lesson 08 cuts layers and
-# talks all the time. Lesson 09 cuts between layers and leaves ranks idle. Lessons 07 and 10 copy, and must not copy
-# too often, since the batch would grow past its use. None of the three goes to a thousand.
+# You have a thousand GPUs, eight in each machine, and a model of half a trillion parameters. Lesson 08 cuts layers, and
+# talks in every one of them. Lesson 09 cuts between layers, and leaves ranks idle. Lessons 07 and 10 give each rank
+# sequences of its own, and there may not be so many: MT-NLG's 2,240 GPUs shared a batch of 1,920.
 #
-# So multiply. 8 ranks cut the layers, times 16 stages, times 8 replicas: 1,024. But which rank is which? There are
-# six orders to count them in, and all of them learn the same weights. But in one the network carries many times the
-# bytes that it carries in another.
+# So multiply: 8 ranks cut the layers, times 16 stages, times 8 replicas makes 1,024. But which rank is which, and why
+# 8 · 16 · 8 and not 2 · 4 · 128? We lay 8 ranks out in every possible way, and measure each one.
 
 # %%
+import itertools
+
 import torch
 import torch.distributed as dist
 
 from course_kit import measure, ranks
 from course_kit.compare import compare
 from course_kit.notebook import ask, self_check, show, your_turn
-from course_kit.units import Bytes, Count, Seconds
+from course_kit.units import Bytes, Count, Ratio, Seconds
+
+# %%
 from course_lib import predict
 from course_lib.model import hardware, text, zoo
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.parallel.hybrid import HybridParallel
+from course_lib.parallel.hybrid import AXES, HybridParallel
 from course_lib.parallel.mesh import Mesh
 from course_lib.predict import Setup
 from course_lib.train.step import train_step
+from course_pages.lesson12 import shapes, turns
 from course_pages.lesson12.explorer import CubeExplorer
 from course_pages.lesson12.pictures import groups_along
+from course_pages.lesson12.recorded import recorded_step, slow_down
+from course_pages.lesson12.step_pictures import budget, cube_step, trade
 from course_pages.shared.who_sends import between_nodes, matrix, who_sends_whom
 
 # %% [markdown]
 # ## 1 · Eight ranks in a cube
 #
 # Take two along each way of cutting: 2 stages, 2 replicas, 2 halves of every layer. Each rank has an address of three
-# numbers, its place in the **pipe**, among the **data** replicas, and among the **tensor** halves. Eight addresses,
-# eight ranks. But a rank knows only its number. It must find the address by itself, and all must agree.
+# numbers: its place in the **pipe**, among the **data** replicas, and among the **tensor** halves. A rank knows only
+# its own number, so it must work the address out, and all ranks must agree.
 #
-# Count like a clock: the last axis is the second hand. Tensor moves with every rank, data with every second one, pipe
-# with every fourth. Rank 5, say, is the second stage, first replica, second half: `(1, 0, 1)`.
+# Count like a clock whose last axis is the second hand. Tensor moves with every rank, data with every second one, and
+# pipe with every fourth. Rank 5 is then the second stage, first replica, second half: `(1, 0, 1)`.
 #
-# **Your turn.** The address of a rank, for any numbers of ranks along the axes.
+# **Your turn.** Write the address of a rank, for any numbers of ranks along the axes.
 
 # %%
-CUBE = Mesh({"pipe": 2, "data": 2, "tensor": 2})
-
-
-def check_address(function):
-    for mesh in (CUBE, Mesh({"pipe": 4, "data": 2, "tensor": 8}), Mesh({"pipe": 1, "data": 3, "tensor": 1})):
-        for rank in range(mesh.size):
-            came, wanted = function(rank, *mesh.axes.values()), tuple(mesh.coordinates(rank).values())
-            assert came == wanted, f"in {dict(mesh.axes)}, rank {rank} should be at {wanted}, but is at {came}"
-
-
-@your_turn(check_address, look="How many ranks pass before the data axis moves? And before the pipe axis does?")
+@your_turn(turns.check_address, look="How many ranks pass before the data axis moves? And before the pipe axis does?")
 def address(rank, pipe, data, tensor):
     """A rank's place (pipe, data, tensor), each counted from 0, on axes of these lengths; tensor is the fastest."""
     ...
@@ -75,38 +71,25 @@ def address(rank, pipe, data, tensor):
 # %% [markdown]
 # ## 2 · Whose group is whose
 #
-# An all-reduce needs to know who takes part. Who shares rank 5's layers? Those with the same stage and the same replica:
-# they differ from it in the tensor place and in nothing else. That is the rule for every axis: **a group along an axis
-# is all ranks that differ in their place on it, and agree on the others.** So each rank is in three groups, one for
-# each kind of talk.
-#
-# **Guess,** before you look at the picture: with whom does rank 5 average gradients?
+# An all-reduce needs to know who takes part. Who shares rank 5's layers? The ranks of the same stage and the same
+# replica, which differ from it in the tensor place and in nothing else. That is the rule for every axis: **a group
+# along an axis holds all ranks that differ in their place on it and agree on the others.**
+
 
 # %%
-guess_partner = ask("With which rank does rank 5 average gradients?")
-
-# %%
+CUBE = Mesh({"pipe": 2, "data": 2, "tensor": 2})
 groups_along(CUBE, ranks_per_node=4, caption="Each rank is in three groups, one along each axis. Grey plates are two machines of four.").show()
-print("you said", guess_partner.said)
-print("rank 5's group along each axis:", {axis: CUBE.group_of(5, axis) for axis in CUBE.axes})
 
 # %% [markdown]
-# Rank 7. It holds the same half of the same stage, and sees other sequences. (Rank 4 has the other half, rank 1 the
-# other stage: their gradients are of other weights, and the mean of them would mean nothing.)
+# With whom does rank 5 average gradients? Rank 7 holds the same half of the same stage, and sees other sequences.
+# Rank 4 has the other half and rank 1 the other stage: their gradients belong to other weights, so a mean with them
+# would mean nothing.
 #
-# **Your turn.** The groups along an axis, from addresses alone.
+# **Your turn.** Find the groups along an axis from addresses alone.
 
 
 # %%
-def check_groups(function):
-    for mesh in (CUBE, Mesh({"pipe": 2, "data": 3, "tensor": 4})):
-        places = [tuple(mesh.coordinates(rank).values()) for rank in range(mesh.size)]
-        for number, axis in enumerate(mesh.axes):
-            came, wanted = sorted(map(sorted, function(places, number))), mesh.groups(axis)
-            assert came == wanted, f"along {axis} in {dict(mesh.axes)} there should be {wanted}, but came {came}"
-
-
-@your_turn(check_groups, look="Two ranks share a group if their places are equal once the place on this axis is left out.")
+@your_turn(turns.check_groups, look="Two ranks share a group if their places are equal once the place on this axis is left out.")
 def groups(places, axis):
     """places[rank] is (pipe, data, tensor), axis is 0, 1 or 2: a list of lists of ranks."""
     ...
@@ -125,24 +108,20 @@ def groups(places, axis):
 # %% [markdown]
 # ## 3 · One step through the cube
 #
-# The library's `Mesh.groups` is your function, with names for the axes; it is printed first below. Look at `setdefault`:
-# its key is what all ranks of a group agree on.
+# The library's `Mesh.groups`, printed first below, is your function with names for the axes. `HybridParallel` puts
+# lessons 07 to 10 on these groups. Its step has four parts:
 #
-# Now put lessons 07 to 10 on it, one along each axis. In a step:
-#
-# 1. Each replica takes its half of the batch and cuts it into micro-batches.
-# 2. They run through the two stages, by 1F1B. In each stage, each tensor rank has half of every matrix, and in every
-#    block the two add up four times.
-# 3. When all micro-batches are back, replicas average the gradients of the parts that they share.
-# 4. Each rank steps on what it holds. With ZeRO along the data axis, on half of that.
-#
-# `HybridParallel` does it. This is all of points 1 to 3 (`own` is the loss, on ranks of the last stage); the pipeline, the layers
-# and the optimizer are those you know:
+# 1. Each replica takes its share of the batch (`own_part`) and cuts it into micro-batches.
+# 2. Each micro-batch runs through the two stages by 1F1B (`self.pipeline`, lesson 09). Inside a stage each tensor rank
+#    has half of every matrix, and in every block the two halves add up four times: twice forward, twice backward.
+# 3. When the last micro-batch is back, replicas average the gradients of what they share (`_average_replicas`, lesson
+#    07). The loss lies on the last stage; a sum over pipe and data tells it to everyone (`_everyones_loss`).
+# 4. Each rank steps on what it holds; with ZeRO along the data axis, on its slice of that (lesson 10).
 
 # %%
 display(show(Mesh.groups, docstring=False))
 display(show(HybridParallel.forward_backward, docstring=False))
-CONFIG = GPTConfig(layers=4, width=64, heads=4, vocab_size=256, context=32)
+CONFIG = GPTConfig(layers=8, width=64, heads=8, vocab_size=256, context=32)
 STORIES = text.stories(seed=0)
 
 
@@ -150,144 +129,173 @@ def batch_of(step):
     return STORIES.batch(seed=0, step=step, rank=0, batch_size=16, context=32)
 
 
-# %%
-def one_step(axes):
-    """Bytes sent by each rank in a step, as the operating system saw them; the first step wakes the connections."""
-
-    def on_a_rank():
-        grid = HybridParallel(CONFIG, Mesh(axes), micro_batches=2)
-        optimizer = grid.optimizer(torch.optim.AdamW, lr=1e-3)
-        grid.train_step(optimizer, batch_of(0))
-        with measure.traffic() as sent:
-            grid.train_step(optimizer, batch_of(1))
-        return sent
-
-    return ranks.run(on_a_rank, world_size=Mesh(axes).size)
-
-
 # %% [markdown]
-# The kernel counts bytes on every connection, and each connection leads to one rank. In our cube each pair of ranks
-# that talk belongs to one axis, so nobody has to tell us which bytes are whose: rank 0 shares its layers with rank 1,
-# its weights with rank 2, and hands its stream to rank 4.
-#
-# Before you run it: the stream of a micro-batch is 4 sequences × 32 tokens × 64 features, 4 bytes each, 32 KiB. Two
-# micro-batches run through the two blocks of a stage. The model has 0.2 million parameters, and a rank a good quarter
-# of them, in fp32. Of two ranks, each sends to an all-reduce as many bytes as are reduced. Along which axis does a rank
-# send most? **Guess** what share of its bytes goes there.
+# Now watch one step with four micro-batches. Eight ranks on a few cores would wait for a core and not for each other,
+# so we slow the passes down, as in lesson 09: 50 ms forward and 100 ms backward, mostly asleep. Messages take the
+# time that they take. **Guess** how often rank 0, on the first stage, stops for its tensor partner. Its stage has
+# four blocks, and once in each micro-batch the two ranks also join the halves of the embedding.
 
 # %%
-guess_share = ask("% of rank 0's bytes along the axis that sends most?")
+guess_stops = ask("Messages along tensor for which rank 0 waits in one step?")
 
-# %%
-good = one_step(CUBE.axes)
-observed = matrix(good, observed=True)
-formula = predict.rank_traffic(Setup(CONFIG, 16, micro_batch=4, pipeline=2, data=2, tensor=2), stage=0)
-print(f"you said {guess_share.said} %; it is {observed[0][1] / sum(observed[0], Bytes(0)):.0%}, along tensor")
-compare(
-    predicted={axis: sent.total_bytes for axis, sent in formula.items()},
-    measured={axis: observed[0][CUBE.group_of(0, axis)[1]] for axis in formula},
-    tolerance=0.1,
-    unit="kB",
-    columns=("formula", "seen by the kernel"),
+
+# %% tags=["varies"]
+def on_the_cube():
+    grid = HybridParallel(CONFIG, CUBE, micro_batches=4)
+    optimizer = grid.optimizer(torch.optim.AdamW, lr=1e-3)
+    grid.train_step(optimizer, batch_of(0))  # wakes the connections
+    return recorded_step(grid, optimizer, batch_of(1), unit_s=0.05)
+
+
+record = ranks.run(on_the_cube, world_size=8)[0]
+cube_step(
+    record,
+    caption="Four lessons in one picture. Tensor messages riddle every pass, pipe ranks wait for each other at both ends, "
+    "and the data axis speaks once, before the update.",
 )
 
+# %%
+stops = sum(event.name.endswith("along tensor") for event in record.of(0, "wait"))
+compare(guess=guess_stops, predicted=Count(4 * 4 * (2 + 2) + 4), measured=Count(stops), tolerance=0, name="stops")
+
 # %% [markdown]
-# The tensor axis talks in every block of every micro-batch (on the last stage once more, to add up the logits). By
-# hand: 2 micro-batches × 2 blocks × 4 × 32 KiB, and 32 KiB to gather the embedding, which is cut by width. The data
-# axis talks once a step, 4 bytes a parameter. The pipe axis talks only at its borders: 2 × 32 KiB, and 32 KiB for the
-# gradient of the tied embedding (lesson 09). Keep the order in mind: it is the whole reason for what follows.
+# At the beginning ranks 4 to 7 wait for the first stream, and at the end for ranks 0 to 3, which take the last gradient
+# back to the embedding. Those gaps are lesson 09's bubble. The stripes are tensor ranks, which meet in each block of
+# each micro-batch. Data ranks meet only at the end.
 #
-# ## 4 · The same weights
+# ## 4 · Ten shapes
 #
-# A cube of ranks is right if nobody can tell it from one device. Three steps in each of three shapes,
-# against `train_step` alone:
+# Now lay 8 ranks out in all ten ways: from 8 stages (8·1·1) over 8 replicas (1·8·1) to 8 pieces of every layer (1·1·8).
+# Three meters run beside each: the kernel's count of bytes, the account of memory, and the clock. A connection leads to
+# one rank, and two ranks that talk share one axis only, so the kernel's bytes tell us their axis.
+#
+# The formulas are those of lessons 07 to 10. Along **tensor**, each block adds up the stream of every micro-batch four
+# times. Along **pipe**, the stream crosses each border twice, and the tied embedding's gradient goes once from end to
+# end. Along **data**, all gradients of the rank are reduced once. A rank **holds** 16 bytes for each of its parameters
+# (here 4 + 4 + 8, in fp32) and the activations of $\min(m, p)$ micro-batches in flight on the first of $p$ stages.
+# Finally $\frac{p-1}{m+p-1}$ of all time is idle; we take $m = 2$, so that a long pipe hurts.
+#
+# **Guess:** which shape sends the fewest bytes?
+
+# %%
+guess_fewest = ask("Shape that sends the fewest bytes, as three digits (pipe, data, tensor)?")
 
 
 # %%
-def furthest_apart(axes, zero=0):
-    """The largest difference of the loss to one device's, over three steps, in float64."""
+def three_meters(shape):
+    """On each rank, in two steps: bytes held, then bytes sent; when passes ran; both losses."""
+    grid = HybridParallel(CONFIG, shapes.mesh_of(shape), micro_batches=2)
+    optimizer = grid.optimizer(torch.optim.AdamW, lr=1e-3)
+    with measure.memory(grid, optimizer) as memory:
+        first = grid.train_step(optimizer, batch_of(0))
+    if shape[0] > 1:
+        slow_down(grid, unit_s=0.08)
+    with measure.traffic() as sent:
+        second = grid.train_step(optimizer, batch_of(1))
+    states = memory.after.parameters + memory.after.gradients + memory.after.optimizer
+    held = states + Bytes(memory.timeline["activations"].max())
+    return shapes.Met(sent, held, grid.pipeline.spans, [first.item(), second.item()])
 
-    def on_a_rank():
-        grid = HybridParallel(CONFIG, Mesh(axes), micro_batches=2, zero=zero, dtype=torch.float64)
-        optimizer = grid.optimizer(torch.optim.AdamW, lr=1e-3)
-        return [grid.train_step(optimizer, batch_of(step)).item() for step in range(3)]
 
-    alone = GPT(CONFIG, dtype=torch.float64)
-    optimizer = torch.optim.AdamW(alone.parameters(), lr=1e-3)
-    wanted = [train_step(alone, optimizer, batch_of(step)).item() for step in range(3)]
-    return max(abs(a - b) for losses in ranks.run(on_a_rank, world_size=Mesh(axes).size) for a, b in zip(losses, wanted))
+def by_formula(shape):
+    pipe, data, tensor = shape
+    setup = Setup(CONFIG, 16, micro_batch=16 // data // 2, pipeline=pipe, data=data, tensor=tensor)
+    sent = {axis: account.total_bytes for axis, account in predict.rank_traffic(setup, stage=0).items()}
+    return shapes.Numbers(sent, predict.rank_memory(setup).total, predict.bubble(setup).over_all)
 
 
-shapes = [((2, 1, 2), 0), ((1, 2, 2), 3), ((2, 2, 2), 1)]
-for lengths, zero in shapes:
-    axes = dict(zip(CUBE.axes, lengths))
-    print(f"{axes}, ZeRO stage {zero}: as one device, {furthest_apart(axes, zero) < 1e-9}")
+# %% tags=["varies"]
+model = GPT(CONFIG)
+alone = torch.optim.AdamW(model.parameters(), lr=1e-3)
+on_one_device = [train_step(model, alone, batch_of(step)).item() for step in range(2)]
+
+formula, measured, off = {}, {}, {}
+for shape in shapes.SHAPES:
+    met = ranks.run(three_meters, shape, world_size=8)
+    formula[shape], measured[shape] = by_formula(shape), shapes.numbers_of(shape, met)
+    off[shape] = shapes.furthest(met, on_one_device)
+shapes.ShapesTable(formula, measured, off)
 
 # %% [markdown]
-# (The loss of a step shows the weights that all steps before have left, so the last of three tells of two updates.
-# The tests do it for every shape of up to 8 ranks, weight by weight.)
-#
-# Not every product is allowed. ZeRO's second stage drops a gradient as soon as it is reduced. A pipeline adds to the
-# same gradient with every micro-batch:
+# Each cell shows what was measured, then what the formula says. All ten shapes learn what one device learns: the loss
+# differs in the seventh digit, which is fp32's rounding. The next table has the worst row of each column.
 
-# %% tags=["raises-exception"]
-ranks.run(lambda: HybridParallel(CONFIG, CUBE, micro_batches=2, zero=2), world_size=8)
+# %% tags=["varies"]
+worst = shapes.furthest_off(formula, measured)
+print(", ".join(f"{kind}: {shapes.name_of(shape)}" for kind, shape in worst.items()))
+idle = worst.pop("idle")
+due = {kind: formula[shape].kinds[kind] for kind, shape in worst.items()}
+came = {kind: measured[shape].kinds[kind] for kind, shape in worst.items()}
+display(compare(predicted=due, measured=came, tolerance=0.05, columns=("formula", "kernel, meter")))
+compare(predicted=formula[idle].bubble, measured=measured[idle].bubble, tolerance=0.35, name="idle", columns=("formula", "chart"))
+
+# %% tags=["varies"]
+print("you said that", guess_fewest.said, "sends the fewest")
+trade(
+    formula, measured,
+    caption="Dots are measured, rings are formulas; the browner a dot, the longer its ranks idle. The lower left corner, "
+    "few bytes sent and few held, has a price: there the ranks wait most.",
+)  # fmt: skip
 
 # %% [markdown]
-# Hence real runs pair a pipeline with stage 1.
+# Now lesson 09's question has an answer, and it is a trade. A pipe sends least and holds least, and pays in idle time.
+# Replicas never idle and send a third of what tensor ranks do, but each of them holds everything. Tensor ranks never
+# idle either, and hold the least of all states, but they talk without end. Every mixture lies between. More
+# micro-batches would shrink the bubble, up to $p$ of them in flight; that is why real pipes run hundreds.
 #
 # ## 5 · Which wire?
 #
-# Two machines of four GPUs. Inside, NVLink; between them, a network that is ten times slower. In our numbering ranks 0
-# to 3 stand in the first machine. **Guess:** what share of all bytes crosses between the machines? And if you count
-# the other way round, tensor slowest, so that ranks 0 and 4 share a layer?
+# Bytes are not seconds. Two machines of four GPUs: inside, NVLink; between them, a network that is ten times slower.
+# Ranks 0 to 3 stand in the first machine, so whichever axis is counted *slowest* crosses the network, and the two
+# others stay inside. There are six orders; the table names the slowest axis first. **Guess** what share of all bytes
+# crosses if tensor is the slowest.
 
 # %%
-guess_good = ask("Tensor fastest: % of all bytes that cross between the machines?")
-guess_bad = ask("Tensor slowest: %?")
+guess_bad = ask("Tensor slowest: % of all bytes that cross between the machines?", unit="")
+
 
 # %%
-bad = one_step({"tensor": 2, "data": 2, "pipe": 2})
+def in_order(order):
+    """Two steps of the cube with its ranks counted in this order, in float64: losses, and bytes of the second step."""
+    grid = HybridParallel(CONFIG, Mesh(dict.fromkeys(order, 2)), micro_batches=2, dtype=torch.float64)
+    optimizer = grid.optimizer(torch.optim.AdamW, lr=1e-3)
+    first = grid.train_step(optimizer, batch_of(0))
+    with measure.traffic() as sent:
+        second = grid.train_step(optimizer, batch_of(1))
+    return sent, [first.item(), second.item()]
+
+
+# %%
+both = [predict.rank_traffic(Setup(CONFIG, 16, micro_batch=4, pipeline=2, data=2, tensor=2), stage) for stage in (0, 1)]
+along = {axis: sum(stage[axis].total_bytes for stage in both) for axis in AXES}
+runs, share_due, share = {}, {}, {}
+for order in itertools.permutations(AXES):
+    runs[order] = ranks.run(in_order, order, world_size=8)
+    sent = matrix([of_rank[0] for of_rank in runs[order]], observed=True)
+    share_due[", ".join(order)] = Ratio(along[order[0]] / sum(along.values()))
+    share[", ".join(order)] = Ratio(between_nodes(sent, 4) / sum(sum(row, Bytes(0)) for row in sent))
+losses = [losses for run in runs.values() for _, losses in run]
+print("all ranks in all six orders have the same losses, to the last bit:", all(each == losses[0] for each in losses))
+print(f"you said {guess_bad.said} % with tensor slowest")
+compare(predicted=share_due, measured=share, tolerance=0.05, columns=("formula", "seen by the kernel"))
+
+# %%
 who_sends_whom(
-    {"tensor fastest": good, "tensor slowest": bad},
-    ranks_per_node=4,
-    observed=True,
-    caption="The same step, the same weights. Framed in orange is what the network carries.",
-)
-
-# %%
-crossing, everything = {}, {}
-for name, accounts in {"tensor fastest": good, "tensor slowest": bad}.items():
-    sent = matrix(accounts, observed=True)
-    crossing[name], everything[name] = between_nodes(sent, 4), sum((sum(row, Bytes(0)) for row in sent), Bytes(0))
-stages = [predict.rank_traffic(Setup(CONFIG, 16, micro_batch=4, pipeline=2, data=2, tensor=2), stage) for stage in (0, 1)]
-due = {name: Bytes(4 * sum(stage[axis].total_bytes for stage in stages))
-       for name, axis in {"tensor fastest": "pipe", "tensor slowest": "tensor"}.items()}  # fmt: skip
-for name, guess in {"tensor fastest": guess_good, "tensor slowest": guess_bad}.items():
-    print(f"{name}: {crossing[name] / everything[name]:.0%} of all bytes cross; you said {guess.said} %")
-compare(predicted=due, measured=crossing, tolerance=0.1, unit="kB", columns=("formula", "seen by the kernel"))
+    {", ".join(order): [of_rank[0] for of_rank in runs[order]] for order in (AXES, AXES[::-1])}, ranks_per_node=4, observed=True,
+    caption="The same step, the same weights, in two orders. Framed in orange is what the network carries.",
+)  # fmt: skip
 
 # %% [markdown]
-# Nothing else has changed: not one weight, not one byte in all. But the all-reduces of every block now wait for the
-# network. No test of the loss will ever tell you. The numbering is the first thing to check when a run on many machines
-# is slower than its formula.
+# Six orders, one loss: no test of values will ever tell you that a run is numbered badly. It is only slow. So tensor
+# comes last, as the fastest. And of the other two? Here the pipe sends less than data does, so it should be slowest.
+# Large models can hide the data axis behind the backward pass (lesson 07). Llama 3's order is tensor, context (lesson
+# 08), pipe, data, the fastest first, since data tolerates a slow network best (Grattafiori et al. 2024, §3.3.2).
 #
-# **Your turn.** Write that check: how many groups along an axis have members in more than one machine?
+# **Your turn.** Write the check that the loss cannot be: how many groups along an axis are torn?
 
 
 # %%
-def check_torn(function):
-    cases = [(CUBE, 4, (4, 0, 0)), (Mesh({"tensor": 2, "data": 2, "pipe": 2}), 4, (4, 0, 0)),
-             (Mesh({"pipe": 2, "data": 2, "tensor": 8}), 8, (16, 16, 0)), (CUBE, 2, (4, 4, 0))]  # fmt: skip
-    for mesh, per_machine, wanted in cases:
-        came = tuple(function(mesh, axis, per_machine) for axis in mesh.axes)
-        assert came == wanted, (
-            f"{dict(mesh.axes)} on machines of {per_machine}: {wanted} groups should be torn along {', '.join(mesh.axes)}, "
-            f"but came {came}"
-        )
-
-
-@your_turn(check_torn, look="`mesh.groups(axis)` lists the groups. In which machine is rank r, if each has that many?")
+@your_turn(turns.check_torn, look="`mesh.groups(axis)` lists the groups. In which machine is rank r, if each has that many?")
 def torn(mesh, axis, per_machine):
     """The number of groups along `axis` that have members in more than one machine."""
     ...
@@ -303,36 +311,42 @@ def torn(mesh, axis, per_machine):
 # %% [markdown]
 # ## 6 · How many along each axis?
 #
-# The order is settled. Now the lengths, for a real model: MT-NLG, 530 billion parameters, A100s of 80 GB, eight in a
-# machine. Three rules, each from a lesson (Narayanan et al. 2021, §3, found them by trying):
+# Real models now. MT-NLG: 530 billion parameters, 105 blocks, A100s of 80 GB, 560 servers of eight (Smith et al. 2022,
+# §2.2). Narayanan et al. 2021 (§3) derive three rules:
 #
-# - **Tensor: as far as the machine goes, no further.** 8. Beyond, every block waits for the network.
-# - **Pipe: until a rank's part fits,** no more, since more stages are more bubble.
+# - **Tensor: as far as the machine goes.** Here 8. Beyond, every block waits for the network.
+# - **Pipe: until a rank's part fits,** and no more, since stages are bubble.
 # - **Data: the rest,** as far as the batch can be cut.
 #
-# What must fit? 16 bytes for each parameter of the rank (lesson 02), and the activations in flight. **Guess** the
-# number of stages, if its 105 blocks must divide evenly and states alone may take at most half of the memory.
+# What must fit? MT-NLG's states take 20 bytes a parameter (§2.1), of an eighth of every matrix in $105/p$ blocks and
+# of the embedding on the first stage. Blocks are recomputed, so each keeps its input only, 2 bytes for each of 2,048
+# · 20,480 numbers. The first stage has $p$ micro-batches in flight. **Guess** $p$, if it must divide the 105 blocks
+# and the 560 servers.
 
 # %%
-guess_stages = ask("Stages for 530 billion parameters, 8 tensor ranks, at most 40 GB of states a rank?")
+guess_stages = ask("Stages for 530 billion parameters, 8 tensor ranks?")
 
 # %%
 NLG, A100 = zoo.MT_NLG_530B.config, hardware.A100_80GB
-states = {}
+needs = {}
 for stages in (1, 3, 5, 7, 15, 21, 35, 105):
     setup = Setup(NLG, 1920, precision="mixed", micro_batch=1, tensor=8, pipeline=stages)
-    states[stages] = Bytes(16 * max(predict.rank_parameters(setup, stage) for stage in {0, stages - 1}))
-    print(f"{stages:3} stages of {105 // stages:3} blocks: {states[stages]:.1GB} of states on the fullest rank")
-fits = min(stages for stages, held in states.items() if held <= A100.memory / 2)
-compare(guess=guess_stages, predicted=Count(fits), measured=Count(35), columns=("by the rule", "published"), name="stages")
+    states = Bytes(20 * max(predict.rank_parameters(setup, stage) for stage in {0, stages - 1}))
+    kept = Bytes(predict.in_flight(setup) * (105 // stages) * 2 * 2048 * 20480)
+    needs[stages] = states + kept
+    print(f"{stages:3} stages: {states:.1GB} of states, {kept:.1GB} of activations; 560 / {stages} = {560 / stages:.6g}")
+possible = [stages for stages, needed in needs.items() if needed < A100.memory and 560 % stages == 0]
+# measured: counted in Smith et al. 2022, section 3.2, the stages of the run
+compare(guess=guess_stages, predicted=Count(min(possible)), measured=Count(35), columns=("by the rules", "published"), name="stages")
 
 # %% [markdown]
-# Smith et al. 2022 (§3.1) trained it on 8 tensor ranks × 35 stages: 280 GPUs hold one copy of the model. (The half is
-# our rule. See between which two lines its 40 GB lie: any other limit there gives 35, too.) The data axis takes the
-# rest of the GPUs (exercise 2).
+# The activations are a surprise: 8.8 GB at every length, since $p$ micro-batches of $105/p$ blocks are in flight. A
+# longer pipe shrinks states only. 15 stages do not fit into 85.9 GB. 21 do, with 11 GB to spare for what we have not
+# counted; but 560 servers are no whole number of replicas of 21 servers each, and they are 16 of 35. (The paper gives
+# no reason; this one is ours.)
 #
-# Now smaller models on cubes of your own, seen from rank 5. Count in the order data, tensor, pipe: a tensor
-# group leaves its machine. Look at the seconds. Then repair it without touching the order. There are two ways.
+# Now a cube of your own, seen from rank 5. Count in the order data, tensor, pipe: a tensor group leaves its machine.
+# Compare the seconds of talking with those of computing. Then repair it in two ways, without touching the order.
 
 # %%
 CubeExplorer(model="GPT-3 13B").show()
@@ -345,47 +359,63 @@ CubeExplorer(model="GPT-3 13B").show()
 # fastest axis the two are the same, and that is why it is the safe place.
 #
 # </details>
-
-# %% [markdown]
-# ## 7 · At scale
 #
-# Narayanan et al. 2021 (§5.1) reached 163 TFLOP/s on each of 3,072 A100s with a model of a trillion parameters, 8
-# tensor × 64 pipe × 6 data. How long to train it on 450 billion tokens? With activations recomputed a token costs 8
-# FLOPs a parameter (lesson 03). **Guess** in days.
+# ## 7 · Where do 60.1 seconds go?
+#
+# MT-NLG's step took 60.1 s on 280 servers: 8 · 35 · 8 ranks, 240 micro-batches for each pipe (§2.4). You can now
+# account for them. Products: with recompute 8 FLOPs for each parameter and token, and attention's scores (lesson 03),
+# at the A100's peak of 312 TFLOP/s. Bubble: 34 of 274 slots. Messages: `rank_traffic` of a middle stage, over 300
+# GB/s inside a machine and 25 GB/s to another, as if nothing were hidden. **Guess:** how much of the 60.1 s is left
+# over?
 
 # %%
-guess_days = ask("A trillion parameters, 450 billion tokens, 3,072 A100s: days?", unit="days")
+guess_rest = ask("Seconds that products at peak, bubble and messages leave over?", unit="s")
 
 # %%
-seconds = 8 * 450e9 * 1e12 / (3072 * 163e12)
-compare(
-    guess=guess_days, predicted=Seconds(seconds), measured=Seconds(84 * 86_400),
-    tolerance=0.02, unit="days", name="training", columns=("formula", "published"),
-)  # fmt: skip
+setup = Setup(NLG, 1920, precision="mixed", micro_batch=1, tensor=8, pipeline=35, data=8, recompute="full")
+STEP = Seconds(60.1)  # measured: Smith et al. 2022, section 2.4, on 280 servers
+talk = {axis: account.total_bytes for axis, account in predict.rank_traffic(setup, stage=17).items()}
+parts = {
+    "products at peak": Seconds(predict.step_flops(setup) / (2240 * A100.peak("bf16"))),
+    "bubble": Seconds(STEP * predict.bubble(setup).over_all),
+    "tensor": Seconds(talk["tensor"] / A100.link_bytes_per_s),
+    "pipe": Seconds(talk["pipe"] / 25e9),
+    "data": Seconds(talk["data"] / 25e9),
+}
+parts["products below peak, and all else"] = Seconds(STEP - sum(parts.values()))
+print(f"you said {guess_rest.said} s")
+budget(parts, caption="Of a step of 60.1 s, products at the peak explain 40 %, the bubble 12 %, all messages together 7 %.")
 
 # %% [markdown]
-# The formula has no term for messages. They are inside the 163 TFLOP/s, where an A100 could do 312.
+# Messages are *not* where the time goes: that is what the order of the axes bought. The bubble costs nearly twice as
+# much as all talk. The largest part has no formula yet, but a name: products below the peak, and whatever
+# is no product (norms, GELU, softmax, Adam). The paper does not split it up. A model of 1.7 billion without pipe and
+# tensor ranks reached 137 of 312 TFLOP/s (Narayanan et al. 2021, Table 1), a loss of much the same size. Lesson 16 goes
+# after it.
 #
 # ---
 #
 # ## Second sitting
 #
 # The story ends here, and the lab needs no more. On another day, run all cells above before you go on. Below: the same
-# grid in PyTorch's and in JAX's words, the same program outside of a notebook, and what happens to it when a machine
-# dies.
+# grid in PyTorch's and in JAX's words, a machine of the cube that dies, two mistakes that raise nothing, and two runs
+# that break a rule.
 #
 # ## 8 · The real thing: the same grid in other words
 #
-# PyTorch calls the grid a `DeviceMesh`. Same numbers, same groups?
+# PyTorch calls the grid a `DeviceMesh`. Are its groups ours?
 
 # %%
+import importlib.util
+import os
+import signal
 import tempfile
 from pathlib import Path
 
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from course_lib.parallel import survive
+from course_lib.parallel.checkpoint import Checkpoints
 
 
 # %%
@@ -409,11 +439,33 @@ print(f"y = x @ w is laid out as {of_product}; rank 0 holds {held} of it")
 print(f"x.T @ y is laid out as   {of_gradient}")
 
 # %% [markdown]
-# This is **SPMD**: a single program for many ranks, written as if for one, and a layout for each tensor. The library
-# asks at each operation which layouts come out, and which messages must go before. Read the last line: along data the
-# gradient is `Partial`, a sum that nobody has taken yet. That is lesson 07's all-reduce, waiting to be asked for. Along
-# tensor each rank has its columns, and nothing needs to be sent. Nobody wrote that down. It follows from the layouts,
-# as in lesson 08.
+# This is **SPMD**: a single program for many ranks, written as if for one, and a layout for each tensor. At each
+# operation the library asks which layouts come out, and which messages must go before. Read the last line: along data
+# the gradient is `Partial`, a sum that nobody has taken yet. That is lesson 07's all-reduce, waiting to be asked for.
+# Along tensor each rank has its columns, and nothing needs to be sent. No line of the program says so. It follows from
+# the layouts, as in lesson 08.
+#
+# JAX leaves the messages to its compiler. Where it is installed, eight simulated devices show what the compiler puts in
+# for the same two products:
+
+# %% tags=["varies"]
+if importlib.util.find_spec("jax") is None:
+    print("JAX is not installed here: `pip install jax`, and run this cell again")
+else:
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"  # read when JAX is imported
+    import jax
+
+    cube = jax.make_mesh((2, 2, 2), AXES, axis_types=3 * (jax.sharding.AxisType.Auto,))
+    rows, columns = (jax.NamedSharding(cube, jax.P(*axes)) for axes in (("data", None), (None, "tensor")))
+    x = jax.device_put(jax.numpy.arange(32.0).reshape(4, 8), rows)
+    w = jax.device_put(jax.numpy.arange(48.0).reshape(8, 6), columns)
+    step = jax.jit(lambda x, w: x.T @ (x @ w))
+    print("laid out as", step(x, w).sharding.spec)
+    print([line.split("metadata")[0].strip() for line in step.lower(x, w).compile().as_text().splitlines() if "all-" in line])
+
+# %% [markdown]
+# With JAX 0.10 the gradient comes out as `PartitionSpec(None, 'tensor')`, and the compiled program holds one
+# all-reduce, with `replica_groups={{0,2},{4,6},{1,3},{5,7}}`. Those are our groups along data.
 #
 # | here | PyTorch | JAX |
 # |---|---|---|
@@ -424,59 +476,188 @@ print(f"x.T @ y is laid out as   {of_gradient}")
 #
 # JAX began where lesson 07 did: `pmap` runs one function on every device, and you write the `psum`. GSPMD (Xu et al.
 # 2021), which stood behind its `jit` for years, takes some annotated layouts, works out all others, and puts the
-# collectives in; its successor Shardy does the same. (JAX is not installed here, so the column is a translation and not
-# a measurement.) Neither system can choose the layouts for you, and neither cuts a schedule as in lesson 09. The pipe
-# axis remains a program of its own.
+# collectives in; its successor Shardy does the same. Mostly you annotate the inputs, though a compiler may choose
+# layouts, too. A pipeline can be written as one more sharded axis: a loop over stages whose streams are shifted by one
+# place (GSPMD does so, and MaxText). Neither system writes 1F1B for you.
 #
 # ## 9 · A machine dies
 #
-# Outside of a notebook, `torchrun` starts the ranks: one command on each machine, and they find each other. This one
-# trains the GPT over the grid that you name, and prints one device's loss beside it; try it in a terminal:
+# Llama 3 was trained on 16,384 GPUs. In 54 days, 419 interruptions came that nobody had planned, one every three
+# hours (Grattafiori et al. 2024, §3.3.4). Over gloo, each rank that waits for a dead one raises at once (lesson 06).
+# Over NCCL it hangs until a watchdog's timeout ends it. Either way the run is over, unless something starts it again
+# from the last checkpoint.
 #
-# ```
-# torchrun --standalone --nproc-per-node 4 -m course_lib.parallel.train --pipe 2 --data 2 --zero 1 --oracle
-# ```
-#
-# Llama 3 was trained on 16,384 GPUs. In 54 days, 419 interruptions came that nobody had planned, one every three hours
-# (Grattafiori et al. 2024, §3.3.4). Each time, every rank that waits for the dead one raises (lesson 06),
-# and the run is over. Unless somebody starts it again, on those who are left, from the last checkpoint. `torchrun` does
-# the first half; the second is yours, and lesson 10's sharded checkpoints make it a few lines, since any number of
-# ranks can read them:
+# Now our cube. Machine 0 dies in step 7, by SIGKILL, and never comes back. What is left is one machine of four: a
+# smaller cube, 2·1·2. A checkpoint of `HybridParallel` holds whole tensors by name, so any number of replicas can read
+# it (lesson 10). **Guess:** with a checkpoint after every third step, how many steps are computed twice?
 
 # %%
-show(survive.train, docstring=False)
+guess_twice = ask("Steps computed twice, of 12?")
 
-# %% [markdown]
-# Note what does not depend on the number of ranks: the batch of a step. Two ranks take 6 sequences each, one takes 12.
-#
-# Now two "machines" with a rank each, both on yours. There is a checkpoint after every fifth step. When step 12 is done
-# (the first is step 0), one machine is killed without a word: its rank and its *agent*, the process of `torchrun` that
-# started the rank and watches it. **Guess:** how many steps are computed twice?
 
 # %%
-guess_twice = ask("Steps computed twice, of 20?")
+def live(folder, lengths, steps, dies_at=None):
+    """Go on from the newest checkpoint; the first four ranks may die when this step is done. Notes (step, ranks, loss)."""
+    grid = HybridParallel(CONFIG, Mesh(dict(zip(AXES, lengths))), micro_batches=2, zero=1, dtype=torch.float64)
+    optimizer = grid.optimizer(torch.optim.AdamW, lr=1e-3)
+    checkpoints = Checkpoints(folder / "checkpoints", grid, optimizer)
+    for step in range(checkpoints.resume()["step"], steps):
+        loss = grid.train_step(optimizer, batch_of(step)).item()
+        if dist.get_rank() == 0:
+            with open(folder / "log", "a") as log:
+                print(step, dist.get_world_size(), loss, file=log)
+        if step == dies_at:
+            dist.barrier()
+            if dist.get_rank() < 4:
+                os.kill(os.getpid(), signal.SIGKILL)
+        if (step + 1) % 3 == 0:
+            checkpoints.save(step + 1)
+
 
 # %% tags=["varies"]
-with tempfile.TemporaryDirectory() as folder:
-    log = survive.survive(Path(folder) / "run", kill_at=12, steps=20, every=5, pause_s=0.05, ranks_per_node=1)
-for line in log:
-    print(line["event"] if "event" in line else f"step {line['step']:2}, ranks: {line['ranks']}, loss {line['loss']:.4f}")
-
-# %% tags=["varies"]
-taken = [line["step"] for line in log if "step" in line]
-alone = survive.train_alone(20)
-print(f"you said {guess_twice.said}; steps taken again: {sorted({step for step in taken if taken.count(step) > 1})}")
-print("the loss curve is that of a device which nobody kills:", max(map(abs, map(float.__sub__, survive.curve(log), alone))) < 1e-9)
+with tempfile.TemporaryDirectory() as name:
+    folder = Path(name)
+    try:
+        ranks.run(live, folder, (2, 2, 2), 12, dies_at=7, world_size=8)
+    except ranks.RankFailure as failure:
+        print(str(failure).split(";")[0])
+    ranks.run(live, folder, (2, 1, 2), 12, world_size=4)
+    log = [line.split() for line in (folder / "log").read_text().splitlines()]
+model = GPT(CONFIG, dtype=torch.float64)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+alone = [train_step(model, optimizer, batch_of(step)).item() for step in range(12)]
+for world_size in ("8", "4"):
+    print(f"steps on {world_size} ranks:", ", ".join(step for step, n, _ in log if n == world_size))
+print("the curve is that of one device:", max(abs(float(loss) - alone[int(step)]) for step, _, loss in log) < 1e-9)
+taken = [step for step, _, _ in log]
+print(f"you said {guess_twice.said}; computed twice:", *sorted({step for step in taken if taken.count(step) > 1}))
 
 # %% [markdown]
-# The steps since the last checkpoint are lost, and only they. (A step may still get through while the machine dies.)
-# The curve has no seam. In `torchrun`'s words: the agent of the other machine saw its ranks fail, waited until it was
-# clear who is still there, and started them again in a smaller world. What they remembered was gone. What was written
-# was not. (A rank that dies alone, on a machine that lives, leaves no smaller world: its agent starts another in its
-# place, and everybody goes back to the checkpoint.)
+# The steps since the last checkpoint are lost, and only they. The curve has no seam, since a step's batch does not
+# depend on the number of replicas. On a cluster `torchrun` does the notebook's part: its agents notice the dead
+# machine, find out who is left, and start all ranks anew. `python -m course_lib.parallel.survive runs/gpt
+# --ranks-per-node 4
+# --pipe 2 --tensor 2` kills a real agent of this cube; try it in a terminal.
 #
-# How often to write, then? Each checkpoint costs time, and each failure costs half an interval on average. It is a
-# trade with a known best point (exercise 3).
+# Large runs would rather not shrink. A machine of the cube holds stage 0 of *both* replicas, if pipe is slowest: no
+# whole replica is left, and both must wait for a spare. Where data is slowest, the other replica is whole.
+#
+# **Your turn.** Which replicas has a dead machine left whole?
+
+
+# %%
+@your_turn(turns.check_whole, look="`mesh.coordinates(rank)` has the rank's place on each axis, by name.")
+def whole(mesh, per_machine, dead):
+    """Places on the data axis whose replica has lost no rank to machine number `dead`, as a list."""
+    ...
+
+
+# %% tags=["solution"]
+# One solution. Open it when yours passes, or when you are stuck.
+@whole.solution
+def whole(mesh, per_machine, dead):
+    lost = {mesh.coordinates(rank)["data"] for rank in range(mesh.size) if rank // per_machine == dead}
+    return [place for place in range(mesh.axes["data"]) if place not in lost]
+
+
+# %%
+for order in (("pipe", "data", "tensor"), ("data", "pipe", "tensor")):
+    mesh = Mesh(dict.fromkeys(order, 2))
+    print(f"{', '.join(order)}: machine 0 dies, whole replicas are", whole(mesh, per_machine=4, dead=0))
+
+# %% [markdown]
+# How often to write a checkpoint? Each costs time, and each failure costs half an interval on average. The best point
+# is Young's (1974), refined by Daly (2006): exercise 3.
+#
+# ## 10 · A group that holds different weights
+#
+# A worse mistake: average along the wrong axis. The two halves of a matrix have the same shape, so no collective
+# complains. **Guess:** at which step does the loss first differ from one device's, if steps count from 0?
+
+# %%
+guess_step = ask("First step with a wrong loss?")
+
+
+# %%
+class Mistaken(HybridParallel):
+    def _average_replicas(self):
+        right = self.groups
+        self.groups = right | {"data": right["tensor"]}  # the whole bug
+        super()._average_replicas()
+        self.groups = right
+
+
+def train(kind):
+    grid = kind(CONFIG, CUBE, micro_batches=2, dtype=torch.float64)
+    optimizer = grid.optimizer(torch.optim.AdamW, lr=1e-3)
+    losses = [grid.train_step(optimizer, batch_of(step)).item() for step in range(4)]
+    return losses, sum(weight.detach().sum() for weight in grid.parameters()).item()
+
+
+# %%
+right, wrong = ranks.run(train, HybridParallel, world_size=8), ranks.run(train, Mistaken, world_size=8)
+for step, (good, bad) in enumerate(zip(right[0][0], wrong[0][0])):
+    print(f"step {step}: right {good:.4f}, mistaken {bad:.4f}")
+for name, run in {"right": right, "mistaken": wrong}.items():
+    agree = [len({round(run[rank][1], 9) for rank in group}) == 1 for group in CUBE.groups("data")]
+    print(f"{name}: do the ranks of each data group still hold the same weights?", agree)
+print("you said step", guess_step.said)
+
+# %% [markdown]
+# The loss of step 0 is computed before any update, so it is right. From then on replicas drift apart, and the loss
+# still falls, since each rank follows some gradient. The sum of the weights tells: ranks of a data group must agree on
+# it, at every step and to the last bit. It costs one number a rank, so run it now and then.
+#
+# ## 11 · A norm over three axes
+#
+# Clipping needs the norm of the whole gradient (lessons 05 and 10). In a cube no rank has it. Two easy ways are
+# wrong: a rank's own norm misses what others hold, and a sum over all ranks counts many numbers more than once. Which
+# ones? A cut matrix is on one rank of each replica. A norm's gain is on every tensor rank. The tied embedding is at
+# both ends of the pipe. And all of it is once in each replica.
+
+
+# %%
+def own_squares():
+    grid = HybridParallel(CONFIG, CUBE, micro_batches=2, dtype=torch.float64)
+    grid.forward_backward(batch_of(0))
+    return sum(weight.grad.square().sum().item() for weight in grid.parameters())
+
+
+squares = ranks.run(own_squares, world_size=8)
+model = GPT(CONFIG, dtype=torch.float64)
+model(*batch_of(0)).backward()
+true = torch.cat([weight.grad.flatten() for weight in model.parameters()]).norm().item()
+print(f"one device {true:.4f} · each rank's own {[round(each**0.5, 4) for each in squares]}")
+print(f"root of the sum over all ranks: {sum(squares) ** 0.5:.4f}; over one replica: {(sum(squares) / 2) ** 0.5:.4f}")
+
+# %% [markdown]
+# Ranks that clip by their own norms shrink by eight factors, and parts of one weight then move by different steps.
+# Division by the replicas repairs one of the three double counts, and the norm is still too long. The lab has you
+# repair the other two.
+#
+# ## 12 · Two runs that break a rule
+#
+# **GPT-NeoX-20B breaks the first rule.** Its 96 A100s of 40 GB stood eight to a machine, and its tensor axis is 2, its
+# pipe 4 (`configs/20B.yml`). "As far as the machine" is an upper limit: a matrix that is cut in 8 is a small product,
+# and talk grows. But does a part fit?
+
+# %%
+for zero in (0, 1):
+    setup = Setup(zoo.NEOX_20B.config, 1536, precision="mixed", micro_batch=4, tensor=2, pipeline=4, data=12, zero=zero)
+    held = max(predict.model_states(setup, stage).total for stage in range(4))
+    print(f"ZeRO-{zero}: {held:.1GB} of states on the fullest rank, of {hardware.A100_40GB.memory:.1GB}")
+
+# %% [markdown]
+# Without ZeRO 0.6 GB are left, and inputs of the 44 blocks in flight alone take 4.4 GB (4 · 2,048 · 6,144 numbers of 2
+# bytes each). ZeRO-1 over the 12 replicas makes room. And ZeRO's next stage? Our `HybridParallel` refuses it under a
+# pipeline:
+
+# %% tags=["raises-exception"]
+HybridParallel(CONFIG, CUBE, micro_batches=2, zero=2)
+
+# %% [markdown]
+# Stage 2 is not wrong there, but it would reduce after every micro-batch, while the pipe still adds to the same
+# gradient. It costs messages, and Llama 3 paid: 16 stages, with gradients sharded too (§3.3.2).
 #
 # ## What to keep
 #
@@ -484,10 +665,11 @@ print("the loss curve is that of a device which nobody kills:", max(map(abs, map
 # |---|---|
 # | Who is in my group along an axis? | those who differ from me on that axis and on no other |
 # | What travels along each axis? | tensor: streams, in every block; pipe: streams, at the borders; data: gradients, once |
-# | In which order do ranks count? | tensor fastest, so that its groups stay in a machine |
-# | How many along each? | tensor up to the machine, pipe until it fits, data for the rest |
+# | What does each axis cost besides? | tensor: nothing; pipe: idle time; data: everything is held by all, and a larger batch |
+# | In which order do ranks count? | tensor fastest, so that its groups stay in a machine; context (lesson 08) next; data or pipe slowest |
+# | How many along each? | tensor at most the machine, pipe until it fits, data for the rest |
 # | What breaks it silently? | groups of ranks that hold different weights; a numbering that tears tensor groups |
-# | What is refused? | ZeRO-2 under a pipeline: it would reduce after every micro-batch |
+# | What do our grid, MT-NLG and NeoX avoid? | ZeRO-2 under a pipeline: it reduces after every micro-batch. Llama 3 does it |
 #
 # ## Three exercises
 #
@@ -499,28 +681,34 @@ print("the loss curve is that of a device which nobody kills:", max(map(abs, map
 #
 # **3.** A checkpoint takes 30 seconds, a failure comes every 8 hours. Over an interval of $t$ seconds you lose
 # $\frac{30}{t}$ of the time to writing and $\frac{t/2}{8 \cdot 3600}$ to steps taken again. Which $t$ is best, in
-# minutes?
+# minutes? (The minutes of the restart itself come on top, whatever $t$ is.)
 
 # %%
 answer_1 = None  # machine
 
-self_check(answer_1, Mesh({"pipe": 16, "data": 8, "tensor": 8}).rank(pipe=3, data=2, tensor=5) // 8, hint="64 ranks to a stage.")
+self_check(answer_1, turns.EXERCISES[0], hint="64 ranks to a stage.")
 
 # %%
 answer_2 = None  # micro-batches
 
-self_check(answer_2, 1920 // (2240 // 280), hint="How many replicas are there?")
+self_check(answer_2, turns.EXERCISES[1], hint="How many replicas are there?")
 
 # %%
 answer_3 = None  # minutes
 
-best = min(range(60, 7200), key=lambda t: 30 / t + t / 2 / (8 * 3600)) / 60
-self_check(answer_3, best, tolerance=0.02, hint="One loss falls with t, one grows. Where are they equal?")
+self_check(answer_3, turns.EXERCISES[2], tolerance=0.02, hint="One loss falls with t, one grows. Where are they equal?")
 
 # %% [markdown]
+# <details><summary>Answers</summary>
+#
+# **1.** Rank 3 · 64 + 2 · 8 + 5 = 213, in machine 26. **2.** 2,240 / 280 = 8 replicas, so 240. **3.** Both losses are
+# equal at $\sqrt{2 \cdot 30 \cdot 28{,}800} = 1{,}315$ s, about 22 minutes.
+#
+# </details>
+#
 # **To read on:** [Megatron-LM on 3,072 GPUs](https://arxiv.org/abs/2104.04473) (§3 has the rules),
 # [MT-NLG](https://arxiv.org/abs/2201.11990), [GPT-NeoX-20B](https://arxiv.org/abs/2204.06745),
-# [GSPMD](https://arxiv.org/abs/2105.04663), and
+# [Llama 3](https://arxiv.org/abs/2407.21783) (§3.3), [GSPMD](https://arxiv.org/abs/2105.04663), and
 # [DeviceMesh and DTensor](https://docs.pytorch.org/docs/stable/distributed.tensor.html).
 #
 # **The lab**, `labs/lab12_3d_parallelism`, has you build the groups and the loss for a cube of your own.

@@ -10,7 +10,17 @@ from course_lib import predict
 from course_lib.model import zoo
 from course_lib.parallel.mesh import Mesh
 from course_lib.predict import Setup
-from course_pages.lesson12.explorer import ACROSS, BATCH, INSIDE, ORDERS, CubeExplorer, cube_table, is_torn, seconds
+from course_pages.lesson12.explorer import (
+    ACROSS,
+    BATCH,
+    INSIDE,
+    ORDERS,
+    REACHED,
+    CubeExplorer,
+    cube_table,
+    is_torn,
+    seconds,
+)
 
 
 @pytest.mark.parametrize("shape", [(2, 2, 4), (4, 2, 2)])
@@ -22,6 +32,13 @@ def test_the_table_holds_what_the_library_predicts(shape: tuple[int, int, int]) 
             total = int(account.total_bytes)
             assert found[axis][0] == f"{total / 1e9:.1f} GB"
             assert found[axis][1:] == pytest.approx([total / INSIDE, total / ACROSS], abs=1e-4)
+
+
+def test_seconds_of_computing_are_the_steps_flops_over_all_ranks() -> None:
+    """13 billion parameters and 512 · 2,048 tokens are about 6 · 13e9 · 2^20 FLOPs; one of 256 slots is idle."""
+    busy, idle = cube_table()["computing"]["GPT-3 13B"]["2-2-4"]
+    assert busy == pytest.approx(6 * 13e9 * 2**20 / (16 * REACHED), rel=0.06)
+    assert idle == pytest.approx(busy / 256, rel=0.01)
 
 
 def test_groups_are_the_meshs_in_every_order() -> None:
@@ -54,7 +71,8 @@ def test_a_table_is_no_burden_and_is_made_once() -> None:
 
 def test_the_picture_tells_who_meets_whom() -> None:
     told = CubeExplorer(rank=5)._told()
-    assert told.startswith("16 ranks, 4 in a machine. Rank 5 talks along pipe with 13 (over the network, ")
+    assert told.startswith("16 ranks, 4 in a machine. Rank 5 computes for ")
+    assert "and talks along pipe with 13 (over the network, " in told
     assert "along data with 1 (over the network, " in told and "along tensor with 4, 6, 7 (inside its machine, " in told
 
 

@@ -1,0 +1,110 @@
+"""Pictures of steps: a cube's over time, what ten shapes trade for what, where a published step's seconds go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from matplotlib.patches import Patch
+
+from course_kit.measure.timeline import Event, RankTimeline
+from course_kit.notebook.picture import MUTED, PALETTE, SERIES, Picture, legend, new_figure, note
+from course_kit.units import Seconds
+from course_pages.lesson12.pictures import AXIS_COLORS
+from course_pages.lesson12.shapes import Numbers, Shape, name_of
+
+COLORS = {
+    "forward": SERIES[5],
+    "backward": SERIES[2],
+    **{f"along {axis}": color for axis, color in AXIS_COLORS.items()},
+    "update": SERIES[4],
+}
+"""Passes light blue and green; a message that a rank waits for vermilion, purple or indigo, by its axis."""
+REST = "#C9CED4"
+_OFFSETS = {(2, 2, 2): (-8, -16), (1, 4, 2): (-12, 11)}  # their neighbours to the right would be covered
+_SAID = {"forward": "forward", "backward": "backward", "update": "update"}
+
+
+def look_of(event: Event) -> str | None:
+    """Which entry of `COLORS` an event of a rank's own thread has; None for what is not drawn."""
+    if event.kind == "send":
+        return None
+    return next((name for name in COLORS if event.name.endswith(name)), None)
+
+
+def cube_step(record: RankTimeline, *, caption: str) -> Picture:
+    """A row for each rank: passes, the update, and messages for which it waits, coloured by their axis.
+
+    Args:
+        record: what `recorded_step` recorded.
+    """
+    ranks = range(record.world_size)
+    figure, (axes,) = new_figure(height=1.1 + 0.36 * len(ranks))
+    for event in record.events:
+        if look := look_of(event):
+            bar = [(1e3 * event.start_s, 1e3 * (event.end_s - event.start_s))]
+            axes.broken_barh(bar, (event.rank - 0.4, 0.8), facecolor=COLORS[look], edgecolor="none")
+    end = 1.01e3 * max(event.end_s for event in record.events)
+    axes.set(xlim=(0, end), ylim=(len(ranks) - 0.5, -0.5), xlabel="time since the step began (ms)")
+    axes.set_yticks(ranks, [f"rank {rank}" for rank in ranks])
+    axes.grid(False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    words = {name: _SAID.get(name, f"waits {name}") for name in COLORS}
+    handles = [Patch(label=words[name], facecolor=color) for name, color in COLORS.items()]
+    legend(figure, "lower center", 3, handles=handles, fontsize=9)
+    spent = dict.fromkeys(COLORS, 0.0)
+    for event in record.events:
+        if look := look_of(event):
+            spent[look] += 1e3 * (event.end_s - event.start_s) / len(ranks)
+    told = "; ".join(f"{words[name]} {ms:.0f} ms" for name, ms in spent.items())
+    return Picture(figure, caption=caption, alt=f"{len(ranks)} ranks as rows over time; on average of a rank: {told}.")
+
+
+def trade(formula: Mapping[Shape, Numbers], measured: Mapping[Shape, Numbers], *, caption: str) -> Picture:
+    """Bytes held against bytes sent, both of rank 0, a dot for each shape and a ring where its formula is.
+
+    The redder a dot, the larger its bubble; the name is ranks along pipe × data × tensor.
+    """
+    figure, (axes,) = new_figure(height=3.9)
+    for shape, found in measured.items():
+        axes.scatter(found.sent_in_all / 1e6, found.held / 1e6, s=70, color=_shade(found.bubble), zorder=3)
+        due = formula[shape]
+        axes.scatter(due.sent_in_all / 1e6, due.held / 1e6, s=170, facecolors="none", edgecolors=MUTED, zorder=2)
+        idle = f", {due.bubble:.0%} idle" if due.bubble else ""
+        place = (found.sent_in_all / 1e6, found.held / 1e6)
+        note(axes, f"{name_of(shape)}{idle}", place, _OFFSETS.get(shape, (9, 4)), size=9)
+    axes.set(xscale="log", yscale="log", xlabel="MB that rank 0 sends in a step", ylabel="MB that it holds at most")
+    axes.margins(x=0.2, y=0.12)
+    for side in (axes.xaxis, axes.yaxis):
+        side.set_major_formatter(lambda value, _: f"{value:g}")
+        side.set_minor_formatter(lambda value, _: "")
+    axes.set_xticks([0.2, 0.5, 1, 2, 5, 10])
+    axes.set_yticks([3, 4, 5, 6, 8])
+    axes.set_ylim(3.2, 9.5)
+    told = "; ".join(
+        f"{name_of(shape)} sends {each.sent_in_all:.2MB}, holds {each.held:.1MB}, {each.bubble:.0%} idle"
+        for shape, each in measured.items()
+    )
+    return Picture(figure, caption=caption, alt=f"Ten dots on logarithmic axes: {told}.")
+
+
+def _shade(bubble: float) -> tuple[float, float, float]:
+    """From blue, where nobody waits, to vermilion."""
+    blue, red = (0.0, 0.447, 0.698), (0.835, 0.369, 0.0)
+    return tuple(a + (b - a) * min(1.0, bubble) for a, b in zip(blue, red))  # type: ignore[return-value]
+
+
+def budget(parts: Mapping[str, Seconds], *, caption: str) -> Picture:
+    """One bar, cut into at most six parts of a step, whose seconds stand in the legend."""
+    figure, (axes,) = new_figure(height=2.1)
+    colors = [PALETTE["predicted"], SERIES[6], *(AXIS_COLORS[axis] for axis in ("tensor", "pipe", "data")), REST]
+    left = 0.0
+    for seconds, color in zip(parts.values(), colors):
+        axes.barh(0, seconds, left=left, height=0.5, color=color, edgecolor="white", lw=0.8)
+        left += seconds
+    axes.set(ylim=(-0.45, 0.45), xlim=(0, left), xlabel="seconds of a step")
+    axes.set_yticks([])
+    axes.grid(False)
+    handles = [Patch(label=f"{name}: {s:.1s}", facecolor=c) for (name, s), c in zip(parts.items(), colors)]
+    legend(figure, "lower center", 3, handles=handles, fontsize=9)
+    told = ", ".join(f"{name} {seconds:.1s}" for name, seconds in parts.items())
+    return Picture(figure, caption=caption, alt=f"One bar of {left:.1f} seconds, from left to right: {told}.")
