@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_kit import measure, ranks
-from course_kit.units import Bytes, Count, Seconds
+from course_kit.units import Bytes, Seconds
 from course_lib import predict
 
 N = 840_000
@@ -18,7 +18,7 @@ N = 840_000
 Function = Callable[..., Any]
 
 
-def all_reduced(all_reduce: Function, n_bytes: int) -> tuple[Tensor, Bytes, Count]:
+def all_reduced(all_reduce: Function, n_bytes: int) -> tuple[Tensor, Bytes, int]:
     """What an all-reduce makes of this rank's tensor, and the bytes and messages that the rank sends for it."""
     tensor = torch.arange(n_bytes // 4) % 100 + float(dist.get_rank())
     with measure.traffic() as sent:
@@ -37,7 +37,7 @@ def busiest_and_total(all_reduce: Function, world_size: int, n_bytes: int = N) -
     wrong = [rank for rank, (tensor, *_) in enumerate(results) if not torch.equal(tensor, right.float())]
     assert not wrong, f"all of {world_size} ranks should end with the sum, but ranks {wrong} do not"
     sent = [sent_bytes for _, sent_bytes, _ in results]
-    return {"busiest rank": max(sent), "all together": sum(sent, Bytes(0))}
+    return {"busiest rank": max(sent), "all together": Bytes(sum(sent))}
 
 
 def check_everyone(function: Function) -> None:
@@ -56,7 +56,7 @@ def check_everyone(function: Function) -> None:
 def check_gather(function: Function) -> None:
     """Each part on each rank, in the tensors that were given, each passed on once."""
 
-    def on_each_rank() -> tuple[list[list[float]], Count, set[int]]:
+    def on_each_rank() -> tuple[list[list[float]], int, set[int]]:
         me, p = dist.get_rank(), dist.get_world_size()
         parts = [torch.full((2,), float(part) if part == me else -1.0) for part in range(p)]
         with measure.traffic() as sent:
@@ -78,7 +78,7 @@ def check_gather(function: Function) -> None:
 def check_down(function: Function) -> None:
     """Rank 0's tensor on all ranks: each edge once, and no rank busier than a tree of so many ranks allows."""
 
-    def on_each_rank() -> tuple[list[float], Count]:
+    def on_each_rank() -> tuple[list[float], int]:
         tensor = torch.full((3,), 7.0 if dist.get_rank() == 0 else -1.0)
         with measure.traffic() as sent:
             function(tensor)

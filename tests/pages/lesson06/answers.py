@@ -1,5 +1,7 @@
 """Answers to the turns of lesson 06."""
 
+# pyright: reportOptionalMemberAccess=false
+
 from __future__ import annotations
 
 import torch
