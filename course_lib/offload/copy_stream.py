@@ -1,9 +1,13 @@
 """A copy stream between two memories: tensors arrive one after the other, while the sender computes.
 
-A GPU has two copy engines beside its kernels, one to main memory and one back. A copy stream stands for one of them: a
-thread with a queue. Without a GPU both of its ends are main memory, and a copy is nearly free. So a copy stream takes a
-bandwidth, and no tensor arrives sooner than over such a link; meanwhile the thread sleeps, and leaves the processor to
-others. (`offload.disk.Disk` takes a bandwidth, too.)
+A GPU has copy engines beside its kernels. A copy stream stands for one of them: a thread with a queue. Without a GPU
+both of its ends are main memory, and a copy is nearly free. So a copy stream takes a bandwidth, and no tensor arrives
+sooner than over such a link; meanwhile the thread sleeps, and leaves the processor to others. (`offload.disk.Disk`
+takes a bandwidth, too.)
+
+On a GPU two things let a copy run beside kernels: a CUDA stream of its own, since work on one stream runs in order; and
+page-locked ("pinned") memory at the other end, which the operating system may not move while the engine reads it. A
+copy from or to ordinary memory goes through a small page-locked buffer of the driver, and its caller waits.
 """
 
 from __future__ import annotations
@@ -60,6 +64,7 @@ class CopyStream:
 
     def __init__(self, bytes_per_s: float | None = None) -> None:
         self.carried, self._pace = Bytes(0), BandwidthLimit(bytes_per_s)
+        self._engine: torch.cuda.Stream | None = None  # made with the first tensor that lies on a GPU
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="stream")
 
     def send(self, source: Tensor, into: Tensor, add: bool = False) -> Future[None]:
@@ -67,20 +72,41 @@ class CopyStream:
 
         Args:
             source: a tensor that must not change until the copy is done.
-            into: a tensor of the same shape in the other memory.
+            into: a tensor of the same shape in the other memory; one of both is main memory.
             add: add to the values in `into` instead of replacing them.
 
         Returns:
             A future that is done when the copy is; `result()` waits, and raises the copy's error.
         """
-        ready = torch.cuda.current_stream().record_event() if source.is_cuda or into.is_cuda else None
-        return self._worker.submit(self._carry, source, into, add, ready, time.perf_counter())
+        gpu = next((tensor.device for tensor in (source, into) if tensor.is_cuda), None)
+        ready = None if gpu is None else torch.cuda.current_stream(gpu).record_event()
+        return self._worker.submit(self._carry, source, into, add, ready, gpu, time.perf_counter())
 
-    def _carry(self, source: Tensor, into: Tensor, add: bool, ready: Any, asked_at: float) -> None:
+    def _carry(
+        self, source: Tensor, into: Tensor, add: bool, ready: Any, gpu: torch.device | None, asked_at: float
+    ) -> None:
         with torch.no_grad():
-            if ready is not None:
-                ready.synchronize()  # this thread waits for the kernels that make `source`; the sender does not
-            arrived = source.to(into.device)  # in the dtype of `source`: rounding comes after the link
-            into.add_(arrived) if add else into.copy_(arrived)
+            if gpu is None:
+                _put(source, into, add)
+            else:
+                self._carry_by_engine(source, into, add, ready, gpu)
         self.carried += source.nbytes
         self._pace.wait(source.nbytes, asked_at)
+
+    def _carry_by_engine(self, source: Tensor, into: Tensor, add: bool, ready: Any, gpu: torch.device) -> None:
+        """Copy on a stream of its own through page-locked memory, in the dtype of `source`; rounding comes after."""
+        self._engine = self._engine or torch.cuda.Stream(gpu)
+        with torch.cuda.stream(self._engine):
+            self._engine.wait_event(ready)  # the engine waits for the kernels that make `source`; the sender does not
+            if into.is_cuda:
+                _put(source.pin_memory().to(gpu, non_blocking=True), into, add)
+                arrived = None
+            else:
+                arrived = torch.empty_like(source, device="cpu", pin_memory=True).copy_(source, non_blocking=True)
+        self._engine.synchronize()  # this thread waits until the bytes are there
+        if arrived is not None:
+            _put(arrived, into, add)
+
+
+def _put(arrived: Tensor, into: Tensor, add: bool) -> None:
+    into.add_(arrived) if add else into.copy_(arrived)

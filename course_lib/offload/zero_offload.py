@@ -12,6 +12,7 @@ device computes step t + 1, with weights that lack the update of step t.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -20,8 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from course_kit.units import Bytes
-from course_lib.offload.copy_stream import CopyStream
+from course_lib.offload.copy_stream import BandwidthLimit, CopyStream
 from course_lib.parallel.data import plan_buckets
+from course_lib.predict.offload import UPDATE_BYTES
 
 BUCKET_BYTES = 2**22
 """Bytes of fp32 weights that one call of the optimizer updates: they travel while the next bucket is computed."""
@@ -43,15 +45,17 @@ class OffloadedAdamW:
         out, back: the copy streams to main memory and from there.
         delay_from: the number of the first step (from 0) whose gradients are applied one step later; None: every
             update ends within its own step. The paper waits 40 steps, until the loss falls slowly.
+        memory_bytes_per_s: of main memory, for `UPDATE_BYTES` a parameter in an update; None for the machine's own.
         adamw: what `torch.optim.AdamW` takes.
 
     Raises:
-        ValueError: nothing to train, or a negative `delay_from`.
+        ValueError: nothing to train, a negative `delay_from`, or a bandwidth that is not positive.
     """
 
     def __init__(
-        self, model: nn.Module, out: CopyStream, back: CopyStream, delay_from: int | None = None, **adamw: Any
-    ) -> None:
+        self, model: nn.Module, out: CopyStream, back: CopyStream, delay_from: int | None = None,
+        memory_bytes_per_s: float | None = None, **adamw: Any,
+    ) -> None:  # fmt: skip
         weights = [weight for weight in model.parameters() if weight.requires_grad]
         if not weights:
             raise ValueError("no parameter of this model is trained: each has requires_grad=False")
@@ -62,23 +66,26 @@ class OffloadedAdamW:
         self._away = [_Away(weight) for weight in weights]
         masters = [away.master for away in self._away]
         plan = plan_buckets(masters, BUCKET_BYTES, range(len(masters)))
-        self._buckets = [_Bucket([self._away[number] for number in numbers], adamw) for numbers in plan]
+        pace = BandwidthLimit(memory_bytes_per_s)
+        self._buckets = [_Bucket([self._away[number] for number in numbers], pace, adamw) for numbers in plan]
         self._processor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="processor")  # for delayed updates
         self._update: Future[list[_Updated]] | None = None
         for weight, away in zip(weights, self._away, strict=True):
             weight.register_post_accumulate_grad_hook(functools.partial(_leave, away, out))  # once .grad is complete
 
     def step(self) -> None:
-        """Finish the update of the step before, then make this step's, or start it if it is delayed."""
-        self.settle()
+        """Make this step's update; or, if that is delayed, start it and finish the one of the step before."""
         for away in self._away:
             away.wait()
         due = [(bucket, [away.take() for away in bucket.away]) for bucket in self._buckets]
         updated = (each for bucket, gradients in due for each in bucket.updated(gradients))  # computed on demand
+        before, self._update = self._update, None
         if self.delay_from is None or self.steps < self.delay_from:
             self._bring_home(updated)
         else:
-            self._update = self._processor.submit(list, updated)  # list asks for all of them, in the processor's thread
+            self._update = self._processor.submit(list, updated)  # in its thread, after the update before
+        if before is not None:
+            self._bring_home(before.result())
         self.steps += 1
 
     def settle(self) -> None:
@@ -125,18 +132,21 @@ _Updated = tuple[_Away, Tensor]
 class _Bucket:
     """Parameters that one call updates: a call has a fixed cost, above that of a small parameter's arithmetic."""
 
-    def __init__(self, away: list[_Away], adamw: dict[str, Any]) -> None:
-        self.away = away
+    def __init__(self, away: list[_Away], pace: BandwidthLimit, adamw: dict[str, Any]) -> None:
+        self.away, self._pace = away, pace
         self.adamw = torch.optim.AdamW([each.master for each in away], fused=True, **adamw)
 
     def updated(self, gradients: list[Tensor | None]) -> list[_Updated]:
         """Update the parameters that have a gradient, and return them."""
+        began = time.perf_counter()
         for away, gradient in zip(self.away, gradients, strict=True):
             away.master.grad = gradient
         self.adamw.step()
         self.adamw.zero_grad()
         pairs = zip(self.away, gradients, strict=True)
-        return [(away, away.master.to(away.weight.dtype)) for away, gradient in pairs if gradient is not None]
+        updated = [(away, away.master.to(away.weight.dtype)) for away, gradient in pairs if gradient is not None]
+        self._pace.wait(UPDATE_BYTES * sum(away.master.numel() for away, _ in updated), began)
+        return updated
 
     @property
     def held(self) -> Bytes:

@@ -17,7 +17,7 @@ from course_lib.predict.memory import (
     model_states,
     rank_activations,
 )
-from course_lib.predict.offload import bandwidth_for, flops_a_byte, link_efficiency
+from course_lib.predict.offload import bandwidth_for, flops_a_byte, link_efficiency, offloaded_step, tokens_for
 from course_lib.predict.peak import largest, peak
 from course_lib.predict.pipeline import bubble, in_flight, rank_memory
 from course_lib.predict.rank_traffic import data_traffic, rank_traffic

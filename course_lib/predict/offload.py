@@ -3,20 +3,26 @@
 With Ψ parameters in 16 bits and AdamW, 16Ψ bytes of model states can lie on the device or in main memory (Ren et al.
 2021, ZeRO-Offload, §3). A link's bytes a second times the FLOPs that wait for a byte, its arithmetic intensity, are
 FLOPs a second; against the device's they give the share of time in which the device computes (Rajbhandari et al. 2021,
-ZeRO-Infinity, §4). Numbers that are not positive are refused.
+ZeRO-Infinity, §4). Where the processor updates, its bytes over main memory are a third term beside the device's FLOPs
+and the link's bytes. Numbers that are not positive are refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from course_kit.accounts import CATEGORIES
-from course_kit.units import Bytes, FlopsPerSecond, Ratio
+from course_kit.units import Bytes, FlopsPerSecond, Ratio, Seconds
 from course_lib.predict.memory import model_states
 from course_lib.predict.setup import Setup, one_of, positive
 
 OffloadedState = Literal["weights", "gradients", "optimizer", "checkpoints"]
+CROSSING_BYTES = 4
+"""Bytes a parameter over the link in a step of ZeRO-Offload: a gradient out, an updated weight back, 16 bits each."""
+UPDATE_BYTES = 32
+"""Bytes a parameter over main memory in a step of ZeRO-Offload: a gradient arrives, in fp32 (4); Adam reads it, the
+weight and both moments (16), and writes the weight and both moments (12)."""
 
 
 def kept_on_device(setup: Setup, away: str | Collection[str]) -> Bytes:
@@ -64,3 +70,49 @@ def bandwidth_for(efficiency: float, intensity: float, flops_per_s: float) -> fl
     if not 0 < efficiency < 1:
         raise ValueError(f"an efficiency lies between 0 and 1, both excluded; not {efficiency}")
     return flops_per_s * efficiency / (1 - efficiency) / intensity
+
+
+class OffloadedStep(NamedTuple):
+    """Seconds of a step of ZeRO-Offload in its three places, if nothing is hidden behind anything."""
+
+    card: Seconds
+    link: Seconds
+    processor: Seconds
+
+    @property
+    def efficiency(self) -> Ratio:
+        """The share of the time in which the card computes."""
+        return Ratio(self.card / sum(self))
+
+
+def offloaded_step(
+    params: float, tokens: float, flops_per_s: float, link_bytes_per_s: float, memory_bytes_per_s: float, gpus: int = 1
+) -> OffloadedStep:
+    """Seconds of a step with 6 FLOPs for each parameter and token, when the processor runs Adam.
+
+    Args:
+        params: of the model.
+        tokens: of each GPU.
+        flops_per_s: what a GPU reaches.
+        link_bytes_per_s: of each GPU's link to main memory.
+        memory_bytes_per_s: of main memory, which all GPUs of the machine share.
+        gpus: of this machine; with ZeRO-2 each sends and receives its part of the parameters, over a link of its own.
+            Their messages to each other are not counted.
+    """
+    positive(
+        params=params, tokens=tokens, flops_per_s=flops_per_s, link_bytes_per_s=link_bytes_per_s,
+        memory_bytes_per_s=memory_bytes_per_s, gpus=gpus,
+    )  # fmt: skip
+    card = 6 * params * tokens / flops_per_s
+    link = CROSSING_BYTES * params / gpus / link_bytes_per_s
+    return OffloadedStep(Seconds(card), Seconds(link), Seconds(UPDATE_BYTES * params / memory_bytes_per_s))
+
+
+def tokens_for(
+    efficiency: float, flops_per_s: float, link_bytes_per_s: float, memory_bytes_per_s: float, gpus: int = 1
+) -> float:
+    """Tokens of each GPU in a step of ZeRO-Offload for this efficiency; the size of the model cancels."""
+    if not 0 < efficiency < 1:
+        raise ValueError(f"an efficiency lies between 0 and 1, both excluded; not {efficiency}")
+    one = offloaded_step(1, 1, flops_per_s, link_bytes_per_s, memory_bytes_per_s, gpus)
+    return efficiency / (1 - efficiency) * (one.link + one.processor) / one.card

@@ -185,3 +185,63 @@ def test_senseless_arguments_are_refused() -> None:
         OffloadedAdamW(nn.Linear(2, 2), CopyStream(), CopyStream(), delay_from=-1)
     with pytest.raises(ValueError, match="bytes_per_s"):
         CopyStream(bytes_per_s=0)
+
+
+def seconds_a_step(delay_from: int | None, memory_bytes_per_s: float | None, steps: int = 6) -> float:
+    """Of a "card" that sleeps 0.1 s in each forward pass, whose processor is told how fast its memory is."""
+
+    class Sleeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1000))
+
+        def forward(self) -> Tensor:
+            time.sleep(0.1)
+            return self.weight.sum()
+
+    model = Sleeps()
+    o = OffloadedAdamW(model, CopyStream(), CopyStream(), delay_from, memory_bytes_per_s)
+    start = time.perf_counter()
+    for _ in range(steps):
+        model().backward()
+        o.step()
+    o.settle()
+    return (time.perf_counter() - start) / steps
+
+
+def test_an_update_takes_32_bytes_a_parameter_over_main_memory_and_late_it_hides() -> None:
+    usual, late = (seconds_a_step(delay_from, 32_000 / 0.08) for delay_from in (None, 0))
+    assert usual >= 0.18 and 0.1 <= late < 0.85 * usual
+
+
+def test_a_late_update_begins_while_the_weights_before_it_go_home() -> None:
+    """The processor needs 0.1 s, and the way home 0.1 s: in turns they would leave 0.2 s for each step."""
+    model = nn.Linear(10, 10, bias=False)
+    o = OffloadedAdamW(model, CopyStream(), CopyStream(bytes_per_s=4000), 0, memory_bytes_per_s=32_000)
+    start = time.perf_counter()
+    for _ in range(6):
+        model(torch.ones(1, 10)).sum().backward()
+        o.step()
+    assert 0.5 <= time.perf_counter() - start < 0.85
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_steps_stay_the_same() -> None:
+    ours, theirs = (GPT(CONFIG, dtype=torch.bfloat16).cuda() for _ in range(2))
+    batches = [(inputs.cuda(), targets.cuda()) for inputs, targets in BATCHES]
+    optimizer = OffloadedAdamW(ours, CopyStream(), CopyStream(), **ADAMW)
+    masters = [nn.Parameter(weight.detach().cpu().float()) for weight in theirs.parameters()]
+    adamw = torch.optim.AdamW(masters, fused=True, **ADAMW)
+    for batch in batches:
+        ours(*batch).backward()
+        optimizer.step()
+        theirs.zero_grad()
+        theirs(*batch).backward()
+        for master, weight in zip(masters, theirs.parameters(), strict=True):
+            assert weight.grad is not None
+            master.grad = weight.grad.cpu().float()
+        adamw.step()
+        with torch.no_grad():
+            for weight, master in zip(theirs.parameters(), masters, strict=True):
+                weight.copy_(master)
+        assert same(ours, theirs)

@@ -44,3 +44,32 @@ def test_senseless_arguments_are_refused() -> None:
         predict.bandwidth_for(1.0, 10, 1e12)
     with pytest.raises(ValueError, match="bytes_per_s"):
         predict.link_efficiency(10, 0, 1e12)
+
+
+A100, PCIE_4, DDR4 = 125e12, 31.5e9, {4: 102.4e9, 8: 204.8e9}  # an A100's share of its peak; channels of DDR4-3200
+
+
+@pytest.mark.parametrize(("channels", "tokens", "share"), [(8, 53_109, 0.801), (4, 82_406, 0.722)])
+def test_the_processor_is_the_third_term(channels: int, tokens: float, share: float) -> None:
+    """By hand: 9 · 125e12 / 6 · (4 / 31.5e9 + 32 / M); with the link alone 23,810 tokens seem to be enough."""
+    assert predict.tokens_for(0.9, A100, PCIE_4, DDR4[channels]) == pytest.approx(tokens, rel=1e-4)
+    step = predict.offloaded_step(13e9, tokens, A100, PCIE_4, DDR4[channels])
+    assert step.efficiency == pytest.approx(0.9, rel=1e-4)
+    few = predict.offloaded_step(13e9, 23_810, A100, PCIE_4, DDR4[channels])
+    assert few.efficiency == pytest.approx(share, abs=1e-3)
+    assert few.card / (few.card + few.link) == pytest.approx(predict.link_efficiency(1.5 * 23_810, PCIE_4, A100))
+
+
+def test_gpus_of_a_machine_have_links_of_their_own_and_one_memory() -> None:
+    one, eight = (predict.offloaded_step(1e9, 4096, A100, PCIE_4, DDR4[8], gpus) for gpus in (1, 8))
+    assert (eight.card, eight.processor) == (one.card, one.processor) and eight.link == pytest.approx(one.link / 8)
+    assert one == pytest.approx((6e9 * 4096 / 125e12, 4e9 / 31.5e9, 32e9 / 204.8e9))
+    tokens = predict.tokens_for(0.5, A100, PCIE_4, DDR4[8], gpus=8)
+    assert predict.offloaded_step(1e9, tokens, A100, PCIE_4, DDR4[8], 8).efficiency == pytest.approx(0.5)
+
+
+def test_a_step_without_a_memory_or_beyond_all_efficiency_is_refused() -> None:
+    with pytest.raises(ValueError, match="memory_bytes_per_s"):
+        predict.offloaded_step(1e9, 1, A100, PCIE_4, 0)
+    with pytest.raises(ValueError, match="efficiency"):
+        predict.tokens_for(1.0, A100, PCIE_4, DDR4[8])
