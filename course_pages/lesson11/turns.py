@@ -1,0 +1,166 @@
+"""Checks of what the reader writes in lesson 11: the cost of a placement, both halves of ZeRO-Offload, L2L's loop."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_kit.units import Bytes
+from course_lib.model import text
+from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.offload.copy_stream import CopyStream
+
+HELD = {"weights": 2, "gradients": 2, "states": 12}
+ASKED = {  # (the work, what it reads or writes, bytes a parameter)
+    ("forward", "weights", 2), ("backward", "weights", 2), ("backward", "gradients", 2), ("update", "gradients", 2),
+    ("update", "states", 24), ("update", "weights", 2),
+}  # fmt: skip
+TINY = GPTConfig(layers=2, width=32, heads=2, vocab_size=256, context=16, norm="rmsnorm", bias=False)
+STORIES = text.stories(seed=0)
+
+
+def check_cost(function: Callable[..., Any]) -> None:
+    """All sixteen placements, both numbers of each."""
+    names = ("weights", "gradients", "states", "update")
+    for away in [each for n in range(5) for each in itertools.combinations(names, n)]:
+        came, words = function(set(away)), " and ".join(away) or "nothing"
+        assert isinstance(came, tuple | list) and len(came) == 2, f"two numbers should come back, but {came!r} came"
+        held, crossing = came
+        left = sum(n for name, n in HELD.items() if name not in away)
+        assert held == left, f"with {words} away, {held} bytes are held: count what did not leave"
+        due = sum(n for work, state, n in ASKED if (work in away) is not (state in away))
+        assert crossing == due, f"with {words} away, {crossing} bytes cross: follow each arrow from end to end"
+
+
+class Listening(CopyStream):
+    """A copy stream that remembers where its bytes went."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        super().__init__(bytes_per_s)
+        self.into: set[int] = set()
+
+    def send(self, source: Tensor, into: Tensor, add: bool = False) -> Any:
+        """Send, and remember."""
+        self.into.add(into.data_ptr())
+        return super().send(source, into, add)
+
+
+def check_leave(function: Callable[..., Any]) -> None:
+    """A vector and a matrix: what stays, what crosses, in which precision it arrives, and who waits."""
+    for shape in ((1000,), (20, 30)):
+        weight, master = nn.Parameter(torch.ones(shape, dtype=torch.bfloat16)), nn.Parameter(torch.ones(shape))
+        weight.grad = torch.arange(weight.numel()).view(shape).bfloat16()
+        due, stream = weight.grad.float(), Listening(bytes_per_s=2 * weight.numel() / 0.2)
+        arrives = function(weight, master, stream)
+        assert arrives is not None, "the future of the copy should come back, but nothing did"
+        assert not arrives.done(), "the future should come back while the copy is under way, but the copy is over"
+        assert weight.grad is None, "the card should have let go of weight.grad, but holds it"
+        arrives.result()
+        assert master.grad is not None, "master.grad should be there once the copy is, but is None"
+        assert master.grad.dtype == torch.float32, f"master.grad should be wide, but is {master.grad.dtype}"
+        assert torch.equal(master.grad, due), "master.grad should hold the gradient, but has other values"
+        crossed = f"{weight.numel():,} numbers in 16 bits crossed as {int(stream.carried):,} bytes"
+        assert stream.carried == 2 * weight.numel(), crossed
+        assert master.grad.data_ptr() in stream.into, "what crosses should land in master.grad, but went elsewhere"
+
+
+def check_update(function: Callable[..., Any]) -> None:
+    """Three steps, bit for bit those of masters in plain sight, while both directions are slow."""
+    ours, oracle = (GPT(TINY, dtype=torch.bfloat16) for _ in range(2))
+    o, psi = _offloaded(ours), sum(weight.numel() for weight in ours.parameters())
+    masters = _masters(oracle)
+    adamw, box = torch.optim.AdamW(masters, lr=1e-2, fused=True), torch.zeros(25_000)
+    for number in range(3):
+        batch = STORIES.batch(seed=0, step=number, rank=0, batch_size=4, context=16)
+        ours(*batch).backward()
+        o.back.send(box, box.clone())  # 0.1 s: the new weights queue behind it
+        before = o.back.carried
+        with torch.no_grad():
+            function(o)
+        at_once = [weight.clone() for weight in ours.parameters()]
+        o.back.send(torch.zeros(1), torch.zeros(1)).result()  # whatever is on its way arrives before this
+        crossed = o.back.carried - before - box.nbytes - 4
+        o.coming.clear()
+        oracle(*batch).backward()
+        for weight, master in zip(oracle.parameters(), masters):
+            master.grad, weight.grad = weight.grad.float(), None  # pyright: ignore[reportOptionalMemberAccess]
+        adamw.step()
+        for weight, master in zip(oracle.parameters(), masters):
+            weight.data.copy_(master)
+        same = all(map(torch.equal, ours.parameters(), oracle.parameters()))
+        assert same, f"after step {number} the weights should be those of one device, bit for bit, but are others"
+        home = all(map(torch.equal, at_once, oracle.parameters()))
+        assert home, f"when update returns from step {number}, some weights are still on their way"
+        assert crossed == 2 * psi, f"step {number} sends {crossed / psi:.3g} bytes home for each parameter of 16 bits"
+
+
+def _masters(model: nn.Module) -> list[nn.Parameter]:
+    return [nn.Parameter(weight.detach().float()) for weight in model.parameters()]
+
+
+def _offloaded(model: nn.Module) -> SimpleNamespace:
+    """What the page's `Offload` holds, with hooks that send gradients over a slow stream."""
+    masters = _masters(model)
+    adamw = torch.optim.AdamW(masters, lr=1e-2, fused=True)
+    out, back = CopyStream(bytes_per_s=1e6), CopyStream(bytes_per_s=1e6)
+    o = SimpleNamespace(weights=list(model.parameters()), masters=masters, coming=[], adamw=adamw, out=out, back=back)
+
+    def leave(master: nn.Parameter, weight: nn.Parameter) -> None:
+        gradient, weight.grad = weight.grad, None
+        assert gradient is not None
+        master.grad = torch.zeros_like(master)
+        o.coming.append(out.send(gradient, master.grad))
+
+    for weight, master in zip(o.weights, masters):
+        weight.register_post_accumulate_grad_hook(lambda weight, master=master: leave(master, weight))
+    return o
+
+
+class Shelf:
+    """Units (square matrices) far away, read one at a time.
+
+    Attributes:
+        fetched: the numbers of the units that were read, in order.
+        read_bytes: by all of that.
+    """
+
+    def __init__(self, units: int, width: int, dtype: torch.dtype = torch.float32) -> None:
+        self.kept = [torch.randn(width, width, dtype=dtype) / width**0.5 for _ in range(units)]
+        self.fetched: list[int] = []
+        self.read_bytes, self._alive = Bytes(0), list[weakref.ref[nn.Linear]]()
+
+    def fetch(self, number: int) -> nn.Linear:
+        """Read a unit; refuse while the one before is in memory."""
+        others = sum(each() is not None for each in self._alive)
+        assert not others, f"unit {number} is fetched while {others} more in memory: a name holds on"
+        unit = nn.Linear(len(self.kept[0]), len(self.kept[0]), bias=False, dtype=self.kept[0].dtype)
+        unit.weight.data.copy_(self.kept[number])
+        self.fetched.append(number)
+        self.read_bytes += unit.weight.nbytes
+        self._alive.append(weakref.ref(unit))
+        return unit
+
+
+def check_layer_by_layer(function: Callable[..., Any]) -> None:
+    """Two towers: values, how often each unit is fetched, and how many are in memory at a time."""
+    for count, parts in ((3, 4), (5, 1)):
+        torch.manual_seed(count)
+        shelf, given = Shelf(count, 6), [torch.randn(2, 6) for _ in range(parts)]
+        before, came = [x.clone() for x in given], function(shelf.fetch, count, given)
+        whole = isinstance(came, list | tuple) and len(came) == parts
+        assert whole, f"{parts} micro-batches should come back, but {came!r} came"
+        assert all(map(torch.equal, given, before)), "the list of inputs should be as it was, but was changed"
+        for x, y in zip(before, came):
+            for weight in shelf.kept:
+                x = x @ weight.T
+            same = torch.allclose(x, y, atol=1e-5)
+            assert same, f"with {count} units the outputs should be those of the whole tower, but are others"
+        assert len(shelf.fetched) == count, (
+            f"for {parts} micro-batches {count} units were fetched {len(shelf.fetched)} times: who waits for whom"
+        )
