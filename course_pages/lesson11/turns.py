@@ -79,8 +79,8 @@ def check_update(function: Callable[..., Any]) -> None:
     for number in range(3):
         batch = STORIES.batch(seed=0, step=number, rank=0, batch_size=4, context=16)
         ours(*batch).backward()
-        o.back.send(box, box.clone())  # 0.1 s: the new weights queue behind it
         before = o.back.carried
+        o.back.send(box, box.clone())  # 0.1 s: the new weights queue behind it
         with torch.no_grad():
             function(o)
         at_once = [weight.clone() for weight in ours.parameters()]
