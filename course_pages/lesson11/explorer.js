@@ -1,6 +1,7 @@
 // Three tiers of memory. Bytes, intensities and speeds come from Python; here they are looked up, added and divided.
 
 const STATES = ["weights", "gradients", "optimizer", "checkpoints"];
+const ROADS = ["card", "link", "processor", "disk"];
 const WORDS = ["weights", "gradients", "optimizer state", "checkpoints"];
 const PRESETS = {
   "All on the GPU": ["GPU", "GPU", "GPU", "GPU"],
@@ -8,7 +9,7 @@ const PRESETS = {
   "ZeRO-Infinity": ["disk", "disk", "disk", "main memory"],
 };
 
-// What is shown: for each tier its bytes by state, their sum and whether they fit; for each state what it costs.
+// What is shown: for each tier its bytes by state, their sum and whether they fit; where the seconds of a step go.
 export function look(table, offers, state) {
   const s = offers.sequences.values.indexOf(state.sequences);
   const [gpu, memory, disk] = [table.gpus[state.gpu], table.memories[state.memory], table.disks[state.disk]];
@@ -18,29 +19,28 @@ export function look(table, offers, state) {
     const [capacity, speed] = [gpu, memory, disk][i];
     return { place, held, total: sum(held), capacity, speed, fits: sum(held) <= capacity };
   });
-  const travels = STATES.map((name, j) => {
-    const [place, intensity, flops] = [state[name], table.intensity[state.model][s][j], gpu[2]];
-    const near = name === "optimizer" && state.processor ? memory[1] : table.links[state.link]; // where it is used
-    const speed = { GPU: gpu[1], "main memory": near, disk: Math.min(near, disk[1]) }[place];
-    const needed = (flops * table.goal) / (1 - table.goal) / intensity;
-    const efficiency = place === "GPU" ? null : (intensity * speed) / (intensity * speed + flops);
-    return { words: WORDS[j], place, size: sizes[j], intensity, speed, needed, efficiency };
-  });
-  return { tiers, travels };
+  const out = STATES.map((name) => state[name] !== table.places[0]);
+  const far = state.processor && out[2]; // the update has left the card
+  const over = [3 * out[0] + (out[0] !== far), out[1] + (out[1] !== far), 2 * (out[2] && !far), 2 * out[3]];
+  const reads = [4, 2, 2, 2]; // and writes, of what lies on disk
+  const onDisk = sizes.map((size, j) => (state[STATES[j]] === table.places[2] ? reads[j] * size : 0));
+  const bytes = [0, sum(sizes.map((size, j) => over[j] * size)), far ? (table.update / 2) * sizes[0] : 0, sum(onDisk)];
+  const speeds = [gpu[2], table.links[state.link], memory[1], disk[1]];
+  const seconds = [table.flops[state.model][s], ...bytes.slice(1)].map((work, i) => work / speeds[i]);
+  return { tiers, bytes, speeds, seconds, efficiency: seconds[0] / sum(seconds) };
 }
 
 const rate = (speed) => `${fixed(speed / 1e9, speed < 1e10 ? 1 : 0)} GB/s`;
 const inPlace = { GPU: "on the GPU", "main memory": "in main memory", disk: "on disk" };
+const took = (seconds) => `${fixed(seconds, 2)} s`;
 
-export function verdict({ tiers, travels }, { model }) {
+export function verdict({ tiers, seconds, efficiency }, { model }) {
   const full = tiers.filter(({ fits }) => !fits).map(({ place, total, capacity }) =>
     `${gib(total)} do not fit ${inPlace[place]}, which has ${gib(capacity, 0)}`);
   if (full.length) return `${model}: ${full.join("; ")}.`;
-  const away = travels.filter(({ efficiency }) => efficiency !== null);
-  if (!away.length) return `${model}: all of it fits on the GPU, and nothing travels.`;
-  const { words, efficiency, place } = away.reduce((a, b) => (b.efficiency < a.efficiency ? b : a));
-  return `${model}: everything fits. The GPU waits longest for the ${words} ${inPlace[place]}: ` +
-    `if for that alone, it computes ${inPercent(efficiency)} of the time.`;
+  if (efficiency === 1) return `${model}: all of it fits on the GPU, and nothing travels.`;
+  return `${model}: everything fits. A step takes ${took(sum(seconds))} if nothing is hidden, and the card computes ` +
+    `in ${took(seconds[0])} of them: ${inPercent(efficiency)}.`;
 }
 
 function makeTier(table, name) {
@@ -49,11 +49,10 @@ function makeTier(table, name) {
   return { name, stack, made, nodes: [title, stack.track, stack.total] };
 }
 
-function makeTravel(words, color) {
-  const [bar, share, where, speed] = [make("div", "tx-bar"), span("tx-share"), span("tx-where"), span("tx-speed")];
-  bar.style.background = color;
+function makeRoad(name) {
+  const [bar, share, where] = [make("div", `tx-bar tx-${name}`), span("tx-share"), span("tx-where")];
   const track = make("div", "tx-gauge", {}, [bar, share]);
-  return { bar, share, where, speed, track, nodes: [make("div", "tx-state", {}, [makeKey(words, color), where]), track, speed] };
+  return { name, bar, share, where, track, nodes: [make("b", "", { textContent: `The ${name}` }), track, where] };
 }
 
 function build({ table, state, change, controls, offers }) {
@@ -65,8 +64,9 @@ function build({ table, state, change, controls, offers }) {
   const board = make("div", "tx-board", {}, [
     ...tiers[0].nodes, paths[0], ...tiers[1].nodes, paths[1], ...tiers[2].nodes,
   ]);
-  const travels = WORDS.map((words, i) => makeTravel(words, table.colors[i]));
-  const costs = make("div", "tx-board tx-costs", {}, travels.flatMap(({ nodes }) => nodes));
+  const keys = make("div", "tx-presets", {}, WORDS.map((words, i) => makeKey(words, table.colors[i])));
+  const roads = ROADS.map(makeRoad);
+  const costs = make("div", "tx-board tx-costs", {}, roads.flatMap(({ nodes }) => nodes));
 
   function redraw() {
     const shown = look(table, offers, state);
@@ -78,24 +78,23 @@ function build({ table, state, change, controls, offers }) {
     });
     paths[0].textContent = `↕ ${rate(table.links[state.link])}`;
     paths[1].textContent = `↕ ${rate(table.disks[state.disk][1])}`;
-    shown.travels.forEach(({ words, place, size, speed, needed, efficiency }, i) => {
-      const row = travels[i];
-      const away = efficiency !== null;
-      row.where.textContent = `${gib(size)} ${inPlace[place]}`;
-      row.bar.style.width = `${100 * (efficiency ?? 0)}%`;
-      row.share.textContent = away ? inPercent(efficiency) : "stays";
-      row.speed.textContent = `${away ? `${rate(speed)}; ` : ""}${inPercent(table.goal)} takes ${rate(needed)}`;
-      label(row.track, `${words}: ${away ? `the GPU computes ${inPercent(efficiency)} of the time` : "stay on the GPU"}`, "img");
+    const longest = Math.max(...shown.seconds);
+    shown.seconds.forEach((seconds, i) => {
+      const { name, bar, share, where, track } = roads[i];
+      bar.style.width = `${(100 * seconds) / longest}%`;
+      share.textContent = took(seconds);
+      where.textContent = i ? `${gib(shown.bytes[i])} at ${rate(shown.speeds[i])}` : `${fixed(shown.speeds[0] / 1e12, 0)} TFLOP/s`;
+      label(track, `the ${name}: ${took(seconds)}`, "img");
     });
   }
 
-  const note = "A percentage is the share of its time in which the GPU computes, at 56 % of its peak, if it waits for this state "
-    + "alone and nothing is hidden behind computation. Weights and gradients count together, 8 bytes a parameter. "
-    + "Bandwidths at best. The block at work comes on top, and so does what a processor that runs Adam gets and returns.";
+  const note = "Seconds of a step, if nothing is hidden behind anything. The GPU reaches 56 % of its peak, and every block is recomputed. "
+    + "Bandwidths at best, one direction's on the link. The processor's update moves 32 bytes a parameter over main memory. "
+    + "The block at work comes on top of the bytes that are held.";
   const fields = Object.values(controls).map(({ node }) => node);
   const nodes = [
     make("div", "ex-controls tx-machine", {}, fields.slice(0, 6)), make("div", "ex-controls tx-places", {}, fields.slice(6, 10)),
-    make("div", "tx-presets", {}, [...presets, fields[10]]), status, board, costs, make("p", "ex-note", { textContent: note }),
+    make("div", "tx-presets", {}, [...presets, fields[10]]), status, board, keys, costs, make("p", "ex-note", { textContent: note }),
   ];
   return { nodes, redraw };
 }

@@ -1,30 +1,31 @@
-"""Three tiers of memory: what lies where, whether it fits, and how much of its time the GPU computes.
+"""Three tiers of memory: what lies where, whether it fits, and where the seconds of a step go.
 
 Choose a model and the machine of one GPU, then move the model's states up and down between GPU memory, main memory and
-disk. Bytes, arithmetic intensity and efficiency are `predict`'s. The table holds the bytes and the intensities; the
-script adds the bytes of a tier and puts intensity, bandwidth and speed into `predict.link_efficiency`'s formula.
+disk. Beside the seconds in which the card computes stand those of the link, of the processor that runs Adam, and of the
+disk: the arrows that cross, each over the bandwidth of its road. The table holds bytes, FLOPs and speeds; the script
+adds and divides as `TiersExplorer.seconds` does.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, get_args
+from typing import Any
 
 from course_kit.accounts import CATEGORIES, MemoryAccount
 from course_kit.notebook.explorer import Control, Explorer
 from course_kit.notebook.picture import PALETTE, Picture
-from course_kit.units import Bytes, FlopsPerSecond, Ratio
+from course_kit.units import Bytes, FlopsPerSecond, Ratio, Seconds
 from course_lib.model import hardware
-from course_lib.predict.offload import OffloadedState, bandwidth_for, flops_a_byte, link_efficiency
+from course_lib.predict.offload import UPDATE_BYTES
 from course_pages.lesson11.pictures import fill_of_tiers
 from course_pages.shared.models_on_gpus import GPUS, MODELS, held, kept
 
 PLACES = ("GPU", "main memory", "disk")
-STATES: tuple[OffloadedState, ...] = get_args(OffloadedState)
+STATES = ("weights", "gradients", "optimizer", "checkpoints")
+ROADS = ("card", "link", "processor", "disk")
+"""Where a step spends time."""
 SEQUENCES = tuple(2**i for i in range(8))
-GOAL = 0.9
-"""Efficiency whose bandwidth the page tells."""
 REACHED = 0.56
 """Share of its peak in 16 bits that a GPU reaches: a V100 reaches 70 of 125 TFLOP/s (Rajbhandari et al. 2021, §4)."""
 
@@ -55,62 +56,36 @@ DISKS = {
 """NVMe drives, each as fast as its four lanes."""
 
 
-@dataclass(frozen=True)
-class Travel:
-    """Cost of one state in its place.
-
-    Attributes:
-        place: one of `PLACES`.
-        size: its bytes.
-        intensity: FLOPs of a step for each byte that travels.
-        bytes_per_s: over the slowest part of its way; its tier's own where nothing travels.
-        needed: bytes a second for an efficiency of `GOAL`.
-        efficiency: the share of the time in which the GPU computes, if this state alone travels and nothing is hidden
-            behind computation; None where nothing travels.
-    """
-
-    place: str
-    size: Bytes
-    intensity: float
-    bytes_per_s: float
-    needed: float
-    efficiency: Ratio | None
-
-
 def speed_of(gpu: str) -> FlopsPerSecond:
     """FLOPs a second that a GPU reaches in 16 bits."""
     return FlopsPerSecond(REACHED * GPUS[gpu].peak("fp16"))
 
 
-def intensity_of(state: OffloadedState, model: str, sequences: int) -> float:
-    """FLOPs a byte, with sequences as long as the model's context, and a checkpoint at every block."""
-    config = MODELS[model].config
-    return flops_a_byte(state, sequences, config.context, config.width)
+def flops_of(model: str, sequences: int) -> float:
+    """FLOPs of a step in which every block is recomputed, with sequences as long as the model's context."""
+    return 8.0 * held(model, 1, 0, 0).parameters / 2 * sequences * MODELS[model].config.context
 
 
 @cache
 def tiers_table() -> dict[str, Any]:
-    """Bytes, intensities and speeds, for the page to add up and divide.
+    """Bytes, FLOPs and speeds, for the page to add up and divide.
 
     Returns:
         "states": model → bytes of weights, gradients and optimizer state. "checkpoints": model → bytes for each number
-        of sequences. "intensity": model → for each number of sequences, FLOPs a byte of each state. "gpus": name →
-        [bytes, bytes a second, FLOPs a second]. "memories", "disks": name → [bytes, bytes a second]. "links": name →
-        bytes a second. "places"; "goal"; "colors" of the states.
+        of sequences. "flops": model → FLOPs of a step for each number of sequences. "gpus": name → [bytes, bytes a
+        second, FLOPs a second]. "memories", "disks": name → [bytes, bytes a second]. "links": name → bytes a second.
+        "update": bytes a parameter that the processor's update moves. "places"; "colors" of the states.
     """
     return {
         "states": {model: [int(n) for n in list(held(model, 1, 0, 0).values())[:3]] for model in MODELS},
         "checkpoints": {model: [int(kept(model, sequences)) for sequences in SEQUENCES] for model in MODELS},
-        "intensity": {
-            model: [[intensity_of(state, model, sequences) for state in STATES] for sequences in SEQUENCES]
-            for model in MODELS
-        },
+        "flops": {model: [flops_of(model, sequences) for sequences in SEQUENCES] for model in MODELS},
         "gpus": {name: [int(gpu.memory), gpu.memory_bytes_per_s, float(speed_of(name))] for name, gpu in GPUS.items()},
         "memories": {name: [int(each.size), each.bytes_per_s] for name, each in MEMORIES.items()},
         "links": LINKS,
         "disks": {name: [int(each.size), each.bytes_per_s] for name, each in DISKS.items()},
         "places": PLACES,
-        "goal": GOAL,
+        "update": UPDATE_BYTES,
         "colors": [PALETTE[category] for category in CATEGORIES[:4]],
     }
 
@@ -120,12 +95,12 @@ def _place(label: str, default: str = PLACES[0]) -> Control:
 
 
 class TiersExplorer(Explorer):
-    """Bars for the three tiers, and for each state how long the GPU waits.
+    """Bars for the three tiers, and beside the seconds in which the card computes those in which it waits.
 
         TiersExplorer().show()                                            # the optimizer state is in main memory
         TiersExplorer(model="GPT-3 175B", gpu="V100 32GB", weights="disk", gradients="disk", optimizer="disk").show()
 
-    `explorer.tiers` says what lies where, and `explorer.travels` what that costs.
+    `explorer.tiers` says what lies where, and `explorer.seconds` what that costs.
 
     Args:
         model: a name in `MODELS`; in mixed precision with AdamW, 16 bytes a parameter.
@@ -139,7 +114,7 @@ class TiersExplorer(Explorer):
             to the GPU.
     """
 
-    caption = "The optimizer state has left the GPU. What would you move next, and how long does the GPU wait for it?"
+    caption = "The optimizer state has left the GPU. Which takes longer, the card, the link or the processor?"
     model = Control("Model", list(MODELS), "GPT-3 6.7B", kind="choice")
     gpu = Control("GPU", list(GPUS), "A100 40GB", kind="choice")
     sequences = Control("Sequences", SEQUENCES, 4)
@@ -172,28 +147,53 @@ class TiersExplorer(Explorer):
         }
 
     @property
-    def travels(self) -> dict[str, Travel]:
-        """State → its cost in its place."""
-        return {state: self._travel(state, category) for state, category in zip(STATES, CATEGORIES)}
+    def away(self) -> bool:
+        """Whether the update has left the card: the processor runs Adam beside states that lie elsewhere."""
+        return self.processor and self.optimizer != PLACES[0]
 
-    def _travel(self, state: OffloadedState, category: str) -> Travel:
-        place, speed = getattr(self, state), speed_of(self.gpu)
-        intensity, bytes_per_s = intensity_of(state, self.model, self.sequences), self._bandwidth(state, place)
-        efficiency = None if place == "GPU" else link_efficiency(intensity, bytes_per_s, speed)
-        needed = bandwidth_for(GOAL, intensity, speed)
-        return Travel(place, self.tiers[place][category], intensity, bytes_per_s, needed, efficiency)
+    @property
+    def journeys(self) -> dict[str, tuple[Bytes, Bytes]]:
+        """State → bytes of a step over the link and over the disk: a flow crosses if one of its ends is away.
 
-    def _bandwidth(self, state: str, place: str) -> float:
-        """Bytes a second of the slowest part of the way, to the GPU or, if the processor updates, to the processor."""
-        if place == "GPU":
-            return GPUS[self.gpu].memory_bytes_per_s
-        near = state == "optimizer" and self.processor
-        way = [MEMORIES[self.memory].bytes_per_s if near else LINKS[self.link]]
-        return min(way + [DISKS[self.disk].bytes_per_s] * (place == "disk"))
+        Weights are read for the forward pass, for recompute and for the backward pass, and written by the update;
+        gradients are written by the backward pass and read by the update, which reads and writes the optimizer state.
+        """
+        states = held(self.model, 1, 0, 0)
+        size, kept_bytes = states.parameters, kept(self.model, self.sequences)
+        out = {state: getattr(self, state) != PLACES[0] for state in STATES}
+        link = {
+            "weights": size * (3 * out["weights"] + (out["weights"] != self.away)),
+            "gradients": size * (out["gradients"] + (out["gradients"] != self.away)),
+            "optimizer": states.optimizer * 2 * (out["optimizer"] and not self.away),
+            "checkpoints": kept_bytes * 2 * out["checkpoints"],
+        }
+        disk = {
+            "weights": 4 * size,
+            "gradients": 2 * size,
+            "optimizer": 2 * states.optimizer,
+            "checkpoints": 2 * kept_bytes,
+        }
+        return {state: (link[state], disk[state] * (getattr(self, state) == PLACES[2])) for state in STATES}
+
+    @property
+    def seconds(self) -> dict[str, Seconds]:
+        """Road → seconds of a step, if nothing is hidden behind anything."""
+        link, disk = (sum(journey[road] for journey in self.journeys.values()) for road in (0, 1))
+        update = UPDATE_BYTES / 2 * held(self.model, 1, 0, 0).parameters if self.away else 0
+        return {
+            "card": Seconds(flops_of(self.model, self.sequences) / speed_of(self.gpu)),
+            "link": Seconds(link / LINKS[self.link]),
+            "processor": Seconds(update / MEMORIES[self.memory].bytes_per_s),
+            "disk": Seconds(disk / DISKS[self.disk].bytes_per_s),
+        }
+
+    @property
+    def efficiency(self) -> Ratio:
+        """The share of the step in which the card computes."""
+        return Ratio(self.seconds["card"] / sum(self.seconds.values()))
 
     def _picture(self, *, caption: str, alt: str) -> Picture:
-        efficiencies = {state: travel.efficiency for state, travel in self.travels.items()}
-        return fill_of_tiers(self.tiers, self.capacities, efficiencies, caption=caption, alt=alt)
+        return fill_of_tiers(self.tiers, self.capacities, self.seconds, caption=caption, alt=alt)
 
     def _told(self) -> str:
         tiers = " ".join(
@@ -201,13 +201,8 @@ class TiersExplorer(Explorer):
             f"{'' if account.total <= self.capacities[place] else ', too much'};"
             for place, account in self.tiers.items()
         )
-        states = " ".join(f"{state.capitalize()} {_cost(travel)}." for state, travel in self.travels.items())
-        return f"{self.model} beside one {self.gpu}, {self.sequences} sequences. In {tiers.rstrip(';')}. {states}"
-
-
-def _cost(travel: Travel) -> str:
-    if travel.efficiency is None:
-        return "stay on the GPU"
-    has, needed = (f"{each / 1e9:,.{0 if each >= 1e10 else 1}f} GB/s" for each in (travel.bytes_per_s, travel.needed))
-    where = f"in {travel.place}" if travel.place == "main memory" else "on disk"
-    return f"{where}: {has}, the GPU computes {float(travel.efficiency):.0%} of the time; {GOAL:.0%} takes {needed}"
+        times = ", ".join(f"{road} {float(seconds):.2f} s" for road, seconds in self.seconds.items())
+        return (
+            f"{self.model} beside one {self.gpu}, {self.sequences} sequences. In {tiers.rstrip(';')}. A step: {times}; "
+            f"the card computes {float(self.efficiency):.0%} of the time."
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -23,7 +23,7 @@ from course_kit.notebook.picture import (
     new_figure,
     note,
 )
-from course_kit.units import Bytes, Ratio
+from course_kit.units import Bytes, Seconds
 
 # ---- who asks whom for what -----------------------------------------------------------------------------------------
 
@@ -147,9 +147,8 @@ def step_bars(way: Way, seconds: Mapping[Work, float], steps: int = 2) -> list[B
         out = [made[-1]] * BLOCKS if way == "one after the other" else made
         arrived = max(do("gradients", step, BLOCKS - 1 - place, time) for place, time in enumerate(out))
         if way == "one step late":
-            home = all_blocks("weights", step - 1, max(updated, made[-1])) if step else made[-1]
-            home = max(home, arrived)
-            updated = all_blocks("update", step, home)
+            home = all_blocks("weights", step - 1, max(updated, made[-1])) if step else max(made[-1], arrived)
+            updated = all_blocks("update", step, max(updated, arrived))
         elif way == "sent as soon as made":
             home = max([do("weights", step, b, do("update", step, b, arrived)) for b in range(BLOCKS)])
         else:
@@ -169,7 +168,15 @@ def step_timeline(*, caption: str) -> Picture:
             axes.broken_barh([(bar.start, bar.end - bar.start)], (ROWS[bar.work] - 0.4, 0.8), **look)
         for step, left, right, row in _spans(bars):
             ink = "white" if row in (1, 3) else INK
-            axes.text((left + right) / 2, row, str(step), ha="center", va="center", size=9, color=ink)
+            axes.text(
+                (left + right) / 2,
+                row,
+                f"step {step}" if row == 0 else str(step),
+                ha="center",
+                va="center",
+                size=9,
+                color=ink,
+            )
         axes.set(xlim=(0, 1.005 * end), ylim=(3.55, -0.55))
         axes.set_yticks(range(4), ["card", "copy out", "processor", "copy back"])
         axes.tick_params(axis="y", length=0)
@@ -194,6 +201,39 @@ def _spans(bars: list[Bar]) -> Iterator[tuple[int, float, float, int]]:
             own = [bar for bar in bars if bar.work == work and bar.step == step]
             if own:
                 yield step, min(bar.start for bar in own), max(bar.end for bar in own), ROWS[work]
+
+
+# ---- what a delay costs and gains -----------------------------------------------------------------------------------
+
+
+def losses_by_step_and_second(
+    runs: Mapping[str, Sequence[Sequence[float]]], seconds: Mapping[str, float], level: float, *, caption: str
+) -> Picture:
+    """Losses of several seeds, over steps and over seconds: a line for the mean, and a band from the lowest to the
+    highest seed.
+
+    Args:
+        runs: name → for each seed the loss of each step, smoothed.
+        seconds: name → what a step takes.
+        level: the entropy of letters, a dotted line.
+    """
+    figure, (left, right) = new_figure(columns=2, height=3.3)
+    told = []
+    for index, (name, losses) in enumerate(runs.items()):
+        values = np.asarray(losses)
+        steps, look = np.arange(values.shape[1]), line_look(index)
+        for axes, times in ((left, steps), (right, steps * seconds[name])):
+            axes.plot(times, values.mean(0), lw=1.8, label=name, **look)
+            axes.fill_between(times, values.min(0), values.max(0), color=look["color"], alpha=0.18, lw=0)
+        told.append(f"{name}: {values[:, -1].mean():.2f} (from {values[:, -1].min():.2f} to {values[:, -1].max():.2f})")
+    for axes, words in ((left, "step"), (right, "seconds, with a processor that takes as long as the card")):
+        axes.axhline(level, color=INK, lw=1.1, ls=":")
+        axes.set(xlabel=words, xlim=(0, None))
+    note(left, "letters alone", (0, level), (4, -3), va="top", size=9)
+    left.set_ylabel("loss (nats per token)")
+    legend(figure, "lower center", len(runs), handles=left.get_legend_handles_labels()[0])
+    end = f"the loss at the end, mean, lowest and highest of {len(next(iter(runs.values())))} seeds: {'; '.join(told)}"
+    return Picture(figure, caption=caption, alt=f"Two panels, over steps and over seconds; {end}.")
 
 
 # ---- what a bandwidth is good for -----------------------------------------------------------------------------------
@@ -233,16 +273,15 @@ def efficiency_curves(
 
 
 def fill_of_tiers(
-    accounts: Mapping[str, MemoryAccount], capacities: Mapping[str, Bytes], efficiencies: Mapping[str, Ratio | None], *,
+    accounts: Mapping[str, MemoryAccount], capacities: Mapping[str, Bytes], seconds: Mapping[str, Seconds], *,
     caption: str, alt: str,
 ) -> Picture:  # fmt: skip
-    """Bars of the tiers on the left, in shares of their sizes; on the right a bar for each state that travels.
+    """Bars of the tiers on the left, in shares of their sizes; on the right where the seconds of a step go.
 
     Args:
         accounts: tier → what lies there.
         capacities: tier → what it holds.
-        efficiencies: state, in the order of `CATEGORIES` → the share of the time in which the GPU computes; None where
-            nothing travels.
+        seconds: where a step spends time, the card first → seconds.
     """
     figure, (left, right) = new_figure(columns=2, height=2.6)
     shares = {tier: account.total / capacities[tier] for tier, account in accounts.items()}
@@ -260,17 +299,15 @@ def fill_of_tiers(
     left.set(xlim=(0, min(2.0, max(1.1, *shares.values()))), ylim=(len(accounts) - 0.5, -0.65))
     left.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     left.set_xlabel("of what the tier holds")
-    for (state, efficiency), category in zip(efficiencies.items(), CATEGORIES):
-        right.barh([state], [efficiency or 0], height=0.55, color=PALETTE[category])
-        words = "stays" if efficiency is None else f"{float(efficiency):.0%}"
-        note(right, words, (efficiency or 0, state), (5, 0), va="center", color=MUTED if efficiency is None else INK)
-    right.set(xlim=(0, 1.2), ylim=(len(efficiencies) - 0.4, -0.6))
-    right.set_xticks([0, 0.5, 1], ["0%", "50%", "100%"])
-    right.set_xlabel("of the time the GPU computes")
+    for road, taken in seconds.items():
+        right.barh([road], [taken], height=0.55, color=INK if road == "card" else SERIES[1])
+        note(right, f"{float(taken):.2f} s", (taken, road), (5, 0), va="center", color=INK if taken else MUTED)
+    right.set(xlim=(0, 1.25 * max(seconds.values())), ylim=(len(seconds) - 0.4, -0.6))
+    right.set_xlabel("seconds of a step")
     for axes in (left, right):
         axes.grid(False, axis="y")
         axes.grid(True, axis="x", color=GRID)
-    for name, category in zip(efficiencies, CATEGORIES):
+    for name, category in zip(("weights", "gradients", "optimizer", "checkpoints"), CATEGORIES):
         left.barh([0], [0], color=PALETTE[category], label=name)
     legend(figure, "lower center", 4)
     return Picture(figure, caption=caption, alt=alt)

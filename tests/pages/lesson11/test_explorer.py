@@ -12,7 +12,7 @@ from course_lib import predict
 from course_lib.model import zoo
 from course_lib.predict import Setup
 from course_lib.predict.offload import kept_on_device
-from course_pages.lesson11.explorer import GOAL, PLACES, STATES, TiersExplorer, intensity_of, speed_of, tiers_table
+from course_pages.lesson11.explorer import PLACES, STATES, TiersExplorer, speed_of, tiers_table
 
 
 def test_bytes_are_what_the_library_predicts() -> None:
@@ -27,42 +27,45 @@ def test_bytes_are_what_the_library_predicts() -> None:
     assert tiers_table()["states"]["GPT-3 175B"] == [2 * psi, 2 * psi, 12 * psi]
 
 
-def test_efficiency_is_the_papers() -> None:
-    """On its V100, of which it reaches 70 TFLOP/s, at a batch of 2 × 1024 tokens."""
-    explorer = TiersExplorer(model="GPT-2 XL", gpu="V100 32GB", sequences=2, weights="disk", processor=False)
-    speed = speed_of("V100 32GB")
-    assert speed == pytest.approx(70e12)
-    found, width = explorer.travels, zoo.GPT2_XL.config.width
-    for state in STATES:
-        intensity = predict.flops_a_byte(state, 2, 1024, width)
-        assert found[state].intensity == intensity == intensity_of(state, "GPT-2 XL", 2)
-        assert found[state].needed == predict.bandwidth_for(GOAL, intensity, speed)
-    assert found["weights"].efficiency == predict.link_efficiency(2048, 8e9, speed)
-    assert found["optimizer"].efficiency == predict.link_efficiency(512, 32e9, speed)
-    assert found["gradients"].efficiency is found["checkpoints"].efficiency is None
+PSI = int(predict.parameters(zoo.GPT3_6_7B))
+CUT = {"weights": "GPU", "gradients": "GPU", "optimizer": "GPU", "checkpoints": "GPU"}
 
 
 @pytest.mark.parametrize(
-    ("chosen", "gb_per_s"),
+    ("chosen", "processor", "bytes_a_parameter"),
     [
-        ({"weights": "GPU"}, 1555),
-        ({"weights": "main memory"}, 32),
-        ({"weights": "disk"}, 8),
-        ({"weights": "disk", "disk": "four on PCIe 5.0"}, 32),
-        ({"weights": "disk", "disk": "four on PCIe 5.0", "link": "PCIe 5.0"}, 64),
+        ({}, True, 0),
+        ({"gradients": "main memory"}, True, 4),
+        ({"optimizer": "main memory"}, False, 24),
+        ({"optimizer": "main memory"}, True, 4),
+        ({"gradients": "main memory", "optimizer": "main memory"}, True, 4),
+        ({"gradients": "main memory", "optimizer": "main memory"}, False, 28),
+        ({"weights": "main memory"}, True, 8),  # 6 without recompute
+        ({"weights": "main memory", "gradients": "main memory", "optimizer": "main memory"}, True, 8),
     ],
 )
-def test_a_way_is_as_fast_as_its_slowest_part(chosen: dict[str, str], gb_per_s: float) -> None:
-    assert TiersExplorer(None, **chosen).travels["weights"].bytes_per_s == gb_per_s * 1e9
+def test_what_crosses_is_the_cut_of_the_lesson(chosen: dict[str, str], processor: bool, bytes_a_parameter: int) -> None:
+    explorer = TiersExplorer(None, processor=processor, **CUT | chosen)
+    assert sum(link for link, _ in explorer.journeys.values()) == bytes_a_parameter * PSI
+    assert explorer.seconds["link"] == pytest.approx(bytes_a_parameter * PSI / 32e9)
+    assert not any(disk for _, disk in explorer.journeys.values())
 
 
-def test_a_processor_that_runs_adam_has_the_state_beside_it() -> None:
-    explorer = TiersExplorer(optimizer="main memory")
-    assert explorer.travels["optimizer"].bytes_per_s == 8 * 25.6e9
-    explorer.processor = False
-    assert explorer.travels["optimizer"].bytes_per_s == 32e9
-    explorer.optimizer = "disk"
-    assert explorer.travels["optimizer"].bytes_per_s == 8e9
+def test_zero_offload_takes_the_seconds_of_the_formula() -> None:
+    """With recompute the card has 8 FLOPs a parameter and token: 4/3 of the formula's."""
+    explorer = TiersExplorer(sequences=4, gradients="main memory")
+    due = predict.offloaded_step(PSI, 4 * 2048 * 4 / 3, speed_of("A100 40GB"), 32e9, 8 * 25.6e9)
+    assert list(explorer.seconds.values()) == pytest.approx([*due, 0])
+    assert explorer.efficiency == pytest.approx(float(due.efficiency))
+    assert speed_of("V100 32GB") == pytest.approx(70e12)
+
+
+def test_a_disk_is_read_and_written() -> None:
+    explorer = TiersExplorer(None, **dict.fromkeys(STATES, "disk"))
+    kept = explorer.tiers["disk"].activations
+    assert sum(disk for _, disk in explorer.journeys.values()) == (8 + 4 + 24) * PSI + 2 * kept
+    assert explorer.seconds["disk"] == pytest.approx((36 * PSI + 2 * kept) / 8e9)
+    assert explorer.journeys["weights"] == (6 * PSI, 8 * PSI), "the new ones are written beside the processor"
 
 
 @pytest.mark.parametrize("wrong", [{"weights": "tape"}, {"memory": "1 GiB"}, {"disk": "two"}, {"sequences": 3}])
@@ -79,5 +82,5 @@ def test_show_sends_the_widget_with_its_picture(monkeypatch: pytest.MonkeyPatch)
     assert sent[0].data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
     told = sent[0].metadata["image/png"]["alt"]
     assert "In GPU 42.4 GiB of 40 GiB, too much; main memory 268.0 GiB of 512 GiB; disk 0.0 GiB" in told
-    assert "Weights stay on the GPU. Gradients in main memory: 32 GB/s, the GPU computes 60% of the time" in told
+    assert "A step: card 7.71 s, link 2.57 s, processor 3.21 s, disk 0.00 s; the card computes 57% of the time." in told
     assert list(explorer.capacities) == list(PLACES)

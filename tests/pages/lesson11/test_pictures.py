@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from course_kit.accounts import MemoryAccount
-from course_kit.units import Bytes, Ratio
+from course_kit.units import Bytes, Seconds
 from course_lib import predict
 from course_pages.lesson11 import pictures as offload
 from course_pages.lesson11.pictures import BLOCKS, ROWS, TOOK, Way, step_bars
@@ -74,6 +74,24 @@ def test_each_way_is_faster_than_the_one_above():
         ]
 
 
+def test_late_weights_travel_while_the_next_update_runs() -> None:
+    """Gradients of step 1 are there and the processor is free: nothing else does its update wait for."""
+    bars = step_bars("one step late", TOOK, steps=3)
+    begin = min(bar.start for bar in bars if (bar.work, bar.step) == ("update", 1))
+    arrived = max(bar.end for bar in bars if (bar.work, bar.step) == ("gradients", 1))
+    free = max(bar.end for bar in bars if (bar.work, bar.step) == ("update", 0))
+    assert begin == max(arrived, free)
+
+
+def test_losses_stand_over_steps_and_over_seconds() -> None:
+    runs = {"usual": [[3.0, 2.0], [3.0, 1.0]], "late": [[3.0, 2.5], [3.0, 2.5]]}
+    picture = offload.losses_by_step_and_second(runs, {"usual": 2.0, "late": 1.0}, 2.985, caption="c")
+    left, right = picture.figure.axes
+    assert [points(line)[-1].tolist() for line in left.lines[:2]] == [[1.0, 1.5], [1.0, 2.5]]
+    assert [points(line)[-1].tolist() for line in right.lines[:2]] == [[2.0, 1.5], [1.0, 2.5]]
+    assert "of 2 seeds: usual: 1.50 (from 1.00 to 2.00); late: 2.50" in picture.alt
+
+
 def points(line: Line2D) -> np.ndarray:
     return np.asarray(line.get_xydata())
 
@@ -98,15 +116,15 @@ def test_the_picture_is_the_same_every_time():
 
 def test_bars_of_tiers_are_shares_and_too_much_is_said() -> None:
     accounts = {"GPU": MemoryAccount(parameters=Bytes(30), gradients=Bytes(20)), "disk": MemoryAccount()}
-    efficiencies = {"weights": Ratio(0.25), "gradients": None}
+    seconds = {"card": Seconds(2), "link": Seconds(0.5), "processor": Seconds(0)}
     picture = offload.fill_of_tiers(
-        accounts, {"GPU": Bytes(40), "disk": Bytes(99)}, efficiencies, caption="Full.", alt="The GPU is too full."
+        accounts, {"GPU": Bytes(40), "disk": Bytes(99)}, seconds, caption="Full.", alt="The GPU is too full."
     )
     left, right = picture.figure.axes
     assert _lengths(left)[:2] == pytest.approx([0.75, 0.5])
     assert [text.get_text() for text in left.texts] == ["too much"]
-    assert _lengths(right) == [0.25, 0]
-    assert [text.get_text() for text in right.texts] == ["25%", "stays"]
+    assert _lengths(right) == [2, 0.5, 0]
+    assert [text.get_text() for text in right.texts] == ["2.00 s", "0.50 s", "0.00 s"]
 
 
 def _lengths(axes: Axes) -> list[float]:
