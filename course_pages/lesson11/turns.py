@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from course_kit.units import Bytes
+from course_lib import predict
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.offload.copy_stream import CopyStream
@@ -21,6 +22,12 @@ ASKED = {  # (the work, what it reads or writes, bytes a parameter)
     ("forward", "weights", 2), ("backward", "weights", 2), ("backward", "gradients", 2), ("update", "gradients", 2),
     ("update", "states", 24), ("update", "weights", 2),
 }  # fmt: skip
+EXERCISES = (
+    min(18 / 2, 128 / 16),
+    predict.tokens_for(0.8, 80e12, 32e9, 51.2e9),
+    float(predict.offloaded_step(1, 16384, 80e12, 32e9, 204.8e9, gpus=8).efficiency),
+)
+"""Answers to the three exercises: billion parameters, tokens, the share of the time."""
 TINY = GPTConfig(layers=2, width=32, heads=2, vocab_size=256, context=16, norm="rmsnorm", bias=False)
 STORIES = text.stories(seed=0)
 
