@@ -23,10 +23,11 @@ from torch import Tensor, nn
 from course_kit.units import Bytes
 from course_lib.offload.copy_stream import BandwidthLimit, CopyStream
 from course_lib.parallel.data import plan_buckets
-from course_lib.predict.offload import UPDATE_BYTES
 
 BUCKET_BYTES = 2**22
 """Bytes of fp32 weights that one call of the optimizer updates: they travel while the next bucket is computed."""
+UPDATE_BYTES = 32
+"""Bytes a parameter over main memory: a gradient arrives (4), Adam reads 16 and writes 12."""
 
 
 class OffloadedAdamW:
@@ -124,6 +125,10 @@ class _Away:
         gradient, self.gradient = self.gradient, None  # the next one's memory is new: a delayed update still reads this
         return gradient
 
+    def rounded(self) -> Tensor:
+        """The updated weight in the device's dtype; a copy, since the next update may begin while this one travels."""
+        return self.master.to(self.weight.dtype, copy=True)
+
 
 _Updated = tuple[_Away, Tensor]
 """A parameter, and its updated weight in the device's dtype."""
@@ -144,7 +149,7 @@ class _Bucket:
         self.adamw.step()
         self.adamw.zero_grad()
         pairs = zip(self.away, gradients, strict=True)
-        updated = [(away, away.master.to(away.weight.dtype)) for away, gradient in pairs if gradient is not None]
+        updated = [(away, away.rounded()) for away, gradient in pairs if gradient is not None]
         self._pace.wait(UPDATE_BYTES * sum(away.master.numel() for away, _ in updated), began)
         return updated
 

@@ -624,22 +624,7 @@ compare(
 # *activations*. Depth is paid for in them now. Lesson 03 has the cure, recompute, and section 10 the rest: then a block
 # leaves nothing but its input, and even that may go.
 #
-# What does it cost in time? A step reads $16\Psi$ bytes and writes $14\Psi$. Here is that beside the clock, on your own disk.
-
-# %% tags=["varies"]
-def seconds_in_files(config, where):
-    model, batch = in_files(config, where), batch_of(0)
-    return best(lambda: [model(*batch).backward(), model.step()], times=2)
-
-
-LARGER = GPTConfig(4, 256, 4, vocab_size=256, context=32, norm="rmsnorm", bias=False)
-n = predict.parameters(LARGER)
-due = Seconds(16 * n / here.read + 14 * n / here.write)
-compare(predicted=due, measured=seconds_in_files(LARGER, "timed"), tolerance=None, name="a step on your disk")
-
-# %% [markdown]
-# (Not checked. Reading ahead, writing behind and two threads hide some of the time, and files of one to ten MB may be too
-# small for a disk's full speed.)
+# In time, a step costs $16\Psi$ bytes of reading and $14\Psi$ of writing, on the slowest road of all.
 #
 # The tracker counts tensors. Does the *process* agree? The operating system knows what it has handed out: the
 # **resident set**, RSS. How far does it rise in two steps of 12 blocks, each time in a process of its own?

@@ -16,7 +16,8 @@ from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.offload import copy_stream as copy_stream_module
 from course_lib.offload.copy_stream import CopyStream
-from course_lib.offload.zero_offload import OffloadedAdamW
+from course_lib.offload.zero_offload import UPDATE_BYTES, OffloadedAdamW
+from course_lib.predict import offload as formulas
 from course_lib.train.accumulate import Batch
 from course_lib.train.step import train_step
 
@@ -79,6 +80,20 @@ def test_each_loss_is_that_of_masters_in_plain_sight(delay_from: int | None) -> 
     ours, theirs = GPT(CONFIG, dtype=torch.bfloat16), GPT(CONFIG, dtype=torch.bfloat16)
     assert offloaded(ours, BATCHES, delay_from) == masters_oracle(theirs, BATCHES, delay_from)
     assert same(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_on_a_slow_way_home_do_not_hear_of_the_next_update(dtype: torch.dtype) -> None:
+    """Which runs meanwhile: what travels is a copy, also where nothing is rounded."""
+    ours, theirs = GPT(CONFIG, dtype=dtype), GPT(CONFIG, dtype=dtype)
+    psi = sum(weight.numel() for weight in ours.parameters())
+    optimizer, losses = OffloadedAdamW(ours, CopyStream(), CopyStream(bytes_per_s=20 * psi), 0, **ADAMW), []
+    for batch in BATCHES:
+        loss = ours(*batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses == masters_oracle(theirs, BATCHES, delay_from=0) and same(ours, theirs)
 
 
 def test_a_delayed_update_is_not_the_usual_one() -> None:
@@ -210,6 +225,7 @@ def seconds_a_step(delay_from: int | None, memory_bytes_per_s: float | None, ste
 
 
 def test_an_update_takes_32_bytes_a_parameter_over_main_memory_and_late_it_hides() -> None:
+    assert formulas.UPDATE_BYTES == UPDATE_BYTES == 32
     usual, late = (seconds_a_step(delay_from, 32_000 / 0.08) for delay_from in (None, 0))
     assert usual >= 0.18 and 0.1 <= late < 0.85 * usual
 
