@@ -226,10 +226,10 @@ def losses_by_step_and_second(
             axes.plot(times, values.mean(0), lw=1.8, label=name, **look)
             axes.fill_between(times, values.min(0), values.max(0), color=look["color"], alpha=0.18, lw=0)
         told.append(f"{name}: {values[:, -1].mean():.2f} (from {values[:, -1].min():.2f} to {values[:, -1].max():.2f})")
-    for axes, words in ((left, "step"), (right, "seconds, with a processor that takes as long as the card")):
+    for axes, words in ((left, "step"), (right, "seconds, the processor as slow as the card")):
         axes.axhline(level, color=INK, lw=1.1, ls=":")
         axes.set(xlabel=words, xlim=(0, None))
-    note(left, "letters alone", (0, level), (4, -3), va="top", size=9)
+    note(left, "letters alone", (left.get_xlim()[1], level), (-3, 3), ha="right", va="bottom", size=9)
     left.set_ylabel("loss (nats per token)")
     legend(figure, "lower center", len(runs), handles=left.get_legend_handles_labels()[0])
     end = f"the loss at the end, mean, lowest and highest of {len(next(iter(runs.values())))} seeds: {'; '.join(told)}"

@@ -306,7 +306,7 @@ compare(predicted=due, measured=found, tolerance=None)
 
 # %% [markdown]
 # (Not checked. Gradients leave behind the backward pass, which helps; every small tensor costs a moment of its own,
-# which hurts.) Look at what is in the formula: $R$, $W$ and $M$ belong to the machine, and $D$ is yours. **Give the card
+# which hurts; and $R$ is not the same at every $D$.) Look at what is in the formula: $R$, $W$ and $M$ belong to the machine, and $D$ is yours. **Give the card
 # more tokens for each step**, and the same roads are fast enough. An A100 that reaches 125 of its 312 TFLOP/s stands behind
 # PCI Express 4 (31.5 GB/s), in a machine with four channels of memory (102 GB/s): **how many tokens** for 90 %?
 
@@ -399,7 +399,7 @@ first, second = ranks.run(every_second, todo, world_size=2, diagnose=False)  # b
 curves = {name: [(first | second)[name, seed] for seed in range(3)] for name in RUNS}
 above = {name: sum(late[-1] - usual[-1] for late, usual in zip(curves[name], curves["no delay"])) / 3 for name in RUNS}
 print({name: f"{gap:+.2f} nats at the end" for name, gap in above.items()}, "you said", guess_late.said)
-print("2 nats after step", {name: [next(i for i, x in enumerate(run) if x < 2 or i == 480) for run in runs] for name, runs in curves.items()})
+print("2 nats after step", {name: [next((i for i, x in enumerate(run) if x < 2), None) for run in runs] for name, runs in curves.items()})
 pictures.losses_by_step_and_second(
     curves, {name: seconds["no delay" if when is None else "one step late"] for name, when in RUNS.items()}, 2.985,
     caption="Left: late runs need more steps. Right: the same curves over seconds, where a late step is shorter. Bands run from the lowest to the highest of three seeds.",
@@ -781,7 +781,7 @@ compare(
 )  # fmt: skip
 
 # %% [markdown]
-# The same bytes, exactly. Asking ahead waits less, but it waits: the way out takes half of the computing time here, and
+# The same bytes, exactly. On a quiet machine asking ahead waits less, but it waits: the way out takes half of the computing time here, and
 # the forward pass, behind which it should hide, is a quarter of it. (Our Attic frees nothing on the way back. PyTorch's
 # `torch.autograd.graph.save_on_cpu` does, and waits for each copy; here, on a CPU, it has none to make.)
 #
