@@ -75,8 +75,8 @@ class Turn:
             return Verdict("wrong", f"Not yet: {problem}. {self._look}".strip())
         except Exception as problem:  # whatever the reader's code may raise
             if getattr(problem, "ran_out_of_time", False):
-                return Verdict("open", f"Could not be checked: {getattr(problem, 'verdict', problem)}. Run the cell again; if it says so "
-                               "twice, look for a loop without an end.")  # fmt: skip
+                again = "Run the cell again; if it says so twice, look for a loop without an end."
+                return Verdict("open", f"Could not be checked: {getattr(problem, 'verdict', problem)}. {again}")
             said = getattr(problem, "verdict", None) or f"it raises {type(problem).__name__}: {problem}"
             return Verdict("wrong", f"Not yet: {said.rstrip('.')}. {self._look}".strip())  # many bring a full stop
         return Verdict("right", "Right.")
