@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 40; well under a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 45; well under a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in what we build from `send` and `recv`; a GPU's own all-reduce may let a switch add (section 12) |
 # | Opens | `collectives/schedules.py`, `collectives/algorithms.py` |
 #

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 40 minutes, second sitting 30; less than a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 55 minutes, second sitting 40; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in what is held and sent. It changes where you may do it: section 11 |
 # | Opens | `collectives/operators.py`, `parallel/tensor.py` |
 #
@@ -887,6 +887,7 @@ for name, (layers, width, heads, t, *pipeline) in (first | later).items():
     billions[name] = Ratio(predict.parameters(shape) / 1e9)
     stages = (*pipeline, 1)[0]
     print(f"{name:>6}: a layer on {t} GPUs, {stages:2d} stages, {billions[name] / t / stages:.2f} billion on each GPU")
+# measured: parameters of the trained models, Shoeybi et al. 2019, Table 1, and Narayanan et al. 2021, Table 1
 compare(
     predicted=billions,
     measured={name: Ratio(float(name.removesuffix("B"))) for name in billions},
@@ -903,6 +904,7 @@ compare(
 
 # %%
 v100 = share_of_products(8, 3072, 39e12, hardware.V100_32GB.link_bytes_per_s)
+# measured: weak scaling on 8 V100s, Shoeybi et al. 2019, section 5.1.1
 compare(
     predicted=Ratio(round(100 * v100)),
     measured=Ratio(77),
@@ -925,6 +927,7 @@ short = Mesh({"data": 128, "pipe": 16, "tensor": 8})
 long = Mesh({"data": 8, "pipe": 16, "context": 16, "tensor": 8})
 for name, mesh, seq, tflops in (("8k", short, 8192, 400), ("128k", long, 131_072, 380)):
     print(f"{name:>4}: {seq // mesh.axes.get('context', 1):,d} tokens on a rank; published: {tflops} TFLOP/s per GPU")
+# measured: GPUs of the two runs, Grattafiori et al. 2024, Table 4
 compare(
     predicted={"8k": Count(short.size), "128k": Count(long.size)},
     measured={"8k": Count(16_384), "128k": Count(16_384)},

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 40 minutes, second sitting 20; less than a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 55 minutes, second sitting 25; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in schedules, bytes and gradients; only the seconds become smaller |
 # | Opens | `pipeline/schedule/orders.py`, `pipeline/executor.py`, `pipeline/weight_gradients.py` |
 #
@@ -789,6 +789,7 @@ for stages in (2, 4, 8):
     print(f"{stages} stages, {4 * stages} micro-batches: {share:.1%} of all time is idle")
 
 speed = {stages: stages * (1 - simulate(schedules.gpipe(stages, 32)).bubble) for stages in (2, 4, 8)}
+# measured: throughput of GPipe's Transformer on TPUs, Huang et al. 2019, Table 2
 compare(
     predicted={f"{stages} stages over 2": Ratio(speed[stages] / speed[2]) for stages in (4, 8)},
     measured={"4 stages over 2": Ratio(1.8), "8 stages over 2": Ratio(3.3)},
@@ -815,6 +816,7 @@ units = {replicas: simulate(schedules.one_f_one_b(35, 1920 // replicas)) for rep
 for replicas, chart in units.items():
     print(f"{replicas} replicas: bubble {chart.bubble:.1%} of all time, {chart.bubble_over_ideal:.1%} over the ideal")
 print("in flight on the first stage:", peak_in_flight(schedules.one_f_one_b(35, 240).actions[0]), "micro-batches")
+# measured: seconds of a step on the Selene cluster, Smith et al. 2022, section 2.4
 compare(
     guess={"12 replicas": guess_mtnlg},
     predicted={f"{n} replicas": Seconds(60.1 * units[n].makespan / units[8].makespan) for n in (10, 12)},
