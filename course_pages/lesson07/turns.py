@@ -12,8 +12,6 @@ from torch import nn
 
 from course_kit import measure, ranks
 from course_lib import predict
-from course_lib.model.gpt import GPT
-from course_pages.lesson07.runs import SMALL, share
 
 Function = Callable[..., Any]
 
@@ -24,20 +22,20 @@ def check_start(function: Function) -> None:
     def on_each_rank() -> tuple[dict[str, list[float]], bool]:
         model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
         for tensor in model.state_dict().values():
-            tensor.fill_(dist.get_rank() + 1)
+            tensor.fill_((5, 9, 2)[dist.get_rank()])  # rank 0's are neither the least nor the most, nor the mean
         before = [id(parameter) for parameter in model.parameters()]
         function(model)
         kept = before == [id(parameter) for parameter in model.parameters()]
         return {name: tensor.unique().tolist() for name, tensor in model.state_dict().items()}, kept
 
     for rank, (found, kept) in enumerate(ranks.run(on_each_rank, world_size=3)):
-        wrong = [name for name, numbers in found.items() if numbers != [1]]
+        wrong = [name for name, numbers in found.items() if numbers != [5]]
         assert not wrong, f"rank {rank} should hold rank 0's numbers, but does not in {', '.join(wrong)}"
         assert kept, f"rank {rank} has other parameters than before, and an optimizer would not know them"
 
 
 def check_glued(function: Function) -> None:
-    """Means, shapes and dtypes of gradients that differ in each element, with one all-reduce."""
+    """Means and shapes of gradients that differ in each element, with one all-reduce."""
 
     def on_each_rank() -> tuple[list[torch.Tensor | None], int]:
         parameters = [nn.Parameter(torch.zeros(shape)) for shape in ((3, 2), (4,), ())]
@@ -69,7 +67,9 @@ def check_arrived(function: Function) -> None:
     for sizes, orders in cases.items():
         for order, due in orders.items():
             names = "abc"[: len(sizes)]
-            replica = SimpleNamespace(buckets=[*names], missing=[*sizes], started=[], start=lambda bucket: bucket)
+            begun: list[str] = []
+            replica = SimpleNamespace(buckets=[*names], missing=[*sizes], started=[])
+            replica.start = lambda bucket, begun=begun: begun.append(bucket) or f"the sum of {bucket}"
             for count, number in enumerate(order):
                 misses = ", ".join(f"{name} misses {size}" for name, size in zip(names, sizes))
                 case = f"bucket {misses} gradients; they come for buckets {order[: count + 1]}"
@@ -77,8 +77,11 @@ def check_arrived(function: Function) -> None:
                     function(replica, number)
                 except Exception as error:
                     raise AssertionError(f"{case}: {type(error).__name__}, {error}") from error
-                left, wanted = "".join(replica.started), due[count]
+                left, wanted = "".join(begun), due[count]
                 assert left == wanted, f"{case}: '{wanted}' should have left, but '{left}' has"
+                kept = [f"the sum of {bucket}" for bucket in begun]
+                held = replica.started
+                assert held == kept, f"{case}: started should hold what start returned, {kept}, but holds {held}"
 
 
 def check_logged(function: Function) -> None:
@@ -108,7 +111,6 @@ def exercise_2() -> int:
     return predict.tokens_to_hide(156e12, 12.5e9, 128, ranks_per_node=8)
 
 
-def exercise_3() -> list[float]:
-    """The loss of the joined batch of four ranks, for each of them."""
-    inputs, targets = zip(*(share(0, rank) for rank in range(4)))
-    return [GPT(SMALL)(torch.cat(inputs), torch.cat(targets)).item()] * 4
+def exercise_3() -> float:
+    """Sequences of the noise scale of a log: mean squared lengths of the gradients of 4 and of 64 sequences."""
+    return predict.noise_scale((4, 5.0), (64, 2.0)).batch_size

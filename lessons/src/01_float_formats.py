@@ -155,7 +155,7 @@ compare(guess={"fp8_e5m2 largest": guess_reach}, predicted=ours, measured=theirs
 # e5m2 ends a little before fp16: the power is the same, and the factor before it is 1.75 instead of nearly 2. bf16 *is*
 # fp32 with the last 16 bits cut off: the same blue bar below, far fewer digits. fp16 bought digits and paid with reach.
 #
-# Where do the numbers lie? For narrow formats we can draw every one.
+# Where do the numbers lie? Narrow formats can be drawn.
 
 # %%
 figures.range_and_precision(
@@ -250,8 +250,8 @@ for dtype in (torch.float16, torch.bfloat16):
     print(f"{str(dtype)[6:]:>9} {activations.tolist()} squared {activations.square().tolist()}")
 
 # %% [markdown]
-# fp16 overflowed: 90,000 lies beyond 65,504. One `inf`, and soon the loss is `nan`. bf16 did not mind the size. But look
-# again: it had lost the difference between the two numbers before anything was squared.
+# fp16 overflowed: 90,000 lies beyond 65,504. One `inf`, and soon the loss is `nan`. bf16 did not mind. But look again: it
+# had lost the difference between the two numbers before anything was squared.
 #
 # And small? A gradient of $10^{-8}$ is less than half of fp16's smallest subnormal, $2^{-24}$, and is rounded to 0;
 # bf16 is the finer of the two there. Where do they change places? Down there fp16's spacing is $2^{-24}$. bf16 has

@@ -68,7 +68,7 @@ def train(wrap, make_optimizer=torch.optim.SGD, seeds=(0, 0, 0, 0), lr=0.1):
     return history
 
 
-print("apart after each step:", *(f"{far:.4f}" for far in apart(ranks.run(train, Alone, world_size=4))))
+print("largest difference of a weight after each step:", *(f"{far:.4f}" for far in apart(ranks.run(train, Alone, world_size=4))))
 
 # %% [markdown]
 # They began with the same weights, and after one step they are four models: each moved by its own gradient.
@@ -82,10 +82,6 @@ print("apart after each step:", *(f"{far:.4f}" for far in apart(ranks.run(train,
 # So if every rank replaces its $g_r$ by $g$, all take the step that one process would have taken with the whole
 # batch. Replicas that begin equal stay equal. Nothing else has to be sent: no weights, no optimizer state, no data.
 # The two lines are lesson 00's: an all-reduce, which is a sum (lesson 06), and a division.
-#
-# Is it one model then? Two questions. Are the four replicas equal after each step, to the bit? And are they equal to a
-# *single* process that takes lesson 00's `train_step` with the joined batch of eight sequences? That step is our oracle:
-# every way to train in parallel has to end with its weights. `runs.judged` trains and answers both.
 
 
 # %%
@@ -120,11 +116,10 @@ def same_start(model):
 # %% [markdown]
 # ## 2 · One model, and what it sends
 #
-# Now both halves together: an equal start, and the mean. Are they one model? And what did a step send for it?
-#
-# The model has $\Psi$ parameters, and as many gradients. An all-reduce over a ring of $p$ ranks sends
-# $2\frac{p-1}{p}$ times its bytes (lesson 06). Here they were float64; from here on gradients are float32, 4 bytes
-# each. Run the cell: it judges three starts, and says how large the model is.
+# Now both halves together: an equal start, and the mean. Is it one model then? That is two questions. Are the four replicas
+# equal after each step, to the bit? And are they equal to a *single* process that takes lesson 00's `train_step` with the
+# joined batch of eight sequences? That step is our oracle: every way to train in parallel has to end with its weights.
+# `runs.judged` trains and answers both.
 
 
 # %%
@@ -141,23 +136,23 @@ for wrap, seeds in ((Naive, (0, 0, 0, 0)), (Naive, (0, 1, 2, 3)), (Averaged, (0,
     drift, off = runs.judged(train, wrap, seeds=seeds)
     print(f"{wrap.__name__}, seeds {seeds}: replicas apart by {drift:.2g}; like one process: {off < 1e-12}")
 
-n_parameters = predict.parameters(SMALL)
-tensors = list(GPT(SMALL, device="meta").parameters())
-print(f"{n_parameters:,d} parameters in {len(tensors)} tensors")
-
-# %%
-guess_bytes = ask("Gradients of 4 bytes, 4 ranks. How many kB does each send in one step?", unit="kB")
-guess_calls = ask("And how many all-reduces is that?")
-
 # %% [markdown]
-# Apart by exactly 0: the backend adds each number once and copies it, so all ranks apply the same bits (lesson 06's
+# Apart by exactly 0: the backend adds each number once and copies the sum, so all ranks apply the same bits (lesson 06's
 # third question). And like one process, up to the order of a sum. Four GPUs, one model: **naive data parallelism**,
 # complete.
 #
 # The third line is the first way to break it. Without the broadcast all apply the same update to different models, and
 # nothing crashes.
 #
-# And what went over the wire?
+# And what does a step send for it? The model has $\Psi$ parameters, and as many gradients. An all-reduce over a ring of
+# $p$ ranks sends $2\frac{p-1}{p}$ times their bytes from each (lesson 06). Where we count bytes, gradients are float32.
+
+# %%
+n_parameters = predict.parameters(SMALL)
+tensors = list(GPT(SMALL, device="meta").parameters())
+print(f"{n_parameters:,d} parameters in {len(tensors)} tensors")
+guess_bytes = ask("Gradients of 4 bytes, 4 ranks. How many kB does each send in one step?", unit="kB")
+guess_calls = ask("And how many all-reduces is that?")
 
 # %%
 total, naive = Bytes(4 * n_parameters), ranks.run(runs.traffic_of_a_step, Naive, world_size=4)[0]
@@ -390,14 +385,16 @@ def accumulate(quiet):
     replica = BucketedDataParallel(GPT(SMALL))
     with measure.traffic() as sent:
         for micro_batch in range(4):
-            wait = quiet and micro_batch < 3
-            with replica.no_sync() if wait else nullcontext():
+            silent = quiet and micro_batch < 3
+            with replica.no_sync() if silent else nullcontext():
                 (replica(*share(micro_batch, dist.get_rank())) / 4).backward()
-            None if wait else replica.synchronize()
+            if not silent:
+                replica.synchronize()
         dist.barrier()
     return sent.sent_bytes
 
 
+# %%
 bucket = Bytes(total + 4 * len(tensors))  # the library sends one more number for each tensor; section 9 tells why
 once = predict.all_reduce(bucket, world_size=4).bytes
 guess, due = {"no_sync": guess_with, "always": guess_without}, {"no_sync": once, "always": 4 * once}
@@ -405,7 +402,7 @@ measured = {name: ranks.run(accumulate, name == "no_sync", world_size=4)[0] for 
 compare(guess=guess, predicted=due, measured=measured, tolerance=0.01, unit="kB")
 
 # %% [markdown]
-# A quarter. (Sending always is right, too: to average what is equal everywhere changes nothing.) On a slow network
+# A quarter. (Sending always is right, too: to average again what is already equal everywhere changes nothing.) On a slow network
 # accumulating is the cheapest cure there is.
 #
 # ## 7 · The real thing
@@ -458,7 +455,7 @@ for make_optimizer, lr in ((torch.optim.SGD, 0.1), (torch.optim.Adam, 1e-3)):
 #
 # Different seeds were one way to break it (section 2). Here is another: you delete the division. Every gradient is then
 # $p = 4$ times too long. SGD's first step misses the right point by three times the length of the right step. By how many
-# lengths does Adam's miss it? Adam's first step is $g/(|g| + \epsilon)$ in each number.
+# lengths does Adam's miss it? In each number, Adam's first step is the learning rate times $g/(|g| + \epsilon)$.
 
 # %%
 guess_adam = ask("By how many lengths of the right step does Adam's first step miss?")
@@ -486,7 +483,7 @@ compare(guess={"Adam": guess_adam}, predicted={"SGD": Ratio(4 - 1), "Adam": adam
 
 # %% [markdown]
 # Half a percent: the factor of 4 stands above and below the line, and only where a gradient is as small as $\epsilon =
-# 10^{-8}$ does it show. Gradient clipping hides it as well. So a test with Adam that passes proves little: this course
+# 10^{-8}$ does it show. Clipping hides it as well, in every step in which it clips. So a test with Adam that passes proves little: this course
 # checks every parallel path with SGD, too.
 #
 # ## 9 · When the ranks are not alike
@@ -551,7 +548,8 @@ def with_batch_norm(joined):
     x = torch.randn(16, 3, dtype=torch.float64)
     replica = None if joined else BucketedDataParallel(model)
     model(x if joined else x.chunk(4)[dist.get_rank()]).square().mean().backward()
-    None if joined else replica.synchronize()
+    if not joined:
+        replica.synchronize()
     return parameters_to_vector([p.grad for p in model.parameters()]), model[1].running_mean
 
 
@@ -569,9 +567,9 @@ for number, name in enumerate(["gradients", "running means"]):
 #
 # ## 10 · Who reads what
 #
-# What deals the cards? A **sampler**. Every item is read once in an epoch, by one rank, and all ranks make equally many
-# steps: one that stops early leaves the others waiting (lesson 06). Nine items in batches of four, two for each of two
-# ranks.
+# The data are dealt out by a **sampler**. In an epoch every item should be read once, by one rank, and all ranks should make
+# equally many steps: one that stops early leaves the others waiting (lesson 06). Here are nine items in batches of four,
+# two for each of two ranks.
 
 # %%
 import subprocess
@@ -665,8 +663,8 @@ compare(guess={"fp16": guess_fp16}, predicted={"as it is": whole, "fp16": whole 
         measured={name: sent for name, (_, sent) in looked.items()}, tolerance=0.01, unit="MB")  # fmt: skip
 
 # %% [markdown]
-# Two, and the first is small, 1 MiB: it leaves at once, so that the link is busy early. (In the first step PyTorch
-# watches in which order gradients arrive, and then packs anew.) The fp16 hook casts, sends and casts back: half the
+# Two, and the first is small, 1 MiB: it leaves at once, so that the link is busy early. (In the very first step all is one
+# bucket, while PyTorch watches in which order gradients arrive; then it packs anew.) The fp16 hook casts, sends and casts back: half the
 # bytes, and lesson 04's dangers. What such a hook forgets in one step, it should carry over to the next; the lab builds
 # that.
 #
@@ -761,7 +759,7 @@ for steps in (0, 60):
 critical = predict.critical_batch_tokens(2.0)
 figures.steps_and_examples_by_batch(
     critical,
-    caption="Far to the left, twice the ranks mean half the steps. Far to the right, they mean twice the cost.",
+    caption="Far to the left, twice the batch means half the steps. Far to the right, it means twice the cost.",
 ).show()
 before, after = (predict.steps_and_examples(batch, critical=1.0) for batch in (1.0, 4.0))
 print(f"four times the critical batch: {before[0] / after[0]:.1f} times as fast, and {after[1] / before[1]:.1f} times as expensive")
@@ -898,8 +896,8 @@ print(f"one process: the weights add up to {sum(p.sum().item() for p in model.pa
 # **2.** A100s that reach 156 TFLOP/s, in nodes of 8 with four cards of 25 GB/s (so 12.5 GB/s for each GPU), 128 ranks,
 # bf16. From how many tokens per rank on can the backward pass hide a two-level all-reduce?
 #
-# **3.** For the log, rank 0 prints its loss. It is the loss of *its* share. Change `logged` so that all ranks return
-# the loss of the joined batch, as one process would have printed it.
+# **3.** In a training on 16 ranks with 4 sequences each, the log says that $|g|^2$ is 5.0 on average before the all-reduce, and
+# 2.0 behind it. How many sequences is the noise scale?
 
 # %%
 answer_1 = None  # GB sent by each of 64 ranks
@@ -913,21 +911,17 @@ self_check(answer_2, turns.exercise_2(), tolerance=0.001, hint="At what speed do
 
 
 # %%
-def logged():
-    loss = GPT(SMALL)(*share(0, dist.get_rank())).detach()
-    return round(loss.item(), 4)
+answer_3 = None  # sequences
 
-
-answer_3 = None  # replace None by ranks.run(logged, world_size=4)
-
-self_check(answer_3, turns.exercise_3(), tolerance=1e-4, hint="Section 1: the loss of all sequences is a mean. And all ranks must come.")
+self_check(answer_3, turns.exercise_3(), tolerance=0.01, hint="Section 13: one equation for each of the two batches, two unknowns.")
 
 # %% [markdown]
 # <details><summary>Answers</summary>
 #
 # 1. $2 \cdot \frac{63}{64} \cdot 2 \cdot 1.5576 = 6.13$ GB.
 # 2. $\frac{156 \cdot 10^{12}}{8 \cdot 12.5 \cdot 10^9} \cdot \frac{15}{16} = 1{,}462$.
-# 3. `dist.all_reduce(loss)`, and return `loss.item() / dist.get_world_size()`, rounded.
+# 3. $|G|^2 + \mathrm{tr}\,\Sigma/4 = 5$ and $|G|^2 + \mathrm{tr}\,\Sigma/64 = 2$, so $\mathrm{tr}\,\Sigma = 12.8$ and
+# $|G|^2 = 1.8$: 7.1 sequences. These 64 are nine times as many, so the run sees ten times the fewest examples.
 #
 # </details>
 #

@@ -789,7 +789,7 @@ for stages in (2, 4, 8):
     print(f"{stages} stages, {4 * stages} micro-batches: {share:.1%} of all time is idle")
 
 speed = {stages: stages * (1 - simulate(schedules.gpipe(stages, 32)).bubble) for stages in (2, 4, 8)}
-# measured: throughput of GPipe's Transformer on TPUs, Huang et al. 2019, Table 2
+# measured: throughput of the Transformer on P100s without NVLink, Huang et al. 2019, Table 3
 compare(
     predicted={f"{stages} stages over 2": Ratio(speed[stages] / speed[2]) for stages in (4, 8)},
     measured={"4 stages over 2": Ratio(1.8), "8 stages over 2": Ratio(3.3)},

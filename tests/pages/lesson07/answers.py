@@ -28,6 +28,11 @@ def the_mean(model):
         tensor.copy_(wide / dist.get_world_size())
 
 
+def the_least(model):
+    for tensor in model.state_dict().values():
+        dist.all_reduce(tensor, op=dist.ReduceOp.MIN)
+
+
 def new_parameters(model):
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
@@ -99,6 +104,20 @@ def beyond_the_last(replica, number):
         replica.started.append(replica.start(replica.buckets[len(replica.started)]))
 
 
+def keeps_the_bucket(replica, number):
+    replica.missing[number] -= 1
+    while len(replica.started) < len(replica.buckets) and not replica.missing[len(replica.started)]:
+        bucket = replica.buckets[len(replica.started)]
+        replica.start(bucket)
+        replica.started.append(bucket)
+
+
+def never_starts(replica, number):
+    replica.missing[number] -= 1
+    while len(replica.started) < len(replica.buckets) and not replica.missing[len(replica.started)]:
+        replica.started.append(replica.buckets[len(replica.started)])
+
+
 def two_calls(loss, rows):
     total, count = loss.detach().double() * rows, torch.tensor(rows)
     dist.all_reduce(total)
@@ -128,7 +147,12 @@ def with_its_graph(loss, rows):
 ANSWERS = {
     turns.check_start: Answers(
         right=[by_state_dict],
-        wrong={parameters_alone: "running_mean", the_mean: "rank 0 should hold", new_parameters: "other parameters"},
+        wrong={
+            parameters_alone: "running_mean",
+            the_mean: "rank 0 should hold",
+            the_least: "rank 0 should hold",
+            new_parameters: "other parameters",
+        },
     ),
     turns.check_glued: Answers(
         right=[with_vectors],
@@ -145,6 +169,8 @@ ANSWERS = {
             as_soon_as_full: "should have left",
             one_at_a_time: "'ab' should have left",
             beyond_the_last: "IndexError",
+            keeps_the_bucket: "what start returned",
+            never_starts: "should have left",
         },
     ),
     turns.check_logged: Answers(
