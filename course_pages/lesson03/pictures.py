@@ -103,23 +103,6 @@ def peak_for_every_k(
     return Picture(figure, caption=caption, alt=alt)
 
 
-def bytes_against_flops(points: Mapping[str, tuple[Bytes, Flops]], *, caption: str) -> Picture:
-    """Bytes held and FLOPs computed by each way of recomputing, relative to the first one.
-
-    Args:
-        points: name → bytes held, FLOPs of the step.
-    """
-    figure, (axes,) = new_figure(height=2.9)
-    base = next(iter(points.values()))[1]
-    for i, (name, (held, flops)) in enumerate(points.items()):
-        x, y = 100 * (flops / base - 1), held.to("MiB")
-        axes.plot([x], [y], "o", ms=9, color=SERIES[i])
-        note(axes, name, (x, y), (9, 0), va="center")
-    axes.set(xlabel="FLOPs more than a plain step (%)", ylabel="held (MiB)", ylim=(0, None), xlim=(-1.5, 40))
-    told = "; ".join(f"{name}: {held}, {flops}" for name, (held, flops) in points.items())
-    return Picture(figure, caption=caption, alt=f"Bytes held against FLOPs of a step. {told}.")
-
-
 def swap_or_recompute(intensities: Mapping[str, float], break_even: Mapping[str, float], *, caption: str) -> Picture:
     """FLOPs that each kept byte stands for, and the point from which each device would rather swap.
 

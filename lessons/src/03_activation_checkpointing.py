@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 55 minutes, second sitting 30; less than a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 35; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | is not needed: all cells run on the CPU. A GPU's kernels keep a few other tensors (`predict/saved.py` says which); the argument is the same |
 # | Opens | `train/recompute.py`, `predict/chain.py` |
 #
@@ -14,7 +14,7 @@
 # results that the forward pass leaves lying around because the backward pass will ask for them.
 #
 # Must they lie there? Each of them is the result of a computation. You still have its inputs, and you know the
-# recipe. You could throw it away and make it again on the day that somebody asks. The field calls that *activation
+# recipe. You could throw it away and make it again on the day that it is asked for. The field calls that *activation
 # checkpointing*. This course says **recompute**, because a checkpoint is also a file.
 #
 # It sounds like a bad bargain: twice the work. By the end of this page you will know the price to the last operation.
@@ -35,6 +35,7 @@ from course_lib.model import text
 from course_lib.model.gpt import GPT, Attention, GPTConfig
 from course_lib.train.recompute import Recompute, RecomputedLayers, recompute, recompute_only
 from course_pages.lesson03 import pictures as figures
+from course_pages.lesson03 import turns
 from course_pages.lesson03.explorer import FilmExplorer
 from course_pages.shared.memory import memory_timeline
 
@@ -104,30 +105,12 @@ compare(guess=kept_guess, predicted=N * A, measured=peak_activations(record), na
 #
 # **Your turn.** Write that backward pass. One thing to think of: the second run must be the same computation, and a
 # layer with dropout throws dice. `torch.set_rng_state(dice)` puts their state back to where it was before the first run.
-# Do it inside `torch.random.fork_rng([])` (`[]`: no GPU), which restores the state outside when it ends: whoever throws
-# dice later must not notice. And autograd calls you with saving switched off; `torch.enable_grad()` switches it on.
+# Do it inside `torch.random.fork_rng([])` (`[]`: no GPU), which restores the state outside when it ends: the dice of the
+# rest of the program must not notice. And autograd calls you with saving switched off; `torch.enable_grad()` switches it on.
 
 
 # %%
-def check_redo(function):
-    torch.manual_seed(1)
-    piece, x = nn.Sequential(Layer(8), nn.Dropout(0.5)), torch.randn(4, 8, requires_grad=True)
-    dice, gradient, weight = torch.get_rng_state(), torch.randn(4, 8), piece[0].linear.weight
-    torch.set_rng_state(dice)
-    piece(x).backward(gradient)
-    due, due_weight = x.grad.clone(), weight.grad.clone()
-    weight.grad, others, made_of_x = None, torch.randn(3), x.clone()  # others have thrown dice meanwhile
-    after = torch.get_rng_state()
-    with torch.no_grad():
-        said = function(piece, made_of_x, dice, gradient)
-    assert torch.is_tensor(said), f"it should return the gradient of x, but returns {said}"
-    assert torch.equal(said, due), "the gradient of x is another one than without forgetting"
-    assert weight.grad is not None and torch.equal(weight.grad, due_weight), "the weight's .grad is not what it is without forgetting"
-    assert torch.equal(torch.get_rng_state(), after), "whoever throws dice afterwards gets other numbers"
-
-
-# %%
-@your_turn(check_redo, look="A leaf of its own (`x.detach()`), saving switched on, the old dice in a fork, and `backward`: which is missing?")
+@your_turn(turns.check_redo, look="A leaf of its own (`x.detach()`), saving switched on, the old dice in a fork, and `backward`: which is missing?")
 def redo(piece, x, dice, gradient):
     """Run piece(x) again and backward from `gradient`. Returns the gradient of x; weights get theirs in .grad."""
     ...
@@ -147,8 +130,8 @@ def redo(piece, x, dice, gradient):
 
 # %% [markdown]
 # Autograd fixes the form around it. `forward` gets our arguments. `backward` gets the gradient of the result and
-# returns one gradient for each of those arguments (`None` for the piece, which is no tensor). Whatever the first has to
-# tell the second it leaves in `ctx`.
+# returns one gradient for each of those arguments (`None` for the piece, which is no tensor). What the first has to tell
+# the second it leaves in `ctx`.
 
 
 # %%
@@ -165,34 +148,13 @@ class Forget(torch.autograd.Function):
         return None, redo(ctx.piece, *ctx.saved_tensors, ctx.dice, gradient)
 
 
-forgotten_guess = ask("How many MiB of activations at the peak, when every layer is forgotten?", unit="MiB")
-
 # %% [markdown]
 # `Forget.apply(piece, x)` runs it. Which pieces? **Your turn.** Cut the chain into **segments** of $K$ layers, and hand
 # each one to `forget`. Mind *when* a piece runs: twice, and the second time long after your loop.
 
 
 # %%
-def check_segments(function):
-    pieces = []
-
-    def forget(piece, x):
-        pieces.append((piece, x))
-        return piece(x)
-
-    for k in (1, 4, 5):
-        pieces.clear()
-        result = function(layers, x, k, forget)
-        assert torch.equal(result, plain(layers, x)), f"K = {k}: the result is not that of the plain chain"
-        due = -(-N // k)  # rounded up
-        assert len(pieces) == due, f"K = {k}: {N} layers should be {due} segments, but are {len(pieces)}"
-        for piece, given in reversed(pieces):
-            assert torch.equal(piece(given), result), f"K = {k}: a segment that runs again computes something else"
-            result = given
-
-
-# %%
-@your_turn(check_segments, look="A piece is a function of x alone. When does a lambda look for its layers? When does partial?")
+@your_turn(turns.check_segments, look="A piece is a function of x alone. When does a lambda look for its layers? When does partial?")
 def in_segments(layers, x, k, forget):
     """x through all layers, k at a time (the last segment may be shorter); forget(piece, x) runs one segment."""
     ...
@@ -210,6 +172,9 @@ def in_segments(layers, x, k, forget):
 # Is it right? The oracle is the plain chain. We put dropout between the layers, so that the dice matter, and compare
 # all 17 gradients (16 matrices and the input) bit for bit. Then the harvest, with $K = 1$: each layer keeps its input
 # and forgets the rest.
+
+# %%
+forgotten_guess = ask("How many MiB of activations at the peak, when every layer is forgotten?", unit="MiB")
 
 
 # %%
@@ -251,26 +216,18 @@ compare(guess=forgotten_guess, predicted=N * X + A, measured=measured, name="pea
 # %%
 lowest_guess = ask("What is the lowest peak that any K reaches, in MiB?", unit="MiB")
 
+# %%
 records = {K: step(every(K)) for K in range(1, N + 1)}
 activations = {K: peak_activations(record) for K, record in records.items()}
 
 # %% [markdown]
 # **Your turn.** The formula holds where $K$ divides $N$. Write it for every $K$: 16 layers in segments of 5 end with
 # a segment of one. That one runs again *first*, when all inputs are still held. (Nor must $A$ be $X$: a layer may
-# save three times its input, or a third.) It is checked against the sixteen runs.
+# save three times its input, or a third.) Real steps are the judge.
 
 
 # %%
-def check_formula(function):
-    for k, measured in activations.items():
-        said = function(N, k, X, A)
-        assert said == measured, f"N = {N}, K = {k}: {measured} are measured, but it says {Bytes(said)}"
-    for x, a, due in ((1, 3, 14), (3, 1, 11)):
-        said = function(10, 4, x, a)
-        assert said == due, f"10 layers, K = 4, inputs of {x} bytes, {a} saved: should be {due}, but is {said}"
-
-
-@your_turn(check_formula, look="Two moments: the last segment runs again, or, when it is gone, input and all, a full one. What is held at each?")
+@your_turn(turns.check_peak, look="Two moments: the last segment runs again, or, when it is gone, input and all, a full one. What is held at each?")
 def peak(n, k, x, a):
     """Bytes at the peak: n layers in segments of k, inputs of x bytes, layers that save a."""
     ...
@@ -294,8 +251,7 @@ figures.peak_for_every_k(
     "low as 8 MiB from K = 3 to 6. Grey: all that is alive, temporaries too; lowest at K = 4.",
 ).show()
 lowest = min(activations.values())
-display(compare(guess=lowest_guess, predicted=Bytes(peak(N, 4, X, A)), measured=lowest, name="lowest", unit="MiB"))
-price_guess = ask("Section 4: with K = 16, how many times the operations of a plain step?")
+compare(guess=lowest_guess, predicted=Bytes(peak(N, 4, X, A)), measured=lowest, name="lowest", unit="MiB")
 
 # %% [markdown]
 # At $K = 4$ the hill has half its height. Why there? A sum of two terms, one falling and one rising, whose product is
@@ -309,8 +265,11 @@ price_guess = ask("Section 4: with K = 16, how many times the operations of a pl
 # ## 4 · The price
 #
 # In operations, the forward pass costs $F$, and the backward pass $2F$: each product has two in the backward pass, one
-# for the gradient of each factor. Recompute adds a forward pass. From $3F$ to $4F$ is a third more. And how does the
-# price depend on $K$? You have said what you expect for $K = 16$, where the whole chain is one segment.
+# for the gradient of each factor. Recompute adds a forward pass: from $3F$ to $4F$ with $K = 1$. And how does the price
+# depend on $K$? With $K = 16$ the whole chain is one segment.
+
+# %%
+price_guess = ask("With K = 16, how many times the operations of a plain step?")
 
 
 # %%
@@ -384,9 +343,12 @@ CONFIG = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=128)
 setup = predict.Setup(CONFIG, batch_size=8, seq=128)
 display(show(Recompute.backward, docstring=False))
 display(show(RecomputedLayers.__iter__, docstring=False))
+
+# %%
 block_guess = ask("How many times its input does a block save?")
 
 
+# %%
 def gpt_step(prepare=lambda model: model, config=CONFIG):
     model = GPT(config, seed=0)
     prepare(model)
@@ -406,15 +368,14 @@ def held(record):
 nothing, one_more = gpt_step(), gpt_step(config=replace(CONFIG, layers=5))
 saved_by_a_block = held(one_more[0]) - held(nothing[0])
 block, stream = predict.block_activations(setup), Bytes(4 * 8 * 128 * 128)
-display(compare(guess=block_guess, predicted=Ratio(block / stream), measured=Ratio(saved_by_a_block / stream), name="A / X"))
-gpt_guess = ask("42 MiB of activations without recompute. At the peak, with K = 1?", unit="MiB")
+compare(guess=block_guess, predicted=Ratio(block / stream), measured=Ratio(saved_by_a_block / stream), name="A / X")
 
 # %% [markdown]
 # Twenty times. The best segment would have $\sqrt{4 / 20}$ layers, less than one. In GPT-3, with 96 layers, $A / X$
 # is 57 (lesson 02's $sbh\,(34 + 5as/h)$ is $114\,sbh$ there, and the input is $2\,sbh$), and $\sqrt{96 / 57}$ is 1.3.
-# So for a transformer each block is a segment of its own. That is what nearly everybody does, and this is why.
+# So for a transformer each block is a segment of its own. That is the usual choice, and this is why.
 #
-# (In the formula one $X$ comes off. A block saves its input itself, so the input that we keep is a part of its $A$.)
+# (One $X$ must be subtracted from the formula. A block saves its input itself, so the input that we keep is a part of its $A$.)
 
 # %%
 def recompute_blocks(K):
@@ -425,7 +386,6 @@ runs = {K: gpt_step(recompute_blocks(K)) for K in (1, 2, 4)}
 full = setup.with_(recompute="full")
 at_peak = {f"K = {K}, peak": Bytes(peak(4, K, stream, block) - stream) for K in runs}
 compare(
-    guess={"K = 1, peak": gpt_guess},
     predicted={"K = 1, held": predict.activations(full)} | at_peak,
     measured={"K = 1, held": held(runs[1][0])} | {f"K = {K}, peak": peak_activations(runs[K][0]) for K in runs},
     tolerance=0.001,  # the tokens of the batch are no part of the chain
@@ -459,11 +419,8 @@ scores = L * (4 * 8 * 4 * S**2 + S**2)  # 8 sequences, 4 heads, 4 bytes a score;
 whole = predict.activations(setup)
 
 ways = {"none": nothing, "selective": gpt_step(lambda model: recompute_only(model, Attention, "explicit")), "full": runs[1]}
-figures.bytes_against_flops(
-    {way: (held(record), counted) for way, (record, counted) in ways.items()},
-    caption="Lower holds less when the forward pass ends, further right computes more. The step from none to selective "
-    "buys a fifth of the bytes here: the context is short. At GPT-3's size it buys 70 % (section 11).",
-).show()
+for way, (record, counted) in ways.items():
+    print(f"{way:<10} holds {held(record):.1MiB} when the forward pass ends, and computes {counted:.2GFLOP}")
 (all_held, all_flops), (less_held, more_flops) = ((held(record), counted) for record, counted in list(ways.values())[:2])
 compare(
     guess={"% more operations": selective_guess},
@@ -474,7 +431,8 @@ compare(
 )  # fmt: skip
 
 # %% [markdown]
-# (Full recompute costs 32 % here, and not a third: the product that makes the logits is in no block and runs once.)
+# A fifth of the bytes for 4 % here, where the context is short; at GPT-3's size it is 70 % of the bytes (section 11). (Full
+# recompute costs 32 %, and not a third: the product that makes the logits is in no block and runs once.)
 #
 # That is the story: forget, redo, pay a third; or forget only what is large and cheap. And what runs twice must be the
 # same twice.
@@ -490,7 +448,7 @@ compare(
 #
 # **Other dice.** Leave out the line about the random numbers (`preserve_rng=False` does it). Then the second run
 # drops other elements than the first. The loss is right, since it comes from the first run. The gradients belong to a
-# network that nobody evaluated. Take a million ones and drop a tenth. How many have a wrong gradient?
+# network that was never evaluated. Take a million ones and drop a tenth. How many have a wrong gradient?
 #
 # **A side effect.** A function that is run twice does everything twice. BatchNorm keeps a running mean: at each
 # forward pass it moves a tenth of the way from where it is to the mean of the batch. It starts at 0, and the batch's
@@ -586,16 +544,27 @@ compare(guess={"Forget": vanish_guess}, predicted=due, measured=measured)
 # and treat each half in the same way, down to single layers. Then at most $\log_2 N$ inputs are alive, and the insides
 # of one layer. The price: at each of the $\log_2 N$ levels, half of all layers run once more (Chen et al. 2016, §4.4).
 # Here $\log_2 16 = 4$.
+#
+# **Your turn.** One level: a half is run by `run(part, x)`, and what is forgotten goes through `forget(piece, x)`.
+
+# %%
+@your_turn(turns.check_in_halves, look="Which half does the backward pass need at once, and so must not be forgotten? A piece is a function of x alone.")
+def in_halves(layers, x, run, forget):
+    """x through all layers: the first half as one forgotten piece, then the second half."""
+    ...
+
+
+# %% tags=["solution"]
+@in_halves.solution
+def in_halves(layers, x, run, forget):
+    middle = len(layers) // 2
+    x = forget(partial(run, layers[:middle]), x)
+    return run(layers[middle:], x)
 
 
 # %%
-def halves(layers, x):
-    layers = list(layers)
-    if len(layers) == 1:
-        return layers[0](x)
-    middle = len(layers) // 2
-    x = recompute(halves, layers[:middle], x)
-    return halves(layers[middle:], x)
+def halves(layers, x):  # each half is run in the same way, down to single layers
+    return layers[0](x) if len(layers) == 1 else in_halves(layers, x, halves, recompute)
 
 
 compare(
@@ -667,11 +636,11 @@ compare(guess=moved_guess, predicted=Bytes(2 * 2 * N * X), measured=attic.moved,
 # second on each lane, of which 128 bits in 130 are data: 31.5 GB/s (PCI-SIG 2017). So the A100 asks for nearly 20,000
 # FLOPs a byte. (A T4: a fifth of the speed, half of the link.)
 #
-# What do the tensors of a layer stand for? Careful: not all that a layer computes is needed to have its insides back.
-# The MLP's second product makes what goes onto the stream, and *nobody saves that*. Nor attention's last product. How
-# many operations really run again? PyTorch's own recompute stops as soon as it has what it needs, so it can be asked.
-# Our GPT's block, with $T$ tokens: of an MLP's $16\,Td^2$ only the first product, $8\,Td^2$; of attention's products
-# with matrices, $6$ of $8\,Td^2$, and both around the scores, $4\,STd$.
+# What do the tensors of a layer stand for? Not all that a layer computes is needed to have its insides back. The MLP's second
+# product makes what goes onto the stream, and that is not saved. Attention's last product need not be repeated either. To
+# find out how much really is, we can ask PyTorch's own recompute, which stops as soon as it has what it needs. With $T$
+# tokens we expect it to repeat the first of the MLP's two products ($8\,Td^2$ of $16\,Td^2$), three quarters of attention's
+# products with matrices ($6\,Td^2$ of $8\,Td^2$), and both products around the scores ($4\,STd$).
 
 
 # %%
@@ -711,7 +680,7 @@ figures.swap_or_recompute(
      "a layer's input": (24 * h + 4 * s) / 2},
     {"T4, PCIe 3": break_even(hardware.T4, "fp16", 8), "A100, PCIe 4": break_even(hardware.A100_80GB, "bf16", 16)},
     caption="What lies left of a machine's line it computes again, what lies right of it is carried. Formulas, all of "
-    "them. The insides of a layer lie left of both lines; its input lies far to the right.",
+    "them. The insides of a layer lie left of both lines, attention's just left of the T4's; its input lies far to the right.",
 )  # fmt: skip
 
 # %% [markdown]
@@ -861,19 +830,12 @@ compare(
 # %%
 answer_1 = None  # K
 
-fewest = min(range(1, 65), key=lambda k: peak(64, k, 1, 4))
-display(self_check(answer_1, fewest, hint="Section 3 has the root. Which of X and A stands above the line?"))
+self_check(answer_1, turns.exercise_1(), hint="Section 3 has the root. Which of X and A stands above the line?")
 
+# %%
 answer_2 = None  # a momentum
 
-
-def after_two_moves(momentum):
-    norm = nn.BatchNorm1d(1, momentum=momentum)
-    recompute(norm, torch.full((8, 1), 10.0, requires_grad=True)).sum().backward()
-    return norm.running_mean.item()
-
-
-moved = None if answer_2 is None else after_two_moves(answer_2)
+moved = None if answer_2 is None else turns.mean_after_two_moves(answer_2)
 self_check(moved, 1, tolerance=0.001, hint="It checks where the mean is. After two moves, (1 - m)² of the old one remains.")
 
 

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
 
-from course_kit.units import Bytes, Flops
+from course_kit.units import Bytes
 from course_lib.predict.chain import Chain
 from course_pages.lesson03 import pictures as figures
 
@@ -48,12 +48,6 @@ def test_the_words_name_the_floor_of_all_that_is_alive():
     assert "fall from 4.00 MiB at K = 1 to 2.00 MiB at K = 2" in alt and "the lowest is 5.00 MiB, at K = 3" in alt
 
 
-def test_flops_are_relative_to_the_first_point():
-    points = {"a": (Bytes(MIB), Flops(100)), "b": (Bytes(0), Flops(133))}
-    (axes,) = figures.bytes_against_flops(points, caption="c").figure.axes
-    assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in axes.lines] == [(0, 1), (pytest.approx(33), 0)]  # type: ignore[index]
-
-
 def test_break_even_is_a_line_and_a_word():
     figure = figures.swap_or_recompute({"scores": 100, "MLP": 10_000}, {"a GPU": 8000}, caption="c").figure
     (dots,) = figure.axes[0].collections
@@ -69,7 +63,6 @@ def test_each_picture_has_caption_and_words():
         "Keeping everything takes 12.00 MiB": figures.peak_for_every_k(
             peaks, peaks, peaks, CHAIN.peak(None), caption="c"
         ),
-        "none: 1.00 MiB": figures.bytes_against_flops({"none": (Bytes(MIB), Flops(1))}, caption="c"),
         "scores: 100; a GPU: 8,000": figures.swap_or_recompute({"scores": 100}, {"a GPU": 8000}, caption="c"),
     }
     assert all(part in picture.alt and picture.caption == "c" for part, picture in words.items())
