@@ -122,8 +122,15 @@ class LayerwiseModule(nn.Module, Generic[U]):
     def _gather(self, unit: U, ahead: int) -> None:
         """Have a unit's weights here, and those of its neighbour on their way."""
         unit.unshard()
-        if self.prefetch:
-            self.units[(unit.place + ahead) % len(self.units)].start_unshard()
+        place = (unit.place + ahead) % len(self.units)
+        if self.prefetch and not self._was_used(place):
+            self.units[place].start_unshard()
+
+    def _was_used(self, place: int) -> bool:
+        """Whether a unit has had its turn in this pass: then nothing would free it if it came ahead."""
+        if self._is_backward:
+            return self._open_call[place] == self._call[place]
+        return self._call[place] > self._call[0]
 
     def _free_all_if_root(self, unit: U) -> None:
         # weights that were gathered ahead and not used would be old after the next step

@@ -29,6 +29,11 @@ def test_a_root_with_several_results_gathers_no_unit_again():
         assert sent == due
 
 
+def test_no_unit_is_gathered_ahead_that_has_been_used_in_this_pass():
+    for sent, due in on_ranks(results.bytes_of_towers):
+        assert sent == due
+
+
 def test_results_from_the_middle_of_units():
     on_ranks(results.check_cached)
 

@@ -240,6 +240,29 @@ def bytes_of_seq2seq() -> tuple[float, float]:
     return bytes_of(Seq2Seq(), lambda model: model(torch.randn(2, 64))["loss"])
 
 
+class Towers(nn.Module):
+    """Two stacks, of which the one that is defined last runs first (as in CLIP)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = nn.ModuleList([nn.Linear(64, 64) for _ in range(4)])
+        self.vision = nn.ModuleList([nn.Linear(64, 64) for _ in range(4)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The product of what both stacks make of x, the vision's first."""
+        y = x
+        for layer in self.vision:
+            y = torch.tanh(layer(y))
+        for layer in self.text:
+            x = torch.tanh(layer(x))
+        return (x * y).mean()
+
+
+def bytes_of_towers() -> tuple[float, float]:
+    """Two stacks. All ranks must call."""
+    return bytes_of(Towers(), lambda model: model(torch.randn(2, 64)))
+
+
 def bytes_of(module: nn.Module, loss: Callable[[Zero3], Tensor]) -> tuple[float, float]:
     """What a rank sends in a step, and what the formula says. All ranks must call."""
     ranks = dist.get_world_size()
