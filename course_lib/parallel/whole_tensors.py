@@ -73,6 +73,8 @@ class WholeTensorOptimizer:
     def __init__(self, params: Iterable[Any], optimizer_cls: Any, group: Group = None, **optimizer_args: Any) -> None:
         groups, self.group, self.rank = groups_of(params), group, dist.get_rank(group)
         everything: list[nn.Parameter] = [parameter for each in groups for parameter in each["params"]]
+        if narrow := {parameter.dtype for parameter in everything} - {torch.float32, torch.float64}:
+            raise ValueError(f"weights are {narrow.pop()}, and no fp32 copy is kept: give weights in fp32 or fp64")
         broadcast_tensors(everything, group)
         self.parameters = [parameter for parameter in everything if parameter.requires_grad]
         self.deal = deal_tensors([parameter.numel() for parameter in self.parameters], dist.get_world_size(group))

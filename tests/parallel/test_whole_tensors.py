@@ -138,3 +138,14 @@ def test_a_deal_is_within_grahams_bound_of_the_best(seed):
     loads = lambda owners: [sum(s for s, o in zip(sizes, owners) if o == rank) for rank in range(n)]  # noqa: E731
     best = min(max(loads(owners)) for owners in itertools.product(range(n), repeat=7))
     assert max(deal.loads) <= (4 / 3 - 1 / (3 * n)) * best
+
+
+def test_weights_of_16_bits_are_refused():
+    """Nothing is sent before the refusal, so that it needs no other rank."""
+    weights = [torch.nn.Parameter(torch.zeros(2, 2, dtype=torch.bfloat16))]
+
+    def refused():
+        with pytest.raises(ValueError, match="bfloat16, and no fp32 copy is kept"):
+            WholeTensorOptimizer(weights, SGD, lr=0.1)
+
+    ranks.run(refused, world_size=1)
