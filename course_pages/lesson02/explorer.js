@@ -28,7 +28,8 @@ export function inWords(nbytes) {
 function summarize(count, account, total, gpus) {
   const size = count >= 1e9 ? `${(count / 1e9).toPrecision(3)} billion` : `${Math.round(count / 1e6)} million`;
   const fits = gpus.filter(([, memory]) => total <= memory);
-  const verdict = fits.length ? `The smallest card that holds it is the ${fits[0][0]}.` : "No single card holds it.";
+  const verdict = fits.length ? `The smallest card with room for it is the ${fits[0][0]}; the way back asks for more.` :
+    "No single card holds it.";
   return `${size} parameters: ${inWords(total)} to hold, of which ${inPercent(account.activations / total)} are activations. ${verdict}`;
 }
 
@@ -63,7 +64,7 @@ function build({ table, state, change, controls, offers }) {
       const fits = total <= memory;
       bar.style.width = `${Math.min(100, (100 * memory) / top)}%`;
       bar.className = `mx-card${fits ? " mx-fits" : ""}${memory > top ? " ex-longer" : ""}`;
-      verdict.textContent = fits ? `fits, ${inPercent(total / memory)} full` :
+      verdict.textContent = fits ? `${inPercent(total / memory)} full by then` :
         `at least ${inFull(Math.ceil(total / memory))} of them`;
     }
   }

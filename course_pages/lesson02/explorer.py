@@ -91,7 +91,7 @@ def memory_table() -> dict[str, Any]:
 
     Returns:
         "states": "precision optimizer" → for each width as `states_parts`. "kinds": "precision attention recompute" →
-        which of "activations"; those are, for each width and sequence, as `activation_parts`. "gpus": [name, bytes].
+        which of "activations"; those are, for each width and sequence, as `activation_parts`. "gpus": [name, usable].
         "colors": of the categories.
     """
     offers = {name: control.values for name, control in MemoryBarExplorer.controls().items()}
@@ -107,7 +107,7 @@ def memory_table() -> dict[str, Any]:
             kinds[" ".join(same)] = len(parts)
             parts.append([[activation_parts(width, seq, *same) for seq in SEQS] for width in WIDTHS])
         kinds[f"{precision} {attention} {recompute}"] = kinds[" ".join(same)]
-    gpus = [[name, int(gpu.memory)] for name, gpu in GPUS.items()]
+    gpus = [[name, int(gpu.usable)] for name, gpu in GPUS.items()]
     colors = {category: PALETTE[category] for category in MemoryAccount()}
     return {"states": states, "kinds": kinds, "activations": parts, "gpus": gpus, "colors": colors}
 
@@ -144,14 +144,15 @@ class MemoryBarExplorer(Explorer):
         return held(**self.chosen)
 
     def _picture(self, *, caption: str, alt: str) -> Picture:
-        gpus = {name: gpu.memory for name, gpu in GPUS.items()}
+        gpus = {name: gpu.usable for name, gpu in GPUS.items()}
         return memory_against_gpus(self.account, gpus, caption=caption, alt=alt)
 
     def _told(self) -> str:
         account = self.account
-        fits = [name for name, gpu in GPUS.items() if account.total <= gpu.memory]
+        fits = [name for name, gpu in GPUS.items() if account.total <= gpu.usable]
         parts = ", ".join(f"{category} {nbytes:.1GiB}" for category, nbytes in account.items() if nbytes)
         return (
             f"A GPT of {self.layers} layers, {self.width} wide, with {self.batch} sequences of {self.seq} tokens: "
-            f"{parts}; together {account.total:.1GiB}. It fits on {', '.join(fits) or 'none of the cards'}."
+            f"{parts}; together {account.total:.1GiB}. Room for that, before the way back asks for more: "
+            f"{', '.join(fits) or 'none of the cards'}."
         )

@@ -167,4 +167,4 @@ def exercise_2() -> int:
     """Sequences of GPT-2 XL on an A100 40GB, by the peak."""
     config = replace(zoo.GPT2_XL.config, attention="fused")
     lean = predict.Setup(config, batch_size=8, seq=1024, precision="mixed", recompute="full")
-    return predict.largest(lean, "batch_size", hardware.A100_40GB.memory).value
+    return predict.largest(lean, "batch_size", hardware.A100_40GB.usable).value

@@ -406,18 +406,18 @@ compare(
 #
 # ## 6 · Against named cards
 #
-# The formulas of this page in one bar: what is held when the forward pass ends, as if the gradients were in place.
-# Below it, cards.
+# The formulas of this page in one bar: what is held when the forward pass ends, as if the gradients were in place. Below
+# it, cards: as much of each as a program sees. The bar is not the peak, so it can say *too small*, and never *enough*.
 
 # %%
 MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
-    caption="GPT-2 XL with 8 sequences. The dashed line must end within a card, and better a good way before its end."
+    caption="GPT-2 XL with 8 sequences. The dashed line must end a good way before a card does: the way back asks for more."
 )
 
 # %% [markdown]
 # (If nothing reacts, run the cell once.)
 #
-# 1. What is the largest batch with which GPT-2 XL fits on an A100 80GB? With fused attention? And with recompute?
+# 1. For how large a batch of GPT-2 XL has an A100 80GB room by then? With fused attention? And with recompute?
 # 2. With all of that and a batch of 1, does it fit on a T4? What is left to shrink?
 # 3. Press **GPT-3 175B**. How many H200s does a single sequence need at least? Which colour would you attack first?
 # 4. Go from *mixed* to *fp32*. Which colours change, and why does the sum of the first three not?
@@ -425,7 +425,7 @@ MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
 # <details><summary>Answers</summary>
 #
 # 1. 8, 16 and 128, of the powers of two that the slider offers. But ask `predict.peak`, which follows the step to its
-# end: it says 11, 20 and 82. With recompute the worst moment comes on the way back, and the bar does not know it.
+# end: it says 11, 20 and 80. With recompute the worst moment comes on the way back, and the bar does not know it.
 # 2. No. The activations are a third of a GiB; the states alone have 23.2. All in bf16, without a copy, they have 11.6.
 # 3. 20. The optimizer's colour, 1.9 of 2.7 TiB.
 # 4. Weights and gradients double, the optimizer gives its copy back: $4 + 4 + 8 = 16$. The activations double, too.
@@ -776,7 +776,8 @@ compare(predicted=counted, measured=published, tolerance=0.006, columns=("our fo
 # parameter?
 #
 # **2.** GPT-2 XL in mixed precision with Adam, fused attention, every block recomputed. How many sequences of 1,024
-# tokens fit on an A100 40GB, going by `predict.peak`? (The batch need not be a power of two.)
+# tokens fit into what a program sees of an A100 40GB, `hardware.A100_40GB.usable`, by `predict.peak`? (The batch need not
+# be a power of two.)
 #
 # **3.** The function below holds 42 MiB of activations for each batch that it evaluates. Add one line, so that it
 # holds none and returns the same.
@@ -814,7 +815,7 @@ self_check(answer_3, 0, hint="`.item()` still holds one batch at a time. What ke
 # <details><summary>Answers</summary>
 #
 # 1. 12: $2 + 2$ for weight and gradient, $4 + 4$ for the copy and the moment.
-# 2. 27. `predict.largest(lean, "batch_size", hardware.A100_40GB.memory)` looks for it; its `bounded_by` says how much 28
+# 2. 26. `predict.largest(lean, "batch_size", hardware.A100_40GB.usable)` looks for it; its `bounded_by` says how much 27
 # would miss.
 # 3. `@torch.no_grad()` above `def`. No graph is made, so there is nothing to hold, and `answer_3` is 0.
 #

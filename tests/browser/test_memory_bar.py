@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from course_lib.model import hardware
 from course_lib.predict import parameters
 from course_pages.lesson02.explorer import MemoryBarExplorer, held, shape
 from tests.browser.conftest import Alone
@@ -69,14 +70,20 @@ def test_a_preset_sets_four_sliders(bar: Callable[..., Page]) -> None:
 def test_the_verdicts_agree_with_the_cards(bar: Callable[..., Page]) -> None:
     page = bar(layers=48, width=1600, batch=1, attention="fused")
     texts = page.locator(".mx-verdict").all_inner_texts()
-    assert texts[0] == "at least 2 of them" and texts[2].startswith("fits, ") and texts[-1].startswith("fits, ")
-    expect(page.get_by_role("status")).to_contain_text("The smallest card that holds it is the V100 32GB.")
+    assert (
+        texts[0] == "at least 2 of them"
+        and texts[2].endswith("% full by then")
+        and texts[-1].endswith("% full by then")
+    )
+    expect(page.get_by_role("status")).to_contain_text(
+        "The smallest card with room for it is the V100 32GB; the way back asks for more."
+    )
     widths = page.locator(".ex-block").evaluate_all("parts => parts.map((part) => part.getBoundingClientRect().width)")
     track = page.locator(".ex-track").first.bounding_box()
     account = MemoryBarExplorer(layers=48, width=1600, batch=1, attention="fused").account
     assert track
     for width, nbytes in zip(widths, account.values(), strict=True):
-        assert width == pytest.approx(track["width"] * nbytes / (1.02 * 32 * 2**30), abs=0.5)
+        assert width == pytest.approx(track["width"] * nbytes / (1.02 * hardware.V100_32GB.usable), abs=0.5)
 
 
 def test_python_sets_the_numbers(bar: Callable[..., Page]) -> None:

@@ -81,9 +81,13 @@ def test_show_sends_the_widget_with_its_picture(monkeypatch: pytest.MonkeyPatch)
     assert sent[0].data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
     assert sent[0].data["image/png"]
     alt = sent[0].metadata["image/png"]["alt"]
-    assert "48 layers, 1600 wide" in alt and "optimizer 17.4 GiB" in alt and "It fits on V100 32GB" in alt
+    assert (
+        "48 layers, 1600 wide" in alt
+        and "optimizer 17.4 GiB" in alt
+        and "Room for that, before the way back asks for more: V100 32GB" in alt
+    )
     MemoryBarExplorer(layers=96, width=12288).show()
-    assert "It fits on none of the cards" in sent[2].metadata["image/png"]["alt"]
+    assert "asks for more: none of the cards" in sent[2].metadata["image/png"]["alt"]
 
 
 def test_every_choice_makes_a_model():
