@@ -17,8 +17,9 @@
 # | 2 | A planner | 40 |
 # | 3 | Three moves | 35 |
 #
-# **The rules.** You may use all of torch, and of `course_lib.pipeline.schedule` everything but its `zero_bubble`. (It
-# would seldom help: where it is fast, it has as many micro-batches in flight as 1F1B's first rank, on every rank.)
+# **The rules.** You may use all of torch, and of `course_lib.pipeline.schedule` everything but its `zero_bubble`,
+# `zb_h2`, `zb_v`, `fill_gaps` and `ORDERS`, which lists them. (They would seldom help: on every rank they have at least as
+# many micro-batches in flight as 1F1B's first rank, and they know no cap for each rank and no uneven costs.)
 # A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
 # it may change something, its contract says so. The checks look.
 #
@@ -53,7 +54,7 @@ from course_lib.pipeline.stages import GPTStage, partition_layers
 
 # %%
 UNIT = Costs()  # F, B and W take 1 each, BW takes 2
-FINISHED = ["zero_bubble", "ORDERS"]
+FINISHED = ["zero_bubble", "zb_h2", "zb_v", "fill_gaps", "ORDERS"]
 
 
 def peaks(schedule):
