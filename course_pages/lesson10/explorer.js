@@ -1,12 +1,13 @@
 // ZeRO against real cards. All numbers come from Python; here they are looked up, added and drawn.
 
-const WORDS = ["weights", "gradients", "optimizer state", "activations"];
+const WORDS = ["weights", "gradients", "optimizer state", "activations", "passing through"];
 
 // What is shown for each stage: bytes by category, their sum, whether they fit, and the words for the rest.
 export function look(table, offers, { model, gpu, ranks, sequences }) {
   const [n, s] = [offers.ranks.values.indexOf(ranks), offers.sequences.values.indexOf(sequences)];
   return table.states[model][n].map((states, stage) => {
-    const held = [...states, table.activations[model][s]];
+    const passing = table.passing[model][s] + (stage === 3 ? table.gathered[model] : 0);
+    const held = [...states, table.activations[model][s], passing];
     const [sent, seconds] = [table.sent[model][n][stage], table.seconds[gpu][model][n][stage]];
     return { held, total: sum(held), fits: sum(held) <= table.gpus[gpu], sent, seconds,
       fewest: table.fewest[gpu][model][s][stage] };
@@ -55,7 +56,8 @@ function build({ table, state, controls, offers }) {
   }
 
   const note = "Weights and gradients in 16 bits, AdamW with an fp32 copy. A step sends once, over the link between two "
-    + "GPUs of one machine; between machines it takes longer. Buckets and gathered blocks come on top.";
+    + "GPUs of one machine; between machines it takes longer. Passing through: in stage 3 whole weights (the ends of the "
+    + "model and two blocks), and with sequences the block that is computed again, or the logits.";
   const nodes = [
     make("div", "ex-controls zx-controls", {}, Object.values(controls).map(({ node }) => node)), status, board,
     make("div", "ex-legend", { ariaHidden: "true" }, keys), make("p", "ex-note", { textContent: note }),

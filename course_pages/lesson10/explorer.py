@@ -1,7 +1,8 @@
 """ZeRO against real cards: what each stage leaves on a rank, what it sends, and from how many ranks on it fits.
 
 Choose a model, a card and a number of ranks; all four stages are shown at once, since the question is which of them is
-enough. Bytes and seconds are `predict`'s. The table holds them for every place of the controls, activations apart.
+enough. Bytes and seconds are `predict`'s. The table holds them for every place of the controls; activations and what
+passes through do not depend on the ranks, and stand apart.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from course_kit.notebook.picture import PALETTE, Picture
 from course_kit.units import Bytes, Seconds
 from course_lib.predict import Link, data_traffic, fewest_ranks, model_states
 from course_pages.shared.memory import memory_bar
-from course_pages.shared.models_on_gpus import GPUS, MODELS, held, kept, setup_of
+from course_pages.shared.models_on_gpus import GPUS, MODELS, held, kept, passing, setup_of
 
 RANKS, SEQUENCES = tuple(2**i for i in range(13)), (0, 1, 2, 4, 8, 16)
 STAGES = ("0: nothing cut", "1: state cut", "2: and gradients", "3: and weights")
@@ -31,9 +32,14 @@ def sent(model: str, ranks: int, zero: int, gpu: str) -> tuple[Bytes, Seconds]:
     return sum((one.bytes for one in each), Bytes(0)), Seconds(sum(float(one.seconds(link)) for one in each))
 
 
+def at_most(model: str, ranks: int, zero: int, sequences: int) -> MemoryAccount:
+    """Bytes of a rank at its fullest moment, with what passes through."""
+    return held(model, ranks, zero, sequences) + passing(model, zero, sequences)
+
+
 def needed(model: str, zero: int, sequences: int, gpu: str) -> int:
     """The fewest ranks on which the model fits; 0 if `MOST_RANKS` are too few."""
-    left = GPUS[gpu].memory - kept(model, sequences)
+    left = GPUS[gpu].memory - kept(model, sequences) - passing(model, zero, sequences).total
     if left <= 0 or model_states(setup_of(model, MOST_RANKS, zero)).total > left:
         return 0
     return int(fewest_ranks(setup_of(model, 1, zero), left).data)
@@ -45,7 +51,7 @@ def zero_table() -> dict[str, Any]:
 
     Returns:
         "states": model → for each number of ranks, of each stage [weights, gradients, state] in bytes. "activations":
-        model → bytes for each number of sequences. "sent": model → for each number of ranks, of each stage, in words.
+        model → bytes for each number of sequences. "passing": the same; "gathered": model → bytes that pass in stage 3, too. "sent": model → for each number of ranks, of each stage, in words.
         "seconds": GPU → the same. "fewest": GPU → model → for each number of sequences, of each stage, 0 for never.
         "gpus": name → bytes. "stages", "colors": of the rows and the categories.
     """
@@ -57,6 +63,8 @@ def zero_table() -> dict[str, Any]:
     return {
         "states": places(lambda model, ranks, zero: [int(n) for n in list(held(model, ranks, zero, 0).values())[:3]]),
         "activations": {model: [int(kept(model, sequences)) for sequences in SEQUENCES] for model in MODELS},
+        "passing": {model: [int(passing(model, 0, n).total) for n in SEQUENCES] for model in MODELS},
+        "gathered": {model: int(passing(model, 3, 0).total) for model in MODELS},
         "sent": places(lambda model, ranks, zero: f"{sent(model, ranks, zero, next(iter(GPUS)))[0]:.1GB}"),
         "seconds": {
             gpu: places(lambda model, ranks, zero, gpu=gpu: f"{sent(model, ranks, zero, gpu)[1]:.1}") for gpu in GPUS
@@ -70,7 +78,7 @@ def zero_table() -> dict[str, Any]:
         },
         "gpus": {name: int(gpu.memory) for name, gpu in GPUS.items()},
         "stages": STAGES,
-        "colors": [PALETTE[category] for category in CATEGORIES[:4]],
+        "colors": [PALETTE[category] for category in CATEGORIES],
     }
 
 
@@ -93,8 +101,8 @@ class ZeroExplorer(Explorer):
 
     @property
     def accounts(self) -> dict[str, MemoryAccount]:
-        """Stage → bytes that a rank holds."""
-        return {name: held(self.model, self.ranks, zero, self.sequences) for zero, name in enumerate(STAGES)}
+        """Stage → bytes of a rank at its fullest moment."""
+        return {name: at_most(self.model, self.ranks, zero, self.sequences) for zero, name in enumerate(STAGES)}
 
     def _picture(self, *, caption: str, alt: str) -> Picture:
         limit = {self.gpu: GPUS[self.gpu].memory}

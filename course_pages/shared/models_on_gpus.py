@@ -7,7 +7,7 @@ from typing import Any
 from course_kit.accounts import MemoryAccount
 from course_kit.units import Bytes
 from course_lib.model import hardware, zoo
-from course_lib.predict import Setup, block_input, model_states, parameters
+from course_lib.predict import Setup, activations_paper, block_input, model_states, parameters, unit_buffers
 
 MODELS = {row.name: row for row in (
     zoo.GPT2_XL, zoo.GPT3_6_7B, zoo.LLAMA3_8B, zoo.NEOX_20B, zoo.LLAMA3_70B, zoo.GPT3_175B, zoo.LLAMA3_405B,
@@ -36,3 +36,18 @@ def held(model: str, ranks: int, zero: int, sequences: int) -> MemoryAccount:
     """Bytes that a rank holds of the model and for the backward pass. Passing ones (buckets, a gathered unit) and those
     of the block that is being recomputed come on top."""
     return model_states(setup_of(model, ranks, zero)) + MemoryAccount(activations=kept(model, sequences))
+
+
+def passing(model: str, zero: int, sequences: int) -> MemoryAccount:
+    """Bytes that a rank holds for a moment, whatever the number of ranks, on top of `held`.
+
+    In stage 3 whole weights in 16 bits: what is in no block, the block at work and the next one, on its way. With
+    sequences, the larger of what one block keeps when it is computed again (attention's scores are not stored), and the
+    logits in fp32. Gradients on their way and buckets are left out, so it is a lower bound.
+    """
+    whole = unit_buffers(Setup(MODELS[model], 2, precision="mixed", data=2, zero=3)).parameters if zero == 3 else 0
+    if not sequences:
+        return MemoryAccount(temporaries=Bytes(whole))
+    setup = Setup(MODELS[model], sequences, precision="mixed", recompute="selective")
+    logits = 4 * sequences * setup.seq * setup.shape.vocab_size
+    return MemoryAccount(temporaries=Bytes(whole + max(activations_paper(setup, layers=1), logits)))

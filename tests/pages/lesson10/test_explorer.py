@@ -19,7 +19,7 @@ from course_pages.lesson10.explorer import (
     SEQUENCES,
     STAGES,
     ZeroExplorer,
-    held,
+    at_most,
     zero_table,
 )
 
@@ -45,9 +45,9 @@ def test_the_fewest_ranks_are_enough_and_one_less_is_not(model: str, gpu: str) -
     memory = GPUS[gpu].memory
     for sequences, each in zip(SEQUENCES, zero_table()["fewest"][gpu][model]):
         for zero, fewest in enumerate(each):
-            assert held(model, fewest or MOST_RANKS, zero, sequences).total > memory or fewest
-            assert fewest <= 1 or held(model, fewest - 1, zero, sequences).total > memory
-            assert not fewest or held(model, fewest, zero, sequences).total <= memory
+            assert at_most(model, fewest or MOST_RANKS, zero, sequences).total > memory or fewest
+            assert fewest <= 1 or at_most(model, fewest - 1, zero, sequences).total > memory
+            assert not fewest or at_most(model, fewest, zero, sequences).total <= memory
 
 
 def test_activations_are_every_blocks_input() -> None:
@@ -56,6 +56,18 @@ def test_activations_are_every_blocks_input() -> None:
     assert account.activations == 96 * 2 * 2048 * 12288 * 2
     setup = Setup(zoo.GPT3_175B, 2, precision="mixed", recompute="full")
     assert account.activations == predict.activations_paper(setup)
+
+
+def test_what_is_whole_for_a_moment_counts_and_is_not_cut() -> None:
+    """Llama 3 405B: 126 blocks of 3.19 billion parameters, both ends 2.10 billion each, 2 bytes; 16Ψ/76 alone would fit."""
+    block = (int(predict.parameters(zoo.LLAMA3_405B)) - 2 * 128256 * 16384 - 16384) // 126
+    for ranks in (1, 64):
+        whole = at_most("Llama 3 405B", ranks, 3, 0).temporaries
+        assert whole == pytest.approx(2 * (2 * block + 2 * 128256 * 16384 + 16384), abs=10)
+    assert at_most("Llama 3 405B", 64, 2, 0).temporaries == 0
+    assert at_most("Llama 3 405B", 64, 2, 1).temporaries > 4 * 8192 * 128256, "the block, larger than the logits"
+    fewest = zero_table()["fewest"]["H100 SXM 80GB"]["Llama 3 405B"]
+    assert [fewest[place][3] for place in range(3)] == [101, 252, 0]
 
 
 def test_the_papers_figure_is_among_the_places() -> None:
@@ -89,5 +101,5 @@ def test_show_sends_the_widget_with_its_picture(monkeypatch: pytest.MonkeyPatch)
     assert sent[0].data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
     told = sent[0].metadata["image/png"]["alt"]
     assert "Stage 2: and gradients: 838.6 GiB, does not fit, never; sends 1,598.0 GB in 3.6 s." in told
-    assert "Stage 3: and weights: 94.5 GiB, does not fit, 76 ranks are enough; sends 2,397.1 GB" in told
+    assert " GiB, does not fit, 101 ranks are enough; sends 2,397.1 GB" in told
     assert "first that fits" in sent[1].data["text/html"]
