@@ -50,10 +50,11 @@ def zero_table() -> dict[str, Any]:
     """Bytes, seconds and numbers of ranks at all places; a list of four has a number for each stage.
 
     Returns:
-        "states": model → for each number of ranks, of each stage [weights, gradients, state] in bytes. "activations":
-        model → bytes for each number of sequences. "passing": the same; "gathered": model → bytes that pass in stage 3, too. "sent": model → for each number of ranks, of each stage, in words.
-        "seconds": GPU → the same. "fewest": GPU → model → for each number of sequences, of each stage, 0 for never.
-        "gpus": name → bytes. "stages", "colors": of the rows and the categories.
+        "states": model → for each number of ranks, of each stage [weights, gradients, state] in bytes. "activations",
+        "passing": model → bytes for each number of sequences. "gathered": model → bytes that pass in stage 3, too.
+        "sent": model → for each number of ranks, of each stage, in words. "seconds": GPU → the same. "fewest": GPU →
+        model → for each number of sequences, of each stage, 0 for never. "gpus": name → bytes. "stages", "colors": of
+        the rows and the categories.
     """
     stages = range(len(STAGES))
 

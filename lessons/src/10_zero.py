@@ -5,12 +5,12 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 40; about a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 35; about a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in what is held and sent; more of it can hide there, since links have engines of their own (NCCL's additions still take a few of the GPU's processors) |
-# | Opens | `parallel/zero.py`, `predict/zero.py`, `course_pages/lesson10/ledgers.py` |
+# | Opens | `parallel/zero.py`, `predict/zero.py` |
 #
 # In lesson 02 a card of 16 GB died of a model of 1.5 billion parameters: 16 bytes for each, 24 GB, before the first
-# activation. Lesson 07 gave you four such cards. You start the script on all four, and all four die at the same line.
+# activation. Lesson 07 gave you four such cards. All four die at the same line.
 #
 # They had 64 GB together, and the model needs 24. But each card held *all* of it, the same bits four times. Lessons 08
 # and 09 would cut the model. This page takes the *copies* away, one kind after the other, and counts what is held and sent. That is
@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_kit import measure, ranks
+from course_kit import ranks
 from course_kit.compare import compare
 from course_kit.notebook import ask, show, your_turn
 from course_kit.units import Bytes, Ratio
@@ -37,6 +37,7 @@ from course_lib.train.recompute import recompute
 from course_pages.lesson10 import pictures, turns
 from course_pages.lesson10.ledgers import DEEP, FUSED, SMALL, Library, formula, is_like_one_process, ledger, share, tower, wide
 
+# %%
 psi = predict.parameters(SMALL)
 print(f"{psi:,d} parameters")
 
@@ -83,7 +84,7 @@ guess_peak = ask("In `step`, at the fullest moment: how many bytes a parameter d
 all_0 = ranks.run(ledger, Replicated, world_size=4)
 held_0, sent_0, peak_0 = all_0[0]
 compare(
-    predicted=formula(psi, 2, 2, 12) | {"four ranks": 4 * 16 * psi, "in step": 20 * psi},
+    predicted=formula(psi, 2, 2, 12) | {"four ranks": Bytes(4 * 16 * psi), "in step": Bytes(20 * psi)},
     measured=held_0 | {"four ranks": sum((each.held["a rank"] for each in all_0), Bytes(0)), "in step": peak_0},
     tolerance=0.001,
     unit="MB",
@@ -420,7 +421,7 @@ ZeroExplorer().show()
 #
 # </details>
 #
-# That is the story. An all-reduce, cut open, has room for a step; what only one rank reads, only one rank keeps; and
+# An all-reduce, cut open, has room for a step; what only one rank reads, only one rank keeps; and
 # what all read, but one after the other, can come and go.
 
 # %% [markdown]
@@ -481,9 +482,10 @@ from course_lib.parallel.whole_tensors import WholeTensorOptimizer
 from course_lib.parallel.zero3 import Zero3
 from course_lib.parallel.zero_r import CheckpointMemory, recompute_part
 from course_lib.train.muon import Muon
-from course_pages.lesson10.ledgers import beside, checkpointed, go_on, in_one_piece, sent_in_a_step, sent_to_whom, through_a_buffer
+from course_pages.lesson10 import ledgers
 from course_pages.shared.who_sends import between_nodes, matrix, who_sends_whom
 
+# %%
 guess_buffer = ask("One buffer, used again: which norm?")
 
 
@@ -528,9 +530,9 @@ compare(
 
 # %%
 class TheirStage1:
-    def __init__(self, model, rule=FUSED):
+    def __init__(self, model, rule=torch.optim.AdamW):
         self.model = DistributedDataParallel(model)
-        self.optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD if rule is torch.optim.SGD else torch.optim.AdamW, lr=1e-2)
+        self.optimizer = ZeroRedundancyOptimizer(model.parameters(), rule, lr=1e-2)
         self.weights = list(model.parameters())
 
     def step(self):
@@ -538,6 +540,7 @@ class TheirStage1:
         self.optimizer.zero_grad()
 
 
+# %%
 class TheirStage3(TheirStage1):
     policy = MixedPrecisionPolicy()
 
@@ -560,7 +563,7 @@ class TheirMixed(TheirStage3):
 # %%
 kinds = {"stage 1, PyTorch": TheirStage1, "stage 1, ours": functools.partial(Library, 1), "stage 3, PyTorch": TheirStage3,
          "stage 3, ours": functools.partial(Library, 3), "stage 3, mixed": TheirMixed}  # fmt: skip
-per_rank = {name: ranks.run(beside, kind, world_size=4) for name, kind in kinds.items()}
+per_rank = {name: ranks.run(ledgers.beside, kind, world_size=4) for name, kind in kinds.items()}
 for name, found in per_rank.items():
     print(f"{name}: one process's weights {all(same for same, *_ in found)}; kept as {found[0][1]}; "
           f"moments by rank: {', '.join(f'{moments:.2MB}' for *_, moments, _ in found)}")  # fmt: skip
@@ -637,7 +640,7 @@ guess_passes = ask("4 backward passes before each step: how many Ψ does stage 3
 
 # %%
 m = 4
-measured = {f"stage {stage}": ranks.run(sent_in_a_step, stage, m, world_size=4)[0] for stage in (1, 2, 3)}
+measured = {f"stage {stage}": ranks.run(ledgers.sent_in_a_step, stage, m, world_size=4)[0] for stage in (1, 2, 3)}
 print(f"stage 3 sends {3 * m} Ψ (you said {guess_passes.said})")
 compare(
     predicted={"stage 1": 2 * third, "stage 2": (m + 1) * third, "stage 3": 3 * m * third},
@@ -661,7 +664,7 @@ def hybrid(model):
     return Zero3(model, groups["shard"], replicas=groups["machine"])
 
 
-accounts = {name: ranks.run(sent_to_whom, wrap, world_size=4) for name, wrap in (("over all four", Zero3), ("hybrid", hybrid))}
+accounts = {name: ranks.run(ledgers.sent_to_whom, wrap, world_size=4) for name, wrap in (("over all four", Zero3), ("hybrid", hybrid))}
 who_sends_whom(accounts, ranks_per_node=2, observed=True, caption="A step of stage 3, both times. Framed in orange is what crosses between the machines.").show()
 
 # %%
@@ -703,7 +706,7 @@ guess_tp = ask("Parts instead of copies: how much more traffic, in percent?")
 
 # %%
 stream = Bytes(4 * 4 * 32 * 128)
-kept, sent = zip(*(ranks.run(checkpointed, keep, world_size=4)[0] for keep in (False, True)))
+kept, sent = zip(*(ranks.run(ledgers.checkpointed, keep, world_size=4)[0] for keep in (False, True)))
 display(compare(predicted={"copies": 4 * stream, "parts": 4 * stream / 4}, measured=dict(zip(("copies", "parts"), kept)), unit="kB"))
 compare(guess=guess_tp, predicted=Ratio(100 / 12), measured=Ratio(100 * (sent[1] / sent[0] - 1)), tolerance=0.05, name="percent")
 
@@ -741,7 +744,7 @@ def average(buffer, tensor):
 due, held = {}, {}
 for layers in (2, 4, 8):
     for name, size in {"all at once": None, "constant": 2**14}.items():
-        held[f"{layers} layers, {name}"], all_of_them = ranks.run(through_a_buffer, layers, size, world_size=2)[0]
+        held[f"{layers} layers, {name}"], all_of_them = ranks.run(ledgers.through_a_buffer, layers, size, world_size=2)[0]
         due[f"{layers} layers, {name}"] = Bytes(4 * size) if size else all_of_them
 compare(predicted=due, measured=held, unit="kB")
 
@@ -782,7 +785,7 @@ for name, contiguous in {"one by one": False, "in one piece": True}.items():
 
 # %%
 display(show(CheckpointMemory.new, docstring=False))
-compare(predicted={"new memory": Bytes(0)}, measured={"new memory": ranks.run(in_one_piece, world_size=4)[0]})
+compare(predicted={"new memory": Bytes(0)}, measured={"new memory": ranks.run(ledgers.in_one_piece, world_size=4)[0]})
 
 # %% [markdown]
 # ## 13 · At scale, once more
@@ -806,10 +809,10 @@ print("128 billion on 1,024 ranks:", *(f"stage {z}: {128 * on_paper[z](1024):.1f
 
 # %%
 with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
-    ranks.run(go_on, folder, 2, world_size=4)
+    ranks.run(ledgers.go_on, folder, 2, world_size=4)
     print("files of the four ranks:", *sorted(path.name for path in Path(folder).glob("*/*.distcp")))
-    resumed = ranks.run(go_on, folder, 4, world_size=2)[0]
-    never_stopped = ranks.run(go_on, other, 4, world_size=4)[0]
+    resumed = ranks.run(ledgers.go_on, folder, 4, world_size=2)[0]
+    never_stopped = ranks.run(ledgers.go_on, other, 4, world_size=4)[0]
 most = max((a - b).abs().max().item() for a, b in zip(resumed.weights, never_stopped.weights))
 print(f"two ranks went on from step {resumed.start}, and end where four that never stopped end: {most < 1e-12}")
 print(f"one of four held at most {never_stopped.peak:.1MB} while it saved {Bytes(24 * psi):.1MB} of weights and moments")

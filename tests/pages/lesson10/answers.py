@@ -228,7 +228,7 @@ ANSWERS = {
             rounds_masters_before: "a master is not what the optimizer's step makes of it",
             rounds_masters_after: "a master is not what the optimizer's step makes of it",
             in_new_memory: "stand in new memory",
-            wide_on_the_road: "4 bytes for each weight",
+            wide_on_the_road: "4 bytes for each of its own",
             gathers_first: "not everybody's new masters",
             takes_no_step: "a master is not",
             by_broadcast: "should travel by all_gather",
