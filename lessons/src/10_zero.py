@@ -10,7 +10,7 @@
 # | Opens | `parallel/zero.py`, `predict/zero.py` |
 #
 # In lesson 02 a card of 16 GB died of a model of 1.5 billion parameters: 16 bytes for each, 24 GB, before the first
-# activation. Lesson 07 gave you four such cards. All four die at the same line.
+# activation. Lesson 07 gave you four such cards. All four die.
 #
 # They had 64 GB together, and the model needs 24. But each card held *all* of it, the same bits four times. Lessons 08
 # and 09 would cut the model. This page takes the *copies* away, one kind after the other, and counts what is held and sent. That is
@@ -35,7 +35,7 @@ from course_lib.model.gpt import GPT
 from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.train.recompute import recompute
 from course_pages.lesson10 import pictures, turns
-from course_pages.lesson10.ledgers import DEEP, FUSED, SMALL, Library, formula, is_like_one_process, ledger, share, tower, wide
+from course_pages.lesson10.ledgers import DEEP, FUSED, SMALL, Library, formula, is_like_one_process, ledger, tower, wide
 
 # %%
 psi = predict.parameters(SMALL)
@@ -96,9 +96,9 @@ print(f"in step: {peak_0 / psi:.1f} bytes a parameter (you said {guess_peak.said
 # fuller: before a bf16 gradient goes, its fp32 copy is made, 4 bytes more. So 16 is the bill *at the moment when we read
 # it*, and a peak is a maximum over time (lesson 02). Megatron-LM's documentation counts these 20 for 16-bit gradients,
 # and 18 where gradients are fp32 from the start, 2 + 4 + 12; MT-NLG's authors plan with 20. The paper counts 16, and so
-# do we from here on; add 4 for each gradient that you keep in fp32.
+# do we from here on; an fp32 gradient adds 2 in place of the narrow one, and 4 beside it.
 #
-# Three quarters of 27.6 MB are copies. The largest kind is master and moments, 12 of 16 bytes. Begin there.
+# Three quarters of 27.6 MB are copies. The largest kind is master and moments, 12 of 16.
 #
 # ## 2 · Stage 1: whose moments?
 #
@@ -401,7 +401,7 @@ ZeroExplorer().show()
 # (If nothing reacts to your clicks, run the cell once.)
 #
 # Replicated, four such cards would hold *one* rank. With stage 1 the states fit, and about 3 GB of the card are left. (Its
-# "32 GB" are GiB, 34.4 GB: lesson 01.) The models that ran had about 8 and 13 GB for all the rest. With stage 3 the states are
+# "32 GB" are GiB, 34.4 GB: lesson 01.) The models that ran had about 14 and 8 GB for all the rest. With stage 3 the states are
 # hardly there.
 #
 # 1. GPT-3 6.7B on A100s with 40 GB. Which stage is the first that fits on 8 ranks? And on 4?
@@ -438,13 +438,15 @@ ZeroExplorer().show()
 # before the step, on what the rank has:
 
 # %%
+from course_pages.lesson10 import ledgers
+
 guess_norm = ask("Each of 4 ranks clips its part to a norm of 0.1. What norm has the whole gradient then?")
 
 
 # %%
 def clipped(limit):
     zero = Scattering(GPT(SMALL))
-    zero.model(*share(0, dist.get_rank())).backward()
+    zero.model(*ledgers.share(0, dist.get_rank())).backward()
     for weight, master in zip(zero.weights, zero.masters):
         master.grad = zero.mean_of_mine(weight)
     norm = nn.utils.clip_grad_norm_(zero.masters, limit).item()
@@ -482,7 +484,6 @@ from course_lib.parallel.whole_tensors import WholeTensorOptimizer
 from course_lib.parallel.zero3 import Zero3
 from course_lib.parallel.zero_r import CheckpointMemory, recompute_part
 from course_lib.train.muon import Muon
-from course_pages.lesson10 import ledgers
 from course_pages.shared.who_sends import between_nodes, matrix, who_sends_whom
 
 # %%
@@ -526,7 +527,7 @@ compare(
 # gathered once, and the blocks twice.
 #
 # **Mixed precision** is a policy there. Shards stay fp32; `param_dtype` is what is gathered and computed with,
-# `reduce_dtype` what gradients are summed in. No bf16 weight is kept, and no sum rounds.
+# `reduce_dtype` what gradients are summed in. No bf16 weight is kept, and no gradients are summed in bf16.
 
 # %%
 class TheirStage1:
