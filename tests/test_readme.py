@@ -89,7 +89,7 @@ def test_the_floors_are_those_of_the_house() -> None:
         assert tuple(filter(None, told)) == FLOORS[package]
 
 
-LIMITS = {"course_lib": 14_000, "course_kit": 7_650, "course_pages": 8_700}
+LIMITS = {"course_lib": 14_000, "course_kit": 7_650, "course_pages": 9_100}
 """Lines, for lessons 00 to 13. A later lesson brings at most 450 of the library and 400 of the pages."""
 LONGEST_FILE, LONGEST_FUNCTION = 500, 50
 

@@ -125,9 +125,7 @@ class ExpertsExplorer(Explorer):
         token: the one that is marked.
     """
 
-    caption = (
-        "Who stands behind the line is dropped. How much capacity does a skewed router need, and what stays empty?"
-    )
+    caption = "A choice above the line is dropped. How much capacity does a skewed router need, and what stays empty?"
     tokens = Control("Tokens", TOKENS, 32)
     experts = Control("Experts", EXPERTS, 8)
     top_k = Control("Experts of a token (k)", TOP_K, 2)

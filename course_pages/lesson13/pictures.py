@@ -49,7 +49,7 @@ def queues(
     axes.set(xlim=(-0.6, experts - 0.4), ylim=(0, max(*heights, capacity or 0) + 1.2))
     axes.set_xticks(range(experts), [f"expert {number}" if experts <= 8 else str(number) for number in range(experts)])
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylabel("tokens in the queue")
+    axes.set_ylabel("choices in the queue")
     for choice in range(experts_Tk.shape[1]):
         axes.bar(0, 0, color=series_color(choice), label=CHOICES[choice])
     axes.bar(0, 0, color=DROPPED, hatch="////", edgecolor=MUTED, label="dropped")

@@ -354,7 +354,6 @@ compare(
 
 # %%
 leak_guess = ask("A list of three losses: how many MiB does it hold?", unit="MiB")
-zeros_guess = ask("By how many MiB do gradients of zeros raise the peak?", unit="MiB")
 
 
 # %%
@@ -383,7 +382,7 @@ def peak_in(**how):
 
 
 compare(
-    guess={"three losses": leak_guess, "zeros": zeros_guess},
+    guess={"three losses": leak_guess},
     predicted={"three losses": 3 * predict.activations(setup), "three .item()": Bytes(0), "zeros": Bytes(4 * PSI),
                "del": Bytes(4 * BATCH * SEQ * SMALL.vocab_size)},
     measured={"three losses": held_by_losses(lambda loss: loss), "three .item()": held_by_losses(torch.Tensor.item),

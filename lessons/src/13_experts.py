@@ -89,21 +89,22 @@ compare(
 )
 
 # %% [markdown]
-# Eight times the weights for the FLOPs of one, and a router that costs nearly nothing. So why not a thousand experts?
+# Eight times the weights for the FLOPs of one or two, and a router that costs nearly nothing. So why not a thousand experts?
 # Because three bills are not in this table yet.
 #
 # ## 3 · A budget
 #
-# The first one is space. Before a step nobody knows how many tokens will want an expert, while memory has to be promised
-# beforehand. So GShard and Switch give each expert a **capacity**: its fair share of the $T$ tokens' choices, times a **capacity factor** $c$.
+# The first one is space. On TPUs, where GShard and Switch ran, shapes are fixed before the run, and how many tokens will want
+# an expert is not known. So they give each expert a **capacity**: its fair share of the $T$ tokens' choices,
+# times a **capacity factor** $c$.
 #
 # $$C = \left\lceil c \cdot \frac{kT}{E} \right\rceil$$
 #
 # (Fedus et al. 2021, eq. 3, times $k$.) A choice that comes when the expert is full finds no place: the layer adds
 # nothing for it. All first choices come first, token by token; then all second ones (GShard, algorithm 1).
 #
-# **Break it.** 24 tokens, two choices, 6 experts, $c = 1$: 8 places each, so 48 places for 48 choices. How many choices
-# find none? Then turn the batch around, last token first. Does any token get another answer?
+# **Break it.** 24 tokens, two choices, 6 experts, $c = 1$: 8 places each, so 48 places for 48 choices. The router likes two
+# of the experts better. How many choices find no place? Then turn the batch around, last token first. Does any token get another answer?
 
 # %%
 CONFIG = ExpertConfig(width=32, hidden=64, experts=6, top_k=2, capacity_factor=1.0)
@@ -257,19 +258,19 @@ guess_lost = ask("All go to one of 8 experts with a capacity factor of 1.25: of 
 # %% tags=["varies"]
 stories = {name: ranks.run(trials.read_stories, name, world_size=3, timeout_s=300) for name in ("nothing", "experts")}
 letters = text.ngram_entropy(bytes(text.stories(seed=0).batch(0, 0, 0, 256, 256)[0].flatten().tolist()), 1)
-pictures.crowds(stories, letters, caption="A line for each seed. While one expert has nearly all, the loss rests on the letters' entropy, with experts or without.").show()
+pictures.crowds(stories, letters, caption="A line for each seed. While one expert has nearly all, the loss rests on the letters' entropy (all that their frequencies tell), with experts or without.").show()
 late = Ratio(100 * sum(sum(run.dropped[:100]) / 100 for run in stories["experts"]) / 3)
 print("at last the favourite has, of 100 tokens:", [f"{100 * run.largest[-1]:.0f}" for run in stories["experts"]])
 compare(guess=guess_lost, predicted=Ratio(100 * (1 - 1.25 / 8)), measured=late, tolerance=0.1, name="of 100 tokens, steps 0 to 100")
 
 # %% [markdown]
-# You hold eight experts and use one at a time. It is full, so most tokens pass by the layer
-# as if it were not there. The model knows how frequent each letter is and no more, as one without any MLP does.
+# You hold eight experts and use one at a time. It is full, so most tokens pass by the layer as if it were not there. Until
+# then the model knows how frequent each letter is and no more, as one without any MLP does.
 #
 # Why? The crowd is there after a few steps, before any expert has learnt a thing. At first all tokens look alike to the
 # router, so a push that moves one moves all, and the crowd leaves together, too. Then, without any help, it parts: as the
 # model leaves the letters' entropy, tokens differ in the stream, and the router can tell them apart. The collapse
-# heals by itself; it has cost a good part of the run.
+# heals late.
 #
 # Switch does not wait: it lets the router pay. Over a batch, let $f_e$ be the share of tokens whose first choice is
 # expert $e$, and $P_e$ the mean of its probability. The **load-balancing loss** is
@@ -613,7 +614,7 @@ for level, up in {"around 0": 0, "around 24": 24, "around 96": 96, "around 384":
     rounded = moved.bfloat16().float()
     errors[level] = Ratio((rounded - moved).abs().max().item())
     fates[level] = (rounded.argmax(-1) != moved.argmax(-1)).float().mean().item()
-    print(f"{level:10}: {fates[level]:5.1%} of the tokens go to another expert; z-loss {moved.logsumexp(-1).square().mean():.0f}")
+    print(f"{level:10}: {fates[level]:5.1%} of the tokens go to another expert; z-loss {moved.logsumexp(-1).square().mean():,.0f}")
 display(show(Routing.z_loss))
 del errors["around 0"]
 compare(predicted={"around 24": Ratio(2**-4), "around 96": Ratio(2**-2), "around 384": Ratio(1.0)}, measured=errors, tolerance=0.02)
