@@ -30,7 +30,9 @@ from typing import Any, ClassVar
 from course_kit.cells import add_magic, remember, running_shell
 from course_kit.units import Quantity
 
-Check = Callable[[Callable[..., Any]], object]
+Function = Callable[..., Any]
+"""What a reader writes."""
+Check = Callable[[Function], object]
 """A function that calls the reader's, and raises AssertionError (expected, came) if that one is wrong."""
 
 

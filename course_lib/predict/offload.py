@@ -67,9 +67,14 @@ def link_efficiency(intensity: float, bytes_per_s: float, flops_per_s: float) ->
 def bandwidth_for(efficiency: float, intensity: float, flops_per_s: float) -> float:
     """Bytes a second that a link needs for this efficiency: speed · e / (1 - e) / i."""
     positive(intensity=intensity, flops_per_s=flops_per_s)
+    return flops_per_s * _computing_over_waiting(efficiency) / intensity
+
+
+def _computing_over_waiting(efficiency: float) -> float:
+    """Time in which the device computes over time in which it does not: e / (1 - e)."""
     if not 0 < efficiency < 1:
         raise ValueError(f"an efficiency lies between 0 and 1, both excluded; not {efficiency}")
-    return flops_per_s * efficiency / (1 - efficiency) / intensity
+    return efficiency / (1 - efficiency)
 
 
 class OffloadedStep(NamedTuple):
@@ -112,7 +117,5 @@ def tokens_for(
     efficiency: float, flops_per_s: float, link_bytes_per_s: float, memory_bytes_per_s: float, gpus: int = 1
 ) -> float:
     """Tokens of each GPU in a step of ZeRO-Offload for this efficiency; the size of the model cancels."""
-    if not 0 < efficiency < 1:
-        raise ValueError(f"an efficiency lies between 0 and 1, both excluded; not {efficiency}")
     one = offloaded_step(1, 1, flops_per_s, link_bytes_per_s, memory_bytes_per_s, gpus)
-    return efficiency / (1 - efficiency) * (one.link + one.processor) / one.card
+    return _computing_over_waiting(efficiency) * (one.link + one.processor) / one.card

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from course_kit import measure, ranks
+from course_kit.notebook.your_turn import Function
 from course_kit.units import Bytes, Count
 from course_lib import predict
 from course_lib.model import zoo
 from course_lib.model.gpt import GPT, GPTConfig
-
-Function = Callable[..., Any]
 
 
 def check_operations(function: Function) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
 
+from course_kit.notebook.your_turn import Function
 from course_lib.numerics import FP16, FloatFormat
 
 FORMATS = ((torch.bfloat16, 8, 7), (torch.float16, 5, 10))
 """Of PyTorch's dtypes: bits of exponent and of fraction."""
-Function = Callable[..., Any]
 
 
 def check_decode(function: Function) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from course_kit import measure
+from course_kit.notebook.your_turn import Function
 from course_kit.units import Bytes
 from course_lib import predict
 from course_lib.model import hardware, text, zoo
@@ -19,7 +19,6 @@ from course_lib.train.precision import MasterWeights
 from course_lib.train.recompute import RecomputedLayers
 from course_lib.train.step import train_step
 
-Function = Callable[..., Any]
 SMALL = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=128)
 LONG = replace(SMALL, context=512)
 TINY = GPTConfig(layers=1, width=16, heads=2, vocab_size=32, context=8)
@@ -37,15 +36,9 @@ def states_held(precision: str, moments: int, config: GPTConfig = SMALL) -> Byte
     """Weights, gradients and optimizer state that are alive after a real step, without the step counters."""
     model = GPT(config, dtype=torch.bfloat16 if precision == "bf16" else None)
     parameters = list(model.parameters())
-    if precision == "mixed":
-        rules: Sequence[Any] = (optim.SGD(parameters, lr=1e-3), optim.SGD(parameters, lr=1e-3, momentum=0.9))
-        optimizer: Any = MasterWeights((*rules, optim.Adam(parameters))[moments])
-    else:
-        optimizer = [
-            torch.optim.SGD(parameters, lr=1e-3),
-            torch.optim.SGD(parameters, lr=1e-3, momentum=0.9),
-            torch.optim.Adam(parameters, lr=1e-3),
-        ][moments]
+    rules: Any = optim if precision == "mixed" else torch.optim
+    rule = rules.Adam(parameters) if moments == 2 else rules.SGD(parameters, lr=1e-3, momentum=0.9 * moments)
+    optimizer = MasterWeights(rule) if precision == "mixed" else rule
     tokens = torch.zeros(1, 8, dtype=torch.int64)
     with measure.memory(model, optimizer) as record:
         train_step(model, optimizer, (tokens, tokens))

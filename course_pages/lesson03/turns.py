@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from course_kit import measure
+from course_kit.notebook.your_turn import Function
 from course_kit.units import Bytes
 from course_lib.train.recompute import recompute
 
-Function = Callable[..., Any]
 ROWS, WIDTH = 64, 8
 INSIDE = (8, 24, 8), (24, 8, 24)
 """Widths of layers: one saves three times its input, the other a third."""

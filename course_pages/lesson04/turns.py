@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from course_kit.notebook.your_turn import Function
 from course_lib.model.hardware import H100_80GB
-
-Function = Callable[..., Any]
 
 READY_MADE = {"softmax", "log_softmax", "logsumexp", "softmin", "cross_entropy", "scaled_dot_product_attention"}
 

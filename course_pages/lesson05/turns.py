@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from course_kit.notebook.your_turn import Function
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.train.accumulate import Batch, micro_batches
-
-Function = Callable[..., Any]
 
 SMALL = GPTConfig(layers=2, width=64, heads=4, vocab_size=256, context=64)
 WHOLE: Batch = text.stories(seed=0).batch(seed=0, step=0, rank=0, batch_size=32, context=64)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from course_kit import measure, ranks
+from course_kit.notebook.your_turn import Function
 from course_kit.units import Bytes, Seconds
 from course_lib import predict
 
 N = 840_000
 """Bytes of the page's tensor: 2 to 8 divide them."""
-Function = Callable[..., Any]
 
 
 def all_reduced(all_reduce: Function, n_bytes: int) -> tuple[Tensor, Bytes, int]:
@@ -26,8 +23,8 @@ def all_reduced(all_reduce: Function, n_bytes: int) -> tuple[Tensor, Bytes, int]
     return tensor, sent.total_bytes, sent.total_messages
 
 
-def busiest_and_total(all_reduce: Function, world_size: int, n_bytes: int = N) -> dict[str, Bytes]:
-    """Bytes of the rank that sends most, and of all ranks together.
+def sent_by_each(all_reduce: Function, world_size: int, n_bytes: int) -> list[tuple[Bytes, int]]:
+    """Bytes and messages of each rank.
 
     Raises:
         AssertionError: a rank does not end with the sum.
@@ -36,17 +33,19 @@ def busiest_and_total(all_reduce: Function, world_size: int, n_bytes: int = N) -
     right = torch.arange(n_bytes // 4) % 100 * world_size + sum(range(world_size))
     wrong = [rank for rank, (tensor, *_) in enumerate(results) if not torch.equal(tensor, right.float())]
     assert not wrong, f"all of {world_size} ranks should end with the sum, but ranks {wrong} do not"
-    sent = [sent_bytes for _, sent_bytes, _ in results]
+    return [(sent_bytes, messages) for _, sent_bytes, messages in results]
+
+
+def busiest_and_total(all_reduce: Function, world_size: int, n_bytes: int = N) -> dict[str, Bytes]:
+    """Bytes of the rank that sends most, and of all ranks together; refuses as `sent_by_each` does."""
+    sent = [sent_bytes for sent_bytes, _ in sent_by_each(all_reduce, world_size, n_bytes)]
     return {"busiest rank": max(sent), "all together": Bytes(sum(sent))}
 
 
 def check_everyone(function: Function) -> None:
     """The sum, and one whole tensor from each rank to each other one, in messages of the ranks' own."""
     for p in (2, 3, 4):
-        busiest_and_total(function, p, 1200)
-        for rank, (_, sent_bytes, messages) in enumerate(
-            ranks.run(all_reduced, function, 1200, world_size=p, timeout_s=10)
-        ):
+        for rank, (sent_bytes, messages) in enumerate(sent_by_each(function, p, 1200)):
             assert (sent_bytes, messages) == (1200 * (p - 1), p - 1), (
                 f"each of {p} ranks should send its 1200 bytes to each other one, but rank {rank} sends "
                 f"{int(sent_bytes)} bytes in {messages} messages"

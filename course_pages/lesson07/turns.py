@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from course_kit import measure, ranks
+from course_kit.notebook.your_turn import Function
 from course_lib import predict
-
-Function = Callable[..., Any]
 
 
 def check_start(function: Function) -> None:

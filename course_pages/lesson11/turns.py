@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from course_kit.notebook.your_turn import Function
 from course_kit.units import Bytes
 from course_lib import predict
 from course_lib.model import text
@@ -32,7 +32,7 @@ TINY = GPTConfig(layers=2, width=32, heads=2, vocab_size=256, context=16, norm="
 STORIES = text.stories(seed=0)
 
 
-def check_cost(function: Callable[..., Any]) -> None:
+def check_cost(function: Function) -> None:
     """All sixteen placements, both numbers of each."""
     names = ("weights", "gradients", "states", "update")
     for away in [each for n in range(5) for each in itertools.combinations(names, n)]:
@@ -58,7 +58,7 @@ class Listening(CopyStream):
         return super().send(source, into, add)
 
 
-def check_leave(function: Callable[..., Any]) -> None:
+def check_leave(function: Function) -> None:
     """A vector and a matrix: what stays, what crosses, in which precision it arrives, and who waits."""
     for shape in ((1000,), (20, 30)):
         weight, master = nn.Parameter(torch.ones(shape, dtype=torch.bfloat16)), nn.Parameter(torch.ones(shape))
@@ -77,7 +77,7 @@ def check_leave(function: Callable[..., Any]) -> None:
         assert master.grad.data_ptr() in stream.into, "what crosses should land in master.grad, but went elsewhere"
 
 
-def check_update(function: Callable[..., Any]) -> None:
+def check_update(function: Function) -> None:
     """Three steps, bit for bit those of masters in plain sight, while both directions are slow."""
     ours, oracle = (GPT(TINY, dtype=torch.bfloat16) for _ in range(2))
     o, psi = _offloaded(ours), sum(weight.numel() for weight in ours.parameters())
@@ -154,7 +154,7 @@ class Shelf:
         return unit
 
 
-def check_layer_by_layer(function: Callable[..., Any]) -> None:
+def check_layer_by_layer(function: Function) -> None:
     """Two towers: values, how often each unit is fetched, and how many are in memory at a time."""
     for count, parts in ((3, 4), (5, 1)):
         torch.manual_seed(count)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
+from course_kit.notebook.your_turn import Function
 from course_lib.parallel.mesh import Mesh
 
-Function = Callable[..., Any]
 CUBE = Mesh({"pipe": 2, "data": 2, "tensor": 2})
 UNEVEN = Mesh({"pipe": 2, "data": 2, "tensor": 3})
 """On machines of 4 some of its groups along tensor are torn, and some are not."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
-Function = Callable[..., Any]
+from course_kit.notebook.your_turn import Function
 
 
 def check_gates(gates_of: Function) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import html
 import io
-import json
 import posixpath
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import nbformat
 from PIL import Image
+
+from course_tools.author.minutes import stated
 
 PICTURE = "docs/course.gif"
 STILL = "_files/course.png"
@@ -77,15 +79,15 @@ class Card:
 
 def card_of(page: str, notebook: str) -> Card:
     """The card of a page, from the text of its notebook."""
-    header = "".join(json.loads(notebook)["cells"][0]["source"])
-    question = re.search(r"^\*\*The question:?\*\*:? *(.+?)(?:\n\n|$)", header, re.M | re.S)
-    minutes = re.search(r"^\| Time \| (?:first sitting )?(\d+) minutes", header, re.M)
-    return Card(
-        page,
-        header.partition("\n")[0].lstrip("# "),
-        " ".join(question[1].split()) if question else "",
-        minutes[1] if minutes else "",
-    )
+    cells = nbformat.reads(notebook, as_version=4).cells
+    title, question = title_and_question(cells[0].source)
+    return Card(page, title, question, next(map(str, stated(cells)), ""))
+
+
+def title_and_question(header: str) -> tuple[str, str]:
+    """The title of a notebook, and the question of a lesson or the goal of a lab; "" where it has none."""
+    about = re.search(r"^\*\*(?:The question|Goal):?\*\*:? *(.+?)(?:\n\n|$)", header, re.M | re.S)
+    return header.partition("\n")[0].lstrip("# "), " ".join(about[1].split()) if about else ""
 
 
 def front_page(root: Path, cards: Sequence[Card]) -> tuple[str, dict[str, bytes]]:

@@ -162,10 +162,9 @@ def _overview(words: str, found: Sources, names: list[str]) -> str:
     rows = []
     for name in names:
         first = "".join(json.loads(found.texts[f"{name}.ipynb"])["cells"][0]["source"])
-        title = first.partition("\n")[0].lstrip("# ")
-        about = re.search(r"^\*\*(?:The question|Goal):?\*\*:? *(.+?)(?:\n\n|$)", first, re.MULTILINE | re.DOTALL)
+        title, about = front.title_and_question(first)
         file = posixpath.basename(name)
-        rows.append(f"- [{title}]({file}.ipynb)" + (f": {' '.join(about[1].split())}" if about else ""))
+        rows.append(f"- [{title}]({file}.ipynb)" + (f": {about}" if about else ""))
     return words + "\n".join(rows) + "\n" + _contents(*(posixpath.basename(name) for name in names))
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-Function = Callable[..., Any]
+from course_kit.notebook.your_turn import Function
+
 HERE = Path(__file__).parent
 
 
