@@ -36,6 +36,7 @@ def check_round(function: Function) -> None:
         259.0,
         -257.0,
         1e-7,
+        5e-8,
         3 * 2.0**-25,
         1 + 2.0**-8,
         1 + 3 * 2.0**-8,

@@ -92,8 +92,8 @@ compare(predicted=wrong, measured=Count(sum(p.numel() for p in model.parameters(
 # bytes, 1,024 tokens in a step. `targets` are `inputs` moved by one byte, since at each position the model should name
 # the next one.
 #
-# Below is a training step, all of it. Whatever clever way of training you build in this course, it must end with the weights that *this* function
-# produces: the **oracle**.
+# Below is a training step, all of it. Whatever clever way of training you build in this course, it must end with the
+# weights that *this* function produces: the **oracle**.
 #
 # The loss is the model's surprise about the right byte, the negative logarithm of the probability that it gave it, in
 # *nats*. What loss should a model have that has learned nothing?
@@ -504,7 +504,7 @@ loss_curves(
     unit="nats per byte",
     caption="The loss rests on the middle line, where the model knows letters and no words, then falls on.",
     alt="The loss falls within 10 steps from 5.5 to 3 nats, the entropy of single letters, stays there for some "
-    "20 steps and then falls on, to about 1 nat at step 200. The floor is at 0.22 nats.",
+    "20 steps and then falls on, to about 1.4 nats at step 200. The floor is at 0.22 nats.",
 ).show()
 compare(guess=guess_reader, predicted=floor, measured=last, tolerance=None, columns=("floor", "measured"), name="loss")
 
@@ -579,11 +579,11 @@ by_rule = predict.training_flops(predict.parameters(gpt3), tokens=300e9)
 exact = Flops(predict.step_flops(predict.Setup(gpt3, batch_size=1, seq=2048)) * 300e9 / 2048)
 in_16_bits = Bytes(2 * predict.parameters(gpt3))
 print(f"by the rule {by_rule:.0ZFLOP}, every product {exact:.0ZFLOP}; the paper prints 314 ZFLOP (Table D.1)")
-print(f"you said {guess_above.said} %: it is {100 * (exact / by_rule - 1):.1f} %, since attention spans 2,048 tokens and not 12,288")
+print(f"{100 * (exact / by_rule - 1):.1f} percent more (your guess: {guess_above.said})")
 print(f"training: {exact:.0PF-day}; weights in 16 bits: {in_16_bits:.0GB}, or {in_16_bits:.0GiB}")
 
 # %% [markdown]
-# So the paper printed the rule, and the exact count finds 2.8 % more. There is no table here: the paper's number is the
+# So the paper printed the rule, and the exact count finds 2.7 % more. There is no table here: the paper's number is the
 # rule's own result, and a formula beside itself proves nothing. (Brown et al. 2020, Tables 2.1 and D.1.)
 #
 # A PF-day is a day at $10^{15}$ operations a second. An H100's data sheet promises about that in 16 bits, and no training

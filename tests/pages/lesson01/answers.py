@@ -57,6 +57,11 @@ def as_if_no_subnormals(x, E, F):
     return round(x / step) * step
 
 
+def subnormals_one_power_early(x, E, F):
+    step = 2.0 ** (max(math.frexp(x)[1] - 1 if x else -math.inf, 3 - 2 ** (E - 1)) - F)
+    return round(x / step) * step
+
+
 def kahan_in_one_line(weight, owed, update):
     return (new := weight + (update + owed)), (update + owed) - (new - weight)
 
@@ -113,7 +118,12 @@ ANSWERS = {
     ),
     turns.check_round: Answers(
         right=[by_the_library],
-        wrong={half_up: "257.0 becomes 256.0", cut_off: "0.1 becomes", as_if_no_subnormals: "float16 1e-07"},
+        wrong={
+            half_up: "257.0 becomes 256.0",
+            cut_off: "0.1 becomes",
+            as_if_no_subnormals: "float16 1e-07",
+            subnormals_one_power_early: "float16 5e-08",
+        },
     ),
     turns.check_kahan: Answers(
         right=[kahan_in_one_line],
