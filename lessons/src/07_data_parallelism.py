@@ -17,6 +17,8 @@
 # what is left of their cost, and then breaks them in the ways in which they break in practice.
 
 # %%
+from contextlib import nullcontext
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -378,9 +380,6 @@ guess_without = ask("And if each backward pass sends?", unit="kB")
 
 
 # %%
-from contextlib import nullcontext
-
-
 def accumulate(quiet):
     replica = BucketedDataParallel(GPT(SMALL))
     with measure.traffic() as sent:
