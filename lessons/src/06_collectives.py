@@ -28,7 +28,7 @@ from course_kit.units import Bytes, Count
 from course_lib import predict
 from course_lib.collectives import algorithms as collectives
 from course_lib.collectives import schedules
-from course_pages.lesson06 import costs as costs
+from course_pages.lesson06 import costs
 from course_pages.lesson06 import turns
 from course_pages.lesson06.explorer import RingExplorer
 from course_pages.lesson06.turns import N, busiest_and_total
@@ -563,7 +563,8 @@ costs.predicted_all_reduces(
 #
 # And on your machine? Four ranks, all four algorithms and PyTorch's own `dist.all_reduce` (*backend* in the figure), in
 # turns. The lines are predictions from the ping-pong of *two* ranks; the points are measured. Be warned: the lines will
-# miss by a factor of 3 to 20, and by the lines the wrong algorithm wins. Before you run, try to say why.
+# miss, often by a factor of ten and sometimes by far more, and the lowest line is often not that of the quickest. Before
+# you run, try to say why.
 
 
 # %% tags=["varies"]
