@@ -28,8 +28,7 @@ from course_kit.units import Bytes, Count
 from course_lib import predict
 from course_lib.collectives import algorithms as collectives
 from course_lib.collectives import schedules
-from course_pages.lesson06 import costs
-from course_pages.lesson06 import turns
+from course_pages.lesson06 import costs, turns
 from course_pages.lesson06.explorer import RingExplorer
 from course_pages.lesson06.turns import N, busiest_and_total
 from course_pages.shared import collectives as figures
