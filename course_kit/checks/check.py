@@ -8,6 +8,7 @@ what came, where to look. Types are compared before values, so an answer cannot 
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from course_kit.checks.held_bytes import HeldBytes, held
 from course_kit.checks.restrictions import written_with
 from course_kit.checks.side_effects import MayChange, Snapshot, named, unchanged
 from course_kit.checks.socket_bytes import carried
+from course_kit.own_time import BUSY, OwnTime
 from course_kit.units import Bytes, Flops, Quantity
 
 __all__ = [
@@ -58,12 +60,12 @@ class OutOfTime(BaseException):
 
 
 def within(seconds: float, fn: Callable, *args: Any, look: str = "", may_change: MayChange = (), **kwargs: Any) -> Any:
-    """Call like `check.call`, and stop the call after `seconds` of wall-clock time.
+    """Call like `check.call`, and stop the call after `seconds`, of which those that others had the cores do not count.
 
     Only Python can be stopped: a single long operation of PyTorch ends first.
 
     Args:
-        seconds: many times as long as a good answer takes; the machine may be busy.
+        seconds: many times as long as a good answer takes.
         fn: a student's function.
         args, kwargs: its arguments.
         look: where to look when it took too long.
@@ -72,26 +74,28 @@ def within(seconds: float, fn: Callable, *args: Any, look: str = "", may_change:
     Raises:
         CheckFailed: the time was up, or the function raised an error.
     """
-    caller, lock, done = threading.get_ident(), threading.Lock(), False
+    caller, lock, ended = threading.get_ident(), threading.Lock(), threading.Event()
+    own = OwnTime(lambda: [os.getpid()])
 
     def stop() -> None:
+        while (left_s := own.left_s(seconds)) > 0:
+            if ended.wait(min(left_s, 0.25)):
+                return
+            own.look()
         with lock:
-            if not done:  # raised between two lines of the caller's Python, wherever that is
+            if not ended.is_set():  # raised between two lines of the caller's Python, wherever that is
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(caller), ctypes.py_object(OutOfTime))
 
-    timer = threading.Timer(seconds, stop)
-    timer.daemon = True
-    timer.start()
+    threading.Thread(target=stop, daemon=True).start()
     try:
         result = call(fn, *args, may_change=may_change, **kwargs)
         with lock:
-            done = True
+            ended.set()
         return result
     except OutOfTime:
-        came = f"it was stopped after {seconds:g} s"
+        came = f"it was stopped after {seconds:g} s" + (f" of its own ({BUSY})" if own.cannot_say(seconds) else "")
     finally:
-        done = True  # an error came first: nothing may be raised into the caller later
-        timer.cancel()
+        ended.set()  # an error came first: nothing may be raised into the caller later
     return fail(call_text(fn, args, kwargs), expected=f"an answer within {seconds:g} s", came=came, look=look)
 
 

@@ -17,6 +17,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from types import CodeType, FunctionType
 from typing import Any, NoReturn
 
 import torch
@@ -176,6 +177,24 @@ def written_with(
             fail(f"what {fn.__name__} may use", expected=f"no {name}: that is what you build here", look=look)
     print(f"✓ {fn.__name__} uses what it may")
     return None
+
+
+def called_by(fn: Any, seen: dict[str, Any] | None = None) -> list[Any]:
+    """A function or class, and those of its notebook that it calls by name, for `written_with` to read them, too."""
+    seen = {} if seen is None else seen
+    seen[fn.__name__] = fn
+    for part in vars(fn).values() if isinstance(fn, type) else [fn]:
+        for name in _names_in(part.__code__) if isinstance(part, FunctionType) else ():
+            other = part.__globals__.get(name)
+            own = isinstance(other, type | FunctionType) and other.__module__ == fn.__module__
+            if own and name not in seen:
+                called_by(other, seen)
+    return list(seen.values())
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """The names of globals and attributes that a function's code mentions, inner functions included."""
+    return set(code.co_names).union(*(_names_in(each) for each in code.co_consts if isinstance(each, CodeType)))
 
 
 class AnswerText:

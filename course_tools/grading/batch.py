@@ -21,7 +21,7 @@ from course_tools.grading.grade import grade_batch
 from course_tools.grading.intake.submissions import find_submissions
 from course_tools.grading.report.adjustments import Rules, read_adjustments
 from course_tools.grading.report.again import report
-from course_tools.grading.report.results import GRADED, NOT_GRADED, RESULTS, Result, load_all
+from course_tools.grading.report.results import GRADED, RESULTS, Result, load_all
 from course_tools.grading.sandbox.limits import Limits
 from course_tools.labs import Lab
 
@@ -84,7 +84,7 @@ def grade_lab(
     if earlier := len(everyone) - len(results):
         console.print(f"{earlier} of these {len(everyone)} were graded earlier and not handed in again this time")
     console.print(f"results and reports are in {out}", markup=False)
-    return 1 if any(result.status == NOT_GRADED for result in results) else 0
+    return 1 if any(not result.decided for result in results) else 0
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import functools
 import hashlib
 import queue
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -21,6 +21,7 @@ from course_tools.grading.intake.rebuild import Unreadable, WrongLab, rebuild
 from course_tools.grading.intake.submissions import Submission
 from course_tools.grading.judge import judge
 from course_tools.grading.report.results import (
+    AGAIN,
     NOT_GRADED,
     NOT_RUN,
     UNREADABLE,
@@ -74,6 +75,8 @@ def _graded(key: NotebookNode, submission: Submission, limits: Limits, blank: Re
     isolation = sandbox.best_isolation()
     outcome = judge(rebuilt.notebook, limits, isolation)
     graded = replace(blank, checks=tuple(outcome.checks), status=outcome.status, isolated=isolation != sandbox.NONE)
+    if not graded.decided:
+        graded = replace(graded, digest="")
     notes = [*rebuilt.notes, *outcome.notes]
     if not graded.isolated:
         notes.append("NOT ISOLATED: it ran without bubblewrap, so its code could read and write like the grader")
@@ -92,6 +95,8 @@ def grade_batch(
     on_result: Callable[[Result], None] = lambda result: None,
 ) -> list[Result]:
     """Grade many, and write each result to `folder/STUDENT.json` as soon as it is there.
+
+    What a busy machine stopped is graded once more when all others are done, one at a time.
 
     Args:
         key_text, limits: as in `grade_one`.
@@ -112,15 +117,22 @@ def grade_batch(
     own = concurrent.futures.ThreadPoolExecutor(jobs) if executor is None else None
     pool: Executor = own or cast(Executor, executor)
     futures: dict[str, Any] = {}
+
+    def graded(students: Iterable[str]) -> Iterator[Result]:
+        asked = {name: pool.submit(grade_one, key_text, waiting[name], limits) for name in students}
+        futures.update(asked)
+        for student, future in _as_completed(asked):
+            results[student] = _result_of(future, key_text, waiting[student])
+            save(results[student], folder)
+            yield results[student]
+
     sandbox.allow()
     try:
-        for student, submission in waiting.items():
-            futures[student] = pool.submit(grade_one, key_text, submission, limits)
-        for student, future in _as_completed(futures):
-            result = _result_of(future, key_text, waiting[student])
-            save(result, folder)
-            results[student] = result
-            on_result(result)
+        for result in graded(waiting):
+            if result.status != AGAIN:
+                on_result(result)
+        for student in [name for name, result in results.items() if result.status == AGAIN]:  # one at a time
+            on_result(next(graded([student])))
     except BaseException:
         for future in futures.values():
             future.cancel()

@@ -20,9 +20,19 @@ from nbformat import NotebookNode
 from course_tools.author.code import bound, closed, definitions, leads_to, read
 from course_tools.author.lab_source import Check, grade_id_of, is_answer, is_check
 from course_tools.grading.cells import GUARD, is_students
-from course_tools.grading.report.results import DIED, FAILED, GRADED, NOT_RUN, PASSED, TAMPERED, TIMEOUT, CheckResult
-from course_tools.grading.report.words import JUDGED_AGAIN
-from course_tools.grading.sandbox.kernel import Kernel, KernelEnded
+from course_tools.grading.report.results import (
+    AGAIN,
+    DIED,
+    FAILED,
+    GRADED,
+    NOT_RUN,
+    PASSED,
+    TAMPERED,
+    TIMEOUT,
+    CheckResult,
+)
+from course_tools.grading.report.words import JUDGED_AGAIN, TOO_BUSY
+from course_tools.grading.sandbox.kernel import Kernel, KernelEnded, TooBusyError
 from course_tools.grading.sandbox.limits import Limits
 from course_tools.grading.session import Run, TamperedError, row_of
 
@@ -59,6 +69,9 @@ def judge(notebook: NotebookNode, limits: Limits, isolation: str) -> Outcome:
         if second.doubtful:
             second.all_cells()
         return Outcome(list(map(second.row, rows)), run.status, [*run.notes, *second.findings()])
+    except TooBusyError:
+        rows = [run.rows.get(check.grade_id, row_of(check, NOT_RUN)) for check in run.checks]
+        return Outcome(rows, AGAIN, [*run.notes, TOO_BUSY])
     except TamperedError as finding:
         rows = [row_of(check, TAMPERED) for check in run.checks]
         return Outcome(rows, TAMPERED, [*run.notes, f"the checks were tampered with: {finding}"])
@@ -77,7 +90,7 @@ class SecondRun(Run):
 
     def __init__(self, notebook: NotebookNode, first: Run) -> None:
         super().__init__(notebook, first._limits, first._isolation)
-        self._deadline = first._deadline
+        self._budget = first._budget
         self._first = {check.grade_id: first.rows.get(check.grade_id, row_of(check, NOT_RUN)) for check in self.checks}
         self._leads = leads_to(map(_lasting, self._cells))
         self._last_check = {_question_of(cell): n for n, cell in enumerate(self._cells) if is_check(cell)}

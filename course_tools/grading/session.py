@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 import secrets
-import time
 from dataclasses import replace
 
 from nbformat import NotebookNode
 
+from course_kit.own_time import BUSY
 from course_tools.author.check_cells import topic_of
 from course_tools.author.code import defined, definitions
 from course_tools.author.lab_source import Check, grade_id_of, is_answer, is_check, questions
@@ -32,7 +32,7 @@ from course_tools.grading.cells import (
 )
 from course_tools.grading.report.results import DIED, FAILED, GRADED, PASSED, TIMEOUT, CheckResult
 from course_tools.grading.sandbox import kernel as kernels
-from course_tools.grading.sandbox.kernel import Kernel, KernelEnded, Reply
+from course_tools.grading.sandbox.kernel import Budget, Kernel, KernelEnded, Reply, TooBusyError
 from course_tools.grading.sandbox.limits import Limits
 
 _NOT_DONE = re.compile(r"not done after [\d.]+ s:")
@@ -58,7 +58,7 @@ class Run:
     def __init__(self, notebook: NotebookNode, limits: Limits, isolation: str) -> None:
         self._cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
         self._limits, self._isolation = limits, isolation
-        self._deadline = time.monotonic() + limits.wall_s
+        self._budget = Budget(limits.wall_s)
         self._kernel: Kernel | None = None
         self._dead_cells: set[int] = set()
         self._lost: dict[str, tuple[str, str]] = {}
@@ -99,7 +99,7 @@ class Run:
     def _ready(self, number: int) -> Kernel:
         """A kernel that has seen every cell before `number`."""
         while self._kernel is None:
-            fresh = Kernel(self._limits, self._isolation, self._deadline)
+            fresh = Kernel(self._limits, self._isolation, self._budget)
             self._kernel, self._shown = fresh, []
             self._start(fresh)
             for earlier in range(number):
@@ -226,10 +226,9 @@ class Run:
         if reply.late:
             self._lose(check.question, TIMEOUT, "not run: an earlier check of this question did not end in time")
             return row_of(check, TIMEOUT, f"it did not end within {self._limits.cell_s:g} s")
+        if BUSY in reply.text[:5000]:
+            raise TooBusyError
         if _NOT_DONE.search(reply.text[:5000]):
-            self.notes.append(
-                f"{check.question}: ranks ran out of time; on a busy machine grade again, with a smaller -j"
-            )
             self._lose(check.question, TIMEOUT, "not run: an earlier check of this question did not end in time")
         known = reply.error in ("CheckFailed", "AssertionError")
         message = reply.text if known else f"{reply.error[:100]}: {reply.text}"

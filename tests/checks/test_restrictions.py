@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from course_kit.checks.failed import CheckFailed
-from course_kit.checks.restrictions import Arithmetic, without_torch
+from course_kit.checks.restrictions import Arithmetic, called_by, without_torch
 
 A = torch.arange(12, dtype=torch.float16).view(3, 4)
 
@@ -97,3 +97,21 @@ def test_an_account_that_hides_its_try_fails() -> None:
 
 def test_arithmetic_passes() -> None:
     assert without_torch(lambda width: width**2, ["model"])(4) == 16
+
+
+def _last(n: int) -> int:
+    return n
+
+
+class _Helper:
+    def twice(self, n: int) -> int:
+        return 2 * _last(n)
+
+
+def _answer(n: int) -> int:
+    return (lambda m: _Helper().twice(m))(n) + isinstance(n, torch.Tensor)
+
+
+def test_an_answers_helpers_are_found_through_classes_and_inner_functions() -> None:
+    """And what other modules define is not the answer's."""
+    assert called_by(_answer) == [_answer, _Helper, _last] and called_by(_last) == [_last]

@@ -16,7 +16,7 @@ import pytest
 from course_tools import folders
 from course_tools.grading.sandbox import mounts
 from course_tools.grading.sandbox import processes as sandbox
-from course_tools.grading.sandbox.kernel import Kernel, KernelEnded
+from course_tools.grading.sandbox.kernel import Budget, Kernel, KernelEnded
 from course_tools.grading.sandbox.limits import MIB, Limits
 from tests.grading.conftest import WAYS, end
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.notebook, pytest.mark.slow]
 @pytest.fixture
 def kernel(way: str) -> Iterator[Kernel]:
     limits = Limits(cell_s=60, memory_bytes=600 * MIB, processes=20, file_bytes=10 * MIB)
-    with Kernel(limits, way, time.monotonic() + 300) as kernel:
+    with Kernel(limits, way, Budget(300)) as kernel:
         yield kernel
 
 
@@ -73,7 +73,7 @@ def test_processes_are_counted(kernel: Kernel) -> None:
 
 
 def test_nothing_is_left_behind(way: str) -> None:
-    with Kernel(Limits(), way, time.monotonic() + 60) as kernel:
+    with Kernel(Limits(), way, Budget(60)) as kernel:
         folder = kernel._folder
         assert folder.is_dir()
         kernel.run("import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)")
@@ -87,9 +87,9 @@ def test_nothing_is_left_behind(way: str) -> None:
 def test_the_grader_takes_its_kernels_along(way: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     script = tmp_path / "grader.py"
     script.write_text(
-        "import os, time\nfrom course_tools.grading.sandbox.kernel import Kernel\n"
+        "import os, time\nfrom course_tools.grading.sandbox.kernel import Budget, Kernel\n"
         "from course_tools.grading.sandbox.limits import Limits\n"
-        f"kernel = Kernel(Limits(), {way!r}, time.monotonic() + 60)\nkernel.run('1')\nprint(kernel._folder)\n"
+        f"kernel = Kernel(Limits(), {way!r}, Budget(60))\nkernel.run('1')\nprint(kernel._folder)\n"
         "print(*[process.pid for process in kernel._sandbox.processes()], flush=True)\nos.kill(os.getpid(), 9)\n"
     )
     root = str(Path(__file__).parents[2])

@@ -15,6 +15,7 @@ from textwrap import indent
 from types import MappingProxyType
 from typing import Literal
 
+from course_kit.own_time import BUSY
 from course_kit.ranks._diagnosis.matching import Call, CollectiveCall, Mismatch, PointToPointCall, Unanswered
 from course_kit.ranks._processes.wire import Position
 
@@ -181,6 +182,7 @@ class Evidence:
         unanswered: calls that need a rank which returned.
         deadlocked: ranks that wait for each other.
         lost: rank → the send whose message it waits for, if that send's handle is gone and nobody waited for it.
+        cannot_say: whether other programs kept the ranks from their cores for most of the time.
     """
 
     world_size: int
@@ -193,6 +195,7 @@ class Evidence:
     unanswered: Unanswered | None = None
     deadlocked: set[int] = field(default_factory=set)
     lost: dict[int, PointToPointCall] = field(default_factory=dict)
+    cannot_say: bool = False
 
     @property
     def is_clean(self) -> bool:
@@ -212,7 +215,9 @@ class Evidence:
             return RankFailure(self._unanswered_verdict(self.unanswered, reports), reports)
         if self.deadlocked:
             return RankFailure(f"deadlock: {one_sentence(reports, self.deadlocked)}{self._losses()}", reports)
-        return RankFailure(f"not done after {self.timeout_s:g} s: {one_sentence(reports)}{self._losses()}", reports)
+        busy = f" of their own ({BUSY})" if self.cannot_say else ""
+        verdict = f"not done after {self.timeout_s:g} s{busy}: {one_sentence(reports)}{self._losses()}"
+        return RankFailure(verdict, reports)
 
     def _losses(self) -> str:
         """The reason that a sent message does not come, and what to do: the likeliest slip with `isend`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from course_kit.own_time import OwnTime
 from course_kit.ranks._diagnosis.matching import Call as Communication
 from course_kit.ranks._diagnosis.matching import Matcher, Mismatch, PointToPointCall
 from course_kit.ranks._diagnosis.report import Evidence, RankReport
@@ -31,7 +32,7 @@ class WatchedCall:
         self._workers = workers
         self._diagnose = diagnose
         self._timeout_s = timeout_s
-        self._deadline = 0.0
+        self._hurry_until: float | None = None
         self._printer = Printer(workers.world_size)
         self._matcher = Matcher()
         self._seen = Evidence(workers.world_size, timeout_s)
@@ -46,7 +47,7 @@ class WatchedCall:
         Raises:
             RankFailure: a rank did not return, or the ranks' communication calls contradict each other.
         """
-        self._deadline = time.monotonic() + self._timeout_s
+        self._own = OwnTime(lambda: [self._workers.pids[rank] for rank in self._unfinished()])
         try:
             self._listen()
             if not self._seen.is_clean:
@@ -67,8 +68,9 @@ class WatchedCall:
 
     def _listen(self) -> None:
         while self._unfinished():
-            left = self._deadline - time.monotonic()
+            left = self._left_s()
             if left <= 0:
+                self._seen.cannot_say = self._own.cannot_say(self._timeout_s)
                 return
             heard = self._hear(min(left, 0.03 if self._trouble else 0.25))
             mismatch = self._seen.mismatch
@@ -77,6 +79,13 @@ class WatchedCall:
             doubtful = self._trouble or self._matcher.has_open_calls or self._matcher.may_have_lost
             if self._diagnose and not heard and doubtful and self._is_stuck():
                 return
+
+    def _left_s(self) -> float:
+        """Seconds that the ranks may still take: what others on this machine cost them is not counted."""
+        if self._hurry_until is not None:
+            return self._hurry_until - time.monotonic()
+        self._own.look()
+        return self._own.left_s(self._timeout_s)
 
     def _unfinished(self) -> set[int]:
         return set(range(self._workers.world_size)) - set(self._seen.ended)
@@ -143,7 +152,7 @@ class WatchedCall:
     def _hurry(self) -> None:
         if not self._trouble:
             self._trouble = True
-            self._deadline = min(self._deadline, time.monotonic() + _GRACE_S)
+            self._hurry_until = time.monotonic() + min(_GRACE_S, max(0.0, self._left_s()))
 
     def _ask_where(self) -> None:
         """Ask every rank where it is, and wait for the answers of those that have not ended."""

@@ -21,7 +21,7 @@ from course_tools.author.lab_source import grade_id_of, is_check, is_hidden, que
 from course_tools.grading.cells import first_line
 from course_tools.grading.report import words
 from course_tools.grading.report.adjustments import MANUAL
-from course_tools.grading.report.results import NOT_GRADED, PASSED, UNREADABLE, WRONG_LAB, CheckResult, Result
+from course_tools.grading.report.results import PASSED, UNREADABLE, WRONG_LAB, CheckResult, Result
 
 _WITHHELD = "(not shown: the message holds text that belongs to the grader)"
 
@@ -99,7 +99,7 @@ def as_html(result: Result, key: NotebookNode) -> str:
 
 def shown_notes(result: Result) -> list[str]:
     """What was repaired or looked odd. Where the grader itself failed, its words are for the instructor alone."""
-    return [] if result.status == NOT_GRADED else [words.one_line(note) for note in result.notes]
+    return [] if not result.decided else [words.one_line(note) for note in result.notes]
 
 
 def _question(
@@ -150,7 +150,7 @@ def _render(template: str, result: Result, key: NotebookNode) -> str:
             title=words.lab_title(key),
             questions=found,
             sections=[question for question in found if question.by_hand or (opened and question.lost_something)],
-            graded=result.status != NOT_GRADED,
+            graded=result.decided,
             status=words.status_words(result.status),
             notes=shown_notes(result),
             share=min(1.0, result.points / result.out_of) if result.out_of else 0.0,

@@ -16,12 +16,12 @@ from nbformat import NotebookNode
 from course_tools.grading.files import write_text
 from course_tools.grading.report import words
 from course_tools.grading.report.feedback import QuestionFeedback, feedback_questions, shown_notes
-from course_tools.grading.report.results import NOT_GRADED, PASSED, Result, total
+from course_tools.grading.report.results import PASSED, Result, total
 
 
 def write_gradebooks(results: Sequence[Result], folder: Path, key: NotebookNode) -> None:
     """Write `canvas.csv`, `moodle.csv` and `gradescope/STUDENT/results.json` to `folder`."""
-    known = [result for result in results if result.status != NOT_GRADED]
+    known = [result for result in results if result.decided]
     words.write_csv(folder / "canvas.csv", canvas_rows(known, key))
     words.write_csv(folder / "moodle.csv", moodle_rows(known, key))
     for result in known:

@@ -26,7 +26,7 @@ from course_tools.grading.report import words
 from course_tools.grading.report.adjustments import MANUAL
 from course_tools.grading.report.feedback import as_html, as_markdown
 from course_tools.grading.report.gradebooks import write_gradebooks
-from course_tools.grading.report.results import GRADED, NOT_GRADED, PASSED, Result
+from course_tools.grading.report.results import GRADED, PASSED, Result
 
 _BINS = 10
 
@@ -56,7 +56,7 @@ def grade_rows(results: Sequence[Result], key: NotebookNode) -> list[list[str | 
     penalty = ["penalty"] if any(result.penalty for result in results) else []
     rows: list[list[str | float]] = [["student", "name", *names, *penalty, "total", "out_of", "status", "notes"]]
     for result in results:
-        known = result.status != NOT_GRADED
+        known = result.decided
         points = [sum(check.points for check in result.of(name)) if known else "" for name in names]
         taken = [-result.penalty for _ in penalty]
         notes = "; ".join([*result.notes, *result.comment.splitlines()])
@@ -74,7 +74,7 @@ def question_names(results: Sequence[Result], key: NotebookNode) -> list[str]:
 
 def print_summary(results: Sequence[Result], key: NotebookNode, console: Console) -> None:
     """A histogram of the points, the questions that lost most, and which submissions to look at by hand."""
-    known = [result for result in results if result.status != NOT_GRADED]
+    known = [result for result in results if result.decided]
     if known:
         worth = max(result.out_of for result in known)
         console.print(_histogram([result.points for result in known], worth))

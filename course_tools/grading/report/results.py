@@ -21,6 +21,12 @@ NOT_GRADED = "not graded"
 It has no digest, so `--resume` tries it again.
 """
 
+AGAIN = "again"
+"""Status of a submission that was stopped because other programs had the machine's cores.
+
+Like one that is not graded, it has no points yet and no digest.
+"""
+
 RESULTS = "results"
 """The folder, inside the one that `course grade` writes, that holds a file for each student."""
 
@@ -86,6 +92,11 @@ class Result:
     comment: str = ""
     gradebook_id: str = ""
     term: str = ""
+
+    @property
+    def decided(self) -> bool:
+        """Whether its points are its own: nothing stood in the way that the student is not answerable for."""
+        return self.status not in (NOT_GRADED, AGAIN)
 
     @property
     def points(self) -> float:

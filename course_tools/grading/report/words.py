@@ -13,6 +13,7 @@ from nbformat import NotebookNode
 
 from course_tools.grading.files import write_text
 from course_tools.grading.report.results import (
+    AGAIN,
     DIED,
     FAILED,
     GRADED,
@@ -29,6 +30,8 @@ STATUS = {
     UNREADABLE: "Your file could not be opened as a notebook, so nothing in it could be graded.",
     WRONG_LAB: "Your notebook does not belong to this lab, so nothing in it could be graded.",
     NOT_GRADED: "Your notebook could not be graded yet, and that is not your fault. Your instructor sees this, too.",
+    AGAIN: "Your notebook could not be graded to its end, because the machine was too busy. That is not your fault: "
+    "it will be graded again.",
     TAMPERED: "Something in your notebook changed how its checks run. Your instructor will look at it.",
     "time limit": "Your notebook used up its time. What was checked until then keeps its points.",
     "memory limit": "Your notebook used up its memory. What was checked until then keeps its points.",
@@ -45,6 +48,9 @@ OUTCOME = {
 
 JUDGED_AGAIN = "judged again with a right version of"
 """What the note says about a question that an earlier one's fault had cost."""
+
+TOO_BUSY = "the machine was too busy to grade this: `course grade --resume` tries again"
+"""What the note says to the instructor."""
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 _FORMULA = "=+-@\uff1d\uff0b\uff0d\uff20"  # the last four: full-width, which some spreadsheets read as well

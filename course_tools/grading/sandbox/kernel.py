@@ -12,13 +12,14 @@ import json
 import os
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn, Self
 
 import zmq
 from jupyter_client.session import Session
 
+from course_kit.own_time import OwnTime, cannot_say, stretched
 from course_tools.grading.sandbox import mounts
 from course_tools.grading.sandbox.limits import MIB, Limits
 from course_tools.grading.sandbox.processes import NONE, Sandbox, short_folder
@@ -41,6 +42,10 @@ class KernelEnded(Exception):
         self.reason = reason
 
 
+class TooBusyError(Exception):
+    """Other programs had the cores for so long that a limit which was reached says nothing about the submission."""
+
+
 @dataclass(frozen=True)
 class Reply:
     """What became of a cell: no `error`, or the name of the exception and its text; `late` if it was interrupted."""
@@ -51,17 +56,36 @@ class Reply:
     seconds: float = 0.0
 
 
+@dataclass
+class Budget:
+    """The seconds of a whole submission, over all of its kernels; those in which others had the cores do not count."""
+
+    wall_s: float
+    lost_s: float = 0.0
+    start: float = field(default_factory=time.monotonic)
+
+    @property
+    def deadline(self) -> float:
+        """`time.monotonic()` at which the submission ends, as far as is known."""
+        return self.start + stretched(self.wall_s, self.lost_s)
+
+    @property
+    def cannot_say(self) -> bool:
+        """Whether so much was lost to others that its end proves nothing."""
+        return cannot_say(self.wall_s, self.lost_s)
+
+
 class Kernel:
     """A sandboxed kernel, started when made; a context manager that ends it.
 
     Args:
         limits: what it may use.
         isolation: see `sandbox`.
-        deadline: `time.monotonic()` at which the whole submission ends.
+        budget: the time of the whole submission.
     """
 
-    def __init__(self, limits: Limits, isolation: str, deadline: float) -> None:
-        self._limits, self._deadline = limits, deadline
+    def __init__(self, limits: Limits, isolation: str, budget: Budget) -> None:
+        self._limits, self._budget = limits, budget
         with contextlib.ExitStack() as stack:
             self._folder = stack.enter_context(short_folder())
             inside = self._folder if isolation == NONE else mounts.KERNEL_FOLDER
@@ -101,33 +125,40 @@ class Kernel:
 
         Raises:
             KernelEnded: it ended by itself, by a limit, or because it did not stop when interrupted.
+            TooBusyError: a limit was reached, and the machine is to blame.
         """
         content = {"code": source, "silent": silent, "store_history": not silent, "user_expressions": {}}
         content |= {"allow_stdin": False, "stop_on_error": False}
         message = self._session.msg("execute_request", content)
-        start = time.monotonic()
+        start, limit_s = time.monotonic(), limit_s or self._limits.cell_s
+        own = OwnTime(lambda: [process.pid for process in self._sandbox.processes()])
         self._session.send(self._socket, message)
-        reply = self._wait(message["header"]["msg_id"], start + (limit_s or self._limits.cell_s))
+        reply = self._wait(message["header"]["msg_id"], own, limit_s)
         late = reply is None
         if reply is None:
+            self._refuse_if(own.cannot_say(limit_s))
             self._sandbox.interrupt()
-            reply = self._wait(message["header"]["msg_id"], time.monotonic() + _GRACE_S)
+            reply = self._wait(message["header"]["msg_id"], OwnTime(list), _GRACE_S)
         if reply is None:
             self._end(TIMEOUT)
         error = "" if reply.get("status") == "ok" else str(reply.get("ename", reply.get("status")))
         return Reply(error, str(reply.get("evalue", "")) if error else "", late, time.monotonic() - start)
 
-    def _wait(self, request: str, until: float) -> dict | None:
+    def _wait(self, request: str, own: OwnTime, limit_s: float) -> dict | None:
         """The content of the reply to `request`; None when there is none in time."""
-        look = time.monotonic() + _LOOK_S
-        while (now := time.monotonic()) < until:
-            if now >= self._deadline:
+        look, before_s = time.monotonic() + _LOOK_S, self._budget.lost_s
+        while (left_s := own.left_s(limit_s)) > 0:
+            now = time.monotonic()
+            if now >= self._budget.deadline:
+                self._refuse_if(self._budget.cannot_say)
                 self._end(WALL)
-            patience_s = min(until, look, self._deadline) - now
+            patience_s = min(left_s, look - now, self._budget.deadline - now)
             arrived = self._socket.poll(max(1, int(1000 * patience_s)))
             if arrived and (content := self._receive(request)) is not None:
                 return content
             if time.monotonic() >= look:
+                own.look()
+                self._budget.lost_s = before_s + own.lost_s
                 self._look()
                 look = time.monotonic() + _LOOK_S
         return None
@@ -152,6 +183,11 @@ class Kernel:
         allowed = self._limits.memory_bytes if self._sandbox.isolation == NONE else _SHARED_BYTES
         if _size(self._folder) > allowed:
             self._end(FILES)
+
+    def _refuse_if(self, cannot_say: bool) -> None:
+        if cannot_say:
+            self.close()
+            raise TooBusyError
 
     def _end(self, reason: str) -> NoReturn:
         self.close()
