@@ -72,12 +72,12 @@ def _lies(layout: Layout) -> Lies:
 def told(first: str, second: str, ranks: int) -> str:
     """Messages of each rank, in words."""
     messages = [each for each in stops(first, second, ranks) if each.sent]
-    words = [f"{each.sent:.0KiB} for {each.name} ({each.behind})" for each in messages]
+    words = [f"{each.sent:.0kB} for {each.name} ({each.behind})" for each in messages]
     if second != ALONE and len(messages) == 1:
         words.insert(0, "nothing for H")
     total = sum((each.sent for each in messages), Bytes(0))
     matrices = f"A by {first}" + (f", B by {second}" if second != ALONE else "")
-    return f"{matrices}, {ranks} ranks. Each rank sends {' and '.join(words)}: {total:.0KiB} in all."
+    return f"{matrices}, {ranks} ranks. Each rank sends {' and '.join(words)}: {total:.0kB} in all."
 
 
 @cache
@@ -90,7 +90,7 @@ def matmul_table() -> dict[str, Any]:
     """
     ways = {
         f"{first},{second},{ranks}": {
-            "stops": [[*each[:5], f"{each.sent:.0KiB}" if each.sent else ""] for each in stops(first, second, ranks)],
+            "stops": [[*each[:5], f"{each.sent:.0kB}" if each.sent else ""] for each in stops(first, second, ranks)],
             "told": told(first, second, ranks),
         }
         for first in CUTS

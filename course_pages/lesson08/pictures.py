@@ -59,7 +59,7 @@ def split_product(stops: Sequence[Stop], ranks: int, *, caption: str, alt: str) 
         middle = left + width + gap / 2
         axes.text(middle, 0, "→" if stop.sent else stop.behind, ha="center", va="center", size=9.5, color=INK)
         if stop.sent:
-            axes.text(middle, -5, f"{stop.behind}\n{stop.sent:.0KiB}", ha="center", va="top", size=7.5, color=INK)
+            axes.text(middle, -5, f"{stop.behind}\n{stop.sent:.0kB}", ha="center", va="top", size=7.5, color=INK)
     return Picture(figure, caption=caption, alt=alt)
 
 
@@ -77,65 +77,65 @@ def _tensor(axes: Axes, box: tuple[float, float, float, float], lies: Lies, rank
         axes.add_patch(Rectangle(place[:2], *place[2:], facecolor=series_color(rank), edgecolor="white", lw=0.6))
 
 
-BLOCK = {
-    "tensor": (
-        [("stream", "whole"), ("norm", "whole"), ("q, k, v", "columns"), ("heads", "columns"), ("sum", "whole"),
-         ("norm", "whole"), ("hidden", "columns"), ("GELU", "columns"), ("sum", "whole")],
-        {1: "$f$", 3: r"$\bar f$", 5: "$f$", 7: r"$\bar f$"},
-    ),
-    "tensor and sequence": (
-        [("stream", "rows"), ("norm", "rows"), ("q, k, v", "columns"), ("heads", "columns"), ("sum", "rows"),
-         ("norm", "rows"), ("hidden", "columns"), ("GELU", "columns"), ("sum", "rows")],
-        {1: "$g$", 3: r"$\bar g$", 5: "$g$", 7: r"$\bar g$"},
-    ),
-}  # fmt: skip
-"""Kind of parallelism → tensors of a block, in order, and the operators behind some of them, by place."""
+WIDTHS = {"stream": 1, "norm": 1, "q, k, v": 3, "weights": 4, "mix": 1, "sum": 1, "norm ": 1, "hidden": 4, "GELU": 4}
+"""What a block keeps for its backward pass, in widths of the stream: 8 heads, 32 tokens and width 64 (lesson 08)."""
+INSIDE = ("q, k, v", "weights", "mix", "hidden", "GELU")
+"""Tensors that have heads or hidden features, and are cut along them."""
+BLOCK: dict[str, tuple[Lies, dict[str, str]]] = {
+    "tensor": ("whole", {"norm": "$f$", "mix": r"$\bar f$", "norm ": "$f$", "GELU": r"$\bar f$"}),
+    "tensor and sequence": ("rows", {"norm": "$g$", "mix": r"$\bar g$", "norm ": "$g$", "GELU": r"$\bar g$"}),
+}
+"""Kind of parallelism → how what lies between the split layers is held, and the operators behind some tensors."""
 
 
 def block_on_ranks(*, caption: str) -> Picture:
-    """A transformer block on four ranks: rows are ranks, and each tensor is filled as far as the rank holds it.
+    """A transformer block on four ranks: rows are ranks, boxes are as wide as their tensors, filled as far as held.
 
-    In each cell, to the right are features and downwards tokens.
+    In each box, to the right are features and downwards tokens.
     """
-    ranks = 4
+    ranks, gap = 4, 0.45
     figure, panels = new_figure(rows=len(BLOCK), height=(0.75 + 0.33 * ranks) * len(BLOCK))
-    for axes, (kind, (tensors, operators)) in zip(panels, BLOCK.items(), strict=True):
-        axes.set(xlim=(-0.1, len(tensors)), ylim=(ranks, -0.55))
+    lefts = dict(zip(WIDTHS, accumulate((width + gap for width in WIDTHS.values()), initial=0.0)))
+    for axes, (kind, (between, operators)) in zip(panels, BLOCK.items(), strict=True):
+        axes.set(xlim=(-0.1, sum(WIDTHS.values()) + len(WIDTHS) * gap), ylim=(ranks, -0.55))
         axes.set_title(f"{kind} parallelism", size=9.5, loc="left")
         axes.grid(False)
         axes.spines[:].set_visible(False)
-        axes.set_xticks([place + 0.4 for place in range(len(tensors))], [name for name, _ in tensors])
+        axes.set_xticks([lefts[name] + WIDTHS[name] / 2 for name in WIDTHS], [*WIDTHS])
         axes.set_yticks([rank + 0.45 for rank in range(ranks)], [f"rank {rank}" for rank in range(ranks)])
-        axes.tick_params(length=0, labelsize=8.5)
-        for place, (_, lies) in enumerate(tensors):
+        axes.tick_params(length=0, labelsize=7.5)
+        for name, width in WIDTHS.items():
             for rank in range(ranks):
-                _share(axes, place, rank, ranks, lies)
-        for place, sign in operators.items():
-            axes.axvline(place + 0.9, ymax=ranks / (ranks + 0.55), color=INK, lw=1, ls="--")
-            axes.text(place + 0.9, -0.3, sign, ha="center", va="center", size=11, color=INK)
+                _share(axes, (lefts[name], width), rank, ranks, "columns" if name in INSIDE else between)
+        for name, sign in operators.items():
+            place = lefts[name] + WIDTHS[name] + gap / 2
+            axes.axvline(place, ymax=ranks / (ranks + 0.55), color=INK, lw=1, ls="--")
+            axes.text(place, -0.3, sign, ha="center", va="center", size=11, color=INK)
     return Picture(figure, caption=caption, alt=" ".join(_block_told(kind, ranks) for kind in BLOCK))
 
 
-def _share(axes: Axes, place: int, rank: int, ranks: int, lies: str) -> None:
-    """Part of one tensor that one rank holds."""
-    axes.add_patch(Rectangle((place, rank + 0.05), 0.8, 0.8, facecolor="white", edgecolor=GRID, lw=0.8))
-    left, top, width, height = {
+def _share(axes: Axes, box: tuple[float, float], rank: int, ranks: int, lies: Lies) -> None:
+    """Part of one tensor, in its box (left, width), that one rank holds."""
+    (left, full), height = box, 0.8
+    axes.add_patch(Rectangle((left, rank + 0.05), full, height, facecolor="white", edgecolor=GRID, lw=0.8))
+    right, down, width, tall = {
         "whole": (0.0, 0.0, 1.0, 1.0),
         "columns": (rank / ranks, 0.0, 1 / ranks, 1.0),
         "rows": (0.0, rank / ranks, 1.0, 1 / ranks),
     }[lies]
-    corner = (place + 0.8 * left, rank + 0.05 + 0.8 * top)
+    corner = (left + full * right, rank + 0.05 + height * down)
     color = COPY if lies == "whole" else series_color(rank)
-    axes.add_patch(Rectangle(corner, 0.8 * width, 0.8 * height, facecolor=color, edgecolor=MUTED, lw=0.5))
+    axes.add_patch(Rectangle(corner, full * width, height * tall, facecolor=color, edgecolor=MUTED, lw=0.5))
 
 
 def _block_told(kind: str, ranks: int) -> str:
     words = {"whole": "whole on every rank", "columns": "cut by features", "rows": "cut by tokens"}
-    tensors, operators = BLOCK[kind]
+    between, operators = BLOCK[kind]
     parts = []
-    for place, (name, lies) in enumerate(tensors):
-        sign = operators.get(place, "").strip("$").replace(r"\bar f", "f-bar").replace(r"\bar g", "g-bar")
-        parts.append(f"{name} {words[lies]}" + (f", then {sign}" if sign else ""))
+    for name in WIDTHS:
+        sign = operators.get(name, "").strip("$").replace(r"\bar f", "f-bar").replace(r"\bar g", "g-bar")
+        lies = words["columns" if name in INSIDE else between]
+        parts.append(f"{name.strip()} {lies}" + (f", then {sign}" if sign else ""))
     return f"With {kind} parallelism on {ranks} ranks: {'; '.join(parts)}."
 
 

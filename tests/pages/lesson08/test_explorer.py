@@ -58,7 +58,7 @@ def test_columns_then_rows_sends_nothing_between() -> None:
         ("X", "whole"), ("A", "columns"), ("H", "columns"), ("B", "rows"), ("Y", "terms"), ("Y", "whole"),
     ]  # fmt: skip
     assert [each.sent for each in way if each.sent] == [Bytes(64 * 128 * 4 * 2 * 3 // 4)]
-    assert told("columns", "rows", 4).endswith("sends nothing for H and 48 KiB for Y (all-reduce): 48 KiB in all.")
+    assert told("columns", "rows", 4).endswith("sends nothing for H and 49 kB for Y (all-reduce): 49 kB in all.")
     totals = {(a, b): sum(each.sent for each in stops(a, b, 8)) for a, b, p in PLACES if p == 8 and b != ALONE}
     assert min(totals, key=lambda way: totals[way]) == ("columns", "rows")
 
@@ -68,7 +68,7 @@ def test_the_table_holds_every_place(first: str, second: str, p: int) -> None:
     way = matmul_table()["ways"][f"{first},{second},{p}"]
     assert way["told"] == told(first, second, p)
     for stop, told_stop in zip(stops(first, second, p), way["stops"], strict=True):
-        assert told_stop == [*stop[:5], f"{stop.sent:.0KiB}" if stop.sent else ""]
+        assert told_stop == [*stop[:5], f"{stop.sent:.0kB}" if stop.sent else ""]
 
 
 def test_an_unknown_cut_is_refused() -> None:

@@ -7,7 +7,7 @@ from matplotlib.patches import Rectangle
 
 from course_lib.parallel.context import work
 from course_pages.lesson08.explorer import stops
-from course_pages.lesson08.pictures import BLOCK, block_on_ranks, ring_in_time, split_product
+from course_pages.lesson08.pictures import BLOCK, INSIDE, WIDTHS, block_on_ranks, ring_in_time, split_product
 
 
 def boxes(axes):
@@ -26,13 +26,19 @@ def test_a_product_has_a_part_for_each_rank_and_a_word_for_each_message(p: int) 
     assert drawn == pytest.approx(2.2**2 * (64 * 128) ** 0.5)
 
 
-def test_a_block_shows_each_ranks_share_of_each_tensor() -> None:
+def test_a_block_shows_each_ranks_share_of_each_tensor_to_scale() -> None:
     picture = block_on_ranks(caption="c")
-    for axes, (tensors, operators) in zip(picture.figure.axes, BLOCK.values(), strict=True):
-        filled = [box for number, box in enumerate(boxes(axes)) if number % 2]  # behind each stands its empty cell
-        for place, (_, lies) in enumerate(tensors):
-            area = sum(box.get_width() * box.get_height() for box in filled[4 * place : 4 * place + 4]) / 0.8**2
-            assert area == pytest.approx(4 if lies == "whole" else 1)
+    for axes, (between, operators) in zip(picture.figure.axes, BLOCK.values(), strict=True):
+        areas = [box.get_width() * box.get_height() / 0.8 for box in boxes(axes)]
+        empty, filled = areas[::2], areas[1::2]  # behind each part stands the box of the whole
+        assert empty[::4] == pytest.approx(list(WIDTHS.values()))
+        for place, name in enumerate(WIDTHS):
+            copies = 4 if between == "whole" and name not in INSIDE else 1
+            assert sum(filled[4 * place : 4 * place + 4]) == pytest.approx(copies * WIDTHS[name])
+        kept_by_rank_0 = sum(filled[::4]) / sum(empty[::4])
+        assert kept_by_rank_0 == pytest.approx(
+            0.4 if between == "whole" else 0.25
+        )  # the page measures 40 and 25 percent
         assert [text.get_text() for text in axes.texts] == list(operators.values())
     assert "stream whole on every rank; norm whole on every rank, then f; q, k, v cut by features" in picture.alt
     assert "stream cut by tokens; norm cut by tokens, then g; q, k, v cut by features" in picture.alt
