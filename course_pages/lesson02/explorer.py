@@ -1,22 +1,25 @@
-"""A training step's memory against the cards that it might run on.
+"""A training step's peak against the cards that it might run on.
 
-Move a slider, and see which block grows, by how much, and which cards drop out. `held` counts it, from the formulas
-that lesson 02 measures. These controls have 7 million places, so the table holds what the bytes are made of: a part
-that is there once and one for each layer, a part for two sequences and one for each that comes on top.
+Move a slider, and see which block grows, by how much, and which cards drop out. `held` asks `predict.peak`, which
+lesson 02 measures. These controls have 7 million places, so the table holds what a peak is the largest of: `moments`.
 """
 
 from __future__ import annotations
 
+import random
 from functools import cache
 from itertools import product
 from typing import Any
 
+import numpy as np
+
 from course_kit.accounts import MemoryAccount
 from course_kit.notebook.explorer import Control, Explorer
 from course_kit.notebook.picture import PALETTE, Picture
-from course_kit.units import Bytes
 from course_lib.model.gpt import GPTConfig
-from course_lib.predict import Setup, activations, model_states, parameters
+from course_lib.predict import Setup, peak
+from course_lib.predict.peak import PeakAccount
+from course_pages.lesson02.moments import TERMS, passes, states, sums, terms, that_may_be_largest, update
 from course_pages.shared.memory import memory_against_gpus
 from course_pages.shared.models_on_gpus import GPUS
 
@@ -40,76 +43,69 @@ def shape(layers: int, width: int, seq: int, attention: str) -> GPTConfig:
 
 def held(
     layers: int, width: int, batch: int, seq: int, precision: Any, optimizer: Any, attention: str, recompute: Any
-) -> MemoryAccount:
-    """Bytes held at the turn of a step, when the forward pass ends, with gradients already in place.
-
-    That is the model states and the activations. (Gradients grow while activations shrink, so the true peak lies a
-    little lower or, with temporaries, a little higher; `predict.peak` follows it.)
-    """
-    states = model_states(Setup(shape(layers, width, seq, attention), precision=precision, optimizer=optimizer))
-    return states + MemoryAccount(activations=kept(layers, width, batch, seq, precision, attention, recompute))
-
-
-def kept(layers: int, width: int, batch: int, seq: int, precision: Any, attention: str, recompute: Any) -> Bytes:
-    """Bytes of the activations alone."""
+) -> PeakAccount:
+    """Bytes alive at the worst moment of a step."""
     config = shape(layers, width, seq, attention)
-    return activations(Setup(config, batch_size=batch, precision=precision, recompute=recompute))
+    return peak(Setup(config, batch_size=batch, precision=precision, optimizer=optimizer, recompute=recompute))
 
 
-def states_parts(width: int, precision: str, optimizer: str) -> list[list[int]]:
-    """The number of parameters, and bytes of parameters, gradients and optimizer state, as [once, a layer, a token].
-
-    The last is for each token of a sequence: its row of the position embedding.
-    """
-
-    def count(layers: int, seq: int) -> list[int]:
-        account = held(layers, width, 2, seq, precision, optimizer, "fused", "full")
-        states = (account.parameters, account.gradients, account.optimizer)
-        return [int(parameters(shape(layers, width, seq, "fused"))), *map(int, states)]
-
-    # All are linear in layers and in tokens: three shapes tell the three parts.
-    once, deeper, longer = count(1, 128), count(2, 128), count(1, 129)
-    return [[a - (b - a) - 128 * (c - a), b - a, c - a] for a, b, c in zip(once, deeper, longer, strict=True)]
+def steps(attention: str = "fused", one: bool = False, **kind: Any) -> list[Setup]:
+    """Small steps of one kind, enough of them to tell the factors of all terms; of one sequence each, or of several."""
+    chosen, some = random.Random(0), (2, 3, 5)
+    sizes = [
+        (chosen.choice(some), chosen.choice(WIDTHS[:8]), chosen.choice(SEQS[:3]), chosen.choice(some))
+        for _ in range(32)
+    ]
+    return [
+        Setup(shape(layers, width, seq, attention), batch_size=1 if one else batch, **kind)
+        for layers, width, seq, batch in sizes
+    ]
 
 
-def activation_parts(width: int, seq: int, precision: str, attention: str, recompute: str) -> list[list[int]]:
-    """Bytes of activations as [once, a layer]: for one sequence, for two, and for each one more.
-
-    (A single sequence is a case of its own: attention then keeps q, k and v in one piece.)
-    """
-    shallow, deep = (
-        [int(kept(layers, width, batch, seq, precision, attention, recompute)) for batch in (1, 2, 3)]
-        for layers in (1, 2)
+def corners(one: bool) -> np.ndarray:
+    """The terms at the corners of what the controls offer, for each width and length: (places, 4, terms)."""
+    offers = {name: control.values for name, control in MemoryBarExplorer.controls().items()}
+    batches = (1, 1) if one else (2, offers["batch"][-1])
+    ends = list(product((offers["layers"][0], offers["layers"][-1]), batches))
+    return np.array(
+        [
+            [terms(layers, batch, seq, width, shape(1, width, seq, "fused").heads) for layers, batch in ends]
+            for width, seq in product(WIDTHS, SEQS)
+        ],
+        dtype=float,
     )
-    one, two, three = ((2 * a - b, b - a) for a, b in zip(shallow, deep, strict=True))
-    return [list(one), list(two), [three[0] - two[0], three[1] - two[1]]]
 
 
 @cache
 def memory_table() -> dict[str, Any]:
-    """Parts that the bytes of all places are made of.
+    """What the script adds up; see `moments`.
 
     Returns:
-        "states": "precision optimizer" → for each width as `states_parts`. "kinds": "precision attention recompute" →
-        which of "activations"; those are, for each width and sequence, as `activation_parts`. "gpus": [name, usable].
-        "colors": of the categories.
+        "terms": powers. "passes": "bits attention recompute 1-or-more" → the moments that may be the peak: the pass,
+        and sums of gradients, activations, temporaries; "updates": "precision optimizer" → likewise. "states":
+        "precision optimizer" → sums of parameters and optimizer. "gpus": [name, usable]. "colors": of the categories.
     """
     offers = {name: control.values for name, control in MemoryBarExplorer.controls().items()}
-    states = {
-        f"{precision} {optimizer}": [states_parts(width, precision, optimizer) for width in WIDTHS]
-        for precision, optimizer in product(offers["precision"], offers["optimizer"])
-    }
-    kinds, parts = {}, []
-    for precision, attention, recompute in product(offers["precision"], offers["attention"], offers["recompute"]):
-        # Both 16-bit precisions keep the same, and so do both kinds of attention of blocks that run again.
-        same = ("mixed" if precision == "bf16" else precision, "fused" if recompute == "full" else attention, recompute)
-        if " ".join(same) not in kinds:
-            kinds[" ".join(same)] = len(parts)
-            parts.append([[activation_parts(width, seq, *same) for seq in SEQS] for width in WIDTHS])
-        kinds[f"{precision} {attention} {recompute}"] = kinds[" ".join(same)]
+    tables: dict[str, dict[str, Any]] = {"passes": {}, "updates": {}, "states": {}}
+    for precision, attention, recompute, one in product(
+        ("fp32", "bf16"), offers["attention"], offers["recompute"], (True, False)
+    ):
+        kind = steps(attention, one, precision=precision, recompute=recompute)
+        found = that_may_be_largest(sums(passes, kind), corners(one))
+        tables["passes"][
+            f"{'fp32' if precision == 'fp32' else '16 bits'} {attention} {recompute} {1 if one else 'more'}"
+        ] = found
+    for precision, optimizer in product(offers["precision"], offers["optimizer"]):
+        kind = steps(precision=precision, optimizer=optimizer)
+        tables["updates"][f"{precision} {optimizer}"] = that_may_be_largest(sums(update, kind), corners(False))
+        tables["states"][f"{precision} {optimizer}"] = sums(states, kind)["states"]
     gpus = [[name, int(gpu.usable)] for name, gpu in GPUS.items()]
-    colors = {category: PALETTE[category] for category in MemoryAccount()}
-    return {"states": states, "kinds": kinds, "activations": parts, "gpus": gpus, "colors": colors}
+    return {
+        **tables,
+        "terms": TERMS,
+        "gpus": gpus,
+        "colors": {category: PALETTE[category] for category in MemoryAccount()},
+    }
 
 
 def _choice(label: str, values: tuple[str, ...], default: str) -> Control:
@@ -139,8 +135,8 @@ class MemoryBarExplorer(Explorer):
     _table = staticmethod(memory_table)
 
     @property
-    def account(self) -> MemoryAccount:
-        """Bytes of the training step that the controls describe."""
+    def account(self) -> PeakAccount:
+        """Bytes at the peak of the training step that the controls describe."""
         return held(**self.chosen)
 
     def _picture(self, *, caption: str, alt: str) -> Picture:
@@ -153,6 +149,6 @@ class MemoryBarExplorer(Explorer):
         parts = ", ".join(f"{category} {nbytes:.1GiB}" for category, nbytes in account.items() if nbytes)
         return (
             f"A GPT of {self.layers} layers, {self.width} wide, with {self.batch} sequences of {self.seq} tokens: "
-            f"{parts}; together {account.total:.1GiB}. Room for that, before the way back asks for more: "
-            f"{', '.join(fits) or 'none of the cards'}."
+            f"{parts}; together {account.total:.1GiB} at the peak ({account.phase}). "
+            f"It fits on: {', '.join(fits) or 'none of the cards'}."
         )

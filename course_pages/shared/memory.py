@@ -172,7 +172,7 @@ def memory_against_gpus(account: MemoryAccount, gpus: Mapping[str, Bytes], *, ca
         raise ValueError("memory_against_gpus needs at least one card: pass a dict of name and bytes")
     figure, (axes,) = new_figure(height=1.5 + 0.3 * len(gpus))
     total = account.total.to("GiB")
-    stack_categories(axes, {"to hold": account}, "GiB", 0.8)
+    stack_categories(axes, {"at the peak": account}, "GiB", 0.8)
     for name, memory in gpus.items():
         fits, size = account.total <= memory, memory.to("GiB")
         axes.barh([name], [size], height=0.55, color="#98A2AD" if fits else GRID)
@@ -180,7 +180,7 @@ def memory_against_gpus(account: MemoryAccount, gpus: Mapping[str, Bytes], *, ca
             f"fits, {account.total / memory:.0%} full" if fits else f"at least {-(-account.total // memory)} of them"
         )
         note(axes, words, (max(size, total), name), (6, 0), va="center")
-    note(axes, f"{account.total:.1GiB}", (total, "to hold"), (6, 0), va="center", color="black")
+    note(axes, f"{account.total:.1GiB}", (total, "at the peak"), (6, 0), va="center", color="black")
     axes.axvline(total, color=INK, linewidth=1, linestyle="--")
     axes.set(xlabel="GiB", xlim=(0, 1.22 * max(total, *(memory.to("GiB") for memory in gpus.values()))))
     axes.invert_yaxis()

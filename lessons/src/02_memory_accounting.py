@@ -405,29 +405,31 @@ compare(
 #
 # ## 6 · Against named cards
 #
-# The formulas of this page in one bar: what is held when the forward pass ends, as if the gradients were in place. Below
-# it, cards: as much of each as a program sees. The bar is not the peak, so it can say *too small*, and never *enough*.
+# The peak of a whole step in one bar, as `predict.peak` follows it: every moment that may be the worst is a sum, and the
+# bar shows the largest. Below it, cards: as much of each as a program sees. The line above says in which pass it lies.
 
 # %%
 MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
-    caption="GPT-2 XL with 8 sequences. The dashed line must end a good way before a card does: the way back asks for more."
+    caption="GPT-2 XL with 8 sequences, at the worst moment of a step. A card that ends before the dashed line is too small."
 )
 
 # %% [markdown]
 # (If nothing reacts, run the cell once.)
 #
-# 1. For how large a batch of GPT-2 XL has an A100 80GB room by then? With fused attention? And with recompute?
-# 2. With all of that and a batch of 1, does it fit on a T4? What is left to shrink?
-# 3. Press **GPT-3 175B**. How many H200s does a single sequence need at least? Which colour would you attack first?
-# 4. Go from *mixed* to *fp32*. Which colours change, and why does the sum of the first three not?
+# 1. For how large a batch of GPT-2 XL is an A100 80GB large enough? With fused attention? And with recompute?
+# 2. Gradients have a colour, yet this bar has none of it. Where is the peak? With all of question 1, go down to a batch
+#    of 4: why do they come now, and what has gone?
+# 3. Does it fit on a T4, then, with a single sequence? What is left to shrink?
+# 4. Press **GPT-3 175B**. How many H200s does a single sequence need at least? Which colour would you attack first?
 #
 # <details><summary>Answers</summary>
 #
-# 1. 8, 16 and 128, of the powers of two that the slider offers. But ask `predict.peak`, which follows the step to its
-# end: it says 11, 20 and 80. With recompute the worst moment comes on the way back, and the bar does not know it.
-# 2. No. The activations are a third of a GiB; the states alone have 23.2. All in bf16, without a copy, they have 11.6.
-# 3. 20. The optimizer's colour, 1.9 of 2.7 TiB.
-# 4. Weights and gradients double, the optimizer gives its copy back: $4 + 4 + 8 = 16$. The activations double, too.
+# 1. 8, 16 and 64, of the powers of two that the slider offers. (`predict.largest` says 11, 20 and 80.)
+# 2. At the beginning of the way back: all activations are there, and no gradient yet. With 4 sequences and recompute so
+# little waits for the way back that the worst moment is the optimizer's: all gradients are there, and no activation.
+# 3. No. Fewer sequences change nothing any more: states and gradients alone have 23.2 GiB. All in bf16, without an fp32
+# copy, it fits, with 11.9.
+# 4. 19. The optimizer's colour, 1.9 of 2.5 TiB.
 #
 # </details>
 #

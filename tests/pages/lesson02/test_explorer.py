@@ -12,7 +12,8 @@ from course_kit.notebook import picture as style
 from course_lib import predict
 from course_lib.model import zoo
 from course_lib.predict import Setup
-from course_pages.lesson02.explorer import WIDTHS, MemoryBarExplorer, held, memory_table, shape
+from course_pages.lesson02.explorer import WIDTHS, MemoryBarExplorer, corners, held, memory_table, shape, steps
+from course_pages.lesson02.moments import PARTS, TERMS, sums, terms, that_may_be_largest
 
 
 def test_the_account_is_the_librarys():
@@ -20,41 +21,59 @@ def test_the_account_is_the_librarys():
         layers=12, width=768, batch=4, seq=512,
         precision="bf16", optimizer="momentum", attention="fused", recompute="full",
     )  # fmt: skip
-    config = shape(12, 768, 512, "fused")
-    setup = Setup(config, 4, 512, precision="bf16", optimizer="momentum", recompute="full")
-    states = predict.model_states(setup)
-    account = explorer.account
-    assert (account.parameters, account.gradients, account.optimizer) == tuple(states.values())[:3]
-    assert account.activations == predict.activations(setup) and not account.temporaries
+    setup = Setup(shape(12, 768, 512, "fused"), 4, 512, precision="bf16", optimizer="momentum", recompute="full")
+    assert explorer.account == predict.peak(setup) and explorer.account.phase == "backward"
     explorer.recompute = "none"
-    assert explorer.account.activations == predict.activations(setup.with_(recompute="none"))
+    assert explorer.account == predict.peak(setup.with_(recompute="none"))
 
 
-def added(table, run) -> list[int]:
-    """What the script adds up: a number of parameters, bytes of them, of gradients, optimizer state, activations."""
-    offers = {name: list(control.values) for name, control in MemoryBarExplorer.controls().items()}
-    width, seq = (offers[name].index(run[name]) for name in ("width", "seq"))
-    states = table["states"][f"{run['precision']} {run['optimizer']}"][width]
-    kind = table["kinds"][f"{run['precision']} {run['attention']} {run['recompute']}"]
-    one, two, more = ([once, layer] for once, layer in table["activations"][kind][width][seq])
-    parts = one if run["batch"] == 1 else [a + (run["batch"] - 2) * b for a, b in zip(two, more)]
-    counts = [once + run["layers"] * layer + run["seq"] * token for once, layer, token in states]
-    return [*counts, parts[0] + run["layers"] * parts[1]]
+def added(table, run) -> tuple[int, str, dict[str, int]]:
+    """What the script adds up: a number of parameters, and bytes by category at the largest of the moments."""
+    heads = shape(1, run["width"], run["seq"], "fused").heads
+    these = terms(run["layers"], run["batch"], run["seq"], run["width"], heads)
+
+    def bytes_of(sums):
+        return [sum(factor * term for factor, term in zip(factors, these, strict=True)) for factors in sums]
+
+    bits, many = "fp32" if run["precision"] == "fp32" else "16 bits", 1 if run["batch"] == 1 else "more"
+    kind = f"{run['precision']} {run['optimizer']}"
+    parameters, optimizer = bytes_of(table["states"][kind])
+    moments = table["passes"][f"{bits} {run['attention']} {run['recompute']} {many}"] + table["updates"][kind]
+    phase, parts = max(((phase, bytes_of(sums)) for phase, sums in moments), key=lambda each: sum(each[1]))
+    account = {"parameters": parameters, "optimizer": optimizer, **dict(zip(PARTS, parts, strict=True))}
+    return parameters // (4 if bits == "fp32" else 2), phase, account
 
 
-def test_the_parts_of_the_table_add_up_to_the_librarys_bytes():
+def test_the_largest_of_the_tables_moments_is_the_librarys_peak():
     chosen, offers = random.Random(0), {name: each.values for name, each in MemoryBarExplorer.controls().items()}
-    runs = [{name: chosen.choice(values) for name, values in offers.items()} for _ in range(150)]
+    runs = [{name: chosen.choice(values) for name, values in offers.items()} for _ in range(250)]
     runs += [{**runs[0], "batch": batch, "precision": precision, "attention": attention, "recompute": recompute}
              for batch in (1, 2) for precision in ("fp32", "mixed", "bf16")
              for attention in ("explicit", "fused") for recompute in ("none", "full")]  # fmt: skip
-    runs = [{**run, "layers": min(run["layers"], 24)} for run in runs]  # the library follows each layer
+    phases = set()
     for run in runs:
-        account = held(**run)
+        run["layers"] = min(run["layers"], 24)  # the library follows each layer
+        run |= {"seq": min(run["seq"], 1024), "batch": min(run["batch"], 8)} if run["width"] < 700 else {}  # all phases
         count = predict.parameters(shape(run["layers"], run["width"], run["seq"], run["attention"]))
-        bytes_of = [account.parameters, account.gradients, account.optimizer, account.activations]
-        assert added(memory_table(), run) == [count, *bytes_of], run
-        assert not account.temporaries
+        account = held(**run)
+        phases.add(account.phase)
+        plain = {category: int(nbytes) for category, nbytes in account.items()}
+        assert added(memory_table(), run) == (count, account.phase, plain), run
+    assert phases == {"forward", "backward", "optimizer step"}
+
+
+def test_a_sum_that_does_not_exist_is_noticed():
+    with pytest.raises(ArithmeticError, match="no sum of these terms"):
+        sums(lambda setup: {"odd": [setup.gpt.layers**2]}, steps())
+
+
+def test_a_moment_that_may_be_largest_is_kept():
+    """Of three moments, the second never exceeds the first, and the third does for many layers."""
+    nothing = [0] * len(TERMS)
+    flat, lower, steep = (list(nothing) for _ in range(3))
+    flat[0], lower[0], steep[TERMS.index((1, 0, 0, 0, 0))] = 100, 99, 1
+    found = {"flat": [flat], "lower": [lower], "steep": [steep]}
+    assert that_may_be_largest(found, corners(one=False)) == [("flat", [flat]), ("steep", [steep])]
 
 
 def test_gpt2_xl_has_its_published_size():
@@ -84,10 +103,10 @@ def test_show_sends_the_widget_with_its_picture(monkeypatch: pytest.MonkeyPatch)
     assert (
         "48 layers, 1600 wide" in alt
         and "optimizer 17.4 GiB" in alt
-        and "Room for that, before the way back asks for more: V100 32GB" in alt
+        and "at the peak (backward). It fits on: V100 32GB" in alt
     )
     MemoryBarExplorer(layers=96, width=12288).show()
-    assert "asks for more: none of the cards" in sent[2].metadata["image/png"]["alt"]
+    assert "It fits on: none of the cards" in sent[2].metadata["image/png"]["alt"]
 
 
 def test_every_choice_makes_a_model():

@@ -1,0 +1,160 @@
+"""The moments of a training step that may be its peak, as sums of terms that a script can add up.
+
+`predict.peak` follows a step tensor by tensor, which no script can do at each move of a slider. But what is alive at
+one moment, say when the last block's scores are masked, is a sum: so many bytes for each layer, token and width, so
+many for each head and pair of tokens, and so on. Here the library's own ledger tells the moments of a few small steps,
+the factors of the terms are solved for, and moments that can never be the largest are left out. The peak of any step is
+then the largest of the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+import numpy as np
+
+from course_lib.predict.lifetimes.ledger import FLOAT, INT64, Ledger
+from course_lib.predict.lifetimes.step import RecomputedLifetimes, StepLifetimes, optimizer_step
+from course_lib.predict.setup import Setup
+from course_lib.predict.tensors import rank_tensors, tally
+
+TERMS = [
+    (0, 0, 0, 0, 0), (0, 0, 0, 1, 0), (0, 0, 0, 2, 0), (0, 0, 1, 0, 0), (0, 0, 1, 1, 0), (0, 0, 2, 0, 0),
+    (0, 1, 0, 0, 0), (0, 1, 0, 1, 0), (0, 1, 0, 0, 1), (0, 1, 1, 0, 1),
+    (1, 1, 0, 0, 0), (1, 1, 0, 1, 0), (1, 1, 0, 0, 1), (1, 1, 1, 0, 1),
+    (1, 0, 0, 0, 0), (1, 0, 0, 1, 0), (1, 0, 0, 2, 0), (1, 0, 2, 0, 0),
+]  # fmt: skip
+"""Powers of layers, tokens of the batch, tokens of a sequence, width, heads. The vocabulary is inside the factors."""
+
+PARTS = ("gradients", "activations", "temporaries")
+"""What comes and goes. Weights and optimizer state stay."""
+
+Moments = dict[str, list[int]]
+"""Where in the step → bytes of the parts that are alive."""
+
+
+def terms(layers: int, batch: int, seq: int, width: int, heads: int) -> list[int]:
+    """The terms of one step."""
+    numbers = (layers, batch * seq, seq, width, heads)
+    return [prod(number**power for number, power in zip(numbers, powers, strict=True)) for powers in TERMS]
+
+
+class Watch(Ledger):
+    """A ledger that keeps every moment, under the pass and the place that run then.
+
+    `place` is "start", "block 0", "block 1", …, or "end" when a pass has its blocks behind it.
+    """
+
+    def __init__(self, **held: int) -> None:
+        super().__init__(**held)
+        self.place, self.seen = "start", dict[tuple[str, str], list[list[int]]]()
+
+    def add(self, category: str, **blocks: int) -> None:
+        """Blocks are born; that is a moment."""
+        super().add(category, **blocks)
+        self.seen.setdefault((self.phase, self.place), []).append([self.alive[part] for part in PARTS])
+
+
+def _telling(kind: type[StepLifetimes], ledger: Watch, layers: int) -> type[StepLifetimes]:
+    """The step of this kind, which tells the ledger where it is."""
+
+    def visit(run: Callable[[], None], phase: str) -> None:
+        done = sum(key[0] == phase and key[1].startswith("block") for key in ledger.seen)
+        ledger.place = f"block {done}"
+        run()
+        ledger.place = "end" if done == layers - 1 else ledger.place
+
+    class Telling(kind):  # type: ignore[misc, valid-type]
+        def block(self) -> None:
+            visit(super().block, "forward")
+
+        def block_backward(self) -> None:
+            visit(super().block_backward, "backward")
+
+    return Telling
+
+
+def passes(setup: Setup) -> Moments:
+    """The moments of forward and backward: outside of the blocks, and in the first and last one.
+
+    From one block to the next, what is alive grows or shrinks by the same bytes: those between lie between.
+    """
+    ledger, layers = Watch(), setup.gpt.layers
+    kind = _telling(RecomputedLifetimes if setup.recompute == "full" else StepLifetimes, ledger, layers)
+    step = kind(setup.gpt, setup.batch_size, setup.seq, ledger, setup.weight_bytes)
+    step.forward()
+    ledger.place = "start"
+    step.backward()
+    names = {"start": "start", "block 0": "first block", f"block {layers - 1}": "last block", "end": "end"}
+    return {
+        f"{phase}, {names[place]}, {n}": account
+        for (phase, place), accounts in ledger.seen.items()
+        if place in names
+        for n, account in enumerate(accounts)
+    }
+
+
+def update(setup: Setup) -> Moments:
+    """The moments of the optimizer's step.
+
+    All blocks have the same parameters: the first one's updates tell those of all.
+    """
+    tensors = rank_tensors(setup, 0, "parameters")
+    elements = [each.elements for each in tensors if each.name.split(".")[:2][-1] in ("0", "weight", "bias")]
+    batch = 2 * INT64 * setup.batch_size * setup.seq + FLOAT  # tokens, targets and the loss, which the caller holds
+    ledger = Watch(gradients=_bytes_of(setup, "gradients"), temporaries=batch)
+    optimizer_step(ledger, elements, str(setup.optimizer), 0, setup.weight_bytes, setup.precision == "mixed")
+    seen = ledger.seen.get(("optimizer step", "start"), [])  # nothing, where all happens in place
+    return {f"optimizer step, {n}": account for n, account in enumerate(seen)}
+
+
+def states(setup: Setup) -> Moments:
+    """What stays: bytes of weights and of optimizer state."""
+    return {"states": [_bytes_of(setup, "parameters"), _bytes_of(setup, "optimizer")]}
+
+
+def _bytes_of(setup: Setup, role: str) -> int:
+    """Bytes of a rank's tensors in this role."""
+    return sum(times * each.elements * each.element_bytes for each, times in tally(setup) if each.role == role)
+
+
+def sums(follow: Callable[[Setup], Moments], steps: Sequence[Setup]) -> dict[str, list[list[int]]]:
+    """For every moment of these steps, which differ in their sizes alone: for each part the factor of each term, exact.
+
+    Raises:
+        ArithmeticError: what is alive at some moment is no such sum.
+    """
+    sizes = [(each.gpt.layers, each.batch_size, each.seq, each.gpt.width, each.gpt.heads) for each in steps]
+    rows, seen = np.array([terms(*each) for each in sizes], dtype=float), [follow(step) for step in steps]
+    known = np.array([list(each.values()) for each in seen], dtype=float)  # steps, moments, parts
+    # With a single sequence, tokens of the batch and of the sequence are one number: the first of equal terms counts.
+    _, first = np.unique(rows, axis=1, return_index=True)
+    scale = rows[:, first].max(axis=0)
+    solved = np.linalg.lstsq(rows[:, first] / scale, known.reshape(len(steps), -1), rcond=None)[0]
+    factors = np.zeros((len(TERMS), *known.shape[1:]))
+    factors[first] = (solved / scale[:, None]).round().reshape(len(first), *known.shape[1:])
+    if not np.array_equal(np.tensordot(rows, factors, axes=1), known):
+        raise ArithmeticError("what is alive is no sum of these terms")
+    return {name: factors[:, at].T.astype(int).tolist() for at, name in enumerate(seen[0])}
+
+
+def that_may_be_largest(found: dict[str, list[list[int]]], corners: np.ndarray) -> list[tuple[str, list[list[int]]]]:
+    """The pass and the sums of the moments that no other one exceeds in a whole range of layers and sequences.
+
+    Layers and sequences enter each sum once, or as their product. So a moment that is no larger than another one at the
+    four corners of their range is no larger anywhere in it.
+
+    Args:
+        found: all moments of one kind of step.
+        corners: the terms at the corners of the range, for each width and length: (ranges, 4, terms).
+    """
+    totals = corners @ np.array([np.sum(each, axis=0) for each in found.values()], dtype=float).T  # ranges, 4, moments
+    kept = set[int]()
+    for at in totals:
+        best = list[int]()
+        for moment in np.argsort(-at.sum(axis=0), kind="stable"):
+            if not any((at[:, moment] <= at[:, other]).all() for other in best):
+                best.append(int(moment))
+        kept |= set(best)
+    return [(name.split(",")[0], each) for n, (name, each) in enumerate(found.items()) if n in kept]
