@@ -659,5 +659,5 @@ self_check(answer_3, [1.0, 0.0], hint="A send is over when the other rank receiv
 # [Lesson 01 · Float formats](01_float_formats.ipynb) asks what a number costs, and what you lose when you make it
 # smaller. This lesson has no lab.
 #
-# (Lessons 00 to 05 are Part A of the course, one device. Part B, many devices, begins with lesson 06. Lessons from 14 on
-# are not written yet: where a page says that one of them builds something, take it as a promise.)
+# (Lessons 00 to 05 are Part A of the course, one device. Part B, many devices, begins with lesson 06; Part C, everything
+# together, with lesson 14.)
