@@ -1,0 +1,36 @@
+"""`course train-grid`: a run that is done stays done, and a file of another kind stays as it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from course_pages.lesson14.grid import Job, key
+from course_pages.lesson14.train_grid import train_all
+
+JOBS = [Job(8, 2e8), Job(12, 2e8)]
+QUIET = Console(quiet=True)
+
+
+def test_what_is_done_stays_done(tmp_path: Path) -> None:
+    path = tmp_path / "runs.json"
+    train_all(JOBS[:1], path, 1, QUIET)
+    first = json.loads(path.read_text())
+    assert set(first["runs"]) == {key(JOBS[0])} and first["about"]["torch"]
+    first["runs"][key(JOBS[0])]["loss"] = -1.0  # a mark: a second training would wipe it out
+    path.write_text(json.dumps(first))
+    train_all(JOBS, path, 2, QUIET)
+    second = json.loads(path.read_text())["runs"]
+    assert second[key(JOBS[0])]["loss"] == -1.0 and 1 < second[key(JOBS[1])]["loss"] < 4
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_another_file_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "notes.json"
+    path.write_text('["mine"]')
+    with pytest.raises(ValueError, match="holds no runs of this command: give the name of a new file"):
+        train_all(JOBS, path, 1, QUIET)
+    assert path.read_text() == '["mine"]'
