@@ -1,0 +1,62 @@
+"""Packing: documents of any length in rows of one length, and what keeps them apart inside of a row.
+
+document      0  0  0  1  1  1  1  1  2  2         a row of ten tokens
+position      0  1  2  0  1  2  3  4  0  1         counted from the document's own start
+attends to    its own document, up to itself
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+
+class Row(NamedTuple):
+    """A row of a stream of documents; both tensors have one number for each of its tokens.
+
+    Attributes:
+        document_S: which document the token belongs to.
+        position_S: the token's place in its document, which may have begun in an earlier row.
+    """
+
+    document_S: Int[Tensor, " seq"]
+    position_S: Int[Tensor, " seq"]
+
+
+def packed_row(lengths: npt.ArrayLike, sample: int, seq: int) -> Row:
+    """Row number `sample`, of `seq` tokens, of documents of these lengths, put end to end. No token is filled in.
+
+    Found by bisection, so any row costs the same, and the row's number is all that a restart needs.
+
+    Raises:
+        ValueError: the documents end before this row does.
+    """
+    ends = np.cumsum(np.asarray(lengths, dtype=np.int64))
+    places = np.arange(sample * seq, (sample + 1) * seq)
+    if not len(ends) or places[-1] >= ends[-1]:
+        raise ValueError(f"row {sample} of {seq} tokens ends behind the last of {ends[-1] if len(ends) else 0} tokens")
+    document = np.searchsorted(ends, places, side="right")  # an end belongs to the next document
+    starts = np.concatenate([[0], ends[:-1]])
+    return Row(torch.from_numpy(document), torch.from_numpy(places - starts[document]))
+
+
+def document_mask(document_S: Int[Tensor, " seq"]) -> Bool[Tensor, "seq seq"]:
+    """Who may attend to whom: token q to k of the same document, k not after q. A row of S tokens costs S² bytes.
+
+    Handed to `scaled_dot_product_attention` as `attn_mask`.
+    """
+    same_SS = document_S[:, None] == document_S[None, :]
+    return same_SS.tril()
+
+
+def targets_inside(tokens_S: Int[Tensor, " seq"], document_S: Int[Tensor, " seq"], ignore: int = -100) -> Tensor:
+    """Each token's successor, and `ignore` where the successor is another document's, or lies in the next row."""
+    targets_S = torch.full_like(tokens_S, ignore)
+    same = document_S[1:] == document_S[:-1]
+    targets_S[:-1][same] = tokens_S[1:][same]
+    return targets_S

@@ -1,0 +1,149 @@
+"""What other libraries do: file formats of pyarrow, restarts of torchdata and datasets, workers of a DataLoader.
+
+A library that is not installed is not imported; what it did elsewhere is in `STORED`, and is marked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+SAMPLES = 40
+
+
+class Outcome(NamedTuple):
+    """What a restart did to an epoch of 40 samples: how many nobody read, how many were read twice, or what it said."""
+
+    lost: int
+    twice: int
+    said: str = ""
+
+
+STORED = {
+    ("torchdata", 2): Outcome(0, 0), ("torchdata", 4): Outcome(16, 0), ("torchdata", 1): Outcome(0, 8),
+    ("datasets", 2): Outcome(0, 0), ("datasets", 4): Outcome(16, 0),
+    ("datasets", 1): Outcome(24, 0, "KeyError: 'examples_iterable'"),
+}  # fmt: skip
+"""(library, ranks after the restart) → outcome. torchdata 0.11.0, datasets 5.2.0, torch 2.13, Linux, November 2026."""
+FORMATS_STORED = {"Arrow": 932_850 / 466_195, "Parquet": 394_533 / 466_195}
+"""Bytes a token of Python 3.11's manual, as `write_formats` writes it with pyarrow 26.0.1, November 2026."""
+
+
+def installed(library: str) -> bool:
+    """Whether the library can be imported."""
+    return importlib.util.find_spec(library) is not None
+
+
+class Stride(IterableDataset):
+    """This rank's samples of an epoch: every `world_size`-th. It does not ask whether the rank has several workers."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.mine = range(rank, SAMPLES, world_size)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.mine)
+
+
+class SharedStride(Stride):
+    """The same, dealt out once more, to the workers of this rank."""
+
+    def __iter__(self) -> Iterator[int]:
+        worker = get_worker_info()
+        return iter(self.mine if worker is None else self.mine[worker.id :: worker.num_workers])
+
+
+def read_by_workers(dataset: IterableDataset, workers: int) -> list[int]:
+    """An epoch as PyTorch's DataLoader reads it with so many worker processes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer Pythons warn of forks beside threads
+        return [int(sample) for sample in DataLoader(dataset, batch_size=None, num_workers=workers)]
+
+
+def _source(library: str, rank: int, world_size: int) -> Any:
+    """A rank's part of 40 samples, as the library's own documentation splits it; has `state_dict`."""
+    if library == "torchdata":
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        return StatefulDataLoader(Stride(rank, world_size), batch_size=None)
+    import datasets
+    from datasets.distributed import split_dataset_by_node
+
+    whole = datasets.Dataset.from_dict({"sample": list(range(SAMPLES))}).to_iterable_dataset(num_shards=1)
+    return split_dataset_by_node(whole, rank, world_size)
+
+
+def restart(library: str, after: int, before: int = 2, steps: int = 8) -> Outcome:
+    """Read `steps` samples on each rank, save each rank's state, and finish the epoch on `after` ranks.
+
+    A rank that had no state takes one of those that there are, rank modulo `before`.
+    """
+    done, states, said = [], [], ""
+    with _quiet():
+        for rank in range(before):
+            source = _source(library, rank, before)
+            done += [_sample(each) for each in islice(source, steps)]
+            states.append(source.state_dict())
+        try:
+            for rank in range(after):
+                source = _source(library, rank, after)
+                source.load_state_dict(states[rank % before])
+                done += [_sample(each) for each in source]
+        except Exception as problem:  # noqa: BLE001  (whatever the library says is the outcome)
+            said = f"{type(problem).__name__}: {problem}"
+    return Outcome(SAMPLES - len(set(done)), len(done) - len(set(done)), said)
+
+
+def _sample(each: Any) -> int:
+    return int(each["sample"] if isinstance(each, dict) else each)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the libraries' warnings, none of which is about the number of ranks, and without progress bars."""
+    os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
+    logging.disable(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
+
+
+def write_formats(folder: Path, tokens: np.ndarray) -> dict[str, Path]:
+    """Write the same tokens four ways; Arrow and Parquet only where pyarrow is installed, and uncompressed."""
+    files = {"raw": folder / "tokens.bin", ".npy": folder / "tokens.npy"}
+    tokens.astype("<u2").tofile(files["raw"])
+    np.save(files[".npy"], tokens.astype("<u2"))
+    if installed("pyarrow"):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        files |= {"Arrow": folder / "tokens.arrow", "Parquet": folder / "tokens.parquet"}
+        table = pa.table({"tokens": tokens.astype("<u2")})
+        with pa.OSFile(str(files["Arrow"]), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+        pq.write_table(table, files["Parquet"], compression="NONE")
+    return files
+
+
+def open_format(name: str, path: Path) -> Any:
+    """The tokens as the format's usual reader opens them: a map of the file, but for Parquet, which must be decoded."""
+    if name == "raw":
+        return np.memmap(path, dtype="<u2", mode="r")
+    if name == ".npy":
+        return np.load(path, mmap_mode="r")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all() if name == "Arrow" else pq.read_table(path)

@@ -1,0 +1,106 @@
+"""Checks of lesson 15's turns: a walk back inside, a queue, a rank's places, whose turn it is."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+from course_kit.notebook.your_turn import Function
+
+EXERCISES = 8, 1.4e12 / 4096 * 8 / 1e9, 48 - 4 * 6 - 8 * (48 // 8 - 6)
+"""Answers to the exercises: workers, GB, samples."""
+
+
+def check_walk(permuted: Function) -> None:
+    """Shuffles of n numbers made of shuffles of more; where n is all of them, and where it is one of 64."""
+    for n, all_of_them, seed in ((10, 16, 0), (16, 16, 1), (17, 64, 2), (1, 64, 3), (63, 64, 4)):
+        table = random.Random(seed).sample(range(all_of_them), all_of_them)
+        calls: list[int] = []
+
+        def feistel(number: int, table: list[int] = table, calls: list[int] = calls) -> int:
+            assert 0 <= number < len(table), f"feistel was asked for {number!r}, and it shuffles 0 to {len(table) - 1}"
+            calls.append(number)
+            assert len(calls) < 200, (
+                f"feistel was asked 200 times for one place of {len(table)}: where does the walk end?"
+            )
+            return table[number]
+
+        came = []
+        for place in range(n):
+            calls.clear()
+            came.append(permuted(place, n, feistel))
+            told = f"n = {n}, feistel shuffles 0 to {all_of_them - 1}, place {place}"
+            assert came[-1] in range(n), f"{told}: {came[-1]} came, and there is no such sample"
+            assert calls and calls[0] == place, f"{told}: the place itself goes through feistel first"
+            assert calls[1:] == [table[call] for call in calls[:-1]], f"{told}: what goes in again is what came out"
+            assert table[calls[-1]] == came[-1], f"{told}: the answer is not the last number that came out"
+            inside = [table[call] < n for call in calls]
+            assert inside == [False] * (len(calls) - 1) + [True], f"{told}: the walk ends at the first number inside"
+        assert sorted(came) == list(range(n)), f"n = {n}: {came} came, and that is not each sample once"
+
+
+def check_prefetch(prefetch: Function) -> None:
+    """Results in the order of the jobs, workers at the same time, and no more finished ones than fit on the shelves."""
+    for workers, depth, jobs in ((1, 1, 5), (3, 1, 11), (3, 2, 12), (4, 2, 3)):
+        told = f"{workers} workers, depth {depth}, {jobs} jobs"
+        together = threading.Barrier(min(workers, jobs))
+        done: list[int] = []
+
+        def work(job: int, done: list[int] = done, together: threading.Barrier = together, told: str = told) -> int:
+            if job < together.parties:
+                try:
+                    together.wait(timeout=2)
+                except threading.BrokenBarrierError:
+                    raise AssertionError(f"{told}: the first jobs do not run at the same time") from None
+            else:
+                time.sleep(0.001 * (job % 3))
+            done.append(job)
+            return 10 * job
+
+        threading.excepthook, hook = lambda _: None, threading.excepthook
+        try:
+            results = iter(prefetch(work, range(jobs), workers, depth))
+            came = [next(results, None)]
+            time.sleep(0.05)  # nobody takes anything: the workers fill their shelves, and stop
+            assert not together.broken, f"{told}: the first jobs do not run at the same time"
+            most = 1 + workers * (depth + 1)  # one was taken; a worker holds one more result in its hands
+            assert len(done) <= most, f"{told}: {len(done)} jobs are done after the first result was taken"
+            came += list(results)
+        finally:
+            threading.excepthook = hook
+        assert came == [10 * job for job in range(jobs)], f"{told}: the results {came} are not in the order of the jobs"
+        assert sorted(done) == list(range(jobs)), f"{told}: the jobs {sorted(done)} were done"
+
+
+def check_places(places_of: Function) -> None:
+    """A rank's rows as (epoch, place): several world sizes, one that does not divide the batch, an epoch that ends."""
+    for step, batch, n in ((0, 8, 40), (3, 8, 40), (5, 8, 44), (2, 6, 4), (7, 5, 1000)):
+        whole = [divmod(step * batch + row, n) for row in range(batch)]
+        for world_size in (1, 2, 3, 4):
+            told = f"step {step}, batches of {batch} out of {n} samples, {world_size} ranks"
+            came = [
+                [tuple(map(int, each)) for each in places_of(step, rank, world_size, batch, n)]
+                for rank in range(world_size)
+            ]
+            together = sorted(sum(came, []))
+            assert together == sorted(whole), f"{told}: all ranks together read {together}, not this step's batch once"
+            for rank, rows in enumerate(came):
+                assert rows == whole[rank::world_size], f"{told}: rank {rank} read {rows}, not its rows of the batch"
+
+
+def check_quota(next_source: Function) -> None:
+    """Whose turn it is: after each sample every source is less than one from its share, and in the end there."""
+    for weights in ((60, 40), (6, 6, 2), (1, 1, 1), (7,), (41, 19, 12, 25, 3), (97, 1, 1, 1), (5, 5, 1, 1, 1, 1)):
+        given, period = [0] * len(weights), sum(weights)
+        for t in range(1, 2 * period + 1):
+            told = f"weights {weights}, given {given}"
+            source = next_source(list(weights), list(given))
+            assert source in range(len(weights)), (
+                f"{told}: {source!r} came, and the sources are 0 to {len(weights) - 1}"
+            )
+            given[source] += 1
+            for i, weight in enumerate(weights):
+                off = abs(given[i] * period - weight * t)
+                assert off < period, f"{told}, then source {source}: source {i} is a whole sample off its share"
+        assert given == [2 * weight for weight in weights], f"{weights}: after two rounds {given} were given"

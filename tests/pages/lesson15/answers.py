@@ -1,0 +1,190 @@
+"""Answers to lesson 15's turns, right and wrong."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from course_pages.lesson15 import turns
+from tests.pages.answers import Answers
+
+
+def walk_forever_until_inside(place, n, feistel):
+    while True:
+        place = feistel(place)
+        if place < n:
+            return place
+
+
+def walk_by_remainder(place, n, feistel):
+    return feistel(place) % n
+
+
+def walk_that_starts_with_the_place(place, n, feistel):
+    number = place
+    while number >= n:
+        number = feistel(number)
+    return number
+
+
+def walk_that_lets_n_pass(place, n, feistel):
+    number = feistel(place)
+    while number > n:
+        number = feistel(number)
+    return number
+
+
+def walk_that_takes_the_next_place(place, n, feistel):
+    number = feistel(place)
+    while number >= n:
+        place += 1
+        number = feistel(place)
+    return number
+
+
+def queue_with_a_condition(work, jobs, workers, depth=2):
+    shelves = [[] for _ in range(workers)]
+    change = threading.Condition()
+
+    def fill(shelf, mine):
+        for job in mine:
+            result = work(job)
+            with change:
+                change.wait_for(lambda: len(shelf) < depth)
+                shelf.append(result)
+                change.notify_all()
+
+    for worker, shelf in enumerate(shelves):
+        threading.Thread(target=fill, args=(shelf, jobs[worker::workers]), daemon=True).start()
+    for shelf, _ in zip(itertools.cycle(shelves), jobs):
+        with change:
+            change.wait_for(lambda shelf=shelf: shelf)
+            result = shelf.pop(0)
+            change.notify_all()
+        yield result
+
+
+def queue_by_a_pool_without_a_bound(work, jobs, workers, depth=2):
+    with ThreadPoolExecutor(workers) as pool:
+        yield from pool.map(work, jobs)
+
+
+def queue_that_all_share(work, jobs, workers, depth=2):
+    shelf = queue.Queue(maxsize=depth)
+
+    def fill(worker):
+        for job in jobs[worker::workers]:
+            shelf.put(work(job))
+
+    for worker in range(workers):
+        threading.Thread(target=fill, args=(worker,), daemon=True).start()
+    for _ in jobs:
+        yield shelf.get()
+
+
+def queue_without_workers(work, jobs, workers, depth=2):
+    for job in jobs:
+        yield work(job)
+
+
+def queue_of_whole_jobs_for_everybody(work, jobs, workers, depth=2):
+    shelves = [queue.Queue(maxsize=depth) for _ in range(workers)]
+
+    def fill(shelf):
+        for job in jobs:
+            shelf.put(work(job))
+
+    for shelf in shelves:
+        threading.Thread(target=fill, args=(shelf,), daemon=True).start()
+    for i in range(len(jobs)):
+        yield shelves[i % workers].get()
+
+
+def places_in_a_loop(step, rank, world_size, batch, n):
+    found = []
+    for row in range(batch):
+        if row % world_size == rank:
+            place = step * batch + row
+            found.append([place // n, place % n])
+    return found
+
+
+def places_in_blocks(step, rank, world_size, batch, n):
+    each = batch // world_size
+    return [divmod(step * batch + rank * each + row, n) for row in range(each)]
+
+
+def places_without_epochs(step, rank, world_size, batch, n):
+    return [(0, place % n) for place in range(step * batch + rank, (step + 1) * batch, world_size)]
+
+
+def places_of_a_batch_for_each_rank(step, rank, world_size, batch, n):
+    start = (step * world_size + rank) * batch
+    return [divmod(place, n) for place in range(start, start + batch)]
+
+
+def places_by_the_runs_stride(step, rank, world_size, batch, n):
+    places = range(step * batch, (step + 1) * batch)
+    return [divmod(place, n) for place in places if place % world_size == rank]
+
+
+def quota_by_fractions(weights, given):
+    total, t = sum(weights), sum(given)
+    best, chosen = -1.0, 0
+    for i, (weight, n) in enumerate(zip(weights, given)):
+        if n < weight * (t + 1) / total - 1e-9 and weight / (n + 1) > best + 1e-12:
+            best, chosen = weight / (n + 1), i
+    return chosen
+
+
+def quota_by_the_largest_weight(weights, given):
+    return max(range(len(weights)), key=lambda i: weights[i])
+
+
+def quota_without_the_bound(weights, given):
+    return max(range(len(weights)), key=lambda i: weights[i] / (given[i] + 1))
+
+
+def quota_in_turn(weights, given):
+    return sum(given) % len(weights)
+
+
+ANSWERS = {
+    turns.check_walk: Answers(
+        right=[walk_forever_until_inside],
+        wrong={
+            walk_by_remainder: "not the last number that came out",
+            walk_that_starts_with_the_place: "the place itself goes through feistel first",
+            walk_that_lets_n_pass: "there is no such sample",
+            walk_that_takes_the_next_place: "what goes in again is what came out",
+        },
+    ),
+    turns.check_prefetch: Answers(
+        right=[queue_with_a_condition],
+        wrong={
+            queue_by_a_pool_without_a_bound: "jobs are done after the first result was taken",
+            queue_that_all_share: "not in the order of the jobs",
+            queue_without_workers: "do not run at the same time",
+            queue_of_whole_jobs_for_everybody: "not in the order of the jobs",
+        },
+    ),
+    turns.check_places: Answers(
+        right=[places_in_a_loop],
+        wrong={
+            places_in_blocks: "not its rows of the batch",
+            places_without_epochs: "not this step's batch once",
+            places_of_a_batch_for_each_rank: "not this step's batch once",
+            places_by_the_runs_stride: "not its rows of the batch",
+        },
+    ),
+    turns.check_quota: Answers(
+        right=[quota_by_fractions],
+        wrong={
+            quota_by_the_largest_weight: "a whole sample off its share",
+            quota_without_the_bound: "a whole sample off its share",
+            quota_in_turn: "a whole sample off its share",
+        },
+    ),
+}
