@@ -24,6 +24,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from course_lib.model.seeds import mix
+from course_lib.model.tiled_attention import tiled_attention
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,11 @@ class GPTConfig:
         bias: whether linear layers and LayerNorms have one. The head never has.
         tied: whether the head uses the token embedding's matrix.
         dropout: probability of zeroing an activation in training.
-        attention: "explicit" (written out), or "fused" (`scaled_dot_product_attention`).
+        attention: "explicit" (written out), "fused" (`scaled_dot_product_attention`), or "tiled" (lesson 16's).
 
     Raises:
         ValueError: a size is not a positive integer, heads do not divide the width, rotary positions meet an odd head
-            width, dropout is outside [0, 1), or a switch has an unknown value.
+            width, dropout is outside [0, 1) or meets tiled attention, or a switch has an unknown value.
     """
 
     layers: int
@@ -62,7 +63,7 @@ class GPTConfig:
     bias: bool = True
     tied: bool = True
     dropout: float = 0.0
-    attention: Literal["explicit", "fused"] = "explicit"
+    attention: Literal["explicit", "fused", "tiled"] = "explicit"
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "heads", "vocab_size", "context", "mlp_ratio", "ffn_width"):
@@ -71,7 +72,7 @@ class GPTConfig:
                 raise ValueError(f"{name}={size!r}: it must be a positive integer")
         _one_of("norm", self.norm, "layernorm", "rmsnorm")
         _one_of("positions", self.positions, "learned", "rotary", "none")
-        _one_of("attention", self.attention, "explicit", "fused")
+        _one_of("attention", self.attention, "explicit", "fused", "tiled")
         if self.width % self.heads:
             raise ValueError(
                 f"width={self.width} does not split into heads={self.heads} equal heads; change one of them"
@@ -82,6 +83,8 @@ class GPTConfig:
             )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout}: it is a probability, at least 0 and less than 1")
+        if self.attention == "tiled" and self.dropout:
+            raise ValueError(f"tiled attention has no weights to drop; dropout={self.dropout} needs another attention")
 
     @property
     def head_width(self) -> int:
@@ -225,7 +228,7 @@ class Attention(nn.Module):
         """The weighted means of the values, for each head alone."""
         if self.config.positions == "rotary":
             q_BHSK, k_BHSK = rotate(q_BHSK), rotate(k_BHSK)
-        mix = self.explicit if self.config.attention == "explicit" else self.fused
+        mix = {"explicit": self.explicit, "fused": self.fused, "tiled": self.tiled}[self.config.attention]
         return mix(q_BHSK, k_BHSK, v_BHSK)
 
     def explicit(self, q_BHSK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor) -> Tensor:
@@ -240,6 +243,10 @@ class Attention(nn.Module):
         """The same sum in one kernel that never holds all scores (Dao et al. 2022)."""
         dropout = self.config.dropout if self.training else 0.0
         return F.scaled_dot_product_attention(q_BHSK, k_BHSK, v_BHSK, is_causal=True, dropout_p=dropout)
+
+    def tiled(self, q_BHSK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor) -> Tensor:
+        """The same sum, tile by tile, in Python."""
+        return tiled_attention(q_BHSK, k_BHSK, v_BHSK, causal=True)
 
 
 class MLP(nn.Module):

@@ -1,0 +1,107 @@
+"""Pictures of one device: its roofline with what stands on it, shares of time, and tiles that walk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.patches import Rectangle
+from torch import Tensor
+
+from course_kit.notebook.picture import INK, MUTED, PAPER, SERIES, Picture, legend, new_figure, note, series_color
+from course_lib import predict
+
+
+def roofline(
+    flops_per_s: float, bytes_per_s: float, points: Mapping[str, tuple[float, float]], *, caption: str
+) -> Picture:
+    """The roof of a device, and points on or below it.
+
+    Args:
+        flops_per_s, bytes_per_s: of the device.
+        points: name → (FLOPs a byte, FLOP/s reached).
+    """
+    figure, (axes,) = new_figure(height=3.2)
+    corner = float(predict.ridge(flops_per_s, bytes_per_s))
+    intensities = np.geomspace(0.03, max(300.0, 30 * corner), 200)
+    roof = [float(predict.attainable(each, flops_per_s, bytes_per_s)) / 1e9 for each in intensities]
+    axes.plot(intensities, roof, color=INK, lw=2)
+    axes.axvline(corner, color=MUTED, lw=1, ls=":")
+    note(axes, f"ridge: {corner:.1f} FLOPs a byte", (corner, roof[0] * 1.3), (6, 0), color=MUTED)
+    for number, (name, (intensity, reached)) in enumerate(points.items()):
+        axes.plot(intensity, reached / 1e9, "osD^vP"[number % 6], color=series_color(number), ms=8, label=name)
+    axes.set(xscale="log", yscale="log", xlabel="intensity (FLOPs a byte)", ylabel="GFLOP a CPU second")
+    legend(figure, "upper center", 3)
+    told = "; ".join(f"{name}: {x:.2g} FLOPs a byte, {y / 1e9:.2g} GFLOP/s" for name, (x, y) in points.items())
+    alt = (
+        f"A roof that rises to {flops_per_s / 1e9:.0f} GFLOP/s at {corner:.1f} FLOPs a byte and is flat behind. {told}."
+    )
+    return Picture(figure, caption=caption, alt=alt)
+
+
+def shares(bars: Mapping[str, Mapping[str, float]], *, caption: str) -> Picture:
+    """One bar for each name, cut by class; shares in percent."""
+    figure, (axes,) = new_figure(height=0.55 * len(bars) + 1.0)
+    axes.grid(False)
+    kinds = [*next(iter(bars.values()))]
+    for place, parts in enumerate(bars.values()):
+        left = 0.0
+        for number, (kind, share) in enumerate(parts.items()):
+            look: dict[str, Any] = {
+                "color": series_color(number),
+                "hatch": ("", "//", "..")[number],
+                "edgecolor": "white",
+            }
+            axes.barh(place, 100 * share, left=left, label=kind if place == 0 else None, **look)
+            if share > 0.05:
+                axes.text(
+                    left + 50 * share, place, f"{100 * share:.0f} %", ha="center", va="center", color=INK, bbox=PAPER
+                )
+            left += 100 * share
+    axes.set_yticks(range(len(bars)), [*bars])
+    axes.set(xlim=(0, 100), xlabel="share (%)")
+    axes.invert_yaxis()
+    legend(figure, "upper center", len(kinds))
+    told = "; ".join(
+        f"{name}: " + ", ".join(f"{k} {100 * v:.1f} %" for k, v in each.items()) for name, each in bars.items()
+    )
+    return Picture(figure, caption=caption, alt=f"Bars cut by class. {told}.")
+
+
+def tile_walk(scores: Tensor, frame: Any, rows: int, columns: int, causal: bool, *, caption: str, alt: str) -> Picture:
+    """A square of scores with the tile that is computed now, those before it, and the numbers of its queries."""
+    figure, (square, table) = new_figure(1, 2, height=3.6)
+    size = len(scores)
+    for axes in (square, table):
+        axes.set_axis_off()
+        axes.set(xlim=(-0.6, size + 0.2), ylim=(size + 0.2, -1.2))
+    square.set_aspect("equal")
+    done = (-1, -1) if frame.tile is None else frame.tile
+    for query in range(size):
+        for key in range(size):
+            now = done[0] <= query < done[0] + rows and done[1] <= key < done[1] + columns and done[0] >= 0
+            past = query < done[0] or (query < done[0] + rows and key < done[1])
+            hidden = causal and key > query
+            color = "white" if hidden else SERIES[1] if now else "#8CBBD9" if past else "#ECEEF1"
+            look = {"facecolor": color, "hatch": "///" if hidden else None, "edgecolor": "#C4CAD0", "lw": 0.4}
+            square.add_patch(Rectangle((key, query), 0.94, 0.94, **look))
+            if now and not hidden:
+                square.text(
+                    key + 0.47,
+                    query + 0.5,
+                    str(int(scores[query, key])),
+                    ha="center",
+                    va="center",
+                    color="white",
+                    size=8,
+                )
+    square.text(0, -0.5, "keys →, queries ↓", color=MUTED, size=9)
+    for column, word in enumerate(("query", "top", "total", "mixed", "output")):
+        table.text(3.3 * column + 1, 0, word, ha="right", color=MUTED, size=9)
+    for place, query in enumerate(range(done[0], done[0] + rows) if frame.tile else ()):
+        numbers = frame.top[query], frame.total[query], frame.mixed[query]
+        words = [f"{query}", *(f"{each:.2f}" for each in numbers), f"{numbers[2] / (numbers[1] or 1):.2f}"]
+        for column, word in enumerate(words):
+            table.text(3.3 * column + 1, place + 1, word, ha="right", color=INK, size=9)
+    return Picture(figure, caption=caption, alt=alt)
