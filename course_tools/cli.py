@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -74,12 +76,57 @@ def run(
     raise typer.Exit(0 if passed else 1)
 
 
+@app.command("train-grid", epilog="Example: `course train-grid --workers 2`, and again after Ctrl-C")
+def train_grid(
+    to: Annotated[Path, typer.Option(metavar="FILE", help="Where results go; those that are there stay.")] = Path(
+        "runs.json"
+    ),
+    workers: Annotated[int, typer.Option(min=1, help="Processes; each keeps a core busy.")] = 2,
+    beside: Annotated[
+        bool, typer.Option(help="Also other seeds and learning rates, and text that comes again.")
+    ] = False,
+) -> None:
+    """Train the 30 runs of lesson 14 and the one that is ten times larger: some ten minutes on two quiet cores."""
+    # A program of its own: the tools know no page.
+    command = [sys.executable, "-m", "course_pages.lesson14.train_grid", str(to), str(workers), *["beside"] * beside]
+    started = subprocess.Popen(command)
+    try:
+        raise typer.Exit(started.wait())
+    except KeyboardInterrupt:  # Ctrl-C reaches both; the program says what it has kept
+        raise typer.Exit(started.wait()) from None
+
+
 @app.command()
 def doctor() -> None:
     """Check this machine: Python, PyTorch, devices, real ranks, disk, and the versions against the pinned ones."""
     from course_tools.doctor import examine
 
     raise typer.Exit(0 if examine(console) else 1)
+
+
+@app.command("plan", epilog="Example: `course plan llama3-70b --gpus 1024 --of H100`")
+def plan_(
+    model: Annotated[str, typer.Argument(help="A model of the zoo, such as llama3-70b or gpt3-175b.")],
+    gpus: Annotated[int, typer.Option(help="How many GPUs.")],
+    of: Annotated[str, typer.Option(help="Of which kind, such as H100 or A100-80GB.")] = "H100",
+    batch: Annotated[int | None, typer.Option(help="Sequences of a step. Default: 4M tokens' worth.")] = None,
+    seq: Annotated[int | None, typer.Option(help="Tokens of a sequence. Default: the model's context.")] = None,
+    node: Annotated[int, typer.Option(help="GPUs of a node.")] = 8,
+    like: Annotated[str, typer.Option(help="Constants of this machine with its software, such as h100-fsdp.")] = "",
+    most: Annotated[int, typer.Option(help="How many plans to show.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Plan a run: every legal layout with its seconds and its memory, the fastest that fits first."""
+    from course_tools.planning import planned, show
+
+    try:
+        plans = planned(model, gpus, of, batch, seq, node, like)
+    except ValueError as problem:
+        raise refusal(problem) from None
+    if as_json:
+        typer.echo(plans.json())
+    else:
+        show(plans, console, most)
 
 
 for _package in ("author", "grading", "site"):

@@ -3,6 +3,7 @@
 from course_lib.predict.allocator import CachingAllocator, OutOfMemory
 from course_lib.predict.chain import Chain, swap_break_even
 from course_lib.predict.experts import expert_flops, expert_parameters, expert_traffic, layer_flops
+from course_lib.predict.failures import daly, mean_time_between_stops, waste, young
 from course_lib.predict.flops import forward_flops, recomputed_flops, step_flops, step_flops_paper, token_flops_palm
 from course_lib.predict.memory import (
     Convolution,
@@ -20,7 +21,9 @@ from course_lib.predict.memory import (
 from course_lib.predict.offload import bandwidth_for, flops_a_byte, link_efficiency, offloaded_step, tokens_for
 from course_lib.predict.peak import largest, peak
 from course_lib.predict.pipeline import bubble, in_flight, rank_memory
+from course_lib.predict.planner import Cluster, Constants, Plan, Plans, plan
 from course_lib.predict.rank_traffic import data_traffic, rank_traffic
+from course_lib.predict.roofline import attainable, decode_intensity, ridge, tokens_a_pass
 from course_lib.predict.scaling import (
     critical_batch_tokens,
     noise_scale,

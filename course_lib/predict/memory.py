@@ -131,7 +131,7 @@ def activations_paper(setup: Setup, layers: int | None = None, stage: Stage = 0,
     """
     setup.refuse_parallel("activations_paper", "tensor", "pipeline", "data", "context", "zero", "sequence_parallel")
     config = setup.shape if isinstance(setup.shape, Architecture) else plain_gpt(setup, "activations_paper")
-    fused = isinstance(config, GPTConfig) and config.attention == "fused"
+    fused = isinstance(config, GPTConfig) and config.attention != "explicit"
     if setup.precision == "fp32" or setup.every > 1 or (setup.recompute == "none" and fused):
         raise ValueError(
             f"activations_paper counts layers one by one, in 16-bit training that keeps its scores: give "

@@ -1,0 +1,6 @@
+"""The planner: which way to train a model on a cluster, and what it costs. `plan` is the entry."""
+
+from course_lib.predict.planner.cost import ACCOUNT, Cluster, Constants, constants_for, fitted
+from course_lib.predict.planner.plan import Plan, Plans, plan
+
+__all__ = ["ACCOUNT", "Cluster", "Constants", "Plan", "Plans", "constants_for", "fitted", "plan"]

@@ -1,0 +1,226 @@
+"""What a step of each layout holds, computes and sends, as NumPy arrays over many layouts: counted, nothing measured.
+
+One call of `work` asks the list of a rank's tensors (`predict.tensors`) once for each kind of layer and each way to cut
+it, some hundred times for 10^5 plans; the rest is arithmetic on arrays of one number for each layout, n in the shapes.
+What a machine makes of these amounts, its seconds and its extra bytes, is in `cost.py`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int, Real
+
+from course_lib.model.gpt import GPTConfig
+from course_lib.model.zoo import ExpertModel
+from course_lib.predict.setup import Config, Setup
+from course_lib.predict.tensors import tally
+
+Numbers = Int[np.ndarray, " n"]
+Amounts = Real[np.ndarray, " n"]
+Stages = Real[np.ndarray, "n stages"]
+"""An amount on the first stage, on one in the middle, and on the last: nowhere else can the most be held."""
+_ROLES = ("parameters", "gradients", "optimizer")
+
+
+class Layouts(NamedTuple):
+    """Ways to train one model, a number for each layout in every field."""
+
+    tensor: Numbers
+    pipeline: Numbers
+    data: Numbers
+    context: Numbers
+    expert: Numbers
+    zero: Numbers
+    micro_batch: Numbers  # sequences
+    chunks: Numbers  # stages on each pipeline rank; above 1 the schedule is interleaved
+    full: Numbers  # 1 where whole blocks are recomputed
+    batch: Numbers  # sequences of a step, on all ranks
+
+    @property
+    def micro_batches(self) -> Numbers:
+        """Forward and backward passes of a step on each rank."""
+        return np.maximum(1, -(-self.batch // (self.data * self.expert * self.micro_batch)))
+
+    def take(self, which: np.ndarray) -> Layouts:
+        """Those of these indices, or where this mask is true."""
+        return Layouts(*(field[which] for field in self))
+
+
+class Work(NamedTuple):
+    """Amounts of a step on one rank; those of blocks are for one block and one micro-batch, both passes."""
+
+    layouts: Layouts
+    blocks: Stages  # blocks of the first stage, the fullest, the last
+    layers: Amounts  # blocks of the whole model
+    products: Amounts  # FLOPs of a block's matrix products
+    scores: Amounts  # FLOPs of its attention, all pairs counted
+    head: Amounts  # FLOPs of the head
+    passes: Amounts  # of 3: a forward pass and a backward pass of twice its length; 4 with recompute
+    width: Amounts  # features of the stream over tensor ranks: the narrow side of a product
+    tensor_bytes: Amounts  # that a block sends over the tensor axis
+    context_bytes: Amounts  # keys, values and their gradients round the ring
+    expert_bytes: Amounts  # rows to experts and back
+    pipe_bytes: Amounts  # of one micro-batch to the next stage and back
+    data_bytes: Amounts  # of a step over the data axis
+    tokens: Amounts  # in the model at once
+    states: Stages  # bytes of weights, gradients and optimizer
+    kept: Stages  # bytes that autograd keeps of all micro-batches in flight
+    logits: Stages  # elements of the head's result, where the stage has one
+    whole: Stages  # elements of the stream, one for each block in flight, that are not cut over tensor ranks
+    passing: Stages  # bytes of tensors that come and go: ZeRO-3's gathered blocks, a block that is recomputed
+
+
+def work(
+    config: Config, seq: int, layouts: Layouts, blocks: np.ndarray | None = None, sequence_parallel: bool = True
+) -> Work:
+    """Everything that can be counted about these layouts.
+
+    Args:
+        config: the model; tokens of a sequence are `seq`.
+        layouts: legal ones (`layouts.legal`); `Setup` refuses others.
+        blocks: of the first, the fullest and the last stage; by default an even cut, with what is missing missing at
+            the ends (Llama 3 405B has 126 blocks on 16 stages, a block less at both ends).
+        sequence_parallel: whether tensor ranks also cut what lies between products; never with experts.
+
+    Raises:
+        ValueError: as `Setup` and `rank_tensors`.
+    """
+    each = layouts
+    blocks = even_blocks(config.layers, each.pipeline) if blocks is None else blocks.copy()
+    blocks[:, 1] = np.where(each.pipeline <= 2, blocks[:, 2], blocks[:, 1])  # without a middle: the last once more
+    kinds, kept, one_block = _of_kinds(config, seq, each, sequence_parallel and not _experts(config))
+    stages = _counts(config, each, blocks)  # (n, stage, kind)
+    m, p, v = each.micro_batches, each.pipeline, each.chunks
+    last = np.stack([0 * p, np.minimum(1, p - 1), p - 1], 1)
+    flight = np.where(v[:, None] > 1, 2 * (p[:, None] - 1 - last) + ((v - 1) * p + 1)[:, None], p[:, None] - last)
+    flight = np.minimum((m * v)[:, None], flight)
+    held = flight / v[:, None] * np.einsum("nsk,nk->ns", stages, kept)
+    cut = (1, 2, 3)  # from which ZeRO stage on optimizer, gradients and weights are cut
+    bytes_each = _state_bytes(each, cut)
+    elements = np.einsum("nsk,nkg->nsg", stages, kinds)  # (n, stage, shared or expert)
+    elements[..., 0] -= np.where((p == 1) & config.tied, config.vocab_size * config.width // each.tensor, 0)[:, None]
+    states = np.einsum("nsg,ng->ns", elements, bytes_each)
+    tokens = each.micro_batch * seq / each.context
+    h, t, passes = config.width, each.tensor, 3.0 + each.full
+    top = _share_of_experts(config, each)
+    block = _mean_block(config, kinds)
+    products = 2 * passes * tokens * (block[:, 0] + block[:, 1] * top)
+    stream = 2 * tokens * h  # bytes
+    gathered = np.where(each.zero == 3, 2 * 2 * kinds[:, 1:3].sum(2).max(1), 0.0)
+    return Work(
+        layouts, blocks.astype(float), np.full(len(p), float(config.layers)), products,
+        scores=4 * passes * tokens * seq * h / t,
+        head=6 * tokens * config.vocab_size * h / t,
+        passes=passes,
+        width=h / t,
+        tensor_bytes=(4 + 2 * each.full) * 2 * (t - 1) / t * stream,
+        context_bytes=stream / h * _key_values(config) / t * (3 * each.context - 2),
+        expert_bytes=(4 + 2 * each.full) * _top_k(config) * stream * (each.expert - 1) / each.expert,
+        pipe_bytes=2 * v * stream / t * (p > 1),
+        data_bytes=_data_bytes(each, elements.max(1), m),
+        tokens=tokens,
+        states=states,
+        kept=held,
+        logits=stages[:, :, 3] * (tokens * config.vocab_size / t)[:, None],
+        whole=flight / v[:, None] * stages[:, :, 1:3].sum(2) * (tokens * h * (1 - 1 / t) * (1 - each.full))[:, None],
+        passing=np.repeat((gathered + np.where(each.full == 1, one_block, 0.0))[:, None], 3, 1),
+    )  # fmt: skip
+
+
+def even_blocks(layers: int, pipeline: Numbers) -> np.ndarray:
+    """Blocks of the first stage, the fullest, and the last, where both ends take what is too few: (n, 3)."""
+    most = -(-layers // pipeline)
+    missing = most * pipeline - layers
+    ends = np.where(missing >= pipeline, 0, most)  # more missing than stages: no such cut
+    first, last = ends - (missing > 1), ends - (missing > 0)
+    return np.stack([np.where(pipeline == 1, layers, first), most, np.where(pipeline == 1, layers, last)], 1)
+
+
+def _of_kinds(config: Config, seq: int, each: Layouts, sequence: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of embeddings, dense block, expert block and head: elements (n, kind, shared or expert), kept bytes (n, kind)."""
+    ways, which = np.unique(
+        np.stack([each.tensor, each.context, each.expert, each.micro_batch, each.full], 1), axis=0, return_inverse=True
+    )
+    found = [_one_way(config, seq, way.tolist(), sequence) for way in ways]
+    elements, kept, running = (np.array(column, float)[which.ravel()] for column in zip(*found))
+    return elements, kept, running
+
+
+def _one_way(
+    config: Config, seq: int, way: list[int], sequence: bool
+) -> tuple[list[tuple[float, float]], list[float], float]:
+    """Of each kind: elements shared and of experts, bytes kept; and bytes of a block while it runs again."""
+    tensor, context, expert, rows, full = way
+    setup = Setup(
+        config, rows * expert, seq, micro_batch=rows, precision="mixed", tensor=tensor, context=context, expert=expert,
+        sequence_parallel=sequence and tensor > 1, recompute="full" if full else "none",
+    )  # fmt: skip
+    last = config.layers + 1
+    with_experts = [config.has_experts(n) if isinstance(config, ExpertModel) else False for n in range(1, last)]
+    numbers = [0, *(with_experts.index(kind) + 1 if kind in with_experts else None for kind in (False, True)), last]
+    elements, kept = [], []
+    for number in numbers:
+        listed = [] if number is None else tally(setup, range(number, number + 1), "parameters", "activations")
+        weights = [tensor for tensor, _ in listed if tensor.role == "parameters"]
+        own = [t for t, _ in listed if t.role == "activations" and not t.name.startswith("batch.")]
+        cut = sum(each.elements for each in weights if "expert" in each.axes)
+        elements.append((sum(each.elements for each in weights) - cut, cut))
+        kept.append(sum(each.elements * each.element_bytes for each in own))
+    running = 0.0
+    if full:
+        _, plain, _ = _one_way(config, seq, [*way[:4], 0], sequence)
+        running = max(plain[1:3])
+    return elements, kept, running
+
+
+def _counts(config: Config, each: Layouts, blocks: np.ndarray) -> np.ndarray:
+    """How many layers of each kind the first stage, one in the middle and the last have: (n, stage, kind)."""
+    p = each.pipeline
+    has = [config.has_experts(n) if isinstance(config, ExpertModel) else False for n in range(1, config.layers + 1)]
+    before = np.cumsum([0, *has])  # expert blocks among the first so many
+    start = np.stack([0 * p, np.minimum(blocks[:, 0], config.layers - blocks[:, 1]), config.layers - blocks[:, 2]], 1)
+    experts = before[np.clip(start + blocks, 0, config.layers)] - before[np.clip(start, 0, config.layers)]
+    first = np.stack([1 + 0 * p, p == 1, p == 1], 1)
+    last = np.stack([p == 1, p <= 2, 1 + 0 * p], 1)
+    return np.stack([first, blocks - experts, experts, last], 2).astype(float)
+
+
+def _state_bytes(each: Layouts, cut: tuple[int, int, int]) -> np.ndarray:
+    """Bytes of states for each element that is shared, and that is an expert's: (n, 2), with Adam and fp32 sums."""
+    groups = np.stack([each.data * each.expert, each.data], 1)
+    widths = zip((12, 4, 2), cut)  # optimizer with its fp32 copy, gradients in fp32, weights in 16 bits
+    return sum(width / np.where(each.zero >= stage, groups.T, 1).T for width, stage in widths)  # type: ignore[return-value]
+
+
+def _data_bytes(each: Layouts, elements: np.ndarray, m: Numbers) -> Amounts:
+    """As `data_traffic`, with gradients of 4 bytes and weights of 2; of shared elements and experts' (n, 2)."""
+    groups = np.stack([each.data * each.expert, each.data], 1)
+    by_stage = [8 + 0 * m, 6 + 0 * m, 4 * m + 2, 8 * m]
+    return np.choose(each.zero, by_stage) * (elements * (groups - 1) / groups).sum(1)
+
+
+def _mean_block(config: Config, kinds: np.ndarray) -> np.ndarray:
+    """Elements of a block, shared and experts', the mean over all blocks: (n, 2)."""
+    share = config.expert_layers / config.layers if isinstance(config, ExpertModel) else 0
+    return (1 - share) * kinds[:, 1] + share * kinds[:, 2]
+
+
+def _share_of_experts(config: Config, each: Layouts) -> Amounts | int:
+    """How often a token of the rank meets the elements of its experts, experts of all ranks together."""
+    return config.top_k / config.experts * each.expert if isinstance(config, ExpertModel) else 0
+
+
+def _experts(config: Config) -> bool:
+    return isinstance(config, ExpertModel) and config.expert_layers > 0
+
+
+def _top_k(config: Config) -> float:
+    """Rows that a token sends in a mean block."""
+    return config.top_k * config.expert_layers / config.layers if isinstance(config, ExpertModel) else 0
+
+
+def _key_values(config: Config) -> int:
+    """Features of a token's keys and values."""
+    return 2 * config.width if isinstance(config, GPTConfig) else config.attention.kv_features

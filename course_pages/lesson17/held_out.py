@@ -1,0 +1,121 @@
+"""The planner's constants fitted on some published runs, and its predictions for the others.
+
+`benchmarks/planner.py` keeps the constants of all runs; here a fit sees two thirds of them, and the last third judges.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from course_lib.predict.planner.cost import Constants
+from course_pages.lesson17 import truth
+
+_TIME = ["gemm_efficiency", "attention_efficiency", "half_width", "nic_bytes_per_s", "fixed_s"]
+MEMORY = ["kept", "kept_tensor", "logit_bytes", "whole_bytes", "process_bytes"]
+_MEGATRON = [
+    "megatron-2021-t1",
+    "megatron-2021-t2",
+    "megatron-readme-jan2021",
+    "korthikanti-2022-t5",
+    "korthikanti-dp8",
+]
+MACHINES: dict[str, dict[str, Any]] = {
+    "H100 nanotron": {
+        "sources": ["ultrascale"], "peak": 989.4e12, "default_for": "H100",
+        "free": [*_TIME, "launch_s", "launch_tensor_s", "link_bytes_per_s", "zero_slowness", *MEMORY],
+        "fixed": {"hidden": 0.0},
+    },
+    "H100 FSDP": {
+        "sources": ["mosaicml"], "gpu": "H100", "precision": "bf16", "peak": 989.4e12,
+        "free": _TIME, "fixed": {"hidden": 0.0},
+    },
+    "H100 FSDP fp8": {
+        "sources": ["mosaicml"], "gpu": "H100", "precision": "fp8", "peak": 1978.9e12,
+        "free": ["gemm_efficiency", "attention_efficiency"],
+        "fixed": {"hidden": 0.0, "half_width": 1000.0},
+    },
+    "A100 Megatron-DeepSpeed": {
+        "sources": ["bigscience-prequel", "bigscience-final", "mt-nlg-2022"], "peak": 312e12,
+        "free": ["gemm_efficiency", "half_width", "kept_tensor", "process_bytes"],
+        "fixed": {
+            "hidden": 0.0, "link_bytes_per_s": 300e9, "nic_bytes_per_s": 25e9, "attention_efficiency": 0.4,
+            "whole_bytes": 0.0,
+        },
+    },
+    "A100 Megatron-LM": {
+        "sources": [*_MEGATRON, "megascale-2024"], "software": ("", "Megatron-LM"), "peak": 312e12,
+        "default_for": "A100",
+        "free": ["gemm_efficiency", "attention_efficiency", "nic_bytes_per_s", "link_bytes_per_s"],
+        "fixed": {"hidden": 0.0, "half_width": 60.0, "fixed_s": 0.05},
+    },
+    "A100 MegaScale": {
+        "sources": ["megascale-2024"], "peak": 312e12, "free": ["gemm_efficiency", "nic_bytes_per_s"],
+        "fixed": {"hidden": 0.0, "half_width": 60.0, "link_bytes_per_s": 200e9},
+    },
+    "A100 FSDP": {
+        "sources": ["mosaicml"], "gpu": "A100", "peak": 312e12,
+        "free": _TIME, "fixed": {"hidden": 0.0},
+    },
+}  # fmt: skip
+START = Constants(
+    gemm_efficiency=0.6, attention_efficiency=0.4, half_width=100, launch_s=1e-3, launch_tensor_s=4e-3,
+    link_bytes_per_s=300e9, nic_bytes_per_s=50e9, hidden=0.5, fixed_s=0.02, logit_bytes=4.0, whole_bytes=3.0,
+    process_bytes=5e8, fillable=0.93, message_s=2e-5,
+)  # fmt: skip
+BOUNDS = {
+    "gemm_efficiency": (0.2, 1), "attention_efficiency": (0.1, 1.2), "half_width": (1, 2000),
+    "launch_s": (1e-5, 2e-2), "launch_tensor_s": (1e-4, 2e-2), "link_bytes_per_s": (2e10, 9e11),
+    "nic_bytes_per_s": (1e9, 4e11), "zero_slowness": (0.5, 5), "fixed_s": (1e-5, 1),
+    "kept": (0.5, 2), "kept_tensor": (0.5, 2),
+    "logit_bytes": (1e-2, 30), "whole_bytes": (1e-2, 12), "process_bytes": (1e6, 2e10),
+}  # fmt: skip
+
+
+def fit(machine: str, runs: truth.Runs) -> Constants:
+    """The constants that explain these runs best: relative errors, of which large ones count mildly."""
+    constants = Constants(**{**vars(START), **MACHINES[machine].get("fixed", {})})
+    free = MACHINES[machine]["free"]
+    timed, held = runs.timed, runs.take(np.isfinite(runs.gigabytes))
+    times = [name for name in free if name not in MEMORY]
+    constants = _solve(constants, times, lambda c: truth.step_seconds(timed, c), timed.seconds)
+    if spaces := [name for name in free if name in MEMORY]:
+        constants = _solve(constants, spaces, lambda c: truth.gigabytes(held, c), held.gigabytes, 0.03)
+    return constants
+
+
+def _solve(start: Constants, names: list[str], predict: Any, measured: np.ndarray, scale: float = 0.05) -> Constants:
+    def made(logs: np.ndarray) -> Constants:
+        return Constants(**{**vars(start), **dict(zip(names, map(float, np.exp(logs))))})
+
+    low, high = np.log([BOUNDS[name] for name in names]).T
+    first = np.clip(np.log([getattr(start, name) for name in names]), low + 1e-3, high - 1e-3)
+    errors = lambda logs: np.log(predict(made(logs)) / measured)  # noqa: E731
+    return made(least_squares(errors, first, bounds=(low, high), loss="soft_l1", f_scale=scale).x)
+
+
+def held_out(folds: int = 3) -> dict[str, dict[str, np.ndarray]]:
+    """Machine → seconds, gigabytes, least gigabytes, rule of thumb, each from a fit that has not seen the run."""
+    found = {}
+    for machine, runs in truth.read().items():
+        fold = np.random.default_rng(17).permutation(len(runs.seconds)) % folds
+        joined = {name: np.full(len(fold), np.nan) for name in ("seconds", "gigabytes", "least", "thumb")}
+        for number in range(folds):
+            seen, own = runs.take(fold != number), runs.take(fold == number)
+            for name, values in truth.predicted(own, fit(machine, seen), seen.timed).items():
+                joined[name][fold == number] = values
+        found[machine] = joined
+    return found
+
+
+def choices(runs: truth.Runs, predicted: np.ndarray) -> list[tuple[str, int, int, float]]:
+    """For each model and number of GPUs: (model, GPUs, runs, the chosen run's measured time over the best measured)."""
+    found = []
+    usable = runs.clean & np.isfinite(runs.seconds)
+    for model, gpus in sorted({(str(m), int(g)) for m, g in zip(runs.model[usable], runs.gpus[usable])}):
+        own = np.flatnonzero(usable & (runs.model == model) & (runs.gpus == gpus))
+        chosen = own[predicted[own].argmin()]
+        found.append((model, gpus, len(own), round(float(runs.seconds[chosen] / runs.seconds[own].min()), 3)))
+    return found

@@ -1,0 +1,246 @@
+"""A small model of this machine: what ranks compute and send in a second, and which layout of a training is quickest.
+
+    machine = calibrate(training)                                # about ten seconds of 1, 2 and 4 ranks at work
+    rank_layouts(training, layouts(training, 4), machine)        # the quickest first
+    race(training, [first, last])                                # on ranks: their steps in turn, in seconds
+
+Where ranks are more than cores, they share them, and two clocks keep that apart. What a rank computes is measured in
+seconds of the processor, while p ranks work at once (two threads of one core are slower than two cores); whatever else
+the machine does is not in it. Then a step takes the longer of two: the critical path, on which no rank waits for a
+core, and the work of all ranks over the cores. So a pipeline's bubble costs less where ranks share cores: a rank that
+waits leaves its core to another. What a rank sends is timed by the wall clock, and contains the peer's wait for a core.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from course_kit import ranks
+from course_kit.units import Bytes, Seconds
+from course_lib.model.gpt import GPT
+from course_lib.predict.flops import step_flops
+from course_lib.predict.memory import block_activations, block_input, model_states, rank_activations
+from course_lib.predict.pipeline import bubble, in_flight
+from course_lib.predict.rank_traffic import data_traffic, rank_traffic
+from course_lib.predict.setup import Setup
+from course_lib.predict.tensors import rank_parameters
+from course_lib.predict.traffic import Link, all_reduce, fit_link
+from course_lib.predict.zero import unit_buffers
+from course_pages.lesson17.capstone import Layout, Line, Training, build, timed_step
+
+FREE = Link(Seconds(0.0), 0.0)
+SIZES = (256, 2**18)
+"""Numbers in the two messages that are timed: 1 KiB and 1 MiB."""
+
+
+class Pace(NamedTuple):
+    """What a rank does in how many seconds, while others do the same: constants of this machine.
+
+    The first three are seconds of the processor.
+    """
+
+    launch_s: float  # of a block (or the head), forward and backward, whatever its size: Python, small operations
+    flops_per_s: float  # of products and all that grows with them
+    update_s: float  # of Adam, for a parameter
+    link: Link  # between the ranks
+
+
+class Machine(NamedTuple):
+    """A calibrated machine."""
+
+    cores: int
+    paces: dict[int, Pace]  # by the number of ranks at work at once
+
+
+class Predicted(NamedTuple):
+    """What a layout should cost: the seconds of a step; bytes of the fullest rank, and of the one that sends most."""
+
+    layout: Layout
+    seconds: Seconds
+    peak: Bytes
+    sent: Bytes
+
+
+def calibrate(training: Training, world_sizes: Sequence[int] = (1, 2, 4)) -> Machine:
+    """Measure what this machine does on so many ranks at once, each with the whole GPT: about three seconds each."""
+    paces = {n: ranks.run(measure_pace, training, world_size=n, diagnose=False)[0] for n in world_sizes}
+    return Machine(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, paces)
+
+
+def measure_pace(training: Training, seconds: float = 1.5) -> Pace:
+    """The pace of the slowest rank, while all work. All ranks must call."""
+    torch.set_num_threads(1)
+    config, model = training.config, GPT(training.config)
+    optimizer, (inputs, targets) = torch.optim.Adam(model.parameters()), training.batch(0)
+    sizes = (1, min(8, training.batch_size))
+
+    def both_ways(rows: int) -> None:
+        model(inputs[:rows], targets[:rows]).backward()
+
+    calls = {"few": lambda: both_ways(sizes[0]), "many": lambda: both_ways(sizes[1]), "update": optimizer.step}
+    took = time_in_turn(calls, seconds, time.process_time)
+    flops = [int(step_flops(Setup(config, rows))) for rows in sizes]
+    per_flop = (took["many"] - took["few"]) / (flops[1] - flops[0])
+    launch = max(0.0, took["few"] - flops[0] * per_flop) / (config.layers + 1)
+    parameters = sum(each.numel() for each in model.parameters())
+    return Pace(launch, 1 / per_flop, took["update"] / parameters, measure_link(seconds))
+
+
+def measure_link(seconds: float) -> Link:
+    """α and β between all ranks, from all-reduces of two sizes. All ranks must call."""
+    if (world_size := dist.get_world_size()) == 1:
+        return FREE
+    sent = {n: torch.zeros(n) for n in SIZES}
+    took = time_in_turn({str(n): partial(dist.all_reduce, x) for n, x in sent.items()}, seconds, time.perf_counter)
+    paths = {n: all_reduce(4 * n, world_size).path for n in SIZES}
+    return fit_link([(path.messages, path.n_bytes, took[str(n)]) for n, path in paths.items()])
+
+
+def time_in_turn(
+    calls: dict[str, Callable[[], object]], seconds: float, clock: Callable[[], float]
+) -> dict[str, float]:
+    """Seconds of each call, which all ranks begin together, on the slowest rank. All ranks must call.
+
+    Of many calls it is the lower quartile: what else the machine does can only add to a time.
+    """
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    end, left = time.perf_counter() + seconds, torch.ones(1)
+    while left > 0:  # on every rank alike
+        for name, call in calls.items():
+            dist.barrier()
+            start = clock()
+            call()
+            times[name].append(clock() - start)
+        left.fill_(end - time.perf_counter())
+        dist.all_reduce(left, dist.ReduceOp.MIN)
+    slowest = torch.tensor([each[1:] or each for each in times.values()], dtype=torch.float64)  # the first warms up
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return dict(zip(times, slowest.quantile(0.25, dim=1).tolist()))
+
+
+def layouts(training: Training, world_size: int, zero: Sequence[int] = (0, 1, 3), **how: object) -> list[Layout]:
+    """The legal layouts on so many ranks, for 4 ranks at most 11; `how`: other values of all of them."""
+    sizes = [n for n in range(1, world_size + 1) if world_size % n == 0]
+    found = list[Layout]()
+    for pipe, data, tensor, stage in itertools.product(sizes, sizes, sizes, zero):
+        layout = Layout(pipe, data, tensor, stage, **how)  # type: ignore[arg-type]
+        if pipe * data * tensor == world_size and is_legal(training, layout):
+            found.append(layout)
+    return found
+
+
+def is_legal(training: Training, layout: Layout) -> bool:
+    """Whether the sizes divide, and ZeRO has ranks to cut over and no pipeline that adds to what stage 2 reduces."""
+    if (layout.zero and layout.data == 1) or (layout.zero > 1 and layout.pipe > 1):
+        return False
+    try:
+        training.setup(layout)
+    except ValueError:
+        return False
+    return True
+
+
+def rank_layouts(training: Training, candidates: Sequence[Layout], machine: Machine) -> list[Predicted]:
+    """What each layout should cost, the quickest first."""
+    predicted = []
+    for layout in candidates:
+        setup, stages = training.setup(layout), range(layout.pipe)
+        sent = max(sum(each.total_bytes for each in rank_traffic(setup, stage).values()) for stage in stages)
+        peak = max(predict_peak(setup, stage) for stage in stages)
+        predicted.append(Predicted(layout, predict_seconds(setup, machine), peak, Bytes(sent)))
+    return sorted(predicted, key=lambda each: each.seconds)
+
+
+def predict_seconds(setup: Setup, machine: Machine) -> Seconds:
+    """Seconds of a step: critical path or work, whichever is longer, and the messages of the stage that has most.
+
+    Raises:
+        ValueError: the machine was not measured on so many ranks.
+    """
+    n, last = int(setup.world_size), setup.pipeline - 1
+    if n not in machine.paces:
+        raise ValueError(f"{n} ranks, but the machine was measured on {list(machine.paces)}: calibrate with {n}, too")
+    pace = machine.paces[n]
+    computes = [busy(setup, stage, pace) for stage in range(setup.pipeline)]
+    path = max(computes) * (1 + float(bubble(setup).over_ideal))
+    work = sum(computes) / setup.pipeline * n / machine.cores
+    talks = max(float(pace.link.seconds(messages(setup, stage))) for stage in (0, last))
+    return Seconds(max(path, work) + talks)
+
+
+def busy(setup: Setup, stage: int, pace: Pace) -> float:
+    """Seconds that a rank of the stage computes in a step: launches, products, the update of its parameters."""
+    has_head, replicas = stage == setup.pipeline - 1, setup.data * setup.tensor
+    head = 6 * setup.batch_size * setup.seq * setup.gpt.width * setup.gpt.vocab_size
+    flops = (step_flops(setup) - head) / setup.pipeline / replicas + has_head * head / replicas
+    again = {"none": 1, "selective": 1, "full": 4 / 3}[setup.recompute]
+    launches = setup.micro_batches * (again * setup.gpt.layers / setup.pipeline + has_head)
+    updated = rank_parameters(setup, stage) / (setup.data if setup.zero else 1)
+    return launches * pace.launch_s + flops / pace.flops_per_s + updated * pace.update_s
+
+
+def messages(setup: Setup, stage: int) -> tuple[int, int]:
+    """Messages that a rank of the stage waits for, one after the other, and the bytes that it sends, in a step."""
+    t, d, m, blocks = setup.tensor, setup.data, int(setup.micro_batches), setup.gpt.layers // setup.pipeline
+    is_first, is_last = stage == 0, stage == setup.pipeline - 1
+    sums = (6 if setup.recompute == "full" else 4) * blocks + is_last  # all-reduces, of 2(t-1) messages each
+    waits = m * (2 * sums + is_first + is_last) * (t - 1)  # and all-gathers, of t-1
+    waits += m * ((not is_first) + (not is_last))  # the stream from one neighbour, its gradient from the other
+    if d > 1:
+        units = blocks + 1 if setup.zero == 3 else 1
+        waits += sum(int(each.messages) for each in data_traffic(setup, stage, units).values()) + 2 * (d - 1)
+    waits += 2 * (setup.pipeline - 1)  # the loss, to everyone
+    return waits, sum(int(each.total_bytes) for each in rank_traffic(setup, stage).values())
+
+
+def predict_peak(setup: Setup, stage: int) -> Bytes:
+    """The most bytes that are alive at once on a rank: states, activations in flight, and what lives for an operation.
+
+    The worst moment is at the beginning of a backward pass, in the last block's MLP or in the loss. Gradients lie there
+    already, unless it is the first backward pass, with all micro-batches in flight. ZeRO-3 has R + 3W of whole units
+    then (lesson 10), and plain replicas keep a bucket, a second set of gradients, from the first step on.
+    """
+    states, each = model_states(setup, stage), int(rank_activations(setup, stage))
+    kept, gradients = int(in_flight(setup, stage)), int(states.gradients)
+    most = int(states.total) - gradients + max(kept * each, (kept - 1) * each + gradients)
+    if kept < setup.micro_batches:
+        most = int(states.total) + kept * each
+    most += _passing(setup, stage)
+    if setup.data > 1 and not setup.zero:
+        most += gradients
+    if setup.zero == 3:
+        whole = setup.with_(tensor=1, pipeline=1)
+        buffers = (unit_buffers(whole, prefetch).parameters for prefetch in (True, False))
+        most += (2 * int(next(buffers)) - int(next(buffers))) // setup.tensor
+    return Bytes(most)
+
+
+def _passing(setup: Setup, stage: int) -> int:
+    """Bytes that live for an operation or two at the worst moment, and messages that have come and wait."""
+    stream, logits = (setup.weight_bytes * setup.tokens * n for n in (setup.gpt.width, setup.gpt.vocab_size))
+    wide = setup.weight_bytes * setup.gpt.mlp_width * (setup.tokens + setup.gpt.width) // setup.tensor
+    at_block = wide + 2 * stream  # gradients of a hidden layer and of its weight, of the stream and of a branch
+    if setup.recompute == "full":
+        at_block += int(block_activations(setup)) - int(block_input(setup))
+    is_last = stage == setup.pipeline - 1
+    return max(2 * logits, at_block - logits) * is_last + at_block * (not is_last) + 2 * stream * (setup.pipeline > 1)
+
+
+def race(training: Training, candidates: Sequence[Layout], rounds: int = 5) -> dict[Layout, list[Line]]:
+    """The lines of each layout's steps, taken in turn, so that what else the machine does meets all. All ranks call."""
+    torch.set_num_threads(1)
+    made = {layout: build(training, layout) for layout in candidates}
+    lines: dict[Layout, list[Line]] = {layout: [] for layout in candidates}
+    for step in range(rounds + 1):
+        for layout, (grid, optimizer) in made.items():
+            line = timed_step(grid, optimizer, training.batch(step))
+            lines[layout] += [line] if step else []  # the first step warms up
+    return lines

@@ -1,0 +1,155 @@
+"""Published training runs as arrays, and the planner's errors on them: the truth table of lesson 17.
+
+`rows.json` holds the runs: models, layouts, and what was measured, with the source of each. `read` counts their work,
+`verdict` compares what was predicted with what was measured.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from course_lib.model.zoo import Architecture
+from course_lib.predict.planner.cost import Constants, memory, seconds
+from course_lib.predict.planner.work import Layouts, Work, work
+
+ROWS = Path(__file__).with_name("rows.json")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs on one kind of machine, an entry for each: what they did, and what was measured, NaN where nothing was."""
+
+    work: Work
+    peak: float  # dense FLOP/s
+    source: np.ndarray
+    model: np.ndarray
+    gpus: np.ndarray
+    seconds: np.ndarray  # of a step
+    gigabytes: np.ndarray
+    failed: np.ndarray
+    clean: np.ndarray  # whether its time measures the layout and not a broken fabric
+    illegal: np.ndarray  # whether a stage would have no layer
+
+    def take(self, which: np.ndarray) -> Runs:
+        """Those for which this mask is true."""
+        kept = {name: value[which] for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        amounts = Work(self.work.layouts.take(which), *(each[which] for each in self.work[1:]))
+        return Runs(work=amounts, peak=self.peak, **kept)
+
+    @property
+    def timed(self) -> Runs:
+        """Those whose time was measured and is the layout's."""
+        return self.take(self.clean & np.isfinite(self.seconds))
+
+
+class Verdict(NamedTuple):
+    """Errors of a prediction over what was measured."""
+
+    source: str
+    n: int
+    median: float
+    p90: float
+    worst: str  # run and error
+
+
+@cache
+def read(rows: Path = ROWS) -> dict[str, Runs]:
+    """Machine → its runs, of a file like `rows.json`."""
+    table = json.loads(rows.read_text("utf-8"))
+    found = {}
+    for machine, peak in table["machines"].items():
+        models = [each for each in table["models"] if each["machine"] == machine]
+        if not models:
+            continue
+        counted = [(each, *_count(each, table["columns"])) for each in models]
+        works, columns = [each[1] for each in counted], [each[2] for each in counted]
+        joined = {name: np.concatenate([each[name] for each in columns]) for name in columns[0]}
+        layouts = Layouts(*(np.concatenate(field) for field in zip(*(each.layouts for each in works))))
+        amounts = Work(layouts, *(np.concatenate(field) for field in zip(*(each[1:] for each in works))))
+        found[machine] = Runs(amounts, peak, **joined)
+    return found
+
+
+def _count(model: dict[str, Any], columns: list[str]) -> tuple[Work, dict[str, np.ndarray]]:
+    """The work of one model's runs, and what was measured."""
+    config = Architecture(*model["shape"], positions="rotary", tied=model["tied"])
+    rows = dict(zip(columns, np.array(model["rows"], float).T))
+    names = ("tensor", "pipeline", "data", "context", "expert", "zero", "micro_batch", "chunks", "full", "batch")
+    each = Layouts(*(rows[name].astype(int) for name in names))
+    n = len(each.batch)
+    blocks = rows["first"] > 0  # nanotron cuts by costs, others evenly
+    stages = np.stack([rows["first"], rows["most"], rows["last"]], 1).astype(int) if blocks.all() else None
+    amounts = work(config, model["seq"], each, stages, sequence_parallel=model["sequence_parallel"])
+    said = {"source": np.full(n, model["source"]), "model": np.full(n, model["name"])}
+    ranks = each.tensor * each.pipeline * each.data * each.context
+    flags = {name: rows[name] == 1 for name in ("failed", "clean", "illegal")}
+    return amounts, {**said, "gpus": ranks, "seconds": rows["seconds"], "gigabytes": rows["gigabytes"], **flags}
+
+
+def step_seconds(runs: Runs, constants: Constants) -> np.ndarray:
+    """Predicted seconds of a step."""
+    return seconds(runs.work, constants, runs.peak)["step"]
+
+
+def gigabytes(runs: Runs, constants: Constants, gpu_gigabytes: float = 79.0) -> np.ndarray:
+    """Predicted GB as rank 0 prints them: of the first stage, with copies of the stream where they fit."""
+    with_copies, without = (memory(runs.work, constants, whole)[:, 0] / 1e9 for whole in (True, False))
+    return np.where(with_copies < gpu_gigabytes, with_copies, without)
+
+
+def least_gigabytes(runs: Runs, constants: Constants) -> np.ndarray:
+    """Predicted GB of the fullest stage, at the least: whether a run can be."""
+    return memory(runs.work, constants, whole=False).max(1) / 1e9
+
+
+def fixed_utilization(runs: Runs, measured_on: Runs) -> np.ndarray:
+    """The rule of thumb beside the planner: 6·N·D (8 with recompute) at the one utilization that fits best."""
+
+    def flops(which: Runs) -> np.ndarray:
+        w, each = which.work, which.work.layouts
+        inner = each.micro_batches * each.tensor * each.pipeline * each.context * each.data
+        return inner * (w.products * w.layers / each.pipeline + w.head / each.pipeline) / which.gpus
+
+    rate = np.median(flops(measured_on) / measured_on.seconds)
+    return flops(runs) / rate
+
+
+def predicted(runs: Runs, constants: Constants, measured_on: Runs) -> dict[str, np.ndarray]:
+    """Of each run the seconds, the gigabytes, the least gigabytes, and the rule of thumb as these others set it."""
+    return {
+        "seconds": step_seconds(runs, constants), "gigabytes": gigabytes(runs, constants),
+        "least": least_gigabytes(runs, constants), "thumb": fixed_utilization(runs, measured_on),
+    }  # fmt: skip
+
+
+def verdict(runs: Runs, predicted: np.ndarray, measured: np.ndarray) -> list[Verdict]:
+    """The errors by source, over the runs where both are numbers."""
+    found = []
+    for source in dict.fromkeys(runs.source):
+        mine = np.flatnonzero((runs.source == source) & np.isfinite(measured) & np.isfinite(predicted))
+        if not len(mine):
+            continue
+        errors = predicted[mine] / measured[mine] - 1
+        worst = np.abs(errors).argmax()
+        told = f"{describe(runs, mine[worst])}: {errors[worst]:+.0%}"
+        sizes = np.abs(errors)
+        found.append(Verdict(str(source), len(mine), float(np.median(sizes)), float(np.percentile(sizes, 90)), told))
+    return found
+
+
+def describe(runs: Runs, number: int) -> str:
+    """A run in words: model, GPUs and layout."""
+    each = runs.work.layouts
+    words = [
+        f"{name} {getattr(each, field)[number]}" for name, field in _SHORT.items() if getattr(each, field)[number] > 1
+    ]
+    return ", ".join([f"{runs.model[number]} on {runs.gpus[number]}", *words, f"mbs {each.micro_batch[number]}"])
+
+
+_SHORT = {"tp": "tensor", "pp": "pipeline", "dp": "data", "cp": "context", "v": "chunks"}

@@ -1,0 +1,94 @@
+"""Checks of lesson 17's turns: legal layouts, the seconds of a step, what stops cost, and rows that contradict."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from course_kit.notebook.your_turn import Function
+from course_pages.lesson17.stops import simulate
+
+
+def check_legal(legal: Function) -> None:
+    """The layouts of six clusters, among them those where one rule alone excludes some."""
+    clusters = [(32, 32, 8, 8), (64, 80, 64, 8), (40, 40, 16, 8), (6, 12, 16, 8), (12, 7, 8, 4), (64, 5, 1, 1)]
+    for heads, layers, gpus, node in clusters:
+        due = {
+            (t, p, gpus // (t * p))
+            for t in range(1, node + 1)
+            for p in range(1, layers + 1)
+            if heads % t == node % t == layers % p == gpus % (t * p) == 0
+        }
+        came = [tuple(int(size) for size in each) for each in legal(heads, layers, gpus, node)]
+        told = f"{heads} heads, {layers} layers, {gpus} GPUs in machines of {node}"
+        assert len(came) == len(set(came)), f"{told}: a layout comes twice"
+        assert all(len(each) == 3 for each in came), f"{told}: each layout has three sizes"
+        for t, p, d in sorted(set(came) - due):
+            assert t * p * d == gpus, f"{told}: {(t, p, d)} came, whose ranks are {t * p * d}"
+            assert node % t == 0, f"{told}: {(t, p, d)} came, whose tensor ranks do not share one machine evenly"
+            assert heads % t == 0, f"{told}: {(t, p, d)} came, whose tensor ranks cannot have equally many heads"
+            raise AssertionError(f"{told}: {(t, p, d)} came, whose stages cannot have equally many layers")
+        assert not due - set(came), f"{told}: {len(due - set(came))} legal layouts are missing"
+
+
+def check_step_seconds(step_seconds: Function) -> None:
+    """Even and uneven stages, one stage, one micro-batch; blocks that wait for launches and blocks that do not."""
+    cases = {
+        "one stage": ([4], 0.02, 0.001, 0.01, 3, 0.0),
+        "one micro-batch on two stages": ([2, 2], 0.02, 0.001, 0.0, 1, 0.0),
+        "four even stages": ([2, 2, 2, 2], 0.02, 0.001, 0.0, 8, 0.0),
+        "a head on the last stage": ([2, 2], 0.02, 0.001, 0.03, 4, 0.0),
+        "a last stage with fewer blocks": ([5, 5, 2], 0.02, 0.001, 0.01, 6, 0.0),
+        "launches that take longer than the products": ([2, 2], 0.002, 0.005, 0.001, 4, 0.0),
+        "a data axis that sends": ([2, 2], 0.02, 0.001, 0.03, 4, 0.5),
+    }
+    for name, (blocks, products, launches, head, m, data) in cases.items():
+        stages = [each * max(products, launches) for each in blocks]
+        stages[-1] += head
+        due = (m - 1) * max(stages) + sum(stages) + data
+        came = float(step_seconds(list(blocks), products, launches, head, m, data))
+        assert abs(came - due) < 1e-9 * max(1, due), (
+            f"{name}: {came:.4g} s came, too {'long' if came > due else 'short'}; the first micro-batch passes "
+            "every stage, and each further one leaves when the slowest stage has done it"
+        )
+
+
+def check_lost(lost: Function) -> None:
+    """Hand-made stops, random ones against the page's simulation, and checkpoints that are free."""
+    cases = [
+        ([100.0, 25.0], 10, 2),
+        ([5.0], 10, 2),
+        ([24.0, 24.0], 10, 2),
+        ([11.0, 13.0], 10, 2),
+        ([30.0, 70.0], 10, 0),
+    ]
+    for stops, interval, checkpoint in cases:
+        kept = sum(int(each // (interval + checkpoint)) for each in stops) * interval
+        due, came = 1 - kept / sum(stops), float(lost(list(stops), interval, checkpoint))
+        told = f"stops after {stops} s, a checkpoint of {checkpoint} s behind every {interval} s of work"
+        assert 0 <= came <= 1, f"{told}: {came:.3g} came, which is no share"
+        assert abs(came - due) < 1e-9, (
+            f"{told}: {came:.3f} came, too {'much' if came > due else 'little'}; progress is work that a whole "
+            "checkpoint has saved, over all of the time"
+        )
+    draws = _stops(1000.0)
+    assert abs(float(lost(draws, 100.0, 5.0)) - simulate(100.0, 5.0, 1000.0)) < 1e-9, (
+        "10,000 random stops: another share than their simulation's came"
+    )
+
+
+def check_contradictions(contradictions: Function) -> None:
+    """Rows with none, either and both mistakes; and a rate that is rounded, which is none."""
+    right = {"axes": (8, 1, 16, 128), "gpus": 16_384, "mfu": 41.0, "peak": 989.0, "petaflops": 6644.0}
+    wrong_axes, wrong_rate = {"axes": (8, 2, 16, 128)}, {"petaflops": 6944.0}
+    low_rate = {"petaflops": 6344.0}
+    cases = [(right, []), (right | wrong_axes, ["axes"]), (right | wrong_rate, ["rate"]), (right | low_rate, ["rate"])]
+    cases += [(right | wrong_axes | wrong_rate, ["axes", "rate"]), (right | {"petaflops": 6553.6}, [])]
+    cases += [({"axes": (8, 8, 4), "gpus": 256, "mfu": 50.0, "peak": 312.0, "petaflops": 39.9}, [])]
+    for row, due in cases:
+        came = list(contradictions(dict(row)))
+        assert sorted(came) == due, f"{row}: {came} came; multiply the axes, and turn the MFU into PFLOP/s of all GPUs"
+
+
+def _stops(between_stops_s: float) -> list[float]:
+    """The draws of `stops.simulate`."""
+    return np.random.default_rng(0).exponential(between_stops_s, 10_000).tolist()

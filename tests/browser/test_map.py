@@ -1,0 +1,34 @@
+"""The map of layouts as a reader meets it: cells, dots, a click, and what becomes illegal."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from course_pages.lesson17.explorer import MapExplorer
+from tests.browser.conftest import Alone
+
+pytestmark = pytest.mark.browser
+
+
+def test_cells_dots_and_a_click(alone: Alone) -> None:
+    page = alone(MapExplorer)
+    status = page.get_by_role("status").first
+    expect(status).to_contain_text(
+        "Tensor 2, 2 stages: 19.7 s a step, 61 GB on the fullest GPU, which fits. Published: 19.4 s"
+    )
+    expect(page.locator(".mx-full")).to_have_count(4)
+    expect(page.get_by_text("● died")).to_have_count(4)
+    page.get_by_role("button", name="Tensor 8, 1 stage:").click()
+    expect(status).to_contain_text("Its blocks wait for their launches.")
+    expect(page.locator(".mx-here")).to_have_count(1)
+
+
+def test_zero_needs_replicas_and_dots_are_h100s(alone: Alone) -> None:
+    page = alone(MapExplorer)
+    page.get_by_role("slider", name="ZeRO").focus()
+    page.keyboard.press("ArrowRight")
+    page.get_by_role("button", name="Tensor 8, 1 stage:").click()
+    expect(page.get_by_role("status").first).to_contain_text("not legal here")
+    page.get_by_role("combobox", name="GPU", exact=True).select_option("A100")
+    expect(page.get_by_text("●", exact=False)).to_have_count(1)  # the note below the map

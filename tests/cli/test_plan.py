@@ -1,0 +1,53 @@
+"""`course plan`: names as people write them, JSON for programs, and errors that say what to do."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from course_lib.predict.planner import Plans
+from course_tools.cli import app
+from course_tools.planning import planned
+
+QUICK = ["plan", "llama3-8b", "--gpus", "16", "--of", "H100"]
+
+
+def run(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+    return done.exit_code, done.output
+
+
+def test_the_best_plans_the_command_and_the_reasons_are_printed() -> None:
+    code, said = run(*QUICK, "--most", "3")
+    assert code == 0
+    assert "torchrun --nnodes 2 --nproc-per-node 8" in said
+    assert "ZeRO" in said and "interleaving needs a pipeline" in said
+
+
+def test_json_is_for_programs() -> None:
+    code, said = run(*QUICK, "--json")
+    assert code == 0
+    assert Plans.of(said).best[0].tensor == json.loads(said)["best"][0]["tensor"]
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["plan", "lama3-8b", "--gpus", "8"], "no model 'lama3-8b': say one of Llama 3 8B"),
+        (["plan", "llama3-8b", "--gpus", "8", "--of", "A100"], "more than one GPU 'A100': say one of A100 40GB,"),
+        (["plan", "llama3-8b", "--gpus", "8", "--of", "H1000"], "no GPU 'H1000': say one of"),
+        (["plan", "llama3-8b", "--gpus", "12"], "gpus=12 do not fill nodes of 8"),
+        (["plan", "gpt3-175b", "--gpus", "8"], "the least is"),
+        (["plan", "llama3-8b", "--gpus", "8", "--like", "abacus"], "no machine 'abacus': say one of"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_answered_with_what_to_do(words: list[str], answer: str) -> None:
+    code, said = run(*words)
+    assert code == 2
+    assert answer in " ".join(said.split())
+
+
+def test_other_software_makes_other_plans() -> None:
+    nanotron, fsdp = planned("Llama 3 70B", 256, "H100 SXM"), planned("llama-3-70b", 256, "h100", like="h100-fsdp")
+    fails = {each.best[0].step_s for each in (nanotron, fsdp)}
+    assert len(fails) == 2

@@ -1,0 +1,180 @@
+"""The capstone: every layout learns what one process learns, also after a death, and costs what `machine` says."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import pytest
+import torch
+
+from course_kit import ranks
+from course_kit.units import Seconds
+from course_lib.model.gpt import GPTConfig
+from course_lib.predict.traffic import Link
+from course_pages.lesson17 import capstone, machine
+from course_pages.lesson17.capstone import Layout, Line, Training
+
+SMALL = Training(GPTConfig(4, 32, 4, 256, 32), steps=3, dtype="float64")
+METERED = Training(steps=2)  # so large that a message which is given back late does not matter
+AGAIN = [Layout(pipe=2, recompute="full"), Layout(tensor=2, recompute="full"), Layout(tensor=2, recompute="selective")]
+
+
+def every_layout(training: Training, world_size: int) -> list[Layout]:
+    found = machine.layouts(training, world_size, zero=(0, 1, 2, 3))
+    return [*found, *AGAIN] if world_size == 2 else found
+
+
+def lines_of_all(training: Training, layouts: list[Layout]) -> list[list[Line]]:
+    torch.set_num_threads(1)
+    return [list(capstone.train(training, layout)) for layout in layouts]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_every_layout_has_the_loss_of_one_process_after_each_step(world_size: int) -> None:
+    layouts = every_layout(SMALL, world_size)
+    if world_size == 2:
+        layouts.append(Layout(data=2, zero=3, recompute="full"))
+    runs = ranks.run(lines_of_all, SMALL, layouts, world_size=world_size, diagnose=False)
+    alone = capstone.train_alone(SMALL)
+    assert alone[-1] < alone[0] - 0.01
+    for lines_of_rank in runs:
+        for layout, lines in zip(layouts, lines_of_rank, strict=True):
+            off = max(abs(line["loss"] - loss) for line, loss in zip(lines, alone, strict=True))
+            assert off < 1e-10, f"{layout}: the loss is off by {off:.1e}"
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_bytes_at_the_peak_and_bytes_sent_are_within_five_percent(world_size: int) -> None:
+    """Of every rank: so a layout that replicates what it should cut fails, and one that sends too much."""
+    layouts = every_layout(METERED, world_size)
+    runs = ranks.run(lines_of_all, METERED, layouts, world_size=world_size, diagnose=False)
+    for layout, lines in zip(layouts, runs[0], strict=True):
+        setup, met = METERED.setup(layout), lines[1]
+        stages = [layout.mesh.coordinates(rank)["pipe"] for rank in range(world_size)]
+        assert met["peak"] == pytest.approx([machine.predict_peak(setup, stage) for stage in stages], rel=0.05), layout
+        due = [machine.messages(setup, stage)[1] for stage in stages]
+        assert met["sent"] == pytest.approx(due, rel=0.05), layout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # nine processes import torch, one after the other where there are few cores
+def test_a_run_that_is_killed_goes_on_with_other_ranks_in_another_layout(tmp_path: Path) -> None:
+    """Four ranks, two stages of two replicas, die by SIGKILL; two ranks with ZeRO-3 end on one process's loss."""
+    training = replace(SMALL, steps=12)
+    options = ["--config", '{"width": 32, "context": 32}', "--steps", "12", "--every", "3", "--dtype", "float64"]
+    agent = capstone.start(tmp_path, Layout(pipe=2, data=2, zero=1), *options, "--pause-s", "0.2")
+    wait_for(tmp_path, 7, agent)
+    kill(agent)
+    first = capstone.said(tmp_path)
+    assert [line["step"] for line in first] == list(range(len(first))) and 8 <= len(first) < 12
+    other = capstone.start(tmp_path, Layout(data=2, zero=3), *options, "--resume")
+    assert other.wait(300) == 0, (tmp_path / "said.txt").read_text()[-3000:]
+    lines, last = capstone.said(tmp_path)[:-1], capstone.said(tmp_path)[-1]
+    resumed = lines[len(first) :]
+    assert resumed[0]["step"] in (3, 6, 9) and [line["step"] for line in resumed] == [*range(resumed[0]["step"], 12)]
+    assert last["layout"]["zero"] == 3 and len(resumed[1]["peak"]) == 2
+    alone = capstone.train_alone(training)
+    off = max(abs(line["loss"] - alone[line["step"]]) for line in lines)
+    assert off < 1e-10, f"the loss is off by {off:.1e}"
+
+
+def test_the_text_of_lesson_14_can_be_the_text() -> None:
+    training = replace(SMALL, config=GPTConfig(2, 32, 2, 32, 32, norm="rmsnorm", bias=False), source="words")
+    layouts = [Layout(data=2, zero=1), Layout(tensor=2)]
+    alone = capstone.train_alone(training)
+    assert 3 < alone[-1] < alone[0] < 4  # from the logarithm of 32
+    for lines in ranks.run(lines_of_all, training, layouts, world_size=2, diagnose=False)[0]:
+        assert [line["loss"] for line in lines] == pytest.approx(alone, abs=1e-10)
+
+
+def wait_for(folder: Path, step: int, agent: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 300
+    while not any(line["step"] >= step for line in capstone.said(folder) if "step" in line):
+        assert agent.poll() is None and time.monotonic() < deadline, (folder / "said.txt").read_text()[-3000:]
+        time.sleep(0.02)
+
+
+def kill(agent: subprocess.Popen[bytes]) -> None:
+    """Agent and ranks at once, as when a machine loses its power; off Linux the ranks follow their agent."""
+    children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children")
+    pids = [int(pid) for pid in children.read_text().split()] if children.exists() else []
+    assert len(pids) >= 4 or sys.platform != "linux"
+    for pid in [agent.pid, *pids]:
+        os.kill(pid, signal.SIGKILL)
+    agent.wait()
+
+
+def test_checkpoints_are_not_overwritten_by_a_new_run_nor_read_by_other_tensor_ranks(tmp_path: Path) -> None:
+    def again(layout: Layout, resume: bool) -> str:
+        try:
+            return str(list(capstone.train(replace(SMALL, steps=1), layout, tmp_path, resume=resume)))
+        except ValueError as error:
+            return str(error)
+
+    assert "loss" in ranks.run(again, Layout(data=2), False, world_size=2)[0]
+    assert "give --resume" in ranks.run(again, Layout(data=2), False, world_size=2)[0]
+    assert "load with tensor=1" in ranks.run(again, Layout(tensor=2), True, world_size=2)[0]
+    assert ranks.run(again, Layout(pipe=2), True, world_size=2)[0] == "[]"
+
+
+PACE = machine.Pace(1e-4, 1e10, 1e-9, Link(Seconds(1e-4), 1e-9))
+
+
+def made_up(cores: int) -> machine.Machine:
+    return machine.Machine(cores, dict.fromkeys((1, 2, 4), PACE))
+
+
+def test_there_are_at_most_twelve_legal_layouts_and_the_quickest_is_first() -> None:
+    for world_size, number in {1: 1, 2: 5, 4: 11}.items():
+        found = machine.layouts(Training(), world_size)
+        assert len(set(found)) == len(found) == number <= 12
+        assert all(layout.mesh.size == world_size for layout in found)
+        ranked = machine.rank_layouts(Training(), found, made_up(2))
+        assert [each.seconds for each in ranked] == sorted(each.seconds for each in ranked)
+        assert {each.layout for each in ranked} == set(found)
+    assert not machine.layouts(replace(Training(), batch_size=2), 4, zero=(0,), micro_batch=4)
+
+
+def test_cores_are_shared_by_what_works_and_not_by_what_waits() -> None:
+    """With a core for each rank replicas beat a pipeline, whose ranks wait; on one core all have the same work."""
+    still = PACE._replace(launch_s=0.0, link=machine.FREE, update_s=0.0)
+    replicas, pipe = (Training().setup(layout) for layout in (Layout(data=4), Layout(pipe=4)))
+    for cores, slower in ((4, 1 + 3 / 4), (1, 1.0)):
+        there = machine.Machine(cores, {4: still})
+        last = machine.busy(pipe, 3, still) / (machine.busy(replicas, 0, still))  # the head is the last stage's alone
+        due = slower * last if cores == 4 else slower
+        ratio = machine.predict_seconds(pipe, there) / machine.predict_seconds(replicas, there)
+        assert math.isclose(ratio, due), f"{cores} cores"
+    with pytest.raises(ValueError, match="4 ranks, but the machine was measured on"):
+        machine.predict_seconds(pipe, machine.Machine(2, {1: PACE}))
+
+
+def test_messages_are_as_many_as_the_ranks_make() -> None:
+    setup = Training().setup(Layout(tensor=2))
+    assert machine.messages(setup, 0)[0] == 4 * (4 * 4 * 2 + 1 + 1 + 2)  # micro-batches · (sums in blocks, three ends)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_first_of_the_list_is_quicker_than_the_last() -> None:
+    """In steps that take turns, whatever else the machine does. (Seconds within 20 % are for a quiet machine.)
+
+    Where ranks share cores, the processor's seconds over the cores tell of this program alone: within a factor of 2.
+    """
+    training, here = Training(), machine.calibrate(Training(), (4,))
+    ranked = machine.rank_layouts(training, machine.layouts(training, 4), here)
+    ends = [ranked[0].layout, ranked[-1].layout]
+    lines = list(ranks.run(machine.race, training, ends, world_size=4, diagnose=False, timeout_s=200)[0].values())
+    pairs = [(a["seconds"], b["seconds"]) for a, b in zip(*lines, strict=True)]
+    assert median(slow / quick for quick, slow in pairs) > 1.1, f"{ends} took {pairs}"
+    for predicted, each in zip((ranked[0], ranked[-1]), lines, strict=True) if here.cores < 4 else ():
+        busy = median(line["processor_seconds"] for line in each) / here.cores
+        assert busy / 2 < predicted.seconds < busy * 2, f"{predicted.layout}: {predicted.seconds} and {busy} s"

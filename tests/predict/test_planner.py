@@ -1,0 +1,215 @@
+"""The planner: its memory is the account's, its plans are legal, what it refuses it explains, and it is quick."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from course_lib.model import hardware, zoo
+from course_lib.model.gpt import GPTConfig
+from course_lib.predict import Setup, model_states, rank_memory, rank_traffic
+from course_lib.predict.planner import ACCOUNT, Cluster, Constants, Plans, constants_for, fitted, plan
+from course_lib.predict.planner.cost import memory, seconds
+from course_lib.predict.planner.plan import legal
+from course_lib.predict.planner.work import Layouts, even_blocks, work
+
+H100 = hardware.H100_80GB
+SMALL = GPTConfig(layers=8, width=64, heads=4, vocab_size=256, context=64)
+TIED_LLAMA = zoo.Architecture(8, 64, 4, 4, 192, 256, 64, gated=True, positions="rotary", tied=True)
+PLAIN = Constants(
+    gemm_efficiency=0.5, attention_efficiency=0.5, half_width=0, launch_s=0, launch_tensor_s=0,
+    link_bytes_per_s=400e9, nic_bytes_per_s=50e9, hidden=0, fixed_s=0, **ACCOUNT,
+)  # fmt: skip
+"""Half the peak, nothing lost, and the account's memory."""
+
+
+def layouts(*rows: tuple[int, ...]) -> Layouts:
+    return Layouts(*np.array(rows, int).T)
+
+
+#              tp pp dp cp ep zero mbs v full batch
+CASES = [
+    (1, 1, 1, 1, 1, 0, 2, 1, 0, 8),
+    (2, 1, 4, 1, 1, 0, 2, 1, 0, 16),
+    (1, 4, 2, 1, 1, 1, 1, 1, 0, 16),
+    (2, 2, 2, 1, 1, 2, 2, 1, 1, 32),
+    (4, 2, 4, 1, 1, 3, 1, 4, 0, 32),
+    (1, 2, 1, 2, 1, 0, 1, 1, 0, 4),
+]
+
+
+@pytest.mark.parametrize("config", [SMALL, TIED_LLAMA, zoo.LLAMA3_8B.config], ids=["gpt", "tied", "llama3-8b"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_memory_of_every_stage_is_the_account(config: GPTConfig | zoo.Architecture, case: tuple[int, ...]) -> None:
+    t, p, d, c, e, zero, rows, chunks, full, batch = case
+    setup = Setup(
+        config, batch, micro_batch=rows, precision="mixed", gradients="fp32", tensor=t, pipeline=p, data=d, context=c,
+        expert=e, zero=zero, sequence_parallel=t > 1, recompute="full" if full else "none",  # type: ignore[arg-type]
+    )  # fmt: skip
+    amounts = work(config, setup.seq, layouts(case))
+    planned = (memory(amounts, PLAIN) - amounts.passing)[0]
+    for number, stage in enumerate((0, min(1, p - 1), p - 1)):
+        account = rank_memory(setup, stage, "interleaved" if chunks > 1 else "1f1b", chunks).total
+        assert planned[number] == pytest.approx(account, abs=4), f"stage {stage}"
+
+
+def test_states_of_experts_are_the_account() -> None:
+    case = (1, 1, 4, 1, 8, 1, 1, 1, 0, 32)
+    setup = Setup(
+        zoo.MIXTRAL_8X7B, 32, 4096, micro_batch=1, precision="mixed", gradients="fp32", data=4, expert=8, zero=1
+    )
+    states = work(zoo.MIXTRAL_8X7B, 4096, layouts(case)).states[0, 0]
+    assert states == pytest.approx(model_states(setup).total, rel=1e-9)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_the_data_axis_sends_what_rank_traffic_counts(zero: int) -> None:
+    case = (1, 1, 4, 1, 1, zero, 2, 1, 0, 16)
+    setup = Setup(SMALL, 16, micro_batch=2, precision="mixed", gradients="fp32", data=4, zero=zero)  # type: ignore[arg-type]
+    sent = rank_traffic(setup)["data"].total_bytes
+    assert work(SMALL, 64, layouts(case)).data_bytes[0] == pytest.approx(sent, rel=1e-6)
+
+
+def test_tensor_ranks_send_four_all_reduces_a_block() -> None:
+    case = (4, 1, 1, 1, 1, 0, 2, 1, 0, 2)
+    stream = 2 * 2 * 64 * 64  # bytes, sequences, tokens, features
+    assert work(SMALL, 64, layouts(case)).tensor_bytes[0] == 4 * 2 * 3 / 4 * stream
+
+
+def test_a_pipeline_of_equal_stages_has_the_papers_bubble() -> None:
+    config = GPTConfig(layers=8, width=4096, heads=32, vocab_size=8, context=2048)
+    rows = [(1, 4, 1, 1, 1, 0, 1, v, 0, 16) for v in (1, 2)]
+    fast = Constants(**{**vars(PLAIN), "link_bytes_per_s": 1e30, "nic_bytes_per_s": 1e30})
+    price = seconds(work(config, 2048, layouts(*rows)), fast, 1e15)
+    assert price["bubble"] / price["work"] == pytest.approx([3 / 16, 3 / 32], rel=1e-3)
+
+
+def test_half_the_peak_takes_twice_the_flops_over_the_peak() -> None:
+    config = GPTConfig(layers=2, width=4096, heads=32, vocab_size=8, context=1024)
+    one = layouts((1, 1, 1, 1, 1, 0, 1, 1, 0, 1))
+    flops = 2 * 12 * 4096**2 * 6 * 1024 + 2 * 12 * 1024 * 1024 * 4096
+    assert seconds(work(config, 1024, one), PLAIN, 1e15)["step"][0] == pytest.approx(2 * flops / 1e15, rel=5e-3)
+
+
+def test_a_block_takes_no_less_than_its_launches() -> None:
+    slow = Constants(**{**vars(PLAIN), "launch_tensor_s": 0.01})
+    rows = layouts((4, 1, 1, 1, 1, 0, 1, 1, 0, 8), (4, 1, 1, 1, 1, 0, 8, 1, 0, 8))
+    step = seconds(work(SMALL, 64, rows), slow, 1e15)["step"]
+    assert step == pytest.approx([8 * 8 * 0.01, 8 * 0.01], rel=0.01)
+
+
+def test_a_ring_over_nodes_goes_at_the_pace_of_the_network() -> None:
+    rows = [(1, 1, 8, 1, 1, 0, 1, 1, 0, 8), (1, 1, 16, 1, 1, 0, 1, 1, 0, 16)]
+    amounts = work(zoo.LLAMA3_8B.config, 8192, layouts(*rows))
+    inside, across = seconds(amounts, PLAIN, 1e15)["data"]
+    assert across / inside == pytest.approx(8 * amounts.data_bytes[1] / amounts.data_bytes[0])
+
+
+@pytest.mark.parametrize(("layers", "stages", "blocks"), [(8, 4, (2, 2, 2)), (126, 16, (7, 8, 7)), (31, 8, (4, 4, 3))])
+def test_blocks_that_are_too_few_are_missing_at_the_ends(layers: int, stages: int, blocks: tuple[int, ...]) -> None:
+    first, most, last = even_blocks(layers, np.array([stages]))[0]
+    assert (first, most, last) == blocks
+    assert first + (stages - 2) * most + last == layers
+
+
+# ---- plans -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_layout_uses_every_gpu_and_divides() -> None:
+    cluster, config = Cluster(H100, 64), zoo.LLAMA3_8B.config
+    each, _ = legal(config, cluster, 128, 8192, contexts=True)
+    assert len(each.batch) > 500
+    assert (each.tensor * each.pipeline * each.data * each.context * each.expert == 64).all()
+    assert (each.batch == each.data * each.expert * each.micro_batch * each.micro_batches).all()
+    assert (config.heads % each.tensor == 0).all() and (each.tensor <= 8).all()
+    interleaved = each.chunks > 1
+    assert (config.layers % (each.pipeline * each.chunks) == 0)[interleaved].all()
+    assert (each.micro_batches % each.pipeline == 0)[interleaved].all()
+    assert {int(n) for n in each.zero} == {0, 1, 2, 3} and {int(n) for n in each.full} == {0, 1}
+
+
+def test_experts_are_cut_over_their_own_axis() -> None:
+    found = plan(zoo.MIXTRAL_8X7B, Cluster(H100, 128), batch=256, seq=4096).best
+    assert {each.expert for each in found} - {1} and all(8 % each.expert == 0 for each in found)
+
+
+def test_plans_are_sorted_and_fit() -> None:
+    cluster = Cluster(H100, 64)
+    plans = plan(zoo.LLAMA3_8B, cluster, batch=128)
+    assert [each.step_s for each in plans.best] == sorted(each.step_s for each in plans.best)
+    room = constants_for(H100).fillable * H100.usable / 1e9
+    assert all(max(each.first_gb, each.middle_gb, each.last_gb) <= room for each in plans.best)
+
+
+def test_refusals_say_why() -> None:
+    plans = plan(zoo.LLAMA3_70B, Cluster(H100, 64), batch=64)
+    reasons = "\n".join(plans.refused)
+    for words in (
+        "can be filled of a H100",
+        "stages",
+        "interleaving needs a pipeline",
+        "ZeRO needs several data ranks",
+    ):
+        assert words in reasons
+    assert "does not split into data" in "\n".join(plan(zoo.LLAMA3_8B, Cluster(H100, 64), batch=8).refused)
+
+
+def test_heads_that_do_not_split_are_refused() -> None:
+    plans = plan(zoo.GPT2_XL, Cluster(H100, 8), batch=64)  # 25 heads
+    assert all(each.tensor == 1 for each in plans.best)
+    assert "heads=25 does not split into tensor=2 equal parts" in plans.refused
+
+
+def test_too_small_a_cluster_is_refused_with_the_least_memory() -> None:
+    with pytest.raises(ValueError, match=r"no plan on 8 H100.*\n(.*\n)*.*the least is [\d.]+ GB"):
+        plan(zoo.GPT3_175B, Cluster(H100, 8), batch=64)
+
+
+@pytest.mark.parametrize(("batch", "seq"), [(0, 8192), (8, -1)])
+def test_nothing_to_train_on_is_refused(batch: int, seq: int) -> None:
+    with pytest.raises(ValueError, match="must be positive"):
+        plan(zoo.LLAMA3_8B, Cluster(H100, 8), batch, seq)
+
+
+def test_nodes_that_are_not_full_are_refused() -> None:
+    with pytest.raises(ValueError, match="gpus=12 do not fill nodes of 8"):
+        Cluster(H100, 12)
+
+
+def test_json_comes_back() -> None:
+    plans = plan(zoo.LLAMA3_8B, Cluster(H100, 16), batch=64)
+    assert Plans.of(plans.json()) == plans
+    assert json.loads(plans.json())["best"][0]["tensor"] == plans.best[0].tensor
+
+
+def test_the_command_starts_as_many_processes_as_there_are_gpus() -> None:
+    best = plan(zoo.LLAMA3_8B, Cluster(H100, 16), batch=64).best[0]
+    assert best.torchrun("go.py").startswith("torchrun --nnodes 2 --nproc-per-node 8 ")
+    assert f"go.py --tensor {best.tensor} --pipeline {best.pipeline} --data {best.data} " in best.torchrun("go.py")
+
+
+def test_recompute_costs_a_third_and_saves_memory() -> None:
+    rows = layouts((8, 1, 8, 1, 1, 1, 1, 1, 0, 64), (8, 1, 8, 1, 1, 1, 1, 1, 1, 64))
+    amounts = work(zoo.LLAMA3_8B.config, 8192, rows)
+    assert amounts.products[1] / amounts.products[0] == pytest.approx(4 / 3)
+    plain, again = memory(amounts, PLAIN)[:, 0]
+    assert again < plain
+
+
+def test_each_machine_has_constants_with_a_meaning() -> None:
+    for name, machine in fitted().items():
+        constants = Constants(**machine["constants"])
+        assert 0.2 < constants.gemm_efficiency < 1, name
+        assert 0.5 < constants.kept <= 1.5, name
+        assert 10e9 < constants.nic_bytes_per_s < 450e9, name
+        assert machine["sources"] and machine["rows"]["time"] > 0
+    assert fitted()["H100 nanotron"]["rows"] == {"time": 228, "memory": 1220}
+
+
+@pytest.mark.parametrize(("gpus", "limit_s"), [(4096, 1.0), (98_304, 10.0)])
+def test_thousands_of_gpus_are_planned_in_a_moment(gpus: int, limit_s: float) -> None:
+    started = time.process_time()
+    plans = plan(zoo.GPT3_175B, Cluster(H100, gpus), batch=4 * gpus)
+    assert time.process_time() - started < limit_s  # some hundredths of a second where nothing else runs
+    assert plans.looked_at > 1000
