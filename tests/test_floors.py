@@ -17,12 +17,18 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = (*TAUGHT, "course_tools")
 FLOORS = {
     "course_kit": (
-        {"units", "tables", "communications", "cells"},
+        {"units", "tables", "communications", "cells", "own_time"},
         {"accounts", "ranks", "notebook"},
         {"measure", "compare"},
         {"checks"},
     ),
-    "course_lib": ({"numerics", "model", "collectives"}, {"train"}, {"pipeline"}, {"parallel"}, {"offload", "predict"}),
+    "course_lib": (
+        {"numerics", "model", "collectives"},
+        {"train", "data"},
+        {"pipeline"},
+        {"parallel"},
+        {"offload", "predict"},
+    ),
     "course_pages": ({"shared"}, {"lesson"}),
 }
 """The rooms of the packages that lessons import; a room may use those of its own floor's rooms below."""

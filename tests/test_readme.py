@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from course_tools import TAUGHT
+from course_tools.author.minutes import stated
 from tests.test_floors import FLOORS
 
 ROOT = Path(__file__).parents[1]
@@ -89,8 +91,18 @@ def test_the_floors_are_those_of_the_house() -> None:
         assert tuple(filter(None, told)) == FLOORS[package]
 
 
-LIMITS = {"course_lib": 14_000, "course_kit": 7_650, "course_pages": 9_100}
-"""Lines, for lessons 00 to 13. A later lesson brings at most 450 of the library and 400 of the pages."""
+def test_the_minutes_of_the_term_are_those_of_the_headers() -> None:
+    told = {}
+    for row in rows("INSTRUCTORS.md"):
+        if lesson := re.search(r"\(lessons/(\w+)\.ipynb\), first sitting, (\d+) min", " | ".join(row)):
+            second = re.search(r"its second sitting, (\d+) min", " | ".join(row))
+            told[lesson[1]] = [int(lesson[2]), int(second[1]) if second else 0]
+    notebooks = sorted((ROOT / "lessons").glob("*.ipynb"))
+    assert told == {path.stem: stated(nbformat.read(path, as_version=4).cells) for path in notebooks}
+
+
+LIMITS = {"course_lib": 15_500, "course_kit": 7_750, "course_pages": 13_650}
+"""Lines, for lessons 00 to 17."""
 LONGEST_FILE, LONGEST_FUNCTION = 500, 50
 
 

@@ -13,10 +13,6 @@ LESSONS = sorted(ROOT.glob("lessons/*.ipynb"))
 TABLE = "<table><tr><th>bytes</th></tr><tr><td>1</td></tr>\n<tr>\n<td>2</td></tr></table>"
 
 
-BEFORE = ("08", "09")
-"""Pages that were written before this rule: their headers tell the truth, and their first sittings are too long."""
-
-
 def page(header: str):
     """Ten minutes of prose and fifteen of doing; behind the line another ten of prose."""
     table = new_output("display_data", {"text/html": TABLE, "text/plain": "1 2"})
@@ -59,8 +55,5 @@ def test_a_first_sitting_fits_in_a_class(notebook: Path) -> None:
     cells = nbformat.read(notebook, as_version=4).cells
     assert len(stated(cells)) == 2 and time_complaints(cells) == []
     first, second = sittings(cells)
-    if notebook.name[:2] in BEFORE:
-        assert first.minutes > 50, f"take {notebook.name} out of BEFORE"
-        return
     assert first.words <= 1800 and first.lines <= 160 and first.tables <= 10 and first.minutes <= 50
     assert first.explorers <= 1 and first.turns >= 3 and second.turns >= 1

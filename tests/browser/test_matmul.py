@@ -28,7 +28,7 @@ def test_the_browser_draws_what_the_layouts_say(explorer, first: str, second: st
     drawn = page.locator(".mm-box").evaluate_all("boxes => boxes.map((box) => [box.className, box.children.length])")
     assert drawn == [[f"mm-box mm-{each.lies}", 1 if each.lies == "whole" else p] for each in way]
     expect(page.get_by_role("status")).to_have_text(told(first, second, p))
-    messages = [f"{each.behind}→{each.sent:.0KiB}" for each in way if each.sent]
+    messages = [f"{each.behind}→{each.sent:.0kB}" for each in way if each.sent]
     assert page.locator(".mm-message").all_text_contents() == messages
 
 

@@ -48,6 +48,24 @@ FIXED = {
     "lab09": {"*_gradient: kept*": _MADE},
     "lab10": {"update: shard.keys()": _RECORD, "save: shard.keys()": _RECORD},
     "lab12": {"*: cube.*.keys()": _RECORD, "mean_loss: targets.dtype": _DTYPE},
+    "lab14": {"*: sizes.len": "a pair, the smallest and the largest"},
+    "lab15": {
+        "*: weights.len": "a mixture of two sources",
+        "Loader.__init__: sources.len": "a mixture of two sources",
+        "Loader.batches: state": _MADE,
+        "may_attend: documents.dtype": _DTYPE,
+    },
+    "lab17": {
+        "*: layout.zero": _VALUES,
+        "*: layout.recompute": _VALUES,
+        "plan: run.heads": "clusters are drawn: public ones have all that occur",
+        "plan: run.experts": "clusters are drawn: public ones have all that occur",
+        "plan: run.top_k": "clusters are drawn: public ones have all that occur",
+        "plan: cluster.gpus": "clusters are drawn: public ones have all that occur",
+        "plan: cluster.sparse_peak": "clusters are drawn: public ones have all that occur",
+        "plan: cluster.node": "clusters are drawn: public ones have all that occur",
+        "plan: probe": "a function of the clusters",
+    },
 }
 """What no hidden check can vary, as patterns of `Varied.constant`, and why."""
 

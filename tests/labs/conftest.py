@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gc
 import importlib
-import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 
 from course_kit.checks import check
+from course_kit.own_time import OwnTime
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -27,8 +26,15 @@ def little_to_look_through() -> Iterator[None]:
     gc.unfreeze()
 
 
+class Hurried(OwnTime):
+    """A clock on which no limit is longer than 3 s."""
+
+    def left_s(self, limit_s: float) -> float:
+        """Seconds that are left of a limit, or of 3 s."""
+        return super().left_s(min(limit_s, 3.0))
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that does not end gets 3 s at most, many times what others take; students' checks wait longer."""
-    hurried = vars(threading) | {"Timer": lambda seconds, stop: threading.Timer(min(seconds, 3.0), stop)}
-    monkeypatch.setattr(check, "threading", SimpleNamespace(**hurried))
+    monkeypatch.setattr(check, "OwnTime", Hurried)

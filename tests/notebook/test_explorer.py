@@ -35,7 +35,7 @@ def test_a_widget_carries_the_shared_text_and_its_own(explorer: Any) -> None:
 
 def test_every_script_and_sheet_has_a_widget_and_is_short() -> None:
     texts = "".join(explorer.text(kind) for explorer in EXPLORERS for kind in ("js", "css"))
-    assert len(EXPLORERS) == 13
+    assert len(EXPLORERS) == 17
     paths = [*HERE.glob("explorer.*s"), *PAGES.glob("*/*.*s")]
     files = {"/".join(path.parts[-2:]): path.read_text("utf-8") for path in paths}
     assert [name for name, text in files.items() if text not in texts] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import nbformat
@@ -38,6 +37,6 @@ def test_every_turn_is_open_in_the_stored_notebook_and_its_solution_passed() -> 
             assert cell.metadata["jupyter"]["source_hidden"] and cell.metadata["cellView"] == "form"
 
 
-def test_lesson_00_knows_which_lessons_are_still_a_promise() -> None:
-    said = re.findall(r"Lessons from (\d+) on\s+# are not written yet", LESSONS[0].source.read_text("utf-8"))
-    assert said == [f"{int(LESSONS[-1].name[:2]) + 1}"]
+def test_no_lesson_is_promised_any_more() -> None:
+    assert [lesson.name[:2] for lesson in LESSONS] == [f"{number:02}" for number in range(18)]
+    assert not [lesson.name for lesson in LESSONS if "not written yet" in lesson.source.read_text("utf-8")]
