@@ -12,6 +12,7 @@ import importlib
 import os
 import stat
 import tempfile
+import threading
 import time
 import tracemalloc
 from collections import Counter
@@ -44,14 +45,16 @@ PIECE, PIECES = 256, 65536
 CACHES = (
     "*/course_kit/measure/*",
     "*/course_kit/checks/failed.py",
+    "*/course_kit/checks/held_bytes.py",
+    "*/course_kit/cells.py",
     "*/torch/[!s]*",
     "*/linecache.py",
     "*/weakref.py",
     "<frozen *",
 )
-"""Files whose blocks are nobody's tensors: a record, a check's prints in somebody's buffer, an import, and things that
-PyTorch looks up once and remembers. (Its `serialization.py` and `storage.py` count: whoever saves a tensor into memory
-holds it.)"""
+"""Files whose blocks are nobody's tensors: a record, a check's prints in somebody's buffer, the tables of names that a
+count itself keeps, an import, and things that PyTorch looks up once and remembers. (Its `serialization.py` and
+`storage.py` count: whoever saves a tensor into memory holds it.)"""
 
 OPEN = Path("/proc/self/fd")
 """The files that this process has open, where the system says so."""
@@ -96,8 +99,30 @@ def outside_torch() -> Iterator[Callable[[], HeldBytes]]:
         yield outside
     finally:
         if ours:
-            time.sleep(0.001)  # PyTorch's threads, which wait for Python's lock to note what they take, have it before
-            tracemalloc.stop()  # … or crash when they get it (github.com/python/cpython/issues/128679)
+            _let_threads_note()
+            tracemalloc.stop()
+
+
+def _let_threads_note() -> None:
+    """Let PyTorch's threads, which wait for Python's lock to note what they take, have it before tracing ends.
+
+    Who gets it later crashes (github.com/python/cpython/issues/128679). Each sleep hands the lock to one of them, which
+    then runs, or is ready to: nobody waits any more when three times in a row no thread is.
+    """
+    quiet, end = 0, time.monotonic() + 1
+    while quiet < 3 and time.monotonic() < end:
+        time.sleep(0.001)
+        quiet = 0 if _others_run() else quiet + 1
+
+
+def _others_run() -> bool:
+    """Whether another thread of this process runs or is ready to, where the system says so."""
+    for thread in Path("/proc/self/task").glob("*"):
+        with suppress(OSError):  # it has ended
+            state = (thread / "stat").read_text("ascii", "replace").rpartition(") ")[2][0]  # R, ready, or S, asleep
+            if state == "R" and thread.name != str(threading.get_native_id()):
+                return True
+    return False
 
 
 # --- Python and NumPy ------------------------------------------------------------------------------------------------
