@@ -124,7 +124,7 @@ def all_gather(
     """
     world_size, rank = _place(group)
     _check_rows(tensor)
-    lengths = [len(tensor)] * world_size if rows is None else split_sizes(rows, world_size)
+    lengths = [len(tensor)] * world_size if rows is None else split_sizes(rows, world_size)  # every rank's rows
     if lengths[rank] != len(tensor):
         raise ValueError(
             f"rank {rank} brings {len(tensor)} rows, but its part of rows={rows} is {lengths[rank]}: pass what "
@@ -164,7 +164,7 @@ class Parts:
 
     def __getitem__(self, which: tuple[int, int]) -> Num[Tensor, " part"]:
         first, count = which
-        ends = [0, *accumulate(self.sizes)]
+        ends = [0, *accumulate(self.sizes)]  # where each part begins, and the last one ends
         return self.flat[ends[first] : ends[first + count]]
 
 
@@ -213,7 +213,7 @@ def _add_up(each: Round, incoming: Parts, arrived: list[Tensor], op: str, rank: 
     for which, others in shares.items():
         own = incoming[which]
         in_order = [share for _, share in sorted({**others, rank: own}.items())]
-        own.copy_(functools.reduce(OPS[op], in_order))
+        own.copy_(functools.reduce(OPS[op], in_order))  # ((0 + 1) + 2) + 3, whichever came first
 
 
 def _finish(flat: Tensor, op: str, world_size: int) -> Tensor:

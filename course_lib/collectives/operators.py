@@ -86,7 +86,7 @@ def pair(x: Tensor, forward: Operation, backward: Operation) -> Tensor:
 class _Pair(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, forward: Operation, backward: Operation) -> Tensor:
-        ctx.operation = backward
+        ctx.operation = backward  # nothing is saved: a sum's gradient needs no values
         return forward(x)
 
     @staticmethod
@@ -147,7 +147,7 @@ def all_to_all(part: Tensor, cut: int, joined: int, group: Group = None) -> Tens
     pieces = torch.stack([piece.contiguous() for piece in part.chunk(divided(part, cut, group), cut)])
     received = torch.empty_like(pieces)
     dist.all_to_all_single(received, pieces, group=group)
-    return torch.cat(tuple(received), joined)
+    return torch.cat(tuple(received), joined)  # piece r came from rank r
 
 
 def own_part(whole: Tensor, dim: int, group: Group = None, blocks: int = 1) -> Tensor:

@@ -57,7 +57,7 @@ def broadcast(world_size: int, rank: int, root: int = 0) -> Schedule:
     rounds = []
     for exponent in reversed(range((world_size - 1).bit_length())):  # ceil(log2 p) exponents
         step = 2**exponent
-        sends = position % (2 * step) == 0 and position + step < world_size
+        sends = position % (2 * step) == 0 and position + step < world_size  # it has the tensor, and somebody is there
         receives = position % (2 * step) == step
         rounds.append(
             Round(
@@ -75,7 +75,7 @@ def reduce(world_size: int, rank: int, root: int = 0) -> Schedule:
             tuple(Send(receive.source) for receive in each.receives),
             tuple(Receive(send.to, add=True) for send in each.sends),
         )
-        for each in reversed(broadcast(world_size, rank, root))
+        for each in reversed(broadcast(world_size, rank, root))  # the film of the broadcast, backwards
     ]
 
 
@@ -110,7 +110,7 @@ def all_to_all(world_size: int, rank: int) -> Schedule:
     """
     rounds = []
     for number in range(world_size if world_size > 1 else 0):  # else a rank alone would have an empty round
-        partner = (number - rank) % world_size
+        partner = (number - rank) % world_size  # the same sum from both sides
         rounds.append(Round() if partner == rank else Round((Send(partner, partner),), (Receive(partner, partner),)))
     return rounds
 

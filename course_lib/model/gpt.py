@@ -139,14 +139,14 @@ class GPT(nn.Module):
             self.head = None if config.tied else nn.Linear(config.width, config.vocab_size, bias=False)
         self.to(dtype or torch.get_default_dtype())
         if device.type != "meta":
-            self.to_empty(device=device)
+            self.to_empty(device=device)  # memory, with whatever was in it
             self.initialize(seed)
 
     def initialize(self, seed: int) -> None:
         """Fill all parameters, in place, with the values that `seed` names (see `initialize`)."""
         layers: dict[int, list[nn.Module | None]] = {0: [self.token_embedding, self.position_embedding]}
         layers |= {int(number) + 1: [block] for number, block in self.blocks.named_children()}
-        layers[self.config.layers + 1] = [self.final_norm, self.head]
+        layers[self.config.layers + 1] = [self.final_norm, self.head]  # numbered as pipeline stages number them
         for layer, modules in layers.items():
             initialize(nn.ModuleList(module for module in modules if module is not None), self.config, seed, layer)
 
@@ -178,7 +178,7 @@ class GPT(nn.Module):
     def logits(self, x_BSD: Float[Tensor, "batch seq width"]) -> Float[Tensor, "batch seq vocab"]:
         """A score of every vocabulary entry, from the stream behind the last block."""
         head = self.token_embedding if self.head is None else self.head
-        return F.linear(self.final_norm(x_BSD), head.weight)
+        return F.linear(self.final_norm(x_BSD), head.weight)  # tied: the embedding's rows as the head's
 
     def loss(self, logits_BSV: Float[Tensor, "batch seq vocab"], targets: Tensor) -> Float[Tensor, ""]:
         """Mean cross-entropy over all tokens, in nats."""
@@ -203,7 +203,7 @@ class Block(nn.Module):
     def forward(self, x_BSD: Float[Tensor, "batch seq width"]) -> Float[Tensor, "batch seq width"]:
         """The stream, with both results added."""
         x_BSD = x_BSD + self.attention(self.attention_norm(x_BSD))
-        return x_BSD + self.mlp(self.mlp_norm(x_BSD))
+        return x_BSD + self.mlp(self.mlp_norm(x_BSD))  # the stream itself meets no norm: gradients run straight through
 
 
 class Attention(nn.Module):
@@ -227,7 +227,7 @@ class Attention(nn.Module):
     def attend(self, q_BHSK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor) -> Tensor:
         """The weighted means of the values, for each head alone."""
         if self.config.positions == "rotary":
-            q_BHSK, k_BHSK = rotate(q_BHSK), rotate(k_BHSK)
+            q_BHSK, k_BHSK = rotate(q_BHSK), rotate(k_BHSK)  # values have no position
         mix = {"explicit": self.explicit, "fused": self.fused, "tiled": self.tiled}[self.config.attention]
         return mix(q_BHSK, k_BHSK, v_BHSK)
 
@@ -236,7 +236,7 @@ class Attention(nn.Module):
         seq = q_BHSK.shape[-2]
         future_SS = torch.ones(seq, seq, dtype=torch.bool, device=q_BHSK.device).triu(diagonal=1)
         scores_BHSS = (q_BHSK * self.config.head_width**-0.5) @ k_BHSK.transpose(-2, -1)  # scales S·K numbers, not S·S
-        weights_BHSS = scores_BHSS.masked_fill(future_SS, -torch.inf).softmax(dim=-1)
+        weights_BHSS = scores_BHSS.masked_fill(future_SS, -torch.inf).softmax(dim=-1)  # exp(-inf) = 0
         return self.weights_dropout(weights_BHSS) @ v_BHSK
 
     def fused(self, q_BHSK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor) -> Tensor:
@@ -289,7 +289,7 @@ def rotate(
     seq, head_width = x_BHSK.shape[-2:]
     pairs = torch.arange(head_width // 2, dtype=torch.float32, device=x_BHSK.device)
     positions = torch.arange(seq, device=x_BHSK.device) if positions_S is None else positions_S
-    angles = torch.outer(positions.float(), 10_000 ** (-2 * pairs / head_width))
+    angles = torch.outer(positions.float(), 10_000 ** (-2 * pairs / head_width))  # fast for small i, slow for large
     cos, sin = angles.cos().to(x_BHSK.dtype), angles.sin().to(x_BHSK.dtype)
     first, second = x_BHSK.chunk(2, dim=-1)  # pair i is the features i and i + K/2
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)

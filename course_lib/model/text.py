@@ -82,7 +82,7 @@ class Stories(TextSource):
         text = self._started(draws)
         while len(text) < length:
             text += self.grammar.story(draws).encode()
-        return text[:length]
+        return text[:length]  # cut in the middle of a story, like its beginning
 
     def _started(self, draws: Iterator[int]) -> bytes:
         """The rest of a story from a byte of the stream that is chosen uniformly.
@@ -111,7 +111,7 @@ class Corpus(TextSource):
             raise ValueError(
                 f"{self.name} has {len(self.data)} bytes, too few for a window of {length}: ask for less context"
             )
-        start = next(draws) * places >> 64
+        start = next(draws) * places >> 64  # the same scaling, to 0 … places - 1
         return self.data[start : start + length]
 
 
@@ -260,7 +260,7 @@ class Grammar:
             if symbol.isupper():
                 if symbol in draws:
                     return  # a repetition costs no draw
-                times = 1.0
+                times = 1.0  # however many stories' slots name it
             draws[symbol] = draws.get(symbol, 0.0) + times
             for p, parts in zip(self.probabilities(symbol), self._parts[symbol], strict=True):
                 for slot in parts[1::2]:

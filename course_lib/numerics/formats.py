@@ -172,7 +172,7 @@ class FloatFormat:
         # A float64 with another bias: one exact multiplication moves every exponent, subnormals included, into place.
         moved = value.abs() * 2.0 ** (self.bias - 1023)
         magnitude = moved.view(torch.int64) >> (52 - self.fraction_bits)
-        magnitude = torch.where(value.isinf(), self.max_pattern + 1, magnitude)
+        magnitude = torch.where(value.isinf(), self.max_pattern + 1, magnitude)  # behind the largest number
         magnitude = torch.where(value.isnan(), self._nan_pattern, magnitude)
         return magnitude | (value.signbit().long() << (self.bits - 1))
 
@@ -189,7 +189,7 @@ class FloatFormat:
         patterns = torch.as_tensor(patterns).long()
         if patterns.numel() and self.bits < 64:
             _check_range(patterns, self)
-        magnitude = patterns & (2 ** (self.bits - 1) - 1)
+        magnitude = patterns & (2 ** (self.bits - 1) - 1)  # all bits but the sign
         # encode() in reverse: read the fields as a float64, then correct the bias.
         value = (magnitude << (52 - self.fraction_bits)).view(torch.float64) * 2.0 ** (1023 - self.bias)
         beyond = torch.inf if self.specials == "ieee" else torch.nan
@@ -206,7 +206,7 @@ class FloatFormat:
         x = torch.as_tensor(x, dtype=torch.float64)
         nearest = self.round(torch.where(x.isnan(), 0.0, x))
         place = self.encode(nearest.abs())  # patterns without a sign count the numbers from zero upwards
-        place = torch.where(x < 0, -place, place)
+        place = torch.where(x < 0, -place, place)  # one line of numbers, zero in the middle
         below = torch.where(nearest < x, nearest, self._at(place - 1))
         above = torch.where(nearest > x, nearest, self._at(place + 1))
         return torch.where(x.isnan(), x, below), torch.where(x.isnan(), x, above)
@@ -234,12 +234,12 @@ class FloatFormat:
 
     def _spacing(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """`spacing` without the checks; finite for inf and nan, so that rounding keeps those."""
-        return binade(x).clamp_(self.min_normal, 2.0**self.max_exponent).mul_(self.eps)
+        return binade(x).clamp_(self.min_normal, 2.0**self.max_exponent).mul_(self.eps)  # subnormals share one spacing
 
     def _overflow_(self, rounded: Float[Tensor, "..."]) -> None:
         """Replace numbers beyond the largest one, in place."""
         if self.overflow == "saturate":
-            rounded.clamp_(-self.max, self.max)
+            rounded.clamp_(-self.max, self.max)  # nan stays nan
             return
         low, high = rounded.aminmax() if rounded.numel() else (torch.zeros(()), torch.zeros(()))
         if not (low >= -self.max and high <= self.max):  # also true when there is a nan: then look closer

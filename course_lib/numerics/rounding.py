@@ -62,10 +62,10 @@ def round_stochastic(
         out: tensor for the result, of x's shape and dtype; a new one if absent.
     """
     steps = x.abs().div_(spacing)
-    below = steps.floor()
+    below = steps.floor()  # spacings below |x|, a whole number
     # 53 random bits: with float32's 24, small fractions would be rounded up too often.
     draw = torch.rand(x.shape, dtype=torch.float64, device=x.device, generator=generator)
-    up = draw < steps - below
+    up = draw < steps - below  # the fraction is the chance
     return torch.copysign(below.add_(up).mul_(spacing), x, out=out)
 
 

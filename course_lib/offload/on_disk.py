@@ -68,7 +68,7 @@ class DiskOffloadUnit:
     def write_first(self) -> None:
         """Write the present weights, and moments of zero."""
         states = torch.zeros(3, self._size)  # fp32 weights, first moments, second moments
-        states[0] = self._flat
+        states[0] = self._flat  # widened, if the model has 16 bits
         self.disk.start_write(f"unit{self.place}.weights", self._flat.clone())  # `_empty` frees _flat
         self.disk.start_write(f"unit{self.place}.states", states)
         self._empty()
@@ -83,7 +83,7 @@ class DiskOffloadUnit:
         for parameter in self.parameters:
             parameter.grad = None
         for count, stored in zip(self._counts, self.disk.facts["counts"][self.place], strict=True):
-            count.fill_(stored)
+            count.fill_(stored)  # Adam's t belongs to the weights that the disk has
 
     @property
     def counts(self) -> list[int]:
@@ -128,7 +128,7 @@ class DiskOffloadUnit:
             master.grad = None if parameter.grad is None else parameter.grad.float().reshape(-1)
             parameter.grad = None
             self._adamw.state[master] = {"step": count, "exp_avg": first, "exp_avg_sq": second}
-        self._adamw.step()
+        self._adamw.step()  # fused: one pass over weight, gradient and both moments
         for master in self._masters:  # else Adam would keep `states`
             master.grad, master.data = None, torch.empty(0)
             self._adamw.state[master] = {}
@@ -252,7 +252,7 @@ class DiskOffloadedModel(LayerwiseModule[DiskOffloadUnit]):
     def _forget(self) -> None:
         """Undo the backward pass, in the model and on the disk."""
         self._backward = "none"
-        self.disk.discard()
+        self.disk.discard()  # what was written since the last commit
         for unit in self.units:
             unit.forget_and_find()
 

@@ -93,7 +93,7 @@ class Checkpoints:
         if step in self.steps():
             raise ValueError(f"step {step} is saved already; {self.folder} holds {self.steps()}")
         state = self._state() | {"position": {"step": step} | position}
-        state[f"random/{dist.get_rank()}"] = random_state()
+        state[f"random/{dist.get_rank()}"] = random_state()  # each rank's own dice
         writer = AtomicCheckpointWriter(self.folder, step, self.keep)
         dcp: dict[str, Any] = {"storage_writer": writer, "planner": shards.SavePlanner(), "process_group": self.group}
         if wait:
@@ -135,7 +135,7 @@ class Checkpoints:
             other.load_state_dict(state[f"others/{name}"])
         if isinstance(self.optimizer, ZeroOptimizer):
             for bucket in self.optimizer.buckets:
-                bucket.start_all_gather_weights().wait()
+                bucket.start_all_gather_weights().wait()  # each rank has read its own part only
         if own_random in state:
             set_random_state(state[own_random])
         else:

@@ -133,7 +133,7 @@ class HybridParallel(nn.Module):
                 f"{rows} sequences do not split into {pieces} equal pieces: {replicas} replicas times "
                 f"{self.pipeline.schedule.micro_batches} micro-batches; choose a batch that divides"
             )
-        inputs, targets = (own_part(tensor, 0, self.groups["data"]) for tensor in batch)
+        inputs, targets = (own_part(tensor, 0, self.groups["data"]) for tensor in batch)  # a replica's rows
         micro_batches = list(zip(inputs.split(rows // pieces), targets.split(rows // pieces)))
         own = self.pipeline.forward_backward(micro_batches, self._tokens_of_a_replica(batch[1]))
         self._average_replicas()
@@ -149,7 +149,7 @@ class HybridParallel(nn.Module):
             if isinstance(stage, Zero3):
                 stage.synchronize()
         for bucket in self._buckets:
-            bucket.fill(1 / self.mesh.axes["data"])
+            bucket.fill(1 / self.mesh.axes["data"])  # divided before it travels: 16 bits cannot overflow on the way
             bucket.work = dist.all_reduce(bucket.flat, group=self.groups["data"], async_op=True)
         for bucket in self._buckets:
             bucket.finish()
@@ -158,7 +158,7 @@ class HybridParallel(nn.Module):
         some = next(self.parameters())
         loss = torch.zeros((), dtype=torch.promote_types(some.dtype, torch.float32), device=some.device)
         if own is not None:  # on the last stage
-            loss += own / self.mesh.axes["data"]
+            loss += own / self.mesh.axes["data"]  # the mean over replicas
         for axis in ("pipe", "data"):
             dist.all_reduce(loss, group=self.groups[axis])
         return loss

@@ -73,18 +73,18 @@ def contract(left: Layout, right: Layout) -> Layout:
     Raises:
         ValueError: they share no dim, a shared dim is cut differently, or an open sum would be multiplied by another.
     """
-    shared = [dim for dim in left.dims.split() if dim in right.dims.split()]
+    shared = [dim for dim in left.dims.split() if dim in right.dims.split()]  # the same name: summed over
     if not shared:
         raise ValueError(f"[{left}] and [{right}] share no dim to sum over")
     for dim in shared:
-        if left.cut.get(dim) != right.cut.get(dim):
+        if left.cut.get(dim) != right.cut.get(dim):  # ranks would multiply parts that do not belong together
             axis = left.cut.get(dim) or right.cut[dim]
             raise ValueError(
                 f"{dim} is {_how(left, dim)} in [{left}] and {_how(right, dim)} in [{right}]: cut both the same way, "
                 f"or bring one of them there first (all_gather along {dim} over {axis}, or cut the other one, which "
                 "costs nothing)"
             )
-    if left.partial and right.partial:
+    if left.partial and right.partial:  # (a + b)(c + d) is not ac + bd
         raise ValueError(f"both [{left}] and [{right}] are terms of sums: finish one (all_reduce) before multiplying")
     kept = [dim for dim in (left.dims + " " + right.dims).split() if dim not in shared]
     cut = {dim: axis for dim, axis in {**left.cut, **right.cut}.items() if dim in kept}
@@ -105,13 +105,13 @@ def steps(have: Layout, want: Layout) -> list[Step]:
         raise ValueError(f"[{have}] and [{want}] are not the same tensor: their dims differ")
     if opened := want.partial - have.partial:
         raise ValueError(f"[{have}] is no sum over {', '.join(sorted(opened))}: nothing turns a value into its terms")
-    before, after = ({axis: dim for dim, axis in layout.cut.items()} for layout in (have, want))
+    before, after = ({axis: dim for dim, axis in layout.cut.items()} for layout in (have, want))  # axis → dim
     collectives = []
     for axis in sorted({*before, *after, *have.partial}):
         if axis in have.partial - want.partial:
             collectives.append(Step("reduce_scatter", axis, after[axis]) if axis in after else Step("all_reduce", axis))
         elif axis in before and axis in after and before[axis] != after[axis]:
-            collectives.append(Step("all_to_all", axis, after[axis], before[axis]))
+            collectives.append(Step("all_to_all", axis, after[axis], before[axis]))  # cut here, joined there
         elif axis in before and axis not in after:
             collectives.append(Step("all_gather", axis, before[axis]))
     return collectives

@@ -63,7 +63,7 @@ class Mesh:
             raise ValueError(f"{coordinates}: give a position for each axis, below its length: {dict(self.axes)}")
         rank = 0
         for name, length in self.axes.items():
-            rank = rank * length + coordinates[name]
+            rank = rank * length + coordinates[name]  # digits of a number whose base changes from place to place
         return rank
 
     def groups(self, *names: str) -> list[list[int]]:

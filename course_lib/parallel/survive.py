@@ -69,7 +69,7 @@ def train(folder: Path, steps: int, every: int, pause_s: float = 0.0, pipe: int 
         if dist.get_rank() == 0:
             note(folder, step=step, loss=loss.item(), ranks=world_size)
         if (step + 1) % every == 0:
-            checkpoints.save(step + 1, wait=False)
+            checkpoints.save(step + 1, wait=False)  # the disk writes while the ranks compute
     checkpoints.wait()
 
 
@@ -93,7 +93,7 @@ def notes(folder: Path) -> list[dict[str, Any]]:
 
 def curve(log: list[dict[str, Any]]) -> list[float]:
     """The loss of each step; of a step that was taken twice, the later one."""
-    losses = {line["step"]: line["loss"] for line in log if "loss" in line}
+    losses = {line["step"]: line["loss"] for line in log if "loss" in line}  # a later line overwrites
     return [losses[step] for step in sorted(losses)]
 
 
@@ -138,7 +138,7 @@ def survive(
     nodes = [start("first"), start("second")]
     try:
         wait_for(folder, kill_at, nodes[1], deadline, world_size=2 * ranks_per_node)
-        nodes[0].kill()
+        nodes[0].kill()  # the agent; its ranks notice (`die_with_the_agent`)
         note(folder, event="node killed")
         if back_at is not None:
             wait_for(folder, back_at, nodes[1], deadline)
@@ -158,7 +158,7 @@ def survive(
 def kill_rank(folder: Path, rank: int) -> None:
     """Kill one rank with SIGKILL; its agent lives."""
     pid = int((folder / f"rank-{rank}.pid").read_text())
-    os.kill(pid, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)  # no clean-up, no last word: as a machine that loses power
     note(folder, event="rank killed", pid=pid)
 
 
@@ -177,7 +177,7 @@ def start_node(folder: Path, name: str, ranks_per_node: int, options: list[str])
 def wait_for(folder: Path, step: int, survivor: subprocess.Popen[bytes], deadline: float, world_size: int = 1) -> None:
     """Wait until at least `world_size` ranks have taken this step, or until the survivor has ended."""
     while not any(line.get("step", -1) >= step and line["ranks"] >= world_size for line in notes(folder)):
-        code = survivor.poll()
+        code = survivor.poll()  # None while it runs
         if code == 0:
             return
         if code is not None or time.monotonic() > deadline:
@@ -193,7 +193,7 @@ def die_with_the_agent() -> None:
     def watch() -> None:
         while os.getppid() == agent:
             time.sleep(0.1)
-        os._exit(1)
+        os._exit(1)  # at once: a thread cannot raise into the main one
 
     threading.Thread(target=watch, daemon=True).start()
 

@@ -185,7 +185,7 @@ class SplitDropout(nn.Module):
         if self.dim is None or not self.training or not self.p:
             return F.dropout(x, self.p, self.training)
         shape = list(x.shape)
-        shape[self.dim] *= dist.get_world_size(self.group)
+        shape[self.dim] *= dist.get_world_size(self.group)  # of the whole tensor, whose mask all ranks draw alike
         keep = torch.empty(shape, dtype=x.dtype, device=x.device).bernoulli_(1 - self.p)
         return x * own_part(keep, self.dim, self.group).div_(1 - self.p)
 
@@ -206,7 +206,7 @@ def add_up_gradients(module: nn.Module, group: Group) -> None:
 
     def step_aside(module: nn.Module, _args: Any, _output: Any) -> None:
         for layer, name in _uncut(module):
-            layer.__dict__.pop(name, None)
+            layer.__dict__.pop(name, None)  # from now on the name is the parameter's again
 
     module.register_forward_pre_hook(stand_in)
     module.register_forward_hook(step_aside, always_call=True)
@@ -228,11 +228,11 @@ class _CopyAll(Function):
     @staticmethod
     def forward(ctx: Any, group: Group, *whole: Tensor) -> tuple[Tensor, ...]:
         ctx.group = group
-        return tuple(tensor.view_as(tensor) for tensor in whole)
+        return tuple(tensor.view_as(tensor) for tensor in whole)  # views, so that autograd sees a step here
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        summed = all_reduce(torch.cat([grad.flatten() for grad in grads]), ctx.group)
+        summed = all_reduce(torch.cat([grad.flatten() for grad in grads]), ctx.group)  # one message for all
         parts = summed.split([grad.numel() for grad in grads])
         return None, *(part.view(grad.shape) for part, grad in zip(parts, grads))
 

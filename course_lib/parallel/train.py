@@ -52,7 +52,7 @@ def batch(step: int, batch_size: int, rank: int = 0) -> Batch:
 
 def train(given: argparse.Namespace) -> list[float]:
     """The loss before each step, over the grid."""
-    mesh = Mesh({axis: getattr(given, axis) for axis in AXES})
+    mesh = Mesh({axis: getattr(given, axis) for axis in AXES})  # the product must be torchrun's number of processes
     grid = HybridParallel(
         CONFIG,
         mesh,
@@ -69,7 +69,7 @@ def train(given: argparse.Namespace) -> list[float]:
 
 def train_alone(steps: int, batch_size: int, dtype: torch.dtype, adamw: dict[str, Any] = ADAMW) -> list[float]:
     """The loss before each step, on one device."""
-    model = GPT(CONFIG, device=ranks.device(), dtype=dtype)
+    model = GPT(CONFIG, device=ranks.device(), dtype=dtype)  # the same seed as every stage of the grid
     optimizer = torch.optim.AdamW(model.parameters(), **adamw)
     return [train_step(model, optimizer, batch(step, batch_size)).item() for step in range(steps)]
 

@@ -53,8 +53,8 @@ def deal_tensors(sizes: Sequence[int], ranks: int) -> Deal:
     The largest load is at most 4/3 - 1/(3N) times the best deal's. Among equal ranks, the first gets the tensor.
     """
     loads, owned = [0] * ranks, [list[int]() for _ in range(ranks)]
-    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
-        owner = loads.index(min(loads))
+    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):  # small ones fill the gaps
+        owner = loads.index(min(loads))  # the poorest so far; of equals, the first
         owned[owner].append(number)
         loads[owner] += sizes[number]
     return Deal(list(sizes), owned)

@@ -114,7 +114,7 @@ class Zero3(LayerwiseModule["Unit"]):
         trainable = [n for n, parameter in enumerate(parameters) if parameter.requires_grad]
         if not trainable:
             raise ValueError("no parameter to train: all are frozen, or there is none")
-        modules = [module, *(units_of(module) if units is None else units)]
+        modules = [module, *(units_of(module) if units is None else units)]  # the root takes what is in no unit
         plan = plan_units(modules, parameters)
         sharded = [Unit(place, numbers, parameters, group, bucket_bytes) for place, numbers in enumerate(plan)]
         super().__init__(module, modules, sharded, prefetch)
@@ -157,7 +157,7 @@ class Zero3(LayerwiseModule["Unit"]):
         means = [bucket.mean for bucket in self.buckets if bucket.mean is not None]
         self._average_replicas(means)
         groups = (self.group,) if self.replicas is None else (self.group, self.replicas)
-        used, overflows = ask_everyone(self._used, means, groups, self._shards[0].device)
+        used, overflows = ask_everyone(self._used, means, groups, self._shards[0].device)  # one small message for both
         for bucket in self.buckets:
             for piece in bucket.pieces:
                 if used[piece.number] and bucket.mean is not None:
@@ -166,12 +166,12 @@ class Zero3(LayerwiseModule["Unit"]):
             bucket.mean = None
         for shard in self._shards if overflows else ():
             if shard.grad is not None:
-                shard.grad.fill_(torch.inf)
+                shard.grad.fill_(torch.inf)  # so that every rank's scaler skips this step
         self._forget()
 
     def _average_replicas(self, means: list[Tensor]) -> None:
         for mean in means if self.replicas is not None else ():
-            dist.all_reduce(mean.div_(dist.get_world_size(self.replicas)), group=self.replicas)
+            dist.all_reduce(mean.div_(dist.get_world_size(self.replicas)), group=self.replicas)  # a mean of means
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Scale the mean gradient down to a norm of at most `max_norm`; return the norm before. All ranks must call."""
@@ -345,8 +345,8 @@ class UnshardableFlatParameter(FlatShard):
     def start_unshard(self) -> None:
         """Ask the other ranks for their parts. All ranks must call. Each sends (N-1)/N of the bucket's bytes."""
         if not self.is_unsharded:
-            self._flat.untyped_storage().resize_(self._flat.nbytes)
-            self._sent = self._own.to(self._flat.dtype)
+            self._flat.untyped_storage().resize_(self._flat.nbytes)  # the same tensor gets memory again
+            self._sent = self._own.to(self._flat.dtype)  # fp32 masters travel as 16-bit weights
             self._gathering = start_all_gather(self._flat, self._sent, self.group)
 
     def finish_unshard(self) -> None:
@@ -356,7 +356,7 @@ class UnshardableFlatParameter(FlatShard):
             self._gathering = None
             del self._sent
             for parameter, whole in zip(self.parameters, self._whole):
-                parameter.data = whole
+                parameter.data = whole  # a view of the flat vector
 
     def reshard(self) -> None:
         """Give the weights' memory back. Views that autograd has saved remain, and see the weights that come next."""
@@ -374,18 +374,18 @@ class UnshardableFlatParameter(FlatShard):
         assert parameter.grad is not None
         (place.add_ if number in self._arrived else place.copy_)(parameter.grad)  # recomputed units may share it
         self._arrived.add(number)
-        parameter.grad = None
+        parameter.grad = None  # its values are in the bucket now
 
     def start_reduce(self) -> None:
         """Send the other ranks their parts of the gradient. All ranks must call. Bytes as in `start_unshard`."""
         if not self.trains:
             return
         if self._gradient is None:
-            self._gradient = self.new_vector().zero_()
+            self._gradient = self.new_vector().zero_()  # no rank may stay away from the reduction
         else:
             for number, place in zip(self.numbers, self._gradient_places):
                 if number not in self._arrived:
-                    place.zero_()
+                    place.zero_()  # this rank did not use it; others may have
             del self._gradient_places
         self.send_gradient(self._gradient)
         self._gradient = None
@@ -394,12 +394,12 @@ class UnshardableFlatParameter(FlatShard):
     def _empty(self) -> None:
         for parameter, nothing in zip(self.parameters, self._nothing):
             parameter.data = nothing
-        self._flat.untyped_storage().resize_(0)
+        self._flat.untyped_storage().resize_(0)  # the tensor stays, and every view of it; its bytes go
 
 
 def _watch_steps(model: Zero3) -> None:
     """Let a model look at each optimizer before the optimizer steps, as long as the model lives."""
-    weak = weakref.WeakMethod(model._before_step)
+    weak = weakref.WeakMethod(model._before_step)  # a hook must not keep the model alive
 
     def before(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         if (method := weak()) is not None:

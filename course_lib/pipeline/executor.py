@@ -153,7 +153,7 @@ class Pipeline:
     def _gather_gradients(self, stage: int, flight: InFlight) -> None:
         """Move the gradients of an older version of the weights to the parameters."""
         for name, parameter in self.stages[stage].named_parameters() if flight.weights else ():
-            parameter.grad = flight.weights[name].grad
+            parameter.grad = flight.weights[name].grad  # where the optimizer looks
 
     def _update(self, stage: int) -> None:
         """Step the optimizer. Micro-batches in flight keep the old weights."""

@@ -51,7 +51,7 @@ class PeerQueue:
 
     def may_send_next(self) -> bool:
         """Whether the peer can send its next message without another one from this rank."""
-        stops_at = next(iter(self.unsent.values()), None)
+        stops_at = next(iter(self.unsent.values()), None)  # where the peer's list waits for this rank
         return bool(self.expected) and (stops_at is None or self.expected[0][0] < stops_at)
 
 
@@ -85,10 +85,10 @@ class PipelineMessages:
                     continue
                 peer = self._peers.setdefault(other, PeerQueue(other))
                 if verb == "send":
-                    peer.expected.append((place, message))
+                    peer.expected.append((place, message))  # the peer sends: this rank will receive
                     self._sender[message] = peer
                 else:
-                    peer.unsent[message] = place
+                    peer.unsent[message] = place  # the peer waits there for this rank's send
         for peer in self._peers.values():
             self._post_ahead(peer)
 
@@ -98,7 +98,7 @@ class PipelineMessages:
             return None
         while message not in self._arrived:
             self._accept_next(self._sender[message])
-        return self._arrived.pop(message)
+        return self._arrived.pop(message)  # read once
 
     def send(self, message: Message | None, tensor: Tensor | None) -> None:
         """Start a send, and do not wait for it. A message to another stage of this rank stays here."""

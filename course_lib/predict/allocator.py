@@ -105,7 +105,7 @@ class CachingAllocator:
         size = _round_up(nbytes, _SMALLEST)
         segment, block = self._free_block(size) or self._new_segment(size)
         left = block.nbytes - size
-        if left >= _SMALLEST if segment.small else left > _SMALL:
+        if left >= _SMALLEST if segment.small else left > _SMALL:  # a large segment keeps a rest of up to 1 MiB whole
             segment.blocks.insert(segment.blocks.index(block) + 1, Block(block.offset + size, left))
             block.nbytes = size
         block.owner = owner
@@ -126,7 +126,7 @@ class CachingAllocator:
         joined: list[Block] = []
         for each in segment.blocks:
             if joined and joined[-1].owner is None and each.owner is None:
-                joined[-1].nbytes += each.nbytes
+                joined[-1].nbytes += each.nbytes  # neighbours, both free: one block
             else:
                 joined.append(each)
         segment.blocks = joined
@@ -150,7 +150,7 @@ class CachingAllocator:
             if nbytes and died != born:
                 events.append((born, 0, number, nbytes))
                 events += [] if died is None else [(died, 1, number, 0)]
-        for _, dies, number, nbytes in sorted(events):
+        for _, dies, number, nbytes in sorted(events):  # by moment, births (0) before deaths (1)
             if dies:
                 self.free(number)
             else:
@@ -167,7 +167,7 @@ class CachingAllocator:
         ]
         if not fitting:
             return None
-        _, number, offset = min(fitting)
+        _, number, offset = min(fitting)  # the smallest that is large enough; of equals, the oldest segment's
         segment = self.segments[number]
         return segment, next(block for block in segment.blocks if block.offset == offset)
 
@@ -187,4 +187,4 @@ class CachingAllocator:
 
 
 def _round_up(nbytes: int, unit: int) -> int:
-    return -(-nbytes // unit) * unit
+    return -(-nbytes // unit) * unit  # division that rounds up

@@ -43,13 +43,13 @@ def expert_flops(model: ExpertModel) -> Flops:
 
     What attention computes with other tokens comes on top; it has no parameters.
     """
-    return Flops(2 * (expert_parameters(model).active - model.lookup * model.width))
+    return Flops(2 * (expert_parameters(model).active - model.lookup * model.width))  # a product and a sum each
 
 
 def layer_flops(config: ExpertConfig, tokens: int) -> Flops:
     """FLOPs of one layer's forward pass, if no token is dropped: the router, and `top_k` experts for each token."""
     positive(tokens=tokens)
-    router = 2 * config.width * config.experts
+    router = 2 * config.width * config.experts  # a score for each expert
     return Flops(tokens * (router + config.top_k * 4 * config.width * config.hidden))
 
 
@@ -76,7 +76,7 @@ def expert_traffic(config: ExpertConfig, mesh: Mesh, tokens: int, element_bytes:
     positive(tokens=tokens, element_bytes=element_bytes)
     held = holdings(mesh, config, tokens)[0]
     data, expert, tensor = (mesh.axes.get(axis, 1) for axis in ("data", "expert", "tensor"))
-    filled = min(1.0, config.capacity_factor or 1.0)
+    filled = min(1.0, config.capacity_factor or 1.0)  # a factor above 1 leaves places empty, and sends nothing for them
     rows = round(filled * config.top_k * len(held.tokens) * config.width * element_bytes)
     router = config.experts * config.width * element_bytes
     return priced([

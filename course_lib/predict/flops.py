@@ -20,7 +20,7 @@ def forward_flops(setup: Setup) -> Flops:
     half of them, but they are computed first.
     """
     config = setup.shape
-    head = 2 * setup.batch_size * setup.seq * config.width * config.vocab_size
+    head = 2 * setup.batch_size * setup.seq * config.width * config.vocab_size  # 2: a product and a sum
     return Flops(config.layers * block_flops(setup) + head)
 
 
@@ -30,7 +30,7 @@ def step_flops(setup: Setup) -> Flops:
     Each multiplication of the forward pass has two in the backward pass: one for the gradient of each factor. So has
     the first layer, since the embedding wants a gradient. The optimizer's step has no matrix multiplication.
     """
-    return Flops(3 * forward_flops(setup) + recomputed_flops(setup))
+    return Flops(3 * forward_flops(setup) + recomputed_flops(setup))  # forward, and a gradient for each of two factors
 
 
 def recomputed_flops(setup: Setup) -> Flops:
@@ -43,7 +43,7 @@ def recomputed_flops(setup: Setup) -> Flops:
     their eq. 8 less eq. 7, 12·b·s²·h a layer, has these products' backward pass, too.
     """
     config = setup.shape
-    scores = 4 * setup.batch_size * setup.seq**2 * config.heads * config.head_width
+    scores = 4 * setup.batch_size * setup.seq**2 * config.heads * config.head_width  # q·k and weights·v, 2 each
     a_layer = {"none": 0, "selective": scores, "full": block_flops(setup)}
     return Flops(config.layers * a_layer[setup.recompute])
 
@@ -57,9 +57,9 @@ def block_flops(setup: Setup) -> Flops:
         raise ValueError("relative positions add multiplications of their own; use training_flops(parameters, tokens)")
     tokens, seq = setup.batch_size * setup.seq, setup.seq
     kv_width = kv_heads_of(config) * config.head_width
-    projections = 2 * config.width * (2 * config.width + 2 * kv_width)
-    scores_and_use = 2 * 2 * seq * config.width
-    matrices = 3 if isinstance(config, Architecture) and config.gated else 2
+    projections = 2 * config.width * (2 * config.width + 2 * kv_width)  # q and out; k and v, narrower where grouped
+    scores_and_use = 2 * 2 * seq * config.width  # each token meets seq others, twice
+    matrices = 3 if isinstance(config, Architecture) and config.gated else 2  # gate, up, down
     mlp = 2 * matrices * config.width * config.mlp_width
     return Flops(tokens * (projections + scores_and_use + mlp))
 
@@ -79,9 +79,9 @@ def step_flops_paper(setup: Setup) -> Flops:
     config = plain_gpt(setup, "step_flops_paper")
     h, s, tokens = config.width, setup.seq, setup.batch_size * setup.seq
     a_layer = {
-        "none": 72 * h * h + 12 * s * h,
-        "selective": 72 * h * h + 24 * s * h,
-        "full": 96 * h * h + 16 * s * h,
+        "none": 72 * h * h + 12 * s * h,  # 3 · 24 h², 3 · 4 s h
+        "selective": 72 * h * h + 24 * s * h,  # as printed; recomputing adds 4 s h, not 12
+        "full": 96 * h * h + 16 * s * h,  # 4 passes in place of 3
     }
     return Flops(tokens * (config.layers * a_layer[setup.recompute] + 6 * h * config.vocab_size))
 

@@ -143,7 +143,7 @@ def activations_paper(setup: Setup, layers: int | None = None, stage: Stage = 0,
     dropout = isinstance(config, GPTConfig)
     stream, around = setup.tokens * config.width, setup.tensor if setup.sequence_parallel else 1
     first, last = (ends and number in numbers for number in (0, config.layers + 1))
-    at_ends = (dropout and first) * stream / around
+    at_ends = (dropout and first) * stream / around  # the mask of the embeddings' dropout, a byte each
     at_ends += last * 4 * (stream + setup.tokens * config.vocab_size) / setup.tensor
     return Bytes(round(layers * _paper_layer(setup, config, stream, around) + at_ends))
 
@@ -151,12 +151,12 @@ def activations_paper(setup: Setup, layers: int | None = None, stage: Stage = 0,
 def _paper_layer(setup: Setup, config: GPTConfig | Architecture, stream: int, around: int) -> float:
     """Bytes of one layer; `around` is the number of parts of the tensors between the split products."""
     if setup.recompute == "full":
-        return 2 * stream
+        return 2 * stream  # a layer's input, in 16 bits
     if isinstance(config, Architecture):
-        keys = setup.tokens * config.kv_heads * config.head_width
+        keys = setup.tokens * config.kv_heads * config.head_width  # grouped heads: fewer than features
         hidden = setup.tokens * config.mlp_width
         return 8 * stream / around + (4 * stream + 4 * keys + (8 if config.gated else 4) * hidden) / setup.tensor
-    scores = 0 if setup.recompute == "selective" else 5 * config.heads * setup.tokens * setup.seq
+    scores = 0 if setup.recompute == "selective" else 5 * config.heads * setup.tokens * setup.seq  # 5 = 2 + 1 + 2 bytes
     return 10 * stream / around + (24 * stream + scores) / setup.tensor
 
 
@@ -193,7 +193,7 @@ def kv_cache(
             raise ValueError(f"{config.heads} query heads do not split into kv_heads={kv_heads} equal groups")
         if isinstance(config.attention, LatentAttention):
             raise ValueError(f"kv_heads={kv_heads}: latent attention caches {features} numbers a token for all heads")
-        features = features // kv_heads_of(config) * kv_heads
+        features = features // kv_heads_of(config) * kv_heads  # features of one head, times the heads
     return Bytes(config.layers * features * batch_size * seq * bytes_per_element)
 
 
@@ -212,7 +212,7 @@ def host_memory(shape: Shape | float, processes: int, made: Literal["whole", "in
     """
     positive(processes=processes)
     one_of("made", made, ("whole", "in turn", "meta"))
-    copies = {"whole": processes, "in turn": 1, "meta": 0}[made]
+    copies = {"whole": processes, "in turn": 1, "meta": 0}[made]  # alive at the worst moment
     setup = Setup(shape, seq=1)
     return Bytes(copies * bytes_of(tally(setup, 0, "parameters")))
 
@@ -229,7 +229,7 @@ def inference_buffers(sizes: Sequence[int]) -> Bytes:
     not_negative(smallest=min(sizes, default=0))
     if len(sizes) < 2:
         raise ValueError(f"sizes={list(sizes)}: give the input's bytes and those of at least one result")
-    return Bytes(max(first + second for first, second in pairwise(sizes)))
+    return Bytes(max(first + second for first, second in pairwise(sizes)))  # an input lives until its result is there
 
 
 @dataclass(frozen=True)
@@ -288,6 +288,6 @@ def convolution_activations(
         if layer.pool > 1:
             kept += bytes_per_element * batch_size * prod(shape)
             shape = (layer.channels, *(side // layer.pool for side in shape[1:]))
-            kept += INT64 * batch_size * prod(shape)
+            kept += INT64 * batch_size * prod(shape)  # where each largest one stood
     pooled_last = bool(layers) and layers[-1].pool > 1
     return Bytes(kept + (0 if pooled_last else bytes_per_element * batch_size * prod(shape)))

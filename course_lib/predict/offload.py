@@ -48,19 +48,19 @@ def flops_a_byte(state: OffloadedState, batch_size: int, seq: int, width: int = 
     """
     positive(batch_size=batch_size, seq=seq)
     if state in ("weights", "gradients"):
-        return float(batch_size * seq)
+        return float(batch_size * seq)  # 8 FLOPs a token over 8 bytes
     if state == "optimizer":
-        return batch_size * seq / 4
+        return batch_size * seq / 4  # 8 FLOPs a token over 32 bytes
     if state != "checkpoints":
         raise ValueError(f"what may lie away is weights, gradients, optimizer or checkpoints; not {state!r}")
     positive(width=width, blocks_between=blocks_between)
-    return 24.0 * width * blocks_between
+    return 24.0 * width * blocks_between  # 8 · 12·width² over 4·width
 
 
 def link_efficiency(intensity: float, bytes_per_s: float, flops_per_s: float) -> Ratio:
     """The share of the time in which the device computes, if nothing overlaps: i·b / (i·b + speed)."""
     positive(intensity=intensity, bytes_per_s=bytes_per_s, flops_per_s=flops_per_s)
-    fed = FlopsPerSecond(intensity * bytes_per_s)
+    fed = FlopsPerSecond(intensity * bytes_per_s)  # as fast as the link alone would let it compute
     return Ratio(fed / (fed + flops_per_s))
 
 
@@ -108,8 +108,8 @@ def offloaded_step(
         params=params, tokens=tokens, flops_per_s=flops_per_s, link_bytes_per_s=link_bytes_per_s,
         memory_bytes_per_s=memory_bytes_per_s, gpus=gpus,
     )  # fmt: skip
-    card = 6 * params * tokens / flops_per_s
-    link = CROSSING_BYTES * params / gpus / link_bytes_per_s
+    card = 6 * params * tokens / flops_per_s  # without recompute
+    link = CROSSING_BYTES * params / gpus / link_bytes_per_s  # all links at once
     return OffloadedStep(Seconds(card), Seconds(link), Seconds(UPDATE_BYTES * params / memory_bytes_per_s))
 
 
@@ -117,5 +117,5 @@ def tokens_for(
     efficiency: float, flops_per_s: float, link_bytes_per_s: float, memory_bytes_per_s: float, gpus: int = 1
 ) -> float:
     """Tokens of each GPU in a step of ZeRO-Offload for this efficiency; the size of the model cancels."""
-    one = offloaded_step(1, 1, flops_per_s, link_bytes_per_s, memory_bytes_per_s, gpus)
+    one = offloaded_step(1, 1, flops_per_s, link_bytes_per_s, memory_bytes_per_s, gpus)  # of one parameter and token
     return _computing_over_waiting(efficiency) * (one.link + one.processor) / one.card

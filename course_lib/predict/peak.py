@@ -84,7 +84,7 @@ def peak(setup: Setup, first_step: bool = False) -> PeakAccount:
     if setup.micro_batch is None:
         return first
     pieces = [first, _one_piece(setup, listed, elements, adding=True)] if setup.micro_batches > 1 else [first]
-    waiting = INT64 * (setup.batch_size - setup.rows) * setup.seq
+    waiting = INT64 * (setup.batch_size - setup.rows) * setup.seq  # the inputs of the pieces still to come
     return max((_with_the_rest(account, waiting) for account in pieces), key=lambda account: account.total)
 
 
@@ -100,7 +100,7 @@ def _one_piece(
     for each, times in listed:
         held[each.role] += times * each.elements * each.element_bytes
         if first_step and each.role == "optimizer" and not each.name.endswith(".master"):
-            late += times * each.elements * each.element_bytes
+            late += times * each.elements * each.element_bytes  # born inside the optimizer's first step
     before = {"parameters": held["parameters"], "optimizer": held["optimizer"] - late}
     ledger = AddingLedger(**before, gradients=held["gradients"]) if adding else Ledger(**before)
     step = _STEPS[setup.recompute](setup.gpt, setup.rows, setup.seq, ledger, setup.weight_bytes, setup.device)
@@ -191,9 +191,9 @@ def largest(
     if refusal(1):
         raise ValueError(f"nothing fits: {refusal(1)}")
     fits, fails = 1, 2
-    while not refusal(fails):
+    while not refusal(fails):  # double, until it does not fit,
         fits, fails = fails, 2 * fails
-    while fails - fits > 1:
+    while fails - fits > 1:  # then halve the gap
         middle = (fits + fails) // 2
         fits, fails = (fits, middle) if refusal(middle) else (middle, fails)
     found = of(fits)
@@ -203,7 +203,7 @@ def largest(
 def _step(setup: Setup, name: str) -> int:
     """What the value must be a multiple of."""
     if name == "width":
-        pairs = 2 if setup.gpt.positions == "rotary" else 1
+        pairs = 2 if setup.gpt.positions == "rotary" else 1  # a head's features are turned in pairs
         return setup.gpt.heads * pairs
     both = setup.tensor if setup.sequence_parallel else 1
     return {"batch_size": setup.data * setup.expert, "seq": setup.context * both}.get(name, 1)

@@ -44,11 +44,11 @@ def bubble(setup: Setup, schedule: str = "1f1b", chunks: int = 1, synchronized: 
     """
     _check(setup, schedule, chunks)
     p, m = setup.pipeline, int(setup.micro_batches)
-    over = {"naive": p - 1, "gpipe": (p - 1) / m, "zero-bubble": (p - 1) / (3 * m)}
+    over = {"naive": p - 1, "gpipe": (p - 1) / m, "zero-bubble": (p - 1) / (3 * m)}  # idle over working
     over |= {"1f1b": over["gpipe"], "interleaved": (p - 1) / (m * chunks)}
     over["zb-h2"] = over["zero-bubble"] if synchronized else max(0, 2 * p - 1 - m) / (3 * m)
-    over["zb-v"] = over["zb-h2"] / 2
-    return Bubble(Ratio(over[schedule] / (1 + over[schedule])), Ratio(over[schedule]))
+    over["zb-v"] = over["zb-h2"] / 2  # stages half as long fill it twice as finely
+    return Bubble(Ratio(over[schedule] / (1 + over[schedule])), Ratio(over[schedule]))  # x / (1 + x): over all time
 
 
 def in_flight(setup: Setup, stage: int = 0, schedule: str = "1f1b", chunks: int = 1) -> Count:
@@ -73,7 +73,7 @@ def in_flight(setup: Setup, stage: int = 0, schedule: str = "1f1b", chunks: int 
         raise ValueError(f"stage={stage}: with pipeline={p} there are stages 0 to {p - 1}")
     most = {"naive": 1, "gpipe": m, "1f1b": p - stage, "zero-bubble": p}
     most |= {"interleaved": 2 * (p - 1 - stage) + (chunks - 1) * p + 1, "zb-h2": 2 * p - 1, "zb-v": 2 * p}
-    return Count(min(m * _stages(schedule, chunks), most[schedule]))
+    return Count(min(m * _stages(schedule, chunks), most[schedule]))  # no more than there are
 
 
 def rank_memory(setup: Setup, stage: int = 0, schedule: str = "1f1b", chunks: int = 1) -> MemoryAccount:

@@ -126,7 +126,7 @@ def _tensor(setup: Setup, layers: range, _: Tally) -> Iterator[Call]:
     """The stream is whole on every rank."""
     stream, again = _stream(setup), setup.recompute == "full"
     for layer in _blocks(setup, layers):
-        for forward, backward in _sums(setup, layer, stream):
+        for forward, backward in _sums(setup, layer, stream):  # a row product sums forward, a column product backward
             yield Call("tensor", "all_reduce", forward, 2 if again else 1, setup.tensor)
             yield Call("tensor", "all_reduce", backward, 1, setup.tensor)
     if 0 in layers:
@@ -141,9 +141,9 @@ def _sums(setup: Setup, layer: int, stream: int) -> Iterator[tuple[int, int]]:
     config, latent = setup.shape, 0
     if isinstance(config, ExpertModel) and isinstance(config.attention, LatentAttention):
         latent = config.attention.query_rank + config.attention.kv_rank + config.attention.turned
-    yield stream, stream // config.width * latent if latent else stream
+    yield stream, stream // config.width * latent if latent else stream  # attention
     if isinstance(config, ExpertModel) and config.has_experts(layer):
-        yield config.top_k * stream, config.top_k * stream
+        yield config.top_k * stream, config.top_k * stream  # each token's row once for each of its experts
         if config.shared:
             yield stream, stream
     else:
@@ -168,7 +168,7 @@ def _sequence(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:
 def _context(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:
     """Keys and values go c - 1 steps in each pass, and their gradients, in the backward pass, c steps."""
     c, has_end = setup.context, setup.shape.layers + 1 in layers
-    steps = 3 * c - 2 + (c - 1 if setup.recompute == "full" else 0)
+    steps = 3 * c - 2 + (c - 1 if setup.recompute == "full" else 0)  # (c - 1) + (c - 1) + c, each of n/c of the tokens
     n_bytes = setup.weight_bytes * _tokens(setup) * _key_and_value(setup)
     yield Call("context", "send", n_bytes * steps, len(_blocks(setup, layers)), c)
     yield Call("context", "all_reduce", _gradients(setup, parameters) + _LOSS * has_end, setup.micro_batches, c)
@@ -184,9 +184,9 @@ def _key_and_value(setup: Setup) -> int:
 def _pipe(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:
     """Forward to the next stage, backward to the one before."""
     neighbours = (0 not in layers) + (setup.shape.layers + 1 not in layers)
-    boundary = _stream(setup) // (setup.tensor if setup.sequence_parallel else 1)
+    boundary = _stream(setup) // (setup.tensor if setup.sequence_parallel else 1)  # each tensor rank sends its part
     yield Call("pipe", "send", boundary, neighbours, setup.pipeline)
-    if setup.shape.tied and neighbours == 1:
+    if setup.shape.tied and neighbours == 1:  # the first stage or the last: each has the table
         tables = [pair for pair in parameters if pair[0].name == "token_embedding.weight"]
         yield Call("pipe", "send", _gradients(setup, tables), 1, setup.pipeline)
 
@@ -197,7 +197,7 @@ def _expert(setup: Setup, layers: range, parameters: Tally) -> Iterator[Call]:
     if not isinstance(config, ExpertModel):
         return
     again = setup.recompute == "full"
-    counts = p * config.top_k * config.experts * COUNTER
+    counts = p * config.top_k * config.experts * COUNTER  # how many rows each rank will send to each expert
     n_layers = sum(config.has_experts(layer) for layer in _blocks(setup, layers))
     yield Call("expert", "all_to_all", config.top_k * _stream(setup), (6 if again else 4) * n_layers, p)
     yield Call("expert", "all_gather", counts, setup.micro_batches * n_layers * (2 if again else 1), p)
@@ -212,7 +212,7 @@ def _data(setup: Setup, parameters: Tally) -> Iterator[Call]:
     if not setup.zero:
         yield Call("data", "all_reduce", _gradients(setup, parameters), 1, setup.data)
         return
-    for ranks, is_expert in ((setup.data * setup.expert, False), (setup.data, True)):
+    for ranks, is_expert in ((setup.data * setup.expert, False), (setup.data, True)):  # who has the same parameters
         group = [pair for pair in parameters if ("expert" in pair[0].axes) == is_expert]
         if group:
             weights = _elements(group) * setup.weight_bytes

@@ -101,7 +101,7 @@ def _embedded(setup: Setup) -> Iterator[Saved]:
     copied = setup.context > 1
     yield "tokens" if copied else "batch.tokens", setup.tokens, INT64
     if isinstance(setup.shape, GPTConfig) and setup.shape.positions == "learned":
-        yield "positions", setup.seq // setup.context, INT64
+        yield "positions", setup.seq // setup.context, INT64  # one row of numbers for all sequences
     yield from _noise(setup, "embedding_dropout", _stream(setup, "")[1])
 
 
@@ -109,7 +109,7 @@ def _predicted(setup: Setup) -> Iterator[Saved]:
     """The final norm, of whose result each rank has its features; log-probabilities in 32 bits; the mean's divisor."""
     own = _between(setup, setup.tokens)
     yield from _norm(setup, "final_norm", setup.tokens * setup.shape.width // setup.tensor)
-    yield "log_probabilities", own * setup.shape.vocab_size, FLOAT
+    yield "log_probabilities", own * setup.shape.vocab_size, FLOAT  # softmax's gradient is a function of them
     yield "divisor", 1, FLOAT
     yield "targets" if own < setup.rows * setup.seq else "batch.targets", own, INT64
 
@@ -141,7 +141,7 @@ def _norm(setup: Setup, name: str, result: int) -> Iterator[Saved]:
     yield _stream(setup, f"{name}.x")
     if isinstance(setup.shape, GPTConfig) and setup.shape.norm == "layernorm":
         statistic = FLOAT if setup.device == "cuda" else element
-        yield f"{name}.mean", tokens, statistic
+        yield f"{name}.mean", tokens, statistic  # a GPU keeps its statistics in 32 bits
         yield f"{name}.rstd", tokens, statistic
     else:
         yield f"{name}.rstd", tokens, element
@@ -184,8 +184,8 @@ def _scores(setup: Setup, heads: int) -> Iterator[Saved]:
     """The S × S blocks: the causal mask, softmax's result, and dropout's result."""
     scores = setup.rows * heads * setup.seq**2
     if setup.gpt.attention == "explicit":
-        yield "attention.mask", setup.seq**2, BOOL
-    yield "attention.weights", scores, setup.weight_bytes
+        yield "attention.mask", setup.seq**2, BOOL  # one for all sequences and heads
+    yield "attention.weights", scores, setup.weight_bytes  # softmax's result, which its own gradient needs
     yield from _noise(setup, "attention.weights_dropout", scores)
     if setup.gpt.dropout:
         yield "attention.dropped_weights", scores, setup.weight_bytes
@@ -219,7 +219,7 @@ def _latent_attention(setup: Setup, attention: LatentAttention) -> Iterator[Save
     for name, narrow, rank in (("q", a.query_rank, a.query_rank), ("kv", a.kv_rank + a.turned, a.kv_rank)):
         yield f"attention.{name}_down", tokens * narrow, element
         yield f"attention.{name}_norm.rstd", tokens, element
-        yield f"attention.{name}_norm.unit", tokens * rank, element
+        yield f"attention.{name}_norm.unit", tokens * rank, element  # the norm leaves the turned key out
         yield f"attention.{name}_norm.normed", tokens * rank, element
     yield "attention.angles", 2 * (setup.seq // setup.context) * a.turned, element
     yield "attention.kv_up", tokens * heads * (a.plain + a.value), element  # the values are a view of it
@@ -240,7 +240,7 @@ def _experts(setup: Setup) -> Iterator[Saved]:
     config = setup.shape
     assert isinstance(config, ExpertModel)
     rows = setup.tokens * config.top_k
-    yield "router.probabilities", setup.tokens * config.experts, FLOAT
+    yield "router.probabilities", setup.tokens * config.experts, FLOAT  # a softmax, in 32 bits whatever the model has
     yield "router.choices", rows, INT64
     yield "router.gates", rows, setup.weight_bytes
     yield "experts.tokens", rows, INT64  # whose rows these are: the way there

@@ -81,8 +81,8 @@ def noise_scale(small: tuple[int, float], large: tuple[int, float]) -> NoiseScal
     (few, few_squared), (many, many_squared) = small, large
     if not 0 < few < many:
         raise ValueError(f"noise_scale needs a small and a large batch, in this order; given {few} and {many}")
-    signal = (many * many_squared - few * few_squared) / (many - few)
-    return NoiseScale(signal, (few_squared - many_squared) / (1 / few - 1 / many))
+    signal = (many * many_squared - few * few_squared) / (many - few)  # tr(Σ) cancels
+    return NoiseScale(signal, (few_squared - many_squared) / (1 / few - 1 / many))  # |G|² cancels
 
 
 def steps_and_examples(batch_size: float, critical: float) -> tuple[Ratio, Ratio]:
@@ -92,7 +92,7 @@ def steps_and_examples(batch_size: float, critical: float) -> tuple[Ratio, Ratio
     examples. Source: McCandlish et al. 2018, eq. 2.11 and appendix D.
     """
     positive(batch_size=batch_size, critical=critical)
-    return Ratio(1 + critical / batch_size), Ratio(1 + batch_size / critical)
+    return Ratio(1 + critical / batch_size), Ratio(1 + batch_size / critical)  # their product, each less 1, is 1
 
 
 def critical_batch_tokens(loss: float) -> Count:

@@ -99,7 +99,7 @@ class Setup:
         if self.seq is None:
             settled["seq"] = _context(settled["config"])
         for name, value in settled.items():
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, value)  # the dataclass is frozen
         for name, words in _WORDS.items():
             one_of(name, getattr(self, name), get_args(words))
         one_of("optimizer", self.optimizer, (*get_args(Optimizer), None))
@@ -134,7 +134,7 @@ class Setup:
                 f"the config a longer context"
             )
         hidden = ("expert_hidden", "dense_hidden") if isinstance(config, ExpertModel) else ("mlp_width",)
-        _divides("heads", config.heads, tensor=self.tensor)
+        _divides("heads", config.heads, tensor=self.tensor)  # a head stays in one piece
         _divides("kv_heads", kv_heads_of(config), tensor=self.tensor)
         for name in ("width", *hidden):
             _divides(name, getattr(config, name), tensor=self.tensor)
@@ -169,7 +169,7 @@ class Setup:
     def __repr__(self) -> str:
         unsaid = {"config"}
         if self.batch_size == self.data * self.expert and (self.batch_size == 1 or "batch_size" in self._not_given):
-            unsaid.add("batch_size")
+            unsaid.add("batch_size")  # what nobody said is not printed
         if self.seq == 1 and isinstance(self.config, int | float):  # a bare number of parameters reads no tokens
             unsaid.add("seq")
         changed = [
@@ -207,7 +207,7 @@ class Setup:
     @property
     def rank_rows(self) -> int:
         """Sequences that fall on one rank in a step."""
-        return self.batch_size // (self.data * self.expert)
+        return self.batch_size // (self.data * self.expert)  # tensor, pipe and context ranks share theirs
 
     @property
     def rows(self) -> int:
@@ -222,7 +222,7 @@ class Setup:
     @property
     def tokens(self) -> int:
         """Tokens that one rank has in its model at once: its part of the sequences of a micro-batch."""
-        return self.rows * self.seq // self.context
+        return self.rows * self.seq // self.context  # rows are whole, each sequence is cut
 
     @property
     def world_size(self) -> Count:
@@ -305,7 +305,7 @@ def _described(config: Any) -> str:
         return f"{config:,} parameters"
     if isinstance(config, ExpertModel):
         return config.name
-    names = [row.name for row in zoo.ALL if row.config == config]
+    names = [row.name for row in zoo.ALL if row.config == config]  # a row of the zoo goes by its name
     if names:
         return names[0]
     shown = [f for f in fields(config) if f.default is MISSING or getattr(config, f.name) != f.default]

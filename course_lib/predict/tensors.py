@@ -27,8 +27,8 @@ ROLES = CATEGORIES[:-1]
 """Roles of a listed tensor: the categories of the account but temporaries, which come and go."""
 Stage = int | range
 """A pipeline stage: its number, where the blocks are cut evenly, or the numbers of its layers."""
-_MOMENTS = {"sgd": (), "momentum": ("momentum",), "adam": ("mean", "variance"), None: ()}
-_WHOLE, _TENSOR, _EXPERT = (), ("tensor",), ("expert", "tensor")
+_MOMENTS = {"sgd": (), "momentum": ("momentum",), "adam": ("mean", "variance"), None: ()}  # fp32 numbers a parameter
+_WHOLE, _TENSOR, _EXPERT = (), ("tensor",), ("expert", "tensor")  # the mesh axes that cut a parameter
 
 
 class RankTensor(NamedTuple):
@@ -81,7 +81,7 @@ def _alike(setup: Setup, layers: range) -> list[tuple[int, int]]:
     alike: dict[object, list[int]] = {}
     if isinstance(config, ExpertModel):
         for layer in blocks:
-            starts = full and starts_segment(setup, layer, layers)
+            starts = full and starts_segment(setup, layer, layers)  # its input is what recompute keeps
             alike.setdefault((starts, config.has_experts(layer), _crosses(config, layer)), []).append(layer)
     else:
         for layer in blocks[: setup.every if full else 1]:  # its place in a segment is all that a block may differ by
@@ -96,9 +96,9 @@ def _of_layer(setup: Setup, layer: int, layers: range, roles: tuple[str, ...]) -
         raise ValueError(f"a tensor's role is one of {', '.join(ROLES)}; not {', '.join(map(repr, unknown))}")
     wanted, moment_bytes = roles or ROLES, 2 if setup.precision == "bf16" else 4
     kinds = [
-        ("parameters", "", setup.weight_bytes, 3),
+        ("parameters", "", setup.weight_bytes, 3),  # suffix of the name, bytes, the stage of ZeRO that cuts it
         ("gradients", ".grad", setup.gradient_bytes, 2),
-        *([("optimizer", ".master", 4, 1)] if setup.precision == "mixed" else []),
+        *([("optimizer", ".master", 4, 1)] if setup.precision == "mixed" else []),  # the fp32 copy
         *(("optimizer", f".{moment}", moment_bytes, 1) for moment in _MOMENTS[setup.optimizer]),
     ]
     parameters = list(_parameters(setup, layer, layers))
@@ -107,7 +107,7 @@ def _of_layer(setup: Setup, layer: int, layers: range, roles: tuple[str, ...]) -
             for name, n, axes in parameters:
                 yield RankTensor(name + suffix, role, layer, n, element_bytes, axes, _parts(setup, axes, cut_from))
     adam_counts = setup.optimizer == "adam" and setup.precision != "mixed" and not setup.zero
-    if "optimizer" in wanted and adam_counts and not isinstance(setup.config, int):
+    if "optimizer" in wanted and adam_counts and not isinstance(setup.config, int):  # a tensor of its own per parameter
         yield from (RankTensor(f"{name}.step", "optimizer", layer, 1, 4) for name, _, _ in parameters)
     if "activations" in wanted:
         for name, n, element_bytes in saved_tensors(setup, layer, layers):
@@ -166,7 +166,7 @@ def stage_layers(setup: Setup, stage: Stage = 0) -> range:
             "by costs (pipeline.stages.partition_layers) and give the stage's layers, a range, in place of its number"
         )
     first, each = 1 + stage * (blocks // stages), blocks // stages
-    return range(first - (stage == 0), first + each + (stage == stages - 1))
+    return range(first - (stage == 0), first + each + (stage == stages - 1))  # the ends have a layer more
 
 
 Whole = tuple[str, int, tuple[str, ...]]
@@ -186,7 +186,7 @@ def _parameters(setup: Setup, layer: int, layers: range) -> Iterator[Whole]:
         found = ((f"blocks.{layer - 1}.{name}", n, axes) for name, n, axes in _block(setup.shape, layer))
     ranks = {_WHOLE: 1, _TENSOR: setup.tensor, _EXPERT: setup.tensor * setup.expert}
     for name, n, axes in found:
-        yield name, n // ranks[axes], axes
+        yield name, n // ranks[axes], axes  # `Setup` has made sure that all divide
 
 
 def _embeddings(config: GPTConfig | Architecture | ExpertModel) -> Iterator[Whole]:
@@ -279,7 +279,7 @@ def _parts(setup: Setup, axes: tuple[str, ...], cut_from: int) -> int:
     """Into how many parts ZeRO cuts what it cuts from a stage on: ranks that have the same."""
     if setup.zero < cut_from:
         return 1
-    return setup.data if "expert" in axes else setup.data * setup.expert
+    return setup.data if "expert" in axes else setup.data * setup.expert  # experts differ along the expert axis
 
 
 def _sum(amounts: Iterable[tuple[int, int]]) -> int:
@@ -287,4 +287,4 @@ def _sum(amounts: Iterable[tuple[int, int]]) -> int:
     by_parts: Counter[int] = Counter()
     for number, parts in amounts:
         by_parts[parts] += number
-    return round(sum((Fraction(number, parts) for parts, number in by_parts.items()), Fraction(0)))
+    return round(sum((Fraction(number, parts) for parts, number in by_parts.items()), Fraction(0)))  # exact till here

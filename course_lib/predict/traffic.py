@@ -103,16 +103,16 @@ def fit_link(samples: Iterable[tuple[int, int, float]]) -> Link:
     if None in rows:
         raise ValueError("fit_link needs times above 0 s; leave out what the clock could not resolve")
     pairs = [row for row in rows if row]
-    mm, mb, bb = (sum(row[i] * row[j] for row in pairs) for i, j in ((0, 0), (0, 1), (1, 1)))
+    mm, mb, bb = (sum(row[i] * row[j] for row in pairs) for i, j in ((0, 0), (0, 1), (1, 1)))  # the normal equations
     m, b = (sum(row[i] for row in pairs) for i in (0, 1))
     determinant = mm * bb - mb * mb
     if determinant <= 1e-12 * mm * bb:  # all messages as long as each other, but for rounding
         raise ValueError(f"fit_link got {len(pairs)} samples of one size a message; measure at least two sizes")
     alpha, beta = (m * bb - b * mb) / determinant, (mm * b - mb * m) / determinant
     if alpha < 0:
-        alpha, beta = 0.0, b / bb
+        alpha, beta = 0.0, b / bb  # the best line through 0 with bytes alone
     elif beta < 0:
-        alpha, beta = m / mm, 0.0
+        alpha, beta = m / mm, 0.0  # … with messages alone
     return Link(Seconds(alpha), beta)
 
 
@@ -159,7 +159,7 @@ def all_reduce(n_bytes: int, world_size: int, algorithm: str = "ring", rank: int
     messages, path = {
         "recursive_doubling": (rounds, rounds),
         "direct": (others, others),
-        "manager": (1 if rank else others, 2 * others),
+        "manager": (1 if rank else others, 2 * others),  # rank 0 answers each rank, one after the other
         "tree": (tree_children(world_size, rank) + (1 if rank else 0), 2 * rounds),
     }[algorithm]
     return _whole(n_bytes, messages, path)
@@ -217,7 +217,7 @@ def crossover_bytes(world_size: int, link: Link, fewer_messages: str = "tree", f
             f"with {world_size} ranks, {fewer_messages} and {fewer_bytes} do not change places: name first the one "
             f"with fewer messages, then the one with fewer bytes"
         )
-    return Bytes(round(messages * link.balance / per_byte))
+    return Bytes(round(messages * link.balance / per_byte))  # saved messages pay for so many bytes more
 
 
 def bus_factor(operation: str, world_size: int) -> Ratio:
@@ -324,7 +324,7 @@ def tokens_to_hide(
     unit = 2**40  # gradients' bytes, so many that rounding to a byte does not matter
     inside, across = two_level_all_reduce(unit, nodes, ranks_per_node)
     seconds_per_byte = max(inside.bytes / inside_bytes_per_s, across.bytes / link_bytes_per_s) / unit
-    return Count(round(bytes_per_gradient * flops_per_s * seconds_per_byte / 4))
+    return Count(round(bytes_per_gradient * flops_per_s * seconds_per_byte / 4))  # 4 FLOPs a token and gradient
 
 
 class Ready(NamedTuple):

@@ -38,10 +38,10 @@ def unit_buffers(setup: Setup, prefetch: bool = True) -> MemoryAccount:
     if setup.zero != 3:
         raise ValueError(f"zero={setup.zero}: units are gathered in stage 3; others hold a few buckets at a time")
     parameters, last = tally(setup, 0, "parameters"), setup.shape.layers + 1
-    rest = sum(each.elements for each, _ in parameters if each.layer in (0, last))
+    rest = sum(each.elements for each, _ in parameters if each.layer in (0, last))  # embeddings, final norm, head
     layers = {each.layer for each, _ in parameters} - {0, last}
     block = max(sum(each.elements for each, _ in parameters if each.layer == layer) for layer in layers)
-    largest = max(each.elements for each, _ in parameters)
+    largest = max(each.elements for each, _ in parameters)  # autograd's gradient, before it goes into the block's
     weights, gradients = rest + (2 if prefetch else 1) * block, rest + 3 * block + largest
     return MemoryAccount(Bytes(weights * setup.weight_bytes), Bytes(gradients * setup.gradient_bytes))
 

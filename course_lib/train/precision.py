@@ -146,7 +146,7 @@ class StochasticRounding(Optimizer):
 
     def update_parameter(self, parameter: Tensor, gradient: Tensor, state: dict, group: dict) -> None:
         """Step on a copy that lives for this one step, then round by chance."""
-        wide = parameter.float()
+        wide = parameter.float()  # for this parameter alone, for this moment
         self.rule.update(wide, gradient.float(), state, group)
         state["rounded"] = state.get("rounded", 0) + 1  # a count of its own: the rule's "step" may not exist (SGD)
         generator = torch.Generator(parameter.device).manual_seed(mix(self.seed, state["rounded"], state["place"]))
@@ -213,7 +213,7 @@ class LossScaler:
         if optimizer in self._overflows:
             raise ValueError("the gradients of this step are unscaled already; call update() after each step()")
         self._overflows[optimizer] = not all(bool(gradient.isfinite().all()) for gradient in gradients_of(optimizer))
-        multiply_gradients(optimizer, 1 / self._scale)
+        multiply_gradients(optimizer, 1 / self._scale)  # exact: the scale is a power of two
 
     def step(self, optimizer: Steps) -> Any:
         """Call `optimizer.step()` if all its gradients are finite; skip the step and return None otherwise.

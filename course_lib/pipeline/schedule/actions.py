@@ -95,18 +95,18 @@ class Schedule:
     def consumes(self, action: Action) -> Message | None:
         """The message that an action waits for; None for the first stage's F and the last stage's B or BW."""
         kind, stage, micro_batch = action
-        if kind == "F" and stage > 0:
+        if kind == "F" and stage > 0:  # the first stage reads tokens
             return Message("activation", stage, micro_batch)
-        if kind in ("B", "BW") and stage < len(self.owner) - 1:
+        if kind in ("B", "BW") and stage < len(self.owner) - 1:  # the last stage has the loss
             return Message("gradient", stage, micro_batch)
         return None
 
     def produces(self, action: Action) -> Message | None:
         """The message that an action sends; None for the last stage's F, the first stage's B or BW, and W and U."""
         kind, stage, micro_batch = action
-        if kind == "F" and stage < len(self.owner) - 1:
+        if kind == "F" and stage < len(self.owner) - 1:  # to the right
             return Message("activation", stage + 1, micro_batch)
-        if kind in ("B", "BW") and stage > 0:
+        if kind in ("B", "BW") and stage > 0:  # to the left; W makes gradients that stay
             return Message("gradient", stage - 1, micro_batch)
         return None
 
@@ -133,7 +133,7 @@ def parse(text: str, name: str = "written by hand") -> Schedule:
     owners: dict[int, int] = {}
     for rank, each in enumerate(actions):
         for action in each:
-            owners.setdefault(action.stage, rank)
+            owners.setdefault(action.stage, rank)  # whoever names a stage first
     if missing := set(range(max(owners, default=0) + 1)) - owners.keys():
         raise ValueError(f"no rank does anything on stage {min(missing)}: stages count from 0 without a gap")
     n_micro_batches = 1 + max(action.micro_batch for each in actions for action in each)  # `problems` tells of gaps
@@ -141,7 +141,7 @@ def parse(text: str, name: str = "written by hand") -> Schedule:
 
 
 def _parse_word(word: str, rank: int) -> Action:
-    parts = re.fullmatch(r"(BW|[FBWU])(\d+)(?:@(\d+))?", word)
+    parts = re.fullmatch(r"(BW|[FBWU])(\d+)(?:@(\d+))?", word)  # BW first, or B would take its letter
     if parts is None:
         raise ValueError(f"{word!r} is no action: write one of {', '.join(get_args(Kind))} and a number, such as BW3")
     kind, micro_batch, stage = parts.groups()

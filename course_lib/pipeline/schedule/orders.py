@@ -14,12 +14,12 @@ from course_lib.pipeline.schedule.gaps import in_turn, zb_h2, zb_v
 
 def naive(stages: int, micro_batches: int) -> Schedule:
     """One micro-batch at a time, through all stages and back: bubble (P-1)/P, one micro-batch in flight."""
-    return _schedule("naive", stages, micro_batches, lambda stage: 1)
+    return _schedule("naive", stages, micro_batches, lambda stage: 1)  # one F, then its backward, and again
 
 
 def gpipe(stages: int, micro_batches: int) -> Schedule:
     """All forwards, then all backwards: bubble (P-1)/(M+P-1), M micro-batches in flight. Huang et al. 2019, §2.3."""
-    return _schedule("gpipe", stages, micro_batches, lambda stage: micro_batches)
+    return _schedule("gpipe", stages, micro_batches, lambda stage: micro_batches)  # nothing is left to take in turn
 
 
 def one_f_one_b(stages: int, micro_batches: int) -> Schedule:
@@ -59,7 +59,7 @@ def interleaved(ranks: int, micro_batches: int, chunks: int = 2) -> Schedule:
         # a group through all chunks but the last, 2 for each rank that follows, and the first F of 1F1B
         return _alternate(forwards, backwards, ahead=2 * (ranks - rank - 1) + (chunks - 1) * ranks + 1)
 
-    owner = tuple(stage % ranks for stage in range(ranks * chunks))
+    owner = tuple(stage % ranks for stage in range(ranks * chunks))  # dealt out like cards
     return Schedule(f"interleaved ×{chunks}", tuple(tuple(order(r)) for r in range(ranks)), owner, micro_batches)
 
 
@@ -109,7 +109,7 @@ ORDERS: dict[str, Callable[[int, int], Schedule]] = {
 
 def _alternate(forwards: list[Action], backwards: list[Action], ahead: int) -> list[Action]:
     """`ahead` forwards, then backward and forward in turn, then the backwards that are left."""
-    return forwards[:ahead] + in_turn(backwards, forwards[ahead:])
+    return forwards[:ahead] + in_turn(backwards, forwards[ahead:])  # a backward frees what the next forward will keep
 
 
 def _schedule(

@@ -48,7 +48,7 @@ class Costs:
 
 def unit_costs(schedule: Schedule) -> Costs:
     """Costs of 1 for F, B and W of a rank's stages together: with two stages a rank, 1/2 for each stage."""
-    part = schedule.ranks / schedule.stages
+    part = schedule.ranks / schedule.stages  # 1 where each rank has one stage
     return Costs(part, part, part)
 
 
@@ -88,12 +88,12 @@ class Gantt:
     @property
     def bubble(self) -> float:
         """Idle time over all time, summed over ranks: the GPipe paper's fraction, between 0 and 1."""
-        return self._total_idle / (self.makespan * len(self.spans))
+        return self._total_idle / (self.makespan * len(self.spans))  # white over the whole chart
 
     @property
     def bubble_over_ideal(self) -> float:
         """Idle time over working time: Narayanan et al.'s convention, which may exceed 1."""
-        return self._total_idle / sum(self.busy(rank) for rank in range(len(self.spans)))
+        return self._total_idle / sum(self.busy(rank) for rank in range(len(self.spans)))  # white over colour
 
     @property
     def bubble_without_sync(self) -> float:
@@ -146,14 +146,14 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Gantt:
     while ready:
         rank = ready.popleft()
         actions, done = schedule.actions[rank], spans[rank]
-        free = done[-1].end if done else 0.0
+        free = done[-1].end if done else 0.0  # when the rank has nothing to do any more
         while len(done) < len(actions):
             action = actions[len(done)]
             needed, made = schedule.consumes(action), schedule.produces(action)
             if needed is not None and needed not in arrival:
                 waiting[needed] = rank
                 break
-            start = free if needed is None else max(free, arrival.pop(needed))
+            start = free if needed is None else max(free, arrival.pop(needed))  # the later of rank and message
             free = start + cost_of(action.kind, action.stage)
             done.append(Span(action, start, free))
             if made is not None:
@@ -168,7 +168,7 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Gantt:
 
 def gantt_of(name: str, records: Sequence[Sequence[Span]]) -> Gantt:
     """Make the chart of all ranks' recorded spans, in seconds since the first rank began."""
-    begin = min(record[0].start for record in records)
+    begin = min(record[0].start for record in records)  # ranks of a machine share its clock
     return Gantt(name, tuple(tuple(Span(a, s - begin, e - begin) for a, s, e in record) for record in records))
 
 

@@ -62,7 +62,7 @@ def miscounted(schedule: Schedule) -> list[str]:
     """List actions that are missing or double: each micro-batch needs, on each stage, one F and one backward pass."""
     counts = Counter(action for actions in schedule.actions for action in actions)
     found = [f"{_name(action)} is there {n} times: {_why_once(action)}" for action, n in counts.items() if n > 1]
-    updates = schedule.is_asynchronous
+    updates = schedule.is_asynchronous  # U then belongs to every micro-batch
     for stage in range(schedule.stages):
         for number in range(schedule.micro_batches):
             has = {kind for kind in NAMES if Action(kind, stage, number) in counts}  # type: ignore[arg-type]
@@ -128,7 +128,7 @@ def deadlocks(schedule: Schedule, blocking_sends: bool = False) -> list[str]:
         rank = awake.popleft()
         while left[rank]:
             verb, message, peer, _ = left[rank][0]
-            meets = left[peer] and left[peer][0][:2] == ("receive", message)
+            meets = left[peer] and left[peer][0][:2] == ("receive", message)  # the peer stands at the other end
             if verb == "send" and blocking_sends and peer != rank and not meets:
                 break  # the peer wakes this rank when it comes to the receive
             if verb == "receive" and message not in delivered:
@@ -137,7 +137,7 @@ def deadlocks(schedule: Schedule, blocking_sends: bool = False) -> list[str]:
                 break
             left[rank].popleft()
             if verb == "send":
-                delivered.add(message)
+                delivered.add(message)  # it may wait there for its receiver
                 awake.append(peer)
     fronts = {rank: waiting[0] for rank, waiting in enumerate(left) if waiting}
     return [_explain(fronts)] if fronts else []
@@ -146,10 +146,10 @@ def deadlocks(schedule: Schedule, blocking_sends: bool = False) -> list[str]:
 def _explain(fronts: dict[int, Step]) -> str:
     """Follow waiting ranks until one comes up twice; none waits for a rank that is done."""
     rank, path = next(iter(fronts)), []
-    while rank not in path:
+    while rank not in path:  # each waits for exactly one other
         path.append(rank)
         rank = fronts[rank].peer
-    circle = path[path.index(rank) :]
+    circle = path[path.index(rank) :]  # without the ranks that only lead to it
     waits = "; ".join(_waits(rank, fronts[rank]) for rank in circle)
     why = "Each waits for the next" if len(circle) > 1 else "It waits for itself"
     return f"deadlock: {waits}. {why}, so nobody can go on"

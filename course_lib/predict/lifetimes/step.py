@@ -130,9 +130,9 @@ class StepLifetimes:
     def loss(self) -> None:
         """Head and cross-entropy."""
         ledger = self.ledger
-        ledger.make(logits=self.BSV)
+        ledger.make(logits=self.BSV)  # the largest tensor of a small model
         if self.narrow:
-            ledger.make(wide_logits=self.wide_BSV)
+            ledger.make(wide_logits=self.wide_BSV)  # the loss is computed in 32 bits
         ledger.save(log_probabilities=self.wide_BSV)
         ledger.free("targets")
         ledger.save(targets=INT64 * self.tokens, divisor=FLOAT)  # the mean divides by the number of tokens
@@ -144,7 +144,7 @@ class StepLifetimes:
     def backward(self) -> None:
         """The same way back."""
         self.ledger.phase = "backward"
-        self.ledger.make(one=FLOAT)
+        self.ledger.make(one=FLOAT)  # the gradient of the loss, with which autograd begins
         self.loss_backward()
         self.norm_backward(first=True)
         for _ in range(self.config.layers):
@@ -156,7 +156,7 @@ class StepLifetimes:
         """For a moment three blocks of tokens × vocabulary: for a small model and a large vocabulary, the peak."""
         ledger = self.ledger
         ledger.make(d_log_probabilities=self.wide_BSV)
-        ledger.free("divisor")
+        ledger.free("divisor")  # it has divided
         ledger.release("targets")
         ledger.make(d_wide_logits=self.wide_BSV)
         ledger.free("log_probabilities", "d_log_probabilities")
@@ -235,7 +235,7 @@ class StepLifetimes:
             ledger.free("d_scores", "q", "qkv" if self.views else "k")
             ledger.make(d_q=self.BSD)
             ledger.free("d_q_scaled")
-        ledger.make(d_qkv=3 * self.BSD)
+        ledger.make(d_qkv=3 * self.BSD)  # the three joined, for a moment beside their parts
         ledger.free("d_q", "d_k", "d_v")
 
     def embed_backward(self) -> None:
@@ -310,7 +310,7 @@ def optimizer_step(
     """
     ledger.phase = "optimizer step"
     if master:
-        per_element = new_state // sum(parameters)
+        per_element = new_state // sum(parameters)  # 12 bytes for Adam, at its first step; 0 later
         for elements in parameters:  # moments are born one parameter at a time, too
             ledger.make(wide_gradient=FLOAT * elements)
             ledger.add("optimizer", state=per_element * elements)
