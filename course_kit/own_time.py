@@ -8,6 +8,7 @@ nobody tells, every second counts.)
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -43,7 +44,7 @@ class OwnTime:
     def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
         self._pids, self._cores = pids, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
         self.lost_s = 0.0
-        self._start = self._looked = time.monotonic()
+        self._start, self._looked = time.monotonic(), -math.inf
         self._seen: dict[str, tuple[float, float]] | None = None
 
     def look(self) -> None:

@@ -21,13 +21,15 @@ CROWD = 3 * (os.cpu_count() or 1)
 @pytest.fixture
 def crowd() -> Iterator[None]:
     """Programs that take the cores: what else runs gets a small share of one."""
-    command = [sys.executable, "-c", "while True: pass"]
-    programs = [subprocess.Popen(command) for _ in range(CROWD)]
+    command = [sys.executable, "-c", "print('at work', flush=True)\nwhile True: pass"]
+    programs = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(CROWD)]
+    for program in programs:
+        assert program.stdout and program.stdout.readline()
     yield
     for program in programs:
         program.kill()
     for program in programs:
-        program.wait()
+        program.communicate()
 
 
 def computed(cpu_s: float) -> float:

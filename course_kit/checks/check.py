@@ -76,6 +76,7 @@ def within(seconds: float, fn: Callable, *args: Any, look: str = "", may_change:
     """
     caller, lock, ended = threading.get_ident(), threading.Lock(), threading.Event()
     own = OwnTime(lambda: [os.getpid()])
+    own.look()  # now, and not when a busy machine lets the thread begin
 
     def stop() -> None:
         while (left_s := own.left_s(seconds)) > 0:
