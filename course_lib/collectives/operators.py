@@ -1,14 +1,14 @@
 """The conjugate operators of tensor parallelism: one's forward pass is its partner's backward pass.
 
-| operator            | forward        | backward       | its partner         | named in                        |
-|---------------------|----------------|----------------|---------------------|---------------------------------|
-| `f`                 | nothing        | all-reduce     | `f_bar`             | Shoeybi et al. 2019, fig. 3     |
-| `f_bar`             | all-reduce     | nothing        | `f`                 | (there it is called g)          |
-| `g`                 | all-gather     | reduce-scatter | `g_bar`             | Korthikanti et al. 2022, fig. 5 |
-| `g_bar`             | reduce-scatter | all-gather     | `g`                 |                                 |
-| `scatter_to_group`  | own part       | all-gather     | `gather_from_group` | Megatron-LM's `mappings.py`     |
-| `gather_from_group` | all-gather     | own part       | `scatter_to_group`  |                                 |
-| `all_to_all_dims`   | all-to-all     | all-to-all     | itself              | Jacobs et al. 2023 (Ulysses)    |
+    | operator            | forward        | backward       | its partner         | named in                        |
+    |---------------------|----------------|----------------|---------------------|---------------------------------|
+    | `f`                 | nothing        | all-reduce     | `f_bar`             | Shoeybi et al. 2019, fig. 3     |
+    | `f_bar`             | all-reduce     | nothing        | `f`                 | (there it is called g)          |
+    | `g`                 | all-gather     | reduce-scatter | `g_bar`             | Korthikanti et al. 2022, fig. 5 |
+    | `g_bar`             | reduce-scatter | all-gather     | `g`                 |                                 |
+    | `scatter_to_group`  | own part       | all-gather     | `gather_from_group` | Megatron-LM's `mappings.py`     |
+    | `gather_from_group` | all-gather     | own part       | `scatter_to_group`  |                                 |
+    | `all_to_all_dims`   | all-to-all     | all-to-all     | itself              | Jacobs et al. 2023 (Ulysses)    |
 
 Why pairs: where a tensor is whole on every rank and each rank uses it for a part of the work, each rank learns a part
 of its gradient, so the parts are added up (`f`). Where each rank holds a term of a sum, the sum is formed once, and

@@ -1,8 +1,10 @@
 """Packing: documents of any length in rows of one length, and what keeps them apart inside of a row.
 
-document      0  0  0  1  1  1  1  1  2  2         a row of ten tokens
-position      0  1  2  0  1  2  3  4  0  1         counted from the document's own start
-attends to    its own document, up to itself
+Three documents, the last of them cut off where the row ends:
+
+    document      0  0  0  1  1  1  1  1  2  2         a row of ten tokens
+    position      0  1  2  0  1  2  3  4  0  1         counted from the document's own start
+    attends to    its own document, up to itself
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Generate tokens with a KV cache: every token's keys and values are computed once, and read again for each new token.
 
-prefill   all tokens of the prompt at once: products of matrices, as in training
-decode    one token of each sequence at a time: every weight and every cached number is read for one product each
+So a text has two phases, which a device feels differently:
+
+    prefill   all tokens of the prompt at once: products of matrices, as in training
+    decode    one token of each sequence at a time: every weight and every cached number is read for one product each
 """
 
 from __future__ import annotations

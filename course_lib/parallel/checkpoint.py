@@ -1,18 +1,20 @@
 """Sharded checkpoints: every rank writes what it alone holds, and any number of ranks reads it again.
 
-checkpoints = Checkpoints("runs/gpt", model, optimizer, scaler=scaler)       # all ranks, as all of the following
-start = checkpoints.resume()["step"]
-for step in range(start, steps):
-    ...
-    if (step + 1) % 100 == 0:
-        checkpoints.save(step + 1, wait=False)      # writes while training goes on
-checkpoints.wait()
+    checkpoints = Checkpoints("runs/gpt", model, optimizer, scaler=scaler)       # all ranks, as all of the following
+    start = checkpoints.resume()["step"]
+    for step in range(start, steps):
+        ...
+        if (step + 1) % 100 == 0:
+            checkpoints.save(step + 1, wait=False)      # writes while training goes on
+    checkpoints.wait()
 
-Checkpoints               gathers the whole state, so that a run that resumes on as many ranks ends with the bits
-                          of a run that never stopped
-saved_shards              tells DCP which elements of which tensor lie on this rank
-DCP                       torch.distributed.checkpoint: plans which rank writes and reads which shard, writes files
-AtomicCheckpointWriter    decides when a folder is a checkpoint: by one rename, when all files are on the disk
+Who does what:
+
+    Checkpoints               gathers the whole state, so that a run that resumes on as many ranks ends with the bits
+                              of a run that never stopped
+    saved_shards              tells DCP which elements of which tensor lie on this rank
+    DCP                       torch.distributed.checkpoint: plans which rank writes and reads which shard, writes files
+    AtomicCheckpointWriter    decides when a folder is a checkpoint: by one rename, when all files are on the disk
 """
 
 from __future__ import annotations

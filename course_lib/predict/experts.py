@@ -1,7 +1,9 @@
 """Parameters, FLOPs and traffic of models with experts: many parameters, few of them for each token.
 
-predict.expert_parameters(zoo.MIXTRAL_8X7B)         # Held(total=46,702,792,704, active=12,879,925,248)
-predict.expert_traffic(config, mesh, tokens, 2)["expert"]  # of one layer, in one step, on each rank
+Of a published model, or of one layer over a mesh:
+
+    predict.expert_parameters(zoo.MIXTRAL_8X7B)         # Held(total=46,702,792,704, active=12,879,925,248)
+    predict.expert_traffic(config, mesh, tokens, 2)["expert"]  # of one layer, in one step, on each rank
 """
 
 from __future__ import annotations

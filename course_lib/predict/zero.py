@@ -1,9 +1,11 @@
 """ZeRO in closed form: the buffers that pass through its ranks' memory, and how few ranks are enough.
 
-setup = Setup(1.5e9, batch_size=64, precision="mixed", data=64, zero=2)
-predict.model_states(setup)                      # 2Ψ + 14Ψ/64, by category
-predict.data_traffic(setup)["reduce_scatter"]    # bytes and messages; .seconds(link)
-predict.fewest_ranks(setup, hardware.A100_80GB.memory).data
+The bytes and messages of its stages come from the formulas that all setups share; two belong to ZeRO alone:
+
+    setup = Setup(1.5e9, batch_size=64, precision="mixed", data=64, zero=2)
+    predict.model_states(setup)                      # 2Ψ + 14Ψ/64, by category
+    predict.data_traffic(setup)["reduce_scatter"]    # bytes and messages; .seconds(link)
+    predict.fewest_ranks(setup, hardware.A100_80GB.memory).data
 """
 
 from __future__ import annotations

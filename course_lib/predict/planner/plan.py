@@ -1,7 +1,9 @@
 """Every legal way to train a model on a cluster, with its seconds and its bytes, the fastest that fits first.
 
-plans = predict.plan(zoo.LLAMA3_70B, Cluster(hardware.H100_80GB, 1024), batch=1024)
-plans.best[0].step_s, plans.best[0].torchrun(), plans.refused
+The best of them, the line that starts it, and why others are none:
+
+    plans = predict.plan(zoo.LLAMA3_70B, Cluster(hardware.H100_80GB, 1024), batch=1024)
+    plans.best[0].step_s, plans.best[0].torchrun(), plans.refused
 """
 
 from __future__ import annotations
