@@ -21,7 +21,6 @@ from course_tools.grading.intake.rebuild import Unreadable, WrongLab, rebuild
 from course_tools.grading.intake.submissions import Submission
 from course_tools.grading.judge import judge
 from course_tools.grading.report.results import (
-    AGAIN,
     NOT_GRADED,
     NOT_RUN,
     UNREADABLE,
@@ -96,7 +95,8 @@ def grade_batch(
 ) -> list[Result]:
     """Grade many, and write each result to `folder/STUDENT.json` as soon as it is there.
 
-    What a busy machine stopped is graded once more when all others are done, one at a time.
+    What a busy machine stopped, and what the grader itself failed on (a kernel that did not start), is graded once more
+    when all others are done, one at a time.
 
     Args:
         key_text, limits: as in `grade_one`.
@@ -129,10 +129,12 @@ def grade_batch(
     sandbox.allow()
     try:
         for result in graded(waiting):
-            if result.status != AGAIN:
+            if result.decided:
                 on_result(result)
-        for student in [name for name, result in results.items() if result.status == AGAIN]:  # one at a time
-            on_result(next(graded([student])))
+        for student in [name for name, result in results.items() if not result.decided]:  # one at a time
+            with contextlib.suppress(concurrent.futures.BrokenExecutor):  # its workers are gone: then it stays so
+                next(graded([student]))
+            on_result(results[student])
     except BaseException:
         for future in futures.values():
             future.cancel()
