@@ -76,8 +76,8 @@ def loudness(lengths: Sequence[float]) -> list[float]:
 
 
 def check_louder(function: Function) -> None:
-    """Sums that grow, that are never cut, that are cut now and then, and a single piece."""
-    for lengths in ([1, 2, 2, 2, 2], [0.5, 0.9, 0.8], [3, 2, 4], [2, 0.5, 5], [4]):
+    """Sums that grow, that are never cut, that are cut now and then, that shrink, and a single piece."""
+    for lengths in ([1, 2, 2, 2, 2], [0.5, 0.9, 0.8], [3, 2, 4], [2, 0.5, 5], [4, 3, 2], [4]):
         found, due = float(function(list(lengths))), loudness(lengths)[-1] / loudness(lengths)[0]
         assert math.isclose(found, due, rel_tol=1e-6), (
             f"lengths {lengths} before the cuts: you say that the last counts {found:.3g} times as much as the first, "

@@ -149,14 +149,13 @@ compare(
 #
 # Take GPT-2 small on sequences of 1,024 tokens, in fp32, with a step of 64 sequences, and a card that you can rent for
 # nothing, a T4. On the left stands the peak for every way to cut, on the right one step of the chosen cut (it
-# appears when the cell runs). All of it is the formula of section 2's table, not a
-# GPU's measurement. The dashed line is what PyTorch finds on such a card, less than the maker sells; CUDA itself needs
-# room below it, too.
+# appears when the cell runs). All of it comes from the formula that section 2's table tested, and nothing was measured on
+# a GPU. The dashed line is what PyTorch finds on such a card, less than the maker sells, and CUDA itself takes some of that.
 
 # %%
 AccumulationExplorer(global_batch=64, micro_batch=4).show(
-    caption="Each halving of the piece halves the pink and the grey, and nothing else (the last bar, one piece, has no green): "
-    "to the left the bars stop shrinking. What stands above twice the card's memory is cut off."
+    caption="Each halving of the piece halves the pink and the grey, and nothing else (the last bar, one piece, has no green). "
+    "To the left the bars gain less and less: three layers stay. What stands above twice the card's memory is cut off."
 )
 
 # %% [markdown]
@@ -184,12 +183,13 @@ AccumulationExplorer(global_batch=64, micro_batch=4).show(
 # padding.
 #
 # Take eight sequences, four long and four short, one in each piece. The loss of the batch is the mean over its
-# *tokens*. Suppose that you divide each piece's mean by 8 all the same. A token of the shortest piece then speaks louder
-# than it should. How many times?
+# *tokens*. Suppose that you go on as in section 1, and divide each piece's mean by 8. What a token counts in the sum then
+# depends on its piece, and a token of the shortest piece counts more than it should. How many times?
 
 # %%
 LENGTHS = [64, 3, 60, 5, 62, 4, 58, 2]
-ragged = ragged_batch([row[: length + 1] for row, length in zip(stories.batch(0, 1, 0, 8, 65)[0], LENGTHS)])
+rows = stories.batch(seed=0, step=1, rank=0, batch_size=8, context=65)[0]
+ragged = ragged_batch([row[: length + 1] for row, length in zip(rows, LENGTHS)])
 pieces = micro_batches(ragged, 1)
 print("tokens in the pieces:", *(count_tokens(targets) for _, targets in pieces))
 
@@ -372,8 +372,8 @@ compare(guess=louder_last_guess, predicted=Ratio(times_louder(lengths)), measure
 #
 # $$\eta(t) = \frac{\eta_0}{2} \left(1 + \cos\frac{\pi t}{T}\right)$$
 #
-# (Loshchilov and Hutter 2017, eq. 5. The first ten moves get a tenth of that, two tenths, and so on: a fresh model does
-# not survive full steps.) If the schedule is moved on with every piece, at which *step* is the learning rate 0 for the
+# (Loshchilov and Hutter 2017, eq. 5. The first ten moves get a tenth of that, two tenths, and so on, a *warm-up*.) If
+# the schedule is moved on with every piece, at which *step* is the learning rate 0 for the
 # first time? And what happens after that?
 
 # %%
@@ -422,8 +422,9 @@ compare(guess=zero_guess, predicted=Count(60 // 4), measured=Count(first_zero), 
 
 # %% [markdown]
 # It does not stop at 0. A cosine goes on, so the learning rate climbs back to its maximum at step 30 and falls again. The
-# run ends at full speed, where a schedule is meant to let it settle, and the last steps undo some of its work. No line of
-# the log says so. If a loss curve of yours goes flat, or turns up, count how often its schedule moves.
+# run ends near full speed, where a schedule is meant to let it settle, and the last steps undo some of its work. No line
+# of the log says so. (Sixty steps are few: both models know hardly more than how frequent each letter is. Section 8 trains
+# on.) If a loss curve of yours goes flat, or turns up, count how often its schedule moves.
 #
 # That is the story: a step of any size fits the memory of a piece, if you weigh by tokens and do once what belongs to the
 # step.
@@ -456,10 +457,10 @@ def sums(n_pieces):
 
 for n_pieces in (1, 4, 16, 64, 256):
     in_fp32, in_bf16 = sums(n_pieces)
-    print(f"{n_pieces:3} pieces: the sum in bf16 is off by {off(in_bf16, in_fp32):.1%} of its length")
+    print(f"in {n_pieces:3}: the sum in bf16 is off by {off(in_bf16, in_fp32):.1%} of its length")
 
 # %% [markdown]
-# One rounding costs a fifth of a per cent, and 256 in a row cost more than ten times that. So frameworks that
+# A single rounding costs a fifth of a per cent, and 256 in a row cost more than ten times as much. So frameworks that
 # accumulate long keep `.grad` in fp32 beside 16-bit weights, 2 bytes a parameter more (lesson 04, section 13). The lab
 # builds that sum.
 #
@@ -473,7 +474,7 @@ for n_pieces in (1, 4, 16, 64, 256):
 # | SGD | nothing | 0 |
 # | SGD with momentum | a running mean of the gradient | $4RC$ |
 # | Adam | and a running mean of its square | $8RC$ |
-# | Adam in 8 bits | both, rounded in blocks of 256 | $2RC + 8RC/256$ |
+# | Adam in 8 bits | both in a byte each, and an fp32 scale for each block of 256 | $2RC + 8RC/256$ |
 # | Adafactor | of the squares, only row means and column means | $4(R + C)$ |
 #
 # The last one is the surprising one. The squares of a gradient are a table of $R \times C$ numbers, of which Adafactor
@@ -719,7 +720,7 @@ ladder
 # - **Accumulation** gives you the calm step back, for the green layer.
 # - **The optimizer** takes the orange layer away.
 # - **Precision** halves all that is left, in the hands of stochastic rounding (lesson 04). If your processor multiplies
-# bf16 in hardware, this rung may *gain* time. If it does not, it is the slowest so far.
+# bf16 in hardware, this rung may *gain* time; if it does not, it may lose some.
 # - **Recompute** trades the pink for a second forward pass (lesson 03), by operations about a third more; your clock may say
 # more than that.
 # - **Offload** takes what recompute had kept, the inputs of the blocks, and writes them to files. It saves little here,
@@ -744,9 +745,7 @@ block = 12 * h**2 + 13 * h
 vit = layers * block + (3 * 16 * 16 + 1) * h + (14 * 14 + 2) * h + 2 * h + 10 * (h + 1)
 print(f"{vit:,} parameters")
 adams = predict.model_states(predict.Setup(vit, precision="bf16")).optimizer
-# measured: S. Raschka 2023, ViT-L/16 on one GPU
-display(compare(predicted=adams, measured=Bytes((3.91 - 2.02) * 1e9), tolerance=None, name="Adam → SGD saves",
-                columns=("our formula", "published"), unit="GB"))
+print(f"Adam's two numbers, in bf16: {adams:.2GB}; SGD instead of Adam saved {3.91 - 2.02:.2f} GB")
 # measured: S. Raschka 2023, ViT-L/16 on one GPU
 compare(
     predicted={"born in fp32": Bytes(4 * vit), "born in bf16": Bytes(2 * vit)},
@@ -755,10 +754,10 @@ compare(
 )
 
 # %% [markdown]
-# The births fit, with a few per cent for what a GPU's allocator rounds up. The change to SGD saved half as much again as
-# Adam's two bf16 numbers. One candidate: on a GPU, PyTorch's Adam divides *all* parameters in one call by default and
-# holds a temporary as large as the model, $2\Psi$ more, which would make 1.82 GB. We have not run it, so we leave it a
-# candidate. Another: that script prints what the allocator *reserved*, not what was alive (lesson 02).
+# The births fit, a few per cent aside. The change to SGD saved half as much again as Adam's two bf16 numbers, and we do
+# not know why. On a GPU, PyTorch's Adam divides *all* parameters in one call by default, and holds a temporary as large
+# as the model, $2\Psi$ more: that would make 1.82 GB. Besides, the script prints what the allocator has *reserved*, not
+# what is alive (lesson 02). We have not run it, so both stay candidates.
 #
 # In the same log accumulation in smaller pieces made the run 3.3 times as long (3.96 to 12.91 minutes). A GPU needs
 # large pieces to be busy, more than your CPU does. So cut until it fits, and no further.
@@ -769,7 +768,7 @@ compare(
 # |---|---|
 # | What does accumulation save? | activations: those of a piece, not of the batch |
 # | What does it cost? | $4\Psi$ of gradients beside the activations, and time if pieces are too small |
-# | How are pieces weighed? | by their share of the tokens, $n_i / N$; never by $1/m$ |
+# | How are pieces weighed? | by their share of the tokens, $n_i / N$; it is $1/m$ only if all are equal |
 # | What happens once a step? | unscale, clip, step, move the schedule, in this order |
 # | In which format is the sum? | fp32, if it is long |
 # | What does an optimizer cost? | Adam $8\Psi$, in 8 bits $2\Psi$, momentum $4\Psi$, Adafactor almost nothing |

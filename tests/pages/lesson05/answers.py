@@ -91,6 +91,10 @@ def stretched_too(lengths):
     return math.prod(lengths[:-1])
 
 
+def all_but_the_longest(lengths):
+    return math.prod(max(1, length) for length in lengths) / max(1, *lengths, 1)
+
+
 def a_power_of_two(lengths):
     return 2 ** (len(lengths) - 2)
 
@@ -142,6 +146,7 @@ ANSWERS = {
             every_cut: "you say that the last counts 16 times as much as the first",
             all_but_the_first: "it counts less",
             stretched_too: "lengths [0.5, 0.9, 0.8] before the cuts",
+            all_but_the_longest: "lengths [4, 3, 2] before the cuts",
             a_power_of_two: "lengths [0.5, 0.9, 0.8] before the cuts",
         },
     ),

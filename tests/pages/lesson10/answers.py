@@ -202,6 +202,15 @@ def sends_the_whole_buffer(buffer, tensor):
         piece.copy_(buffer[: len(piece)] / dist.get_world_size())
 
 
+def divides_what_is_rounded(buffer, tensor):
+    for piece in tensor.split(len(buffer)):
+        part = buffer[: len(piece)]
+        part.copy_(piece)
+        dist.all_reduce(part)
+        piece.copy_(part)
+        piece /= dist.get_world_size()
+
+
 def a_sum(buffer, tensor):
     for piece in tensor.split(len(buffer)):
         part = buffer[: len(piece)]
@@ -249,6 +258,7 @@ ANSWERS = {
             in_bf16: "rounded once",
             forgets_the_rest: "rounded once",
             sends_the_whole_buffer: "not each number once",
+            divides_what_is_rounded: "on 3 ranks: the tensor should hold the fp32 mean, rounded once",
             a_sum: "rounded once",
         },
     ),
