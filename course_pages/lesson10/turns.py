@@ -145,7 +145,7 @@ def check_average(function: Function) -> None:
 
     def on_each_rank(n: int, size: int) -> tuple[bool, int, int]:
         numbers = torch.Generator().manual_seed(n)  # 8 bits each: fp32 adds them exactly, and bf16 does not
-        every = torch.randint(-255, 256, (dist.get_world_size(), n), generator=numbers).bfloat16()
+        every = torch.randint(1, 256, (dist.get_world_size(), n), generator=numbers).bfloat16()
         tensor, buffer = every[dist.get_rank()].clone(), torch.zeros(size)
         with measure.traffic() as sent, measure.memory(inputs=[tensor, buffer]) as record:
             function(buffer, tensor)

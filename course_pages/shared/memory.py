@@ -145,12 +145,13 @@ def memory_bar(
     unit = unit or largest.best_unit()
     figure, (axes,) = new_figure(height=1.3 + 0.42 * len(accounts))
     stack_categories(axes, accounts, unit, 0.62)
+    at_the_edge = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "center"}  # no limit stands there
     for name, account in accounts.items():
-        note(axes, _one_decimal(account.total, unit), (account.total.to(unit), name), (5, 0), va="center", bbox=PAPER)
+        note(axes, _one_decimal(account.total, unit), (1, name), (0, 0), **at_the_edge)
     for name, nbytes in limits.items():
         axes.axvline(nbytes.to(unit), color=INK, linewidth=1.2, linestyle="--")
         note(axes, name, (nbytes.to(unit), 1.0), xycoords=("data", "axes fraction"), ha="center", va="bottom")
-    axes.set(xlabel=unit, xlim=(0, 1.16 * largest.to(unit) or 1))
+    axes.set(xlabel=unit, xlim=(0, 1.2 * largest.to(unit) or 1))
     axes.invert_yaxis()
     legend(figure, "lower center", len(CATEGORIES))
     words = [f"{name}: {_in_words(account)}, together {account.total}." for name, account in accounts.items()]

@@ -53,9 +53,8 @@ from course_pages.shared.memory import memory_timeline
 # $$\nabla\,\ell = \nabla\,\frac{1}{m}\sum_{i=1}^{m} \ell_i = \sum_{i=1}^{m} \nabla\,\frac{\ell_i}{m}.$$
 #
 # This is **gradient accumulation**, and a piece a *micro-batch*. Is it the same gradient? Not to the bit:
-# a sum in another order rounds differently. Two sums of $n$ numbers differ by at most $(n - 1) \cdot \text{eps}$ times
-# the sum of their magnitudes (Higham 2002, §4.2). The check is stricter: with $n$ = 2,048 tokens it allows $(n - 1)
-# \cdot \text{eps}$ of the gradient's own length.
+# a sum in another order rounds differently. For $n$ = 2,048 tokens the check allows $(n - 1) \cdot \text{eps}$ of the
+# gradient's length, which is stricter than the bound for sums (Higham 2002, §4.2).
 #
 # **Your turn.** Write the loop. `model(*piece)` is the mean loss of a piece.
 
@@ -183,8 +182,8 @@ AccumulationExplorer(global_batch=64, micro_batch=4).show(
 # padding.
 #
 # Take eight sequences, four long and four short, one in each piece. The loss of the batch is the mean over its
-# *tokens*. Suppose that you go on as in section 1, and divide each piece's mean by 8. What a token counts in the sum then
-# depends on its piece, and a token of the shortest piece counts more than it should. How many times?
+# *tokens*. Suppose that you divide each piece's mean by 8 all the same. A token of the shortest piece then counts for more
+# than it should. How many times?
 
 # %%
 LENGTHS = [64, 3, 60, 5, 62, 4, 58, 2]
@@ -423,8 +422,7 @@ compare(guess=zero_guess, predicted=Count(60 // 4), measured=Count(first_zero), 
 # %% [markdown]
 # It does not stop at 0. A cosine goes on, so the learning rate climbs back to its maximum at step 30 and falls again. The
 # run ends near full speed, where a schedule is meant to let it settle, and the last steps undo some of its work. No line
-# of the log says so. (Sixty steps are few: both models know hardly more than how frequent each letter is. Section 8 trains
-# on.) If a loss curve of yours goes flat, or turns up, count how often its schedule moves.
+# of the log says so. (Sixty steps are few: both models know hardly more than the letters' frequencies.) If a loss curve of yours goes flat, or turns up, count how often its schedule moves.
 #
 # That is the story: a step of any size fits the memory of a piece, if you weigh by tokens and do once what belongs to the
 # step.

@@ -5,12 +5,12 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 35; about a minute of both together is computing on 2 CPU cores |
-# | A GPU | changes nothing in what is held and sent; more of it can hide there, since links have engines of their own (NCCL's additions still take a few of the GPU's processors) |
+# | Time | first sitting 50 minutes, second sitting 30; about a minute of both together is computing on 2 CPU cores |
+# | A GPU | is not used; there a reduce-scatter costs PyTorch half of what it costs here (section 10), and more of it can hide, since links have engines of their own |
 # | Opens | `parallel/zero.py`, `predict/zero.py` |
 #
-# In lesson 02 a card of 16 GB died of a model of 1.5 billion parameters: 16 bytes for each, 24 GB, before the first
-# activation. Lesson 07 gave you four such cards. All four die.
+# In lesson 02 a card of 16 GB died of a model of $\Psi$ = 1.5 billion parameters: 16 bytes for each, 24 GB, before the
+# first activation. Lesson 07 gave you four such cards. All four die.
 #
 # They had 64 GB together, and the model needs 24. But each card held *all* of it, the same bits four times. Lessons 08
 # and 09 would cut the model. This page takes the *copies* away, one kind after the other, and counts what is held and sent. That is
@@ -33,6 +33,7 @@ from course_lib.collectives.operators import all_gather
 from course_lib.model import hardware
 from course_lib.model.gpt import GPT
 from course_lib.parallel.zero import ZeroOptimizer
+from course_lib.parallel.zero3 import UnshardableFlatParameter
 from course_lib.train.recompute import recompute
 from course_pages.lesson10 import pictures, turns
 from course_pages.lesson10.ledgers import DEEP, FUSED, SMALL, Library, formula, is_like_one_process, ledger, tower, wide
@@ -48,11 +49,11 @@ print(f"{psi:,d} parameters")
 # bf16, and Adam steps on fp32 copies of the weights, the **masters**. `step` takes each gradient's mean over the ranks,
 # steps, and rounds the masters into the weights.
 #
-# (To ask whether a step is *right*, we run all of it in float64, as before. There a weight is its own master.)
+# (To ask whether a step is *right*, we run all of it in float64, as before. There a master is no wider than its weight.)
 
 # %%
 class Replicated:
-    def __init__(self, model, rule=FUSED, lr=1e-2):
+    def __init__(self, model, rule=FUSED, lr=1e-2):  # FUSED: PyTorch's AdamW, in one pass over each tensor
         self.model, self.weights = model, list(model.parameters())
         self.masters = [nn.Parameter(self.keep(weight.detach())) for weight in self.weights]
         self.optimizer = rule(self.masters, lr=lr)
@@ -93,7 +94,7 @@ print(f"in step: {peak_0 / psi:.1f} bytes a parameter (you said {guess_peak.said
 # fuller: before a bf16 gradient goes, its fp32 copy is made, 4 bytes more. So 16 is the bill *at the moment when we read
 # it*, and a peak is a maximum over time (lesson 02). Megatron-LM's documentation counts these 20 for 16-bit gradients,
 # and 18 where gradients are fp32 from the start, 2 + 4 + 12; MT-NLG's authors plan with 20. The paper counts 16, and so
-# do we from here on; an fp32 gradient adds 2 in place of the narrow one, and 4 beside it.
+# do we from here on.
 #
 # Three quarters of 27.6 MB are copies. The largest kind is master and moments, 12 of 16.
 #
@@ -130,8 +131,7 @@ def my_part(tensor):
 
 # %% [markdown]
 # Second: the step. Its first half is written: the mean gradient of each tensor, and of that my part. The second half,
-# `update_and_tell`, will be yours. What will the bill be? (A replicated step sends an all-reduce of the gradients,
-# $2\frac{N-1}{N}$ times their bytes, 1.29 MB.)
+# `update_and_tell`, will be yours. What will the bill be?
 
 
 # %%
@@ -186,9 +186,9 @@ display(compare(predicted=reduced + gathered, measured=sent_1, tolerance=0.05, u
 print(f"in step: {peak_1 / psi:.1f} bytes a parameter")
 
 # %% [markdown]
-# Less than half is held, and half as much again is sent: three times $\frac{N-1}{N}$ of the weights' bytes instead of
-# two. (On top come headers, of many small messages.) In `step` the copy of the gradients is cut, too: $4\Psi + 16\Psi/N$
-# and what passes, Megatron's count for its distributed optimizer.
+# Less than half is held. But more is sent. A replicated step all-reduces the gradients, $2\frac{N-1}{N}$ times their
+# bytes, 1.29 MB; this one sends half as much again. (On top come headers, of many small messages.) In `step` the copy of
+# the gradients is cut, too: $4\Psi + 16\Psi/N$, Megatron's count for its distributed optimizer, and what passes.
 #
 # ## 3 · Half an all-reduce
 #
@@ -196,8 +196,8 @@ print(f"in step: {peak_1 / psi:.1f} bytes a parameter")
 # finished sum of one part. The second hands the parts around. And what do we do with the three quarters that arrive?
 # `my_part` throws them away.
 #
-# So leave out the second pass. How many bytes does a rank send then? (With lesson 06's own reduce-scatter: gloo makes a whole all-reduce of it, as lesson 08
-# found. Sums of gradients are bf16 here, as they travel; lesson 05 told what many of them lose.)
+# So leave out the second pass. How many bytes does a rank send then? (We take lesson 06's reduce-scatter, since gloo's
+# own is a whole all-reduce, as lesson 08 found. It adds in bf16; lesson 05 told what long sums lose by that.)
 
 # %%
 guess_half = ask("Leave out the half of the all-reduce that nobody reads: how many MB then?", unit="MB")
@@ -291,7 +291,7 @@ class Gather(torch.autograd.Function):
 
 
 # %%
-@your_turn(turns.check_unit, look="Hold what comes out of Gather against the parameter that has this name in `shape`.")
+@your_turn(turns.check_unit, look="Gather returns a flat tensor. How long is it, and how long is the parameter of this name in `shape`?")
 def unit(shape, parts, x):
     """What the block makes of x; parts are this rank's, in the order of shape.named_parameters(). All ranks call."""
     ...
@@ -345,15 +345,15 @@ compare(guess={"forgets, after": guess_kept}, predicted=due, measured=measured, 
 #
 # The library's `ZeroOptimizer` and `Zero3` are the same ideas grown up. Tensors travel in buckets; `Zero3` has the next
 # unit on its way while one is at work; and no unit computes twice: the library empties the weights' memory under
-# autograd's hands, and fills it again in time. Their bills, with the whole GPT, are below, and above them two functions of
-# `ZeroOptimizer`. Where does stage 2 let go of its gradients? And where is your `update_and_tell`?
+# autograd's hands, and fills it again in time. Their bills, with the whole GPT, are below, and above them four functions,
+# two of each. Where does stage 2 let go of its gradients, where does stage 3 free, and where is your `update_and_tell`?
 
 # %%
 pictures.who_holds_what(4, caption="Each stage leaves more white, and the weights go last.").show()
 
 # %%
-display(show(ZeroOptimizer._reduce_next, docstring=False))
-display(show(ZeroOptimizer.step, docstring=False))
+display(show(ZeroOptimizer._reduce_next, docstring=False), show(ZeroOptimizer.step, docstring=False))
+display(show(UnshardableFlatParameter.start_unshard, docstring=False), show(UnshardableFlatParameter._empty))
 held, sent, peaks = {"replicated": held_0["a rank"]}, {"replicated": sent_0}, {"replicated": peak_0}
 for stage in (1, 2, 3):
     kind, name = functools.partial(Library, stage), f"stage {stage}"
@@ -368,19 +368,20 @@ display(compare(predicted=sent_due, measured=sent, tolerance=0.05, unit="MB"))
 print("in step, bytes a parameter:", *(f"{name} {peak / psi:.1f}" for name, peak in peaks.items()), sep="  ")
 
 # %% [markdown]
-# `parameter.grad = None` lets go, as soon as the bucket is on its way; the one before it arrives meanwhile. And
-# `update_and_tell` is the middle of `step`: `optimizer.step()` on this rank's pieces, then everybody's weights.
+# `parameter.grad = None` lets go, as soon as the bucket is on its way; the one before it arrives meanwhile. Stage 3 shrinks
+# a storage to 0 bytes. And `update_and_tell` is the middle of `step`: `optimizer.step()` on this rank's pieces, then
+# everybody's weights. (Buckets on their way make the library's `step` a little fuller than ours.)
 #
-# Other wrappers in your script, and the same weights after every step. Stage 1 saves most, for nothing. Stage 2 saves a
-# little, and has to reduce in each backward pass. Stage 3 saves the rest, for half as much traffic again, and has no
-# floor: with enough ranks the states of *any* model fit, as long as one unit does.
+# Stage 1 saves most, for nothing. Stage 2 saves a little, and has to reduce in each backward pass. Stage 3 saves the rest,
+# for half as much traffic again, and has no floor: with enough ranks the states of *any* model fit, as long as that fits
+# which must be whole.
 #
 # ## 7 · At scale
 #
-# The paper's first figure is a model of 7.5 billion parameters on 64 GPUs, and V100s have 32 GB. Its numbers, 120, 31.4,
-# 16.6 and 1.9 GB, are the same formulas as ours, so agreement would prove nothing, and we only print. What the authors
-# *measured* is in their Table 2: on 64 such cards the largest model had 1.3 billion parameters without ZeRO, and 6.2
-# billion with stage 1.
+# The paper's first figure is a model of 7.5 billion parameters on 64 V100s of 32 GB. Its numbers, 120, 31.4, 16.6 and
+# 1.9 GB, come from the same formulas as ours, so agreement would prove nothing, and we only print. (Its Table 1 goes on to
+# 10¹² parameters: 16 TB, on 1,024 ranks of stage 3 a mere 16 GB each.) What the authors *measured* is in their Table 2: on
+# 64 such cards the largest model had 1.3 billion parameters without ZeRO, and 6.2 billion with stage 1.
 
 # %%
 from course_pages.lesson10.explorer import ZeroExplorer
@@ -397,9 +398,8 @@ ZeroExplorer().show()
 # %% [markdown]
 # (If nothing reacts to your clicks, run the cell once.)
 #
-# Replicated, four such cards would hold *one* rank. With stage 1 the states fit, and about 3 GB of the card are left. (Its
-# "32 GB" are GiB, 34.4 GB: lesson 01.) The models that ran had about 14 and 8 GB for all the rest. With stage 3 the states are
-# hardly there.
+# Stage 1 would leave 7.5 billion parameters about 3 GB of the card. (Its "32 GB" are GiB, 34.4 GB: lesson 01.) The models
+# that ran kept about 14 and 8 GB for all the rest, activations first.
 #
 # 1. GPT-3 6.7B on A100s with 40 GB. Which stage is the first that fits on 8 ranks? And on 4?
 # 2. Move the ranks up, to 4,096. Which bars stop getting shorter, and at what length?
@@ -427,7 +427,25 @@ ZeroExplorer().show()
 # What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below:
 # two norms that are wrong, PyTorch's own ZeRO, when stage 3 pays, what else the paper saves, and how to save a model
 # that no rank has.
-#
+
+# %%
+import tempfile
+
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from course_kit.notebook import self_check
+from course_lib.parallel.mesh import Mesh, process_groups
+from course_lib.parallel.whole_tensors import WholeTensorOptimizer
+from course_lib.parallel.zero3 import Zero3
+from course_lib.parallel.zero_r import CheckpointMemory, recompute_part
+from course_lib.train.muon import Muon
+from course_pages.lesson10 import ledgers
+from course_pages.shared.who_sends import between_nodes, matrix, who_sends_whom
+
+# %% [markdown]
 # ## 8 · A norm that is too small
 #
 # One bad batch can throw a model out of its valley. So one **clips**: if the norm of the whole gradient is above a
@@ -435,8 +453,6 @@ ZeroExplorer().show()
 # before the step, on what the rank has:
 
 # %%
-from course_pages.lesson10 import ledgers
-
 guess_norm = ask("Each of 4 ranks clips its part to a norm of 0.1. What norm has the whole gradient then?")
 
 
@@ -457,31 +473,13 @@ display(compare(guess=guess_norm, predicted=Ratio(0.1 * 4**0.5), measured=Ratio(
 # %% [markdown]
 # Each rank did what it was told, with its part. But squares add up: the whole is $\sqrt N$ times too long. On 1,024
 # ranks it may be 32 times too long before anybody clips. And each part was shrunk by its own factor, so even the
-# direction is another. What should the ranks have told
-# each other? One number each; which, the lab asks.
+# direction is another. What should the ranks have told each other? One number each: the square of its part's norm.
 #
 # ## 9 · A norm that is too large
 #
-# You repair section 8: squares, one all-reduce, the root. A colleague saves memory, and uses one buffer for all
+# So you repair it: squares, one all-reduce, the root. A colleague saves memory, and uses one buffer for all
 # gradients. Four ranks. The first gradient has 10 elements, the second 5, and all are 1, so the norm is $\sqrt{15}$.
 # The buffer has 12 places. What comes out?
-
-# %%
-import tempfile
-from pathlib import Path
-
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.nn.parallel import DistributedDataParallel
-
-from course_kit.notebook import self_check
-from course_lib.parallel.mesh import Mesh, process_groups
-from course_lib.parallel.whole_tensors import WholeTensorOptimizer
-from course_lib.parallel.zero3 import Zero3
-from course_lib.parallel.zero_r import CheckpointMemory, recompute_part
-from course_lib.train.muon import Muon
-from course_pages.shared.who_sends import between_nodes, matrix, who_sends_whom
 
 # %%
 guess_buffer = ask("One buffer, used again: which norm?")
@@ -514,9 +512,8 @@ compare(
 #
 # ## 10 · PyTorch's own
 #
-# `ZeroRedundancyOptimizer` is stage 1, behind `DistributedDataParallel`. `fully_shard`, called FSDP, is stage 3. (A
-# lecture, CMSC 35200, "Scaling up LLMs", says that FSDP "utilizes both data and tensor parallelism". It is sharded *data*
-# parallelism: each rank computes every product, whole, for its own share of the batch. Exercise 3 counts.)
+# `ZeroRedundancyOptimizer` is stage 1, behind `DistributedDataParallel`. `fully_shard`, called FSDP, is stage 3. (Some
+# lectures call it tensor parallelism, too. It is sharded *data* parallelism: exercise 3 counts.)
 #
 # Same weights after each step? And what do they keep and send? Weights are float32 here, 4 bytes each. Two things to
 # know before: gloo makes an all-reduce of FSDP's reduce-scatter, so on the CPU gradients cost $2\Psi$ numbers and not
@@ -567,11 +564,15 @@ for name, found in per_rank.items():
           f"moments by rank: {', '.join(f'{moments:.2MB}' for *_, moments, _ in found)}")  # fmt: skip
 
 # %%
-rest = sum(w.numel() for name, w in GPT(SMALL, device="meta").named_parameters() if not name.startswith("blocks"))
-third, sixth, blocks_only = (predict.all_gather(n, 4).bytes for n in (4 * psi, 2 * psi, 2 * (psi - rest)))
-due = {"stage 1, PyTorch": 3 * third, "stage 1, ours": 2 * third}
-due |= {"stage 3, PyTorch": third + 2 * blocks_only + 2 * third, "stage 3, ours": 3 * third}
-due |= {"stage 3, mixed": sixth + blocks_only + 2 * third}
+def gather(elements, width=4):
+    """Bytes that each of four ranks sends, so that all have so many elements of `width` bytes."""
+    return predict.all_gather(width * elements, 4).bytes
+
+
+in_blocks = sum(weight.numel() for weight in GPT(SMALL, device="meta").blocks.parameters())
+due = {"stage 1, PyTorch": 3 * gather(psi), "stage 1, ours": 2 * gather(psi)}
+due["stage 3, PyTorch"] = gather(psi) + gather(in_blocks) + 2 * gather(psi)  # the blocks twice; gloo's whole all-reduce
+due |= {"stage 3, ours": 3 * gather(psi), "stage 3, mixed": gather(psi, 2) + gather(in_blocks, 2) + 2 * gather(psi)}
 mean = {name: sum((sent for *_, sent in found), Bytes(0)) / 4 for name, found in per_rank.items()}
 compare(predicted=due, measured=mean, tolerance=0.05, unit="MB")
 
@@ -587,12 +588,9 @@ compare(predicted=due, measured=mean, tolerance=0.05, unit="MB")
 
 # %%
 def with_muon(wrap):
-    model = GPT(SMALL)
-    matrices = [weight for weight in model.blocks.parameters() if weight.dim() == 2]
-    others = [weight for weight in model.parameters() if all(weight is not each for each in matrices)]
-    groups = [{"params": matrices}, {"params": others, "lr": 3e-4, "orthogonal": False}]
+    matrices = [weight for weight in GPT(SMALL).blocks.parameters() if weight.dim() == 2]
     try:
-        return str(wrap(groups, Muon).deal)
+        return str(wrap(matrices, Muon).deal)  # who owns what
     except ValueError as problem:
         return str(problem)
 
@@ -601,16 +599,6 @@ for wrap in (ZeroOptimizer, WholeTensorOptimizer):
     print(f"{wrap.__name__}: {ranks.run(with_muon, wrap, world_size=4)[0]}")
 
 # %% [markdown]
-# And before anything is cut, somewhere it must be made. The eight processes of a machine run one script, and `Model()`
-# fills fp32 in *main* memory, whatever a process keeps of it later. For 70 billion parameters:
-
-# %%
-for made in ("whole", "in turn", "meta"):
-    print(f"made {made}: {predict.host_memory(70e9, 8, made):.0GB} of main memory")
-
-# %% [markdown]
-# So large models are made on the meta device, shapes without memory, and each rank fills its own part.
-#
 # ## 11 · When stage 3 pays
 #
 # $3\Psi$ instead of $2\Psi$: is a step with stage 3 half as slow again? Ask when the messages hide. Each rank has $D$
@@ -622,38 +610,36 @@ for made in ("whole", "in turn", "meta"):
 # \qquad\text{if}\qquad D \ge \frac{R}{W}.$$
 #
 # That is lesson 07's number! Data parallelism sends $4\Psi$ bytes behind the backward pass, and while it goes forward
-# the network sleeps. Stage 3 wakes it up. It sends half as much again, and hides it behind half as much time again. If
-# only the next unit is on its way in time. A drawing, not a run; a gather is taken to last 0.8 of a unit's forward pass:
+# the network sleeps. Stage 3 wakes it up. It sends half as much again, and can hide it behind half as much time again, if
+# the next unit is on its way in time. This is a drawing and not a run. We let a gather last 0.8 of a unit's forward pass:
 
 # %%
 pictures.zero3_timeline(
     caption="Drawn with gathers of 0.8. Above, each unit waits for its weights. Below, only the first gather, the turn and the last scatter show."
 ).show()
-guess_passes = ask("4 backward passes before each step: how many Ψ does stage 3 send?")
 
 # %% [markdown]
-# It does not pay where a rank has few tokens: an H100 at 40 % of its peak, eight in a node, needs about 770
-# (lesson 07). And if you *accumulate* to get there, count again: every pass gathers every weight
-# (by default: FSDP's `set_reshard_after_backward(False)` keeps them, for memory).
+# Stage 3 does not pay where a rank has few tokens: an H100 at 40 % of its peak, eight in a node, needs about 770 (lesson
+# 07). And if you *accumulate* to get there, count again: by default every pass gathers every weight. (FSDP's
+# `set_reshard_after_backward(False)` keeps them, for memory.) How many $\Psi$ does each stage send with 4 passes a step?
 
 # %%
 m = 4
 measured = {f"stage {stage}": ranks.run(ledgers.sent_in_a_step, stage, m, world_size=4)[0] for stage in (1, 2, 3)}
-print(f"stage 3 sends {3 * m} Ψ (you said {guess_passes.said})")
 compare(
-    predicted={"stage 1": 2 * third, "stage 2": (m + 1) * third, "stage 3": 3 * m * third},
+    predicted={"stage 1": 2 * gather(psi), "stage 2": (m + 1) * gather(psi), "stage 3": 3 * m * gather(psi)},
     measured=measured,
     tolerance=0.05,
     unit="MB",
 )
 
 # %% [markdown]
-# Two, five, twelve. So with many passes for each step, stage 1, which waits, is the cheapest by far; and where the
-# states of stage 1 fit, nothing else is needed.
+# 2, 5 and 12. So with many passes for each step stage 1, which waits, is the cheapest by far, and where its states fit,
+# nothing else is needed.
 #
-# And a way between: shard over the GPUs of *one machine*, whose links are fast, and replicate across machines. Then the
+# There is a way between: shard over the GPUs of *one machine*, whose links are fast, and replicate across machines. Then the
 # gathers never leave the machine, and all that crosses is the mean of the shards' gradients. FSDP calls it **hybrid
-# sharding**. Two machines of two ranks; the kernel counts what each connection carries:
+# sharding**. We play two machines of two ranks, and the kernel counts what each connection carries:
 
 
 # %%
@@ -696,21 +682,18 @@ compare(
 show(recompute_part, docstring=False)
 
 # %% [markdown]
-# 4 ranks, 4 blocks, a stream of 65.5 kB. What is held between the passes, and what is sent in both? (A block with
-# recompute sends six all-reduces of the stream: two forward, two again, two back.)
-
-# %%
-guess_tp = ask("Parts instead of copies: how much more traffic, in percent?")
+# We take 4 ranks, 4 blocks and a stream of 65.5 kB. What is held between the passes? And how many percent more is sent, if
+# a block with recompute sends six all-reduces of the stream: two forward, two again, two back?
 
 # %%
 stream = Bytes(4 * 4 * 32 * 128)
 kept, sent = zip(*(ranks.run(ledgers.checkpointed, keep, world_size=4)[0] for keep in (False, True)))
 display(compare(predicted={"copies": 4 * stream, "parts": 4 * stream / 4}, measured=dict(zip(("copies", "parts"), kept)), unit="kB"))
-compare(guess=guess_tp, predicted=Ratio(100 / 12), measured=Ratio(100 * (sent[1] / sent[0] - 1)), tolerance=0.05, name="percent")
+compare(predicted=Ratio(100 / 12), measured=Ratio(100 * (sent[1] / sent[0] - 1)), tolerance=0.05, name="percent")
 
 # %% [markdown]
-# A quarter of each, for a twelfth more traffic. (Each of the six all-reduces is worth two gathers, and this is one
-# gather more. The paper says less than 10 %, its §8. For a model of 100 billion parameters its §3.2 counts 60 GB of checkpoints.)
+# A quarter is held, for a twelfth more traffic: each of the six all-reduces is worth two gathers, and this is one gather
+# more. (The paper says less than 10 %, its §8. For 100 billion parameters its §3.2 counts 60 GB of checkpoints.)
 #
 # **Buffers.** Lesson 02 fused all gradients into one fp32 buffer, $4\Psi$: 6 GB for 1.5 billion parameters (§3.2), 12 for
 # 3 (§6.2). But what goes through a buffer may go in pieces.
@@ -740,15 +723,15 @@ def average(buffer, tensor):
 
 # %%
 due, held = {}, {}
-for layers in (2, 4, 8):
+for layers in (2, 8):
     for name, size in {"all at once": None, "constant": 2**14}.items():
         held[f"{layers} layers, {name}"], all_of_them = ranks.run(ledgers.through_a_buffer, layers, size, world_size=2)[0]
         due[f"{layers} layers, {name}"] = Bytes(4 * size) if size else all_of_them
 compare(predicted=due, measured=held, unit="kB")
 
 # %% [markdown]
-# **Fragments.** Lesson 02's third thief. Checkpoints live long, and what a block computes between them lives short. So
-# memory becomes a comb: its teeth are checkpoints, and between them is nothing that is large. The repair is to take one
+# **Fragments.** They are lesson 02's third thief. Checkpoints live long, and what a block computes between them is soon
+# gone. So memory becomes a comb: its teeth are checkpoints, and between them is nothing that is large. The repair is to take one
 # piece for all checkpoints *before* the step, and to copy them there (`CheckpointMemory`). On lesson 02's model of the
 # allocator, a card of 96 MiB, with 12 checkpoints of 2 MiB:
 
@@ -786,19 +769,7 @@ display(show(CheckpointMemory.new, docstring=False))
 compare(predicted={"new memory": Bytes(0)}, measured={"new memory": ranks.run(ledgers.in_one_piece, world_size=4)[0]})
 
 # %% [markdown]
-# ## 13 · At scale, once more
-#
-# The paper's Table 1 evaluates these formulas from 1 to 1,024 ranks; here is its last row for 128 billion parameters.
-
-# %%
-on_paper = {1: lambda n: 4 + 12 / n, 2: lambda n: 2 + 14 / n, 3: lambda n: 16 / n}
-print("128 billion on 1,024 ranks:", *(f"stage {z}: {128 * on_paper[z](1024):.1f} GB" for z in (1, 2, 3)), sep="  ")
-
-# %% [markdown]
-# Stages 1 and 2 have nearly reached their floors, $4\Psi$ and $2\Psi$. A trillion parameters are 16 TB, and with stage 3 on
-# 1,024 ranks 16 GB each: the paper's own example of what becomes possible.
-#
-# ## 14 · Saving what no rank has
+# ## 13 · Saving what no rank has
 #
 # From stage 1 on no rank has all of Adam's state, and with stage 3 none has the weights. Who saves? Each its own part.
 # And if tomorrow two of four ranks are gone? Then parts have to be cut anew while they are read. `Checkpoints` does
@@ -808,7 +779,6 @@ print("128 billion on 1,024 ranks:", *(f"stage {z}: {128 * on_paper[z](1024):.1f
 # %%
 with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
     ranks.run(ledgers.go_on, folder, 2, world_size=4)
-    print("files of the four ranks:", *sorted(path.name for path in Path(folder).glob("*/*.distcp")))
     resumed = ranks.run(ledgers.go_on, folder, 4, world_size=2)[0]
     never_stopped = ranks.run(ledgers.go_on, other, 4, world_size=4)[0]
 most = max((a - b).abs().max().item() for a, b in zip(resumed.weights, never_stopped.weights))
@@ -816,8 +786,7 @@ print(f"two ranks went on from step {resumed.start}, and end where four that nev
 print(f"one of four held at most {never_stopped.peak:.1MB} while it saved {Bytes(24 * psi):.1MB} of weights and moments")
 
 # %% [markdown]
-# No rank held the whole to write it. (And if the power fails in the middle
-# of a save? All is written beside, and one rename publishes it: a rename happens or does not.)
+# No rank held the whole to write it.
 #
 # ## What to keep
 #
@@ -840,8 +809,8 @@ print(f"one of four held at most {never_stopped.peak:.1MB} while it saved {Bytes
 # **2.** GPT-2 XL, 1.5576 billion parameters, bf16, stage 3 on 64 ranks, 8 backward passes for each step. How many GB
 # does a rank send in a step?
 #
-# **3.** Is stage 3 a kind of tensor parallelism? A rank of 4 has a quarter of the weights. One process that holds all of
-# them would need so many operations for this rank's share of the batch: which part of these does the rank make?
+# **3.** Is stage 3 a kind of tensor parallelism? A rank of 4 keeps a quarter of the weights. Count the operations of its
+# own share of the batch, and those that a process with all the weights would need for it. What is the ratio?
 
 # %%
 answer_1 = None  # ranks
@@ -854,6 +823,14 @@ answer_3 = None  # between 0 and 1
 self_check(answer_3, turns.operations_of_a_rank(), tolerance=0.001, hint="Weights are gathered before they are used. Who multiplies?")
 
 # %% [markdown]
+# <details><summary>Answers</summary>
+#
+# 1. 46: of the 30 GB each rank's weights take 26, and $14 \cdot 13 / N$ GB must fit into the 4 that are left.
+# 2. 73.6: three passes of $\frac{63}{64}$ of 3.115 GB, eight times.
+# 3. 1. The rank gathers all the weights and computes every product, whole. It is no tensor parallelism.
+#
+# </details>
+#
 # **The lab**, `labs/lab10_zero`, asks for what this page left open: a norm that is right over all shards, with one
 # number from each rank, and a checkpoint that four ranks write and two read.
 #
@@ -862,6 +839,7 @@ self_check(answer_3, turns.operations_of_a_rank(), tolerance=0.001, hint="Weight
 # - Rajbhandari et al. 2020, [ZeRO](https://arxiv.org/abs/1910.02054): the three stages are §5, what they send §7, ZeRO-R §6.
 # - Zhao et al. 2023, [PyTorch FSDP](https://arxiv.org/abs/2304.11277), and
 #   [torch.distributed.fsdp.fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
+# - [ZeRO++](https://deepspeed.ai/tutorials/zeropp): gathers of 8 bits, and a second copy of the weights in each machine.
 # - [ZeroRedundancyOptimizer](https://docs.pytorch.org/docs/stable/distributed.optim.html), and
 #   [DeepSpeed's own tutorial](https://www.deepspeed.ai/tutorials/zero/).
 #

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,11 @@ def states(params: float, Nd: int, stage: Any, K: int) -> float:
     setup = Setup(params, Nd, precision="mixed", data=Nd, zero=stage)
     assert predict.model_states(setup.with_(zero=0)).optimizer == K * params
     return predict.model_states(setup).total.to("GB")
+
+
+def largest(card: float, Nd: int, K: int) -> list[float]:
+    """Billions of parameters whose states alone fill a card, for each stage."""
+    return [card / 1e9 / states(1e9, Nd, stage, K) for stage in range(4)]
 
 
 def sent_elements(ranks: int, stages: list[int]) -> list[float]:
@@ -73,6 +79,7 @@ def deepspeed_3(params: float, largest: float, gpus: int) -> float:
 
 COMPUTED: dict[str, Callable[..., Any]] = {
     **{name: states for name in ROWS if name.startswith(("zero_fig1", "zero_table1"))},
+    "zero_table2_64_gpus": largest,
     **{name: sent_elements for name in ROWS if name.startswith("zero_comm")},
     "zero_pa_comm": partitioned_activations,
     "mtnlg_gpus": lambda data, **cut: [
@@ -93,6 +100,13 @@ def test_every_row_is_recomputed() -> None:
 @pytest.mark.parametrize("name", COMPUTED)
 def test_published_figure(name: str) -> None:
     assert COMPUTED[name](**ROWS[name]["inputs"]) == within(ROWS[name])
+
+
+def test_what_was_measured_lies_below_the_formula_and_in_the_lesson() -> None:
+    row = ROWS["zero_table2_64_gpus"]
+    assert all(ran < most for ran, most in zip(row["measured"], largest(**row["inputs"])))
+    page = (Path(__file__).parents[2] / "lessons/src/10_zero.py").read_text("utf-8")
+    assert all(f"{ran}e9" in page for ran in row["measured"])
 
 
 def test_stage_1_is_what_lets_neox_fit() -> None:
