@@ -227,8 +227,7 @@ def _lanes(axes: Axes, bars: Sequence[Bar], held: Sequence[tuple[float, int]], e
     axes.fill_between(times, 2.4, counts, step="post", color=PALETTE["parameters"], alpha=0.35, lw=0)
     steps = [now for now, before in zip(held, [(0.0, 0), *held]) if now[1] != before[1]]
     for (time, count), (until, _) in zip(steps, steps[1:]):
-        if count:
-            axes.text((time + until) / 2, 2.4 - 0.4 * count / most, str(count), ha="center", va="center", fontsize=8.5)
+        axes.text((time + until) / 2, 2.22, str(count), ha="center", va="center", fontsize=8.5, color=INK)
     axes.set(xlim=(0, 1.005 * end), ylim=(2.5, -0.55))
     axes.set_yticks(range(3), ["link", "processor", "weights held\n(units)"])
     axes.tick_params(axis="y", length=0)
