@@ -203,6 +203,8 @@ class _Names:
                 return self.origins(node.args[1])
             if _is_zipped(node):
                 return self.origins(node.args[0].args[1])  # type: ignore[attr-defined]
+            if isinstance(node.func, ast.Attribute) and _is_zipped(node.func.value):  # dict(zip(…)).items()
+                return self.origins(node.func.value)
             if self._dresses(node):
                 return set().union(*map(self.origins, [*node.args, *(each.value for each in node.keywords)]))
             return {ast.unparse(node)}
@@ -225,9 +227,9 @@ class _Names:
         return found
 
 
-def _is_zipped(call: ast.Call) -> bool:
+def _is_zipped(node: ast.expr) -> bool:
     """Whether this is `dict(zip(keys, values))`; keys say nothing about where values come from."""
-    return ast.unparse(call).startswith("dict(zip(")
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "dict" and ast.unparse(node).startswith("dict(zip(")
 
 
 def _is_dotted(node: ast.AST) -> bool:

@@ -36,6 +36,9 @@ ACCUSED = {
     "a paper's evaluation of its own formula": (
         "compare(predicted=16 * 1.5, measured=24, columns=('our formula', 'published'))"
     ),
+    "a formula in a zip that a loop takes apart": (
+        "for name, m in dict(zip(names, (predict.f(2), predict.g(2)))).items():\n    compare(predicted=1, measured=m)"
+    ),
     "filled entry by entry": "m = {}\nm['a'] = predict.f(2)\ncompare(predicted={'a': 1}, measured=m)",
 }
 HONEST = {
@@ -55,6 +58,9 @@ HONEST = {
         "a = run()\ndef f():\n    a = predict.f(1)\n    b = a\ncompare(predicted=predict.f(1), measured=a)"
     ),
     "rows by zip": "ours = {'a': predict.f(1)}\ncompare(predicted=ours, measured=dict(zip(ours, (g(), h()))))",
+    "a zip that a loop takes apart": (
+        "for name, m in dict(zip(names, (g(), h()))).items():\n    compare(predicted=predict.f(1), measured=m)"
+    ),
     "made in one go": "a, b = (Ratio(x) for x in (predict.f(1), card.peak))\ncompare(predicted=a, measured=b)",
     "a record": "with measure.memory() as record:\n    step()\ncompare(predicted=predict.f(1), measured=record.peak)",
 }
