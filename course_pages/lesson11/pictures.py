@@ -1,4 +1,4 @@
-"""Pictures of offload: who asks whom, a step on card, link and processor, the use of a bandwidth, full tiers."""
+"""Pictures of offload: who asks whom, a step on card, link and processor, a delay's price, full tiers."""
 
 from __future__ import annotations
 
@@ -234,39 +234,6 @@ def losses_by_step_and_second(
     legend(figure, "lower center", len(runs), handles=left.get_legend_handles_labels()[0])
     end = f"the loss at the end, mean, lowest and highest of {len(next(iter(runs.values())))} seeds: {'; '.join(told)}"
     return Picture(figure, caption=caption, alt=f"Two panels, over steps and over seconds; {end}.")
-
-
-# ---- what a bandwidth is good for -----------------------------------------------------------------------------------
-
-
-def efficiency_curves(
-    intensities: Mapping[str, float], flops_per_s: float, tiers: Mapping[str, float], *, caption: str
-) -> Picture:
-    """The share of its time that a device computes, for each kind of state, over the bandwidth of its way.
-
-    Args:
-        intensities: state → FLOPs for each byte that travels.
-        flops_per_s: what the device reaches.
-        tiers: name → bytes a second, each a vertical line.
-    """
-    figure, (axes,) = new_figure(height=3.4)
-    slow, fast = min(tiers.values()) / 4, max(tiers.values()) * 4
-    bytes_per_s = np.geomspace(slow, fast, 200)
-    for index, (name, intensity) in enumerate(intensities.items()):
-        fed = intensity * bytes_per_s
-        axes.plot(bytes_per_s / 1e9, 100 * fed / (fed + flops_per_s), lw=1.9, label=name, **line_look(index))
-    for name, speed in tiers.items():
-        axes.axvline(speed / 1e9, color=GRID, lw=1.2, zorder=0)
-        axes.text(speed / 1e9, 103, name, ha="center", va="bottom", size=8.5, color=MUTED)
-    axes.set_xscale("log")
-    axes.set(xlim=(slow / 1e9, fast / 1e9), ylim=(0, 102), xlabel="bandwidth (GB/s)", ylabel="efficiency (%)")
-    legend(figure, "lower center", len(intensities), fontsize=9)
-    told = [
-        f"{state} over {tier}: {100 / (1 + flops_per_s / (intensity * speed)):.0f} %"
-        for state, intensity in intensities.items()
-        for tier, speed in tiers.items()
-    ]
-    return Picture(figure, caption=caption, alt=f"Efficiency rises with bandwidth, from 0 to 100 %. {'; '.join(told)}.")
 
 
 # ---- how full the tiers are -----------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def address(rank, pipe, data, tensor):
 # ## 2 · Whose group is whose
 #
 # An all-reduce needs to know who takes part. Who shares rank 5's layers? The ranks of the same stage and the same
-# replica, which differ from it in the tensor place and in nothing else. That is the rule for every axis: **a group
+# replica, which differ from it in the tensor place only. **A group
 # along an axis holds all ranks that differ in their place on it and agree on the others.**
 
 
@@ -82,8 +82,7 @@ groups_along(CUBE, ranks_per_node=4, caption="Each rank is in three groups, one 
 
 # %% [markdown]
 # With whom does rank 5 average gradients? Rank 7 holds the same half of the same stage, and sees other sequences.
-# Rank 4 has the other half and rank 1 the other stage: their gradients belong to other weights, so a mean with them
-# would mean nothing.
+# Rank 4 has the other half and rank 1 the other stage: their gradients belong to other weights.
 #
 # **Your turn.** Find the groups along an axis from addresses alone.
 
@@ -131,9 +130,9 @@ def batch_of(step):
 
 # %% [markdown]
 # Now watch one step with four micro-batches. Eight ranks on a few cores would wait for a core and not for each other,
-# so we slow the passes down, as in lesson 09: 50 ms forward and 100 ms backward, mostly asleep. Messages take the
-# time that they take. **Guess** how often rank 0, on the first stage, stops for its tensor partner. Its stage has
-# four blocks, and once in each micro-batch the two ranks also join the halves of the embedding.
+# so we slow the passes down, as in lesson 09: 50 ms forward and 100 ms backward, mostly asleep. **Guess** how often
+# rank 0, on the first stage, stops for its tensor partner. Its stage has four blocks, and once in each micro-batch the
+# two ranks also join the halves of the embedding.
 
 # %%
 guess_stops = ask("Messages along tensor for which rank 0 waits in one step?")
@@ -160,8 +159,9 @@ compare(guess=guess_stops, predicted=Count(4 * 4 * (2 + 2) + 4), measured=Count(
 
 # %% [markdown]
 # At the beginning ranks 4 to 7 wait for the first stream, and at the end for ranks 0 to 3, which take the last gradient
-# back to the embedding. Those gaps are lesson 09's bubble. The stripes are tensor ranks, which meet in each block of
-# each micro-batch. Data ranks meet only at the end.
+# back to the embedding. Ranks 0 to 3 wait as long, but in the middle: each of their gradients must come back first. Those
+# gaps are lesson 09's bubble. The stripes are tensor ranks, which meet in each block of each micro-batch. Data ranks meet
+# only at the end, for gradients, then for the loss.
 #
 # ## 4 · Ten shapes
 #
@@ -172,10 +172,11 @@ compare(guess=guess_stops, predicted=Count(4 * 4 * (2 + 2) + 4), measured=Count(
 # The formulas are those of lessons 07 to 10. Along **tensor**, each block adds up the stream of every micro-batch four
 # times. Along **pipe**, the stream crosses each border twice, and the tied embedding's gradient goes once from end to
 # end. Along **data**, all gradients of the rank are reduced once. A rank **holds** 16 bytes for each of its parameters
-# (here 4 + 4 + 8, in fp32) and the activations of $\min(m, p)$ micro-batches in flight on the first of $p$ stages.
-# Finally $\frac{p-1}{m+p-1}$ of all time is idle; we take $m = 2$, so that a long pipe hurts.
+# (here 4 + 4 + 8, in fp32). With $m$ micro-batches and $p$ stages, the first stage also holds activations of $\min(m, p)$
+# micro-batches, and $\frac{p-1}{m+p-1}$ of all time is idle; we take $m = 2$, so that a long pipe hurts.
 #
-# **Guess:** which shape sends the fewest bytes?
+# The table is about rank 0. Each cell has what was measured, then what the formula says. **Guess:** in which shape does
+# rank 0 send the fewest bytes?
 
 # %%
 guess_fewest = ask("Shape that sends the fewest bytes, as three digits (pipe, data, tensor)?")
@@ -217,8 +218,9 @@ for shape in shapes.SHAPES:
 shapes.ShapesTable(formula, measured, off)
 
 # %% [markdown]
-# Each cell shows what was measured, then what the formula says. All ten shapes learn what one device learns: the loss
-# differs in the seventh digit, which is fp32's rounding. The next table has the worst row of each column.
+# All ten shapes learn what one device learns: the loss differs in the seventh digit, which is fp32's rounding. Along
+# tensor the kernel sees a little more than the formula. The surplus does not grow with the batch: it is the
+# messages' headers (lesson 00). The next table has the worst row of each column.
 
 # %% tags=["varies"]
 worst = shapes.furthest_off(formula, measured)
@@ -240,15 +242,15 @@ trade(
 # %% [markdown]
 # Now lesson 09's question has an answer, and it is a trade. A pipe sends least and holds least, and pays in idle time.
 # Replicas never idle and send a third of what tensor ranks do, but each of them holds everything. Tensor ranks never
-# idle either, and hold the least of all states, but they talk without end. Every mixture lies between. More
-# micro-batches would shrink the bubble, up to $p$ of them in flight; that is why real pipes run hundreds.
+# idle either, but they talk without end, and each keeps the whole stream: 1·1·8 holds more than 1·2·4. More
+# micro-batches would shrink the bubble, and never are more than $p$ of them in flight. So real pipes run hundreds.
 #
 # ## 5 · Which wire?
 #
 # Bytes are not seconds. Two machines of four GPUs: inside, NVLink; between them, a network that is ten times slower.
 # Ranks 0 to 3 stand in the first machine, so whichever axis is counted *slowest* crosses the network, and the two
 # others stay inside. There are six orders; the table names the slowest axis first. **Guess** what share of all bytes
-# crosses if tensor is the slowest.
+# crosses if tensor is the slowest. (Look at 2·2·2 above.)
 
 # %%
 guess_bad = ask("Tensor slowest: % of all bytes that cross between the machines?", unit="")
@@ -286,7 +288,7 @@ who_sends_whom(
 )  # fmt: skip
 
 # %% [markdown]
-# Six orders, one loss: no test of values will ever tell you that a run is numbered badly. It is only slow. So tensor
+# Six orders, one loss: no test of values will ever tell you that a run is numbered badly. So tensor
 # comes last, as the fastest. And of the other two? Here the pipe sends less than data does, so it should be slowest.
 # Large models can hide the data axis behind the backward pass (lesson 07). Llama 3's order is tensor, context (lesson
 # 08), pipe, data, the fastest first, since data tolerates a slow network best (Grattafiori et al. 2024, §3.3.2).
@@ -311,11 +313,11 @@ def torn(mesh, axis, per_machine):
 # %% [markdown]
 # ## 6 · How many along each axis?
 #
-# Real models now. MT-NLG: 530 billion parameters, 105 blocks, A100s of 80 GB, 560 servers of eight (Smith et al. 2022,
+# MT-NLG: 530 billion parameters, 105 blocks, A100s of 80 GB, 560 servers of eight (Smith et al. 2022,
 # §2.2). Narayanan et al. 2021 (§3) derive three rules:
 #
 # - **Tensor: as far as the machine goes.** Here 8. Beyond, every block waits for the network.
-# - **Pipe: until a rank's part fits,** and no more, since stages are bubble.
+# - **Pipe: until a rank's part fits,** and no more, since every stage lengthens the bubble.
 # - **Data: the rest,** as far as the batch can be cut.
 #
 # What must fit? MT-NLG's states take 20 bytes a parameter (§2.1), of an eighth of every matrix in $105/p$ blocks and
@@ -340,10 +342,10 @@ possible = [stages for stages, needed in needs.items() if needed < A100.memory a
 compare(guess=guess_stages, predicted=Count(min(possible)), measured=Count(35), columns=("by the rules", "published"), name="stages")
 
 # %% [markdown]
-# The activations are a surprise: 8.8 GB at every length, since $p$ micro-batches of $105/p$ blocks are in flight. A
-# longer pipe shrinks states only. 15 stages do not fit into 85.9 GB. 21 do, with 11 GB to spare for what we have not
-# counted; but 560 servers are no whole number of replicas of 21 servers each, and they are 16 of 35. (The paper gives
-# no reason; this one is ours.)
+# The activations are a surprise: 8.8 GB at every length, since $p$ micro-batches of $105/p$ blocks are in flight. 15
+# stages do not fit into 85.9 GB. 21 do, with 11 GB to spare for what we have not counted; but 560 servers are no whole
+# number of replicas of 21 servers each, and they are 16 of 35. (The paper gives no reason; this one is ours.) And the
+# opening's 2 · 4 · 128? It also cuts the model in eight: the first line, 1.3 TB a rank.
 #
 # Now a cube of your own, seen from rank 5. Count in the order data, tensor, pipe: a tensor group leaves its machine.
 # Compare the seconds of talking with those of computing. Then repair it in two ways, without touching the order.
@@ -362,11 +364,10 @@ CubeExplorer(model="GPT-3 13B").show()
 #
 # ## 7 · Where do 60.1 seconds go?
 #
-# MT-NLG's step took 60.1 s on 280 servers: 8 · 35 · 8 ranks, 240 micro-batches for each pipe (§2.4). You can now
-# account for them. Products: with recompute 8 FLOPs for each parameter and token, and attention's scores (lesson 03),
-# at the A100's peak of 312 TFLOP/s. Bubble: 34 of 274 slots. Messages: `rank_traffic` of a middle stage, over 300
-# GB/s inside a machine and 25 GB/s to another, as if nothing were hidden. **Guess:** how much of the 60.1 s is left
-# over?
+# MT-NLG's step took 60.1 s on 280 servers: 8 · 35 · 8 ranks, 240 micro-batches for each pipe (§2.4). Products: with
+# recompute 8 FLOPs for each parameter and token, and attention's scores (lesson 03), at the A100's peak of 312 TFLOP/s.
+# Bubble: 34 of 274 slots. Messages: `rank_traffic` of a middle stage, over 300 GB/s inside a machine and 25 GB/s to
+# another, as if nothing were hidden. **Guess:** how much of the 60.1 s is left over?
 
 # %%
 guess_rest = ask("Seconds that products at peak, bubble and messages leave over?", unit="s")
@@ -387,19 +388,19 @@ print(f"you said {guess_rest.said} s")
 budget(parts, caption="Of a step of 60.1 s, products at the peak explain 40 %, the bubble 12 %, all messages together 7 %.")
 
 # %% [markdown]
-# Messages are *not* where the time goes: that is what the order of the axes bought. The bubble costs nearly twice as
-# much as all talk. The largest part has no formula yet, but a name: products below the peak, and whatever
-# is no product (norms, GELU, softmax, Adam). The paper does not split it up. A model of 1.7 billion without pipe and
-# tensor ranks reached 137 of 312 TFLOP/s (Narayanan et al. 2021, Table 1), a loss of much the same size. Lesson 16 goes
-# after it.
+# Messages are *not* where the time goes: that is what the order of the axes bought. Over the network, tensor's would
+# take twelve times as long. The bubble costs nearly twice as much as all talk. The largest part has no formula yet, but
+# a name: products below the peak, and whatever is no product (norms, GELU, softmax, Adam). The paper does not split it
+# up. A model of 1.7 billion without pipe and tensor ranks reached 137 of 312 TFLOP/s (Narayanan et al. 2021, Table 1),
+# a loss of much the same size. Lesson 16 goes after it.
 #
 # ---
 #
 # ## Second sitting
 #
-# The story ends here, and the lab needs no more. On another day, run all cells above before you go on. Below: the same
-# grid in PyTorch's and in JAX's words, a machine of the cube that dies, two mistakes that raise nothing, and two runs
-# that break a rule.
+# The story ends here; of what follows, the lab takes up section 11 only. On another day, run all cells above before you
+# go on. Below: the same grid in PyTorch's and in JAX's words, a machine of the cube that dies, two mistakes that raise
+# nothing, and two runs that break a rule.
 #
 # ## 8 · The real thing: the same grid in other words
 #
@@ -487,9 +488,10 @@ else:
 # Over NCCL it hangs until a watchdog's timeout ends it. Either way the run is over, unless something starts it again
 # from the last checkpoint.
 #
-# Now our cube. Machine 0 dies in step 7, by SIGKILL, and never comes back. What is left is one machine of four: a
-# smaller cube, 2·1·2. A checkpoint of `HybridParallel` holds whole tensors by name, so any number of replicas can read
-# it (lesson 10). **Guess:** with a checkpoint after every third step, how many steps are computed twice?
+# Now our cube. Steps count from 0. When step 7 is done, machine 0 dies by SIGKILL, and never comes back. What is left
+# is one machine of four: a smaller cube, 2·1·2. A checkpoint of `HybridParallel` holds whole tensors by name, so any
+# number of replicas can read it (lesson 10). **Guess:** with a checkpoint after every third step, how many steps are
+# computed twice?
 
 # %%
 guess_twice = ask("Steps computed twice, of 12?")
@@ -535,9 +537,8 @@ print(f"you said {guess_twice.said}; computed twice:", *sorted({step for step in
 # %% [markdown]
 # The steps since the last checkpoint are lost, and only they. The curve has no seam, since a step's batch does not
 # depend on the number of replicas. On a cluster `torchrun` does the notebook's part: its agents notice the dead
-# machine, find out who is left, and start all ranks anew. `python -m course_lib.parallel.survive runs/gpt
-# --ranks-per-node 4
-# --pipe 2 --tensor 2` kills a real agent of this cube; try it in a terminal.
+# machine, find out who is left, and start all ranks anew. In a terminal you can kill a real agent of this cube:
+# `python -m course_lib.parallel.survive runs/gpt --ranks-per-node 4 --pipe 2 --tensor 2`.
 #
 # Large runs would rather not shrink. A machine of the cube holds stage 0 of *both* replicas, if pipe is slowest: no
 # whole replica is left, and both must wait for a spare. Where data is slowest, the other replica is whole.
@@ -631,9 +632,9 @@ print(f"one device {true:.4f} · each rank's own {[round(each**0.5, 4) for each 
 print(f"root of the sum over all ranks: {sum(squares) ** 0.5:.4f}; over one replica: {(sum(squares) / 2) ** 0.5:.4f}")
 
 # %% [markdown]
-# Ranks that clip by their own norms shrink by eight factors, and parts of one weight then move by different steps.
-# Division by the replicas repairs one of the three double counts, and the norm is still too long. The lab has you
-# repair the other two.
+# Ranks that clip by their own norms shrink by four different factors. The two halves of one matrix, on ranks 0 and 1,
+# then move by different steps. Division by the replicas repairs one of the three double counts, and the norm is still
+# too long. The lab has you repair the other two.
 #
 # ## 12 · Two runs that break a rule
 #
@@ -645,12 +646,12 @@ print(f"root of the sum over all ranks: {sum(squares) ** 0.5:.4f}; over one repl
 for zero in (0, 1):
     setup = Setup(zoo.NEOX_20B.config, 1536, precision="mixed", micro_batch=4, tensor=2, pipeline=4, data=12, zero=zero)
     held = max(predict.model_states(setup, stage).total for stage in range(4))
-    print(f"ZeRO-{zero}: {held:.1GB} of states on the fullest rank, of {hardware.A100_40GB.memory:.1GB}")
+    print(f"ZeRO-{zero}: {held:.2GB} of states on the fullest rank, of {hardware.A100_40GB.memory:.2GB}")
 
 # %% [markdown]
-# Without ZeRO 0.6 GB are left, and inputs of the 44 blocks in flight alone take 4.4 GB (4 · 2,048 · 6,144 numbers of 2
-# bytes each). ZeRO-1 over the 12 replicas makes room. And ZeRO's next stage? Our `HybridParallel` refuses it under a
-# pipeline:
+# Without ZeRO 0.6 GB are left. The first stage keeps inputs of 11 blocks for each of 4 micro-batches in flight, and
+# they alone take 4.4 GB (44 times 4 · 2,048 · 6,144 numbers of 2 bytes). ZeRO-1 over the 12 replicas makes room. And
+# ZeRO's next stage? Our `HybridParallel` refuses it under a pipeline:
 
 # %% tags=["raises-exception"]
 HybridParallel(CONFIG, CUBE, micro_batches=2, zero=2)

@@ -70,6 +70,24 @@ def copies_by_itself(weight, master, out):
     return out.send(gradient, torch.empty_like(master))
 
 
+def clears_before_it_left(weight, master, out):
+    arrives = copies_into(master, weight.grad, out)
+    weight.grad.zero_()
+    weight.grad = None
+    return arrives
+
+
+def copies_into(master, gradient, out):
+    master.grad = torch.empty_like(master)
+    return out.send(gradient, master.grad)
+
+
+def onto_the_master(weight, master, out):
+    gradient, weight.grad = weight.grad, None
+    master.grad = master.data
+    return out.send(gradient, master.grad)
+
+
 def waits_for_the_last(o):
     o.coming[-1].result()
     o.adamw.step()
@@ -163,6 +181,8 @@ ANSWERS = {
             holds_on: "let go",
             narrow_over_there: "bfloat16",
             copies_by_itself: "elsewhere",
+            clears_before_it_left: "other values",
+            onto_the_master: "the master itself",
         },
     ),
     turns.check_update: Answers(

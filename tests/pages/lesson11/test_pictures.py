@@ -10,7 +10,6 @@ from matplotlib.patches import Rectangle
 
 from course_kit.accounts import MemoryAccount
 from course_kit.units import Bytes, Seconds
-from course_lib import predict
 from course_pages.lesson11 import pictures as offload
 from course_pages.lesson11.pictures import BLOCKS, ROWS, TOOK, Way, step_bars
 
@@ -96,20 +95,10 @@ def points(line: Line2D) -> np.ndarray:
     return np.asarray(line.get_xydata())
 
 
-def test_the_curves_are_the_formula():
-    picture = offload.efficiency_curves({"weights": 1024.0}, 70e12, {"fast": 70e9, "slow": 7e9}, caption="c")
-    (axes,) = picture.figure.axes
-    for x, y in points(axes.lines[0]):
-        assert y / 100 == pytest.approx(float(predict.link_efficiency(1024, 1e9 * x, 70e12)))
-    assert "weights over fast: 51 %; weights over slow: 9 %" in picture.alt
-    assert [points(line)[0][0] for line in axes.lines[1:]] == [70.0, 7.0]
-
-
 def test_the_picture_is_the_same_every_time():
     def pictures():
         yield offload.the_cut(FLOW, HELD, caption="c")
         yield offload.step_timeline(caption="c")
-        yield offload.efficiency_curves({"a": 1.0}, 1.0, {"b": 1.0}, caption="c")
 
     assert [picture.png for picture in pictures()] == [picture.png for picture in pictures()]
 
