@@ -80,8 +80,8 @@ def journey(wanted_PT: Tensor, experts: int, *, caption: str) -> Picture:
         for rank, tokens in enumerate(holds):
             left = rank * (widest + 1)
             axes.plot([left, left + widest], [-0.12, -0.12], color=INK, lw=1.2)
-            if stage == "at home":
-                axes.text(left + widest / 2, 1.12, f"rank {rank}", ha="center", color=INK, size=9.5)
+            whose = {"at home": f"rank {rank}", "at the experts": _experts_of(rank, own)}.get(stage, "")
+            axes.text(left + widest / 2, 1.12, whose, ha="center", color=INK, size=9.5)
             for place, (source, expert) in enumerate(tokens):
                 axes.add_patch(Rectangle((left + place + 0.05, 0), 0.9, 0.9, facecolor=series_color(expert)))
                 axes.text(left + place + 0.5, 0.43, str(source), ha="center", va="center", color="white", size=9)
@@ -89,6 +89,10 @@ def journey(wanted_PT: Tensor, experts: int, *, caption: str) -> Picture:
     alt = f"{len(everyone)} tokens of {ranks} ranks, equally many on each. At the experts there are, on {told}. "
     alt += "Then each is home again, where it was."
     return Picture(figure, caption=caption, alt=alt)
+
+
+def _experts_of(rank: int, own: int) -> str:
+    return "expert" + "s" * (own > 1) + " " + ", ".join(str(rank * own + each) for each in range(own))
 
 
 def by_seed(

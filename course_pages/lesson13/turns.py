@@ -5,6 +5,15 @@ from __future__ import annotations
 import torch
 
 from course_kit.notebook.your_turn import Function
+from course_lib import predict
+
+_ROWS = 8 * 4096 * 7168  # numbers of DeepSeek-V3's rows on a rank: eight choices, 4,096 tokens, the width
+EXERCISES = (
+    2 * 16 * 1024 // 16 - int(1.25 * 2 * 16 * 1024 / 64),
+    2 * (predict.all_to_all(_ROWS, 64).bytes + predict.all_to_all(2 * _ROWS, 64).bytes) / 1e6,
+    8 * 1 * (1 / 8),
+)
+"""Answers to the exercises: choices, MB, the loss of balance E · f · P of the only expert that is wanted."""
 
 
 def check_gates(gates_of: Function) -> None:
@@ -72,9 +81,12 @@ def _plain(rows: torch.Tensor) -> list[list[float]]:
 
 
 def check_places(places: Function) -> None:
-    """Who finds a place: first choices before second ones, token by token, each expert with its own places."""
+    """Who finds a place: first choices before second ones, token by token, each expert with its own places.
+
+    In the last case a token loses its first choice and keeps its second.
+    """
     cases = [([[0, 1], [0, 2], [0, 1], [1, 0]], 3, 2), ([[1], [1], [1]], 3, 2), ([[0, 1], [1, 0]], 3, 1)]
-    cases += [([[3, 0, 1], [3, 1, 0], [0, 3, 1], [0, 1, 3]], 4, 2), ([[0, 1], [1, 0]], 2, 4)]
+    cases += [([[3, 0, 1], [3, 1, 0], [0, 3, 1], [0, 1, 3]], 4, 2), ([[0, 1], [1, 0]], 2, 4), ([[0, 1], [0, 2]], 3, 1)]
     for chosen, experts, capacity in cases:
         taken, due = [0] * experts, [[False] * len(chosen[0]) for _ in chosen]
         for choice in range(len(chosen[0])):

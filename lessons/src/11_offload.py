@@ -709,8 +709,7 @@ class Attic(torch.autograd.graph.saved_tensors_hooks):
             if each not in self.coming:
                 there, left = self.there[each]
                 left.result()
-                here = torch.empty_like(there)
-                self.coming[each] = here, self.back.send(there, here)
+                self.coming[each] = (here := torch.empty_like(there)), self.back.send(there, here)
         here, arrives = self.coming[number]
         arrives.result()
         return here

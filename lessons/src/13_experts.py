@@ -10,10 +10,11 @@
 # | Opens | `parallel/experts.py`, `predict/experts.py` |
 #
 # You double a layer's weights, and the model gets better. It also gets twice as slow, for every token multiplies every
-# weight. Commas, too. Does a comma need all of them?
+# weight. Does a comma need all of them?
 #
-# So give a layer eight MLPs, and let each token go to one or two of them. Memory holds eight, and a token pays for two. The MLPs are called **experts**. Who chooses? And since eight experts want eight GPUs: how does a token get
-# to an expert that lives elsewhere, and back? In section 6 the experts sit an exam.
+# So give a layer eight MLPs, and let each token go to one or two of them. Memory holds eight, and a token pays for two.
+# The MLPs are called **experts**. Who chooses? And since eight experts want eight GPUs: how does a token get to an
+# expert that lives elsewhere, and back? In section 6 the experts sit an exam.
 
 # %%
 import torch
@@ -71,6 +72,8 @@ def gates_of(probabilities, top_k):
 #
 # $$\underbrace{E \cdot 2dF + dE}_{\text{held}} \qquad\qquad \underbrace{k \cdot 4dF + 2dE}_{\text{FLOPs for a token}}$$
 #
+# (Our one MLP is $E = k = 1$: its router has no choice, and costs $2d$.)
+#
 # **Guess:** $d$ = 64, $F$ = 256, and 512 tokens. One MLP needs 33.6 MFLOP. And 8 experts, two choices?
 
 # %%
@@ -100,15 +103,15 @@ compare(
 #
 # $$C = \left\lceil c \cdot \frac{kT}{E} \right\rceil$$
 #
-# (Fedus et al. 2021, eq. 3, times $k$.) A choice that comes when the expert is full finds no place: the layer adds
+# (Fedus et al. 2021, eq. 3, times $k$.) A choice that comes when the expert is full is **dropped**: the layer adds
 # nothing for it. All first choices come first, token by token; then all second ones (GShard, algorithm 1).
 #
 # **Break it.** 24 tokens, two choices, 6 experts, $c = 1$: 8 places each, so 48 places for 48 choices. The router likes two
-# of the experts better. How many choices find no place? Then turn the batch around, last token first. Does any token get another answer?
+# of the experts better. How many choices are dropped? Then turn the batch around. Does any token get another answer?
 
 # %%
 CONFIG = ExpertConfig(width=32, hidden=64, experts=6, top_k=2, capacity_factor=1.0)
-guess_dropped = ask("Of 48 choices, how many find no place?")
+guess_dropped = ask("Of 48 choices, how many are dropped?")
 
 # %%
 layer = ExpertMLP(CONFIG)
@@ -118,15 +121,15 @@ said, chosen = layer(x), layer.routing.choice.experts_Tk
 kept = find_places(chosen, 6, CONFIG.capacity(24))  # the second sitting asks you for this function
 pictures.queues(chosen, kept, 6, CONFIG.capacity(24), caption="As many places as choices. All first choices are placed before any second one; what stands above the line is dropped.").show()
 another = int(((layer(x.flip(0)).flip(0) - said).abs() > 1e-6).any(-1).sum())
-print(f"you said {guess_dropped.said}: {int((~kept).sum())} choices find no place")
+print(f"you said {guess_dropped.said}: {int((~kept).sum())} choices are dropped")
 print(f"turned around, {another} of 24 tokens get another answer")
-print(f"tokens with no place at all: {int((~kept).all(-1).sum())}; rows of zeros: {int((said == 0).all(-1).sum())}")
+print(f"dropped tokens: {int((~kept).all(-1).sum())}; rows of zeros: {int((said == 0).all(-1).sum())}")
 
 # %% [markdown]
 # An empty place at expert 3 is of no use to a choice that waits at expert 0. Hence a $c$ above 1, often 1.25.
 #
-# A token that has lost both choices is **dropped**: the layer says 0 to it, exactly. The block adds that to the stream, so the
-# token goes on as it was. No error, no NaN.
+# A **dropped token** is one that has lost all its choices: the layer says 0 to it, exactly. The block adds that to the
+# stream, so the token goes on as it was.
 #
 # And an answer depends on who *else* is in the batch. Batch-norm has that vice as well (lesson 07), but there the others
 # move your answer a little. Here they delete it.
@@ -148,7 +151,7 @@ pictures.journey(wanted, 8, caption="A colour for each expert, two on each rank;
 
 
 # %%
-@your_turn(turns.check_traffic, look="`counts.unflatten(1, (ranks, -1))` puts the experts of a rank together. Sum, then a row and a column.")
+@your_turn(turns.check_traffic, look="`counts.unflatten(1, (ranks, -1))` puts the experts of a rank together. Which axis says who sends?")
 def my_rows(counts, rank):
     """counts[r, e]: rows of rank r for expert e; each rank has the next E/ranks experts → two lists, by rank: sends, receives."""
     ...
@@ -250,7 +253,8 @@ compare(
 # $c = 1.25$, from three seeds. The loss is the text's and nothing else. A second model has *nothing* in the place of its
 # MLPs. (`show(trials.read_stories)` prints the loop.)
 #
-# **Guess:** if all tokens go to one expert, how many of 100 are dropped? (And will the crowd still be there after 300 steps?)
+# **Guess:** if all tokens go to one expert, how many of 100 are dropped, each with its only choice? (And will the crowd
+# still be there after 300 steps?)
 
 # %%
 guess_lost = ask("All go to one of 8 experts with a capacity factor of 1.25: of 100 tokens, how many are dropped?")
@@ -269,8 +273,7 @@ compare(guess=guess_lost, predicted=Ratio(100 * (1 - 1.25 / 8)), measured=late, 
 #
 # Why? The crowd is there after a few steps, before any expert has learnt a thing. At first all tokens look alike to the
 # router, so a push that moves one moves all, and the crowd leaves together, too. Then, without any help, it parts: as the
-# model leaves the letters' entropy, tokens differ in the stream, and the router can tell them apart. The collapse
-# heals late.
+# model leaves the letters' entropy, tokens differ in the stream, and the router can tell them apart.
 #
 # Switch does not wait: it lets the router pay. Over a batch, let $f_e$ be the share of tokens whose first choice is
 # expert $e$, and $P_e$ the mean of its probability. The **load-balancing loss** is
@@ -281,7 +284,7 @@ compare(guess=guess_lost, predicted=Ratio(100 * (1 - 1.25 / 8)), measured=late, 
 # Counts have no gradient, probabilities have: each expert's probability is pulled down
 # as hard as it is in demand.
 #
-# **Your turn.**
+# **Your turn.** Write it.
 
 
 # %%
@@ -306,7 +309,7 @@ for name in ("experts", "loss of balance"):
     print(f"{name}: shares of tokens that 300 steps drop:", [f"{sum(run.dropped) / 300:.0%}" for run in stories[name]])
 
 # %% [markdown]
-# DeepSeek-V3 balances without a loss. Each expert has a *bias*, which is added where experts are chosen and nowhere else.
+# DeepSeek-V3 balances (almost) without a loss. Each expert has a *bias*, which is added where experts are chosen and nowhere else.
 # After each step it goes up a little if too few tokens wanted the expert, and else down. No gradient knows of it:
 
 # %% tags=["varies"]
@@ -345,7 +348,7 @@ def corners_known(name):
 known = {"one MLP": corners_known("one MLP")}
 
 # %% [markdown]
-# **Guess:** how many do 8 experts know, so narrow (16) that with the router a token's FLOPs are the same? The third model is one
+# **Guess:** how many do 8 experts know, so narrow (16) that with the router a token's FLOPs are no more? The third model is one
 # MLP with as many weights as all eight, which thinks six times as long.
 
 # %%
@@ -357,11 +360,11 @@ print(f"you said {guess_known.said} for the experts")
 pictures.by_seed({"corners that the model knows (%)": known}, every=20, caption="A line for each of three towns. At the price of one MLP, eight experts come close to the MLP that costs six times as much.")
 
 # %% [markdown]
-# So yes. For the same FLOPs a token, the router's included, eight experts know more than twice as many corners as one MLP, in each
+# So yes. For no more FLOPs a token, eight experts know more than twice as many corners as one MLP, in each
 # of three towns. They come close to the MLP with as many weights, for a sixth of its FLOPs. And the stories say when
 # experts do *not* pay: where one MLP has room for all that there is to know.
 #
-# A router decides under a budget of places and bytes. Now you decide.
+# Now you decide.
 
 # %%
 ExpertsExplorer().show()
@@ -449,6 +452,7 @@ pictures.who_holds(CUBE, LAYER, 1024, caption="Blue: a row for each expert. Oran
 guess_tensor = ask("kB that rank 0 sends along tensor in a step?", unit="kB")
 
 
+# %%
 def in_a_cube():
     layer, mine = ParallelExperts(ExpertMLP(LAYER), process_groups(CUBE)), holdings(CUBE, LAYER, 1024)[dist.get_rank()]
     x = torch.randn(1024, 64, generator=torch.Generator().manual_seed(0))[mine.tokens.start : mine.tokens.stop]
@@ -500,8 +504,8 @@ def places(chosen, experts, capacity):
 
 
 # %% [markdown]
-# `ParallelExperts` gives places over the tokens of *all* ranks, so it must drop whom one device drops with the same
-# capacity. That is what the counts of all ranks are for. (GShard and Switch give them out group by group, or device by
+# `ParallelExperts` gives places over the tokens of *all* ranks, so it must drop the choices that one device drops with
+# the same capacity. That is what the counts of all ranks are for. (GShard and Switch give them out group by group, or device by
 # device, and need no counts from others. GShard also throws dice for a second choice: it is sent with a probability of twice its
 # gate.)
 
@@ -550,6 +554,7 @@ def expert_gradient(averaged):
     return Ratio((ours.norm() / due.norm()).item()), Ratio(F.cosine_similarity(ours, due, dim=0).item())
 
 
+# %%
 guess_long = ask("4 ranks, each with its own mean, experts' gradients left as they are: how many times the right one?")
 
 # %%
@@ -645,14 +650,16 @@ for name, config, p in (("Mixtral", ExpertConfig(4096, 14_336, 8, 2), 8), ("Deep
 print("you said", guess_travel.said)
 
 # %% [markdown]
-# Both layers compute the same number of FLOPs. But a DeepSeek token visits eight narrow experts where Mixtral's visits two wide
+# Both layers compute nearly the same number of FLOPs. But a DeepSeek token visits eight narrow experts where Mixtral's visits two wide
 # ones, and each visit is a journey. Its authors count about one second of travel for each of computing (§3.2.1), with links and
 # rows of their own, and much of their engineering answers that number. A token may go to four machines at most (node-limited
 # routing), so its row crosses the slow link no more than four times; rows travel *to* the experts in 8 bits; and the journeys of
-# one micro-batch run while another one computes (DualPipe). The expert that all tokens meet travels nowhere: it is on every rank.
+# one micro-batch run while another one computes (DualPipe). The expert that all tokens meet travels nowhere: each rank
+# has it, and its computing, an eighth more, is not in our ratio.
 #
 # Now memory. Adam in mixed precision keeps 16 bytes for each of 671 billion parameters (lesson 04). Axis "expert" cuts the
-# experts' 654 billion; the other 17 billion stand whole on each of its ranks, unless ZeRO cuts them (lesson 10). **Guess:** 64
+# experts' 654 billion; the other 17 billion (attention, embeddings, the experts that
+# all tokens meet) stand whole on each of its ranks, unless ZeRO cuts them (lesson 10). **Guess:** 64
 # ranks along expert, no ZeRO. How many GB on each?
 
 # %%
@@ -729,18 +736,17 @@ compare(
 # %%
 answer_1 = None  # choices
 
-choices = 2 * 16 * 1024
-display(self_check(answer_1, choices // 16 - ExpertConfig(8, 8, 64, 2, 1.25).capacity(16 * 1024), hint="Places first: 1.25 times the fair share."))
+self_check(answer_1, turns.EXERCISES[0], hint="Places first: 1.25 times the fair share.")
 
+# %%
 answer_2 = None  # MB
 
-in_mb = (2 * predict.all_to_all(8 * 4096 * 7168, 64).bytes + 2 * predict.all_to_all(8 * 4096 * 7168 * 2, 64).bytes).to("MB")
-display(self_check(answer_2, in_mb, tolerance=0.01, hint="There are four journeys. Which of them go to the experts?"))
+self_check(answer_2, turns.EXERCISES[1], tolerance=0.01, hint="There are four journeys. Which of them go to the experts?")
 
+# %%
 answer_3 = None
 
-one_for_all = balance(torch.full((16, 8), 1 / 8), torch.zeros(16, 1, dtype=torch.int64)).item()
-self_check(answer_3, one_for_all, tolerance=1e-6, hint="f is (1, 0, …); what is P?")
+self_check(answer_3, turns.EXERCISES[2], tolerance=1e-6, hint="f is (1, 0, …); what is P?")
 
 # %% [markdown]
 # <details><summary>Answers</summary>

@@ -146,6 +146,11 @@ def places_without_turning_back(chosen, experts, capacity):
     return ((wants.cumsum(0) * wants).sum(-1) <= capacity).view(chosen.shape)
 
 
+def places_only_behind_a_first_choice(chosen, experts, capacity):
+    kept = places_token_by_token_in_a_dictionary(chosen, experts, capacity)
+    return kept & kept[:, :1]
+
+
 ANSWERS = {
     turns.check_gates: Answers(
         right=[gates_by_sorting],
@@ -183,6 +188,7 @@ ANSWERS = {
             places_token_before_choice: "came as",
             places_anew_for_each_choice: "came as True",
             places_one_short: "came as False",
+            places_only_behind_a_first_choice: "choice 1 of token 1 came as False",
             places_without_turning_back: "came as",
         },
     ),
