@@ -31,6 +31,7 @@ class Run(NamedTuple):
     losses: list[float]  # of the text alone
     largest: list[float]  # the largest share of the tokens that want one expert of the last layer first
     dropped: list[float]  # share of the last layer's choices without a place
+    alike: list[float]  # mean cosine of two of the last layer's inputs
 
 
 def held_and_flops(config: ExpertConfig, tokens: int) -> tuple[Count, Flops]:
@@ -119,7 +120,9 @@ def read_stories(layer: str, penalty: Penalty | None = None, steps: int = 300) -
         router = BiasedRouter if layer == "biased" else Router
         block.mlp = _Nothing() if layer == "nothing" else ExpertMLP(config, seed, router=router)
     layers: list[Any] = [] if layer == "nothing" else [block.mlp for block in gpt.blocks]
-    optimizer, run = torch.optim.AdamW(gpt.parameters(), lr=3e-3), Run([], [], [])
+    optimizer, run = torch.optim.AdamW(gpt.parameters(), lr=3e-3), Run([], [], [], [])
+    if layers:
+        layers[-1].register_forward_pre_hook(lambda _, given: run.alike.append(_mean_cosine(given[0])))
     for step in range(steps):
         optimizer.zero_grad()
         loss = gpt(*text.stories(seed=0).batch(0, step, 0, 16, 32))
@@ -137,6 +140,11 @@ def read_stories(layer: str, penalty: Penalty | None = None, steps: int = 300) -
             run.largest.append((routings[-1].first_E.max() / routings[-1].tokens).item())
             run.dropped.append(1 - routings[-1].kept_Tk.float().mean().item())
     return run
+
+
+def _mean_cosine(inputs: Tensor) -> float:
+    """Of all pairs of rows: the squared length of the mean of their directions."""
+    return F.normalize(inputs.detach().flatten(0, -2), dim=-1).mean(0).square().sum().item()
 
 
 class _Nothing(nn.Module):

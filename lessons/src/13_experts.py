@@ -268,12 +268,19 @@ print("at last the favourite has, of 100 tokens:", [f"{100 * run.largest[-1]:.0f
 compare(guess=guess_lost, predicted=Ratio(100 * (1 - 1.25 / 8)), measured=late, tolerance=0.1, name="of 100 tokens, steps 0 to 100")
 
 # %% [markdown]
-# You hold eight experts and use one at a time. It is full, so most tokens pass by the layer as if it were not there. Until
-# then the model knows how frequent each letter is and no more, as one without any MLP does.
+# You hold eight experts and use one at a time. It is full, so most tokens pass by the layer.
+# Meanwhile the model knows how frequent each letter is and no more, as one without any MLP does.
 #
-# Why? The crowd is there after a few steps, before any expert has learnt a thing. At first all tokens look alike to the
-# router, so a push that moves one moves all, and the crowd leaves together, too. Then, without any help, it parts: as the
-# model leaves the letters' entropy, tokens differ in the stream, and the router can tell them apart.
+# Why? The crowd is there after a few steps, before any expert has learnt a thing. How alike do two tokens look to the
+# router? (A cosine of 1 is the same direction.)
+
+# %% tags=["varies"]
+for step in (0, 5, 50, 299):
+    print(f"step {step}: mean cosine of two inputs", [f"{run.alike[step]:.2f}" for run in stories["experts"]])
+
+# %% [markdown]
+# While frequencies are all that it learns, the model gives every token the same answer, and all streams become one. Then a
+# push that moves one moves all. Later the crowd parts, without any help: tokens differ again.
 #
 # Switch does not wait: it lets the router pay. Over a batch, let $f_e$ be the share of tokens whose first choice is
 # expert $e$, and $P_e$ the mean of its probability. The **load-balancing loss** is

@@ -40,7 +40,7 @@ def test_a_line_for_each_seed_and_its_end_in_words() -> None:
 
 
 def test_crowds_have_no_share_where_there_are_no_experts() -> None:
-    runs = {"nothing": [Run([3.0, 2.5], [], [])], "experts": [Run([3.0, 2.0], [0.9] + [0.5] * 10, [0.8, 0.3])]}
+    runs = {"nothing": [Run([3.0, 2.5], [], [], [])], "experts": [Run([3.0, 2.0], [0.9] + [0.5] * 10, [0.8, 0.3], [])]}
     picture = crowds(runs, 2.985, caption="Loss and crowd.")
     assert "nothing: 2.5 to 2.5" in picture.alt and "share (%), experts: 50 to 50 at last" in picture.alt
     assert "share (%), nothing" not in picture.alt and picture.png

@@ -29,6 +29,7 @@ def test_runs_have_what_their_pictures_need() -> None:
     assert nothing.largest == [] and one.largest == [1.0] * 8 and one.dropped == [0.0] * 8
     assert experts.losses != biased.losses and experts.losses != paid.losses
     assert len(experts.largest) == 8 and max(experts.dropped) > 0.5  # the crowd is there after a few steps
+    assert nothing.alike == [] and experts.alike[0] < 0.2 and 0.9 < experts.alike[-1] <= 1.0001
 
 
 def test_more_room_knows_more_corners() -> None:
