@@ -28,7 +28,8 @@ def step_flops(setup: Setup) -> Flops:
     """FLOPs of a training step: forward, a backward pass of twice as many, and what `setup.recompute` runs again.
 
     Each multiplication of the forward pass has two in the backward pass: one for the gradient of each factor. So has
-    the first layer, since the embedding wants a gradient. The optimizer's step has no matrix multiplication.
+    the first layer, since the embedding wants a gradient. The optimizer's step has no matrix multiplication. Attention
+    counts as if written out: a fused or tiled one multiplies its scores a second time, a tiled one skips hidden tiles.
     """
     return Flops(3 * forward_flops(setup) + recomputed_flops(setup))  # forward, and a gradient for each of two factors
 

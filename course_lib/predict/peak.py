@@ -57,6 +57,8 @@ def peak(setup: Setup, first_step: bool = False) -> PeakAccount:
             micro-batches on a GPU or in the first step.
     """
     config = setup.gpt
+    if config.attention == "tiled":
+        raise ValueError('attention="tiled": what lives inside of a tile is measured; `activations` has what it keeps')
     if config.norm != "layernorm" or config.positions == "rotary" or config.dropout:
         raise ValueError(
             f"norm={config.norm!r}, positions={config.positions!r}, dropout={config.dropout}: a step is followed with "

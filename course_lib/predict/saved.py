@@ -59,11 +59,9 @@ def refuse_uncounted(setup: Setup) -> None:
     if isinstance(config, ExpertModel) and config.two_streams:
         raise ValueError(f"{config.name} is an encoder and a decoder: counted is one stream of tokens")
     gpt = config if isinstance(config, GPTConfig) else None
-    if gpt is not None and gpt.attention == "tiled":
-        raise ValueError('attention="tiled" is measured, not predicted: it saves what "fused" saves; ask for that')
     if setup.recompute == "selective":
         if gpt is None or gpt.attention != "explicit" or setup.context > 1:
-            raise ValueError('attention="fused", or a ring, keeps no scores: there is nothing to recompute selectively')
+            raise ValueError("fused or tiled attention, or a ring, keeps no scores: nothing to recompute selectively")
         if (setup.precision, setup.device) != ("fp32", "cpu"):
             raise ValueError(
                 f"selective recompute is counted in fp32 on a CPU, not for precision={setup.precision!r}, "

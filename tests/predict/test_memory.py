@@ -152,6 +152,16 @@ def test_attention_written_out_keeps_the_scores():
     assert explicit - fused == 2 * (4 * batch * heads * seq**2 + seq**2 - 4 * batch * heads * seq)
 
 
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+@pytest.mark.parametrize(("batch", "seq", "heads"), [(3, 40, 4), (1, 40, 2), (2, 200, 1)])
+def test_tiled_attention_keeps_what_the_kernel_keeps(positions, batch, seq, heads):
+    """q, k, v, the output and a number a row, to the byte, in tiles of 128 too: inside of them `peak` sees nothing."""
+    config = GPTConfig(2, 16, heads, 31, 200, positions=positions, attention="tiled")
+    assert predict.activations(Setup(config, batch, seq)) == saved_bytes(config, batch, seq)
+    with pytest.raises(ValueError, match="inside of a tile"):
+        predict.peak(Setup(config, batch, seq))
+
+
 def test_the_papers_estimate():
     """Korthikanti et al. 2022, eq. 1 and Table 2's rows without parallelism."""
     h, a, s, b, layers = 12_288, 96, 2048, 1, 96  # GPT-3
