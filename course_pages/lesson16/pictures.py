@@ -56,7 +56,7 @@ def shares(bars: Mapping[str, Mapping[str, float]], *, caption: str) -> Picture:
             axes.barh(place, 100 * share, left=left, label=kind if place == 0 else None, **look)
             if share > 0.05:
                 axes.text(
-                    left + 50 * share, place, f"{100 * share:.0f} %", ha="center", va="center", color=INK, bbox=PAPER
+                    left + 50 * share, place, f"{100 * share:.3g} %", ha="center", va="center", color=INK, bbox=PAPER
                 )
             left += 100 * share
     axes.set_yticks(range(len(bars)), [*bars])

@@ -36,6 +36,7 @@ import math
 import sys
 import threading
 import time
+import weakref
 
 import torch
 import torch.nn.functional as F
@@ -134,6 +135,7 @@ def problem(lengths, heads=4, groups=2, width=8, behind=0, seed=0, dtype=torch.f
 # - `first`, `second`: `[..., width]`; `first_L`, `second_L`: the same shape without `width`. All have one dtype,
 # float32 or float64. There may be any number of dims before `width`, and no rows at all.
 # - Every `L` is a finite number of any size or sign, or `-inf`. Rows of `o` whose `L` is `-inf` may hold NaN.
+# - `o` has the error of a few roundings, where `L` is 20,000 as well: what leaves the weights is not rounded before.
 # - Returns the pair `(o, L)` of both together, of the same shapes and dtype. A row that is empty in both halves has
 # `o = 0` and `L = -inf`.
 #
@@ -755,11 +757,16 @@ def check_attend(*case, window, tile, count=False, **more):
     check_own(seen, seen.counts, cost, q.dtype, what)
     if count:
         check_counts(seen.counts, cost, f"{what}:")
-        room = 8 * len(q) * tile * (tile + q.shape[-1]) * q.itemsize + 2**16
-        most = Bytes(2 * (came[0].nbytes + came[1].nbytes) + room)
-        look = "what grows with the tokens: only o and L may, and scores are forgotten tile by tile"
-        check.at_most(held(record), most, f"{what}: bytes at the peak", look=look)
+        check_room(q, came, tile, record, what)
     return came
+
+
+def check_room(q, came, tile, record, what):
+    """Bytes at the peak: o and L, twice, and some tiles."""
+    room = 8 * len(q) * tile * (tile + q.shape[-1]) * q.itemsize + 2**16
+    most = Bytes(2 * sum(each.nbytes for each in came) + room)
+    look = "what grows with the tokens: only o and L may; scores, and which of them are visible, last for one tile"
+    check.at_most(held(record), most, f"{what}: bytes at the peak", look=look)
 
 
 # %% check="q3-values" points=8
@@ -780,10 +787,10 @@ _ = check_attend([0], window=3, tile=8, behind=4)
 
 
 # %%
-def processor_seconds(fn, *args):
+def processor_seconds(fn, *args, calls=2):
     """Processor time of a call, in all of this process's threads: of two calls the shorter."""
     found = []
-    for _ in range(2):
+    for _ in range(calls):
         start = time.process_time()
         fn(*args)
         found.append(time.process_time() - start)
@@ -791,27 +798,29 @@ def processor_seconds(fn, *args):
 
 
 # %%
-def check_time(tokens=2048, window=64, tile=64, **more):
-    """One long text and a short window: less processor time than the long way."""
+def check_long(tokens=2048, window=64, tile=64, **more):
+    """One long text and a short window: less processor time than the long way, and no room for tokens² of anything."""
     q, k, v, starts = problem([tokens], 4, 2, 32, **more)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         mine = check.call(processor_seconds, attend, q, k, v, starts, window, tile)
-        long_way = processor_seconds(explicit, q, k, v, starts, window)
+        long_way = processor_seconds(explicit, q, k, v, starts, window, calls=1)
     finally:
         torch.set_num_threads(threads)
     look = "work for each token in Python instead of for each tile; tiles that nobody sees"
     what = f"{tokens:,} tokens, window {window}: processor time over that of the long way"
     check.at_most(round(mine / long_way, 2), 1.0, what, look=look)
+    came, _, record = watched(attend, q, k, v, starts, window, tile, tensors=(q, k, v))
+    check_room(q, came, tile, record, f"{tokens:,} tokens, window {window}")
 
 
 # %% check="q3-costs" points=8
-for tokens in (192, 384, 768):
-    _ = check_attend([tokens], 4, 2, 48, window=tokens, tile=48, count=True)
+for tokens in (96, 192, 384):
+    _ = check_attend([tokens], 4, 2, 48, window=tokens, tile=32, count=True)
 _ = check_attend([256, 251], 8, 2, 48, window=48, tile=16, count=True)
 check.written_with(attend, forbidden=FINISHED)
-check_time()
+check_long()
 
 # %% check="q3-hidden" points=8
 # Other texts, heads, windows and tiles; float64; bytes, FLOPs and time; memory outside of torch.
@@ -829,7 +838,7 @@ _ = check_attend([11, 8], 6, 2, 5, window=40, tile=3, seed=12, dtype=torch.float
 #: bytes, FLOPs and time
 _ = check_attend([400, 68], 6, 2, 48, window=10**6, tile=32, seed=13, count=True)
 _ = check_attend([300, 68], 16, 1, 64, window=20, tile=16, seed=14, count=True)
-check_time(1900, 200, 50, seed=15)
+check_long(1900, 200, 50, seed=15)
 #: memory outside of torch
 _q, _k, _v, _starts = problem([1024], 8, 2, 32)
 with outside_torch() as _outside:
@@ -857,7 +866,9 @@ guess_bytes = ask("4,096 tokens, 8 heads of 64: bytes of the table of scores ove
 # **Your contract.** `TiledAttention`, an `autograd.Function`: `o = TiledAttention.apply(q, k, v, starts, window, tile)`
 #
 # - Arguments as in question 3; `q`, `k` and `v` want gradients. Returns `o` alone.
-# - **Saved** for the backward pass: `q`, `k`, `v`, `o` and `L`, and nothing else that grows with the tokens.
+# - **Saved** for the backward pass: `q`, `k`, `v`, `o` and `L`, and nothing else that grows with the tokens. When nobody
+# wants `o` any more, it is gone: an output that `ctx` holds by a name of its own holds `ctx`, and both stay.
+# `save_for_backward` knows that. Another backward pass through the same graph gives the same.
 # - `backward` gets the gradient of `o`, with any strides, which it leaves as it is, and returns those of `q`, `k` and
 # `v`. Tokens behind the last text have gradients of 0, whatever the gradient of `o` holds there.
 # - **Error** of each gradient: as in question 3, against `explicit_back` below. Everything is computed in one dtype.
@@ -1113,9 +1124,32 @@ check_backward([13, 6], window=3, tile=8, size=1e-4, seed=4)
 check_backward([0], window=3, tile=8, behind=4)
 
 # %% check="q4-costs" points=7
-for tokens in (192, 384, 768):
-    check_backward([tokens], 4, 2, 48, window=tokens, tile=48, count=True)
+def check_long_back(tokens=2048, window=32, tile=64):
+    """One long text and a short window: no room for tokens² of anything, in either pass."""
+    q, k, v, starts = problem([tokens], 2, 1, 16)
+    o, _, _, counts, *held_bytes = both_passes(q, k, v, upstream_of(q, tokens, 0, False), starts, window, tile)
+    check_costs(q, k, v, o, (starts, window, tile), f"{tokens:,} tokens, window {window}", counts, *held_bytes)
+
+
+def check_twice():
+    """The same gradients twice through one graph, of which nothing is left afterwards."""
+    q, k, v, starts = problem([6, 5])
+    leaves = [each.detach().requires_grad_() for each in (q, k, v)]
+    o = check.call(attention, *leaves, starts, 4, 2)
+    first, second = (check.call(torch.autograd.grad, o, leaves, q, retain_graph=True) for _ in range(2))
+    look = "what backward changes in the tensors that were saved"
+    for one, other, name in zip(first, second, "qkv"):
+        check.that(torch.equal(one, other), f"a second backward pass through one graph: gradient of {name}", look=look)
+    gone = weakref.ref(o)
+    del o, first, second, one, other
+    check.that(gone() is None, "o is gone when nobody wants it any more", look="what ctx holds, and how it holds it")
+
+
+for tokens in (96, 192, 384):
+    check_backward([tokens], 4, 2, 48, window=tokens, tile=32, count=True)
 check_backward([256, 251], 8, 2, 48, window=48, tile=16, count=True)
+check_long_back()
+check_twice()
 for each in (TiledAttention.forward, TiledAttention.backward):
     check.written_with(each, forbidden=FINISHED)
 
