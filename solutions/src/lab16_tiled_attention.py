@@ -742,6 +742,15 @@ def by_group(q, k, n):
 
 
 # %%
+def check_room(q, came, tile, record, what):
+    """Bytes at the peak: o and L, twice, and some tiles."""
+    room = 8 * len(q) * tile * (tile + q.shape[-1]) * q.itemsize + 2**16
+    most = Bytes(2 * sum(each.nbytes for each in came) + room)
+    look = "what grows with the tokens: only o and L may; scores, and which of them are visible, last for one tile"
+    check.at_most(held(record), most, f"{what}: bytes at the peak", look=look)
+
+
+# %%
 def check_attend(*case, window, tile, count=False, **more):
     """(o, L) of one call, right, and then cheap; returns its record."""
     q, k, v, starts = problem(*case, **more)
@@ -760,13 +769,6 @@ def check_attend(*case, window, tile, count=False, **more):
         check_room(q, came, tile, record, what)
     return came
 
-
-def check_room(q, came, tile, record, what):
-    """Bytes at the peak: o and L, twice, and some tiles."""
-    room = 8 * len(q) * tile * (tile + q.shape[-1]) * q.itemsize + 2**16
-    most = Bytes(2 * sum(each.nbytes for each in came) + room)
-    look = "what grows with the tokens: only o and L may; scores, and which of them are visible, last for one tile"
-    check.at_most(held(record), most, f"{what}: bytes at the peak", look=look)
 
 
 # %% check="q3-values" points=8
@@ -1123,7 +1125,8 @@ check_backward([13, 6], window=7, tile=4, size=30, seed=3)
 check_backward([13, 6], window=3, tile=8, size=1e-4, seed=4)
 check_backward([0], window=3, tile=8, behind=4)
 
-# %% check="q4-costs" points=7
+
+# %%
 def check_long_back(tokens=2048, window=32, tile=64):
     """One long text and a short window: no room for tokens² of anything, in either pass."""
     q, k, v, starts = problem([tokens], 2, 1, 16)
@@ -1145,6 +1148,7 @@ def check_twice():
     check.that(gone() is None, "o is gone when nobody wants it any more", look="what ctx holds, and how it holds it")
 
 
+# %% check="q4-costs" points=7
 for tokens in (96, 192, 384):
     check_backward([tokens], 4, 2, 48, window=tokens, tile=32, count=True)
 check_backward([256, 251], 8, 2, 48, window=48, tile=16, count=True)
