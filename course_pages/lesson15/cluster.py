@@ -9,7 +9,7 @@ from course_lib.model import text
 
 PERMUTATIONS = 64
 STORED = 14
-"""Near duplicates in Python 3.11's manual, with datasketch 2.0.0, November 2026."""
+"""Near duplicates in Python 3.11's manual."""
 
 
 def documents() -> list[str]:
@@ -37,6 +37,11 @@ def signature(document: str) -> Any:
     found = MinHash(num_perm=PERMUTATIONS)
     found.update_batch([each.encode() for each in sorted(shingles(document))])
     return found
+
+
+def signed(shard: tuple[int, list[str]]) -> list[tuple[str, Any]]:
+    """Each document of a shard with its signature."""
+    return [(document, signature(document)) for document in shard[1]]
 
 
 def near_duplicates(signed: Iterable[tuple[str, Any]], threshold: float = 0.8) -> list[tuple[str, str]]:

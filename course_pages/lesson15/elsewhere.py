@@ -6,11 +6,13 @@ A library that is not installed is not imported; what it did elsewhere is in `ST
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import logging
 import os
 import warnings
 from collections.abc import Iterator
+from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,14 +36,25 @@ STORED = {
     ("datasets", 2): Outcome(0, 0), ("datasets", 4): Outcome(16, 0),
     ("datasets", 1): Outcome(24, 0, "KeyError: 'examples_iterable'"),
 }  # fmt: skip
-"""(library, ranks after the restart) → outcome. torchdata 0.11.0, datasets 5.2.0, torch 2.13, Linux, November 2026."""
+"""(library, ranks after the restart) → outcome, with the versions of `STORED_WITH`."""
 FORMATS_STORED = {"Arrow": 932_850 / 466_195, "Parquet": 394_533 / 466_195}
-"""Bytes a token of Python 3.11's manual, as `write_formats` writes it with pyarrow 26.0.1, November 2026."""
+"""Bytes a token of Python 3.11's manual, as `write_formats` writes it."""
+STORED_WITH = {
+    "torchdata": "0.11.0", "datasets": "5.2.0", "pyarrow": "26.0.1", "datasketch": "2.0.0", "distributed": "2026.8.0",
+}  # fmt: skip
+"""The versions that gave what is stored: on Linux, with Python 3.11 and torch 2.13, in November 2026."""
 
 
 def installed(library: str) -> bool:
     """Whether the library can be imported."""
     return importlib.util.find_spec(library) is not None
+
+
+def named(library: str) -> str:
+    """The library and its version; where it is not installed, the one that gave what is stored, marked."""
+    if installed(library):
+        return f"{library} {version(library)}"
+    return f"{library} {STORED_WITH[library]} (not installed here; stored, November 2026)"
 
 
 class Stride(IterableDataset):
@@ -137,7 +150,7 @@ def write_formats(folder: Path, tokens: np.ndarray) -> dict[str, Path]:
     return files
 
 
-def open_format(name: str, path: Path) -> Any:
+def open_format(name: str, path: Path) -> np.ndarray:
     """The tokens as the format's usual reader opens them: a map of the file, but for Parquet, which must be decoded."""
     if name == "raw":
         return np.memmap(path, dtype="<u2", mode="r")
@@ -146,4 +159,11 @@ def open_format(name: str, path: Path) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    return pa.ipc.open_file(pa.memory_map(str(path))).read_all() if name == "Arrow" else pq.read_table(path)
+    table = pa.ipc.open_file(pa.memory_map(str(path))).read_all() if name == "Arrow" else pq.read_table(path)
+    column = table["tokens"]
+    return (column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()).to_numpy()
+
+
+def allocated() -> int:
+    """Bytes that Arrow's allocator has given out and not got back; 0 where pyarrow is not installed."""
+    return importlib.import_module("pyarrow").total_allocated_bytes() if installed("pyarrow") else 0

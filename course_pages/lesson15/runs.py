@@ -1,4 +1,4 @@
-"""Clocks for lesson 15's cells, of the process alone and of work that ranks share; a save that happens or does not."""
+"""Clocks for lesson 15's cells, of the processor and of a thread alone; a save that happens or does not."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from course_kit import ranks
 from course_pages.shared.cpu_time import cpu_seconds as cpu_seconds  # the page's clock
 
 
-def seconds_on_ranks(work: Callable[[int], Any], world_size: int, repeats: int = 3) -> float:
-    """Seconds until every rank has done `work(rank)`; the least of several runs, without the ranks' start."""
-    return min(ranks.run(_timed, work, world_size=world_size)[0] for _ in range(repeats))
+def own_seconds(work: Callable[..., Any], *given: Any) -> float:
+    """Seconds that a call takes in this thread: computing, and waiting for others, for Python's lock, say.
+
+    Being ready while another program has the core does not count, where the kernel tells it (Linux).
+    """
+    start = time.perf_counter() - _kept_waiting_s()
+    work(*given)
+    return time.perf_counter() - _kept_waiting_s() - start
 
 
-def _timed(work: Callable[[int], Any]) -> float:
-    dist.barrier()
-    start = time.perf_counter()
-    work(dist.get_rank())
-    dist.barrier()
-    return time.perf_counter() - start
+def _kept_waiting_s() -> float:
+    """Seconds that this thread was ready to run so far, and had no core."""
+    told = Path("/proc/thread-self/schedstat")
+    return int(told.read_text().split()[1]) / 1e9 if told.exists() else 0.0
 
 
 def save(file: Path, state: Any) -> None:

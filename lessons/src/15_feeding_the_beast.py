@@ -115,7 +115,7 @@ guess_copied = ask("A forked worker reads a list of a million numbers: MB that i
 # %% tags=["varies"]
 due = {"list, held": Bytes(40_000_000), "list, copied": Bytes(32_000_000), "array, held": Bytes(2_000_000)}
 found = memory.held_and_copied()
-print("copied of the array, all told:", found["array, copied"].to("MB"), "MB")
+print(f"copied of the array, all told: {found['array, copied'].to('MB'):.1f} MB ({memory.TOLD})")
 compare(guess={"list, copied": guess_copied}, predicted=due, measured={name: found[name] for name in due}, tolerance=0.1, unit="MB")
 
 # %% [markdown]
@@ -191,13 +191,13 @@ compare(guess={"w = 8": guess_eight}, predicted=due, measured=found, tolerance=N
 # free cores two of them need half as long:
 
 # %% tags=["varies"]
-def encode_half(half):
-    encoder.encode(manual[half * 50_000 : (half + 1) * 50_000], merges)
+def encode_half(half):  # its seconds, without those in which other programs had the cores
+    return runs.own_seconds(encoder.encode, manual[half * 50_000 : (half + 1) * 50_000], merges)
 
 
-one = measure.seconds(lambda: [encode_half(0), encode_half(1)], repeats=3)
-threads = measure.seconds(lambda: list(prefetch(encode_half, range(2), workers=2)), repeats=3)
-processes = runs.seconds_on_ranks(encode_half, world_size=2)
+one = encode_half(0) + encode_half(1)
+threads = max(prefetch(encode_half, range(2), workers=2))
+processes = max(ranks.run(lambda: encode_half(dist.get_rank()), world_size=2))
 print(f"2 threads: {one / threads:.1f} times as fast as one; 2 processes: {one / processes:.1f} times")
 
 # %% [markdown]
@@ -398,10 +398,11 @@ guess_lost = ask("2 ranks become 4: of 40 samples, how many does StatefulDataLoa
 for library, after in elsewhere.STORED:
     here = elsewhere.installed(library)
     lost, twice, said = elsewhere.restart(library, after) if here else elsewhere.STORED[library, after]
-    print(f"{library:9} 2 ranks, then {after}: {lost:2} lost, {twice} twice; it said: {said or 'nothing'}", "" if here else "(stored, not run here)")
+    print(f"{elsewhere.named(library)}: 2 ranks, then {after}: {lost:2} lost, {twice} twice; it said: {said or 'nothing'}")
 
 # %% [markdown]
-# With as many ranks as before, both are exact, and neither promises more. But neither compares. A state here is "rank 0 has read 8 of
+# With as many ranks as before, both are exact, and neither promises more (torchdata's documentation: it handles states of
+# workers, "but not across ranks"). But neither compares. A state here is "rank 0 has read 8 of
 # its samples", and with four ranks rank 0's samples are others: 16 of 40 fall between, and nobody is told.
 #
 # Play with it. By shard, by stride, by function:
@@ -466,19 +467,25 @@ compare(
     tolerance=0.06,
 )
 
-# %% tags=["varies"]
-if elsewhere.installed("pyarrow"):
-    import pyarrow as pa
+# %% [markdown]
+# And what does reading cost? Each file is opened, and then copied token by token into an array:
 
-    for name in files:
-        before, start = pa.total_allocated_bytes(), time.perf_counter()
-        data = elsewhere.open_format(name, files[name])
-        print(f"{name:8} opened in {1e3 * (time.perf_counter() - start):6.2f} ms; Arrow's allocator gave {pa.total_allocated_bytes() - before:9,d} bytes")
-else:
-    print("pyarrow is not installed here (extra 'data'); elsewhere, Arrow's map took 0 bytes and Parquet 1,326,656")
+# %% tags=["varies"]
+into, kB = np.empty_like(small), 1000
+for name, file in files.items():
+    before, start = elsewhere.allocated(), time.process_time()
+    opened = elsewhere.open_format(name, file)
+    opened_s, taken = time.process_time() - start, elsewhere.allocated() - before
+    np.copyto(into, opened)
+    mapped, resident = memory.mapped_and_resident(file)
+    rate = len(small) / runs.cpu_seconds(lambda *given: np.copyto(into, elsewhere.open_format(*given)), name, file)
+    print(f"{name:8} opened in {1e3 * opened_s:5.2f} ms, {rate / 1e6:6,.0f} million tokens/s;", end=" ")
+    print(f"mapped {mapped / kB:3.0f} kB, of these in memory {resident / kB:3.0f}; allocated {taken / kB:5,.0f} kB")
+print("Arrow, Parquet:", elsewhere.named("pyarrow"))
 
 # %% [markdown]
-# The map of Arrow's file took none; Parquet needed room for all tokens, and some to work in. So corpora travel and rest in Parquet, and a training run reads a map. Hugging Face's
+# The three maps allocated nothing: their pages are the file's, and the system may drop them. Parquet has no map. It was decoded, which takes
+# many times as long, and its tokens lie in memory of the process. So corpora travel and rest in Parquet, and a training run reads a map. Hugging Face's
 # Datasets keeps its tables in Arrow files and maps them; that is how it opens a table larger than main memory.
 #
 # ## 7 · Rows of documents
@@ -592,15 +599,19 @@ compare(predicted={"by dice, share 0.22": Ratio(expected)}, measured={"by dice, 
 for name, source in GPT3.items():
     print(f"{name:13} {source.percent / 100 * 300 / source.tokens_e9:5.2f} epochs, printed {source.epochs}")
 for D in (270, 275, 339):
-    fits = 0
-    for n, percent, epochs in MT_NLG.values():  # each is rounded, by half of its last digit
-        fits += abs(percent / 100 * D / n - epochs) <= 0.05 + percent / 100 * D / n * (0.05 / n + 0.05 / percent)
-    print(f"MT-NLG, if {D}e9 tokens were read: {fits} of {len(MT_NLG)} printed epochs fit")
+    misfits = []
+    for name, (n, percent, epochs) in MT_NLG.items():  # each is rounded, by half of its last digit
+        due = percent / 100 * D / n
+        if abs(due - epochs) > 0.05 + due * (0.05 / n + 0.05 / percent):
+            misfits.append(f"{name} comes to {due:.2f} ({epochs} is printed)")
+    print(f"MT-NLG, if {D}e9 tokens were read: {len(MT_NLG) - len(misfits)} of {len(MT_NLG)} printed epochs fit;", *misfits[:2])
 print("MassiveText, bytes a token:", {name: round(1000 * terabytes / tokens_e9, 2) for name, (terabytes, tokens_e9) in MASSIVE_TEXT.items()})
 
 # %% [markdown]
-# WebText2's 22 % are 3.5 epochs, not 2.9, so one of the two numbers is a misprint or more rounded than it looks. MT-NLG was trained on 270 billion tokens, says the paper; all
-# its epochs fit if it was 275. The 339 billion that are often quoted are the corpus. And Wikipedia's 0.001 TB cannot hold 4 billion tokens, unless one is a quarter of a byte.
+# WebText2's 22 % are 3.5 epochs, not 2.9, so one of the two numbers is a misprint or more rounded than it looks. MT-NLG was trained on 270 billion tokens, says the paper.
+# Two of its fifteen sources, OpenWebText2 and Stack Exchange, were then read less often than their rows print, by more than rounding explains; with 275 billion all
+# rows fit. The 339 billion that are often quoted are the corpus. And Wikipedia's 0.001 TB cannot hold 4 billion tokens, unless one is a quarter of a byte. (All three
+# tables are read here in lectures that quote the papers.)
 #
 # ## 9 · Three ways to lose it
 #
@@ -634,7 +645,7 @@ except ranks.RankFailure as failure:
 # whole batch, and an epoch may end inside of one.
 #
 # **Two that count differently.** The loader counts packed rows, and a restart takes the number for documents. (MosaicML's llm-foundry had this
-# fault for months: issue 1277, on packing and resumption.)
+# fault for a long time, and repeated data; pull request 1277 of June 2024 mended it.)
 
 # %%
 lengths = [30, 50, 90, 10, 55, 40, 80, 40, 160, 70]
@@ -667,81 +678,83 @@ def different(shard):
     return number, sorted(set(documents), key=lambda document: mix(1, fingerprint(document)))  # in the order of another hash
 
 
-def write_shard(number, documents):
-    tokens = np.concatenate([np.array([*document.encode(), 256]) for document in documents])  # 256 ends a document
-    return write_tokens(folder / f"shard-{number}.bin", tokens)
+def write_shard(shard, gone):
+    number, documents = shard
+    tokens = [np.array([*document.encode(), 256]) for document in documents if document not in gone]  # 256 ends a document
+    return write_tokens(folder / f"shard-{number}.bin", np.concatenate(tokens))
 
 
 # %% [markdown]
-# Python's own `hash` would not do: it differs from process to process. **Guess:** the manual has 2,600 paragraphs. How many percent are copies?
+# Python's own `hash` would not do: it differs from process to process.
+#
+# And near copies, that differ in a word? Call a document the set of its runs of three words. Two resemble each other by their **Jaccard index**: shared runs
+# over all runs. To compare each with each is quadratic. **MinHash** (Broder 1997) keeps, for each of 64 hashes, the smallest among a document's
+# runs. Two sets have the same smallest element with probability equal to their Jaccard index, so 64 numbers estimate it. And those numbers, in bands,
+# can be keys of a hash table again: alike documents fall into one bucket. The workers compute the signatures, which is the work; the table is small.
+#
+# **Guess:** the manual has 2,600 paragraphs. How many percent are exact copies?
 
 # %%
 guess_copies = ask("Percent of the manual's paragraphs that are exact copies of another?")
 
 # %% tags=["varies"]
-documents = cluster.documents()
+documents, pairs, signed = cluster.documents(), [], []
 if elsewhere.installed("distributed"):
     import dask.bag
     from distributed import Client, LocalCluster
 
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as machines, Client(machines):
         bag = dask.bag.from_sequence(documents, npartitions=8)
-        shards = dict(bag.groupby(shard_of).map(different).compute())
-    for number, kept in shards.items():
-        write_shard(number, kept)
+        shards = bag.groupby(shard_of).map(different).persist()  # they stay with the workers
+        if elsewhere.installed("datasketch"):
+            signed = sorted(shards.map(cluster.signed).flatten().compute(), key=lambda pair: pair[0])
+            pairs = cluster.near_duplicates(signed)
+        gone = {document for document, _ in pairs}
+        shards.map(write_shard, gone).compute()
     on_disk = np.concatenate([np.fromfile(file, "<u2") for file in sorted(folder.glob("shard-*.bin"))])
-    print(f"you said {guess_copies.said}: {1 - sum(map(len, shards.values())) / len(documents):.0%}; shards of", sorted(map(len, shards.values())))
-    due = {"documents": Count(len(set(documents))), "tokens": Count(sum(len(each.encode()) + 1 for each in set(documents)))}
+    print(f"you said {guess_copies.said}: {1 - len(set(documents)) / len(documents):.0%}; {len(pairs)} near copies are gone, too")
+    left = set(documents) - gone
+    due = {"documents": Count(len(left)), "tokens": Count(sum(len(each.encode()) + 1 for each in left))}
     display(compare(predicted=due, measured={"documents": Count(int((on_disk == 256).sum())), "tokens": Count(len(on_disk))}, columns=("one process", "cluster")))
 else:
-    print("distributed is not installed here (extra 'cluster'); elsewhere 530 of 2,608 documents were copies")
+    print(f"{elsewhere.named('distributed')}: 530 of 2,608 documents were copies")
+
+# %% tags=["varies"]
+if pairs:
+    for document in max(pairs, key=lambda pair: len(pair[0])):
+        print(f"  {' '.join(document.split())[:70]} …")
+    sketches, exact = dict(signed), [cluster.jaccard(*pair) for pair in pairs]
+    guessed = [sketches[a].jaccard(sketches[b]) for a, b in pairs]
+    print(f"Jaccard index, by MinHash and exact, mean difference: {sum(abs(a - b) for a, b in zip(guessed, exact)) / len(pairs):.2f} (a standard deviation is at most {(0.25 / 64) ** 0.5:.2f})")
+else:
+    print(f"{cluster.STORED} near copies (not run here: extras 'cluster' and 'data'; stored, datasketch {elsewhere.STORED_WITH['datasketch']}, November 2026)")
 
 # %% [markdown]
-# The same in Spark's words (not run here: Spark needs Java):
+# The same in Spark's words (not run here: Spark needs Java). Near copies would be found by `MinHashLSH` of `pyspark.ml.feature` and its `approxSimilarityJoin`:
 #
 # ```python
 # (spark.createDataFrame([(d,) for d in documents], ["text"])
 #     .withColumn("hash", F.xxhash64("text"))
 #     .dropDuplicates(["hash"])
+#     .withColumn("tokens", F.udf(lambda text: [*text.encode(), 256], "array<int>")("text"))
 #     .repartition(4, "hash")
 #     .sortWithinPartitions("hash")
-#     .write.parquet("shards"))
+#     .select("tokens").write.parquet("shards"))
 # ```
 #
-# And near copies, that differ in a word? Call a document the set of its runs of three words. Two resemble each other by their **Jaccard index**: shared runs
-# over all runs. To compare each with each is quadratic. **MinHash** (Broder 1997) keeps, for each of 64 hashes, the smallest among a document's
-# runs. Two sets have the same smallest element with probability equal to their Jaccard index, so 64 numbers estimate it. And those numbers, in bands,
-# can be keys of a hash table again: alike documents fall into one bucket.
-
-# %% tags=["varies"]
-if elsewhere.installed("datasketch"):
-    signed = [(document, cluster.signature(document)) for document in sorted(set(documents))]
-    pairs = cluster.near_duplicates(signed)
-    print(f"{len(pairs)} near copies among {len(signed)} paragraphs, such as these two:")
-    one, other = max(pairs, key=lambda pair: len(pair[0]))
-    print(f"  {' '.join(one.split())[:70]} …\n  {' '.join(other.split())[:70]} …")
-    sketches, exact = dict(signed), [cluster.jaccard(*pair) for pair in pairs]
-    guessed = [sketches[a].jaccard(sketches[b]) for a, b in pairs]
-    print(f"Jaccard index, by MinHash and exact, mean difference: {sum(abs(a - b) for a, b in zip(guessed, exact)) / len(pairs):.2f} (a standard deviation is at most {(0.25 / 64) ** 0.5:.2f})")
-else:
-    print(f"datasketch is not installed here (extra 'data'); elsewhere it found {cluster.STORED} near copies")
-
-# %% [markdown]
 # ## 11 · What people use
 #
 # | library | keeps | at a restart |
 # |---|---|---|
 # | torchdata, `StatefulDataLoader` 0.11 | each rank's workers' positions | exact for the same ranks; others: 16 of 40 lost, silently (run above) |
 # | Hugging Face Datasets 5.2 | each rank's position in its shards | the same (run above) |
-# | MosaicML Streaming | epoch, samples seen, seed, "canonical nodes" (its documentation) | made for other numbers of ranks, "elastic determinism"; issue 869, a resume beyond epoch 1, is open (read, not run) |
-# | WebDataset | nothing | its author advises to draw shards with replacement, so that there is no place to go back to (issues 177 and 234; read) |
-# | TensorFlow Datasets | files in fixed shards, an order that is fixed if you ask for it; position is `tf.data`'s | an iterator can be saved, with its shuffle buffer, which may be large (documentation; read) |
-# | Petastorm | Parquet; `cur_shard` of `shard_count` | `make_reader` has no argument for a place to begin at (source; read) |
-# | Megatron's `GPTDataset` | index files, one global shuffle | a step number, as here, from a table instead of a function |
+# | MosaicML Streaming | epoch, samples seen, seed, "canonical nodes" ([documentation](https://docs.mosaicml.com/projects/streaming)) | made for other numbers of ranks, "elastic determinism"; [issue 869](https://github.com/mosaicml/streaming/issues/869), an error in a resume beyond epoch 1, is open |
+# | WebDataset | nothing | its author advises to draw shards with replacement, so that there is no place to go back to (issues [177](https://github.com/webdataset/webdataset/issues/177), [234](https://github.com/webdataset/webdataset/issues/234)) |
+# | TensorFlow Datasets | files in fixed shards, an order that is fixed [if you ask for it](https://www.tensorflow.org/datasets/determinism); position is `tf.data`'s | an iterator can be saved with its shuffle buffer, and [that may be large](https://www.tensorflow.org/api_docs/python/tf/data/experimental/CheckpointInputPipelineHook) |
+# | Petastorm | Parquet; `cur_shard` of `shard_count` | `make_reader` has no argument for a place to begin at ([source](https://github.com/uber/petastorm/blob/master/petastorm/reader.py)) |
+# | Megatron's `GPTDataset` | index files, one global shuffle, stored ([source](https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/datasets/gpt_dataset.py)) | a step number, as here, from a table instead of a function |
 #
-# (Read for it: [Streaming](https://docs.mosaicml.com/projects/streaming) and its [issue 869](https://github.com/mosaicml/streaming/issues/869),
-# WebDataset's issues [177](https://github.com/webdataset/webdataset/issues/177) and [234](https://github.com/webdataset/webdataset/issues/234),
-# [TFDS and determinism](https://www.tensorflow.org/datasets/determinism), and the source of Petastorm's reader, all in November 2026.)
+# (The first two were run. Of the others we read what is linked, in November 2026, and ran nothing.)
 #
 # ## 12 · How much text is there?
 #

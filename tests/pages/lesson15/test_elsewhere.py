@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import numpy as np
@@ -32,8 +33,15 @@ def test_formats_hold_the_same_tokens(tmp_path: Path) -> None:
     files = elsewhere.write_formats(tmp_path, tokens)
     assert files["raw"].stat().st_size + 128 == files[".npy"].stat().st_size
     for name, path in files.items():
+        before = elsewhere.allocated()
         opened = elsewhere.open_format(name, path)
-        assert np.array_equal(opened if name in ("raw", ".npy") else opened["tokens"].to_numpy(), tokens)
+        assert np.array_equal(opened, tokens)
+        mapped, resident = memory.mapped_and_resident(path)
+        is_a_map = name != "Parquet"
+        assert (elsewhere.allocated() - before > len(tokens)) == (not is_a_map)
+        if memory.COUNTS:
+            assert (mapped >= 2 * len(tokens), resident >= 2 * len(tokens)) == (is_a_map, is_a_map)
+        del opened
     for name, stored in elsewhere.FORMATS_STORED.items():
         assert files[name].stat().st_size / len(tokens) == pytest.approx(stored, rel=0.05)
 
@@ -62,9 +70,23 @@ def test_an_encoder_loses_no_byte_and_merges_what_is_frequent() -> None:
     assert encoder.merged([b"a", b"a", b"a"], (b"a", b"a")) == [b"aa", b"a"]
 
 
+@pytest.mark.parametrize("library", elsewhere.STORED_WITH)
+def test_what_is_stored_is_of_the_versions_that_are_tested_here(library: str) -> None:
+    pytest.importorskip(library)
+    assert elsewhere.named(library) == f"{library} {elsewhere.STORED_WITH[library]}"
+
+
 def test_clocks_count_work() -> None:
     assert runs.cpu_seconds(lambda: sum(range(100_000)), repeats=2) > 0
-    assert runs.seconds_on_ranks(lambda rank: sum(range(1000 * rank)), world_size=2, repeats=1) > 0
+
+
+def test_a_threads_own_time_has_its_sleep_and_its_work_and_not_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert runs.own_seconds(time.sleep, 0.05) == pytest.approx(0.05, rel=0.9)
+    kept = iter((1.0, 1.0 + 0.04))  # 40 of the next 50 ms this thread was ready, and had no core
+    monkeypatch.setattr(runs, "_kept_waiting_s", lambda: next(kept))
+    clock = iter((7.0, 7.05))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    assert runs.own_seconds(int) == pytest.approx(0.01)
 
 
 def test_without_the_extras_stored_rows_are_shown(tmp_path: Path) -> None:
@@ -76,7 +98,8 @@ def test_without_the_extras_stored_rows_are_shown(tmp_path: Path) -> None:
         from pathlib import Path
         from course_pages.lesson15 import cluster, elsewhere
         print(any(map(elsewhere.installed, ("pyarrow", "torchdata", "datasets", "datasketch", "distributed"))))
-        print(*elsewhere.write_formats(Path({str(tmp_path)!r}), np.arange(9)))
+        print(*elsewhere.write_formats(Path({str(tmp_path)!r}), np.arange(9)), elsewhere.allocated())
+        print(elsewhere.named("datasets"))
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["False", "raw .npy"], done.stderr
+    assert done.stdout.splitlines() == ["False", "raw .npy 0", "datasets 5.2.0 (not installed here; stored, November 2026)"], done.stderr
