@@ -39,11 +39,6 @@ def signature(document: str) -> Any:
     return found
 
 
-def signed(shard: tuple[int, list[str]]) -> list[tuple[str, Any]]:
-    """Each document of a shard with its signature."""
-    return [(document, signature(document)) for document in shard[1]]
-
-
 def near_duplicates(signed: Iterable[tuple[str, Any]], threshold: float = 0.8) -> list[tuple[str, str]]:
     """(document, an earlier one that resembles it) for each document that is to go; no pair is compared in full."""
     from datasketch import MinHashLSH

@@ -58,27 +58,19 @@ def named(library: str) -> str:
 
 
 class Stride(IterableDataset):
-    """This rank's samples of an epoch: every `world_size`-th. It does not ask whether the rank has several workers."""
+    """This rank's samples of an epoch: every `world_size`-th; if it asks for its workers, dealt out to them."""
 
-    def __init__(self, rank: int, world_size: int) -> None:
-        self.mine = range(rank, SAMPLES, world_size)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.mine)
-
-
-class SharedStride(Stride):
-    """The same, dealt out once more, to the workers of this rank."""
+    def __init__(self, rank: int, world_size: int, asks: bool = False) -> None:
+        self.mine, self.asks = range(rank, SAMPLES, world_size), asks
 
     def __iter__(self) -> Iterator[int]:
-        worker = get_worker_info()
+        worker = get_worker_info() if self.asks else None
         return iter(self.mine if worker is None else self.mine[worker.id :: worker.num_workers])
 
 
 def read_by_workers(dataset: IterableDataset, workers: int) -> list[int]:
     """An epoch as PyTorch's DataLoader reads it with so many worker processes."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # newer Pythons warn of forks beside threads
+    with _quiet():  # newer Pythons warn of forks beside threads
         return [int(sample) for sample in DataLoader(dataset, batch_size=None, num_workers=workers)]
 
 

@@ -30,16 +30,14 @@ def mapped_and_resident(path: str | Path) -> tuple[Bytes, Bytes]:
 
     Where the kernel does not tell, both are 0.
     """
-    mapped, resident, ours = 0, 0, False
+    found, ours = {"Size:": 0, "Rss:": 0}, False
     for line in Path("/proc/self/smaps").read_text().splitlines() if COUNTS else []:
         name, *rest = line.split()
         if not name.endswith(":"):
             ours = line.endswith(str(path))
-        elif ours and name in ("Size:", "Rss:"):
-            mapped, resident = (
-                (mapped + int(rest[0]), resident) if name == "Size:" else (mapped, resident + int(rest[0]))
-            )
-    return Bytes(1024 * mapped), Bytes(1024 * resident)
+        elif ours and name in found:
+            found[name] += int(rest[0])
+    return Bytes(1024 * found["Size:"]), Bytes(1024 * found["Rss:"])
 
 
 def held_and_copied() -> dict[str, Bytes]:

@@ -619,12 +619,12 @@ print("MassiveText, bytes a token:", {name: round(1000 * terabytes / tokens_e9, 
 # them. How many samples come out of 40, with 2 workers?
 
 # %% tags=["varies"]
-for dataset in (elsewhere.Stride(0, 1), elsewhere.SharedStride(0, 1)):
-    read = elsewhere.read_by_workers(dataset, workers=2)
-    print(f"{type(dataset).__name__:12} {len(read)} samples, {len(set(read))} of them different")
+for asks in (False, True):
+    read = elsewhere.read_by_workers(elsewhere.Stride(0, 1, asks), workers=2)
+    print(f"asks for its worker: {asks!s:5}  {len(read)} samples, {len(set(read))} of them different")
 
 # %% [markdown]
-# (`get_worker_info` tells a worker who it is; the second dataset asks.) A training run does not notice: an epoch is longer, that is all.
+# (`get_worker_info` tells a worker who it is.) A training run does not notice: an epoch is longer, that is all.
 #
 # **The last batch.** 41 samples, dealt by stride to 4 ranks: rank 0 has one more than the others. Its last step has an all-reduce. With whom?
 
@@ -678,6 +678,10 @@ def different(shard):
     return number, sorted(set(documents), key=lambda document: mix(1, fingerprint(document)))  # in the order of another hash
 
 
+def with_signatures(shard):
+    return [(document, cluster.signature(document)) for document in shard[1]]
+
+
 def write_shard(shard, gone):
     number, documents = shard
     tokens = [np.array([*document.encode(), 256]) for document in documents if document not in gone]  # 256 ends a document
@@ -707,7 +711,7 @@ if elsewhere.installed("distributed"):
         bag = dask.bag.from_sequence(documents, npartitions=8)
         shards = bag.groupby(shard_of).map(different).persist()  # they stay with the workers
         if elsewhere.installed("datasketch"):
-            signed = sorted(shards.map(cluster.signed).flatten().compute(), key=lambda pair: pair[0])
+            signed = sorted(shards.map(with_signatures).flatten().compute(), key=lambda pair: pair[0])
             pairs = cluster.near_duplicates(signed)
         gone = {document for document, _ in pairs}
         shards.map(write_shard, gone).compute()
@@ -759,7 +763,7 @@ else:
 # ## 12 · How much text is there?
 #
 # Common Crawl has more than 100 billion pages, and each of its archives is about 75 TB ([arXiv 2404.09770](https://arxiv.org/abs/2404.09770), 2024). GPT-3's table above starts from it,
-# and keeps 410 billion tokens. JFT-300M, for images, has 300 million of them with more than 375 million labels (Sun et al. 2017). A run of 1.4
+# and keeps 410 billion tokens. MassiveText, Gopher's, is 10.5 TB, or 2,350 billion tokens, of which 300 billion were read. JFT-300M, for images, has 300 million of them with more than 375 million labels (Sun et al. 2017). A run of 1.4
 # trillion tokens, two bytes each, is 2.8 TB: it fits on one disk, and into few machines' main memory. So it is mapped.
 #
 # ## What to keep

@@ -47,6 +47,7 @@ def test_the_parts_of_massivetext_add_up_to_what_is_said_of_the_whole() -> None:
     terabytes, tokens_e9 = (sum(column) for column in zip(*MASSIVE_TEXT.values()))
     whole, share = (ROWS[f"total of massivetext, {what}"] for what in ("terabytes", "share of 300e9 tokens"))
     assert terabytes == pytest.approx(whole["value"], abs=whole["tolerance"])
+    assert f"{whole['value']} TB, or {tokens_e9:,d} billion tokens" in PAGE
     assert 100 * share["inputs"]["read_e9"] / tokens_e9 == pytest.approx(share["value"], abs=share["tolerance"])
 
 
