@@ -218,9 +218,9 @@ def six_steps(workers):
     batches = prefetch(lambda step: time.sleep(fetch_s), range(6), workers)
     with measure.timeline() as record:
         for _ in range(6):
-            with record.span("load"):
+            with record.span("L"):
                 next(batches)
-            with record.span("model"):
+            with record.span("M"):
                 time.sleep(M)
             dist.all_reduce(torch.ones(1))
     return record
@@ -232,8 +232,8 @@ tries = {name: [ranks.run(six_steps, w, world_size=2)[0] for _ in range(3)] for 
 records = {name: min(three, key=lambda record: record.seconds(0, "wait")) for name, three in tries.items()}
 rank_timeline(
     records["1 worker"],
-    caption="Rank 0 is never late, and its profile says that three quarters of its time go into all_reduce. Rank 1 loads; it hardly waits for anything.",
-    alt="Two rows over 400 ms. Rank 0: short blocks named model, and long stretches of waiting in all_reduce. Rank 1: long blocks named load, short ones named model.",
+    caption="L is loading, M the model; both are a rank's own. Rank 0 is never late, and its profile says that three quarters of its time go into all_reduce. Rank 1 loads; it hardly waits for anybody.",
+    alt="Two rows over 400 ms. Rank 0: short blocks named M, and long stretches of waiting in all_reduce. Rank 1: long blocks named L, short ones named M.",
 ).show()
 compare(
     guess={"1 worker": guess_wait},
