@@ -127,14 +127,14 @@ def _quiet() -> Iterator[None]:
 
 def write_formats(folder: Path, tokens: np.ndarray) -> dict[str, Path]:
     """Write the same tokens four ways; Arrow and Parquet only where pyarrow is installed, and uncompressed."""
-    files = {"raw": folder / "tokens.bin", ".npy": folder / "tokens.npy"}
+    files = {"raw": folder / "manual.bin", ".npy": folder / "manual.npy"}
     tokens.astype("<u2").tofile(files["raw"])
     np.save(files[".npy"], tokens.astype("<u2"))
     if installed("pyarrow"):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        files |= {"Arrow": folder / "tokens.arrow", "Parquet": folder / "tokens.parquet"}
+        files |= {"Arrow": folder / "manual.arrow", "Parquet": folder / "manual.parquet"}
         table = pa.table({"tokens": tokens.astype("<u2")})
         with pa.OSFile(str(files["Arrow"]), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)

@@ -30,7 +30,10 @@ def test_workers_that_do_not_ask_read_everything() -> None:
 def test_formats_hold_the_same_tokens(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     tokens = np.frombuffer(cluster.text.python_manual().data, np.uint8).astype("<u2")
+    mapped_by_the_page = tmp_path / "tokens.bin"
+    mapped_by_the_page.write_bytes(b"12")
     files = elsewhere.write_formats(tmp_path, tokens)
+    assert mapped_by_the_page.read_bytes() == b"12", "a file that shrinks under a map kills the process that reads on"
     assert files["raw"].stat().st_size + 128 == files[".npy"].stat().st_size
     for name, path in files.items():
         before = elsewhere.allocated()
