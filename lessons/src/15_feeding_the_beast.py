@@ -473,9 +473,8 @@ compare(
 # %% tags=["varies"]
 into, kB = np.empty_like(small), 1000
 for name, file in files.items():
-    before, start = elsewhere.allocated(), time.process_time()
-    opened = elsewhere.open_format(name, file)
-    opened_s, taken = time.process_time() - start, elsewhere.allocated() - before
+    before, opened = elsewhere.allocated(), elsewhere.open_format(name, file)
+    taken, opened_s = elsewhere.allocated() - before, runs.cpu_seconds(elsewhere.open_format, name, file)
     np.copyto(into, opened)
     mapped, resident = memory.mapped_and_resident(file)
     rate = len(small) / runs.cpu_seconds(lambda *given: np.copyto(into, elsewhere.open_format(*given)), name, file)
@@ -603,8 +602,8 @@ for D in (270, 275, 339):
     for name, (n, percent, epochs) in MT_NLG.items():  # each is rounded, by half of its last digit
         due = percent / 100 * D / n
         if abs(due - epochs) > 0.05 + due * (0.05 / n + 0.05 / percent):
-            misfits.append(f"{name} comes to {due:.2f} ({epochs} is printed)")
-    print(f"MT-NLG, if {D}e9 tokens were read: {len(MT_NLG) - len(misfits)} of {len(MT_NLG)} printed epochs fit;", *misfits[:2])
+            misfits.append(f"{name} ({due:.2f}, printed {epochs})")
+    print(f"MT-NLG, if {D}e9 tokens were read: {len(MT_NLG) - len(misfits)} of {len(MT_NLG)} printed epochs fit", *misfits[:2], sep="; not ")
 print("MassiveText, bytes a token:", {name: round(1000 * terabytes / tokens_e9, 2) for name, (terabytes, tokens_e9) in MASSIVE_TEXT.items()})
 
 # %% [markdown]
