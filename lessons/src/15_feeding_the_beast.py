@@ -682,9 +682,8 @@ def with_signatures(shard):
 
 
 def write_shard(shard, gone):
-    number, documents = shard
-    tokens = [np.array([*document.encode(), 256]) for document in documents if document not in gone]  # 256 ends a document
-    return write_tokens(folder / f"shard-{number}.bin", np.concatenate(tokens))
+    tokens = [np.array([*document.encode(), 256]) for document in shard[1] if document not in gone]  # 256 ends a document
+    return write_tokens(folder / f"shard-{shard[0]}.bin", np.concatenate(tokens))
 
 
 # %% [markdown]
