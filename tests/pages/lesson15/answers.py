@@ -102,6 +102,21 @@ def queue_of_whole_jobs_for_everybody(work, jobs, workers, depth=2):
         yield shelves[i % workers].get()
 
 
+def queue_in_blocks(work, jobs, workers, depth=2):
+    shelves, each = [queue.Queue(maxsize=depth) for _ in range(workers)], -(-len(jobs) // workers)
+    blocks = [jobs[worker * each : (worker + 1) * each] for worker in range(workers)]
+
+    def fill(worker):
+        for job in blocks[worker]:
+            shelves[worker].put(work(job))
+
+    for worker in range(workers):
+        threading.Thread(target=fill, args=(worker,), daemon=True).start()
+    for worker, block in enumerate(blocks):
+        for _ in block:
+            yield shelves[worker].get()
+
+
 def places_in_a_loop(step, rank, world_size, batch, n):
     found = []
     for row in range(batch):
@@ -167,6 +182,7 @@ ANSWERS = {
             queue_by_a_pool_without_a_bound: "jobs are done after the first result was taken",
             queue_that_all_share: "not in the order of the jobs",
             queue_without_workers: "do not run at the same time",
+            queue_in_blocks: "do not run at the same time",
             queue_of_whole_jobs_for_everybody: "not in the order of the jobs",
         },
     ),

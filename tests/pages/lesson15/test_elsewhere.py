@@ -5,13 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from course_pages.lesson15 import cluster, elsewhere, encoder, memory, runs
+from course_pages.lesson15 import cluster, elsewhere, encoder, memory, runs, turns
 
 ROOT = Path(__file__).parents[3]
 
@@ -89,6 +91,18 @@ def test_a_threads_own_time_is_not_what_others_took(monkeypatch: pytest.MonkeyPa
     clock = iter((7.0, 7.05))
     monkeypatch.setattr(runs, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     assert runs.own_seconds(int) == pytest.approx(0.01)
+
+
+def test_a_queue_that_waits_for_the_wrong_shelf_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its reader's cell would never end."""
+
+    def waits_forever(work: Callable[[int], int], jobs: range, workers: int, depth: int = 2) -> Iterator[int]:
+        yield work(jobs[0])
+        threading.Event().wait()
+
+    monkeypatch.setattr(turns, "PATIENCE_S", 0.5)
+    with pytest.raises(AssertionError, match="no further result came"):
+        turns.check_prefetch(waits_forever)
 
 
 def test_without_the_extras_stored_rows_are_shown(tmp_path: Path) -> None:
