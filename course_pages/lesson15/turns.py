@@ -26,9 +26,7 @@ def check_walk(permuted: Function) -> None:
         def feistel(number: int, table: list[int] = table, calls: list[int] = calls) -> int:
             assert 0 <= number < len(table), f"feistel was asked for {number!r}, and it shuffles 0 to {len(table) - 1}"
             calls.append(number)
-            assert len(calls) < 200, (
-                f"feistel was asked 200 times for one place of {len(table)}: where does the walk end?"
-            )
+            assert len(calls) < 200, f"200 steps, and only {len(table)} numbers: where does the walk end?"
             return table[number]
 
         came = []
@@ -47,8 +45,7 @@ def check_walk(permuted: Function) -> None:
 
 def _taken(results: Iterator[int], most: int, told: str) -> list[int]:
     """So many results, or all that there are. Who waits for one that never comes is told so."""
-    came: list[int] = []
-    problems: list[Exception] = []
+    came, problems = [], []
 
     def take() -> None:
         try:
@@ -98,10 +95,8 @@ def check_places(places_of: Function) -> None:
         whole = [divmod(step * batch + row, n) for row in range(batch)]
         for world_size in (1, 2, 3, 4):
             told = f"step {step}, batches of {batch} out of {n} samples, {world_size} ranks"
-            came = [
-                [tuple(map(int, each)) for each in places_of(step, rank, world_size, batch, n)]
-                for rank in range(world_size)
-            ]
+            ranks = range(world_size)
+            came = [[tuple(map(int, it)) for it in places_of(step, rank, world_size, batch, n)] for rank in ranks]
             together = sorted(sum(came, []))
             assert together == sorted(whole), f"{told}: all ranks together read {together}, not this step's batch once"
             for rank, rows in enumerate(came):
@@ -115,9 +110,7 @@ def check_quota(next_source: Function) -> None:
         for t in range(1, 2 * period + 1):
             told = f"weights {weights}, given {given}"
             source = next_source(list(weights), list(given))
-            assert source in range(len(weights)), (
-                f"{told}: {source!r} came, and the sources are 0 to {len(weights) - 1}"
-            )
+            assert source in range(len(weights)), f"{told}: {source!r} came, and there is no such source"
             given[source] += 1
             for i, weight in enumerate(weights):
                 off = abs(given[i] * period - weight * t)
