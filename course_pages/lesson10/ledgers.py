@@ -142,9 +142,6 @@ def tower(run: Callable[..., Tensor], my_part: Callable[[Tensor], Tensor]) -> tu
     return record.peak.total, after, sent.sent_bytes
 
 
-# ---- second sitting ------------------------------------------------------------------------------------------------
-
-
 def sent_in_a_step(stage: int, passes: int) -> Bytes:
     """Bytes that this rank sends in a step of so many backward passes, in fp32."""
     zero = Library(stage, GPT(SMALL))
