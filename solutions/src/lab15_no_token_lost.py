@@ -1235,6 +1235,10 @@ for hidden_batch in hidden_kept:
         hidden_tensor.fill_(-5)
 hidden_again = [rows_of(following(hidden_streams[1]), 4, 8, "a batch") for _ in range(6)]
 check.that(hidden_again == hidden_rows, "a second iterator, after somebody wrote into the first one's batches", look="memory and counters that two iterators share")
+hidden_streams = [stream_of(hidden_loader, 0, 1, state) for state in (hidden_kept[1].state, b"")]
+hidden_turns = [rows_of(following(stream), 4, 8, "a batch") for stream in hidden_streams * 2]
+hidden_right = [hidden_rows[step] for step in (2, 0, 3, 1)]
+check.that(hidden_turns == hidden_right, "two iterators of one loader in turn, behind two states", look="what two iterators share")
 check.equal(hidden_source.tolist(), list(range(1, 91)), "the source is as it was", look="views of the source")
 #: other costs
 check_held(3 * 2**30, 1024, 10, seed=11)
