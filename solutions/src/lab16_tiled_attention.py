@@ -47,7 +47,6 @@ from course_kit import measure
 from course_kit.checks import check
 from course_kit.checks.check import within
 from course_kit.checks.held_bytes import held, outside_torch
-from course_kit.checks.restrictions import without_torch
 from course_kit.compare import compare
 from course_kit.notebook import ask
 from course_kit.units import Bytes, Flops
@@ -408,7 +407,7 @@ def check_tiles(lengths, window, tile):
     starts = [sum(lengths[:place]) for place in range(len(lengths) + 1)]
     right = tiles_by_pairs(starts, window, tile)
     what = f"texts of {list(lengths)} tokens, window {window}, tile {tile}"
-    came = tiles_of(check.call(without_torch(visible_tiles, []), list(starts), window, tile), what)
+    came = tiles_of(check.call(visible_tiles, list(starts), window, tile), what)
     look = "" if came == right else wrong_tiles(came, right, starts, window, tile)
     check.that(came == right, what, expected=f"{len(right)} tiles", came=f"{len(came)} tiles", look=look)
 
