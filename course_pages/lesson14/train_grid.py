@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import date
 from importlib.metadata import version
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from platform import machine, python_version
 
@@ -37,7 +38,9 @@ def train_all(jobs: list[Job], path: Path, workers: int, console: Console) -> No
     missing = sorted((job for job in jobs if key(job) not in kept["runs"]), key=lambda job: -job.budget)
     console.print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are in {path}; {len(missing)} to train")
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool, Progress(*columns, console=console) as bar:
+    deaf = signal.signal, (signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; this process decides
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), *deaf)
+    with pool, Progress(*columns, console=console) as bar:
         task = bar.add_task("trains", total=sum(job.budget for job in missing))
         running = {pool.submit(train, job): job for job in missing}
         try:
@@ -47,7 +50,8 @@ def train_all(jobs: list[Job], path: Path, workers: int, console: Console) -> No
                 _write(kept, path)
                 bar.update(task, advance=job.budget, description=f"width {job.width}: loss {result['loss']:.3f}")
         except KeyboardInterrupt:
-            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in active_children():
+                worker.terminate()  # the pool itself would wait for runs that have begun, and for those next in line
             console.print(f"stopped; {path} has {len(kept['runs'])} runs, and the same command goes on from there")
             raise
 

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -34,3 +39,26 @@ def test_another_file_is_refused_and_kept(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no runs of this command: give the name of a new file"):
         train_all(JOBS, path, 1, QUIET)
     assert path.read_text() == '["mine"]'
+
+
+def test_ctrl_c_ends_it_at_once_and_keeps_what_is_done(tmp_path: Path) -> None:
+    """In a terminal Ctrl-C reaches the program and its workers; the run that would take hours does not hold it up."""
+    path, jobs = tmp_path / "runs.json", "[Job(8, 2e8), Job(12, 1e14)]"
+    words = "from rich.console import Console; from course_pages.lesson14.train_grid import *; from pathlib import Path; "
+    words += f"train_all({jobs}, Path({str(path)!r}), 2, Console())"
+    program = subprocess.Popen(
+        [sys.executable, "-c", words], start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        end = time.monotonic() + 100
+        while not path.exists() and time.monotonic() < end:
+            time.sleep(0.1)
+        os.killpg(program.pid, signal.SIGINT)
+        said, _ = program.communicate(timeout=30)
+    finally:
+        if program.poll() is None:
+            os.killpg(program.pid, signal.SIGKILL)
+    assert "runs.json has 1 runs, and the same command goes on from there" in said.replace("\n", " ")
+    assert set(json.loads(path.read_text())["runs"]) == {key(JOBS[0])} and program.returncode
+    with pytest.raises(ProcessLookupError):  # nobody of its group is left
+        os.killpg(program.pid, 0)
