@@ -1,4 +1,4 @@
-"""The runs that lesson 14 fits its law to: GPTs of eight widths on Zipf's words, at four budgets, and what is beside.
+"""The runs that lesson 14 fits its law to: GPTs of nine widths on Zipf's words, at five budgets, and what is beside.
 
 `course train-grid` makes them and keeps each as it ends, in `runs.json`; the lesson reads that file, and repeats a few.
 A run belongs to its `Job` alone: the same on every day and at any load, though not on every kind of processor.

@@ -25,11 +25,7 @@ from course_pages.lesson14.grid import ALL, TEN_TIMES, THE_GRID, Job, key, train
 def train_all(jobs: list[Job], path: Path, workers: int, console: Console) -> None:
     """Train those of `jobs` that `path` lacks, the longest first, and write each result as it comes.
 
-    Args:
-        jobs: the runs.
-        path: a JSON file; made if it is not there.
-        workers: processes, each on one core.
-        console: where the bar goes.
+    `path` is a JSON file, made if need be; `workers` are processes, each on one core; the bar goes to `console`.
 
     Raises:
         ValueError: `path` is another kind of file.
@@ -38,8 +34,8 @@ def train_all(jobs: list[Job], path: Path, workers: int, console: Console) -> No
     missing = sorted((job for job in jobs if key(job) not in kept["runs"]), key=lambda job: -job.budget)
     console.print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are in {path}; {len(missing)} to train")
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
-    deaf = signal.signal, (signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; this process decides
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), *deaf)
+    # Ctrl-C reaches the whole terminal: workers do not hear it, and this process decides.
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
     with pool, Progress(*columns, console=console) as bar:
         task = bar.add_task("trains", total=sum(job.budget for job in missing))
         running = {pool.submit(train, job): job for job in missing}

@@ -75,12 +75,14 @@ compare(predicted=by_formula, measured=counted, columns=("every product", "count
 # %%
 gpt3, with_recompute = predict.training_flops(175e9, 300e9), Flops(430 * 10**21)
 print(f"GPT-3, and OPT by the rule: {gpt3:.0ZFLOP}, {gpt3:.0PF-day}; OPT's log says {with_recompute:.0ZFLOP}, which counts recompute")
-palm = 6 * 540e9 + 12 * 118 * 48 * 256 * 2048  # 12·layers·heads·(head width)·context for the scores
-print(f"PaLM, 238,300 tokens/s on 6,144 chips of 275 TFLOP/s: MFU {predict.utilization(238_300 * palm, 1, 6144, 275e12):.1%}")
-print(f"and with what it recomputed, 4.10 TFLOP a token: HFU {predict.utilization(238_300 * 4.10e12, 1, 6144, 275e12):.1%}")
+scores = 118 * 48 * 256 * 2048  # layers, heads, head width, context: 4 FLOPs of each forward, 8 backward
+palm = 6 * 540e9 + 12 * scores
+again = 0.75 * 2 * 540e9 + 4 * scores  # three quarters of the other forward products, and all scores
+for name, token in (("MFU", palm), ("HFU", palm + again)):
+    print(f"PaLM, 238,300 tokens/s on 6,144 chips of 275 TFLOP/s: {name} {predict.utilization(238_300 * token, 1, 6144, 275e12):.1%}")
 
 # %% [markdown]
-# (PaLM's paper prints 46.2 and 57.8 percent: Chowdhery et al. 2022, Table 3 and appendix B, read second-hand.)
+# (PaLM's paper prints 46.2 and 57.8 percent: Chowdhery et al. 2022, §4.1 and appendix B.)
 #
 # ## 2 · A text that nobody learns to the end
 #
@@ -109,7 +111,7 @@ compare(
 #
 # ## 3 · Thirty runs
 #
-# GPTs of two layers and eight widths share out five budgets, each twice the last: small models read much, large ones little.
+# GPTs of two layers and nine widths share out five budgets, each twice the last: small models read much, large ones little.
 # `course train-grid` trained them in a few minutes on two cores. Here you repeat three.
 
 # %% tags=["varies"]
@@ -321,7 +323,7 @@ BowlExplorer().show()
 #
 # (1) Without embeddings the bottom moves left, for the same model counts fewer parameters, and from budget to budget it marches faster.
 # Read early, the bottom hardly moves, but the whole bowl stands higher at small budgets.
-# (2) 18 with 240 runs, 7 with 245. Two percent of the points change the most expensive decision by a factor of 2.6.
+# (2) 18 with 240 runs, 7 with 245. Two percent of the points change the tokens that you buy for a parameter by a factor of 2.6.
 #
 # </details>
 #
@@ -381,7 +383,7 @@ for name, each in fits.items():  # at the optimum alpha·A / N^alpha = beta·B /
 #
 # In 2020 Kaplan et al. found $N \propto C^{0.73}$, and GPT-3, Jurassic, Gopher and MT-NLG were built so: large, on 300 billion tokens.
 # Two years later Chinchilla's $C^{0.5}$ beat Gopher with a quarter of the parameters. Kaplan *counted without embeddings*, and
-# in small models these are most of the weights. Pearce and Song (2024, second-hand) give Chinchilla's shapes as
+# in small models these are most of the weights. Pearce and Song (2024; the constant stands in their script) give Chinchilla's shapes as
 # $N_\text{total} = N + 47491\,N^{1/3}$. Then the true law, seen through that count over Kaplan's sizes:
 
 
@@ -409,8 +411,9 @@ for width in (16, 32, 64):
 # Counting alone turns one half into three quarters. Our tables are small, so it moves us less, in the same direction. A second reason lies in
 # *reading long runs early*: a learning rate that is still high hides what a model has learnt, so a loss read in the middle of a run is
 # worse than that of a run planned to end there. You see that in our runs. Our exponent it moves the other way, so it is no explanation
-# here. (Porian et al. 2024, second-hand, walk from 0.86 to 0.50 in five steps: count the head, shorten the warm-up,
-# let the rate decay, tune the batch and the rate.)
+# here. (Porian et al. 2024, on one of their two texts, walk from 0.84 to 0.50: to 0.71 by counting the head, to 0.60 by a
+# warm-up that is shorter than the run, and to 0.50 by tuning batch and rate, even with a rate that never decays. The figures of
+# their Figure 1 are read second-hand.)
 #
 # ## 11 · Budgets that were spent
 
@@ -479,7 +482,7 @@ for repeats in (1, 4, 16):
 
 # %% [markdown]
 # Four epochs do as well as fresh text, within the spread of seeds, and sixteen do worse. $R^*$ was fitted to models of up to nine billion
-# parameters on web text (the constant is read second-hand). That it fits our words, too, is a finding about one model and one text.
+# parameters on web text (their appendix A). That it fits our words, too, is a finding about one model and one text.
 #
 # ## 14 · One curve, and its floor
 #

@@ -19,17 +19,44 @@ from .rows import rows_of, within
 
 ROWS = rows_of(__file__)
 VALUE = {name: row["value"] for name, row in ROWS.items()}
-MUENNIGHOFF = ScalingLaw(1.87, 521, 1488, VALUE["muennighoff_alpha"], VALUE["muennighoff_beta"])
+MUENNIGHOFF = ScalingLaw(1.87, 521, 1488, 0.3526596, 0.3526596)
+KAPLAN = {name.removeprefix("kaplan_"): value for name, value in VALUE.items() if name.startswith("kaplan_")}
+PF_DAY = 10**15 * 86_400
 GIVEN = {f"kaplan_{name}" for name in (
-    "N_c", "alpha_D", "D_c", "alpha_C", "C_c", "alpha_Cmin", "Cmin_c", "S_c", "Nopt_coef", "Dopt_coef",
+    "N_c", "alpha_D", "D_c", "alpha_C", "C_c", "alpha_Cmin", "Cmin_c", "S_c", "Nopt_coef", "Bcrit_coef", "Smin_coef",
     "LNS_alphaN", "LNS_alphaS", "LNS_Nc", "LNS_Sc", "alpha_B", "alpha_S", "alpha_N", "Nopt_exp")}  # fmt: skip
 """Kaplan's fitted constants: numbers that formulas below start from."""
 
 
-def mfu(row: dict[str, Any]) -> float:
-    i = row["inputs"]
-    token = 6 * i["N"] + 12 * i["layers"] * i["heads"] * i["head_width"] * i["seq"]
-    return 100 * predict.utilization(i["tokens_per_s"] * token, 1, i["chips"], i["peak"])
+def flops_a_token(i: dict[str, Any]) -> float:
+    """PaLM's appendix B: 6N and attention; with `remat`, that part of the forward pass again, and its attention."""
+    scores = i["layers"] * i["heads"] * i["head_width"] * i["seq"]
+    return 6 * i["N"] + 12 * scores + (2 * i["remat"] * i["N"] + 4 * scores if "remat" in i else 0)
+
+
+def palm(name: str, i: dict[str, Any]) -> float:
+    if "token_" in name:
+        return flops_a_token(i)
+    if "pfdays" in name:
+        return flops_a_token(i) * i["tokens"] / PF_DAY
+    return 100 * predict.utilization(i["tokens_per_s"] * flops_a_token(i), 1, i["chips"], i["peak"])
+
+
+def kaplan_crossing() -> dict[str, float]:
+    """Where the best loss for a budget would fall below what the text of that budget allows (section 6.3)."""
+    steeper = KAPLAN["alpha_D"] * KAPLAN["Dopt_exp"] - KAPLAN["alpha_Cmin"]
+    text = KAPLAN["alpha_D"] * np.log(KAPLAN["D_c"] / KAPLAN["Dopt_coef"])
+    days = np.exp((text - KAPLAN["alpha_Cmin"] * np.log(KAPLAN["Cmin_c"])) / steeper)
+    best = KAPLAN["Nopt_coef"] * days ** KAPLAN["Nopt_exp"]
+    return {"C": days, "N": best, "L": (KAPLAN["Cmin_c"] / days) ** KAPLAN["alpha_Cmin"]}
+
+
+def kaplan_2_percent() -> dict[str, float]:
+    """Size, steps and compute of the same loss, stopped alpha_N / alpha_S above a model's limit, or 2 percent above."""
+    n, s = KAPLAN["LNS_alphaN"], KAPLAN["LNS_alphaS"]
+    larger = ((1 + n / s) / 1.02) ** (1 / n)
+    steps = ((1 + s / n) / (1 + 1 / 0.02)) ** (1 / s)
+    return {"N": larger, "S": 1 / steps, "C": larger * steps}
 
 
 def epochs(name: str, row: dict[str, Any]) -> float:
@@ -45,8 +72,8 @@ def tokens_for(law: ScalingLaw, parameters: float) -> float:
 
 def computed(name: str, row: dict[str, Any]) -> Any:
     i = row["inputs"]
-    if name.startswith("palm_") and "mfu" in name:
-        return mfu(row)
+    if name.startswith("palm_"):
+        return palm(name, i)
     if name.startswith(("gpt3_epochs", "mt_nlg_epochs")):
         return epochs(name, row)
     if name.endswith("_6nd"):
@@ -59,10 +86,15 @@ def computed(name: str, row: dict[str, Any]) -> Any:
 
 
 FORMULAS = {
-    "kaplan_pf_day": lambda: Flops(10**15 * 86_400),
-    "pfday_check": lambda: Flops(10**15 * 86_400),
+    "kaplan_pf_day": lambda: Flops(PF_DAY),
+    "pfday_check": lambda: Flops(PF_DAY),
     "kaplan_Dopt_exp": lambda: 1 - VALUE["kaplan_Nopt_exp"],
     "kaplan_10x_N": lambda: 10 ** VALUE["kaplan_Nopt_exp"],
+    "kaplan_10x_D": lambda: 10 ** VALUE["kaplan_Dopt_exp"],
+    "kaplan_Dopt_coef": lambda: 2 * PF_DAY / (6 * KAPLAN["Nopt_coef"]),
+    "kaplan_NBS": lambda: 6 * KAPLAN["Nopt_coef"] * KAPLAN["Bcrit_coef"] * KAPLAN["Smin_coef"],
+    **{f"kaplan_crossing_{of}": lambda of=of: kaplan_crossing()[of] for of in "CNL"},
+    **{f"kaplan_2_percent_{of}": lambda of=of: kaplan_2_percent()[of] for of in "NSC"},
     "kaplan_2_aN": lambda: 2 ** -VALUE["kaplan_alpha_N"],
     "kaplan_8x_5x": lambda: 8 ** (VALUE["kaplan_alpha_N"] / VALUE["kaplan_alpha_D"]),
     "kaplan_alphaC_B7": lambda: 1 / (1 / 0.76 + 1 / 0.21 + 1 / 0.076),  # of S, B, N
@@ -71,13 +103,13 @@ FORMULAS = {
     "chin_t2_approach3": lambda: [round(CHINCHILLA_UNROUNDED.a, 2), round(1 - CHINCHILLA_UNROUNDED.a, 2)],
     "chin_t2_approachkaplan": lambda: [VALUE["kaplan_Nopt_exp"], VALUE["kaplan_Dopt_exp"]],
     "chin_tok_per_param": lambda: 1.4e12 / 70e9,
-    "muennighoff_alpha": lambda: MUENNIGHOFF.alpha,
-    "muennighoff_beta": lambda: MUENNIGHOFF.beta * 2 * MUENNIGHOFF.a,  # equal exponents: a is one half
-    "palm_pfdays": lambda: 3.28e12 * 780e9 / 8.64e19,
+    "muennighoff_U_N": lambda: MUENNIGHOFF.optimum(1e21)[0] / MUENNIGHOFF.optimum(1e21)[1],  # at any budget
+    "muennighoff_delta_D": lambda: 1 / 15.387756,
+    "muennighoff_delta_N": lambda: 1 / 5.309743,
 }
 READ_OFF = {"chin_t2_approach1", "chin_t2_approach2"}
 """Exponents of approaches whose runs nobody published."""
-MISPRINTS = {"chin_a3_175B": [1.26e25, 12e12], "gpt3_epochs_webtext2": 3.47}
+MISPRINTS = {"chin_a3_175B": [1.26e25, 12e12], "gpt3_epochs_webtext2": 3.47, "palm_pfdays_62B": 3502}
 COMPUTED = [name for name in ROWS if name not in GIVEN | READ_OFF | set(MISPRINTS)]
 
 

@@ -44,8 +44,10 @@ def test_another_file_is_refused_and_kept(tmp_path: Path) -> None:
 def test_ctrl_c_ends_it_at_once_and_keeps_what_is_done(tmp_path: Path) -> None:
     """In a terminal Ctrl-C reaches the program and its workers; the run that would take hours does not hold it up."""
     path, jobs = tmp_path / "runs.json", "[Job(8, 2e8), Job(12, 1e14)]"
-    words = "from rich.console import Console; from course_pages.lesson14.train_grid import *; from pathlib import Path; "
-    words += f"train_all({jobs}, Path({str(path)!r}), 2, Console())"
+    words = (
+        "from rich.console import Console; from course_pages.lesson14.train_grid import *; from pathlib import Path; "
+    )
+    words += f"train_all({jobs}, Path({str(path)!r}), 2, Console(width=500))"
     program = subprocess.Popen(
         [sys.executable, "-c", words], start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -58,7 +60,9 @@ def test_ctrl_c_ends_it_at_once_and_keeps_what_is_done(tmp_path: Path) -> None:
     finally:
         if program.poll() is None:
             os.killpg(program.pid, signal.SIGKILL)
-    assert "runs.json has 1 runs, and the same command goes on from there" in said.replace("\n", " ")
+    assert "runs.json has 1 runs, and the same command goes on from there" in said
     assert set(json.loads(path.read_text())["runs"]) == {key(JOBS[0])} and program.returncode
-    with pytest.raises(ProcessLookupError):  # nobody of its group is left
-        os.killpg(program.pid, 0)
+    with pytest.raises(ProcessLookupError):  # nobody is left; the helper of multiprocessing ends a little later
+        for _ in range(100):
+            os.killpg(program.pid, 0)
+            time.sleep(0.1)
