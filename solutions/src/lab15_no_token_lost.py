@@ -138,6 +138,7 @@ def places_of(places, count, key):
 
 def written_by(answer):
     """Whether an answer, and every function beside it in its cell, uses what it may."""
+    answer = getattr(answer, "__wrapped__", answer)  # below a decorator
     cell, things = answer.__code__.co_filename, [*globals().values()]
     methods = [method for thing in things if type(thing) is type for method in vars(thing).values()]
     beside = [each for each in (*things, *methods) if getattr(getattr(each, "__code__", None), "co_filename", "") == cell]
