@@ -481,10 +481,10 @@ if shutil.which("c++") or shutil.which("g++"):
     result, (code,) = run_and_get_code(compiled, x, y)  # the first call compiles
     close = torch.allclose(result, gated(x, y), atol=1e-5)
     print(f"compiled: {whole / meters.cpu_seconds(compiled, x, y, repeats=3):.1f} times as fast as eager; same numbers: {close}")
-    print("its C++:", ", ".join(f"{code.count(word)} × {word}" for word in ("for(", "loadu(in_ptr", "store(out_ptr")))
+    print("its C++:", ", ".join(f"{code.count(word)} × {word}" for word in ("for(", "loadu(in_ptr", ".store(")))
 else:
     print("no C++ compiler here. Stored (2 cores of an EPYC, torch 2.13, 2026-11-24): compiled 8.8 times as fast as eager;")
-    print("its C++: 1 × for(, 2 × loadu(in_ptr, 1 × store(out_ptr")
+    print("its C++: 1 × for(, 2 × loadu(in_ptr, 1 × .store(")
 
 # %% [markdown]
 # All operations of `gated` end up in one loop, which reads x and y, and writes once. `TORCH_LOGS=output_code` prints it. Reading that is a good habit: a **graph break**, where the
