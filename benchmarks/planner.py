@@ -89,6 +89,10 @@ COLUMNS = [
 ]  # fmt: skip
 
 
+LLAMAS = ("megatron-bridge", "torchtitan", "nemo-long")
+"""Sources of Llama models, which do not print that their MLPs are gated and their head is not tied."""
+
+
 def compact(path: Path, to: Path = truth.ROWS) -> None:
     """Keep what the planner can be held against: dense models whose shape, layout and batch are printed."""
     given = json.loads(path.read_text("utf-8"))
@@ -102,7 +106,7 @@ def compact(path: Path, to: Path = truth.ROWS) -> None:
         groups[machine, row["src"], row["model"], *_shape(row)].append(_numbers(row))
     models = [
         {"machine": machine, "source": source, "name": name, "shape": shape, "seq": seq, "tied": tied,
-         "sequence_parallel": source == "ultrascale", "rows": rows}
+         "sequence_parallel": source == "ultrascale" or source in LLAMAS, "rows": rows}
         for (machine, source, name, shape, seq, tied), rows in groups.items()
     ]  # fmt: skip
     used = {each["source"] for each in models}
@@ -134,15 +138,24 @@ def _unusable(row: dict[str, Any], machine: str | None) -> str:
         return "no constants for its machine"
     if any(not row.get(name) for name in ("layers", "hidden", "ffn", "tp", "pp", "dp")):
         return "no shape or layout"
-    if not row.get("gbs"):
+    if not _batch(row):
         return "no batch"
+    if row["src"] == "nemo-long" and row["tp"] * row["pp"] * row["dp"] * (row.get("cp") or 1) != row["gpus"]:
+        return "its axes do not multiply to its GPUs"
     return "" if row.get("mfu") or row.get("failed") or _seconds(row) or row.get("memory_gb") else "nothing measured"
+
+
+def _batch(row: dict[str, Any]) -> int:
+    """Sequences of a step, on all GPUs; torchtitan prints those of a replica."""
+    own = row.get("local_batch") or row.get("mbs") if row["src"] == "torchtitan" else 0
+    return row.get("gbs") or (own or 0) * row["dp"]
 
 
 def _shape(row: dict[str, Any]) -> tuple[Any, ...]:
     heads = row.get("heads") or 64
     numbers = (row["layers"], row["hidden"], heads, row.get("kv_heads", heads), row["ffn"], row.get("vocab", 51200))
-    return (*numbers, row["seq"], bool(row.get("swiglu"))), row["seq"], row.get("tied", True)
+    llama = row["src"] in LLAMAS
+    return (*numbers, row["seq"], row.get("swiglu", llama)), row["seq"], row.get("tied", not llama)
 
 
 def _numbers(row: dict[str, Any]) -> list[float | None]:
@@ -155,22 +168,27 @@ def _numbers(row: dict[str, Any]) -> list[float | None]:
         blocks, empty = cut_by_cost(layers, cost, row["pp"])
     few_heads = bool(heads % row["tp"] or kv_heads % row["tp"])
     clean = row["tp"] <= 8 and row["gpus"] <= 256 and (row["pp"] == 1 or row["gpus"] == 8)
-    zero = row.get("zero") or 0
-    layout = [row["tp"], row["pp"], row["dp"], row.get("cp") or 1, 1, zero, row.get("mbs") or 1, row.get("vpp") or 1]
+    zero = row.get("zero") or (0 if row["src"] != "megatron-bridge" else 3 if row.get("fsdp") else 1)
+    sizes = [row["tp"], row["pp"], row["dp"], row.get("cp") or 1, 1]
+    layout = [*sizes, zero, row.get("mbs") or 1, row.get("vpp") or 1]
     time, memory = _seconds(row), row.get("memory_gb")
     measured = [float(f"{time:.5g}") if time else None, memory]
     flags = [int(failed), int(clean or not ultrascale), int(empty > 2 or few_heads)]
-    return [*layout, int(row.get("recompute") == "full"), row["gbs"], *blocks, *measured, *flags]
+    return [*layout, int(row.get("recompute") == "full"), _batch(row), *blocks, *measured, *flags]
 
 
 def _seconds(row: dict[str, Any]) -> float | None:
     """Of a step: printed, or by the source's own formula."""
     if row.get("step_s"):
         return row["step_s"]
-    tokens = row["gbs"] * row["seq"]
+    tokens = _batch(row) * row["seq"]
     if row.get("tokens_per_s_per_gpu"):
         return tokens / row["tokens_per_s_per_gpu"] / row["gpus"]
     layers, h, s, v = row["layers"], row["hidden"], row["seq"], row.get("vocab", 51200)
+    if row["src"] == "nemo-long":
+        block = 2 * h * h * (1 + row.get("kv_heads", 1) / row.get("heads", 1)) + 3 * h * row["ffn"]
+        flops = tokens * (6 * (layers * block + v * h) + 12 * layers * h * s)
+        return flops / row["model_tflops"] / 1e12 / row["gpus"]
     if row.get("hardware_tflops"):
         flops, rate = (
             96 * tokens * layers * h * h * (1 + s / 6 / h + v / 16 / layers / h),

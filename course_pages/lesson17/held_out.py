@@ -25,12 +25,12 @@ _MEGATRON = [
 MACHINES: dict[str, dict[str, Any]] = {
     "H100 nanotron": {
         "sources": ["ultrascale"], "peak": 989.4e12, "default_for": "H100",
-        "free": [*_TIME, "launch_s", "launch_tensor_s", "link_bytes_per_s", "zero_slowness", *MEMORY],
-        "fixed": {"hidden": 0.0},
+        "free": [*_TIME[:1], *_TIME[2:], "launch_s", "launch_tensor_s", "link_bytes_per_s", "zero_slowness", *MEMORY],
+        "fixed": {"hidden": 0.0, "attention_efficiency": 0.6},  # all its rows have 4,096 tokens: it cannot be told
     },
     "H100 FSDP": {
         "sources": ["mosaicml"], "gpu": "H100", "precision": "bf16", "peak": 989.4e12,
-        "free": _TIME, "fixed": {"hidden": 0.0},
+        "free": [*_TIME, "message_s"], "fixed": {"hidden": 0.0},
     },
     "H100 FSDP fp8": {
         "sources": ["mosaicml"], "gpu": "H100", "precision": "fp8", "peak": 1978.9e12,
@@ -38,26 +38,30 @@ MACHINES: dict[str, dict[str, Any]] = {
         "fixed": {"hidden": 0.0, "half_width": 1000.0},
     },
     "A100 Megatron-DeepSpeed": {
-        "sources": ["bigscience-prequel", "bigscience-final", "mt-nlg-2022"], "peak": 312e12,
+        "sources": ["bigscience-prequel", "bigscience-final"], "peak": 312e12,
         "free": ["gemm_efficiency", "half_width", "kept_tensor", "process_bytes"],
         "fixed": {
             "hidden": 0.0, "link_bytes_per_s": 300e9, "nic_bytes_per_s": 25e9, "attention_efficiency": 0.4,
             "whole_bytes": 0.0,
         },
     },
+    "A100 MT-NLG": {
+        "sources": ["mt-nlg-2022"], "peak": 312e12, "free": ["gemm_efficiency"],
+        "fixed": {"hidden": 0.0, "half_width": 60.0, "link_bytes_per_s": 300e9, "nic_bytes_per_s": 25e9},
+    },
     "A100 Megatron-LM": {
-        "sources": [*_MEGATRON, "megascale-2024"], "software": ("", "Megatron-LM"), "peak": 312e12,
+        "sources": [*_MEGATRON, "megascale-2024"], "software": ("", "Megatron-LM", "baseline"), "peak": 312e12,
         "default_for": "A100",
-        "free": ["gemm_efficiency", "attention_efficiency", "nic_bytes_per_s", "link_bytes_per_s"],
+        "free": ["gemm_efficiency", "attention_efficiency", "nic_bytes_per_s", "link_bytes_per_s", "message_s"],
         "fixed": {"hidden": 0.0, "half_width": 60.0, "fixed_s": 0.05},
     },
     "A100 MegaScale": {
-        "sources": ["megascale-2024"], "peak": 312e12, "free": ["gemm_efficiency", "nic_bytes_per_s"],
-        "fixed": {"hidden": 0.0, "half_width": 60.0, "link_bytes_per_s": 200e9},
+        "sources": ["megascale-2024"], "software": ("MegaScale",), "peak": 312e12, "free": ["gemm_efficiency"],
+        "fixed": {"hidden": 0.0, "half_width": 60.0, "link_bytes_per_s": 300e9, "nic_bytes_per_s": 25e9},
     },
     "A100 FSDP": {
         "sources": ["mosaicml"], "gpu": "A100", "peak": 312e12,
-        "free": _TIME, "fixed": {"hidden": 0.0},
+        "free": [*_TIME, "message_s"], "fixed": {"hidden": 0.0},
     },
 }  # fmt: skip
 START = Constants(
@@ -65,10 +69,27 @@ START = Constants(
     link_bytes_per_s=300e9, nic_bytes_per_s=50e9, hidden=0.5, fixed_s=0.02, logit_bytes=4.0, whole_bytes=3.0,
     process_bytes=5e8, fillable=0.93, message_s=2e-5,
 )  # fmt: skip
+for _gpu, _source, _half, _formats, _link, _nic in (  # TFLOP/s dense and GB/s, as data sheets print them
+    ("H100", "megatron-bridge", 989.4, {"FP8": 1978.9}, 450, 50),
+    ("GB200", "megatron-bridge", 2450, {"MXFP8": 4900, "FP8": 4900, "NVFP4": 9800}, 900, 50),
+    ("GB300", "megatron-bridge", 2450, {"MXFP8": 4900, "FP8": 4900, "NVFP4": 14_700}, 900, 100),
+    ("B200", "megatron-bridge", 2250, {"FP8": 4500}, 900, 50),
+    ("H100", "torchtitan", 989.4, {"rowwise": 1978.9, "float8": 1978.9, "bf16": 989.4}, 450, 50),
+    ("H100", "nemo-long", 989.4, {"FP8": 1978.9}, 450, 50),
+):  # too few rows for more than one constant: the efficiency of a GPU in a format; attention has 16 bits in all,
+    # and what the data axis sends goes on behind the products
+    for _format, _peak in _formats.items():
+        MACHINES[f"{_gpu} {_source} {_format}"] = {
+            "sources": [_source], "gpu": _gpu, "precision": _format, "peak": _peak * 1e12, "free": ["gemm_efficiency"],
+            "fixed": {
+                "hidden": 1.0, "half_width": 60.0, "launch_tensor_s": 2e-3, "link_bytes_per_s": _link * 1e9,
+                "nic_bytes_per_s": _nic * 1e9, "attention_efficiency": 0.6 * _half / _peak,
+            },
+        }  # fmt: skip
 BOUNDS = {
-    "gemm_efficiency": (0.2, 1), "attention_efficiency": (0.1, 1.2), "half_width": (1, 2000),
-    "launch_s": (1e-5, 2e-2), "launch_tensor_s": (1e-4, 2e-2), "link_bytes_per_s": (2e10, 9e11),
-    "nic_bytes_per_s": (1e9, 4e11), "zero_slowness": (0.5, 5), "fixed_s": (1e-5, 1),
+    "gemm_efficiency": (0.1, 1), "attention_efficiency": (0.1, 1.2), "half_width": (1, 2000),
+    "launch_s": (1e-5, 4e-3), "launch_tensor_s": (1e-4, 2e-2), "link_bytes_per_s": (2e10, 4.5e11),
+    "nic_bytes_per_s": (1e9, 5e10), "zero_slowness": (0.5, 5), "fixed_s": (1e-5, 1), "message_s": (1e-8, 1e-3),
     "kept": (0.5, 2), "kept_tensor": (0.5, 2),
     "logit_bytes": (1e-2, 30), "whole_bytes": (1e-2, 12), "process_bytes": (1e6, 2e10),
 }  # fmt: skip

@@ -103,30 +103,36 @@ def seconds(work: Work, constants: Constants, peak: float | Amounts, node: int =
     rate = peak * c.gemm_efficiency / (1 + c.half_width / work.width)
     gemm = work.products / rate + work.scores / (peak * c.attention_efficiency)
     inner = each.tensor * each.context * each.expert
-    tensor = work.tensor_bytes / _speed(c, each.tensor, node)
-    around = work.expert_bytes / _speed(c, inner, node)
-    ring = np.maximum(0, work.context_bytes / _speed(c, inner, node) - work.scores / (peak * c.attention_efficiency))
+    tensor = work.tensor_bytes / _speed(c, each.tensor, 1, node)
+    around = work.expert_bytes / _speed(c, inner, node, node)
+    ring = work.context_bytes / _speed(c, inner, each.tensor, node) - work.scores / (peak * c.attention_efficiency)
     launches = np.where(each.tensor > 1, c.launch_tensor_s, c.launch_s) * work.passes / 3
-    block = np.maximum(gemm + tensor + around + ring, launches)
+    block = np.maximum(gemm + tensor + around + np.maximum(0, ring), launches)
     head = work.head / rate
     stages = work.blocks * block[:, None] + np.stack([head * (p == 1), 0 * head, head], 1)
     slowest = stages.max(1)
     whole = work.layers * block + head
-    pipe = np.where(p > 1, work.pipe_bytes / _speed(c, inner * each.data * p, node), 0.0)
+    pipe = np.where(p > 1, work.pipe_bytes / _speed(c, inner * each.data * p, node, node), 0.0)
     busy = m * (slowest + pipe)
     bubble = (whole - slowest + (p - 1) * pipe) / v
-    across = each.data * inner // each.context
+    across = each.data * inner
     slowness = np.where((each.zero == 1) | (each.zero == 2), c.zero_slowness, 1)
-    sent = work.data_bytes * slowness / _speed(c, across * each.context, node)
-    sent = sent + np.where(across * each.context > node, c.message_s * (each.data - 1), 0)
+    sent = work.data_bytes * slowness / _speed(c, across, inner, node)
+    rings = np.where(each.zero == 3, 3 * m * work.blocks.max(1), 1)
+    sent = sent + np.where(across > node, rings * c.message_s * (each.data - 1), 0)
     exposed = np.maximum(0, sent - c.hidden * busy)
     parts = {"block": block, "work": busy, "bubble": bubble, "tensor": m * work.layers / p * tensor, "data": exposed}
     return {"step": busy + bubble + exposed + c.fixed_s, **parts}
 
 
-def _speed(constants: Constants, ranks: Amounts, node: int) -> Amounts:
-    """Bytes a second of a ring over `ranks` neighbours: the slowest link that it passes sets the pace."""
-    return np.where(ranks <= node, constants.link_bytes_per_s, constants.nic_bytes_per_s)
+def _speed(constants: Constants, ranks: Amounts, apart: Amounts | int, node: int) -> Amounts:
+    """Bytes a second of a ring that spans `ranks` GPUs, its members `apart` places apart.
+
+    It goes at the pace of its slowest link. Between nodes that is the network card, or several: as many members as a
+    ring has in a node, as many cards it uses, since NCCL lays as many rings, each of which leaves by another card.
+    """
+    cards = np.maximum(1, node // apart) * constants.nic_bytes_per_s
+    return np.where(ranks <= node, constants.link_bytes_per_s, np.minimum(constants.link_bytes_per_s, cards))
 
 
 def memory(work: Work, constants: Constants, whole: bool = True) -> Stages:

@@ -69,7 +69,7 @@ class Work(NamedTuple):
     kept: Stages  # bytes that autograd keeps of all micro-batches in flight
     logits: Stages  # elements of the head's result, where the stage has one
     whole: Stages  # elements of the stream, one for each block in flight, that are not cut over tensor ranks
-    passing: Stages  # bytes of tensors that come and go: ZeRO-3's gathered blocks, a block that is recomputed
+    passing: Stages  # bytes that come and go: ZeRO-3's gathered blocks, a block that is recomputed, a gathered stream
 
 
 def work(
@@ -109,6 +109,7 @@ def work(
     products = 2 * passes * tokens * (block[:, 0] + block[:, 1] * top)
     stream = 2 * tokens * h  # bytes
     gathered = np.where(each.zero == 3, 2 * 2 * kinds[:, 1:3].sum(2).max(1), 0.0)
+    gathered += 2 * stream * (1 - 1 / t) * (sequence_parallel and not _experts(config))  # for a product, and its gradient
     return Work(
         layouts, blocks.astype(float), np.full(len(p), float(config.layers)), products,
         scores=4 * passes * tokens * seq * h / t,
