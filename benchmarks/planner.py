@@ -142,6 +142,8 @@ def _unusable(row: dict[str, Any], machine: str | None) -> str:
         return "no batch"
     if row["src"] == "nemo-long" and row["tp"] * row["pp"] * row["dp"] * (row.get("cp") or 1) != row["gpus"]:
         return "its axes do not multiply to its GPUs"
+    if "rowwise" in row.get("precision", ""):
+        return "three rows with a scale for each row of a matrix"
     return "" if row.get("mfu") or row.get("failed") or _seconds(row) or row.get("memory_gb") else "nothing measured"
 
 

@@ -35,7 +35,8 @@ def planned(
     tokens = seq or (shape.config if isinstance(shape, zoo.Published) else shape).context
     constants = None
     if like:
-        constants = Constants(**_named("machine", like, fitted())["constants"])
+        usual = {name: each for name, each in fitted().items() if not re.search("fp[48]|float8", name.lower())}
+        constants = Constants(**_named("machine", like, usual)["constants"])  # plans are in bf16
     cluster = Cluster(gpu, gpus, min(node, gpus), constants)
     return plan(shape, cluster, batch or max(1, _TOKENS // tokens), seq)
 
@@ -61,7 +62,7 @@ def _named(kind: str, given: str, known: dict[str, Any]) -> Any:
 
 def show(plans: Plans, console: Console, most: int = 10) -> None:
     """The best plans as a table, the command of the first, and why others are none."""
-    console.print(as_table(plans, most))
+    console.print(as_table(plans, most), width=max(console.width, 100), crop=False)  # digits before looks
     console.print(plans.best[0].torchrun(), markup=False, soft_wrap=True)
     console.print(f"\n{plans.looked_at:,} layouts looked at. No plans, for this reason:")
     for reason, count in list(plans.refused.items())[:8]:

@@ -25,7 +25,10 @@ _MEGATRON = [
 MACHINES: dict[str, dict[str, Any]] = {
     "H100 nanotron": {
         "sources": ["ultrascale"], "peak": 989.4e12, "default_for": "H100",
-        "free": [*_TIME[:1], *_TIME[2:], "launch_s", "launch_tensor_s", "link_bytes_per_s", "zero_slowness", *MEMORY],
+        "free": [
+            "gemm_efficiency", "half_width", "nic_bytes_per_s", "fixed_s", "message_s", "launch_s", "launch_tensor_s",
+            "link_bytes_per_s", "zero_slowness", *MEMORY,
+        ],
         "fixed": {"hidden": 0.0, "attention_efficiency": 0.6},  # all its rows have 4,096 tokens: it cannot be told
     },
     "H100 FSDP": {
@@ -74,16 +77,17 @@ for _gpu, _source, _half, _formats, _link, _nic in (  # TFLOP/s dense and GB/s, 
     ("GB200", "megatron-bridge", 2450, {"MXFP8": 4900, "FP8": 4900, "NVFP4": 9800}, 900, 50),
     ("GB300", "megatron-bridge", 2450, {"MXFP8": 4900, "FP8": 4900, "NVFP4": 14_700}, 900, 100),
     ("B200", "megatron-bridge", 2250, {"FP8": 4500}, 900, 50),
-    ("H100", "torchtitan", 989.4, {"rowwise": 1978.9, "float8": 1978.9, "bf16": 989.4}, 450, 50),
+    ("H100", "torchtitan", 989.4, {"float8": 1978.9, "bf16": 989.4}, 450, 50),
     ("H100", "nemo-long", 989.4, {"FP8": 1978.9}, 450, 50),
-):  # too few rows for more than one constant: the efficiency of a GPU in a format; attention has 16 bits in all,
-    # and what the data axis sends goes on behind the products
+):  # too few rows for more than one constant: the efficiency of a GPU in a format; attention has 16 bits in all;
+    # FSDP of torchtitan fetches the next block behind the products of this one
     for _format, _peak in _formats.items():
         MACHINES[f"{_gpu} {_source} {_format}"] = {
             "sources": [_source], "gpu": _gpu, "precision": _format, "peak": _peak * 1e12, "free": ["gemm_efficiency"],
             "fixed": {
-                "hidden": 1.0, "half_width": 60.0, "launch_tensor_s": 2e-3, "link_bytes_per_s": _link * 1e9,
-                "nic_bytes_per_s": _nic * 1e9, "attention_efficiency": 0.6 * _half / _peak,
+                "hidden": float(_source == "torchtitan"), "half_width": 60.0, "launch_tensor_s": 2e-3,
+                "link_bytes_per_s": _link * 1e9, "nic_bytes_per_s": _nic * 1e9,
+                "attention_efficiency": 0.6 * _half / _peak,
             },
         }  # fmt: skip
 BOUNDS = {

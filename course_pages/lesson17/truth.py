@@ -76,6 +76,11 @@ def read(rows: Path = ROWS) -> dict[str, Runs]:
     return found
 
 
+def left_out() -> dict[str, int]:
+    """Source and reason → published rows that are not held against the planner."""
+    return json.loads(ROWS.read_text("utf-8"))["left_out"]
+
+
 def _count(model: dict[str, Any], columns: list[str]) -> tuple[Work, dict[str, np.ndarray]]:
     """The work of one model's runs, and what was measured."""
     config = Architecture(*model["shape"], positions="rotary", tied=model["tied"])
@@ -118,6 +123,21 @@ def fixed_utilization(runs: Runs, measured_on: Runs) -> np.ndarray:
 
     rate = np.median(flops(measured_on) / measured_on.seconds)
     return flops(runs) / rate
+
+
+def cookbook(runs: Runs) -> np.ndarray:
+    """GB by a public calculator: EleutherAI's cookbook, calc/calc_transformer_mem.py (read at 069ae2e), asked kindly.
+
+    It adds 2 bytes of weights a parameter, over tensor and pipeline ranks; 4 of gradients; 12 of Adam, from ZeRO-1 on
+    over all GPUs, with a buffer of 5e8 weights; and 34 bytes a token, feature and layer. Kindly: with its switches that
+    forget the attention scores and cut activations over tensor ranks.
+    """
+    w, each = runs.work, runs.work.layouts
+    h, t, gpus = w.width * each.tensor, each.tensor, runs.gpus
+    block = w.products / (2 * w.passes * w.tokens) * t
+    parameters = w.layers * block + 2 * w.head * t / (6 * w.tokens)
+    states = 2 / (t * each.pipeline) + 4 / np.where(each.zero >= 2, gpus, 1) + 12 / np.where(each.zero, gpus, 1)
+    return (parameters * states + 1e9 * (each.zero > 0) + 34 * w.tokens * h * w.layers / t) / 1e9
 
 
 def predicted(runs: Runs, constants: Constants, measured_on: Runs) -> dict[str, np.ndarray]:

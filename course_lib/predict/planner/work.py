@@ -109,7 +109,8 @@ def work(
     products = 2 * passes * tokens * (block[:, 0] + block[:, 1] * top)
     stream = 2 * tokens * h  # bytes
     gathered = np.where(each.zero == 3, 2 * 2 * kinds[:, 1:3].sum(2).max(1), 0.0)
-    gathered += 2 * stream * (1 - 1 / t) * (sequence_parallel and not _experts(config))  # for a product, and its gradient
+    if sequence_parallel and not _experts(config):
+        gathered += 2 * stream * (1 - 1 / t)  # the whole stream for a product, and its gradient
     return Work(
         layouts, blocks.astype(float), np.full(len(p), float(config.layers)), products,
         scores=4 * passes * tokens * seq * h / t,
