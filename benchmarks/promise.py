@@ -4,8 +4,9 @@
     python benchmarks/promise.py 32 6e10    another width and budget in FLOPs: some 600 steps
 
 It writes course_pages/lesson17/promise.json. Lesson 14's law promises the loss of a run; the planner of this machine
-chooses a layout of four ranks for it; `torchrun` trains, is killed after a third of it, and goes on with two ranks and ZeRO-3. The
-last checkpoint is loaded into the plain GPT and judged on the windows that judged the runs of the grid.
+chooses a layout of four ranks for it; `torchrun` trains, is killed after a third of the steps, and goes on with two
+ranks and ZeRO-3. The last checkpoint is loaded into the plain GPT and judged on the windows that judged the grid's
+runs.
 """
 
 from __future__ import annotations

@@ -119,15 +119,9 @@ class Training:
                 "replicas; choose a batch that divides"
             )
         return Setup(
-            self.config,
-            self.batch_size,
-            micro_batch=layout.micro_batch,
-            recompute=layout.recompute,
-            pipeline=layout.pipe,
-            data=layout.data,
-            tensor=layout.tensor,
-            zero=layout.zero,
-        )
+            self.config, self.batch_size, micro_batch=layout.micro_batch, recompute=layout.recompute,
+            pipeline=layout.pipe, data=layout.data, tensor=layout.tensor, zero=layout.zero,
+        )  # fmt: skip
 
 
 @cache
@@ -142,15 +136,11 @@ def build(training: Training, layout: Layout) -> tuple[HybridParallel, AnyOptimi
     Raises:
         ValueError: `training.setup` or `HybridParallel` refuses the layout.
     """
+    pieces, dtype = int(training.setup(layout).micro_batches), getattr(torch, training.dtype)
     grid = HybridParallel(
-        training.config,
-        layout.mesh,
-        micro_batches=int(training.setup(layout).micro_batches),
-        zero=layout.zero,
-        seed=training.seed,
-        dtype=getattr(torch, training.dtype),
+        training.config, layout.mesh, micro_batches=pieces, zero=layout.zero, seed=training.seed, dtype=dtype,
         device=ranks.device(),
-    )
+    )  # fmt: skip
     if layout.recompute == "full":
         recompute_only(grid, Block)
     elif layout.recompute == "selective":

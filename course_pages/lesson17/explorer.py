@@ -85,9 +85,8 @@ def cells(run: str, gpu: str, zero: int, micro: int, recompute: bool) -> dict[tu
         kept = float((counted.kept * np.where(t > 1, constants.kept_tensor, constants.kept)[:, None])[fullest][n]) / 1e9
         states = float(counted.states[fullest][n]) / 1e9
         other = float(held[fullest][n]) / 1e9 - states - kept
-        found[place] = Cell(
-            busy, bubble, sent, constants.fixed_s, states, kept, other, bool(took["block"][n] <= floor[n])
-        )
+        waits = bool(took["block"][n] <= floor[n])
+        found[place] = Cell(busy, bubble, sent, constants.fixed_s, states, kept, other, waits)
     return found
 
 
@@ -109,9 +108,8 @@ def published(run: str, zero: int, micro: int) -> dict[tuple[int, int], tuple[fl
     """(tensor, pipeline) → seconds and GB of the published run on H100s without recompute; None where it died."""
     (model, gpus), runs = RUNS[run], truth.read()["H100 nanotron"]
     each = runs.work.layouts
-    mine = np.flatnonzero(
-        (runs.model == model) & (runs.gpus == gpus) & (each.zero == zero) & (each.micro_batch == micro)
-    )
+    same = (runs.model == model) & (runs.gpus == gpus) & (each.zero == zero) & (each.micro_batch == micro)
+    mine = np.flatnonzero(same)
     found = {}
     for n in mine:
         numbers = [None if math.isnan(value) else float(value) for value in (runs.seconds[n], runs.gigabytes[n])]
@@ -135,13 +133,8 @@ def map_table() -> dict[str, Any]:
     dots = {}
     for run, zero, micro in product(RUNS, ZERO, MICRO):
         dots[f"{run},{zero},{micro}"] = {f"{t},{p}": each for (t, p), each in published(run, zero, micro).items()}
-    return {
-        "maps": maps,
-        "dots": dots,
-        "room": {gpu: room(gpu) for gpu in GPUS},
-        "tensor": TENSOR,
-        "pipeline": PIPELINE,
-    }
+    rooms = {gpu: room(gpu) for gpu in GPUS}
+    return {"maps": maps, "dots": dots, "room": rooms, "tensor": TENSOR, "pipeline": PIPELINE}
 
 
 def _short(number: float) -> float:
@@ -183,9 +176,8 @@ class MapExplorer(Explorer):
 
     def _told(self) -> str:
         fit = {place: each for place, each in self.found.items() if each.gb <= room(self.gpu)}
-        words = (
-            f"{self.run} {self.gpu}s, ZeRO-{self.zero}, micro-batches of {self.micro}: {len(self.found)} legal cells"
-        )
+        chosen = f"{self.run} {self.gpu}s, ZeRO-{self.zero}, micro-batches of {self.micro}"
+        words = f"{chosen}: {len(self.found)} legal cells"
         if not fit:
             return f"{words}, none of which fits."
         (t, p), best = min(fit.items(), key=lambda item: item[1].step)

@@ -15,13 +15,7 @@ from course_pages.lesson17 import truth
 
 _TIME = ["gemm_efficiency", "attention_efficiency", "half_width", "nic_bytes_per_s", "fixed_s"]
 MEMORY = ["kept", "kept_tensor", "logit_bytes", "whole_bytes", "process_bytes"]
-_MEGATRON = [
-    "megatron-2021-t1",
-    "megatron-2021-t2",
-    "megatron-readme-jan2021",
-    "korthikanti-2022-t5",
-    "korthikanti-dp8",
-]
+_NARAYANAN, _KORTHIKANTI = ["megatron-2021-t1", "megatron-2021-t2"], ["korthikanti-2022-t5", "korthikanti-dp8"]
 MACHINES: dict[str, dict[str, Any]] = {
     "H100 nanotron": {
         "sources": ["ultrascale"], "peak": 989.4e12, "default_for": "H100",
@@ -53,7 +47,8 @@ MACHINES: dict[str, dict[str, Any]] = {
         "fixed": {"hidden": 0.0, "half_width": 60.0, "link_bytes_per_s": 300e9, "nic_bytes_per_s": 25e9},
     },
     "A100 Megatron-LM": {
-        "sources": [*_MEGATRON, "megascale-2024"], "software": ("", "Megatron-LM", "baseline"), "peak": 312e12,
+        "sources": [*_NARAYANAN, "megatron-readme-jan2021", *_KORTHIKANTI, "megascale-2024"],
+        "software": ("", "Megatron-LM", "baseline"), "peak": 312e12,
         "default_for": "A100",
         "free": ["gemm_efficiency", "attention_efficiency", "nic_bytes_per_s", "link_bytes_per_s", "message_s"],
         "fixed": {"hidden": 0.0, "half_width": 60.0, "fixed_s": 0.05},
