@@ -20,7 +20,7 @@ MACHINES: dict[str, dict[str, Any]] = {
     "H100 nanotron": {
         "sources": ["ultrascale"], "peak": 989.4e12, "default_for": "H100",
         "free": [
-            "gemm_efficiency", "half_width", "nic_bytes_per_s", "fixed_s", "message_s", "launch_s", "launch_tensor_s",
+            "gemm_efficiency", "half_width", "nic_bytes_per_s", "fixed_s", "launch_s", "launch_tensor_s",
             "link_bytes_per_s", "zero_slowness", *MEMORY,
         ],
         "fixed": {"hidden": 0.0, "attention_efficiency": 0.6},  # all its rows have 4,096 tokens: it cannot be told

@@ -293,7 +293,7 @@ for key, due in sheet.items():
 print({where: f"{each['constants']['nic_bytes_per_s'] / 1e9:.0f} GB/s" for where, each in fitted().items() if "nic_bytes_per_s" in each["fitted"]})
 
 # %% [markdown]
-# Products reach 40 % of their peak, and a card less than what is printed on it. To find that, the formula had to know how rings leave a machine. Eight data ranks in one machine do not share a card: NCCL lays eight rings, and each leaves by another card.
+# Products reach 40 % of their peak, and cards are felt about as fast as they are sold. To find that, the formula had to know how rings leave a machine. Eight data ranks in one machine do not share a card: NCCL lays eight rings, and each leaves by another card.
 # An earlier version of this page gave a ring one card. It found cards twice as fast as themselves, and for MosaicML six times. The fit was as good as now; the constant was nonsense, and that was the hint. (Where a fit still ends at its bound, published rows
 # cannot tell a fast link from one that sends behind the products.)
 #
@@ -455,7 +455,7 @@ off = max(abs(line["loss"] - alone[line["step"]]) for line in lines)
 print("every step of every run has the loss of one process:", off < 1e-4, "- and the last step was reached:", lines[-1]["step"] == 19)
 
 # %% [markdown]
-# A plan, a death, another number of ranks, another layout, and one loss curve. That is what all of lessons 06 to 13 were for. On real machines only the first half of the
+# A plan, a death, another number of ranks, another layout, and one loss curve. (`python benchmarks/promise.py` does all of it with lesson 14's text, up to lesson 14's promise, and keeps both losses.) That is what all of lessons 06 to 13 were for. On real machines only the first half of the
 # command changes: `docs/torchrun.md` has it, and `docs/cluster/` has the files for Slurm and Kubernetes. Its advice for the first hour is this page's: run the first and the last of the list, 20 steps
 # each. If their order is wrong, the machine is not what the planner was told.
 #
