@@ -24,6 +24,11 @@ def test_the_best_plans_the_command_and_the_reasons_are_printed() -> None:
     assert "ZeRO" in said and "interleaving needs a pipeline" in said
 
 
+def test_no_digit_is_lost_where_the_output_is_narrow() -> None:
+    said = CliRunner().invoke(app, [*QUICK, "--most", "3"], env={"COLUMNS": "60"}).output
+    assert said.count(" GB") >= 6 and "…" not in said
+
+
 def test_json_is_for_programs() -> None:
     code, said = run(*QUICK, "--json")
     assert code == 0

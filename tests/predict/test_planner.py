@@ -99,11 +99,20 @@ def test_a_block_takes_no_less_than_its_launches() -> None:
     assert step == pytest.approx([8 * 8 * 0.01, 8 * 0.01], rel=0.01)
 
 
-def test_a_ring_over_nodes_goes_at_the_pace_of_the_network() -> None:
-    rows = [(1, 1, 8, 1, 1, 0, 1, 1, 0, 8), (1, 1, 16, 1, 1, 0, 1, 1, 0, 16)]
+def test_a_ring_over_nodes_uses_a_card_for_each_of_its_members_in_a_node() -> None:
+    rows = [(1, 1, 8, 1, 1, 0, 1, 1, 0, 8), (1, 1, 16, 1, 1, 0, 1, 1, 0, 16), (2, 1, 8, 1, 1, 0, 1, 1, 0, 16)]
+    rows += [(8, 1, 2, 1, 1, 0, 1, 1, 0, 16)]
     amounts = work(zoo.LLAMA3_8B.config, 8192, layouts(*rows))
-    inside, across = seconds(amounts, PLAIN, 1e15)["data"]
-    assert across / inside == pytest.approx(8 * amounts.data_bytes[1] / amounts.data_bytes[0])
+    slow = Constants(**{**vars(PLAIN), "nic_bytes_per_s": 40e9})
+    rates = amounts.data_bytes / seconds(amounts, slow, 1e15)["data"]
+    assert rates == pytest.approx([400e9, 8 * 40e9, 4 * 40e9, 40e9])  # inside a node; 8, 4 and 1 members in each
+
+
+def test_zero_3_waits_for_its_gathers_one_after_the_other() -> None:
+    rows = layouts(*((1, 1, 16, 1, 1, zero, 1, 1, 0, 32) for zero in (0, 3)))
+    amounts = work(zoo.LLAMA3_8B.config, 8192, rows)
+    late = [seconds(amounts, Constants(**{**vars(PLAIN), "message_s": wait}), 1e15)["data"] for wait in (0.0, 1e-3)]
+    assert late[1] - late[0] == pytest.approx([15e-3, 15e-3 * 3 * 2 * 32])  # 2 micro-batches, 32 blocks, 3 times
 
 
 @pytest.mark.parametrize(("layers", "stages", "blocks"), [(8, 4, (2, 2, 2)), (126, 16, (7, 8, 7)), (31, 8, (4, 4, 3))])
