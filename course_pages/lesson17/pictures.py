@@ -24,12 +24,15 @@ def ratios(found: Mapping[str, Mapping[str, np.ndarray]], *, caption: str) -> Pi
     told = []
     for axes, name, title in zip(panels, ("thumb", "seconds"), ("6ND at one utilization", "the planner, held out")):
         errors = []
-        for number, (machine, runs) in enumerate(truth.read().items()):
+        largest = sorted(truth.read().items(), key=lambda each: -len(each[1].timed.seconds))
+        for place, (machine, runs) in enumerate(largest):
+            number = min(place, 6)  # six have a colour of their own
             timed = np.where(runs.clean, runs.seconds, np.nan)
             ratio = found[machine][name] / timed
             errors += np.abs(ratio[np.isfinite(ratio)] - 1).tolist()
             look: Any = {"color": series_color(number), "marker": "osD^vPX"[number], "ls": "", "ms": 4, "alpha": 0.6}
-            axes.plot(timed, ratio, label=machine if name == "thumb" else None, **look)
+            label = (machine if place < 6 else "all others") if name == "thumb" and place < 7 else None
+            axes.plot(timed, ratio, label=label, **look)
         axes.axhline(1, color=INK, lw=1)
         axes.set(xscale="log", yscale="log", xlabel="measured (s a step)", title=title, ylim=(0.012, 8))
         axes.set_yticks([0.02, 0.1, 0.5, 1, 2, 5], ["0.02", "0.1", "0.5", "1", "2", "5"])

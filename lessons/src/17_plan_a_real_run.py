@@ -217,13 +217,13 @@ guess_thumb = ask("6ND at the best utilization: median error on the H100 runs, i
 # %%
 # measured: the authors of each source (Hugging Face, MosaicML, BigScience, NVIDIA, ByteDance), on the machines named
 found = held_out.held_out()
-print(f"{'machine and software':23} {'source':24} {'n':>4} {'median':>7} {'p90':>6} {'6ND':>6}  worst")
+print(f"{'machine and software':27} {'source':24} {'n':>4} {'median':>7} {'p90':>6} {'6ND':>6}  worst")
 for where, those in truth.read().items():
     timed = np.where(those.clean, those.seconds, np.nan)
     pairs = (truth.verdict(those, found[where][kind], timed) for kind in ("seconds", "thumb"))
     for ours, thumb in zip(*pairs):
         if ours.n >= 5:
-            print(f"{where:23} {ours.source:24} {ours.n:4} {ours.median:7.1%} {ours.p90:6.1%} {thumb.median:6.0%}  {ours.worst}")
+            print(f"{where:27} {ours.source:24} {ours.n:4} {ours.median:7.1%} {ours.p90:6.1%} {thumb.median:6.0%}  {ours.worst}")
 pictures.ratios(found, caption="The rule of thumb is off by a factor of two and more, both ways. The planner leaves a line, and some points that no layout explains.").show()
 print("you said", guess_thumb.said)
 
