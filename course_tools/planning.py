@@ -62,7 +62,8 @@ def _named(kind: str, given: str, known: dict[str, Any]) -> Any:
 
 def show(plans: Plans, console: Console, most: int = 10) -> None:
     """The best plans as a table, the command of the first, and why others are none."""
-    console.print(as_table(plans, most), width=max(console.width, 120), crop=False)  # digits before looks
+    wide = Console(file=console.file, width=max(console.width, 120))  # a narrow table would cut digits
+    wide.print(as_table(plans, most))
     console.print(plans.best[0].torchrun(), markup=False, soft_wrap=True)
     console.print(f"\n{plans.looked_at:,} layouts looked at. No plans, for this reason:")
     for reason, count in list(plans.refused.items())[:8]:
