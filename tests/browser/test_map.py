@@ -15,7 +15,7 @@ def test_cells_dots_and_a_click(alone: Alone) -> None:
     page = alone(MapExplorer)
     status = page.get_by_role("status").first
     expect(status).to_contain_text(
-        "Tensor 2, 2 stages: 19.7 s a step, 61 GB on the fullest GPU, which fits. Published: 19.4 s"
+        "Tensor 2, 2 stages: 20.0 s a step, 60 GB on the fullest GPU, which fits. Published: 19.4 s"
     )
     expect(page.locator(".mx-full")).to_have_count(4)
     expect(page.get_by_text("● died")).to_have_count(4)
