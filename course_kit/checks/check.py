@@ -19,20 +19,22 @@ from torch import Tensor
 
 from course_kit import measure, ranks
 from course_kit.accounts import ModelledBytes, TrafficAccount
-from course_kit.checks.failed import CheckFailed, call_text, describe, fail, passed, told_on_a_rank, where
+from course_kit.checks.failed import CheckFailed, call_text, describe, fail, is_stub, passed, told_on_a_rank, where
 from course_kit.checks.held_bytes import HeldBytes, held
-from course_kit.checks.restrictions import written_with
+from course_kit.checks.restrictions import CHANNELS, out_of_reach, written_with
 from course_kit.checks.side_effects import MayChange, Snapshot, named, unchanged
 from course_kit.checks.socket_bytes import carried
 from course_kit.own_time import BUSY, OwnTime
 from course_kit.units import Bytes, Flops, Quantity
 
 __all__ = [
-    "CheckFailed", "HeldBytes", "at_least", "at_most", "call", "carried", "close", "crossing", "equal", "flops",
-    "held", "on_ranks", "only_messages", "peak", "raises", "that", "traffic", "unchanged", "within", "written_with",
+    "CHANNELS", "CheckFailed", "HeldBytes", "at_least", "at_most", "call", "carried", "close", "crossing", "equal",
+    "flops", "held", "on_ranks", "only_messages", "peak", "raises", "that", "traffic", "unchanged", "within",
+    "written_with",
 ]  # fmt: skip
 
 
+_TYPE = "the type of what is returned, before its value"
 _BEHIND = "what {} was given, and the state around it, after the call"
 
 # --- running an answer ---------------------------------------------------------------------------------------------
@@ -41,15 +43,17 @@ _BEHIND = "what {} was given, and the state around it, after the call"
 def call(fn: Callable, *args: Any, look: str = "", may_change: MayChange = (), **kwargs: Any) -> Any:
     """Call a student's function; any error that it raises becomes a `CheckFailed` that names the line of the cell.
 
-    So does a side effect that the contract does not allow by `may_change` (see `side_effects.Snapshot`).
+    So does a side effect that the contract does not allow by `may_change` (see `side_effects.Snapshot`), and what
+    would look at the frames of those who judge it.
     """
+    out_of_reach(fn)
     try:
         with unchanged(_BEHIND.format(describe(fn)), named(fn, args, kwargs), may_change, look):
             return fn(*args, **kwargs)
     except (Exception, SystemExit) as problem:
         if isinstance(problem, CheckFailed) or dist.is_initialized():
             raise  # a rank's failure is told by `on_ranks`, with what became of the others
-        if isinstance(problem, NotImplementedError):
+        if is_stub(problem):
             fail(f"{describe(fn)} is not written yet", look="the cell above that says YOUR CODE HERE")
         came = f"{type(problem).__name__}: {str(problem)[:300]}"
         fail(f"{call_text(fn, args, kwargs)} raised an error", came=came, look=look or where(problem))
@@ -120,7 +124,7 @@ def on_ranks(
     except ranks.RankFailure as failure:
         if said := next(filter(None, (told_on_a_rank(report.traceback) for report in failure.reports)), ""):
             raise CheckFailed(said) from None
-        if any(report.error.startswith("NotImplementedError") for report in failure.reports):
+        if any(is_stub(report.traceback) for report in failure.reports):
             fail("a function is not written yet", look="the cell above that says YOUR CODE HERE")
         name = describe(args[0] if fn is _counted else fn)
         fail(f"{name} failed on {world_size} ranks", came=str(failure)[:3000], look=look)
@@ -180,7 +184,7 @@ def equal(got: object, expected: object, what: str, *, look: str = "") -> None:
 def the_same(got: object, expected: object, what: str, look: str) -> None:
     """Check like `equal`, for each entry of a list, a tuple or a dict too, and print no line."""
     if not _same_type(got, expected):
-        fail(what, expected=_kind(expected), came=f"{_kind(got)}: {describe(got)}", look=look)
+        fail(what, expected=_kind(expected), came=f"{_kind(got)}: {describe(got)}", look=_TYPE)
     if isinstance(expected, Tensor) and isinstance(got, Tensor):
         _tensors_alike(got, expected, what, look)
         wrong = (got != expected) & ~((got != got) & (expected != expected))
@@ -208,6 +212,7 @@ def close(
     dtype: torch.dtype | None = None,
     relative: float | None = None,
     look: str = "",
+    silent: bool = False,
 ) -> None:
     """Check for equality up to rounding: within `operations` × eps(`dtype`) of the largest expected magnitude.
 
@@ -218,10 +223,11 @@ def close(
         operations: how many roundings the answer may differ by (the length of a sum, say).
         dtype: the format that the answer was computed in; default: that of `expected` (float64 for a number).
         relative: a relative tolerance, instead of `operations` and `dtype`.
-        look: where to look when the check fails.
+        look: where to look when the check fails; unless the kind or the size of the difference tells.
+        silent: print no line when it holds.
     """
     if not _same_type(got, expected):
-        fail(what, expected=_kind(expected), came=f"{_kind(got)}: {describe(got)}", look=look)
+        fail(what, expected=_kind(expected), came=f"{_kind(got)}: {describe(got)}", look=_TYPE)
     exactly = torch.float64 if isinstance(expected, float) else None  # by default a Python float becomes a float32
     target, value = torch.as_tensor(expected, dtype=exactly), torch.as_tensor(got, dtype=exactly)
     if isinstance(expected, Tensor):
@@ -232,8 +238,19 @@ def close(
     scale = exact[exact.isfinite()].abs().max().item() if exact.isfinite().any() else 0.0
     wrong = ~((came - exact).abs() <= tolerance * scale) & ~((came == exact) | (came.isnan() & exact.isnan()))
     if wrong.any():
-        _fail_at(value, target, wrong, f"{what} (may be off by {tolerance:.2g} × {scale:.4g})", look)
-    passed(what)
+        told = f"{what} (may be off by {tolerance:.2g} × {scale:.4g})"
+        _fail_at(value, target, wrong, told, _size_tells(came[wrong], exact[wrong], scale) or look)
+    if not silent:
+        passed(what)
+
+
+def _size_tells(came: Tensor, exact: Tensor, scale: float) -> str:
+    """Where to look if the size of a difference alone tells; "" if the idea is to be looked at."""
+    if (exact.isfinite() & ~came.isfinite()).any():
+        return "where it is made: a power or a quotient that is not finite, or memory that nobody has filled"
+    if (came - exact).abs().max() <= 64 * torch.finfo(torch.float32).eps * scale:
+        return "rounding or an epsilon, for most digits are right: in which format are the numbers on their way?"
+    return ""
 
 
 def at_most(got: Quantity | float, limit: Quantity | float, what: str, *, look: str = "") -> None:
@@ -253,7 +270,7 @@ def raises(error: type[Exception], fn: Callable, *args: Any, look: str = "", **k
         result = fn(*args, **kwargs)
     except error as problem:
         given.compare(_BEHIND.format(describe(fn)), look)
-        if not isinstance(problem, NotImplementedError) or error is NotImplementedError:
+        if not is_stub(problem) or error is NotImplementedError:
             return passed(what)
         fail(f"{describe(fn)} is not written yet", look="the cell above that says YOUR CODE HERE")
     except (Exception, SystemExit) as problem:
@@ -306,6 +323,7 @@ def _tensors_alike(got: Tensor, expected: Tensor, what: str, look: str) -> None:
         here, there = getattr(got, name), getattr(expected, name)
         if here != there:
             here, there = (tuple(v) if name == "shape" else v for v in (here, there))
+            look = look if name == "shape" else "the dtype of what it is made of, and of what is made anew"
             fail(f"{what}: the {name}", expected=str(there), came=str(here), look=look)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 import traceback
 from typing import NoReturn
 
@@ -15,6 +16,8 @@ from course_kit.units import Quantity
 
 LONGEST = 300
 """Characters of a value that a message quotes."""
+
+_STUB = re.compile(r"^ +raise NotImplementedError *(?:#.*)?\n(?:[ ^~]+\n)?NotImplementedError\s*\Z", re.MULTILINE)
 
 
 class CheckFailed(AssertionError):
@@ -80,6 +83,12 @@ def where(problem: BaseException) -> str:
         return ""
     line = linecache.getline(frames[-1].filename, frames[-1].lineno or 0).strip()
     return f"line {frames[-1].lineno} of {frames[-1].name}: {line}" if line else ""
+
+
+def is_stub(problem: BaseException | str) -> bool:
+    """Whether an error, or its traceback, ends at a stub's bare `raise`. PyTorch has such errors of its own."""
+    told = problem if isinstance(problem, str) else "".join(traceback.format_exception(problem))
+    return _STUB.search(told) is not None
 
 
 def told_on_a_rank(text: str) -> str:

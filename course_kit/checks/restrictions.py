@@ -17,14 +17,15 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from course_kit.cells import is_cell
 from course_kit.checks.failed import describe, fail
+from course_kit.measure.flops import InAllThreads
 
 ARITHMETIC = frozenset({"add", "sub", "rsub", "mul", "div"})
 """One floating-point operation for each number of the result."""
@@ -41,7 +42,7 @@ FREE = frozenset(
 """Operations that move numbers, compare them or flip signs, and round nothing."""
 
 
-class Arithmetic(TorchDispatchMode):
+class Arithmetic(InAllThreads):
     """Watches the operations inside a `with` block.
 
         with Arithmetic() as seen:
@@ -92,7 +93,7 @@ def without_torch(fn: Callable, without: Collection[str]) -> Callable:
     return without_tensors
 
 
-class _NoTensors(TorchDispatchMode):
+class _NoTensors(InAllThreads):
     """Refuses every operation, and remembers the first: the answer may catch the refusal."""
 
     def __init__(self, name: str) -> None:
@@ -149,52 +150,87 @@ def _floats(values: Iterable[Any]) -> Iterator[Tensor]:
             yield from _floats(value)
 
 
-def written_with(
-    fn: Callable, *, allowed: Collection[str] | None = None, forbidden: Sequence[str] = (), look: str = ""
-) -> None:
-    """Check that a function's own text imports only `allowed` and mentions none of `forbidden`, by any name.
+def written_with(fn: Callable, *, forbidden: Sequence[str] = (), look: str = "") -> None:
+    """Check that a function's cell uses nothing of `forbidden`, by whatever name.
 
-    Only the text of this one function is read: neither the functions that it calls, nor names that are put together at
-    run time (`vars(dist)["all_" + "reduce"]`), nor a copy of the forbidden text is found out. The check reminds an
-    honest student of the contract and stops nobody else: a benefit that counts must be measured.
+    What a name stands for decides, not how it is spelled: an import under another name, outside of the function or in
+    a helper of its cell is found out. Names put together at run time are refused where they lead into a module. A copy
+    of the forbidden text is not found out: a benefit that counts must be measured.
 
     Args:
         fn: a function or class of a cell.
-        allowed: names of packages, or None for all.
         forbidden: dotted names or parts of them, such as "checkpoint" or "dist.all_reduce".
         look: where to look when the check fails.
     """
-    try:
-        text = AnswerText(fn)
-    except (OSError, TypeError, SyntaxError):
-        wanted, magic = "a function or class written in the cell above", "a magic such as %%time above it: take it away"
-        return fail(f"the text of {describe(fn)} cannot be read", expected=wanted, look=look or magic)
-    for name in text.imports:
-        if allowed is not None and name.split(".")[0] not in allowed:
-            fail(f"what {fn.__name__} imports", expected=f"only {', '.join(sorted(allowed))}", came=name, look=look)
-    for name in forbidden:
-        if text.mentions(name):
-            fail(f"what {fn.__name__} may use", expected=f"no {name}: that is what you build here", look=look)
+    out_of_reach(fn)
+    for part in _of_one_cell(fn):
+        try:
+            text = AnswerText(part)
+        except (OSError, TypeError, SyntaxError):
+            if part is not fn and inspect.unwrap(part) is not inspect.unwrap(fn):  # a lambda among others
+                continue
+            wanted, magic = "a function or class written in the cell above", "a magic such as %%time: take it away"
+            return fail(f"the text of {describe(part)} cannot be read", expected=wanted, look=look or magic)
+        if forbidden and (name := text.made_up):
+            fail(f"what {fn.__name__} may use", expected="names as they are written", came=name, look=look)
+        for name in forbidden:
+            if text.mentions(name):
+                fail(f"what {fn.__name__} may use", expected=f"no {name}: that is what you build here", look=look)
     print(f"✓ {fn.__name__} uses what it may")
     return None
+
+
+_FRAMES = """inspect traceback _getframe _current_frames currentframe walk_stack walk_tb settrace setprofile f_back
+tb_frame f_locals f_globals gi_frame cr_frame __closure__ cell_contents get_objects get_referrers get_referents"""
+FRAMES = frozenset([*_FRAMES.split(), "start_new_thread"])
+"""What leads from an answer to those who judge it: their frames, and the objects that these hold."""
+
+_CHANNELS = """open socket tempfile mmap memmap multiprocessing subprocess torch.save torch.load write_bytes write_text
+read_bytes read_text tofile fromfile from_file os.environ TCPStore FileStore HashStore rpc share_memory_"""
+CHANNELS = tuple(_CHANNELS.split())
+"""Ways between ranks that nobody counts, for the `forbidden` of a lab that counts what is sent."""
+
+
+def out_of_reach(fn: Any) -> None:
+    """Check that no code of an answer's cell mentions `FRAMES`, before it runs: afterwards it would be too late."""
+    codes = [each.__code__ for part in _of_one_cell(fn) for each in _functions(part)]
+    for name in set().union(*(_words_in(code) & FRAMES for code in codes if is_cell(code.co_filename))):
+        fail(f"what {describe(fn)} may use", expected=f"no {name}: an answer does not look at who calls it")
+
+
+def _of_one_cell(fn: Any) -> list[Any]:
+    """An answer, and what it calls of its own cell: the notebook's other functions are not its text."""
+    fn = inspect.unwrap(getattr(fn, "func", getattr(fn, "__func__", fn)))  # of a partial, of a method
+    if not isinstance(fn, type) and (_functions(type(fn)) or not hasattr(fn, "__name__")):  # an object that is called
+        fn = type(fn)
+    files = {each.__code__.co_filename for each in _functions(fn)}
+    inner = (each for part in called_by(fn)[1:] for each in _functions(part))
+    return [fn, *(each for each in inner if each.__code__.co_filename in files)]  # a class has no text in some kernels
+
+
+def _functions(part: Any) -> list[FunctionType]:
+    """A function, or the methods of a class, static ones and properties among them."""
+    inner = vars(part).values() if isinstance(part, type) else [part]
+    plain = (getattr(each, "__func__", getattr(each, "fget", each)) for each in inner)
+    return [each for each in plain if isinstance(each, FunctionType)]
 
 
 def called_by(fn: Any, seen: dict[str, Any] | None = None) -> list[Any]:
     """A function or class, and those of its notebook that it calls by name, for `written_with` to read them, too."""
     seen = {} if seen is None else seen
     seen[fn.__name__] = fn
-    for part in vars(fn).values() if isinstance(fn, type) else [fn]:
-        for name in _names_in(part.__code__) if isinstance(part, FunctionType) else ():
+    for part in _functions(fn):
+        for name in _words_in(part.__code__, texts=False) - set(seen):
             other = part.__globals__.get(name)
-            own = isinstance(other, type | FunctionType) and other.__module__ == fn.__module__
-            if own and name not in seen:
+            if isinstance(other, type | FunctionType) and other.__module__ == fn.__module__:
                 called_by(other, seen)
     return list(seen.values())
 
 
-def _names_in(code: CodeType) -> set[str]:
-    """The names of globals and attributes that a function's code mentions, inner functions included."""
-    return set(code.co_names).union(*(_names_in(each) for each in code.co_consts if isinstance(each, CodeType)))
+def _words_in(code: CodeType, texts: bool = True) -> set[str]:
+    """The names that a function's code mentions, and texts that may be used as names; inner functions included."""
+    inner = (_words_in(each, texts) for each in code.co_consts if isinstance(each, CodeType))
+    return {*code.co_names, *(each for each in code.co_consts if texts and isinstance(each, str))}.union(*inner)
 
 
 class AnswerText:
@@ -214,19 +250,37 @@ class AnswerText:
         self.imports = [alias.name for node in plain for alias in node.names]
         self.imports += [f"{node.module or ''}.{alias.name}" for node in taken for alias in node.names]
         self._names = list(filter(None, map(_dotted, nodes)))
+        self._calls = [node for node in nodes if isinstance(node, ast.Call)]
         inner = inspect.unwrap(fn)
         self._scope = dict(getattr(inner, "__globals__", None) or vars(sys.modules[fn.__module__]))
         for node in (*plain, *taken):
             with contextlib.suppress(Exception):  # what cannot be imported cannot be used either
                 exec(ast.unparse(node), self._scope)
 
+    @property
+    def made_up(self) -> str:
+        """The first call that reaches into a module by a name that is put together at run time; "" for none."""
+        for call in self._calls:
+            name, args = ast.unparse(call.func), call.args
+            into = name in ("getattr", "vars") and args and isinstance(self._meaning(ast.unparse(args[0])), ModuleType)
+            if (
+                into
+                and not (len(args) > 1 and isinstance(args[1], ast.Constant))
+                or name in ("eval", "exec", "__import__")
+            ):
+                return ast.unparse(call)
+            if name.rpartition(".")[2] in ("import_module", "attrgetter", "methodcaller"):
+                return ast.unparse(call)
+        return ""
+
     def mentions(self, name: str) -> bool:
         """Whether a dotted name, or a part of one, stands in the text, or another name for the same thing."""
-        thing = self._meaning(name)
-        return any(
-            f".{name}." in f".{text}." or (thing is not None and self._meaning(text) is thing)
-            for text in (*self._names, *self.imports)
-        )
+        things = [thing for thing in (self._meaning(name), *_data_called(name)) if thing is not None]
+        for text in (*self._names, *self.imports):
+            meaning = self._meaning(text)
+            if f".{name}." in f".{text}." or any(meaning is thing for thing in things) or _is_from(meaning, name):
+                return True
+        return False
 
     def _meaning(self, name: str) -> Any:
         """The object behind a dotted name, in the notebook or by the function's own import; None: unknown."""
@@ -235,6 +289,22 @@ class AnswerText:
         for part in rest:
             thing = inspect.getattr_static(thing, part, None)  # a property would run the answer's code
         return thing
+
+
+def _is_from(thing: Any, name: str) -> bool:
+    """Whether a module, a function or a class is called so, or is from there; a lab hands out some of the course's."""
+    thing = inspect.unwrap(getattr(thing, "func", thing)) if callable(thing) else thing
+    if isinstance(thing, ModuleType):
+        return f".{name}." in f".{thing.__name__}."
+    module, own = getattr(thing, "__module__", None) or "", getattr(thing, "__qualname__", "")
+    ours = module.startswith("course_") and "." not in name
+    return f".{name}." in (f".{own}." if ours else f".{module}.{own}.")
+
+
+def _data_called(name: str) -> list[Any]:
+    """What the course's modules call so and no longer knows its name: a table, such as `ORDERS`."""
+    modules = [module for key, module in list(sys.modules.items()) if key.startswith("course_")]
+    return [each for each in (vars(module).get(name) for module in modules) if isinstance(each, dict | list | tuple)]
 
 
 def _dotted(node: ast.AST) -> str:

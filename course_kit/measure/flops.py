@@ -14,8 +14,10 @@ with that count, and fits on a page. Like the papers, neither counts element-wis
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -62,8 +64,44 @@ def flops() -> Iterator[FlopRecord]:
     """
     counter = FlopCounterMode(display=False, custom_mapping=_LEFT_OUT)
     counter.mod_tracker = _WithoutModules()  # type: ignore[assignment]
-    with counter:
+    with counter, started_under(getattr(counter, "mode", counter)):
         yield FlopRecord(counter)
+
+
+@contextmanager
+def started_under(mode: TorchDispatchMode) -> Iterator[None]:
+    """Let `mode` see what Python threads do that start in the block. By itself it sees its own thread alone."""
+
+    def start(thread: threading.Thread) -> None:
+        thread.run = partial(_under, mode, thread.run)
+        plain(thread)
+
+    plain, threading.Thread.start = threading.Thread.start, start
+    try:
+        yield
+    finally:
+        threading.Thread.start = plain
+
+
+def _under(mode: TorchDispatchMode, run: Callable[[], None]) -> None:
+    TorchDispatchMode.__enter__(mode)
+    try:
+        run()
+    finally:
+        TorchDispatchMode.__exit__(mode, None, None, None)
+
+
+class InAllThreads(TorchDispatchMode):
+    """A mode that also sees the threads that start in its block."""
+
+    def __enter__(self) -> Any:
+        self._threads = started_under(self)
+        self._threads.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._threads.__exit__(*error)
 
 
 class _WithoutModules:
@@ -97,7 +135,7 @@ if hasattr(torch.ops.aten, "_grouped_mm"):
     _LEFT_OUT[torch.ops.aten._grouped_mm] = _grouped
 
 
-class MatrixProducts(TorchDispatchMode):
+class MatrixProducts(InAllThreads):
     """Adds up `flops` of the matrix products in its `with` block, forward and backward, by a count of our own."""
 
     PRODUCTS = "mm", "bmm", "addmm", "baddbmm"

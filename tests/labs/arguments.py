@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .habits import Met, new_life, signs
+
 ANSWER = "<answer "
 """What the file names of answer cells begin with."""
 
@@ -79,6 +81,13 @@ class Note:
 
     file: str
 
+    def __post_init__(self) -> None:
+        self.life = new_life()
+
+    def __reduce__(self) -> Any:
+        """Each run on ranks has copies of the answers, and a life of its own."""
+        return Note, (self.file,)
+
     def __call__(self, name: str, given: dict[str, Any]) -> None:
         """Note what a function was given, unless another answer calls it."""
         frame = sys._getframe(2)
@@ -86,9 +95,12 @@ class Note:
             if frame.f_code.co_filename.startswith(ANSWER):
                 return
             frame = frame.f_back
+        shown = signs(
+            name, {key: value for key, value in given.items() if key not in _OWN}, self.life, sys._getframe(2)
+        )
         facts = [fact for key, value in given.items() if key not in _OWN for fact in _facts(key, value)]
         with open(self.file, "a") as file:
-            file.write(json.dumps([name, facts]) + "\n")
+            file.write(json.dumps([name, facts, shown]) + "\n")
 
 
 class Varied:
@@ -104,13 +116,15 @@ class Varied:
         self.note = Note(str(file))
         self._seen: dict[str, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
         self._open: set[str] = set()
+        self.met = Met()
 
     def after(self, check: str, hidden: bool) -> None:
         """Take the notes since the last time, which belong to this check; to none, if it is empty."""
         path = Path(self.note.file)
         lines = path.read_text().splitlines() if path.exists() else []
         path.write_text("")
-        for name, facts in map(json.loads, lines if check else ()):
+        for name, facts, shown in map(json.loads, lines if check else ()):
+            self.met.add(name, shown)
             for where, value, is_open in facts:
                 self._seen[f"{name}: {where}"][hidden].add(value)
                 self._open |= {f"{name}: {where}"} if is_open else set()

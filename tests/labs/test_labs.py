@@ -12,6 +12,7 @@ from course_tools.labs import Lab, find_labs
 
 from .arguments import FIXED, Varied
 from .faults import Fault, read_faults
+from .habits import LOOKED_AT
 from .running import all_checks, complaints, public_checks, run_lab, solution_of
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,13 @@ def test_the_solution_gets_every_point_and_hidden_checks_vary_all_arguments(lab:
     unexplained = {name: seen for name, seen in constant.items() if not any(fnmatchcase(name, it) for it in fixed)}
     assert unexplained == {}, "vary them in a hidden check; FIXED has what cannot vary"
     assert [it for it in fixed if not any(fnmatchcase(name, it) for name in constant)] == [], "they vary: out of FIXED"
+    if (without := LOOKED_AT.get(lab.number)) is not None:
+        missing = varied.met.missing()
+        unexplained = [each for each in missing if not any(fnmatchcase(each, it) for it in without)]
+        assert unexplained == [], "habits that no check has: as_in_training asks for them in a line"
+        assert [it for it in without if not any(fnmatchcase(each, it) for each in missing)] == [], (
+            "checks have them now"
+        )
 
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.number)

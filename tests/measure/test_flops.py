@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -120,3 +124,27 @@ def test_the_table_shows_shares_and_the_total():
     text = repr(counted)
     assert list(counted.by_operation) == ["bmm", "mm"] and "66.7%" in text and "360 FLOP" in text
     assert "<table>" in counted._repr_html_()
+
+
+class Multiplies(threading.Thread):
+    def run(self) -> None:
+        MATRIX @ MATRIX
+
+
+MATRIX = torch.ones(4, 4)
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        lambda: (it := threading.Thread(target=lambda: MATRIX @ MATRIX), it.start(), it.join()),
+        lambda: (it := Multiplies(), it.start(), it.join()),
+        lambda: ThreadPoolExecutor(1).submit(torch.mm, MATRIX, MATRIX).result(),
+    ],
+)
+def test_products_in_another_thread_count(elsewhere: Callable[[], object]) -> None:
+    with measure.flops() as counted, measure.MatrixProducts() as ours:
+        elsewhere()
+    assert counted.total == ours.flops == 2 * 4**3
+    elsewhere()
+    assert counted.total == ours.flops == 2 * 4**3

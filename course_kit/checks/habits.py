@@ -1,0 +1,89 @@
+"""An answer as training calls it: again and again in one process, with whatever numbers and memory come.
+
+Each time the numbers are others, every second time tensors lie across in memory, the leaves have gradients already,
+fresh memory holds NaN, and the gradient that comes in is compared before and after.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from course_kit.checks.check import call, close
+from course_kit.checks.failed import fail
+from course_kit.checks.side_effects import unchanged
+
+THERE = 3.0
+"""The gradient that each leaf has before a call: a sum, which a backward pass adds to."""
+
+
+class Unfilled(TorchFunctionMode):
+    """In this block memory that nobody has filled holds NaN. It might on any day."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if "empty" in getattr(func, "__name__", "") and made.is_floating_point():
+            made.fill_(math.nan)
+        return made
+
+
+class Case(NamedTuple):
+    """One call, and what is right: for each place in `args` of a leaf, what a backward pass adds to its gradient."""
+
+    args: Sequence[Any]
+    right: Tensor
+    gradients: Mapping[int, Tensor] = {}
+    upstream: Tensor | None = None
+
+
+def as_in_training(
+    answer: Callable,
+    case: Callable[..., Case],
+    ways: Sequence[Mapping[str, Any]],
+    *,
+    operations: int = 200,
+    look: str = "",
+) -> None:
+    """Call an answer once for each of `ways` (keyword arguments of `case`), in this process, and compare all of it.
+
+    On ranks: `check.on_ranks(as_in_training, answer, case, ways)`. Two ways at least should have the same shapes.
+    """
+    for turn, way in enumerate(ways):
+        args, right, gradients, upstream = case(**way)
+        told = ", ".join(f"{name} {value}" for name, value in way.items())
+        what = f"call {turn + 1} in one process ({told}{', laid across in memory' if turn % 2 else ''})"
+        args = [across(each) if turn % 2 and isinstance(each, Tensor) else each for each in args]
+        for place in gradients:
+            args[place].grad = torch.full_like(args[place], THERE)
+        with Unfilled():
+            result = call(answer, *args, look=look)
+        close(result, right, what, operations=operations, look=look, silent=True)
+        if gradients and not result.requires_grad:
+            fail(f"{what}: the result has a gradient", came="none: the thread to the leaves is cut", look=look)
+        if gradients:
+            backward(result, upstream, look=look)
+        for place, grad in gradients.items():
+            became = f"{what}: .grad of argument {place + 1}, in which {THERE:g} stood before: what came in addition"
+            close(args[place].grad - THERE, grad, became, operations=operations, look=look, silent=True)
+
+
+def backward(result: Tensor, upstream: Tensor | None = None, look: str = "") -> None:
+    """`result.backward(upstream)` in memory that nobody has filled; the gradient that comes in stays as it is."""
+    with Unfilled(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a gradient that lies otherwise in memory than its leaf
+        with unchanged("the gradient that comes into backward, afterwards", {"grad": upstream}, "random", look):
+            result.backward(upstream)
+
+
+def across(tensor: Tensor) -> Tensor:
+    """The same numbers, by columns and in every second place of memory, with NaN between them; a leaf stays a leaf."""
+    turned = tensor.detach().movedim(0, -1) if tensor.dim() else tensor.detach()
+    between = torch.full_like(turned, math.nan) if tensor.is_floating_point() else turned
+    laid = torch.stack([turned, between], -1)[..., 0]
+    return (laid.movedim(-1, 0) if tensor.dim() else laid).requires_grad_(tensor.requires_grad)
