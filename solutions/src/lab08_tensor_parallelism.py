@@ -22,7 +22,13 @@
 # `operators.f` and `operators.f_bar`. The library's GPT cuts its vocabulary in another way, and PyTorch has a
 # `loss_parallel` of its own; both are out of bounds.
 # A function leaves what it is given as it was, gradients, modes and hooks among it, and draws no random numbers. Where
-# it may change something, its contract says so. The checks look.
+# it may change something, its contract says so. The checks look. Between ranks only `torch.distributed` carries
+# something: no files, no sockets of your own.
+#
+# Your functions are called as training calls them: many times in one process, with other numbers of the same shape, in
+# float32 or float64 (the result has the dtype that came in). Tensors may lie across in memory, where `view` fails.
+# Leaves may have a gradient already: a backward pass adds to it, and leaves the gradient that comes in as it is. A
+# second backward pass through one result need not work.
 #
 # On each rank the checks weigh what it holds at the worst moment, and they count what leaves it, with its
 # *messages*: each call that sends something is one. The operating system counts as well, at the sockets. If your ranks
@@ -41,6 +47,7 @@ import torch.nn.functional as F
 
 from course_kit import measure, ranks
 from course_kit.checks import check
+from course_kit.checks.habits import Case, as_in_training
 from course_kit.checks.held_bytes import outside_torch
 from course_kit.compare import compare
 from course_kit.notebook import ask
@@ -56,7 +63,7 @@ from course_lib.model.zoo import LLAMA3_8B
 
 
 # %%
-FINISHED = ["ParallelGPT", "ParallelEmbedding", "tensor_gpt", "loss_parallel", "DTensor", "numpy"]
+FINISHED = ["ParallelGPT", "ParallelEmbedding", "tensor_gpt", "loss_parallel", "DTensor", "numpy", *check.CHANNELS]
 
 
 def own(table, dim=0):
@@ -222,7 +229,7 @@ check.written_with(embed, forbidden=FINISHED)
 check_embedding_bytes(256, 4000, 8)
 
 # %% check="q1-hidden" points=7
-# Other ranks, shapes and dtypes; a table of three rows.
+# Other ranks, shapes and dtypes; a table of three rows; called as training does.
 ### BEGIN HIDDEN TESTS
 #: other ranks, shapes and dtypes
 _ = check_table_gradient((3, 2, 4), 13, 5, world_size=3, seed=2)
@@ -232,6 +239,17 @@ _ = check_table_gradient((), 3, 4, world_size=3, seed=4)
 #: other ranks, shapes and dtypes
 _ = check_table_gradient((0,), 5, 2, seed=5)
 check_embedding_bytes(300, 2001, 16, world_size=3)
+
+
+def embed_case(seed, dtype):
+    upstream, whole, tokens = problem(6, 9, 4, seed, dtype)
+    gradient, (table, first) = torch.zeros_like(whole).index_add_(0, tokens, upstream), own(whole)
+    return Case((tokens, table, first), whole[tokens], {1: own(gradient)[0].detach()}, upstream)
+
+
+#: called as training does
+hidden_ways = [{"seed": seed, "dtype": (torch.float64, torch.float32)[seed // 2]} for seed in range(4)]
+_ = check.on_ranks(as_in_training, embed, embed_case, hidden_ways, world_size=2)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -394,13 +412,33 @@ check.written_with(cross_entropy, forbidden=FINISHED)
 check_loss_bytes(64, 4000)
 
 # %% check="q2-hidden" points=8
-# Other ranks, seeds and logits; a rank with one column.
+# Other ranks, seeds and logits; a rank with one column; called as training does.
 ### BEGIN HIDDEN TESTS
 _ = check_logit_gradients(5, 13, 10_000.0, world_size=3, seed=2, upstream=0.5)
 _ = check_logit_gradients(6, 9, world_size=1, seed=3)
 _ = check_logit_gradients(4, 4, 30.0, world_size=3, seed=4, upstream=-2.0)
 _ = check_logit_gradients(1, 50, seed=5)
 check_loss_bytes(50, 3001, world_size=3)
+
+
+def loss_case(seed, dtype, scale=1.0, shift=0.0):
+    whole, targets = made_of(6, 9, scale, seed, dtype)
+    whole, upstream = (whole + shift).requires_grad_(), torch.tensor(-1.5, dtype=dtype)
+    right = F.cross_entropy(whole, targets)
+    right.backward(upstream)
+    logits, first = own(whole.detach(), dim=1)
+    return Case((logits, targets, first), right.detach(), {0: own(whole.grad, dim=1)[0].detach()}, upstream)
+
+
+#: called as training does
+hidden_ways = [
+    {"scale": 1000.0, "dtype": torch.float64},
+    {"dtype": torch.float64},
+    {"shift": -9000.0, "dtype": torch.float64},
+]
+hidden_ways += [{"scale": 10_000.0, "dtype": torch.float32}, {"dtype": torch.float32}]
+hidden_ways = [{"seed": seed, **way} for seed, way in enumerate(hidden_ways)]
+_ = check.on_ranks(as_in_training, cross_entropy, loss_case, hidden_ways, world_size=2)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -495,7 +533,10 @@ def two_ranks_and_slices():
     return [round(head_loss(x.requires_grad_(), table, targets, first, size).item(), 6) for size in (6, 2, 4)]
 
 
-print("the loss in slices of 6, 2 and 4 tokens, rank by rank (six times the same):", ranks.run(two_ranks_and_slices, world_size=2))
+print(
+    "the loss in slices of 6, 2 and 4 tokens, rank by rank (six times the same):",
+    ranks.run(two_ranks_and_slices, world_size=2),
+)
 
 
 # %%
@@ -570,7 +611,7 @@ check.written_with(head_loss, forbidden=FINISHED)
 check_head_bytes(112, 1200, 8, slice_tokens=8)
 
 # %% check="q3-hidden" points=8
-# Other slices and ranks; and a model whose embedding and head share a table learns.
+# Other slices and ranks; called as training does; and a model whose embedding and head share a table learns.
 ### BEGIN HIDDEN TESTS
 #: other slices and ranks
 _ = check_head(7, 13, 3, slice_tokens=1, world_size=3, seed=2, upstream=-0.5)
@@ -600,6 +641,18 @@ def tied_alone(steps=3):
             parameter.grad = None
     return table.detach(), weight.detach()
 
+
+def head_case(seed, dtype):
+    expected, x, whole = head_alone(6, 9, 4, seed, dtype, upstream=-1.5)
+    _, _, targets = problem(6, 9, 4, seed, dtype)
+    (table, first), gradients = own(whole.detach()), {0: x.grad, 1: own(whole.grad)[0].detach()}
+    given = (x.detach().requires_grad_(), table, targets, first, 4)
+    return Case(given, expected.detach(), gradients, torch.tensor(-1.5, dtype=dtype))
+
+
+#: called as training does
+hidden_ways = [{"seed": seed, "dtype": (torch.float64, torch.float32)[seed // 2]} for seed in range(4)]
+_ = check.on_ranks(as_in_training, head_loss, head_case, hidden_ways, world_size=2)
 
 #: a model whose embedding and head share a table learns
 hidden_table, hidden_weight = tied_alone()

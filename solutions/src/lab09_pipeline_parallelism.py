@@ -314,6 +314,7 @@ check_on_pipeline(check_plan(2, 5, [2, 1]))
 # %% check="q2-hidden" points=8
 # Forty random cases, and goals for more stages and other costs.
 ### BEGIN HIDDEN TESTS
+check.written_with(plan, forbidden=FINISHED)
 #: forty random cases
 chance = random.Random(9)
 for _ in range(40):
@@ -371,6 +372,8 @@ compare(guess=guess_life, predicted=2 * 4 + 1, measured=alone[-1].end - alone[0]
 # of the message, from the stage behind; None on the last stage. No `.grad` of a weight changes.
 # - `weight_gradient(kept)` *adds* to `.grad` of the stage's weights (it is None in the beginning). Afterwards the loop
 # lets go of `kept`. Keep nothing elsewhere: of each micro-batch in flight you may hold four blocks as large as `x`.
+# - The stage runs once for a micro-batch, in F. Counted in matrix products, B costs as much as F, and W at most twice
+# as much (it may walk back through the stage once more, as `torch.autograd.grad` does). All of it in the dtype of `x`.
 #
 # **Graded:** the step's loss and gradients (12 points), that the halves are halves (8), bytes (6), and other
 # schedules, micro-batches and ranks (9).
@@ -421,9 +424,20 @@ def in_a_row(tensors):
 
 
 # %%
+class Stage(nn.Sequential):
+    """Counts how often it runs."""
+
+    runs = 0
+
+    def forward(self, x):
+        self.runs += 1
+        return super().forward(x)
+
+
+# %%
 def a_stage(number, width):
     torch.manual_seed(number)
-    return nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width)).double()
+    return Stage(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width)).double()
 
 
 def examples(sizes, width):
@@ -464,6 +478,16 @@ def move(action, stage, kept, received, batch, share):
 
 
 # %%
+def counted(action, stage, *others):
+    """A move, its cost in those of one F by the matrix products of this rank's threads, and how often the stage ran."""
+    before = stage.runs
+    with measure.MatrixProducts() as work:
+        made = move(action, stage, *others)
+    of_forward = sum(2 * len(others[-2][0]) * part.weight.numel() for part in stage if isinstance(part, nn.Linear))
+    return *made, (action.kind, int(work.flops) / of_forward, stage.runs - before)
+
+
+# %%
 def must_fit(action, made, x):
     """Before it is sent: what comes of a move that another rank waits for."""
     if not isinstance(made, torch.Tensor) or made.shape != x.shape or made.requires_grad:
@@ -475,17 +499,17 @@ def must_fit(action, made, x):
 
 # %%
 def carry_out(schedule, sizes, width):
-    """This rank's part: (loss or None, gradients in a row, moves that changed gradients, bytes held)."""
+    """This rank's part: (loss or None, gradients in a row, moves that changed gradients, bytes held, costs)."""
     rank, last = dist.get_rank(), schedule.stages - 1
-    stage, data, kept, losses, changing = a_stage(rank, width), examples(sizes, width), {}, [], []
+    stage, data, kept, losses, changing, costs = a_stage(rank, width), examples(sizes, width), {}, [], [], []
     mail = PipelineMessages(schedule, rank, lambda message: torch.empty_like(data[message.micro_batch][0]))
     known = [tensor for pair in data for tensor in pair]
     with outside_torch() as outside, measure.memory(stage, inputs=known, lines=True) as record:
         for action in schedule.actions[rank]:
             (x, targets), received = data[action.micro_batch], mail.receive(schedule.consumes(action))
             share, batch = len(x) / sum(sizes), (x, targets if rank == last else None)
-            made, changed = move(action, stage, kept, received, batch, share)
-            changing += [action.kind] if changed else []
+            made, changed, cost = counted(action, stage, kept, received, batch, share)
+            costs, changing = [*costs, cost], [*changing, *([action.kind] if changed else [])]
             if message := schedule.produces(action):
                 must_fit(action, made, x)
                 mail.send(message, made)
@@ -493,7 +517,7 @@ def carry_out(schedule, sizes, width):
         mail.finish()
         held = check.held(record) + outside()
     grads = [torch.zeros_like(w) if w.grad is None else w.grad for w in stage.parameters()]
-    return sum(losses) if losses else None, in_a_row(grads), changing, held
+    return sum(losses) if losses else None, in_a_row(grads), changing, held, costs
 
 
 # %% [markdown]
@@ -502,7 +526,7 @@ def carry_out(schedule, sizes, width):
 # %%
 MOVES = "what each move returns, and what it keeps: B needs x as a leaf, W needs what B was handed, both need the graph"
 HALVES = parse("F0 F1 B0 F2 W0 B1 W1 B2 W2\nF0 B0 F1 W0 B1 F2 B2 W1 W2")
-for rank, (loss, _, changing, _) in enumerate(ranks.run(carry_out, HALVES, [2, 2, 2], 4, world_size=2)):
+for rank, (loss, _, changing, *_) in enumerate(ranks.run(carry_out, HALVES, [2, 2, 2], 4, world_size=2)):
     print(f"rank {rank}: loss {loss if loss is None else round(float(loss), 6)}, gradients made by {changing}")
 
 
@@ -514,7 +538,7 @@ def check_step(schedule, sizes, width=4):
     got = found[-1][0]
     check.that(isinstance(got, torch.Tensor), f"{what}: the last stage's messages are tensors", came=str(got))
     check.close(got, loss, f"{what}: the loss of the step", relative=1e-9, look="the share, on the last stage")
-    for rank, (right, (_, grads, _, _)) in enumerate(zip(gradients, found)):
+    for rank, (right, (_, grads, *_)) in enumerate(zip(gradients, found)):
         factor = float((grads @ right) / (right @ right))
         even = abs(factor - 1) > 1e-6 and torch.allclose(grads, factor * right)
         came, look = f"{factor:.4g} times the right ones", "the share; what is added up, and what is replaced"
@@ -526,10 +550,23 @@ def check_step(schedule, sizes, width=4):
 for sizes in ([2, 2, 2], [3, 1, 2]):
     _ = check_step(HALVES, sizes)
 
+
 # %% check="q3-halves" points=8
-for rank, (*_, changing, _) in enumerate(check.on_ranks(carry_out, HALVES, [2, 2, 2], 4, look=MOVES, world_size=2)):
-    look = "what input_gradient asks autograd for: x alone. Whoever asks for all gradients leaves nothing for W"
-    check.equal(" ".join(changing), "W W W", f"… the moves of rank {rank} that made the weights' gradients", look=look)
+def check_halves(found):
+    for rank, (_, _, changing, _, costs) in enumerate(found):
+        look = "what input_gradient asks autograd for: x alone. Whoever asks for all gradients leaves nothing for W"
+        what = f"… the moves of rank {rank} that made the weights' gradients"
+        check.equal(" ".join(changing), " ".join("W" for kind, *_ in costs if kind == "W"), what, look=look)
+        runs = [(kind, n) for kind, _, n in costs if n != (kind == "F")]
+        look = "the graph that F made is there until W: nobody needs another one"
+        check.that(not runs, f"… rank {rank}: the stage runs in F, once", came=f"moves and runs {runs[:4]}", look=look)
+        for kind, most in {"F": 1, "B": 1, "W": 2}.items():
+            highest = max(cost for of, cost, _ in costs if of == kind)
+            look = "which gradients this move makes, and which the other half makes anyway"
+            check.at_most(highest, most, f"… rank {rank}: matrix products of {kind}, one F being 1", look=look)
+
+
+check_halves(check.on_ranks(carry_out, HALVES, [2, 2, 2], 4, look=MOVES, world_size=2))
 
 
 # %%
@@ -545,7 +582,7 @@ def check_held(ahead, n, size=32, width=32):
     block, weights = 8 * size * width, 2 * 8 * (width * width + width)
     found = check.on_ranks(carry_out, two_ranks(ahead, n), [size] * n, width, world_size=2, look=MOVES)
     _, gradients = one_process(2, [size] * n, width)
-    for rank, (right, (_, grads, _, held)) in enumerate(zip(gradients, found)):
+    for rank, (right, (_, grads, _, held, _)) in enumerate(zip(gradients, found)):
         got, right, look = grads / grads.norm(), right / right.norm(), "the checks above: first the gradients"
         check.close(got, right, f"{n} micro-batches: direction of rank {rank}'s gradient", relative=1e-6, look=look)
         places = (ahead, 1)[rank]
@@ -560,8 +597,7 @@ check_held(ahead=2, n=20)
 # Other schedules, three ranks and one, short micro-batches.
 ### BEGIN HIDDEN TESTS
 ZIGZAG = "F0 F1 F2 B0 B1 W1 W0 B2 W2\nF0 F1 B0 F2 W0 B1 B2 W2 W1\nF0 B0 W0 F1 B1 W1 F2 B2 W2"
-for found in check_step(parse(ZIGZAG), [1, 4, 2], width=3):
-    check.equal(found[2], ["W"] * 3, "moves that made the weights' gradients")
+check_halves(check_step(parse(ZIGZAG), [1, 4, 2], width=3))
 _ = check_step(parse("F0 B0 W0 F1 B1 W1"), [5, 1], width=2)
 _ = check_step(parse("F0 F1 F2 F3 B0 B1 B2 B3 W3 W2 W1 W0\nF0 F1 F2 F3 B0 B1 B2 B3 W0 W1 W2 W3"), [1, 1, 2, 1])
 check_held(ahead=1, n=30, size=24)
@@ -572,7 +608,9 @@ for targets, share in ((None, 1.0), (hidden_targets, 0.25)):
     right_y = hidden_stage(right_x)
     right_message = right_y if targets is None else stage_loss(right_y, targets) * share
     behind = torch.ones(5, 3) if targets is None else None
-    right_x_gradient, *right_gradients = torch.autograd.grad(right_message, [right_x, *hidden_stage.parameters()], behind)
+    right_x_gradient, *right_gradients = torch.autograd.grad(
+        right_message, [right_x, *hidden_stage.parameters()], behind
+    )
     message, kept = check.call(forward, hidden_stage, hidden_x, targets, share)
     check.close(message, right_message.detach(), "the message in float32", operations=50)
     x_gradient = check.call(input_gradient, kept, behind, may_change=[kept])

@@ -50,6 +50,7 @@ from unittest.mock import patch
 import torch
 
 from course_kit.checks import check
+from course_kit.checks.habits import across
 from course_kit.checks.held_bytes import outside_torch
 from course_kit.checks.random_programs import random_programs
 from course_kit.measure.storages import tensors_in
@@ -137,7 +138,7 @@ class Scripted(Waiting):
 
     def empty(self, shape, dtype):
         with self.meter.far_away():
-            return torch.empty(shape, dtype=dtype)
+            return torch.full(shape, math.nan, dtype=dtype)  # nobody has filled it
 
     def submit(self, job, *args):
         self.waiting.append(Job(self, functools.partial(job, *args)))
@@ -266,7 +267,7 @@ class InPlainSight(Masters):
 #
 # - `weight` is a tensor on the device, fp16, bf16, fp32 or fp64, of any shape; it may want gradients. It is read once.
 # Master and momentum are `wide(dtype)`.
-# - `take(gradient)`: a gradient of the weight's dtype and shape has come, or a part of one: parts that come before the
+# - `take(gradient)`: a gradient of the weight's dtype and shape (both may lie across in memory) has come, or a part: parts that come before the
 # next update are added up, in `wide(dtype)`. After the call the device may do with its gradient what it likes.
 # - `update(lr)` is what the processor does, so it is called as a job: `far.submit(away.update, lr)`. One step with what
 # has come since the last one; if nothing has, no step. Either way it returns the new weight, in the weight's dtype, in
@@ -346,14 +347,14 @@ def check_weights(got, weights, what, look, updates):
 
 
 # %%
-def check_away(parts, shape, beta, lr, dtype, at_once=False, seed=0):
-    """`parts`: how many parts of a gradient come before each update."""
-    weight, own = (drawn(shape, dtype, seed).requires_grad_() for _ in range(2))
+def check_away(parts, shape, beta, lr, dtype, at_once=False, seed=0, lay=torch.clone):
+    """`parts`: how many parts of a gradient come before each update; `lay`: how they lie in memory."""
+    weight, own = (lay(drawn(shape, dtype, seed)).requires_grad_() for _ in range(2))
     far, judge = Scripted(at_once), InPlainSight([own], None, beta, 10**6)
     away, seeds, before = check.call(Away, weight, far, beta), itertools.count(100), []
     weight.detach().fill_(7)  # it was read, and is of no interest any longer
     for step, count in enumerate(parts):
-        for gradient in (drawn(shape, dtype, next(seeds)) for _ in range(count)):
+        for gradient in (lay(drawn(shape, dtype, next(seeds))) for _ in range(count)):
             judge.take(0, gradient)
             check.call(away.take, gradient)
             gradient.fill_(5)  # the device does with it what it likes
@@ -454,6 +455,7 @@ check_small_steps(128, 2.0**-11, (5, 2))
 #: other shapes and dtypes
 check_away([8, 8], (9,), 0.0, 0.05, torch.bfloat16, seed=3)
 check_away([1, 0, 3], (), 0.7, 1.0, torch.float32, seed=4)
+check_away([2, 1], (3, 4), 0.7, 1.0, torch.float32, seed=6, lay=across)
 check_away([2, 1], (6, 1), 0.6, 0.01, torch.float16, seed=5)
 #: their bytes
 check_away_bytes((71, 137), torch.float32, beta=0.5, lr=0.01)
@@ -884,8 +886,8 @@ def read(path):
 # read by one job, `reader.submit(read, path)`. A vector takes room from the moment when its job is submitted until the
 # caller asks for the next one. Vectors are submitted in their order, and as early as there is room. If one alone is
 # larger than the room, it raises a `ValueError` before anything is read. If a vector is shorter than it was stored, it
-# raises a `ValueError` with the path of the file in its text, and does not yield it. Other
-# errors are `read`'s own.
+# yields the vectors before it, and when its turn comes raises a `ValueError` with the path of the file in its text. (What
+# says that the step is whole is there: `ahead` is asked for no other.) Other errors are `read`'s own.
 #
 # **Graded:** steps there and back (7 points), whatever is cut or breaks off (8), room (7), and other sizes, rooms and
 # accidents (8).
@@ -1063,10 +1065,10 @@ def check_cuts(sizes, room):
             look = "what newest compares with what was stored"
             check.equal(check.call(newest, folder), 0, f"{what}: newest", look=look)
             check_back(folder, sizes, 0, room, what)
-            stored(folder, sizes, 1)
-            look = "what store removes"
-            check.equal(check.call(newest, folder), 1, f"{what}, and is stored again: newest", look=look)
-            check_back(folder, sizes, 1, room, what)
+            stored(folder, sizes, again := 2 - (left == 0.5))
+            check.equal(check.call(newest, folder), again, f"{what}, {again} is stored: newest", look="what store removes")
+            for step in (0, again):
+                check_back(folder, sizes, step, room, f"{what}, and {again} is stored")
 
 
 # %%

@@ -48,7 +48,7 @@ import torch.nn.functional as F
 
 from course_kit import measure, ranks
 from course_kit.checks import check
-from course_kit.checks.check import within
+from course_kit.checks.habits import THERE, Unfilled, across
 from course_kit.checks.held_bytes import outside_torch
 from course_kit.compare import compare
 from course_kit.notebook import ask
@@ -59,6 +59,7 @@ from course_lib.parallel.mesh import Mesh, process_groups
 # %%
 FINISHED = ["Mesh", "process_groups", "HybridParallel", "DeviceMesh", "init_device_mesh", "DTensor", "get_total_norm"]
 FINISHED += ["clip_grad_norm_", "DistributedDataParallel", "fully_shard", "course_lib.parallel.hybrid", "rank_traffic"]
+FINISHED += check.CHANNELS  # between ranks only torch.distributed carries something
 
 # %% [markdown]
 # ## 1 · Who is where (30 points)
@@ -176,7 +177,7 @@ def check_refused(names, fn, *case, look):
 def check_group(rank, lengths, axes, right):
     given = dict(lengths)
     slow = "what is done for every rank: the group is small, the grid is not"
-    found = within(3, group, rank, given, tuple(axes), look=slow)
+    found = check.within(3, group, rank, given, tuple(axes), look=slow)
     what = f"the group of rank {rank} along {axes} in {lengths}"
     look = "how many ranks pass before each axis moves: the product of the lengths of all faster ones"
     if isinstance(found, list) and sorted(found) == right:
@@ -377,7 +378,7 @@ def shape_of(pipe, data, tensor):
 # - All ranks call. There is at least one target in all. A replica may have none.
 # - Returns `(loss, own)`. `loss` is the mean, a float64 tensor without dims and without a graph, the same on every
 # rank. (An all-reduce wants one dtype of all ranks, and the first stage has never seen a logit. Hence float64.)
-# - `own` is a tensor without dims, with a graph: `own.backward()` gives this rank's logits their gradient of the mean
+# - `own` is a tensor without dims, of any float dtype, with a graph: `own.backward()` gives this rank's logits their gradient of the mean
 # loss. On other stages it is None.
 # - A rank sends in at most three calls, two numbers in each.
 #
@@ -409,32 +410,35 @@ def tokens_of(replica, n_tokens, n_targets, words, seed, dtype):
     return logits, targets
 
 
-def own_tokens(cube, sizes, cut_tokens, words, seed, dtype):
-    """What this rank has of them on the last stage: logits, a leaf, and targets."""
+def own_tokens(cube, sizes, cut_tokens, words, seed, dtype, again=False):
+    """What this rank has of them on the last stage: logits, a leaf, and targets. `again`: laid across, with a .grad."""
     logits, targets = tokens_of(cube.place["data"], *sizes[cube.place["data"]], words, seed, dtype)
     if cut_tokens:
         parts = (each.tensor_split(cube.lengths["tensor"]) for each in (logits, targets))
         logits, targets = (each[cube.place["tensor"]].clone() for each in parts)
-    return logits.requires_grad_(), targets
+    logits = (across(logits) if again else logits).requires_grad_()
+    logits.grad = torch.full_like(logits, THERE) if again else None
+    return logits, targets
 
 
 # %%
-def at_the_end(lengths, sizes, cut_tokens, words=7, seed=0, dtype=torch.float64):
-    """On each rank: (loss, own, the gradient of its logits, whether the logits are as they were, what was sent)."""
+def at_the_end(lengths, sizes, cut_tokens, words=7, seed=0, dtype=torch.float64, again=False):
+    """On each rank: (loss, own, gradient of its logits, all as it was?, what was sent). `again`: in a second call."""
     with the_cube(lengths) as cube:
-        logits = targets = None
-        if cube.place["pipe"] == lengths["pipe"] - 1:
-            logits, targets = own_tokens(cube, sizes, cut_tokens, words, seed, dtype)
-        before = [None if each is None else each.detach().clone() for each in (logits, targets)]
-        with measure.traffic() as sent:
-            loss, own = check.call(mean_loss, logits, targets, cube, cut_tokens)
+        for turn in range(1 + again):
+            logits = targets = None
+            if cube.place["pipe"] == lengths["pipe"] - 1:
+                logits, targets = own_tokens(cube, sizes, cut_tokens, words, seed + again - turn, dtype, again)
+            before = [None if each is None else each.detach().clone() for each in (logits, targets)]
+            with Unfilled(), measure.traffic() as sent:
+                loss, own = check.call(mean_loss, logits, targets, cube, cut_tokens)
     if logits is None:
         return loss, own, None, True, sent
     if isinstance(own, torch.Tensor) and own.requires_grad:
         own.backward()
     same = torch.equal(logits, before[0]) and torch.equal(targets, before[1])
     same = same and not getattr(loss, "requires_grad", False)
-    return loss, None if own is None else own.detach(), logits.grad, same, sent
+    return loss, None if own is None else own.detach(), logits.grad - THERE if again else logits.grad, same, sent
 
 
 # %% [markdown]
@@ -487,10 +491,10 @@ COMES = "who comes to which sum: all ranks of a group, with the same number of e
 
 
 # %% check="q2-loss" points=8
-def check_loss(lengths, sizes, cut_tokens=False, words=7, seed=0, dtype=torch.float64):
+def check_loss(lengths, sizes, cut_tokens=False, words=7, seed=0, dtype=torch.float64, again=False):
     """(what came, the right gradients)"""
     case, n_ranks = (words, seed, dtype), math.prod(lengths.values())
-    found = check.on_ranks(at_the_end, lengths, sizes, cut_tokens, *case, world_size=n_ranks, look=COMES)
+    found = check.on_ranks(at_the_end, lengths, sizes, cut_tokens, *case, again, world_size=n_ranks, look=COMES)
     right, gradients = in_one_process(sizes, *case)
     what = f"{tuple(lengths.values())} ranks, targets {[n for _, n in sizes]}, {cut_tokens=}: the loss on rank"
     for rank, (loss, _, _, same, _) in enumerate(found):
@@ -557,8 +561,10 @@ for lengths, cut_tokens in ((shape_of(2, 2, 1), False), (shape_of(1, 2, 2), True
     check_few(sent, 3, 2, 32, look="logits stay where they are; a sum and a count can travel together")
 
 # %% check="q2-hidden" points=7
-# Eight ranks, other lengths and dtypes; replicas and ranks without tokens.
+# Eight ranks, other lengths and dtypes; replicas and ranks without tokens; called as training does.
 ### BEGIN HIDDEN TESTS
+#: called as training does
+_ = check_own(shape_of(2, 1, 2), [(6, 5)], True, seed=11, again=True)
 #: replicas and ranks without tokens
 _ = check_own(shape_of(1, 4, 1), [(3, 3), (5, 0), (1, 1), (0, 0)], seed=7)
 #: other lengths and dtypes
@@ -595,7 +601,7 @@ check_few(check_own(CUBE, [(60, 8), (60, 50)], True, words=300, seed=6), 3, 2, 3
 # **Your contract.** `add_up(weights, cube, cut_tokens)`
 #
 # - `weights`: a list of `Weight(kind, tensor)`. Each tensor is a leaf with a `.grad`, which has this rank's part. All
-# have one dtype. The kinds come in any order. A middle stage has nothing that is tied; the only stage of a pipe has it
+# have one dtype; gradients may lie across in memory, where `view` fails. The kinds come in any order. A middle stage has nothing that is tied; the only stage of a pipe has it
 # once.
 # - Afterwards each `.grad` is the gradient of the mean loss, of all tokens. (Every token has weighed in as it should, by
 # question 2. So parts are added up, and nothing is divided.) The weights stay as they are.
@@ -744,6 +750,8 @@ def one_step(weights, cube, batch, total, cut_tokens):
     for each in weights:
         each.tensor.grad = None
     passes(weights, cube, batch, total, cut_tokens)
+    for each in weights if cut_tokens else ():
+        each.tensor.grad = across(each.tensor.grad)
     before = [each.tensor.detach().clone() for each in weights]
     inputs = [*before, *(each.tensor for each in weights), *(each.tensor.grad for each in weights)]
     dist.barrier()
@@ -889,10 +897,10 @@ guess_times = ask("2 × 2 × 2 ranks, squares of all ranks added up: how many ti
 # **Your contract.** `norm(weights, cube)`
 #
 # - `weights`: as in question 3, after `add_up`; a list that may also be empty. Gradients have any float dtype, not
-# the same for all, and stay as they are.
+# the same for all, and stay as they are; they may lie across in memory.
 # - Returns the norm of the gradient of the whole model, in which each weight counts once: a float64 tensor without
 # dims, the same on every rank. Squares are taken and added up in float64.
-# - All ranks call. Each sends one number, in at most three calls.
+# - All ranks call. A call sends one number, and a rank makes three calls at most.
 #
 # **Graded:** norms (8 points), what was sent (5), and other cubes (7).
 
@@ -919,11 +927,12 @@ def normed(lengths, shape, seed=0, dtype=torch.float64, scale=1.0):
     """On each rank: (norm, whether gradients are as they were, what was sent)."""
     with the_cube(lengths) as cube:
         weights = own_weights(whole_model(shape, seed, dtype), cube)
-        for each in weights:
-            each.tensor.grad = scale * each.tensor.detach()
-        before = [each.tensor.grad.clone() for each in weights]
-        with measure.traffic() as sent:
-            found = check.call(norm, weights, cube)
+        for factor in (2.0, 1.0):  # other numbers first
+            for each in weights:
+                each.tensor.grad = across(factor * scale * each.tensor.detach())
+            before = [each.tensor.grad.clone() for each in weights]
+            with Unfilled(), measure.traffic() as sent:
+                found = check.call(norm, weights, cube)
     return found, all(torch.equal(each.tensor.grad, old) for each, old in zip(weights, before)), sent
 
 

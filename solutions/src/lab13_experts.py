@@ -41,10 +41,10 @@ import math
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.overrides import TorchFunctionMode
 
 from course_kit import measure, ranks
 from course_kit.checks import check
+from course_kit.checks.habits import Case, Unfilled, as_in_training
 from course_kit.compare import compare
 from course_kit.notebook import ask
 from course_kit.units import Bytes
@@ -56,7 +56,7 @@ from course_lib.model.zoo import DEEPSEEK_V3
 FINISHED = ["ExpertMLP", "ParallelExperts", "find_places", "plan_dispatch", "DispatchPlan", "load_balancing_loss"]
 FINISHED += ["uneven_all_to_all", "course_lib.parallel.experts", "course_lib.parallel.experts", "model.experts"]
 FINISHED += ["torch.distributed.nn", "dist.nn", "_functional_collectives"]
-FINISHED += ["_getframe", "currentframe", "f_back", "f_locals"]  # nor does an answer look for its judge's
+FINISHED += check.CHANNELS  # between ranks only torch.distributed carries something
 
 
 def expert(rows, up, down):
@@ -66,6 +66,9 @@ def expert(rows, up, down):
 
 # %% [markdown]
 # ## 1 · The surest go first (25 points)
+#
+# (In all questions: your functions are called as training calls them, many times in one process, in float32 or float64.
+# Tensors may lie across in memory, leaves may have a gradient already, and the gradient that comes in stays as it is.)
 #
 # A rank has some tokens, and each token wants the two experts to which its router gives the largest probabilities: its
 # *first* and its *second choice*. Each expert has a fixed number of places for the tokens of this rank, its *capacity*.
@@ -178,7 +181,7 @@ check_slope(2, [[1, 0, 0], [1, 0, 0], [0, 5 / 8, 3 / 8], [0, 7 / 15, 8 / 15]], s
 check_slope(1, [[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]], torch.zeros_like(slopes))
 
 # %% check="q1-hidden" points=10
-# Random tokens, other dtypes, small probabilities, no places, no tokens; and the gradients of all of them.
+# Random tokens, other dtypes, small probabilities, no places, no tokens; and the gradients of all of them; called as training does.
 ### BEGIN HIDDEN TESTS
 def hidden_route(probabilities, capacity):
     """The queues, person by person."""
@@ -221,6 +224,19 @@ _ = check_gates(torch.rand(5, 4), 0, torch.zeros(5, 4), dtype=torch.float32)
 _ = check_gates([[1 - 2e-9, 1.5e-9, 5e-10], [1 - 4e-9, 3e-9, 1e-9]], 1, [[1, 0, 0], [0, 1, 0]])
 #: no tokens
 _ = check_gates(torch.empty(0, 3), 2, torch.empty(0, 3))
+
+
+def route_case(seed, dtype):
+    generator = torch.Generator().manual_seed(seed)
+    leaves = [torch.randn(9, 4, generator=generator, dtype=dtype).softmax(1).requires_grad_()]
+    right, upstream = hidden_route(leaves[0], 3), torch.randn(9, 4, generator=generator, dtype=dtype)
+    right.backward(upstream)
+    return Case((leaves[0].detach().requires_grad_(), 3), right.detach(), {0: leaves[0].grad}, upstream)
+
+
+#: called as training does
+hidden_ways = [{"seed": seed, "dtype": (torch.float64, torch.float32)[seed // 2]} for seed in range(4)]
+as_in_training(route, route_case, hidden_ways, operations=1000)
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -364,21 +380,10 @@ print("one process: ", [[round(number, 3) for number in row] for row in alone((3
 
 
 # %%
-class NanInFreshMemory(TorchFunctionMode):
-    """Memory that nobody has filled holds NaN. It might on any day."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        if "empty" in getattr(func, "__name__", "") and made.is_floating_point():
-            made.fill_(math.nan)
-        return made
-
-
-# %%
 def asked(tokens, *case, **more):
     """On each rank: what the experts say, four gradients, (sent there, sent back, FLOPs)."""
     leaves, upstream = part(problem(tokens, *case, **more), tokens, dist.get_rank())
-    with NanInFreshMemory():
+    with Unfilled():
         with measure.traffic() as forward, measure.MatrixProducts() as work:
             result = check.call(ask_experts, *leaves)
         with measure.traffic() as backward:
@@ -520,7 +525,17 @@ def hidden_in_a_row(tokens, *case):
     return [ask_experts(x, each, up, down).detach() for each in (gates, gates.flip(1))]
 
 
+def experts_case(tokens, seed, dtype):
+    rank, n_ranks = dist.get_rank(), dist.get_world_size()
+    result, _, (x, _, up, down) = alone(tokens, 4, 3, 5, seed=seed, dtype=dtype)
+    leaves, upstream = part(problem(tokens, 4, 3, 5, seed=seed, dtype=dtype), tokens, rank)
+    gradients = {0: x.split(tokens)[rank], 2: up.chunk(n_ranks)[rank], 3: down.chunk(n_ranks)[rank]}
+    return Case(leaves, result.split(tokens)[rank], gradients, upstream)
+
+
 #: a second batch
+hidden_ways = [{"tokens": (3, 4), "seed": seed, "dtype": (torch.float64, torch.float32)[seed // 2]} for seed in range(4)]
+_ = check.on_ranks(as_in_training, ask_experts, experts_case, hidden_ways, operations=1000, world_size=2)
 hidden_came = check.on_ranks(hidden_in_a_row, (3, 4), 4, 5, 6, world_size=2, look="what the second call still knows")
 hidden_x, hidden_gates, hidden_up, hidden_down, _ = problem((3, 4), 4, 5, 6)
 hidden_said = torch.stack([expert(hidden_x, *weights) for weights in zip(hidden_up, hidden_down)])
@@ -577,7 +592,8 @@ compare(guess=guess_rows, predicted=1 - both_at_home, measured=rows_measured, to
 # **Your contract.** `router_losses(logits)`
 #
 # - `logits`: `[tokens, experts]`, this rank's, float32 or float64. Other ranks may have more tokens, or fewer, or none.
-# They may be as large as 1,000. A token's choices are its two largest logits, of which no two are equal. All ranks have equally many experts.
+# They may be as large as 1,000. A token's choices are its two largest logits, of which no two are equal. All ranks have
+# equally many experts, and rank r has the r-th part of them all, as in question 2.
 # - Returns the two losses, `(balance, z)`: tensors without dims of the logits' dtype, the same on every rank.
 # - Every rank calls `.backward()` on them (or on a sum of them, the same on every rank). Its logits then have the
 # gradient that they would have in one process with all ranks' logits. All ranks call.
@@ -767,7 +783,7 @@ check.written_with(router_losses, forbidden=FINISHED)
 check_balance(2)
 
 # %% check="q3-hidden" points=7
-# Other ranks, sizes and dtypes; a rank without tokens.
+# Other ranks, sizes and dtypes; a rank without tokens; called as training does.
 ### BEGIN HIDDEN TESTS
 #: a rank without tokens
 _ = check_loss_gradients((3, 0, 8), 6, (1.0, 0.25), seed=3)
@@ -777,6 +793,26 @@ _ = check_loss_gradients((2, 40), 2, (0.0, 3.0), seed=5, shift=1000.0)
 _ = check_loss_gradients((30, 20), 8, (1.0, 0.5), seed=7, shift=1000.0)
 _ = check_loss_gradients((1, 6, 2), 3, (3.0, -1.0), seed=6, dtype=torch.float32)
 check_balance(3, seed=1)
+
+
+def hidden_both(logits):
+    balance, z = router_losses(logits)
+    return 2 * balance + 0.5 * z
+
+
+def losses_case(seed, dtype, shift=0.0):
+    every = [logits.requires_grad_() for logits in logits_of((4, 3), 6, seed=seed, dtype=dtype, shift=shift)]
+    balance, z = in_one_process(every, 2)
+    (right := 2 * balance + 0.5 * z).backward()
+    own = every[dist.get_rank()]
+    return Case((own.detach().requires_grad_(),), right.detach(), {0: own.grad})
+
+
+#: called as training does
+hidden_ways = [{"shift": shift, "dtype": torch.float64} for shift in (1100.0, -1100.0)]
+hidden_ways += [{"shift": 0.0, "dtype": dtype} for dtype in (torch.float64, torch.float32, torch.float32)]
+hidden_ways = [{"seed": seed, **way} for seed, way in enumerate(hidden_ways)]
+_ = check.on_ranks(as_in_training, hidden_both, losses_case, hidden_ways, operations=1000, world_size=2)
 ### END HIDDEN TESTS
 
 # %% [markdown]
