@@ -43,12 +43,7 @@ class Case(NamedTuple):
 
 
 def as_in_training(
-    answer: Callable,
-    case: Callable[..., Case],
-    ways: Sequence[Mapping[str, Any]],
-    *,
-    operations: int = 200,
-    look: str = "",
+    answer: Callable, case: Callable[..., Case], ways: Sequence[dict], *, operations: int = 200, look: str = ""
 ) -> None:
     """Call an answer once for each of `ways` (keyword arguments of `case`), in this process, and compare all of it.
 

@@ -107,23 +107,40 @@ def test_numbers_of_any_kind_are_numbers() -> None:
     check.close(Flops(8), 8.0, "a quantity for a float")
 
 
+IDEA, TYPE = "look at   the last column", "look at   the type of what is returned"
+
+
 @pytest.mark.parametrize(
     ("got", "words"),
     [
-        (torch.zeros(3), ["the shape", "(2, 2)", "(3,)"]),
-        (torch.zeros(2, 2, dtype=torch.float64), ["the dtype", "float32", "float64"]),
-        (torch.tensor([[1.0, 2.0], [3.0, 5.0]]), ["4.0 at [1, 1]", "1 of 4 elements are off; first at [1, 1]: 5.0"]),
+        (torch.zeros(3), ["the shape", "(2, 2)", "(3,)", IDEA]),
+        (torch.zeros(2, 2, dtype=torch.float64), ["the dtype", "float32", "float64", "look at   the dtype of what"]),
+        (
+            torch.tensor([[1.0, 2.0], [3.0, 5.0]]),
+            ["4.0 at [1, 1]", "1 of 4 elements are off; first at [1, 1]: 5.0", IDEA],
+        ),
         (torch.tensor([[1.0, float("nan")], [3.0, 4.0]]), ["2.0 at [0, 1]", "nan"]),
-        ([[1.0, 2.0], [3.0, 4.0]], ["a tensor", "list"]),
-        (None, ["a tensor", "NoneType"]),
+        ([[1.0, 2.0], [3.0, 4.0]], ["a tensor", "list", TYPE]),
+        (None, ["a tensor", "NoneType", TYPE]),
     ],
 )
 @pytest.mark.parametrize("judge", [check.equal, check.close])
-def test_a_wrong_tensor_is_located(judge: Any, got: object, words: list[str]) -> None:
+def test_a_wrong_tensor_is_located_and_its_kind_judged_before_the_idea(
+    judge: Any, got: object, words: list[str]
+) -> None:
     expected = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     text = refused(judge, got, expected, "the product", look="the last column")
-    assert text.startswith("the product") and text.endswith("look at   the last column")
+    assert text.startswith("the product")
     assert all(word in text for word in words), text
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [(1 + 1e-6, "rounding or an epsilon"), (1.001, "the last column"), (float("inf"), "a quotient that is not finite")],
+)
+def test_the_size_of_a_difference_says_more_than_the_idea(factor: float, words: str) -> None:
+    expected = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    assert words in refused(check.close, expected * factor, expected, "the product", look="the last column")
 
 
 def test_tolerances_come_from_the_dtype_and_the_operations() -> None:
