@@ -69,14 +69,14 @@ def flops() -> Iterator[FlopRecord]:
 
 
 @contextmanager
-def started_under(mode: TorchDispatchMode) -> Iterator[None]:
+def started_under(mode: Any) -> Iterator[None]:
     """Let `mode` see what Python threads do that start in the block. By itself it sees its own thread alone."""
 
     def start(thread: threading.Thread) -> None:
         thread.run = partial(_under, mode, thread.run)
         plain(thread)
 
-    plain, threading.Thread.start = threading.Thread.start, start
+    plain, threading.Thread.start = threading.Thread.start, start  # type: ignore[method-assign]
     try:
         yield
     finally:

@@ -128,7 +128,7 @@ def _extremes(tensor: Tensor) -> tuple[float, float]:
     if span > 2**18:  # what is this large is weighed
         return 0.0, 0.0
     memory = (ctypes.c_char * (span * tensor.itemsize)).from_address(tensor.data_ptr())
-    numbers = np.frombuffer(memory, kinds[tensor.dtype])
+    numbers = np.frombuffer(memoryview(memory).cast("B"), kinds[tensor.dtype])
     finite = numbers[np.isfinite(numbers)]
     return (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
 
