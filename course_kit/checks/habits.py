@@ -65,8 +65,8 @@ def as_in_training(
             backward(result, upstream, look=look)
         for place, grad in gradients.items():
             became = f"{what}: .grad of argument {place + 1}, in which {THERE:g} stood before: what came in addition"
-            came = None if args[place].grad is None else args[place].grad - THERE
-            close(came, grad, became, operations=operations, look=look, silent=True)
+            there = args[place].grad
+            close(None if there is None else there - THERE, grad, became, operations=operations, look=look, silent=True)
 
 
 def backward(result: Tensor, upstream: Tensor | None = None, look: str = "") -> None:
