@@ -14,7 +14,8 @@ TWO = ["-n", "2"]
 BY_FILE = [*TWO, "--dist", "loadfile"]
 STEAL = [*TWO, "--dist", "worksteal"]  # tests of a file stay together, and nobody is idle at the end
 WAIT = ["-n", "3", "--dist", "worksteal"]  # these mostly wait, for an answer that does not end
-ELSEWHERE = ["tests/labs/test_labs.py", "tests/grading", "tests/ranks", "tests/foreign"]  # what stages of their own run
+LABS = ["tests/labs/test_labs.py", "tests/labs/test_generated.py"]
+ELSEWHERE = [*LABS, "tests/grading", "tests/ranks", "tests/foreign"]  # what stages of their own run
 
 LINT = [["ruff", "check", "."], ["ruff", "format", "--check", "."]]
 
@@ -48,8 +49,8 @@ STAGES = [  # what fails quickly comes first
     ),
     Stage(
         "labs",
-        "stubs, solutions and known-wrong answers of every lab",
-        [[*PYTEST, *STEAL, "tests/labs/test_labs.py"]],
+        "stubs, solutions, known-wrong answers and mechanical edits of every lab",
+        [[*PYTEST, *STEAL, *LABS]],
     ),
     Stage("grader", "grading, hostile answers included", [[*PYTEST, *WAIT, "-m", "not sandbox", "tests/grading"]]),
     Stage(

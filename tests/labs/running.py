@@ -63,6 +63,7 @@ def run_lab(
     stubs: bool = False,
     limit_s: float = CELL_LIMIT_S,
     varied: Varied | None = None,
+    first: bool = False,
 ) -> dict[str, str]:
     """Run every cell, checks and hidden tests included.
 
@@ -75,6 +76,7 @@ def run_lab(
         stubs: begin with the students' stubs instead of the solution.
         limit_s: seconds that one cell may take.
         varied: is told what each check gives to the answers.
+        first: stop at the first check that fails.
 
     Returns:
         grade_id of each check that failed → what it said.
@@ -106,6 +108,8 @@ def run_lab(
                 raise
         if varied is not None:
             varied.after(step.grade_id if step.check else "", BEGIN_HIDDEN in step.source)
+        if first and failures:
+            break
     torch.set_num_threads(threads)
     return failures
 

@@ -1,0 +1,107 @@
+"""Mechanical edits of answers: what is edited, what is left alone, and a sample of each lab's, which is caught."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from course_tools.labs import Lab, find_labs
+from tests.mutants.generated.edits import edits
+from tests.mutants.generated.judging import KINDS, edits_of, listed, lost_by, sample
+
+from .running import solution_of
+
+ROOT = Path(__file__).parents[2]
+LABS = find_labs(ROOT)
+OF_EACH = 2
+"""Edits of each lab, all of one cell: the whole sample is to take 20 s on two cores."""
+
+ANSWER = '''\
+@decorated(1)
+def late(values: list[int], least=1, *, wide=False):
+    """At 1 or more."""
+    given = 1
+    ### BEGIN SOLUTION
+    if len(values) < 2 and not wide:
+        raise ValueError(f"{len(values) + 1} given: 2 are needed")
+    total: int = min(values) + least  # not 1
+    for a, b in zip(values, values[1:], strict=True):
+        total -= a * b
+    return total
+    ### END SOLUTION
+'''
+
+
+@pytest.fixture(scope="module")
+def names() -> list[str]:
+    return [edit.name for edit in edits("q1", ANSWER)]
+
+
+EXPECTED = [
+    "def late(values: list[int], least=1, *, wide=False): → def late(values: list[int], least=2, *, wide=False) -> int:",
+    "(nothing) → least = 1",
+    "(nothing) → wide = False",
+    "if len(values) < 2 and not wide: → if len(values) <= 2 and not wide:",
+    "if len(values) < 2 and not wide: → if len(values) < 2 or not wide:",
+    "if len(values) < 2 and not wide: → if len(values) < 2 and wide:",
+    "if len(values) < 2 and not wide: → if False:",
+    'raise ValueError(f"{len(values) + 1} given: 2 are needed") → pass',
+    "total: int = min(values) + least → total: int = max(values) + least",
+    "total: int = min(values) + least → total: int = min(values) - least",
+    "for a, b in zip(values, values[1:], strict=True): → for a, b in zip(values, values[2:], strict=True):",
+    "total -= a * b → pass",
+    "total -= a * b → total -= a / b",
+    "total -= a * b → total = a * b",
+]
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_an_edit_that_a_student_might_make(names: list[str], name: str) -> None:
+    assert name in names
+
+
+def test_words_annotations_given_lines_and_strict_are_left_alone(names: list[str]) -> None:
+    assert len(names) == len(set(names))
+    for word in ("decorated(", "strict=False", "values, values[1:], )", "+ 2 given", "1 given: 3", "given ="):
+        assert not any(word in name.split(" → ")[1] for name in names), word
+    assert not any("return total" in name for name in names)
+
+
+def test_an_edit_changes_the_lines_that_it_names_and_no_others() -> None:
+    for edit in edits("q1", ANSWER):
+        old, new = edit.name.split("  #")[0].split(" → ")
+        gone, come = (ANSWER.count(old) - edit.source.count(old), edit.source.count(new) - ANSWER.count(new))
+        assert old == "(nothing)" or gone == 1, edit.name
+        assert come >= 1 or new == "(nothing)", edit.name
+
+
+def test_a_larger_sample_holds_the_smaller_one_and_keeps_the_order() -> None:
+    found = edits("q1", ANSWER)
+    few, many = sample(found, 5, 1), sample(found, 12, 1)
+    assert set(few) <= set(many) and many == [edit for edit in found if edit in many]
+    assert sample(found, 5, 2) != few
+
+
+@pytest.mark.parametrize("lab", [lab for lab in LABS if listed(lab)], ids=lambda lab: lab.number)
+def test_listed_survivors_are_still_made_and_say_why(lab: Lab) -> None:
+    for (cell, name), verdict in listed(lab).items():
+        kind, _, why = verdict.partition(": ")
+        assert kind in KINDS and len(why) > 5, (name, verdict)
+        if kind != "closed":  # the answer may have changed since
+            assert name in {edit.name for edit in edits_of(lab, cell)}, f"{cell} has no edit {name!r} any more"
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.number)
+@pytest.mark.usefixtures("unchecked_shapes", "impatient")
+def test_a_sample_of_edits_loses_points(lab: Lab) -> None:
+    chance = random.Random(lab.number)
+    cells = list(solution_of(lab))
+    found = edits_of(lab, chance.choice(cells)) or edits_of(lab, cells[-1])
+    for edit in sample(found, OF_EACH, 1):
+        if not lost_by(lab, edit):
+            known = listed(lab).get((edit.grade_id, edit.name))
+            assert known, (
+                f"{edit.grade_id}: {edit.name} keeps all points: close it, or say in {lab.number}.toml why not"
+            )
