@@ -151,6 +151,17 @@ _got = check.call(block_scales, _x, FP8_E4M3FN)
 check.equal(_got, torch.tensor(_expected, dtype=torch.uint8), "scales of random blocks")
 #: whether x is left as it was
 check.equal(_x, _before, "x is left as it was")
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `x`: float32, one dim | blocks_of_strangers
+#= Any other length | any_length_reaches_the_view
+#= `element`: a | every_format_is_fp4
+#= You may use all | - a permission
+#= returns uint8 | scales_of_four_bytes
+#= A scale below | small_scales_wrap
+#= A block with a nan | infinity_gets_a_scale
+#= (The specification leaves | - says whose choice it is
+#= That is our choice | - says whose choice it is
+#= The E8M0 byte | scale_off_by_one scale_of_the_nearest_power logarithm_rounds_up
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -290,6 +301,16 @@ check.equal(check.call(dequantize, _got[:3], _scales[:3], _element), _expected[:
 #: the sign of a zero
 _zero = check.call(quantize_elements, torch.full((TERM_BLOCK,), -0.01), torch.tensor([127], dtype=torch.uint8), FP4_E2M1)
 check.equal(_zero.tolist(), [[8] * TERM_BLOCK], "a negative number that becomes zero keeps its sign")
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `x`: float32 | - what is given
+#= `scales`: uint8 | byte_minus_127_wraps byte_as_exponent_field one_scale_for_all
+#= `quantize_elements` returns | patterns_in_one_row
+#= The sign is kept | minus_zero_loses_its_sign
+#= Infinities are held | overflow_to_infinity
+#= In a block whose scale is 255 | nan_scale_ignored
+#= `dequantize` returns | nan_scale_ignored
+#= The pattern of each x / X | ties_away_from_zero cut_instead_of_rounded subnormals_flushed rounded_twice
+#= The numbers that patterns | byte_as_exponent_field one_scale_for_all
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -388,6 +409,13 @@ for _bits in (4, 6, 8):
     check.equal(_packed.untyped_storage().nbytes(), _bits * 20, f"the bytes held for {_bits} bits")
     #: random patterns, packed and unpacked
     check.equal(check.call(unpack, _expected, _bits), _patterns.flatten(), f"{_bits} bits, unpacked")
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `patterns`: uint8 | columns_before_rows
+#= `bits`: 4, 6 or 8 | eight_bits_are_a_view
+#= `pack` returns | a_byte_for_each a_view_of_a_large_buffer
+#= `unpack` returns | highest_bit_first
+#= Patterns of 4, 6 or 8 | highest_bit_first
+#= The patterns that `pack` | room_without_patterns
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -519,6 +547,14 @@ for _name, _element in ELEMENTS.items():
     _expected = torch.where(_errors[1] < _errors[0], _scales + 1, _scales)
     check.equal(_got[_clear], _expected[_clear], f"{_name}: the better of two scales, in 400 blocks")
     check.that(bool(((_got == _scales) | (_got == _scales + 1)).all()), f"{_name}: s or s + 1, nothing else")
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `x`: float32 | - what is given
+#= `scales`: uint8 | moves_the_scales_it_was_given
+#= returns uint8 | only_the_largest_counts always_one_step_up
+#= If both give the same | a_tie_moves_up
+#= 254 and 255 stay | a_block_of_nan_moves
+#= You may use | - a permission
+#= For each block the byte | only_the_largest_counts
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -667,6 +703,19 @@ _a = (torch.tensor([_parts, _parts[::-1]]) / 2**19).half()
 within_bound(_a, torch.ones_like(_a), "512 numbers of which each pair is rounded down")
 #: what the sum holds
 resources(*torch.rand(2, 6, 300, generator=_generator).bfloat16())
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `a`, `b`: shape | - what is given
+#= Returns shape [rows] | naive_sum debt_without_brackets
+#= **16 bits only | sum_in_32_bits
+#= No tensor of another | sum_in_32_bits leaves_the_tensors torch_sums
+#= Allowed are | - a permission
+#= **Work:** at most 8 | debt_paid_at_the_end
+#= (Kahan needs 5 | - a remark
+#= **Memory:** a chip | all_products_at_once
+#= At most 16 numbers | all_products_at_once
+#= So not all products | all_products_at_once
+#= Loop over the columns | - advice
+#= Dot product of each row | naive_sum debt_with_the_wrong_sign
 ### END HIDDEN TESTS
 
 # %% [markdown]

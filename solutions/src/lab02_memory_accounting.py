@@ -305,6 +305,17 @@ for _shape in (Shape(3, 40, 6, 1, 8, 72, 50), Shape(1, 48, 4, 4, 20, 64, 33, Fal
 _got = check.call(counted(tensors), QWEN3_8B)
 check.equal(sum(len(sizes) for sizes in _got.values()), 36 * 11 + 3, "tensors of the 8B")
 check.equal(sum(math.prod(s) for sizes in _got.values() for s in sizes), 8_190_735_360, "parameters of the 8B")
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `tensors(shape)` returns | no_key_for_a_tied_head
+#= `"embedding"` | embedding_lies_across
+#= `"attention"` | heads_fill_the_width
+#= `"mlp"` | an_mlp_without_a_gate
+#= `"norms"` | a_gain_for_each_head
+#= `"head"` | tied_counted_twice
+#= Each value is a list | gains_without_a_comma
+#= Write a matrix as | embedding_lies_across
+#= A tensor that two parts | tied_counted_twice
+#= The shape of every | heads_fill_the_width
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -394,6 +405,10 @@ for _shape in (Shape(3, 40, 6, 1, 8, 72, 50), Shape(1, 48, 4, 4, 20, 64, 33, Fal
 _large = {"adamw": 65_525_884_476, "adafactor": 13_392_896, "8bit": TERM_8B}
 for _recipe, _expected in _large.items():
     check.equal(check.call(counted(states), QWEN3_8B, _recipe).optimizer, Bytes(_expected), f"the 8B's {_recipe}")
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `states(shape, recipe)` returns | sixteen_psi
+#= Another recipe raises | unknown_recipes_are_adamw
+#= Bytes of weights | blocks_over_the_whole_model
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -599,6 +614,18 @@ check.written_with(at_the_peak, forbidden=forbidden, look="the rules: without a 
 # %% check="q3-peak-hidden" points=2
 ### BEGIN HIDDEN TESTS
 check_peak(Shape(3, 32, 6, 3, 10, 48, 700), 3, 24)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= returns a whole number | norm_like_a_layernorm
+#= The mask, the tokens | mask_in_every_layer tokens_in_the_models_format
+#= `element_bytes`: 4 where | always_four_bytes
+#= Tokens, targets and the mask | tokens_in_the_models_format
+#= Bytes that autograd holds | scores_of_the_shared_heads silu_keeps_nothing
+#= `at_the_peak(shape, batch_size, seq)` returns | the_first_step
+#= The step begins with | gradients_at_the_peak
+#= Use your functions | - advice
+#= The loss and the targets | - a tolerance
+#= You are asked only | - what is not asked
+#= Bytes by category | one_tensor_on_top vocabulary_of_the_example
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -865,6 +892,21 @@ def _looks(names):
 _known, _look = {"SMALL": SMALL, "torch": torch}, "who else has this page, and how many they are"
 _names = [_known | {"Paged": kind} for kind in (Paged, _Pasts)]
 random_programs("a cache", "cache = Paged(SMALL, 3, 4)", *_names, _draw, _looks, look=_look)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `Paged(shape, sequences, page | pages_always_fp32
+#= `append(sequence, kv)` and | holds_nothing
+#= What `read` returns | - a buffer for it would be another tensor, which q4-held counts
+#= `fork(source, target)`: from | one_list_for_two holds_nothing
+#= It copies no page | fork_copies_every_page
+#= What `target` had before | fork_keeps_the_old_past
+#= `drop(sequence)`: the | drop_keeps_the_length
+#= Pages that nobody else | drop_keeps_the_pages
+#= A page is a tensor | pages_in_name_only
+#= Between two calls | fork_copies_every_page pages_in_name_only
+#= Which page belongs | pages_in_name_only
+#= An append writes | copies_the_page_each_time once_shared_always_copied
+#= Index with plain numbers | rewritten_by_where rewritten_by_index_copy
+#= A sequence that is read | - what is given
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -973,12 +1015,20 @@ for _layout in ("grown", "preallocated"):
 check.equal(tuple(check.call(counted(cache_account), _shape, _lengths, "paged", 31, 8, 2)), (10_560, 600), "paged, bf16")
 check.equal(tuple(check.call(counted(cache_account), _shape, _lengths, "paged", 31, 1, 2)), (8520, 600), "pages of one token")
 check.equal(tuple(check.call(counted(cache_account), _shape, _lengths, "grown", 31, 8, 1)), (4260, 4560), "grown, a byte a number")
+check.equal(tuple(check.call(counted(cache_account), _shape, [7], "grown", 31, 0, 1)), (420, 480), "grown, and no page size")
 #: the 8B
 _expected = {"grown": (884_883_456, 885_178_368), "preallocated": (2_415_919_104, 294_912)}
 _expected["paged"] = (887_095_296, 294_912)
 for _layout, (_held, _written) in _expected.items():
     _got = check.call(counted(cache_account), QWEN3_8B, [1, 6000], _layout, 8192, 16)
     check.equal(tuple(_got), (_held, _written), f"{_layout}: two sequences of the 8B")
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `lengths`: tokens | counts_up_the_callers_list
+#= `layout`: `"grown"` | a_page_too_many concatenation_is_free
+#= Another raises | any_layout_is_paged
+#= An argument that a layout | pages_counted_in_every_layout
+#= returns a tuple | concatenation_is_free keys_without_values
+#= (bytes held | all_query_heads_cached
 ### END HIDDEN TESTS
 
 # %% [markdown]

@@ -185,6 +185,14 @@ for _n in (1, 2, 3, 5, 6):
     _chain = _random_chain(_dice, _n)
     for _plan in _itertools.islice(_every_plan(_n), 60):
         check.equal(check.call(account, list(_chain), list(_plan)), _judge(_chain, _plan), f"{_n} layers, {_plan}")
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `costs`: a list | - what is given
+#= `segments`: a list | empties_the_plan
+#= returns a tuple | everybody_waits input_counted_twice
+#= Segments that overlap | overlaps_pass
+#= It is an account | bytes_of_tensors_that_it_makes
+#= No tensor is made | bytes_of_tensors_that_it_makes
+#= (bytes at the peak | everybody_waits
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -394,6 +402,11 @@ _plan = as_plan(within(20, best_plan, list(_chain), 120 * 4096))
 _most, _again = _judge(_chain, _plan)
 check.at_most(_most, 120 * 4096, "peak of 60 layers")
 check.equal(_again, 175 * 10**6, "recomputed FLOPs of 60 layers in bytes")
+# Sentences of the contract, and the known-wrong answers that break them.
+#= returns a plan | between_the_passes even_segments greedy_plan
+#= If there are several | - a freedom
+#= If no plan fits | takes_what_comes_closest
+#= The plan with the fewest | one_way_for_each_layer
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -664,6 +677,25 @@ _layers, _x = build([(20, 12, 3), (12, 20, 1)] * 7, seed=6).double(), torch.rand
 _expected = nn.Sequential.forward(_layers, _x)
 check.equal(check.call(checkpoint, list(_layers), _x), _expected, "fourteen layers in float64")
 check.call(same_gradients, _layers, _x, [(0, 2), (9, 13)], may_change=STEP)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `checkpoint`: `layers` | no_checkpoint
+#= Until its backward pass | keeps_everything keeps_on_ctx keeps_as_bytes keeps_as_parameters
+#= (A few KB | - a tolerance
+#= Then all its layers | carries_it_to_the_attic
+#= After its backward pass | outlives_the_step
+#= `run`: the whole chain | no_checkpoint
+#= Layers in a segment | each_layer_a_segment
+#= Every gradient equals | other_dice replaces_gradients
+#= And after the backward | dice_left_behind
+#= x may be data | no_ticket
+#= The parameters want | no_ticket
+#= A `torch.autograd.Function` | - advice
+#= (That one has a fault | - advice
+#= You may also use | - a permission
+#= The class may stand | - a permission
+#= x through all layers | no_checkpoint
+#= Holds x alone | keeps_everything redoes_but_keeps
+#= x through the whole chain | each_layer_a_segment
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -880,6 +912,13 @@ _budget = min(most for most, _ in _all)
 _plan = as_plan(check.call(fit, _layers, _x, Bytes(_budget + working_room(_costs))))
 _fewest = min(again for most, again in _all if most <= _budget)
 check.equal(_judge(_costs, _plan), (_budget, _fewest), "the least peak of three layers in float64, and its price")
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `profile` returns | counts_every_save four_bytes_a_number
+#= It measures the layers | profile_clears_gradients switches_gradients_on_in_x
+#= `fit` returns a plan | no_room_to_work
+#= If there is none | fit_never_gives_up
+#= The measured `Cost` | four_bytes_a_number
+#= The best plan that keeps | no_room_to_work
 ### END HIDDEN TESTS
 
 # %% [markdown]

@@ -207,6 +207,13 @@ check.equal(check.call(loss_scale, [_double], 1.0), 2.0**215, "a gradient that f
 #: what is refused
 check.raises(ValueError, loss_scale, [torch.tensor([-math.inf, 1.0])])
 check.raises(ValueError, loss_scale, [torch.tensor([math.nan, 7.0]), torch.ones(2)])
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `gradients`: a list | headroom_in_fp16 looks_in_fp32
+#= They stay as they are | measures_in_place
+#= returns a Python float | scale_may_touch_the_limit stops_at_65520
+#= It may be smaller than 1 | scale_is_at_least_1
+#= `ValueError` if | refuses_nothing
+#= The largest power of two | always_two_to_the_sixteen headroom_by_powers
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -334,6 +341,16 @@ _back = joined(_half, _rest)
 check.equal(_half, _small.half(), "halves of small numbers, also after join")
 _exact = (_small.double() - _half.double()) * 2.0**39
 check.at_most((_rest.double() - _exact).abs().max().item(), 0.5, "how far rests of small numbers are from exact")
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `w`: float32 | - what is given
+#= `split` returns | rest_in_fp16 rest_is_cut_off
+#= `join` returns | spacing_of_w
+#= Both functions leave | ? one that rounds or adds in place
+#= For every $w$ of at least | spacing_of_w a_tie_does_not_fit
+#= Below that, the error | rest_is_cut_off
+#= You may use | - a permission
+#= The fp16 number nearest | a_tie_does_not_fit
+#= The fp32 number that | rest_in_fp16
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -657,6 +674,21 @@ _right_names = _known | {"start": _right_start, "lean_step": _right_step}
 _right_names["in_1024ths"] = lambda p, state: _in_1024ths(w.weight for w in p)
 _begin, _looks = "p, state = start(); said = []", ["said", "in_1024ths(p, state)"]
 random_programs("a step", _begin, _names, _right_names, _draw, lambda _: _looks, count=60, length=30, look=_look)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `parameters`: a list | - what is given
+#= Change the weights in place | master_in_fp16
+#= Leave the gradients | gradients_set_to_zero
+#= If all of them are 0 | no_gradient_no_move
+#= `state`: a list | - what is given
+#= `state[i]["rest"]` is there | momentum_in_a_list momentum_on_the_parameter momentum_in_numpy
+#= `lr` and `max_norm` are | clips_before_unscaling
+#= `max_norm=math.inf` means | clips_up
+#= returns the largest magnitude | largest_is_a_tensor overflow_counted_but_stepped
+#= **Memory | momentum_in_fp32
+#= At the end of the step | momentum_in_fp32 a_full_copy_in_fp32
+#= *During* the step | all_gradients_widened_at_once
+#= So widen one | all_gradients_widened_at_once
+#= Momentum on fp16 weights | momentum_in_bf16 no_skip_on_overflow
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -863,6 +895,22 @@ _right_names = {"math": math, "ScaleState": ScaleState, "INTERVAL": 8, "next_sca
 _look = "the four rules, word by word; INTERVAL may be another at each call"
 _begin = "now = ScaleState(2.0**20)"
 random_programs("a scale", _begin, _names, _right_names, _draw, lambda _: ["now"], count=300, look=_look)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `next_scale(now, largest)`: what | scale_never_grows
+#= Both are a `ScaleState` | seen_is_kept
+#= These rules, the first | nan_counts_as_good
+#= `largest` is inf or nan | nan_counts_as_good
+#= The step was skipped | - says what had happened
+#= The scale is divided by 16; | a_skip_halves
+#= `good` and `seen` begin | seen_is_kept
+#= If that makes it less than 1 | a_scale_below_1
+#= `largest` is at least | the_edge_is_free
+#= The scale is halved | halved_below_1
+#= Otherwise the step was good | jumps_by_the_last_step
+#= After rule 3 | exactly_the_interval cut_off_at_the_top
+#= (If not even 1 | not_even_1_is_a_half
+#= Look `INTERVAL` up | interval_in_figures
+#= The state after a step | scale_never_grows
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -1060,6 +1108,20 @@ train_in_fp32(_nets[1], _calm, **_settings, bad={})
 trained(_nets[2], _calm, _settings)
 _before, _truth, _got = (torch.cat([p.data.double().flatten() for p in net.parameters()]) for net in _nets)
 check.close((_got - _before).norm(), (_truth - _before).norm(), "how far small steps lead", relative=0.1)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `net`: a `Bridge` | an_fp32_twin
+#= Measure its gradients | ? a first scale of 2^16
+#= `batch(step)` gives | all_batches_first
+#= For each step | all_batches_first
+#= (The checks count | - says how it is checked
+#= returns a list of the losses | ? the skipped steps as a count
+#= A loss is a Python float | ? a loss that is divided by the scale
+#= Skipped steps have one | ? losses of good steps only
+#= **Memory | all_batches_first
+#= Between steps | all_batches_first
+#= So nothing of the fp32 | an_fp32_twin
+#= Train in fp16 | an_fp32_twin
+#= Returns losses | ? the skipped steps as a count
 ### END HIDDEN TESTS
 
 # %% [markdown]

@@ -314,6 +314,24 @@ _known = {"torch": torch, "rounded": _rounded}
 _names = [_known | {"start": lambda kind=kind: _begin_tokens(kind)} for kind in (TokenSum, _PlainTokens)]
 _begin, _look = "model, total = start(); said = []", "what an object remembers of a piece, and for how long"
 random_programs("a mean over tokens", _begin, *_names, _draw, lambda _: ["rounded(said)"], look=_look)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= A class `TokenSum(model)` | - a name
+#= `model(inputs, targets)` returns | padding_makes_nan
+#= Its weights are fp32 | ? sums in fp32 for a model in fp64
+#= Some may be frozen | zeros_for_the_frozen
+#= `add(inputs, targets)` takes | zero_is_padding
+#= A piece may have none | padding_makes_nan
+#= (What is the mean | - a question
+#= `finish()` leaves | divides_by_the_pieces mean_of_means
+#= No token at all | ? a batch of padding that gives 0
+#= After it the object | never_begins_again
+#= **Bytes:** after each | holds_the_pieces one_backward_at_the_end
+#= The peak is that | one_backward_at_the_end
+#= `finish` makes no | a_second_set_of_gradients
+#= The gradient of a mean | mean_of_means
+#= Begin with nothing | never_begins_again
+#= Forward and backward on one | zero_is_padding
+#= Leave the mean's gradient | divides_by_the_pieces
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -569,6 +587,25 @@ _known, _look = {"torch": torch, "math": math}, "what add says and leaves, for a
 _looks = ["said", "list(wide.sums)", "[each.grad for each in p]"]
 _names = [_known | {"WideSum": kind} for kind in (WideSum, _PlainSum)]
 random_programs("a sum", _begin, *_names, _draw, lambda _: _looks, look=_look)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= A class `WideSum(parameters)` | - a name
+#= It knows nothing | - a remark
+#= `parameters`: a list | - what is given
+#= `sums`: an attribute | ? sums as a dict
+#= Each entry is None | fp16_buffer
+#= `add(weight)`, a Python | weight_in_fp32
+#= If every gradient is finite | product_in_16_bits
+#= If one number in any | adds_before_it_looks looks_at_the_sum_only
+#= Either way each | nothing_for_a_weight_of_0
+#= A parameter without | ? a sum of zeros for it
+#= **Rounding:** only | product_in_16_bits weight_in_fp32
+#= The bound above | product_in_16_bits
+#= **Bytes:** between calls | keeps_the_gradients
+#= During a call | widens_all_at_once
+#= Sums of weighted | fp16_buffer
+#= No sum yet | ? zeros from the start
+#= Move weight × .grad | takes_the_gradient_over
+#= False, and no change | adds_before_it_looks
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -951,6 +988,31 @@ _names = [_known | {"start": lambda kind=kind: _begin_with(kind)} for kind in (A
 _begin, _looks = "model, stream = start(); said = []", ["rounded(said)", "rounded([tuple(model.row.tolist())])"]
 _look = "what a batch leaves to the next one, an overflow or a piece without tokens among it"
 random_programs("a stream", _begin, *_names, _draw, lambda _: _looks, look=_look)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= A class `Accumulator | - a name
+#= You may use | - a permission
+#= `optimizer`: a | - what is given
+#= Its parameters, one group | only_the_first_group same_dtype_same_tensor
+#= The master of a frozen | frozen_masters_decay
+#= `max_norm`: a number | clips_the_sum
+#= `add(inputs, targets, scale=1.0)`: | scale_change_forgotten
+#= The backward pass starts | count_multiplied_into_the_loss
+#= Returns whether | ? always True
+#= A piece without tokens | zero_is_padding_in_the_step
+#= `add` goes on telling | ? False for every piece after an overflow
+#= `step()`: ends | an_overflow_that_stays
+#= If every piece was finite | clip_before_unscale mean_of_means_in_the_step masters_not_rounded_back
+#= If one piece overflowed | a_zero_gradient_for_a_skip steps_without_the_bad_piece
+#= No token at all | ? a batch of padding that returns None
+#= Then the next batch | an_overflow_that_stays
+#= **Bytes:** between two | holds_gradients_in_numpy
+#= The peak of `add` | ? a copy of all gradients in `add`
+#= `step` takes only | a_second_set_in_step
+#= Afterwards no `.grad` | ? gradients that stay
+#= One optimizer step | a_step_for_each_piece
+#= Begin with an empty | - a constructor
+#= Forward and backward on one | only_the_last_piece_counts
+#= End the batch | a_zero_gradient_for_a_skip
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -1136,6 +1198,18 @@ _begin = "model, stream = start(); said, state = [], stream.state_dict()"
 _looks = ["rounded(said)", "rounded([tuple(model.row.tolist())])"]
 _look = "what a state says of its batch, and for how long"
 random_programs("a stream", _begin, *_names, _draw, lambda _: _looks, length=24, look=_look)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `Resumable(model, optimizer, max_norm=None)`, an | - a name
+#= `state_dict()` returns | state_stays_in_the_process
+#= It is a snapshot | state_is_not_a_snapshot
+#= It may be taken at any | an_empty_state_leaves_the_sums
+#= Saved, it takes | first_sum_as_a_list keeps_every_piece
+#= `load_state_dict(state)`: from | forgets_the_overflow forgets_the_tokens state_in_16_bits
+#= It leaves `state` | loads_on_top
+#= Weights and optimizer | - who does that
+#= An accumulator that can | forgets_the_tokens
+#= A snapshot of | state_is_not_a_snapshot
+#= Go on where | forgets_the_overflow
 ### END HIDDEN TESTS
 
 # %% [markdown]

@@ -225,6 +225,21 @@ check_scatter(0, members=[1, 0], dtype=torch.int64, world_size=2)
 check_scatter(9, members=[1], dtype=torch.float64, world_size=2)
 #: other lengths, other dtypes
 check_scatter_traffic(1021, members=[5, 2, 0, 7], dtype=torch.bfloat16)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `flat`: a tensor | - what is given
+#= All members bring | ? the sum added into `flat`
+#= `members`: the ranks | ranks_for_positions forgets_in_the_list_of_members
+#= Its length $p$ | ? one member that sends to itself
+#= *A rank's number | ranks_for_positions
+#= Question 4 lives | - a remark
+#= Parts are those | only_sizes_that_p_divides
+#= They may be empty | only_sizes_that_p_divides
+#= Returns part number | sends_nothing
+#= It is a tensor | keeps_the_whole_alive
+#= This rank's part | everyone_in_disguise
+#= Bytes sent: all but | halving_sends_everything
+#= Messages: log2 p | everyone_in_disguise
+#= All members call | - who calls
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -431,6 +446,24 @@ back = [sum(sum(parts[rank // held * held :][:held]) for held in (1, 2, 4)) for 
 expected = [4 * (1001 - own + again) for own, again in zip(parts, back)]
 where = "what a rank holds before each round back: first it swaps with the one next to it"
 check.equal([int(each.total_bytes) for each in uneven_sent], expected, "bytes of each rank, 1001 numbers", look=where)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `part`: this rank | - what is given
+#= Returns a new tensor | far_side_first_on_the_way_back
+#= In each round | far_side_first_on_the_way_back
+#= All ranks of the world | - who calls
+#= The sum of all tensors | mean_without_its_divisor other_memory
+#= Any shape, any length | adds_in_float32 all_halves_travel_wide
+#= Its memory may lie | forgets_what_lies_across
+#= A mean is only asked | mean_without_its_divisor
+#= Every rank must end | ? each rank adds in its own order
+#= `ValueError` if | six_is_even refuses_too_late
+#= The parts of all members | far_side_first_on_the_way_back
+#= Messages: log2 p | ? parts that travel one by one
+#= All members call | - who calls
+#= Rabenseifner's | the_library_does_it
+#= Bytes sent: 2(p-1)/p | whole_tensors_round_the_ring
+#= Messages: 2 log2 p | whole_tensors_round_the_ring
+#= All ranks call | - who calls
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -524,6 +557,13 @@ for elements, size, world_size in ((21, 8, 4), (1021, 2, 16), (10**12 + 7, 2, 64
         expected = sent_by_hand(elements, size, world_size, rank)
         got = check.call(account, elements, size, world_size, rank)
         check.equal(got, expected, f"rank {rank} of {world_size}, {elements} numbers of {size} bytes")
+# Sentences of the contract, and the known-wrong answers that break them.
+#= An all-reduce by | predicts_the_mean
+#= At least one | - what is given
+#= Returns `(messages | predicts_the_mean
+#= Nothing is run | cuts_a_tensor
+#= The checks put | - how it is checked
+#= (messages, bytes) | predicts_the_mean
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -666,6 +706,14 @@ hidden_sent = check_cable(4096, ranks_per_node=4)
 #: what the busiest rank sends
 check.at_most(max(int(each.total_bytes) for each in hidden_sent), 7 * 4096, "bytes of the busiest rank: 1.75 n")
 check.at_most(max(each.total_messages for each in hidden_sent), 5, "messages of the busiest rank")
+# Sentences of the contract, and the known-wrong answers that break them.
+#= All ranks call; | - who calls
+#= The first `ranks_per_node` | one_level_for_two
+#= `ranks_per_node` is | - what is given
+#= The sum is written | two_levels_in_other_memory
+#= Shapes, dtypes | two_levels_forget_what_lies_across halves_cross_wide
+#= Sum over two nodes | every_rank_crosses
+#= All ranks call | - who calls
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -771,6 +819,14 @@ for a, b, c, d in ((1e-6, 1e-11, 1e-6, 1e-11), (3e-6, 2e-12, 5e-5, 8e-10), (1e-5
             check.close(found, meet, f"{one} and {other} meet", relative=1e-6)
         else:
             check.equal(found, None, f"{one} and {other} never meet")
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `predict_seconds | a_cable_for_each_rank
+#= `crossover(first | a_crossing_below_zero
+#= (Both are straight | - advice
+#= You know two | - advice
+#= Seconds of an | a_cable_for_each_rank
+#= Bytes, above 0 | a_crossing_below_zero
+#= None if they | a_crossing_below_zero
 ### END HIDDEN TESTS
 
 # %% [markdown]

@@ -245,6 +245,21 @@ def stock_of_two():
 
 
 check.equal(check.on_ranks(stock_of_two, world_size=2), [(2**41 + 9, [False, True])] * 2, "many examples, one of two used")
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `trainable(model)` returns | tied_twice
+#= What is frozen | frozen_weights_travel
+#= What is tied | tied_twice
+#= `n_examples`: how | stock_in_float32
+#= It may be 0 | used_without_examples
+#= Returns a tuple | stock_in_float32
+#= `total` is the number | stock_in_float32
+#= `used` is a list | a_gradient_of_zeros_is_none
+#= *A rank without | used_without_examples
+#= It sends one message | ? two messages: the count, and then the list
+#= All ranks call | - who calls
+#= The parameters whose | tied_twice
+#= (examples of all | stock_in_float32
+#= One message | ? two messages: the count, and then the list
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -519,6 +534,26 @@ for totals, left, n_bytes, *grads in check.on_ranks(mixed, world_size=2):
     check.close(grads[1], torch.full((3,), 0.75, dtype=torch.float64), "a gradient of the other dtype", operations=4)
     #: a NaN that is news
     check.close(grads[2], torch.tensor([1.0, float("nan")], dtype=torch.float64), "a NaN that is news", operations=4)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= All ranks call it | - who calls
+#= Each `.grad` is | - what is given
+#= Without examples | zero_times_nan
+#= Afterwards each used | mean_of_means no_division_by_the_examples
+#= A rank that did not | skips_what_it_has_not
+#= What no rank used | what_nobody_used_stays
+#= Returns the number | ? the rank's own number
+#= If that is 0 | ? zeros that travel
+#= Gradients travel in | one_message_for_each_gradient buckets_travel_in_double
+#= A bucket is sent | sent_before_it_is_filled buckets_twice_as_large
+#= `plan_buckets` tells | everything_in_one_bucket
+#= What nobody used, and | planned_before_the_stock
+#= A gradient may lie | ? `view(-1)`
+#= `flatten()` reads | - advice
+#= `view(-1)` and | - advice
+#= Replace gradients | mean_of_means
+#= Bytes sent | whole_tensors_round_the_ring everyone_to_everyone
+#= Messages: the buckets | one_message_for_each_gradient
+#= All ranks call | - who calls
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -657,6 +692,18 @@ for every in (torch.cat([part[0] for part in hidden_parts]), hidden_parts[0][1])
 for line_steps, line_weight in check.on_ranks(epoch_of_a_line, line_parts, world_size=2):
     check.equal(line_steps, 2, "steps of another model, in fp32")
     check.close(line_weight, one_line.weight.detach(), "… its weights", operations=50)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= All ranks call | - who calls
+#= `batches` is this | takes_from_the_list
+#= The number of examples | ? the length of the first batch for all
+#= In each step at least | - what is given
+#= In each step, every | stops_with_the_first the_last_batch_again
+#= `model(inputs, targets)` is | - what is given
+#= One `optimizer.step()` | done_is_gone
+#= (And clear the | ? gradients that add up
+#= Returns the number | ? the rank's own number
+#= It sends what | buckets_of_its_own_size
+#= Train until no | stops_with_the_first
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -744,6 +791,18 @@ for hidden_n in (0, 1, 7, 9, 64, 1001):
     check_code(hidden_n, seed=hidden_n, factor=1e-3)
 check.equal(check.call(decode, check.call(encode, torch.zeros(3)), 3).abs(), torch.zeros(3), "three zeros")
 check.equal(check.call(encode, torch.zeros(0)), torch.zeros(4, dtype=torch.uint8), "no numbers, a scale of 0")
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `encode(x)` takes | a_byte_for_a_bit scale_of_the_largest
+#= (`x >= 0` is plus | zero_counts_as_minus the_sign_bit_of_zero
+#= No numbers: | ? a scale of nan
+#= How the bits lie | - a freedom
+#= `x` stays | ? absolute values taken in place
+#= `decode(message, n)` returns | zero_counts_as_minus
+#= It has the message | ? a message that is kept aside
+#= (`.view(torch.uint8)` shows | - advice
+#= The reverse wants | - advice
+#= The scale and one | a_byte_for_a_bit
+#= The n numbers | scale_of_the_largest
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -923,6 +982,16 @@ for hidden_n, hidden_p in ((1, 2), (64, 3), (1001, 2), (5, 1)):
 check_bookkeeping(n=64, p=3, steps=17, seed=5)
 check_compressed_traffic(n=1003, p=2)
 check_training(seed=3, world_size=3)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= Both float32 | - what is given
+#= All ranks call | - who calls
+#= `gradient` must not | adds_to_the_gradient
+#= Returns the mean | the_same_tensor_each_time
+#= `residual` is brought | a_new_residual_tensor compression_without_feedback residual_in_other_memory
+#= One message with | decoded_before_it_travels
+#= Nothing else is sent | messages_in_files floats_by_the_backend
+#= Mean over the ranks | debt_of_the_gradient_only residual_of_the_mean
+#= Bytes sent | whole_floats_round_the_ring
 ### END HIDDEN TESTS
 
 # %% [markdown]

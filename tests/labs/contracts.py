@@ -8,7 +8,7 @@ The table stands in the last hidden check of a question, where students never se
 
 The beginning of a sentence, and the known-wrong answers of `tests/mutants` that break it; which checks each loses is
 said there. `-` and a reason, where an answer cannot break it; `? what would` where no check tells it yet. Sentences are
-those between "The contract" and "What is graded", entries of lists and rows of tables among them, and those of the
+those between "The contract" (or "Your") and "What is graded", entries of lists and rows of tables among them, and those of the
 docstrings above the solution's marks; not those that are a signature and nothing else.
 """
 
@@ -22,7 +22,9 @@ from nbformat import NotebookNode
 
 from course_tools.author.lab_source import grade_id_of, is_answer, is_check
 
-_CONTRACT = re.compile(r"\*\*(?:The|Your) contract[^*]*\*\*(.*?)(?=\*\*What is graded|\Z)", re.S)
+_CONTRACT = re.compile(
+    r"\*\*(?:The|Your) contract[^*]*\*\*(.*?)(?=\*\*(?:What is g|G)raded|\*\*(?:The|Your) contract|\*\*Before|\Z)", re.S
+)
 _SIGNATURE = re.compile(r"(?:`[^`]*`|and|,|:|\s)*[.:]?")
 _ROW = re.compile(r"^#= (.+?) \| (.+)$", re.M)
 

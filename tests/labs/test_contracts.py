@@ -15,10 +15,10 @@ from .faults import read_faults
 
 ROOT = Path(__file__).parents[2]
 LABS = find_labs(ROOT)
-WITHOUT = {f"lab{number:02}" for number in range(4, 18)}
+WITHOUT = {f"lab{number:02}" for number in range(8, 18)}
 """Labs whose sources have no table yet."""
-OPEN = 0
-"""Sentences that no check tells yet; fewer are welcome."""
+OPEN = 31
+"""Sentences of which nobody has shown yet that a check tells them; fewer are welcome."""
 
 
 @pytest.mark.parametrize("lab", [lab for lab in LABS if lab.number not in WITHOUT], ids=lambda lab: lab.number)
@@ -39,6 +39,11 @@ def test_each_sentence_of_a_contract_has_a_known_wrong_answer_that_breaks_it(lab
 
 def test_labs_without_a_table_are_listed() -> None:
     assert {lab.number for lab in LABS if not promises(read_lab(lab))} == WITHOUT
+
+
+def test_no_more_sentences_are_open() -> None:
+    rows = [row for lab in LABS for own in promises(read_lab(lab)).values() for row in own]
+    assert sum(bool(row.open) for row in rows) == OPEN
 
 
 TEXT = """\
