@@ -7,9 +7,9 @@ The table stands in the last hidden check of a question, where students never se
     #= The byte is called E8M0 | - a name, and nothing to do
 
 The beginning of a sentence, and the known-wrong answers of `tests/mutants` that break it; which checks each loses is
-said there. `-` and a reason, where an answer cannot break it; `? what would` where no check tells it yet. Sentences are
-those between "The contract" (or "Your") and "What is graded", entries of lists and rows of tables among them, and those of the
-docstrings above the solution's marks; not those that are a signature and nothing else.
+said there. `-` and a reason, where an answer cannot break it; `? what would`, where nobody has shown a check that tells
+it. Sentences are those between "The contract" (or "Your") and "What is graded", entries of lists and rows of tables
+among them, and those of the docstrings above the solution's marks; not those that are a signature and nothing else.
 """
 
 from __future__ import annotations

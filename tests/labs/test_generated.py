@@ -40,7 +40,7 @@ def names() -> list[str]:
 
 
 EXPECTED = [
-    "def late(values: list[int], least=1, *, wide=False): → def late(values: list[int], least=2, *, wide=False) -> int:",
+    "def late(values: list[int], least=1, *, wide=False): → def late(values: list[int], least=2, *, wide=False):",
     "(nothing) → least = 1",
     "(nothing) → wide = False",
     "if len(values) < 2 and not wide: → if len(values) <= 2 and not wide:",

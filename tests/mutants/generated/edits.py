@@ -74,8 +74,9 @@ class _Finder(cst.CSTVisitor):
             self._note(node.body[0], PositionProvider, "pass", until=node.body[-1])
         if m.matches(node, _WORDS) or m.matches(node, m.Arg(keyword=m.Name("strict"))):
             return False
-        if inside or isinstance(node, cst.Param):
-            for replaced, other in _replacements(node):
+        edited = node if inside else node.default if isinstance(node, cst.Param) else None
+        if edited is not None:
+            for replaced, other in _replacements(edited):
                 self._note(replaced, WhitespaceInclusivePositionProvider, self.module.code_for_node(other))
         if isinstance(node, cst.FunctionDef) and isinstance(node.body, cst.IndentedBlock):
             self._ignore_arguments(node, node.body)
@@ -101,7 +102,7 @@ def _replacements(node: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]
     for kind, operator in mutators.mutation_operators:
         if operator in _TAKEN and isinstance(node, kind):
             for other in operator(node):
-                if operator is not mutators.operator_arg_removal or len(other.args) < len(node.args):  # `None` crashes
+                if operator is not mutators.operator_arg_removal or _tells(node, other):
                     yield node, other
     if isinstance(node, cst.Integer) and node.evaluated_value > 0:
         yield node, node.with_changes(value=str(node.evaluated_value - 1))
@@ -113,6 +114,13 @@ def _replacements(node: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]
             yield name, name.with_changes(value=_TWINS[name.value])
     if isinstance(node, cst.If | cst.CompIf):
         yield from ((node.test, cst.Name(value)) for value in ("False", "True"))
+
+
+def _tells(call: cst.Call, other: cst.Call) -> bool:
+    """An argument less; not `strict=`, and no `None`, at which most calls crash."""
+    strict = m.Arg(keyword=m.Name("strict"))
+    kept = sum(m.matches(argument, strict) for argument in other.args)
+    return len(other.args) < len(call.args) and kept == sum(m.matches(argument, strict) for argument in call.args)
 
 
 def _solution_lines(source: str) -> set[int]:
