@@ -345,7 +345,7 @@ check.at_most((_rest.double() - _exact).abs().max().item(), 0.5, "how far rests 
 #= `w`: float32 | - what is given
 #= `split` returns | rest_in_fp16 rest_is_cut_off
 #= `join` returns | spacing_of_w
-#= Both functions leave | ? one that rounds or adds in place
+#= Both functions leave | the_rest_in_place
 #= For every $w$ of at least | spacing_of_w a_tie_does_not_fit
 #= Below that, the error | rest_is_cut_off
 #= You may use | - a permission
@@ -1114,14 +1114,14 @@ check.close((_got - _before).norm(), (_truth - _before).norm(), "how far small s
 #= `batch(step)` gives | all_batches_first
 #= For each step | all_batches_first
 #= (The checks count | - says how it is checked
-#= returns a list of the losses | ? the skipped steps as a count
+#= returns a list of the losses | counts_the_skipped
 #= A loss is a Python float | ? a loss that is divided by the scale
 #= Skipped steps have one | ? losses of good steps only
 #= **Memory | all_batches_first
 #= Between steps | all_batches_first
 #= So nothing of the fp32 | an_fp32_twin
 #= Train in fp16 | an_fp32_twin
-#= Returns losses | ? the skipped steps as a count
+#= Returns losses | counts_the_skipped
 ### END HIDDEN TESTS
 
 # %% [markdown]

@@ -255,11 +255,11 @@ check.equal(check.on_ranks(stock_of_two, world_size=2), [(2**41 + 9, [False, Tru
 #= `total` is the number | stock_in_float32
 #= `used` is a list | a_gradient_of_zeros_is_none
 #= *A rank without | used_without_examples
-#= It sends one message | ? two messages: the count, and then the list
+#= It sends one message | stock_in_two_messages
 #= All ranks call | - who calls
 #= The parameters whose | tied_twice
 #= (examples of all | stock_in_float32
-#= One message | ? two messages: the count, and then the list
+#= One message | stock_in_two_messages
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -695,13 +695,13 @@ for line_steps, line_weight in check.on_ranks(epoch_of_a_line, line_parts, world
 # Sentences of the contract, and the known-wrong answers that break them.
 #= All ranks call | - who calls
 #= `batches` is this | takes_from_the_list
-#= The number of examples | ? the length of the first batch for all
+#= The number of examples | as_long_as_the_first_batch
 #= In each step at least | - what is given
 #= In each step, every | stops_with_the_first the_last_batch_again
 #= `model(inputs, targets)` is | - what is given
 #= One `optimizer.step()` | done_is_gone
-#= (And clear the | ? gradients that add up
-#= Returns the number | ? the rank's own number
+#= (And clear the | gradients_add_up
+#= Returns the number | own_number_of_steps
 #= It sends what | buckets_of_its_own_size
 #= Train until no | stops_with_the_first
 ### END HIDDEN TESTS
@@ -794,11 +794,11 @@ check.equal(check.call(encode, torch.zeros(0)), torch.zeros(4, dtype=torch.uint8
 # Sentences of the contract, and the known-wrong answers that break them.
 #= `encode(x)` takes | a_byte_for_a_bit scale_of_the_largest
 #= (`x >= 0` is plus | zero_counts_as_minus the_sign_bit_of_zero
-#= No numbers: | ? a scale of nan
+#= No numbers: | no_numbers_have_no_mean
 #= How the bits lie | - a freedom
-#= `x` stays | ? absolute values taken in place
+#= `x` stays | magnitudes_in_place
 #= `decode(message, n)` returns | zero_counts_as_minus
-#= It has the message | ? a message that is kept aside
+#= It has the message | signs_stay_here
 #= (`.view(torch.uint8)` shows | - advice
 #= The reverse wants | - advice
 #= The scale and one | a_byte_for_a_bit
