@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
 
 from course_tools.labs import Lab, find_labs
 from tests.mutants.generated.edits import edits
-from tests.mutants.generated.judging import KINDS, edits_of, listed, lost_by, sample
-
-from .running import solution_of
+from tests.mutants.generated.judging import KINDS, edits_of, in_the_check, listed, lost_by, sample
 
 ROOT = Path(__file__).parents[2]
 LABS = find_labs(ROOT)
-OF_EACH = 2
-"""Edits of each lab, all of one cell: the whole sample is to take 20 s on two cores."""
-
 ANSWER = '''\
 @decorated(1)
 def late(values: list[int], least=1, *, wide=False):
@@ -96,10 +90,7 @@ def test_listed_survivors_are_still_made_and_say_why(lab: Lab) -> None:
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.number)
 @pytest.mark.usefixtures("unchecked_shapes", "impatient")
 def test_a_sample_of_edits_loses_points(lab: Lab) -> None:
-    chance = random.Random(lab.number)
-    cells = list(solution_of(lab))
-    found = edits_of(lab, chance.choice(cells)) or edits_of(lab, cells[-1])
-    for edit in sample(found, OF_EACH, 1):
+    for edit in in_the_check(lab):
         if not lost_by(lab, edit):
             known = listed(lab).get((edit.grade_id, edit.name))
             assert known, (

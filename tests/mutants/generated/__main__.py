@@ -26,7 +26,7 @@ from course_kit.tables import as_text
 from course_tools.labs import Lab, find_labs
 from tests.labs.conftest import Hurried
 
-from .judging import edits_of, listed, lost_by, sample
+from .judging import edits_of, in_the_check, listed, lost_by, sample
 
 ROOT = Path(__file__).parents[3]
 NOTES = ROOT / "build" / "generated"
@@ -68,10 +68,15 @@ def _prepare() -> None:
 def _judge(lab: Lab, size: int, seed: int, again: bool) -> None:
     known = _noted(lab)
     found = edits_of(lab)
-    wanted = [edit for edit in found if known.get(_key(edit)) == ""] if again else sample(found, size, seed)
+    wanted = (
+        [edit for edit in found if known.get(_key(edit)) == ""]
+        if again
+        else [*in_the_check(lab), *sample(found, size, seed)]
+    )
     for number, edit in enumerate(wanted, 1):
         if not again and _key(edit) in known:
             continue
+        known[_key(edit)] = ""
         begin = time.process_time()
         lost = lost_by(lab, edit)
         note = {

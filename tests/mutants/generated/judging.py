@@ -31,6 +31,13 @@ def sample(found: list[Edit], size: int, seed: int) -> list[Edit]:
     return [found[number] for number in sorted(drawn[:size])]
 
 
+def in_the_check(lab: Lab) -> list[Edit]:
+    """Two edits of one of a lab's answers: the stage `labs` judges these, always the same."""
+    cells = list(solution_of(lab))
+    found = edits_of(lab, random.Random(lab.number).choice(cells)) or edits_of(lab, cells[-1])
+    return sample(found, 2, 1)
+
+
 def lost_by(lab: Lab, edit: Edit) -> str:
     """The first check of the whole lab that an edited answer loses, and what it said; nothing if it keeps all."""
     try:
