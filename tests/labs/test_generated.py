@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from course_tools.labs import Lab, find_labs
-from tests.mutants.generated.edits import edits
+from tests.mutants.generated import judging
+from tests.mutants.generated.edits import Edit, edits
 from tests.mutants.generated.judging import KINDS, edits_of, in_the_check, listed, lost_by, sample
+
+from .test_running import SOURCE
 
 ROOT = Path(__file__).parents[2]
 LABS = find_labs(ROOT)
@@ -76,6 +79,30 @@ def test_a_larger_sample_holds_the_smaller_one_and_keeps_the_order() -> None:
     few, many = sample(found, 5, 1), sample(found, 12, 1)
     assert set(few) <= set(many) and many == [edit for edit in found if edit in many]
     assert sample(found, 5, 2) != few
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Lab:
+    lab = Lab(tmp_path, "lab90_two")
+    lab.source.parent.mkdir(parents=True)
+    lab.source.write_text(SOURCE, "utf-8")
+    (tmp_path / "pyproject.toml").write_text('[project.urls]\nRepository = "https://github.com/_OWNER_/x"\n')
+    return lab
+
+
+def test_an_edit_is_caught_by_a_check_by_its_own_cell_or_by_the_clock(
+    small: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judging, "LIMIT_S", 0.3)
+    found = {edit.name: lost_by(small, edit) for edit in edits_of(small)}
+    assert found["return number + number → return number - number"].startswith("q1-values: CheckFailed")
+    assert all(found.values())
+    assert lost_by(small, Edit("q1", "twice", "def double(number):\n    return 2 * number")) == ""
+    assert lost_by(small, Edit("q1", "no function", "1 / 0")) == "(its cell) ZeroDivisionError: division by zero"
+    endless = Edit("q1", "no end", "def double(number):\n    while True:\n        time.sleep(0.01)")
+    assert lost_by(small, endless).startswith("q1-values: TimeoutError")
+    through = Edit("q1", "wrong at 4 and 8", "def double(number):\n    return 0 if number == 4 else 2 * number")
+    assert lost_by(small, through).startswith("q2-hidden"), "another question may tell it"
 
 
 @pytest.mark.parametrize("lab", [lab for lab in LABS if listed(lab)], ids=lambda lab: lab.number)

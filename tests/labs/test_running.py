@@ -148,6 +148,11 @@ def test_what_a_fault_breaks_in_other_questions_is_found(lab: Lab) -> None:
     assert set(run_lab(lab, {"q1": "def double(number):\n    return 3 * number"})) == set(EVERY) - {"q2-values"}
 
 
+def test_it_may_stop_at_the_first_check_that_fails(lab: Lab, executed: list[str]) -> None:
+    assert list(run_lab(lab, {"q1": "def double(number):\n    return 3 * number"}, first=True)) == ["q1-values"]
+    assert met(executed) == ["q1-values"]
+
+
 def test_cells_that_no_check_needs_do_not_run(lab: Lab, executed: list[str]) -> None:
     run_lab(lab, {"q2": "def half(number):\n    return number"})
     assert not any("a picture" in text for text in executed)
