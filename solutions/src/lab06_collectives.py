@@ -227,7 +227,7 @@ check_scatter(9, members=[1], dtype=torch.float64, world_size=2)
 check_scatter_traffic(1021, members=[5, 2, 0, 7], dtype=torch.bfloat16)
 # Sentences of the contract, and the known-wrong answers that break them.
 #= `flat`: a tensor | - what is given
-#= All members bring | ? the sum added into `flat`
+#= All members bring | sums_in_what_was_given
 #= `members`: the ranks | ranks_for_positions forgets_in_the_list_of_members
 #= Its length $p$ | ? one member that sends to itself
 #= *A rank's number | ranks_for_positions
