@@ -7,11 +7,11 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import libcst as cst
 import libcst.matchers as m
-from libcst.metadata import MetadataWrapper, PositionProvider, WhitespaceInclusivePositionProvider
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider, WhitespaceInclusivePositionProvider
 from mutmut.mutation import mutators
 
 _TAKEN = (  # the others crash at once (`x = None`) or change words
@@ -69,7 +69,7 @@ class _Finder(cst.CSTVisitor):
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         """Note the edits of a node; nothing inside the words of an error, an annotation, a decorator."""
-        inside = self.get_metadata(PositionProvider, node).start.line in self.lines
+        inside = self._range(PositionProvider, node).start.line in self.lines
         if inside and isinstance(node, cst.SimpleStatementLine) and not m.matches(node, _STAY):
             self._note(node.body[0], PositionProvider, "pass", until=node.body[-1])
         if m.matches(node, _WORDS) or m.matches(node, m.Arg(keyword=m.Name("strict"))):
@@ -82,14 +82,17 @@ class _Finder(cst.CSTVisitor):
             self._ignore_arguments(node, node.body)
         return True
 
-    def _note(self, node: cst.CSTNode, kind: type, text: str, until: cst.CSTNode | None = None) -> None:
-        start, end = self.get_metadata(kind, node).start, self.get_metadata(kind, until or node).end
+    def _range(self, kind: Any, node: cst.CSTNode) -> CodeRange:
+        return cast(CodeRange, self.get_metadata(kind, node))
+
+    def _note(self, node: cst.CSTNode, kind: Any, text: str, until: cst.CSTNode | None = None) -> None:
+        start, end = self._range(kind, node).start, self._range(kind, until or node).end
         self.found.append((self.begins[start.line - 1] + start.column, self.begins[end.line - 1] + end.column, text))
 
     def _ignore_arguments(self, function: cst.FunctionDef, body: cst.IndentedBlock) -> None:
         """The function takes each default for what it was given."""
         first = body.body[1 if function.get_docstring() is not None and len(body.body) > 1 else 0]
-        start = self.get_metadata(PositionProvider, first).start
+        start = self._range(PositionProvider, first).start
         place = self.begins[start.line - 1] + start.column
         for parameter in (*function.params.params, *function.params.kwonly_params):
             if parameter.default is not None:
@@ -116,7 +119,7 @@ def _replacements(node: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]
         yield from ((node.test, cst.Name(value)) for value in ("False", "True"))
 
 
-def _tells(call: cst.Call, other: cst.Call) -> bool:
+def _tells(call: Any, other: Any) -> bool:
     """An argument less; not `strict=`, and no `None`, at which most calls crash."""
     strict = m.Arg(keyword=m.Name("strict"))
     kept = sum(m.matches(argument, strict) for argument in other.args)
