@@ -518,13 +518,16 @@ def mixed():
         total = synchronize(model, 1 + 2 * rank, 8)
     idle = Patchwork()
     backward(idle, 0, rank, 0)
-    totals, left = [total, synchronize(idle, 0, 8)], [each.grad is None for each in idle.parameters()]
-    return totals, left, int(sent.total_bytes), model.a.grad, model.b.grad, model.c.grad
+    with measure.traffic() as stock:
+        totals = [total, synchronize(idle, 0, 8)]
+    left, said = [each.grad is None for each in idle.parameters()], [int(sent.total_bytes), int(stock.total_messages)]
+    return totals, left, said, model.a.grad, model.b.grad, model.c.grad
 
 
-for totals, left, n_bytes, *grads in check.on_ranks(mixed, world_size=2):
+for totals, left, (n_bytes, messages), *grads in check.on_ranks(mixed, world_size=2):
     #: no example anywhere
     check.equal(totals, [4, 0], "examples of a mixed model, and of nobody")
+    check.at_most(messages, 1, "… and where nobody has an example, the stock is all that is sent, in messages")
     check.that(all(left), "… and where nobody has an example, nothing has a gradient")
     #: two dtypes
     check.at_most(n_bytes, 8 * 4 + 6 * 4 + 5 * 8, "bytes of a stock and of gradients in two dtypes")
@@ -542,7 +545,7 @@ for totals, left, n_bytes, *grads in check.on_ranks(mixed, world_size=2):
 #= A rank that did not | skips_what_it_has_not
 #= What no rank used | what_nobody_used_stays
 #= Returns the number | own_number_of_examples
-#= If that is 0 | ? zeros that travel
+#= If that is 0 | zeros_travel
 #= Gradients travel in | one_message_for_each_gradient buckets_travel_in_double
 #= A bucket is sent | sent_before_it_is_filled buckets_twice_as_large
 #= `plan_buckets` tells | everything_in_one_bucket

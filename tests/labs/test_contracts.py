@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 LABS = find_labs(ROOT)
 WITHOUT = {f"lab{number:02}" for number in range(8, 18)}
 """Labs whose sources have no table yet. Those from 20 on may have one."""
-OPEN = 9
+OPEN = 8
 """Sentences of which nobody has shown yet that a check tells them; fewer are welcome."""
 
 
