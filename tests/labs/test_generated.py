@@ -98,7 +98,8 @@ def test_an_edit_is_caught_by_a_check_by_its_own_cell_or_by_the_clock(
     assert found["return number + number → return number - number"].startswith("q1-values: CheckFailed")
     assert all(found.values())
     assert lost_by(small, Edit("q1", "twice", "def double(number):\n    return 2 * number")) == ""
-    assert lost_by(small, Edit("q1", "no function", "1 / 0")) == "(its cell) ZeroDivisionError: division by zero"
+    raises = Edit("q1", "raises", "def double(number):\n    return 2 * number\n\n\n1 / 0")
+    assert lost_by(small, raises) == "(its cell) ZeroDivisionError: division by zero"
     endless = Edit("q1", "no end", "def double(number):\n    while True:\n        time.sleep(0.01)")
     assert lost_by(small, endless).startswith("q1-values: TimeoutError")
     through = Edit("q1", "wrong at 4 and 8", "def double(number):\n    return 0 if number == 4 else 2 * number")
