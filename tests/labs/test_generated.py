@@ -90,6 +90,7 @@ def small(tmp_path: Path) -> Lab:
     return lab
 
 
+@pytest.mark.usefixtures("terminal")  # the clock interrupts as Ctrl-C does
 def test_an_edit_is_caught_by_a_check_by_its_own_cell_or_by_the_clock(
     small: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +117,7 @@ def test_listed_survivors_are_still_made_and_say_why(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.number)
-@pytest.mark.usefixtures("unchecked_shapes", "impatient")
+@pytest.mark.usefixtures("unchecked_shapes", "impatient", "terminal")
 def test_a_sample_of_edits_loses_points(lab: Lab) -> None:
     for edit in in_the_check(lab):
         if not lost_by(lab, edit):

@@ -12,6 +12,7 @@ import gc
 import importlib
 import json
 import os
+import signal
 import sys
 import time
 from collections import Counter
@@ -58,6 +59,7 @@ def main(arguments: list[str]) -> int:
 
 def _prepare() -> None:
     """As the tests of known-wrong answers do: answers that wait are not waited for, and old objects stand aside."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background, too: it ends what does not end
     check.OwnTime = Hurried  # type: ignore[misc]
     for name in ("tests.preloaded", "nbgrader.preprocessors"):
         importlib.import_module(name)
