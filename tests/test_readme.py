@@ -22,9 +22,9 @@ PAGES = ("README.md", "CONTRIBUTING.md", "INSTRUCTORS.md", "GLOSSARY.md", *GUIDE
 COUNTED = {".py", ".js", ".css", ".jinja"}
 SHARE, FEW = 0.1, 50
 """By how much a size in README may be off: a tenth, or this many lines."""
-CITED = ("deepspeed/runtime/precision_config.py", "megatron/training/arguments.py")
+CITED = ("deepspeed/runtime/precision_config.py", "megatron/training/arguments.py", "calc_transformer_mem.py")
 NOT_OURS = {"mappings.py", "serialization.py", "storage.py", *CITED}
-"""Files of PyTorch, DeepSpeed and Megatron-LM that our texts cite."""
+"""Files of PyTorch, DeepSpeed, Megatron-LM and EleutherAI's cookbook that our texts cite."""
 
 
 def rows(page: str) -> Iterator[list[str]]:
@@ -101,7 +101,7 @@ def test_the_minutes_of_the_term_are_those_of_the_headers() -> None:
     assert told == {path.stem: stated(nbformat.read(path, as_version=4).cells) for path in notebooks}
 
 
-LIMITS = {"course_lib": 15_500, "course_kit": 7_750, "course_pages": 13_650}
+LIMITS = {"course_lib": 15_500, "course_kit": 8_000, "course_pages": 13_700}
 """Lines, for lessons 00 to 17."""
 LONGEST_FILE, LONGEST_FUNCTION = 500, 50
 
@@ -133,8 +133,9 @@ def _code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 def sources() -> list[Path]:
     """Every module of ours that has a first line to say something."""
     found = [path for folder in (*PACKAGES, "tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
-    elsewhere = {ROOT / "tests" / "mutants", ROOT / "tests" / "grading" / "tiny"}
-    return [ROOT / "start.py", *(path for path in found if elsewhere.isdisjoint(path.parents))]
+    mutants = ROOT / "tests" / "mutants"
+    elsewhere, ours = {mutants, ROOT / "tests" / "grading" / "tiny"}, mutants / "generated"
+    return [ROOT / "start.py", *(p for p in found if elsewhere.isdisjoint(p.parents) or ours in p.parents)]
 
 
 def test_the_first_line_of_every_module_says_what_it_holds() -> None:

@@ -179,7 +179,7 @@ mine = {name[n]: Seconds(step_seconds(stages_of(n), products[n], launches[n], (a
 compare(predicted=mine, measured={name[n]: Seconds(runs.seconds[n]) for n in ran}, tolerance=0.12, columns=("your formula", "published"))
 
 # %% [markdown]
-# Three lines of yours, and nine runs come out right within a tenth. (The tenth run has a story, below. And the constants were fitted on such rows, these among them: section 5 will be stricter.) The library does the same
+# Three lines of yours, and nine runs come out right within 12 %. (The tenth run has a story, below. The constants were fitted on such rows, too: section 5 is stricter.) The library does the same
 # on arrays, a number for each layout, and adds what your version leaves out:
 
 # %%
@@ -231,10 +231,10 @@ print("you said", guess_thumb.said)
 # The dots far below the line are the best part, because each has a story.
 #
 # - **1B, eight stages: −98 %.** Two published runs differ in ZeRO alone, which has nothing to cut with one replica. One took under 5 seconds, the other 270. That is a broken run, not a layout.
-# - **8B, two stages (the tenth of section 3).** Predicted 19 seconds, measured 48, at 71 GB. It stands near the edge of memory, but others do, too. The rows do not say why.
+# - **8B, two stages (the tenth of section 3).** Predicted 19 seconds, measured 48, at 71 GB. The rows do not say why.
 # - **BigScience, 187B on 640 GPUs.** Twice the GPUs of the row above it and the same time. One of its columns is not what its heading says.
-# - **Megatron's 175B with ZeRO-3 on 1,536 GPUs.** Each block waits for its weights to pass through 1,536 places. Three such rows are too few to tell waiting from sending.
-# - **Megatron-Bridge and torchtitan.** One constant for each GPU and format: what a product reaches of its peak. It carries over between Llamas on H100s. On Blackwell in 4 bits, and where torchtitan sends behind its products, one constant is not enough.
+# - **Megatron's 175B with ZeRO-3 on 1,536 GPUs.** Each block waits for its weights to pass through 1,536 places.
+# - **Blackwell in 4 bits, and torchtitan.** One constant for each GPU and format is not enough there.
 #
 # The hardest question to such a table is: what is *not* in it? Of the H100 runs we left out those with tensor ranks beyond one machine, with more than 256 GPUs, or with a pipeline
 # over several machines. That rule (`clean`) looks at layouts and not at errors. But see how many it takes away, and how the planner does there:
@@ -251,7 +251,7 @@ print("80B, tp 8, pp 4, micro-batch 2, ZeRO-1:", {f"{gpus} GPUs": f"{each:.1f} s
 # %% [markdown]
 # Four fifths are outside, and there the planner fails. Is it the planner or the runs? The last line speaks for the runs: twice the GPUs cannot make a layout five times as fast, and twice as many again cannot slow it down.
 # We take it for the fabric, and cannot prove it. So the table vouches for one machine, and for replicas over many. For pipelines over many machines only the A100
-# rows of BigScience, Megatron-LM and MegaScale speak, as far as a few dozen runs can.
+# rows of BigScience, Megatron-LM and MegaScale speak.
 #
 # And some rows are not in the file at all, most of them because no shape is in print:
 
@@ -277,10 +277,10 @@ print(f"the chosen run takes at most 1.15 times the best in {sum(over <= 1.15 fo
 
 # %% [markdown]
 # We had set bars before: a median under 7 %, nine of ten within 20 %, nine of ten deaths foreseen with fewer than one run in 200 wrongly refused. The first two hold for each
-# source with twenty runs or more. The last does not: both halves are never reached at one limit. Part of the reason stands in the line about 1B. The source does not tell a crash from a full memory, and those
-# died with most of their memory empty, while the same layouts lived on 8 and on 128 GPUs. No account of bytes can foresee that, and none should try.
+# source with twenty runs or more. The last does not: both halves are never reached at one limit. Part of the reason is the line about 1B: the source does not tell a crash from a full memory, and those
+# died with most of it empty. No account of bytes can foresee that.
 #
-# The calculator is far off for a reason, too. It cuts neither gradients nor Adam over tensor ranks and stages, and no activations over stages. It was made for one kind of run, and answers for all.
+# The calculator cuts neither gradients nor Adam over tensor ranks and stages, and no activations over stages. It was made for one kind of run.
 #
 # So was the list of section 4 that good? No. Its first five lie closer together than the planner's error. Use such a list to strike out the thousand, and measure the last three.
 #
@@ -293,9 +293,8 @@ for key, due in sheet.items():
 print({where: f"{each['constants']['nic_bytes_per_s'] / 1e9:.0f} GB/s" for where, each in fitted().items() if "nic_bytes_per_s" in each["fitted"]})
 
 # %% [markdown]
-# Products reach 40 % of their peak, and cards are felt about as fast as they are sold. To find that, the formula had to know how rings leave a machine. Eight data ranks in one machine do not share a card: NCCL lays eight rings, and each leaves by another card.
-# An earlier version of this page gave a ring one card. It found cards twice as fast as themselves, and for MosaicML six times. The fit was as good as now; the constant was nonsense, and that was the hint. (Where a fit still ends at its bound, published rows
-# cannot tell a fast link from one that sends behind the products.)
+# Products reach 40 % of their peak, and cards are felt about as fast as they are sold. To find that, the formula has to know how rings leave a machine: eight data ranks in it do not share a card, since NCCL lays eight rings, and each leaves by another one.
+# (Where a fit ends at its bound, published rows cannot tell a fast link from one that sends behind the products.)
 #
 # ## 6 · The map
 #
