@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
@@ -39,10 +37,9 @@ def test_what_is_no_probability_is_refused() -> None:
         predict.tokens_a_pass(80, 4)
 
 
-@pytest.mark.parametrize("ask", [predict.activations, predict.peak])
-def test_what_tiled_attention_saves_is_measured_and_not_predicted(ask: Callable[[predict.Setup], object]) -> None:
+def test_what_lives_inside_of_a_tile_is_measured_and_not_predicted() -> None:
     setup = predict.Setup(GPTConfig(1, 8, 2, 10, 8, attention="tiled"), batch_size=1)
-    with pytest.raises(ValueError, match="measured, not predicted"):
-        ask(setup)
+    with pytest.raises(ValueError, match="inside of a tile is measured"):
+        predict.peak(setup)
     with pytest.raises(ValueError, match="fused attention: True"):
         predict.activations_paper(predict.Setup(setup.config, batch_size=1, precision="mixed"))
