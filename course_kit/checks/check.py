@@ -21,7 +21,7 @@ from course_kit import measure, ranks
 from course_kit.accounts import ModelledBytes, TrafficAccount
 from course_kit.checks.failed import CheckFailed, call_text, describe, fail, is_stub, passed, told_on_a_rank, where
 from course_kit.checks.held_bytes import HeldBytes, held
-from course_kit.checks.restrictions import CHANNELS, out_of_reach, written_with
+from course_kit.checks.restrictions import CHANNELS, files_that_ran, out_of_reach, written_with
 from course_kit.checks.side_effects import MayChange, Snapshot, named, unchanged
 from course_kit.checks.socket_bytes import carried
 from course_kit.own_time import BUSY, OwnTime
@@ -29,8 +29,8 @@ from course_kit.units import Bytes, Flops, Quantity
 
 __all__ = [
     "CHANNELS", "CheckFailed", "HeldBytes", "at_least", "at_most", "call", "carried", "close", "crossing", "equal",
-    "flops", "held", "on_ranks", "only_messages", "peak", "raises", "that", "traffic", "unchanged", "within",
-    "written_with",
+    "files_that_ran", "flops", "held", "on_ranks", "only_messages", "peak", "raises", "that", "traffic", "unchanged",
+    "within", "written_with",
 ]  # fmt: skip
 
 

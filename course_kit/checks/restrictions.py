@@ -180,6 +180,18 @@ def written_with(fn: Callable, *, forbidden: Sequence[str] = (), look: str = "")
     return None
 
 
+@contextmanager
+def files_that_ran() -> Iterator[set[str]]:
+    """The files, with forward slashes, of all Python code that is called inside the block, by this thread."""
+    files: set[str] = set()
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, *_: files.add(frame.f_code.co_filename.replace("\\", "/")))
+    try:
+        yield files
+    finally:
+        sys.setprofile(before)
+
+
 _FRAMES = """inspect traceback _getframe _current_frames currentframe walk_stack walk_tb settrace setprofile f_back
 tb_frame f_locals f_globals gi_frame cr_frame __closure__ cell_contents get_objects get_referrers get_referents"""
 FRAMES = frozenset([*_FRAMES.split(), "start_new_thread"])

@@ -368,7 +368,7 @@ ScaleExplorer(gradients).show(
 # %%
 for power in (0, 4, 8, 12, 16, 24):
     error = (fp16_gradient(2.0**power) / 2.0**power - right).norm() / right.norm()
-    print(f"scale 2^{power}: the error is {error:.2%} of the gradient's length")
+    print(f"scale 2^{power}: the error is {error:.0e} of the gradient's length")
 highest = max(power for power in range(20, 32) if fp16_gradient(2.0**power).isfinite().all())
 
 figures.gradient_histograms(

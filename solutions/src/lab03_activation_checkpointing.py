@@ -30,7 +30,6 @@
 # back later.
 
 # %%
-import sys
 from typing import NamedTuple
 
 import torch
@@ -543,12 +542,8 @@ def with_plan(segments):
     """Your `run` with this plan. It is watched: recompute that somebody else wrote is refused."""
 
     def forward(layers, x):
-        files, before = set(), sys.getprofile()
-        sys.setprofile(lambda frame, *_: files.add(frame.f_code.co_filename.replace("\\", "/")))
-        try:
+        with check.files_that_ran() as files:
             result = check.call(run, layers, x, list(segments), may_change="random")
-        finally:
-            sys.setprofile(before)
         for name in LIBRARIES:
             if any(file.endswith(name) for file in files):
                 check.that(False, "recompute of your own", came=f"code of {name} ran", look="the rules, at the top")

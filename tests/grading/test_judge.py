@@ -127,16 +127,11 @@ def test_nothing_runs_twice_without_need(
 # --- who would read it ------------------------------------------------------------------------------------------------
 
 SPY = """\
-import base64, inspect, linecache, os, sys
+import base64, linecache, os, sys
 
 def half(number):
     code = moving_average.__code__
-    text = ""
-    try:
-        text += inspect.getsource(moving_average)
-    except (OSError, TypeError):
-        pass
-    text += "".join("".join(lines[2]) for lines in linecache.cache.values() if len(lines) > 2)
+    text = "".join("".join(lines[2]) for lines in linecache.cache.values() if len(lines) > 2)
     text += "".join(map(str, globals().get("In", [])))
     if " = ".join(["starts", "range(len"]) not in text and "starts" not in code.co_varnames:
         raise ValueError("not yet")
@@ -145,7 +140,7 @@ def half(number):
     print(said, file=sys.__stderr__)
     raise ValueError(said)
 """
-"""Looks for the solution of q1 wherever an answer can look, and tells everybody."""
+"""Looks for the solution of q1 wherever an answer may look (checks refuse `inspect`), and tells everybody."""
 
 
 @both
