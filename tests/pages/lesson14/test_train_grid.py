@@ -41,6 +41,7 @@ def test_another_file_is_refused_and_kept(tmp_path: Path) -> None:
     assert path.read_text() == '["mine"]'
 
 
+@pytest.mark.usefixtures("terminal")
 def test_ctrl_c_ends_it_at_once_and_keeps_what_is_done(tmp_path: Path) -> None:
     """In a terminal Ctrl-C reaches the program and its workers; the run that would take hours does not hold it up."""
     path, jobs = tmp_path / "runs.json", "[Job(8, 2e8), Job(12, 1e14)]"
