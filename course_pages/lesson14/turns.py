@@ -18,12 +18,15 @@ def check_log_loss(log_loss: Function) -> None:
             assert np.allclose(came, due, rtol=1e-9), (
                 f"N = {n}, D = {d}: exp of what came is a loss of {np.exp(came)}; put E, A, B back and add up by hand"
             )
-    for up in (800.0, -800.0):  # BFGS tries such places on its way
-        came = log_loss(6.0 + up, 6.0 + up, 0.3, 0.3, 0.5 + up, np.log(1e6), np.log(1e8))
-        due = up + np.log(np.exp(6 - 0.3 * np.log(1e6)) + np.exp(6 - 0.3 * np.log(1e8)) + np.exp(0.5))
-        assert np.allclose(came, due, rtol=1e-9), (
-            f"all logs moved by {up:+.0f}: {came} came, so an exp over- or underflows"
-        )
+    here = {"log_a": 6.0, "log_b": 6.0, "alpha": 0.3, "beta": 0.3, "log_e": 0.5}
+    n, d = np.log([1e6, 1.0]), np.log([1e8, 1e8])
+    for moved in ("log_a log_b log_e", *here):  # BFGS tries such places on its way
+        for up in (-800, 800):
+            a, b, alpha, beta, e = (value + up * (name in moved.split()) for name, value in here.items())
+            came, due = log_loss(a, b, alpha, beta, e, n, d), np.logaddexp(np.logaddexp(a - alpha * n, b - beta * d), e)
+            assert np.allclose(came, due, rtol=1e-9), (
+                f"{moved} moved by {up:+}: {came} came, so an exp over- or underflows"
+            )
 
 
 def check_bottom(bottom: Function) -> None:
@@ -36,6 +39,13 @@ def check_bottom(bottom: Function) -> None:
             f"{count} runs of {n[0]:.3g} to {n[-1]:.3g} parameters: {came:.4g} came, and such a model has a loss of "
             f"{2 + 0.05 * np.log(abs(came) / center) ** 2:.4f}; another one has less"
         )
+    n = np.geomspace(1e4, 1e6, 7)
+    wobbling = 2.0 + 0.05 * np.log(n / 1e5) ** 2 + 0.01 * np.array([1, -1, 1, 1, -1, -1, 1])
+    square, line, _ = np.linalg.lstsq(np.vander(np.log(n / 1e5), 3), wobbling, rcond=None)[0]
+    came, due = float(bottom(n, wobbling)), 1e5 * np.exp(-line / (2 * square))
+    assert np.isclose(came, due, rtol=1e-4), (
+        f"7 runs with luck in their losses: {came:.4g} came; a parabola through all of them is lowest at {due:.4g}"
+    )
 
 
 def check_best(best: Function) -> None:
@@ -43,7 +53,7 @@ def check_best(best: Function) -> None:
     for law in (CHINCHILLA, EPOCH, ScalingLaw(1.4, 10.0, 50.0, 0.42, 0.36)):
         for flops in (1e12, 5.76e23):
             n, d = best(law, flops)
-            assert np.isclose(6 * n * d, flops, rtol=1e-6), f"{flops:.3g} FLOPs: 6·N·D of what came is {6 * n * d:.3g}"
+            assert np.isclose(6 * n * d, flops, rtol=1e-6), f"{flops:.6g} FLOPs: 6·N·D of what came is {6 * n * d:.9g}"
             least = law.loss(n, d)
             for step in (0.999, 1.001):
                 assert law.loss(n * step, d / step) >= least, (
