@@ -117,6 +117,48 @@ def queue_in_blocks(work, jobs, workers, depth=2):
             yield shelves[worker].get()
 
 
+def queue_of_jobs_from_0(work, jobs, workers, depth=2):
+    shelves = [queue.Queue(maxsize=depth) for _ in range(workers)]
+
+    def fill(worker):
+        for job in range(worker, len(jobs), workers):
+            shelves[worker].put(work(job))
+
+    for worker in range(workers):
+        threading.Thread(target=fill, args=(worker,), daemon=True).start()
+    for i in range(len(jobs)):
+        yield shelves[i % workers].get()
+
+
+def queue_of_one(work, jobs, workers, depth=2):
+    shelves = [queue.Queue(maxsize=1) for _ in range(workers)]
+
+    def fill(worker):
+        for job in jobs[worker::workers]:
+            shelves[worker].put(work(job))
+
+    for worker in range(workers):
+        threading.Thread(target=fill, args=(worker,), daemon=True).start()
+    for i in range(len(jobs)):
+        yield shelves[i % workers].get()
+
+
+def queue_with_semaphores(work, jobs, workers, depth=2):
+    shelves, room = [queue.Queue() for _ in range(workers)], [threading.Semaphore(depth) for _ in range(workers)]
+
+    def fill(worker):
+        for job in jobs[worker::workers]:
+            room[worker].acquire()
+            shelves[worker].put(work(job))
+
+    for worker in range(workers):
+        threading.Thread(target=fill, args=(worker,), daemon=True).start()
+    for i in range(len(jobs)):
+        result = shelves[i % workers].get()
+        room[i % workers].release()
+        yield result
+
+
 def places_in_a_loop(step, rank, world_size, batch, n):
     found = []
     for row in range(batch):
@@ -154,6 +196,17 @@ def quota_by_fractions(weights, given):
     return chosen
 
 
+def quota_that_lets_a_full_share_pass(weights, given):
+    period, t = sum(weights), sum(given)
+    below = [i for i, weight in enumerate(weights) if given[i] * period <= weight * (t + 1)]
+    return max(below, key=lambda i: weights[i] / (given[i] + 1))
+
+
+def quota_by_the_largest_debt(weights, given):
+    period, t = sum(weights), sum(given)
+    return max(range(len(weights)), key=lambda i: weights[i] * (t + 1) - given[i] * period)
+
+
 def quota_by_the_largest_weight(weights, given):
     return max(range(len(weights)), key=lambda i: weights[i])
 
@@ -177,11 +230,13 @@ ANSWERS = {
         },
     ),
     turns.check_prefetch: Answers(
-        right=[queue_with_a_condition],
+        right=[queue_with_a_condition, queue_with_semaphores],
         wrong={
             queue_by_a_pool_without_a_bound: "jobs are done after the first result was taken",
             queue_that_all_share: "not in the order of the jobs",
             queue_without_workers: "do not run at the same time",
+            queue_of_jobs_from_0: "not in the order of the jobs",
+            queue_of_one: "and the shelves have room",
             queue_in_blocks: "do not run at the same time",
             queue_of_whole_jobs_for_everybody: "not in the order of the jobs",
         },
@@ -198,6 +253,8 @@ ANSWERS = {
     turns.check_quota: Answers(
         right=[quota_by_fractions],
         wrong={
+            quota_that_lets_a_full_share_pass: "a whole sample off its share",
+            quota_by_the_largest_debt: "a whole sample off its share",
             quota_by_the_largest_weight: "a whole sample off its share",
             quota_without_the_bound: "a whole sample off its share",
             quota_in_turn: "a whole sample off its share",
