@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 ROWS, COLUMNS = 128, 128
 """Queries and keys of a tile, unless others are asked for. On a CPU a tile of a few heads then stays in the cache."""
@@ -43,7 +44,7 @@ def tiled_attention(
 
     With `causal` the queries are the last ones: query i sees the keys up to i + M - N. A query that sees no key gets 0,
     and so does its gradient. Sums are at least fp32. The backward pass needs the output and one number a query besides
-    its arguments.
+    its arguments. It has no second derivative, and `autocast` changes nothing inside.
 
     Args:
         q, k, v: dims before the last two are batch and heads, the same in all three.
@@ -73,13 +74,15 @@ class TiledAttention(torch.autograd.Function):
         """Output of every query, tile by tile."""
         wide = torch.promote_types(q.dtype, torch.float32)
         output, logsum_N = torch.empty_like(q[..., :1].expand_as(q)), q.new_empty(q.shape[:-1], dtype=wide)
-        for here in pieces(q.shape[-2], rows):
-            output[..., here, :], logsum_N[..., here] = attend_rows(q, k, v, here, causal, columns)
+        with torch.autocast(q.device.type, enabled=False):
+            for here in pieces(q.shape[-2], rows):
+                output[..., here, :], logsum_N[..., here] = attend_rows(q, k, v, here, causal, columns)
         ctx.save_for_backward(q, k, v, output, logsum_N)
         ctx.tiles = causal, rows, columns
         return output
 
     @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of q, k, v."""
         return *attention_backward(*ctx.saved_tensors, gradients[0], *ctx.tiles), None, None, None  # pyright: ignore

@@ -81,6 +81,39 @@ def test_large_scores_overflow_nothing_even_in_16_bits() -> None:
     torch.testing.assert_close(output.double(), due, rtol=0, atol=4e-3)
 
 
+def test_sums_are_wide_under_autocast_too() -> None:
+    """Else the scores forward would be other ones than backward, and no row of weights would add up to 1."""
+    q, k, v, gradient = drawn(*[(2, 90, 16)] * 4, dtype=torch.float32)
+    alone = tiled_attention(q, k, v, True, 32, 32)
+    with torch.autocast("cpu", torch.bfloat16):
+        under = tiled_attention(q, k, v, True, 32, 32)
+    assert torch.equal(under, alone)
+    for one, other in zip(*(torch.autograd.grad(each, (q, k, v), gradient) for each in (under, alone))):
+        assert torch.equal(one, other)
+
+
+def test_a_second_derivative_is_refused_and_not_wrong() -> None:
+    q, k, v = drawn(*[(1, 6, 4)] * 3)
+    (first,) = torch.autograd.grad(tiled_attention(q, k, v).square().sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 8e-2), (torch.float16, 1e-2)])
+def test_tensors_may_lie_in_any_way(dtype: torch.dtype, tolerance: float) -> None:
+    """Heads side by side, features across, NaN in every second place between, one head for all."""
+    q, k, v, gradient = drawn(*[(2, 3, 70, 8)] * 4, dtype=dtype)
+    apart = torch.stack([v, torch.full_like(v, torch.nan)], -1)[..., 0]
+    laid = q.transpose(1, 2).contiguous().transpose(1, 2), k.mT.contiguous().mT, apart
+    across = gradient[:, :1].expand_as(gradient)
+    ours = tiled_attention(*laid, True, 32, 16)
+    due = explicit(*(each.double() for each in (q, k, v)), True)[0]
+    torch.testing.assert_close(ours.double(), due, rtol=0, atol=tolerance)
+    mine = torch.autograd.grad(ours, (q, k, v), across)
+    for one, right in zip(mine, torch.autograd.grad(due, (q, k, v), across.double())):
+        torch.testing.assert_close(one.double(), right.double(), rtol=tolerance, atol=tolerance)
+
+
 def peaks(seq: int, causal: bool = True) -> tuple[int, int]:
     """Bytes at the peak of a forward pass, and of a whole one with its backward pass, beside q, k, v."""
     q, k, v, gradient = drawn(*[(1, 2, seq, 16)] * 4, dtype=torch.float32)

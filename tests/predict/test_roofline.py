@@ -37,9 +37,9 @@ def test_what_is_no_probability_is_refused() -> None:
         predict.tokens_a_pass(80, 4)
 
 
-def test_what_lives_inside_of_a_tile_is_measured_and_not_predicted() -> None:
+def test_what_a_gpu_holds_inside_of_a_tile_is_not_predicted() -> None:
     setup = predict.Setup(GPTConfig(1, 8, 2, 10, 8, attention="tiled"), batch_size=1)
-    with pytest.raises(ValueError, match="inside of a tile is measured"):
-        predict.peak(setup)
+    with pytest.raises(ValueError, match="followed on a CPU"):
+        predict.peak(setup.with_(device="cuda"))
     with pytest.raises(ValueError, match="fused attention: True"):
         predict.activations_paper(predict.Setup(setup.config, batch_size=1, precision="mixed"))

@@ -50,6 +50,13 @@ class Ledger:
             category, nbytes = self._blocks[name].pop()
             self.alive[category] -= nbytes
 
+    def forget(self, *names: str) -> None:
+        """Another block has this name now: the older one goes, if there is one."""
+        for name in names:
+            if len(self._blocks[name]) > 1:
+                category, nbytes = self._blocks[name].pop(0)
+                self.alive[category] -= nbytes
+
     def release(self, name: str) -> None:
         """Autograd lets go of this block, but the caller (who passed the batch in) still holds it."""
         category, nbytes = self._blocks[name].pop()

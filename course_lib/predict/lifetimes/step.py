@@ -15,6 +15,7 @@ from itertools import pairwise
 
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict.lifetimes.ledger import BOOL, FLOAT, INT64, Ledger
+from course_lib.predict.lifetimes.tiles import Tiles
 
 
 class StepLifetimes:
@@ -47,6 +48,7 @@ class StepLifetimes:
         self.BHSS = element * self.tokens * config.heads * seq
         self.D, self.SD = element * config.width, element * seq * config.width
         self.VD = element * config.vocab_size * config.width
+        self.tiles = Tiles(ledger, batch_size * config.heads, config.head_width, seq, element, self.views)
         self.statistic_BS = (FLOAT if device == "cuda" else element) * self.tokens
 
     # ---- forward -----------------------------------------------------------------------------------------------
@@ -102,6 +104,8 @@ class StepLifetimes:
         if not self.explicit:
             ledger.save(qkv=3 * self.BSD)
             ledger.save(mixed=self.BSD, log_sum_exp=self.BHS)  # the backward pass computes the scores from these again
+            if self.config.attention == "tiled":
+                self.tiles.forward()
             return
         ledger.add("activations" if self.views else "temporaries", qkv=3 * self.BSD)
         ledger.save(mask=BOOL * self.seq**2)  # where the gradient is zero
@@ -217,7 +221,10 @@ class StepLifetimes:
         """From `d_mixed` to `d_qkv`; each product of the forward pass has two here, one for each factor."""
         ledger = self.ledger
         if not self.explicit:
-            ledger.make(d_q=self.BSD, d_k=self.BSD, d_v=self.BSD)
+            if self.config.attention == "tiled":
+                self.tiles.backward()
+            else:
+                ledger.make(d_q=self.BSD, d_k=self.BSD, d_v=self.BSD)
             ledger.free("d_mixed", "qkv", "mixed", "log_sum_exp")
         else:
             if not self.views:
