@@ -145,7 +145,7 @@ memory.memory_timeline(
 # ## 2 · What you pay between steps
 #
 # Parameters, gradients and what the optimizer keeps do not depend on the batch. Together they are the **model
-# states**. There are three customs. In *fp32* each number has 4 bytes. In *bf16* each has 2. In *mixed* precision
+# states**, and there are three customs. In *fp32* each number has 4 bytes, in *bf16* each has 2. In *mixed* precision
 # weights and gradients have 2, and the optimizer keeps an fp32 copy of the weights and its moments in fp32
 # (`MasterWeights`; lesson 04). Plain SGD has no moments, SGD with momentum one, Adam two.
 #
@@ -617,7 +617,7 @@ compare(predicted=Bytes(4 * PSI), measured=record.peak.temporaries, name="fused 
 # asks for large *allocator segments*, cuts blocks out of them, and keeps what is freed for the next tensor. Free neighbours melt
 # into one. But blocks never move. The library has a model of that allocator, written after the rules in its source,
 # which runs without a GPU. We give it a card of 80 MiB, fill it with twenty tensors of 4 MiB, and free every second
-# one. Half of the card is free. Then we ask for 6 MiB. (Printed first is the model's `free`. Which line melts two
+# one. Now half of the card is free, and we ask for 6 MiB. (Printed first is the model's `free`: which line melts two
 # neighbours into one?)
 
 # %% tags=["raises-exception"]

@@ -300,9 +300,9 @@ figures.block_on_ranks(
 guess_whole = ask("Upper half: percent of the unsplit block's activations that each of 4 ranks keeps?")
 
 # %% [markdown]
-# Heads and hidden features are cut. What lies between is not. But a norm works on each token alone. So cut the stream
-# along the **sequence** there. In front of a column cut the tokens are gathered, $g$; behind a row cut each rank takes
-# its tokens of the sum, $\bar g$. The two are a conjugate pair: behind a gather of tokens stands, on the way back, a sum
+# Heads and hidden features are cut, and what lies between is not. But a norm works on each token alone, so there the
+# stream can be cut along the **sequence**. In front of a column cut the tokens are gathered, $g$; behind a row cut each
+# rank takes its tokens of the sum, $\bar g$. The two are a conjugate pair: behind a gather of tokens stands, on the way back, a sum
 # of gradients of which each rank takes its part. And an all-reduce *is* a reduce-scatter and an all-gather, so $f$ and
 # $\bar f$ have become two halves each. The whole MLP:
 
@@ -634,7 +634,7 @@ guess_last = ask("Plain order: how many times the operations of rank 0 does rank
 #
 # So deal the tokens out differently. `zigzag` cuts the sequence into $2c$ pieces and gives each rank an early and a
 # late one: 0 and 7, 1 and 6, 2 and 5, 3 and 4. In the first step a rank computes three of the four quarters of its
-# square, and in each later step two: 2.25 squares in all for $c = 4$, whoever it is.
+# square, and in each later step two: 2.25 squares in all for $c = 4$, the same on each.
 
 # %%
 figures.ring_in_time(

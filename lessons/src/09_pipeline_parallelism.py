@@ -890,7 +890,7 @@ compare(
 # %%
 answer_1 = None  # micro-batches
 
-self_check(answer_1, turns.exercise_1(), hint="7 / (M + 7).")
+self_check(answer_1, turns.exercise_1(), hint="Section 3 has the share of all time. What is P?")
 
 # %%
 answer_2 = None  # micro-batches

@@ -687,7 +687,7 @@ HybridParallel(CONFIG, CUBE, micro_batches=2, zero=2)
 # %%
 answer_1 = None  # machine
 
-self_check(answer_1, turns.EXERCISES[0], hint="64 ranks to a stage.")
+self_check(answer_1, turns.EXERCISES[0], hint="How many ranks are there to a stage?")
 
 # %%
 answer_2 = None  # micro-batches

@@ -107,7 +107,7 @@ compare(
 # nothing for it. All first choices come first, token by token; then all second ones (GShard, algorithm 1).
 #
 # **Break it.** 24 tokens, two choices, 6 experts, $c = 1$: 8 places each, so 48 places for 48 choices. The router likes two
-# of the experts better. How many choices are dropped? Then turn the batch around. Does any token get another answer?
+# of the experts better. How many choices are dropped? And if the batch is turned around, does any token get another answer?
 
 # %%
 CONFIG = ExpertConfig(width=32, hidden=64, experts=6, top_k=2, capacity_factor=1.0)
