@@ -609,6 +609,9 @@ print("you said step", guess_step.said)
 # still falls, since each rank follows some gradient. The sum of the weights tells: ranks of a data group must agree on
 # it, at every step and to the last bit. It costs one number a rank, so run it now and then.
 #
+# (Dropout is a third mistake of that kind. Ranks that share a stream must draw the same mask, halves of a matrix must take
+# parts of one, and replicas and stages need masks of their own, as in lesson 08. Our grid refuses dropout.)
+#
 # ## 11 · A norm over three axes
 #
 # Clipping needs the norm of the whole gradient (lessons 05 and 10). In a cube no rank has it. Two easy ways are
@@ -669,6 +672,7 @@ HybridParallel(CONFIG, CUBE, micro_batches=2, zero=2)
 # | What does each axis cost besides? | tensor: nothing; pipe: idle time; data: everything is held by all, and a larger batch |
 # | In which order do ranks count? | tensor fastest, so that its groups stay in a machine; context (lesson 08) next; data or pipe slowest |
 # | How many along each? | tensor at most the machine, pipe until it fits, data for the rest |
+# | Are there others? | context cuts the sequence (lesson 08), expert a layer's experts (lesson 13) |
 # | What breaks it silently? | groups of ranks that hold different weights; a numbering that tears tensor groups |
 # | What do our grid, MT-NLG and NeoX avoid? | ZeRO-2 under a pipeline: it reduces after every micro-batch. Llama 3 does it |
 #
