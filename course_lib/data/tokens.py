@@ -47,6 +47,7 @@ class TokenFile:
         if length < 1 or tokens < length + 1:
             raise ValueError(f"{path} has {tokens} tokens: a sample of length {length} needs {length + 1}")
         self.tokens = np.memmap(path, dtype="<u2", mode="r")
+        self._samples = np.lib.stride_tricks.sliding_window_view(self.tokens, length + 1)[::length]  # no copy
 
     def __len__(self) -> int:
         """How many samples; what is left at the end is too short for one more."""
@@ -58,8 +59,7 @@ class TokenFile:
         Raises:
             IndexError: there is no such sample.
         """
-        starts = np.asarray(samples, dtype=np.int64) * self.length
-        if starts.size and not 0 <= starts.min() <= starts.max() < len(self) * self.length:
-            raise IndexError(f"samples {np.asarray(samples).tolist()}: there are {len(self)}")
-        places = starts[:, None] + np.arange(self.length + 1)
-        return torch.from_numpy(self.tokens[places].astype(np.int64))
+        numbers = np.asarray(samples, dtype=np.int64)
+        if numbers.size and not 0 <= numbers.min() <= numbers.max() < len(self):
+            raise IndexError(f"samples {numbers.tolist()}: there are {len(self)}")
+        return torch.from_numpy(self._samples[numbers].astype(np.int64))
