@@ -92,12 +92,13 @@ FORMULAS = {
     "kaplan_10x_N": lambda: 10 ** VALUE["kaplan_Nopt_exp"],
     "kaplan_10x_D": lambda: 10 ** VALUE["kaplan_Dopt_exp"],
     "kaplan_Dopt_coef": lambda: 2 * PF_DAY / (6 * KAPLAN["Nopt_coef"]),
+    "kaplan_67": lambda: 2 * PF_DAY / (6 * KAPLAN["Nopt_coef"]),
     "kaplan_NBS": lambda: 6 * KAPLAN["Nopt_coef"] * KAPLAN["Bcrit_coef"] * KAPLAN["Smin_coef"],
     **{f"kaplan_crossing_{of}": lambda of=of: kaplan_crossing()[of] for of in "CNL"},
     **{f"kaplan_2_percent_{of}": lambda of=of: kaplan_2_percent()[of] for of in "NSC"},
     "kaplan_2_aN": lambda: 2 ** -VALUE["kaplan_alpha_N"],
     "kaplan_8x_5x": lambda: 8 ** (VALUE["kaplan_alpha_N"] / VALUE["kaplan_alpha_D"]),
-    "kaplan_alphaC_B7": lambda: 1 / (1 / 0.76 + 1 / 0.21 + 1 / 0.076),  # of S, B, N
+    "kaplan_alphaC_B7": lambda: 1 / sum(1 / KAPLAN[f"alpha_{of}"] for of in "SBN"),
     **{f"chin_{of}": lambda of=of: getattr(CHINCHILLA, of) for of in ("E", "A", "B", "alpha", "beta")},
     **{f"epoch_{of}": lambda of=of: getattr(EPOCH, of) for of in ("E", "A", "B", "alpha", "beta")},
     "chin_t2_approach3": lambda: [round(CHINCHILLA_UNROUNDED.a, 2), round(1 - CHINCHILLA_UNROUNDED.a, 2)],
@@ -109,7 +110,7 @@ FORMULAS = {
 }
 READ_OFF = {"chin_t2_approach1", "chin_t2_approach2"}
 """Exponents of approaches whose runs nobody published."""
-MISPRINTS = {"chin_a3_175B": [1.26e25, 12e12], "gpt3_epochs_webtext2": 3.47, "palm_pfdays_62B": 3502}
+MISPRINTS = {"kaplan_67": 2e10, "chin_a3_175B": [1.26e25, 12e12], "gpt3_epochs_webtext2": 3.47, "palm_pfdays_62B": 3502}
 COMPUTED = [name for name in ROWS if name not in GIVEN | READ_OFF | set(MISPRINTS)]
 
 
