@@ -34,7 +34,9 @@ HABITS = {
     "upstream": "the gradient that comes in, compared afterwards (course_kit.checks.habits.backward)",
 }
 
-LOOKED_AT: dict[str, dict[str, str]] = {}
+LOOKED_AT: dict[str, dict[str, str]] = {
+    "lab15": {},
+}
 """Labs whose checks were gone through, and what no check of theirs does, as patterns of "function: habit", and why."""
 
 
