@@ -1,11 +1,13 @@
 """An answer as training calls it: again and again in one process, with whatever numbers and memory come.
 
 Each time the numbers are others, every second time tensors lie across in memory, the leaves have gradients already,
-fresh memory holds NaN, and the gradient that comes in is compared before and after.
+fresh memory holds NaN, the next call comes before the backward pass, and the gradient that comes in is compared before
+and after.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +31,7 @@ class Unfilled(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         if "empty" in getattr(func, "__name__", "") and made.is_floating_point():
-            made.fill_(math.nan)
+            made.detach().fill_(math.nan)  # of a leaf, too
         return made
 
 
@@ -47,8 +49,11 @@ def as_in_training(
 ) -> None:
     """Call an answer once for each of `ways` (keyword arguments of `case`), in this process, and compare all of it.
 
-    On ranks: `check.on_ranks(as_in_training, answer, case, ways)`. Two ways at least should have the same shapes.
+    The backward pass of a call comes after the next call. On ranks: `check.on_ranks(as_in_training, answer, case,
+    ways)`. Two ways at least should have the same shapes.
     """
+    close_by = functools.partial(close, operations=operations, look=look, silent=True)
+    later: list[Callable[[], None]] = []
     for turn, way in enumerate(ways):
         args, right, gradients, upstream = case(**way)
         told = ", ".join(f"{name} {value}" for name, value in way.items())
@@ -58,15 +63,30 @@ def as_in_training(
             args[place].grad = torch.full_like(args[place], THERE)
         with Unfilled():
             result = call(answer, *args, look=look)
-        close(result, right, what, operations=operations, look=look, silent=True)
+        close_by(result, right, what)
         if gradients and not result.requires_grad:
             fail(f"{what}: the result has a gradient", came="none: the thread to the leaves is cut", look=look)
-        if gradients:
-            backward(result, upstream, look=look)
-        for place, grad in gradients.items():
-            became = f"{what}: .grad of argument {place + 1}, in which {THERE:g} stood before: what came in addition"
-            there = args[place].grad
-            close(None if there is None else there - THERE, grad, became, operations=operations, look=look, silent=True)
+        leaves = {place: (args[place], grad) for place, grad in gradients.items()}
+        later.append(functools.partial(_backward_of, result, upstream, leaves, what, close_by, look))
+        if turn:
+            later.pop(0)()
+    for each in later:
+        each()
+
+
+def _backward_of(
+    result: Tensor,
+    upstream: Tensor | None,
+    leaves: Mapping[int, tuple[Tensor, Tensor]],
+    what: str,
+    close_by: Callable[..., None],
+    look: str,
+) -> None:
+    if leaves:
+        backward(result, upstream, look=look)
+    for place, (leaf, grad) in leaves.items():
+        became = f"{what}: .grad of argument {place + 1}, in which {THERE:g} stood before: what came in addition"
+        close_by(None if leaf.grad is None else leaf.grad - THERE, grad, became)
 
 
 def backward(result: Tensor, upstream: Tensor | None = None, look: str = "") -> None:
@@ -74,7 +94,9 @@ def backward(result: Tensor, upstream: Tensor | None = None, look: str = "") -> 
     with Unfilled(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a gradient that lies otherwise in memory than its leaf
         with unchanged("the gradient that comes into backward, afterwards", {"grad": upstream}, "random", look):
-            result.backward(upstream)
+            torch.autograd.backward(
+                [result], [upstream]
+            )  # a tensor's own method is a call that the mode steps aside for
 
 
 def across(tensor: Tensor) -> Tensor:
