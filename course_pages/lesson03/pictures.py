@@ -111,7 +111,7 @@ def swap_or_recompute(intensities: Mapping[str, float], break_even: Mapping[str,
         break_even: device → FLOPs per byte from which on swapping is faster.
     """
     figure, (axes,) = new_figure(height=1.5 + 0.36 * len(intensities))
-    axes.scatter(list(intensities.values()), list(intensities), s=70, color=KEPT, zorder=3)
+    axes.scatter(list(intensities.values()), list(intensities), s=22, color=KEPT, zorder=3)
     for name, value in intensities.items():
         note(axes, f"{value:,.0f}", (value, name), (-9, 0), ha="right", va="center", bbox=PAPER)
     for i, (name, value) in enumerate(break_even.items()):

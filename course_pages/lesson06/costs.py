@@ -100,8 +100,7 @@ def by_world_size(
     for each, (label, lines) in zip(axes, panels.items(), strict=True):
         for number, (name, points) in enumerate(lines.items()):
             each.plot(list(points), list(points.values()), _LINES[number % 4], marker=_marker(name, number), ms=5.5)
-        each.set(xlabel="ranks")
-        each.set_title(label, size=10.5)
+        each.set(xlabel="ranks", ylabel=label)
         if logarithmic:
             each.set(xscale="log", yscale="log")
         else:

@@ -179,8 +179,8 @@ compare(
 
 # %%
 RingExplorer(world_size=4).show(
-    caption="Rows are ranks, columns parts, colours the ranks whose numbers are in the sum. After three steps each row "
-    "has one full cell; after three more, all cells are full."
+    caption="Rows are ranks, columns parts, colours the ranks whose numbers are in the sum. A thick frame is a sum, a "
+    "white dot what has just arrived. After three steps each row has one full cell; after three more, all are full."
 )
 
 # %% [markdown]

@@ -20,6 +20,7 @@ def test_costs_have_a_line_or_points_for_each_algorithm():
     lines = costs.by_world_size(panels, caption="c", alt="a")
     assert [values(line) for line in lines.figure.axes[0].lines] == [[1.0, 1.5], [1.0, 2.0]]
     assert (lines.caption, lines.alt) == ("c", "a")
+    assert (lines.figure.axes[0].get_ylabel(), lines.figure.axes[0].get_title()) == ("MB", ""), "the unit is the axis's"
     measured = {"ring": {4: 1e-3}, "gloo": {8: 1e-3}}
     times = costs.times_by_size({"ring": {4: 1e-3, 8: 2e-3}}, measured, caption="c", alt="a").figure
     assert [values(line) for line in times.axes[0].lines] == [[1e3, 2e3], [1e3], [1e3]]
