@@ -263,6 +263,7 @@ class AnswerText:
         self.imports += [f"{node.module or ''}.{alias.name}" for node in taken for alias in node.names]
         self._names = list(filter(None, map(_dotted, nodes)))
         self._calls = [node for node in nodes if isinstance(node, ast.Call)]
+        self._ours = [vars(module) for key, module in list(sys.modules.items()) if key.startswith("course_")]
         inner = inspect.unwrap(fn)
         self._scope = dict(getattr(inner, "__globals__", None) or vars(sys.modules[fn.__module__]))
         for node in (*plain, *taken):
@@ -287,7 +288,10 @@ class AnswerText:
 
     def mentions(self, name: str) -> bool:
         """Whether a dotted name, or a part of one, stands in the text, or another name for the same thing."""
-        things = [thing for thing in (self._meaning(name), *_data_called(name)) if thing is not None]
+        tables = (module.get(name) for module in self._ours)  # data such as `ORDERS` does not know its name
+        things = [each for each in tables if isinstance(each, dict | list | tuple)]
+        if (thing := self._meaning(name)) is not None:
+            things.append(thing)
         for text in (*self._names, *self.imports):
             meaning = self._meaning(text)
             if f".{name}." in f".{text}." or any(meaning is thing for thing in things) or _is_from(meaning, name):
@@ -311,12 +315,6 @@ def _is_from(thing: Any, name: str) -> bool:
     module, own = getattr(thing, "__module__", None) or "", getattr(thing, "__qualname__", "")
     ours = module.startswith("course_") and "." not in name
     return f".{name}." in (f".{own}." if ours else f".{module}.{own}.")
-
-
-def _data_called(name: str) -> list[Any]:
-    """What the course's modules call so and no longer knows its name: a table, such as `ORDERS`."""
-    modules = [module for key, module in list(sys.modules.items()) if key.startswith("course_")]
-    return [each for each in (vars(module).get(name) for module in modules) if isinstance(each, dict | list | tuple)]
 
 
 def _dotted(node: ast.AST) -> str:
