@@ -32,7 +32,7 @@ from course_kit.cells import is_cell
 from course_kit.measure.memory import MemoryRecord
 from course_kit.measure.storages import line_text
 from course_kit.measure.tracker import Tracker
-from course_kit.measure.traffic import bytes_by_connection
+from course_kit.measure.traffic import Connection, bytes_handed_over
 from course_kit.units import Bytes
 
 BLOCK = 4096
@@ -91,7 +91,7 @@ def outside_torch() -> Iterator[Callable[[], HeldBytes]]:
         for (file, line, _), nbytes in _large(_blocks() - blocks).items():
             lines[line_text(file, line, "<a cell>")] += nbytes
         lines["tensors that no record has seen"] = unseen if unseen >= BLOCK else 0  # a check keeps a number or two
-        lines["files"] = _in_files(start, _written() - written, opened)
+        lines["files"] = _in_files(start, _written_since(written), opened)
         lines["shared memory"] = max(0, _mapped() - mapped)
         return HeldBytes(lines.total(), {line: Bytes(n) for line, n in lines.most_common() if n})
 
@@ -174,12 +174,23 @@ def _storages() -> Iterator[UntypedStorage]:
 # --- files and shared memory ------------------------------------------------------------------------------------------
 
 
-def _written() -> int:
-    """Bytes that this process has handed to `write` so far, to connections not; 0 where the system does not say."""
+def _written() -> tuple[int, dict[Connection, int]]:
+    """Bytes that this process has handed to `write` so far, and those that went to each connection, read before."""
+    connections = bytes_handed_over()  # so what a thread of the backend writes meanwhile is no growth of a file
+    return _all_written(), connections
+
+
+def _written_since(before: tuple[int, dict[Connection, int]]) -> int:
+    """The bytes since then that went elsewhere, as to files; a connection that is closed takes its own with it."""
+    total, (earlier, connections) = _all_written(), before
+    return total - earlier - sum(n - connections.get(each, 0) for each, n in bytes_handed_over().items())
+
+
+def _all_written() -> int:
+    """What the system says; 0 where it does not."""
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/self/io").read_text("ascii").splitlines()
-        total = int(next(line for line in lines if line.startswith("wchar")).split()[1])
-        return total - sum((bytes_by_connection() or {}).values())
+        return int(next(line for line in lines if line.startswith("wchar")).split()[1])
     return 0
 
 

@@ -207,20 +207,24 @@ def bytes_by_connection() -> dict[Connection, int] | None:
     Waits a moment until the kernel has sent what it was handed. None where nobody counts: not on Linux, no process
     group, or a group that does not use TCP (NCCL).
     """
-    if not sys.platform.startswith("linux") or not dist.is_initialized() or "gloo" not in dist.get_backend_config():
-        return None
-    store_port = _store_port()
     end = time.monotonic() + _PATIENCE_S
     while True:
-        counted, queued = _read_all(store_port)
-        if not queued or time.monotonic() > end:
-            return counted
+        counted = _sent_and_queued()
+        if counted is None or not any(queued for _, queued in counted.values()) or time.monotonic() > end:
+            return counted and {connection: sent for connection, (sent, _) in counted.items()}
         time.sleep(0.001)
 
 
-def _read_all(store_port: int | None) -> tuple[dict[Connection, int] | None, int]:
-    counted: dict[Connection, int] = {}
-    queued = 0
+def bytes_handed_over() -> dict[Connection, int]:
+    """The same with what waits in the kernel's queues, since the other end is busy: all that was written to each."""
+    return {connection: sent + queued for connection, (sent, queued) in (_sent_and_queued() or {}).items()}
+
+
+def _sent_and_queued() -> dict[Connection, tuple[int, int]] | None:
+    if not sys.platform.startswith("linux") or not dist.is_initialized() or "gloo" not in dist.get_backend_config():
+        return None
+    counted: dict[Connection, tuple[int, int]] = {}
+    store_port = _store_port()
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # closed since it was listed, or not a connected socket
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
@@ -233,11 +237,11 @@ def _read_all(store_port: int | None) -> tuple[dict[Connection, int] | None, int
                     continue
                 info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
                 if len(info) < _BYTES_RETRANS_AT + 8:
-                    return None, 0  # an older kernel, which does not count
+                    return None  # an older kernel, which does not count
                 sent, again = struct.unpack_from("=QQ", info, _BYTES_SENT_AT)
-                queued += struct.unpack_from("=I", info, _NOT_SENT_AT)[0]
-                counted[f"{host}:{port}", f"{other_host}:{other_port}"] = sent - again
-    return counted, queued
+                (queued,) = struct.unpack_from("=I", info, _NOT_SENT_AT)
+                counted[f"{host}:{port}", f"{other_host}:{other_port}"] = sent - again, queued
+    return counted
 
 
 def _is_tcp(connection: socket.socket) -> bool:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import io
 import mmap
+import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
-from course_kit import measure
+from course_kit import measure, ranks
 from course_kit.checks import check, held_bytes
 from course_kit.checks.held_bytes import BLOCK, outside_torch
 from course_kit.units import Bytes
@@ -157,6 +161,45 @@ def test_a_log_that_was_open_before_does_not_count_however_long_it_is(folder_of_
             log.write(bytes(X.nbytes))
             log.flush()
             assert X.nbytes <= outside() < 1.2 * X.nbytes
+
+
+WRITES = "import sys; open(sys.argv[1], 'wb').write(bytes(2**20))"
+
+
+def beside_a_rank_that_is_asleep(folder: str, own: bool) -> int:
+    """What counts on rank 1 while 4 MB of its message wait in the kernel, and it, or somebody, writes 1 MiB."""
+    me, tempfile.tempdir = dist.get_rank(), folder
+    pids, message = torch.tensor([os.getpid() * (rank == me) for rank in range(2)]), torch.zeros(2**20)
+    received = None if me else dist.irecv(message, 1)
+    dist.all_reduce(pids)
+    if received is not None:
+        received.wait()
+        return 0
+    with outside_torch() as outside:
+        os.kill(int(pids[0]), signal.SIGSTOP)
+        sent = dist.isend(message, 0)
+        other = None if own else subprocess.Popen([sys.executable, "-c", WRITES, f"{folder}/file"])
+        if own:
+            Path(folder, "file").write_bytes(bytes(2**20))
+        while not (Path(folder, "file").exists() and Path(folder, "file").stat().st_size == 2**20):
+            time.sleep(0.01)
+        found = int(outside())  # what a child has written counts as its parent's when that has waited for it
+        os.kill(int(pids[0]), signal.SIGCONT)
+    _ = sent.wait() if sent else None, other.wait() if other else None
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody says what was written")
+@pytest.mark.parametrize(("own", "bounds"), [(False, (0, 0)), (True, (2**20, 1.2 * 2**20))], ids=["no", "its own"])
+def test_a_file_counts_by_what_was_written_and_not_for_a_message_that_waits(own, bounds, tmp_path):
+    """On a busy machine a right answer had handed over more than was sent, and somebody's file had grown beside it."""
+    assert bounds[0] <= ranks.run(beside_a_rank_that_is_asleep, str(tmp_path), own, world_size=2)[1] <= bounds[1]
+
+
+def test_a_connection_that_is_closed_takes_its_bytes_along(monkeypatch):
+    open_ones = iter([{("a", "b"): 10**6}, {}])
+    monkeypatch.setattr(held_bytes, "bytes_handed_over", lambda: next(open_ones))
+    assert held_bytes._written_since(held_bytes._written()) < BLOCK
 
 
 def test_numbers_in_a_list_count():
