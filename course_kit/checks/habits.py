@@ -91,12 +91,12 @@ def _backward_of(
 
 def backward(result: Tensor, upstream: Tensor | None = None, look: str = "") -> None:
     """`result.backward(upstream)` in memory that nobody has filled; the gradient that comes in stays as it is."""
+    upstream = torch.ones_like(result) if upstream is None else upstream
+    run = torch.autograd.Variable._execution_engine.run_backward  # at `backward` itself a mode steps aside
     with Unfilled(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a gradient that lies otherwise in memory than its leaf
         with unchanged("the gradient that comes into backward, afterwards", {"grad": upstream}, "random", look):
-            torch.autograd.backward(
-                [result], [upstream]
-            )  # a tensor's own method is a call that the mode steps aside for
+            run((result,), (upstream,), False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 def across(tensor: Tensor) -> Tensor:

@@ -33,6 +33,9 @@ class Squares(torch.autograd.Function):
         return 2 * ctx.saved_tensors[0] * grad
 
 
+KEPT: dict[Any, Tensor] = {}  # by shape
+
+
 class InPlace(Squares):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
@@ -46,17 +49,35 @@ class Replaces(Squares):
         x.grad = 2 * x * grad
 
 
+class OneSlot(Squares):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        KEPT["last"] = x.detach()
+        return x.square().sum()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return 2 * KEPT["last"] * grad
+
+
+class OnEmptyMemory(Squares):
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return 2 * ctx.saved_tensors[0] * grad + 0 * torch.empty_like(grad)
+
+
 def with_empty_memory(x: Tensor) -> Tensor:
     return Squares.apply(x) + 0 * torch.empty(1, dtype=x.dtype)[0]
 
 
-KEPT: dict[Any, Tensor] = {}  # by shape
 WRONG: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "state": (lambda x: Squares.apply(x) * (KEPT.setdefault(x.shape, x.detach())[0, 0] / x.detach()[0, 0]), "call 2"),
     "strides": (lambda x: Squares.apply(x.view(-1)), "view size is not compatible"),
     "upstream": (InPlace.apply, "the gradient that comes into backward"),
     "gradients that are there": (Replaces.apply, "what came in addition"),
     "memory": (with_empty_memory, "memory that nobody has filled"),
+    "memory, backward": (OnEmptyMemory.apply, "memory that nobody has filled"),
+    "one slot": (OneSlot.apply, "call 1 in .* what came in addition"),
     "narrow": (lambda x: Squares.apply(x.float()).to(x.dtype), "rounding or an epsilon"),
     "dtype": (lambda x: Squares.apply(x).double(), "the dtype"),
     "a float": (lambda x: Squares.apply(x).item(), "the type of what is returned"),
