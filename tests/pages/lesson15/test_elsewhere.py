@@ -44,6 +44,7 @@ def test_formats_hold_the_same_tokens(tmp_path: Path) -> None:
         mapped, resident = memory.mapped_and_resident(path)
         is_a_map = name != "Parquet"
         assert (elsewhere.allocated() - before > len(tokens)) == (not is_a_map)
+        assert elsewhere.ALLOCATED_STORED.get(name, 0) <= elsewhere.allocated() - before
         if memory.COUNTS:
             assert (mapped >= 2 * len(tokens), resident >= 2 * len(tokens)) == (is_a_map, is_a_map)
         del opened
