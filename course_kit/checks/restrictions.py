@@ -242,7 +242,8 @@ def called_by(fn: Any, seen: dict[str, Any] | None = None) -> list[Any]:
 def _words_in(code: CodeType, texts: bool = True) -> set[str]:
     """The names that a function's code mentions, and texts that may be used as names; inner functions included."""
     inner = (_words_in(each, texts) for each in code.co_consts if isinstance(each, CodeType))
-    return {*code.co_names, *(each for each in code.co_consts if texts and isinstance(each, str))}.union(*inner)
+    said = [each for value in code.co_consts for each in (value if isinstance(value, tuple) else [value]) if texts]
+    return {*code.co_names, *(each for each in said if isinstance(each, str))}.union(*inner)  # a pattern's are a tuple
 
 
 class AnswerText:

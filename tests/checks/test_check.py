@@ -272,11 +272,13 @@ def test_what_only_sounds_like_it_passes() -> None:
         "getattr(x, 'f_' + 'back')",
         "inspect.stack()",
         "helper(x)",
+        "pattern(x)",
         "[gc.get_objects() for _ in x]",
     ],
 )
 def test_nobody_looks_at_who_calls_it(body: str) -> None:
     source = "import gc, inspect, sys\ndef helper(x):\n    return x.f_back\nran = []\n"
+    source += "def pattern(x):\n    match x:\n        case object(__closure__=cells):\n            return cells\n"
     method = f"class C:\n    def f(self, x):\n        return {body}\n"
     cell = in_a_cell(f"{source}def f(x):\n    ran.append(x)\n    return {body}\n{method}")
     for answer in (cell["f"], cell["C"]().f, lambda x: check.written_with(cell["f"])):
