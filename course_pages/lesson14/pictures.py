@@ -57,7 +57,7 @@ def ahead(
     axes.plot(list(seen), np.array(list(seen.values())) - law.E, "o", color=INK, ms=5, label="best run of the grid")
     axes.plot(then[0], then[2] - law.E, "D", color=series_color(3), ms=7, label="the run ten times larger")
     axes.set(xscale="log", yscale="log", xlabel="budget C (FLOPs)", ylabel="excess (nats per byte)")
-    ticks = [0.25, 0.3, 0.4, 0.5, 0.6, 0.7]
+    ticks = [0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7]
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.yaxis.set_minor_locator(NullLocator())
     legend(figure, "upper center", 2)

@@ -66,6 +66,19 @@ def test_what_the_page_says_of_the_grid() -> None:
         assert min(losses, key=lambda rate: losses[rate]) == 0.02
 
 
+def test_small_budgets_alone_do_not_know_the_entropy() -> None:
+    """With E free, three of the five budgets fit as well with half of the truth, and promise too much further out."""
+    runs, budgets = grid.as_runs(grid.THE_GRID), np.array([job.budget for job in grid.THE_GRID])
+    small = runs.where(budgets < 2e11)
+    fits = {"given": fit_law(small, E), "free": fit_law(small)}
+    off = {
+        name: (law.loss(runs.parameters, runs.tokens) - runs.losses) / (runs.losses - E) for name, law in fits.items()
+    }
+    seen = {name: np.sqrt(np.mean(each[budgets < 2e11] ** 2)) for name, each in off.items()}
+    assert fits["free"].E < 0.6 * E and seen["free"] == pytest.approx(seen["given"], rel=0.05)
+    assert off["free"][budgets > 4e11].mean() < -0.05 < -0.03 < off["given"][budgets > 4e11].mean()
+
+
 def test_read_early_is_worse_than_planned() -> None:
     early, law = grid.read_early(), fit_law(grid.as_runs(grid.THE_GRID), E)
     assert len(early.losses) >= 15
