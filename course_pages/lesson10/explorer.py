@@ -39,7 +39,7 @@ def at_most(model: str, ranks: int, zero: int, sequences: int) -> MemoryAccount:
 
 def needed(model: str, zero: int, sequences: int, gpu: str) -> int:
     """The fewest ranks on which the model fits; 0 if `MOST_RANKS` are too few."""
-    left = GPUS[gpu].memory - kept(model, sequences) - passing(model, zero, sequences).total
+    left = GPUS[gpu].usable - kept(model, sequences) - passing(model, zero, sequences).total
     if left <= 0 or model_states(setup_of(model, MOST_RANKS, zero)).total > left:
         return 0
     return int(fewest_ranks(setup_of(model, 1, zero), left).data)
@@ -53,8 +53,8 @@ def zero_table() -> dict[str, Any]:
         "states": model → for each number of ranks, of each stage [weights, gradients, state] in bytes. "activations",
         "passing": model → bytes for each number of sequences. "gathered": model → bytes that pass in stage 3, too.
         "sent": model → for each number of ranks, of each stage, in words. "seconds": GPU → the same. "fewest": GPU →
-        model → for each number of sequences, of each stage, 0 for never. "gpus": name → bytes. "stages", "colors": of
-        the rows and the categories.
+        model → for each number of sequences, of each stage, 0 for never. "gpus": name → usable bytes.
+        "stages", "colors": of the rows and the categories.
     """
     stages = range(len(STAGES))
 
@@ -77,7 +77,7 @@ def zero_table() -> dict[str, Any]:
             }
             for gpu in GPUS
         },
-        "gpus": {name: int(gpu.memory) for name, gpu in GPUS.items()},
+        "gpus": {name: int(gpu.usable) for name, gpu in GPUS.items()},
         "stages": STAGES,
         "colors": [PALETTE[category] for category in CATEGORIES],
     }
@@ -106,7 +106,7 @@ class ZeroExplorer(Explorer):
         return {name: at_most(self.model, self.ranks, zero, self.sequences) for zero, name in enumerate(STAGES)}
 
     def _picture(self, *, caption: str, alt: str) -> Picture:
-        limit = {self.gpu: GPUS[self.gpu].memory}
+        limit = {self.gpu: GPUS[self.gpu].usable}
         return memory_bar(self.accounts, limit=limit, unit="GiB", caption=caption, alt=alt)
 
     def _told(self) -> str:
@@ -114,7 +114,7 @@ class ZeroExplorer(Explorer):
         for zero, (name, account) in enumerate(self.accounts.items()):
             n_bytes, seconds = sent(self.model, self.ranks, zero, self.gpu)
             fewest = needed(self.model, zero, self.sequences, self.gpu)
-            fits = "fits" if account.total <= GPUS[self.gpu].memory else "does not fit"
+            fits = "fits" if account.total <= GPUS[self.gpu].usable else "does not fit"
             rows.append(
                 f"Stage {name}: {account.total:.1GiB}, {fits}, {f'{fewest:,} ranks are enough' if fewest else 'never'}"
                 f"; sends {n_bytes:.1GB} in {seconds:.1}."

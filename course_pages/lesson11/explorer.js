@@ -36,7 +36,7 @@ const took = (seconds) => `${fixed(seconds, 2)} s`;
 
 export function verdict({ tiers, seconds, efficiency }, { model }) {
   const full = tiers.filter(({ fits }) => !fits).map(({ place, total, capacity }) =>
-    `${gib(total)} do not fit ${inPlace[place]}, which has ${gib(capacity, 0)}`);
+    `${gib(total)} do not fit ${inPlace[place]}, which has ${gib(capacity)}`);
   if (full.length) return `${model}: ${full.join("; ")}.`;
   if (efficiency === 1) return `${model}: all of it fits on the GPU, and nothing travels.`;
   return `${model}: everything fits. A step takes ${took(sum(seconds))} if nothing is hidden, and the card computes ` +
@@ -74,7 +74,7 @@ function build({ table, state, change, controls, offers }) {
     shown.tiers.forEach(({ held, capacity, speed }, i) => {
       const { name, stack, made } = tiers[i];
       stack.draw(held, capacity, capacity / 0.75, `${name}: ${namedBytes(WORDS, held) || "nothing"}`); // the line: at 75 %
-      made.textContent = `${gib(capacity, 0)}, ${rate(speed)}`;
+      made.textContent = `${gib(capacity)}, ${rate(speed)}`;
     });
     paths[0].textContent = `↕ ${rate(table.links[state.link])}`;
     paths[1].textContent = `↕ ${rate(table.disks[state.disk][1])}`;

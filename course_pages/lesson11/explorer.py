@@ -72,15 +72,15 @@ def tiers_table() -> dict[str, Any]:
 
     Returns:
         "states": model → bytes of weights, gradients and optimizer state. "checkpoints": model → bytes for each number
-        of sequences. "flops": model → FLOPs of a step for each number of sequences. "gpus": name → [bytes, bytes a
-        second, FLOPs a second]. "memories", "disks": name → [bytes, bytes a second]. "links": name → bytes a second.
+        of sequences. "flops": model → FLOPs of a step for each number of sequences. "gpus": name → [usable bytes, bytes
+        a second, FLOPs a second]. "memories", "disks": name → [bytes, bytes a second]. "links": name → bytes a second.
         "update": bytes a parameter that the processor's update moves. "places"; "colors" of the states.
     """
     return {
         "states": {model: [int(n) for n in list(held(model, 1, 0, 0).values())[:3]] for model in MODELS},
         "checkpoints": {model: [int(kept(model, sequences)) for sequences in SEQUENCES] for model in MODELS},
         "flops": {model: [flops_of(model, sequences) for sequences in SEQUENCES] for model in MODELS},
-        "gpus": {name: [int(gpu.memory), gpu.memory_bytes_per_s, float(speed_of(name))] for name, gpu in GPUS.items()},
+        "gpus": {name: [int(gpu.usable), gpu.memory_bytes_per_s, float(speed_of(name))] for name, gpu in GPUS.items()},
         "memories": {name: [int(each.size), each.bytes_per_s] for name, each in MEMORIES.items()},
         "links": LINKS,
         "disks": {name: [int(each.size), each.bytes_per_s] for name, each in DISKS.items()},
@@ -132,8 +132,8 @@ class TiersExplorer(Explorer):
 
     @property
     def capacities(self) -> dict[str, Bytes]:
-        """Place → its size in bytes."""
-        sizes = GPUS[self.gpu].memory, MEMORIES[self.memory].size, DISKS[self.disk].size
+        """Place → the bytes that a program may use of it."""
+        sizes = GPUS[self.gpu].usable, MEMORIES[self.memory].size, DISKS[self.disk].size
         return dict(zip(PLACES, sizes, strict=True))
 
     @property
@@ -197,7 +197,7 @@ class TiersExplorer(Explorer):
 
     def _told(self) -> str:
         tiers = " ".join(
-            f"{place} {account.total:.1GiB} of {self.capacities[place]:.0GiB}"
+            f"{place} {account.total:.1GiB} of {self.capacities[place]:.1GiB}"
             f"{'' if account.total <= self.capacities[place] else ', too much'};"
             for place, account in self.tiers.items()
         )

@@ -261,7 +261,7 @@ def fill_of_tiers(
         if shares[tier] > 1:
             note(left, "too much", (0, row), (4, 14), va="bottom", weight="bold")
     left.axvline(1, color=INK, lw=1.2, ls="--")
-    told = [f"{tier}\n{each.total.to('GiB'):,.1f} of {capacities[tier]:.0GiB}" for tier, each in accounts.items()]
+    told = [f"{tier}\n{each.total.to('GiB'):,.1f} of {capacities[tier]:.1GiB}" for tier, each in accounts.items()]
     left.set_yticks(range(len(accounts)), told)
     left.set(xlim=(0, min(2.0, max(1.1, *shares.values()))), ylim=(len(accounts) - 0.5, -0.65))
     left.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")

@@ -183,7 +183,7 @@ held_1, sent_1, peak_1 = ranks.run(ledger, Zero1, world_size=4)[0]
 display(compare(guess={"a rank": guess_1}, predicted=formula(psi, 2, 2, 12 / 4), measured=held_1, tolerance=0.001, unit="MB"))
 reduced, gathered = predict.all_reduce(2 * psi, 4).bytes, predict.all_gather(2 * psi, 4).bytes
 display(compare(predicted=reduced + gathered, measured=sent_1, tolerance=0.05, unit="MB", name="sent"))
-print(f"in step: {peak_1 / psi:.1f} bytes a parameter")
+print(f"in step: {peak_1 / psi:.0f} bytes a parameter")
 
 # %% [markdown]
 # Less than half is held. But more is sent. A replicated step all-reduces the gradients, $2\frac{N-1}{N}$ times their
@@ -267,7 +267,7 @@ compare(guess={"a rank": guess_2}, predicted=formula(psi, 2, 2 / 4, 12 / 4), mea
 #
 # The last $2\Psi$. They are different: a rank *uses* all weights. But not all at once. While block 7 computes, block 1
 # lies there and waits for the backward pass. So keep only parts, and let each **unit**, a block, say, come and go:
-# gather it, use it, free it. On the way back gather it again, compute, send its gradient to whoever owns it.
+# gather it, use it, free it. On the way back gather it again, compute, and send its gradient to the rank that owns it.
 #
 # What is the way back of an all-gather? Lesson 08 had that pair: a reduce-scatter. There it was for tokens, here it is
 # for weights, and a mean, since each rank has its own share of the batch.
@@ -412,8 +412,8 @@ ZeroExplorer().show()
 # 1. On 8 stage 1; on 4 only stage 2.
 # 2. Stage 1 stops at $4\Psi$, stage 2 at $2\Psi$: what is not cut stays. Stage 3 goes on.
 # 3. Its 16-bit weights alone are 350 GB, and up to stage 2 every rank has all of them.
-# 4. Parts alone would fit on 76 ranks, and 101 are needed: the ends of the model and two blocks must be there whole, 21
-# GB on any number of ranks. With 1 sequence it is 252, and with 2 it is never: checkpoints are not cut, and with the block
+# 4. Parts alone would fit on 77 ranks, and 102 are needed: the ends of the model and two blocks must be there whole, 21
+# GB on any number of ranks. With 1 sequence it is 262, and with 2 it is never: checkpoints are not cut, and with the block
 # that is computed again they leave less than nothing for the states.
 #
 # </details>
@@ -512,8 +512,8 @@ compare(
 #
 # ## 10 · PyTorch's own
 #
-# `ZeroRedundancyOptimizer` is stage 1, behind `DistributedDataParallel`. `fully_shard`, called FSDP, is stage 3. (Some
-# lectures call it tensor parallelism, too. It is sharded *data* parallelism: exercise 3 counts.)
+# `ZeroRedundancyOptimizer` is stage 1, behind `DistributedDataParallel`, and `fully_shard`, called FSDP, is stage 3. (Some
+# lectures call that tensor parallelism, too, although what it shards is *data* parallelism: exercise 3 counts.)
 #
 # Same weights after each step? And what do they keep and send? Weights are float32 here, 4 bytes each. Two things to
 # know before: gloo makes an all-reduce of FSDP's reduce-scatter, so on the CPU gradients cost $2\Psi$ numbers and not
@@ -635,7 +635,8 @@ compare(
 
 # %% [markdown]
 # 2, 5 and 12. So with many passes for each step stage 1, which waits, is the cheapest by far, and where its states fit,
-# nothing else is needed.
+# nothing else is needed. (Too few tokens for all ranks? Let some share theirs and cut layers, lesson 08: FSDP on one
+# axis, tensor parallelism on the other.)
 #
 # There is a way between: shard over the GPUs of *one machine*, whose links are fast, and replicate across machines. Then the
 # gathers never leave the machine, and all that crosses is the mean of the shards' gradients. FSDP calls it **hybrid
@@ -665,7 +666,7 @@ compare(
 )
 
 # %% [markdown]
-# (Our scatter hands each part to its owner directly, and not around the ring, so more crosses than a ring would need.)
+# (Our scatter hands each part to its owner directly, so more crosses than a ring would need.)
 # Inside, $3\Psi$ over two ranks; across, an all-reduce of half of the gradients, $\Psi$ in all from each machine. The
 # price is memory: a rank holds $16\Psi$ over the ranks of *its machine*.
 #

@@ -269,7 +269,7 @@ print(f"the yardstick: {M_here / 1e9:.1f} GB/s; you said {guess_fused.said} time
 compare(predicted=dict.fromkeys(adams, Seconds(28 * n / M_here)), measured=adams, tolerance=None)
 
 # %% [markdown]
-# (Not checked: seconds are this machine's own.) Fused, Adam runs about as fast as memory lets it. Operation by operation
+# (Not checked: seconds are this machine's own.) Fused, Adam is not far from what memory allows. Operation by operation
 # each line goes over its arrays anew, with temporaries. So ZeRO-Offload came with a CPU Adam of its own, vectorized,
 # threaded and tiled: one tile's weights go home while the next is computed (Ren et al. 2021, §5).
 #
@@ -768,7 +768,9 @@ def theirs_in_main_memory():
     how = {"mesh": init_device_mesh("cpu", (1,)), "offload_policy": CPUOffloadPolicy(pin_memory=False)}
     how["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
     model = GPT(SMALL)
-    return fully_shard([fully_shard(block, **how) for block in model.blocks] and model, **how)
+    for block in model.blocks:
+        fully_shard(block, **how)
+    return fully_shard(model, **how)
 
 
 # %%

@@ -33,7 +33,7 @@ def test_the_browser_adds_up_what_python_predicts(explorer) -> None:
             account = at_most(run["model"], run["ranks"], zero, run["sequences"])
             n_bytes, seconds = sent(run["model"], run["ranks"], zero, run["gpu"])
             assert stage["held"] == list(map(int, account.values())) and stage["total"] == account.total
-            assert stage["fits"] == (account.total <= GPUS[run["gpu"]].memory)
+            assert stage["fits"] == (account.total <= GPUS[run["gpu"]].usable)
             assert (stage["sent"], stage["seconds"]) == (f"{n_bytes:.1GB}", f"{seconds:.1}")
             assert stage["fewest"] == needed(run["model"], zero, run["sequences"], run["gpu"])
 
@@ -47,7 +47,7 @@ def test_moves_are_told_drawn_and_reach_python(explorer) -> None:
     expect(status).to_have_text("GPT-3 6.7B on 8 × A100 40GB: fits from stage 1 on.")
     assert page.evaluate("[model.get('ranks'), model.saved]") == [8, 1]
     page.get_by_label("Model").select_option("GPT-3 175B")
-    expect(status).to_have_text("GPT-3 175B on 8 × A100 40GB: does not fit. Stage 3 does, from 82 ranks on.")
+    expect(status).to_have_text("GPT-3 175B on 8 × A100 40GB: does not fit. Stage 3 does, from 83 ranks on.")
     page.evaluate("model.set('sequences', 16)")
     expect(status).to_have_text("GPT-3 175B on 8 × A100 40GB: does not fit, however many ranks there are.")
     expect(page.locator(".zx-facts").nth(3)).to_contain_text("never fits")

@@ -74,6 +74,12 @@ def test_what_is_not_offered_is_refused(wrong: dict[str, Any]) -> None:
         TiersExplorer(None, **wrong)
 
 
+def test_a_card_holds_what_a_program_sees_of_it() -> None:
+    """31.9 GiB, on a card that is sold with 32."""
+    told = TiersExplorer(model="Llama 3 8B", gpu="V100 32GB", sequences=1)._told()
+    assert "In GPU 31.9 GiB of 31.7 GiB, too much" in told
+
+
 def test_show_sends_the_widget_with_its_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[SimpleNamespace] = []
     monkeypatch.setattr(style, "display", lambda data, **rest: sent.append(SimpleNamespace(data=data, **rest)))
@@ -81,6 +87,6 @@ def test_show_sends_the_widget_with_its_picture(monkeypatch: pytest.MonkeyPatch)
     explorer.show()
     assert sent[0].data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
     told = sent[0].metadata["image/png"]["alt"]
-    assert "In GPU 42.4 GiB of 40 GiB, too much; main memory 268.0 GiB of 512 GiB; disk 0.0 GiB" in told
+    assert "In GPU 42.4 GiB of 39.5 GiB, too much; main memory 268.0 GiB of 512.0 GiB; disk 0.0 GiB" in told
     assert "A step: card 7.71 s, link 2.57 s, processor 3.21 s, disk 0.00 s; the card computes 57% of the time." in told
     assert list(explorer.capacities) == list(PLACES)
