@@ -21,7 +21,8 @@
 # **The rules.** You may use all of Python, NumPy and torch. What is finished is out of bounds in your answers:
 # `torch.utils.data` and the library's `course_lib.data`. A function leaves what it is given as it was, and draws no random
 # numbers from the generators of Python, NumPy or torch, whose states belong to the run. No answer asks for the time, a
-# process number, or the system's dice: what it says depends on its arguments alone, today and in another process. And none
+# process number, or the system's dice: what it says depends on its arguments alone, today and in another process. None
+# keeps notes in a file or in the environment: the machine on which it goes on may be another one. And none
 # looks at who calls it, or into a source, other than by reading from it. The checks look.
 #
 # A loader that reads everything again from the beginning arrives at the right place as well, and so does one that
@@ -63,7 +64,7 @@ from course_kit.units import Bytes
 
 # %%
 FINISHED = ["torch.utils.data", "course_lib.data", "time", "datetime", "getpid", "uuid", "secrets", "urandom"]
-FINISHED += ["_getframe", "currentframe", "f_back", "f_locals", "__closure__", "inspect", "gc", "ctypes"]
+FINISHED += [*check.CHANNELS, "np.save", "np.load", "_getframe", "currentframe", "f_back", "f_locals", "__closure__", "inspect", "gc", "ctypes"]
 LIMIT_S = 4  # of the processor, for what takes a good answer less than a tenth of a second
 
 
@@ -149,8 +150,8 @@ def written_by(answer):
 # %%
 def asked(places, count, key):
     """Like `places_of`, and each answer is an int of the range."""
-    check.call(shuffled, 0, 1, (0,))
     slow = "what is done for every window; and how long the walk is: the range must not be much larger than count"
+    check.within(LIMIT_S, shuffled, 0, 1, (0,), look=slow)
     found = check.within(LIMIT_S, places_of, places, count, key, look=slow)
     for place, window in zip(places, found):
         what = f"shuffled({place}, {count}, {key}) is an int from 0 to {count - 1}"
@@ -292,12 +293,28 @@ check.at_least(len(hidden_all), 22, "orders of 4 windows in 1,500 epochs, of 24"
 hidden_five = Counter(tuple(places_of(range(2), 7, (epoch,))) for epoch in range(4200))
 check.at_least(len(hidden_five), 42, "first two windows of 7 in 4,200 epochs, of 42 pairs", look="the number of rounds")
 check.at_least(min(hidden_five.values()), 50, "… the rarest pair's number; 100 by chance", look="the number of rounds")
+for hidden_count in (2, 3, 5, 17):
+    hidden_last = {window for epoch in range(300) for window in asked([hidden_count - 1], hidden_count, (epoch,))}
+    hidden_what = f"{hidden_count} windows: those that stand at the last place in 300 epochs"
+    check.equal(len(hidden_last), hidden_count, hidden_what, look="the range: it holds all places, and every round reaches all of it")
 #: another process
 hidden_there = check.on_ranks(places_of, range(300), 300, (5, 6, 7), world_size=2)
 for hidden_rank in (0, 1):
     hidden_here = places_of(range(300), 300, (5, 6, 7))
     hidden_look = "what differs between processes: hash() of text, an address, the clock"
     check.that(hidden_there[hidden_rank] == hidden_here, "the same order in another process", look=hidden_look)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `count`: how many windows | sixteen_bits
+#= `place`: an int | - what is given
+#= `key`: a tuple of ints | key_in_32_bits
+#= They will be a seed | - a remark
+#= Returns the window at this place, an int | window_of_numpy
+#= For each key and count | remainder_instead_of_the_walk
+#= The order looks like chance | inside_of_shards a_line two_rounds
+#= Two keys that differ | first_number_of_the_key digits_run_together key_is_a_beginning sorted_key
+#= The same arguments give | hash_of_a_text number_of_the_process
+#= It keeps no list | a_list_of_all answers_are_kept a_list_of_few
+#= The window at this place of the order | key_is_a_beginning
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -355,9 +372,9 @@ def sources_of(samples, weights):
 
 # %%
 def check_mixture(samples, weights, right):
-    check.call(source_of, 0, (1, 1))
     slow = "what is done for every sample before this one: the first count can be computed"
-    found = check.within(LIMIT_S, sources_of, samples, weights, look=slow)
+    check.within(LIMIT_S / 4, source_of, 0, (1, 1), look=slow)
+    found = check.within(LIMIT_S / 4, sources_of, samples, weights, look=slow)
     for sample, came, (source, number) in zip(samples, found, right):
         good = type(came) is tuple and len(came) == 2 and all(type(each) is int for each in came)
         if not good or came != (source, number):
@@ -403,6 +420,14 @@ for hidden_weights in [(1, 2), (2, 1), (3, 0), (1, 4), (5, 3), (999_999, 1), (1,
 for hidden_weights in [(7, 3), (1, 3), (123_457, 654_321)]:
     hidden_samples = range(10**15 - 40, 10**15)
     check_mixture(hidden_samples, hidden_weights, [*hidden_mixture(hidden_samples, hidden_weights)])
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `sample`: an int | in_floats
+#= `weights`: a tuple of two | no_weight_is_0
+#= Returns a tuple of two ints | number_of_both a_list_of_two
+#= Of the first n samples | halves_to_even rounded_down
+#= All the others are | number_of_both
+#= The time does not grow | counts_them_all
+#= (source, how many samples | number_of_both
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -516,7 +541,7 @@ check_pack([5, 6, 0, 7], 6, 0, ([5, 6, 0, 7, 0, 0], [6, 0, x, x, x, x], [0, 1, 2
 check_pack([3, 3, 4, 9], 3, 9, ([3, 3, 4], [3, 4, 9], [0, 1, 2], [0, 0, 0]), np.int64)
 check_pack([9, 9, 0, 9, 7], 4, 9, ([9, 9, 0, 9], [x, x, 9, x], [0, 0, 0, 1], [0, 1, 2, 2]), np.int32)
 check_pack([60000, 7, 50256], 3, 50256, ([60000, 7, 50256], [7, 50256, x], [0, 1, 2], [0, 0, 0]))
-check_pack([8], 2, 0, ([8, 0], [x, x], [0, 0], [0, -1]))
+check_pack([8], 2, 9, ([8, 9], [x, x], [0, 0], [0, -1]))
 
 
 # %%
@@ -647,7 +672,28 @@ hidden_right = [[[i == j or (i >= j and a == b >= 0) for j, b in enumerate(row)]
 check_mask(hidden_documents.tolist(), hidden_right)
 check_mask(hidden_documents.view(3, 4, 9).tolist(), hidden_right)
 check_mask([300] * 2 + [301] * 2 + [-1], [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 1, 1, 0], [0, 0, 0, 0, 1]])
+check_mask([5, 5 + 2**8, 5 + 2**16, 2**24, 2**24 + 1, -1], torch.eye(6).tolist())
 check_mask([-1], [[1]])
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `window`: a NumPy array | short_ints through_floats
+#= It holds the `seq` tokens | no_token_behind
+#= At the end of the source | short_window_loses_a_token
+#= Then all are tokens | short_window_loses_a_token
+#= `end`: the end token | end_token_is_0
+#= It belongs to the document | end_token_begins
+#= Returns four tensors | row_is_a_view
+#= `tokens`, then padding | padded_with_0
+#= `targets`: for each token | target_across no_token_behind
+#= `positions`: from 0 | positions_go_on
+#= `documents`: 0 for the first | end_token_begins padding_is_text
+#= It does not walk through | token_by_token
+#= *And** `may_attend(documents)` | - a name
+#= `documents`: `[..., seq]` | one_row_at_a_time documents_in_8_bits
+#= Returns bool | additive_mask
+#= It attends to itself | not_causal one_token_leaks
+#= Padding attends to itself | padding_attends_to_nothing padding_is_a_document
+#= (tokens, targets, positions, documents) | row_is_a_view
+#= Whether the token of each row | not_causal
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -832,14 +878,18 @@ class Stream(NamedTuple):
 
 def stream_of(loader, rank, world_size, state=b"", worker=0, workers=1):
     """An iterator of the answer's."""
-    batches = check.call(loader.batches, rank, world_size, state, worker, workers)
+    more = () if (state, worker, workers) == (b"", 0, 1) else (state, worker, workers)
+    batches = check.call(loader.batches, rank, world_size, *more)
     check_kind(hasattr(batches, "__next__"), "batches returns an iterator", type(batches).__name__, "yield, or iter()")
     return Stream(f"rank {rank} of {world_size}, worker {worker} of {workers}, behind {state!r}", batches)
 
 
+# %%
 def following(stream):
     """The next batch."""
-    return next(stream.batches)
+    for batch in stream.batches:
+        return batch
+    return check.that(False, f"{stream}: batches without an end", came="an end", look="what comes when an epoch is over: the next one")
 
 
 # %%
@@ -1055,11 +1105,12 @@ def check_every_kill(run, steps, before, after):
     """A run that is killed behind each of its steps, and goes on in another shape; older states lead back."""
     straight, _ = live(run, Segment(steps + after.steps), b"")
     _, states = live(run, before._replace(steps=steps), b"")
+    look = "where an iterator begins: behind the state that it is given, an older one too; then whose rows and steps are whose"
     with redirect_stdout(None):
         for kill, state in [*enumerate(states, 1)][::-1]:
             came, _ = live(run, after, state)
             right, rows = ([row for step in part for row in step] for part in (straight[kill : kill + after.steps], came))
-            compare_runs(run, right, rows, f"killed behind step {kill} on {before.world_size} ranks, then {after.world_size}")
+            compare_runs(run, right, rows, f"killed behind step {kill} on {before.world_size} ranks, then {after.world_size}", look)
     print(f"✓ killed behind each of {steps} steps on {before.world_size} ranks, then {after.world_size}: no sample lost, none twice")
 
 
@@ -1086,8 +1137,8 @@ def vast(n_tokens, ledger, every=37):
 # %%
 def state_far(loader, far, steps=4):
     """The state behind some steps of very many ranks, of which one row is made each."""
-    *_, last = (batch.state for batch in itertools.islice(loader.batches(5, far), steps))
-    return last
+    stream = Stream(f"rank 5 of {far:,}", loader.batches(5, far))
+    return [following(stream).state for _ in range(steps)][-1]
 
 
 def far_state(make, far):
@@ -1219,9 +1270,19 @@ for hidden_seed in (1234, 1235, 1236, 1236 + 2**40):
         hidden_met += [(*each,) for each in epochs_of(hidden_named, hidden_source, hidden_count) if len(each) == hidden_count]
 hidden_look = "whether seed, source and epoch are numbers of their own in the key: the next epoch is not the next seed"
 check.equal(len(set(hidden_met)), len(hidden_met), "orders of some epochs of two sources and four seeds, all different", look=hidden_look)
-hidden_state = far_state(hidden_run.loader, 1_200_000)
+hidden_state = far_state(hidden_run.loader, 3_000_000_012)
 hidden_late = [row for step in live(hidden_run, Segment(10, 2, 2), hidden_state)[0] for row in step]
 _ = check_epochs(hidden_run, hidden_late)
+hidden_loader = hidden_run.loader()
+hidden_rows = [tuple(tuple(each.tolist()) for each in check.call(hidden_loader.row, 12_000_000_048 + n)) for n in range(100)]
+hidden_look = "what a state can hold: a run may be longer than a number of 32 bits"
+check.that(hidden_late == hidden_rows, "behind 12 billion samples: those that row has", look=hidden_look)
+hidden_loader = hidden_run._replace(weights=(1, 0)).loader()
+hidden_orders = set()
+for hidden_epoch in (0, 10, 100, 255, 256, 1000, 1024, 2**15, 2**16, 10**6, 2**32):
+    hidden_samples = range(24 * hidden_epoch, 24 * (hidden_epoch + 1))
+    hidden_orders |= {tuple(tuple(check.call(hidden_loader.row, sample)[0].tolist()) for sample in hidden_samples)}
+check.equal(len(hidden_orders), 11, "orders of epochs 0, 10, 100, 255 … of one source", look="the epoch's number in the key: all of it")
 #: batches that are kept
 hidden_run = small((90, 60), batch=4)
 hidden_source = np.arange(1, 91)
@@ -1243,9 +1304,50 @@ check.that(hidden_turns == hidden_right, "two iterators of one loader in turn, b
 check.equal(hidden_source.tolist(), list(range(1, 91)), "the source is as it was", look="views of the source")
 #: other costs
 check_held(3 * 2**30, 1024, 10, seed=11)
+hidden_loader = check.call(Loader, [vast(4_800, []), vast(4_800, [])], (1, 0), 8, 16, 0, 4)
+check.call(hidden_loader.row, 0)
+with outside_torch():
+    hidden_before = tracemalloc.get_traced_memory()[0]
+    for hidden_epoch in range(1, 41):
+        hidden_loader.row(300 * hidden_epoch)
+    hidden_left = Bytes(tracemalloc.get_traced_memory()[0] - hidden_before)
+check.at_most(hidden_left, Bytes(2**18), "bytes of Python and NumPy, left by a row in each of 40 epochs", look="what is kept of an epoch, or of a row")
 check_speed(10_000, 8)
 hidden_run = small((120, 70), batch=5, weights=(3, 1))
 check_elsewhere(hidden_run, 4, 3, live(hidden_run, Segment(5, 2, 2, 1), b"")[1][-1], skipped=5)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `sources`: two | - what is given
+#= `len(source)` is its number | - what is given
+#= `source[a:b]` reads | - what is given: the checks' sources raise TypeError at anything else
+#= It knows nothing else | - what is given
+#= Each has windows of `seq` | drops_the_tail tail_is_filled_with_repeats
+#= `weights`: as in | - question 2 checks them
+#= `batch`: samples of all | batch_of_each_rank
+#= `end`: the end token | loader_ends_with_0
+#= `seed`: an int | seed_in_32_bits
+#= `row(sample)` returns | rows_only_forward
+#= It may be asked for any | rows_only_forward
+#= `batches(rank, world_size | ends_with_the_epoch
+#= It goes on behind | state_counts_steps
+#= Rank r has the rows | rows_by_strides
+#= Worker w of W | workers_are_all_alike
+#= A `Batch` has the four | state_of_200_bytes
+#= It is the same on all | rank_in_the_state state_of_a_rank
+#= Whoever goes on from it | counts_what_was_made state_of_a_worker
+#= A state serves every | state_counts_steps state_is_a_ticket
+#= An older one leads back | never_goes_back
+#= The orders of two epochs | epoch_not_in_the_key source_not_in_the_key seed_plus_epoch
+#= A loader may give many | one_beginning_for_all
+#= A batch that has been handed | memory_used_again
+#= *Costs. | - a heading
+#= A new loader reads nothing | looks_at_the_first_token reads_the_whole_batch
+#= Nothing is skipped | fast_forward_by_reading
+#= The loader holds at most | keeps_every_batch
+#= Its CPU time is at most | packs_four_times
+#= Batches of two sources | state_is_a_ticket
+#= Reads nothing yet | looks_at_the_first_token
+#= The four tensors [seq] | rows_only_forward
+#= An iterator over this | workers_are_all_alike
 ### END HIDDEN TESTS
 
 # %% [markdown]
