@@ -107,5 +107,5 @@ def test_show_sends_the_widget_with_its_picture(monkeypatch: pytest.MonkeyPatch)
     assert sent[0].data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
     told = sent[0].metadata["image/png"]["alt"]
     assert "Stage 2: and gradients: 838.6 GiB, does not fit, never; sends 1,598.0 GB in 3.6 s." in told
-    assert " GiB, does not fit, 101 ranks are enough; sends 2,397.1 GB" in told
+    assert " GiB, does not fit, 102 ranks are enough; sends 2,397.1 GB" in told
     assert "first that fits" in sent[1].data["text/html"]
