@@ -85,7 +85,7 @@ def write() -> None:
 
 COLUMNS = [
     "tensor", "pipeline", "data", "context", "expert", "zero", "micro_batch", "chunks", "full", "batch", "first",
-    "most", "last", "seconds", "gigabytes", "failed", "clean", "illegal",
+    "most", "last", "seconds", "gigabytes", "failed", "clean", "illegal", "narrow", "again",
 ]  # fmt: skip
 
 
@@ -113,7 +113,8 @@ def compact(path: Path, to: Path = truth.ROWS) -> None:
     head = {
         "about": "Published training runs, dense models with shape, layout and batch in print. Seconds are of a step, "
         "from tokens/s or TFLOP/s by each source's formula; GB as printed; first, most, last: blocks of stages, 0 "
-        " where they are cut evenly.",
+        " where they are cut evenly; narrow: gradients have 16 bits and no sums of 32; again: share of products that "
+        "run again.",
         "sources": {name: _cleaned(each) for name, each in given["sources"].items() if name in used},
         "left_out": dict(left_out), "columns": COLUMNS,
         "machines": {name: each["peak"] for name, each in MACHINES.items()},
@@ -175,7 +176,11 @@ def _numbers(row: dict[str, Any]) -> list[float | None]:
     layout = [*sizes, zero, row.get("mbs") or 1, row.get("vpp") or 1]
     time, memory = _seconds(row), row.get("memory_gb")
     measured = [float(f"{time:.5g}") if time else None, memory]
-    flags = [int(failed), int(clean or not ultrascale), int(empty > 2 or few_heads)]
+    # BigScience's log, until 27 February in fp16; from "Rebalancing layers" on bf16 with sums in 32 bits
+    narrow = row["src"] == "bigscience-prequel" and "Rebalancing" not in row["where"]
+    # torchtitan's selective recompute runs every second matrix product of a block again
+    again = 0.5 if row["src"] == "torchtitan" and "selective" in row["recompute"] else 0.0
+    flags = [int(failed), int(clean or not ultrascale), int(empty > 2 or few_heads), int(narrow), again]
     return [*layout, int(row.get("recompute") == "full"), _batch(row), *blocks, *measured, *flags]
 
 

@@ -14,7 +14,7 @@ from course_lib.predict.planner.cost import Constants
 from course_pages.lesson17 import truth
 
 _TIME = ["gemm_efficiency", "attention_efficiency", "half_width", "nic_bytes_per_s", "fixed_s"]
-MEMORY = ["kept", "kept_tensor", "logit_bytes", "whole_bytes", "process_bytes"]
+MEMORY = ["kept", "kept_tensor", "gradient_bytes", "logit_bytes", "whole_bytes", "process_bytes"]
 _NARAYANAN, _KORTHIKANTI = ["megatron-2021-t1", "megatron-2021-t2"], ["korthikanti-2022-t5", "korthikanti-dp8"]
 MACHINES: dict[str, dict[str, Any]] = {
     "H100 nanotron": {
@@ -39,7 +39,7 @@ MACHINES: dict[str, dict[str, Any]] = {
         "free": ["gemm_efficiency", "half_width", "kept_tensor", "process_bytes"],
         "fixed": {
             "hidden": 0.0, "link_bytes_per_s": 300e9, "nic_bytes_per_s": 25e9, "attention_efficiency": 0.4,
-            "whole_bytes": 0.0,
+            "whole_bytes": 0.0, "gradient_bytes": 2.0,
         },
     },
     "A100 MT-NLG": {
@@ -65,7 +65,7 @@ MACHINES: dict[str, dict[str, Any]] = {
 START = Constants(
     gemm_efficiency=0.6, attention_efficiency=0.4, half_width=100, launch_s=1e-3, launch_tensor_s=4e-3,
     link_bytes_per_s=300e9, nic_bytes_per_s=50e9, hidden=0.5, fixed_s=0.02, logit_bytes=4.0, whole_bytes=3.0,
-    process_bytes=5e8, fillable=0.93, message_s=2e-5,
+    gradient_bytes=1.0, process_bytes=5e8, fillable=0.918, message_s=2e-5,
 )  # fmt: skip
 for _gpu, _source, _half, _formats, _link, _nic in (  # TFLOP/s dense and GB/s, as data sheets print them
     ("H100", "megatron-bridge", 989.4, {"FP8": 1978.9}, 450, 50),
@@ -74,11 +74,13 @@ for _gpu, _source, _half, _formats, _link, _nic in (  # TFLOP/s dense and GB/s, 
     ("B200", "megatron-bridge", 2250, {"FP8": 4500}, 900, 50),
     ("H100", "torchtitan", 989.4, {"float8": 1978.9, "bf16": 989.4}, 450, 50),
     ("H100", "nemo-long", 989.4, {"FP8": 1978.9}, 450, 50),
-):  # too few rows for more than one constant: the efficiency of a GPU in a format; attention has 16 bits in all;
+):  # too few rows for more than one constant: the efficiency of a GPU in a format; attention has 16 bits in all, and
+    # torchtitan's long sequences tell how fast it is;
     # FSDP of torchtitan fetches the next block behind the products of this one
     for _format, _peak in _formats.items():
         MACHINES[f"{_gpu} {_source} {_format}"] = {
-            "sources": [_source], "gpu": _gpu, "precision": _format, "peak": _peak * 1e12, "free": ["gemm_efficiency"],
+            "sources": [_source], "gpu": _gpu, "precision": _format, "peak": _peak * 1e12,
+            "free": ["gemm_efficiency"] + ["attention_efficiency"] * (_format == "float8"),
             "fixed": {
                 "hidden": float(_source == "torchtitan"), "half_width": 60.0, "launch_tensor_s": 2e-3,
                 "link_bytes_per_s": _link * 1e9, "nic_bytes_per_s": _nic * 1e9,
@@ -89,7 +91,7 @@ BOUNDS = {
     "gemm_efficiency": (0.1, 1), "attention_efficiency": (0.1, 1.2), "half_width": (1, 2000),
     "launch_s": (1e-5, 4e-3), "launch_tensor_s": (1e-4, 2e-2), "link_bytes_per_s": (2e10, 4.5e11),
     "nic_bytes_per_s": (1e9, 5e10), "zero_slowness": (0.5, 5), "fixed_s": (1e-5, 1), "message_s": (1e-8, 1e-3),
-    "kept": (0.5, 2), "kept_tensor": (0.5, 2),
+    "kept": (0.5, 2), "kept_tensor": (0.5, 2), "gradient_bytes": (1e-2, 8),
     "logit_bytes": (1e-2, 30), "whole_bytes": (1e-2, 12), "process_bytes": (1e6, 2e10),
 }  # fmt: skip
 
@@ -102,17 +104,20 @@ def fit(machine: str, runs: truth.Runs) -> Constants:
     times = [name for name in free if name not in MEMORY]
     constants = _solve(constants, times, lambda c: truth.step_seconds(timed, c), timed.seconds)
     if spaces := [name for name in free if name in MEMORY]:
-        constants = _solve(constants, spaces, lambda c: truth.gigabytes(held, c), held.gigabytes, 0.03)
+        counts = np.sqrt(held.gigabytes / 20)  # a tenth of a full GPU decides whether a run can be
+        constants = _solve(constants, spaces, lambda c: truth.gigabytes(held, c), held.gigabytes, 0.03, counts)
     return constants
 
 
-def _solve(start: Constants, names: list[str], predict: Any, measured: np.ndarray, scale: float = 0.05) -> Constants:
+def _solve(
+    start: Constants, names: list[str], predict: Any, measured: np.ndarray, scale: float = 0.05, counts: Any = 1
+) -> Constants:
     def made(logs: np.ndarray) -> Constants:
         return Constants(**{**vars(start), **dict(zip(names, map(float, np.exp(logs))))})
 
     low, high = np.log([BOUNDS[name] for name in names]).T
     first = np.clip(np.log([getattr(start, name) for name in names]), low + 1e-3, high - 1e-3)
-    errors = lambda logs: np.log(predict(made(logs)) / measured)  # noqa: E731
+    errors = lambda logs: counts * np.log(predict(made(logs)) / measured)  # noqa: E731
     return made(least_squares(errors, first, bounds=(low, high), loss="soft_l1", f_scale=scale).x)
 
 

@@ -91,6 +91,10 @@ def _count(model: dict[str, Any], columns: list[str]) -> tuple[Work, dict[str, n
     blocks = rows["first"] > 0  # nanotron cuts by costs, others evenly
     stages = np.stack([rows["first"], rows["most"], rows["last"]], 1).astype(int) if blocks.all() else None
     amounts = work(config, model["seq"], each, stages, sequence_parallel=model["sequence_parallel"])
+    narrow = rows["narrow"][:, None]  # gradients of 2 bytes instead of 4, and none besides; ZeRO-1 does not cut them
+    states = amounts.states - 2 * narrow * amounts.parameters
+    amounts = amounts._replace(states=states, parameters=(1 - narrow) * amounts.parameters)
+    amounts = amounts._replace(products=amounts.products * (1 + rows["again"] / 3))
     said = {"source": np.full(n, model["source"]), "model": np.full(n, model["name"])}
     ranks = each.tensor * each.pipeline * each.data * each.context
     flags = {name: rows[name] == 1 for name in ("failed", "clean", "illegal")}

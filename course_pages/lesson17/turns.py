@@ -9,8 +9,9 @@ from course_pages.lesson17.stops import simulate
 
 
 def check_legal(legal: Function) -> None:
-    """The layouts of six clusters, among them those where one rule alone excludes some."""
+    """The layouts of eight clusters, among them those where one rule alone excludes some, and sizes of threes."""
     clusters = [(32, 32, 8, 8), (64, 80, 64, 8), (40, 40, 16, 8), (6, 12, 16, 8), (12, 7, 8, 4), (64, 5, 1, 1)]
+    clusters += [(6, 12, 24, 8), (12, 12, 36, 6)]
     for heads, layers, gpus, node in clusters:
         due = {
             (t, p, gpus // (t * p))

@@ -171,8 +171,19 @@ def test_heads_that_do_not_split_are_refused() -> None:
 
 
 def test_too_small_a_cluster_is_refused_with_the_least_memory() -> None:
-    with pytest.raises(ValueError, match=r"no plan on 8 H100.*\n(.*\n)*.*the least is [\d.]+ GB"):
+    reason = r"no plan on 8 H100[^\n]*\n[^\n]* times: more than the [^\n]*the least is [\d.]+ GB\n(.*\n)*take more GPUs"
+    with pytest.raises(ValueError, match=reason):
         plan(zoo.GPT3_175B, Cluster(H100, 8), batch=64)
+
+
+def test_a_batch_that_no_mesh_divides_is_refused_with_what_would_help() -> None:
+    with pytest.raises(ValueError, match=r"does not split into data=(.|\n)*take another batch, or number of GPUs"):
+        plan(zoo.GPT3_175B, Cluster(H100, 100_000), batch=2048)
+
+
+def test_the_least_memory_is_told_only_where_nothing_fits() -> None:
+    refused = "\n".join(plan(zoo.LLAMA3_70B, Cluster(H100, 64), batch=64).refused)
+    assert "can be filled" in refused and "the least" not in refused
 
 
 @pytest.mark.parametrize(("batch", "seq"), [(0, 8192), (8, -1)])
@@ -194,7 +205,10 @@ def test_json_comes_back() -> None:
 
 def test_the_command_starts_as_many_processes_as_there_are_gpus() -> None:
     best = plan(zoo.LLAMA3_8B, Cluster(H100, 16), batch=64).best[0]
-    assert best.torchrun("go.py").startswith("torchrun --nnodes 2 --nproc-per-node 8 ")
+    told = best.torchrun("go.py")
+    assert told.startswith("torchrun --nnodes 2 ") and "$HEAD:29500 --nproc-per-node 8 go.py " in told
+    alone = plan(zoo.LLAMA3_8B, Cluster(H100, 8), batch=64).best[0]
+    assert alone.torchrun().startswith("torchrun --standalone --nproc-per-node 8 train.py ")
     assert f"go.py --tensor {best.tensor} --pipeline {best.pipeline} --data {best.data} " in best.torchrun("go.py")
 
 
@@ -204,6 +218,14 @@ def test_recompute_costs_a_third_and_saves_memory() -> None:
     assert amounts.products[1] / amounts.products[0] == pytest.approx(4 / 3)
     plain, again = memory(amounts, PLAIN)[:, 0]
     assert again < plain
+
+
+def test_gradients_in_16_bits_lie_beside_their_sums() -> None:
+    amounts = work(SMALL, 64, layouts((2, 2, 2, 1, 1, 1, 2, 1, 0, 32)))
+    more = memory(amounts, Constants(**{**vars(PLAIN), "gradient_bytes": 2.0})) - memory(amounts, PLAIN)
+    setup = Setup(SMALL, 32, micro_batch=2, tensor=2, pipeline=2, data=2, precision="mixed", sequence_parallel=True)
+    due = [rank_memory(setup, stage, "1f1b", 1).parameters for stage in (0, 1, 1)]
+    assert more[0] == pytest.approx(np.array([float(each) for each in due]), rel=1e-9)
 
 
 def test_each_machine_has_constants_with_a_meaning() -> None:

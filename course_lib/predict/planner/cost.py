@@ -38,6 +38,8 @@ class Constants:
         hidden: share of a step's compute behind which the data axis can send; 0 where published runs cannot tell it.
         fixed_s: of every step, whatever its size: optimizer, logging, loading.
         kept, kept_tensor: bytes that autograd keeps, over the account's; on tensor ranks.
+        gradient_bytes: of each parameter: gradients in 16 bits, which autograd makes before they are added to the sums
+            in 32, and of which the account has none.
         logit_bytes: of each of the head's results, beyond the account's 4: a copy in 32 bits, its gradient.
         whole_bytes: of each number of the stream that tensor ranks hold whole, where there is no pipeline.
         process_bytes: of a process before it has a tensor.
@@ -57,13 +59,21 @@ class Constants:
     zero_slowness: float = 1.0
     kept: float = 1.0
     kept_tensor: float = 1.0
+    gradient_bytes: float = 0.0
     logit_bytes: float = 0.0
     whole_bytes: float = 0.0
     process_bytes: float = 0.0
     fillable: float = 1.0
 
 
-ACCOUNT = {"kept": 1.0, "kept_tensor": 1.0, "logit_bytes": 0.0, "whole_bytes": 0.0, "process_bytes": 0.0}
+ACCOUNT = {
+    "kept": 1.0,
+    "kept_tensor": 1.0,
+    "gradient_bytes": 0.0,
+    "logit_bytes": 0.0,
+    "whole_bytes": 0.0,
+    "process_bytes": 0.0,
+}
 """Of `Constants`: with these, memory is the account of lessons 02 to 10 and nothing else."""
 
 
@@ -142,9 +152,9 @@ def memory(work: Work, constants: Constants, whole: bool = True) -> Stages:
     """
     c = constants
     copies = np.where(work.layouts.pipeline == 1, c.whole_bytes, 0.0) if whole else np.zeros(len(work.tokens))
-    extra = c.logit_bytes * work.logits + copies[:, None] * work.whole + c.process_bytes
+    extra = c.gradient_bytes * work.parameters + c.logit_bytes * work.logits + c.process_bytes
     kept = np.where(work.layouts.tensor > 1, c.kept_tensor, c.kept)[:, None] * work.kept
-    return work.states + kept + work.passing + extra
+    return work.states + kept + work.passing + copies[:, None] * work.whole + extra
 
 
 NAMES = tuple(field.name for field in fields(Constants))

@@ -24,6 +24,7 @@ from course_lib.predict.setup import Config, Setup, Shape, config_of, positive
 ZERO, MICRO_BATCHES, CHUNKS = (0, 1, 2, 3), (1, 2, 4, 8, 16, 32), (1, 2, 3, 4, 6, 8)
 
 
+_FILLED = "that can be filled"
 _PRICES = {"step": "step", "bubble": "bubble", "exposed": "data"}
 
 
@@ -56,11 +57,12 @@ class Plan:
     node: int
 
     def torchrun(self, script: str = "train.py") -> str:
-        """The command that starts this plan, the same on every node; $HEAD is the first node's name."""
+        """The command that starts this plan, the same on every node; $HEAD is the first node's name, where several."""
         axes = ("tensor", "pipeline", "data", "context", "expert", "zero", "micro_batch", "chunks")
         said = [f"--{name.replace('_', '-')} {getattr(self, name)}" for name in axes] + ["--recompute"] * self.recompute
-        start = f"torchrun --nnodes {self.nodes} --nproc-per-node {self.node}"
-        return " ".join([start, "--rdzv-backend c10d --rdzv-endpoint $HEAD:29500", script, *said])
+        meet = f"--nnodes {self.nodes} --rdzv-backend c10d --rdzv-endpoint $HEAD:29500"
+        start = "--standalone" if self.nodes == 1 else meet
+        return " ".join(["torchrun", start, f"--nproc-per-node {self.node}", script, *said])
 
 
 @dataclass(frozen=True)
@@ -105,9 +107,17 @@ def plan(
     if len(layouts.batch):
         best = _priced(config, cluster, seq, layouts, refused, keep)
     if not best:
-        reasons = "\n".join(f"  {count:,} times: {reason}" for reason, count in refused.most_common(5))
-        raise ValueError(f"no plan on {cluster.gpus} {cluster.gpu.name} for batch={batch}, seq={seq}:\n{reasons}")
+        raise ValueError(_no_plan(cluster, batch, seq, refused))
     return Plans(best, len(layouts.batch), dict(refused.most_common()))
+
+
+def _no_plan(cluster: Cluster, batch: int, seq: int, refused: Counter[str]) -> str:
+    """Why there is none, what is too large first, and what would help."""
+    full = [reason for reason in refused if _FILLED in reason]
+    reasons = full + [reason for reason, _ in refused.most_common() if reason not in full]
+    told = "\n".join(f"  {refused[reason]:,} times: {reason}" for reason in reasons[:5])
+    more = "more GPUs, or larger ones, or fewer tokens in a sequence" if full else "another batch, or number of GPUs"
+    return f"no plan on {cluster.gpus} {cluster.gpu.name} for batch={batch}, seq={seq}:\n{told}\ntake {more}"
 
 
 def legal(config: Config, cluster: Cluster, batch: int, seq: int, contexts: bool) -> tuple[Layouts, Counter[str]]:
@@ -169,9 +179,9 @@ def _priced(
     held, room = memory(amounts, constants, whole=False), constants.fillable * cluster.gpu.usable
     fits = held.max(1) <= room
     if not fits.all():
-        filled, least = f"{room / 1e9:.1f} GB", f"{held.max(1).min() / 1e9:.1f} GB"
-        reason = f"more than the {filled} that can be filled of a {cluster.gpu.name}; the least is {least}"
-        refused[reason] = int((~fits).sum())
+        reason = f"more than the {room / 1e9:.1f} GB {_FILLED} of a {cluster.gpu.name}"
+        least = "" if fits.any() else f"; the least is {held.max(1).min() / 1e9:.1f} GB"
+        refused[reason + least] = int((~fits).sum())
     price = seconds(amounts, constants, peak, cluster.node)
     order = np.flatnonzero(fits)
     order = order[np.argsort(price["step"][order], kind="stable")][:keep]

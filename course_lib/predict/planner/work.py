@@ -65,6 +65,7 @@ class Work(NamedTuple):
     pipe_bytes: Amounts  # of one micro-batch to the next stage and back
     data_bytes: Amounts  # of a step over the data axis
     tokens: Amounts  # in the model at once
+    parameters: Stages  # that the rank computes with, before ZeRO
     states: Stages  # bytes of weights, gradients and optimizer
     kept: Stages  # bytes that autograd keeps of all micro-batches in flight
     logits: Stages  # elements of the head's result, where the stage has one
@@ -123,6 +124,7 @@ def work(
         pipe_bytes=2 * v * stream / t * (p > 1),
         data_bytes=_data_bytes(each, elements.max(1), m),
         tokens=tokens,
+        parameters=elements.sum(2),
         states=states,
         kept=held,
         logits=stages[:, :, 3] * (tokens * config.vocab_size / t)[:, None],

@@ -40,6 +40,14 @@ def ranks_left_over(heads, layers, gpus, node):
     return [(t, p, gpus // (t * p)) for t, p in pairs]
 
 
+def powers_of_two(heads, layers, gpus, node):
+    return [each for each in legal_by_product(heads, layers, gpus, node) if not any(n & (n - 1) for n in each[:2])]
+
+
+def small_enough_for_a_machine(heads, layers, gpus, node):
+    return [each for each in tensor_across_machines(heads, layers, gpus, node) if each[0] <= node]
+
+
 def step_by_numpy(blocks, products_s, launches_s, head_s, micro_batches, data_s):
     stages = np.array(blocks) * np.maximum(products_s, launches_s)
     stages[-1] = stages[-1] + head_s
@@ -125,6 +133,8 @@ ANSWERS = {
             layers_torn: "equally many layers",
             without_replicas: "are missing",
             ranks_left_over: "whose ranks are",
+            powers_of_two: "are missing",
+            small_enough_for_a_machine: "do not share one machine",
         },
     ),
     turns.check_step_seconds: Answers(
