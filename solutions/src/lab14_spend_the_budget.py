@@ -43,17 +43,19 @@ from scipy.optimize import least_squares, minimize_scalar
 from course_kit.checks import check
 from course_kit.checks.restrictions import called_by
 from course_kit.notebook import ask
-from course_pages.lesson14 import grid
+from course_pages.lesson14 import grid as lesson_14
 
 generator = np.random.default_rng  # the checks' own
 
 # %%
-FINISHED = ["course_lib.predict.laws", "predict.laws", "fit_law", "resampled", "left_out", "spread_at", "ScalingLaw"]
-FINISHED += ["course_pages", "lesson14", "grid"]  # nor does an answer read the results
-FINISHED += ["__closure__", "cell_contents", "__self__", "__globals__", "__dict__", "__code__", "globals", "vars", "gc"]
-FINISHED += ["inspect", "_getframe", "currentframe", "f_back", "f_locals", "tb_frame", "exec", "eval", "getattr", "setattr"]
-FINISHED += ["attrgetter", "dir", "sys", "importlib", "__import__", "ctypes", "open", "json", "pathlib"]
-FINISHED += ["world", "real_runs", "meter", "outcome", "committed", "trained", "scattered"]  # the checks' own
+FINISHED = ("course_lib.predict.laws", "predict.laws", "fit_law", "resampled", "left_out", "spread_at", "ScalingLaw")
+FINISHED += ("course_pages", "lesson14", "lesson_14")  # nor does an answer read the results
+FINISHED += ("__closure__", "cell_contents", "__self__", "__globals__", "__dict__", "__code__", "globals", "vars", "gc")
+FINISHED += ("inspect", "_getframe", "currentframe", "f_back", "f_locals", "tb_frame", "exec", "eval", "getattr", "setattr")
+FINISHED += ("attrgetter", "__getattribute__", "dir", "sys", "importlib", "__import__", "ctypes", "open", "json", "pathlib")
+FINISHED += ("pickle", "cloudpickle", "marshal", "os", "multiprocessing", "concurrent", "subprocess")  # a copy of the meter
+JUDGES = ("scattered", "trained", "better", "problem", "bottom", "refusal", "meter", "drawn", "world", "affordable", "committed")
+JUDGES += ("outcome", "real_runs")  # the checks' own functions
 
 
 # %%
@@ -188,7 +190,7 @@ def check_best(law, flops, table=0, served=0):
     check.that(excess < 1e-5, what + "no other N loses less", came=where, look=look)
 
 
-check_best(CHINCHILLA, 5.76e23)
+check_best(CHINCHILLA, 6e22)
 check_best(CHINCHILLA, 6e22, served=1e13)
 check_best(CHINCHILLA, 1e18, table=1e8)
 check_best(Law(1.4, 15.0, 67.0, 0.45, 0.39), 4.8e12, table=4000, served=3e6)
@@ -196,12 +198,20 @@ check_best(Law(1.4, 15.0, 67.0, 0.45, 0.39), 4.8e12, table=4000, served=3e6)
 # %% check="q1-hidden" points=4
 # Other bills; very small and very large budgets; a head that eats most, served tokens that eat most.
 ### BEGIN HIDDEN TESTS
+#= `cost(N, D, table, served)`: FLOPs | head_is_free head_serves_for_nothing serving_costs_a_backward_pass
+#= Returns a float | bill_in_a_list
+#= `best_model(law, flops, table=0, served=0)`: `(N, D)` | leaves_a_hundredth two_hundred_sizes
+#= They need not | - a permission
+#= `flops` are from 1e10 | sizes_up_to_a_hundred_billion best_without_serving bowl_without_the_head
+#= FLOPs of D tokens | two_flops_for_each_parameter_and_token
+#= N and D that spend | best_without_serving exponents_change_places
 #: other bills
 check_cost(3.5e8, 1.25e10, 1.7e7, 9.5e12)
 #: very small and very large budgets
 check_best(Law(1.0, 5.0, 9.0, 0.3, 0.5), 1e10)
 check_best(Law(1.69, 406.4, 410.7, 0.34, 0.28), 1e26)
 check_best(Law(2.0, 30.0, 900.0, 0.5, 0.3), 3e15, table=2e3)
+check_best(Law(1.1, 900.0, 30.0, 0.3, 0.5), 3e15, table=2e3)
 #: a head that eats most
 check_best(Law(1.2, 20.0, 300.0, 0.35, 0.42), 1e17, table=3e8)
 #: served tokens that eat most
@@ -242,6 +252,7 @@ print(f"you said: {guess_served.said}; it is {N_after / N_before:.2f} times as l
 # - `law`: a `Law` of floats.
 # - `sigma`: a float, the standard deviation of the log of the loss among runs that have not failed; with less than
 # 1e-6, any number below 1e-5 will do.
+# - `log_losses` is a helper for it. Nobody grades it: write it, change it, or leave it as it is.
 #
 # **Graded:** what your law predicts near the runs and far from them, against the law that the runs came from. It may
 # be off by six standard errors, those of a least-squares fit that knows which runs failed (and by 3e-5 for rounding). `sigma`
@@ -363,6 +374,8 @@ def size_sharpness(law, places, flops):
 def check_text(answer):
     """No function that an answer calls asks the judge, or the finished fit."""
     for each in called_by(answer):
+        if each.__name__ in JUDGES:
+            check.that(False, f"what {answer.__name__} may use", came=each.__name__, look="that function is the checks' own")
         if each not in (Law, Run, known, sharpness, size_sharpness):
             check.written_with(each, forbidden=FINISHED, look="the rules: a law is found by runs")
 
@@ -450,6 +463,17 @@ check_law(SMALL, scattered(SMALL, 1e13, count=150), 3e-3, failed=range(5, 150, 1
 # %% check="q2-hidden" points=8
 # No noise, failed runs; noise and failed runs, from a ten-thousandth to two percent, with other laws and sizes; few runs.
 ### BEGIN HIDDEN TESTS
+#= `fit(runs)` returns | sigma_first
+#= `runs`: a list of 20 runs | noise_between_neighbours
+#= N from 1e3 to 1e12 | small_models_do_not_count
+#= E from 0.5 to 3 | chinchillas_exponents one_exponent no_floor
+#= What counts is | training_loss
+#= `law`: a `Law` | a_dictionary_for_a_law n_for_d
+#= `sigma`: a float | median_is_no_deviation noise_of_all_runs
+#= `log_losses` is a helper | - nobody grades it
+#= Nobody grades it | - a permission
+#= log L of the law | - a helper
+#= The law of these runs | squares
 hidden_laws = [Law(2.8, 900.0, 3e4, 0.5, 0.55), Law(0.6, 8.0, 40.0, 0.2, 0.3), Law(1.9, 200.0, 100.0, 0.4, 0.25)]
 hidden_laws += [Law(1.3, 2e3, 60.0, 0.6, 0.3), Law(2.0, 80.0, 500.0, 0.3, 0.45)]
 for hidden_seed, hidden_law in enumerate(hidden_laws):
@@ -595,8 +619,20 @@ for seed in range(8):
     check_design(*problem(seed))
 
 # %% check="q3-hidden" points=8
-# Other worlds, other guesses.
+# Other worlds, other guesses; one budget, and two guesses.
 ### BEGIN HIDDEN TESTS
+#= `design(budget, sizes, guess)` returns | places_in_an_array
+#= Together they cost | two_flops budget_for_each_bowl
+#= There are at most 60 | too_many_runs
+#= None costs less | too_cheap
+#= `sizes`: `(smallest, largest)` | no_clip clipped_and_not_paid
+#= The best sizes of all budgets | - what is given
+#= `guess`: a `Law` | one_guess_for_a_budget
+#= Its exponents are off | narrow_bowls no_walls
+#= Places (N, D) that tell | short_lever cheap_runs_only
+#: one budget, and two guesses
+for hidden_law in (SMALL, SMALL._replace(A=40 * SMALL.A)):
+    check_design(hidden_law, 1e13, (1e3, 1e9), hidden_law)
 #: other worlds
 for hidden_seed in range(24):
     check_design(*problem(hidden_seed, salt=77301))
@@ -619,7 +655,7 @@ for hidden_seed in range(24):
 # its loss is between 0.1 and 0.3 percent, and up to one run in ten fails, as in question 2. A second run at the same place is another draw.
 # - The meter refuses, by a `ValueError`, what goes beyond `budget` in sum; a run that costs less than a 20,000th of it; the 61st run; and sizes
 # outside of `sizes`, `(smallest, largest)`. A plan that is refused was none, and to catch the error does not help: no refusal may occur.
-# - `N`, `D`: the model and its tokens, N in `sizes`, D as large as `target` FLOPs allow, to a thousandth and not beyond. The best N for `target` lies in `sizes`.
+# - `N`, `D`: the model and its tokens, N in `sizes`, D as large as `target` FLOPs allow, to a thousandth and not beyond. The best N for `target` lies in `sizes`, or is an end of it.
 # - `loss`: what you expect this run to lose, held out. `low`, `high`: where its loss, without noise and if the run does not fail, lies in nine worlds out of ten.
 #
 # **Graded,** in worlds:
@@ -710,11 +746,11 @@ def drawn(draw):
 
 
 # %%
-def world(seed, salt=4, times=10):
-    """A world: what `plan` is given, for a target of `times` the budget, and what the judge knows."""
+def world(seed, salt=4, times=10, ends=False):
+    """A world: what `plan` is given, for a target of `times` the budget, and what the judge knows. If it `ends`, at the best size."""
     draw = generator([salt, seed])
     law, budget, ratio, (smallest, largest) = drawn(draw)
-    sizes = (smallest, largest * max(1, times / 10) ** 0.6)
+    sizes = (smallest, bottom(law, times * budget)[0] if ends else largest * max(1, times / 10) ** 0.6)
     sigma, failing, bill, refused = draw.uniform(0.001, 0.003), draw.uniform(0.03, 0.1), [], []
 
     def probe(N, D):
@@ -808,6 +844,14 @@ def outcome(seed, salt, times=10):
 
 
 # %%
+def check_ends(seeds, salt=4):
+    """Worlds whose largest size is the best: noise puts every other estimate beyond it, where nothing can be built."""
+    for seed in seeds:
+        given, told = world(seed, salt, ends=True)
+        committed(given, told.refused, f"world {seed}, where the largest size is the best")
+
+
+# %%
 def about_choice(seen):
     """What bad choices say about the fault."""
     bad = [each for each in seen if each.regret > 0.003]
@@ -884,6 +928,7 @@ def check_interval(seeds, times, salt=4, seen=None):
 
 # %% check="q4-choice" points=12
 check_text(plan)
+check_ends(range(40, 44))
 _ = check_choice(range(8))
 
 # %% check="q4-interval" points=11
@@ -900,9 +945,9 @@ check_interval(range(28, 44), times=1000)
 # %%
 def real_runs(nats=1.0):
     """What `plan` is given, what the meter refused, and the large run's size and loss; a loss is in units of `nats`."""
-    results = grid.stored()["runs"]
-    left = [results[grid.key(job)] for job in grid.THE_GRID + grid.SEEDS]  # 62
-    large, bill, refused = results[grid.key(grid.TEN_TIMES)], [], []
+    results = lesson_14.stored()["runs"]
+    left = [results[lesson_14.key(job)] for job in lesson_14.THE_GRID + lesson_14.SEEDS]  # 62
+    large, bill, refused = results[lesson_14.key(lesson_14.TEN_TIMES)], [], []
     budget, sizes = 6.3e12, (2088.0, 205_440.0)
 
     def probe(N, D):
@@ -929,16 +974,31 @@ check_text(plan)
 check_real()
 
 # %% check="q4-hidden" points=8
-# Other worlds: the meter, the choice and the interval. Real runs, in bits.
+# Other worlds: the meter, the choice and the interval; the largest size that can be built is the best. Real runs, in bits.
 ### BEGIN HIDDEN TESTS
+#= `plan(probe, budget, target, sizes)` returns | no_interval tokens_first
+#= `probe(N, D)` trains | table_costs_nothing
+#= Its N and D are whole | sizes_that_were_asked_for
+#= It charges 6ND | scouts_are_not_counted
+#= The noise of the log | failed_runs_are_heard
+#= A second run at the same place | - says what a probe does
+#= The meter refuses | until_the_meter_refuses
+#= A plan that is refused | until_the_meter_refuses
+#= `N`, `D`: the model | two_flops table_costs_nothing a_size_that_nobody_can_build
+#= The best N for `target` lies | a_size_that_nobody_can_build
+#= `loss`: what you expect | training_loss loss_of_the_budget
+#= `low`, `high`: where | one_standard_error ten_percent
+#= Buy runs, then commit | best_probe replicates_never_leave
 check_text(plan)
+#: the largest size that can be built is the best
+check_ends(range(40, 44), salt=140_617)
+#: real runs, in bits
+check_real(math.log(2))
 #: other worlds
 hidden_seen = check_choice(range(16), salt=140_617)
 check_interval(range(16), times=10, salt=140_617, seen=hidden_seen)
 check_width([outcome(hidden_seed, 140_617, times=1) for hidden_seed in range(16, 20)], times=1)
 check_interval(range(24, 36), times=1000, salt=140_617)
-#: real runs, in bits
-check_real(math.log(2))
 ### END HIDDEN TESTS
 
 # %% [markdown]
