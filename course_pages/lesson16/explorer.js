@@ -33,7 +33,7 @@ function build({ table, state, change, controls }) {
   const rows = Array.from({ length: size }, () => [span(), span(), span(), span(), span()]);
   const head = ["query", "top", "total", "mixed", "output"].map((word) => span("tl-head", word));
   const numbers = make("div", "tl-numbers", {}, [...head, ...rows.flat()]);
-  const [status, bytes] = [makeStatus(), make("div", "tl-bytes")];
+  const [status, bytes, values] = [makeStatus(), make("div", "tl-bytes"), make("div", "tl-bytes")];
   const back = makeButton("◀ back", "one tile back", () => change({ step: Math.max(0, frameOf(table, state).at - 1) }));
   const forward = makeButton("tile ▶", "one tile forward", () => change({ step: frameOf(table, state).at + 1 }));
 
@@ -52,11 +52,14 @@ function build({ table, state, change, controls }) {
     setText(bytes, `read so far ${inFull(frame.read)} B (all scores in memory: ${inFull(read)} B); ` +
       `held ${inFull(frame.held)} B (${inFull(held)} B)`);
     [back.disabled, forward.disabled] = [frame.at === 0, frame.at === frame.of];
+    const [, first] = frame.tile ?? [0, 0];
+    setText(values, frame.tile && !frame.skipped ?
+      `values of keys ${first} to ${first + state.columns - 1}: ${table.values.slice(first, first + state.columns).join(", ")}` : "");
     setText(status, told(frame, state));
   }
   const bar = make("div", "tl-bar", {}, [back, forward, controls.step.node]);
   const choices = make("div", "tl-bar", {}, [controls.rows.node, controls.columns.node, controls.causal.node]);
-  return { nodes: [choices, bar, status, make("div", "tl-both", {}, [grid, numbers]), bytes], redraw };
+  return { nodes: [choices, bar, status, make("div", "tl-both", {}, [grid, numbers]), values, bytes], redraw };
 }
 
 export default explorer("tiles", build);

@@ -121,7 +121,7 @@ class TilesExplorer(Explorer):
         return found[min(self.step, len(found) - 1)]
 
     def _picture(self, *, caption: str, alt: str) -> Picture:
-        return tile_walk(drawn()[0], self.frame, self.rows, self.columns, self.causal, caption=caption, alt=alt)
+        return tile_walk(*drawn(), self.frame, self.rows, self.columns, self.causal, caption=caption, alt=alt)
 
     def _told(self) -> str:
         every, explicit = frames(self.rows, self.columns, self.causal), walk_table()["explicit"]

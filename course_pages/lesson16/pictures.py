@@ -69,13 +69,15 @@ def shares(bars: Mapping[str, Mapping[str, float]], *, caption: str) -> Picture:
     return Picture(figure, caption=caption, alt=f"Bars cut by class. {told}.")
 
 
-def tile_walk(scores: Tensor, frame: Any, rows: int, columns: int, causal: bool, *, caption: str, alt: str) -> Picture:
-    """A square of scores with the tile that is computed now, those before it, and the numbers of its queries."""
+def tile_walk(
+    scores: Tensor, values: Tensor, frame: Any, rows: int, columns: int, causal: bool, *, caption: str, alt: str
+) -> Picture:
+    """A square of scores with the tile that is computed now and those before it; values of its keys, its queries."""
     figure, (square, table) = new_figure(1, 2, height=3.6)
     size = len(scores)
     for axes in (square, table):
         axes.set_axis_off()
-        axes.set(xlim=(-0.6, size + 0.2), ylim=(size + 0.2, -1.2))
+        axes.set(xlim=(-0.6, size + 0.2), ylim=(size + 0.2, -1.8))
     square.set_aspect("equal")
     done = (-1, -1) if frame.tile is None else frame.tile
     for query in range(size):
@@ -96,7 +98,10 @@ def tile_walk(scores: Tensor, frame: Any, rows: int, columns: int, causal: bool,
                     color="white",
                     size=8,
                 )
-    square.text(0, -0.5, "keys →, queries ↓", color=MUTED, size=9)
+    for key in range(done[1], done[1] + columns) if frame.tile and not frame.skipped else ():
+        square.text(key + 0.47, -0.3, str(int(values[key])), ha="center", color=INK, size=9)
+    square.text(0, -1.2, "keys → with their values, queries ↓", color=MUTED, size=9)
+    table.text(-0.5, -1.2, f"read so far {frame.read:,} B, held {frame.held:,} B", color=INK, size=9)
     for column, word in enumerate(("query", "top", "total", "mixed", "output")):
         table.text(3.3 * column + 1, 0, word, ha="right", color=MUTED, size=9)
     for place, query in enumerate(range(done[0], done[0] + rows) if frame.tile else ()):

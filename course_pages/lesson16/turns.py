@@ -13,9 +13,10 @@ from course_kit.notebook.your_turn import Function
 
 
 def check_in_tiles(in_tiles: Function) -> None:
-    """Values for lengths that tiles divide and do not, the largest tile, and bytes: one output and no second copy."""
-    for length, rows in ((64, 16), (70, 16), (5, 8), (9, 1)):
-        x, y = torch.randn(2, length, 32, generator=torch.Generator().manual_seed(length))
+    """Values for lengths that tiles divide and do not, all tiles, dtype, and bytes: one output and no second copy."""
+    for length, rows, dtype in ((64, 16, torch.float32), (70, 16, torch.float64), (5, 8, torch.float32)):
+        x, y = torch.randn(2, length, 32, generator=torch.Generator().manual_seed(length)).to(dtype)
+        due, before = F.gelu(x * 2) + y, (x.clone(), y.clone())
         asked: list[int] = []
 
         def step(x: Tensor, y: Tensor, asked: list[int] = asked) -> Tensor:
@@ -25,9 +26,12 @@ def check_in_tiles(in_tiles: Function) -> None:
         told = f"{length} rows, {rows} at a time"
         came = in_tiles(step, x, y, rows)
         assert isinstance(came, Tensor) and came.shape == x.shape, f"{told}: a tensor of the shape of x should come"
+        assert came.dtype == dtype, f"{told}: {came.dtype} came for x of {dtype}"
         assert max(asked) <= rows, f"{told}: step was given {max(asked)} rows at once"
         assert sum(asked) == length, f"{told}: step saw {sum(asked)} rows in all"
-        assert torch.equal(came, F.gelu(x * 2) + y), f"{told}: rows came with other values, or in another order"
+        assert len(asked) == -(-length // rows), f"{told}: step was called {len(asked)} times, so tiles are too small"
+        assert torch.equal(x, before[0]) and torch.equal(y, before[1]), f"{told}: x and y should stay as they are"
+        assert torch.equal(came, due), f"{told}: rows came with other values, or in another order"
     x, y = torch.randn(2, 1024, 32)
     with measure.memory(inputs=(x, y)) as record:
         in_tiles(lambda x, y: F.gelu(x * 2) + y, x, y, 16)
@@ -53,13 +57,17 @@ def check_add_tile(add_tile: Function) -> None:
                 top, total, mixed = add_tile(top, total, mixed, scores[:, here].clone(), values[here].clone())
                 told, seen = f"{name} scores, {step} at a time, after {min(end, 6)}", scores[:, :end]
                 due = seen.amax(-1)
-                assert top.shape == (2,) and torch.equal(top, due), f"{told}: top should be the largest score so far"
+                assert [each.shape for each in (top, total, mixed)] == [(2,), (2,), (2, 2)], (
+                    f"{told}: top and total are a number a row, mixed a number a row and feature, in this order"
+                )
+                assert {each.dtype for each in (top, total, mixed)} == {scores.dtype}, f"{told}: scores are float64"
+                assert torch.equal(top, due), f"{told}: top should be the largest score so far"
                 weights = (seen - due[:, None]).exp()
                 assert total.isfinite().all() and mixed.isfinite().all(), f"{told}: {_list(total)} is no sum of weights"
-                assert torch.allclose(total, weights.sum(-1)), (
+                assert torch.allclose(total, weights.sum(-1), 1e-12), (
                     f"{told}: total came as {_list(total)}; every weight in it should be measured from the same top"
                 )
-                assert torch.allclose(mixed, weights @ values[:end]), (
+                assert torch.allclose(mixed, weights @ values[:end], 1e-12), (
                     f"{told}: mixed came wrong, and total right; both should be scaled alike"
                 )
 
@@ -79,9 +87,9 @@ def check_d_scores(d_scores: Function) -> None:
         assert isinstance(came, Tensor) and came.shape == due[:, here].shape, (
             f"{told}: as many rows and keys should come"
         )
-        assert torch.allclose(came, due[:, here]), (
-            f"{told}: the gradient is not autograd's; a row's D belongs to all of its keys, in this tile or not"
-        )
+        close = torch.allclose(came, due[:, here], 1e-10)
+        assert close or here != slice(0, 6), f"{told}: not autograd's gradient, although the tile has all of the row"
+        assert close, f"{told}: not autograd's gradient; a row's D belongs to all of its keys, in this tile or not"
 
 
 def check_kept(kept: Function) -> None:

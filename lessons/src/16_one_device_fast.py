@@ -90,7 +90,7 @@ compare(predicted=due, measured=Flops(work["contraction"].flops), tolerance=0, n
 # %% tags=["varies"]
 took, seconds = meters.time_shares(step), meters.cpu_seconds(step)
 points = {kind: (each.intensity, each.flops / (took[kind] * seconds)) for kind, each in work.items()}
-pictures.roofline(peak, bandwidth, points, caption="Contractions stand right of the ridge. The others lie on the slope, and could not be fast if they tried.").show()
+pictures.roofline(peak, bandwidth, points, caption="Contractions stand right of the ridge. The others stand below the slope, and could not be fast if they tried.").show()
 flops = sum(each.flops for each in work.values())
 ivanov = {"contraction": 0.61, "normalization": 0.255, "element-wise": 0.135}
 bars = {"our FLOPs": {kind: each.flops / flops for kind, each in work.items()}, "our time": took, "Ivanov's time": ivanov}
@@ -121,8 +121,8 @@ for length in (1, 1000, 10**5, 10**7):
 # %% [markdown]
 # Below some thousands of numbers a call has one price: Python, the dispatcher, the allocator. That is **overhead**, and no roofline
 # shows it. On a GPU a launch costs microseconds, too, and the card finishes small work sooner than Python can ask for more.
-# (The longest vector may beat the roof that our copy drew: it is written where it was read. We tried `x + 1` into another
-# tensor, and it took twice as long, as a copy does.)
+# (The two longest may beat the roof that our copy drew: one fits into the cache, the other is written where it was read.
+# Into another tensor, `x + 1` took twice as long, as a copy does.)
 #
 # Here is how that looks at scale. Hugging Face trained Llama-like models on 8 H100s each, with tensor parallelism over all 8 and one
 # sequence of 4,096 tokens at a time. From their tokens a second follows what one layer takes, forward and backward.
@@ -158,7 +158,7 @@ print("you said", guess_layer.said)
 # %%
 @your_turn(turns.check_in_tiles, look="Make the output first; then fill `output[start : start + rows]`, tile by tile.")
 def in_tiles(step, x, y, rows):
-    """step(x, y), for `rows` rows of x and y at a time, in one new tensor of x's shape; the last tile may be shorter."""
+    """step(x, y), for `rows` rows of x and y at a time, in one new tensor of x's shape and dtype; the last tile may be shorter."""
     ...
 
 
@@ -235,8 +235,8 @@ def add_tile(top, total, mixed, scores, values):
 
 
 # %% [markdown]
-# **Break it.** Leave the factor out and run the cell again. Rising scores fail, and falling ones pass: if the largest score stands in the first tile, nothing
-# has to be mended. A test with one tile, or with a lucky row, would let that mistake live. Now watch the factor at work. Orange scores are alive, blue ones are forgotten.
+# **Break it.** Leave the factor out and run the cell again. The message has two rows: rising scores with a wrong total, the same scores falling with the
+# right one. If the largest score stands in the first tile, nothing has to be mended. A test with one tile, or with a lucky row, would let that mistake live. Orange scores are alive, blue ones are forgotten.
 
 # %%
 TilesExplorer().show()
@@ -260,8 +260,9 @@ TilesExplorer().show()
 # One number a row is enough to have any weight again: $L = \text{top} + \log \text{total}$, the logarithm of the row's sum. Then $P = e^{s - L}$, tile by tile. It is
 # recompute (lesson 03), in the smallest of places.
 #
-# For the gradient of the scores we need softmax's rule. With $dP = dO\,V^\top$, it says $dS = P \circ (dP - D)$, where $D$ is the sum of $P \circ dP$ over the
-# *whole* row. Again the whole row! But look at what that sum is:
+# For the gradient of the scores we need softmax's rule. Write $dX$ for the gradient of $X$. The output's, $dO$, comes in, and $dP = dO\,V^\top$. Score $k$ raises its
+# own weight at the rate $P_k$, and lowers each weight $P_j$ at the rate $P_j P_k$. So, element by element, $dS = P \circ (dP - D)$, where $D$ is the sum of
+# $P \circ dP$ over the *whole* row. Again the whole row! But look at what that sum is:
 #
 # $$D_i = \sum_j P_{ij} \sum_c dO_{ic} V_{jc} = \sum_c dO_{ic} \sum_j P_{ij} V_{jc} = \sum_c dO_{ic}\, O_{ic}$$
 #
@@ -406,25 +407,26 @@ display(show(tiled.attend_rows), show(tiled.attention_backward, docstring=False)
 
 # %% tags=["varies"]
 q, k, v, gradient = torch.randn(4, 1, 8, 1024, 64, generator=torch.Generator().manual_seed(0))
-given = [each.requires_grad_() for each in (q, k, v)]
 hidden = torch.ones(1024, 1024, dtype=torch.bool).triu(1)
 ways = {
-    "explicit": lambda: ((q / 8) @ k.mT).masked_fill(hidden, -torch.inf).softmax(-1) @ v,
-    "ours, in Python": lambda: tiled.tiled_attention(q, k, v, causal=True),
-    "torch's fused kernel": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+    "explicit": lambda q, k, v: ((q / 8) @ k.mT).masked_fill(hidden[: q.shape[2], : q.shape[2]], -torch.inf).softmax(-1) @ v,
+    "ours, in Python": lambda q, k, v: tiled.tiled_attention(q, k, v, causal=True),
+    "torch's fused kernel": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
 }
 
 
-def both_ways(way):
-    return torch.autograd.grad(way(), given, gradient)
+def both_ways(way, d_output, *given):
+    return torch.autograd.grad(way(*given), given, d_output)
 
 
-took = {name: meters.cpu_seconds(both_ways, way, repeats=2) for name, way in ways.items()}
-for name, seconds in took.items():
-    print(f"{name:21} {took['explicit'] / seconds:.1f} times as fast as the explicit one, forward and backward")
+for seq in (64, 1024):
+    first = [each[:, :, :seq].clone().requires_grad_() for each in (q, k, v)]
+    took = {name: meters.cpu_seconds(both_ways, way, gradient[:, :, :seq], *first) for name, way in ways.items()}
+    for name, seconds in took.items():
+        print(f"{seq:4} tokens, {name:21} {took['explicit'] / seconds:.1f} times as fast as the explicit one, forward and backward")
 
 # %%
-print("ours is torch's:", torch.allclose(ways["ours, in Python"](), ways["torch's fused kernel"](), atol=1e-5))
+print("ours is torch's:", torch.allclose(ways["ours, in Python"](q, k, v), ways["torch's fused kernel"](q, k, v), atol=1e-5))
 empty = torch.full((1, 4), -torch.inf).softmax(-1)
 none = tiled.tiled_attention(torch.ones(1, 3, 4), torch.ones(1, 2, 4), torch.ones(1, 2, 4), causal=True)[0, 0]
 print("a query that sees no key: torch's softmax", empty.tolist()[0], "ours", none.tolist())
@@ -433,9 +435,9 @@ losses = [each(tokens[:, :128], tokens[:, 1:129]) for each in models]
 print("our GPT, explicit and tiled, has one loss:", torch.allclose(*losses))
 
 # %% [markdown]
-# A loop in Python that beats the explicit code of PyTorch's own operations! It does more operations, on tensors that stay in the
-# cache. PyTorch's kernel still wins over ours, without calls between. And a padded row, all of whose keys are masked, gives NaN in a plain softmax. One such
-# row is enough to turn a loss into NaN.
+# With 1,024 tokens a loop in Python beats the explicit code of PyTorch's own operations! It does more operations, on tensors that stay in the
+# cache. With 64 there is one tile, and the loop's calls cost more than they save. PyTorch's kernel, without calls between, wins everywhere. And a padded row, all of whose
+# keys are masked, gives NaN in a plain softmax. (Ours divides an empty sum by 1.) One such row is enough to turn a loss into NaN.
 #
 # This is the end of the story: two speeds, one price for each call, and a trick that we used twice: *do not write down what you can compute again*.
 #
@@ -445,7 +447,7 @@ print("our GPT, explicit and tiled, has one loss:", torch.allclose(*losses))
 #
 # A tile of $n$ queries reads K and V once: $S/n$ times in all. So for $S$ tokens attention reads $2S^2K/n$ numbers, and a taller tile reads less, until it drops out of the cache.
 # FlashAttention's paper says the same with the size $M$ of the fast memory, which limits the tile to about $M/K$ rows: $O(S^2K^2/M)$ bytes where the explicit way has $O(SK + S^2)$ (Dao et al. 2022, theorem 2; second-hand).
-# Saha and Ye (2024) prove that no exact way reads less, if $M$ is at least $K^2$.
+# Saha and Ye (2024) prove that, but for a constant factor, no exact way reads less, if $M$ is at least $K^2$.
 
 # %%
 import shutil
@@ -483,7 +485,7 @@ if shutil.which("c++") or shutil.which("g++"):
     print(f"compiled: {whole / meters.cpu_seconds(compiled, x, y, repeats=3):.1f} times as fast as eager; same numbers: {close}")
     print("its C++:", ", ".join(f"{code.count(word)} × {word}" for word in ("for(", "loadu(in_ptr", ".store(")))
 else:
-    print("no C++ compiler here. Stored (2 cores of an EPYC, torch 2.13, 2026-11-24): compiled 8.8 times as fast as eager;")
+    print("no C++ compiler here. Stored (2 cores of an EPYC, torch 2.13, 2026-11-25): compiled 4.4 times as fast as eager;")
     print("its C++: 1 × for(, 2 × loadu(in_ptr, 1 × .store(")
 
 # %% [markdown]
@@ -537,7 +539,7 @@ for outlier in (1, 1e3, 1e6):
 #
 # $$I = \frac{2B(N + c)}{2(N + Bc)} \qquad (N \text{ weights}, c \text{ cached numbers of a sequence}, B \text{ sequences})$$
 #
-# One FLOP a byte at $B = 1$, where an H100 wants 295. A batch shares the weights, so $I$ grows with $B$; it never shares a cache.
+# One FLOP a byte at $B = 1$, where an H100 wants 295; with the four bytes of the cell below, half of it. A batch shares the weights, so $I$ grows with $B$; it never shares a cache.
 #
 # **Guess:** a model of 12.6 million weights, one sequence, then 64 at once. How many times as many tokens a second in all?
 

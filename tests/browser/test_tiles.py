@@ -16,7 +16,8 @@ def test_a_tile_is_shown_and_the_next_one_is_a_button_away(alone: Alone) -> None
     status = page.get_by_role("status").first
     expect(status).to_contain_text("Tile 6 of 16, queries 4 to 7, keys 4 to 7")
     expect(page.locator(".tl-now")).to_have_count(10)  # of 16, six are behind their queries
-    expect(page.locator(".tl-bytes")).to_contain_text("read so far")
+    expect(page.get_by_text("values of keys 4 to 7: 9, 7, 4, 2")).to_be_visible()
+    expect(page.get_by_text("read so far")).to_be_visible()
     page.get_by_role("button", name="one tile forward").click()
     expect(status).to_contain_text("it is skipped: nothing is read or computed")
     expect(page.locator(".tl-now")).to_have_count(0)

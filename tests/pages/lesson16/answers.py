@@ -48,6 +48,26 @@ def tiles_of_x_alone(step, x, y, rows):
     return out
 
 
+def one_row_at_a_time(step, x, y, rows):
+    out = torch.empty_like(x)
+    for start in range(len(x)):
+        out[start : start + 1] = step(x[start : start + 1], y[start : start + 1])
+    return out
+
+
+def tiles_into_x(step, x, y, rows):
+    for start in range(0, len(x), rows):
+        x[start : start + rows] = step(x[start : start + rows], y[start : start + rows])
+    return x
+
+
+def tiles_in_float32(step, x, y, rows):
+    out = torch.empty(x.shape)
+    for start in range(0, len(x), rows):
+        out[start : start + rows] = step(x[start : start + rows], y[start : start + rows])
+    return out
+
+
 def online_by_cat(top, total, mixed, scores, values):
     higher = torch.cat([top[:, None], scores], 1).amax(1)
     weights, shrink = torch.exp(scores.T - higher).T, torch.exp(top - higher)
@@ -81,6 +101,31 @@ def shrunk_the_wrong_way(top, total, mixed, scores, values):
     higher = torch.maximum(top, scores.amax(-1))
     weights, grow = (scores - higher[:, None]).exp(), (higher - top).exp().nan_to_num(posinf=0)
     return higher, total * grow + weights.sum(-1), mixed * grow[:, None] + weights @ values
+
+
+def online_in_float32(top, total, mixed, scores, values):
+    higher = torch.maximum(top, scores.amax(-1))
+    weights, shrink = (scores - higher[:, None]).float().exp(), (top - higher).float().exp()
+    return higher, total * shrink + weights.sum(-1), mixed * shrink[:, None] + weights.double() @ values
+
+
+def online_in_another_order(top, total, mixed, scores, values):
+    higher, total, mixed = online_by_cat(top, total, mixed, scores, values)
+    return higher, mixed, total
+
+
+def online_in_place(top, total, mixed, scores, values):
+    higher = torch.maximum(top, scores.amax(-1))
+    shrink, weights = (top - higher).exp(), scores.sub_(higher[:, None]).exp_()
+    return higher, total.mul_(shrink).add_(weights.sum(-1)), mixed.mul_(shrink[:, None]).add_(weights @ values)
+
+
+def gradient_key_by_key(weights, values, output, d_output):
+    return weights * torch.stack([(d_output * (value - output)).sum(1) for value in values], 1)
+
+
+def gradient_with_d_added(weights, values, output, d_output):
+    return weights * (d_output @ values.T + (d_output * output).sum(-1, keepdim=True))
 
 
 def gradient_by_einsum(weights, values, output, d_output):
@@ -137,24 +182,30 @@ ANSWERS = {
             tiles_in_a_list: "held twice",
             without_the_last_tile: "rows in all",
             tiles_of_x_alone: "other values",
+            one_row_at_a_time: "tiles are too small",
+            tiles_into_x: "stay as they are",
+            tiles_in_float32: "torch.float32 came",
         },
     ),
     turns.check_add_tile: Answers(
-        right=[online_by_cat],
+        right=[online_by_cat, online_in_place],
         wrong={
             online_without_rescaling: "measured from the same top",
             online_with_total_alone_rescaled: "both should be scaled alike",
             online_with_the_tile_s_top: "largest score so far",
             online_without_a_top: "measured from the same top",
             shrunk_the_wrong_way: "measured from the same top",
+            online_in_float32: "measured from the same top",
+            online_in_another_order: "in this order",
         },
     ),
     turns.check_d_scores: Answers(
-        right=[gradient_by_einsum],
+        right=[gradient_by_einsum, gradient_key_by_key],
         wrong={
             gradient_with_the_tile_s_sum: "all of its keys",
-            gradient_without_d: "not autograd's",
-            gradient_of_the_weights: "not autograd's",
+            gradient_without_d: "has all of the row",
+            gradient_of_the_weights: "has all of the row",
+            gradient_with_d_added: "has all of the row",
         },
     ),
     turns.check_kept: Answers(
