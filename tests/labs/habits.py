@@ -37,6 +37,7 @@ HABITS = {
 LOOKED_AT: dict[str, dict[str, str]] = {
     "lab15": {},
     "lab17": {},
+    "lab14": {},
 }
 """Labs whose checks were gone through, and what no check of theirs does, as patterns of "function: habit", and why."""
 
