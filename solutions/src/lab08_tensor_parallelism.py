@@ -26,7 +26,8 @@
 # something: no files, no sockets of your own.
 #
 # Your functions are called as training calls them: many times in one process, with other numbers of the same shape, in
-# float32 or float64 (the result has the dtype that came in). Tensors may lie across in memory, where `view` fails.
+# float32 or float64 (the result has the dtype that came in). The next call may come before the backward pass of the
+# last one. Tensors may lie across in memory, where `view` fails.
 # Leaves may have a gradient already: a backward pass adds to it, and leaves the gradient that comes in as it is. A
 # second backward pass through one result need not work.
 #
@@ -241,15 +242,29 @@ _ = check_table_gradient((0,), 5, 2, seed=5)
 check_embedding_bytes(300, 2001, 16, world_size=3)
 
 
-def embed_case(seed, dtype):
+def embed_case(seed, dtype, scale=1.0):
     upstream, whole, tokens = problem(6, 9, 4, seed, dtype)
+    whole, upstream = scale * whole, scale * upstream
     gradient, (table, first) = torch.zeros_like(whole).index_add_(0, tokens, upstream), own(whole)
     return Case((tokens, table, first), whole[tokens], {1: own(gradient)[0].detach()}, upstream)
 
 
 #: called as training does
 hidden_ways = [{"seed": seed, "dtype": (torch.float64, torch.float32)[seed // 2]} for seed in range(4)]
+hidden_ways += [{"seed": 4, "dtype": torch.float32, "scale": 4000.0}]
 _ = check.on_ranks(as_in_training, embed, embed_case, hidden_ways, world_size=2)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `tokens`: int64 | writes_into_the_tokens
+#= `table`: this rank's rows | - what is given
+#= The words `first` | offset_forgotten
+#= Returns the embeddings | no_zeros no_sum
+#= All ranks call | asked_for_nothing
+#= The backward pass leaves | zeros_without_their_gradient thread_cut
+#= (Every rank hands | sums_the_gradient_as_well
+#= It sends one all-reduce | gathers_the_table
+#= It holds at most | one_hot
+#= Embeddings [ | no_sum
+#= One all-reduce | gathers_the_table
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -421,9 +436,9 @@ _ = check_logit_gradients(1, 50, seed=5)
 check_loss_bytes(50, 3001, world_size=3)
 
 
-def loss_case(seed, dtype, scale=1.0, shift=0.0):
+def loss_case(seed, dtype, scale=1.0, shift=0.0, upstream=-1.5):
     whole, targets = made_of(6, 9, scale, seed, dtype)
-    whole, upstream = (whole + shift).requires_grad_(), torch.tensor(-1.5, dtype=dtype)
+    whole, upstream = (whole + shift).requires_grad_(), torch.tensor(upstream, dtype=dtype)
     right = F.cross_entropy(whole, targets)
     right.backward(upstream)
     logits, first = own(whole.detach(), dim=1)
@@ -431,14 +446,30 @@ def loss_case(seed, dtype, scale=1.0, shift=0.0):
 
 
 #: called as training does
-hidden_ways = [
-    {"scale": 1000.0, "dtype": torch.float64},
-    {"dtype": torch.float64},
-    {"shift": -9000.0, "dtype": torch.float64},
-]
+hidden_ways = [{"scale": 1000.0, "dtype": torch.float64}, {"dtype": torch.float64}]
 hidden_ways += [{"scale": 10_000.0, "dtype": torch.float32}, {"dtype": torch.float32}]
+hidden_ways += [{"dtype": torch.float32, "upstream": upstream} for upstream in (-5000.0, 5000.0)]  # a loss scale
 hidden_ways = [{"seed": seed, **way} for seed, way in enumerate(hidden_ways)]
 _ = check.on_ranks(as_in_training, cross_entropy, loss_case, hidden_ways, world_size=2)
+# The rounding of a logit of size n, beside others like it, moves the softmax by n roundings.
+hidden_ways = [{"seed": seed, "shift": -9000.0, "dtype": torch.float64} for seed in (6, 7)]
+_ = check.on_ranks(as_in_training, cross_entropy, loss_case, hidden_ways, operations=20_000, world_size=2)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `logits`: this rank's columns | targets_offset_forgotten logits_laid_in_a_row
+#= At least one | - what is given
+#= They stay as they are | writes_into_the_logits
+#= `targets`: int64 | everybody_has_the_target
+#= Returns the mean loss | target_stays_at_home
+#= All ranks call | - who calls
+#= Its backward pass gives | one_off_everywhere upstream_forgotten
+#= Logits may be | no_maximum maximum_of_at_least_zero
+#= It sends no more | gathers_the_logits a_message_for_four_tokens
+#= Forward and backward, it holds | autograd_keeps_more
+#= Mean cross-entropy | local_maximum
+#= The mean loss over all tokens, from | target_stays_at_home
+#= The loss; what backward needs | one_slot
+#= The gradient of this rank's columns | gradient_of_the_sum softmax_of_its_own_columns
+#= None for targets | - the frame asks for it
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -560,9 +591,10 @@ def merged(one, other):
 
 
 # %%
-def head_alone(n_tokens, vocab_size, width, seed, dtype=torch.float64, upstream=1.0):
+def head_alone(n_tokens, vocab_size, width, seed, dtype=torch.float64, upstream=1.0, scale=1.0):
     """The truth, in one process: the loss, and x and the table with their gradients."""
     x, whole, targets = problem(n_tokens, vocab_size, width, seed, dtype)
+    x, whole = scale * x, whole / scale
     expected = F.cross_entropy(x.requires_grad_() @ whole.requires_grad_().T, targets)
     (expected * upstream).backward()
     return expected, x, whole
@@ -642,16 +674,17 @@ def tied_alone(steps=3):
     return table.detach(), weight.detach()
 
 
-def head_case(seed, dtype):
-    expected, x, whole = head_alone(6, 9, 4, seed, dtype, upstream=-1.5)
+def head_case(seed, dtype, upstream=-1.5, scale=1.0):
+    expected, x, whole = head_alone(6, 9, 4, seed, dtype, upstream, scale)
     _, _, targets = problem(6, 9, 4, seed, dtype)
     (table, first), gradients = own(whole.detach()), {0: x.grad, 1: own(whole.grad)[0].detach()}
     given = (x.detach().requires_grad_(), table, targets, first, 4)
-    return Case(given, expected.detach(), gradients, torch.tensor(-1.5, dtype=dtype))
+    return Case(given, expected.detach(), gradients, torch.tensor(upstream, dtype=dtype))
 
 
 #: called as training does
 hidden_ways = [{"seed": seed, "dtype": (torch.float64, torch.float32)[seed // 2]} for seed in range(4)]
+hidden_ways += [{"seed": 4, "dtype": torch.float32, "upstream": up, "scale": 4000.0} for up in (-5000.0, 5000.0)]
 _ = check.on_ranks(as_in_training, head_loss, head_case, hidden_ways, world_size=2)
 
 #: a model whose embedding and head share a table learns
@@ -660,6 +693,22 @@ for hidden_rank, parts in enumerate(check.on_ranks(tied, world_size=2)):
     rows = hidden_table.tensor_split(2)[hidden_rank]
     check.close(parts[0], rows, "a shared table after 3 steps", relative=1e-9)
     check.close(parts[1], hidden_weight, "a weight in between after 3 steps", relative=1e-9)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `x`: `[tokens, width]` | - what is given
+#= `table`, `first` and `targets` | - what is given
+#= The logits are | - what is given
+#= `x` and `table` want gradients | writes_into_x gradient_replaced
+#= `slice_tokens` need not | drops_the_rest mean_of_means
+#= Returns the mean loss | mean_of_means
+#= All ranks call | - who calls
+#= Its backward pass leaves | no_all_reduce_for_x last_slice_only
+#= It holds at most six | one_large_slice slices_that_stay
+#= Of each token it sends | checkpoints_send_again sums_x_at_every_slice
+#= Logits, loss and gradients | one_large_slice
+#= The mean loss of x | mean_of_means slices_that_stay
+#= The mean loss; the gradients | one_slot_for_the_head
+#= The gradients of x and table | head_forgets_upstream
+#= None for the rest | - the frame asks for it
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -743,6 +792,10 @@ for hidden_case, hidden_bytes in {
     ("sum", 5, 30, 12, 1): 0.0,
 }.items():
     check.close(check.call(sends, *hidden_case), hidden_bytes, f"{hidden_case}", relative=1e-9)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `sends(way | all_reduce_at_half_price backward_is_free
+#= On one rank | always_two_ranks
+#= Bytes that each rank sends | of_all_ranks_together to_one_neighbour_only
 ### END HIDDEN TESTS
 
 # %% [markdown]

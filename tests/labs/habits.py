@@ -34,10 +34,31 @@ HABITS = {
     "upstream": "the gradient that comes in, compared afterwards (course_kit.checks.habits.backward)",
 }
 
+_FORMAT = "the contract names the format"
+
 LOOKED_AT: dict[str, dict[str, str]] = {
+    "lab01": {"b*_scales: formats": _FORMAT, "quantize_elements: formats": _FORMAT},
+    "lab02": {},
+    "lab03": {},
+    "lab04": {
+        **dict.fromkeys(["split: formats", "join: formats", "lean_step: formats", "train: formats"], _FORMAT),
+        "train: large": "the net is the lab's own, and with weights in the thousands every tanh is saturated",
+    },
+    "lab05": {
+        "Accumulator.__init__: grad": "no gradient is there before the first piece, and `step` leaves none",
+        "Resumable.load_state_dict: across": "the state is the answer's own, and came through a file",
+    },
+    "lab06": {},
+    "lab07": {
+        "*code: formats": _FORMAT,
+        "compressed_mean: formats": _FORMAT,
+        "trainable: *": "it asks who wants a gradient, and reads no number",
+    },
+    "lab08": {},
     "lab15": {},
-    "lab17": {},
     "lab14": {},
+    "lab16": {},
+    "lab17": {},
 }
 """Labs whose checks were gone through, and what no check of theirs does, as patterns of "function: habit", and why."""
 
