@@ -25,6 +25,9 @@ THERE = 3.0
 """The gradient that each leaf has before a call: a sum, which a backward pass adds to."""
 
 
+LEFT = "what a call leaves behind for the next one, and what stands in memory that it takes anew"
+
+
 class Unfilled(TorchFunctionMode):
     """In this block memory that nobody has filled holds NaN. It might on any day."""
 
@@ -52,7 +55,7 @@ def as_in_training(
     The backward pass of a call comes after the next call. On ranks: `check.on_ranks(as_in_training, answer, case,
     ways)`. Two ways at least should have the same shapes.
     """
-    close_by = functools.partial(close, operations=operations, look=look, silent=True)
+    close_by = functools.partial(close, operations=operations, look=look or LEFT, silent=True)
     later: list[Callable[[], None]] = []
     for turn, way in enumerate(ways):
         args, right, gradients, upstream = case(**way)
