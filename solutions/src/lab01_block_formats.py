@@ -34,6 +34,7 @@ import math
 import torch
 
 from course_kit.checks import check
+from course_kit.checks.habits import Unfilled, across
 from course_kit.checks.restrictions import Arithmetic
 from course_kit.compare import compare
 from course_kit.notebook import ask
@@ -146,8 +147,10 @@ for _element in (*ELEMENTS.values(), FloatFormat(6, 4)):
 _x = torch.randn(64 * TERM_BLOCK, generator=torch.Generator().manual_seed(7)) * 1e-3
 _x.view(-1, TERM_BLOCK)[::2] *= 2.0 ** torch.arange(32)[:, None]
 _expected = [math.frexp(max(map(abs, row)))[1] - 1 - 8 + 127 for row in _x.view(-1, TERM_BLOCK).tolist()]
+_x = across(_x)
 _before = _x.clone()
-_got = check.call(block_scales, _x, FP8_E4M3FN)
+with Unfilled():
+    _got = check.call(block_scales, _x, FP8_E4M3FN)
 check.equal(_got, torch.tensor(_expected, dtype=torch.uint8), "scales of random blocks")
 #: whether x is left as it was
 check.equal(_x, _before, "x is left as it was")
@@ -282,12 +285,13 @@ for _name, _element in ELEMENTS.items():
         _expected = _element.encode(_held).view(-1, TERM_BLOCK).to(torch.uint8)
         check.equal(_got, _expected, f"{_name}: every tie, its neighbours and what lies beyond, scale byte {_byte}")
 #: other scales; NaN
-_x = torch.randn(4 * TERM_BLOCK, generator=_generator)
+_x = across(torch.randn(4 * TERM_BLOCK, generator=_generator))
 _x[TERM_BLOCK + 1] = math.nan
 _scales = torch.tensor([127, 255, 125, 130], dtype=torch.uint8)
 _before = _x.clone(), _scales.clone()
 for _name, _element in ELEMENTS.items():
-    _got = check.call(quantize_elements, _x, _scales, _element)
+    with Unfilled():
+        _got = check.call(quantize_elements, _x, _scales, _element)
     #: what is given
     check.equal((_x, _scales), _before, f"{_name}: x and scales are left as they were")
     #: other scales; NaN
@@ -409,6 +413,9 @@ for _bits in (4, 6, 8):
     check.equal(_packed.untyped_storage().nbytes(), _bits * 20, f"the bytes held for {_bits} bits")
     #: random patterns, packed and unpacked
     check.equal(check.call(unpack, _expected, _bits), _patterns.flatten(), f"{_bits} bits, unpacked")
+    _expected = _expected.flip(0)
+    _again = check.call(pack, check.call(unpack, _expected, _bits), _bits)
+    check.equal(_again, _expected, f"other bytes of {_bits} bits, unpacked and packed again")
 # Sentences of the contract, and the known-wrong answers that break them.
 #= `patterns`: uint8 | columns_before_rows
 #= `bits`: 4, 6 or 8 | eight_bits_are_a_view
@@ -542,7 +549,8 @@ for _name, _element in ELEMENTS.items():
         _X = 2.0 ** (_scales.double() + _step - 127)[:, None]
         _stored = _element.round((_x.double() / _X).clamp(-_element.max, _element.max)) * _X
         _errors.append((_stored - _x.double()).square().sum(dim=1))
-    _got = check.call(better_scales, _x.flatten(), _scales, _element)
+    with Unfilled():
+        _got = check.call(better_scales, across(_x.flatten()), _scales, _element)
     _clear = (_errors[0] - _errors[1]).abs() > 1e-5 * _errors[0]  # nearer than that, float32 may decide either way
     _expected = torch.where(_errors[1] < _errors[0], _scales + 1, _scales)
     check.equal(_got[_clear], _expected[_clear], f"{_name}: the better of two scales, in 400 blocks")
@@ -683,7 +691,7 @@ def resources(a, b):
 resources(a[:, :512], b[:, :512])
 
 # %% check="q5-hidden" points=10
-# Other lengths, signs and dtypes, a large product first, roundings that all go down, and what the sum holds.
+# Other lengths, signs and dtypes, large factors, a large product first, roundings that all go down, what the sum holds.
 ### BEGIN HIDDEN TESTS
 _generator = torch.Generator().manual_seed(9)
 #: other lengths, signs and dtypes
@@ -692,6 +700,9 @@ for _dtype, _n in ((torch.float16, 4000), (torch.bfloat16, 1000), (torch.bfloat1
     within_bound(_a, _b, f"{_n} products in {str(_dtype)[6:]}")
     within_bound(-_a, _b, f"{_n} negative products in {str(_dtype)[6:]}")
     within_bound(torch.full_like(_a, 0.1), torch.full_like(_b, 1.1), f"{_n} equal products in {str(_dtype)[6:]}")
+    #: large factors
+    with Unfilled():
+        within_bound(4000 * (_a - 0.5), _b / 128, f"{_n} products of large factors in {str(_dtype)[6:]}")
     #: a large product first
     _a[:, 0] = 100
     within_bound(_a, _b, f"a large product first, in {str(_dtype)[6:]}")

@@ -47,6 +47,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from course_kit import measure
 from course_kit.accounts import MemoryAccount
 from course_kit.checks import check
+from course_kit.checks.habits import Unfilled, across
 from course_kit.checks.random_programs import random_programs
 from course_kit.checks.restrictions import without_torch
 from course_kit.compare import compare
@@ -830,12 +831,15 @@ for sequence, most in ((0, TOKEN + 16 * TOKEN), (0, TOKEN), (1, TOKEN), (1, TOKE
         f"bytes written for a token of sequence {sequence}",
         look="what an append writes, and who else has this page",
     )
-for method in (Paged.append, Paged.read, Paged.fork, Paged.drop):
-    check.written_with(method, forbidden=["numpy"], look="what NumPy writes, the meter does not see")
+unseen = ["numpy", "tolist", "deepcopy", "untyped_storage", "data_ptr", "frombuffer"]
+for method in filter(callable, vars(Paged).values()):
+    check.written_with(method, forbidden=unseen, look="what the meter does not see, NumPy's writing for one")
 
 # %% check="q4-hidden" points=8
-# Another life of four sequences, other pages and another dtype, and the bytes held.
+# Another life of four sequences, other pages and another dtype, the bytes held and the bytes written.
 ### BEGIN HIDDEN TESTS
+import gc
+
 #: another life of four sequences, other pages and another dtype
 _shape = Shape(1, 32, 6, 3, 5, 8, 9, tied=False)
 
@@ -869,7 +873,34 @@ for _page in (3, 1, 5, 32):
     check.equal(_held, Bytes(len(_pages) * _page * 2 * 2 * 3 * 5), f"bytes held in pages of {_page}")
 
 
+#: the bytes written
+_kv = torch.ones(2, SMALL.kv_heads, SMALL.head_width)
+_cache = check.call(play, Paged(SMALL, 2, 4), SMALL, [(0, 6), ("fork", 0, 1), (0, 1)])
+_what = "bytes written for a token whose page is one sequence's; the page before it has two"
+check.at_most(written_by(_cache, 1, _kv), TOKEN, _what, look="which page an append asks for")
+
+
+def _places():
+    """Where the pages lie."""
+    gc.collect()
+    pages = [each for each in gc.get_objects() if type(each) is torch.Tensor]
+    return sorted(each.data_ptr() for each in pages if each.shape == (2, 4, SMALL.kv_heads, SMALL.head_width))
+
+
+_before = _places()
+check.call(_cache.append, 0, _kv)
+_what = "the pages lie where they lay, after a token for a page that has room"
+check.that(_places() == _before, _what, look="what is copied, by whatever means")
 #: another life of four sequences
+with Unfilled():
+    _cache, _truth = check.call(Paged, SMALL, 1, 4), _Copies(SMALL, 1, torch.float32)
+    for _size in (3000.0, -3000.0, 1.0, 2.0, 3.0):
+        _token = across(torch.full((2, SMALL.kv_heads, SMALL.head_width), _size))
+        check.call(_cache.append, 0, _token)
+        _truth.append(0, _token)
+check.equal(check.call(_cache.read, 0), torch.stack(_truth.past[0], dim=1), "tokens that lie across in memory")
+
+
 class _Pasts(_Copies):
     def __init__(self, shape, sequences, page, dtype=torch.float32):
         super().__init__(shape, sequences, dtype)
@@ -904,7 +935,7 @@ random_programs("a cache", "cache = Paged(SMALL, 3, 4)", *_names, _draw, _looks,
 #= A page is a tensor | pages_in_name_only
 #= Between two calls | fork_copies_every_page pages_in_name_only
 #= Which page belongs | pages_in_name_only
-#= An append writes | copies_the_page_each_time once_shared_always_copied
+#= An append writes | copies_the_page_each_time once_shared_always_copied asks_for_the_first_page copies_by_deepcopy
 #= Index with plain numbers | rewritten_by_where rewritten_by_index_copy
 #= A sequence that is read | - what is given
 ### END HIDDEN TESTS

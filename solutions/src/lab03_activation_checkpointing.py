@@ -38,6 +38,7 @@ from torch import nn
 from course_kit import measure
 from course_kit.checks import check
 from course_kit.checks.check import within
+from course_kit.checks.habits import Unfilled, across
 from course_kit.checks.held_bytes import outside_torch
 from course_kit.checks.restrictions import without_torch
 from course_kit.compare import compare
@@ -672,6 +673,12 @@ _layers, _x = build([(20, 12, 3), (12, 20, 1)] * 7, seed=6).double(), torch.rand
 _expected = nn.Sequential.forward(_layers, _x)
 check.equal(check.call(checkpoint, list(_layers), _x), _expected, "fourteen layers in float64")
 check.call(same_gradients, _layers, _x, [(0, 2), (9, 13)], may_change=STEP)
+_x = across(3000 * torch.randn(7, 20, dtype=torch.float64))
+_expected = nn.Sequential.forward(_layers, _x)
+with Unfilled():
+    _got = check.call(checkpoint, list(_layers), _x)
+    check.equal(_got, _expected, "the same layers, given large numbers that lie across in memory")
+    check.call(same_gradients, _layers, _x.requires_grad_(), [(0, 2), (9, 13)], may_change=STEP)
 # Sentences of the contract, and the known-wrong answers that break them.
 #= `checkpoint`: `layers` | no_checkpoint
 #= Until its backward pass | keeps_everything keeps_on_ctx keeps_as_bytes keeps_as_parameters
@@ -897,16 +904,24 @@ check.equal(check.call(profile, _strangers, torch.randn(60, 48)), _costs, "layer
 _costs = [Cost(4 * 60 * 48, 4 * 60 * 48 * 5, 60 * 2 * 48 * 24), Cost(4 * 60 * 24, 4 * 60 * 24, 0)]
 _got = check.call(profile, [_Deeper(48, 24, 3), _Half()], torch.randn(60, 48))
 check.equal(_got, _costs, "a Layer that does more than it says, and one that saves a view")
+_costs[0] = _costs[0]._replace(saved=4 * 60 * 48 * 4)
+_got = check.call(profile, [Layer(48, 24, 3), _Half()], torch.randn(60, 48))
+check.equal(_got, _costs, "then one of the same shapes that does what it says", look="what outlives a call")
 #: other networks and limits
 _sizes = [(32, 64, 3), (64, 48, 5), (48, 32, 2)]
-_layers, _x = build(_sizes, seed=3).double(), torch.randn(40, 32, dtype=torch.float64)
+_layers, _x = build(_sizes, seed=3).double(), across(3000 * torch.randn(40, 32, dtype=torch.float64))
 _costs = [Cost(8 * 40 * w, 8 * 40 * w * (n + 1), 2 * 40 * w * out) for w, out, n in _sizes]
-check.equal(check.call(profile, list(_layers), _x), _costs, "three layers in float64: input, saved, flops")
+with Unfilled():
+    _got = check.call(profile, list(_layers), _x)
+check.equal(_got, _costs, "three layers in float64, given what lies across in memory: input, saved, flops")
 _all = [_judge(_costs, plan) for plan in every_plan(3)]
 _budget = min(most for most, _ in _all)
-_plan = as_plan(check.call(fit, _layers, _x, Bytes(_budget + working_room(_costs))))
+with Unfilled():
+    _plan = as_plan(check.call(fit, _layers, _x, Bytes(_budget + working_room(_costs))))
 _fewest = min(again for most, again in _all if most <= _budget)
 check.equal(_judge(_costs, _plan), (_budget, _fewest), "the least peak of three layers in float64, and its price")
+_plan = as_plan(check.call(fit, _layers, -_x, Bytes(_all[0][0] + working_room(_costs))))
+check.equal(_plan, [], "the same layers again, with room for all", look="what outlives a call")
 # Sentences of the contract, and the known-wrong answers that break them.
 #= `profile` returns | counts_every_save four_bytes_a_number
 #= It measures the layers | profile_clears_gradients switches_gradients_on_in_x

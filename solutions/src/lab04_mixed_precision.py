@@ -41,6 +41,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
 from course_kit import measure
 from course_kit.checks import check
+from course_kit.checks.habits import Unfilled, across
 from course_kit.checks.held_bytes import outside_torch
 from course_kit.checks.random_programs import random_programs
 from course_kit.notebook import ask
@@ -114,6 +115,7 @@ guess_zeros = ask("How many per cent of the fp16 network's gradients are 0?")
 # %%
 def gradients_in_fp32(net, batch):
     """Every gradient of one step, also those that flow between the layers; they are gone from the net afterwards."""
+    net.zero_grad(set_to_none=True)
     with record_flowing_gradients(net) as flowing:
         loss_of(net, batch).backward()
     gradients = [parameter.grad for parameter in net.parameters()] + flowing
@@ -200,6 +202,9 @@ check.equal(check.call(loss_scale, [torch.tensor(3.0).half(), torch.tensor([[-5.
 check.equal(check.call(loss_scale, [torch.tensor([2.0**-24]).half()]), 2.0**35, "the default headroom")
 _three = [torch.ones(2), torch.tensor([[-5.0]]), torch.zeros(3)]
 check.equal(check.call(loss_scale, _three, 1.0), 2.0**13, "three gradients, the largest of them in the middle")
+with Unfilled():
+    _got = check.call(loss_scale, [across(each) for each in _three], 1.0)
+check.equal(_got, 2.0**13, "the same gradients, laid across in memory")
 check.equal(check.call(loss_scale, [torch.tensor([6000.0]).half()]), 0.5, "an fp16 gradient of 6,000")
 check.equal(check.call(loss_scale, [torch.ones(2)], 3.0), 2.0**14, "a headroom of 3")
 _double = torch.tensor([2.0**-200, 0.0], dtype=torch.float64)
@@ -207,6 +212,8 @@ check.equal(check.call(loss_scale, [_double], 1.0), 2.0**215, "a gradient that f
 #: what is refused
 check.raises(ValueError, loss_scale, [torch.tensor([-math.inf, 1.0])])
 check.raises(ValueError, loss_scale, [torch.tensor([math.nan, 7.0]), torch.ones(2)])
+for _none in ([], [torch.zeros(0)]):
+    check.raises(ValueError, loss_scale, _none)
 # Sentences of the contract, and the known-wrong answers that break them.
 #= `gradients`: a list | headroom_in_fp16 looks_in_fp32
 #= They stay as they are | measures_in_place
@@ -334,6 +341,9 @@ _half, _rest = halves_of(_big)
 check.equal(_half, _big.half(), "halves of further numbers")
 check.equal((_rest.dtype, _rest.shape == _big.shape), (torch.int16, True), "dtype and shape of the rest")
 check.equal(joined(_half, _rest), _big, "further numbers, there and back")
+with Unfilled():
+    _half, _rest = halves_of(across(_big))
+    check.equal(joined(across(_half), across(_rest)), _big, "numbers that lie across in memory, there and back")
 #: how exact the rests of small ones are
 _small = torch.randn(3, 500, generator=torch.Generator().manual_seed(2)) * 2.0**-17
 _half, _rest = halves_of(_small)
@@ -583,7 +593,11 @@ for _size, _scale, _momentum in ((2.0**-44, 2.0**50, 0.5), (2.0**-8, 2.0**9, 0.9
     _begun = [w.clone() for w in _case.truth]
     for _ in range(4):
         _case.new_gradients(_scale)
-        step_both(_case, _scale, lr=2.0**-10 / _size, momentum=_momentum, max_norm=6 * _size)
+        _case.parameters[0].grad[0] = 0  # a part that nothing came through
+        for _parameter in _case.parameters:
+            _parameter.grad = across(_parameter.grad)
+        with Unfilled():
+            step_both(_case, _scale, lr=2.0**-10 / _size, momentum=_momentum, max_norm=6 * _size)
     compare_weights(_case, f"four steps of gradients of about {_size:.1g}", begun=_begun)
 #: many steps that are each too small for fp16
 _case = Case([(16, 16), (16,)], seed=6, weight=1.0)
@@ -920,8 +934,9 @@ random_programs("a scale", _begin, _names, _right_names, _draw, lambda _: ["now"
 #
 # **The contract.** `train(net, batch, steps, lr, momentum, max_norm)`
 #
-# - `net`: a `Bridge` in fp32. Measure its gradients on `batch(0)` and choose the first scale from them; then put it
-# into fp16, in place, with `begin`. `batch(step)` gives the batch of a step, 0 to `steps` - 1, the same again if asked again.
+# - `net`: a `Bridge` in fp32, perhaps with gradients of something else. Measure its gradients on `batch(0)` and choose
+# the first scale from them; then put it into fp16, in place, with `begin`. `batch(step)` gives the batch of a step, 0
+# to `steps` - 1, the same again if asked again.
 # - For each step, skipped or not, ask for the batch *first*, then forward, backward, `lean_step`, `next_scale`. (The
 # checks count the bytes alive at the moment when you ask.)
 # - returns a list of the losses, and a list of the steps that were skipped. A loss is a Python float, without the
@@ -1099,7 +1114,10 @@ _truth = train_in_fp32(Bridge(6, width=24, layers=2), _calm, **_settings, bad={}
 _losses, _ = trained(Bridge(6, width=24, layers=2), _calm, _settings)
 check.close(sum(_losses[-20:]), sum(_truth[-20:]), "the last 20 losses of a small net, lr and max_norm", relative=0.05)
 _net = Bridge(6, width=24, layers=2)
-trained(_net, _calm, _settings | {"steps": 3})
+for _parameter in _net.parameters():  # as another training has left them
+    _parameter.data, _parameter.grad = across(_parameter.data), torch.ones_like(_parameter)
+with Unfilled():
+    trained(_net, _calm, _settings | {"steps": 3})
 _after = loss_of(_net, _calm(3)).item()
 check.close(_after, _losses[3], "the loss after three steps, against that of step 3", relative=0.01)
 _nets = [Bridge(6, width=24, layers=2) for _ in range(3)]
@@ -1110,13 +1128,13 @@ _before, _truth, _got = (torch.cat([p.data.double().flatten() for p in net.param
 check.close((_got - _before).norm(), (_truth - _before).norm(), "how far small steps lead", relative=0.1)
 # Sentences of the contract, and the known-wrong answers that break them.
 #= `net`: a `Bridge` | an_fp32_twin
-#= Measure its gradients | ? a first scale of 2^16
+#= Measure its gradients | two_to_the_sixteen first_scale_from_nowhere
 #= `batch(step)` gives | all_batches_first
 #= For each step | all_batches_first
 #= (The checks count | - says how it is checked
 #= returns a list of the losses | counts_the_skipped
-#= A loss is a Python float | ? a loss that is divided by the scale
-#= Skipped steps have one | ? losses of good steps only
+#= A loss is a Python float | scaled_losses loss_after_the_step
+#= Skipped steps have one | losses_of_good_steps_only
 #= **Memory | all_batches_first
 #= Between steps | all_batches_first
 #= So nothing of the fp32 | an_fp32_twin

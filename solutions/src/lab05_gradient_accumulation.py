@@ -30,6 +30,7 @@ import torch
 
 from course_kit import measure
 from course_kit.checks import check
+from course_kit.checks.habits import Unfilled, across
 from course_kit.checks.held_bytes import outside_torch
 from course_kit.checks.random_programs import random_programs
 from course_kit.notebook import ask
@@ -310,6 +311,25 @@ def _draw(chance, names):
     return f"said.append(total.add(torch.tensor([{[chance.randrange(4) for _ in tokens]}]), torch.tensor([{tokens}])))"
 
 
+def _large_across():
+    """Weights that are large, and lie across in memory."""
+    model = _Tiny()
+    model.row.data = across(torch.tensor([2000.0, -3000.0, 0.5, 1.0], dtype=torch.float64))
+    return model
+
+
+def _mean_of_large(kind):
+    model = _large_across()
+    with Unfilled():
+        total = check.call(kind, model)
+        for inputs in ([0, 1, 2], [3, 1, 1]):
+            check.call(total.add, torch.tensor([inputs]), torch.tensor([[1, 2, IGNORE]]))
+        return [check.call(total.finish), *model.row.grad.tolist()]
+
+
+#: other models
+check.equal(_mean_of_large(TokenSum), _mean_of_large(_PlainTokens), "large weights that lie across in memory")
+#: a second batch
 _known = {"torch": torch, "rounded": _rounded}
 _names = [_known | {"start": lambda kind=kind: _begin_tokens(kind)} for kind in (TokenSum, _PlainTokens)]
 _begin, _look = "model, total = start(); said = []", "what an object remembers of a piece, and for how long"
@@ -557,6 +577,15 @@ for _weight in (0.5, 2.0):
     check.call(_wide.add, _weight)
 check.equal(_given.tolist(), [1.0] * 3, "an fp32 gradient that the caller keeps", look="what changes in place")
 check.equal(_wide.sums[0].tolist(), [2.5] * 3, "0.5 and 2 times this gradient", look="what changes in place")
+
+
+#: other counts and dtypes
+_p = across(torch.tensor([[2000.0, -2000.0], [0.0, 1.0]]).half().requires_grad_())
+_p.grad = across(torch.tensor([[2.0, -4.0], [1.0, 3.0]]).half())
+with Unfilled():
+    _wide = check.call(WideSum, [_p])
+    check.equal(check.call(_wide.add, 0.5), True, "what add returns for a gradient that lies across in memory")
+check.equal(_wide.sums[0], torch.tensor([[1.0, -2.0], [0.5, 1.5]]), "half of a gradient that lies across in memory")
 
 
 #: parameters without gradients, weights that change, NaN
@@ -983,6 +1012,24 @@ def _draw(chance, names):
     return f"said.append(stream.add(torch.tensor([{inputs}]), torch.tensor([{tokens}]), {scale}))"
 
 
+def _step_of_large(kind, again=False):
+    model = _large_across()
+    with Unfilled():
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.125)
+        stream = check.call(kind, model, optimizer)
+        for inputs in ([0, 1, 2], [3, 1, 1]):
+            check.call(stream.add, torch.tensor([inputs]), torch.tensor([[1, 2, IGNORE]]), 0.5)
+            if again:
+                state, stream = check.call(stream.state_dict), check.call(kind, model, optimizer)
+                check.call(stream.load_state_dict, state)
+        result = check.call(stream.step)
+    return torch.tensor([*result, *model.row.tolist()], dtype=torch.float64)
+
+
+#: another model
+_what = "large weights that lie across in memory: loss, length and weights"
+check.close(_step_of_large(Accumulator), _step_of_large(_Pieces), _what, relative=1e-12)
+#: other cuts and optimizers
 _known = {"torch": torch, "math": math, "rounded": _rounded}
 _names = [_known | {"start": lambda kind=kind: _begin_with(kind)} for kind in (Accumulator, _Pieces)]
 _begin, _looks = "model, stream = start(); said = []", ["rounded(said)", "rounded([tuple(model.row.tolist())])"]
@@ -1006,7 +1053,7 @@ random_programs("a stream", _begin, *_names, _draw, lambda _: _looks, look=_look
 #= No token at all | an_empty_batch_is_skipped
 #= Then the next batch | an_overflow_that_stays
 #= **Bytes:** between two | holds_gradients_in_numpy
-#= The peak of `add` | ? a copy of all gradients in `add`
+#= The peak of `add` | widens_the_model_for_a_piece
 #= `step` takes only | a_second_set_in_step
 #= Afterwards no `.grad` | gradients_stay
 #= One optimizer step | a_step_for_each_piece
@@ -1192,6 +1239,8 @@ def _draw(chance, names):
     return f"said.append(stream.add(torch.tensor([{inputs}]), torch.tensor([{tokens}]), {scale}))"
 
 
+_what = "large weights, the batch saved after each piece: loss, length and weights"
+check.close(_step_of_large(Resumable, again=True), _step_of_large(_Pieces), _what, relative=1e-12)
 _known = {"torch": torch, "math": math, "rounded": _rounded}
 _names = [_known | {"start": lambda kind=kind: _begin_with(kind)} for kind in (Resumable, _Pieces)]
 _begin = "model, stream = start(); said, state = [], stream.state_dict()"

@@ -54,6 +54,7 @@ import torch.distributed as dist
 
 from course_kit import ranks
 from course_kit.checks import check
+from course_kit.checks.habits import Case, Unfilled, across, as_in_training
 from course_kit.checks.restrictions import without_torch
 from course_kit.compare import compare
 from course_kit.notebook import ask
@@ -223,13 +224,23 @@ check_scatter(5, members=[7, 0, 6, 1, 5, 2, 4, 3], dtype=torch.bfloat16, seed=4)
 check_scatter(0, members=[1, 0], dtype=torch.int64, world_size=2)
 #: other members
 check_scatter(9, members=[1], dtype=torch.float64, world_size=2)
+
+
+def scatter_in_training(seed):
+    members = [2, 0, 3, 1]
+    given = [1000 * numbers(rank, (13,), torch.float64, seed) - 3500 for rank in members]
+    me = members.index(dist.get_rank())
+    return Case([given[me], members], sum(given).tensor_split(4)[me])
+
+
+check.on_ranks(as_in_training, reduce_scatter, scatter_in_training, [{"seed": 8}, {"seed": 9}], world_size=4)
 #: other lengths, other dtypes
 check_scatter_traffic(1021, members=[5, 2, 0, 7], dtype=torch.bfloat16)
 # Sentences of the contract, and the known-wrong answers that break them.
 #= `flat`: a tensor | - what is given
 #= All members bring | sums_in_what_was_given
 #= `members`: the ranks | ranks_for_positions forgets_in_the_list_of_members
-#= Its length $p$ | ? one member that sends to itself
+#= Its length $p$ | alone_is_no_pair
 #= *A rank's number | ranks_for_positions
 #= Question 4 lives | - a remark
 #= Parts are those | only_sizes_that_p_divides
@@ -400,6 +411,34 @@ def gather_alone(length, members, dtype):
     return check.call(all_gather, mine, length, members)
 
 
+def gather_in_training(seed):
+    members = [2, 0, 3, 1]
+    whole = 1000 * numbers(0, (13,), torch.float64, seed) - 3500
+    return Case([whole.tensor_split(4)[members.index(dist.get_rank())], 13, members], whole)
+
+
+def in_training(answer, *settings):
+    """Two calls in one process, with other numbers of the same shape; the second ones lie across in memory."""
+    kept = []
+    for seed in range(2):
+        mine = 1000 * numbers(dist.get_rank(), (6, 7), torch.float64, seed) - 3500
+        mine = across(mine) if seed else mine
+        with Unfilled():
+            kept.append(check.call(answer, mine, *settings, may_change="values").clone())
+    return kept
+
+
+def check_in_training(p, answer, *settings):
+    right = [1000 * sums(range(p), (6, 7), torch.float64, seed) - 3500 * p for seed in range(2)]
+    found = check.on_ranks(in_training, answer, *settings, world_size=p)
+    check.equal(found, [right] * p, "sums of two calls in one process, of large numbers", look="what outlives a call")
+
+
+def mean_of_small():
+    small = torch.full((5,), 3 * 2.0**-24).half()
+    return check.call(all_reduce, small, "mean", may_change="values")
+
+
 def refusals(*ops):
     said = []
     for op in ops:
@@ -422,13 +461,18 @@ for length, gatherers, dtype in (
     gathered = check.on_ranks(gather_alone, length, gatherers, dtype, world_size=4)
     expected = [torch.arange(length).to(dtype)] * len(gatherers)
     check.equal([gathered[rank] for rank in gatherers], expected, f"{length} numbers gathered on ranks {gatherers}")
+check.on_ranks(as_in_training, all_gather, gather_in_training, [{"seed": 8}, {"seed": 9}], world_size=4)
 
 #: other shapes and worlds
 check_cases("sum", [((5, 1, 9), torch.int64), ((1,), torch.bfloat16), ((), torch.float32)], p=8)
 check_cases("mean", [((101,), torch.float64), ((2, 2), torch.float16)], p=4)
 check_cases("sum", [((4,), torch.float32)], p=1)
+check_in_training(4, all_reduce)
+small = torch.full((5,), 3 * 2.0**-24).half()
+where = "what is divided: the sum, or each of its parts"
+check.equal(check.on_ranks(mean_of_small, world_size=4), [small] * 4, "means of fp16's smallest numbers", look=where)
 sides = check.on_ranks(across_and_random, world_size=8)
-check.equal([across for across, _ in sides], [sums(range(8), (5, 3)).T] * 8, "numbers that lie across")
+check.equal([turned for turned, _ in sides], [sums(range(8), (5, 3)).T] * 8, "numbers that lie across")
 check.close(sides[0][1], sum(map(fractions, range(8))), "sums of float64", operations=8, look="the dtype you add in")
 check.equal([rounded for _, rounded in sides], [sides[0][1]] * 8, "the same bits on all ranks")
 #: the errors
@@ -454,11 +498,11 @@ check.equal([int(each.total_bytes) for each in uneven_sent], expected, "bytes of
 #= The sum of all tensors | mean_without_its_divisor other_memory
 #= Any shape, any length | adds_in_float32 all_halves_travel_wide
 #= Its memory may lie | forgets_what_lies_across
-#= A mean is only asked | mean_without_its_divisor
-#= Every rank must end | ? each rank adds in its own order
-#= `ValueError` if | six_is_even refuses_too_late
+#= A mean is only asked | mean_without_its_divisor divides_before_it_adds
+#= Every rank must end | own_order_in_double
+#= `ValueError` if | six_is_even refuses_too_late one_rank_refuses
 #= The parts of all members | far_side_first_on_the_way_back
-#= Messages: log2 p | ? parts that travel one by one
+#= Messages: log2 p | parts_travel_one_by_one
 #= All members call | - who calls
 #= Rabenseifner's | the_library_does_it
 #= Bytes sent: 2(p-1)/p | whole_tensors_round_the_ring
@@ -701,6 +745,7 @@ check.at_least(sum(crossings), 2, "… and of all ranks together", look="what cr
 #: other sizes, other nodes
 check_two_levels([((2, 3), torch.int64), ((9,), torch.bfloat16), ((), torch.float32)], ranks_per_node=2)
 check_two_levels([((5,), torch.float32)], ranks_per_node=1)
+check_in_training(4, two_level_all_reduce, 2)
 _ = check_cable(1003, ranks_per_node=2, dtype=torch.bfloat16)
 hidden_sent = check_cable(4096, ranks_per_node=4)
 #: what the busiest rank sends
@@ -800,7 +845,8 @@ check.equal(never, None, "two-level and ring on these links", look="sizes of 0 a
 # %% check="q5-hidden" points=6
 # Other prices; among them, links that are all alike.
 ### BEGIN HIDDEN TESTS
-for a, b, c, d in ((1e-6, 1e-11, 1e-6, 1e-11), (3e-6, 2e-12, 5e-5, 8e-10), (1e-5, 1e-9, 1e-6, 1e-8)):
+free = (0.0, 2.0**-34, 0.0, 2.0**-31)  # messages cost nothing: all lines meet at 0, without a rounding
+for a, b, c, d in ((1e-6, 1e-11, 1e-6, 1e-11), (3e-6, 2e-12, 5e-5, 8e-10), (1e-5, 1e-9, 1e-6, 1e-8), free):
     inside, cable = predict.Link(Seconds(a), b), predict.Link(Seconds(c), d)
     lines = {
         "ring": (TERM_ROUNDS * c, TERM_ROUNDS / TERM_RANKS * d),
@@ -825,7 +871,7 @@ for a, b, c, d in ((1e-6, 1e-11, 1e-6, 1e-11), (3e-6, 2e-12, 5e-5, 8e-10), (1e-5
 #= (Both are straight | - advice
 #= You know two | - advice
 #= Seconds of an | a_cable_for_each_rank
-#= Bytes, above 0 | a_crossing_below_zero
+#= Bytes, above 0 | a_crossing_below_zero lines_that_meet_at_zero
 #= None if they | a_crossing_below_zero
 ### END HIDDEN TESTS
 

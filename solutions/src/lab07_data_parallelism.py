@@ -43,6 +43,7 @@ from torch.nn.utils import parameters_to_vector
 
 from course_kit import measure, ranks
 from course_kit.checks import check
+from course_kit.checks.habits import Unfilled, across
 from course_kit.compare import compare
 from course_kit.notebook import ask
 from course_kit.units import Bytes, Count, Ratio
@@ -239,12 +240,17 @@ check.at_most(most(check_stock(step=2, counts=[1, 2, 3], special=True))[1], 1, "
 
 
 def stock_of_two():
-    rank, pair = dist.get_rank(), [nn.Parameter(torch.zeros(5)), nn.Parameter(torch.zeros(2, 3))]
+    rank, pair = dist.get_rank(), [nn.Parameter(torch.tensor([3e3, -3e3])), nn.Parameter(across(torch.zeros(2, 3)))]
     pair[1].grad = torch.zeros(2, 3) if rank else None  # a gradient of zeros is one
-    return take_stock(pair, 2**40 + 4 + rank)
+    with Unfilled():
+        first = take_stock(pair, 2**40 + 4 + rank)
+        pair[0].data.neg_()
+        pair[0].grad = torch.ones(2)
+        return first, take_stock(pair, rank)
 
 
-check.equal(check.on_ranks(stock_of_two, world_size=2), [(2**41 + 9, [False, True])] * 2, "many examples, one of two used")
+both = [((2**41 + 9, [False, True]), (1, [True, True]))] * 2
+check.equal(check.on_ranks(stock_of_two, world_size=2), both, "many examples, one of two used; then one, and both")
 # Sentences of the contract, and the known-wrong answers that break them.
 #= `trainable(model)` returns | tied_twice
 #= What is frozen | frozen_weights_travel
@@ -499,6 +505,20 @@ def six_alike():
 
 messages = check.on_ranks(six_alike, world_size=2)
 check.equal(list(map(int, messages)), [4, 4], "messages for six gradients of 16 B in buckets of 32 B")
+
+
+def dtypes_by_turns():
+    model = nn.ParameterList(torch.zeros(1, dtype=(torch.float32, torch.float64)[number % 2]) for number in range(8))
+    for number, parameter in enumerate(model):
+        parameter.grad = torch.full_like(parameter, number + dist.get_rank())
+    with measure.traffic() as sent:
+        check.call(synchronize, model, 1, 16, may_change="grad")
+    return int(sent.total_messages), [parameter.grad.item() for parameter in model]
+
+
+what = "messages for four gradients of 4 B and four of 8 B, by turns, in buckets of 16 B; and the means"
+found = check.on_ranks(dtypes_by_turns, world_size=2)
+check.equal(found, [(4, [number + 0.5 for number in range(8)])] * 2, what, look="what waits for what")
 ### END HIDDEN TESTS
 
 # %% check="q2-mixed" points=3
@@ -509,12 +529,12 @@ ACROSS = torch.arange(6.0).view(3, 2).t()
 
 def mixed():
     rank, model = dist.get_rank(), nn.Module()
-    model.a, model.b = nn.Parameter(torch.zeros(3, 2).t()), nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    model.a, model.b = nn.Parameter(3e3 - 1200 * ACROSS), nn.Parameter(torch.zeros(3, dtype=torch.float64))
     model.c = nn.Parameter(torch.zeros(2, dtype=torch.float64))
     model.a.grad = ACROSS * (rank + 1)
     model.b.grad = torch.ones(3, dtype=torch.float64) if rank else None
     model.c.grad = torch.tensor([1.0, float("nan") if rank else 1.0], dtype=torch.float64)
-    with measure.traffic() as sent:
+    with Unfilled(), measure.traffic() as sent:
         total = synchronize(model, 1 + 2 * rank, 8)
     idle = Patchwork()
     backward(idle, 0, rank, 0)
@@ -547,10 +567,10 @@ for totals, left, (n_bytes, messages), *grads in check.on_ranks(mixed, world_siz
 #= Returns the number | own_number_of_examples
 #= If that is 0 | zeros_travel
 #= Gradients travel in | one_message_for_each_gradient buckets_travel_in_double
-#= A bucket is sent | sent_before_it_is_filled buckets_twice_as_large
+#= A bucket is sent | sent_before_it_is_filled buckets_twice_as_large a_wait_that_ignores_the_dtype
 #= `plan_buckets` tells | everything_in_one_bucket
 #= What nobody used, and | planned_before_the_stock
-#= A gradient may lie | ? `view(-1)`
+#= A gradient may lie | view_of_what_lies_across
 #= `flatten()` reads | - advice
 #= `view(-1)` and | - advice
 #= Replace gradients | mean_of_means
@@ -576,7 +596,7 @@ for totals, left, (n_bytes, messages), *grads in check.on_ranks(mixed, world_siz
 # an example, until the longest list ends.
 # - In each step, every rank takes its next batch if it has one; `model(inputs, targets)` is the mean loss. One
 # `optimizer.step()` with the gradient of the joined batch, *on every rank*, also on those that are out of data. (And
-# clear the gradients of the step before, as always.)
+# clear first what gradients are there, as always.)
 # - Returns the number of steps: the same on all ranks.
 # - It sends what `synchronize` sends in each step, and at most one stock more.
 #
@@ -683,7 +703,18 @@ def epoch_of_a_line(parts):
     model = Line(3, 2, bias=False)
     nn.init.ones_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.125)
-    return train_epoch(model, optimizer, parts[dist.get_rank()], 64), model.weight.detach()
+    with Unfilled():
+        return train_epoch(model, optimizer, parts[dist.get_rank()], 64), model.weight.detach()
+
+
+def epoch_of_large_numbers():
+    model = Line(3, 2, bias=False)
+    model.weight.data = across(torch.tensor([[2e3, -2e3, 1.0], [0.0, 3.0, -1.0]]))
+    model.weight.grad = torch.ones(2, 3)  # of another training
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    inputs = across(torch.eye(3)[dist.get_rank() :][:1])
+    steps = [train_epoch(model, optimizer, [(inputs, torch.zeros(1, 2))], 64) for _ in range(2)]
+    return steps, model.weight.detach()
 
 
 hidden_parts = torch.randn(2, 2, 4, 5, generator=torch.Generator().manual_seed(5))  # rank, step, example, numbers
@@ -695,6 +726,9 @@ for every in (torch.cat([part[0] for part in hidden_parts]), hidden_parts[0][1])
 for line_steps, line_weight in check.on_ranks(epoch_of_a_line, line_parts, world_size=2):
     check.equal(line_steps, 2, "steps of another model, in fp32")
     check.close(line_weight, one_line.weight.detach(), "… its weights", operations=50)
+halved = torch.tensor([[500, -500, 1.0], [0.0, 0.75, -1.0]])  # each rank's one example halves a column, twice
+for line_steps, line_weight in check.on_ranks(epoch_of_large_numbers, world_size=2):
+    check.equal((line_steps, line_weight), ([1, 1], halved), "two epochs of a line of large numbers that lie across")
 # Sentences of the contract, and the known-wrong answers that break them.
 #= All ranks call | - who calls
 #= `batches` is this | takes_from_the_list
@@ -703,7 +737,7 @@ for line_steps, line_weight in check.on_ranks(epoch_of_a_line, line_parts, world
 #= In each step, every | stops_with_the_first the_last_batch_again
 #= `model(inputs, targets)` is | - what is given
 #= One `optimizer.step()` | done_is_gone
-#= (And clear the | gradients_add_up
+#= (And clear first | gradients_add_up
 #= Returns the number | own_number_of_steps
 #= It sends what | buckets_of_its_own_size
 #= Train until no | stops_with_the_first
@@ -794,6 +828,10 @@ for hidden_n in (0, 1, 7, 9, 64, 1001):
     check_code(hidden_n, seed=hidden_n, factor=1e-3)
 check.equal(check.call(decode, check.call(encode, torch.zeros(3)), 3).abs(), torch.zeros(3), "three zeros")
 check.equal(check.call(encode, torch.zeros(0)), torch.zeros(4, dtype=torch.uint8), "no numbers, a scale of 0")
+hidden_x = across(5000 * torch.randn(21, generator=torch.Generator().manual_seed(21)))
+with Unfilled():
+    hidden_got = check.call(decode, check.call(encode, hidden_x), 21)
+check.close(hidden_got, arrives(hidden_x), "large numbers that lie across in memory", operations=100)
 # Sentences of the contract, and the known-wrong answers that break them.
 #= `encode(x)` takes | a_byte_for_a_bit scale_of_the_largest
 #= (`x >= 0` is plus | zero_counts_as_minus the_sign_bit_of_zero
@@ -980,6 +1018,17 @@ check_training()
 # %% check="q5-hidden" points=6
 # Other ranks, sizes and seeds.
 ### BEGIN HIDDEN TESTS
+def of_large_numbers(n):
+    mine, owed = across(5000 * gradients(dist.get_rank(), 0, n)), across(torch.zeros(n))
+    with Unfilled():
+        return check.call(compressed_mean, mine, owed, may_change=[owed]), owed, mine
+
+
+found = check.on_ranks(of_large_numbers, 21, world_size=2)
+right = sum(arrives(given) for *_, given in found) / 2
+for mean, owed, given in found:
+    check.close(mean, right, "the mean of large numbers that lie across in memory", operations=100)
+    check.close(owed, given - arrives(given), "… and what is owed", operations=100)
 for hidden_n, hidden_p in ((1, 2), (64, 3), (1001, 2), (5, 1)):
     check_first_step(hidden_n, hidden_p, seed=hidden_n)
 check_bookkeeping(n=64, p=3, steps=17, seed=5)
