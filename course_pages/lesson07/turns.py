@@ -88,7 +88,7 @@ def check_logged(function: Function) -> None:
         rank = dist.get_rank()
         loss = torch.tensor([3.0, 6.0, 1.5][rank], requires_grad=True)
         found = function(loss * 1.0, (2, 1, 5)[rank])
-        return float(found), bool(getattr(found, "requires_grad", False))
+        return torch.as_tensor(found).item(), bool(getattr(found, "requires_grad", False))
 
     due = (3.0 * 2 + 6.0 * 1 + 1.5 * 5) / 8
     for rank, (found, graph) in enumerate(ranks.run(on_each_rank, world_size=3)):

@@ -148,7 +148,7 @@ class Shelf:
     def fetch(self, number: int) -> nn.Linear:
         """Read a unit; refuse while the one before is in memory."""
         others = sum(each() is not None for each in self._alive)
-        assert not others, f"unit {number} is fetched while {others} more in memory: a name holds on"
+        assert not others, f"unit {number} is fetched, and still in memory: {others} before it; a name holds on"
         unit = nn.Linear(len(self.kept[0]), len(self.kept[0]), bias=False, dtype=self.kept[0].dtype)
         unit.weight.data.copy_(self.kept[number])
         self.fetched.append(number)
