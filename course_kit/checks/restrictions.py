@@ -198,7 +198,8 @@ FRAMES = frozenset([*_FRAMES.split(), "start_new_thread"])
 """What leads from an answer to those who judge it: their frames, and the objects that these hold."""
 
 _CHANNELS = """open socket tempfile mmap memmap multiprocessing subprocess torch.save torch.load write_bytes write_text
-read_bytes read_text tofile fromfile from_file os.environ TCPStore FileStore HashStore rpc share_memory_"""
+read_bytes read_text tofile fromfile from_file os.environ TCPStore FileStore HashStore PrefixStore _get_default_store
+rpc share_memory_"""
 CHANNELS = tuple(_CHANNELS.split())
 """Ways between ranks that nobody counts, for the `forbidden` of a lab that counts what is sent."""
 

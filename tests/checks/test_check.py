@@ -236,6 +236,11 @@ def test_another_name_for_it_is_no_way_out(body):
     check.written_with(fn, forbidden=["dist.broadcast", "dist.isend", "x.all_reduce", "unknown.name"])
 
 
+def test_the_store_through_which_ranks_found_each_other_is_no_way_either() -> None:
+    source = "import torch.distributed as dist\ndef f(x):\n    dist.distributed_c10d._get_default_store().set('x', x)\n"
+    assert "no _get_default_store" in refused(check.written_with, in_a_cell(source)["f"], forbidden=check.CHANNELS)
+
+
 ORDERS = "from course_lib.pipeline.schedule.orders import ORDERS as table, zb_h2 as other\n"
 MODULE = "import course_lib.pipeline.schedule.orders as orders\n"
 
