@@ -47,7 +47,6 @@ def peak(setup: Setup, first_step: bool = False) -> PeakAccount:
     of random state for each block are left out. On a GPU (`device="cuda"`; one with units for bf16: on an older one,
     such as the T4, attention="fused" in bf16 falls back on products), what its kernels use inside, and cuBLAS's
     workspaces, come on top. With micro-batches all sequences are equally long, and the whole batch is there throughout.
-    Inside of tiled attention, too, every tensor is followed, for two tokens or more (`lifetimes/tiles.py`).
 
     Args:
         setup: what is trained, and how.
@@ -55,13 +54,11 @@ def peak(setup: Setup, first_step: bool = False) -> PeakAccount:
 
     Raises:
         ValueError: as `activations`; other layers than GPT-2's; gradients wider than the weights; more than one rank;
-            micro-batches on a GPU or in the first step; tiled attention on a GPU.
+            micro-batches on a GPU or in the first step; tiles on a GPU.
     """
     config = setup.gpt
     if config.attention == "tiled" and setup.device != "cpu":
-        raise ValueError(
-            f'attention="tiled", device={setup.device!r}: tiles are followed on a CPU; `activations` has what is kept'
-        )
+        raise ValueError('attention="tiled": its tiles are followed on a CPU alone; `activations` has what it keeps')
     if config.norm != "layernorm" or config.positions == "rotary" or config.dropout:
         raise ValueError(
             f"norm={config.norm!r}, positions={config.positions!r}, dropout={config.dropout}: a step is followed with "

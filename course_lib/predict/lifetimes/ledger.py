@@ -50,12 +50,12 @@ class Ledger:
             category, nbytes = self._blocks[name].pop()
             self.alive[category] -= nbytes
 
-    def forget(self, *names: str) -> None:
-        """Another block has this name now: the older one goes, if there is one."""
-        for name in names:
+    def renew(self, **blocks: int) -> None:
+        """Results whose names others have, which go when these are there."""
+        self.make(**blocks)
+        for name in blocks:
             if len(self._blocks[name]) > 1:
-                category, nbytes = self._blocks[name].pop(0)
-                self.alive[category] -= nbytes
+                self.alive["temporaries"] -= self._blocks[name].pop(0)[1]
 
     def release(self, name: str) -> None:
         """Autograd lets go of this block, but the caller (who passed the batch in) still holds it."""
