@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from course_pages.lesson17.explorer import MapExplorer
+from course_pages.lesson17.explorer import MapExplorer, cells, published
 from tests.browser.conftest import Alone
 
 pytestmark = pytest.mark.browser
@@ -14,8 +14,10 @@ pytestmark = pytest.mark.browser
 def test_cells_dots_and_a_click(alone: Alone) -> None:
     page = alone(MapExplorer)
     status = page.get_by_role("status").first
+    cell, (seconds, _) = cells("8B on 8", "H100", 0, 1, False)[2, 2], published("8B on 8", 0, 1)[2, 2]
     expect(status).to_contain_text(
-        "Tensor 2, 2 stages: 20.0 s a step, 60 GB on the fullest GPU, which fits. Published: 19.4 s"
+        f"Tensor 2, 2 stages: {cell.step:.1f} s a step, {cell.gb:.0f} GB on the fullest GPU, which fits. "
+        f"Published: {seconds:.1f} s"
     )
     expect(page.locator(".mx-full")).to_have_count(4)
     expect(page.get_by_text("● died")).to_have_count(4)
