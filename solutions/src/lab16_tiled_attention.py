@@ -44,7 +44,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 # %%
 from course_kit import measure
-from course_kit.checks import check
+from course_kit.checks import check, habits
 from course_kit.checks.check import within
 from course_kit.checks.held_bytes import held, outside_torch
 from course_kit.checks.restrictions import without_torch
@@ -252,7 +252,7 @@ for dtype in (torch.float64, torch.float32):
 check_merge(TWO_ROWS, row(-800.0, 900.0), TWO_ROWS + 1, row(800.0, -900.0), what="L of both signs, far apart")
 
 # %% check="q1-hidden" points=7
-# Other shapes and values; no rows; twelve keys, one after the other, as tiles come.
+# Other shapes and values; no rows; twelve keys, one after the other, as tiles come; calls as in training.
 ### BEGIN HIDDEN TESTS
 def hidden_halves(shape, seed, dtype=torch.float64, size=1.0, shift=0.0, holes=True):
     generator = torch.Generator().manual_seed(seed)
@@ -272,6 +272,7 @@ check_merge(*hidden_halves((5, 7, 3), 0), what="[5, 7, 3]")
 check_merge(*hidden_halves((5, 7, 3), 1, size=3), what="[5, 7, 3], other values")
 check_merge(*hidden_halves((2, 3, 4, 6), 2, torch.float32, 2), what="[2, 3, 4, 6] in float32")
 check_merge(*hidden_halves((9, 1), 3, torch.float32, 300, 2e4), what="[9, 1], L around 20,000")
+check_merge(*hidden_halves((9, 2), 15, torch.float32, 1, 2e4), what="[9, 2], L around 20,000 and close together")
 check_merge(*hidden_halves((9, 4), 4, torch.float64, 900, -3e5), what="[9, 4], L around -300,000")
 check_merge(*hidden_halves((6,), 5, holes=False), what="[6]: one row")
 check_merge(*(each.transpose(0, 1) for each in hidden_halves((4, 6, 3), 6)), what="rows across in memory")
@@ -286,7 +287,37 @@ for hidden_key in range(12):
     hidden_came = pair_of(check.call(merge, *hidden_came, *hidden_one), "merge", ((5, 3), (5,)), torch.float32)
 check.close(hidden_came[0], hidden_scores.softmax(1) @ hidden_values, "twelve keys, one after the other", operations=64)
 check.close(hidden_came[1], hidden_scores.logsumexp(1), "… and their L", operations=64)
+
+
+def hidden_joined(*halves):
+    """o and L of both halves as one tensor."""
+    o, L = merge(*halves)
+    return torch.cat([o, L[..., None]], -1)
+
+
+def hidden_case(seed, size, dtype):
+    halves = hidden_halves((4, 6, 3), seed, dtype, size, holes=False)
+    first, first_L, second, second_L = (each.double() for each in halves)
+    every = torch.stack([first_L, second_L])
+    shares = every.softmax(0)[..., None]
+    right = torch.cat([shares[0] * first + shares[1] * second, every.logsumexp(0)[..., None]], -1)
+    return habits.Case(halves, right.to(dtype))
+
+
+#: calls as in training
+hidden_ways = [{"seed": 10 + turn, "size": 2000.0 * (turn < 2) + 1, "dtype": torch.float64} for turn in range(4)]
+habits.as_in_training(hidden_joined, hidden_case, [*hidden_ways, hidden_ways[0] | {"dtype": torch.float32}])
 check.written_with(merge, forbidden=FINISHED)
+#= `first`, `second` | one_dim_before_width
+#= `first_L`, `second_L` | one_dim_before_width
+#= All have one dtype | float32_inside
+#= There may be any | one_dim_before_width
+#= Every `L` is | max_not_subtracted
+#= Rows of `o` whose | zero_times_nan
+#= `o` has the error | shares_through_a_rounded_L
+#= Returns the pair | float32_inside L_in_base_two
+#= A row that is empty | empty_rows_are_nan zero_by_zero
+#= (o, L) of both halves | halves_weigh_the_same winner_takes_all
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -442,6 +473,15 @@ check_tiles([0], 3, 2)
 _starts = [*range(0, 2**20, 64), 2**20]
 _came = within(10, visible_tiles, _starts, 10**9, 32)
 check.equal(len(_came), 3 * 2**14, "texts of 64 tokens, tiles of 32: three tiles each")
+#= `starts` as above | texts_run_together
+#= `window` and `tile` | window_off_by_one
+#= Texts may be shorter | length_not_divisible
+#= Returns a list of | keys_cut_at_the_window
+#= These are token numbers | numbers_within_the_text
+#= The list has the tiles | window_forgotten future_tiles order_by_keys
+#= The work grows | tries_all_tiles
+#= It is arithmetic | counts_in_tensors
+#= The tiles with at least | diagonal_left_out
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -829,7 +869,8 @@ check_long()
 # Other texts, heads, windows and tiles; float64; bytes, FLOPs and time; memory outside of torch.
 ### BEGIN HIDDEN TESTS
 #: other texts, heads, windows and tiles
-_ = check_attend([1, 2, 17], 4, 4, 3, window=6, tile=5, seed=5, behind=1)
+with habits.Unfilled():
+    _ = check_attend([1, 2, 17], 4, 4, 3, window=6, tile=5, seed=5, behind=1)
 _ = check_attend([20], 8, 2, 7, window=9, tile=1, seed=6)
 _ = check_attend([5, 5, 5, 5], 5, 5, 4, window=3, tile=7, seed=7, dense=True)
 _ = check_attend([31], 9, 3, 6, window=30, tile=4, seed=8)
@@ -838,6 +879,7 @@ _ = check_attend([31], 9, 3, 6, window=33, tile=64, seed=10, size=12)
 #: float64
 _ = check_attend([11, 8], 6, 2, 5, window=4, tile=4, seed=11, dtype=torch.float64)
 _ = check_attend([11, 8], 6, 2, 5, window=40, tile=3, seed=12, dtype=torch.float64, lean=(3000, -20), behind=2)
+_ = check_attend([11, 8], 6, 2, 5, window=5, tile=3, seed=16, dtype=torch.float64, lean=(-3000, 3000))
 #: bytes, FLOPs and time
 _ = check_attend([400, 68], 6, 2, 48, window=10**6, tile=32, seed=13, count=True)
 _ = check_attend([300, 68], 16, 1, 64, window=20, tile=16, seed=14, count=True)
@@ -847,6 +889,21 @@ _q, _k, _v, _starts = problem([1024], 8, 2, 32)
 with outside_torch() as _outside:
     check.call(attend, _q, _k, _v, _starts, 1024, 64)
     check.at_most(_outside(), Bytes(8 * 4 * 8 * 1024), "bytes that are still held after the call", look="module state")
+#= `q`: `[heads | heads_dealt_out
+#= `k`, `v` | needs_tensors_in_one_piece
+#= `starts`, `window`, `tile` as | window_off_by_one
+#= `tokens` may be more | fresh_memory
+#= Returns `(o, L)` | float64_inside sixteen_bits_inside
+#= Tokens behind the last | fresh_memory
+#= **Error:** | rescaling_forgotten sixteen_bits_inside
+#= (Four roundings | - a permission
+#= **FLOPs:** | computes_masked_tiles
+#= They are the matrix | head_after_head finished_kernel in_another_thread
+#= **What these products | expands_keys_and_values
+#= **Bytes at the peak** | keeps_all_shares
+#= Nothing there grows | mask_of_all_pairs
+#= **Processor time:** | asked_pair_by_pair
+#= (o, L) of attention | last_tile_wins whole_table
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -1164,9 +1221,10 @@ for each in (TiledAttention.forward, TiledAttention.backward):
 ### BEGIN HIDDEN TESTS
 def hidden_steps(leaves, starts, window, tile, gs):
     """Two backward passes, whose gradients are added to what is there."""
-    os = [attention(leaves[0] / (place + 1), *leaves[1:], starts, window, tile) for place in range(len(gs))]
+    with habits.Unfilled():
+        os = [attention(leaves[0] / (place + 1), *leaves[1:], starts, window, tile) for place in range(len(gs))]
     for o, g in zip(os, gs):
-        o.backward(g)
+        habits.backward(o, g)
 
 
 def hidden_added(*case, window, tile, **more):
@@ -1174,7 +1232,7 @@ def hidden_added(*case, window, tile, **more):
     leaves, gs = [each.detach().requires_grad_() for each in (q, k, v)], []
     for each in leaves:
         each.grad = torch.ones_like(each)
-    for seed, size in ((31, 5.0), (32, 0.5)):
+    for seed, size in ((31, 5000.0), (32, 0.5)):
         gs.append(size * upstream_of(q, starts[-1], seed, seed % 2 == 0))
     check.call(hidden_steps, leaves, starts, window, tile, gs, may_change="grad")
     parts = [by_autograd(q / (place + 1), k, v, g, starts, window) for place, g in enumerate(gs)]
@@ -1193,6 +1251,7 @@ check_backward([31], 9, 3, 6, window=33, tile=64, seed=10, size=12)
 #: float64
 check_backward([11, 8], 6, 2, 5, window=4, tile=4, seed=11, dtype=torch.float64)
 check_backward([11, 8], 6, 2, 5, window=40, tile=3, seed=12, dtype=torch.float64, lean=(3000, -20), behind=2)
+check_backward([11, 8], 6, 2, 5, window=5, tile=3, seed=16, dtype=torch.float64, lean=(-3000, 3000))
 #: bytes and FLOPs
 check_backward([400, 68], 6, 2, 48, window=10**6, tile=32, seed=13, count=True)
 check_backward([300, 68], 16, 1, 64, window=20, tile=16, seed=14, count=True)
@@ -1204,6 +1263,24 @@ _k.requires_grad_()
 check.call(attention(_q, _k, _v, _starts, 4, 2).sum().backward, may_change="grad")
 _right = by_autograd(_q, _k, _v, torch.ones_like(_q), _starts, 4)[1]
 check.close(_k.grad, _right, "only keys want a gradient, which comes from a sum", operations=200)
+#= `TiledAttention`, an | - a name and its arguments
+#= Arguments as in question 3 | window_off_by_one
+#= `q`, `k` and `v` want | - what is given
+#= Returns `o` alone | returns_the_pair
+#= **Saved** for the | saves_shares_too
+#= When nobody wants | output_on_ctx
+#= `save_for_backward` knows | - advice
+#= Another backward pass | saved_in_place
+#= `backward` gets the | upstream_overwritten gradient_in_one_piece
+#= Tokens behind the last | nan_behind_the_texts
+#= **Error** of each | without_D keys_without_scale
+#= Everything is computed | float64_inside
+#= **FLOPs of `backward`:** | six_products table_in_the_backward_pass
+#= **Bytes at the peak** | mask_of_all_pairs
+#= Attention within texts | saves_shares_too
+#= o, from `attend` | returns_the_pair
+#= The gradients of q | overwrites sums_the_wrong_heads
+#= None for the rest | - autograd itself says how many it wants
 ### END HIDDEN TESTS
 
 # %% [markdown]
