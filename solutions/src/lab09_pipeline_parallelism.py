@@ -40,7 +40,7 @@ import torch.distributed as dist
 from torch import nn
 
 from course_kit import measure, ranks
-from course_kit.checks import check
+from course_kit.checks import check, habits
 from course_kit.checks.check import within
 from course_kit.checks.held_bytes import outside_torch
 from course_kit.compare import compare
@@ -98,8 +98,11 @@ def check_legal(schedule, stages, micro_batches, caps, what):
     """A schedule that ranks can carry out, one stage a rank, within its caps."""
     look = "the contract: Schedule(name, actions, owner, micro_batches)"
     check.that(isinstance(schedule, Schedule), f"{what}: a Schedule", came=type(schedule).__name__, look=look)
-    rows = tuple(tuple(check.call(Action, *move, look=look) for move in row) for row in schedule.actions)
-    others = sorted({f"{move.kind}" for row in rows for move in row} - {"F", "B", "W", "BW"})
+    rows, moves = schedule.actions, [move for row in schedule.actions for move in row]
+    kinds = {type(each).__name__ for each in (rows, schedule.owner, *rows)} - {"tuple"}
+    kinds |= {type(move).__name__ for move in moves} - {"Action"}
+    check.that(not kinds, f"{what}: tuples of Actions, and one of owners", came=f"also {sorted(kinds)}", look=look)
+    others = sorted({f"{move.kind}" for move in moves} - {"F", "B", "W", "BW"})
     check.that(not others, f"{what}: F, B, W and BW", came=f"also {others}", look=look)
     came = f"{len(rows)} ranks, owners {schedule.owner}, {schedule.micro_batches} micro-batches"
     whole = (len(rows), tuple(schedule.owner), schedule.micro_batches) == (stages, (*range(stages),), micro_batches)
@@ -187,6 +190,11 @@ check.at_most(max(peaks(parsed())), 2, "… with two places on each rank", look=
 # On three real ranks, with a GPT.
 ### BEGIN HIDDEN TESTS
 check_on_pipeline(check_mine(caps=[4, 4, 4]))
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `by_hand()` returns | three_micro_batches one_w_forgotten
+#= (`BW0` is | - a notation
+#= Only the order counts | - how it is read
+#= A schedule of 3 ranks | a_circle a_second_half_first
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -331,6 +339,21 @@ check_goal(4, 8, [5] * 4, 39, Costs(1, 2, 1))
 check_goal(3, 9, [3] * 3, 57.5, Costs([1, 1, 2], [1, 1, 2], [1, 1, 2]))
 check_goal(4, 8, [4] * 4, 36, Costs(transfer=0.5))
 check_goal(2, 8, [2, 2], 26)
+check_goal(3, 8, [5, 3, 3], 67, Costs([3, 4, 1], [2, 1, 4], [1, 2, 1], transfer=1))
+check_goal(4, 8, [3] * 4, 111, Costs([3, 4, 4, 2], [1, 4, 4, 3], [1, 2, 3, 2], transfer=0.5))
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `caps`: for each stage | first_cap_for_all free_after_b
+#= `costs`: a | all_stages_alike forward_costs_for_all
+#= Returns a `Schedule( | lists_of_moves
+#= It can be run | a_deadlock one_too_many
+#= It is fast | one_at_a_time w_before_f rank_by_rank
+#= With unit costs | capped_in_halves
+#= 3, 4 | capped_1f1b
+#= 4, 8 | w_before_f f_before_b capped_in_halves
+#= (In the last row | - a remark
+#= `plan` itself takes | slow_for_many
+#= (Walking once | - a remark
+#= A schedule with one stage | gpipe_in_disguise
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -372,8 +395,9 @@ compare(guess=guess_life, predicted=2 * 4 + 1, measured=alone[-1].end - alone[0]
 # of the message, from the stage behind; None on the last stage. No `.grad` of a weight changes.
 # - `weight_gradient(kept)` *adds* to `.grad` of the stage's weights (it is None in the beginning). Afterwards the loop
 # lets go of `kept`. Keep nothing elsewhere: of each micro-batch in flight you may hold four blocks as large as `x`.
-# - The stage runs once for a micro-batch, in F. Counted in matrix products, B costs as much as F, and W at most twice
-# as much (it may walk back through the stage once more, as `torch.autograd.grad` does). All of it in the dtype of `x`.
+# - The stage runs once for a micro-batch, in F. Counted in PyTorch's matrix products (NumPy is out of bounds here), B
+# costs as much as F, and W as much or up to twice that (it may walk back through the stage once more, as
+# `torch.autograd.grad` does). All of it in the dtype of `x`, which may lie across in memory.
 #
 # **Graded:** the step's loss and gradients (12 points), that the halves are halves (8), bytes (6), and other
 # schedules, micro-batches and ranks (9).
@@ -561,11 +585,14 @@ def check_halves(found):
         look = "the graph that F made is there until W: nobody needs another one"
         check.that(not runs, f"… rank {rank}: the stage runs in F, once", came=f"moves and runs {runs[:4]}", look=look)
         for kind, most in {"F": 1, "B": 1, "W": 2}.items():
-            highest = max(cost for of, cost, _ in costs if of == kind)
+            own = [cost for of, cost, _ in costs if of == kind]
             look = "which gradients this move makes, and which the other half makes anyway"
-            check.at_most(highest, most, f"… rank {rank}: matrix products of {kind}, one F being 1", look=look)
+            check.at_most(max(own), most, f"… rank {rank}: matrix products of {kind}, one F being 1", look=look)
+            check.at_least(min(own), 1, "… and at least", look=f"where the products of {kind} are made instead")
 
 
+for answer in (forward, input_gradient, weight_gradient):
+    check.written_with(answer, forbidden=["numpy", *check.CHANNELS])
 check_halves(check.on_ranks(carry_out, HALVES, [2, 2, 2], 4, look=MOVES, world_size=2))
 
 
@@ -594,30 +621,66 @@ def check_held(ahead, n, size=32, width=32):
 check_held(ahead=2, n=20)
 
 # %% check="q3-hidden" points=9
-# Other schedules, three ranks and one, short micro-batches.
+# Other schedules, three ranks and one, short micro-batches; move by move, as training does.
 ### BEGIN HIDDEN TESTS
 ZIGZAG = "F0 F1 F2 B0 B1 W1 W0 B2 W2\nF0 F1 B0 F2 W0 B1 B2 W2 W1\nF0 B0 W0 F1 B1 W1 F2 B2 W2"
 check_halves(check_step(parse(ZIGZAG), [1, 4, 2], width=3))
 _ = check_step(parse("F0 B0 W0 F1 B1 W1"), [5, 1], width=2)
 _ = check_step(parse("F0 F1 F2 F3 B0 B1 B2 B3 W3 W2 W1 W0\nF0 F1 F2 F3 B0 B1 B2 B3 W0 W1 W2 W3"), [1, 1, 2, 1])
 check_held(ahead=1, n=30, size=24)
-# And in float32, move by move, without ranks.
-hidden_x, hidden_targets = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(4))
-for targets, share in ((None, 1.0), (hidden_targets, 0.25)):
-    hidden_stage, right_x = a_stage(6, 3).float(), hidden_x.clone().requires_grad_()
-    right_y = hidden_stage(right_x)
-    right_message = right_y if targets is None else stage_loss(right_y, targets) * share
-    behind = torch.ones(5, 3) if targets is None else None
-    right_x_gradient, *right_gradients = torch.autograd.grad(
-        right_message, [right_x, *hidden_stage.parameters()], behind
-    )
-    message, kept = check.call(forward, hidden_stage, hidden_x, targets, share)
-    check.close(message, right_message.detach(), "the message in float32", operations=50)
-    x_gradient = check.call(input_gradient, kept, behind, may_change=[kept])
-    check.close(x_gradient, right_x_gradient, "the gradient of x in float32", operations=50)
-    check.call(weight_gradient, kept, may_change=[kept, "grad"])
-    weights_gradients = [weight.grad for weight in hidden_stage.parameters()]
-    check.close(in_a_row(weights_gradients), in_a_row(right_gradients), "… and of the weights", operations=50)
+
+
+def hidden_moves(dtype, last, scale):
+    """Two micro-batches in one stage, F F B B W W; the second one lies across, and fresh memory holds NaN."""
+    stage, numbers = a_stage(6, 3).to(dtype), torch.randn(2, 3, 5, 3, generator=torch.Generator().manual_seed(4))
+    made, right = [], [torch.zeros_like(weight) for weight in stage.parameters()]
+    what = f"{dtype}, numbers × {scale:g}{', the last stage' if last else ''}"
+    for x, targets, behind in (scale * numbers).to(dtype):
+        leaf, behind = x.clone().requires_grad_(), None if last else behind
+        right_message = stage_loss(stage(leaf), targets) * 0.25 if last else stage(leaf)
+        x_gradient, *gradients = torch.autograd.grad(right_message, [leaf, *stage.parameters()], behind)
+        right = [old + new for old, new in zip(right, gradients)]
+        if made:
+            x, behind = habits.across(x), None if last else habits.across(behind)
+        with habits.Unfilled():
+            message, kept = check.call(forward, stage, x, targets if last else None, 0.25)
+        check.close(message, right_message.detach(), f"{what}: the message", operations=50)
+        made.append((kept, behind, x_gradient))
+    for kept, behind, x_gradient in made:
+        with habits.Unfilled():
+            came = check.call(input_gradient, kept, behind, may_change=[kept])
+        check.close(came, x_gradient, f"{what}: the gradient of x", operations=50)
+    for kept, *_ in made:
+        with habits.Unfilled():
+            check.call(weight_gradient, kept, may_change=[kept, "grad"])
+    got = in_a_row([weight.grad for weight in stage.parameters()])
+    check.close(got, in_a_row(right), f"{what}: the gradients of the weights", operations=50)
+
+
+#: move by move, as training does
+for hidden_last in (False, True):
+    for hidden_dtype, hidden_scale in ((torch.float32, 1.0), (torch.float64, 1.0), (torch.float32, 3000.0)):
+        hidden_moves(hidden_dtype, hidden_last, hidden_scale)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `forward(stage | one_slot message_with_a_graph
+#= `stage` is an | - what is given
+#= `x` is what came | wants_a_gradient_of_the_inputs
+#= On the last stage | share_forgotten share_on_every_stage sum_of_examples
+#= It has no graph | message_with_a_graph
+#= `kept` is whatever | one_slot
+#= `input_gradient(kept | no_gradient_of_x
+#= `gradient` is that | upstream_lost
+#= None on the last stage | - what is given
+#= No `.grad` of a weight | whole_backward_in_b
+#= `weight_gradient(kept)` | replaces_the_gradient
+#= Afterwards the loop | - what the loop does
+#= Keep nothing elsewhere | keeps_everything
+#= The stage runs once | stage_again_in_w
+#= Counted in PyTorch's matrix | weights_gradients_made_in_b copies_of_the_weights products_of_numpy
+#= All of it in the dtype | message_in_64_bits x_laid_in_a_row
+#= F: (what goes | share_forgotten
+#= B: the gradient of x | weights_gradients_made_in_b
+#= W: add this | replaces_the_gradient
 ### END HIDDEN TESTS
 
 # %% [markdown]

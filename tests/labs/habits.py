@@ -55,6 +55,13 @@ LOOKED_AT: dict[str, dict[str, str]] = {
         "trainable: *": "it asks who wants a gradient, and reads no number",
     },
     "lab08": {},
+    "lab09": {},
+    "lab11": {},
+    "lab12": {"add_up: large": "it adds gradients up and reads no weight; weights in the thousands saturate every tanh"},
+    "lab13": {
+        "route: large": "no probability is above 1",
+        "Travel.backward: across": "operations of the answer itself make what comes in, in a row",
+    },
     "lab15": {},
     "lab14": {},
     "lab16": {},
