@@ -68,6 +68,7 @@ from course_lib.model.zoo import LLAMA3_405B
 FINISHED = ["ZeroOptimizer", "ReplicatedFlatShard", "Zero3", "ZeroRedundancyOptimizer", "FullyShardedDataParallel"]
 FINISHED += ["fully_shard", "clip_grad_norm_", "clip_grads_with_norm_", "get_total_norm", "DTensor"]
 FINISHED += ["torch.distributed.checkpoint", "course_lib.parallel.checkpoint"]
+ELSEWHERE = [each for each in check.CHANNELS if each not in ("torch.save", "torch.load")]  # not as files either
 VECTORS = ("weights", "mean", "square")
 
 
@@ -170,6 +171,7 @@ check_cut([10], [[(0, 0, 4)], [(0, 4, 8)], [(0, 8, 10)]])
 check_cut([1, 0, 3, 2], [[(0, 0, 1), (2, 0, 2)], [(2, 2, 3), (3, 0, 2)]])
 check_cut([1, 1], [[(0, 0, 1)], [(1, 0, 1)], []])
 
+
 # %% check="q1-hidden" points=7
 # Random cuts, more ranks than elements, and a large model.
 ### BEGIN HIDDEN TESTS
@@ -194,6 +196,12 @@ def hidden_cuts():
 
 
 hidden_cuts()
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `sizes`: for each parameter | lists_what_is_empty
+#= There may be billions | lists_all_elements
+#= Returns a list of tuples | begins_every_piece_at_zero places_in_the_shard loses_the_last_elements
+#= What is empty | lists_what_is_empty
+#= The pieces of this | cuts_like_tensor_split whole_parameters_only
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -356,8 +364,8 @@ print("all weights:", [[round(number, 2) for number in row.tolist()] for _, row 
 # %%
 def summed(shapes, seed=0, dtype=torch.float64):
     """This rank's `reduced`, after a call with other gradients; whether they are as they were; what was sent."""
-    parameters = a_model(shapes, seed, dtype)
     for step in (2, 3):
+        parameters = a_model(shapes, seed + 3 - step, dtype)
         deal(parameters, step, dist.get_rank())
         before = [(parameter.grad, parameter.grad.clone()) for parameter in parameters]
         with habits.Unfilled(), measure.traffic() as sent:
@@ -521,8 +529,10 @@ def check_step_sent(shapes, n_ranks):
 
 check_step_sent([(100, 80), (80,), (3, 50)], n_ranks=3)
 
+
 # %% check="q2-hidden" points=6
-# Other models, ranks and rates; more ranks than elements; what is in the shards.
+# Other models, ranks and rates; more ranks than elements; what is in the shards; called twice; a step far from the
+# first one.
 ### BEGIN HIDDEN TESTS
 def hidden_model(shapes, n_ranks):
     _ = check_sum(shapes, n_ranks, seed=2)
@@ -565,6 +575,72 @@ hidden_model([(6, 2), (4,)], 1)
 check_step_sent([(64, 64), (1,)], n_ranks=2)
 #: what is in the shards
 check_kept([(128, 100), (1,)], n_ranks=2)
+
+
+def hidden_far(shapes, steps, scale):
+    """A step far from the first one: gradients of zero, and small or large ones beside them; the formula is the truth."""
+    decays = in_a_row([torch.full(shape, float(len(shape) > 1)) for shape in shapes])
+    numbers = torch.randn(3, len(decays), generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    weights, mean, gradient = numbers[0], scale * numbers[1], scale * numbers[2]
+    for row in (mean, gradient):
+        row[::3] = 0
+    m, v = (b * old + (1 - b) * new for b, old, new in zip(BETAS, (mean, mean**2), (gradient, gradient**2)))
+    m, v = (row / (1 - b ** (steps + 1)) for row, b in zip((m, v), BETAS))
+    expected = weights - LR * DECAY * decays * weights - LR * m / (v.sqrt() + EPS)
+    case = (shapes, [weights, mean, mean**2], steps, gradient)
+    for rank, came in enumerate(check.on_ranks(hidden_resumed, *case, world_size=2)):
+        what = f"step {steps + 1}, gradients × {scale:g} and zeros among them: rank {rank}'s weights"
+        check.close(came, expected, what, relative=1e-9, look="the formula: t, the epsilon, and what a 0 makes of it")
+
+
+def hidden_begun(scale):
+    """On each rank, twice in one process: what `begin` and `reduced` make of large numbers."""
+    found = []
+    for seed in (4, 5):
+        parameters = [(scale * each).detach().requires_grad_() for each in a_model(SHAPES, seed)]
+        deal(parameters, seed, dist.get_rank())
+        for parameter in parameters:
+            parameter.grad *= scale
+        with habits.Unfilled():
+            found.append((check.call(begin, parameters)["weights"], check.call(reduced, parameters)))
+    return found
+
+
+def hidden_twice(scale):
+    for rank, found in enumerate(check.on_ranks(hidden_begun, scale, world_size=2)):
+        for call, (seed, came) in enumerate(zip((4, 5), found)):
+            right = scale * in_a_row(a_model(SHAPES, seed)), scale * dealt(SHAPES, seed, 2)
+            for name, one, row in zip(("begin's weights", "reduced"), came, right):
+                own, what = real_part(row, rank, 2), f"call {call + 1} in one process, numbers × {scale:g}: {name}"
+                check.close(one[: len(own)], own, what, operations=4, look=habits.LEFT)
+
+
+#: called twice
+hidden_twice(5000.0)
+#: a step far from the first one
+hidden_far(SHAPES, 4999, 5000.0)
+hidden_far(SHAPES, 1, 1e-8)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= A shard is a dict | mean_in_64_bits
+#= `parameters` is a list | - what is given
+#= They and their gradients | gradients_lie_straight
+#= `begin(parameters)` returns | begins_with_other_weights slice_of_everything
+#= It sends nothing | begins_with_rank_0
+#= `reduced(parameters)` returns | reduces_to_the_mean cuts_off_the_rest
+#= Every `.grad` stays | adds_up_in_place
+#= `update(parameters | no_bias_correction counts_from_zero
+#= `gradient` is this | zeroes_the_gradient
+#= Afterwards the shard | gathers_nothing
+#= All that it knows | decay_noted_by_begin
+#= So it goes on | starts_from_the_parameters
+#= `reduced` and `update` are | all_reduces_the_gradients gathers_by_all_reduce
+#= Between steps | plain_adamw_called_sharded keeps_everybodys_weights_as_bytes
+#= (gloo's own | - a remark
+#= `collectives.reduce_scatter` does | - a remark
+#= This rank's shard: its | begins_with_other_weights
+#= This rank's part of the sum | reduces_to_the_mean
+#= All ranks call | - who calls
+#= One AdamW step | decays_everything one_decision_for_the_shard
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -730,7 +806,7 @@ check.written_with(clip_, forbidden=[*FINISHED, *check.CHANNELS])
 check_clip_sent(9001, n_ranks=2)
 
 # %% check="q3-hidden" points=9
-# Other ranks, dtypes and sizes; a rank without elements; NaN; zeros.
+# Other ranks, dtypes and sizes; a rank without elements; NaN; every second place of memory; zeros.
 ### BEGIN HIDDEN TESTS
 #: other ranks, dtypes and sizes
 _ = check_clip(3000, 3 * 2**16, 0.01, n_ranks=3, seed=1, dtype=torch.float16, large=60000.0)
@@ -751,10 +827,43 @@ def hidden_zeros():
     return clip_(part, elements_of(5, dist.get_rank(), 2), 2, 1.0), part[: elements_of(5, dist.get_rank(), 2)]
 
 
+def hidden_clipped():
+    """On each rank, twice: large numbers in every second place of memory."""
+    found, elements = [], elements_of(9, dist.get_rank(), 2)
+    for seed in (6, 7):
+        part = habits.across(shard_of(5000 * gradient_row(9, seed, torch.float64), dist.get_rank(), 2))
+        with habits.Unfilled():
+            norm = check.call(clip_, part, elements, 2, 1.0, may_change="values")
+        found.append((norm, part[:elements].clone()))
+    return found
+
+
+def hidden_places():
+    for rank, found in enumerate(check.on_ranks(hidden_clipped, world_size=2)):
+        for seed, (norm, part) in zip((6, 7), found):
+            row, what = 5000 * gradient_row(9, seed, torch.float64), "large numbers in every second place of memory"
+            check.close(norm, row.norm() / 2, f"{what}: the norm", operations=50)
+            check.close(part, real_part(row / row.norm(), rank, 2), f"{what}: rank {rank}'s part", operations=50)
+
+
+#: every second place of memory
+hidden_places()
 #: zeros
 for hidden_norm, hidden_part in check.on_ranks(hidden_zeros, world_size=2):
     check.equal(hidden_norm, torch.zeros(()), "the norm of zeros")
     check.equal(hidden_part, torch.zeros(len(hidden_part)), "zeros, clipped")
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `summed`: a vector | - what is given
+#= Its first `elements` | padding_in_the_norm
+#= `scale` and `max_norm` | - what is given
+#= All ranks call | nothing_to_say
+#= Returns the norm | norm_of_the_sum local_norm
+#= The squares are added | squares_in_sixteen_bits
+#= Afterwards the real | always_scales_to_the_limit epsilon_below_the_line scale_left_in_the_gradient
+#= In place; padding | clips_a_copy
+#= If the norm is infinite | scales_by_infinity
+#= Each rank sends one | gathers_the_gradients
+#= Make `summed` the | each_rank_decides_for_itself
 ### END HIDDEN TESTS
 
 # %% [markdown]
@@ -783,7 +892,7 @@ for hidden_norm, hidden_part in check.on_ranks(hidden_zeros, world_size=2):
 # padding may be anything. All ranks call; afterwards each rank can go on with question 2.
 # - `load` opens only files that hold something of the new shard. (Where nothing does, a rank opens any one file, for
 # the steps.) It holds at most two times its shard, and one old file.
-# - Nothing but a barrier is sent.
+# - `torch.save` alone writes files, and `torch.load` reads them. Nothing but a barrier is sent.
 #
 # **Graded:** what comes back (10 points), bytes on the disk (6), bytes held and files opened (6), and hidden (8) other
 # ranks, sizes and dtypes.
@@ -829,14 +938,17 @@ def whole_state(total, seed=0, dtype=torch.float32):
 
 
 def saved_by(folder, total, steps=7, seed=0, dtype=torch.float32):
-    """On each rank: a shard whose vectors are slices of larger ones, saved; as it was before? and what was sent."""
+    """On each rank: after another shard, one of slices of larger memory, saved; as it was before? and what was sent."""
     rank, n_ranks = dist.get_rank(), dist.get_world_size()
     shard = {"steps": steps}
     for name, row in whole_state(total, seed, dtype).items():
-        everything = torch.cat([shard_of(row, each, n_ranks) for each in range(n_ranks)])
-        shard[name] = everything.chunk(n_ranks)[rank]
+        parts = [shard_of(row, each, n_ranks) for each in range(n_ranks)]
+        shard[name] = torch.stack(parts, 1)[:, rank] if name == "mean" else torch.cat(parts).chunk(n_ranks)[rank]
     before = {name: shard[name].clone() for name in VECTORS}
-    with measure.traffic() as sent:
+    with tempfile.TemporaryDirectory() as elsewhere, habits.Unfilled():
+        other = {name: 5000 * shard[name] for name in VECTORS} | {"steps": steps + 1}
+        check.call(save, Path(elsewhere), other, total)
+    with habits.Unfilled(), measure.traffic() as sent:
         check.call(save, folder, shard, total)
     return shard["steps"] == steps and all(unchanged(shard[name], before[name]) for name in VECTORS), sent
 
@@ -956,7 +1068,7 @@ def check_disk(total, old_ranks, new_ranks):
     check_sent([each[-1] for each in found], 0, 0, "by load", look="each rank can read what it needs for itself")
 
 
-check.written_with(save, forbidden=FINISHED)
+check.written_with(save, forbidden=[*FINISHED, *ELSEWHERE])
 check_disk(20_000, old_ranks=3, new_ranks=2)
 
 
@@ -972,7 +1084,7 @@ def check_held(total, old_ranks, new_ranks):
         check.at_most(under, own + 16384, f"… bytes that lie under rank {rank}'s shard afterwards", look=slices)
 
 
-check.written_with(load, forbidden=FINISHED)
+check.written_with(load, forbidden=[*FINISHED, *ELSEWHERE])
 check_held(30_000, old_ranks=2, new_ranks=3)
 
 # %% check="q4-hidden" points=8
@@ -985,6 +1097,7 @@ _ = check_resharded(101, 1, 3, steps=12_345, seed=2, dtype=torch.bfloat16)
 _ = check_resharded(4, 3, 2, steps=2, seed=3)
 _ = check_resharded(2, 2, 3, steps=3, seed=4)
 _ = check_resharded(1, 3, 3, steps=4, seed=5)
+_ = check_resharded(4, 1, 3, steps=6, seed=7)
 #: other ranks, sizes and dtypes
 _ = check_resharded(44, 11, 2, steps=5, seed=6)  # as a text, "10_of_11" comes before "2_of_11"
 check_disk(12_001, old_ranks=2, new_ranks=2)
@@ -1037,6 +1150,23 @@ hidden_look, hidden_begin = "what a shard that was loaded knows, and what of it 
 with tempfile.TemporaryDirectory() as hidden_place:
     args = (hidden_begin, *hidden_names, hidden_line, hidden_weights)
     random_programs("shards", *args, count=3, length=5, look=hidden_look)
+# Sentences of the contract, and the known-wrong answers that break them.
+#= `folder` is a | - what is given
+#= `save(folder | rank_0_writes
+#= In it are the real | weights_alone drops_the_step_count saves_what_it_is_a_slice_of
+#= The folder is there | - what is given
+#= The shard stays | cuts_the_callers_shard
+#= All ranks call. | - who calls
+#= `load(folder, total)` returns | slice_of_an_old_file as_many_ranks_as_before
+#= The dtypes are | always_float32
+#= All ranks call; afterwards | remembers_the_ranks_of_before
+#= `load` opens only | opens_every_file
+#= (Where nothing does | nothing_for_nobody
+#= It holds at most | two_files_at_once whole_on_every_rank
+#= `torch.save` alone | reads_files_as_bytes
+#= Nothing but a barrier | rank_0_reads_for_all
+#= This rank's file | every_rank_writes_everything
+#= This rank's shard, from | own_number_own_file
 ### END HIDDEN TESTS
 
 # %% [markdown]

@@ -56,6 +56,7 @@ LOOKED_AT: dict[str, dict[str, str]] = {
     },
     "lab08": {},
     "lab09": {},
+    "lab10": {},
     "lab11": {},
     "lab12": {"add_up: large": "it adds gradients up and reads no weight; weights in the thousands saturate every tanh"},
     "lab13": {
