@@ -65,7 +65,7 @@ MACHINES: dict[str, dict[str, Any]] = {
 START = Constants(
     gemm_efficiency=0.6, attention_efficiency=0.4, half_width=100, launch_s=1e-3, launch_tensor_s=4e-3,
     link_bytes_per_s=300e9, nic_bytes_per_s=50e9, hidden=0.5, fixed_s=0.02, logit_bytes=4.0, whole_bytes=3.0,
-    gradient_bytes=1.0, process_bytes=5e8, fillable=0.918, message_s=2e-5,
+    gradient_bytes=1.0, process_bytes=5e8, fillable=0.92, message_s=2e-5,
 )  # fmt: skip
 for _gpu, _source, _half, _formats, _link, _nic in (  # TFLOP/s dense and GB/s, as data sheets print them
     ("H100", "megatron-bridge", 989.4, {"FP8": 1978.9}, 450, 50),
