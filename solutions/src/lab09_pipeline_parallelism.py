@@ -340,6 +340,7 @@ check_goal(3, 9, [3] * 3, 57.5, Costs([1, 1, 2], [1, 1, 2], [1, 1, 2]))
 check_goal(4, 8, [4] * 4, 36, Costs(transfer=0.5))
 check_goal(2, 8, [2, 2], 26)
 check_goal(3, 8, [5, 3, 3], 67, Costs([3, 4, 1], [2, 1, 4], [1, 2, 1], transfer=1))
+check_goal(4, 9, [4] * 4, 62, Costs(1, 1, 3, transfer=1))
 check_goal(4, 8, [3] * 4, 111, Costs([3, 4, 4, 2], [1, 4, 4, 3], [1, 2, 3, 2], transfer=0.5))
 # Sentences of the contract, and the known-wrong answers that break them.
 #= `caps`: for each stage | first_cap_for_all free_after_b
