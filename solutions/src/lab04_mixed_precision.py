@@ -185,7 +185,7 @@ for numbers, headroom, expected in (
 for numbers in ([1.0, math.inf], [1.0, math.nan], [0.0, 0.0]):
     check.raises(ValueError, loss_scale, [torch.tensor([n]) for n in numbers], look="what cannot be measured")
 given = torch.tensor([-3.0])
-check.call(loss_scale, [given])
+check.equal(type(check.call(loss_scale, [given])).__name__, "float", "the type of a scale")
 check.equal(given.item(), -3.0, "the gradient that was given, afterwards", look="what changes in place")
 
 # %% check="q1-hidden" points=7
@@ -217,7 +217,7 @@ for _none in ([], [torch.zeros(0)]):
 # Sentences of the contract, and the known-wrong answers that break them.
 #= `gradients`: a list | headroom_in_fp16 looks_in_fp32
 #= They stay as they are | measures_in_place
-#= returns a Python float | scale_may_touch_the_limit stops_at_65520
+#= returns a Python float | whole_numbers_for_scales scale_may_touch_the_limit stops_at_65520
 #= It may be smaller than 1 | scale_is_at_least_1
 #= `ValueError` if | refuses_nothing
 #= The largest power of two | always_two_to_the_sixteen headroom_by_powers
@@ -588,7 +588,8 @@ within_budget([(48, 48)] * 16 + [(48,)], seed=2)
 # Gradients of other sizes, many steps that are each too small for fp16, a growing gradient, and the bytes of a step.
 ### BEGIN HIDDEN TESTS
 #: gradients of other sizes
-for _size, _scale, _momentum in ((2.0**-44, 2.0**50, 0.5), (2.0**-8, 2.0**9, 0.95), (2.0**-30, 2.0**24, 0.0)):
+_sizes = (2.0**-44, 2.0**50, 0.5), (2.0**-8, 2.0**9, 0.95), (2.0**-30, 2.0**24, 0.0), (2.0**15, 0.125, 0.5)
+for _size, _scale, _momentum in _sizes:
     _case = Case([(3, 4, 5), (7,), (1,), (12, 6)], seed=5, gradient=_size)
     _begun = [w.clone() for w in _case.truth]
     for _ in range(4):
@@ -1097,10 +1098,24 @@ check.that(12 in _skipped and set(_skipped) <= {12, 13, 14}, "a jump costs a few
 
 def _heavy(step):
     _x, _y = make_batch(step, 5, {})
-    return _x, _y * 2.0**30
+    return _x, _y * (2.0**30 if step == 0 else 1.0)
 
 
-check.equal(trained(Bridge(5), _heavy, SETTINGS | {"steps": 1})[1], [], "a first scale for large gradients: skipped")
+check.equal(trained(Bridge(5), _heavy, SETTINGS | {"steps": 2})[1], [], "a first scale for large gradients: skipped")
+
+
+def _broken(step):
+    return make_batch(step, 5, {step: "sensor"} if step else {})
+
+
+_net = Bridge(5, width=24, layers=2)
+
+
+def _train_in_vain():
+    train(_net, _broken, **SETTINGS)
+
+
+check.raises(ValueError, _train_in_vain, look="who ends what cannot go on")
 
 
 def _calm(step):
@@ -1128,9 +1143,9 @@ _before, _truth, _got = (torch.cat([p.data.double().flatten() for p in net.param
 check.close((_got - _before).norm(), (_truth - _before).norm(), "how far small steps lead", relative=0.1)
 # Sentences of the contract, and the known-wrong answers that break them.
 #= `net`: a `Bridge` | an_fp32_twin
-#= Measure its gradients | two_to_the_sixteen first_scale_from_nowhere
+#= Measure its gradients | scale_of_the_second_batch two_to_the_sixteen first_scale_from_nowhere
 #= `batch(step)` gives | all_batches_first
-#= For each step | all_batches_first
+#= For each step | all_batches_first its_own_way_down
 #= (The checks count | - says how it is checked
 #= returns a list of the losses | counts_the_skipped
 #= A loss is a Python float | scaled_losses loss_after_the_step

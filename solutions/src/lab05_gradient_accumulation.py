@@ -312,8 +312,9 @@ def _draw(chance, names):
 
 
 def _large_across():
-    """Weights that are large, and lie across in memory."""
+    """Weights that are large, lie across in memory and have two names."""
     model = _Tiny()
+    model.again = model.row
     model.row.data = across(torch.tensor([2000.0, -3000.0, 0.5, 1.0], dtype=torch.float64))
     return model
 
@@ -351,7 +352,7 @@ random_programs("a mean over tokens", _begin, *_names, _draw, lambda _: ["rounde
 #= The gradient of a mean | mean_of_means
 #= Begin with nothing | never_begins_again
 #= Forward and backward on one | zero_is_padding
-#= Leave the mean's gradient | divides_by_the_pieces
+#= Leave the mean's gradient | divides_by_the_pieces tied_weights_divided_twice
 ### END HIDDEN TESTS
 
 # %% [markdown]
