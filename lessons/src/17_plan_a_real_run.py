@@ -10,10 +10,10 @@
 # | Opens | `predict/planner/cost.py`, `predict/planner/plan.py`, `predict/failures.py` |
 #
 # In 2025 Hugging Face gave a machine of eight H100s to a model of 8 billion parameters and tried dozens of ways to cut it; we have 39.
-# Twenty-nine died. The ten that ran took between 17 and 48 seconds for the same step of the same
-# model on the same GPUs.
+# Twenty-nine died. The ten that ran took between 17 and 48 seconds for the same step on the
+# same GPUs.
 #
-# Thirty-nine starts on one machine are a nuisance. On a thousand machines, one start that dies after a quarter of an hour has cost 2,000 GPU hours. Everything that you need to skip
+# On a thousand machines, one start that dies after a quarter of an hour costs 2,000 GPU hours. Everything that you need to skip
 # that search you have already counted: bytes in lessons 02 to 05 and 10, messages in 06 to 08, waiting in 09, and all of them
 # together in 12. This page puts the counts into one function, and then does what planners seldom suffer: it holds that function against the world.
 
@@ -101,7 +101,7 @@ for stage, which in enumerate(("first", "middle", "last")):
 print("you said", guess_gb.said)
 
 # %% [markdown]
-# The first stage has a few blocks, and the embedding, and eight micro-batches of each block. The account counts tensors and knows nothing of H100s. Does a GPU agree?
+# The account counts tensors and knows nothing of H100s. Does a GPU agree?
 # Here are all ten runs that lived.
 
 # %%
@@ -249,7 +249,7 @@ same = (runs.model == "llama-like-80B") & (layouts.tensor == 8) & (layouts.pipel
 print("80B, tp 8, pp 4, micro-batch 2, ZeRO-1:", {f"{gpus} GPUs": f"{each:.1f} s" for gpus, each in sorted(zip(runs.gpus[same].tolist(), runs.seconds[same].tolist()))})
 
 # %% [markdown]
-# Four fifths are outside, and there the planner fails. Is it the planner or the runs? The last line speaks for the runs: twice the GPUs cannot make a layout five times as fast, and twice as many again cannot slow it down.
+# Four fifths are outside, and there the planner fails. The last line speaks for the runs: twice the GPUs cannot make a layout five times as fast, and twice as many again cannot slow it down.
 # We take it for the fabric, and cannot prove it. So the table vouches for one machine, and for replicas over many. For pipelines over many machines only the A100
 # rows of BigScience, Megatron-LM and MegaScale speak.
 #
@@ -279,12 +279,12 @@ print(f"the chosen run takes at most 1.15 times the best in {sum(over <= 1.15 fo
 
 # %% [markdown]
 # We had set bars before: a median under 7 %, nine of ten within 20 %, nine of ten deaths foreseen with fewer than one run in 200 wrongly refused. They hold for each
-# source with twenty runs or more, the last by a hair, and at 78 GB alone. Why not by more? See the line about 1B: the source does not tell a crash from a full memory, and those
+# source with twenty runs or more, the last by a hair, at 78 GB alone. The reason is the line about 1B: the source does not tell a crash from a full memory, and those
 # died with most of it empty. No account of bytes can foresee that.
 #
-# BigScience's memory has a story, too. Its last runs held a third more than we predicted, until we read that gradients had 16 bits before 28 February, and sums of 32 besides from then on.
+# BigScience's last runs held a third more than predicted, until we read that gradients had 16 bits before 28 February, and sums of 32 besides from then on.
 #
-# The calculator cuts neither gradients nor Adam over tensor ranks and stages, and no activations over stages. It was made for one kind of run.
+# The calculator cuts neither gradients nor Adam over tensor ranks and stages, and no activations over stages.
 #
 # So was the list of section 4 that good? No. Its first five lie closer together than the planner's error. Use such a list to strike out the thousand, and measure the last three.
 #
@@ -313,7 +313,7 @@ MapExplorer().show()
 #
 # <details><summary>Answers</summary>
 #
-# (a) They are the same four. (b) At 8 tensor ranks: blocks wait for their launches. (c) Two cells with replicas come to fit, since Adam's state is cut, and four with one replica have nothing to cut. A third is hatched though its dot ran: the account is a tenth too high there. (d) ZeRO-3 or recompute;
+# (a) They are the same four. (b) At 8 tensor ranks: blocks wait for their launches. (c) Two cells with replicas come to fit, since Adam's state is cut, and four with one replica have nothing to cut. A third is hatched though its dot ran. (d) ZeRO-3 or recompute;
 # recompute costs a third more products, ZeRO-3 gathers weights for each micro-batch.
 #
 # </details>
@@ -379,7 +379,7 @@ pictures.lost_time(between, points, 60, caption="With six times the GPUs the bes
 # The bottom is flat: three times too long or too short costs less than twice. But at 100,000 GPUs even the bottom loses a quarter of the cluster. Nothing
 # in the plan repairs that, only a shorter $\delta$: copy the state to main memory in a second, and write it out while the step goes on (lesson 11).
 #
-# And a stop is over only when the GPU is replaced. If a repair takes a day, spares must cover all that breaks within one:
+# And a stop ends when the GPU is replaced. If that takes a day, spares must cover what breaks within one:
 
 # %%
 for cluster, mean in between.items():
