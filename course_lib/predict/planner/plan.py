@@ -23,7 +23,6 @@ from course_lib.predict.setup import Config, Setup, Shape, config_of, positive
 
 ZERO, MICRO_BATCHES, CHUNKS = (0, 1, 2, 3), (1, 2, 4, 8, 16, 32), (1, 2, 3, 4, 6, 8)
 
-
 _FILLED = "that can be filled"
 _PRICES = {"step": "step", "bubble": "bubble", "exposed": "data"}
 
@@ -113,10 +112,10 @@ def plan(
 
 def _no_plan(cluster: Cluster, batch: int, seq: int, refused: Counter[str]) -> str:
     """Why there is none, what is too large first, and what would help."""
-    full = [reason for reason in refused if _FILLED in reason]
-    reasons = full + [reason for reason, _ in refused.most_common() if reason not in full]
-    told = "\n".join(f"  {refused[reason]:,} times: {reason}" for reason in reasons[:5])
-    more = "more GPUs, or larger ones, or fewer tokens in a sequence" if full else "another batch, or number of GPUs"
+    reasons = sorted(refused, key=lambda reason: (_FILLED not in reason, -refused[reason]))[:5]
+    told = "\n".join(f"  {refused[reason]:,} times: {reason}" for reason in reasons)
+    larger = any(_FILLED in reason for reason in reasons)
+    more = "more GPUs, or larger ones, or fewer tokens in a sequence" if larger else "another batch, or number of GPUs"
     return f"no plan on {cluster.gpus} {cluster.gpu.name} for batch={batch}, seq={seq}:\n{told}\ntake {more}"
 
 
@@ -185,9 +184,7 @@ def _priced(
     price = seconds(amounts, constants, peak, cluster.node)
     order = np.flatnonzero(fits)
     order = order[np.argsort(price["step"][order], kind="stable")][:keep]
-    flops = (
-        amounts.layers * (amounts.products * 3 / amounts.passes + amounts.scores * 3 / amounts.passes) + amounts.head
-    )
+    flops = amounts.layers * (amounts.products + amounts.scores) * 3 / amounts.passes + amounts.head
     done = flops * layouts.micro_batches / layouts.pipeline / peak / price["step"]
 
     def one(n: int) -> dict[str, Any]:

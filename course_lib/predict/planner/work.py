@@ -21,7 +21,6 @@ Numbers = Int[np.ndarray, " n"]
 Amounts = Real[np.ndarray, " n"]
 Stages = Real[np.ndarray, "n stages"]
 """An amount on the first stage, on one in the middle, and on the last: nowhere else can the most be held."""
-_ROLES = ("parameters", "gradients", "optimizer")
 
 
 class Layouts(NamedTuple):
