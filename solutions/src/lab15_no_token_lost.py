@@ -1277,6 +1277,9 @@ hidden_loader = hidden_run.loader()
 hidden_rows = [tuple(tuple(each.tolist()) for each in check.call(hidden_loader.row, 12_000_000_048 + n)) for n in range(100)]
 hidden_look = "what a state can hold: a run may be longer than a number of 32 bits"
 check.that(hidden_late == hidden_rows, "behind 12 billion samples: those that row has", look=hidden_look)
+for _ in range(60):
+    hidden_state = following(stream_of(hidden_loader, 0, 1, hidden_state)).state
+check.at_most(len(hidden_state), 100, "bytes of a state after 60 lives", look="what a state keeps of the one before it")
 hidden_loader = hidden_run._replace(weights=(1, 0)).loader()
 hidden_orders = set()
 for hidden_epoch in (0, 10, 100, 255, 256, 1000, 1024, 2**15, 2**16, 10**6, 2**32):
@@ -1331,7 +1334,7 @@ check_elsewhere(hidden_run, 4, 3, live(hidden_run, Segment(5, 2, 2, 1), b"")[1][
 #= It goes on behind | state_counts_steps
 #= Rank r has the rows | rows_by_strides
 #= Worker w of W | workers_are_all_alike
-#= A `Batch` has the four | state_of_200_bytes
+#= A `Batch` has the four | state_of_200_bytes history_in_the_state
 #= It is the same on all | rank_in_the_state state_of_a_rank
 #= Whoever goes on from it | counts_what_was_made state_of_a_worker
 #= A state serves every | state_counts_steps state_is_a_ticket
