@@ -90,7 +90,7 @@ compare(predicted=due, measured=Flops(work["contraction"].flops), tolerance=0, n
 # %% tags=["varies"]
 took, seconds = meters.time_shares(step), meters.cpu_seconds(step)
 points = {kind: (each.intensity, each.flops / (took[kind] * seconds)) for kind, each in work.items()}
-pictures.roofline(peak, bandwidth, points, caption="Contractions stand right of the ridge. The others stand below the slope, and could not be fast if they tried.").show()
+pictures.roofline(peak, bandwidth, points, caption="Contractions stand right of the ridge. The others lie on the slope, and could not be fast if they tried.").show()
 flops = sum(each.flops for each in work.values())
 ivanov = {"contraction": 0.61, "normalization": 0.255, "element-wise": 0.135}
 bars = {"our FLOPs": {kind: each.flops / flops for kind, each in work.items()}, "our time": took, "Ivanov's time": ivanov}
