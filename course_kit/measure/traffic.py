@@ -211,7 +211,7 @@ def bytes_by_connection() -> dict[Connection, int] | None:
     while True:
         counted = _sent_and_queued()
         if counted is None or not any(queued for _, queued in counted.values()) or time.monotonic() > end:
-            return counted and {connection: sent for connection, (sent, _) in counted.items()}
+            return None if counted is None else {connection: sent for connection, (sent, _) in counted.items()}
         time.sleep(0.001)
 
 

@@ -342,7 +342,7 @@ def times_louder(lengths):
 # not quite point the same way. Is the last one then louder than in your guess, or less loud? The sum is made of eight
 # gradients that we know, so we solve for the eight weights (least squares).
 
-# %%
+# %% tags=["varies"]
 eighths = micro_batches(whole, 4)
 alone = torch.stack([gradients(lambda model, piece=piece: model(*piece).backward()) for piece in eighths]).double()
 limit = alone[0].norm().item()
@@ -530,7 +530,7 @@ compare(guess={"Adafactor": adafactor_guess}, predicted=dict(zip(KINDS, map(Byte
 # nothing about which method is better. The dotted line is the entropy of the letters, the loss of a reader who knows
 # how frequent each letter is and nothing else. Below it, a model has learned what follows what.
 
-# %%
+# %% tags=["varies"]
 seen = [stories.batch(seed=0, step=step, rank=0, batch_size=16, context=32)[1] for step in range(150)]
 letters = text.ngram_entropy(bytes(torch.cat(seen).flatten().tolist()), 1)
 runs = {name: [[loss for loss, _ in train(make, steps=150, n_pieces=1, seed=seed)] for seed in range(3)]

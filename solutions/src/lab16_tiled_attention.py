@@ -469,6 +469,8 @@ for _ in range(40):
     _lengths = [_dice.choice((0, 1, 2, 5, 9, 14)) for _ in range(_dice.randint(1, 5))]
     check_tiles(_lengths, _dice.choice((1, 2, 3, 4, 7, 11, 40)), _dice.choice((1, 2, 3, 4, 5, 16)))
 check_tiles([0], 3, 2)
+for _lengths in ([4, 9], [9, 4], [0, 13]):  # as many texts and tokens, cut elsewhere
+    check_tiles(_lengths, 3, 4)
 #: a million tokens in many texts
 _starts = [*range(0, 2**20, 64), 2**20]
 _came = within(10, visible_tiles, _starts, 10**9, 32)
@@ -697,9 +699,14 @@ def check_counts(counts, cost, what):
 
 
 # %%
+def blocks_of(starts, tile):
+    """The block of each token in its own text."""
+    return torch.cat([torch.arange(end - start) // tile for start, end in zip(starts, starts[1:])])
+
+
 def by_blocks(starts, window, tile):
     """Which token sees which if queries see later keys of their own block, and if the window is left to the tiles."""
-    block = torch.cat([torch.arange(end - start) // tile for start, end in zip(starts, starts[1:])])
+    block = blocks_of(starts, tile)
     token, texts = torch.arange(starts[-1]), visible(starts, 10**9)
     later = (texts | texts.T) & (block[:, None] == block) & (token[:, None] < token)
     reached = block[:, None] * tile - window + 1 < (block + 1) * tile
@@ -734,6 +741,9 @@ def slip_hint(o, right_o, case, tile):
     head, token = (o - right_o).abs().amax(-1).gt(1e-4).nonzero()[0].tolist()
     start = max(start for start in case[3] if start <= token)
     place = f"first wrong at head {head}, token {token - start} of its text, in block {(token - start) // tile}"
+    least = float(by_group(*case[:2], case[3][-1])[:, visible(*case[3:])].min())
+    if least < -1000:
+        return f"{place}. Visible scores go down to {least:.3g} here: what do pairs have that are not visible?"
     if token - start >= tile:
         return f"{place}: a row with keys in several tiles. What becomes of the earlier part when a larger score comes?"
     return place
@@ -1039,15 +1049,20 @@ def share_slips(q, k, v, g, starts, window):
 
 
 # %%
-def backward_slips(q, k, v, g, starts, window):
+def backward_slips(q, k, v, g, starts, window, tile):
     """Place of the gradient (q, k, v), what a slip in it comes to, and where to look then."""
     groups, scale = len(k), 1 / math.sqrt(q.shape[-1])
     rows, keys, p, dp, D, _ = by_hand(q, k, v, g, starts, window)
     for slip, look in share_slips(q, k, v, g, starts, window):
         yield 2, slip, look
     g, shared = g[:, : starts[-1]], "a key serves all heads of its group: their gradients are added up"
+    block, texts = blocks_of(starts, tile), visible(starts, 10**9)
+    one_tile = ((block[:, None] == block) & (texts | texts.T)).to(p.dtype)  # keys (rows and columns) of one tile
+    in_tile = p / (p @ one_tile).clamp(min=1e-300)
+    yield 2, (in_tile.mT @ g).unflatten(0, (groups, -1)).sum(1), "p: a share among all of the row's keys, by L"
     for ds, look in (
         (p * dp * scale, "what a softmax takes off each row, over all of the row's keys: D"),
+        (p * (dp - (p * dp) @ one_tile) * scale, "D: a sum over all of the row's keys, those of other tiles too"),
         (p * (dp - D), "the scale 1 / sqrt(width): scores have it, so it stands in the gradients of q and k, too"),
         (p * (dp - D) * scale**2, "the scale 1 / sqrt(width), once"),
         ((dp - D) * scale, "the shares p before the bracket"),
@@ -1073,7 +1088,7 @@ def gradient_hint(came, place, exact, case, tile):
         return f"head {head}, token {token}: exp(s - L) of pairs that are not visible may be inf, and inf · 0 is NaN"
     if torch.allclose(came, exact, 1e-3, 1e-5):
         return "rounding alone: which numbers become large on the way, and in which dtype"
-    for slip_place, slip, look in backward_slips(*case):
+    for slip_place, slip, look in backward_slips(*case, tile):
         if slip_place == place and torch.allclose(came, slip, 1e-3, 1e-5):
             return look
     head, token = divmod((came - exact).abs().amax(-1).argmax().item(), n)
@@ -1197,12 +1212,14 @@ def check_twice():
     q, k, v, starts = problem([6, 5])
     leaves = [each.detach().requires_grad_() for each in (q, k, v)]
     o = check.call(attention, *leaves, starts, 4, 2)
-    first, second = (check.call(torch.autograd.grad, o, leaves, q, retain_graph=True) for _ in range(2))
+    passes = [check.call(torch.autograd.grad, o, leaves, each, retain_graph=True) for each in (q, 1 - q, q)]
     look = "what backward changes in the tensors that were saved"
-    for one, other, name in zip(first, second, "qkv"):
-        check.that(torch.equal(one, other), f"a second backward pass through one graph: gradient of {name}", look=look)
+    for first, between, last, name in zip(*passes, "qkv"):
+        kept = f"the gradient of {name}, after another backward pass: the tensor that came keeps its numbers"
+        check.that(not torch.equal(first, between), kept, look="into whose memory backward writes")
+        check.that(torch.equal(first, last), f"a second backward pass through one graph: gradient of {name}", look=look)
     gone = weakref.ref(o)
-    del o, first, second, one, other
+    del o, passes, first, between, last
     check.that(gone() is None, "o is gone when nobody wants it any more", look="what ctx holds, and how it holds it")
 
 

@@ -58,7 +58,7 @@ LOOKED_AT: dict[str, dict[str, str]] = {
     "lab09": {},
     "lab10": {},
     "lab11": {},
-    "lab12": {"add_up: large": "it adds gradients up and reads no weight; weights in the thousands saturate every tanh"},
+    "lab12": {"add_up: large": "it adds up gradients and reads no weight; large ones saturate every tanh"},
     "lab13": {
         "route: large": "no probability is above 1",
         "Travel.backward: across": "operations of the answer itself make what comes in, in a row",

@@ -106,8 +106,8 @@ def test_tensors_may_lie_in_any_way(dtype: torch.dtype, tolerance: float) -> Non
     apart = torch.stack([v, torch.full_like(v, torch.nan)], -1)[..., 0]
     laid = q.transpose(1, 2).contiguous().transpose(1, 2), k.mT.contiguous().mT, apart
     across = gradient[:, :1].expand_as(gradient)
-    ours = tiled_attention(*laid, True, 32, 16)
-    due = explicit(*(each.double() for each in (q, k, v)), True)[0]
+    ours = tiled_attention(*laid, causal=True, rows=32, columns=16)
+    due = explicit(q.double(), k.double(), v.double(), True)[0]
     torch.testing.assert_close(ours.double(), due, rtol=0, atol=tolerance)
     mine = torch.autograd.grad(ours, (q, k, v), across)
     for one, right in zip(mine, torch.autograd.grad(due, (q, k, v), across.double())):
