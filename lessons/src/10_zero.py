@@ -365,6 +365,8 @@ held_due, sent_due = ({name: Bytes(round(psi * n)) for name, n in on_paper.items
 sent_due["stage 3"] += gathered
 display(compare(predicted=held_due, measured=held, tolerance=0.02, unit="MB"))
 display(compare(predicted=sent_due, measured=sent, tolerance=0.05, unit="MB"))
+
+# %% tags=["varies"]
 print("in step, bytes a parameter:", *(f"{name} {peak / psi:.1f}" for name, peak in peaks.items()), sep="  ")
 
 # %% [markdown]

@@ -39,8 +39,10 @@
 import hashlib
 import itertools
 import math
+import os
 import sys
 import tempfile
+import threading
 import time
 import tracemalloc
 from collections import Counter, deque
@@ -1050,15 +1052,21 @@ def check_twins(run, steps=10):
     check.that(first[:length] != second[:length], "two sources of one length: two orders", came="the same order", look=look)
 
 
+# %%
 @contextmanager
 def another_day(day):
-    """Clocks and process numbers that say something else."""
-    sys.stdout.flush()  # Jupyter asks for the process number, too, when it sends what was printed
+    """Clocks and process numbers that say something else; not to Jupyter's thread, which asks when it sends a print."""
+    sys.stdout.flush()
+    real = os.getpid
+
+    def process():
+        return real() if threading.current_thread().name == "IOPub" else 4000 + day
+
     with ExitStack() as stack:
         for name in ("time.time", "time.monotonic", "time.perf_counter"):
             stack.enter_context(patch(name, lambda: 1e9 + 1e5 * day))
             stack.enter_context(patch(f"{name}_ns", lambda: 10**18 + 10**14 * day))
-        stack.enter_context(patch("os.getpid", lambda: 4000 + day))
+        stack.enter_context(patch("os.getpid", process))
         stack.enter_context(patch("os.urandom", lambda n: bytes([day % 256]) * n))
         yield
 

@@ -1049,20 +1049,29 @@ def share_slips(q, k, v, g, starts, window):
 
 
 # %%
-def backward_slips(q, k, v, g, starts, window, tile):
+def tile_slips(q, k, v, g, starts, window, tile):
+    """The same of slips between the tiles of a row: p shared within one tile, D summed over one."""
+    rows, keys, p, dp, _, _ = by_hand(q, k, v, g, starts, window)
+    block, texts, scale = blocks_of(starts, tile), visible(starts, 10**9), 1 / math.sqrt(q.shape[-1])
+    one_tile = ((block[:, None] == block) & (texts | texts.T)).to(p.dtype)  # keys (rows and columns) of one tile
+    in_tile = p / (p @ one_tile).clamp(min=1e-300)
+    shared = (in_tile.mT @ g[:, : starts[-1]]).unflatten(0, (len(k), -1)).sum(1)
+    yield 2, shared, "p: a share among all of the row's keys, by L"
+    ds, look = p * (dp - (p * dp) @ one_tile) * scale, "D: a sum over all of the row's keys, those of other tiles too"
+    yield 0, ds @ keys, look
+    yield 1, (ds.mT @ rows).unflatten(0, (len(k), -1)).sum(1), look
+
+
+# %%
+def backward_slips(q, k, v, g, starts, window):
     """Place of the gradient (q, k, v), what a slip in it comes to, and where to look then."""
     groups, scale = len(k), 1 / math.sqrt(q.shape[-1])
     rows, keys, p, dp, D, _ = by_hand(q, k, v, g, starts, window)
     for slip, look in share_slips(q, k, v, g, starts, window):
         yield 2, slip, look
     g, shared = g[:, : starts[-1]], "a key serves all heads of its group: their gradients are added up"
-    block, texts = blocks_of(starts, tile), visible(starts, 10**9)
-    one_tile = ((block[:, None] == block) & (texts | texts.T)).to(p.dtype)  # keys (rows and columns) of one tile
-    in_tile = p / (p @ one_tile).clamp(min=1e-300)
-    yield 2, (in_tile.mT @ g).unflatten(0, (groups, -1)).sum(1), "p: a share among all of the row's keys, by L"
     for ds, look in (
         (p * dp * scale, "what a softmax takes off each row, over all of the row's keys: D"),
-        (p * (dp - (p * dp) @ one_tile) * scale, "D: a sum over all of the row's keys, those of other tiles too"),
         (p * (dp - D), "the scale 1 / sqrt(width): scores have it, so it stands in the gradients of q and k, too"),
         (p * (dp - D) * scale**2, "the scale 1 / sqrt(width), once"),
         ((dp - D) * scale, "the shares p before the bracket"),
@@ -1088,7 +1097,7 @@ def gradient_hint(came, place, exact, case, tile):
         return f"head {head}, token {token}: exp(s - L) of pairs that are not visible may be inf, and inf · 0 is NaN"
     if torch.allclose(came, exact, 1e-3, 1e-5):
         return "rounding alone: which numbers become large on the way, and in which dtype"
-    for slip_place, slip, look in backward_slips(*case, tile):
+    for slip_place, slip, look in (*tile_slips(*case, tile), *backward_slips(*case)):
         if slip_place == place and torch.allclose(came, slip, 1e-3, 1e-5):
             return look
     head, token = divmod((came - exact).abs().amax(-1).argmax().item(), n)
@@ -1207,6 +1216,7 @@ def check_long_back(tokens=2048, window=32, tile=64):
     check_costs(q, k, v, o, (starts, window, tile), f"{tokens:,} tokens, window {window}", counts, *held_bytes)
 
 
+# %%
 def check_twice():
     """The same gradients twice through one graph, of which nothing is left afterwards."""
     q, k, v, starts = problem([6, 5])

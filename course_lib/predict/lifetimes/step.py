@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from course_lib.model.gpt import GPTConfig
-from course_lib.model.tiled_attention import ROWS, pieces
 from course_lib.predict.lifetimes.ledger import BOOL, FLOAT, INT64, Ledger
+from course_lib.predict.lifetimes.tiles import tiles_backward
 
 
 class StepLifetimes:
@@ -219,7 +219,8 @@ class StepLifetimes:
         ledger = self.ledger
         if not self.explicit:
             if self.config.attention == "tiled":
-                self.tiles_backward()
+                pair = self.BHS // self.seq  # a number of every head
+                tiles_backward(ledger, self.seq, self.config.head_width, pair, self.BSD, self.views, self.narrow)
             else:
                 ledger.make(d_q=self.BSD, d_k=self.BSD, d_v=self.BSD)
             ledger.free("d_mixed", "qkv", "mixed", "log_sum_exp")
@@ -241,31 +242,6 @@ class StepLifetimes:
             ledger.free("d_q_scaled")
         ledger.make(d_qkv=3 * self.BSD)  # the three joined, for a moment beside their parts
         ledger.free("d_q", "d_k", "d_v")
-
-    def tiles_backward(self) -> None:
-        """Scores and their gradient live until the next tile's take their names. (Forward, less is alive.)"""
-        ledger, pair = self.ledger, self.BHS // self.seq  # a number of every head
-        row, every = pair * self.config.head_width, [*pieces(self.seq, ROWS)]
-        copied, few = 0 if self.views else row, every[:3] + every[3:][-2:]  # those between are like the third
-        ledger.make(sums=2 * self.BHS, d_q=row * self.seq, d_k=self.BSD, d_v=self.BSD)
-        for place, keys in enumerate(few):
-            m = keys.stop - keys.start
-            ledger.renew(tile_kv=2 * row * m * self.narrow)
-            ledger.renew(tile_d_kv=2 * row * m)
-            for queries in few[place:]:
-                n = queries.stop - queries.start
-                ledger.renew(tile_q=row * n * (1 + self.narrow))  # in 16 bits its gradient is widened, too
-                operands, hidden = copied * (n + m), n * m * BOOL * (queries is keys)
-                beside = {"tile_scores": max(row * m * self.narrow + operands, hidden), "tile_d_scores": operands}
-                for name, nbytes in beside.items():
-                    ledger.make(beside=nbytes)
-                    ledger.renew(**{name: pair * n * m})
-                    ledger.free("beside")
-                ledger.make(product=copied * n + row * m)
-                ledger.free("product")
-        if self.narrow:
-            ledger.renew(d_q=self.BSD)
-        ledger.free("sums", "tile_kv", "tile_d_kv", "tile_q", "tile_scores", "tile_d_scores")
 
     def embed_backward(self) -> None:
         """The gradients of the tables."""

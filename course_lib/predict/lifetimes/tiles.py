@@ -1,0 +1,42 @@
+"""Births and deaths inside the backward pass of tiled attention."""
+
+from __future__ import annotations
+
+from course_lib.model.tiled_attention import ROWS, pieces
+from course_lib.predict.lifetimes.ledger import BOOL, Ledger
+
+
+def tiles_backward(ledger: Ledger, seq: int, head: int, pair: int, stream: int, views: bool, narrow: bool) -> None:
+    """From `d_mixed` to `d_q`, `d_k` and `d_v`. Scores and their gradient live until the next tile's take their names.
+
+    (In the forward pass less is alive.)
+
+    Args:
+        ledger: takes the births and deaths.
+        seq, head: positions; features of a head.
+        pair: bytes of one fp32 number of every head of the batch.
+        stream: bytes of what a gradient of q takes in the format of q.
+        views: whether q, k and v are views of one product.
+        narrow: whether they have 16 bits, so that each tile is widened.
+    """
+    row, every = pair * head, [*pieces(seq, ROWS)]
+    copied, few = 0 if views else row, every[:3] + every[3:][-2:]  # those between are like the third
+    ledger.make(sums=2 * pair * seq, d_q=row * seq, d_k=stream, d_v=stream)
+    for place, keys in enumerate(few):
+        m = keys.stop - keys.start
+        ledger.renew(tile_kv=2 * row * m * narrow)
+        ledger.renew(tile_d_kv=2 * row * m)
+        for queries in few[place:]:
+            n = queries.stop - queries.start
+            ledger.renew(tile_q=row * n * (1 + narrow))  # in 16 bits its gradient is widened, too
+            operands, hidden = copied * (n + m), n * m * BOOL * (queries is keys)
+            beside = {"tile_scores": max(row * m * narrow + operands, hidden), "tile_d_scores": operands}
+            for name, nbytes in beside.items():
+                ledger.make(beside=nbytes)
+                ledger.renew(**{name: pair * n * m})
+                ledger.free("beside")
+            ledger.make(product=copied * n + row * m)
+            ledger.free("product")
+    if narrow:
+        ledger.renew(d_q=stream)
+    ledger.free("sums", "tile_kv", "tile_d_kv", "tile_q", "tile_scores", "tile_d_scores")
