@@ -1222,14 +1222,14 @@ def check_twice():
     q, k, v, starts = problem([6, 5])
     leaves = [each.detach().requires_grad_() for each in (q, k, v)]
     o = check.call(attention, *leaves, starts, 4, 2)
-    passes = [check.call(torch.autograd.grad, o, leaves, each, retain_graph=True) for each in (q, 1 - q, q)]
+    passes = [check.call(torch.autograd.grad, o, leaves, each, retain_graph=True) for each in (q, q, 1 - q)]
     look = "what backward changes in the tensors that were saved"
-    for first, between, last, name in zip(*passes, "qkv"):
+    for first, again, other, name in zip(*passes, "qkv"):
+        check.that(torch.equal(first, again), f"a second backward pass through one graph: gradient of {name}", look=look)
         kept = f"the gradient of {name}, after another backward pass: the tensor that came keeps its numbers"
-        check.that(not torch.equal(first, between), kept, look="into whose memory backward writes")
-        check.that(torch.equal(first, last), f"a second backward pass through one graph: gradient of {name}", look=look)
+        check.that(not torch.equal(first, other), kept, look="into whose memory backward writes")
     gone = weakref.ref(o)
-    del o, passes, first, between, last
+    del o, passes, first, again, other
     check.that(gone() is None, "o is gone when nobody wants it any more", look="what ctx holds, and how it holds it")
 
 
