@@ -59,9 +59,9 @@ class Plan:
         """The command that starts this plan, the same on every node; $HEAD is the first node's name, where several."""
         axes = ("tensor", "pipeline", "data", "context", "expert", "zero", "micro_batch", "chunks")
         said = [f"--{name.replace('_', '-')} {getattr(self, name)}" for name in axes] + ["--recompute"] * self.recompute
-        meet = f"--nnodes {self.nodes} --rdzv-backend c10d --rdzv-endpoint $HEAD:29500"
-        start = "--standalone" if self.nodes == 1 else meet
-        return " ".join(["torchrun", start, f"--nproc-per-node {self.node}", script, *said])
+        each, meet = f"--nproc-per-node {self.node}", "--rdzv-backend c10d --rdzv-endpoint $HEAD:29500"
+        start = f"--standalone {each}" if self.nodes == 1 else f"--nnodes {self.nodes} {each} {meet}"
+        return " ".join(["torchrun", start, script, *said])
 
 
 @dataclass(frozen=True)
