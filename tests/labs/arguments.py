@@ -73,16 +73,23 @@ FIXED = {
 
 _OWN = {"self", "cls", "ctx", "__class__"}
 _DEEPEST = 3
+MOST = 16
+"""Kinds of calls that a note remembers: some checks allow an answer a few KiB for hundreds of calls."""
 
 
 @dataclasses.dataclass
 class Note:
-    """What an answer's functions call first: a line of a file for each call, which ranks write, too."""
+    """What an answer's functions call first: a line of a file for each call, which ranks write, too.
+
+    Of calls that differ in their tensors' values alone, the first two with different ones: a file that grew with every
+    micro-batch would count among the bytes that an answer holds in files.
+    """
 
     file: str
 
     def __post_init__(self) -> None:
         self.life = new_life()
+        self.noted: dict[int, set[int]] = defaultdict(set)  # hashes, since texts would be bytes that the answer holds
 
     def __reduce__(self) -> Any:
         """Each run on ranks has copies of the answers, and a life of its own."""
@@ -99,6 +106,12 @@ class Note:
             name, {key: value for key, value in given.items() if key not in _OWN}, self.life, sys._getframe(2)
         )
         facts = [fact for key, value in given.items() if key not in _OWN for fact in _facts(key, value)]
+        values, these = self.noted[hash(json.dumps([name, facts, {**shown, "values": ""}]))], hash(shown["values"])
+        if these in values or len(values) > 1:
+            return
+        values.add(these)
+        if len(self.noted) > MOST:
+            del self.noted[next(iter(self.noted))]
         with open(self.file, "a") as file:
             file.write(json.dumps([name, facts, shown]) + "\n")
 
@@ -123,6 +136,7 @@ class Varied:
         path = Path(self.note.file)
         lines = path.read_text().splitlines() if path.exists() else []
         path.write_text("")
+        self.note.noted.clear()  # the next check is told anew
         for name, facts, shown in map(json.loads, lines if check else ()):
             self.met.add(name, shown)
             for where, value, is_open in facts:

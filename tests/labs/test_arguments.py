@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from course_tools.labs import Lab
 
 from .arguments import Varied
@@ -41,3 +43,14 @@ def test_a_tensor_has_a_shape_and_a_dtype(tmp_path: Path) -> None:
 def test_calls_on_ranks_are_noted(tmp_path: Path) -> None:
     hidden = "check.on_ranks(lambda: double(7), world_size=2)"
     assert _constant(tmp_path, hidden) == {}
+
+
+def test_notes_of_many_micro_batches_stay_small_and_show_that_values_differ(tmp_path: Path) -> None:
+    varied = Varied(tmp_path / "notes")
+    for number in range(100):
+        varied.note("double", {"number": torch.full((3,), float(number // 2))})
+    assert len((tmp_path / "notes").read_text().splitlines()) == 2
+    varied.after("q1-values", hidden=False)
+    varied.note("double", {"number": torch.zeros(3)})
+    assert "double" in (tmp_path / "notes").read_text(), "the next check is told anew"
+    assert "double: again" not in varied.met.missing()

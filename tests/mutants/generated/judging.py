@@ -13,7 +13,7 @@ from tests.labs.running import run_lab, solution_of
 from .edits import Edit, edits
 
 HERE = Path(__file__).parent
-LIMIT_S = 60.0
+LIMIT_S = 20.0
 """What a cell may take; an edit that does not end is caught."""
 KINDS = ("right", "closed", "open")
 
