@@ -206,7 +206,7 @@ def test_json_comes_back() -> None:
 def test_the_command_starts_as_many_processes_as_there_are_gpus() -> None:
     best = plan(zoo.LLAMA3_8B, Cluster(H100, 16), batch=64).best[0]
     told = best.torchrun("go.py")
-    assert told.startswith("torchrun --nnodes 2 ") and "$HEAD:29500 --nproc-per-node 8 go.py " in told
+    assert told.startswith("torchrun --nnodes 2 --nproc-per-node 8 ") and "$HEAD:29500 go.py " in told
     alone = plan(zoo.LLAMA3_8B, Cluster(H100, 8), batch=64).best[0]
     assert alone.torchrun().startswith("torchrun --standalone --nproc-per-node 8 train.py ")
     assert f"go.py --tensor {best.tensor} --pipeline {best.pipeline} --data {best.data} " in best.torchrun("go.py")
