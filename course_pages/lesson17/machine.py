@@ -6,9 +6,11 @@
 
 Where ranks are more than cores, they share them, and two clocks keep that apart. What a rank computes is measured in
 seconds of the processor, while p ranks work at once (two threads of one core are slower than two cores); whatever else
-the machine does is not in it. Then a step takes the longer of two: the critical path, on which no rank waits for a
-core, and the work of all ranks over the cores. So a pipeline's bubble costs less where ranks share cores: a rank that
-waits leaves its core to another. What a rank sends is timed by the wall clock, and contains the peer's wait for a core.
+the machine does is not in it. A message is measured by both clocks: the wall's, which contains the peer's wait for a
+core, and the processor's, since copies and system calls are work as well. With a core for each rank a step takes its
+critical path. On fewer, m cores, it takes no less than that, nor than the work of all ranks over m; and, as long as no
+core is idle while a rank could use it, no more than work/m + (1 - 1/m)·path (Graham 1969, "Bounds on Multiprocessing
+Timing Anomalies"). So a pipeline's bubble costs less there: a rank that waits leaves its core to another.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ class Pace(NamedTuple):
     flops_per_s: float  # of products and all that grows with them
     update_s: float  # of Adam, for a parameter
     link: Link  # between the ranks
+    handling: Link  # of the same messages, in seconds of the processor
 
 
 class Machine(NamedTuple):
@@ -91,15 +94,16 @@ def measure_pace(training: Training, seconds: float = 1.5) -> Pace:
     per_flop = (took["many"] - took["few"]) / (flops[1] - flops[0])
     launch = max(0.0, took["few"] - flops[0] * per_flop) / (config.layers + 1)
     parameters = sum(each.numel() for each in model.parameters())
-    return Pace(launch, 1 / per_flop, took["update"] / parameters, measure_link(seconds))
+    links = (measure_link(seconds / 2, clock) for clock in (time.perf_counter, time.process_time))
+    return Pace(launch, 1 / per_flop, took["update"] / parameters, *links)
 
 
-def measure_link(seconds: float) -> Link:
-    """α and β between all ranks, from all-reduces of two sizes. All ranks must call."""
+def measure_link(seconds: float, clock: Callable[[], float]) -> Link:
+    """α and β between all ranks by this clock, from all-reduces of two sizes. All ranks must call."""
     if (world_size := dist.get_world_size()) == 1:
         return FREE
     sent = {n: torch.zeros(n) for n in SIZES}
-    took = time_in_turn({str(n): partial(dist.all_reduce, x) for n, x in sent.items()}, seconds, time.perf_counter)
+    took = time_in_turn({str(n): partial(dist.all_reduce, x) for n, x in sent.items()}, seconds, clock)
     paths = {n: all_reduce(4 * n, world_size).path for n in SIZES}
     return fit_link([(path.messages, path.n_bytes, took[str(n)]) for n, path in paths.items()])
 
@@ -107,10 +111,7 @@ def measure_link(seconds: float) -> Link:
 def time_in_turn(
     calls: dict[str, Callable[[], object]], seconds: float, clock: Callable[[], float]
 ) -> dict[str, float]:
-    """Seconds of each call, which all ranks begin together, on the slowest rank. All ranks must call.
-
-    Of many calls it is the lower quartile: what else the machine does can only add to a time.
-    """
+    """Seconds of each call, which all ranks begin together, on the slowest rank: the median. All ranks must call."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     end, left = time.perf_counter() + seconds, torch.ones(1)
     while left > 0:  # on every rank alike
@@ -123,7 +124,7 @@ def time_in_turn(
         dist.all_reduce(left, dist.ReduceOp.MIN)
     slowest = torch.tensor([each[1:] or each for each in times.values()], dtype=torch.float64)  # the first warms up
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
-    return dict(zip(times, slowest.quantile(0.25, dim=1).tolist()))
+    return dict(zip(times, slowest.quantile(0.5, dim=1).tolist()))
 
 
 def layouts(training: Training, world_size: int, zero: Sequence[int] = (0, 1, 3), **how: object) -> list[Layout]:
@@ -160,7 +161,7 @@ def rank_layouts(training: Training, candidates: Sequence[Layout], machine: Mach
 
 
 def predict_seconds(setup: Setup, machine: Machine) -> Seconds:
-    """Seconds of a step: critical path or work, whichever is longer, and the messages of the stage that has most.
+    """Seconds of a step: the critical path with its messages; where ranks share cores, the middle of Graham's bounds.
 
     Raises:
         ValueError: the machine was not measured on so many ranks.
@@ -170,10 +171,15 @@ def predict_seconds(setup: Setup, machine: Machine) -> Seconds:
         raise ValueError(f"{n} ranks, but the machine was measured on {list(machine.paces)}: calibrate with {n}, too")
     pace = machine.paces[n]
     computes = [busy(setup, stage, pace) for stage in range(setup.pipeline)]
-    path = max(computes) * (1 + float(bubble(setup).over_ideal))
-    work = sum(computes) / setup.pipeline * n / machine.cores
-    talks = max(float(pace.link.seconds(messages(setup, stage))) for stage in (0, last))
-    return Seconds(max(path, work) + talks)
+    sent = [messages(setup, stage) for stage in range(setup.pipeline)]
+    talks = max(float(pace.link.seconds(sent[stage])) for stage in (0, last))
+    handled = sum(float(pace.handling.seconds(each)) for each in sent)
+    path = max(computes) * (1 + float(bubble(setup).over_ideal)) + talks
+    work = (sum(computes) + handled) / setup.pipeline * n / machine.cores
+    if machine.cores >= n:
+        return Seconds(path)
+    least, most = max(path, work), work + (1 - 1 / machine.cores) * path
+    return Seconds((least + max(least, most)) / 2)
 
 
 def busy(setup: Setup, stage: int, pace: Pace) -> float:
