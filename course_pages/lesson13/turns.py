@@ -22,6 +22,10 @@ def check_gates(gates_of: Function) -> None:
     for top_k in (2, 1, 3):
         probabilities = rows.clone().requires_grad_()
         chosen, gates = gates_of(probabilities, top_k)
+        for what, each in (("experts", chosen), ("gates", gates)):
+            assert each.shape == (3, top_k), (
+                f"{top_k} choices of 3 tokens: {what} of the shape {tuple(each.shape)} came, and (3, {top_k}) should"
+            )
         for token, row in enumerate(_plain(rows)):
             told, best = f"{top_k} choices from {row}", sorted(range(4), key=lambda expert: -row[expert])[:top_k]
             came = list(map(int, chosen[token]))
@@ -65,7 +69,7 @@ def check_balance(balance: Function) -> None:
         first = torch.tensor([sum(row[0] == expert for row in chosen) / tokens for expert in range(experts)])
         due = experts * (first * given.mean(0)).sum().item()
         told = f"{tokens} tokens choose {chosen} among {experts} experts, with probabilities {_plain(given)}"
-        came = balance(probabilities, torch.tensor(chosen))
+        came = torch.as_tensor(balance(probabilities, torch.tensor(chosen)))
         assert abs(came.item() - due) < 1e-5, (
             f"{told}: the loss came as {came.item():.4g}; f counts first choices, over the tokens, P is a mean"
         )

@@ -37,7 +37,7 @@ def check_bottom(bottom: Function) -> None:
         came = float(bottom(n, losses))
         assert np.isclose(came, center, rtol=1e-4), (
             f"{count} runs of {n[0]:.3g} to {n[-1]:.3g} parameters: {came:.4g} came, and such a model has a loss of "
-            f"{2 + 0.05 * np.log(abs(came) / center) ** 2:.4f}; another one has less"
+            f"{2 + 0.05 * np.log(abs(came) / center) ** 2:.7f}; another one has less"
         )
     n = np.geomspace(1e4, 1e6, 7)
     wobbling = 2.0 + 0.05 * np.log(n / 1e5) ** 2 + 0.01 * np.array([1, -1, 1, 1, -1, -1, 1])

@@ -60,6 +60,10 @@ def by_size(mesh: Any, axis: str, per_machine: int) -> int:
     return sum(len(group) > per_machine for group in mesh.groups(axis))
 
 
+def torn_ones(mesh: Any, axis: str, per_machine: int) -> list[list[int]]:
+    return [group for group in mesh.groups(axis) if len({rank // per_machine for rank in group}) > 1]
+
+
 def by_sets(mesh: Any, per_machine: int, dead: int) -> set[int]:
     alive = {mesh.rank(**mesh.coordinates(r)) for r in range(mesh.size)} - set(
         range(dead * per_machine, (dead + 1) * per_machine)
@@ -76,6 +80,18 @@ def lost_ones(mesh: Any, per_machine: int, dead: int) -> list[int]:
 def any_rank_alive(mesh: Any, per_machine: int, dead: int) -> list[int]:
     alive = [rank for rank in range(mesh.size) if rank // per_machine != dead]
     return sorted({mesh.coordinates(rank)["data"] for rank in alive})
+
+
+def two_ranks_of_the_machine(mesh: Any, per_machine: int, dead: int) -> list[int]:
+    ends = dead * per_machine, (dead + 1) * per_machine - 1
+    lost = {mesh.coordinates(rank)["data"] for rank in ends}
+    return [place for place in range(mesh.axes["data"]) if place not in lost]
+
+
+def first_parts_only(mesh: Any, per_machine: int, dead: int) -> list[int]:
+    ranks = range(dead * per_machine, (dead + 1) * per_machine)
+    lost = {mesh.coordinates(rank)["data"] for rank in ranks if mesh.coordinates(rank)["tensor"] == 0}
+    return [place for place in range(mesh.axes["data"]) if place not in lost]
 
 
 def machines_as_replicas(mesh: Any, per_machine: int, dead: int) -> list[int]:
@@ -102,10 +118,17 @@ ANSWERS = {
             machines_less_one: "counts once",
             all_if_one: "tensor 3, on machines of 4, came 6",
             by_size: "came 0",
+            torn_ones: "came [[0, 4]",
         },
     ),
     turns.check_whole: Answers(
         right=[by_sets],
-        wrong={lost_ones: "not one of its ranks", any_rank_alive: "came [0, 1]", machines_as_replicas: "came [1]"},
+        wrong={
+            lost_ones: "not one of its ranks",
+            any_rank_alive: "came [0, 1]",
+            machines_as_replicas: "came [1]",
+            two_ranks_of_the_machine: "came [1, 2]",
+            first_parts_only: "came [0, 1, 2, 3]",
+        },
     ),
 }

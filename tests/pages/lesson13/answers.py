@@ -47,6 +47,17 @@ def gates_that_are_not_divided(probabilities, top_k):
     return chosen, best
 
 
+def gates_of_all_experts(probabilities, top_k):
+    best, chosen = probabilities.topk(top_k)
+    gates = torch.zeros_like(probabilities).scatter(1, chosen, best)
+    return chosen, gates if top_k == 1 else gates / gates.sum(-1, keepdim=True)
+
+
+def gates_in_a_line(probabilities, top_k):
+    best, chosen = probabilities.topk(top_k)
+    return (chosen[:, 0], best[:, 0]) if top_k == 1 else (chosen, best / best.sum(-1, keepdim=True))
+
+
 def rows_in_a_double_loop(counts, rank):
     ranks, own = len(counts), counts.shape[1] // len(counts)
     sends, receives = [0] * ranks, [0] * ranks
@@ -110,6 +121,10 @@ def balance_without_a_gradient(probabilities, chosen):
     return balance_by_one_hot(probabilities.detach(), chosen)
 
 
+def balance_as_a_number(probabilities, chosen):
+    return balance_by_one_hot(probabilities, chosen).item()
+
+
 def places_token_by_token_in_a_dictionary(chosen, experts, capacity):
     left = [capacity] * experts
     kept = torch.zeros_like(chosen, dtype=torch.bool)
@@ -161,6 +176,8 @@ ANSWERS = {
             gates_with_the_second_row_turned: "the best first",
             one_gate_over_itself: "should be its probability",
             gates_that_are_not_divided: "over the sum of these",
+            gates_of_all_experts: "gates of the shape (3, 4) came",
+            gates_in_a_line: "experts of the shape (3,) came",
         },
     ),
     turns.check_traffic: Answers(
@@ -180,6 +197,7 @@ ANSWERS = {
             balance_without_the_experts: "the loss came as",
             balance_of_sums: "the loss came as",
             balance_without_a_gradient: "no gradient leads",
+            balance_as_a_number: "no gradient leads",
         },
     ),
     turns.check_places: Answers(

@@ -69,6 +69,10 @@ def in_plain_parameters(parameters, losses):
     return -line / (2 * square) * parameters[0]
 
 
+def over_log_losses(parameters, losses):
+    return vertex_by_hand(parameters, np.log(losses))
+
+
 def best_run(parameters, losses):
     return parameters[np.argmin(losses)]
 
@@ -149,6 +153,7 @@ ANSWERS = {
         right=[vertex_by_hand, vertex_by_derivative],
         wrong={
             in_plain_parameters: "has less",
+            over_log_losses: "a loss of 2.0000004; another one has less",
             best_run: "has less",
             log_of_it: "has less",
             through_the_lowest_three: "all of them",
