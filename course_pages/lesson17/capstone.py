@@ -1,11 +1,12 @@
 """The run at the end of the course: the GPT, trained by a layout, on whatever ranks torchrun starts.
 
-    torchrun --standalone --nproc-per-node 4 -m course_pages.lesson17.capstone runs/gpt --layout '{"pipe": 4}'
-    torchrun --standalone --nproc-per-node 2 -m course_pages.lesson17.capstone runs/gpt --layout '{"data": 2}' --resume
+    torchrun --standalone --nproc-per-node 4 -m course_pages.lesson17.capstone runs/gpt --pipeline 4
+    torchrun --standalone --nproc-per-node 2 -m course_pages.lesson17.capstone runs/gpt --data 2 --resume
 
-Nothing here is new. `HybridParallel` cuts the model (lesson 12), recompute forgets activations (03), ZeRO cuts states
-(10), `Checkpoints` writes them and reads them on other ranks (10), and the text of a row is a function of (seed, step,
-row) (07): whatever dies, and whoever goes on, each row of each step is trained on once.
+The flags of a layout are those that `course plan` prints. Nothing here is new. `HybridParallel` cuts the model (lesson
+12), recompute forgets activations (03), ZeRO cuts states (10), `Checkpoints` writes them and reads them on other ranks
+(10), and the text of a row is a function of (seed, step, row) (07): whatever dies, and whoever goes on, each row of
+each step is trained on once.
 
 Rank 0 prints a line of JSON for each step: "step", "loss", "seconds" until the slowest rank has done the step, and
 "processor_seconds" of all ranks together, in which other programs of a busy machine are not. The second step of a start
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -227,8 +228,8 @@ def start(folder: Path, layout: Layout, *options: str) -> subprocess.Popen[bytes
     command += ["--nproc-per-node", str(layout.mesh.size), "-m", "course_pages.lesson17.capstone", str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
     with (folder / "said.txt").open("ab") as said:
-        command += ["--layout", json.dumps(asdict(layout)), *options]
-        return subprocess.Popen(command, stdout=said, stderr=said, env=environment)
+        command += [f"--{name.replace('_', '-')}={value}" for name, value in asdict(layout).items()]
+        return subprocess.Popen([*command, *options], stdout=said, stderr=said, env=environment)
 
 
 def said(folder: Path) -> list[Line]:
@@ -242,7 +243,6 @@ def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="of the checkpoints, seen by all machines")
-    parser.add_argument("--layout", type=json.loads, default={}, help="JSON: " + ", ".join(asdict(Layout())))
     parser.add_argument("--config", type=json.loads, default={}, help="JSON: what differs from the GPT's shape here")
     parser.add_argument("--batch-size", type=int, default=Training.batch_size, help="sequences in a step, of all ranks")
     parser.add_argument("--steps", type=int, default=Training.steps, help="of the whole training")
@@ -253,7 +253,22 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--source", default="stories", choices=["stories", "words"], help="the text")
     parser.add_argument("--pause-s", type=float, default=0.0, help="seconds to wait after every step")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
+    plan = parser.add_argument_group("layout", "in the words of `course plan`")
+    plan.add_argument("--pipeline", "--pipe", type=int, default=1, dest="pipe", help="ranks along this axis")
+    plan.add_argument("--data", type=int, default=1, help="ranks along this axis")
+    plan.add_argument("--tensor", type=int, default=1, help="ranks along this axis; they are neighbours")
+    plan.add_argument("--zero", type=int, default=0, choices=range(4), help="stage of ZeRO along data")
+    plan.add_argument("--micro-batch", type=int, default=Layout.micro_batch, help="sequences at once")
+    again = ["none", "selective", "full"]
+    plan.add_argument("--recompute", nargs="?", const="full", default="none", choices=again, help="full if it is alone")
+    for name in ("context", "expert", "chunks"):
+        plan.add_argument(f"--{name}", type=int, default=1, choices=[1], help="1: this run does not cut so")
     return parser
+
+
+def layout_of(given: argparse.Namespace) -> Layout:
+    """What the command line's flags say."""
+    return Layout(**{each.name: getattr(given, each.name) for each in fields(Layout)})
 
 
 def main() -> None:
@@ -264,7 +279,7 @@ def main() -> None:
     ranks.init()
     config = GPTConfig(**(asdict(Training().config) | given.config))
     training = Training(config, given.batch_size, given.steps, given.rate, given.seed, given.dtype, given.source)
-    layout, seconds = Layout(**given.layout), list[float]()
+    layout, seconds = layout_of(given), list[float]()
     for line in train(training, layout, given.folder, given.every, given.resume):
         seconds += [line["seconds"]] if "seconds" in line else []
         say(line)

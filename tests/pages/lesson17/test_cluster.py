@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from argparse import Namespace
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,10 @@ import pytest
 import yaml
 from torch.distributed.run import get_args_parser
 
+from course_lib import predict
+from course_lib.model import hardware
 from course_lib.model.gpt import GPTConfig
+from course_lib.predict.planner import Cluster, Plan
 from course_pages.lesson17 import capstone, machine
 from course_pages.lesson17.capstone import Layout, Training
 
@@ -29,7 +32,7 @@ def understood(words: list[str]) -> tuple[Namespace, Namespace]:
     agent = get_args_parser().parse_args(words)
     assert agent.module and agent.training_script == "course_pages.lesson17.capstone"
     run = capstone.arguments().parse_args(agent.training_script_args)
-    layout, training = Layout(**run.layout), Training(GPTConfig(**asdict(Training().config)), run.batch_size, run.steps)
+    layout, training = capstone.layout_of(run), Training(Training().config, run.batch_size, run.steps)
     assert machine.is_legal(training, layout)
     assert layout.mesh.size == int(agent.nnodes) * int(agent.nproc_per_node)
     assert int(agent.nproc_per_node) % layout.tensor == 0, "tensor ranks share a machine"
@@ -140,7 +143,33 @@ def test_the_guide_names_both_files() -> None:
     assert all(f"](cluster/{path.name})" in guide for path in sorted(FOLDER.iterdir()))
     typed = re.findall(r"-m course_pages\.lesson17\.capstone (.*)", guide)
     for line in typed:
-        folder, *rest = re.findall(r"'[^']*'|\S+", line)
-        layout = Layout(**capstone.arguments().parse_args([folder, *(word.strip("'") for word in rest)]).layout)
+        layout = capstone.layout_of(capstone.arguments().parse_args(line.split()))
         assert f"--nproc-per-node {layout.mesh.size} -m course_pages.lesson17.capstone {line}" in guide
     assert len(typed) == 2
+
+
+# ---- A line of `course plan` -----------------------------------------------------------------------------------------
+
+
+def plan_for_four(**differs: Any) -> Plan:
+    """The best plan for a small GPT on four GPUs, but for what differs."""
+    cluster = Cluster(hardware.H100_80GB, 4, node=4)
+    return replace(predict.plan(GPTConfig(4, 128, 4, 256, 64), cluster, batch=16).best[0], **differs)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_the_capstone_understands_the_line_of_a_plan(recompute: bool) -> None:
+    plan = plan_for_four(tensor=2, pipeline=2, data=1, zero=1, micro_batch=8, chunks=1, recompute=recompute)
+    start, *words = plan.torchrun("-m course_pages.lesson17.capstone runs/gpt").split()
+    agent = get_args_parser().parse_args(words)
+    layout = capstone.layout_of(capstone.arguments().parse_args(agent.training_script_args))
+    assert start == "torchrun" and layout.mesh.size == int(agent.nproc_per_node) == 4
+    assert layout == Layout(2, 1, 2, zero=1, micro_batch=8, recompute="full" if recompute else "none")
+
+
+@pytest.mark.parametrize("axis", ["context", "expert", "chunks"])
+def test_the_capstone_refuses_what_it_does_not_cut(axis: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = plan_for_four(**{"chunks": 1, axis: 2}).torchrun("runs/gpt")
+    with pytest.raises(SystemExit):
+        capstone.arguments().parse_args(line.partition("--nproc-per-node 4 ")[2].split())
+    assert f"argument --{axis}: invalid choice: 2 (choose from 1)" in capsys.readouterr().err
