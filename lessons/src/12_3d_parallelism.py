@@ -149,8 +149,8 @@ def on_the_cube():
 record = ranks.run(on_the_cube, world_size=8)[0]
 cube_step(
     record,
-    caption="Four lessons in one picture. Tensor messages riddle every pass, pipe ranks wait for each other at both ends, "
-    "and the data axis speaks once, before the update.",
+    caption="Four lessons in one picture. Tensor messages riddle every pass; the pipe lets ranks 4 to 7 wait at both ends, "
+    "0 to 3 in the middle; the data axis speaks only at the end.",
 )
 
 # %%
@@ -159,7 +159,7 @@ compare(guess=guess_stops, predicted=Count(4 * 4 * (2 + 2) + 4), measured=Count(
 
 # %% [markdown]
 # At the beginning ranks 4 to 7 wait for the first stream, and at the end for ranks 0 to 3, which take the last gradient
-# back to the embedding. Ranks 0 to 3 wait as long, but in the middle: each of their gradients must come back first. Those
+# back to the embedding. Ranks 0 to 3 wait about as long, but in the middle: each of their gradients must come back first. Those
 # gaps are lesson 09's bubble. The stripes are tensor ranks, which meet in each block of each micro-batch. Data ranks meet
 # only at the end, for gradients, then for the loss.
 #
@@ -241,8 +241,8 @@ trade(
 
 # %% [markdown]
 # Now lesson 09's question has an answer, and it is a trade. A pipe sends least and holds least, and pays in idle time.
-# Replicas never idle and send a third of what tensor ranks do, but each of them holds everything. Tensor ranks never
-# idle either, but they talk without end, and each keeps the whole stream: 1·1·8 holds more than 1·2·4. More
+# Replicas have no bubble and send a third of what tensor ranks do, but each of them holds everything. Tensor ranks have
+# none either, but they talk without end, and each keeps the whole stream: 1·1·8 holds more than 1·2·4. More
 # micro-batches would shrink the bubble, and never are more than $p$ of them in flight. So real pipes run hundreds.
 #
 # ## 5 · Which wire?
