@@ -85,7 +85,7 @@ def write() -> None:
 
 COLUMNS = [
     "tensor", "pipeline", "data", "context", "expert", "zero", "micro_batch", "chunks", "full", "batch", "first",
-    "most", "last", "seconds", "gigabytes", "failed", "clean", "illegal", "narrow", "again",
+    "most", "last", "seconds", "gigabytes", "failed", "clean", "illegal", "narrow", "again", "bits",
 ]  # fmt: skip
 
 
@@ -113,11 +113,12 @@ def compact(path: Path, to: Path = truth.ROWS) -> None:
     head = {
         "about": "Published training runs, dense models with shape, layout and batch in print. Seconds are of a step, "
         "from tokens/s or TFLOP/s by each source's formula; GB as printed; first, most, last: blocks of stages, 0 "
-        " where they are cut evenly; narrow: gradients have 16 bits and no sums of 32; again: share of products that "
-        "run again.",
+        " where they are cut evenly; narrow: gradients have 16 bits and no sums of 32; again: share of a forward "
+        "pass's products that run again, beyond what full says; bits: of products, beside a machine's 16; machines: "
+        "peak FLOP/s, GPUs that share fast links.",
         "sources": {name: _cleaned(each) for name, each in given["sources"].items() if name in used},
         "left_out": dict(left_out), "columns": COLUMNS,
-        "machines": {name: each["peak"] for name, each in MACHINES.items()},
+        "machines": {name: [each["peak"], each.get("node", 8)] for name, each in MACHINES.items()},
     }  # fmt: skip
     lines = ",\n".join(json.dumps(each, separators=(",", ":")) for each in models)
     to.write_text(json.dumps(head, indent=1)[:-2] + ',\n "models": [\n' + lines + "\n]}\n", "utf-8")
@@ -174,14 +175,30 @@ def _numbers(row: dict[str, Any]) -> list[float | None]:
     zero = row.get("zero") or (0 if row["src"] != "megatron-bridge" else 3 if row.get("fsdp") else 1)
     sizes = [row["tp"], row["pp"], row["dp"], row.get("cp") or 1, 1]
     layout = [*sizes, zero, row.get("mbs") or 1, row.get("vpp") or 1]
+    if row.get("local_batch"):  # torchtitan makes as many micro-batches as it has stages, where none are asked for
+        layout[-2:] = [row["local_batch"] // row["pp"], 2 if "Interleaved" in row["schedule"] else 1]
     time, memory = _seconds(row), row.get("memory_gb")
     measured = [float(f"{time:.5g}") if time else None, memory]
     # BigScience's log, until 27 February in fp16; from "Rebalancing layers" on bf16 with sums in 32 bits
     narrow = row["src"] == "bigscience-prequel" and "Rebalancing" not in row["where"]
-    # torchtitan's selective recompute runs every second matrix product of a block again
-    again = 0.5 if row["src"] == "torchtitan" and "selective" in row["recompute"] else 0.0
-    flags = [int(failed), int(clean or not ultrascale), int(empty > 2 or few_heads), int(narrow), again]
+    again = _again(row) if row["src"] == "torchtitan" else 0.0
+    bits = 8 if row["src"] == "torchtitan" and "float8" in row["precision"] else 16  # others: a machine for each format
+    flags = [int(failed), int(clean or not ultrascale), int(empty > 2 or few_heads), int(narrow), again, bits]
     return [*layout, int(row.get("recompute") == "full"), _batch(row), *blocks, *measured, *flags]
+
+
+def _again(row: dict[str, Any]) -> float:
+    """Share of a forward pass's products that torchtitan runs again, less the whole pass where all is recomputed.
+
+    By its policy for selective recompute (pytorch/torchtitan, parallelisms/parallelize_llama.py at 004b314), every
+    second `mm` runs again, of wq, wk, wv, wo, w1, w3, w2: those are wk, wo and w3. Products in float8 are another
+    operation, which is not on its list of results to save, so all of them run again. Nobody needs w2's result again.
+    """
+    keys, wide = row["kv_heads"] / row["heads"], row["ffn"] / row["hidden"]
+    whole = 2 + 2 * keys + 3 * wide
+    if row["recompute"] == "full":
+        return -wide / whole
+    return (whole - wide if "float8" in row["precision"] else keys + 1 + wide) / whole
 
 
 def _seconds(row: dict[str, Any]) -> float | None:

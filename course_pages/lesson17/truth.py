@@ -27,6 +27,7 @@ class Runs:
 
     work: Work
     peak: float  # dense FLOP/s
+    node: int  # GPUs that share fast links
     source: np.ndarray
     model: np.ndarray
     gpus: np.ndarray
@@ -40,7 +41,7 @@ class Runs:
         """Those for which this mask is true."""
         kept = {name: value[which] for name, value in vars(self).items() if isinstance(value, np.ndarray)}
         amounts = Work(self.work.layouts.take(which), *(each[which] for each in self.work[1:]))
-        return Runs(work=amounts, peak=self.peak, **kept)
+        return Runs(work=amounts, peak=self.peak, node=self.node, **kept)
 
     @property
     def timed(self) -> Runs:
@@ -63,7 +64,7 @@ def read(rows: Path = ROWS) -> dict[str, Runs]:
     """Machine → its runs, of a file like `rows.json`."""
     table = json.loads(rows.read_text("utf-8"))
     found = {}
-    for machine, peak in table["machines"].items():
+    for machine, (peak, node) in table["machines"].items():
         models = [each for each in table["models"] if each["machine"] == machine]
         if not models:
             continue
@@ -72,7 +73,7 @@ def read(rows: Path = ROWS) -> dict[str, Runs]:
         joined = {name: np.concatenate([each[name] for each in columns]) for name in columns[0]}
         layouts = Layouts(*(np.concatenate(field) for field in zip(*(each.layouts for each in works))))
         amounts = Work(layouts, *(np.concatenate(field) for field in zip(*(each[1:] for each in works))))
-        found[machine] = Runs(amounts, peak, **joined)
+        found[machine] = Runs(amounts, peak, node, **joined)
     return found
 
 
@@ -94,7 +95,7 @@ def _count(model: dict[str, Any], columns: list[str]) -> tuple[Work, dict[str, n
     narrow = rows["narrow"][:, None]  # gradients of 2 bytes instead of 4, and none besides; ZeRO-1 does not cut them
     states = amounts.states - 2 * narrow * amounts.parameters
     amounts = amounts._replace(states=states, parameters=(1 - narrow) * amounts.parameters)
-    amounts = amounts._replace(products=amounts.products * (1 + rows["again"] / 3))
+    amounts = amounts._replace(products=amounts.products * (1 + rows["again"] / amounts.passes) * rows["bits"] / 16)
     said = {"source": np.full(n, model["source"]), "model": np.full(n, model["name"])}
     ranks = each.tensor * each.pipeline * each.data * each.context
     flags = {name: rows[name] == 1 for name in ("failed", "clean", "illegal")}
@@ -103,7 +104,7 @@ def _count(model: dict[str, Any], columns: list[str]) -> tuple[Work, dict[str, n
 
 def step_seconds(runs: Runs, constants: Constants) -> np.ndarray:
     """Predicted seconds of a step."""
-    return seconds(runs.work, constants, runs.peak)["step"]
+    return seconds(runs.work, constants, runs.peak, runs.node)["step"]
 
 
 def gigabytes(runs: Runs, constants: Constants, gpu_gigabytes: float = 79.0) -> np.ndarray:

@@ -99,6 +99,32 @@ def test_a_block_takes_no_less_than_its_launches() -> None:
     assert step == pytest.approx([8 * 8 * 0.01, 8 * 0.01], rel=0.01)
 
 
+def test_what_lies_between_products_crosses_memory_again_and_again() -> None:
+    rows = layouts((2, 2, 1, 1, 1, 0, 2, 1, 0, 8), (2, 2, 1, 1, 1, 0, 2, 1, 1, 8))
+    amounts = work(zoo.LLAMA3_8B.config, 4096, rows)
+    plain, slow = (
+        seconds(amounts, Constants(**{**vars(PLAIN), "crossings": times, "hbm_bytes_per_s": 1e12}), 1e15)["block"]
+        for times in (0, 3)
+    )
+    assert amounts.kept[0, 0] / 2 / 16 == pytest.approx(amounts.block_bytes[0], rel=0.02)  # 2 micro-batches, 16 blocks
+    assert slow - plain == pytest.approx(3 * amounts.block_bytes / 1e12)
+    assert amounts.block_bytes[0] == amounts.block_bytes[1]  # recompute keeps less and runs through no less
+
+
+def test_the_head_may_have_more_bits_than_blocks_and_messages_may_leave_behind_products() -> None:
+    amounts = work(zoo.LLAMA3_8B.config, 4096, layouts((2, 1, 1, 1, 1, 0, 1, 1, 0, 8), (2, 4, 1, 1, 1, 0, 1, 1, 0, 8)))
+    plain, slow, hidden = (
+        seconds(amounts, Constants(**{**vars(PLAIN), **other}), 1e15)
+        for other in ({}, {"head_efficiency": 0.25}, {"overlapped": 1.0})
+    )
+    assert slow["step"][0] - plain["step"][0] == pytest.approx(8 * amounts.head[0] * (1 / 0.25 - 1 / 0.5) / 1e15)
+    sent = amounts.tensor_bytes / 400e9
+    assert plain["block"] - hidden["block"] == pytest.approx(sent)
+    blocks = np.array([8 * 32, 11 * 8])  # of 8 micro-batches; of 8 and the bubble's 3, on the slowest of 4 stages
+    pipe = np.array([0, 11 * amounts.pipe_bytes[1] / 400e9])
+    assert plain["step"] - hidden["step"] == pytest.approx(blocks * sent + pipe, rel=1e-6)
+
+
 def test_a_ring_over_nodes_uses_a_card_for_each_of_its_members_in_a_node() -> None:
     rows = [(1, 1, 8, 1, 1, 0, 1, 1, 0, 8), (1, 1, 16, 1, 1, 0, 1, 1, 0, 16), (2, 1, 8, 1, 1, 0, 1, 1, 0, 16)]
     rows += [(8, 1, 2, 1, 1, 0, 1, 1, 0, 16)]

@@ -14,8 +14,6 @@ from course_lib.model.hardware import H100_80GB
 from course_lib.predict.planner import Constants, constants_for, fitted
 from course_pages.lesson17 import truth
 
-BARS = {"ultrascale": (0.07, 0.20), "mosaicml": (0.07, 0.20), "bigscience-prequel": (0.07, 0.20)}
-
 
 @pytest.fixture(scope="module")
 def held_out() -> dict[str, dict[str, np.ndarray]]:
@@ -27,17 +25,16 @@ def timed(runs: truth.Runs) -> np.ndarray:
 
 
 def test_seconds_of_runs_that_the_fit_did_not_see(held_out: dict[str, dict[str, np.ndarray]]) -> None:
-    found = {}
-    for machine, runs in truth.read().items():
-        for each in truth.verdict(runs, held_out[machine]["seconds"], timed(runs)):
-            if each.n >= 20:
-                found.setdefault(each.source, []).append(each)
-    assert set(found) == set(BARS)
-    for source, verdicts in found.items():
-        median, p90 = BARS[source]
-        for each in verdicts:
-            assert each.median <= median, each
-            assert each.p90 <= p90, each
+    found = [
+        (machine, each)
+        for machine, runs in truth.read().items()
+        for each in truth.verdict(runs, held_out[machine]["seconds"], timed(runs))
+        if each.n >= 2
+    ]
+    assert len(found) == 24
+    assert [
+        (machine, each) for machine, each in found if round(each.median, 3) > 0.07 or round(each.p90, 3) > 0.2
+    ] == []
 
 
 def test_the_planner_beats_the_rule_of_thumb(held_out: dict[str, dict[str, np.ndarray]]) -> None:

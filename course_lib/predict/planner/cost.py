@@ -28,10 +28,15 @@ class Constants:
     Attributes:
         gemm_efficiency: of wide matrix products, over the dense peak.
         attention_efficiency: of attention, over the same peak, all pairs of tokens counted though half are masked.
+        head_efficiency: of the head, over the same peak, where it stays in 16 bits and blocks have fewer; 0: as blocks.
+        hbm_bytes_per_s: of the GPU's own memory, by its data sheet.
+        crossings: how often a byte that autograd keeps goes to this memory or comes, for norms, activations and casts,
+            which no format of products makes faster; 0 where `half_width` stands for them.
         half_width: features of h/t at which a product runs at half that speed.
         launch_s, launch_tensor_s: in which the CPU starts the kernels of a block, alone and with tensor ranks: a block
             takes no less, however small.
         link_bytes_per_s: inside a node, one direction.
+        overlapped: share of what tensor ranks and stages send that leaves behind products.
         nic_bytes_per_s: of a GPU's own network card.
         message_s: of a step of the data axis' ring between nodes, its buckets together: α, where 1/bandwidth is β.
         zero_slowness: how many times as long ZeRO-1 and 2 take to scatter and gather as an all-reduce of as many bytes.
@@ -57,6 +62,10 @@ class Constants:
     fixed_s: float
     message_s: float = 0.0
     zero_slowness: float = 1.0
+    overlapped: float = 0.0
+    head_efficiency: float = 0.0
+    crossings: float = 0.0
+    hbm_bytes_per_s: float = 3.35e12
     kept: float = 1.0
     kept_tensor: float = 1.0
     gradient_bytes: float = 0.0
@@ -112,17 +121,18 @@ def seconds(work: Work, constants: Constants, peak: float | Amounts, node: int =
     p, v, m = each.pipeline, each.chunks, each.micro_batches
     rate = peak * c.gemm_efficiency / (1 + c.half_width / work.width)
     gemm = work.products / rate + work.scores / (peak * c.attention_efficiency)
+    gemm = gemm + c.crossings * work.block_bytes / c.hbm_bytes_per_s
     inner = each.tensor * each.context * each.expert
-    tensor = work.tensor_bytes / _speed(c, each.tensor, 1, node)
+    tensor = (1 - c.overlapped) * work.tensor_bytes / _speed(c, each.tensor, 1, node)
     around = work.expert_bytes / _speed(c, inner, node, node)
     ring = work.context_bytes / _speed(c, inner, each.tensor, node) - work.scores / (peak * c.attention_efficiency)
     launches = np.where(each.tensor > 1, c.launch_tensor_s, c.launch_s) * work.passes / 3
     block = np.maximum(gemm + tensor + around + np.maximum(0, ring), launches)
-    head = work.head / rate
+    head = work.head / (peak * c.head_efficiency if c.head_efficiency else rate)
     stages = work.blocks * block[:, None] + np.stack([head * (p == 1), 0 * head, head], 1)
     slowest = stages.max(1)
     whole = work.layers * block + head
-    pipe = np.where(p > 1, work.pipe_bytes / _speed(c, inner * each.data * p, node, node), 0.0)
+    pipe = np.where(p > 1, (1 - c.overlapped) * work.pipe_bytes / _speed(c, inner * each.data * p, node, node), 0.0)
     busy = m * (slowest + pipe)
     bubble = (whole - slowest + (p - 1) * pipe) / v
     across = each.data * inner

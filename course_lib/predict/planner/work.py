@@ -58,6 +58,7 @@ class Work(NamedTuple):
     head: Amounts  # FLOPs of the head
     passes: Amounts  # of 3: a forward pass and a backward pass of twice its length; 4 with recompute
     width: Amounts  # features of the stream over tensor ranks: the narrow side of a product
+    block_bytes: Amounts  # that autograd would keep of a block without recompute
     tensor_bytes: Amounts  # that a block sends over the tensor axis
     context_bytes: Amounts  # keys, values and their gradients round the ring
     expert_bytes: Amounts  # rows to experts and back
@@ -117,6 +118,7 @@ def work(
         head=6 * tokens * config.vocab_size * h / t,
         passes=passes,
         width=h / t,
+        block_bytes=one_block,
         tensor_bytes=(4 + 2 * each.full) * 2 * (t - 1) / t * stream,
         context_bytes=stream / h * _key_values(config) / t * (3 * each.context - 2),
         expert_bytes=(4 + 2 * each.full) * _top_k(config) * stream * (each.expert - 1) / each.expert,
@@ -171,10 +173,7 @@ def _one_way(
         cut = sum(each.elements for each in weights if "expert" in each.axes)
         elements.append((sum(each.elements for each in weights) - cut, cut))
         kept.append(sum(each.elements * each.element_bytes for each in own))
-    running = 0.0
-    if full:
-        _, plain, _ = _one_way(config, seq, [*way[:4], 0], sequence)
-        running = max(plain[1:3])
+    running = _one_way(config, seq, [*way[:4], 0], sequence)[2] if full else max(kept[1:3])
     return elements, kept, running
 
 
