@@ -33,8 +33,8 @@ def check_pieces(function: Function) -> None:
 
 
 def _noting(seen: list[bool]) -> Callable[..., None]:
-    """A hook that notes, when a forward pass begins, whether a gradient is there."""
-    return lambda model, _: seen.append(next(model.parameters()).grad is not None)
+    """A hook that notes, when a forward pass begins, whether a gradient is there that is not all zeros."""
+    return lambda model, _: seen.append((grad := next(model.parameters()).grad) is not None and bool(grad.any()))
 
 
 def _gradient(model: nn.Module) -> Tensor:

@@ -43,15 +43,17 @@ def _part(tensor: Tensor) -> Tensor:
 
 
 def check_part(function: Function) -> None:
-    """Lengths with and without padding, more ranks than elements, order, dtype, and what each part keeps alive."""
+    """Lengths with and without padding, on 4 ranks and on 3 (where n % p is not -n % p), shape, order, dtype, bytes."""
 
     def on_each_rank(sizes: tuple[int, ...]) -> list[tuple[list[float], torch.dtype, int]]:
         whole = [torch.arange(1.0, n + 1, dtype=torch.bfloat16).view(2, -1) for n in sizes]
         parts = [function(each) for each in whole]
         assert all(isinstance(part, Tensor) for part in parts), f"a tensor should come back, but {parts[0]!r} did"
+        bent = [tuple(part.shape) for part in parts if part.dim() != 1]
+        assert not bent, f"a part should be flat, but one has the shape {bent[0]}"
         return [(part.flatten().tolist(), part.dtype, part.untyped_storage().nbytes()) for part in parts]
 
-    for p, sizes in ((4, (10, 2, 8)), (2, (6,))):
+    for p, sizes in ((4, (10, 2, 8)), (3, (10, 6))):
         for n, found in zip(sizes, zip(*ranks.run(on_each_rank, sizes, world_size=p))):
             parts, dtypes, alive = zip(*found)
             lengths, joined, case = [len(part) for part in parts], sum(parts, []), f"{n} elements on {p} ranks"
@@ -153,7 +155,7 @@ def check_average(function: Function) -> None:
         new = record.peak.total - record.before.total
         return torch.equal(tensor, due), int(sent.modelled_bytes.get("all_reduce", 0)), int(new)
 
-    for p, n, size in ((3, 40_000, 1000), (4, 10, 4), (3, 12, 4), (4, 3, 8)):
+    for p, n, size in ((3, 40_000, 1000), (4, 10, 4), (3, 18, 4), (3, 12, 4), (4, 3, 8)):
         right, sent, new = ranks.run(on_each_rank, n, size, world_size=p)[0]
         case, due = f"{n:,} elements through a buffer of {size:,} on {p} ranks", predict.all_reduce(4 * n, p).bytes
         assert right, f"{case}: the tensor should hold the fp32 mean, rounded once, but does not"

@@ -42,6 +42,16 @@ def padded_by_p_when_even(tensor):
     return nn.functional.pad(flat, (0, p - len(flat) % p)).chunk(p)[dist.get_rank()].clone()
 
 
+def padded_by_the_remainder(tensor):
+    p, flat = dist.get_world_size(), tensor.flatten()
+    return nn.functional.pad(flat, (0, len(flat) % p)).chunk(p)[dist.get_rank()].clone()
+
+
+def a_row(tensor):
+    p, flat, rank = dist.get_world_size(), tensor.flatten(), dist.get_rank()
+    return nn.functional.pad(flat, (0, -len(flat) % p)).view(p, -1)[rank : rank + 1].clone()
+
+
 def padded_in_front(tensor):
     p, flat = dist.get_world_size(), tensor.flatten()
     return nn.functional.pad(flat, (-len(flat) % p, 0)).chunk(p)[dist.get_rank()].clone()
@@ -197,6 +207,14 @@ def in_bf16(buffer, tensor):
         piece /= dist.get_world_size()
 
 
+def as_many_pieces_as_places(buffer, tensor):
+    for piece in tensor.chunk(len(buffer)):
+        part = buffer[: len(piece)]
+        part.copy_(piece)
+        dist.all_reduce(part)
+        piece.copy_(part / dist.get_world_size())
+
+
 def forgets_the_rest(buffer, tensor):
     for piece in tensor[: len(tensor) // len(buffer) * len(buffer)].split(len(buffer)):
         buffer.copy_(piece)
@@ -235,6 +253,8 @@ ANSWERS = {
             a_view: "its own bytes alive",
             not_padded: "equally long",
             padded_by_p_when_even: "zeros are more than even lengths need",
+            padded_by_the_remainder: "10 elements on 3 ranks: parts should be equally long",
+            a_row: "should be flat",
             padded_in_front: "in order and then zeros",
             strided: "in order and then zeros",
             always_wide: "should be bf16",
@@ -265,6 +285,7 @@ ANSWERS = {
         wrong={
             all_at_once: "new bytes are alive at once",
             in_bf16: "rounded once",
+            as_many_pieces_as_places: "must match the size of tensor",
             forgets_the_rest: "rounded once",
             sends_the_whole_buffer: "not each number once",
             divides_what_is_rounded: "on 3 ranks: the tensor should hold the fp32 mean, rounded once",

@@ -96,6 +96,13 @@ def waits_for_the_last(o):
     last.result()
 
 
+def waits_for_all_but_the_last(o):
+    [arrives.result() for arrives in o.coming[:-1]]
+    o.adamw.step()
+    for weight, master in zip(o.weights, o.masters):
+        o.back.send(master.detach().to(weight.dtype), weight.detach()).result()
+
+
 def one_after_the_other(o):
     [arrives.result() for arrives in o.coming]
     o.adamw.step()
@@ -190,6 +197,7 @@ ANSWERS = {
         wrong={
             does_not_wait_at_the_end: "still on their way",
             does_not_wait_for_gradients: "those of one device",
+            waits_for_all_but_the_last: "after step 0 the weights should be those of one device",
             wide_on_the_way_home: "bytes home",
             copies_home_itself: "those of one device",
         },
