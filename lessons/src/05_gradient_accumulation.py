@@ -263,7 +263,7 @@ print(f"and it points {math.degrees(math.acos(angle)):.0f} degrees aside")
 print("weighted, within rounding:", off(fixed_gradient, true_gradient) < (N - 1) * torch.finfo(torch.float32).eps)
 
 # %% [markdown]
-# With $n_i / N$ the means become sums again, and together they are that of the whole batch:
+# With $n_i/N$ the means become sums of token losses $\ell_t$ again, and together that of the whole batch:
 #
 # $$\sum_i \frac{n_i}{N} \ell_i = \frac{1}{N} \sum_i n_i \cdot \frac{1}{n_i} \sum_{t \in i} \ell_t = \frac{1}{N}
 # \sum_t \ell_t .$$
@@ -291,18 +291,19 @@ def one_big_batch(model, optimizer, batch, max_norm):
     optimizer.zero_grad()
     loss = model(*batch)
     loss.backward()
-    length = clip_gradients(optimizer, max_norm)
+    length, start = clip_gradients(optimizer, max_norm), nn.utils.parameters_to_vector(model.parameters())
     optimizer.step()
-    return loss.item(), length
+    moved = nn.utils.parameters_to_vector(model.parameters()) - start
+    return loss.item(), length, moved.norm().item() / optimizer.param_groups[0]["lr"]
 
 
 big, small = GPT(SMALL, dtype=torch.float64), GPT(SMALL, dtype=torch.float64)
 for_big, for_small = (optim.SGD(model.parameters(), lr=0.5) for model in (big, small))
 scaler = LossScaler(2.0**12)
 for step in range(5):
-    loss, length = one_big_batch(big, for_big, ragged, max_norm=1.0)
+    loss, length, stepped = one_big_batch(big, for_big, ragged, max_norm=1.0)
     in_eight = accumulated_step(small, for_small, pieces, max_norm=1.0, scaler=scaler).item()
-    print(f"step {step}: length {length:.2f}, stepped with {min(length, 1):.2f}; loss {loss:.4f} and {in_eight:.4f}")
+    print(f"step {step}: length {length:.2f}, stepped with {stepped:.2f}; loss {loss:.4f} and {in_eight:.4f}")
 same = [torch.allclose(a, b, rtol=1e-10, atol=1e-12) for a, b in zip(big.parameters(), small.parameters())]
 compare(predicted=Count(len(list(big.parameters()))), measured=Count(sum(same)), name="parameters equal to one big batch")
 
@@ -367,7 +368,7 @@ compare(guess=louder_last_guess, predicted=Ratio(times_louder(lengths)), measure
 # ## 6 · The schedule that counts pieces
 #
 # One more thing happens once a step, and likes to slip into the inner loop: `scheduler.step()`. Let the learning
-# rate follow half a cosine from $\eta_0$ = 0.2 down to 0 over $T$ = 60 steps, and let a step have 4 pieces.
+# rate in step $t$ of $T$ = 60 follow half a cosine from $\eta_0$ = 0.2 down to 0, and let a step have 4 pieces.
 #
 # $$\eta(t) = \frac{\eta_0}{2} \left(1 + \cos\frac{\pi t}{T}\right)$$
 #
