@@ -80,7 +80,7 @@ def journey(wanted_PT: Tensor, experts: int, *, caption: str) -> Picture:
         for rank, tokens in enumerate(holds):
             left = rank * (widest + 1)
             axes.plot([left, left + widest], [-0.12, -0.12], color=INK, lw=1.2)
-            whose = {"at home": f"rank {rank}", "at the experts": _experts_of(rank, own)}.get(stage, "")
+            whose = f"rank {rank}" + (f": {_experts_of(rank, own)}" if stage == "at the experts" else "")
             axes.text(left + widest / 2, 1.12, whose, ha="center", color=INK, size=9.5)
             for place, (source, expert) in enumerate(tokens):
                 axes.add_patch(Rectangle((left + place + 0.05, 0), 0.9, 0.9, facecolor=series_color(expert)))

@@ -93,7 +93,7 @@ compare(
 
 # %% [markdown]
 # Eight times the weights for the FLOPs of one or two, and a router that costs nearly nothing. So why not a thousand experts?
-# Because three bills are not in this table yet.
+# Three bills are not in this table yet.
 #
 # ## 3 · A budget
 #
@@ -126,7 +126,7 @@ print(f"turned around, {another} of 24 tokens get another answer")
 print(f"dropped tokens: {int((~kept).all(-1).sum())}; rows of zeros: {int((said == 0).all(-1).sum())}")
 
 # %% [markdown]
-# An empty place at expert 3 is of no use to a choice that waits at expert 0. Hence a $c$ above 1, often 1.25.
+# An empty place at expert 3 is of no use to a choice at expert 0. Hence a $c$ above 1, often 1.25.
 #
 # A **dropped token** is one that has lost all its choices: the layer says 0 to it, exactly. The block adds that to the
 # stream, so the token goes on as it was.
@@ -250,7 +250,7 @@ compare(
 # ## 5 · Break it: a router collapses
 #
 # The third bill is the worst. We train a GPT of two layers on our stories, with 8 small experts in each, one choice,
-# $c = 1.25$, from three seeds. The loss is the text's and nothing else. A second model has *nothing* in the place of its
+# $c = 1.25$, from three seeds. The loss is the text's alone. A second model has *nothing* in the place of its
 # MLPs. (`show(trials.read_stories)` prints the loop.)
 #
 # **Guess:** if all tokens go to one expert, how many of 100 are dropped, each with its only choice? (And will the crowd
@@ -355,8 +355,8 @@ def corners_known(name):
 known = {"one MLP": corners_known("one MLP")}
 
 # %% [markdown]
-# **Guess:** how many do 8 experts know, so narrow (16) that with the router a token's FLOPs are no more? The third model is one
-# MLP with as many weights as all eight, which thinks six times as long.
+# **Guess:** how many do 8 experts know, so narrow (16) that with the router a token's FLOPs are those of 20 features? (The
+# MLP's other 64 are its router's.) The third model is one MLP with as many weights as all eight, which thinks six times as long.
 
 # %%
 guess_known = ask("8 experts, one choice: how many of 100 corners?")
@@ -416,7 +416,7 @@ compare(
 # Not 56: only the MLPs are there eight times, attention once. For a token Mixtral computes like a model of 13 billion. Yet
 # memory must hold all 47, on many ranks, and then tokens travel in every layer.
 #
-# That is the story. A layer may hold more than a token pays for, if a router chooses. What it chooses has to fit: into places,
+# A layer may hold more than a token pays for, if a router chooses. What it chooses has to fit: into places,
 # onto links, and into a balance.
 #
 # ---
@@ -444,7 +444,7 @@ from course_lib.parallel.mesh import process_groups
 from course_pages.shared.who_sends import matrix
 
 CUBE, LAYER = Mesh({"data": 2, "expert": 2, "tensor": 2}), ExpertConfig(width=64, hidden=128, experts=8)
-pictures.who_holds(CUBE, LAYER, 1024, caption="Blue: a row for each expert. Orange: of 1,024 tokens. Neighbours 0 and 1 share their tokens.").show()
+pictures.who_holds(CUBE, LAYER, 1024, caption="Blue: what a rank holds of each expert, half the features of four. Orange: its quarter of 1,024 tokens. Neighbours 0 and 1 share theirs.").show()
 
 # %% [markdown]
 # A quarter of the tokens and a quarter of the experts' weights on each rank. What does each axis send? Along expert four
@@ -616,7 +616,10 @@ compare(predicted=Flops(2 * 512 * 256 * 512), measured=counted, unit="MFLOP", na
 #
 # Large models compute in bf16. A softmax does not change when all logits of a token rise together. But their rounding
 # does: from $2^m$ to $2^{m+1}$, bf16's numbers stand $2^{m-7}$ apart (lesson 01), so the error is up to half of that.
-# Here are logits of 8 experts, moved up by a number:
+# Here are logits of 8 experts, moved up by a number. **Guess:** around 384, how many of 100 tokens go to another expert?
+
+# %%
+guess_elsewhere = ask("Logits around 384, rounded: of 100 tokens, how many go to another expert?")
 
 # %%
 logits = torch.randn(4096, 8, generator=torch.Generator().manual_seed(0))
@@ -627,6 +630,7 @@ for level, up in {"around 0": 0, "around 24": 24, "around 96": 96, "around 384":
     errors[level] = Ratio((rounded - moved).abs().max().item())
     fates[level] = (rounded.argmax(-1) != moved.argmax(-1)).float().mean().item()
     print(f"{level:10}: {fates[level]:5.1%} of the tokens go to another expert; z-loss {moved.logsumexp(-1).square().mean():,.0f}")
+print("you said", guess_elsewhere.said)
 display(show(Routing.z_loss))
 del errors["around 0"]
 compare(predicted={"around 24": Ratio(2**-4), "around 96": Ratio(2**-2), "around 384": Ratio(1.0)}, measured=errors, tolerance=0.02)
