@@ -54,11 +54,3 @@ def document_mask(document_S: Int[Tensor, " seq"]) -> Bool[Tensor, "seq seq"]:
     """
     same_SS = document_S[:, None] == document_S[None, :]
     return same_SS.tril()
-
-
-def targets_inside(tokens_S: Int[Tensor, " seq"], document_S: Int[Tensor, " seq"], ignore: int = -100) -> Tensor:
-    """Each token's successor, and `ignore` where the successor is another document's, or lies in the next row."""
-    targets_S = torch.full_like(tokens_S, ignore)
-    same = document_S[1:] == document_S[:-1]
-    targets_S[:-1][same] = tokens_S[1:][same]
-    return targets_S

@@ -1,7 +1,7 @@
 """Text to train on, without a download. Tokens are bytes, so the vocabulary has 256 entries and needs no tokenizer.
 
-Three sources: `stories`, endless and of known entropy; `python_manual`, half a megabyte of real English that ships with
-Python; and any `file` or `folder` of yours. A batch is a function of (seed, step, rank) alone: no source has a
+Two sources: `stories`, endless and of known entropy, and `python_manual`, half a megabyte of real English that ships
+with Python; any text of yours is a `Corpus`. A batch is a function of (seed, step, rank) alone: no source has a
 position, a cache or a random state that a call would change. So any process can replay any step of any rank.
 """
 
@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from itertools import accumulate
 
 import torch
 from jaxtyping import Int
@@ -129,42 +130,8 @@ def python_manual() -> Corpus:
     try:
         from pydoc_data.topics import topics  # some distributions leave this package out
     except ImportError as error:
-        raise ValueError("this Python ships no pydoc_data.topics; use text.folder(...) on a text of yours") from error
+        raise ValueError("no pydoc_data.topics in this Python; give text.Corpus(data, name) a text of yours") from error
     return Corpus("\n".join(topics[name] for name in sorted(topics)).encode(), "the Python manual")
-
-
-def file(path: str | Path) -> Corpus:
-    """One file of yours, taken as bytes.
-
-    Raises:
-        ValueError: there is no such file, or the file is empty.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise ValueError(f"{path} is not a file; give the path of a text file (for a directory, use text.folder)")
-    return _corpus([path], str(path))
-
-
-def folder(path: str | Path, pattern: str = "**/*.txt") -> Corpus:
-    """All files below a folder that match `pattern`, joined in the order of their names.
-
-    Raises:
-        ValueError: there is no such folder, or no file in it matches.
-    """
-    path = Path(path)
-    if not path.is_dir():
-        raise ValueError(f"{path} is not a folder; give the path of one (for a single file, use text.file)")
-    files = sorted(match for match in path.glob(pattern) if match.is_file())  # `glob` has the order of the disk
-    if not files:
-        raise ValueError(f"no file in {path} matches {pattern!r}; give another pattern, such as '**/*.md'")
-    return _corpus(files, f"{path}/{pattern}")
-
-
-def _corpus(files: list[Path], name: str) -> Corpus:
-    data = b"\n".join(path.read_bytes() for path in files)
-    if not data.strip():
-        raise ValueError(f"{name} is empty; choose a text with at least a few thousand bytes")
-    return Corpus(data, name)
 
 
 def ngram_entropy(data: bytes, n: int) -> float:
@@ -232,7 +199,8 @@ class Grammar:
     @property
     def entropy(self) -> float:
         """Entropy of a story in nats: the sum over symbols of a draw's entropy times the expected number of draws."""
-        return sum(times * self._choice_entropy(symbol) for symbol, times in self._expected_draws().items())
+        draws = self._expected_draws().items()
+        return -sum(times * p * math.log(p) for symbol, times in draws for p in self.probabilities(symbol))
 
     @property
     def expected_bytes(self) -> float:
@@ -248,9 +216,6 @@ class Grammar:
         """Probability of each alternative of `symbol`."""
         weights = [weight for weight, _ in self.rules[symbol]]
         return [weight / sum(weights) for weight in weights]
-
-    def _choice_entropy(self, symbol: str) -> float:
-        return -sum(p * math.log(p) for p in self.probabilities(symbol))
 
     def _expected_draws(self) -> dict[str, float]:
         """Expected number of draws of each symbol in one story; exactly 1 for a symbol in capitals."""
@@ -291,11 +256,7 @@ class Grammar:
 def _pick(weights: Sequence[int], draw: int) -> int:
     """The index that a 64-bit integer selects, in proportion to `weights` (to within 1 part in 2^56 for small ones)."""
     mark = (draw * sum(weights)) >> 64  # 0 … sum - 1: the draw is a fraction of 2^64
-    for index, weight in enumerate(weights):
-        if mark < weight:
-            return index
-        mark -= weight
-    raise AssertionError("a draw of 64 bits is always below the total")
+    return bisect_right(list(accumulate(weights)), mark)
 
 
 STORIES: Rules = {

@@ -125,15 +125,14 @@ class ExpertModel:
         expert_hidden: hidden features of an expert.
         gated: whether an MLP, and an expert, has a third matrix.
         dense_hidden: hidden features of the other blocks' MLP.
-        attentions: attention sublayers; a decoder's block that looks at an encoder has two.
-        attention: one of them; all are alike.
-        norms: vectors of the model's width that scale.
-        vocabulary: rows of all tables of tokens, the head's among them.
-        lookup: how many of these rows are only looked up, and multiply nothing.
+        attention: of every block; all are alike.
+        vocab_size: rows of the head.
+        lookup: rows of the tables that are only looked up, and multiply nothing; 0 where the head is the table.
         shared: experts that every token of an expert layer meets, besides.
         router_bias: whether each expert has a number that is added to its score.
         source: where the shape was read.
         context: sequence length of (the main part of) training; None where it was not read.
+        two_streams: whether half of the blocks are an encoder's, the others a decoder's, which look at it, too.
     """
 
     name: str
@@ -145,15 +144,14 @@ class ExpertModel:
     expert_hidden: int
     gated: bool
     dense_hidden: int
-    attentions: int
     attention: GroupedAttention | LatentAttention
-    norms: int
-    vocabulary: int
+    vocab_size: int
     lookup: int
     source: str
     shared: int = 0
     router_bias: bool = False
     context: int | None = None
+    two_streams: bool = False
 
     @property
     def heads(self) -> int:
@@ -164,16 +162,6 @@ class ExpertModel:
     def tied(self) -> bool:
         """Whether the head uses the token embedding's matrix."""
         return not self.lookup
-
-    @property
-    def vocab_size(self) -> int:
-        """Rows of the head."""
-        return self.vocabulary - self.lookup
-
-    @property
-    def two_streams(self) -> bool:
-        """Whether there are an encoder and a decoder, each with tokens of its own."""
-        return self.attentions > self.layers
 
     def has_experts(self, block: int) -> bool:
         """Whether this block, from 1, is one of the `expert_layers`: the last ones, or every so many."""
@@ -301,10 +289,8 @@ MIXTRAL_8X7B = ExpertModel(
     expert_hidden=14_336,
     gated=True,
     dense_hidden=14_336,
-    attentions=32,
     attention=GroupedAttention(32, 8, 128),
-    norms=2 * 32 + 1,
-    vocabulary=2 * 32_000,
+    vocab_size=32_000,
     lookup=32_000,
     source="Jiang et al. 2024, Table 1",
     context=32_768,
@@ -319,10 +305,8 @@ DEEPSEEK_V3 = ExpertModel(
     expert_hidden=2048,
     gated=True,
     dense_hidden=18_432,
-    attentions=61,
     attention=LatentAttention(128, query_rank=1536, kv_rank=512, plain=128, turned=64, value=128),
-    norms=2 * 61 + 1,
-    vocabulary=2 * 129_280,
+    vocab_size=129_280,
     lookup=129_280,
     source="DeepSeek-AI 2024, §4.2; inference/configs/config_671B.json of deepseek-ai/DeepSeek-V3",
     shared=1,
@@ -344,12 +328,11 @@ def _switch(name: str, blocks: int, width: int, hidden: int, heads: int, experts
         expert_hidden=hidden,
         gated=every > 1,
         dense_hidden=hidden,
-        attentions=3 * blocks,
         attention=GroupedAttention(heads, heads, 64),
-        norms=5 * blocks + 2,
-        vocabulary=2 * 32_128,
+        vocab_size=32_128,
         lookup=32_128,
         source="Fedus et al. 2021, Table 9",
+        two_streams=True,
     )
 
 
@@ -372,12 +355,11 @@ def gshard(experts: int, layers: int) -> ExpertModel:
         expert_hidden=8192,
         gated=False,
         dense_hidden=8192,
-        attentions=layers * 3 // 2,
         attention=GroupedAttention(16, 16, 128),
-        norms=layers * 5 // 2 + 2,
-        vocabulary=64_000 + 2 * 32_000,
+        vocab_size=32_000,
         lookup=64_000 + 32_000,
         source="Lepikhin et al. 2020, Table 1 and appendix A.2",
+        two_streams=True,
     )
 
 

@@ -15,19 +15,3 @@ from course_lib.numerics.formats import (
     TORCH_DTYPES,
     FloatFormat,
 )
-
-__all__ = [
-    "BF16",
-    "FORMATS",
-    "FP16",
-    "FP32",
-    "FP4_E2M1",
-    "FP64",
-    "FP6_E2M3",
-    "FP6_E3M2",
-    "FP8_E4M3FN",
-    "FP8_E5M2",
-    "TF32",
-    "TORCH_DTYPES",
-    "FloatFormat",
-]

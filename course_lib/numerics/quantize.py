@@ -16,15 +16,13 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from course_kit.units import Bytes
-
 
 @dataclass(frozen=True)
 class Quantized:
     """A tensor stored as whole numbers: x ≈ scale · values.
 
     Attributes:
-        values: int8 tensor of x's shape; int4 values too, one in a byte (`stored_bytes` counts two).
+        values: int8 tensor of x's shape; int4 values too, one in a byte.
         scale: float32, a scalar or of x's rank with size 1 outside of the channel dim.
         bits: 8 or 4.
     """
@@ -36,11 +34,6 @@ class Quantized:
     def dequantize(self) -> Float[Tensor, "..."]:
         """The numbers that the grid points stand for, float32."""
         return self.scale * self.values
-
-    @property
-    def stored_bytes(self) -> Bytes:
-        """Bytes of the packed values and of a 4-byte scale each."""
-        return Bytes(math.ceil(self.values.numel() * self.bits / 8) + 4 * self.scale.numel())
 
 
 def quantize(x: Float[Tensor, "..."], bits: int = 8, *, channel_dim: int | None = None) -> Quantized:
@@ -83,11 +76,6 @@ class Signs:
         bits = (self.packed[:, None] >> torch.arange(8, device=self.packed.device, dtype=torch.uint8)) & 1  # (bytes, 8)
         minus = bits.flatten()[: math.prod(self.shape)].view(self.shape)  # without the last byte's padding
         return self.scale * (1 - 2 * minus.float())
-
-    @property
-    def stored_bytes(self) -> Bytes:
-        """Bytes of the packed signs and of a 4-byte scale each."""
-        return Bytes(self.packed.numel() + 4 * self.scale.numel())
 
 
 def quantize_sign(x: Float[Tensor, "..."], *, channel_dim: int | None = None) -> Signs:

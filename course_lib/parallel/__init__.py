@@ -1,5 +1,3 @@
 """Training on many ranks: each module takes the single-device step apart in one way; `hybrid` joins them."""
 
 from course_lib.parallel.data import BucketedDataParallel, NaiveDataParallel, ShardedSampler, plan_buckets
-
-__all__ = ["BucketedDataParallel", "NaiveDataParallel", "ShardedSampler", "plan_buckets"]

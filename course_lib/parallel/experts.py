@@ -181,13 +181,13 @@ class DispatchPlan:
         """Rows that each of a rank's experts computes."""
         return self.rows_PPL[:, rank].sum(0).tolist()
 
-    def exchange(self, rank: int) -> Exchange:
-        """The part of the plan that a rank needs."""
-        rows_PL, order = self.rows_PPL[:, rank], None
-        if 1 not in rows_PL.shape:  # one source, or one expert: the order of arrival is that of the experts
-            expert_of_row = torch.arange(rows_PL.shape[1]).repeat(len(rows_PL)).repeat_interleave(rows_PL.flatten())
-            order = expert_of_row.argsort(stable=True)
-        return Exchange(self.sends(rank), self.receives(rank), order)
+    def order(self, rank: int) -> Int[Tensor, " rows"] | None:
+        """From rank by rank, as a rank's rows arrive, to expert by expert; None if these agree."""
+        rows_PL = self.rows_PPL[:, rank]
+        if 1 in rows_PL.shape:  # one source, or one expert
+            return None
+        expert_of_row = torch.arange(rows_PL.shape[1]).repeat(len(rows_PL)).repeat_interleave(rows_PL.flatten())
+        return expert_of_row.argsort(stable=True)
 
     def sent_bytes(self, rank: int, row_bytes: int) -> Bytes:
         """Bytes that a rank sends to others in a dispatch, with `row_bytes` for a token."""
@@ -198,14 +198,6 @@ class DispatchPlan:
         """Bytes that a rank sends to others in a combine: those that it received in the dispatch."""
         receives = self.receives(rank)
         return Bytes((sum(receives) - receives[rank]) * row_bytes)
-
-
-class Exchange(NamedTuple):
-    """One rank's part of a plan."""
-
-    sends: list[int]  # rows to each rank, itself among them
-    receives: list[int]  # rows from each rank
-    order: Int[Tensor, " rows"] | None  # from rank by rank, as rows arrive, to expert by expert; None if these agree
 
 
 def dispatch(rows: Tensor, plan: DispatchPlan, group: Group = None) -> Tensor:
@@ -228,7 +220,8 @@ def combine(rows: Tensor, plan: DispatchPlan, group: Group = None) -> Tensor:
 
 def _both_ways(plan: DispatchPlan, group: Group) -> tuple[Operation, Operation]:
     """The operations that move rows to the experts, and home."""
-    sends, receives, order = plan.exchange(dist.get_rank(group))
+    rank = dist.get_rank(group)
+    sends, receives, order = plan.sends(rank), plan.receives(rank), plan.order(rank)
 
     def to_experts(rows: Tensor) -> Tensor:
         arrived = uneven_all_to_all(rows, sends, receives, group)

@@ -2,9 +2,9 @@
 
 from course_lib.predict.allocator import CachingAllocator, OutOfMemory
 from course_lib.predict.chain import Chain, swap_break_even
-from course_lib.predict.experts import expert_flops, expert_parameters, expert_traffic, layer_flops
+from course_lib.predict.experts import expert_parameters, expert_traffic, layer_flops
 from course_lib.predict.failures import daly, mean_time_between_stops, waste, young
-from course_lib.predict.flops import forward_flops, recomputed_flops, step_flops, step_flops_paper, token_flops_palm
+from course_lib.predict.flops import forward_flops, recomputed_flops, step_flops
 from course_lib.predict.memory import (
     Convolution,
     activations,
@@ -29,7 +29,6 @@ from course_lib.predict.scaling import (
     noise_scale,
     steps_and_examples,
     training_flops,
-    training_time,
     utilization,
 )
 from course_lib.predict.setup import Precision, Setup

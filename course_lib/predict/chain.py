@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from course_kit.units import Bytes, Flops, Ratio
+from course_kit.units import Bytes, Ratio
 from course_lib.predict.setup import positive
 
 
@@ -37,11 +37,10 @@ class Chain:
     layers: int  # N
     boundary_bytes: int  # X, the input of a layer, which a segment keeps
     saved_bytes: int  # A, the tensors that one layer saves for its backward pass
-    layer_flops: int = 0  # of one layer's forward pass
     keeps_input: bool = False  # whether A counts the layer's own input, which a segment's first layer has as boundary
 
     def __post_init__(self) -> None:
-        if self.layers < 1 or min(self.boundary_bytes, self.saved_bytes, self.layer_flops) < 0:
+        if self.layers < 1 or min(self.boundary_bytes, self.saved_bytes) < 0:
             raise ValueError(f"{self}: at least 1 layer, and no negative size")
         if self.keeps_input and self.saved_bytes < self.boundary_bytes:
             raise ValueError(f"{self}: a layer that keeps its input saves at least as many bytes as the input has")
@@ -67,14 +66,6 @@ class Chain:
         Chen et al. 2016, §4. A shorter last segment is accounted for.
         """
         return max(self._held(boundaries, inside) for _, _, boundaries, inside in self._runs(every))
-
-    def recomputed_flops(self, every: int | None) -> Flops:
-        """FLOPs that a plain step does not have: those of one forward pass, whatever K is."""
-        return Flops(0 if every is None else self.layers * self.layer_flops)
-
-    def step_flops(self, every: int | None) -> Flops:
-        """FLOPs of a step, when the backward pass takes twice those of the forward pass."""
-        return Flops(3 * self.layers * self.layer_flops) + self.recomputed_flops(every)
 
     def _runs(self, every: int | None) -> Iterator[tuple[str, int, int, int]]:
         """(phase, layer, boundaries, inside) in the order in which layers run."""

@@ -40,14 +40,6 @@ def expert_parameters(model: ExpertModel) -> Held:
     return Held(Count(total), Count(total - routed // model.experts * (model.experts - model.top_k)))
 
 
-def expert_flops(model: ExpertModel) -> Flops:
-    """FLOPs of one token's forward pass: two for each active parameter but those of the embedding, which is a lookup.
-
-    What attention computes with other tokens comes on top; it has no parameters.
-    """
-    return Flops(2 * (expert_parameters(model).active - model.lookup * model.width))  # a product and a sum each
-
-
 def layer_flops(config: ExpertConfig, tokens: int) -> Flops:
     """FLOPs of one layer's forward pass, if no token is dropped: the router, and `top_k` experts for each token."""
     positive(tokens=tokens)

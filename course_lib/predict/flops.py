@@ -8,9 +8,8 @@ softmax, GELU and the optimizer are a fraction of a percent of the operations, t
 from __future__ import annotations
 
 from course_kit.units import Flops
-from course_lib.model.gpt import GPTConfig
 from course_lib.model.zoo import Architecture, ExpertModel
-from course_lib.predict.setup import Setup, kv_heads_of, positive
+from course_lib.predict.setup import Setup, kv_heads_of
 
 
 def forward_flops(setup: Setup) -> Flops:
@@ -53,7 +52,7 @@ def block_flops(setup: Setup) -> Flops:
     """FLOPs of one block's forward pass: four projections, scores and their use, two or three MLP matrices."""
     config = setup.shape
     if isinstance(config, ExpertModel):
-        raise ValueError(f"{config.name} has experts: a token meets few of them; expert_flops(model) counts these")
+        raise ValueError(f"{config.name} has experts: a token meets few of them: expert_parameters(model).active")
     if isinstance(config, Architecture) and config.positions == "relative":
         raise ValueError("relative positions add multiplications of their own; use training_flops(parameters, tokens)")
     tokens, seq = setup.batch_size * setup.seq, setup.seq
@@ -63,54 +62,3 @@ def block_flops(setup: Setup) -> Flops:
     matrices = 3 if isinstance(config, Architecture) and config.gated else 2  # gate, up, down
     mlp = 2 * matrices * config.width * config.mlp_width
     return Flops(tokens * (projections + scores_and_use + mlp))
-
-
-def step_flops_paper(setup: Setup) -> Flops:
-    """FLOPs of a training step as the Megatron papers write it, for an MLP four times as wide as the model.
-
-    - "none": 72·B·s·l·h²·(1 + s/6h + V/12lh) (Korthikanti et al. 2022, eq. 7).
-    - "selective": 72·B·s·l·h²·(1 + s/3h + V/12lh) (the same, eq. 8; see `recomputed_flops`).
-    - "full": 96·B·s·l·h²·(1 + s/6h + V/16lh) (Narayanan et al. 2021, eq. 3).
-
-    The first and the last equal `step_flops`.
-
-    Raises:
-        ValueError: the MLP has another width, or the attention is grouped.
-    """
-    config = plain_gpt(setup, "step_flops_paper")
-    h, s, tokens = config.width, setup.seq, setup.batch_size * setup.seq
-    a_layer = {
-        "none": 72 * h * h + 12 * s * h,  # 3 · 24 h², 3 · 4 s h
-        "selective": 72 * h * h + 24 * s * h,  # as printed; recomputing adds 4 s h, not 12
-        "full": 96 * h * h + 16 * s * h,  # 4 passes in place of 3
-    }
-    return Flops(tokens * (config.layers * a_layer[setup.recompute] + 6 * h * config.vocab_size))
-
-
-def plain_gpt(setup: Setup, formula: str) -> GPTConfig:
-    """The config, if it is the shape of the Megatron papers' formulas: a GPT with an MLP of 4 × width; else refused."""
-    config = setup.shape
-    if isinstance(config, ExpertModel):
-        raise ValueError(f"{formula} holds for a GPT with an MLP of 4 × width; {config.name} has experts")
-    if isinstance(config, Architecture) or config.mlp_width != 4 * config.width:
-        raise ValueError(
-            f"{formula} holds for a GPT with an MLP of 4 × width; this {type(config).__name__} has a width of "
-            f"{config.width}, an MLP of {config.mlp_width}, and {kv_heads_of(config)} heads of keys and values for "
-            f"{config.heads} of queries"
-        )
-    return config
-
-
-def token_flops_palm(setup: Setup, parameters: int) -> Flops:
-    """FLOPs per trained token as PaLM counts them: 6·N + 12·l·h·(head width)·s (Chowdhery et al. 2022, appendix B).
-
-    Args:
-        setup: the shape, and the tokens in a sequence. What is recomputed does not count here.
-        parameters: N. Position tables multiply nothing, so leave them out; a tied embedding stays: it is the head.
-
-    Raises:
-        ValueError: no parameters.
-    """
-    positive(parameters=parameters)
-    config = setup.shape
-    return Flops(6 * parameters + 12 * config.layers * config.heads * config.head_width * setup.seq)

@@ -16,10 +16,9 @@ from typing import Literal
 from course_kit.accounts import MemoryAccount
 from course_kit.units import Bytes
 from course_lib.model.gpt import GPTConfig
-from course_lib.model.zoo import Architecture, LatentAttention
-from course_lib.predict.flops import plain_gpt
+from course_lib.model.zoo import Architecture, ExpertModel
 from course_lib.predict.lifetimes.ledger import INT64
-from course_lib.predict.setup import Setup, Shape, config_of, kv_heads_of, not_negative, one_of, positive
+from course_lib.predict.setup import Setup, Shape, config_of, not_negative, one_of, positive
 from course_lib.predict.tensors import Stage, account_of, bytes_of, stage_layers, tally
 
 
@@ -130,7 +129,13 @@ def activations_paper(setup: Setup, layers: int | None = None, stage: Stage = 0,
         ValueError: a GPT with another MLP than 4 × width, experts, no scores, fp32, or segments of several blocks.
     """
     setup.refuse_parallel("activations_paper", "tensor", "pipeline", "data", "context", "zero", "sequence_parallel")
-    config = setup.shape if isinstance(setup.shape, Architecture) else plain_gpt(setup, "activations_paper")
+    config = setup.shape
+    if isinstance(config, ExpertModel):
+        raise ValueError(f"activations_paper is for layers that are alike; {config.name} has experts")
+    if isinstance(config, GPTConfig) and config.mlp_width != 4 * config.width:
+        raise ValueError(
+            f"activations_paper: a GPT of width {config.width} and an MLP of {config.mlp_width}; it needs 4 ×"
+        )
     fused = isinstance(config, GPTConfig) and config.attention != "explicit"
     if setup.precision == "fp32" or setup.every > 1 or (setup.recompute == "none" and fused):
         raise ValueError(
@@ -161,11 +166,7 @@ def _paper_layer(setup: Setup, config: GPTConfig | Architecture, stream: int, ar
 
 
 def kv_cache(
-    shape: Shape | Setup,
-    batch_size: int | None = None,
-    seq: int | None = None,
-    bytes_per_element: int = 2,
-    kv_heads: int | None = None,
+    shape: Shape | Setup, batch_size: int | None = None, seq: int | None = None, bytes_per_element: int = 2
 ) -> Bytes:
     """Bytes of the cached keys and values: 2 · layers · kv_heads · head_width · batch · seq · bytes_per_element.
 
@@ -175,10 +176,9 @@ def kv_cache(
         shape: a config, or a row of the zoo; or a `Setup` on one rank, for its own sequences.
         batch_size, seq: sequences that are generated at once, and tokens of each so far; a `Setup` has its own.
         bytes_per_element: 2 for fp16 and bf16, 1 for int8.
-        kv_heads: another grouping's; the shape's own by default.
 
     Raises:
-        ValueError: a size is missing or negative, or the query heads do not split into `kv_heads` equal groups.
+        ValueError: a size is missing or negative.
     """
     if isinstance(shape, Setup):
         shape.refuse_parallel("kv_cache")
@@ -188,12 +188,6 @@ def kv_cache(
     not_negative(batch_size=batch_size, seq=seq, bytes_per_element=bytes_per_element)
     config = config_of(shape.shape if isinstance(shape, Setup) else shape)
     features = 2 * config.width if isinstance(config, GPTConfig) else config.attention.cached_features
-    if kv_heads is not None:
-        if kv_heads < 1 or config.heads % kv_heads:
-            raise ValueError(f"{config.heads} query heads do not split into kv_heads={kv_heads} equal groups")
-        if isinstance(config.attention, LatentAttention):
-            raise ValueError(f"kv_heads={kv_heads}: latent attention caches {features} numbers a token for all heads")
-        features = features // kv_heads_of(config) * kv_heads  # features of one head, times the heads
     return Bytes(config.layers * features * batch_size * seq * bytes_per_element)
 
 

@@ -9,13 +9,10 @@ and the link's bytes. Numbers that are not positive are refused.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Literal, NamedTuple
 
-from course_kit.accounts import CATEGORIES
-from course_kit.units import Bytes, FlopsPerSecond, Ratio, Seconds
-from course_lib.predict.memory import model_states
-from course_lib.predict.setup import Setup, one_of, positive
+from course_kit.units import FlopsPerSecond, Ratio, Seconds
+from course_lib.predict.setup import positive
 
 OffloadedState = Literal["weights", "gradients", "optimizer", "checkpoints"]
 CROSSING_BYTES = 4
@@ -23,14 +20,6 @@ CROSSING_BYTES = 4
 UPDATE_BYTES = 32
 """Bytes a parameter over main memory in a step of ZeRO-Offload: a gradient arrives, in fp32 (4); Adam reads it, the
 weight and both moments (16), and writes the weight and both moments (12)."""
-
-
-def kept_on_device(setup: Setup, away: str | Collection[str]) -> Bytes:
-    """Bytes of model states that stay, when one or some of "parameters", "gradients", "optimizer" are moved away."""
-    states, moved = model_states(setup), {away} if isinstance(away, str) else set(away)
-    for name in moved:
-        one_of("away", name, CATEGORIES[:3])
-    return sum((states[name] for name in CATEGORIES[:3] if name not in moved), Bytes(0))
 
 
 def flops_a_byte(state: OffloadedState, batch_size: int, seq: int, width: int = 0, blocks_between: int = 1) -> float:

@@ -23,13 +23,6 @@ def training_flops(parameters: float, tokens: float, recompute: Recompute = "non
     return Flops(round((8 if recompute == "full" else 6) * parameters * tokens))
 
 
-def training_time(flops: float, devices: int, flops_per_s: float) -> Seconds:
-    """Duration of a run on `devices` that each *reach* `flops_per_s` (peak × utilization, not the peak)."""
-    not_negative(flops=flops)
-    positive(devices=devices, flops_per_s=flops_per_s)
-    return Seconds(flops / (devices * flops_per_s))
-
-
 def utilization(flops: float, seconds: float, devices: int, peak_flops_per_s: float) -> float:
     """The share of the dense peak that `flops` in `seconds` amount to.
 

@@ -190,7 +190,7 @@ def _parameters(setup: Setup, layer: int, layers: range) -> Iterator[Whole]:
 
 
 def _embeddings(config: GPTConfig | Architecture | ExpertModel) -> Iterator[Whole]:
-    rows = config.lookup or config.vocabulary if isinstance(config, ExpertModel) else config.vocab_size
+    rows = config.lookup or config.vocab_size if isinstance(config, ExpertModel) else config.vocab_size
     yield "token_embedding.weight", rows * config.width, _TENSOR
     if isinstance(config, GPTConfig) and config.positions == "learned":
         yield "position_embedding.weight", config.context * config.width, _TENSOR
@@ -198,9 +198,9 @@ def _embeddings(config: GPTConfig | Architecture | ExpertModel) -> Iterator[Whol
 
 def _end(config: GPTConfig | Architecture | ExpertModel, has_copy: bool) -> Iterator[Whole]:
     """Final norm and head, which may be the embedding: `has_copy` says that this rank has that anyway."""
-    finals = config.norms - config.attentions - config.layers if isinstance(config, ExpertModel) else 1
-    for number in range(finals):
-        yield from _norm("final_norm" if number == 0 else "encoder_final_norm", config)
+    yield from _norm("final_norm", config)
+    if isinstance(config, ExpertModel) and config.two_streams:
+        yield from _norm("encoder_final_norm", config)
     if not config.tied:
         yield "head.weight", config.vocab_size * config.width, _TENSOR
     elif not has_copy:
@@ -237,7 +237,7 @@ def _block(config: GPTConfig | Architecture | ExpertModel, layer: int) -> Iterat
 
 def _crosses(config: ExpertModel, layer: int) -> bool:
     """Whether a block looks at an encoder, too: the decoder's, which come last."""
-    return layer > 2 * config.layers - config.attentions
+    return config.two_streams and layer > config.layers // 2
 
 
 def _norm(name: str, config: GPTConfig | Architecture | ExpertModel) -> Iterator[Whole]:

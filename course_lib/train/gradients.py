@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 from jaxtyping import Float
@@ -22,26 +21,13 @@ from course_lib.numerics import FloatFormat
 from course_lib.train.optim import Optimizer
 
 
-class Steps(Protocol):
-    """The part of an optimizer that scaling needs."""
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """Parameters and settings, as in torch."""
-        ...
-
-    def step(self) -> Any:
-        """Update the parameters, as in torch."""
-        ...
-
-
-def gradients_of(optimizer: Steps) -> list[Tensor]:
+def gradients_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """The gradients of all parameters that have one."""
     parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
-def multiply_gradients(optimizer: Steps, factor: float) -> None:
+def multiply_gradients(optimizer: torch.optim.Optimizer, factor: float) -> None:
     """Multiply all gradients: at the next `step` for an optimizer of this course, at once for another.
 
     Raises:

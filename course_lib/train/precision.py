@@ -33,7 +33,7 @@ from torch.utils._pytree import tree_map
 from course_lib.model.seeds import mix
 from course_lib.numerics import BF16, FP32
 from course_lib.train.grad_scale import PendingGradScale
-from course_lib.train.gradients import Steps, gradients_of, multiply_gradients
+from course_lib.train.gradients import gradients_of, multiply_gradients
 from course_lib.train.optim import Optimizer
 
 CONTRACTIONS = frozenset((
@@ -195,14 +195,14 @@ class LossScaler:
         self.dynamic = dynamic
         self.skipped = 0
         self._scale, self._good_steps = float(init_scale), 0
-        self._overflows: dict[Steps, bool] = {}  # the optimizers unscaled since `update`; True: with inf or nan
-        self._stepped: set[Steps] = set()
+        self._overflows: dict[torch.optim.Optimizer, bool] = {}  # unscaled since `update`; True: inf or nan
+        self._stepped: set[torch.optim.Optimizer] = set()
 
     def scale(self, loss: Tensor) -> Tensor:
         """The loss, multiplied. Keep the loss in fp32: the product may not fit in fp16."""
         return loss * self._scale
 
-    def unscale_(self, optimizer: Steps) -> None:
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Give the gradients their true size, and note whether one of them is inf or nan.
 
         An optimizer of this course divides when it steps, and `.grad` shows the scaled gradient until then.
@@ -215,7 +215,7 @@ class LossScaler:
         self._overflows[optimizer] = not all(bool(gradient.isfinite().all()) for gradient in gradients_of(optimizer))
         multiply_gradients(optimizer, 1 / self._scale)  # exact: the scale is a power of two
 
-    def step(self, optimizer: Steps) -> Any:
+    def step(self, optimizer: torch.optim.Optimizer) -> Any:
         """Call `optimizer.step()` if all its gradients are finite; skip the step and return None otherwise.
 
         Raises:

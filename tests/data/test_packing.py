@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from course_lib.data.packing import document_mask, packed_row, targets_inside
+from course_lib.data.packing import document_mask, packed_row
 from course_lib.model.gpt import GPT, GPTConfig, rotate
 
 LENGTHS = [3, 5, 1, 8, 4]
@@ -34,12 +34,6 @@ def test_the_mask_is_causal_and_keeps_documents_apart() -> None:
     due = [[k <= q and document_S[k] == document_S[q] for k in range(9)] for q in range(9)]
     assert mask_SS.tolist() == [[bool(each) for each in row] for row in due]
     assert mask_SS.nbytes == 81
-
-
-def test_no_target_is_another_documents() -> None:
-    tokens_S = torch.arange(10, 19)
-    targets_S = targets_inside(tokens_S, packed_row(LENGTHS, 0, 9).document_S)
-    assert targets_S.tolist() == [11, 12, -100, 14, 15, 16, 17, -100, -100]
 
 
 @pytest.mark.parametrize("apart", [True, False])

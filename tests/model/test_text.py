@@ -130,28 +130,6 @@ def test_corpus_windows_reach_both_ends() -> None:
         source.window(integers(0), 11)
 
 
-def test_files_and_folders(tmp_path: Path) -> None:
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "b.txt").write_bytes(b"second")
-    (tmp_path / "a.txt").write_bytes(b"first")
-    (tmp_path / "sub" / "c.txt").write_bytes(b"third")
-    (tmp_path / "d.md").write_bytes(b"other")
-    assert text.folder(tmp_path).data == b"first\nsecond\nthird"
-    assert text.folder(tmp_path, "*.md").data == text.file(tmp_path / "d.md").data == b"other"
-
-
-def test_missing_and_empty_files(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is not a file.*text.folder"):
-        text.file(tmp_path)
-    with pytest.raises(ValueError, match="is not a folder"):
-        text.folder(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="no file in .* matches"):
-        text.folder(tmp_path)
-    (tmp_path / "e.txt").write_bytes(b" \n")
-    with pytest.raises(ValueError, match="is empty"):
-        text.file(tmp_path / "e.txt")
-
-
 @pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"context": 0}, {"step": -1}, {"rank": -1}])
 def test_impossible_batches_are_refused(wrong: dict) -> None:
     arguments = {"seed": 0, "step": 0, "rank": 0, "batch_size": 1, "context": 8} | wrong

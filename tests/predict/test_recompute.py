@@ -23,7 +23,7 @@ UNIT = partial(Chain, boundary_bytes=1, saved_bytes=1)
 
 
 def test_the_film_of_two_segments_by_hand():
-    film = Chain(3, boundary_bytes=10, saved_bytes=1, layer_flops=5).film(every=2)
+    film = Chain(3, boundary_bytes=10, saved_bytes=1).film(every=2)
     assert [(f.phase, f.layer, f.boundaries, f.inside, int(f.held), f.start) for f in film] == [
         ("forward", 0, 1, 0, 10, 0), ("forward", 1, 1, 0, 10, 1), ("forward", 2, 2, 0, 20, 2),
         ("recompute", 2, 2, 1, 21, 3), ("backward", 2, 2, 1, 21, 4),
@@ -61,12 +61,6 @@ def test_the_best_k_is_near_the_root(layers, saved, best):
     assert chain.peak(best) <= chain.peak(root) <= chain.peak(best) + saved
 
 
-def test_flops_do_not_depend_on_k():
-    chain = Chain(6, 1, 1, layer_flops=7)
-    assert chain.step_flops(None) == 3 * 6 * 7
-    assert {chain.step_flops(k) for k in range(1, 7)} == {4 * 6 * 7}
-
-
 class Layer(nn.Module):
     """Saves one tensor of the size of its input, which it does not save."""
 
@@ -82,8 +76,8 @@ class Layer(nn.Module):
 def test_a_chain_that_runs(layers, every):
     chain, peak, flops = ran(layers, every)
     assert peak == chain.peak(every)
-    again = chain.recomputed_flops(every)
-    assert flops == 3 * layers * chain.layer_flops - chain.layer_flops + again  # the first input needs no gradient
+    runs = sum(frame.duration for frame in chain.film(every)) - 1  # the first input needs no gradient
+    assert runs == 4 * layers - 1 and flops == runs * 2 * 32 * 8 * 8
 
 
 def run(stack: RecomputedLayers, x: Tensor) -> Tensor:
@@ -96,7 +90,7 @@ def ran(layers: int, every: int) -> tuple[Chain, int, int]:
     """The chain, the peak of its activations, and its FLOPs, from a step that ran."""
     stack, x = RecomputedLayers([Layer(8) for _ in range(layers)], every), torch.randn(32, 8)
     x_bytes = 32 * 8 * 4
-    chain = Chain(layers, x_bytes, x_bytes, layer_flops=2 * 32 * 8 * 8)
+    chain = Chain(layers, x_bytes, x_bytes)
     with measure.memory(stack, inputs=x) as record:
         run(stack, x).sum().backward()
     with measure.flops() as counted:

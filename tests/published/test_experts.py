@@ -14,6 +14,7 @@ from course_lib import predict
 from course_lib.model import zoo
 from course_lib.model.experts import Choice, ExpertConfig, Routing
 from course_lib.model.zoo import ExpertModel
+from tests.predict.papers import expert_flops
 
 from .rows import rows_of, within
 
@@ -47,7 +48,7 @@ def flops_beside_t5() -> list[float]:
 
     t5 = replace(zoo.SWITCH_BASE, expert_layers=0)
     router = 2 * zoo.SWITCH_BASE.expert_layers * zoo.SWITCH_BASE.width * zoo.SWITCH_BASE.experts
-    same = (predict.expert_flops(zoo.SWITCH_BASE) - router) / predict.expert_flops(t5)
+    same = (expert_flops(zoo.SWITCH_BASE) - router) / expert_flops(t5)
     return [ROWS["switch_flops"]["value"][0], ROWS["switch_flops"]["value"][0] * same]
 
 
@@ -93,4 +94,4 @@ def test_what_table_9_prints_of_switch_xxl_does_not_give_its_count() -> None:
 def test_a_token_meets_a_fraction_of_the_weights() -> None:
     for model in (*(row for row in vars(zoo).values() if isinstance(row, ExpertModel)), zoo.gshard(2048, 36)):
         held = predict.expert_parameters(model)
-        assert held.active < held.total / 3 and predict.expert_flops(model) < 2 * held.active
+        assert held.active < held.total / 3 and expert_flops(model) < 2 * held.active

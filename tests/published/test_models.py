@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from course_kit.units import Bytes, Flops
+from course_kit.units import Bytes, Flops, Seconds
 from course_lib import predict
 from course_lib.model import hardware, zoo
 from course_lib.model.gpt import GPTConfig
 from course_lib.predict import Setup
 from course_lib.predict.setup import Recompute
+from tests.predict import papers
 
 from .rows import rows_of, within
 
@@ -34,14 +35,14 @@ def megatron(row: dict) -> GPTConfig:
 def mfu_percent(row: dict) -> float:
     i = row["inputs"]
     inputs = ROWS["korth_t5_530b_mfu"]["inputs"] | i
-    flops = predict.step_flops_paper(Setup(megatron({"inputs": inputs}), inputs["B"], inputs["s"]))
+    flops = papers.step_flops(Setup(megatron({"inputs": inputs}), inputs["B"], inputs["s"]))
     return 100 * predict.utilization(flops, i["seconds"], i["gpus"], A100_PEAK)
 
 
 def opt(recompute: Recompute) -> float:
     i = ROWS["opt_flops_4p30e23"]["inputs"]
     config = GPTConfig(i["l"], i["h"], 96, i["V"], i["s"])
-    return predict.step_flops_paper(Setup(config, seq=i["s"], recompute=recompute)) / i["s"] * i["B_times_s"]
+    return papers.step_flops(Setup(config, seq=i["s"], recompute=recompute)) / i["s"] * i["B_times_s"]
 
 
 def all_reduce_total(algorithm: str) -> float:
@@ -50,7 +51,7 @@ def all_reduce_total(algorithm: str) -> float:
 
 
 def days(flops: float, devices: int, flops_per_s: float) -> float:
-    return predict.training_time(flops, devices, flops_per_s).to("days")
+    return Seconds(flops / (devices * flops_per_s)).to("days")
 
 
 ZOO = {
@@ -97,7 +98,7 @@ OPERATIONS: Computed = {
     "gpt2_small_bwd_flops_seq": lambda: predict.step_flops(ONE_SEQUENCE) - predict.forward_flops(ONE_SEQUENCE),
     "gpt2_small_total_flops_seq": lambda: predict.step_flops(ONE_SEQUENCE),
     "gpt2_small_palm_flops_seq": lambda: (
-        1024 * predict.token_flops_palm(ONE_SEQUENCE, predict.parameters(NANOGPT) - 1024 * 768)
+        1024 * papers.palms_token_flops(ONE_SEQUENCE, predict.parameters(NANOGPT) - 1024 * 768)
     ),
     "pfday_check": lambda: Flops.units["PF-day"],
     "chin_6nd": lambda: predict.training_flops(70e9, 1.4e12),

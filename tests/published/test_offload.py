@@ -7,7 +7,7 @@ import pytest
 
 from course_lib import predict
 from course_lib.predict import Setup
-from course_lib.predict.offload import kept_on_device
+from tests.predict.papers import kept_on_device
 
 from .rows import rows_of, within
 

@@ -13,6 +13,7 @@ from course_lib import predict
 from course_lib.model import hardware, zoo
 from course_lib.predict import Setup
 from course_lib.predict.chain import Chain
+from tests.predict import papers
 
 from .rows import rows_of, within
 
@@ -45,12 +46,12 @@ def overhead_in_print(name: str, batch: int = 1) -> float:
     """Eq. 8 / eq. 7 - 1. The paper counts the scores' products of the backward pass as recomputed, too: three times
     what `measure.flops` counts."""
     plain = setup(name, batch)
-    return predict.step_flops_paper(plain.with_(recompute="selective")) / predict.step_flops_paper(plain) - 1
+    return papers.step_flops(plain.with_(recompute="selective")) / papers.step_flops(plain) - 1
 
 
 def hardware_utilization(name: str) -> float:
     batch, gpus = STEPS[name]
-    flops = predict.step_flops_paper(setup(name, batch).with_(recompute="selective"))
+    flops = papers.step_flops(setup(name, batch).with_(recompute="selective"))
     seconds = ROWS[f"korth_t5_{name}_hfu"]["inputs"]["seconds"]
     return 100 * predict.utilization(flops, seconds, gpus, hardware.A100_80GB.peak("bf16"))
 
@@ -77,7 +78,14 @@ def root_of_the_depth() -> float:
     return 12 * math.sqrt(xl.gpt.layers) * predict.block_input(xl).to("GB")
 
 
-PLAIN = Chain(48, boundary_bytes=1, saved_bytes=1, layer_flops=6)
+CHAIN = Chain(48, boundary_bytes=1, saved_bytes=1)
+
+
+def runs(every: int | None) -> int:
+    """Of a layer's forward pass, in a step; a backward pass counts two."""
+    return sum(frame.duration for frame in CHAIN.film(every))
+
+
 COMPUTED: dict[str, Callable[[], float | list[float] | list[int]]] = {
     **{f"korth_{name}_5as_h": lambda name=name: scores_over_stream(name) for name in MODELS},
     **{f"korth_{name}_sel_saving": lambda name=name: saving(name) for name in MODELS},
@@ -90,8 +98,8 @@ COMPUTED: dict[str, Callable[[], float | list[float] | list[int]]] = {
     **{f"korth_total_{name}": lambda name=name: first_stage_gib(name) for name in MODELS},
     **{f"korth_t5_{name}_hfu": lambda name=name: hardware_utilization(name) for name in MODELS},
     "zero_act_1p5b_ckpt": root_of_the_depth,
-    "zero_recompute_overhead": lambda: PLAIN.recomputed_flops(7) / PLAIN.step_flops(None),
-    "ckpt_flops": lambda: PLAIN.step_flops(7) / PLAIN.step_flops(None),
+    "zero_recompute_overhead": lambda: runs(7) / runs(None) - 1,
+    "ckpt_flops": lambda: runs(7) / runs(None),
     **{f"ckpt_L{layers}": lambda layers=layers: best(layers) for layers in (16, 48, 64, 96)},
 }
 

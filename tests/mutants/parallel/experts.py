@@ -18,8 +18,7 @@ from tests.parallel import experts_checks as checks
 
 def by_rank() -> Any:
     """Exchanges that leave what arrives as it is."""
-    right = DispatchPlan.exchange
-    return mock.patch.object(DispatchPlan, "exchange", lambda plan, rank: right(plan, rank)._replace(order=None))
+    return mock.patch.object(DispatchPlan, "order", lambda plan, rank: None)
 
 
 class Replicates(ParallelExperts):

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_lib.train.gradients import Steps, clip_gradients
+from course_lib.train.gradients import clip_gradients
 from course_lib.train.precision import LossScaler, MasterWeights
 
 
 class NeverSkips(LossScaler):
     """Steps with inf in the gradients."""
 
-    def step(self, optimizer: Steps) -> Any:
+    def step(self, optimizer: torch.optim.Optimizer) -> Any:
         if optimizer not in self._overflows:
             self.unscale_(optimizer)
         return optimizer.step()
@@ -23,7 +23,7 @@ class NeverSkips(LossScaler):
 class NeverUnscales(LossScaler):
     """Adam hardly notices, so it goes unnoticed."""
 
-    def unscale_(self, optimizer: Steps) -> None:
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         scale, self._scale = self._scale, 1.0
         super().unscale_(optimizer)
         self._scale = scale
@@ -32,7 +32,7 @@ class NeverUnscales(LossScaler):
 class UnscalesTheFirst(LossScaler):
     """Once a step is unscaled, it is unscaled, whichever optimizer comes next; and one overflow stands for all."""
 
-    def step(self, optimizer: Steps) -> Any:
+    def step(self, optimizer: torch.optim.Optimizer) -> Any:
         if not self._overflows:
             self.unscale_(optimizer)
         self._overflows.setdefault(optimizer, next(iter(self._overflows.values())))
