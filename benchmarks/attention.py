@@ -16,22 +16,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from course_lib.model.gpt import Attention, GPTConfig
 from course_lib.model.tiled_attention import tiled_attention
 
+HEADS, HEAD_WIDTH = 8, 64
 LENGTHS = (256, 512, 1024, 2048)
 LARGEST_RATIO = 1.0
 
 
-def written_out(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """All scores at once."""
-    scores = q @ k.mT * q.shape[-1] ** -0.5
-    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu_(1)
-    return scores.masked_fill_(hidden, -torch.inf).softmax(-1) @ v
-
-
 WAYS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "tiled": lambda q, k, v: tiled_attention(q, k, v, causal=True),
-    "written out": written_out,
+    "written out": Attention(GPTConfig(1, HEADS * HEAD_WIDTH, HEADS, 1, LENGTHS[-1])).explicit,
     "scaled_dot_product_attention": lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True),
 }
 
@@ -39,7 +34,7 @@ WAYS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 def seconds_of(length: int, turns: int) -> dict[str, float]:
     """Median seconds of both passes of each way; they take turns."""
     torch.manual_seed(0)
-    q, k, v = (torch.randn(1, 8, length, 64, requires_grad=True) for _ in range(3))
+    q, k, v = (torch.randn(1, HEADS, length, HEAD_WIDTH, requires_grad=True) for _ in range(3))
     found: dict[str, list[float]] = {name: [] for name in WAYS}
     for turn in range(turns + 1):
         for name, attend in WAYS.items():
