@@ -31,10 +31,9 @@ def test_seconds_of_runs_that_the_fit_did_not_see(held_out: dict[str, dict[str, 
         for each in truth.verdict(runs, held_out[machine]["seconds"], timed(runs))
         if each.n >= 2
     ]
-    assert len(found) == 24
-    assert [
-        (machine, each) for machine, each in found if round(each.median, 3) > 0.07 or round(each.p90, 3) > 0.2
-    ] == []
+    assert len(found) == 23
+    missed = [each for each in found if round(each[1].median, 3) > 0.07 or round(each[1].p90, 3) > 0.2]  # as printed
+    assert missed == []
 
 
 def test_the_planner_beats_the_rule_of_thumb(held_out: dict[str, dict[str, np.ndarray]]) -> None:
