@@ -506,13 +506,15 @@ loss_curves(
     alt="The loss falls within 10 steps from 5.5 to 3 nats, the entropy of single letters, stays there for some "
     "20 steps and then falls on, to about 1.4 nats at step 200. The floor is at 0.22 nats.",
 ).show()
+assert last > floor, "below the floor: look for the bug"
 compare(guess=guess_reader, predicted=floor, measured=last, tolerance=None, columns=("floor", "measured"), name="loss")
 
 # %% [markdown]
 # Look at the shelf in the curve. First the model learns how often each letter occurs: the middle line, yours, is all that
 # letters alone can give. Then it finds out that letters follow each other, and the loss falls on. Had it come out *below*
 # the floor, we would not celebrate. We would look for the bug, most likely a target that leaks into the input. A known
-# floor is an instrument, too. (`tolerance=None` means: shown, not checked.)
+# floor is an instrument, too. (`tolerance=None` means that the ratio is shown and not checked. That the loss stays above
+# its floor is checked, one line before.)
 #
 # ## 11 · Can you trust our instruments?
 #
