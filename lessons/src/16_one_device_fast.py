@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | Time | first sitting 50 minutes, second sitting 25; about half a minute of both together is computing on 2 CPU cores |
-# | A GPU | changes every second and no byte, FLOP or token; the page itself stays on the CPU |
+# | A GPU | changes every second and no byte, FLOP or token; all but one cell stay on the CPU |
 # | Opens | `model/tiled_attention.py`, `model/decode.py`, `predict/roofline.py` |
 #
 # You have counted every FLOP of a step (lesson 02) and you know what your device can do in a second. You divide, and the step
@@ -58,7 +58,7 @@ h100 = 989.4e12, 3350e9  # dense bf16 and memory, from the data sheet: lesson 02
 print(f"an H100: {predict.ridge(*h100):.0f} FLOPs a byte")
 
 # %% [markdown]
-# A core is content with few FLOPs a byte, and an H100 wants a hundred times more: what a CPU forgives, a GPU does not. Adding two vectors of 16-bit
+# A core is content with few FLOPs a byte, and an H100 wants many times more: what a CPU forgives, a GPU does not. Adding two vectors of 16-bit
 # numbers does one FLOP for six bytes. Such an operation uses less than a thousandth of that card, on its best day.
 #
 # ## 2 · Where the step stands
@@ -102,8 +102,8 @@ print(f"a V100's ridge: {predict.ridge(125e12, 900e9):.0f} FLOPs a byte")
 # (The FLOPs of normalizations, five for each number, and of the rest, one, are a convention; ten times as many would change nothing.)
 # On a V100, Ivanov et al. report for a layer of BERT: contractions 99.80 % of the FLOPs and 61 % of the time, normalizations 0.17 % and
 # 25.5 %, element-wise 0.03 % and 13.5 %. (Their Table 1, second-hand: as lecture 3 of Stanford's CS336 prints it.) One story on two machines:
-# **what costs next to no FLOPs takes a good part of the time**. On the V100 it takes more than here, and the roof says why. Its ridge is
-# much further to the right: products became faster, bytes did not. Those bytes cannot be computed away. But must they be moved?
+# **what costs next to no FLOPs takes a good part of the time**. Does it take less here than there? The roof says why: a V100's ridge is
+# much further to the right. Products became faster, bytes did not. Those bytes cannot be computed away. But must they be moved?
 #
 # ## 3 · The third regime
 #
@@ -459,7 +459,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from course_lib.model.decode import PagedCache, Pages, ReservedCache, generate, read, speculate
 from course_lib.numerics import FP8_E4M3FN
 from course_lib.numerics.quantize import quantize
-from course_pages.lesson16 import slow_steps
+from course_pages.lesson16 import kernel, slow_steps
 
 # %% tags=["varies"]
 with torch.no_grad():
@@ -503,7 +503,24 @@ with warnings.catch_warnings(), torch.no_grad():
     print("flex_attention is ours:", torch.allclose(flex_attention(*short, block_mask=mask), tiled.tiled_attention(*short, causal=True), atol=1e-5))
 
 # %% [markdown]
-# (With a GPU you would write the kernel in Triton: the same two loops, a tile for each program. Its tutorial 06 is this page's section 6. We have not run it here.)
+# On a GPU the compiler writes Triton, and so can you. A Triton kernel is a program for *one* tile. The card starts it once for every tile, thousands of times, and each asks for its
+# number. Here is `gated`, written by hand. **Before you look:** how many numbers does it read from memory for each number of its output?
+
+# %%
+show(kernel.gated_tile)
+
+# %% tags=["varies"]
+if kernel.triton and torch.cuda.is_available():
+    given, time_of = (x.cuda(), y.cuda()), kernel.triton.testing.do_bench
+    close = torch.allclose(kernel.gated(*given), gated(*given), atol=1e-5)
+    print(f"Triton: {time_of(lambda: gated(*given)) / time_of(lambda: kernel.gated(*given)):.1f} times as fast as eager; same numbers: {close}")
+else:
+    print("This kernel needs a GPU, and here is none. The page goes on without it.")
+
+# %% [markdown]
+# Two, and it writes one: the three that section 4 promised to a fused `gated`. What stands between `load` and `store` never leaves the registers. `here` is your slice, and `here < length`
+# keeps the last tile inside the tensor. (Triton itself has no tanh, hence $2\sigma(2y) - 1$.) You choose the tile; its compiler chooses the threads. Section 6 in this language is Triton's tutorial 06.
+# (We ran the kernel in Triton 3.9's interpreter and compiled it for an H100, both on a CPU. A GPU has not run it yet.)
 #
 # ### 11 · Fewer bits a number
 #
