@@ -29,7 +29,7 @@ def busiest_ranks(counted: Mapping[int, Sequence[Mapping[str, tuple[int, int]]]]
     last = max(counted)
     ends = "; ".join(f"{name} {megabytes[name][last]:.3g} MB in {most[1][name][last]} messages" for name in names)
     return by_world_size(
-        {"MB sent by the busiest rank": megabytes, "messages sent by the busiest rank": most[1]},
+        {"MB of the busiest rank": megabytes, "messages of the busiest rank": most[1]},
         caption=caption,
         alt=f"Two plots from {min(counted)} to {last} ranks. At {last}: {ends}. The ring's bytes hardly grow, direct's "
         "and manager's grow in a line, the tree's in steps; of the messages, the ring's grow fastest.",
