@@ -46,21 +46,22 @@ def interleaved(ranks: int, micro_batches: int, chunks: int = 2) -> Schedule:
             f"{micro_batches} micro-batches on {ranks} ranks: they come round in groups of {ranks}, so interleaving "
             f"needs a multiple of it, such as {ranks * -(-micro_batches // ranks)}"
         )
-    visits = [  # P at a time: when rank 0 has taken them through a chunk, the first is back from rank P - 1
-        (chunk, first + offset)
-        for first in range(0, micro_batches, ranks)
-        for chunk in range(chunks)
-        for offset in range(ranks)
-    ]
-
-    def order(rank: int) -> list[Action]:
-        forwards = [Action("F", chunk * ranks + rank, number) for chunk, number in visits]
-        backwards = [Action("BW", (chunks - 1 - chunk) * ranks + rank, number) for chunk, number in visits]
-        # a group through all chunks but the last, 2 for each rank that follows, and the first F of 1F1B
-        return _alternate(forwards, backwards, ahead=2 * (ranks - rank - 1) + (chunks - 1) * ranks + 1)
-
+    rows = tuple(tuple(interleaved_order(rank, ranks, micro_batches, chunks)) for rank in range(ranks))
     owner = tuple(stage % ranks for stage in range(ranks * chunks))  # dealt out like cards
-    return Schedule(f"interleaved ×{chunks}", tuple(tuple(order(r)) for r in range(ranks)), owner, micro_batches)
+    return Schedule(f"interleaved ×{chunks}", rows, owner, micro_batches)
+
+
+def interleaved_order(rank: int, ranks: int, micro_batches: int, chunks: int) -> list[Action]:
+    """The order of a rank: micro-batches in groups of P, and each group through all chunks before the next one begins.
+
+    When rank 0 has taken a group through a chunk, its first micro-batch is back from rank P - 1.
+    """
+    groups = range(0, micro_batches, ranks)
+    visits = [(chunk, first + place) for first in groups for chunk in range(chunks) for place in range(ranks)]
+    forwards = [Action("F", chunk * ranks + rank, number) for chunk, number in visits]
+    backwards = [Action("BW", (chunks - 1 - chunk) * ranks + rank, number) for chunk, number in visits]
+    # a group through all chunks but the last, 2 for each rank that follows, and the first F of 1F1B
+    return alternate(forwards, backwards, ahead=(chunks - 1) * ranks + 2 * (ranks - rank - 1) + 1)
 
 
 def zero_bubble(stages: int, micro_batches: int) -> Schedule:
@@ -107,7 +108,7 @@ ORDERS: dict[str, Callable[[int, int], Schedule]] = {
 """Name → the schedule, from the number of ranks and of micro-batches."""
 
 
-def _alternate(forwards: list[Action], backwards: list[Action], ahead: int) -> list[Action]:
+def alternate(forwards: list[Action], backwards: list[Action], ahead: int) -> list[Action]:
     """`ahead` forwards, then backward and forward in turn, then the backwards that are left."""
     return forwards[:ahead] + in_turn(backwards, forwards[ahead:])  # a backward frees what the next forward will keep
 
@@ -125,6 +126,6 @@ def _schedule(
     def order(stage: int) -> tuple[Action, ...]:
         forwards = [Action("F", stage, number) for number in range(micro_batches)]
         backwards = [Action("BW", stage, number) for number in range(micro_batches)]
-        return tuple(change(stage, _alternate(forwards, backwards, ahead(stage))))
+        return tuple(change(stage, alternate(forwards, backwards, ahead(stage))))
 
     return Schedule(name, tuple(order(stage) for stage in range(stages)), tuple(range(stages)), micro_batches)
