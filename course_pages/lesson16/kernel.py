@@ -1,5 +1,7 @@
 """The page's `gated` as a Triton kernel: one pass over x and y. It runs where the package `triton` and a GPU are."""
 
+# pyright: reportInvalidTypeForm=false
+
 from __future__ import annotations
 
 from importlib import import_module
@@ -13,7 +15,7 @@ triton: Any = import_module("triton") if find_spec("triton") else None
 tl: Any = import_module("triton.language") if triton else None
 
 
-def gated_tile(x_at, y_at, output_at, length, tile: tl.constexpr):  # type: ignore[valid-type]
+def gated_tile(x_at, y_at, output_at, length, tile: tl.constexpr):
     """One program's tile of the output; x, y and the output are given by the addresses of their first numbers."""
     here = tl.program_id(0) * tile + tl.arange(0, tile)
     x, y = tl.load(x_at + here, here < length), tl.load(y_at + here, here < length)

@@ -185,7 +185,7 @@ def log_loss(log_a, log_b, alpha, beta, log_e, log_n, log_d):
 
 # %%
 law, free, small = fit_law(runs, entropy=E), fit_law(runs), budgets < 2e11
-for name, each in (("E given", law), ("E free ", free), ("E free, three budgets", fit_law(runs.where(small))), ("E given, three budgets", fit_law(runs.where(small), E))):
+for name, each in (("E given", law), ("E free", free), ("E free, three budgets", fit_law(runs.where(small))), ("E given, three budgets", fit_law(runs.where(small), E))):
     off = (each.loss(runs.parameters, runs.tokens) - runs.losses) / (runs.losses - E)
     print(f"{name}: E {each.E:.2f}, alpha {each.alpha:.2f}, beta {each.beta:.2f}; off by {np.sqrt(np.mean(off[small] ** 2)):.1%} of the excess "
           f"at these three budgets, by {off[budgets > 4e11].mean():+.1%} at the largest")  # fmt: skip

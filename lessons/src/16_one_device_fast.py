@@ -515,7 +515,7 @@ if kernel.triton and torch.cuda.is_available():
     close = torch.allclose(kernel.gated(*given), gated(*given), atol=1e-5)
     print(f"Triton: {time_of(lambda: gated(*given)) / time_of(lambda: kernel.gated(*given)):.1f} times as fast as eager; same numbers: {close}")
 else:
-    print("This kernel needs a GPU, and here is none. The page goes on without it.")
+    print("This kernel needs a GPU that Triton knows. The page goes on without it.")
 
 # %% [markdown]
 # Two, and it writes one: the three that section 4 promised to a fused `gated`. What stands between `load` and `store` never leaves the registers. `here` is your slice, and `here < length`
