@@ -232,12 +232,12 @@ print("you said", guess_thumb.said)
 #
 # - **1B, eight stages: −98 %.** Two published runs differ in ZeRO alone, which has nothing to cut with one replica. One took under 5 seconds, the other 270. That is a broken run, not a layout.
 # - **8B, two stages (the tenth of section 3).** Predicted 19 seconds, measured 48, at 71 GB. The rows do not say why.
-# - **BigScience, 187B on 640 GPUs.** Twice the GPUs of the row above it and the same time. One of its columns is not what its heading says.
+# - **BigScience, 187B on 640 GPUs.** Twice the GPUs of the row above it and the same time.
 # - **Megatron's 175B with ZeRO-3 on 1,536 GPUs.** Each block waits for its weights to pass through 1,536 places.
-# - **GB300, 70B, four stages without chunks.** As quick as its neighbour with five chunks, which has a fifth of the bubble. The rows do not say how.
+# - **GB300, 70B, four stages without chunks.** Almost as quick as its neighbour with a tenth of the bubble.
 #
-# Some rows looked hopeless until we read the programs that made them. NVLink joins 72 GPUs of a GB200, and we had counted eight. Messages leave behind products there, and the head keeps its 16 bits beside blocks of 8 or 4.
-# torchtitan saves every second `mm` (its selective recompute), but none in float8, so those run again. One number is softer: how often what lies *between* products crosses memory in 4 bits. We chose it looking at the rows.
+# Other rows fitted once we read the programs that made them: NVLink joins 72 GPUs of a GB200; the head keeps its 16 bits; torchtitan saves every second `mm`, but none in float8, so those run again.
+# One number is softer, and we chose it looking at the rows: how often what lies *between* products crosses memory in 4 bits.
 #
 # The hardest question to such a table is: what is *not* in it? Of the H100 runs we left out those with tensor ranks beyond one machine, with more than 256 GPUs, or with a pipeline
 # over several machines. That rule (`clean`) looks at layouts and not at errors. But see how many it takes away, and how the planner does there:
@@ -282,13 +282,10 @@ print(f"the chosen run takes at most 1.15 times the best in {sum(over <= 1.15 fo
 
 # %% [markdown]
 # We had set bars before: a median under 7 %, nine of ten within 20 %, nine of ten deaths foreseen with fewer than one run in 200 wrongly refused. The first two hold for each
-# source with more than one run. The last holds by a hair, at 78 GB alone, and we chose that limit after looking. So the third line lets each two thirds of the runs choose: the limit at which
-# one in 200 of *their* runs would be refused. On the other third it refuses too many: runs whose GPU was all but full. And see the line about 1B. The source does not tell a crash from a full memory, and those
-# died with most of it empty. No account of bytes can foresee that.
+# source with more than one run. The last holds by a hair, at 78 GB alone, and we chose that limit after looking. So the third line lets each two thirds of the runs choose theirs: too many of the other third are refused, with GPUs all but full.
+# And see the line about 1B. The source does not tell a crash from a full memory, and those died with most of it empty.
 #
 # BigScience's last runs held a third more than predicted, until we read that gradients had 16 bits before 28 February, and sums of 32 besides from then on.
-#
-# The calculator cuts neither gradients nor Adam over tensor ranks and stages, and no activations over stages.
 #
 # So was the list of section 4 that good? No. Its first five lie closer together than the planner's error. Use such a list to strike out the thousand, and measure the last three.
 #
