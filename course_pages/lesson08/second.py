@@ -14,13 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.experimental import context_parallel
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import parallelize_module
 
 from course_kit import measure, ranks
 from course_kit.units import Bytes, Flops
 from course_lib.collectives.operators import all_gather, all_reduce, f_bar, own_part
 from course_lib.model import text
-from course_lib.model.gpt import GPT
+from course_lib.model.gpt import GPT, Attention
 from course_lib.parallel import context, tensor, tensor_gpt
 from course_lib.parallel.tensor_gpt import ParallelGPT
 from course_lib.train.step import train_step
@@ -77,24 +77,31 @@ def record_backward(function: Callable[..., Any], size: int = 768) -> Any:
     return min(records, key=lambda record: max(event.end_s for event in record.events))
 
 
-def beside_pytorch() -> tuple[float, dict[str, Bytes]]:
-    """Our MLP beside `parallelize_module`'s, on 4 ranks: weights apart after three steps, and bytes of a step."""
-    blocks: list[Any] = [GPT(SMALL, dtype=torch.float64).blocks[0] for _ in range(2)]
-    ours, theirs = blocks
-    tensor.cut_block(ours)
-    parallelize_module(theirs.mlp, init_device_mesh("cpu", (4,)), {"up": ColwiseParallel(), "down": RowwiseParallel()})
-    largest, sent, x = 0.0, {}, torch.linspace(-1, 1, 4096, dtype=torch.float64).view(2, 32, 64)
+def beside_pytorch(plan: dict[str, Any], separate: Callable[[Attention], nn.Module]) -> tuple[float, dict[str, Bytes]]:
+    """Our cut block beside `parallelize_module`'s in three steps; `separate` gives its attention the plan's layers.
+
+    Returns:
+        The most by which outputs or gradients of the input differ; bytes of a step, by part and owner.
+    """
+    ours, theirs = (GPT(SMALL, dtype=torch.float64).blocks[0] for _ in range(2))
+    theirs.attention = separate(theirs.attention)  # type: ignore[arg-type]
+    tensor.cut_block(ours)  # type: ignore[arg-type]
+    parallelize_module(theirs, init_device_mesh("cpu", (dist.get_world_size(),)), plan)
+    largest, sent, inputs = 0.0, {}, torch.linspace(-1, 1, 4096, dtype=torch.float64).view(2, 32, 64)
     for _ in range(3):
-        for name, mlp in (("ours", ours.mlp), ("DTensor", theirs.mlp)):
-            with measure.traffic() as sent[name]:
-                mlp(x.requires_grad_()).square().sum().backward()
-            with torch.no_grad():
-                for parameter in mlp.parameters():
-                    parameter.sub_(0.01 * parameter.grad)
-            mlp.zero_grad()
-        for mine, other in zip(ours.mlp.parameters(), theirs.mlp.parameters()):
-            largest = max(largest, (mine - other.to_local()).abs().max().item())
-    return largest, {name: each.sent_bytes for name, each in sent.items()}
+        for part in ("attention", "mlp"):
+            found = []
+            for name, block in (("ours", ours), ("DTensor", theirs)):
+                x, layers = inputs.clone().requires_grad_(), block.get_submodule(part)
+                with measure.traffic() as counted:
+                    y = layers(x)
+                    y.square().sum().backward()
+                torch.optim.SGD(layers.parameters(), lr=0.01).step()
+                layers.zero_grad()
+                found += [(y.detach(), x.grad)]
+                sent[f"{part}, {name}"] = counted.sent_bytes
+            largest = max(largest, *((a - b).abs().max().item() for a, b in zip(*found)))
+    return largest, sent
 
 
 def shared(matrix: Tensor, heads: int, pairs: int) -> Tensor:
@@ -165,18 +172,25 @@ def handed_on(leaving: Tensor) -> Tensor:
     return coming
 
 
-def around_the_ring(ring: Callable[[Tensor, Tensor, Tensor], Tensor]) -> tuple[Bytes, float, float]:
-    """Bytes that `ring` sends for 256 tokens of 64 features; how far it, and the library's, are off full attention."""
+def around_the_ring(ring: Callable[[Tensor, Tensor, Tensor], Tensor]) -> tuple[Bytes, Bytes, list[float]]:
+    """Rings over 256 tokens of 64 features: bytes sent by `ring`, and by the library's in zig-zag order backward.
+
+    The list has how far off full attention are the results of both, and the library's gradients of q, k and v.
+    """
     torch.manual_seed(0)
-    q, k, v = (torch.randn(256, 64, dtype=torch.float64) for _ in range(3))
-    expected = F.scaled_dot_product_attention(q[None, None], k[None, None], v[None, None], is_causal=True)[0, 0]
+    q, k, v = (torch.randn(1, 1, 256, 64, dtype=torch.float64).requires_grad_() for _ in range(3))
+    expected = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    expected.square().sum().backward()
     with measure.traffic() as sent:
-        out = ring(own_part(q, 0), own_part(k, 0), own_part(v, 0))
-    own_q, own_k, own_v = (context.own_tokens(each, 0)[None, None] for each in (q, k, v))
-    zigzag = context.ring_attention(own_q, own_k, own_v)[0, 0]
-    pairs = ((out, own_part(expected, 0)), (zigzag, context.own_tokens(expected, 0)))
-    ours, library = (float((mine - right).abs().max()) for mine, right in pairs)
-    return sent.sent_bytes, ours, library
+        out = ring(*(own_part(each.detach()[0, 0], 0) for each in (q, k, v)))
+    own_q, own_k, own_v = (context.own_tokens(each.detach(), 2).requires_grad_() for each in (q, k, v))
+    zigzag = context.ring_attention(own_q, own_k, own_v)
+    with measure.traffic() as back:
+        zigzag.square().sum().backward()
+
+    pairs: list[Any] = [(out, own_part(expected[0, 0], 0)), (zigzag, context.own_tokens(expected, 2))]
+    pairs += [(a.grad, context.own_tokens(b.grad, 2)) for a, b in ((own_q, q), (own_k, k), (own_v, v))]  # type: ignore[arg-type]
+    return sent.sent_bytes, back.sent_bytes, [float((a - b).detach().abs().max()) for a, b in pairs]
 
 
 def ring_operations(order: context.Order) -> Flops:

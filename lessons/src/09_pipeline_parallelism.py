@@ -451,7 +451,7 @@ from torch.func import functional_call
 from course_kit.units import Count
 from course_lib.model.gpt import GPT, GPTConfig, loss_of
 from course_lib.pipeline import weight_gradients
-from course_lib.pipeline.schedule import checked, gaps, parse, peak_in_flight
+from course_lib.pipeline.schedule import checked, gaps, orders, parse, peak_in_flight
 from course_lib.pipeline.stages import GPTStage, partition_layers
 
 # %% [markdown]
@@ -464,13 +464,23 @@ from course_lib.pipeline.stages import GPTStage, partition_layers
 #
 # $$\text{time} = 3M + \frac{3(P-1)}{v} \qquad\qquad \frac{\text{idle}}{\text{work}} = \frac{P-1}{vM}$$
 #
-# In this notation `F0@4` is the forward pass of micro-batch 0 on stage 4. Where is the catch? In 1F1B, 8 micro-batches
-# cross 3 borders in both directions: 48 messages.
+# A rank's order is 1F1B's over a longer list, printed below. `visits` are the (short stage, micro-batch) pairs as they
+# come to a rank, 4 micro-batches at a time: when rank 0 has taken the fourth through stage 0, the first is back from
+# rank 3 and goes on in stage 4. Backwards the last stage comes first. What does the number `ahead` count?
 
 # %%
+display(show(orders.interleaved_order, docstring=False), show(orders.alternate, docstring=False))
 inter = schedules.interleaved(4, 8, chunks=2)
 print(inter)
 is_the_same_step(inter, steps=1)
+
+# %% [markdown]
+# First come all visits of a group but those of the rank's last stage, $P(v - 1)$ of them. Then micro-batch 0 enters that
+# last stage, which counts 1, takes $P - r - 1$ steps until it is through on rank $P - 1$, and as many until its gradient is
+# back on rank $r$. Rank 0 runs $4 + 1 + 6 = 11$ forward passes ahead, and rank 1 runs 9. (`F0@4` is the forward pass of
+# micro-batch 0 on stage 4.)
+#
+# Where is the catch? In 1F1B, 8 micro-batches cross 3 borders in both directions: 48 messages.
 
 # %%
 guess_inter = ask("Two stages on each rank, 8 micro-batches: ms for a step?", unit="ms")
@@ -503,8 +513,8 @@ compare(guess=guess_inter, predicted=predicted_s, measured=measured_s, tolerance
 # %% [markdown]
 # More than twice the messages, since a micro-batch crosses 7 borders instead of 3 (and one of them leads from the
 # last rank back to the first). In general it crosses $vP - 1$ borders instead of $P - 1$, each with a tensor as large as
-# before: about $v$ times the bytes. And rank 0 holds 11 halves, 5.5 micro-batches instead of 4, rank 1 holds 9 instead
-# of 6. (Little more than a per cent comes on top, as in section 5: messages that wait.) In bytes rank 1 pays half as much
+# before: about $v$ times the bytes. And what a rank runs ahead it holds: rank 0 has 11 halves, 5.5 micro-batches instead
+# of 4, rank 1 has 9 instead of 6. (Little more than a per cent comes on top, as in section 5: messages that wait.) In bytes rank 1 pays half as much
 # again. Rank 0 pays nothing, since one of its two stages is the embedding, which keeps hardly anything. Time is bought with
 # messages and memory.
 #
@@ -688,8 +698,11 @@ apart, way = (sum((a[n] - b[n]).norm() ** 2 for n in a) ** 0.5 for a, b in ((del
 print(f"after 8 updates from one seed, the two are apart by {apart / way:.0%} of honest SGD's way")
 
 # %% [markdown]
-# PipeDream is exactly what it says. Run for real, it looks like 1F1B, because that is its order. But after every
-# green bar the weights are others.
+# PipeDream is exactly what it says. Run for real, it looks like 1F1B, because that is its order: the library makes both
+# by one call, and PipeDream puts an update, `U`, behind each `BW`. So after every green bar the weights are others.
+
+# %%
+display(show(schedules.one_f_one_b, docstring=False), show(schedules.pipedream, docstring=False))
 
 # %% tags=["varies"]
 pipeline_charts(runs.for_real(schedules.pipedream(4, 8)), caption="After each green bar a step was taken: eight updates, once filled, once drained.")

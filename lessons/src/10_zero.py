@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 30; about a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 35; about a minute of both together is computing on 2 CPU cores |
 # | A GPU | is not used; there a reduce-scatter costs PyTorch half of what it costs here (section 10), and more of it can hide, since links have engines of their own |
 # | Opens | `parallel/zero.py`, `predict/zero.py` |
 #
@@ -188,7 +188,7 @@ print(f"in step: {peak_1 / psi:.0f} bytes a parameter")
 # %% [markdown]
 # Less than half is held. But more is sent. A replicated step all-reduces the gradients, $2\frac{N-1}{N}$ times their
 # bytes, 1.29 MB; this one sends half as much again. (On top come headers, of many small messages.) In `step` the copy of
-# the gradients is cut, too: $4\Psi + 16\Psi/N$, Megatron's count for its distributed optimizer, and what passes.
+# the gradients is cut, too: $4\Psi + 16\Psi/N$ is 8, Megatron's count for its distributed optimizer. The rest passes through.
 #
 # ## 3 · Half an all-reduce
 #
@@ -356,7 +356,7 @@ display(show(ZeroOptimizer._reduce_next, docstring=False), show(ZeroOptimizer.st
 display(show(UnshardableFlatParameter.start_unshard, docstring=False), show(UnshardableFlatParameter._empty))
 held, sent, peaks = {"replicated": held_0["a rank"]}, {"replicated": sent_0}, {"replicated": peak_0}
 for stage in (1, 2, 3):
-    kind, name = functools.partial(Library, stage), f"stage {stage}"
+    kind, name = functools.partial(Library, stage), f"stage {stage}"  # Library: both optimizers behind one face
     is_like_one_process(kind)
     bills, sent[name], peaks[name] = ranks.run(ledger, kind, world_size=4)[0]
     held[name] = bills["a rank"]
@@ -431,7 +431,9 @@ ZeroExplorer().show()
 # that no rank has.
 
 # %%
+import statistics
 import tempfile
+import time
 
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -439,6 +441,8 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from course_kit.notebook import self_check
+from course_lib.model import text
+from course_lib.model.gpt import GPTConfig
 from course_lib.parallel.mesh import Mesh, process_groups
 from course_lib.parallel.whole_tensors import WholeTensorOptimizer
 from course_lib.parallel.zero3 import Zero3
@@ -621,6 +625,57 @@ pictures.zero3_timeline(
 ).show()
 
 # %% [markdown]
+# And by the clock? Two ranks, one on each of your cores, take whole steps with DDP, with our three stages and with
+# `fully_shard`. If messages were all that takes time, each would take as long as its bytes say. If they cost nothing, each
+# would be as quick as DDP. Which of the two is nearer with 64 tokens on a rank, and which with 256?
+#
+# The five take turns, and of four steps each the lower quartile counts.
+
+# %%
+TIMED = GPTConfig(layers=2, width=256, heads=4, vocab_size=256, context=64, norm="rmsnorm", bias=False)
+
+
+class Plain(TheirStage1):
+    def __init__(self, model, rule=FUSED):
+        self.model, self.optimizer = DistributedDataParallel(model), rule(model.parameters(), lr=1e-2)
+
+
+# %%
+def seconds_of_steps(kinds, sequences):
+    batch = text.stories(seed=0).batch(seed=0, step=0, rank=dist.get_rank(), batch_size=sequences, context=64)
+    made, took = {name: kind(GPT(TIMED)) for name, kind in kinds.items()}, {name: [] for name in kinds}
+    for step in range(5):
+        for name, zero in made.items():
+            dist.barrier()
+            begin = time.perf_counter()
+            zero.model(*batch).backward()
+            zero.step()
+            dist.barrier()
+            if step:  # the first one makes buffers and moments
+                took[name].append(time.perf_counter() - begin)
+    return {name: statistics.quantiles(each, n=4)[0] for name, each in took.items()}
+
+
+# %% tags=["varies"]
+timed = {"DDP": Plain} | {f"stage {stage}": functools.partial(Library, stage) for stage in (1, 2, 3)}
+timed |= {"fully_shard": TheirStage3}
+over_ddp = {"DDP": 2 / 2, "stage 1": 2 / 2, "stage 2": 2 / 2, "stage 3": 3 / 2, "fully_shard": 4 / 2}  # numbers sent, in Ψ
+took = {64 * n: ranks.run(seconds_of_steps, timed, n, world_size=2, diagnose=False)[0] for n in (1, 4)}
+print(f"{'over DDP:':12} bytes", *(f"{f'{count} tokens: time':>18}{'tokens/s':>10}" for count in took))
+for name, sent in over_ddp.items():
+    told = (f"{each[name] / each['DDP']:18.2f}{count / each[name]:10,.0f}" for count, each in took.items())
+    print(f"{name:12} {sent:5.2f}", *told)
+
+# %% [markdown]
+# With few tokens the two that send more are the slowest. (On gloo, `fully_shard` sends an all-reduce for its
+# reduce-scatter: section 10.) With four times the tokens the products take four times as long and the messages as long as
+# before, so all draw nearer to DDP. But bytes are not everything. Stages 1 and 2 send as many as DDP and are slower all the
+# same: half of theirs leave after the step, when no backward pass runs beside them, and in calls made from Python. Which of
+# the two costs more, this page has not tried.
+#
+# Do not read a network's speed from this, either. These ranks share one memory, and a message is a copy made by the very
+# cores that should compute. It cannot hide as it does behind a GPU.
+#
 # Stage 3 does not pay where a rank has few tokens: an H100 at 40 % of its peak, eight in a node, needs about 770 (lesson
 # 07). And if you *accumulate* to get there, count again: by default every pass gathers every weight. (FSDP's
 # `set_reshard_after_backward(False)` keeps them, for memory.) How many $\Psi$ does each stage send with 4 passes a step?

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
+from torch import nn
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel
 
 from course_kit import ranks
+from course_lib.model.gpt import Attention
+from course_lib.parallel import context
 from course_pages.lesson08 import second, turns
 
 
@@ -28,4 +36,39 @@ def test_the_share_of_products_follows_the_formula() -> None:
     assert turns.share_of_products(*inside) == pytest.approx(0.900, abs=5e-4)
     assert turns.share_of_products(*inside, waited_for=2) == pytest.approx(0.947, abs=5e-4)
     assert 8 * turns.share_of_products(8, 1536, 39e12, 150e9) == pytest.approx(6.33, abs=5e-3)
-    assert turns.exercise_2() == pytest.approx(0.857, abs=1e-3) and turns.exercise_3() == 14
+    assert turns.exercise_2() == pytest.approx(0.857, abs=1e-3) and turns.exercise_3() == pytest.approx(192.9, abs=0.1)
+
+
+def test_gradients_of_keys_come_home_in_one_hop_more() -> None:
+    def ours(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return context.ring_attention(q[None, None], k[None, None], v[None, None], "plain")[0, 0]
+
+    for forth, back, off in ranks.run(second.around_the_ring, ours, world_size=4):
+        assert max(off) < 1e-12 and back / forth == pytest.approx(7 / 3, rel=0.03)
+
+
+class Separate(Attention):
+    """Attention with a layer each for queries, keys and values."""
+
+    def __init__(self, whole: Attention) -> None:
+        super().__init__(whole.config)
+        del self.qkv
+        parts = [nn.Linear(64, 64, dtype=torch.float64) for _ in range(3)]
+        for part, weight, bias in zip(parts, whole.qkv.weight.chunk(3), whole.qkv.bias.chunk(3)):
+            part.load_state_dict({"weight": weight, "bias": bias})
+        self.q, self.k, self.v = parts
+        self.out = whole.out
+
+    def qkv(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return torch.cat([self.q(x), self.k(x), self.v(x)], dim=-1)
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_plan_of_pytorchs_cuts_attention_as_we_do(prepared: bool) -> None:
+    plan: dict[str, Any] = {f"attention.{name}": ColwiseParallel() for name in ("q", "k", "v")}
+    if prepared:
+        plan["attention"] = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())
+    plan |= {"attention.out": RowwiseParallel(), "mlp.up": ColwiseParallel(), "mlp.down": RowwiseParallel()}
+    off, sent = ranks.run(second.beside_pytorch, plan, Separate, world_size=2)[0]
+    assert off < 1e-12 and sent["mlp, DTensor"] == pytest.approx(sent["mlp, ours"], rel=0.05)
+    assert sent["attention, DTensor"] / sent["attention, ours"] == pytest.approx(1 if prepared else 2, rel=0.05)
