@@ -179,7 +179,7 @@ mine = {name[n]: Seconds(step_seconds(stages_of(n), products[n], launches[n], (a
 compare(predicted=mine, measured={name[n]: Seconds(runs.seconds[n]) for n in ran}, tolerance=0.12, columns=("your formula", "published"))
 
 # %% [markdown]
-# Three lines of yours, and nine runs come out right within 12 %. (The tenth run has a story, below. The constants were fitted on such rows, too: section 5 is stricter.) The library does the same
+# Three lines of yours, and nine runs come out right within 12 %. (The tenth has a story, below. The constants were fitted on such rows: section 5 is stricter.) The library does the same
 # on arrays, a number for each layout, and adds what your version leaves out:
 
 # %%
@@ -230,14 +230,13 @@ print("you said", guess_thumb.said)
 # %% [markdown]
 # The dots far below the line are the best part, because each has a story.
 #
-# - **1B, eight stages: −98 %.** Two published runs differ in ZeRO alone, which has nothing to cut with one replica. One took under 5 seconds, the other 270. That is a broken run, not a layout.
+# - **1B, eight stages: −98 %.** Two published runs differ in ZeRO alone, which has nothing to cut with one replica. One took under 5 seconds, the other 270. A broken run, not a layout.
 # - **8B, two stages (the tenth of section 3).** Predicted 19 seconds, measured 48, at 71 GB. The rows do not say why.
-# - **BigScience, 187B on 640 GPUs.** Twice the GPUs of the row above it and the same time.
+# - **BigScience, 187B on 640 GPUs.** Twice the GPUs of the row above it, the same time.
 # - **Megatron's 175B with ZeRO-3 on 1,536 GPUs.** Each block waits for its weights to pass through 1,536 places.
-# - **GB300, 70B, four stages without chunks.** Almost as quick as its neighbour with a tenth of the bubble.
 #
 # Other rows fitted once we read the programs that made them: NVLink joins 72 GPUs of a GB200; the head keeps its 16 bits; torchtitan saves every second `mm`, but none in float8, so those run again.
-# One number is softer, and we chose it looking at the rows: how often what lies *between* products crosses memory in 4 bits.
+# One number we chose looking at the rows: how often what lies *between* products crosses memory in 4 bits.
 #
 # The hardest question to such a table is: what is *not* in it? Of the H100 runs we left out those with tensor ranks beyond one machine, with more than 256 GPUs, or with a pipeline
 # over several machines. That rule (`clean`) looks at layouts and not at errors. But see how many it takes away, and how the planner does there:
@@ -282,10 +281,8 @@ print(f"the chosen run takes at most 1.15 times the best in {sum(over <= 1.15 fo
 
 # %% [markdown]
 # We had set bars before: a median under 7 %, nine of ten within 20 %, nine of ten deaths foreseen with fewer than one run in 200 wrongly refused. The first two hold for each
-# source with more than one run. The last holds by a hair, at 78 GB alone, and we chose that limit after looking. So the third line lets each two thirds of the runs choose theirs: too many of the other third are refused, with GPUs all but full.
+# source with more than one run. The last holds by a hair, at 78 GB alone, chosen after looking. In the third line, each two thirds of the runs choose theirs. Of the other third it refuses too many, whose GPUs were all but full.
 # And see the line about 1B. The source does not tell a crash from a full memory, and those died with most of it empty.
-#
-# BigScience's last runs held a third more than predicted, until we read that gradients had 16 bits before 28 February, and sums of 32 besides from then on.
 #
 # So was the list of section 4 that good? No. Its first five lie closer together than the planner's error. Use such a list to strike out the thousand, and measure the last three.
 #
@@ -321,7 +318,7 @@ MapExplorer().show()
 #
 # ## 7 · A hundred thousand GPUs
 #
-# The planner assumes that the run runs. Llama 3 405B met 419 unexpected stops in 54 days on 16,384 GPUs (Grattafiori et al. 2024, §3.3.4). If each GPU, with its share of cables and
+# Llama 3 405B met 419 unexpected stops in 54 days on 16,384 GPUs (Grattafiori et al. 2024, §3.3.4). If each GPU, with its share of cables and
 # hosts, fails independently of all others, a stop comes every $M$ seconds on average, and $M$ falls as $1/\text{GPUs}$.
 #
 # You save for $\delta$ seconds after every $\tau$ seconds of work. A stop throws away what came after the last *whole* checkpoint, half an interval on average. So you lose about $\delta/\tau$ to saving and $\tau/2M$ to repeating. One falls
