@@ -29,9 +29,8 @@ def bowls(runs: Runs, budgets: Array, law: ScalingLaw, *, caption: str) -> Pictu
         told.append(f"{budget:.1e} FLOPs: {best[0]:,.0f} parameters, {law.loss(*best):.2f} nats")
     axes.set(xscale="log", xlabel="parameters N", ylabel="loss (nats per byte)")
     legend(figure, "right center", 1)
-    return Picture(
-        figure, caption=caption, alt=f"Bowls of loss against parameters. Bottoms by the law: {'; '.join(told)}."
-    )
+    alt = f"Bowls of loss against parameters. Bottoms by the law: {'; '.join(told)}."
+    return Picture(figure, caption=caption, alt=alt)
 
 
 def ahead(
@@ -50,10 +49,9 @@ def ahead(
     best = np.array([law.loss(*law.optimum(each)) for each in budgets]) - law.E
     axes.plot(budgets, best, label="the law, at its optimum", **line_look(0))
     at = np.array(list(spread))
-    curve, width = np.array([law.loss(*law.optimum(each)) - law.E for each in at]), np.array(list(spread.values()))
-    axes.fill_between(
-        at, curve * (1 - width), curve * (1 + width), color=series_color(0), alpha=0.2, lw=0, label="interval"
-    )
+    curve = np.array([law.loss(*law.optimum(each)) - law.E for each in at])
+    off = curve * np.array(list(spread.values()))
+    axes.fill_between(at, curve - off, curve + off, color=series_color(0), alpha=0.2, lw=0, label="interval")
     axes.plot(list(seen), np.array(list(seen.values())) - law.E, "o", color=INK, ms=5, label="best run of the grid")
     axes.plot(then[0], then[2] - law.E, "D", color=series_color(3), ms=7, label="the run ten times larger")
     axes.set(xscale="log", yscale="log", xlabel="budget C (FLOPs)", ylabel="excess (nats per byte)")
@@ -61,9 +59,8 @@ def ahead(
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.yaxis.set_minor_locator(NullLocator())
     legend(figure, "upper center", 2)
-    said = (
-        f"At {then[0]:.1e} FLOPs the law says {then[1] - law.E:.3f} nats of excess, the run has {then[2] - law.E:.3f}."
-    )
+    due, came = then[1] - law.E, then[2] - law.E
+    said = f"At {then[0]:.1e} FLOPs the law says {due:.3f} nats of excess, the run has {came:.3f}."
     return Picture(figure, caption=caption, alt=f"Excess against budget, falling on a nearly straight line. {said}")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -81,13 +82,10 @@ def walk_table() -> dict[str, Any]:
     A frame is [tile, skipped, top, total, mixed, read, held], the three lists for the queries of the last tile alone.
     """
     scores, values = drawn()
-    found = {}
-    for rows in SIZES:
-        for columns in SIZES:
-            for causal in (False, True):
-                found[f"{rows},{columns},{int(causal)}"] = [
-                    _packed(each, rows) for each in frames(rows, columns, causal)
-                ]
+    found = {
+        f"{rows},{columns},{int(causal)}": [_packed(each, rows) for each in frames(rows, columns, causal)]
+        for rows, columns, causal in product(SIZES, SIZES, (False, True))
+    }
     explicit = {"read": (3 * S * K + 2 * S * S) * ELEMENT_BYTES, "held": 2 * S * S * ELEMENT_BYTES}  # scores, weights
     return {"scores": scores.tolist(), "values": values.tolist(), "explicit": explicit, "frames": found}
 

@@ -12,6 +12,8 @@ from torch import Tensor
 from course_kit.notebook.picture import INK, MUTED, PAPER, SERIES, Picture, legend, new_figure, note, series_color
 from course_lib import predict
 
+CENTRED: dict[str, Any] = {"ha": "center", "va": "center"}
+
 
 def roofline(
     flops_per_s: float, bytes_per_s: float, points: Mapping[str, tuple[float, float]], *, caption: str
@@ -34,10 +36,8 @@ def roofline(
     axes.set(xscale="log", yscale="log", xlabel="intensity (FLOPs a byte)", ylabel="GFLOP a CPU second")
     legend(figure, "upper center", 3)
     told = "; ".join(f"{name}: {x:.2g} FLOPs a byte, {y / 1e9:.2g} GFLOP/s" for name, (x, y) in points.items())
-    alt = (
-        f"A roof that rises to {flops_per_s / 1e9:.0f} GFLOP/s at {corner:.1f} FLOPs a byte and is flat behind. {told}."
-    )
-    return Picture(figure, caption=caption, alt=alt)
+    alt = f"A roof that rises to {flops_per_s / 1e9:.0f} GFLOP/s at {corner:.1f} FLOPs a byte and is flat behind. "
+    return Picture(figure, caption=caption, alt=f"{alt}{told}.")
 
 
 def shares(bars: Mapping[str, Mapping[str, float]], *, caption: str) -> Picture:
@@ -48,16 +48,10 @@ def shares(bars: Mapping[str, Mapping[str, float]], *, caption: str) -> Picture:
     for place, parts in enumerate(bars.values()):
         left = 0.0
         for number, (kind, share) in enumerate(parts.items()):
-            look: dict[str, Any] = {
-                "color": series_color(number),
-                "hatch": ("", "//", "..")[number],
-                "edgecolor": "white",
-            }
+            look: dict[str, Any] = {"color": series_color(number), "hatch": ("", "//", "..")[number], "ec": "white"}
             axes.barh(place, 100 * share, left=left, label=kind if place == 0 else None, **look)
             if share > 0.05:
-                axes.text(
-                    left + 50 * share, place, f"{100 * share:.3g} %", ha="center", va="center", color=INK, bbox=PAPER
-                )
+                axes.text(left + 50 * share, place, f"{100 * share:.3g} %", color=INK, bbox=PAPER, **CENTRED)
             left += 100 * share
     axes.set_yticks(range(len(bars)), [*bars])
     axes.set(xlim=(0, 100), xlabel="share (%)")
@@ -89,15 +83,7 @@ def tile_walk(
             look = {"facecolor": color, "hatch": "///" if hidden else None, "edgecolor": "#C4CAD0", "lw": 0.4}
             square.add_patch(Rectangle((key, query), 0.94, 0.94, **look))
             if now and not hidden:
-                square.text(
-                    key + 0.47,
-                    query + 0.5,
-                    str(int(scores[query, key])),
-                    ha="center",
-                    va="center",
-                    color="white",
-                    size=8,
-                )
+                square.text(key + 0.47, query + 0.5, f"{scores[query, key]:.0f}", color="white", size=8, **CENTRED)
     for key in range(done[1], done[1] + columns) if frame.tile and not frame.skipped else ():
         square.text(key + 0.47, -0.3, str(int(values[key])), ha="center", color=INK, size=9)
     square.text(0, -1.2, "keys → with their values, queries ↓", color=MUTED, size=9)

@@ -42,10 +42,8 @@ def check_in_tiles(in_tiles: Function) -> None:
 def check_add_tile(add_tile: Function) -> None:
     """State after every tile and at the end: rising, falling and huge scores, one tile and many, several rows."""
     cases = {"rising": [1.0, 3.0, 2.0, 5.0, 4.0, 6.0], "falling": [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]}
-    cases |= {
-        "huge": [1000.0, 0.0, -1000.0, 1500.0, 1499.0, 1.0],
-        "small": [-900.0, -901.0, -950.0, -899.0, -902.0, -903.0],
-    }
+    cases["huge"] = [1000.0, 0.0, -1000.0, 1500.0, 1499.0, 1.0]
+    cases["small"] = [-900.0, -901.0, -950.0, -899.0, -902.0, -903.0]
     for name, row in cases.items():
         scores = torch.tensor([row, row[::-1]], dtype=torch.float64)
         values = torch.arange(12.0, dtype=torch.float64).view(6, 2).cos()
@@ -57,9 +55,8 @@ def check_add_tile(add_tile: Function) -> None:
                 top, total, mixed = add_tile(top, total, mixed, scores[:, here].clone(), values[here].clone())
                 told, seen = f"{name} scores, {step} at a time, after {min(end, 6)}", scores[:, :end]
                 due = seen.amax(-1)
-                assert [each.shape for each in (top, total, mixed)] == [(2,), (2,), (2, 2)], (
-                    f"{told}: top and total are a number a row, mixed a number a row and feature, in this order"
-                )
+                fit = [each.shape for each in (top, total, mixed)] == [(2,), (2,), (2, 2)]
+                assert fit, f"{told}: top and total are a number a row, mixed a number a row and feature, in this order"
                 assert {each.dtype for each in (top, total, mixed)} == {scores.dtype}, f"{told}: scores are float64"
                 assert torch.equal(top, due), f"{told}: top should be the largest score so far"
                 weights = (seen - due[:, None]).exp()
@@ -67,9 +64,8 @@ def check_add_tile(add_tile: Function) -> None:
                 assert torch.allclose(total, weights.sum(-1), 1e-12), (
                     f"{told}: total came as {_list(total)}; every weight in it should be measured from the same top"
                 )
-                assert torch.allclose(mixed, weights @ values[:end], 1e-12), (
-                    f"{told}: mixed came wrong, and total right; both should be scaled alike"
-                )
+                close = torch.allclose(mixed, weights @ values[:end], 1e-12)
+                assert close, f"{told}: mixed came wrong, and total right; both should be scaled alike"
 
 
 def check_d_scores(d_scores: Function) -> None:
@@ -84,9 +80,8 @@ def check_d_scores(d_scores: Function) -> None:
     for here in (slice(0, 6), slice(0, 2), slice(2, 6), slice(5, 6)):
         told = f"keys {here.start} to {here.stop - 1} of 6"
         came = d_scores(weights[:, here].detach(), values[here], output.detach(), d_output)
-        assert isinstance(came, Tensor) and came.shape == due[:, here].shape, (
-            f"{told}: as many rows and keys should come"
-        )
+        fits = isinstance(came, Tensor) and came.shape == due[:, here].shape
+        assert fits, f"{told}: as many rows and keys should come"
         close = torch.allclose(came, due[:, here], 1e-10)
         assert close or here != slice(0, 6), f"{told}: not autograd's gradient, although the tile has all of the row"
         assert close, f"{told}: not autograd's gradient; a row's D belongs to all of its keys, in this tile or not"
@@ -100,9 +95,7 @@ def check_kept(kept: Function) -> None:
         came = [int(token) for token in kept(list(drafted), list(best))]
         told = f"drafted {drafted}, and the large model would have said {best}: {came} came"
         assert 1 <= len(came) <= len(best), f"{told}; a pass adds at least one token, and at most one more than drafted"
-        right = 0
-        while right < len(drafted) and drafted[right] == best[right]:
-            right += 1
+        right = next((i for i, (one, other) in enumerate(zip(drafted, best)) if one != other), len(drafted))
         assert len(came) <= right + 1, f"{told}; behind a wrong token the large model has read another text"
         assert len(came) == right + 1, f"{told}; there is more that the large model agrees with, or says itself"
         assert came == best[: right + 1], f"{told}; these are not the large model's tokens"

@@ -43,22 +43,18 @@ def ratios(found: Mapping[str, Mapping[str, np.ndarray]], *, caption: str) -> Pi
 
 
 def lost_time(
-    cases: Mapping[str, float],
-    points: Mapping[str, Sequence[tuple[float, float]]],
-    checkpoint_s: float,
-    *,
-    caption: str,
+    runs: Mapping[str, float], points: Mapping[str, Sequence[tuple[float, float]]], checkpoint_s: float, *, caption: str
 ) -> Picture:
     """The share of time that is lost against the interval between checkpoints.
 
     Args:
-        cases: name → seconds between stops.
+        runs: name → seconds between stops.
         points: name → (seconds of the interval, share lost) by simulation.
         checkpoint_s: seconds of a checkpoint.
     """
     figure, (axes,) = new_figure(height=3.2)
     told = []
-    for number, (name, between) in enumerate(cases.items()):
+    for number, (name, between) in enumerate(runs.items()):
         intervals = np.geomspace(100, 4 * 3600, 150)
         curve = [100 * float(predict.waste(each, checkpoint_s, between)) for each in intervals]
         axes.plot(intervals / 60, curve, label=name, **line_look(number))
@@ -66,15 +62,13 @@ def lost_time(
         axes.plot(minutes, shares, "o", color=series_color(number), ms=5)
         best = float(predict.young(checkpoint_s, between))
         axes.axvline(best / 60, color=series_color(number), lw=1, ls=":")
-        told.append(
-            f"{name}: least near {best / 60:.0f} minutes, {predict.waste(best, checkpoint_s, between):.0%} lost"
-        )
+        lost = predict.waste(best, checkpoint_s, between)
+        told.append(f"{name}: least near {best / 60:.0f} minutes, {lost:.0%} lost")
     axes.set(xscale="log", xlabel="work between two checkpoints (minutes)", ylabel="time lost (%)", ylim=(0, 100))
     axes.set_xticks([2, 5, 10, 20, 60, 240], ["2", "5", "10", "20", "60", "240"])
-    legend(figure, "upper center", len(cases))
-    return Picture(
-        figure, caption=caption, alt="Curves with one bottom each, simulated points on them. " + "; ".join(told)
-    )
+    legend(figure, "upper center", len(runs))
+    alt = "Curves with one bottom each, simulated points on them. " + "; ".join(told)
+    return Picture(figure, caption=caption, alt=alt)
 
 
 def cuts(names: Sequence[str], gigabytes: Mapping[str, np.ndarray], room: float, *, caption: str) -> Picture:
@@ -83,11 +77,10 @@ def cuts(names: Sequence[str], gigabytes: Mapping[str, np.ndarray], room: float,
     places = np.arange(len(names))
     for number, (what, each) in enumerate(gigabytes.items()):
         color = PALETTE["optimizer" if what == "states" else what]
-        axes.barh(
-            places + 0.38 * number - 0.19, each, 0.36, color=color, hatch=("", "//")[number], label=what, ec="white"
-        )
-        for place, gb in zip(places, each):
-            note(axes, f"{gb:,.0f} GB", (gb, place + 0.38 * number - 0.19), (4, -3.5), size=8.5)
+        at = places + 0.38 * number - 0.19
+        axes.barh(at, each, 0.36, color=color, hatch=("", "//")[number], label=what, ec="white")
+        for place, gb in zip(at, each):
+            note(axes, f"{gb:,.0f} GB", (gb, place), (4, -3.5), size=8.5)
     axes.axvline(room, color=INK, lw=1.2, ls="--")
     axes.set_yticks(places, list(names))
     axes.set(xscale="log", xlabel="GB of the fullest GPU; dashed: what it can hold", xlim=(1, 4000))

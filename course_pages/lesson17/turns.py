@@ -55,14 +55,8 @@ def check_step_seconds(step_seconds: Function) -> None:
 
 def check_lost(lost: Function) -> None:
     """Hand-made stops, random ones against the page's simulation, and checkpoints that are free."""
-    cases = [
-        ([100.0, 25.0], 10, 2),
-        ([5.0], 10, 2),
-        ([24.0, 24.0], 10, 2),
-        ([11.0, 13.0], 10, 2),
-        ([30.0, 70.0], 10, 0),
-    ]
-    for stops, interval, checkpoint in cases:
+    stopped, interval = [[100.0, 25.0], [5.0], [24.0, 24.0], [11.0, 13.0], [30.0, 70.0]], 10
+    for stops, checkpoint in zip(stopped, (2, 2, 2, 2, 0)):
         kept = sum(int(each // (interval + checkpoint)) for each in stops) * interval
         due, came = 1 - kept / sum(stops), float(lost(list(stops), interval, checkpoint))
         told = f"stops after {stops} s, a checkpoint of {checkpoint} s behind every {interval} s of work"
