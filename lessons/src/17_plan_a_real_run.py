@@ -393,6 +393,10 @@ for cluster, mean in between.items():
 #
 # Now you plan a run on the only cluster that is surely yours: four ranks of this machine. First, three probes tell what *it* can do: launches and products of
 # a block, Adam's update, and the link (lesson 06's $\alpha$ and $\beta$), measured while four ranks work at once. No data sheet has these numbers.
+# Two of the numbers are for messages: what one takes by the clock, and what it takes of the processor, which four ranks may have to share.
+#
+# With a core for each rank, a step takes its longest chain of work and messages. On fewer cores it lies between two bounds, as in any workshop with too few
+# benches (Graham 1969): no less than all work over the cores, no more than that and half the chain on two cores. The list takes the middle.
 
 # %% tags=["varies"]
 training = capstone.Training()  # the GPT of lesson 12, 16 sequences a step, 20 steps
