@@ -355,8 +355,8 @@ display(show(OffloadedAdamW.step, docstring=False))
 # `before`, the one that has had a whole pass of time, and brings its weights home.
 #
 # What is there to gain? With $c$ seconds on the card, $l$ on the link and $u$ on the processor, a step takes $c + l + u$; one
-# step late it takes the longer of $c + l$ and $u$. The ratio is at most 2, when both are equal. We build that case: a
-# memory so slow that the update takes as long as all the rest.
+# step late it takes the longer of $c + l$ and $u$. The ratio is at most 2 (but for the clock's noise), when both are
+# equal. We build that case: a memory so slow that the update takes as long as a whole step.
 
 # %% tags=["varies"]
 TINY = GPTConfig(layers=2, width=64, heads=4, vocab_size=256, context=32, norm="rmsnorm", bias=False)
