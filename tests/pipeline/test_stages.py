@@ -51,7 +51,8 @@ def test_a_cut_makes_the_dearest_stage_as_cheap_as_possible():
 
 def test_costs_are_measured():
     """A head over 50,000 words costs more than two blocks of width 32, and the cut gives it a stage of its own."""
-    seconds = layer_seconds(GPTConfig(layers=2, width=32, heads=2, vocab_size=50_000, context=6), TOKENS)
+    tokens = torch.arange(64).view(4, 16) % 11  # so that the head takes a dozen times as long as all else
+    seconds = layer_seconds(GPTConfig(layers=2, width=32, heads=2, vocab_size=50_000, context=16), tokens)
     assert len(seconds) == 4 and seconds[3] > max(seconds[1:3])
     assert partition_layers(seconds, 2)[-1] == range(3, 4)
 
