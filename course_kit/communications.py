@@ -94,10 +94,6 @@ _TABLE: dict[str, dict[str, str]] = {
 """The course's name → what it is called elsewhere → the argument that holds what a rank contributes ("": no tensor)."""
 
 
-GROUP_OF_A_CALL = "until the next call"
-"""The `group_desc` of process groups that nobody needs after the call of `ranks.run` in which they were made."""
-
-
 class Communication(NamedTuple):
     """One line of the table.
 

@@ -10,7 +10,7 @@ function `torch.distributed` is ready: `dist.get_rank()` and `dist.all_reduce(x)
      │   └─ launch ── fork, kill ──► zygote.py: torch imported, ────► worker.py
      │             ◄─ exit codes ─── one thread; forks and reaps      ├─ listener thread: where am I, is anybody there
      └─ watched_call                                                  └─ main thread: fn(…), watched by announce, prints
-         │   ═══ job, where? ══════ wire: a socket to each rank ════►   │
+         │   ═══ job, over, where? ═ wire: a socket to each rank ════►   │
          │   ◄══ entered, here, out, returned, raised ═══════════════   ╪══ gloo or NCCL ══► the other ranks
          ├─ matching: do the ranks' calls fit?
          └─ report: RankFailure
@@ -94,7 +94,9 @@ class Ranks:
                 blobs = call.blobs()
                 usable = call.leaves_group_usable
             finally:  # after a KeyboardInterrupt too: workers that were left in the middle of a call are useless
-                if not usable:
+                if usable:
+                    workers.send_to_all(("over",))
+                else:
                     self._replace(workers)
         return [packing.loads(blob) for blob in blobs]
 

@@ -20,8 +20,6 @@ from typing import Any
 
 import torch.distributed as dist
 
-from course_kit.communications import GROUP_OF_A_CALL
-
 
 @dataclass(frozen=True)
 class Mesh:
@@ -115,7 +113,7 @@ class Mesh:
 def process_groups(mesh: Mesh) -> dict[str, dist.ProcessGroup]:
     """Axis → this rank's process group along the axis. All ranks must call, with the same mesh.
 
-    Inside `ranks.run` the groups live until the next call.
+    Inside `ranks.run` the groups live until the call is over.
 
     Raises:
         ValueError: the mesh has another number of ranks than there are processes.
@@ -125,7 +123,7 @@ def process_groups(mesh: Mesh) -> dict[str, dist.ProcessGroup]:
     own: dict[str, dist.ProcessGroup] = {}
     for axis in mesh.axes:
         for ranks in mesh.groups(axis):
-            group: Any = dist.new_group(ranks, group_desc=GROUP_OF_A_CALL)  # a collective: also for others' groups
+            group: Any = dist.new_group(ranks)  # a collective: also for others' groups
             if dist.get_rank() in ranks:
                 own[axis] = group
     return own

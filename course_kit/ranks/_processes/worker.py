@@ -25,7 +25,6 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from course_kit.communications import GROUP_OF_A_CALL
 from course_kit.ranks._diagnosis import stacks
 from course_kit.ranks._diagnosis.announce import CommunicationInterceptor, collective_in
 from course_kit.ranks._processes import packing
@@ -42,7 +41,7 @@ class Rank:
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        self.jobs: queue.SimpleQueue[Job | Settings] = queue.SimpleQueue()
+        self.jobs: queue.SimpleQueue[Job | Settings | None] = queue.SimpleQueue()
         self.main_thread = threading.get_ident()
         self._interceptor: CommunicationInterceptor | None = None
         self._out = LabelledStream(lambda text: channel.send(("out", "stdout", text)), 1)
@@ -69,7 +68,7 @@ class Rank:
             self._tell_lost()
             self.channel.send(("here", self._position()))
         else:
-            self.jobs.put(message[1])
+            self.jobs.put(message[1] if message[1:] else None)
 
     def _tell_lost(self) -> None:
         if self._interceptor is not None:
@@ -91,7 +90,9 @@ class Rank:
         sys.stdout, sys.stderr = self._out, self._err
         self.channel.send(("ready", os.getpid()))
         while True:
-            job = self.jobs.get()
+            if (job := self.jobs.get()) is None:  # all ranks returned
+                _leave_groups()
+                continue
             assert isinstance(job, Job)
             answer = self._answer(job)
             self._out.end_line()
@@ -148,7 +149,6 @@ class Rank:
                 os.environ[name] = value
         if notebook.stale:
             _forget(notebook.stale)
-        _leave_groups()
         torch.default_generator.manual_seed(_FRESH_SEED)
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(_FRESH_SEED)
@@ -157,9 +157,12 @@ class Rank:
 
 
 def _leave_groups() -> None:
-    """Leave the process groups that earlier calls have made for themselves: each has threads and connections."""
-    for group in list(dist.distributed_c10d._world.pg_map):
-        if group.group_desc == GROUP_OF_A_CALL:
+    """Leave the process groups that the call made: each has threads, which look for work a hundred times a second.
+
+    A `DeviceMesh` keeps its own: PyTorch remembers meshes, and would send an equal one's messages to the old groups.
+    """
+    for group in set(dist.distributed_c10d._world.pg_map) - {dist.group.WORLD}:
+        if not group.group_desc.startswith("mesh_"):
             dist.destroy_process_group(group)
 
 
