@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,7 @@ _SEED = 0x5EED_0DD
 _TWISTER = struct.Struct("625I")
 """The state of a Mersenne twister: 624 words, and the number of the next one."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks")
+_MODE = {True: "training", False: "eval"}
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype)
 
 
@@ -60,12 +61,9 @@ class Snapshot:
 
     def changes(self) -> list[str]:
         """The changes since then in words, the outermost first: ["`plan` had 5 entries, now 3"]."""
-        after, found = self._fingerprints(), []
-        for key, was in self._before.items():
-            now = after.get(key)
-            if now is not None and now.value != was.value:  # what is gone is gone with the entry that held it
-                found.append(_in_words(was, now))
-        return found
+        after = self._fingerprints()  # what is gone is gone with the entry that held it
+        changed = (key for key, was in self._before.items() if key in after and after[key] != was)
+        return [_in_words(*key, self._before[key], after[key]) for key in changed]
 
     def compare(self, what: str, look: str = "") -> None:
         """Raise a `CheckFailed` if something has changed."""
@@ -73,11 +71,13 @@ class Snapshot:
             more = f"; and {len(changes) - 3} more" if len(changes) > 3 else ""
             fail(what, expected="all of it as it was before", came="; ".join(changes[:3]) + more, look=look)
 
-    def _fingerprints(self) -> dict[tuple[str, str], Fingerprint]:
+    def _fingerprints(self) -> Fingerprints:
         seen = dict(self._free)  # as if they had been looked at already
-        given = (each for name, thing in self._things.items() for each in fingerprints(name, thing, seen))
-        found = (*global_state(), *given)
-        return {(each.path, each.aspect): each for each in found if each.aspect not in self._aspects}
+        found: Fingerprints = {}
+        global_state(found, self._aspects)
+        for name, thing in self._things.items():
+            fingerprints(name, thing, seen, found)
+        return {key: value for key, value in found.items() if key[1] not in self._aspects}
 
 
 def _aspects(may_change: MayChange) -> set[str]:
@@ -128,43 +128,29 @@ def named(fn: Callable, args: tuple, kwargs: dict) -> dict[str, Any]:
 # --- fingerprints ---------------------------------------------------------------------------------------------------
 
 
-class Fingerprint(NamedTuple):
-    """One aspect of one thing, to be compared before and after a call.
-
-    Attributes:
-        path: the thing's place, as one would write it: "layers[2].weight".
-        aspect: one of the `ASPECTS`.
-        value: compared with `==`.
-        words: the value as a message says it.
-    """
-
-    path: str
-    aspect: str
-    value: Any
-    words: str
+Fingerprints = dict[tuple[str, str], Any]
+"""(The path of a thing, as one would write it: "layers[2].weight"; one of the `ASPECTS`) → compared with `==`."""
 
 
-def fingerprints(path: str, thing: Any, seen: dict[int, Any]) -> Iterator[Fingerprint]:
-    """The fingerprints of a thing and of its parts; each object once (`seen`), by the first way to it."""
+def fingerprints(path: str, thing: Any, seen: dict[int, Any], found: Fingerprints) -> None:
+    """Add the fingerprints of a thing and of its parts; each object once (`seen`), by the first way to it."""
     if isinstance(thing, _PLAIN) or id(thing) in seen:
         return
     seen[id(thing)] = thing
     if isinstance(thing, Tensor):
-        yield from _of_tensor(path, thing)
+        _of_tensor(path, thing, found)
     elif isinstance(thing, torch.Generator):
-        yield Fingerprint(path, "random", _checksum(thing.get_state()), "")
+        found[path, "random"] = _checksum(thing.get_state())
     elif type(thing).__module__ == "numpy" and hasattr(thing, "tobytes"):
-        yield Fingerprint(path, "values", zlib.crc32(thing.tobytes()), "")
+        found[path, "values"] = zlib.crc32(thing.tobytes())
     else:
         if isinstance(thing, nn.Module):
-            yield Fingerprint(path, "mode", thing.training, "in training mode" if thing.training else "in eval mode")
-            hooks = sum(len(getattr(thing, kind, ())) for kind in _HOOKS)
-            yield Fingerprint(path, "hooks", hooks, _count(hooks, "hook", "hooks"))
+            found[path, "mode"] = thing.training
+            found[path, "hooks"] = sum(len(getattr(thing, kind, ())) for kind in _HOOKS)
         if (parts := _parts(path, thing)) is not None:
-            entries = _Entries(parts, ordered=not isinstance(thing, set))
-            yield Fingerprint(path, "entries", entries, _count(len(parts), "entry", "entries"))
+            found[path, "entries"] = _Entries(parts, ordered=not isinstance(thing, set))
             for inner, part in parts.items():
-                yield from fingerprints(inner, part, seen)
+                fingerprints(inner, part, seen, found)
 
 
 def _parts(path: str, thing: Any) -> dict[str, Any] | None:
@@ -185,16 +171,12 @@ def _parts(path: str, thing: Any) -> dict[str, Any] | None:
     return None
 
 
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
-
-
 class _Entries:
     """The objects that a container holds, and their order. They themselves are not kept: a call may let go of them."""
 
     def __init__(self, parts: Mapping[str, Any], *, ordered: bool) -> None:
         self._identities, self._ordered = {path: _identity(part) for path, part in parts.items()}, ordered
-        self._words = {path: describe(part) for path, part in parts.items() if isinstance(part, _PLAIN)}
+        self._plain = {path: part for path, part in parts.items() if isinstance(part, _PLAIN)}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Entries):
@@ -204,6 +186,9 @@ class _Entries:
         return self._members == other._members
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __len__(self) -> int:
+        return len(self._identities)
 
     @property
     def _members(self) -> list[str]:
@@ -217,8 +202,9 @@ class _Entries:
         path = next(path for path, which in self._identities.items() if now._identities.get(path) != which)
         if path not in now._identities:
             return f"{path} is gone"
-        told = path in self._words and path in now._words
-        return f"{path} was {self._words[path]}, now {now._words[path]}" if told else f"{path} is another object"
+        if path in self._plain and path in now._plain:
+            return f"{path} was {describe(self._plain[path])}, now {describe(now._plain[path])}"
+        return f"{path} is another object"
 
 
 def _identity(part: Any) -> Any:
@@ -226,29 +212,24 @@ def _identity(part: Any) -> Any:
     return (type(part).__name__, repr(part)) if isinstance(part, _PLAIN) else id(part)
 
 
-def _of_tensor(path: str, tensor: Tensor) -> Iterator[Fingerprint]:
-    yield Fingerprint(path, "values", (tensor.dtype, tensor.shape, _checksum(tensor)), _shape(tensor))
-    yield Fingerprint(path, "requires_grad", tensor.requires_grad, str(tensor.requires_grad))
-    yield Fingerprint(path, "hooks", hooks := len(tensor._backward_hooks or ()), _count(hooks, "hook", "hooks"))
+def _of_tensor(path: str, tensor: Tensor, found: Fingerprints) -> None:
+    found[path, "values"] = tensor.dtype, tensor.shape, _checksum(tensor)
+    found[path, "requires_grad"] = tensor.requires_grad
+    found[path, "hooks"] = len(tensor._backward_hooks or ())
     if tensor.is_leaf:  # PyTorch warns whoever asks for the gradient of another tensor
         grad = tensor.grad
-        yield Fingerprint(
-            path, "grad", None if grad is None else _checksum(grad), "none" if grad is None else _shape(grad)
-        )
+        found[path, "grad"] = None if grad is None else (grad.dtype, grad.shape, _checksum(grad))
 
 
-def _shape(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-
-
-def global_state() -> Iterator[Fingerprint]:
-    """The fingerprints of what is nobody's argument: random states, and PyTorch's settings."""
-    yield Fingerprint("torch's random state", "random", _checksum(torch.default_generator.get_state()), "")
-    yield Fingerprint("Python's random state", "random", hash(random.getstate()), "")
-    if numpy := sys.modules.get("numpy"):
-        yield Fingerprint("NumPy's random state", "random", _numpy_dice(numpy.random), "")
-    yield Fingerprint("torch.is_grad_enabled()", "settings", on := torch.is_grad_enabled(), str(on))
-    yield Fingerprint("torch.get_default_dtype()", "settings", dtype := torch.get_default_dtype(), str(dtype))
+def global_state(found: Fingerprints, without: Collection[str] = ()) -> None:
+    """Add the fingerprints of what is nobody's argument: random states, and PyTorch's settings."""
+    if "random" not in without:
+        found["torch's random state", "random"] = _checksum(torch.default_generator.get_state())
+        found["Python's random state", "random"] = hash(random.getstate())
+        if numpy := sys.modules.get("numpy"):
+            found["NumPy's random state", "random"] = _numpy_dice(numpy.random)
+    found["torch.is_grad_enabled()", "settings"] = torch.is_grad_enabled()
+    found["torch.get_default_dtype()", "settings"] = torch.get_default_dtype()
 
 
 def _numpy_dice(dice: Any) -> Any:
@@ -269,8 +250,10 @@ def _checksum(tensor: Tensor) -> Any:
         address = 0
     if not address:
         return _version(tensor)
-    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    memory = memoryview((ctypes.c_char * (span * tensor.itemsize)).from_address(address)).cast("B")
+    span = tensor.numel()
+    if not tensor.is_contiguous():
+        span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    memory = (ctypes.c_char * (span * tensor.itemsize)).from_address(address)
     if len(memory) <= LARGE_BYTES:
         return zlib.crc32(memory)
     pages = range(0, len(memory), len(memory) // (LARGE_BYTES // 4096))
@@ -282,19 +265,36 @@ def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _in_words(was: Fingerprint, now: Fingerprint) -> str:
+def _in_words(path: str, aspect: str, was: Any, now: Any) -> str:
     """The change from one fingerprint to the other, in words."""
-    path = was.path if was.aspect in ("random", "settings") and " " in was.path else f"`{was.path}`"
-    match was.aspect:
+    name = path if aspect in ("random", "settings") and " " in path else f"`{path}`"
+    match aspect:
         case "random":
-            return f"{path} is another one: random numbers were drawn, or it was seeded"
-        case "entries" if was.words == now.words:
-            return f"{path}: {was.value.difference(now.value)}"
-        case "entries" | "hooks":
-            return f"{path} had {was.words}, now {now.words}"
+            return f"{name} is another one: random numbers were drawn, or it was seeded"
+        case "entries" if len(was) == len(now):
+            return f"{name}: {was.difference(now)}"
+        case "entries":
+            return f"{name} had {_count(len(was), 'entry', 'entries')}, now {_count(len(now), 'entry', 'entries')}"
+        case "hooks":
+            return f"{name} had {_count(was, 'hook', 'hooks')}, now {_count(now, 'hook', 'hooks')}"
         case "values" | "grad":
-            name = f"`{was.path}.grad`" if was.aspect == "grad" else path
-            return f"{name} was {was.words}, now {now.words}" if was.words != now.words else f"{name} has other values"
+            name = f"`{path}.grad`" if aspect == "grad" else name
+            before, after = _shape(was), _shape(now)
+            return f"{name} was {before}, now {after}" if before != after else f"{name} has other values"
         case "requires_grad":
-            return f"`{was.path}.requires_grad` was {was.words}, now {now.words}"
-    return f"{path} was {was.words}, now {now.words}"
+            return f"`{path}.requires_grad` was {was}, now {now}"
+        case "mode":
+            return f"{name} was in {_MODE[was]} mode, now in {_MODE[now]} mode"
+    return f"{name} was {was}, now {now}"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _shape(values: Any) -> str:
+    """The dtype and shape of a tensor's fingerprint; "" for an array's, "none" for no gradient."""
+    if not isinstance(values, tuple):
+        return "none" if values is None else ""
+    dtype, shape, _ = values
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
