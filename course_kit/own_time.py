@@ -8,11 +8,9 @@ nobody tells, every second counts.)
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 MOST = 9
 """A limit is stretched to at most this many times itself, and itself on top."""
@@ -35,7 +33,8 @@ class OwnTime:
 
     While b of an interval passes with some thread ready, and the threads get c core-seconds where they would have had d
     on a machine of their own (the cores', or as many as they asked for), 1 - c/d of b is lost to others. The first look
-    is what later ones are compared with: what is over by then costs nothing.
+    that reads anything, a tenth of a second after the start, is what later ones are compared with: short calls cost
+    nothing.
 
     Args:
         pids: the processes, asked at each look; they may come and go.
@@ -44,7 +43,7 @@ class OwnTime:
     def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
         self._pids, self._cores = pids, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
         self.lost_s = 0.0
-        self._start, self._looked = time.monotonic(), -math.inf
+        self._start = self._looked = time.monotonic()
         self._seen: dict[str, tuple[float, float]] | None = None
 
     def look(self) -> None:
@@ -75,9 +74,10 @@ class OwnTime:
         found = {}
         for pid in self._pids():
             try:
-                for task in Path(f"/proc/{pid}/task").iterdir():
-                    ran, waited, _ = (task / "schedstat").read_text().split()
-                    found[task.name] = (int(ran) / 1e9, int(waited) / 1e9)
+                for task in os.listdir(f"/proc/{pid}/task"):
+                    with open(f"/proc/{pid}/task/{task}/schedstat", "rb") as file:
+                        ran, waited, _ = file.read().split()
+                    found[task] = (int(ran) / 1e9, int(waited) / 1e9)
             except (OSError, ValueError):  # it ended, or this system does not tell
                 continue
         return found

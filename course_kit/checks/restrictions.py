@@ -263,7 +263,7 @@ class AnswerText:
         taken = [node for node in nodes if isinstance(node, ast.ImportFrom)]
         self.imports = [alias.name for node in plain for alias in node.names]
         self.imports += [f"{node.module or ''}.{alias.name}" for node in taken for alias in node.names]
-        self._names = list(filter(None, map(_dotted, nodes)))
+        names = list(dict.fromkeys(filter(None, map(_dotted, nodes))))
         self._calls = [node for node in nodes if isinstance(node, ast.Call)]
         self._ours = [vars(module) for key, module in list(sys.modules.items()) if key.startswith("course_")]
         inner = inspect.unwrap(fn)
@@ -271,6 +271,7 @@ class AnswerText:
         for node in (*plain, *taken):
             with contextlib.suppress(Exception):  # what cannot be imported cannot be used either
                 exec(ast.unparse(node), self._scope)
+        self._meanings = {text: self._meaning(text) for text in (*names, *self.imports)}
 
     @property
     def made_up(self) -> str:
@@ -294,8 +295,7 @@ class AnswerText:
         things = [each for each in tables if isinstance(each, dict | list | tuple)]
         if (thing := self._meaning(name)) is not None:
             things.append(thing)
-        for text in (*self._names, *self.imports):
-            meaning = self._meaning(text)
+        for text, meaning in self._meanings.items():
             if f".{name}." in f".{text}." or any(meaning is thing for thing in things) or _is_from(meaning, name):
                 return True
         return False

@@ -290,7 +290,7 @@ def fit(runs):
 
     corner, tight = 0.01, {"xtol": 1e-12, "ftol": 1e-12, "gtol": 1e-12, "max_nfev": 300}
     for _ in range(30):
-        found = [least_squares(off, s, slopes, loss="huber", f_scale=corner, x_scale="jac", **tight) for s in starts]
+        found = [least_squares(off, s, slopes, loss="huber", f_scale=corner, **tight) for s in starts]
         best = min(found, key=lambda each: each.cost).x
         sigma = 1.4826 * np.median(abs(off(best))) * math.sqrt(len(runs) / (len(runs) - 5))
         if sigma < 1e-7 or abs(corner / sigma - 1) < 0.01:

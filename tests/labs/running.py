@@ -71,11 +71,11 @@ def run_lab(
         lab: which.
         answers: grade_id → source, instead of the solution's. Then only the checks that one of these answers can
             reach are run, and what they need: what no name leads to cannot see it, a picture decides nothing, and the
-            solution's own run has been through both.
+            solved notebook's own run has been through both.
         judges: by its grade_id, whether a check is of interest; with `answers` the others are not run.
         stubs: begin with the students' stubs instead of the solution.
         limit_s: seconds that one cell may take.
-        varied: is told what each check gives to the answers.
+        varied: is told what each check gives to the answers. Then cells that no check needs are not run.
         first: stop at the first check that fails.
 
     Returns:
@@ -97,6 +97,10 @@ def run_lab(
     torch.set_num_threads(1)
     if varied is not None:
         namespace[Varied.NAME] = varied.note
+        needed = _needed(
+            steps, [step.check for step in steps]
+        )  # pictures decide nothing
+        steps = [steps[number]._replace(source=text) for number, text in needed]
     for step in steps:
         try:
             with contextlib.redirect_stdout(io.StringIO()), _limited(limit_s):
