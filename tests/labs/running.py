@@ -97,9 +97,7 @@ def run_lab(
     torch.set_num_threads(1)
     if varied is not None:
         namespace[Varied.NAME] = varied.note
-        needed = _needed(
-            steps, [step.check for step in steps]
-        )  # pictures decide nothing
+        needed = _needed(steps, [step.check for step in steps])  # pictures decide nothing
         steps = [steps[number]._replace(source=text) for number, text in needed]
     for step in steps:
         try:
