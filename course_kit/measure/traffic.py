@@ -76,6 +76,11 @@ def traffic() -> Iterator[TrafficAccount]:
 class CommunicationMode(TorchDispatchMode):
     """Hands every communication to `on_communication`, and runs all other operations as they are."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep PyTorch from switching its compiler off around every operation: that costs more than the look."""
+        return False
+
     @abstractmethod
     def on_communication(self, found: Communication, given: dict[str, Any], call: Callable[[], Any]) -> Any:
         """Run the operation by `call()`, and return its result; `given` are its arguments by name."""
