@@ -33,8 +33,7 @@ class OwnTime:
 
     While b of an interval passes with some thread ready, and the threads get c core-seconds where they would have had d
     on a machine of their own (the cores', or as many as they asked for), 1 - c/d of b is lost to others. The first look
-    that reads anything, a tenth of a second after the start, is what later ones are compared with: short calls cost
-    nothing.
+    after a tenth of a second is what later ones are compared with: what is over by then costs nothing.
 
     Args:
         pids: the processes, asked at each look; they may come and go.

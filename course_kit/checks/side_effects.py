@@ -41,7 +41,6 @@ _SEED = 0x5EED_0DD
 _TWISTER = struct.Struct("625I")
 """The state of a Mersenne twister: 624 words, and the number of the next one."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks")
-_MODE = {True: "training", False: "eval"}
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype)
 
 
@@ -175,8 +174,9 @@ class _Entries:
     """The objects that a container holds, and their order. They themselves are not kept: a call may let go of them."""
 
     def __init__(self, parts: Mapping[str, Any], *, ordered: bool) -> None:
-        self._identities, self._ordered = {path: _identity(part) for path, part in parts.items()}, ordered
-        self._plain = {path: part for path, part in parts.items() if isinstance(part, _PLAIN)}
+        self._plain, self._ordered = {path: part for path, part in parts.items() if isinstance(part, _PLAIN)}, ordered
+        values = {path: (type(part).__name__, repr(part)) for path, part in self._plain.items()}  # these cannot change
+        self._identities: dict[str, Any] = {path: values.get(path) or id(part) for path, part in parts.items()}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Entries):
@@ -205,11 +205,6 @@ class _Entries:
         if path in self._plain and path in now._plain:
             return f"{path} was {describe(self._plain[path])}, now {describe(now._plain[path])}"
         return f"{path} is another object"
-
-
-def _identity(part: Any) -> Any:
-    """The value of an entry if that cannot change, else its address: equal for the same entry."""
-    return (type(part).__name__, repr(part)) if isinstance(part, _PLAIN) else id(part)
 
 
 def _of_tensor(path: str, tensor: Tensor, found: Fingerprints) -> None:
@@ -284,7 +279,7 @@ def _in_words(path: str, aspect: str, was: Any, now: Any) -> str:
         case "requires_grad":
             return f"`{path}.requires_grad` was {was}, now {now}"
         case "mode":
-            return f"{name} was in {_MODE[was]} mode, now in {_MODE[now]} mode"
+            return f"{name} was in {'training' if was else 'eval'} mode, now in {'training' if now else 'eval'} mode"
     return f"{name} was {was}, now {now}"
 
 
