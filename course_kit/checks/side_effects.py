@@ -251,8 +251,8 @@ def _checksum(tensor: Tensor) -> Any:
     memory = (ctypes.c_char * (span * tensor.itemsize)).from_address(address)
     if len(memory) <= LARGE_BYTES:
         return zlib.crc32(memory)
-    pages = range(0, len(memory), len(memory) // (LARGE_BYTES // 4096))
-    return _version(tensor), [zlib.crc32(memory[start : start + 4096]) for start in pages]
+    pages, view = range(0, len(memory), len(memory) // (LARGE_BYTES // 4096)), memoryview(memory)
+    return _version(tensor), [zlib.crc32(view[start : start + 4096]) for start in pages]
 
 
 def _version(tensor: Tensor) -> int:

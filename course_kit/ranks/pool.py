@@ -10,7 +10,7 @@ function `torch.distributed` is ready: `dist.get_rank()` and `dist.all_reduce(x)
      │   └─ launch ── fork, kill ──► zygote.py: torch imported, ────► worker.py
      │             ◄─ exit codes ─── one thread; forks and reaps      ├─ listener thread: where am I, is anybody there
      └─ watched_call                                                  └─ main thread: fn(…), watched by announce, prints
-         │   ═══ job, over, where? ═ wire: a socket to each rank ════►   │
+         │   ══ job, over, where? ═ wire: a socket to each rank ════►   │
          │   ◄══ entered, here, out, returned, raised ═══════════════   ╪══ gloo or NCCL ══► the other ranks
          ├─ matching: do the ranks' calls fit?
          └─ report: RankFailure

@@ -604,8 +604,15 @@ compare(
 #
 # **DualPipe** lets micro-batches enter at both ends (DeepSeek-AI 2024, §3.2.1), so that each rank has an F of one half
 # and a backward pass of the other to do together. The reason is lesson 13's: while the one computes, the other's experts
-# exchange tokens. The price is two copies of the weights.
-#
+# exchange tokens. The price is two copies of the weights. The report counts $P + 1$ micro-batches on every rank and
+# $(P/2 - 1)(F\&B + B - 3W)$ of idle time, with $B$ a whole backward pass and $F\&B$ the pair, overlapped; one behind the other, as in
+# our chart, it is $(P/2 - 1)(F + B - 2W)$.
+
+# %%
+both_ends = simulate(schedules.dualpipe(8, 16))
+print(f"formulas: {8 + 1} held, {(8 // 2 - 1) * (1 + 2 - 2 * 1)} idle; in the chart:", both_ends.peak_in_flight, [both_ends.idle(rank) for rank in range(8)])
+
+# %% [markdown]
 # For all of them the backward pass is cut where the linear layers are. This is all of W:
 
 # %%

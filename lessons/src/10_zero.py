@@ -627,11 +627,13 @@ pictures.zero3_timeline(
 # %% [markdown]
 # And by the clock? Two ranks, one on each of your cores, take whole steps with DDP, with our three stages and with
 # `fully_shard`. If messages were all that takes time, each would take as long as its bytes say. If they cost nothing, each
-# would be as quick as DDP. Which of the two is nearer with 64 tokens on a rank, and which with 256?
+# would be as quick as DDP. **Guess:** stage 3 sends one and a half times DDP's bytes. With 64 tokens on a rank, how many times as
+# long as DDP's is its step? And with 256?
 #
 # The five take turns, and of four steps each the lower quartile counts.
 
 # %%
+guess_slower = ask("64 tokens on each of two ranks: how many times as long as DDP's is a step of stage 3?")
 TIMED = GPTConfig(layers=2, width=256, heads=4, vocab_size=256, context=64, norm="rmsnorm", bias=False)
 
 
@@ -665,6 +667,7 @@ print(f"{'over DDP:':12} bytes", *(f"{f'{count} tokens: time':>18}{'tokens/s':>1
 for name, sent in over_ddp.items():
     told = (f"{each[name] / each['DDP']:18.2f}{count / each[name]:10,.0f}" for count, each in took.items())
     print(f"{name:12} {sent:5.2f}", *told)
+print(f"you said {guess_slower.said} for stage 3 with 64 tokens")
 
 # %% [markdown]
 # With few tokens the two that send more are the slowest. (On gloo, `fully_shard` sends an all-reduce for its

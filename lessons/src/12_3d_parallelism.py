@@ -13,8 +13,8 @@
 # talks in every one of them. Lesson 09 cuts between layers, and leaves ranks idle. Lessons 07 and 10 give each rank
 # sequences of its own, and there may not be so many: MT-NLG's 2,240 GPUs shared a batch of 1,920.
 #
-# So multiply: 8 ranks cut the layers, times 16 stages, times 8 replicas makes 1,024. But which rank is which, and why
-# 8 · 16 · 8 and not 2 · 4 · 128? We lay 8 ranks out in every possible way, and measure each one.
+# So multiply: 16 stages, times 8 replicas, times 8 ranks that cut each layer, makes 1,024. But which rank is which, and
+# why 16 · 8 · 8 and not 4 · 128 · 2? We lay 8 ranks out in every possible way, and measure each one.
 
 # %%
 import itertools

@@ -244,8 +244,8 @@ compare(
 
 # %% [markdown]
 # The ranks' numbers come from the counts, the last one from the formula alone. Half of rank 0's own choices stay at home,
-# and still it sends *more* than the others: in a combine it sends back what it received. All others wait for the
-# busiest rank. The library's `ParallelExperts` is this layer with a capacity.
+# and still it sends *more* than the others: in a combine it sends back what it received. And a combine needs rows from
+# every rank, so no rank is through before the busiest one is. The library's `ParallelExperts` is this layer with a capacity.
 #
 # ## 5 · Break it: a router collapses
 #
@@ -263,9 +263,9 @@ guess_lost = ask("All go to one of 8 experts with a capacity factor of 1.25: of 
 stories = {name: ranks.run(trials.read_stories, name, world_size=3, timeout_s=300) for name in ("nothing", "experts")}
 letters = text.ngram_entropy(bytes(text.stories(seed=0).batch(0, 0, 0, 256, 256)[0].flatten().tolist()), 1)
 pictures.crowds(stories, letters, caption="A line for each seed. While one expert has nearly all, the loss rests on the letters' entropy (all that their frequencies tell), with experts or without.").show()
-late = Ratio(100 * sum(sum(run.dropped[:100]) / 100 for run in stories["experts"]) / 3)
+early = Ratio(100 * sum(sum(run.dropped[:100]) / 100 for run in stories["experts"]) / 3)
 print("at last the favourite has, of 100 tokens:", [f"{100 * run.largest[-1]:.0f}" for run in stories["experts"]])
-compare(guess=guess_lost, predicted=Ratio(100 * (1 - 1.25 / 8)), measured=late, tolerance=0.1, name="of 100 tokens, steps 0 to 100")
+compare(guess=guess_lost, predicted=Ratio(100 * (1 - 1.25 / 8)), measured=early, tolerance=0.1, name="of 100 tokens, steps 0 to 100")
 
 # %% [markdown]
 # You hold eight experts and use one at a time. It is full, so most tokens pass by the layer.

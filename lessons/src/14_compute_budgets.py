@@ -397,7 +397,11 @@ for name, each in fits.items():  # at the optimum alpha·A / N^alpha = beta·B /
 # In 2020 Kaplan et al. found $N \propto C^{0.73}$, and GPT-3, Jurassic, Gopher and MT-NLG were built so: large, on 300 billion tokens.
 # Two years later Chinchilla's $C^{0.5}$ beat Gopher with a quarter of the parameters. Kaplan *counted without embeddings*, and
 # in small models these are most of the weights. Pearce and Song (2024; the constant stands in their script) give Chinchilla's shapes as
-# $N_\text{total} = N + 47491\,N^{1/3}$. Then the true law, seen through that count over Kaplan's sizes:
+# $N_\text{total} = N + 47491\,N^{1/3}$. **Guess:** the true law says about one half. Which exponent do you see through that count,
+# over Kaplan's sizes?
+
+# %%
+guess_seen = ask("About one half in all parameters: which exponent do you see without embeddings?")
 
 
 # %%
@@ -412,6 +416,7 @@ def seen_exponent(each):
 
 for name, each in (("Besiroglu's law", laws.EPOCH), ("Hoffmann's law", laws.CHINCHILLA_UNROUNDED)):
     print(f"{name}: a = {each.a:.2f} in all parameters, {seen_exponent(each):.2f} without embeddings")
+print("you said:", guess_seen.said)
 without, early = fit_law(grid.as_runs(grid.THE_GRID, embeddings=False), E), fit_law(grid.read_early(), E)
 print(f"our runs: a = {law.a:.2f}; without embeddings {without.a:.2f}; read early {early.a:.2f}")
 for width in (16, 32, 64):
@@ -429,6 +434,11 @@ for width in (16, 32, 64):
 # their Figure 1 are read second-hand.)
 #
 # ## 11 · Budgets that were spent
+#
+# Chinchilla's rule is 20 tokens a parameter. **Guess:** how many did GPT-3 read for each of its 175 billion?
+
+# %%
+guess_each = ask("GPT-3, 175 billion parameters: how many tokens did it read for each?")
 
 # %%
 for name, each in PUBLISHED["models"].items():
@@ -436,6 +446,7 @@ for name, each in PUBLISHED["models"].items():
     n, d = laws.EPOCH.optimum(spent)
     print(f"{name:12} {each['parameters'] / 1e9:4.0f} billion on {each['tokens'] / 1e9:5.0f} billion: {spent.to('ZFLOP'):4.0f} ZFLOP, {each['tokens'] / each['parameters']:4.1f} a parameter; "
           f"the refit buys {n / 1e9:3.0f} billion on {d / 1e9:5.0f} billion")  # fmt: skip
+print("you said:", guess_each.said, "for GPT-3")
 
 # %% [markdown]
 # (Hoffmann et al. 2022, Table 1; MT-NLG read 270 billion.) Five of the six have two tokens a parameter or fewer. Later models

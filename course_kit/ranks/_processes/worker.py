@@ -67,8 +67,8 @@ class Rank:
         if message[0] == "where":
             self._tell_lost()
             self.channel.send(("here", self._position()))
-        else:
-            self.jobs.put(message[1] if message[1:] else None)
+        else:  # ("run", job), ("start", settings) or ("over",)
+            self.jobs.put(message[1] if message[0] != "over" else None)
 
     def _tell_lost(self) -> None:
         if self._interceptor is not None:

@@ -101,7 +101,7 @@ class WorkerGroup:
 
     def exit_code(self, rank: int) -> int | None:
         """How a rank that is gone ended; None if the system does not tell."""
-        return self.launcher.exit_code(self.number, rank, wait_s=1.0)
+        return self.launcher.exit_code(self.number, rank, wait_s=5.0)
 
     def end(self) -> None:
         """Kill every process of the group. Safe to call twice; does nothing in a fork of the notebook's process."""
