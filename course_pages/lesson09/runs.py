@@ -47,7 +47,7 @@ def forward(stage: GPTStage, inputs: Tensor, targets: Tensor) -> tuple[Tensor, T
     return x, y
 
 
-def for_real(schedule: Schedule, steps: int = 3) -> dict[str, Gantt]:
+def for_real(schedule: Schedule, steps: int = 5) -> dict[str, Gantt]:
     """The schedule in slow motion: the chart that is due, and that of the quickest of some steps on real ranks."""
     charts = [gantt_of(schedule.name, spans) for spans in zip(*_on_ranks(_paced_steps, schedule, steps))]
     return {"ideal": simulate(schedule, paced_costs(schedule)), "measured": min(charts, key=lambda each: each.makespan)}
