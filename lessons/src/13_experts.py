@@ -244,8 +244,8 @@ compare(
 
 # %% [markdown]
 # The ranks' numbers come from the counts, the last one from the formula alone. Half of rank 0's own choices stay at home,
-# and still it sends *more* than the others: in a combine it sends back what it received. And a combine needs rows from
-# every rank, so no rank is through before the busiest one is. The library's `ParallelExperts` is this layer with a capacity.
+# and still it sends *more* than the others: in a combine it sends back what it received. A combine ends with its busiest
+# rank. The library's `ParallelExperts` is this layer with a capacity.
 #
 # ## 5 · Break it: a router collapses
 #
