@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -12,11 +13,15 @@ from nbconvert import HTMLExporter
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import MOUNT
-from tests.browser.jupyterlab import executed
+from tests.browser.jupyterlab import REPOSITORY, executed
 
 pytestmark = pytest.mark.browser
 
 STATE = re.compile(r'<script type="application/vnd\.jupyter\.widget-state\+json">(.*?)</script>', re.DOTALL)
+NARROW = {"width": 640, "height": 900}
+"""Half of a laptop's screen: the notebook beside an editor."""
+TOO_WIDE = """() => [...document.querySelectorAll('table')].filter(
+    (table) => table.getBoundingClientRect().width > table.parentElement.clientWidth + 1).map((table) => table.innerText)"""
 VIEW = re.compile(r'<script type="application/vnd\.jupyter\.widget-view\+json">(.*?)</script>', re.DOTALL)
 
 
@@ -49,3 +54,12 @@ def test_a_page_without_scripts_shows_the_picture(notebook: nbformat.NotebookNod
     assert not VIEW.findall(exported)
     assert exported.count('src="data:image/png;base64,') == 1
     assert "fp16 holds 65504" in exported
+
+
+@pytest.mark.parametrize("path", sorted(REPOSITORY.glob("lessons/*.ipynb")), ids=lambda path: path.stem)
+def test_every_table_of_a_lesson_fits_half_a_screen(path: Path, page: Page) -> None:
+    exported, _ = HTMLExporter(template_name="lab", mathjax_url="").from_filename(str(path))
+    page.set_viewport_size(NARROW)
+    page.set_content(exported, wait_until="domcontentloaded")
+    assert page.locator("table").count() >= 4
+    assert page.evaluate(TOO_WIDE) == []

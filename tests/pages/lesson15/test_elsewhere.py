@@ -64,8 +64,9 @@ def test_near_duplicates_resemble_each_other() -> None:
     signed = [(document, cluster.signature(document)) for document in sorted(set(cluster.documents()))]
     pairs = cluster.near_duplicates(signed)
     assert all(cluster.jaccard(*pair) > 0.6 for pair in pairs)
-    if sys.version_info[:2] == (3, 11):
-        assert abs(len(pairs) - cluster.STORED) <= 3
+    assert cluster.STORED / 2 <= len(pairs) <= 2 * cluster.STORED
+    if sys.version_info[:3] == cluster.STORED_WITH:
+        assert len(pairs) == cluster.STORED
 
 
 def test_an_encoder_loses_no_byte_and_merges_what_is_frequent() -> None:
