@@ -21,7 +21,7 @@ STATE = re.compile(r'<script type="application/vnd\.jupyter\.widget-state\+json"
 NARROW = {"width": 640, "height": 900}
 """Half of a laptop's screen: the notebook beside an editor."""
 TOO_WIDE = """() => [...document.querySelectorAll('table')].filter(
-    (table) => table.getBoundingClientRect().width > table.parentElement.clientWidth + 1).map((each) => each.innerText)"""
+    (each) => each.getBoundingClientRect().width > each.parentElement.clientWidth + 1).map((each) => each.innerText)"""
 VIEW = re.compile(r'<script type="application/vnd\.jupyter\.widget-view\+json">(.*?)</script>', re.DOTALL)
 
 

@@ -128,7 +128,7 @@ def test_the_table_shows_shares_and_the_total():
 
 class Multiplies(threading.Thread):
     def run(self) -> None:
-        MATRIX @ MATRIX
+        torch.matmul(MATRIX, MATRIX)
 
 
 MATRIX = torch.ones(4, 4)
