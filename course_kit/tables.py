@@ -5,9 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Collection, Sequence
 
-_ROW_HEADING = "padding:.3em .7em;text-align:left"  # headings wrap in a narrow window, so that numbers need not
-_HEADING = "padding:.3em .7em;text-align:right"
-_CELL = _HEADING + ";white-space:nowrap"
+_STYLE = "padding:.3em .7em;text-align:"  # headings wrap in a narrow window, so that numbers need not
 _MARK = ";outline:2px solid #d55e00"
 
 
@@ -45,7 +43,7 @@ def as_html(header: Sequence[str], rows: Sequence[Sequence[str]], marked: Collec
         rows: the cells of each row, as many as there are headings.
         marked: numbers of the rows that get an outline.
     """
-    head = "".join(f'<th scope="col" style="{_HEADING}">{html.escape(text)}</th>' for text in header)
+    head = "".join(f'<th scope="col" style="{_STYLE}right">{html.escape(text)}</th>' for text in header)
     body = "".join(_row(row, _MARK if number in marked else "") for number, row in enumerate(rows))
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div style="max-width:100%;overflow-x:auto">{table}</div>'
@@ -53,5 +51,5 @@ def as_html(header: Sequence[str], rows: Sequence[Sequence[str]], marked: Collec
 
 def _row(cells: Sequence[str], style: str) -> str:
     name, *rest = map(html.escape, cells)
-    tds = "".join(f'<td style="{_CELL}">{text}</td>' for text in rest)
-    return f'<tr style="{style}"><th scope="row" style="{_ROW_HEADING}">{name}</th>{tds}</tr>'
+    tds = "".join(f'<td style="{_STYLE}right;white-space:nowrap">{text}</td>' for text in rest)
+    return f'<tr style="{style}"><th scope="row" style="{_STYLE}left">{name}</th>{tds}</tr>'
