@@ -23,7 +23,7 @@ from course_pages.lesson17 import capstone, machine
 from course_pages.lesson17.capstone import Layout, Line, Training
 
 SMALL = Training(GPTConfig(4, 32, 4, 256, 32), steps=3, dtype="float64")
-METERED = Training(steps=2)  # so large that a message which is given back late does not matter
+METERED = Training()
 AGAIN = [Layout(pipe=2, recompute="full"), Layout(tensor=2, recompute="full"), Layout(tensor=2, recompute="selective")]
 
 
@@ -35,6 +35,17 @@ def every_layout(training: Training, world_size: int) -> list[Layout]:
 def lines_of_all(training: Training, layouts: list[Layout]) -> list[list[Line]]:
     torch.set_num_threads(1)
     return [list(capstone.train(training, layout)) for layout in layouts]
+
+
+def two_metered_steps(training: Training, layouts: list[Layout]) -> list[list[Line]]:
+    """Behind a first step, which makes the optimizer's states."""
+    torch.set_num_threads(1)
+    found = []
+    for layout in layouts:
+        grid, optimizer = capstone.build(training, layout)
+        capstone.timed_step(grid, optimizer, training.batch(0))
+        found.append([capstone.metered_step(grid, optimizer, training.batch(step)) for step in (1, 2)])
+    return found
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
@@ -53,13 +64,16 @@ def test_every_layout_has_the_loss_of_one_process_after_each_step(world_size: in
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_bytes_at_the_peak_and_bytes_sent_are_within_five_percent(world_size: int) -> None:
-    """Of every rank: so a layout that replicates what it should cut fails, and one that sends too much."""
+    """Of every rank: so a layout that replicates what it should cut fails, and one that sends too much.
+
+    A busy machine may give a message's memory back late, after the next was taken: so of two steps the smaller peak.
+    """
     layouts = every_layout(METERED, world_size)
-    runs = ranks.run(lines_of_all, METERED, layouts, world_size=world_size, diagnose=False)
-    for layout, lines in zip(layouts, runs[0], strict=True):
-        setup, met = METERED.setup(layout), lines[1]
+    runs = ranks.run(two_metered_steps, METERED, layouts, world_size=world_size, diagnose=False)
+    for layout, (before, met) in zip(layouts, runs[0], strict=True):
+        setup, peaks = METERED.setup(layout), list(map(min, before["peak"], met["peak"]))
         stages = [layout.mesh.coordinates(rank)["pipe"] for rank in range(world_size)]
-        assert met["peak"] == pytest.approx([machine.predict_peak(setup, stage) for stage in stages], rel=0.05), layout
+        assert peaks == pytest.approx([machine.predict_peak(setup, stage) for stage in stages], rel=0.05), layout
         due = [machine.messages(setup, stage)[1] for stage in stages]
         assert met["sent"] == pytest.approx(due, rel=0.05), layout
 
