@@ -30,15 +30,10 @@ from course_kit.measure.flops import InAllThreads
 ARITHMETIC = frozenset({"add", "sub", "rsub", "mul", "div"})
 """One floating-point operation for each number of the result."""
 
-FREE = frozenset(
-    {
-        *("alias", "as_strided", "detach", "expand", "permute", "reshape", "select", "slice", "split", "squeeze"),
-        *("t", "transpose", "unbind", "unsqueeze", "view", "lift_fresh", "clone", "copy", "stack", "cat"),
-        *("empty", "empty_like", "full", "full_like", "ones", "ones_like", "zeros", "zeros_like"),
-        *("new_empty", "new_full", "new_ones", "new_zeros", "fill", "zero", "index_select"),
-        *("abs", "neg", "where", "eq", "ge", "gt", "le", "lt", "ne"),
-    }
-)
+_FREE = """alias as_strided detach expand permute reshape select slice split squeeze t transpose unbind unsqueeze view
+lift_fresh clone copy stack cat empty empty_like full full_like ones ones_like zeros zeros_like new_empty new_full
+new_ones new_zeros fill zero index_select abs neg where eq ge gt le lt ne"""
+FREE = frozenset(_FREE.split())
 """Operations that move numbers, compare them or flip signs, and round nothing."""
 
 
@@ -52,8 +47,8 @@ class Arithmetic(InAllThreads):
     Attributes:
         flops: additions, subtractions, multiplications and divisions of floating-point numbers, elementwise ones.
         dtypes: the floating-point formats of every tensor that went into an operation or came out.
-        others: the remaining operations on floating-point numbers by name, with how often each came. Whoever wants to
-            know the formats *inside* a sum must not find `sum` here: torch adds up 16-bit numbers in 32 bits.
+        others: the remaining operations on floating-point numbers by name, with how often each came. A `sum` among them
+            hides its formats: torch adds up 16-bit numbers in 32 bits.
     """
 
     def __init__(self) -> None:
@@ -79,8 +74,8 @@ class Arithmetic(InAllThreads):
 def without_torch(fn: Callable, without: Collection[str]) -> Callable:
     """Return `fn` for a check to call as an account on paper, which neither builds nor measures its subject.
 
-    While `fn` runs, an operation of PyTorch fails the check, on the meta device too. And the notebook's things with
-    the names in `without`, its models and steps, are out of reach of `fn`, under those names and under others.
+    While `fn` runs, an operation of PyTorch fails the check, on the meta device too. The notebook's things with the
+    names in `without`, its models and steps, are out of its reach, under those names and others.
     """
 
     @functools.wraps(fn)
@@ -175,7 +170,7 @@ def written_with(fn: Callable, *, forbidden: Sequence[str] = (), look: str = "")
             fail(f"what {fn.__name__} may use", expected="names as they are written", came=name, look=look)
         for name in forbidden:
             if text.mentions(name):
-                fail(f"what {fn.__name__} may use", expected=f"no {name}: that is what you build here", look=look)
+                fail(f"what {fn.__name__} may use", expected=f"no {name}, under any name", look=look)
     print(f"✓ {fn.__name__} uses what it may")
     return None
 
@@ -194,6 +189,7 @@ def files_that_ran() -> Iterator[set[str]]:
 
 _FRAMES = """inspect traceback _getframe _current_frames currentframe walk_stack walk_tb settrace setprofile f_back
 tb_frame f_locals f_globals gi_frame cr_frame __closure__ cell_contents get_objects get_referrers get_referents"""
+_BY_TEXT = ("import_module", "attrgetter", "methodcaller")
 FRAMES = frozenset([*_FRAMES.split(), "start_new_thread"])
 """What leads from an answer to those who judge it: their frames, and the objects that these hold."""
 
@@ -263,7 +259,7 @@ class AnswerText:
         taken = [node for node in nodes if isinstance(node, ast.ImportFrom)]
         self.imports = [alias.name for node in plain for alias in node.names]
         self.imports += [f"{node.module or ''}.{alias.name}" for node in taken for alias in node.names]
-        names = list(dict.fromkeys(filter(None, map(_dotted, nodes))))
+        names = set(filter(None, map(_dotted, nodes))) - _own_variables(inspect.unwrap(fn), nodes[1])
         self._calls = [node for node in nodes if isinstance(node, ast.Call)]
         self._ours = [vars(module) for key, module in list(sys.modules.items()) if key.startswith("course_")]
         inner = inspect.unwrap(fn)
@@ -279,13 +275,8 @@ class AnswerText:
         for call in self._calls:
             name, args = ast.unparse(call.func), call.args
             into = name in ("getattr", "vars") and args and isinstance(self._meaning(ast.unparse(args[0])), ModuleType)
-            if (
-                into
-                and not (len(args) > 1 and isinstance(args[1], ast.Constant))
-                or name in ("eval", "exec", "__import__")
-            ):
-                return ast.unparse(call)
-            if name.rpartition(".")[2] in ("import_module", "attrgetter", "methodcaller"):
+            into = into and not (len(args) > 1 and isinstance(args[1], ast.Constant))
+            if into or name in ("eval", "exec", "__import__") or name.rpartition(".")[2] in _BY_TEXT:
                 return ast.unparse(call)
         return ""
 
@@ -317,6 +308,15 @@ def _is_from(thing: Any, name: str) -> bool:
     module, own = getattr(thing, "__module__", None) or "", getattr(thing, "__qualname__", "")
     ours = module.startswith("course_") and "." not in name
     return f".{name}." in (f".{own}." if ours else f".{module}.{own}.")
+
+
+def _own_variables(fn: Any, head: ast.AST) -> set[str]:
+    """Names that a function binds and looks up nowhere else: they stand for its own things, whatever they are."""
+    if not (isinstance(head, ast.FunctionDef) and isinstance(fn, FunctionType)):
+        return set()
+    outside = (*head.decorator_list, *head.args.defaults, *filter(None, head.args.kw_defaults))
+    looked_up = _words_in(fn.__code__, texts=False).union(*(map(_dotted, ast.walk(each)) for each in outside))
+    return {*fn.__code__.co_varnames, *fn.__code__.co_cellvars} - looked_up
 
 
 def _dotted(node: ast.AST) -> str:

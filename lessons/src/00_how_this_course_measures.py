@@ -113,8 +113,9 @@ at_first = Ratio(loss.item())
 compare(guess=guess_loss, predicted=Ratio(math.log(256)), measured=at_first, tolerance=0.03, name="first loss")
 
 # %% [markdown]
-# A model that knows nothing finds all 256 bytes equally likely: $-\ln \frac{1}{256} = 5.545$. Fresh weights are small
-# random numbers, so ours is *almost* indifferent, and 3 % leaves room for the almost. What is counted must be equal. Where
+# A model that knows nothing finds all 256 bytes equally likely: $-\ln \frac{1}{256} = 5.545$. Ours has learned nothing and
+# comes out a little lower. Its output shares the input's weights, so it leans towards the byte that it has just read, and
+# here one byte in six is followed by itself. 3 % leaves room for that. What is counted must be equal. Where
 # rounding or chance has a part, a tolerance is stated beforehand.
 #
 # ## 3 · Bytes that a device holds
@@ -156,7 +157,8 @@ memory_timeline(record)
 # | the MLP: before and after the GELU | $2BSF$ |
 #
 # Behind the last block come a norm again and a log-probability for each of $V = 256$ bytes at each token, $BSV$. At the
-# peak the backward pass has just begun, and holds two gradients of that size: temporaries.
+# peak the backward pass has just begun. No weight has its gradient yet; two gradients of results, of that size, are on their
+# way: temporaries.
 
 # %%
 B, S, D, H, F, V = 8, 128, 128, 4, 512, 256
@@ -407,7 +409,7 @@ def mean_loss(loss):
 # learns, who watches our instruments, and the same formulas for a model 200,000 times larger.
 #
 # **Change one thing** above, in section 3. Train on half of the batch: above `with measure.memory` write `half = [part[:4].clone() for part in
-# batch]`, use it there, say `B = 4` and `batch_size=4` here, and run both. Which rows halve, which do not move? Decide
+# batch]`, use it there, say `B = 4` and `batch_size=4` in the code cell after it, and run both. Which rows halve, which do not move? Decide
 # first, and set it back afterwards.
 #
 # <details><summary>Answer</summary>
@@ -585,7 +587,8 @@ print(f"{100 * (exact / by_rule - 1):.1f} percent more (your guess: {guess_above
 print(f"training: {exact:.0PF-day}; weights in 16 bits: {in_16_bits:.0GB}, or {in_16_bits:.0GiB}")
 
 # %% [markdown]
-# So the paper printed the rule, and the exact count finds 2.7 % more. There is no table here: the paper's number is the
+# So the paper printed the rule, and the exact count finds 2.7 % more, if each layer looks at all tokens. (In GPT-3 every
+# other one looks at a band of them, section 2.1, so the truth lies between.) There is no table here: the paper's number is the
 # rule's own result, and a formula beside itself proves nothing. (Brown et al. 2020, Tables 2.1 and D.1.)
 #
 # A PF-day is a day at $10^{15}$ operations a second. An H100's data sheet promises about that in 16 bits, and no training

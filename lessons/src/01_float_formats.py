@@ -302,7 +302,8 @@ compare(predicted=Ratio(2.0), measured=Ratio(nearest[-1]), tolerance=0.01, name=
 #
 # $$|u| < \tfrac{1}{2}\,\text{spacing}(w),$$
 #
-# and moves it when it is more than that. (On a tie, evenness decides.)
+# and moves it when it is more than that. (On a tie, evenness decides. Just below a power of two ticks lie
+# twice as close: downwards half as much moves it.)
 #
 # What if we start at 0, where the spacing is tiny? The sum grows, and the spacing grows with it. The rule says where
 # it ends.
@@ -685,7 +686,7 @@ print(f"Gopher, at 10 bytes a parameter: {Bytes(280_000_000_000 * (2 + 8)):.2TiB
 
 # %% [markdown]
 # Each of the updates that plain bf16 lost was small. Together they raised the loss, from each of the three seeds. For the
-# gains, at 1, half a spacing is $2^{-9}$ at least, more than any update here, so they never moved.
+# gains, at 1, half a spacing is $2^{-8}$ upwards and $2^{-9}$ downwards, more than any update here, so they never moved.
 #
 # The last line is Gopher itself: 10 bytes for each of 280 billion parameters (§3), where a core had 16 GiB. Its team
 # found later that random rounding did not quite reach fp32, and that the recipe of 14 bytes could not be told from it

@@ -397,7 +397,7 @@ compare(
 # for a backward pass that never comes. `.item()` takes the number and lets go; `torch.no_grad()` keeps the graph from
 # being made. (In a training loop the backward pass frees the activations. It is the loops *without* one that kill.)
 #
-# The zeros cost a full set of gradients, 4Ψ. At the peak, between the passes, the usual program has no gradients yet.
+# The zeros cost a full set of gradients, 4Ψ. At the peak, where the way back begins, the usual program has no gradients yet.
 #
 # After the loss the logits are of no use, not even to autograd, which keeps the logarithms of the probabilities instead.
 # But a *name* is a reference, and the tensor lives as long as the function. Here it is 1 MiB; with GPT-2's vocabulary of
@@ -764,7 +764,7 @@ compare(predicted=counted, measured=published, tolerance=0.006, columns=("our fo
 # | question | answer |
 # |---|---|
 # | What is the peak? | the largest account over *time*; never a sum of maxima |
-# | What do states cost? | 16Ψ with Adam, mixed or not; they arrive with the first `step()` |
+# | What do states cost? | 16Ψ with Adam in fp32 or mixed, 8Ψ all in bf16; the moments arrive with the first `step()` |
 # | What does a layer keep? | $sbh\,(32 + 2\,as/h)$ in 16 bits, 34 and 5 with dropout; the scores are the term to fear |
 # | And a convolution? | $bs \cdot c \cdot h \cdot w$, once for each layer |
 # | And inference? | two buffers, and the KV cache |

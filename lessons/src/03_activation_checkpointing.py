@@ -372,8 +372,9 @@ compare(guess=block_guess, predicted=Ratio(block / stream), measured=Ratio(saved
 
 # %% [markdown]
 # Twenty times. The best segment would have $\sqrt{4 / 20}$ layers, less than one. In GPT-3, with 96 layers, $A / X$
-# is 57 (lesson 02's $sbh\,(34 + 5as/h)$ is $114\,sbh$ there, and the input is $2\,sbh$), and $\sqrt{96 / 57}$ is 1.3.
-# So for a transformer each block is a segment of its own. That is the usual choice, and this is why.
+# is 57 (114 bytes for each token and number of the width, and the input 2: Korthikanti et al. 2022), and $\sqrt{96 / 57}$ is 1.3.
+# So where scores are kept, each block is a segment of its own, the usual choice. (Fused attention keeps none. There
+# $A / X$ is 16, and of 96 layers segments of *two* are better: a peak of 79 $X$, not 111.)
 #
 # (One $X$ must be subtracted from the formula. A block saves its input itself, so the input that we keep is a part of its $A$.)
 
@@ -431,7 +432,7 @@ compare(
 )  # fmt: skip
 
 # %% [markdown]
-# A fifth of the bytes for 4 % here, where the context is short; at GPT-3's size it is 70 % of the bytes (section 11). (Full
+# A fifth of the bytes for not quite 5 % here, where the context is short; at GPT-3's size it is 70 % of the bytes (section 11). (Full
 # recompute costs 32 %, and not a third: the product that makes the logits is in no block and runs once.)
 #
 # That is the story: forget, redo, pay a third; or forget only what is large and cheap. And what runs twice must be the
@@ -810,7 +811,7 @@ compare(
 # | What does recompute keep? | the input of each segment: $\frac{N}{K} X$ between the passes |
 # | What is the peak? | $\frac{N}{K} X + K A$, least at $K = \sqrt{N X / A}$ |
 # | What does it cost? | one forward pass, $\frac43$ of a step, whatever $K$ is |
-# | And a transformer? | $A$ is 20 $X$ and more, so every block is a segment |
+# | And a transformer? | with its scores $A$ is 20 $X$ and more: every block is a segment; fused, 16 $X$: two blocks |
 # | Can it be cheaper? | selective: the scores alone. Large bytes, few FLOPs |
 # | When is swap better? | when a byte stands for more than $2R/W$ FLOPs: segment inputs, not insides |
 # | What goes wrong silently? | other dice, side effects, inputs without a gradient |

@@ -150,7 +150,7 @@ for step in range(3):
     print(f"step {step}: loss {loss.item():.2f}")
 
 # %% [markdown]
-# No `nan` any more. What does it cost? A parameter takes 16 bytes, as many as in fp32 (lesson 02). In fp32 the
+# No `nan` any more. What does it cost? `copy.grad` need not outlive the step. Without it a parameter takes 16 bytes, as many as in fp32 (lesson 02). In fp32 the
 # optimizer has 8 of them, $m$ and $v$. How many will it have here?
 
 # %%
@@ -362,7 +362,7 @@ ScaleExplorer(gradients).show(
 #
 # ## 6 · How large a scale?
 #
-# As large as possible, for one `inf` among the gradients ruins the step. By the histogram, the largest power of two that
+# Large, yet one `inf` among the gradients ruins the step. By the histogram, the largest power of two that
 # still works keeps the largest gradient below 65,520. Does that hold in a real fp16 backward pass?
 
 # %%
@@ -586,7 +586,7 @@ for seed in (1, 2):
 
 # %% [markdown]
 # The recipe whose gradient was half error ends a long way up, from all three initial weights. The others lie on the
-# line of fp32 on the left; the right half tells them apart.
+# line of fp32; what the right half shows between them is a tenth of a per cent, from one seed.
 #
 # Why does bf16 do without a scale? Its exponent has as many bits as fp32's. It holds what fp32 holds, with two or three
 # digits instead of seven. That is why it has replaced fp16 nearly everywhere where the hardware has it. fp16 is left to
@@ -810,7 +810,7 @@ for name in units:
 figures.gpu_peaks(
     [hardware.A100_80GB, hardware.H100_80GB],
     ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"],
-    caption="Filled: dense, what training gets. Dotted: with 2:4 sparsity, twice that, which data sheets print first. "
+    caption="Filled: dense, what training gets. Dotted: with 2:4 sparsity, twice that, the figure that an H100's sheet prints. "
     "Each card has its own axis. From fp32 to bf16 is a factor of 16 on an A100 and of 15 on an H100.",
 )
 

@@ -174,8 +174,11 @@ compare(
 #
 # ## 3 · A ring
 #
-# Cut the tensor into $p$ parts. Seat the ranks in a circle, in which each rank sends only to its right neighbour. Before
-# you read how, play it: press **step** and watch one column.
+# Cut the tensor into $p$ parts. Seat the ranks in a circle, in which each rank sends only to its right neighbour. Guess
+# what becomes of the manager's 3 × 840 kB. Then, before you read how, play it: press **step** and watch one column.
+
+# %%
+guess_ring = ask("A ring of 4: how many kB does the busiest rank send?", unit="kB")
 
 # %%
 RingExplorer(world_size=4).show(
@@ -188,13 +191,13 @@ RingExplorer(world_size=4).show(
 #
 # 1. Click any cell of **part 0** to follow it. On which rank does its journey begin, and where is it complete first?
 # 2. In one step, how many ranks are sending? And in the manager's way?
-# 3. Set **8 ranks**. How does the number of steps grow, and how the amount that each rank sends in the end?
+# 3. Set **8 ranks**. How does the number of steps grow, and how the amount that each rank sends in the end? Why so little?
 #
 # <details><summary>Answers</summary>
 #
 # 1. It begins on rank 1 and is complete first on rank 0: once around.
 # 2. All of them, in every step. The manager's link takes in one tensor after the other; then the manager alone sends.
-# 3. From 6 steps to 14; from 1.5 to 1.75 times the tensor.
+# 3. From 6 steps to 14; from 1.5 to 1.75 times the tensor. There are more parts, but each is smaller.
 #
 # </details>
 #
@@ -224,9 +227,6 @@ def reduce_scatter(parts):
         posted.wait()
         parts[(rank - 2 - step) % p] += arrived
 
-
-# %%
-guess_ring = ask("A ring of 4: how many kB does the busiest rank send?", unit="kB")
 
 # %% [markdown]
 # **Your turn.** The second pass: nothing is added any more. In step 0 each rank hands its finished part, number $r$, to the
@@ -433,7 +433,7 @@ for number, each in enumerate(schedules.all_reduce_ring(world_size=3, rank=0), s
     verb = "add it up" if receive.add else "keep it"
     print(f"round {number}: part {send.part} to rank {send.to}; part {receive.part} from rank {receive.source}, {verb}")
 display(show(collectives.execute, docstring=False))
-guess_messages = ask("8 ranks: how many messages does each rank of the ring send?")
+guess_messages = ask("8 ranks: how many messages does the tree's busiest rank send?")
 
 # %% [markdown]
 # Because a schedule is data, one can check it on paper: `schedules.hold` refuses a message that no rank receives,
@@ -476,7 +476,7 @@ costs.busiest_ranks(
 ).show()
 on_8 = {name: Count(max(mine[name][1] for mine in counted[8])) for name in schedules.ALL_REDUCE}
 predicted = {name: max(predict.all_reduce(N, 8, name, rank).messages for rank in range(8)) for name in on_8}
-compare(guess={"ring": guess_messages}, predicted=predicted, measured=on_8)
+compare(guess={"tree": guess_messages}, predicted=predicted, measured=on_8)
 
 # %% [markdown]
 # The `assert`s before the figure are the stronger statement: not only the busiest rank but *each* of 35 ranks sent,
@@ -562,7 +562,7 @@ costs.predicted_all_reduces(
 #
 # And on your machine? Four ranks, all four algorithms and PyTorch's own `dist.all_reduce` (*backend* in the figure), in
 # turns. The lines are predictions from the ping-pong of *two* ranks; the points are measured. Be warned: the lines will
-# miss, often by a factor of ten and sometimes by far more, and the lowest line is often not that of the quickest. Before
+# miss, often by a factor of five and sometimes by more than ten, and the lowest line is often not that of the quickest. Before
 # you run, try to say why.
 
 
@@ -601,8 +601,8 @@ for n in SIZES[::2]:
 # %% [markdown]
 # Model and machine are not about the same thing. The model gives every rank a link of its own. Your ranks are processes
 # that take turns on a few cores, so in *every* round of the ring all of them wait until each has had a turn. With few
-# cores the ring takes many times its line at 64 bytes, and algorithms with fewer rounds than its $2(p-1)$ win far beyond
-# the point where the lines cross. And for large tensors all "wires" are the same memory, so the ring has less to save.
+# cores the ring takes many times its line at 64 bytes, and the quickest is often one with fewer rounds than its $2(p-1)$,
+# where another has the lowest line. And for large tensors all "wires" are the same memory, so the ring has less to save.
 #
 # That is why this course counts. Bytes and messages on this machine are those of a cluster, to the byte. Its seconds
 # are not, and we do not pretend.
@@ -929,7 +929,7 @@ self_check(answer_1, turns.exercise_1(), tolerance=0.002, hint="Section 3 has th
 # %%
 answer_2 = None  # kB up to which the tree is faster
 
-self_check(answer_2, turns.exercise_2(), tolerance=0.01, hint="4 levels up and 4 down, n bytes each. Set both times equal.")
+self_check(answer_2, turns.exercise_2(), tolerance=0.01, hint="Section 7 has the tree's messages and bytes in a row. Set both times equal.")
 
 
 # %%

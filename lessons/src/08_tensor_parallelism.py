@@ -363,7 +363,7 @@ def block_bytes(stream_bytes, t):
 
 # %% [markdown]
 # Ten instead of eight: a quarter more to send than tensor parallelism alone, and the two gathers more can hide behind
-# products. For that the stream falls to a quarter, and all that is kept as the last cell printed. (For GPT-3 on 8 ranks,
+# products. In return the stream falls to a quarter, and a block keeps as little as the last cell printed. (For GPT-3 on 8 ranks,
 # in 16 bits and with dropout, Korthikanti et al. 2022 count 23 and 14.25 bytes a token and feature: 1.6 times, too.)
 #
 # That is the story.
@@ -821,7 +821,7 @@ for name, seq, context_ranks, replicas in (("8k", 8192, 1, 128), ("128k", 131_07
 # %% [markdown]
 # It cannot: with 8 both the GPUs and the tokens come out. Each rank has as many tokens as before, and the table has 380
 # TFLOP/s instead of 400. That is 5 % of the *operations* per second. The tokens per second are another matter, because
-# each token now looks at sixteen times as many others:
+# each token now looks at sixteen times as many others. If the table counts half of the scores, as a causal mask needs:
 
 # %%
 llama = zoo.LLAMA3_405B.config

@@ -121,7 +121,7 @@ guess_idle = ask("Which percentage of the time is a rank idle?")
 #
 # Now on ranks. Four ranks share your two cores, and would take turns. So `for_real` runs them in slow motion: each
 # action computes what it should, then sleeps until its time is over, 20 ms for F and 40 for BW, as if the rank had a
-# device of its own. Of three steps the quickest is drawn, below what was to be expected. Here and later, such a chart shows
+# device of its own. Of five steps the quickest is drawn, below what was to be expected. Here and later, such a chart shows
 # where ranks wait, and not how fast they compute.
 
 # %% tags=["varies"]
@@ -383,8 +383,8 @@ compare(
 
 # %% [markdown]
 # Of rank 0's 9 idle units 3 remain. It waited 6 for its first gradient; now 3, since every stage passes the gradient
-# on after B. And the three gaps at the end of its row are filled with W. Which rank keeps a W back, and for how long? In
-# the second sitting you write that rule.
+# on after B. And the three gaps at the end of its row close, since the others put W off and send their gradients
+# sooner. Which rank, and for how long? In the second sitting you write that rule.
 #
 # No rank holds more *micro-batches* than rank 0 did already. Bytes are another matter: a W that waits keeps its $x$ and
 # also its $g$.
@@ -520,8 +520,8 @@ compare(guess=guess_inter, predicted=predicted_s, measured=measured_s, tolerance
 #
 # ## 10 · Zero-bubble: where does W go?
 #
-# Take 1F1B's order and cut each BW into B and W. If W follows its B at once, no rank waits longer than before, but
-# nothing is won at the end: rank 0's gaps are still there. If every W goes to the end, all micro-batches are in flight.
+# Take 1F1B's order and cut each BW into B and W. If W follows its B at once, every rank waits three units less, but
+# rank 0's gaps at the end are still there. If every W goes to the end, all micro-batches are in flight.
 # The rule between the two keeps some W back, on each rank another number of them. Rank 3 gets its first gradient three
 # units before rank 0 does; what could it do in the meantime, and what must it not hold longer?
 #
@@ -558,9 +558,10 @@ show(schedules.zero_bubble, docstring=False)
 # until micro-batch 0 comes back over $P - 1$ stages: $(P-1)(T_B + T_W)$. Later, while the pipeline drains, it has no
 # forward pass to put between its last $P$ backward passes: $P - 1$ gaps of $T_F$. That is 1F1B's sum.
 #
-# Now split. A stage passes its gradient on after B, so rank 0 waits for $(P-1)\,T_B$ only. And into each of the $P -
-# 1$ gaps goes a W, so $T_F - T_W$ is left of it. Add up. That holds for other costs, too, while a W is the shortest
-# of the three; let the chart count:
+# Now split. A stage passes its gradient on after B, so rank 0 waits for $(P-1)\,T_B$ only. And the ranks
+# behind it put W off, so its last gradients come every $T_F + T_B$, without $T_W$. Its own B and W fit
+# in, and $T_F - T_W$ of each gap is left. Add up. It holds for other costs, too, while a W is
+# the shortest; let the chart count:
 
 # %%
 cases = {"F, B, W = 1, 1, 1": (1, 1, 1), "F, B, W = 3, 4, 2": (3, 4, 2), "F, B, W = 4, 3, 1": (4, 3, 1)}
@@ -605,8 +606,8 @@ compare(
 # **DualPipe** lets micro-batches enter at both ends (DeepSeek-AI 2024, §3.2.1), so that each rank has an F of one half
 # and a backward pass of the other to do together. The reason is lesson 13's: while the one computes, the other's experts
 # exchange tokens. The price is two copies of the weights. The report counts $P + 1$ micro-batches on every rank and
-# $(P/2 - 1)(F\&B + B - 3W)$ of idle time, with $B$ a whole backward pass and $F\&B$ the pair, overlapped; one behind the other, as in
-# our chart, it is $(P/2 - 1)(F + B - 2W)$.
+# $(P/2 - 1)(F\&B + B - 3W)$ of idle time, with $B$ a whole backward pass and $F\&B$ the pair, overlapped, whose
+# results leave together. In our chart F's result leaves before its partner begins, and it is $(P/2 - 1)(F + B - 2W)$.
 
 # %%
 both_ends = simulate(schedules.dualpipe(8, 16))
@@ -921,7 +922,7 @@ self_check(answer_2, turns.exercise_2(), hint="Stages count from 0.")
 answer_3 = None  # a line for each rank, such as "F0 F1 BW0 BW1\nF0 BW0 F1 BW1"
 
 took = None if answer_3 is None else simulate(checked(parse(answer_3))).makespan
-self_check(took, 7.0, hint="Split BW into B and W, and let rank 1 keep its Ws until nobody waits for it.")
+self_check(took, 7.0, hint="Section 7: which half of a BW does no other rank wait for?")
 
 # %% [markdown]
 # <details><summary>Answers</summary>

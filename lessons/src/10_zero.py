@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 35; about a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 40; about a minute of both together is computing on 2 CPU cores |
 # | A GPU | is not used; there a reduce-scatter costs PyTorch half of what it costs here (section 10), and more of it can hide, since links have engines of their own |
 # | Opens | `parallel/zero.py`, `predict/zero.py` |
 #
@@ -372,7 +372,7 @@ print("in step, bytes a parameter:", *(f"{name} {peak / psi:.1f}" for name, peak
 # %% [markdown]
 # `parameter.grad = None` lets go, as soon as the bucket is on its way; the one before it arrives meanwhile. Stage 3 shrinks
 # a storage to 0 bytes. And `update_and_tell` is the middle of `step`: `optimizer.step()` on this rank's pieces, then
-# everybody's weights. (Buckets on their way make the library's `step` a little fuller than ours.)
+# everybody's weights. (Buckets fill `step` a little. `Zero3` has fp32 gradients and no bf16 part: $16\Psi/N$ again.)
 #
 # Stage 1 saves most, for nothing. Stage 2 saves a little, and has to reduce in each backward pass. Stage 3 saves the rest,
 # for half as much traffic again, and has no floor: with enough ranks the states of *any* model fit, as long as that fits
@@ -380,10 +380,10 @@ print("in step, bytes a parameter:", *(f"{name} {peak / psi:.1f}" for name, peak
 #
 # ## 7 · At scale
 #
-# The paper's first figure is a model of 7.5 billion parameters on 64 V100s of 32 GB. Its numbers, 120, 31.4, 16.6 and
+# The paper's first figure is a model of 7.5 billion parameters on 64 ranks. Its numbers, 120, 31.4, 16.6 and
 # 1.9 GB, come from the same formulas as ours, so agreement would prove nothing, and we only print. (Its Table 1 goes on to
 # 10¹² parameters: 16 TB, on 1,024 ranks of stage 3 a mere 16 GB each.) What the authors *measured* is in their Table 2: on
-# 64 such cards the largest model had 1.3 billion parameters without ZeRO, and 6.2 billion with stage 1.
+# 64 V100s of 32 GB the largest model had 1.3 billion parameters without ZeRO, and 6.2 billion with stage 1.
 
 # %%
 from course_pages.lesson10.explorer import ZeroExplorer
@@ -445,6 +445,7 @@ from course_lib.model import text
 from course_lib.model.gpt import GPTConfig
 from course_lib.parallel.mesh import Mesh, process_groups
 from course_lib.parallel.whole_tensors import WholeTensorOptimizer
+from course_lib.parallel.zero import start_all_gather, start_reduce_scatter
 from course_lib.parallel.zero3 import Zero3
 from course_lib.parallel.zero_r import CheckpointMemory, recompute_part
 from course_lib.train.muon import Muon
@@ -673,8 +674,33 @@ print(f"you said {guess_slower.said} for stage 3 with 64 tokens")
 # With few tokens the two that send more are the slowest. (On gloo, `fully_shard` sends an all-reduce for its
 # reduce-scatter: section 10.) With four times the tokens the products take four times as long and the messages as long as
 # before, so all draw nearer to DDP. But bytes are not everything. Stages 1 and 2 send as many as DDP and are slower all the
-# same: half of theirs leave after the step, when no backward pass runs beside them, and in calls made from Python. Which of
-# the two costs more, this page has not tried.
+# same. Is it that no backward pass runs beside their messages? Stage 1 hides none of them, stage 2 half, and they are
+# about equally slow. So time the messages alone, as many numbers as this model has: a whole all-reduce, and its two halves.
+
+# %% tags=["varies"]
+def seconds_of_messages(n, repeats=15):
+    whole, part = torch.ones(n), torch.ones(n // 2)
+    ways = {
+        "all-reduce": lambda: dist.all_reduce(whole),
+        "reduce-scatter": lambda: start_reduce_scatter(whole, dist.group.WORLD, torch.float32)(),
+        "all-gather": lambda: start_all_gather(whole, part, dist.group.WORLD).wait(),
+    }
+    took = {name: [] for name in ways}
+    for name in [*ways] * repeats:
+        dist.barrier()
+        begin = time.perf_counter()
+        ways[name]()
+        dist.barrier()
+        took[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(each) for name, each in took.items()}
+
+
+alone = ranks.run(seconds_of_messages, 2 * (predict.parameters(TIMED) // 2), world_size=2, diagnose=False)[0]
+print(*(f"{name} {1e3 * each:.1f} ms" for name, each in alone.items()), sep=", ")
+
+# %% [markdown]
+# Each half sends half of the bytes and takes about as long as the whole. gloo's all-reduce cuts what it sends into
+# segments, and adds one while the next is under way; its other collectives have no such care. NCCL's have.
 #
 # Do not read a network's speed from this, either. These ranks share one memory, and a message is a copy made by the very
 # cores that should compute. It cannot hide as it does behind a GPU.

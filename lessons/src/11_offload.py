@@ -269,7 +269,7 @@ print(f"the yardstick: {M_here / 1e9:.1f} GB/s; you said {guess_fused.said} time
 compare(predicted=dict.fromkeys(adams, Seconds(28 * n / M_here)), measured=adams, tolerance=None)
 
 # %% [markdown]
-# (Not checked: seconds are this machine's own.) Fused, Adam is not far from what memory allows. Operation by operation
+# (Not checked: seconds are this machine's own.) Fused, Adam is within a factor of two of what memory allows. Operation by operation
 # each line goes over its arrays anew, with temporaries. So ZeRO-Offload came with a CPU Adam of its own, vectorized,
 # threaded and tiled: one tile's weights go home while the next is computed (Ren et al. 2021, §5).
 #
@@ -331,7 +331,7 @@ TiersExplorer(gradients="main memory").show()
 #
 # <details><summary>Answers</summary>
 #
-# 1. The processor. 256 GiB stand on four channels instead of eight, and 2 TiB on twelve faster ones: its 32 bytes a
+# 1. The processor; with 2 TiB, the link. 256 GiB stand on four channels instead of eight, and 2 TiB on twelve faster ones: its 32 bytes a
 # parameter go over main memory, so its seconds follow the channels, and the link's do not.
 # 2. Now the states cross the link, up and down, and the gradients must come back: 28 bytes instead of 4, as in section 1.
 # 3. A part of the link's: for fewer tokens there are fewer checkpoints, while gradients and weights stay as many. The
@@ -360,11 +360,11 @@ display(show(OffloadedAdamW.step, docstring=False))
 
 # %% tags=["varies"]
 TINY = GPTConfig(layers=2, width=64, heads=4, vocab_size=256, context=32, norm="rmsnorm", bias=False)
-passes, at_once = seconds_of_passes(TINY, 8), seconds_of_a_step(TINY, 8)
+at_once = seconds_of_a_step(TINY, 8)
 slow = 32 * predict.parameters(TINY) / at_once  # bytes a second: the update takes as long as all else
 ways = (("no delay", None), ("one step late", 0))
 seconds = {name: seconds_of_a_step(TINY, 8, M=slow, delay_from=when) for name, when in ways}
-compare(predicted={"no delay": Seconds(passes + at_once), "one step late": at_once}, measured=seconds, tolerance=None)
+compare(predicted={"no delay": Seconds(2 * at_once), "one step late": at_once}, measured=seconds, tolerance=None)
 
 # %% [markdown]
 # Now the price. Every gradient is computed on weights that have not heard of the one before, so this is another training.
@@ -604,8 +604,8 @@ due = {"read": Bytes(8 * n), "written": Bytes(7 * n)}
 compare(predicted=due, measured={"read": read, "written": written}, tolerance=0.01, unit="MB")
 
 # %% [markdown]
-# Twice the blocks, and not a byte more of weights in memory. But look at the last line: twice the blocks, twice the
-# *activations*. Depth is paid for in them now. Lesson 03 has the cure, recompute, and section 10 the rest: then a block
+# Twice the blocks, and not a byte more of weights in memory. But look at the line between the tables: twice the blocks, nearly
+# twice the *activations*. Depth is paid for in them now. Lesson 03 has the cure, recompute, and section 10 the rest: then a block
 # leaves nothing but its input, and even that may go.
 #
 # The tracker counts tensors. Does the *process* agree? The operating system knows what it has handed out: the
@@ -847,7 +847,7 @@ print(f"ZeRO-Offload, 10 billion on a V100, 40 of 70 TFLOP/s: takes {tokens:,.0f
 # V100s, 40 % of their peak (its abstract).
 #
 # ZeRO-Offload's abstract has 40 TFLOP/s for 10 billion parameters on one V100, and 30 without offload for 1.4 billion, the
-# largest that fitted. So offload made training *faster*. Our last line says what it takes:
+# largest that fitted. So with offload the card computed *faster*, on a larger model. Our last line says what it takes:
 # six sequences of 1,024, and the freed memory holds far more.
 #
 # Since then links have become faster: with GH200's NVLink-C2C, hundreds of GB/s in each direction, the third clock decides.

@@ -219,8 +219,8 @@ shapes.ShapesTable(formula, measured, off)
 
 # %% [markdown]
 # All ten shapes learn what one device learns: the loss differs in the seventh digit, which is fp32's rounding. Along
-# tensor the kernel sees a little more than the formula. The surplus does not grow with the batch: it is the
-# messages' headers (lesson 00). The next table has the worst row of each column.
+# tensor the kernel sees a little more than the formula. The surplus follows the number of messages: it is
+# their headers (lesson 00). The next table has the worst row of each column.
 
 # %% tags=["varies"]
 worst = shapes.furthest_off(formula, measured)
@@ -345,7 +345,7 @@ compare(guess=guess_stages, predicted=Count(min(possible)), measured=Count(35), 
 # The activations are a surprise: 8.8 GB at every length, since $p$ micro-batches of $105/p$ blocks are in flight. 15
 # stages do not fit into 85.9 GB. 21 do, with 11 GB to spare for what we have not counted; but 560 servers are no whole
 # number of replicas of 21 servers each, and they are 16 of 35. (The paper gives no reason; this one is ours.) And the
-# opening's 2 · 4 · 128? It also cuts the model in eight: the first line, 1.3 TB a rank.
+# opening's 4 · 128 · 2? It also cuts the model in eight: the first line, 1.3 TB a rank.
 #
 # Now a cube of your own, seen from rank 5. Count in the order data, tensor, pipe: a tensor group leaves its machine.
 # Compare the seconds of talking with those of computing. Then repair it in two ways, without touching the order.

@@ -107,8 +107,8 @@ compare(
 
 # %% [markdown]
 # The **ideal reader** knows all words and how often each comes, and loses for every byte what cannot be known. No model
-# beats it. It reads the very windows that judge our models, so a model's loss minus the reader's is the
-# model's own fault, without any luck of the draw. Call this difference the **excess**. For text from the web you never
+# beats it. It reads the very windows that judge our models: 32 bytes from the first letter of a word, which is the hardest,
+# so they cost a little more than endless text. A model's loss minus the reader's is the model's own fault, without any luck of the draw. Call this difference the **excess**. For text from the web you never
 # know it; here the law's constant term has a truth beside it.
 #
 # ## 3 · Thirty runs
@@ -142,10 +142,10 @@ for width in (12, 24, 40):
     print(f"width {width}, excess by learning rate:", {rate: round(excess, 3) for rate, excess in at.items()})
 
 # %% [markdown]
-# The rate of all runs, 0.02, stands between a slower and a faster one that both do worse, at a small, a middle and a large
-# model: it is not at an edge. (A law fitted to runs whose learning rate suits one size only is a law of learning rates.)
-# Seeds mostly agree, with an exception. A model that gets few steps may find out late where words begin, and
-# a late start costs it dearly. Remember that one; the fit will have to bear it.
+# At a small and a middle model both neighbours of the rate of all runs, 0.02, do worse. At width 40 luck is larger than the
+# rate's part: that run varies most of all between seeds. (A law fitted to runs whose learning rate suits one size only is a law of learning rates.)
+# Most seeds agree. A model that gets few steps may find out late where words begin, and
+# a late start costs it dearly. One of these is in the grid; the fit will have to bear it.
 #
 # ## 4 · The law
 #
@@ -155,7 +155,7 @@ for width in (12, 24, 40):
 #
 # $$L(N, D) = E + \frac{A}{N^\alpha} + \frac{B}{D^\beta}$$
 #
-# $E$ is the entropy. To fit this, compare logarithms, so that an error of one percent counts alike everywhere. The loss is then a sum of three
+# $E$ is the entropy, here what the ideal reader loses on the judging windows. To fit this, compare logarithms, so that an error of one percent counts alike everywhere. The loss is then a sum of three
 # exponentials, since $A / N^\alpha = e^{\log A - \alpha \log N}$. And an
 # optimizer will try absurd numbers on its way; $e^{800}$ must not end it. Pull out the largest exponent first.
 #
@@ -421,14 +421,14 @@ without, early = fit_law(grid.as_runs(grid.THE_GRID, embeddings=False), E), fit_
 print(f"our runs: a = {law.a:.2f}; without embeddings {without.a:.2f}; read early {early.a:.2f}")
 for width in (16, 32, 64):
     long = grid.stored()["runs"][grid.key(grid.Job(width, 4.8e11))]
-    at, loss = next(iter(long["early"].items()))
+    at, loss = list(long["early"].items())[-1]
     planned = law.loss(long["N"], float(at)) - E
-    print(f"width {width}: read at {int(at):,} tokens of a longer run, an excess of {loss - grid.judge(1024)[2]:.3f}; a run of that length {planned:.3f}")
+    print(f"width {width}: read at {int(at):,} tokens of a longer run, an excess of {loss - grid.judge(1024)[2]:.3f}; the law for that length {planned:.3f}")
 
 # %% [markdown]
 # Counting alone turns one half into three quarters. Our tables are small, so it moves us less, in the same direction. A second reason lies in
 # *reading long runs early*: a learning rate that is still high hides what a model has learnt, so a loss read in the middle of a run is
-# worse than that of a run planned to end there. You see that in our runs. Our exponent it moves the other way, so it is no explanation
+# worse than what the law promises a run that is planned to end there. You see that in our runs. Our exponent it moves the other way, so it is no explanation
 # here. (Porian et al. 2024, on one of their two texts, walk from 0.84 to 0.50: to 0.71 by counting the head, to 0.60 by a
 # warm-up that is shorter than the run, and to 0.50 by tuning batch and rate, even with a rate that never decays. The figures of
 # their Figure 1 are read second-hand.)
@@ -450,8 +450,8 @@ print("you said:", guess_each.said, "for GPT-3")
 
 # %% [markdown]
 # (Hoffmann et al. 2022, Table 1; MT-NLG read 270 billion.) Five of the six have two tokens a parameter or fewer. Later models
-# have more than twenty: Llama 3 gave 405 billion parameters 15.6 trillion tokens, 38 each. For the law prices training alone, and a
-# smaller model that read longer is cheaper each time that you use it.
+# have more than twenty: Llama 3's own law put its 405 billion parameters at some 40 tokens each. Its 8 billion read 15 trillion, 1,900 each.
+# For a law prices training alone, and a smaller model that read longer is cheaper each time that you use it.
 #
 # ## 12 · Mixtures, and their misprints
 #
@@ -469,8 +469,8 @@ for name, row in PUBLISHED["massivetext"].items():
 
 # %% [markdown]
 # WebText2's 22 percent make 3.5 epochs, where the paper prints 2.9, which would be 18 percent. (Wikipedia's 0.88 may be rounding: 3 percent may have
-# been 3.4.) MT-NLG's epochs fit the 270 billion tokens that it read, not
-# the 339 billion that it had. And MassiveText's Wikipedia would need four tokens to a byte: 0.001 TB must be a rounding.
+# been 3.4.) MT-NLG's epochs come close with the 270 billion tokens that it read, not
+# with the 339 billion that it had. And MassiveText's Wikipedia would need four tokens to a byte: no rounding makes 0.001 TB of some 15 GB.
 #
 # ## 13 · Text that comes again
 #

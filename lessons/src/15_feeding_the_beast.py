@@ -311,7 +311,8 @@ display(show(order.permuted, docstring=False))
 # Let an epoch have $n$ samples, and a step a global batch of $B$ of them over all ranks. Row $j$ of step $s$ stands at place $sB + j$ of the run. That is
 # epoch $(sB + j) \div n$, and there the place that is left over. Rank $r$ of $p$ takes rows $r$, $r + p$, $r + 2p$, …
 #
-# No rank, no worker and no clock is in the order of the run, and $p$ only says who reads what. So a restart needs $s$.
+# No rank, no worker and no clock is in the order of the run, and $p$ only says who reads what. So a restart needs $s$, as
+# long as $B$ stays.
 #
 # **Your turn.** A rank's rows of a step.
 
@@ -417,7 +418,7 @@ RestartExplorer().show()
 #
 # <details><summary>Answers</summary>
 #
-# a. None, or one to fewer ranks, which reads some samples twice instead. With more ranks samples are lost, and most of them half-way: after step 3, 24.
+# a. None, or one to fewer ranks, which reads some samples twice instead. With more ranks samples are lost: with twice as many, most of them half-way, 24 after step 3; from 1 to 8, 40 after the first.
 # b. As many, but others. By shard they are whole stretches of the text, so one topic, or one language, may be gone.
 # c. No. The step says how many places of the run's order are behind, and places do not know ranks.
 #
@@ -564,7 +565,7 @@ for t in (10, 11):
 
 
 # %%
-@your_turn(turns.check_quota, look="given * period < weight * (t + 1), all in whole numbers; t is how many were given. Then max with a key.")
+@your_turn(turns.check_quota, look="How many were given in all? Compare shares in whole numbers: multiply, do not divide. Then choose among those that may.")
 def next_source(weights, given):
     """The number of the source that gives the next sample; given[i] samples came of source i so far."""
     ...
@@ -758,7 +759,7 @@ else:
 # | WebDataset | nothing | its author advises to draw shards with replacement, so that there is no place to go back to (issues [177](https://github.com/webdataset/webdataset/issues/177), [234](https://github.com/webdataset/webdataset/issues/234)) |
 # | TensorFlow Datasets | files in fixed shards, an order that is fixed [if you ask for it](https://www.tensorflow.org/datasets/determinism); position is `tf.data`'s | an iterator can be saved with its shuffle buffer, and [that may be large](https://www.tensorflow.org/api_docs/python/tf/data/experimental/CheckpointInputPipelineHook) |
 # | Petastorm | Parquet; `cur_shard` of `shard_count` | `make_reader` has no argument for a place to begin at ([source](https://github.com/uber/petastorm/blob/master/petastorm/reader.py)) |
-# | Megatron's `GPTDataset` | index files, one global shuffle, stored ([source](https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/datasets/gpt_dataset.py)) | a step number, as here, from a table instead of a function |
+# | Megatron's `GPTDataset` | index files, one global shuffle, stored ([source](https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/datasets/gpt_dataset.py)) | a count of samples, so that the batch may change, too; from a table instead of a function |
 #
 # (The first two were run. Of the others we read what is linked, in November 2026, and ran nothing.)
 #

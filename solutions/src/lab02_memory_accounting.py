@@ -689,7 +689,7 @@ class Preallocated:
 # A page is a tensor of its own, `[2, page, kv_heads, head_width]`. Between two calls the cache holds the pages that
 # are in somebody's list, and no other tensor. Which page belongs to whom, keep in Python's lists and numbers. An
 # append writes one token, and at most one page more if it has to copy. Index with plain numbers, so that the meter
-# below can see it. A sequence that is read has at least one token.
+# below can see it, and tell pages apart by `is`: it does not see NumPy, `tolist`, `deepcopy` or memory by its address, so they are out. A sequence that is read has at least one token.
 #
 # **What is graded:** right values (7), measured bytes held (7) and written (3), a longer life with forks and drops
 # (8).

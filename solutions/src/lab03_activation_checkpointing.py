@@ -896,9 +896,9 @@ for _seed, _rows, _shares in ((1, 256, (0.35, 0.6)), (2, 640, (0.4, 0.7))):
         check.equal(_step.flops - _plain.flops, Flops(_fewest), f"measured FLOPs with {_plan}, limit {_limit}")
 #: layers of kinds that nobody has shown
 _strangers = [_Gate(48), nn.Sequential(nn.Linear(48, 80), nn.GELU(), nn.Linear(80, 24))]
-_strangers.append(nn.Sequential(nn.Tanh(), _Gate(24)))
-_saved = [3 * 48, 48 + 80 + 80, 3 * 24]  # for each row; what a tanh makes is what the gate is given
-_flops = [2 * 2 * 48 * 48, 2 * (48 * 80 + 80 * 24), 2 * 2 * 24 * 24]
+_strangers.append(nn.Sequential(nn.Linear(24, 24, bias=False), _Gate(24)))
+_saved = [3 * 48, 48 + 80 + 80, 24 + 3 * 24]  # for each row
+_flops = [2 * 2 * 48 * 48, 2 * (48 * 80 + 80 * 24), 2 * 3 * 24 * 24]
 _costs = [Cost(4 * 60 * w, 4 * 60 * n, 60 * each) for w, n, each in zip((48, 48, 24), _saved, _flops)]
 check.equal(check.call(profile, _strangers, torch.randn(60, 48)), _costs, "layers of other kinds: input, saved, flops")
 _costs = [Cost(4 * 60 * 48, 4 * 60 * 48 * 5, 60 * 2 * 48 * 24), Cost(4 * 60 * 24, 4 * 60 * 24, 0)]

@@ -719,8 +719,8 @@ random_programs("a step", _begin, _names, _right_names, _draw, lambda _: _looks,
 #
 # 1. `largest` is inf or nan. The step was skipped. The scale is divided by 16; `good` and `seen` begin anew at 0. If
 # that makes it less than 1, raise `ValueError`: fp16's range is not what is wrong.
-# 2. `largest` is at least $2^{14}$: too near the edge. The scale is halved, but not below 1; `good` and `seen` begin
-# anew.
+# 2. `largest` is at least $2^{14}$: too near the edge. The scale is halved, but not below 1, and one that is below 1
+# stays; `good` and `seen` begin anew.
 # 3. Otherwise the step was good: one more, and `seen` becomes the larger of `seen` and `largest`.
 # 4. After rule 3, if `good` has reached `INTERVAL`: the scale is multiplied by the largest power of two, from 1 to
 # 256, with which `seen` stays *below* $2^{12}$; but by none that takes it above $2^{60}$. (If not even 1 does, it
@@ -753,7 +753,7 @@ def next_scale(now, largest):
             raise ValueError(f"the scale {now.scale} would fall below 1: look at the loss, the data, the learning rate")
         return ScaleState(now.scale / 16)
     if largest >= 2.0**14:
-        return ScaleState(max(1.0, now.scale / 2))
+        return ScaleState(max(min(1.0, now.scale), now.scale / 2))
     good, seen = now.good + 1, max(now.seen, largest)
     if good < INTERVAL:
         return ScaleState(now.scale, good, seen)
@@ -831,6 +831,7 @@ rules = {
     "rule 1, nan": ((2.0**20, 7, 9.0), math.nan, (2.0**16, 0, 0.0)),
     "rule 2": ((2.0**20, 7, 9.0), 2.0**14, (2.0**19, 0, 0.0)),
     "rule 2 at 1": ((1.0, 2, 9.0), 2.0**15, (1.0, 0, 0.0)),
+    "rule 2 below 1": ((2.0**-4, 2, 9.0), 2.0**15, (2.0**-4, 0, 0.0)),
     "rule 3, more than seen": ((2.0**20, 3, 9.0), 9000.0, (2.0**20, 4, 9000.0)),
     "rule 4, by the largest seen": ((2.0**20, 7, 600.0), 4.0, (2.0**22, 0, 0.0)),
     "rule 4, stays below": ((2.0**20, 7, 4.0), 512.0, (2.0**22, 0, 0.0)),

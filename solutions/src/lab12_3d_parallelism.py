@@ -400,7 +400,7 @@ def shape_of(pipe, data, tensor):
 #
 # **Your contract.** `mean_loss(logits, targets, cube, cut_tokens)`
 #
-# - On a last stage, `logits` is `[tokens, words]` of any float dtype and has a graph, and `targets` is int64
+# - On a last stage, `logits` is `[tokens, words]`, float32 or float64, and has a graph, and `targets` is int64
 # `[tokens]`: the tokens of this rank, perhaps none. On other stages both are None. Both stay as they are.
 # - All ranks call. There is at least one target in all. A replica may have none.
 # - Returns `(loss, own)`. `loss` is the mean, a float64 tensor without dims and without a graph, the same on every
@@ -901,7 +901,7 @@ def check_sums(lengths, shape, sizes, cut_tokens, seed=0):
         look = "how many copies of all gradients live at once; whose they are"
         check.at_most(held, 2 * size + 16384, f"… bytes held beside its gradients, of {size:,}", look=look)
     seen = sum(int(sent.sent_bytes) for *_, sent in found)
-    check.at_most(seen, int(1.1 * limit) + 4000 * n, f"{what}: bytes at the sockets of all ranks", look=look)
+    check.at_most(seen, int(1.1 * limit) + 4000 * n, f"{what}: bytes at the sockets of all ranks", look=DUE)
     check.carried([sent for *_, sent in found], 0.6 * limit, look="what travels uncounted, or not at all")
 
 

@@ -100,7 +100,7 @@ LIMIT_S = 4  # of the processor, for what takes a good answer less than a tenth 
 # distances of all kinds. Two keys that differ, in one number or in the order of their numbers, give orders that have
 # nothing to do with each other.
 # - The same arguments give the same window, in every process and on every day.
-# - It keeps no list: at most 32 KiB of memory, however many windows there are, and at most a millisecond or so of the processor's time.
+# - It keeps no list: at most 32 KiB of memory, however many windows there are, and at most half a millisecond of the processor's time.
 #
 # **Graded:** each window once, without a list (6 points), the look of chance (6), and other keys and counts (8).
 

@@ -935,7 +935,7 @@ guess_bytes = ask("4,096 tokens, 8 heads of 64: bytes of the table of scores ove
 # %% [markdown]
 # **Your contract.** `TiledAttention`, an `autograd.Function`: `o = TiledAttention.apply(q, k, v, starts, window, tile)`
 #
-# - Arguments as in question 3; `q`, `k` and `v` want gradients. Returns `o` alone.
+# - Arguments as in question 3; `q`, `k` and `v` want gradients, all or some. Returns `o` alone.
 # - **Saved** for the backward pass: `q`, `k`, `v`, `o` and `L`, and nothing else that grows with the tokens. When nobody
 # wants `o` any more, it is gone: an output that `ctx` holds by a name of its own holds `ctx`, and both stay.
 # `save_for_backward` knows that. Another backward pass through the same graph gives the same.

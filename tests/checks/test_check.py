@@ -270,6 +270,17 @@ def test_what_only_sounds_like_it_passes() -> None:
     check.written_with(fn, forbidden=["zb_h2", "ORDERS", "numpy"])
 
 
+def test_a_variable_of_the_answers_own_may_have_any_name() -> None:
+    head = "from course_lib.pipeline.schedule.orders import gpipe\n"
+    check.written_with(
+        in_a_cell("def f(gpipe):\n    ORDERS = [gpipe]\n    return ORDERS\n")["f"], forbidden=["gpipe", "ORDERS"]
+    )
+    for source in ("def f(x, g=gpipe):\n    gpipe = g\n    return gpipe(x)\n", "def f(x):\n    return gpipe(x)\n"):
+        assert "no gpipe, under any name" in refused(
+            check.written_with, in_a_cell(head + source)["f"], forbidden=["gpipe"]
+        )
+
+
 @pytest.mark.parametrize(
     "body",
     [
