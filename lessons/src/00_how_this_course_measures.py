@@ -46,8 +46,7 @@ from course_pages.shared.memory import memory_timeline
 #
 # How many numbers does the model have to learn? In each block, attention has three matrices of 128 × 128 that make
 # queries, keys and values, and a fourth that mixes the heads. The MLP (multi-layer perceptron), a small network for each
-# token alone, has one of 128 × 512 and one of 512 × 128. **Guess, then run on.** Do not add up everything: take the
-# largest things that you see.
+# token alone, has one of 128 × 512 and one of 512 × 128. **Guess, then run on.** Do not add up everything: take the largest things.
 
 # %%
 SMALL = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=128)
@@ -113,9 +112,7 @@ at_first = Ratio(loss.item())
 compare(guess=guess_loss, predicted=Ratio(math.log(256)), measured=at_first, tolerance=0.03, name="first loss")
 
 # %% [markdown]
-# A model that knows nothing finds all 256 bytes equally likely: $-\ln \frac{1}{256} = 5.545$. Ours has learned nothing and
-# comes out a little lower. Its output shares the input's weights, so it leans towards the byte that it has just read, and
-# here one byte in six is followed by itself. 3 % leaves room for that. What is counted must be equal. Where
+# A model that knows nothing finds all 256 bytes equally likely: $-\ln \frac{1}{256} = 5.545$. Ours comes out a little lower, since its output shares the input's weights: it leans towards the byte just read, and one byte in six is followed by itself. What is counted must be equal. Where
 # rounding or chance has a part, a tolerance is stated beforehand.
 #
 # ## 3 · Bytes that a device holds
@@ -156,9 +153,7 @@ memory_timeline(record)
 # | attention: what the heads gathered | $BSD$ |
 # | the MLP: before and after the GELU | $2BSF$ |
 #
-# Behind the last block come a norm again and a log-probability for each of $V = 256$ bytes at each token, $BSV$. At the
-# peak the backward pass has just begun. No weight has its gradient yet; two gradients of results, of that size, are on their
-# way: temporaries.
+# Behind the last block come a norm again and a log-probability for each of $V = 256$ bytes at each token, $BSV$. At the peak the backward pass has just begun: no weight has its gradient, and two gradients of that size are temporaries.
 
 # %%
 B, S, D, H, F, V = 8, 128, 128, 4, 512, 256
@@ -171,7 +166,7 @@ compare(guess=guess_peak, predicted=predict.peak(setup), measured=record.peak, t
 
 # %% [markdown]
 # `predict.peak` picks up the crumbs as well: means of the norms, the mask, the tokens. The hill is *batch × sequence ×
-# layers*, and in attention the sequence squared. You want all of them large, and that is why this course exists.
+# layers*, and in attention the sequence squared. You want all of them large: hence this course.
 #
 # ## 4 · Operations that a device computes
 #
@@ -192,8 +187,7 @@ rule = predict.training_flops(predict.parameters(SMALL), tokens=inputs.numel())
 compare(guess=guess_flops, predicted=rule, measured=counted.total, tolerance=0.15, name="6 × parameters × tokens", unit="GFLOP")
 
 # %% [markdown]
-# The step computes an eighth more than the rule says. What has the rule forgotten? Look at attention's heart, and at its
-# two `@`. (H heads, K numbers in each; dropout is off.)
+# The step computes an eighth more than the rule says. What has the rule forgotten? Look at attention's two `@`. (H heads, K numbers in each; dropout is off.)
 
 # %%
 show(Attention.explicit)
@@ -305,8 +299,7 @@ measured = {f"{p} ranks": max(ranks.run(all_reduce_traffic, n_bytes, world_size=
 compare(guess={"4 ranks": guess_traffic}, predicted=formula, measured=measured, tolerance=0.01, unit="MB")
 
 # %% [markdown]
-# A hair above the formula: each message has a *header* of a few dozen bytes, and the barrier is messages, too. That is what
-# the 1 % was for.
+# A hair above the formula: each message has a *header* of a few dozen bytes, and the barrier is messages, too. Hence the 1 %.
 #
 # ## 7 · Put together: train on four ranks
 #
@@ -360,7 +353,7 @@ compare(guess=guess_step, predicted=predicted, measured=max(sent), tolerance=0.0
 
 # %% [markdown]
 # The `assert` passed: not one of 842,496 weights on any rank is off by a millionth. To the last bit they cannot agree, since
-# the ranks' sums are rounded in another order. The traffic is further above the formula than before, because each of 52
+# the ranks' sums are rounded in another order. The traffic is further above the formula, because each of 52
 # parameter tensors has headers of its own. (Lesson 07 packs them into buckets.)
 #
 # ## 8 · The deadlock

@@ -298,14 +298,13 @@ compare(predicted=Ratio(2.0), measured=Ratio(nearest[-1]), tolerance=0.01, name=
 
 # %% [markdown]
 # It did not: *nothing* was added. At 1 the spacing of bf16 is $2^{-7} \approx 0.0078$. The update is less than half of it,
-# so every single sum is rounded back to 1. This is **swamping**: an update $u$ is lost on a weight $w$ when
+# so each sum rounds to 1. This is **swamping**: an update $u$ is lost on a weight $w$ when
 #
 # $$|u| < \tfrac{1}{2}\,\text{spacing}(w),$$
 #
-# and moves it when it is more than that. (On a tie, evenness decides. Just below a power of two ticks lie
-# twice as close: downwards half as much moves it.)
+# and moves it when it is more than that. (On a tie, evenness decides. Down from a power of two half as much is enough.)
 #
-# What if we start at 0, where the spacing is tiny? The sum grows, and the spacing grows with it. The rule says where
+# What if we start at 0, where the spacing is tiny? It grows with the sum. The rule says where
 # it ends.
 
 # %%

@@ -169,7 +169,7 @@ AccumulationExplorer(global_batch=64, micro_batch=4).show(
 # 1. It does. The bars that you had stay as they were, and three come on the right. (Only that of 64, which was a single
 #    piece, gains the green, above the edge of the picture.) *How much fits* is a question about the piece; *how large is
 #    the batch* has become a question about time alone.
-# 2. A piece of 4. A piece of 8 wants 15.5 GiB. The box's "16 GB" are GiB, so it should fit, but a program finds 14.56.
+# 2. A piece of 4. A piece of 8 wants 15.5 GiB. The box's "16 GB" are GiB, but a program finds 14.56.
 # 3. At 1, a quarter of the bar goes away; at 8, a sixteenth. What is left there, 14.59 GiB, misses the line by a hair. (On
 #    drivers that show 14.75 GiB it passes on paper, with nothing left for CUDA.)
 #
@@ -268,8 +268,7 @@ print("weighted, within rounding:", off(fixed_gradient, true_gradient) < (N - 1)
 # $$\sum_i \frac{n_i}{N} \ell_i = \frac{1}{N} \sum_i n_i \cdot \frac{1}{n_i} \sum_{t \in i} \ell_t = \frac{1}{N}
 # \sum_t \ell_t .$$
 #
-# These factors have a price: you must know $N$ before the first backward pass. So draw all pieces of a step first, and
-# count. (The lab does without.)
+# Their price: you must know $N$ before the first backward pass. So draw all pieces first, and count. (The lab does without.)
 #
 # ## 5 · Once a step
 #

@@ -383,8 +383,7 @@ compare(
 
 # %% [markdown]
 # Of rank 0's 9 idle units 3 remain. It waited 6 for its first gradient; now 3, since every stage passes the gradient
-# on after B. And the three gaps at the end of its row close, since the others put W off and send their gradients
-# sooner. Which rank, and for how long? In the second sitting you write that rule.
+# on after B. And the three gaps at the end of its row close, since others put W off and send gradients sooner. Which rank, and for how long? In the second sitting you write that rule.
 #
 # No rank holds more *micro-batches* than rank 0 did already. Bytes are another matter: a W that waits keeps its $x$ and
 # also its $g$.
@@ -521,7 +520,7 @@ compare(guess=guess_inter, predicted=predicted_s, measured=measured_s, tolerance
 # ## 10 · Zero-bubble: where does W go?
 #
 # Take 1F1B's order and cut each BW into B and W. If W follows its B at once, every rank waits three units less, but
-# rank 0's gaps at the end are still there. If every W goes to the end, all micro-batches are in flight.
+# rank 0's gaps at the end stay. If every W goes to the end, all micro-batches are in flight.
 # The rule between the two keeps some W back, on each rank another number of them. Rank 3 gets its first gradient three
 # units before rank 0 does; what could it do in the meantime, and what must it not hold longer?
 #
@@ -558,10 +557,9 @@ show(schedules.zero_bubble, docstring=False)
 # until micro-batch 0 comes back over $P - 1$ stages: $(P-1)(T_B + T_W)$. Later, while the pipeline drains, it has no
 # forward pass to put between its last $P$ backward passes: $P - 1$ gaps of $T_F$. That is 1F1B's sum.
 #
-# Now split. A stage passes its gradient on after B, so rank 0 waits for $(P-1)\,T_B$ only. And the ranks
+# Now split. A stage passes its gradient on after B, so rank 0 waits for $(P-1)\,T_B$ only. The ranks
 # behind it put W off, so its last gradients come every $T_F + T_B$, without $T_W$. Its own B and W fit
-# in, and $T_F - T_W$ of each gap is left. Add up. It holds for other costs, too, while a W is
-# the shortest; let the chart count:
+# in, and $T_F - T_W$ of each gap is left. Add up. For other costs, too, while a W is shortest. Let the chart count:
 
 # %%
 cases = {"F, B, W = 1, 1, 1": (1, 1, 1), "F, B, W = 3, 4, 2": (3, 4, 2), "F, B, W = 4, 3, 1": (4, 3, 1)}
@@ -594,17 +592,16 @@ compare(
 
 # %% [markdown]
 # ZB-H2 runs $2(P - r) - 1$ forward passes ahead. From its first action to its last, no rank waits. But rank 3 begins three
-# units after rank 0 and ends three units after it, and if all ranks wait for each other before the next step, ZB-H2 with its
+# units after rank 0 and ends three units after it, and if all ranks wait before the next step, ZB-H2 with its
 # $2P - 1$ micro-batches in flight is as fast as ZB-H1 with $P$. Its zero exists only where each rank goes on into the
-# next step by itself. A gradient norm over all ranks would forbid it, so the paper steps first, and takes the step back
-# where the norm turns out too large (Qi et al. 2023, §4).
+# next step by itself. A gradient norm over all ranks would forbid it, so the paper steps first, and back where the norm is too large (Qi et al. 2023, §4).
 #
 # **ZB-V** has two stages on each rank, like interleaved, but folded: rank 0 has the first and the last. A micro-batch's
-# backward pass begins where its forward pass began, so memory is free again early. It holds 8 halves, 4 micro-batches, on
+# backward pass begins where its forward pass began, so memory is free early. It holds 8 halves, 4 micro-batches, on
 # every rank, idles for half as long even with a barrier, and sends twice as often (Qi et al. 2024).
 #
 # **DualPipe** lets micro-batches enter at both ends (DeepSeek-AI 2024, §3.2.1), so that each rank has an F of one half
-# and a backward pass of the other to do together. The reason is lesson 13's: while the one computes, the other's experts
+# and a backward pass of the other to do together. The reason: while the one computes, the other's experts (lesson 13)
 # exchange tokens. The price is two copies of the weights. The report counts $P + 1$ micro-batches on every rank and
 # $(P/2 - 1)(F\&B + B - 3W)$ of idle time, with $B$ a whole backward pass and $F\&B$ the pair, overlapped, whose
 # results leave together. In our chart F's result leaves before its partner begins, and it is $(P/2 - 1)(F + B - 2W)$.

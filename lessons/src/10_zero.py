@@ -372,7 +372,7 @@ print("in step, bytes a parameter:", *(f"{name} {peak / psi:.1f}" for name, peak
 # %% [markdown]
 # `parameter.grad = None` lets go, as soon as the bucket is on its way; the one before it arrives meanwhile. Stage 3 shrinks
 # a storage to 0 bytes. And `update_and_tell` is the middle of `step`: `optimizer.step()` on this rank's pieces, then
-# everybody's weights. (Buckets fill `step` a little. `Zero3` has fp32 gradients and no bf16 part: $16\Psi/N$ again.)
+# everybody's weights. (Buckets fill `step` a little. `Zero3` has fp32 gradients, no bf16 part: $16\Psi/N$ again.)
 #
 # Stage 1 saves most, for nothing. Stage 2 saves a little, and has to reduce in each backward pass. Stage 3 saves the rest,
 # for half as much traffic again, and has no floor: with enough ranks the states of *any* model fit, as long as that fits

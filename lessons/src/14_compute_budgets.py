@@ -449,14 +449,14 @@ for name, each in PUBLISHED["models"].items():
 print("you said:", guess_each.said, "for GPT-3")
 
 # %% [markdown]
-# (Hoffmann et al. 2022, Table 1; MT-NLG read 270 billion.) Five of the six have two tokens a parameter or fewer. Later models
-# have more than twenty: Llama 3's own law put its 405 billion parameters at some 40 tokens each. Its 8 billion read 15 trillion, 1,900 each.
-# For a law prices training alone, and a smaller model that read longer is cheaper each time that you use it.
+# (Hoffmann et al. 2022, Table 1.) Five of the six have two tokens a parameter or fewer. Later models
+# have more than twenty: Llama 3's own law asked for some 40, and its 8 billion parameters read 1,900 each.
+# For a law prices training alone, and a small model that read longer is cheaper each time you use it.
 #
 # ## 12 · Mixtures, and their misprints
 #
 # Text is not one pile. A set has a *weight*, its share of what is read, and so a number of **epochs**: weight times tokens read, over
-# tokens it has. Three papers print all of these, so each can be asked whether it agrees with itself. In which of GPT-3's
+# tokens it has. Three papers print all of these, so each can be asked whether it agrees. In which of GPT-3's
 # five sets do the printed epochs not fit the weight? A ratio far from 1 gives it away.
 
 # %%
@@ -470,7 +470,7 @@ for name, row in PUBLISHED["massivetext"].items():
 # %% [markdown]
 # WebText2's 22 percent make 3.5 epochs, where the paper prints 2.9, which would be 18 percent. (Wikipedia's 0.88 may be rounding: 3 percent may have
 # been 3.4.) MT-NLG's epochs come close with the 270 billion tokens that it read, not
-# with the 339 billion that it had. And MassiveText's Wikipedia would need four tokens to a byte: no rounding makes 0.001 TB of some 15 GB.
+# the 339 billion that it had. And MassiveText's Wikipedia has four tokens to a byte: no rounding makes 0.001 TB of 15 GB.
 #
 # ## 13 · Text that comes again
 #

@@ -122,7 +122,7 @@ for length in (1, 1000, 10**5, 10**7):
 # Below some thousands of numbers a call has one price: Python, the dispatcher, the allocator. That is **overhead**, and no roofline
 # shows it. On a GPU a launch costs microseconds, too, and the card finishes small work sooner than Python can ask for more.
 # (The two longest may beat the roof that our copy drew: one fits into the cache, the other is written where it was read.
-# Into another tensor, `torch.add(x, 1, out=y)` takes about as long as a copy, and `x + 1` also pays for new pages.)
+# `torch.add(x, 1, out=y)` takes about as long as a copy, and `x + 1` also pays for new pages.)
 #
 # Here is how that looks at scale. Hugging Face trained Llama-like models on 8 H100s each, with tensor parallelism over all 8 and one
 # sequence of 4,096 tokens at a time. From their tokens a second follows what one layer takes, forward and backward.
@@ -140,8 +140,7 @@ for name, layers, width, hidden, speed in (("1B", 16, 2048, 8192, 6907), ("3B", 
 print("you said", guess_layer.said)
 
 # %% [markdown]
-# The same time, whatever the layer holds! What does not grow with the work is overhead: here most likely the launches of a layer's many
-# kernels. (Its messages do grow, from 17 to 34 MB.) Before you make any kernel faster, double the micro-batch: if the step takes as long as before, you were paying for calls.
+# The same time, whatever the layer holds! What does not grow with the work is overhead: here most likely launches. (Messages do grow, from 17 to 34 MB.) Before you make any kernel faster, double the micro-batch: if the step takes as long as before, you were paying for calls.
 #
 # ## 4 · Fusion, without a compiler
 #

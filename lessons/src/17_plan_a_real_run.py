@@ -73,8 +73,7 @@ print("8B on one machine of 8:", legal(heads=32, layers=32, gpus=8, node=8))
 print("70B on 1,024 GPUs:", len(legal(heads=64, layers=80, gpus=1024, node=8)), "layouts")
 
 # %% [markdown]
-# Ten are few. But each still has a micro-batch, a stage of ZeRO, interleaving, recompute. That is how ten became dozens, and how
-# a large cluster gets thousands of plans.
+# Ten are few. But each still has a micro-batch, a stage of ZeRO, interleaving, recompute. Ten become dozens, and on a large cluster thousands.
 #
 # ## 2 · What it holds
 #
@@ -120,7 +119,7 @@ compare(
 # ## 3 · What it takes
 #
 # A micro-batch meets one block. The GPU multiplies; tensor ranks send; and meanwhile the CPU starts the kernels, one after the other.
-# The CPU runs ahead while the GPU works, so the slower of the two decides. That is lesson 16's third regime, and it has a number: with tensor ranks, a block
+# The CPU runs ahead while the GPU works, and the slower decides. That is lesson 16's third regime, and it has a number: with tensor ranks, a block
 # cannot take less than `launch_tensor_s`, forward and backward together.
 #
 # **Guess:** an H100 does 989 TFLOP/s. What does the CPU need to start one block?
@@ -141,8 +140,7 @@ print("you said", guess_launch.said)
 # On eight tensor ranks the GPU waits for the CPU. Each further rank makes the products thinner and no launch shorter: that is the
 # dark corner of the map that you will meet below.
 #
-# Now the whole step. The first micro-batch passes through all stages, one after the other. Behind it the others leave in the rhythm of the *slowest* stage (lesson 09's
-# bubble, for stages that are not equal). At the end the data axis sums the gradients.
+# Now the whole step. The first micro-batch passes through all stages, one after the other. Behind it the others leave in the rhythm of the *slowest* stage (lesson 09's bubble, for unequal stages). At the end the data axis sums the gradients.
 #
 # **Your turn.** Put the parts together.
 
@@ -228,18 +226,18 @@ pictures.ratios(found, caption="The rule of thumb is off by a factor of two and 
 print("you said", guess_thumb.said)
 
 # %% [markdown]
-# The dots far from the line are the best part, because each has a story.
+# The dots far from the line are the best part: each has a story.
 #
 # - **1B, eight stages: −98 %.** Two published runs differ in ZeRO alone, which has nothing to cut with one replica. One took under 5 seconds, the other 270. A broken run, not a layout.
 # - **8B, two stages (the tenth of section 3).** Predicted 19 seconds, measured 48, at 71 GB. The rows do not say why.
 # - **BigScience, 187B on 640 GPUs.** Twice the GPUs of the row above it, the same time.
-# - **Megatron's 175B with ZeRO-3 on 1,536 GPUs**, far above it. Each block waits for a ring of 1,536 places, and a fit that has not seen this row makes the wait too long.
+# - **Megatron's 175B with ZeRO-3 on 1,536 GPUs**, above it. Each block waits for a ring of 1,536 places: too long, in a fit that has not seen this row.
 #
 # Other rows fitted once we read the programs that made them: NVLink joins 72 GPUs of a GB200; the head keeps its 16 bits; torchtitan saves every second `mm`, but none in float8, so those run again.
 # One number we chose looking at the rows: how often what lies *between* products crosses memory in 4 bits.
 #
 # The hardest question to such a table is: what is *not* in it? Of the H100 runs we left out those with tensor ranks beyond one machine, with more than 256 GPUs, or with a pipeline
-# over several machines. That rule (`clean`) looks at layouts and not at errors. But see how many it takes away, and how the planner does there:
+# over several machines. That rule (`clean`) looks at layouts, not at errors. How many does it take away, and how does the planner do there?
 
 # %%
 # measured: Hugging Face, Ultra-Scale Playbook, 1 to 64 machines of eight H100s
@@ -295,8 +293,7 @@ for key, due in sheet.items():
 print({where: f"{each['constants']['nic_bytes_per_s'] / 1e9:.0f} GB/s" for where, each in fitted().items() if "nic_bytes_per_s" in each["fitted"]})
 
 # %% [markdown]
-# Cards are felt at half to three quarters of what is sold. The 40 % of the peak carry all that grows with products, the launches of section 3 whatever else tensor ranks wait for, and the link ended at its bound, the data sheet. To find the cards, the formula has to know how rings leave a machine: eight data ranks in it do not share a card, since NCCL lays eight rings, and each leaves by another one.
-# (Where a fit ends at its bound, published rows cannot tell a fast link from one that sends behind the products.)
+# Cards are felt at half to three quarters of what is sold, once the formula knows that eight data ranks of a machine do not share a card: NCCL lays eight rings, and each leaves by another one. The 40 % carry all that grows with products, and section 3's launches whatever else tensor ranks wait for. (The link ended at its bound: published rows cannot tell a fast one from one that sends behind the products.)
 #
 # ## 6 · The map
 #
@@ -319,7 +316,7 @@ MapExplorer().show()
 # ## 7 · A hundred thousand GPUs
 #
 # Llama 3 405B met 419 unexpected stops in 54 days on 16,384 GPUs (Grattafiori et al. 2024, §3.3.4). If each GPU, with its share of cables and
-# hosts, fails independently of all others, a stop comes every $M$ seconds on average, and $M$ falls as $1/\text{GPUs}$.
+# hosts, fails independently, a stop comes every $M$ seconds on average, and $M$ falls as $1/\text{GPUs}$.
 #
 # You save for $\delta$ seconds after every $\tau$ seconds of work. A stop throws away what came after the last *whole* checkpoint, half an interval on average. So you lose about $\delta/\tau$ to saving and $\tau/2M$ to repeating. One falls
 # with $\tau$, the other rises, and the sum is least where they are equal (Young 1974):
@@ -375,8 +372,7 @@ pictures.lost_time(between, points, 60, caption="With six times the GPUs the bes
 
 # %% [markdown]
 # The bottom is flat: three times too long or too short costs less than twice. But at 100,000 GPUs even the bottom loses a quarter of the cluster. Nothing
-# in the plan repairs that, only a shorter $\delta$: copy the state to main memory in a second, and write it out while the step goes on (lesson 11). What it leaves is starting again, which
-# the formula above left out: say three minutes after each stop.
+# in the plan repairs that, only a shorter $\delta$: copy the state to main memory in a second, and write it out while the step goes on (lesson 11). What is left is starting again: three minutes each time.
 #
 # And a stop ends when the GPU is replaced. If that takes a day, spares must cover what breaks within one:
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbconvert import HTMLExporter
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, ViewportSize, expect
 
 from tests.browser.conftest import MOUNT
 from tests.browser.jupyterlab import REPOSITORY, executed
@@ -18,7 +18,7 @@ from tests.browser.jupyterlab import REPOSITORY, executed
 pytestmark = pytest.mark.browser
 
 STATE = re.compile(r'<script type="application/vnd\.jupyter\.widget-state\+json">(.*?)</script>', re.DOTALL)
-NARROW = {"width": 640, "height": 900}
+NARROW: ViewportSize = {"width": 640, "height": 900}
 """Half of a laptop's screen: the notebook beside an editor."""
 TOO_WIDE = """() => [...document.querySelectorAll('table')].filter(
     (each) => each.getBoundingClientRect().width > each.parentElement.clientWidth + 1).map((each) => each.innerText)"""
