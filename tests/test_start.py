@@ -315,7 +315,7 @@ class TestFailures:
     def test_no_room_for_temporary_files(self, checkout: Checkout) -> None:
         full = "import sys; sys.exit('OSError: [Errno 28] No space left on device')"
         (checkout.root / "backend.py").write_text(full)
-        assert said(checkout.call("open"))[-1].startswith("The disk is full: make 4 GB of room in")
+        assert said(checkout.call("open"))[-1].startswith("The disk is full: make 4 GB of room (9 with CUDA) in")
         assert not checkout.venv.exists()
 
     def test_an_unforeseen_failure_shows_the_error_and_the_log(self, checkout: Checkout) -> None:

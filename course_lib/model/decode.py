@@ -148,7 +148,8 @@ def speculate(
     passes, wanted = 0, prompt.shape[1] + new
     while text.shape[1] < wanted:
         length = text.shape[1]
-        drafted = generate(draft, text[:, caches[1].length :], ahead, caches[1])
+        few = min(ahead, wanted - length - 1)  # one more comes for free
+        drafted = generate(draft, text[:, caches[1].length :], few, caches[1]) if few else text[:, :0]
         best = read(model, torch.cat([text[:, -1:], drafted], 1), caches[0]).argmax(-1)  # behind each of them
         right = int((best[:, :-1] == drafted).long().cumprod(1).sum())  # behind a wrong one, nothing counts
         text = torch.cat([text, best[:, : right + 1]], 1)  # the model's own next token comes for free

@@ -174,7 +174,7 @@ def _check(config: GPTConfig, mesh: Mesh, schedule: str, zero: int) -> None:
         raise ValueError(f"dropout={config.dropout}: each stage would draw masks of its own; take dropout=0")
     if zero not in (0, 1, 2, 3):
         raise ValueError(f"zero={zero}: the stage of ZeRO is 0, 1, 2 or 3")
-    if zero > 1 and (mesh.axes["pipe"] > 1 or schedule in ("zero-bubble", "zb-h2", "zb-v")):
+    if zero > 1 and (mesh.axes["pipe"] > 1 or schedule in ("interleaved", "zero-bubble", "zb-h2", "zb-v")):
         raise ValueError(
             f"zero={zero} over {mesh.axes['pipe']} pipeline stages ({schedule}): gradients would be reduced after "
             "every micro-batch, before all of their terms are there; take zero=1"

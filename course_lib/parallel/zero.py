@@ -111,11 +111,19 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self._ready = set[int]()  # parameters whose gradient this backward pass has finished
         self._next = 0  # the bucket that this backward pass reduces next
         self._reduced = False  # the pieces have their gradients
-        if stage == 2:
-            watch_gradients(self.parameters, self._on_gradient)
+        watch_gradients(self.parameters, self._on_gradient)
 
     def _on_gradient(self, number: int) -> None:
-        """Reduce a bucket as soon as the backward pass has filled it; called in the middle of the pass."""
+        """Stage 2: reduce a bucket as soon as the backward pass has filled it; called in the middle of the pass."""
+        if self._reduced:
+            raise ValueError("the gradients are reduced already: all backward passes come before, or step or zero_grad")
+        if self.stage == 1:
+            return
+        if number in self._ready:
+            raise ValueError(
+                "a weight has a second gradient in one backward pass, after its bucket was sent: recomputed segments "
+                "share it (take stage=1, or Zero3), or an earlier pass ended in an error (zero_grad() forgets it)"
+            )
         if not self._ready:  # the first gradient of this pass
             Variable._execution_engine.queue_callback(self._reduce_rest)  # at its end
         self._ready.add(number)
@@ -182,7 +190,10 @@ class ZeroOptimizer(torch.optim.Optimizer):
         for parameter in self.parameters:
             parameter.grad = None
         for bucket in self.buckets:
+            bucket.finish_reduce()  # a pass that ended in an error may have left it on its way
             bucket.mean = None
+        self._next = 0
+        self._ready.clear()
         self.optimizer.zero_grad(set_to_none=True)
         self._forget()
 
@@ -283,7 +294,7 @@ class FlatShard:
 
     def send_gradient(self, flat: Tensor) -> None:
         """Begin to reduce. All ranks must call. Bytes sent by each: (N-1)/N times the bucket's."""
-        wide = torch.float32 if flat.dtype in SIXTEEN_BITS else flat.dtype  # a sum of N terms rounds once, at its end
+        wide = torch.float32 if flat.dtype in SIXTEEN_BITS else flat.dtype  # on gloo a sum rounds once, at its end
         self._reducing = start_reduce_scatter(flat, self.group, wide)
 
     @torch.no_grad()

@@ -180,10 +180,13 @@ class Zero3(LayerwiseModule["Unit"]):
         return clip_parts_(gradients, max_norm, self.group, self._shards[0].device)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients, also those that wait for `synchronize`."""
+        """Forget all gradients, also those that wait for `synchronize` or that a broken backward pass has left."""
         super().zero_grad(set_to_none)
+        self._finish_reduction()
+        for unit in self.units:
+            unit.is_open = False
         for bucket in self.buckets:
-            bucket.mean = None
+            bucket.forget_gradient()
         self._forget()
 
     def gathered_state_dict(self) -> dict[str, Tensor]:
@@ -389,6 +392,11 @@ class UnshardableFlatParameter(FlatShard):
             del self._gradient_places
         self.send_gradient(self._gradient)
         self._gradient = None
+        self._arrived.clear()
+
+    def forget_gradient(self) -> None:
+        """Drop this pass's gradient, whole or in part, and the mean of earlier ones."""
+        self._gradient = self.mean = None
         self._arrived.clear()
 
     def _empty(self) -> None:

@@ -97,7 +97,8 @@ class Pipeline:
             The mean loss over all tokens, detached, on the rank of the last stage; None on the others.
 
         Raises:
-            ValueError: another number of micro-batches than the schedule's, or a tied weight has a gradient already.
+            ValueError: another number of micro-batches than the schedule's, one of them without a target, or a tied
+                weight has a gradient already.
         """
         mail = self._begin(micro_batches, tokens)
         for action in self.schedule.actions[self.rank]:
@@ -195,6 +196,8 @@ class Pipeline:
                 "optimizer.zero_grad() before forward_backward"
             )
         counts = [count_tokens(targets) for _, targets in micro_batches]  # micro-batches may differ: a share is not 1/M
+        if not all(counts):
+            raise ValueError(f"micro-batch {counts.index(0)} has no target, and a mean over nothing is nan")
         self._micro_batches, self._shares = micro_batches, [count / (tokens or sum(counts)) for count in counts]
         self._loss: Tensor | None = None
         self.spans = []

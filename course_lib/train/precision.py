@@ -212,8 +212,9 @@ class LossScaler:
         """
         if optimizer in self._overflows:
             raise ValueError("the gradients of this step are unscaled already; call update() after each step()")
-        self._overflows[optimizer] = not all(bool(gradient.isfinite().all()) for gradient in gradients_of(optimizer))
+        overflow = not all(bool(gradient.isfinite().all()) for gradient in gradients_of(optimizer))
         multiply_gradients(optimizer, 1 / self._scale)  # exact: the scale is a power of two
+        self._overflows[optimizer] = overflow
 
     def step(self, optimizer: torch.optim.Optimizer) -> Any:
         """Call `optimizer.step()` if all its gradients are finite; skip the step and return None otherwise.

@@ -16,7 +16,7 @@ from course_tools.lessons import Lesson, course_root
 
 
 def new(
-    name: Annotated[str, typer.Argument(help="Number and topic, such as 08_tensor_parallelism.")],
+    name: Annotated[str, typer.Argument(help="Number and topic, such as 20_adam.")],
     question: Annotated[str, typer.Option(help="The lesson's question.")] = "Who holds what, and what does it cost?",
     package: Annotated[str, typer.Option(help="Where the library module goes, in course_lib.")] = "parallel",
 ) -> None:
@@ -123,7 +123,7 @@ def link(
 
 def add_to(app: typer.Typer) -> None:
     """Make these commands part of `course`."""
-    app.command(epilog="Example: `course new 08_tensor_parallelism --question 'Who holds which part of a layer?'`")(new)
+    app.command(epilog="Example: `course new 20_adam --question 'What does a step owe to the steps before it?'`")(new)
     app.command(epilog="Examples: `course build 04 lab02`, `course build --check`")(build)
     app.command(epilog="Examples: `course release ../out lab01 --force`, `course release ../out --term 2027-spring`")(
         release

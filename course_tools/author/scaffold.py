@@ -43,7 +43,7 @@ class Plan:
 
     Args:
         root: the checkout.
-        name: number and topic, as in `08_tensor_parallelism`.
+        name: number and topic, as in `20_adam`.
         package: one of `PACKAGES`.
         question: the lesson's question, in one sentence.
 
@@ -58,7 +58,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"\d\d(_[a-z][a-z0-9]*)+", self.name):
-            raise ValueError(f"{self.name!r}: two digits and a topic are needed, as in 08_tensor_parallelism")
+            raise ValueError(f"{self.name!r}: two digits and a topic are needed, as in 20_adam")
         if len(self.topic) > LONGEST:
             raise ValueError(f"the topic {self.topic!r} has {len(self.topic)} letters; at most {LONGEST} fit")
         if self.package not in PACKAGES:

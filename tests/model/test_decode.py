@@ -100,5 +100,13 @@ def test_speculation_changes_no_token_and_saves_passes(ahead: int, monkeypatch: 
     assert torch.equal(unlike, due) and passes < many <= 23
 
 
+def test_speculation_reaches_the_end_of_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "ReservedCache", cache_of_one)
+    model = lively(CONFIG)
+    for new in (57, 58):  # the last token needs no place
+        tokens, _ = speculate(model, model, prompt(1, 6), new, 4)
+        assert torch.equal(tokens, generate(model, prompt(1, 6), new, cache_of(CONFIG, 1)))
+
+
 def cache_of_one(config: GPTConfig, batch: int) -> ReservedCache:
     return ReservedCache(config, batch, dtype=torch.float64)

@@ -162,6 +162,13 @@ def refused(sizes, config, rows, how):
         ((2, 1, 1), {}, 4, {"schedule": "pipedream"}, "schedule='pipedream': it must be one of naive, gpipe"),
         ((2, 1, 1), {}, 4, {"zero": 2}, "zero=2 over 2 pipeline stages .1f1b.: gradients would be reduced after every"),
         ((1, 2, 1), {}, 4, {"zero": 2, "schedule": "zb-v"}, "zero=2 over 1 pipeline stages .zb-v.: gradients would be"),
+        (
+            (1, 2, 1),
+            {},
+            4,
+            {"zero": 3, "schedule": "interleaved"},
+            "zero=3 over 1 pipeline stages .interleaved.: gradients",
+        ),
         ((1, 2, 1), {}, 4, {"zero": 4}, "zero=4: the stage of ZeRO is 0, 1, 2 or 3"),
         ((1, 2, 1), {}, 6, {"micro_batches": 2}, "6 sequences do not split into 4 equal pieces: 2 replicas times 2"),
         ((2, 1, 1), {}, 6, {"schedule": "interleaved", "micro_batches": 3}, "3 micro-batches on 2 ranks"),

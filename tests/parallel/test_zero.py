@@ -1,15 +1,19 @@
 """ZeRO's stages 1 and 2 on real ranks: against the single-device step, and against the paper's bytes."""
 
+import contextlib
 import functools
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from course_kit import measure, ranks
 from course_kit.ranks import RankFailure
 from course_lib.parallel.zero import ZeroOptimizer
+from course_lib.parallel.zero3 import Zero3
 from course_lib.train.gradients import clip_gradients
 from course_lib.train.precision import LossScaler
+from course_lib.train.recompute import recompute
 from tests.mutants.parallel import zero as wrong
 from tests.parallel import checks
 from tests.parallel import zero_checks as zero
@@ -169,3 +173,65 @@ def test_a_meter_may_be_opened_while_gradients_wait():
 
     # two moments of 10 elements, and a step count for each piece: the bias and 6 of the matrix, or 10 of the matrix
     assert ranks.run(held, world_size=2) == [2 * 4 * 10 + 2 * 4, 2 * 4 * 10 + 4]
+
+
+def _broken(wrap):
+    """Gradients of a pass after one that ended in an error and was forgotten, over those of a run without it."""
+    found = []
+    for breaks in (False, True):
+        torch.manual_seed(0)
+        layers = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(4)))
+        x = torch.ones(2, 4) * (1 + dist.get_rank())
+        model, optimizer = wrap(layers)
+        if breaks:
+            middle = layers[1].register_full_backward_pre_hook(lambda *_: _out_of_memory())
+            with contextlib.suppress(RuntimeError):
+                model(x).sum().backward()
+            middle.remove()
+            (model if isinstance(model, Zero3) else optimizer).zero_grad()
+        model(x).sum().backward()
+        found.append(model.gathered_gradients() if isinstance(model, Zero3) else optimizer.gathered_gradients(model))
+    right, after = found
+    assert len(right) == 8 and right.keys() == after.keys()
+    return [float((after[key] - right[key]).abs().max()) for key in right]
+
+
+def _out_of_memory():
+    raise RuntimeError("out of memory")
+
+
+def _stage(stage, layers):
+    return layers, ZeroOptimizer(layers.parameters(), torch.optim.SGD, stage=stage, bucket_bytes=64, lr=0.1)
+
+
+def _stage_3(layers):
+    return (model := Zero3(layers, units=list(layers), bucket_bytes=64)), torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("wrap", [functools.partial(_stage, 1), functools.partial(_stage, 2), _stage_3])
+def test_zero_grad_forgets_a_backward_pass_that_ended_in_an_error(wrap):
+    for off in ranks.run(_broken, wrap, world_size=2, timeout_s=60):
+        assert max(off) == 0
+
+
+def _shared_by_recomputed_segments():
+    layer, head = layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    _, optimizer = _stage(2, layers)  # kept: its hooks live as long as it does
+    x = torch.ones(2, 4, requires_grad=True)
+    head(recompute(layer, recompute(layer, x))).sum().backward()
+    optimizer.step()
+
+
+def _passes_after_the_norm(stage):
+    layer, optimizer = _stage(stage, torch.nn.Linear(4, 4))
+    layer(torch.ones(2, 4)).sum().backward()
+    optimizer.clip_grad_norm_(1e9)
+    layer(torch.ones(2, 4)).sum().backward()
+
+
+def test_gradients_that_would_be_lost_are_refused():
+    with pytest.raises(RankFailure, match="a weight has a second gradient in one backward pass"):
+        ranks.run(_shared_by_recomputed_segments, world_size=2, timeout_s=60)
+    for stage in (1, 2):
+        with pytest.raises(RankFailure, match="the gradients are reduced already"):
+            ranks.run(_passes_after_the_norm, stage, world_size=2, timeout_s=60)

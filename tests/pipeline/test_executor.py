@@ -182,6 +182,9 @@ def refused(what):
     optimizer = torch.optim.SGD(checks.parameters_of(stages), lr=0.1)
     if what == "number":
         Pipeline(schedule, stages).forward_backward(checks.pieces(checks.batch_of(0, 3)))
+    if what == "no target":
+        pieces = checks.pieces(checks.batch_of(0, 4))
+        Pipeline(schedule, stages).forward_backward([*pieces[:3], (pieces[3][0], torch.full_like(pieces[3][1], -100))])
     if what == "twice":
         pipeline = Pipeline(schedule, stages)
         for step in range(2):
@@ -202,6 +205,7 @@ def refused(what):
     ("what", "message"),
     {
         "number": "3 micro-batches given, but the schedule has 4",
+        "no target": "micro-batch 3 has no target, and a mean over nothing is nan",
         "twice": "a tied weight already has a gradient, which would count twice",
         "mirrored": "'dualpipe' is data only: this executor holds one copy of each stage",
         "ranks": "the schedule is for 4 ranks, but the pipeline has 2",

@@ -215,3 +215,14 @@ def _always_inf() -> None:
 def test_mistakes_are_explained(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_a_refused_unscale_leaves_all_as_it_was() -> None:
+    """A step behind it is refused as well, and no gradient is unscaled alone."""
+    wide, thin = (torch.nn.Parameter(torch.ones(2, dtype=dtype)) for dtype in (torch.float32, torch.float16))
+    optimizer, scaler = torch.optim.SGD([wide, thin], lr=1e-3), LossScaler(1024.0)
+    scaler.scale(wide.sum() + thin.float().sum()).backward()
+    for refused in (lambda: scaler.unscale_(optimizer), lambda: scaler.step(optimizer)):
+        with pytest.raises(ValueError, match="would lose their small numbers"):
+            refused()
+        assert wide.grad is not None and wide.grad.tolist() == [1024.0, 1024.0] and wide.tolist() == [1.0, 1.0]
