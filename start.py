@@ -39,7 +39,7 @@ EXPLANATIONS = [
     ),
     (
         "No space left|Errno 28|not enough space",
-        "The disk is full: make 4 GB of room (9 with CUDA) in {root} and for temporary files (TMPDIR), then call again.",
+        "The disk is full: make 4 GB of room (9 with CUDA) in {root} and for temporary files (TMPDIR); call again.",
     ),
     (
         "CERTIFICATE_VERIFY_FAILED",
