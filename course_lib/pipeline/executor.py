@@ -97,8 +97,7 @@ class Pipeline:
             The mean loss over all tokens, detached, on the rank of the last stage; None on the others.
 
         Raises:
-            ValueError: another number of micro-batches than the schedule's, one of them without a target, or a tied
-                weight has a gradient already.
+            ValueError: another number of micro-batches, one without a target, or a tied weight has a gradient already.
         """
         mail = self._begin(micro_batches, tokens)
         for action in self.schedule.actions[self.rank]:
