@@ -187,9 +187,9 @@ def files_that_ran() -> Iterator[set[str]]:
         sys.setprofile(before)
 
 
+_BY_TEXT = ("import_module", "attrgetter", "methodcaller")
 _FRAMES = """inspect traceback _getframe _current_frames currentframe walk_stack walk_tb settrace setprofile f_back
 tb_frame f_locals f_globals gi_frame cr_frame __closure__ cell_contents get_objects get_referrers get_referents"""
-_BY_TEXT = ("import_module", "attrgetter", "methodcaller")
 FRAMES = frozenset([*_FRAMES.split(), "start_new_thread"])
 """What leads from an answer to those who judge it: their frames, and the objects that these hold."""
 
@@ -254,15 +254,14 @@ class AnswerText:
     """
 
     def __init__(self, fn: Callable) -> None:
-        nodes = list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(fn)))))
+        inner, nodes = inspect.unwrap(fn), list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(fn)))))
         plain = [node for node in nodes if isinstance(node, ast.Import)]
         taken = [node for node in nodes if isinstance(node, ast.ImportFrom)]
         self.imports = [alias.name for node in plain for alias in node.names]
         self.imports += [f"{node.module or ''}.{alias.name}" for node in taken for alias in node.names]
-        names = set(filter(None, map(_dotted, nodes))) - _own_variables(inspect.unwrap(fn), nodes[1])
+        names = set(filter(None, map(_dotted, nodes))) - _own_variables(inner, nodes[1])
         self._calls = [node for node in nodes if isinstance(node, ast.Call)]
         self._ours = [vars(module) for key, module in list(sys.modules.items()) if key.startswith("course_")]
-        inner = inspect.unwrap(fn)
         self._scope = dict(getattr(inner, "__globals__", None) or vars(sys.modules[fn.__module__]))
         for node in (*plain, *taken):
             with contextlib.suppress(Exception):  # what cannot be imported cannot be used either

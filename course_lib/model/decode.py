@@ -130,7 +130,7 @@ def generate(model: GPT, prompt: Int[Tensor, "batch seq"], new: int, cache: KVCa
     for _ in range(new):
         tokens = read(model, tokens, cache)[:, -1:].argmax(-1)
         chosen.append(tokens)
-    return torch.cat(chosen, 1)
+    return torch.cat([prompt[:, :0], *chosen], 1)  # none of none: nothing
 
 
 def speculate(
@@ -149,7 +149,7 @@ def speculate(
     while text.shape[1] < wanted:
         length = text.shape[1]
         few = min(ahead, wanted - length - 1)  # one more comes for free
-        drafted = generate(draft, text[:, caches[1].length :], few, caches[1]) if few else text[:, :0]
+        drafted = generate(draft, text[:, caches[1].length :], few, caches[1])
         best = read(model, torch.cat([text[:, -1:], drafted], 1), caches[0]).argmax(-1)  # behind each of them
         right = int((best[:, :-1] == drafted).long().cumprod(1).sum())  # behind a wrong one, nothing counts
         text = torch.cat([text, best[:, : right + 1]], 1)  # the model's own next token comes for free

@@ -78,6 +78,11 @@ class HybridParallel(nn.Module):
         self.mesh, self.groups, self.bucket_bytes = mesh, process_groups(mesh), bucket_bytes
         self.zero: Literal[0, 1, 2, 3] = zero
         order = ORDERS[schedule](mesh.axes["pipe"], micro_batches)
+        if zero > 1 and (order.stages > 1 or any(action.kind == "W" for action in order.actions[0])):
+            raise ValueError(
+                f"zero={zero} over {mesh.axes['pipe']} pipeline stages ({schedule}): gradients would be reduced after "
+                "every micro-batch, before all of their terms are there; take zero=1"
+            )
         layers = partition_layers([0.0, *[1.0] * config.layers, 0.0], order.stages)  # both ends count as free
         place = mesh.coordinates(dist.get_rank())["pipe"]
         self.stages = nn.ModuleDict()
@@ -174,8 +179,3 @@ def _check(config: GPTConfig, mesh: Mesh, schedule: str, zero: int) -> None:
         raise ValueError(f"dropout={config.dropout}: each stage would draw masks of its own; take dropout=0")
     if zero not in (0, 1, 2, 3):
         raise ValueError(f"zero={zero}: the stage of ZeRO is 0, 1, 2 or 3")
-    if zero > 1 and (mesh.axes["pipe"] > 1 or schedule in ("interleaved", "zero-bubble", "zb-h2", "zb-v")):
-        raise ValueError(
-            f"zero={zero} over {mesh.axes['pipe']} pipeline stages ({schedule}): gradients would be reduced after "
-            "every micro-batch, before all of their terms are there; take zero=1"
-        )

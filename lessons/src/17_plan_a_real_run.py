@@ -379,7 +379,8 @@ pictures.lost_time(between, points, 60, caption="With six times the GPUs the bes
 # %%
 for cluster, mean in between.items():
     broken = 86_400 / mean  # on average, at any time; independent stops are Poisson's
-    print(f"{cluster}: {broken:.0f} broken on average, {poisson.ppf(0.999, broken):.0f} spares are enough 999 times in 1,000; losses with a 1 s checkpoint: {predict.waste(float(predict.young(1, mean)), 1, mean):.1%}, and 3 minutes to start again: {predict.waste(float(predict.young(1, mean)), 1, mean, 180):.1%}")
+    quick = float(predict.young(1, mean))
+    print(f"{cluster}: {broken:.0f} broken on average, {poisson.ppf(0.999, broken):.0f} spares are enough 999 times in 1,000; losses with a 1 s checkpoint: {predict.waste(quick, 1, mean):.1%}, and 3 minutes to start again: {predict.waste(quick, 1, mean, 180):.1%}")
 
 # %% [markdown]
 # That closes the first sitting.
