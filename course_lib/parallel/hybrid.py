@@ -75,14 +75,14 @@ class HybridParallel(nn.Module):
     ) -> None:
         super().__init__()
         _check(config, mesh, schedule, zero)
-        self.mesh, self.groups, self.bucket_bytes = mesh, process_groups(mesh), bucket_bytes
-        self.zero: Literal[0, 1, 2, 3] = zero
         order = ORDERS[schedule](mesh.axes["pipe"], micro_batches)
         if zero > 1 and (order.stages > 1 or any(action.kind == "W" for action in order.actions[0])):
             raise ValueError(
                 f"zero={zero} over {mesh.axes['pipe']} pipeline stages ({schedule}): gradients would be reduced after "
                 "every micro-batch, before all of their terms are there; take zero=1"
             )
+        self.mesh, self.groups, self.bucket_bytes = mesh, process_groups(mesh), bucket_bytes
+        self.zero: Literal[0, 1, 2, 3] = zero
         layers = partition_layers([0.0, *[1.0] * config.layers, 0.0], order.stages)  # both ends count as free
         place = mesh.coordinates(dist.get_rank())["pipe"]
         self.stages = nn.ModuleDict()

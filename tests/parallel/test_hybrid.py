@@ -160,7 +160,7 @@ def refused(sizes, config, rows, how):
         ((1, 1, 2), {"heads": 1}, 4, {}, "1 heads do not split over 2 ranks"),
         ((2, 1, 1), {"dropout": 0.1}, 4, {}, "dropout=0.1: each stage would draw"),
         ((2, 1, 1), {}, 4, {"schedule": "pipedream"}, "schedule='pipedream': it must be one of naive, gpipe"),
-        ((2, 1, 1), {}, 4, {"zero": 2}, "zero=2 over 2 pipeline stages .1f1b.: gradients would be reduced after every"),
+        ((2, 1, 1), {}, 4, {"zero": 2}, "zero=2 over 2 pipeline stages .1f1b.: gradients would be reduced after"),
         ((1, 2, 1), {}, 4, {"zero": 2, "schedule": "zb-v"}, "zero=2 over 1 pipeline stages .zb-v.: gradients would be"),
         (
             (1, 2, 1),
@@ -178,6 +178,11 @@ def refused(sizes, config, rows, how):
 def test_what_cannot_be_is_refused(sizes, change, rows, how, message):
     with pytest.raises(RankFailure, match=message):
         ranks.run(refused, sizes, dataclasses.replace(TIED, **change), rows, how, world_size=2, timeout_s=30)
+
+
+def test_a_grid_that_cannot_be_is_refused_before_there_are_ranks():
+    with pytest.raises(ValueError, match="zero=2 over 2 pipeline stages .1f1b.: gradients would be reduced after"):
+        HybridParallel(TIED, Mesh({"pipe": 2, "data": 2, "tensor": 2}), micro_batches=2, zero=2)
 
 
 def test_a_grid_has_three_axes():
