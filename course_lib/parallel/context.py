@@ -90,7 +90,8 @@ def ring_attention(
     """Causal attention of this rank's tokens to the tokens of all ranks. All ranks of the group must call.
 
     Bytes sent by each rank, with n those of its keys (values have as many) and c ranks: 2n(c-1) forward; backward
-    2n(c-1) again, and 2nc for the gradients of keys and values, which travel with them until they are home.
+    2n(c-1) again, and 2nc for the gradients of keys and values, which travel with them until they are home. Sums are at
+    least fp32; gradients travel in the dtype of the keys.
 
     Args:
         q_BHsK, k_BHsK, v_BHsK: queries, keys and values of this rank's tokens, as `own_tokens` orders them.
@@ -121,16 +122,20 @@ class _RingAttention(Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, order: Order, group: Group) -> Tensor:
         ranks, rank, seq = dist.get_world_size(group), dist.get_rank(group), q.shape[-2]
-        out, log_sum = torch.zeros_like(q), q.new_full(q.shape[:-1], -torch.inf)  # (B, H, s, K), (B, H, s)
-        travelling = torch.stack([k, v])  # (2, B, H, s, K): one message
-        for step in range(ranks):
-            coming = _start_hop(travelling, group) if step < ranks - 1 else None  # on its way while this rank computes
-            for pair in _pairs(order, ranks, rank, step, seq):
-                queries = (..., pair.queries)
-                scores = _scores(q, travelling[0], pair)
-                _add_to_softmax(out[*queries, :], log_sum[queries], scores, travelling[1][..., pair.keys, :])
-            if coming:
-                travelling = coming()
+        wide = torch.promote_types(q.dtype, torch.float32)  # of the sums; what travels and what is kept is as given
+        wide_q, travelling = q.to(wide), torch.stack([k, v])  # (2, B, H, s, K): one message
+        out, log_sum = torch.zeros_like(wide_q), wide_q.new_full(q.shape[:-1], -torch.inf)  # (B, H, s, K), (B, H, s)
+        with torch.autocast(q.device.type, enabled=False):  # it would narrow the products again
+            for step in range(ranks):
+                coming = _start_hop(travelling, group) if step < ranks - 1 else None  # on its way while this computes
+                keys, values = travelling.to(wide)
+                for pair in _pairs(order, ranks, rank, step, seq):
+                    queries = (..., pair.queries)
+                    scores = _scores(wide_q, keys, pair)
+                    _add_to_softmax(out[*queries, :], log_sum[queries], scores, values[..., pair.keys, :])
+                if coming:
+                    travelling = coming()
+        out = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, out, log_sum)
         ctx.order, ctx.group = order, group
         return out
@@ -139,22 +144,26 @@ class _RingAttention(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         q, k, v, out, log_sum = ctx.saved_tensors
         ranks, rank, seq = dist.get_world_size(ctx.group), dist.get_rank(ctx.group), q.shape[-2]
+        wide_q, wide_grad = q.to(log_sum.dtype), grad.to(log_sum.dtype)
         # inner: softmax's backward needs the sum of weight times its gradient, which is grad · out (FlashAttention's D)
-        scale, inner = q.shape[-1] ** -0.5, (grad * out).sum(-1, keepdim=True)
-        q_grad, travelling, grads = torch.zeros_like(q), torch.stack([k, v]), torch.zeros_like(torch.stack([k, v]))
+        scale, inner = q.shape[-1] ** -0.5, (wide_grad * out).sum(-1, keepdim=True)
+        q_grad, travelling = torch.zeros_like(wide_q), torch.stack([k, v])
+        grads = torch.zeros_like(travelling)
         for step in range(ranks):
             coming = _start_hop(travelling, ctx.group) if step < ranks - 1 else None
+            all_keys, all_values = travelling.to(log_sum.dtype)
             for pair in _pairs(ctx.order, ranks, rank, step, seq):
                 queries, keys = (..., pair.queries, slice(None)), (..., pair.keys, slice(None))
-                weights = (_scores(q, travelling[0], pair) - log_sum[..., pair.queries, None]).exp()  # computed again
-                grads[1][keys] += weights.mT @ grad[queries]
-                scores_grad = weights * (grad[queries] @ travelling[1][keys].mT - inner[queries]) * scale
-                q_grad[queries] += scores_grad @ travelling[0][keys]
-                grads[0][keys] += scores_grad.mT @ q[queries]
+                scores = _scores(wide_q, all_keys, pair)
+                weights = (scores - log_sum[..., pair.queries, None]).exp()  # computed again
+                grads[1][keys] += weights.mT @ wide_grad[queries]
+                scores_grad = weights * (wide_grad[queries] @ all_values[keys].mT - inner[queries]) * scale
+                q_grad[queries] += scores_grad @ all_keys[keys]
+                grads[0][keys] += scores_grad.mT @ wide_q[queries]
             grads = _start_hop(grads, ctx.group)()  # follow their keys; after the last step they are home
             if coming:
                 travelling = coming()
-        return q_grad, grads[0], grads[1], None, None
+        return q_grad.to(q.dtype), grads[0], grads[1], None, None
 
 
 def _scores(q: Tensor, k: Tensor, pair: _Pair) -> Tensor:

@@ -191,13 +191,13 @@ def _scores(setup: Setup, heads: int) -> Iterator[Saved]:
 
 def _kernel(setup: Setup, heads: int, turned: tuple[int, ...], mixed: int) -> Iterator[Saved]:
     """Tensors that a fused kernel keeps besides its input: rotated copies, its result, and a number for each row."""
-    element, ring = setup.weight_bytes, setup.context > 1
+    element = setup.weight_bytes
     for name, elements in zip("qk", turned):
         yield f"attention.{name}_turned", elements, element
     yield "attention.mixed", mixed, element
-    yield "attention.log_sum_exp", setup.tokens * heads, element if ring else FLOAT
+    yield "attention.log_sum_exp", setup.tokens * heads, FLOAT
     # Rotated heads lie one behind the other, as does the result; only the GPU's kernel for fp32 sets them side by side.
-    if turned and heads > 1 and (ring or (setup.device, element) != ("cuda", FLOAT)):
+    if turned and heads > 1 and (setup.context > 1 or (setup.device, element) != ("cuda", FLOAT)):
         yield "attention.mixed_flat", mixed, element
 
 

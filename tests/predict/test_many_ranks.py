@@ -43,9 +43,10 @@ TENSOR = [
     ),
 ]
 CONTEXT = [
-    Setup(replace(SMALL, **variant), rows, context=2)
+    Setup(replace(SMALL, **variant), rows, context=2, precision=precision)
     for variant in ({}, LLAMA_LIKE, {"heads": 1}, {**LLAMA_LIKE, "heads": 1})
     for rows in (1, 3)
+    for precision in ("fp32", "bf16")
 ]
 
 
@@ -53,7 +54,7 @@ def check(setup: Setup) -> list[str]:
     """Where this rank differs from the formulas: what autograd keeps, and what each operation sends."""
     cut: Any = ContextParallelGPT if setup.context > 1 else ParallelGPT
     arguments = () if setup.context > 1 else (None, setup.sequence_parallel)
-    model = cut(GPT(setup.gpt), *arguments)
+    model = cut(GPT(setup.gpt, dtype=torch.bfloat16 if setup.precision == "bf16" else None), *arguments)
     if setup.recompute == "full":
         model.blocks = RecomputedLayers(model.blocks, setup.every)
     if setup.recompute == "selective":
