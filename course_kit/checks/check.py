@@ -34,6 +34,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+_QUANTITIES = (Bytes, Flops, *Quantity.__subclasses__())  # of now: later ones are an answer's own
 _TYPE = "the type of what is returned, before its value"
 _BEHIND = "what {} was given, and the state around it, after the call"
 
@@ -234,7 +235,7 @@ def close(
         _tensors_alike(value, target, what, look)
     precision = dtype or (target.dtype if isinstance(expected, Tensor) else torch.float64)
     tolerance = relative if relative is not None else operations * torch.finfo(precision).eps
-    exact, came = target.detach().double(), value.detach().double()
+    exact, came = (Tensor.double(Tensor.detach(each)) for each in (target, value))  # no method that an answer hung on
     scale = exact[exact.isfinite()].abs().max().item() if exact.isfinite().any() else 0.0
     wrong = ~((came - exact).abs() <= tolerance * scale) & ~((came == exact) | (came.isnan() & exact.isnan()))
     if wrong.any():
@@ -307,7 +308,7 @@ def _same_type(got: object, expected: object) -> bool:
         return type(got) is bool
     if isinstance(expected, int | float):
         kinds = (int, float) if isinstance(expected, float) else (int,)
-        own = (type(expected),) if isinstance(expected, Quantity) else (Bytes, Flops, *Quantity.__subclasses__())
+        own = (type(expected),) if isinstance(expected, Quantity) else _QUANTITIES
         return type(got) in (*kinds, *own)
     if isinstance(expected, Tensor):
         return type(got) in (Tensor, torch.nn.Parameter)

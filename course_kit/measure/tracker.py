@@ -104,6 +104,8 @@ class Tracker(TorchDispatchMode):
         return [storage for storage in storages if storage is not None]
 
     def _add(self, tensor: Tensor, made_by: Any = None, from_start: bool = False) -> TrackedStorage | None:
+        if tensor.layout is not torch.strided:
+            raise ValueError(f"measure.memory counts dense tensors; this one is {tensor.layout}: take sparse=False")
         block = tensor.untyped_storage()
         known = self._live.get(block._cdata)
         if known is not None:

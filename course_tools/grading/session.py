@@ -36,7 +36,7 @@ from course_tools.grading.sandbox.kernel import Budget, Kernel, KernelEnded, Rep
 from course_tools.grading.sandbox.limits import Limits
 
 _NOT_DONE = re.compile(r"not done after [\d.]+ s:")
-_CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _CELL = re.compile(r"\bcell \[(\d{1,6})\]", re.ASCII)
 _START_S = 120.0
 _LIMITS = {kernels.MEMORY: "memory limit", kernels.PROCESSES: "process limit", kernels.FILES: "file limit"}

@@ -13,7 +13,7 @@ from torch import nn
 
 from course_kit.accounts import ModelledBytes
 from course_kit.checks import CheckFailed, check
-from course_kit.units import Bytes, Flops
+from course_kit.units import Bytes, Count, Flops, Quantity
 
 
 class Yes:
@@ -70,6 +70,23 @@ def test_modelled_bytes_are_bytes_and_nothing_else_is() -> None:
     check.equal(Bytes(5), ModelledBytes(5), "bytes")
     assert "a number" in refused(check.at_most, MyBytes(9), Bytes(5), "bytes")
     assert "MyBytes" in refused(check.equal, MyBytes(9), Bytes(5), "bytes")
+
+
+class AnyNumber(Quantity, int):
+    """Equal to everything, and of a kind that the course did not make."""
+
+    units, auto_units = Count.units, Count.auto_units
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
+def test_an_answer_brings_no_equality_of_its_own() -> None:
+    assert "AnyNumber" in refused(check.equal, AnyNumber(0), 12345, "a number")
+    disguised, right = torch.zeros(2), torch.ones(2)
+    disguised.detach = lambda: right  # type: ignore[method-assign]
+    assert "expected" in refused(check.close, disguised, right, "ones")
+    assert "expected" in refused(check.equal, disguised, right, "ones")
 
 
 def test_what_holds_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

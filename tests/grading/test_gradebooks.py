@@ -64,6 +64,11 @@ def test_a_submission_without_points_is_in_no_gradebook(folder: Path) -> None:
     assert all(len(rows(folder / name)) == n for name, n in (("canvas.csv", 4), ("moodle.csv", 3)))
 
 
+def test_who_has_no_points_any_more_keeps_none(folder: Path, full_key: NotebookNode) -> None:
+    write_gradebooks([result("zoe", "zoë")], folder, full_key)
+    assert [path.name for path in (folder / "gradescope").iterdir()] == ["zoe"]
+
+
 def test_gradescope_reads_tests_with_points_and_visibility(folder: Path) -> None:
     content = json.loads((folder / "gradescope" / "ada-17" / "results.json").read_text("utf-8"))
     assert set(content) <= {"score", "execution_time", "output", "output_format", "stdout_visibility", "tests"}

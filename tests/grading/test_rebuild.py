@@ -118,6 +118,36 @@ def test_a_cell_that_takes_a_name_of_the_lab_does_not_run(key: NotebookNode) -> 
     assert rebuilt(key, book).notes == []
 
 
+def test_a_helper_may_have_the_name_of_a_checks_variable(key: NotebookNode) -> None:
+    """What a check binds goes with it, so nothing of the lab is in the way."""
+    key = copy.deepcopy(key)
+    cell_of(key, "q1-hidden").source += "\nscale = 3\n"
+    helper, uses = new_code("scale = 0.5\n"), "def half(number):\n    return scale * number\n"
+    book = notebook(key, q3=uses)
+    book.cells.insert(3, helper)
+    sources = [cell.source for cell in rebuilt(key, book).notebook.cells]
+    assert sources[sources.index(uses) - 1] == helper.source
+
+
+def test_names_that_a_star_brings_are_found(key: NotebookNode) -> None:
+    uses = "def half(number):\n    return ldexp(number, -1)\n"
+    book = notebook(key, q3=uses)
+    book.cells.insert(3, new_code("from math import *\n"))
+    sources = [cell.source for cell in rebuilt(key, book).notebook.cells]
+    assert sources[sources.index(uses) - 1] == "from math import *\n"
+
+
+def test_an_answer_may_stand_in_a_cell_of_the_labs(key: NotebookNode) -> None:
+    """A student merged the two cells, with the upper one active; the lab's own text runs as it was handed out."""
+    book = notebook(key)
+    given = next(cell for cell in book.cells if cell.source.startswith("def reference"))
+    given.source += "\n\n" + HALF
+    book.cells.remove(cell_of(book, "q3"))
+    result = rebuilt(key, book)
+    assert HALF.strip() in answer(result, "q3")
+    assert result.notes == ["q3: the cell had lost its mark; found by the names that it defines"]
+
+
 @pytest.mark.parametrize("version", [3, 4])
 def test_older_formats(key: NotebookNode, version: int) -> None:
     book = json.loads(nbformat.writes(notebook(key)))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
+import sys
 import zipfile
 from pathlib import Path
 
@@ -54,6 +56,18 @@ def test_a_name_is_the_same_however_its_accents_are_stored(tmp_path: Path) -> No
     (folder,), (_, moodle) = find(tmp_path / "folder"), find(tmp_path / "moodle.zip")
     assert (folder.student, folder.name, folder.data) == (joined.replace(" ", "-"), joined, b"{}")
     assert (moodle.student, moodle.name) == (joined.replace(" ", "-") + "-17", joined)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, names of files are Unicode")
+def test_names_in_another_encoding_are_spelt_out(tmp_path: Path) -> None:
+    """Folders that came out of an old zip: two students, each with a name that can be written."""
+    for name in (b"M\xfcller", b"M\xf6ller"):
+        folder = os.fsencode(tmp_path) + b"/" + name
+        os.mkdir(folder)
+        Path(os.fsdecode(folder), "x.ipynb").write_bytes(b"{}")
+    found = find(tmp_path)
+    assert {each.name for each in found} == {r"M\udcfcller", r"M\udcf6ller"} and all(each.data for each in found)
+    assert all(str(each).encode() for each in found)
 
 
 def test_of_several_notebooks_the_newest_that_is_named_like_the_lab(tmp_path: Path) -> None:
@@ -188,6 +202,21 @@ def test_a_damaged_member_does_not_stop_the_rest(tmp_path: Path) -> None:
     archive.write_bytes(content)
     ada, bob = find(archive)
     assert "damaged" in ada.problem and len(bob.data) == 1000
+
+
+def test_whatever_a_codec_raises_is_one_students_problem(tmp_path: Path) -> None:
+    """LZMA's error is of a kind of its own."""
+    archive, whole = tmp_path / "z.zip", io.BytesIO()
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_LZMA) as file:
+        for name in ("ada/x.ipynb", "bob/x.ipynb"):
+            file.writestr(name, bytes(range(256)) * 8)
+    told = set()
+    for place in range(40, 200, 4):
+        content = bytearray(whole.getvalue())
+        content[place : place + 4] = b"\xff" * 4
+        archive.write_bytes(content)
+        told |= {ada.problem for ada in find(archive) if ada.name == "ada"}
+    assert any("orrupt input data" in problem for problem in told)
 
 
 def test_what_holds_no_submissions(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from course_tools.author.code import bound, defined, read
-from course_tools.author.lab_source import grade_id_of, is_answer, student_version
+from course_tools.author.lab_source import grade_id_of, is_answer, is_check, student_version
 
 NOT_ANSWERED = ": not answered"
 """How the note about a question ends whose cell is there, as it was handed out."""
@@ -126,7 +126,7 @@ def _with_answers(
 ) -> Iterator[NotebookNode]:
     """The cells of the key, answers put in, the students' own cells before the answers that need them."""
     open_names = set().union(*(bound(cell.source) for cell in key.cells if is_answer(cell)), set())
-    given = set().union(*(bound(cell.source) for cell in key.cells if not is_answer(cell)), set())
+    given = set().union(*(_lasting(cell) for cell in key.cells if not is_answer(cell)), set())
     used: set[StudentCell] = set()
     for cell, stub in zip(key.cells, released.cells, strict=True):
         cell = copy.deepcopy(cell)
@@ -145,6 +145,11 @@ def _with_answers(
         yield cell
 
 
+def _lasting(cell: NotebookNode) -> set[str]:
+    """Names that a cell of the lab leaves behind; a check's variables go with it, but for those that it `keeps`."""
+    return set(cell.metadata.get("course", {}).get("keeps", [])) if is_check(cell) else bound(cell.source)
+
+
 def _needed(wanted: set[str], spare: list[StudentCell], used: set[StudentCell], given: set[str]) -> list[StudentCell]:
     """The student's own cells that bind a wanted name, or a name that such a cell reads, in the notebook's order."""
     chosen: set[int] = set()
@@ -154,7 +159,7 @@ def _needed(wanted: set[str], spare: list[StudentCell], used: set[StudentCell], 
         name = waiting.pop()
         seen.add(name)
         for number, cell in enumerate(spare):
-            if cell not in used and number not in chosen and name in bound(cell.source):
+            if cell not in used and number not in chosen and {name, "*"} & bound(cell.source):
                 chosen.add(number)
                 waiting |= read(cell.source) - given - seen
     cells = [spare[number] for number in sorted(chosen)]
@@ -169,6 +174,7 @@ class _Answers:
         self._stubs = {cell.source.strip() for cell in released.cells if is_answer(cell)}
         own = [cell for cell in released.cells if not is_answer(cell)]
         fixed_text = {cell.source.strip() for cell in own}
+        wanted = {name for cell in released.cells if is_answer(cell) for name in defined(cell.source)}
         fixed_names = {name for cell in own for name in (cell.get("id"), grade_id_of(cell)) if name}
         claimed = [cell for cell in cells if cell.text]
         self._free = [
@@ -176,7 +182,7 @@ class _Answers:
             for cell in claimed
             if cell.text not in fixed_text
             and cell.grade_id not in fixed_names
-            and not (cell.cell_id in fixed_names and not cell.grade_id)
+            and not (cell.cell_id in fixed_names and not cell.grade_id and not wanted & defined(cell.source))
         ]
         self._found = {cell.id: self._matching(cell) for cell in released.cells if is_answer(cell)}
         self._named = {cell.id for cell in released.cells if self._found.get(cell.id) and self._by_name(cell)}

@@ -13,7 +13,6 @@ import re
 import stat
 import unicodedata
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -79,7 +78,8 @@ def find_submissions(where: Path, lab: str, *, largest_bytes: int) -> list[Submi
     """
     if where.is_dir():
         files = list(_in_folder(where, largest_bytes))
-        empty = [path.name for path in sorted(where.iterdir()) if path.is_dir() and not _is_skipped(path.name)]
+        folders = [path.name for path in sorted(where.iterdir()) if path.is_dir()]
+        empty = [_printable(name) for name in folders if not _is_skipped(name)]
     elif zipfile.is_zipfile(where):
         files, empty = _without_top(list(_in_zip(where, largest_bytes)), lab), []
     else:
@@ -178,8 +178,13 @@ def _in_folder(top: Path, largest_bytes: int) -> Iterator[_Found]:
         for name in sorted(names):
             path = Path(parent, name)
             if not _is_skipped(name):
-                inside = PurePosixPath(path.relative_to(top).as_posix())
+                inside = PurePosixPath(_printable(path.relative_to(top).as_posix()))
                 yield _Found(inside, (path.lstat().st_mtime,), _reader(path, largest_bytes))
+
+
+def _printable(name: str) -> str:
+    """A file's name, in which bytes of another encoding than UTF-8 are spelt out: no file and no screen takes them."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _reader(path: Path, largest_bytes: int) -> Callable[[], bytes]:
@@ -236,7 +241,9 @@ def _unzipper(archive: Path | io.BytesIO, member: zipfile.ZipInfo, largest_bytes
         try:
             with zipfile.ZipFile(archive) as file, file.open(member) as content:
                 return _bounded(content.read(largest_bytes + 1), largest_bytes)  # the declared size may be a lie
-        except (zipfile.BadZipFile, zlib.error, OSError, RuntimeError, NotImplementedError, EOFError) as problem:
+        except ValueError:  # too large
+            raise
+        except Exception as problem:  # whatever a codec raises: that of LZMA is no OSError
             raise ValueError(f"the archive is damaged or locked here ({problem})"[:200]) from None
 
     return read

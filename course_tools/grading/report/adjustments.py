@@ -61,7 +61,10 @@ class Rules:
 
     def keep(self, out: Path) -> None:
         """Keep them for the next run."""
-        file = os.path.relpath(self.file, out) if self.file else None
+        try:
+            file = os.path.relpath(self.file, out) if self.file else None
+        except ValueError:  # another drive of Windows
+            file = os.path.abspath(self.file) if self.file else None
         write_text(out / KEPT, json.dumps({"file": file, "late": self.late}) + "\n")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from course_tools.grading.report.results import PASSED, Result, total
 def write_gradebooks(results: Sequence[Result], folder: Path, key: NotebookNode) -> None:
     """Write `canvas.csv`, `moodle.csv` and `gradescope/STUDENT/results.json` to `folder`."""
     known = [result for result in results if result.decided]
+    shutil.rmtree(folder / "gradescope", ignore_errors=True)  # who has no points any more keeps no file
     words.write_csv(folder / "canvas.csv", canvas_rows(known, key))
     words.write_csv(folder / "moodle.csv", moodle_rows(known, key))
     for result in known:
