@@ -143,15 +143,10 @@ class Comparison(Tabular):
 
 
 def compare(
-    *,
-    predicted: Value,
-    measured: Value,
-    guess: Guess | Number | Mapping[str, Guess | Number] | None = None,
-    tolerance: float | None = 0.0,
-    name: str = "total",
-    unit: str | None = None,
+    *, predicted: Value, measured: Value, guess: Guess | Number | Mapping[str, Guess | Number] | None = None,
+    tolerance: float | None = 0.0, name: str = "total", unit: str | None = None,
     columns: tuple[str, str] = ("formula", "measured"),
-) -> Comparison:
+) -> Comparison:  # fmt: skip
     """Put a guess, a prediction and a measurement side by side, and insist that they agree.
 
     Args:

@@ -106,14 +106,9 @@ def within(seconds: float, fn: Callable, *args: Any, look: str = "", may_change:
 
 
 def on_ranks(
-    fn: Callable,
-    *args: Any,
-    world_size: int = 4,
-    timeout_s: float = 50,
-    look: str = "",
-    may_change: MayChange = "random",
-    **kwargs: Any,
-) -> list[Any]:
+    fn: Callable, *args: Any, world_size: int = 4, timeout_s: float = 50, look: str = "",
+    may_change: MayChange = "random", **kwargs: Any,
+) -> list[Any]:  # fmt: skip
     """Call a function on real ranks, for the results in rank order; a deadlock is a `CheckFailed` that says why.
 
     Side effects are seen on each rank. Mostly the function is the lab's, which makes models and data there and calls
@@ -132,14 +127,9 @@ def on_ranks(
 
 
 def traffic(
-    fn: Callable,
-    *args: Any,
-    world_size: int = 4,
-    timeout_s: float = 50,
-    look: str = "",
-    may_change: MayChange = "random",
-    **kwargs: Any,
-) -> tuple[list[Any], list[TrafficAccount]]:
+    fn: Callable, *args: Any, world_size: int = 4, timeout_s: float = 50, look: str = "",
+    may_change: MayChange = "random", **kwargs: Any,
+) -> tuple[list[Any], list[TrafficAccount]]:  # fmt: skip
     """Call like `on_ranks`, and count what each rank sends: (results, accounts), both in rank order."""
     pairs = on_ranks(_counted, fn, args, kwargs, may_change, world_size=world_size, timeout_s=timeout_s, look=look)
     return [result for result, _ in pairs], [account for _, account in pairs]
@@ -205,16 +195,9 @@ def the_same(got: object, expected: object, what: str, look: str) -> None:
 
 
 def close(
-    got: object,
-    expected: Tensor | float,
-    what: str,
-    *,
-    operations: int = 1,
-    dtype: torch.dtype | None = None,
-    relative: float | None = None,
-    look: str = "",
-    silent: bool = False,
-) -> None:
+    got: object, expected: Tensor | float, what: str, *, operations: int = 1, dtype: torch.dtype | None = None,
+    relative: float | None = None, look: str = "", silent: bool = False,
+) -> None:  # fmt: skip
     """Check for equality up to rounding: within `operations` × eps(`dtype`) of the largest expected magnitude.
 
     Args:

@@ -78,13 +78,9 @@ def as_in_training(
 
 
 def _backward_of(
-    result: Tensor,
-    upstream: Tensor | None,
-    leaves: Mapping[int, tuple[Tensor, Tensor]],
-    what: str,
-    close_by: Callable[..., None],
-    look: str,
-) -> None:
+    result: Tensor, upstream: Tensor | None, leaves: Mapping[int, tuple[Tensor, Tensor]], what: str,
+    close_by: Callable[..., None], look: str,
+) -> None:  # fmt: skip
     if leaves:
         backward(result, upstream, look=look)
     for place, (leaf, grad) in leaves.items():

@@ -23,18 +23,10 @@ Names = dict[str, Any]
 
 
 def random_programs(
-    what: str,
-    begin: str,
-    answer: Names,
-    reference: Names,
-    draw: Callable[[random.Random, Names], str],
-    looks: Callable[[Names], Sequence[str]],
-    *,
-    count: int = 100,
-    length: int = 20,
-    limit_s: float = 120,
+    what: str, begin: str, answer: Names, reference: Names, draw: Callable[[random.Random, Names], str],
+    looks: Callable[[Names], Sequence[str]], *, count: int = 100, length: int = 20, limit_s: float = 120,
     look: str = "",
-) -> None:
+) -> None:  # fmt: skip
     """Run `count` lives of at most `length` lines each, and fail with the shortest that differs.
 
         random_programs("a cache", "cache = Paged(SMALL, 3, 2)", {"Paged": Paged}, {"Paged": Copies},

@@ -30,12 +30,9 @@ from course_kit.units import Bytes
 
 @contextmanager
 def memory(
-    model: nn.Module | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
-    inputs: Tensor | tuple[Tensor, ...] | list[Tensor] = (),
-    *,
-    lines: bool = False,
-) -> Iterator[MemoryRecord]:
+    model: nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None,
+    inputs: Tensor | tuple[Tensor, ...] | list[Tensor] = (), *, lines: bool = False,
+) -> Iterator[MemoryRecord]:  # fmt: skip
     """Record the live bytes of everything that PyTorch computes inside the `with` block.
 
     Counted are all storages (each once, however many tensors view it) of the model, its gradients, its buffers, the

@@ -84,12 +84,9 @@ class Explorer(anywidget.AnyWidget):
     def __init__(self, offers: Mapping[str, Sequence[Any]] | None = None, **chosen: Any) -> None:
         self.offers = {name: list(each.values) for name, each in self.controls().items()} | dict(offers or {})
         super().__init__(
-            **self._checked(chosen),
-            _esm=self.text("js"),
-            _css=self.text("css"),
-            table=_packed(self._table()),
+            **self._checked(chosen), _esm=self.text("js"), _css=self.text("css"), table=_packed(self._table()),
             _controls=_packed({name: self._described(each) for name, each in self.controls().items()}),
-        )
+        )  # fmt: skip
         self.observe(self._keep_limits, list(self.controls()))
 
     @classmethod

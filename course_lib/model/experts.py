@@ -198,13 +198,9 @@ class ExpertMLP(nn.Module):
     routing: Routing
 
     def __init__(
-        self,
-        config: ExpertConfig,
-        seed: int = 0,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-        router: type[Router] = Router,
-    ) -> None:
+        self, config: ExpertConfig, seed: int = 0, dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None, router: type[Router] = Router,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.config = config
         self.router = router(config.experts, config.width, config.top_k)

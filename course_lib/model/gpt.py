@@ -115,12 +115,9 @@ class GPT(nn.Module):
     """
 
     def __init__(
-        self,
-        config: GPTConfig,
-        seed: int = 0,
-        device: torch.device | str | None = None,
+        self, config: GPTConfig, seed: int = 0, device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         if not isinstance(config, GPTConfig):
             raise ValueError(

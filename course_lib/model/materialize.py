@@ -20,11 +20,9 @@ from torch import Tensor, nn
 
 
 def materialize(
-    module: nn.Module,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | None = None,
+    module: nn.Module, device: torch.device | str | None = None, dtype: torch.dtype | None = None,
     fill: Callable[[Any], object] | None = None,
-) -> nn.Module:
+) -> nn.Module:  # fmt: skip
     """Give memory and values to a module on "meta", in place. Weights that are tied stay tied.
 
     `nn.Module.to_empty` leaves the new memory uninitialized, and unties tied weights on the way.

@@ -33,13 +33,9 @@ ROWS, COLUMNS = 128, 128
 
 
 def tiled_attention(
-    q: Float[Tensor, "... queries head"],
-    k: Float[Tensor, "... keys head"],
-    v: Float[Tensor, "... keys head"],
-    causal: bool = False,
-    rows: int = ROWS,
-    columns: int = COLUMNS,
-) -> Float[Tensor, "... queries head"]:
+    q: Float[Tensor, "... queries head"], k: Float[Tensor, "... keys head"], v: Float[Tensor, "... keys head"],
+    causal: bool = False, rows: int = ROWS, columns: int = COLUMNS,
+) -> Float[Tensor, "... queries head"]:  # fmt: skip
     """softmax(q kᵀ / √K) v, with a gradient, in O((N + M) · K) bytes a head beside one tile of rows × columns scores.
 
     With `causal` the queries are the last ones: query i sees the keys up to i + M - N. A query that sees no key gets 0,

@@ -319,21 +319,10 @@ def _switch(name: str, blocks: int, width: int, hidden: int, heads: int, experts
     """T5's encoder and decoder of `blocks` each; the tables are the embedding, which is the head of Switch's T5 1.1,
     and the head."""
     return ExpertModel(
-        name,
-        layers=2 * blocks,
-        expert_layers=2 * blocks // every,
-        width=width,
-        experts=experts,
-        top_k=1,
-        expert_hidden=hidden,
-        gated=every > 1,
-        dense_hidden=hidden,
-        attention=GroupedAttention(heads, heads, 64),
-        vocab_size=32_128,
-        lookup=32_128,
-        source="Fedus et al. 2021, Table 9",
-        two_streams=True,
-    )
+        name, layers=2 * blocks, expert_layers=2 * blocks // every, width=width, experts=experts, top_k=1,
+        expert_hidden=hidden, gated=every > 1, dense_hidden=hidden, attention=GroupedAttention(heads, heads, 64),
+        vocab_size=32_128, lookup=32_128, source="Fedus et al. 2021, Table 9", two_streams=True,
+    )  # fmt: skip
 
 
 SWITCH_BASE = _switch("Switch-Base", 12, 768, 2048, 12, experts=128, every=2)

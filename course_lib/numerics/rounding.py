@@ -44,12 +44,9 @@ def round_nearest(
 
 
 def round_stochastic(
-    x: Float[Tensor, "..."],
-    spacing: Float[Tensor, "..."],
-    generator: torch.Generator | None = None,
-    *,
+    x: Float[Tensor, "..."], spacing: Float[Tensor, "..."], generator: torch.Generator | None = None, *,
     out: Tensor | None = None,
-) -> Float[Tensor, "..."]:
+) -> Float[Tensor, "..."]:  # fmt: skip
     """One of the two multiples of `spacing` around x, by chance: the nearer one is the likelier.
 
     A number that lies a quarter of the way up is rounded up once in four times, so the *expected* result is x itself

@@ -176,13 +176,9 @@ class DiskOffloadedModel(LayerwiseModule[DiskOffloadUnit]):
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        disk: Disk,
-        prefetch: bool = True,
-        units: Iterable[nn.Module] | None = None,
+        self, module: nn.Module, disk: Disk, prefetch: bool = True, units: Iterable[nn.Module] | None = None,
         **adamw: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         if not trained:
             raise ValueError("no parameter to train: all are frozen, or there is none")

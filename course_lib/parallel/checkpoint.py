@@ -59,13 +59,9 @@ class Checkpoints:
     """
 
     def __init__(
-        self,
-        folder: str | Path,
-        model: nn.Module,
-        optimizer: ZeroOptimizer | torch.optim.Optimizer,
-        keep: int = 2,
+        self, folder: str | Path, model: nn.Module, optimizer: ZeroOptimizer | torch.optim.Optimizer, keep: int = 2,
         **others: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if keep < 1:
             raise ValueError(f"keep={keep}: at least one checkpoint must stay")
         shards.saved_shards_of(model, optimizer)  # says so now, if they do not belong together

@@ -81,12 +81,9 @@ def work(order: Order, ranks: int) -> list[list[float]]:
 
 
 def ring_attention(
-    q_BHsK: Float[Tensor, "batch heads seq head_width"],
-    k_BHsK: Float[Tensor, "batch heads seq head_width"],
-    v_BHsK: Float[Tensor, "batch heads seq head_width"],
-    order: Order = "zigzag",
-    group: Group = None,
-) -> Float[Tensor, "batch heads seq head_width"]:
+    q_BHsK: Float[Tensor, "batch heads seq head_width"], k_BHsK: Float[Tensor, "batch heads seq head_width"],
+    v_BHsK: Float[Tensor, "batch heads seq head_width"], order: Order = "zigzag", group: Group = None,
+) -> Float[Tensor, "batch heads seq head_width"]:  # fmt: skip
     """Causal attention of this rank's tokens to the tokens of all ranks. All ranks of the group must call.
 
     Bytes sent by each rank, with n those of its keys (values have as many) and c ranks: 2n(c-1) forward; backward

@@ -128,13 +128,9 @@ class BucketedDataParallel(NaiveDataParallel):
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        group: Group = None,
-        bucket_bytes: int = 25 * 2**20,
-        overlap: bool = True,
+        self, module: nn.Module, group: Group = None, bucket_bytes: int = 25 * 2**20, overlap: bool = True,
         all_reduce: AllReduce = start_all_reduce,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(module, group)
         self.bucket_bytes, self.overlap, self._all_reduce = bucket_bytes, overlap, all_reduce
         self._syncing = True  # False inside no_sync()

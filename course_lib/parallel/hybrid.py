@@ -60,19 +60,10 @@ class HybridParallel(nn.Module):
     """
 
     def __init__(
-        self,
-        config: GPTConfig,
-        mesh: Mesh,
-        *,
-        micro_batches: int = 1,
-        schedule: str = "1f1b",
-        sequence_parallel: bool = False,
-        zero: Literal[0, 1, 2, 3] = 0,
-        seed: int = 0,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-        bucket_bytes: int = 25 * 2**20,
-    ) -> None:
+        self, config: GPTConfig, mesh: Mesh, *, micro_batches: int = 1, schedule: str = "1f1b",
+        sequence_parallel: bool = False, zero: Literal[0, 1, 2, 3] = 0, seed: int = 0, dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None, bucket_bytes: int = 25 * 2**20,
+    ) -> None:  # fmt: skip
         super().__init__()
         _check(config, mesh, schedule, zero)
         order = ORDERS[schedule](mesh.axes["pipe"], micro_batches)

@@ -98,18 +98,10 @@ def curve(log: list[dict[str, Any]]) -> list[float]:
 
 
 def survive(
-    folder: Path,
-    kill_at: int,
-    back_at: int | None = None,
-    kill_rank_at: int | None = None,
-    steps: int = 60,
-    every: int = 10,
-    pause_s: float = 0.0,
-    ranks_per_node: int = 2,
-    pipe: int = 1,
-    tensor: int = 1,
+    folder: Path, kill_at: int, back_at: int | None = None, kill_rank_at: int | None = None, steps: int = 60,
+    every: int = 10, pause_s: float = 0.0, ranks_per_node: int = 2, pipe: int = 1, tensor: int = 1,
     timeout_s: float = 300,
-) -> list[dict[str, Any]]:
+) -> list[dict[str, Any]]:  # fmt: skip
     """Train on two nodes, both on this machine, and kill the first one, agent and ranks, with SIGKILL.
 
     Args:

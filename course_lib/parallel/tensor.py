@@ -238,11 +238,9 @@ class _CopyAll(Function):
 
 
 def loss_of_parts(
-    logits_BsV: Float[Tensor, "batch part vocab"],
-    own_Bs: Int[Tensor, "batch part"],
-    targets_BS: Int[Tensor, "batch seq"],
-    group: Group,
-) -> Float[Tensor, ""]:
+    logits_BsV: Float[Tensor, "batch part vocab"], own_Bs: Int[Tensor, "batch part"],
+    targets_BS: Int[Tensor, "batch seq"], group: Group,
+) -> Float[Tensor, ""]:  # fmt: skip
     """The mean cross-entropy over all targets, from each rank's logits of its own tokens; the same on every rank.
 
     Bytes sent by each rank: an all-reduce of one number, forward.

@@ -54,15 +54,10 @@ def train(given: argparse.Namespace) -> list[float]:
     """The loss before each step, over the grid."""
     mesh = Mesh({axis: getattr(given, axis) for axis in AXES})  # the product must be torchrun's number of processes
     grid = HybridParallel(
-        CONFIG,
-        mesh,
-        micro_batches=given.micro_batches,
-        schedule=given.schedule,
-        sequence_parallel=given.sequence_parallel,
-        zero=given.zero,
-        dtype=getattr(torch, given.dtype),
+        CONFIG, mesh, micro_batches=given.micro_batches, schedule=given.schedule,
+        sequence_parallel=given.sequence_parallel, zero=given.zero, dtype=getattr(torch, given.dtype),
         device=ranks.device(),
-    )
+    )  # fmt: skip
     optimizer = grid.optimizer(torch.optim.AdamW, **ADAMW)
     return [grid.train_step(optimizer, batch(step, given.batch_size)).item() for step in range(given.steps)]
 

@@ -81,14 +81,9 @@ class ZeroOptimizer(torch.optim.Optimizer):
     """
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        optimizer_cls: type[torch.optim.Optimizer],
-        stage: Literal[1, 2] = 1,
-        group: Group = None,
-        bucket_bytes: int = 25 * 2**20,
-        **optimizer_args: Any,
-    ) -> None:
+        self, params: Iterable[Any], optimizer_cls: type[torch.optim.Optimizer], stage: Literal[1, 2] = 1,
+        group: Group = None, bucket_bytes: int = 25 * 2**20, **optimizer_args: Any,
+    ) -> None:  # fmt: skip
         if stage not in (1, 2):
             raise ValueError(f"stage={stage}: it is 1 (the state is cut) or 2 (gradients as well)")
         # no super().__init__: groups and state are those of `optimizer`, and stay so when a state is loaded

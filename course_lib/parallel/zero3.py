@@ -97,14 +97,9 @@ class Zero3(LayerwiseModule["Unit"]):
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        group: Group = None,
-        bucket_bytes: int = 25 * 2**20,
-        prefetch: bool = True,
-        units: Iterable[nn.Module] | None = None,
-        replicas: dist.ProcessGroup | None = None,
-    ) -> None:
+        self, module: nn.Module, group: Group = None, bucket_bytes: int = 25 * 2**20, prefetch: bool = True,
+        units: Iterable[nn.Module] | None = None, replicas: dist.ProcessGroup | None = None,
+    ) -> None:  # fmt: skip
         if replicas is not None and group is None:
             raise ValueError("replicas without a group: the group has all ranks, so nobody else holds its shards")
         for each in (group,) if replicas is None else (replicas, group):

@@ -69,15 +69,9 @@ class Pipeline:
     """
 
     def __init__(
-        self,
-        schedule: Schedule,
-        stages: Mapping[int, nn.Module],
-        *,
-        optimizer: torch.optim.Optimizer | None = None,
-        group: Group = None,
-        check: bool = True,
-        blocking_sends: bool = False,
-    ) -> None:
+        self, schedule: Schedule, stages: Mapping[int, nn.Module], *, optimizer: torch.optim.Optimizer | None = None,
+        group: Group = None, check: bool = True, blocking_sends: bool = False,
+    ) -> None:  # fmt: skip
         self.schedule = checked(schedule) if check else schedule
         self.stages, self.optimizer, self.group = stages, optimizer, group
         self.rank = dist.get_rank(group)

@@ -67,13 +67,9 @@ class PipelineMessages:
     """
 
     def __init__(
-        self,
-        schedule: Schedule,
-        rank: int,
-        empty: Callable[[Message], Tensor],
-        group: Group = None,
+        self, schedule: Schedule, rank: int, empty: Callable[[Message], Tensor], group: Group = None,
         blocking_sends: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._owner, self._rank, self._empty, self._group = schedule.owner, rank, empty, group
         self._blocking = blocking_sends
         self._arrived: dict[Message, Tensor] = {}

@@ -91,12 +91,9 @@ def peak(setup: Setup, first_step: bool = False) -> PeakAccount:
 
 
 def _one_piece(
-    setup: Setup,
-    listed: list[tuple[RankTensor, int]],
-    elements: list[int],
-    first_step: bool = False,
+    setup: Setup, listed: list[tuple[RankTensor, int]], elements: list[int], first_step: bool = False,
     adding: bool = False,
-) -> PeakAccount:
+) -> PeakAccount:  # fmt: skip
     """The peak of a step of one piece, `setup.rows` sequences; or, `adding`, of a later piece, before the optimizer."""
     held, late = Counter[str](), 0  # late: bytes of state that the optimizer's first step makes
     for each, times in listed:

@@ -67,11 +67,9 @@ def rank_traffic(setup: Setup, stage: Stage = 0) -> dict[str, TrafficAccount]:
         raise ValueError(f"{setup.shape.name} is an encoder and a decoder: counted is one stream of tokens")
     calls = [
         *(_sequence if setup.sequence_parallel else _tensor)(setup, layers, parameters),
-        *_context(setup, layers, parameters),
-        *_pipe(setup, layers, parameters),
-        *_expert(setup, layers, parameters),
+        *_context(setup, layers, parameters), *_pipe(setup, layers, parameters), *_expert(setup, layers, parameters),
         *_data(setup, parameters),
-    ]
+    ]  # fmt: skip
     return priced(calls)
 
 

@@ -289,13 +289,9 @@ def two_level_all_reduce(n_bytes: int, nodes: int, ranks_per_node: int) -> TwoLe
 
 
 def tokens_to_hide(
-    flops_per_s: float,
-    link_bytes_per_s: float,
-    world_size: int,
-    bytes_per_gradient: int = 2,
-    ranks_per_node: int = 1,
+    flops_per_s: float, link_bytes_per_s: float, world_size: int, bytes_per_gradient: int = 2, ranks_per_node: int = 1,
     inside_bytes_per_s: float = float("inf"),
-) -> Count:
+) -> Count:  # fmt: skip
     """From how many tokens per rank on a backward pass lasts as long as the all-reduce of its gradients.
 
     4·Ψ·D / R = Ψ · bytes · 2 · max((G-1)/G / W_inside, (N-1)/N / (G · W)), so Ψ cancels out. Messages cost nothing
@@ -366,12 +362,8 @@ class Overlap:
 
 
 def overlap(
-    gradients: Sequence[Ready],
-    bucket_bytes: int,
-    world_size: int,
-    link: Link,
-    overlapped: bool = True,
-) -> Overlap:
+    gradients: Sequence[Ready], bucket_bytes: int, world_size: int, link: Link, overlapped: bool = True,
+) -> Overlap:  # fmt: skip
     """Put the gradients into buckets as `parallel.plan_buckets` does, and send each as early as it can go.
 
     Args:

@@ -138,13 +138,9 @@ class Adam(Optimizer):
     decoupled = False  # weight decay goes into the gradient, and so into m and v
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
+        self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
         weight_decay: float = 0.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         check_settings(lr=lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay)
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
@@ -171,13 +167,9 @@ class AdamW(Adam):
     decoupled = True
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
+        self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
         weight_decay: float = 1e-2,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(params, lr, betas, eps, weight_decay)
 
 
@@ -252,14 +244,9 @@ class Adafactor(Optimizer):
     """
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-2,
-        beta2_decay: float = -0.8,
-        eps: tuple[float | None, float] = (None, 1e-3),
-        d: float = 1.0,
-        weight_decay: float = 0.0,
-    ) -> None:
+        self, params: Iterable[Any], lr: float = 1e-2, beta2_decay: float = -0.8,
+        eps: tuple[float | None, float] = (None, 1e-3), d: float = 1.0, weight_decay: float = 0.0,
+    ) -> None:  # fmt: skip
         check_settings(lr=lr, weight_decay=weight_decay, d=d)
         defaults = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay}
         super().__init__(params, defaults)

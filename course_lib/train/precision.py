@@ -179,13 +179,9 @@ class LossScaler:
     """
 
     def __init__(
-        self,
-        init_scale: float = 2.0**16,
-        growth_factor: float = 2.0,
-        backoff_factor: float = 0.5,
-        growth_interval: int = 2000,
-        dynamic: bool = True,
-    ) -> None:
+        self, init_scale: float = 2.0**16, growth_factor: float = 2.0, backoff_factor: float = 0.5,
+        growth_interval: int = 2000, dynamic: bool = True,
+    ) -> None:  # fmt: skip
         if not (init_scale > 0 and growth_factor >= 1 and 0 < backoff_factor < 1 and growth_interval >= 1):
             raise ValueError(
                 f"init_scale={init_scale}, growth_factor={growth_factor}, backoff_factor={backoff_factor}, "

@@ -189,17 +189,11 @@ class CommunicationInterceptor:
         direction = "send" if sends else "recv"
         assert receiver is not None
         return PointToPointCall(
-            group=group.group_name,
-            direction=direction,
-            sender=sender,
-            receiver=receiver,
-            tag=tag,
+            group=group.group_name, direction=direction, sender=sender, receiver=receiver, tag=tag,
             sequence=0 if sender is None else self._count((group.group_name, direction, sender, receiver, tag)),
-            collective=name,
-            elements=None if tensor is None else tensor.numel(),
-            dtype=None if tensor is None else _dtype(tensor),
-            site=stacks.call_site(frame),
-        )
+            collective=name, elements=None if tensor is None else tensor.numel(),
+            dtype=None if tensor is None else _dtype(tensor), site=stacks.call_site(frame),
+        )  # fmt: skip
 
     def _collective(self, name: str, given: dict[str, Any], frame: FrameType) -> list[Call]:
         group = given.get("group") or c10d._get_default_group()

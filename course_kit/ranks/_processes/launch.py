@@ -45,13 +45,9 @@ class ForkLauncher:
         body = f"from course_kit.ranks._processes.zygote import main; main({theirs.fileno()}, {os.getpid()})"
         with theirs:
             self._zygote = subprocess.Popen(
-                _child_command(body),
-                env=_child_environment(),
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
+                _child_command(body), env=_child_environment(), pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
         self._exits: dict[tuple[int, int], int] = {}
         atexit.register(self.close)
 

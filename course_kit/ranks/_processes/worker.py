@@ -109,12 +109,9 @@ class Rank:
             torch.cuda.set_device(settings.rank)
         store = TCPStore("127.0.0.1", settings.store_port, is_master=False)
         dist.init_process_group(
-            settings.backend,
-            store=PrefixStore(str(settings.group), store),
-            rank=settings.rank,
-            world_size=settings.world_size,
-            timeout=_NEVER,
-        )
+            settings.backend, store=PrefixStore(str(settings.group), store), rank=settings.rank,
+            world_size=settings.world_size, timeout=_NEVER,
+        )  # fmt: skip
 
     def _answer(self, job: Job) -> tuple[Any, ...]:
         """Make the call. Whatever it raises, `SystemExit` included, is reported and does not end the rank."""

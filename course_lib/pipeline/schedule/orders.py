@@ -114,12 +114,9 @@ def alternate(forwards: list[Action], backwards: list[Action], ahead: int) -> li
 
 
 def _schedule(
-    name: str,
-    stages: int,
-    micro_batches: int,
-    ahead: Callable[[int], int],
+    name: str, stages: int, micro_batches: int, ahead: Callable[[int], int],
     change: Callable[[int, list[Action]], Iterable[Action]] = lambda stage, order: order,
-) -> Schedule:
+) -> Schedule:  # fmt: skip
     """A schedule of one stage a rank with `ahead(stage)` forwards ahead; `change` rewrites a rank's order."""
     check_sizes(stages=stages, micro_batches=micro_batches)
 

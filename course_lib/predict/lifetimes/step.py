@@ -295,13 +295,9 @@ class RecomputedLifetimes(StepLifetimes):
 
 
 def optimizer_step(
-    ledger: Ledger,
-    parameters: Sequence[int],
-    optimizer: str,
-    new_state: int,
-    element: int = FLOAT,
+    ledger: Ledger, parameters: Sequence[int], optimizer: str, new_state: int, element: int = FLOAT,
     master: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Adam divides by the root of its variance, one parameter after the other; SGD works in place.
 
     Args:
