@@ -76,7 +76,7 @@ def execute(
     folder: Path,
     *,
     reproducible: bool,
-    timeout_s: float = 120,
+    timeout_s: float = 300,
     on_cell: Callable[[int], None] = lambda index: None,
 ) -> None:
     """Run all cells of `notebook` in `folder` and store the outputs in it.

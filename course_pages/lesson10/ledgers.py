@@ -135,7 +135,7 @@ def tower(run: Callable[..., Tensor], my_part: Callable[[Tensor], Tensor]) -> tu
         with measure.memory(inputs=sum(parts, [])) as record:
             for shape, mine in zip(shapes, parts):
                 x = run(shape, mine, x)
-            time.sleep(0.2)  # gloo's threads let go of what they have sent a little later
+                time.sleep(0.1)  # gloo's threads let go of what they have sent a little later
             after = record.now.total
         x.float().mean().backward()
         dist.barrier()

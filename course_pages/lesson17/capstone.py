@@ -9,9 +9,9 @@ The flags of a layout are those that `course plan` prints. Nothing here is new. 
 each step is trained on once.
 
 Rank 0 prints a line of JSON for each step: "step", "loss", "seconds" until the slowest rank has done the step, and
-"processor_seconds" of all ranks together, in which other programs of a busy machine are not. The second step of a start
-has the meters' readings instead, a list of all ranks each: "held", "peak" and "sent" in bytes; meters take seconds of
-their own. The last line has "steps", "layout", and the median of the seconds.
+"processor_seconds" of all ranks together, in which other programs of a busy machine are not. The second and the third
+step of a start have the meters' readings instead, a list of all ranks each: "held", "peak" and "sent" in bytes; meters
+take seconds of their own. The last line has "steps", "layout", and the median of the seconds.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def train(
     for step in range(first, training.steps):
         for group in optimizer.param_groups:
             group["lr"] = training.rate_at(step)
-        take = metered_step if step == first + 1 else timed_step
+        take = metered_step if step - first in (1, 2) else timed_step
         yield {"step": step} | take(grid, optimizer, training.batch(step))
         if checkpoints and ((step + 1) % every == 0 or step + 1 == training.steps):
             checkpoints.save(step + 1, wait=False)

@@ -1354,7 +1354,7 @@ check_elsewhere(hidden_run, 4, 3, live(hidden_run, Segment(5, 2, 2, 1), b"")[1][
 #= A new loader reads nothing | looks_at_the_first_token reads_the_whole_batch reads_a_small_source
 #= Nothing is skipped | fast_forward_by_reading
 #= The loader holds at most | keeps_every_batch
-#= Its CPU time is at most | packs_four_times
+#= Its CPU time is at most | packs_twelve_times
 #= Batches of two sources | state_is_a_ticket
 #= Reads nothing yet | looks_at_the_first_token
 #= The four tensors [seq] | rows_only_forward

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 
 import pytest
 
@@ -21,6 +22,12 @@ def little_to_look_through() -> None:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def hashes_that_differ() -> None:
+    """Ranks hash texts as they do for a student; whoever runs the tests may have fixed the seed."""
+    os.environ.pop("PYTHONHASHSEED", None)
 
 
 class Hurried(OwnTime):

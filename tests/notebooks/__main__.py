@@ -13,7 +13,7 @@ OPTIONS = (
     "-p", "tests.notebooks.gate",
     "--nbval-current-env",  # whatever kernel a notebook names, take this Python
     "--nbval-sanitize-with", str(Path(__file__).with_name("nbval_sanitize.cfg")),
-    "--nbval-cell-timeout", "120",
+    "--nbval-cell-timeout", "400",
     "--nbval-kernel-startup-timeout", "120",
     "--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"),
     "--timeout", "600",

@@ -67,7 +67,7 @@ def second_step(stage: Any, precision: str, passes: int) -> dict[str, Any]:
 
 def settled(record: measure.MemoryRecord) -> Bytes:
     """What is alive once gloo's threads have let go of the messages that they have delivered."""
-    time.sleep(0.02)
+    time.sleep(0.2)
     return record.now.total
 
 

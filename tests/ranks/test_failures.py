@@ -197,7 +197,7 @@ def test_an_idle_rank_that_is_killed_is_replaced_before_the_next_call() -> None:
     with ranks.Ranks(2) as pool:
         first = pool.run(os.getpid)
         os.kill(first[1], signal.SIGKILL)
-        time.sleep(0.2)
+        assert not alive(first[1])
         second = pool.run(os.getpid)
         assert not set(first) & set(second)
 
