@@ -206,7 +206,7 @@ class Adam8bit(AdamW):
         state["exp_avg"], state["exp_avg_scale"] = pack_blocks(wide["exp_avg"], block_size)
         root = wide["exp_avg_sq"].sqrt_()
         points, state["exp_avg_root_scale"] = pack_blocks(root, block_size)
-        state["exp_avg_root"] = torch.where(root.flatten() > 0, points.clamp_(min=1), points)  # Adam divides by it
+        state["exp_avg_root"] = torch.where(root.flatten() > 0, points.clamp(min=1), points)  # Adam divides by it
 
 
 def pack_blocks(x: Float[Tensor, "..."], block_size: int) -> tuple[Int8[Tensor, " n"], Float[Tensor, " blocks"]]:

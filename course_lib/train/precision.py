@@ -86,7 +86,21 @@ class CastPolicy(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-class MasterWeights(Optimizer):
+class _OverRule(Optimizer):
+    """An optimizer that asks another one, its `rule`, for each step, and shares the groups with it."""
+
+    def __init__(self, rule: Optimizer) -> None:
+        self.rule = rule
+        super().__init__(rule.param_groups, rule.defaults)
+        rule.param_groups = self.param_groups  # the same dicts: a scheduler of either sets the lr of both
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a saved state. PyTorch makes new groups of it, which are the rule's from now on, too."""
+        super().load_state_dict(state_dict)
+        self.rule.param_groups = self.param_groups
+
+
+class MasterWeights(_OverRule):
     """Weights and gradients in 16 bits; the optimizer steps on its own fp32 copy of the weights.
 
         optimizer = MasterWeights(Adam(model.parameters(), lr=1e-3), torch.float16)
@@ -107,8 +121,8 @@ class MasterWeights(Optimizer):
     """
 
     def __init__(self, rule: Optimizer, dtype: torch.dtype = torch.bfloat16) -> None:
-        self.rule, self.dtype = rule, _16_bit(dtype)
-        super().__init__(rule.param_groups, rule.defaults)  # the same dicts: a scheduler of either sets the lr of both
+        self.dtype = _16_bit(dtype)
+        super().__init__(rule)
 
     def take(self, parameter: Tensor) -> None:
         """Keep the weight in fp32, and round the model's."""
@@ -121,7 +135,7 @@ class MasterWeights(Optimizer):
         parameter.copy_(state["master"])
 
 
-class StochasticRounding(Optimizer):
+class StochasticRounding(_OverRule):
     """bf16 weights without an fp32 copy: each new weight is rounded up or down by chance, and right on average.
 
     An update of a tenth of the distance between two bf16 numbers would never take effect by rounding to nearest. Here
@@ -136,8 +150,8 @@ class StochasticRounding(Optimizer):
     """
 
     def __init__(self, rule: Optimizer, seed: int = 0) -> None:
-        self.rule, self.seed = rule, seed
-        super().__init__(rule.param_groups, rule.defaults)
+        self.seed = seed
+        super().__init__(rule)
 
     def take(self, parameter: Tensor) -> None:
         """Round the model's weight, to nearest this one time."""

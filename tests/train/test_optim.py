@@ -243,6 +243,20 @@ def test_a_tiny_variance_does_not_become_zero():
     assert 0 < largest[Adam8bit] <= largest[AdamW]
 
 
+def test_a_weight_without_a_gradient_keeps_a_variance_of_0():
+    """Half of a block has no gradient in the first step, as rows of a table have whose tokens did not occur."""
+    weight = nn.Parameter(torch.zeros(256))
+    optimizer = Adam8bit([weight], lr=0.01, weight_decay=0)
+    weight.grad = torch.zeros(256).index_fill(0, torch.arange(128), 1e-3)
+    optimizer.step()
+    assert not optimizer.state[weight]["exp_avg_root"][128:].any()
+    assert optimizer.state[weight]["exp_avg_root"][:128].all()
+    for _ in range(20):
+        weight.grad = torch.full((256,), 1e-3)
+        optimizer.step()
+    assert weight[200].item() < -0.1  # AdamW: -0.19
+
+
 def test_adam8bit_trains_as_well_as_adamw():
     config = GPTConfig(layers=2, width=32, heads=2, vocab_size=32, context=16)
     draw = torch.Generator().manual_seed(0)

@@ -121,6 +121,23 @@ def test_a_saved_state_goes_on_to_the_bit(wrap):
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("wrap", [MasterWeights, StochasticRounding])
+def test_a_schedule_of_the_rule_takes_effect_also_behind_a_load(wrap):
+    """PyTorch makes new dicts of the groups when it loads a state."""
+    weight = nn.Parameter(torch.ones(2))
+    rule = SGD([weight], lr=1.0)
+    optimizer = wrap(rule)
+    schedule = torch.optim.lr_scheduler.StepLR(rule, 1, gamma=0.5)
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.add_param_group({"params": [late := nn.Parameter(torch.ones(2))]})
+    schedule.base_lrs.append(1.0)
+    rule.step()  # nothing has a gradient: for the scheduler, which wants a step first
+    schedule.step()
+    weight.grad = late.grad = torch.ones(2).to(weight.dtype)
+    optimizer.step()
+    assert weight.tolist() == late.tolist() == [0.5, 0.5]
+
+
 def test_fp16_with_masters_and_scaler_trains_where_fp16_alone_underflows():
     """Gradients near 2^-30: fp16's smallest number is 2^-24."""
 
