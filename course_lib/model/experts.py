@@ -17,6 +17,7 @@ with 0, which takes `experts / top_k` times the work. Shape suffixes, besides th
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from course_lib.model.seeds import mix
+from course_lib.model.tiled_attention import without_autocast
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ class ExpertConfig:
         """
         if self.capacity_factor is None:
             return None
-        return math.ceil(self.capacity_factor * self.top_k * tokens / self.experts)
+        places = self.capacity_factor * self.top_k * tokens / self.experts
+        return math.ceil(round(places, 6))  # 1.1 · 2 · 50 / 10 is 11.000000000000002
 
 
 class Choice(NamedTuple):
@@ -139,7 +142,8 @@ class Router(nn.Module):
     def forward(self, x_TD: Float[Tensor, "tokens width"]) -> Choice:
         """Choose the experts and gates of each token."""
         wide = torch.promote_types(x_TD.dtype, torch.float32)
-        logits_TE = F.linear(x_TD.to(wide), self.weight.to(wide))
+        with without_autocast(x_TD.device):
+            logits_TE = torch.inner(x_TD.to(wide), self.weight.to(wide))  # not linear, which `CastPolicy` narrows
         probabilities_TE = logits_TE.softmax(-1)
         experts_Tk = self.choose(probabilities_TE)
         best_Tk = probabilities_TE.gather(1, experts_Tk)
@@ -162,7 +166,7 @@ class BiasedRouter(Router):
 
     Attributes:
         bias_E: what is added to each expert's probability; 0 at first. It is saved with the weights, and has no
-            gradient.
+            gradient. It stays in 32 bits when the layer gets 16.
     """
 
     bias_E: Tensor
@@ -170,6 +174,14 @@ class BiasedRouter(Router):
     def __init__(self, experts: int, width: int, top_k: int) -> None:
         super().__init__(experts, width, top_k)
         self.register_buffer("bias_E", torch.zeros(experts))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BiasedRouter:
+        """Move or cast the router, but leave the bias its dtype: small steps round to nothing in 16 bits."""
+        bias_E = self.bias_E
+        super()._apply(fn, recurse)
+        if self.bias_E.dtype != bias_E.dtype:
+            self.bias_E = bias_E.to(self.bias_E.device)
+        return self
 
     def choose(self, probabilities_TE: Float[Tensor, "tokens experts"]) -> Int[Tensor, "tokens choices"]:
         """The experts of each token, the highest sum of probability and bias first."""

@@ -21,6 +21,7 @@ Shape suffixes: N queries, M keys, K features of a head; n and m are those of on
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ def tiled_attention(
 
     With `causal` the queries are the last ones: query i sees the keys up to i + M - N. A query that sees no key gets 0,
     and so does its gradient. Sums are at least fp32. The backward pass needs the output and one number a query besides
-    its arguments. It has no second derivative, and `autocast` changes nothing inside.
+    its arguments. It has no second derivative, and `autocast` changes nothing inside (a `CastPolicy` does).
 
     Args:
         q, k, v: dims before the last two are batch and heads, the same in all three.
@@ -52,7 +53,7 @@ def tiled_attention(
 
     Source: Dao 2023 (FlashAttention-2), algorithms 1 and 2.
     """
-    if not (q.shape[:-2] == k.shape[:-2] == v.shape[:-2] and q.shape[-1] == k.shape[-1] and k.shape[-2] == v.shape[-2]):
+    if not (q.shape[:-2] == k.shape[:-2] and q.shape[-1] == k.shape[-1] and k.shape == v.shape):
         given = ", ".join(str(tuple(each.shape)) for each in (q, k, v))
         raise ValueError(f"q, k, v of shapes {given}: all but the number of queries must be the same")
     if rows < 1 or columns < 1:
@@ -70,7 +71,7 @@ class TiledAttention(torch.autograd.Function):
         """Output of every query, tile by tile."""
         wide = torch.promote_types(q.dtype, torch.float32)
         output, logsum_N = torch.empty_like(q[..., :1].expand_as(q)), q.new_empty(q.shape[:-1], dtype=wide)
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q.device):
             for here in pieces(q.shape[-2], rows):
                 output[..., here, :], logsum_N[..., here] = attend_rows(q, k, v, here, causal, columns)
         ctx.save_for_backward(q, k, v, output, logsum_N)
@@ -81,7 +82,8 @@ class TiledAttention(torch.autograd.Function):
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of q, k, v."""
-        return *attention_backward(*ctx.saved_tensors, gradients[0], *ctx.tiles), None, None, None  # pyright: ignore
+        with without_autocast(gradients[0].device):
+            return *attention_backward(*ctx.saved_tensors, gradients[0], *ctx.tiles), None, None, None  # pyright: ignore
 
 
 def attend_rows(
@@ -134,6 +136,12 @@ def attention_backward(
             dq[..., here, :] += (d_scores_nm @ k_mK).mul_(scale)
         dk[..., there, :], dv[..., there, :] = dk_mK, dv_mK
     return dq.to(q.dtype), dk, dv
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """A context in which `torch.autocast` narrows nothing on this device, whether or not the device knows it."""
+    known = torch.amp.is_autocast_available(device.type)
+    return torch.autocast(device.type, enabled=False) if known else nullcontext()
 
 
 def pieces(size: int, step: int) -> Iterator[slice]:

@@ -34,6 +34,7 @@ from torch.autograd import Function
 
 from course_lib.collectives.operators import Group
 from course_lib.model.gpt import GPT, Attention, rotate
+from course_lib.model.tiled_attention import without_autocast
 from course_lib.parallel.tensor import SEQ, add_up_gradients, loss_of_parts
 
 Order = Literal["plain", "zigzag"]
@@ -88,7 +89,7 @@ def ring_attention(
 
     Bytes sent by each rank, with n those of its keys (values have as many) and c ranks: 2n(c-1) forward; backward
     2n(c-1) again, and 2nc for the gradients of keys and values, which travel with them until they are home. Sums are at
-    least fp32; gradients travel in the dtype of the keys.
+    least fp32, under `autocast` too (not under a `CastPolicy`); gradients travel in the dtype of the keys.
 
     Args:
         q_BHsK, k_BHsK, v_BHsK: queries, keys and values of this rank's tokens, as `own_tokens` orders them.
@@ -122,7 +123,7 @@ class _RingAttention(Function):
         wide = torch.promote_types(q.dtype, torch.float32)  # of the sums; what travels and what is kept is as given
         wide_q, travelling = q.to(wide), torch.stack([k, v])  # (2, B, H, s, K): one message
         out, log_sum = torch.zeros_like(wide_q), wide_q.new_full(q.shape[:-1], -torch.inf)  # (B, H, s, K), (B, H, s)
-        with torch.autocast(q.device.type, enabled=False):  # it would narrow the products again
+        with without_autocast(q.device):  # it would narrow the products again
             for step in range(ranks):
                 coming = _start_hop(travelling, group) if step < ranks - 1 else None  # on its way while this computes
                 keys, values = travelling.to(wide)
@@ -146,20 +147,21 @@ class _RingAttention(Function):
         scale, inner = q.shape[-1] ** -0.5, (wide_grad * out).sum(-1, keepdim=True)
         q_grad, travelling = torch.zeros_like(wide_q), torch.stack([k, v])
         grads = torch.zeros_like(travelling)
-        for step in range(ranks):
-            coming = _start_hop(travelling, ctx.group) if step < ranks - 1 else None
-            all_keys, all_values = travelling.to(log_sum.dtype)
-            for pair in _pairs(ctx.order, ranks, rank, step, seq):
-                queries, keys = (..., pair.queries, slice(None)), (..., pair.keys, slice(None))
-                scores = _scores(wide_q, all_keys, pair)
-                weights = (scores - log_sum[..., pair.queries, None]).exp()  # computed again
-                grads[1][keys] += weights.mT @ wide_grad[queries]
-                scores_grad = weights * (wide_grad[queries] @ all_values[keys].mT - inner[queries]) * scale
-                q_grad[queries] += scores_grad @ all_keys[keys]
-                grads[0][keys] += scores_grad.mT @ wide_q[queries]
-            grads = _start_hop(grads, ctx.group)()  # follow their keys; after the last step they are home
-            if coming:
-                travelling = coming()
+        with without_autocast(q.device):
+            for step in range(ranks):
+                coming = _start_hop(travelling, ctx.group) if step < ranks - 1 else None
+                all_keys, all_values = travelling.to(log_sum.dtype)
+                for pair in _pairs(ctx.order, ranks, rank, step, seq):
+                    queries, keys = (..., pair.queries, slice(None)), (..., pair.keys, slice(None))
+                    scores = _scores(wide_q, all_keys, pair)
+                    weights = (scores - log_sum[..., pair.queries, None]).exp()  # computed again
+                    grads[1][keys] += weights.mT @ wide_grad[queries]
+                    scores_grad = weights * (wide_grad[queries] @ all_values[keys].mT - inner[queries]) * scale
+                    q_grad[queries] += scores_grad @ all_keys[keys]
+                    grads[0][keys] += scores_grad.mT @ wide_q[queries]
+                grads = _start_hop(grads, ctx.group)()  # follow their keys; after the last step they are home
+                if coming:
+                    travelling = coming()
         return q_grad.to(q.dtype), grads[0], grads[1], None, None
 
 

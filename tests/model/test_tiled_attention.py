@@ -88,8 +88,18 @@ def test_sums_are_wide_under_autocast_too() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         under = tiled_attention(q, k, v, True, 32, 32)
     assert torch.equal(under, alone)
-    for one, other in zip(*(torch.autograd.grad(each, (q, k, v), gradient) for each in (under, alone))):
+    for one, other in zip(*(torch.autograd.grad(each, (q, k, v), gradient, True) for each in (under, alone))):
         assert torch.equal(one, other)
+    due = torch.autograd.grad(alone, (q, k, v), gradient)
+    with torch.autocast("cpu", torch.bfloat16):  # backward() inside the block, too
+        assert all(map(torch.equal, torch.autograd.grad(under, (q, k, v), gradient), due))
+
+
+def test_shapes_come_out_on_a_device_that_knows_no_autocast() -> None:
+    q, k, v = (torch.empty(2, 70, 8, device="meta", requires_grad=True) for _ in range(3))
+    output = tiled_attention(q, k, v, causal=True, rows=32, columns=32)
+    output.backward(torch.empty_like(output))
+    assert output.shape == (2, 70, 8) and q.grad is not None and q.grad.shape == (2, 70, 8)
 
 
 def test_a_second_derivative_is_refused_and_not_wrong() -> None:
@@ -170,6 +180,9 @@ def test_mistakes_are_named() -> None:
     q = torch.zeros(2, 4, 8)
     with pytest.raises(ValueError, match="all but the number of queries"):
         inspect.unwrap(tiled_attention)(q, torch.zeros(2, 5, 8), torch.zeros(2, 6, 8))
+    for width in (1, 4):  # a width of 1 would fit every width of the output
+        with pytest.raises(ValueError, match="all but the number of queries"):
+            inspect.unwrap(tiled_attention)(q, torch.zeros(2, 5, 8), torch.zeros(2, 5, width))
     with pytest.raises(ValueError, match="at least one of each"):
         tiled_attention(q, q, q, rows=0)
     with pytest.raises(ValueError, match="no weights to drop"):

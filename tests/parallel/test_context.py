@@ -63,7 +63,7 @@ def check_16_bits(order, autocast):
     expected.backward(upstream.double())
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         out = ring_attention(*mine, order)
-    out.backward(own_tokens(upstream, 2, order))
+        out.backward(own_tokens(upstream, 2, order))
     one, c = torch.finfo(torch.bfloat16).eps / 2, dist.get_world_size()
     assert out.dtype == torch.bfloat16
     off = (out - own_tokens(expected, 2, order)).abs()

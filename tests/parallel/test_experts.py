@@ -140,6 +140,19 @@ def test_nudges_lead_a_crowd_apart() -> None:
     assert router.bias_E.tolist() == [-0.5, 0.5, 0.0, 0.0]
 
 
+def test_a_bias_moves_in_16_bit_layers_too() -> None:
+    """A step of 0.001 is less than half of bf16's spacing from 0.5 on: a bias of 16 bits would stay there."""
+    layers = [ExpertMLP(ExpertConfig(8, 8, 4), dtype=torch.bfloat16, router=BiasedRouter)]
+    layers.append(ExpertMLP(ExpertConfig(8, 8, 4), router=BiasedRouter).to(torch.bfloat16))
+    layers.append(ExpertMLP(ExpertConfig(8, 8, 4), device="meta", router=BiasedRouter).half().to_empty(device="cpu"))
+    for layer in layers:
+        router = cast(BiasedRouter, layer.router)
+        assert layer.up_EDF.dtype == router.weight.dtype != torch.float32 == router.bias_E.dtype
+        router.bias_E.fill_(0.5)
+        router.nudge(torch.tensor([5, 1, 3, 3]))
+        assert router.bias_E.tolist() == pytest.approx([0.499, 0.501, 0.5, 0.5])
+
+
 def check_that_ranks_take_the_bias_along() -> None:
     whole = ExpertMLP(ExpertConfig(8, 8, 4, top_k=1), router=BiasedRouter)
     before = cast(BiasedRouter, whole.router).bias_E
@@ -176,6 +189,8 @@ def test_capacity_is_counted_over_all_tokens_and_rounded_up() -> None:
     assert ExpertConfig(4, 4, 8, 1, 1.25).capacity(1024) == 160
     assert ExpertConfig(4, 4, 8, 2, 1.0).capacity(1023) == 256
     assert ExpertConfig(4, 4, 8, 2).capacity(1024) is None
+    assert ExpertConfig(8, 8, 10, 2, 1.1).capacity(50) == 11  # in floats 1.1 · 2 · 50 is 110.00000000000001
+    assert ExpertConfig(8, 8, 10, 2, 1.1).capacity(51) == 12
     for wrong in ({"top_k": 9}, {"capacity_factor": 0.0}, {"hidden": 0}, {"experts": True}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             ExpertConfig(**{"width": 4, "hidden": 4, "experts": 8} | wrong)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from course_lib.model.experts import BiasedRouter, ExpertConfig, ExpertMLP, Router
 from course_lib.model.gpt import GPT, Block
 from course_lib.train.optim import AdamW
 from course_lib.train.precision import CONTRACTIONS, WIDE, CastPolicy
@@ -115,6 +116,19 @@ def test_a_recomputed_block_runs_under_the_policy_again():
         loss.backward()
         found.append([loss.detach(), *gradients(model)])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("router", [Router, BiasedRouter])
+@pytest.mark.parametrize("context", [CastPolicy, lambda: torch.autocast("cpu", torch.bfloat16)], ids=["ours", "torch"])
+def test_a_router_chooses_in_32_bits_under_a_policy(context, router):
+    layer, x = ExpertMLP(ExpertConfig(16, 8, 4, top_k=2), router=router), torch.randn(64, 16)
+    due = layer.router(x)
+    with context():
+        y = layer(x)
+    y.float().sum().backward()
+    assert torch.equal(layer.routing.choice.logits_TE, due.logits_TE)
+    assert torch.equal(layer.routing.choice.experts_Tk, due.experts_Tk)
+    assert layer.router.weight.grad.isfinite().all() and layer.router.weight.grad.any()
 
 
 def test_other_dtypes_are_refused():
