@@ -1,7 +1,7 @@
 """Run the benchmarks one after the other and record what they print, with the machine they ran on.
 
     python benchmarks/record.py              all of them, to benchmarks/results/DATE-cpu.md
-    python benchmarks/record.py memory ranks  two of them
+    python benchmarks/record.py memory ranks  two of them, in place of today's file
 
 All of them compute on the CPU, and a GPU is hidden from them: the ranks would prepare it for nothing.
 Let nothing else run meanwhile. Machines differ and are noisy: quote the ratios, not the seconds.

@@ -89,8 +89,11 @@ class Order:
         """The samples of this rank in this step: every `world_size`-th row of the batch. Ranks send nothing.
 
         The rows of all ranks together are the same batch, whatever the world size. Where that does not divide the
-        batch, some ranks have a row more than others; a mean over ranks must weigh them.
+        batch, some ranks have a row more than others; a mean over ranks must weigh them. ValueError for a rank that
+        there is not.
         """
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank={rank} of {world_size}: give 0 to {world_size - 1}")
         rows = np.arange(rank, self.batch, world_size) + step * self.batch
         epochs, places = np.divmod(rows, self.n)
         samples = np.empty_like(rows)

@@ -36,12 +36,12 @@ def packed_row(lengths: npt.ArrayLike, sample: int, seq: int) -> Row:
     Found by bisection, so any row costs the same, and the row's number is all that a restart needs.
 
     Raises:
-        ValueError: the documents end before this row does.
+        ValueError: the documents end before this row does, or the row's number is below 0.
     """
     ends = np.cumsum(np.asarray(lengths, dtype=np.int64))
     places = np.arange(sample * seq, (sample + 1) * seq)
-    if not len(ends) or places[-1] >= ends[-1]:
-        raise ValueError(f"row {sample} of {seq} tokens ends behind the last of {ends[-1] if len(ends) else 0} tokens")
+    if sample < 0 or not len(ends) or places[-1] >= ends[-1]:
+        raise ValueError(f"row {sample} of {seq} tokens does not lie within {ends[-1] if len(ends) else 0} tokens")
     document = np.searchsorted(ends, places, side="right")  # an end belongs to the next document
     starts = np.concatenate([[0], ends[:-1]])
     return Row(torch.from_numpy(document), torch.from_numpy(places - starts[document]))

@@ -103,7 +103,8 @@ def read(model: GPT, tokens: Int[Tensor, "batch new"], cache: KVCache) -> Float[
     x_BSD = model.token_embedding(tokens)
     if model.position_embedding is not None:
         x_BSD = x_BSD + model.position_embedding(positions)
-    for layer, block in enumerate(cast(list[Block], model.blocks)):
+    for layer in range(len(model.blocks)):
+        block = cast(Block, model.blocks[layer])  # by number: a loop over `RecomputedLayers` yields segments
         x_BSD = x_BSD + attend_cached(block.attention, block.attention_norm(x_BSD), positions, layer, cache)
         x_BSD = x_BSD + block.mlp(block.mlp_norm(x_BSD))
     cache.length = end  # only now: all layers write behind the same tokens

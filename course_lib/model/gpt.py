@@ -301,7 +301,7 @@ def loss_of(logits_BSV: Float[Tensor, "batch seq vocab"], targets_BS: Int[Tensor
 
 @torch.no_grad()
 def initialize(module: nn.Module, config: GPTConfig, seed: int, layer: int) -> None:
-    """Fill the parameters of one layer, in place: matrices N(0, 0.02), biases 0, norms 1, as in GPT-2.
+    """Fill one layer's parameters, in place: matrices N(0, 0.02), biases 0, norms 1, as in GPT-2 (its positions: 0.01).
 
     The two matrices of a block that write into the stream are divided by √(2 · layers), so that the stream's variance
     does not grow with depth (Radford et al. 2019, §2.3). Layer 0 is the embeddings, blocks are 1 to `layers`, and

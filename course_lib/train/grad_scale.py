@@ -2,7 +2,7 @@
 
 Loss scaling and clipping multiply all gradients by one number. Multiplying at once is a pass over memory, and 16-bit
 gradients would lose the small numbers that loss scaling has saved. So the factor stays with the optimizer, which
-multiplies in fp32:
+multiplies in fp32 (over fp16 weights only `MasterWeights` keeps the product; a bare rule rounds it to fp16 again):
 
     unscale_, clip_gradients  ── times(factor) ──▶  optimizer.pending_grad_scale  ── check, apply ──▶  step
                                                        1 again after step and zero_grad

@@ -154,6 +154,8 @@ class GradientSizes:
 def record_flowing_gradients(model: nn.Module) -> Iterator[list[Tensor]]:
     """Keep the gradients of each layer's result (a layer: a module without parts), most of which die in `backward`.
 
+    A layer whose result is no tensor (an LSTM's is a tuple) is passed over.
+
         with record_flowing_gradients(model) as flowing:
             model(*batch).backward()
 
@@ -162,8 +164,8 @@ def record_flowing_gradients(model: nn.Module) -> Iterator[list[Tensor]]:
     """
     flowing: list[Tensor] = []
 
-    def watch(_: nn.Module, __: object, result: Tensor) -> None:
-        if result.requires_grad:
+    def watch(_: nn.Module, __: object, result: object) -> None:
+        if isinstance(result, Tensor) and result.requires_grad:
             result.register_hook(lambda gradient: flowing.append(gradient.detach().clone()))  # autograd adds in place
 
     hooks = [layer.register_forward_hook(watch) for layer in model.modules() if not any(layer.children())]

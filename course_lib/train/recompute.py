@@ -56,8 +56,9 @@ def recompute(fn: Callable[..., Any], *args: Any, preserve_rng: bool = True, **k
         The result of `fn`: tensors, or nested lists, tuples and dicts of tensors and of anything else.
 
     Raises:
-        ValueError: `fn` changes an argument in place. In the backward pass: a weight has changed, the second run
-            returns other tensors, or autograd reaches a tensor that left `fn` by another way than the result. Also
+        ValueError: `fn` changes an argument in place. In the backward pass: a weight that autograd would have saved has
+            changed (it saves no linear layer's bias, no table, and under autocast or a `CastPolicy` only copies), the
+            second run returns other tensors, or autograd reaches a tensor that left `fn` other than as a result. Also
             where `torch.autograd.grad`, `backward(inputs=…)` or `backward(create_graph=True)` starts that pass, since
             parameters inside receive their gradients in `.grad`, and without a graph of their own.
     """

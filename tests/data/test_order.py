@@ -62,6 +62,12 @@ def test_ranks_share_the_batch_whatever_their_number(n: int, batch: int) -> None
             assert np.array_equal(dealt, whole)
 
 
+@pytest.mark.parametrize(("rank", "world_size"), [(5, 4), (4, 4), (-1, 4)])
+def test_a_rank_that_there_is_not_is_refused(rank: int, world_size: int) -> None:
+    with pytest.raises(ValueError, match=f"rank={rank} of 4: give 0 to 3"):
+        Order(40, 8).of(0, rank, world_size)
+
+
 def test_each_epoch_has_every_sample_once() -> None:
     order = Order(44, 8, seed=1)
     run = np.concatenate([order.of(step) for step in range(22)])  # four epochs

@@ -22,9 +22,9 @@ def test_rows_together_are_the_stream() -> None:
     assert positions == [place for length in LENGTHS for place in range(length)]
 
 
-@pytest.mark.parametrize(("lengths", "sample"), [(LENGTHS, 3), ([], 0)])
+@pytest.mark.parametrize(("lengths", "sample"), [(LENGTHS, 3), (LENGTHS, -1), ([], 0)])
 def test_a_row_that_there_is_not_is_refused(lengths: list[int], sample: int) -> None:
-    with pytest.raises(ValueError, match="ends behind the last of"):
+    with pytest.raises(ValueError, match="does not lie within (21|0) tokens"):
         packed_row(lengths, sample, 7)
 
 

@@ -11,6 +11,7 @@ from course_lib import predict
 from course_lib.model import decode
 from course_lib.model.decode import PagedCache, Pages, ReservedCache, generate, read, speculate
 from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.train.recompute import RecomputedLayers
 
 CONFIG = GPTConfig(layers=2, width=32, heads=4, vocab_size=50, context=64)
 ROTARY = GPTConfig(layers=2, width=32, heads=4, vocab_size=50, context=64, positions="rotary")
@@ -45,6 +46,13 @@ def test_a_cache_changes_no_token(config: GPTConfig) -> None:
     model = lively(config)
     due = without_cache(model, prompt(3, 10), 30)
     assert torch.equal(generate(model, prompt(3, 10), 30, cache_of(config, 3)), due) and due.unique().numel() > 10
+
+
+def test_a_model_that_recomputes_writes_the_same_text() -> None:
+    model = lively(CONFIG)
+    due = generate(model, prompt(3, 10), 10, cache_of(CONFIG, 3))
+    model.blocks = RecomputedLayers(model.blocks, every=2)
+    assert torch.equal(generate(model, prompt(3, 10), 10, cache_of(CONFIG, 3)), due)
 
 
 @pytest.mark.parametrize("config", [CONFIG, ROTARY])

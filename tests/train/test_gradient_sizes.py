@@ -92,6 +92,13 @@ def test_the_gradients_of_every_layers_result_are_kept():
     assert torch.equal(flowing[2], flowing[1] * mask)
 
 
+def test_a_layer_that_returns_more_than_a_tensor_is_passed_over():
+    model = nn.LSTM(3, 4)
+    with record_flowing_gradients(model) as flowing:
+        model(torch.ones(2, 3))[0].sum().backward()
+    assert flowing == [] and model.weight_ih_l0.grad is not None
+
+
 def test_recording_changes_no_gradient_and_leaves_no_hook():
     plain, watched = GPT(SMALL), GPT(SMALL)
     plain(*batch()).backward()
