@@ -107,13 +107,13 @@ def doctor() -> None:
 @app.command("plan", epilog="Example: `course plan llama3-70b --gpus 1024 --of H100`")
 def plan_(
     model: Annotated[str, typer.Argument(help="A model of the zoo, such as llama3-70b or gpt3-175b.")],
-    gpus: Annotated[int, typer.Option(help="How many GPUs.")],
+    gpus: Annotated[int, typer.Option(min=1, help="How many GPUs.")],
     of: Annotated[str, typer.Option(help="Of which kind, such as H100 or A100-80GB.")] = "H100",
     batch: Annotated[int | None, typer.Option(help="Sequences of a step. Default: 4M tokens' worth.")] = None,
     seq: Annotated[int | None, typer.Option(help="Tokens of a sequence. Default: the model's context.")] = None,
     node: Annotated[int, typer.Option(help="GPUs of a node.")] = 8,
     like: Annotated[str, typer.Option(help="Constants of this machine with its software, such as h100-fsdp.")] = "",
-    most: Annotated[int, typer.Option(help="How many plans to show.")] = 10,
+    most: Annotated[int, typer.Option(min=1, max=100, help="How many plans to show, 100 at most.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Plan a run: every legal layout with its seconds and its memory, the fastest that fits first."""

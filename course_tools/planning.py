@@ -13,6 +13,7 @@ from rich.table import Table
 
 from course_lib.model import hardware, zoo
 from course_lib.predict.planner import Cluster, Constants, Plans, fitted, plan
+from course_lib.predict.setup import Setup
 
 _MODELS: dict[str, Any] = {
     each.name: each for each in (*zoo.ALL, *(m for m in vars(zoo).values() if isinstance(m, zoo.ExpertModel)))
@@ -29,16 +30,16 @@ def planned(
     """The plans for a model and a GPU by name, such as "llama3-70b" and "H100".
 
     Raises:
-        ValueError: an unknown name, with those that are near; no plan.
+        ValueError: an unknown name, with those that are near; no plan; as `Setup`, of the sequence.
     """
     shape, gpu = _named("model", model, _MODELS), _named("GPU", of, _GPUS)
-    tokens = seq or (shape.config if isinstance(shape, zoo.Published) else shape).context
+    tokens = Setup(shape, 1, seq).seq  # type: ignore[arg-type]  # the model's context, or a refusal
     constants = None
     if like:
         usual = {name: each for name, each in fitted().items() if not re.search("fp[48]|float8", name.lower())}
         constants = Constants(**_named("machine", like, usual)["constants"])  # plans are in bf16
     cluster = Cluster(gpu, gpus, min(node, gpus), constants)
-    return plan(shape, cluster, batch or max(1, _TOKENS // tokens), seq)
+    return plan(shape, cluster, max(1, _TOKENS // tokens) if batch is None else batch, seq)
 
 
 def _named(kind: str, given: str, known: dict[str, Any]) -> Any:

@@ -43,6 +43,13 @@ def test_json_is_for_programs() -> None:
         (["plan", "llama3-8b", "--gpus", "8", "--of", "H1000"], "no GPU 'H1000': say one of"),
         (["plan", "llama3-8b", "--gpus", "12"], "gpus=12 do not fill nodes of 8"),
         (["plan", "gpt3-175b", "--gpus", "8"], "the least is"),
+        (["plan", "switch-base", "--gpus", "8"], "Switch-Base is an encoder and a decoder"),
+        ([*QUICK, "--seq", "0"], "seq=0: it must be an integer, at least 1"),
+        ([*QUICK, "--batch", "0"], "batch=0: must be positive"),
+        (["plan", "gpt2-xl", "--gpus", "8", "--seq", "4096"], "seq=4096 is longer than the model's context of 1024"),
+        ([*QUICK, "--most", "0"], "Invalid value for '--most'"),
+        ([*QUICK, "--most", "500"], "Invalid value for '--most'"),
+        (["plan", "llama3-8b", "--gpus", "0"], "Invalid value for '--gpus'"),
         (["plan", "llama3-8b", "--gpus", "8", "--like", "abacus"], "no machine 'abacus': say one of"),
     ],
 )  # fmt: skip

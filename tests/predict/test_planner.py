@@ -71,6 +71,61 @@ def test_the_data_axis_sends_what_rank_traffic_counts(zero: int) -> None:
     assert work(SMALL, 64, layouts(case)).data_bytes[0] == pytest.approx(sent, rel=1e-6)
 
 
+def test_context_ranks_sum_gradients_as_data_ranks_do() -> None:
+    setup = Setup(SMALL, 2, precision="mixed", gradients="fp32", context=4)
+    sent = rank_traffic(setup)["context"].modelled_bytes["all_reduce"]  # and the loss, 4 bytes
+    assert work(SMALL, 64, layouts((1, 1, 1, 4, 1, 0, 2, 1, 0, 2))).data_bytes[0] == pytest.approx(sent, rel=1e-4)
+    rows = [(1, 1, d, c, 1, zero, 1, 1, 0, 32) for zero in range(4) for d, c in ((4, 8), (32, 1))]
+    both = work(zoo.LLAMA3_8B.config, 32_768, layouts(*rows)).data_bytes.reshape(4, 2)
+    factors = np.array([1, 1, (4 * 8 + 2) / (4 + 2), 8])  # d = 4 has 8 micro-batches for each one of d = 32
+    assert both[:, 0] == pytest.approx(factors * both[:, 1])
+
+
+def test_the_ring_of_gradients_goes_round_context_ranks() -> None:
+    rows = layouts((1, 1, 2, 8, 1, 0, 1, 1, 0, 2), (4, 1, 2, 8, 1, 0, 1, 1, 0, 2), (1, 1, 1, 8, 1, 0, 1, 1, 0, 1))
+    amounts = work(zoo.LLAMA3_8B.config, 32_768, rows)
+    slow, late = (Constants(**{**vars(PLAIN), "nic_bytes_per_s": 40e9, "message_s": wait}) for wait in (0.0, 1e-3))
+    sent = seconds(amounts, slow, 1e15)["data"]
+    assert amounts.data_bytes / sent == pytest.approx([8 * 40e9, 2 * 40e9, 400e9])  # 8 and 2 members in a node
+    assert seconds(amounts, late, 1e15)["data"] - sent == pytest.approx([15e-3, 15e-3, 0])
+
+
+@pytest.mark.parametrize("full", [0, 1])
+def test_keys_and_values_go_round_the_ring_as_rank_traffic_counts(full: int) -> None:
+    rows = layouts((1, 1, 1, 4, 1, 0, 2, 1, full, 2), (1, 1, 1, 1, 1, 0, 2, 1, full, 2))
+    setup = Setup(SMALL, 2, precision="mixed", context=4, recompute="full" if full else "none")
+    sent = rank_traffic(setup, range(3, 4))["context"].modelled_bytes["send"]
+    assert work(SMALL, 64, rows).context_bytes.tolist() == [sent, 0]  # one rank has no ring
+
+
+@pytest.mark.parametrize("full", [0, 1])
+@pytest.mark.parametrize("model", [zoo.MIXTRAL_8X7B, zoo.DEEPSEEK_V3], ids=lambda each: each.name)
+def test_blocks_with_experts_send_what_rank_traffic_counts(model: zoo.ExpertModel, full: int) -> None:
+    amounts = work(model, 4096, layouts((8, 2, 1, 1, 8, 0, 1, 1, full, 8)))
+    setup = Setup(
+        model, 8, 4096, precision="mixed", tensor=8, pipeline=2, expert=8, recompute="full" if full else "none"
+    )
+    sent = rank_traffic(setup, range(1, model.layers + 1))
+    assert amounts.tensor_bytes[0] == pytest.approx(sent["tensor"].total_bytes / model.layers, rel=1e-9)
+    assert amounts.pipe_bytes[0] == sent["pipe"].total_bytes
+
+
+@pytest.mark.parametrize("full", [0, 1])
+def test_dense_blocks_send_two_sums_a_pass(full: int) -> None:
+    amounts = work(zoo.LLAMA3_8B.config, 4096, layouts((8, 2, 1, 1, 1, 0, 1, 1, full, 1)))
+    stream = 2 * 4096 * 4096
+    assert amounts.tensor_bytes[0] == (4 + 2 * full) * 2 * 7 / 8 * stream
+    assert amounts.pipe_bytes[0] == 2 * stream / 8
+
+
+def test_scores_are_as_wide_as_the_heads() -> None:
+    one = layouts((1, 1, 1, 1, 1, 0, 1, 1, 0, 1))
+    scores = {each.name: work(each, 4096, one).scores[0] for each in (zoo.MIXTRAL_8X7B, zoo.DEEPSEEK_V3)}
+    wide = {"Mixtral 8x7B": 2 * 32 * 128, "DeepSeek-V3": 128 * (128 + 64 + 128)}  # of queries, and of values
+    assert scores == {name: 3 * 2 * 4096 * 4096 * features for name, features in wide.items()}
+    assert work(zoo.LLAMA3_8B.config, 4096, one).scores[0] == 3 * 4 * 4096 * 4096 * 4096
+
+
 def test_tensor_ranks_send_four_all_reduces_a_block() -> None:
     case = (4, 1, 1, 1, 1, 0, 2, 1, 0, 2)
     stream = 2 * 2 * 64 * 64  # bytes, sequences, tokens, features
@@ -214,8 +269,17 @@ def test_the_least_memory_is_told_only_where_nothing_fits() -> None:
 
 @pytest.mark.parametrize(("batch", "seq"), [(0, 8192), (8, -1)])
 def test_nothing_to_train_on_is_refused(batch: int, seq: int) -> None:
-    with pytest.raises(ValueError, match="must be positive"):
+    with pytest.raises(ValueError, match="must be positive|must be an integer, at least 1"):
         plan(zoo.LLAMA3_8B, Cluster(H100, 8), batch, seq)
+
+
+def test_a_sequence_that_no_plan_can_have_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="seq=0: it must be an integer, at least 1"):
+        plan(zoo.LLAMA3_8B, Cluster(H100, 8), batch=8, seq=0)
+    with pytest.raises(ValueError, match="^seq=4096 is longer than the model's context of 2048: shorten the sequence"):
+        plan(zoo.GPT3_175B, Cluster(H100, 1024), batch=1024, seq=4096)
+    with pytest.raises(ValueError, match="Switch-Base is an encoder and a decoder"):
+        plan(zoo.SWITCH_BASE, Cluster(H100, 8), batch=8)
 
 
 def test_nodes_that_are_not_full_are_refused() -> None:
@@ -252,6 +316,14 @@ def test_gradients_in_16_bits_lie_beside_their_sums() -> None:
     setup = Setup(SMALL, 32, micro_batch=2, tensor=2, pipeline=2, data=2, precision="mixed", sequence_parallel=True)
     due = [rank_memory(setup, stage, "1f1b", 1).parameters for stage in (0, 1, 1)]
     assert more[0] == pytest.approx(np.array([float(each) for each in due]), rel=1e-9)
+
+
+def test_no_card_sends_faster_than_its_link() -> None:
+    usual = {each["default_for"]: Constants(**each["constants"]) for each in fitted().values()}
+    assert constants_for(hardware.A100_80GB) == constants_for(hardware.A100_40GB) == usual["A100"]
+    assert constants_for(H100) == constants_for(hardware.H200_141GB) == usual["H100"]
+    slow = [constants_for(gpu).link_bytes_per_s for gpu in (hardware.RTX_3090, hardware.RTX_4090, hardware.L4)]
+    assert slow == [56.25e9, 32e9, 32e9]
 
 
 def test_each_machine_has_constants_with_a_meaning() -> None:

@@ -9,7 +9,7 @@ published runs, by `python benchmarks/planner.py`, and stand in `constants.json`
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ class Constants:
         link_bytes_per_s: inside a node, one direction.
         overlapped: share of what tensor ranks and stages send that leaves behind products.
         nic_bytes_per_s: of a GPU's own network card.
-        message_s: of a step of the data axis' ring between nodes, its buckets together: α, where 1/bandwidth is β.
+        message_s: of a step of the gradients' ring between nodes, its buckets together: α, where 1/bandwidth is β.
         zero_slowness: how many times as long ZeRO-1 and 2 take to scatter and gather as an all-reduce of as many bytes.
         hidden: share of a step's compute behind which the data axis can send; 0 where published runs cannot tell it.
         fixed_s: of every step, whatever its size: optimizer, logging, loading.
@@ -110,9 +110,13 @@ def fitted() -> dict[str, Any]:
 
 
 def constants_for(gpu: GPU) -> Constants:
-    """The constants that were fitted on this GPU's generation; those of the nearest one for others, by its link."""
+    """The constants that were fitted on this GPU's generation; those of the nearest one for others, by its link.
+
+    No card sends faster inside a node than its data sheet says.
+    """
     family = "A100" if gpu.link_bytes_per_s < 400e9 else "H100"
-    return Constants(**next(each["constants"] for each in fitted().values() if each["default_for"] == family))
+    found = Constants(**next(each["constants"] for each in fitted().values() if each["default_for"] == family))
+    return replace(found, link_bytes_per_s=min(found.link_bytes_per_s, gpu.link_bytes_per_s))
 
 
 def seconds(work: Work, constants: Constants, peak: float | Amounts, node: int = 8) -> dict[str, Amounts]:
@@ -135,11 +139,11 @@ def seconds(work: Work, constants: Constants, peak: float | Amounts, node: int =
     pipe = np.where(p > 1, (1 - c.overlapped) * work.pipe_bytes / _speed(c, inner * each.data * p, node, node), 0.0)
     busy = m * (slowest + pipe)
     bubble = (whole - slowest + (p - 1) * pipe) / v
-    across = each.data * inner
+    across, apart = each.data * inner, each.tensor * each.expert  # context ranks have the same weights
     slowness = np.where((each.zero == 1) | (each.zero == 2), c.zero_slowness, 1)
-    sent = work.data_bytes * slowness / _speed(c, across, inner, node)
+    sent = work.data_bytes * slowness / _speed(c, across, apart, node)
     rings = np.where(each.zero == 3, 3 * m * work.blocks.max(1), 1)
-    sent = sent + np.where(across > node, rings * c.message_s * (each.data - 1), 0)
+    sent = sent + np.where(across > node, rings * c.message_s * (each.data * each.context - 1), 0)
     exposed = np.maximum(0, sent - c.hidden * busy)
     parts = {"block": block, "work": busy, "bubble": bubble, "tensor": m * work.layers / p * tensor, "data": exposed}
     return {"step": busy + bubble + exposed + c.fixed_s, **parts}

@@ -32,7 +32,7 @@ class Plan:
     """One way to train: the sizes of the mesh axes, the rest of the layout, and what it costs.
 
     `first_gb`, `middle_gb` and `last_gb` are 10^9 bytes of the pipeline's stages; `mfu` is the model's FLOPs, without
-    recompute, over the peak; `exposed_s` is what the data axis adds to the step.
+    recompute, over the peak; `exposed_s` is what sums over data and context ranks add to the step.
     """
 
     tensor: int
@@ -95,11 +95,12 @@ def plan(
     ranks are tried where a sequence has more than 16,384 tokens, or as `contexts` says.
 
     Raises:
-        ValueError: no plan fits, with the reasons and how often each; a batch or a sequence that is not positive.
+        ValueError: no plan fits, with the reasons and how often each; a batch or a sequence that is not positive; a
+            sequence longer than a GPT's context; an encoder and a decoder.
     """
     config = config_of(model)
-    seq = seq or config.context or 0
-    positive(batch=batch, seq=seq)
+    positive(batch=batch)
+    seq = Setup(config, 1, seq).seq  # type: ignore[arg-type]  # refused here is what no plan can have
     cut_context = seq > 16_384 if contexts is None else contexts
     layouts, refused = legal(config, cluster, batch, seq, cut_context)
     best: list[Plan] = []

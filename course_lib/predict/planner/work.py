@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Int, Real
 
 from course_lib.model.gpt import GPTConfig
-from course_lib.model.zoo import ExpertModel
-from course_lib.predict.setup import Config, Setup
+from course_lib.model.zoo import ExpertModel, LatentAttention
+from course_lib.predict.setup import Config, Setup, kv_heads_of
 from course_lib.predict.tensors import tally
 
 Numbers = Int[np.ndarray, " n"]
@@ -63,7 +63,7 @@ class Work(NamedTuple):
     context_bytes: Amounts  # keys, values and their gradients round the ring
     expert_bytes: Amounts  # rows to experts and back
     pipe_bytes: Amounts  # of one micro-batch to the next stage and back
-    data_bytes: Amounts  # of a step over the data axis
+    data_bytes: Amounts  # of a step over data and context ranks, which have the same weights
     tokens: Amounts  # in the model at once
     parameters: Stages  # that the rank computes with, before ZeRO
     states: Stages  # bytes of weights, gradients and optimizer
@@ -80,7 +80,7 @@ def work(
 
     Args:
         config: the model; tokens of a sequence are `seq`.
-        layouts: legal ones (`layouts.legal`); `Setup` refuses others.
+        layouts: legal ones (`plan.legal`); `Setup` refuses others.
         blocks: of the first, the fullest and the last stage; by default an even cut, with what is missing missing at
             the ends (Llama 3 405B has 126 blocks on 16 stages, a block less at both ends).
         sequence_parallel: whether tensor ranks also cut what lies between products; never with experts.
@@ -98,31 +98,31 @@ def work(
     flight = np.where(v[:, None] > 1, 2 * (p[:, None] - 1 - last) + ((v - 1) * p + 1)[:, None], p[:, None] - last)
     flight = np.minimum((m * v)[:, None], flight)
     held = flight / v[:, None] * np.einsum("nsk,nk->ns", stages, kept)
-    cut = (1, 2, 3)  # from which ZeRO stage on optimizer, gradients and weights are cut
-    bytes_each = _state_bytes(each, cut)
+    bytes_each = _state_bytes(each, (1, 2, 3))  # from which ZeRO stage on optimizer, gradients and weights are cut
     elements = np.einsum("nsk,nkg->nsg", stages, kinds)  # (n, stage, shared or expert)
     elements[..., 0] -= np.where((p == 1) & config.tied, config.vocab_size * config.width // each.tensor, 0)[:, None]
     states = np.einsum("nsg,ng->ns", elements, bytes_each)
-    tokens = each.micro_batch * seq / each.context
-    h, t, passes = config.width, each.tensor, 3.0 + each.full
+    h, t, c, passes = config.width, each.tensor, each.context, 3.0 + each.full
+    tokens = each.micro_batch * seq / c
     top = _share_of_experts(config, each)
     block = _mean_block(config, kinds)
     products = 2 * passes * tokens * (block[:, 0] + block[:, 1] * top)
     stream = 2 * tokens * h  # bytes
+    summed, back = _summed(config)
     gathered = np.where(each.zero == 3, 2 * 2 * kinds[:, 1:3].sum(2).max(1), 0.0)
     if sequence_parallel and not _experts(config):
         gathered += 2 * stream * (1 - 1 / t)  # the whole stream for a product, and its gradient
     return Work(
         layouts, blocks.astype(float), np.full(len(p), float(config.layers)), products,
-        scores=4 * passes * tokens * seq * h / t,
+        scores=2 * passes * tokens * seq * (_key_values(config) * config.heads // kv_heads_of(config)) / t,
         head=6 * tokens * config.vocab_size * h / t,
         passes=passes,
         width=h / t,
         block_bytes=one_block,
-        tensor_bytes=(4 + 2 * each.full) * 2 * (t - 1) / t * stream,
-        context_bytes=stream / h * _key_values(config) / t * (3 * each.context - 2),
+        tensor_bytes=((1 + each.full) * (1 + summed) + back + summed) * 2 * (t - 1) / t * stream,
+        context_bytes=stream / h * _key_values(config) / t * np.where(c > 1, 3 * c - 2 + each.full * (c - 1), 0),
         expert_bytes=(4 + 2 * each.full) * _top_k(config) * stream * (each.expert - 1) / each.expert,
-        pipe_bytes=2 * v * stream / t * (p > 1),
+        pipe_bytes=2 * v * stream / (1 if _experts(config) else t) * (p > 1),
         data_bytes=_data_bytes(each, elements.max(1), m),
         tokens=tokens,
         parameters=elements.sum(2),
@@ -197,15 +197,18 @@ def _state_bytes(each: Layouts, cut: tuple[int, int, int]) -> np.ndarray:
 
 
 def _data_bytes(each: Layouts, elements: np.ndarray, m: Numbers) -> Amounts:
-    """As `data_traffic`, with gradients of 4 bytes and weights of 2; of shared elements and experts' (n, 2)."""
-    groups = np.stack([each.data * each.expert, each.data], 1)
+    """As `data_traffic`, with gradients of 4 bytes and weights of 2; of shared elements and experts' (n, 2).
+
+    Context ranks sum gradients, too, and so count as data ranks.
+    """
+    groups = np.stack([each.data * each.expert, each.data], 1) * each.context[:, None]
     by_stage = [8 + 0 * m, 6 + 0 * m, 4 * m + 2, 8 * m]
     return np.choose(each.zero, by_stage) * (elements * (groups - 1) / groups).sum(1)
 
 
 def _mean_block(config: Config, kinds: np.ndarray) -> np.ndarray:
     """Elements of a block, shared and experts', the mean over all blocks: (n, 2)."""
-    share = config.expert_layers / config.layers if isinstance(config, ExpertModel) else 0
+    share = _share(config)
     return (1 - share) * kinds[:, 1] + share * kinds[:, 2]
 
 
@@ -220,7 +223,22 @@ def _experts(config: Config) -> bool:
 
 def _top_k(config: Config) -> float:
     """Rows that a token sends in a mean block."""
-    return config.top_k * config.expert_layers / config.layers if isinstance(config, ExpertModel) else 0
+    return config.top_k * _share(config) if isinstance(config, ExpertModel) else 0
+
+
+def _share(config: Config) -> float:
+    """Blocks with experts, over all."""
+    return config.expert_layers / config.layers if isinstance(config, ExpertModel) else 0
+
+
+def _summed(config: Config) -> tuple[float, float]:
+    """Rows of the stream that tensor ranks sum for a token, as `rank_traffic`: of a mean MLP, in each pass; and of
+    attention in the backward pass, where latent attention sums the gradients of its narrow vectors."""
+    if not isinstance(config, ExpertModel):
+        return 1, 1
+    share, a = _share(config), config.attention
+    back = (a.query_rank + a.kv_rank + a.turned) / config.width if isinstance(a, LatentAttention) else 1
+    return 1 - share + share * (config.top_k + (config.shared > 0)), back
 
 
 def _key_values(config: Config) -> int:
