@@ -14,7 +14,7 @@ Sources: IEEE 754-2019 §3.4 (fp16, fp32, fp64); Micikevicius et al. 2022, "FP8 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -71,10 +71,9 @@ class FloatFormat:
             allowed = ", ".join(_OVERFLOWS[self.specials])
             raise ValueError(f"overflow={self.overflow!r} given, but specials={self.specials!r} allows only: {allowed}")
         if not 0 <= self.bias <= 1023 or self.max_exponent > 1023:
-            raise ValueError(
-                f"bias={self.bias} puts numbers of {self} outside of float64's range; "
-                f"give a bias from {max(0, self.max_exponent + self.bias - 1023)} to 1023"
-            )
+            least = max(0, self.max_exponent + self.bias - 1023)
+            advice = f"give a bias from {least} to 1023" if least <= 1023 else "give fewer exponent bits"
+            raise ValueError(f"bias={self.bias} puts numbers of {self} outside of float64's range; {advice}")
         if not self.name:
             object.__setattr__(self, "name", f"e{self.exponent_bits}m{self.fraction_bits}")
 
@@ -204,8 +203,9 @@ class FloatFormat:
         Beyond the largest number stands inf where the format has one, nan where it has none.
         """
         x = torch.as_tensor(x, dtype=torch.float64)
-        nearest = self.round(torch.where(x.isnan(), 0.0, x))
-        place = self.encode(nearest.abs())  # patterns without a sign count the numbers from zero upwards
+        ends = replace(self, overflow="inf") if self.specials == "ieee" else self  # inf is a neighbour, nan is none
+        nearest = ends.round(torch.where(x.isnan(), 0.0, x))
+        place = ends.encode(nearest.abs())  # patterns without a sign count the numbers from zero upwards
         place = torch.where(x < 0, -place, place)  # one line of numbers, zero in the middle
         below = torch.where(nearest < x, nearest, self._at(place - 1))
         above = torch.where(nearest > x, nearest, self._at(place + 1))

@@ -45,13 +45,16 @@ def quantize(x: Float[Tensor, "..."], bits: int = 8, *, channel_dim: int | None 
         channel_dim: one scale for each index of this dim; None: one scale for the whole tensor.
 
     Raises:
-        ValueError: another number of bits, no such dim, an empty tensor, or inf and nan in x.
+        ValueError: another number of bits, no such dim, an empty tensor, or inf, nan and what fp32 cannot hold in x.
     """
     if bits not in (4, 8):
         raise ValueError(f"bits={bits} given; this grid has 8 or 4 bits (for 1 bit see `quantize_sign`)")
     _check(x)
     end = 2 ** (bits - 1) - 1  # 127, not 128: -128 would have no partner at the other end
-    scale = x.float().abs().amax(_other_dims(x, channel_dim), keepdim=channel_dim is not None) / end
+    magnitude, dims = x.float().abs(), _other_dims(x, channel_dim)
+    if dims or channel_dim is None:  # no dims would mean all; a vector's elements are channels themselves
+        magnitude = magnitude.amax(dims, keepdim=channel_dim is not None)
+    scale = magnitude / end
     scale = torch.where(scale == 0, 1.0, scale)  # any scale fits zeros, but 0 / 0 is nan
     values = (x.float() / scale).round().clamp(-end, end)  # beyond the end where the scale is subnormal, so coarse
     return Quantized(values.to(torch.int8), scale, bits)
@@ -82,11 +85,12 @@ def quantize_sign(x: Float[Tensor, "..."], *, channel_dim: int | None = None) ->
     """Keep the sign of each element and one mean magnitude, for the whole tensor or for each channel.
 
     Raises:
-        ValueError: no such dim, an empty tensor, or inf and nan in x.
+        ValueError: no such dim, an empty tensor, or inf, nan and what fp32 cannot hold in x.
     """
     _check(x)
-    dims = _other_dims(x, channel_dim)
-    scale = x.float().abs().mean(dim=dims, keepdim=True) if channel_dim is not None else x.float().abs().mean()
+    scale, dims = x.float().abs(), _other_dims(x, channel_dim)
+    if dims or channel_dim is None:
+        scale = scale.mean(dims, keepdim=channel_dim is not None, dtype=torch.float64).float()  # sums of any size fit
     minus = x.flatten() < 0
     rows = torch.nn.functional.pad(minus.to(torch.uint8), (0, -minus.numel() % 8)).view(-1, 8)  # up to whole bytes
     weights = 2 ** torch.arange(8, device=x.device, dtype=torch.uint8)
@@ -112,8 +116,8 @@ def signal_to_noise_db(x: Float[Tensor, "..."], approximation: Float[Tensor, "..
 def _check(x: Tensor) -> None:
     if not x.dtype.is_floating_point or x.numel() == 0:
         raise ValueError(f"a tensor of dtype {x.dtype} and shape {tuple(x.shape)} given; quantizing needs floats, ≥ 1")
-    if not bool(x.isfinite().all()):
-        raise ValueError("x holds inf or nan, and no scale fits them; remove or clamp them first")
+    if not bool(x.float().isfinite().all()):
+        raise ValueError("x holds inf, nan or what fp32 cannot hold, and no scale fits it; remove or clamp it first")
 
 
 def _other_dims(x: Tensor, channel_dim: int | None) -> tuple[int, ...]:

@@ -308,6 +308,12 @@ def test_neighbours_of_every_number_and_of_every_tie(fmt):
     assert torch.equal(below, values[:-1]) and torch.equal(above, values[1:])
 
 
+@pytest.mark.parametrize("overflow", ["inf", "nan", "saturate"])
+def test_beyond_the_largest_number_lie_it_and_inf(overflow):
+    below, above = replace(FP16, overflow=overflow).neighbours(torch.tensor([70000.0, -70000.0]))
+    assert below.tolist() == [65504.0, -torch.inf] and above.tolist() == [torch.inf, -65504.0]
+
+
 def test_spacing():
     assert BF16.spacing(1.0).item() == 2**-7
     assert BF16.spacing(300.0).item() == 2.0  # so 256 + 1 ends at 256 again
@@ -329,6 +335,7 @@ def test_spacing():
         (lambda: FloatFormat(5, 2, specials="fnuz"), 'must be "ieee"'),  # type: ignore[arg-type]
         (lambda: FloatFormat(5, 2, specials="finite", overflow="inf"), "allows only: saturate"),
         (lambda: FloatFormat(11, 2, bias=10), "give a bias from"),
+        (lambda: FloatFormat(11, 3, specials="fn"), "range; give fewer exponent bits"),
         (lambda: FloatFormat(4, 3, bias=-1), "give a bias from 0"),
         (lambda: FP16.round(torch.ones(2), rounding="up"), '"nearest" or "stochastic"'),  # type: ignore[arg-type]
         (lambda: FP16.round(torch.arange(3)), r"pass x.double\(\)"),

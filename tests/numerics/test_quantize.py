@@ -65,6 +65,20 @@ def test_numbers_too_small_for_a_scale_become_0_and_those_with_a_coarse_one_its_
     assert values.tolist() == [[0, 0], [127, -127]]
 
 
+@pytest.mark.parametrize("dim", [0, -1])
+def test_each_element_of_a_vector_is_a_channel(dim):
+    x = torch.tensor([1.0, -100.0, 0.0, 1e-6])
+    grid, signs = quantize(x, 4, channel_dim=dim), quantize_sign(x, channel_dim=dim)
+    assert grid.scale.shape == signs.scale.shape == x.shape
+    torch.testing.assert_close(grid.dequantize(), x)
+    assert torch.equal(signs.dequantize(), x)
+
+
+def test_large_numbers_have_a_mean():
+    assert quantize_sign(torch.full((4,), 3e38)).scale == torch.tensor(3e38)
+    assert quantize_sign(torch.full((4, 2), 3e38), channel_dim=1).scale.tolist() == torch.full((1, 2), 3e38).tolist()
+
+
 @pytest.mark.parametrize("shape", [(1,), (8,), (9,), (4, 6), ()], ids=str)
 def test_signs_come_back(shape):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(2))
@@ -92,7 +106,9 @@ def test_error_measures():
     [
         (lambda: quantize(torch.ones(2), 5), "8 or 4 bits"),
         (lambda: quantize(torch.ones(2, 2), channel_dim=2), "give 0 to 1"),
-        (lambda: quantize(torch.tensor([1.0, torch.nan])), "inf or nan"),
+        (lambda: quantize(torch.tensor([1.0, torch.nan])), "holds inf, nan or"),
+        (lambda: quantize(torch.tensor([1e300], dtype=torch.float64)), "what fp32 cannot hold"),
+        (lambda: quantize_sign(torch.tensor([1e300], dtype=torch.float64)), "what fp32 cannot hold"),
         (lambda: quantize(torch.ones(0)), "needs floats"),
         (lambda: quantize_sign(torch.arange(3)), "needs floats"),
     ],
