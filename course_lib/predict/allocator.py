@@ -89,7 +89,7 @@ class CachingAllocator:
 
     @property
     def largest_free(self) -> Bytes:
-        """The largest request that could be served now, from a free block or from the rest of the card."""
+        """The largest free piece: a free block, or the rest of the card. (A request of 9 MiB takes 20 of that rest.)"""
         free = [b.nbytes for s in self.segments for b in s.blocks if b.owner is None]
         return Bytes(max([*free, self.capacity - self.reserved]))
 

@@ -43,6 +43,8 @@ def waste(interval_s: float, checkpoint_s: float, between_stops_s: float, restar
     """
     positive(interval_s=interval_s, between_stops_s=between_stops_s)
     not_negative(checkpoint_s=checkpoint_s, restart_s=restart_s)
+    if interval_s + checkpoint_s + restart_s > 700 * between_stops_s:
+        return Ratio(1.0)  # e^700 and more is beyond a float
     stretch = math.expm1((interval_s + checkpoint_s) / between_stops_s)
     spent = between_stops_s * math.exp(restart_s / between_stops_s) * stretch
     return Ratio(1 - interval_s / spent)

@@ -94,8 +94,9 @@ def block_activations(setup: Setup) -> Bytes:
 
 
 def block_input(setup: Setup) -> Bytes:
-    """Bytes of a block's input: a number for each token and feature."""
-    return Bytes(setup.weight_bytes * setup.rows * setup.seq * setup.shape.width)
+    """Bytes of a block's input on a rank: a number for each of its tokens and each feature."""
+    around = setup.tensor if setup.sequence_parallel else 1
+    return Bytes(setup.weight_bytes * setup.tokens * setup.shape.width // around)
 
 
 def activations_paper(setup: Setup, layers: int | None = None, stage: Stage = 0, ends: bool = False) -> Bytes:

@@ -177,6 +177,8 @@ def largest(
 
     def refusal(times: int) -> str:
         """Why this many steps are too many; empty if they fit."""
+        if name == "micro_batch" and times > setup.rank_rows:
+            return f"micro_batch={times} is more than the {setup.rank_rows} sequences that fall on the rank"
         if times * step > limit:
             return f"{name}={times * step} is above the limit of {limit}"
         try:

@@ -84,12 +84,14 @@ def rank_memory(setup: Setup, stage: int = 0, schedule: str = "1f1b", chunks: in
     not counted: `peak` follows them on one rank, `unit_buffers` has those that ZeRO-3 gathers.
 
     Raises:
-        ValueError: as `rank_tensors`, `saved_tensors` and `in_flight`.
+        ValueError: as `rank_tensors`, `saved_tensors` and `in_flight`; chunks that do not divide a rank's blocks.
     """
     parts = [(setup, stage)]
     if schedule == "zb-v":  # down and up: half stages of a pipeline that is twice as long
         halves = setup.with_(pipeline=2 * setup.pipeline)
         parts = [(halves, stage), (halves, 2 * setup.pipeline - 1 - stage)]
+    elif chunks > 1 and setup.shape.layers % (setup.pipeline * chunks):
+        raise ValueError(f"{setup.shape.layers} blocks do not split into pipeline={setup.pipeline} · chunks={chunks}")
     held = in_flight(setup, stage, schedule, chunks) * sum(rank_activations(*part) for part in parts)
     states = [model_states(*part) for part in parts]
     activations = MemoryAccount(activations=Bytes(round(held / _stages(schedule, chunks))))

@@ -44,8 +44,8 @@ def rank_traffic(setup: Setup, stage: Stage = 0) -> dict[str, TrafficAccount]:
     With n bytes of the stream of one micro-batch, t tensor, c context and d data ranks, and m micro-batches:
 
     - "tensor", for each block: 4 all-reduces of n (Shoeybi et al. 2019, §3); with `sequence_parallel` 6 all-gathers
-      and 4 reduce-scatters of n, the same and half as much again, since inputs are gathered a second time for the
-      weights' gradients (Korthikanti et al. 2022, §4.2.2). Besides, the first and the last stage gather or turn the
+      and 4 reduce-scatters of n, a quarter more in all, since inputs are gathered a second time for the weights'
+      gradients (Korthikanti et al. 2022, §4.2.2). Besides, the first and the last stage gather or turn the
       stream where embedding and head are cut by width, the last one sums the logits, and with `sequence_parallel` the
       gradients of what every rank has whole are summed. Of latent attention the gradients of both narrow vectors are
       summed, not the stream's; of experts all their rows, `top_k` for each token.

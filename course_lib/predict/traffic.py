@@ -1,6 +1,6 @@
 """What a communication operation costs: bytes and messages of one rank, by algorithm, and seconds over a given link.
 
-There is one function for each operation, named as in `ranks.collectives`, and all return a `Collective`:
+There is one function for each operation, named as in `collectives.algorithms`, and all return a `Collective`:
 
     predict.all_reduce(n_bytes, 8, "tree", rank=3).messages
     predict.broadcast(n_bytes, 8).seconds(link)
@@ -179,7 +179,7 @@ def all_gather(n_bytes: int, world_size: int) -> Collective:
 def all_to_all(n_bytes: int, world_size: int) -> Collective:
     """Each rank deals out its `n_bytes` and keeps its own share: p-1 messages of n/p.
 
-    (`ranks.schedules.all_to_all` needs a round more: each rank has one in which it is its own partner.)
+    (`collectives.schedules.all_to_all` needs a round more: each rank has one in which it is its own partner.)
     """
     return reduce_scatter(n_bytes, world_size)
 

@@ -71,6 +71,13 @@ def test_free_memory_in_pieces_serves_nobody() -> None:
         card.allocate("six", 6 * MIB)
 
 
+def test_a_request_may_need_more_than_its_bytes() -> None:
+    card = CachingAllocator(12 * MIB)
+    assert card.largest_free == 12 * MIB
+    with pytest.raises(OutOfMemory):
+        card.allocate("nine", 9 * MIB)
+
+
 def test_a_full_card_gives_free_segments_back_first() -> None:
     card = CachingAllocator(40 * MIB)
     card.allocate("a", 30 * MIB)

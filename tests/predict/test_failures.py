@@ -62,6 +62,12 @@ def test_the_slowest_of_many_is_slower() -> None:
     assert slowest_of(10_000, 0.02) > slowest_of(100, 0.02)
 
 
+@pytest.mark.parametrize("times", [(1e6, 60, 1000), (60, 1e6, 1000), (60, 60, 1000, 1e6)])
+def test_who_never_comes_through_loses_everything(times: tuple[float, ...]) -> None:
+    assert waste(*times) == 1
+    assert waste(69_000, 60, 100) == 1  # e^690 is a float
+
+
 @pytest.mark.parametrize("call", [lambda: young(0, 1), lambda: daly(1, -1), lambda: waste(0, 1, 1)])
 def test_times_that_are_none_are_refused(call) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match="must be positive"):

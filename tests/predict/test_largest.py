@@ -46,6 +46,12 @@ def test_the_models_context_may_end_it_before_the_memory() -> None:
     assert found.bounded_by.startswith("seq=65 is longer than the model's context of 64")
 
 
+def test_so_may_the_sequences_of_a_rank() -> None:
+    found = predict.largest(PLAIN.with_(batch_size=6), "micro_batch", 10**10)
+    assert found.value == 6
+    assert found.bounded_by == "micro_batch=7 is more than the 6 sequences that fall on the rank"
+
+
 def test_so_may_a_limit() -> None:
     found = predict.largest(PLAIN, "batch_size", 10**9, limit=10)
     assert (found.value, found.bounded_by) == (10, "batch_size=11 is above the limit of 10")

@@ -125,6 +125,14 @@ def test_a_rank_of_the_v_has_two_half_stages_and_the_first_one_both_ends() -> No
     assert predict.rank_memory(setup, 1, "zb-v").activations == 4 * predict.rank_activations(setup, 1)
 
 
+def test_a_blocks_input_is_the_ranks_part_of_it() -> None:
+    setup = Setup(SMALL, 4, 16, precision="mixed", tensor=2, context=2)
+    assert predict.block_input(setup) == 2 * 4 * 8 * SMALL.width
+    assert predict.block_input(setup.with_(sequence_parallel=True)) == 4 * 8 * SMALL.width
+    full = setup.with_(sequence_parallel=True, recompute="full")
+    assert predict.rank_activations(full, range(2, 3)) == predict.block_input(full)
+
+
 PIPE = Setup(SMALL, 6, pipeline=4, micro_batch=1)
 REFUSED = [
     (lambda: predict.rank_parameters(PIPE, 4), "stage=4: with pipeline=4 there are stages 0 to 3"),
@@ -141,6 +149,10 @@ REFUSED = [
     (lambda: predict.in_flight(PIPE.with_(batch_size=3), 0, "zero-bubble"), "3 micro-batches are fewer"),
     (lambda: predict.in_flight(PIPE.with_(batch_size=3), 0, "zb-v"), "3 micro-batches are fewer"),
     (lambda: predict.in_flight(PIPE, 4), "stage=4"),
+    (
+        lambda: predict.rank_memory(PIPE.with_(pipeline=2), 0, "interleaved", 5),
+        "4 blocks do not split into pipeline=2 · chunks=5",
+    ),
 ]
 
 
