@@ -78,15 +78,16 @@ class ParallelExperts(nn.Module):
         self.up_LDf = self._part(layer.up_EDF, hidden=2)
         self.down_LfD = self._part(layer.down_EFD, hidden=1)
         has_grouped_product(self.up_LDf.device.type, self.up_LDf.dtype)  # now: a trial must not count as a step's work
-        for axis in self.groups.keys() - {"tensor"}:
+        for axis in sorted(self.groups.keys() - {"tensor"}):  # a set's order differs between processes
             add_up_gradients(self.router, self.groups[axis])
         if "data" in self.groups:
-            for weight in (self.up_LDf, self.down_LfD):
+            for weight in filter(lambda weight: weight.requires_grad, (self.up_LDf, self.down_LfD)):
                 weight.register_hook(partial(all_reduce, group=self.groups["data"]))
 
     def _part(self, whole: Tensor, hidden: int) -> nn.Parameter:
         part = own_part(whole.detach(), 0, self.groups["expert"])
-        return nn.Parameter(own_part(part, hidden, self.groups["tensor"]) if "tensor" in self.groups else part)
+        part = own_part(part, hidden, self.groups["tensor"]) if "tensor" in self.groups else part
+        return nn.Parameter(part, whole.requires_grad)
 
     def forward(self, x: Float[Tensor, "*dims width"]) -> Float[Tensor, "*dims width"]:
         """The weighted sum, for each of this rank's tokens, of its experts' outputs, on whichever ranks these are."""

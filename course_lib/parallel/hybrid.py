@@ -92,7 +92,8 @@ class HybridParallel(nn.Module):
     def optimizer(self, optimizer_cls: type[torch.optim.Optimizer], **arguments: Any) -> AnyOptimizer:
         """An optimizer of this rank's parameters, or, with ZeRO, of its part of them. All ranks must call.
 
-        `optimizer_cls` updates each element by itself, so each rank's steps are the whole model's.
+        `optimizer_cls` updates each element by itself, so each rank's steps are the whole model's. A gradient's norm
+        is not: to clip, `clip_grad_norm_` of a `ZeroOptimizer` knows this pipe and tensor rank's part alone.
         """
         if self.zero in (0, 3):
             return optimizer_cls([p for stage in self.stages.values() for p in stage.parameters()], **arguments)
@@ -110,9 +111,11 @@ class HybridParallel(nn.Module):
             The mean loss over all tokens before the step, detached, on every rank.
 
         Raises:
-            ValueError: the batch does not divide into equal micro-batches for every replica.
+            ValueError: the batch does not divide into equal micro-batches for every replica, or one has no target.
         """
         optimizer.zero_grad()
+        for stage in self.stages.values():
+            stage.zero_grad()  # in a Zero3 also what a step that broke off has left
         loss = self.forward_backward(batch)
         optimizer.step()
         return loss
@@ -138,6 +141,9 @@ class HybridParallel(nn.Module):
     def _tokens_of_a_replica(self, targets: Tensor) -> float:
         # a divisor for the losses: the same on all replicas, also ragged ones, so that the mean of the replicas is the
         # mean over all tokens
+        pieces = targets.chunk(self.mesh.axes["data"] * self.pipeline.schedule.micro_batches)
+        if not all(map(count_tokens, pieces)):  # here, as each replica sees its own alone, and the others would wait
+            raise ValueError(f"one of the {len(pieces)} micro-batches has no target: mix the rows, or take fewer")
         return count_tokens(targets) / self.mesh.axes["data"]
 
     def _average_replicas(self) -> None:

@@ -94,8 +94,8 @@ class _GatheredLinear(Function):
     def backward(ctx: Any, y_grad_BSf: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         x_BsD, weight_fD = ctx.saved_tensors
         gathering = all_gather_async(x_BsD, SEQ, ctx.group)  # travels during the first product
-        reducing = reduce_scatter_async(y_grad_BSf @ weight_fD, SEQ, ctx.group)  # travels during the second
-        x_BSD = gathering()
+        reducing = reduce_scatter_async(y_grad_BSf @ weight_fD.to(y_grad_BSf.dtype), SEQ, ctx.group)  # … the second
+        x_BSD = gathering().to(y_grad_BSf.dtype)  # autocast saves what is wider than the gradient
         weight_grad_fD = y_grad_BSf.flatten(BATCH, SEQ).T @ x_BSD.flatten(BATCH, SEQ)  # (f, B·S) @ (B·S, D) -> (f, D)
         bias_grad_f = y_grad_BSf.sum((BATCH, SEQ)) if ctx.has_bias else None
         return reducing(), weight_grad_fD, bias_grad_f, None
@@ -123,7 +123,7 @@ class RowParallelLinear(nn.Module):
         self.group, self.sequence_parallel = group, sequence_parallel
         self.shardings = {"weight": Sharding(1)}
         self.weight = _part(linear.weight, self.shardings["weight"], group)
-        self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach().clone())
+        self.bias = None if (bias := linear.bias) is None else nn.Parameter(bias.detach().clone(), bias.requires_grad)
 
     def forward(self, x_BSf: Float[Tensor, "batch seq features"]) -> Float[Tensor, "batch seq_out width"]:
         """The whole sum, or its rows of this rank's tokens."""
@@ -194,28 +194,36 @@ def add_up_gradients(module: nn.Module, group: Group) -> None:
     """Sum the gradients of a module's parameters that every rank holds whole and uses for its own tokens.
 
     `f`, for parameters: while the module's forward pass runs, copies stand in for them. The gradients leave the
-    backward pass in one message, since each message waits for the slowest rank, whatever its size. Bytes sent by each
-    rank: one all-reduce of these parameters' bytes, in each backward pass.
+    backward pass in one message, since each message waits for the slowest rank, whatever its size. (A part of the
+    module that runs again in the backward pass finds no copies: its gradients are summed one by one.) Bytes sent by
+    each rank: one all-reduce of these parameters' bytes, in each backward pass.
     """
+    summed_in = [-1]  # the last of autograd's passes in which copies had gradients
+
+    def add_up(grad: Tensor | None) -> Tensor | None:
+        is_sum = grad is None or summed_in[0] == torch._C._current_graph_task_id()
+        return grad if is_sum else all_reduce(grad, group)  # from a recomputed part, whose pass is one of its own
 
     def stand_in(module: nn.Module, _args: Any) -> None:
         places = _uncut(module)
-        copies = _CopyAll.apply(group, *(getattr(layer, name) for layer, name in places))
-        for (layer, name), copy in zip(places, copies):
+        copies = _CopyAll.apply(group, summed_in, *(getattr(layer, name) for layer, name, _ in places))
+        for (layer, name, parameter), copy in zip(places, copies):
+            if add_up not in (parameter._backward_hooks or {}).values():  # a deep copy of a parameter has no hooks
+                parameter.register_hook(add_up)
             layer.__dict__[name] = copy  # is found before the parameter of the same name
 
     def step_aside(module: nn.Module, _args: Any, _output: Any) -> None:
-        for layer, name in _uncut(module):
+        for layer, name, _ in _uncut(module):
             layer.__dict__.pop(name, None)  # from now on the name is the parameter's again
 
     module.register_forward_pre_hook(stand_in)
     module.register_forward_hook(step_aside, always_call=True)
 
 
-def _uncut(module: nn.Module) -> list[tuple[nn.Module, str]]:
-    """The layer and the name of each trainable parameter in a module that is whole on every rank."""
+def _uncut(module: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
+    """The trainable parameters in a module that are whole on every rank, each behind its layer and its name."""
     return [
-        (layer, name)
+        (layer, name, parameter)
         for layer in module.modules()
         for name, parameter in layer.named_parameters(recurse=False)
         if parameter.requires_grad and name not in getattr(layer, "shardings", {})
@@ -226,15 +234,19 @@ class _CopyAll(Function):
     """`f`, of several tensors at once."""
 
     @staticmethod
-    def forward(ctx: Any, group: Group, *whole: Tensor) -> tuple[Tensor, ...]:
-        ctx.group = group
+    def forward(ctx: Any, group: Group, summed_in: list[int], *whole: Tensor) -> tuple[Tensor, ...]:
+        ctx.group, ctx.summed_in = group, summed_in
+        ctx.set_materialize_grads(False)  # a recomputed part's copies get no gradient, and need not be sent
         return tuple(tensor.view_as(tensor) for tensor in whole)  # views, so that autograd sees a step here
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        summed = all_reduce(torch.cat([grad.flatten() for grad in grads]), ctx.group)  # one message for all
-        parts = summed.split([grad.numel() for grad in grads])
-        return None, *(part.view(grad.shape) for part, grad in zip(parts, grads))
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.summed_in[0] = torch._C._current_graph_task_id()
+        if not (came := [grad for grad in grads if grad is not None]):
+            return None, None, *grads
+        summed = all_reduce(torch.cat([grad.flatten() for grad in came]), ctx.group)  # one message for all
+        parts = iter(summed.split([grad.numel() for grad in came]))
+        return None, None, *(None if grad is None else next(parts).view(grad.shape) for grad in grads)
 
 
 def loss_of_parts(
@@ -252,4 +264,4 @@ def loss_of_parts(
 
 
 def _part(whole: Tensor, cut: Sharding, group: Group) -> nn.Parameter:
-    return nn.Parameter(own_part(whole.detach(), cut.dim, group, cut.blocks))
+    return nn.Parameter(own_part(whole.detach(), cut.dim, group, cut.blocks), whole.requires_grad)

@@ -39,7 +39,7 @@ class ParallelEmbedding(nn.Module):
     def __init__(self, embedding: nn.Embedding | nn.Linear, group: Group = None) -> None:
         super().__init__()
         self.shardings = {"weight": Sharding(1)}
-        self.weight = nn.Parameter(own_part(embedding.weight.detach(), 1, group))
+        self.weight = nn.Parameter(own_part(embedding.weight.detach(), 1, group), embedding.weight.requires_grad)
 
     def forward(self, entries: Int[Tensor, "*dims"]) -> Float[Tensor, "*dims width"]:
         """This rank's features of each entry."""

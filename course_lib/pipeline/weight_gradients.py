@@ -35,7 +35,8 @@ class LinearDeferringWeight(Function):
         """B: the gradient of the input; W goes on the list."""
         (gradient,) = gradients
         x, weight = ctx.saved_tensors
-        x = x.detach()  # earlier nodes of x's graph hold the list, a circle; and W would record a graph of its own
+        # detached: earlier nodes of x's graph hold the list, a circle; and W would record a graph of its own
+        x, weight = x.detach().to(gradient.dtype), weight.to(gradient.dtype)  # autocast has saved wider ones
         ctx.later.append(partial(add_weight_gradients, ctx.weight, ctx.bias, x, gradient))
         return gradient @ weight if ctx.needs_input_grad[0] else None, None, None, None  # (..., out) @ (out, in)
 
@@ -69,4 +70,5 @@ class DeferredWeightGradients(TorchFunctionMode):
 
 def _accumulate(parameter: nn.Parameter, gradient: Tensor) -> None:
     if parameter.requires_grad:
+        gradient = gradient.to(parameter.dtype)  # narrower under autocast
         parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)

@@ -1,6 +1,9 @@
 """Experts on real ranks: every step equals one device that computes all experts; bytes equal the plan's."""
 
 import math
+import os
+import subprocess
+import sys
 from typing import cast
 
 import pytest
@@ -243,3 +246,25 @@ def test_dropped_tokens_get_nothing_and_experts_that_get_nobody_are_no_problem()
     y = layer(torch.ones(1, 16, 8))[0]
     assert layer.routing.kept_Tk.sum() == 2 and (y[:2] != 0).any() and not y[2:].any()
     assert layer.routing.first_E.tolist() == [0, 0, 16, 0]
+
+
+ORDER = """
+import torch.distributed as dist
+from course_lib.model.experts import ExpertConfig, ExpertMLP
+from course_lib.parallel import experts
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+groups = {axis: dist.new_group([0]) for axis in experts.AXES}
+names = {group: axis for axis, group in groups.items()}
+experts.add_up_gradients = lambda module, group: print(names[group])
+experts.ParallelExperts(ExpertMLP(ExpertConfig(8, 8, 4)), groups)
+"""
+
+
+def test_all_ranks_sum_along_the_axes_in_one_order():
+    """Under torchrun each process has a seed of its own for the order of sets; these two have different ones."""
+    run = [sys.executable, "-c", ORDER]
+    settings = [os.environ | {"PYTHONHASHSEED": seed} for seed in ("0", "3")]
+    started = [subprocess.Popen(run, env=env, stdout=subprocess.PIPE, text=True) for env in settings]
+    said = [process.communicate(timeout=60)[0].split() for process in started]
+    assert said == [["data", "expert"]] * 2

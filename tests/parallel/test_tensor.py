@@ -10,9 +10,11 @@ from torch import nn
 
 from course_kit import ranks
 from course_kit.ranks import RankFailure
+from course_lib.collectives.operators import own_part
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.parallel import tensor
-from course_lib.parallel.tensor_gpt import ParallelGPT
+from course_lib.parallel.tensor_gpt import ParallelGPT, shardings
+from course_lib.train.precision import CastPolicy
 from tests.mutants.parallel import tensor as wrong
 from tests.parallel import tensor_checks as checks
 
@@ -68,6 +70,31 @@ def test_a_group_that_is_not_the_world():
         return abs(float(split(tokens[:, :-1], tokens[:, 1:]) - gpt(tokens[:, :-1], tokens[:, 1:])))
 
     assert max(ranks.run(two_pairs, world_size=4)) < 1e-14
+
+
+def in_bf16(policy, sequence_parallel):
+    """The largest distance of a gradient from the whole model's under the same policy, over its length."""
+    gpt, tokens, off = GPT(SMALL), torch.arange(16).view(2, 8) % 11, []
+    ours = ParallelGPT(gpt, None, sequence_parallel)
+    with policy():
+        losses = [model(tokens, tokens.flip(0)) for model in (gpt, ours)]
+    for loss in losses:
+        loss.backward()  # outside of the block, as PyTorch advises
+    known, theirs = shardings(ours), dict(gpt.named_parameters())
+    for name, p in ours.named_parameters():
+        cut, whole = known.get(name), theirs[name].grad
+        part = own_part(whole, cut.dim, None, cut.blocks) if cut else whole
+        assert p.grad.dtype == torch.float32
+        off.append(float((p.grad - part).norm() / part.norm()))
+    return max(off)
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize("policy", [CastPolicy, lambda: torch.autocast("cpu", torch.bfloat16)])
+def test_mixed_precision_passes_through_cut_layers(policy, sequence_parallel):
+    """A few roundings of bf16 apart, since ranks' terms are rounded before they are added."""
+    off = ranks.run(in_bf16, policy, sequence_parallel, world_size=2, diagnose=False)
+    assert max(off) < 8 * torch.finfo(torch.bfloat16).eps
 
 
 def refusals():
