@@ -88,7 +88,7 @@ class Disk:
         self._writes.append(self._threads.submit(self._write, file, vector, time.perf_counter()))
 
     def commit(self, **facts: Any) -> None:
-        """Wait for all writes, and commit them with some facts that JSON can hold.
+        """Wait for all writes, and commit them with some facts that JSON can hold; messages leave out `_` ones.
 
         Raises:
             OSError: a write has failed, because the disk is full, say. The step before is still committed.
@@ -105,7 +105,7 @@ class Disk:
             raise OSError(
                 failed.errno,
                 f"{failed.strerror}: this step was not written. {self.folder} still has the step before, with "
-                f"{json.dumps(self.facts)}. Writing a step needs as much room again as the files of the step before",
+                f"{self._said}. Writing a step needs as much room again as the files of the step before",
             ) from failed
         os.replace(self._manifest.with_suffix(".new"), self._manifest)  # atomic: from here on the step counts
         self._generation, self._files, self.facts, self._new = self._generation + 1, files, facts, {}
@@ -119,6 +119,10 @@ class Disk:
         self._writes.clear()
         self._new.clear()
         self._sweep()
+
+    @property
+    def _said(self) -> str:
+        return json.dumps({name: fact for name, fact in self.facts.items() if name[0] != "_"})
 
     @property
     def _manifest(self) -> Path:
@@ -137,7 +141,7 @@ class Disk:
         if actual != size:
             state = "is not there" if actual is None else f"has {actual} bytes"
             raise ValueError(
-                f"{path} {state}, where {size} bytes were committed with {json.dumps(self.facts)}: the copy was cut or "
+                f"{path} {state}, where {size} bytes were committed with {self._said}: the copy was cut or "
                 "files were removed; take another copy of the folder"
             )
 

@@ -23,6 +23,7 @@ whatever the number of blocks. The disk holds 14 bytes a parameter, and twice th
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Literal
@@ -169,7 +170,7 @@ class DiskOffloadedModel(LayerwiseModule[DiskOffloadUnit]):
         disk: this model's own.
         prefetch: read the next unit while one computes.
         units: the modules that are loaded one at a time; None for the children of all ModuleLists.
-        adamw: keyword arguments of `torch.optim.AdamW`.
+        adamw: keyword arguments of `torch.optim.AdamW` (not `amsgrad`).
 
     Raises:
         ValueError: nothing to train, one unit lies in another or has several dtypes, or the disk has another model.
@@ -190,9 +191,10 @@ class DiskOffloadedModel(LayerwiseModule[DiskOffloadUnit]):
         made = [DiskOffloadUnit(place, parameters, disk, adamw) for place, parameters in enumerate(planned)]
         super().__init__(module, modules, made, prefetch)
         self.disk = disk
+        self._kinds = [f"{p.dtype} {tuple(p.shape)} in unit {n}" for n, each in enumerate(planned) for p in each]
         self._backward: Literal["none", "begun", "over"] = "none"
         if disk.facts:
-            self._check_sizes()
+            self._check_kinds()
             for unit in made:
                 unit.forget_and_find()
         else:
@@ -238,12 +240,12 @@ class DiskOffloadedModel(LayerwiseModule[DiskOffloadUnit]):
         return state
 
     def _commit(self, steps: int) -> None:
-        self.disk.commit(steps=steps, counts=[unit.counts for unit in self.units])
+        self.disk.commit(steps=steps, counts=[unit.counts for unit in self.units], _kinds=self._kinds)
 
-    def _check_sizes(self) -> None:
-        sizes = [len(counts) for counts in self.disk.facts["counts"]]
-        if sizes != (ours := [len(unit.parameters) for unit in self.units]):
-            raise ValueError(f"{self.disk.folder} has units with {sizes} parameters, this module with {ours}")
+    def _check_kinds(self) -> None:
+        pairs = itertools.zip_longest(self.disk.facts.get("_kinds", self._kinds), self._kinds)  # old folders: none
+        if differ := [f"found {found}, needed {needed}" for found, needed in pairs if found != needed]:
+            raise ValueError(f"{self.disk.folder} has another model, {len(differ)} parameters differ: {differ[0]}")
 
     def _forget(self) -> None:
         """Undo the backward pass, in the model and on the disk."""

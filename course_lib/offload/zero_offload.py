@@ -89,6 +89,12 @@ class OffloadedAdamW:
             self._bring_home(before.result())
         self.steps += 1
 
+    def zero_grad(self) -> None:
+        """Forget the gradients that no `step` has taken; they are in main memory, where the model's does not reach."""
+        for away in self._away:
+            away.wait()
+            away.take()
+
     def settle(self) -> None:
         """Finish a delayed update, if one is under way. Call this before weights are saved or evaluated."""
         if self._update is not None:

@@ -153,6 +153,13 @@ class BucketedDataParallel(NaiveDataParallel):
         finally:
             self._syncing = before
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients, also those that a broken backward pass has left in buckets."""
+        for bucket in self.buckets:
+            bucket.finish()
+        self._sent = 0
+        super().zero_grad(set_to_none)
+
     def synchronize(self) -> None:
         """Send the buckets that are not yet on their way, and wait until every gradient is its mean over the ranks.
 

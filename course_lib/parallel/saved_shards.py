@@ -119,12 +119,10 @@ def shards_of(saved: list[SavedShard], rule: torch.optim.Optimizer) -> dict[str,
     settings = [{key: value for key, value in group.items() if key != "params"} for group in rule.param_groups]
     state: dict[str, Any] = {"optimizer": settings}
     for shard in saved:
-        tensors = shard.tensors(rule)
+        tensors, is_buffer = shard.tensors(rule), not isinstance(shard.owner, nn.Parameter)
         for key, tensor in tensors.items():
             if tensor.numel():  # of a small tensor this rank may hold no element
-                state[f"{key}/{shard.name}"] = Shard(
-                    shard.shape, shard.begin, tensor.detach().reshape(-1), not isinstance(shard.owner, nn.Parameter)
-                )
+                state[f"{key}/{shard.name}"] = Shard(shard.shape, shard.begin, tensor.detach().reshape(-1), is_buffer)
         if (known := rule.state.get(shard.owner)) is not None:
             state[f"optimizer/{shard.name}"] = {key: value for key, value in known.items() if key not in tensors}
     return state
@@ -139,7 +137,9 @@ def make_room(saved: list[SavedShard], rule: torch.optim.Optimizer, metadata: Me
         if name in owners and key not in ("weights", "others", "random"):
             states = rule.state[owners[name]]  # makes an entry, also for a parameter that has no tensor state
             if isinstance(stored, TensorStorageMetadata):
-                states[key] = torch.zeros_like(owners[name], dtype=stored.properties.dtype, requires_grad=False)
+                dtype, of_weights = stored.properties.dtype, metadata.state_dict_metadata[f"weights/{name}"].properties
+                wanted = owners[name].dtype if dtype == of_weights.dtype else dtype  # masters here or there: as wide
+                states[key] = torch.zeros_like(owners[name], dtype=wanted, requires_grad=False)
 
 
 @torch.no_grad()
@@ -218,11 +218,8 @@ class LoadPlanner(DefaultLoadPlanner):
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         """Load an object that is no shard; its tensors on another rank's GPU come to this rank's."""
-
-        def here(stored: Any, device: str) -> Any:
-            return stored if device == "cpu" else stored.cuda()
-
-        self.state_dict[read_item.dest_index.fqn] = torch.load(value, here, weights_only=False)
+        stored = torch.load(value, lambda part, at: part if at == "cpu" else part.cuda(), weights_only=False)
+        self.state_dict[read_item.dest_index.fqn] = stored
 
     def lookup_tensor(self, index: MetadataIndex) -> Tensor:
         """The memory to fill."""

@@ -75,8 +75,10 @@ class WholeTensorOptimizer:
         everything: list[nn.Parameter] = [parameter for each in groups for parameter in each["params"]]
         if narrow := {parameter.dtype for parameter in everything} - {torch.float32, torch.float64}:
             raise ValueError(f"weights are {narrow.pop()}, and no fp32 copy is kept: give weights in fp32 or fp64")
-        broadcast_tensors(everything, group)
         self.parameters = [parameter for parameter in everything if parameter.requires_grad]
+        if not self.parameters:
+            raise ValueError("no parameter to train: all are frozen, or none was given")
+        broadcast_tensors(everything, group)
         self.deal = deal_tensors([parameter.numel() for parameter in self.parameters], dist.get_world_size(group))
         own = {id(self.parameters[number]) for number in self.deal.owned[self.rank]}
         mine = [each | {"params": [p for p in each["params"] if id(p) in own]} for each in groups]

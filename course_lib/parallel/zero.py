@@ -154,6 +154,8 @@ class ZeroOptimizer(torch.optim.Optimizer):
         if self.stage == 1:  # after all backward passes; stage 2 has reduced in each of them
             self._used |= torch.tensor([p.grad is not None for p in self.parameters], dtype=torch.int32)
             self._reduce_rest()
+        elif any(p.grad is not None for p in self.parameters):
+            raise ValueError("a gradient was assigned, and stage 2 takes those of backward() only; take stage=1")
         means = [bucket.mean for bucket in self.buckets if bucket.mean is not None]
         users, overflows = ask_everyone(self._used, means, (self.group,), self.parameters[0].device)
         for bucket in self.buckets:

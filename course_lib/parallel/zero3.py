@@ -6,7 +6,7 @@
     model.synchronize()                                            # the mean gradient's shards stand in .grad
     model.clip_grad_norm_(1.0)
     optimizer.step()
-    optimizer.zero_grad()
+    model.zero_grad()                                              # what a broken pass left, too
 
 A model runs layer by layer, so its weights are needed layer by layer. A *unit* (a block) is gathered from all ranks
 just before its forward pass and freed just after, gathered again for its backward pass, and freed for good when its
@@ -46,6 +46,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from course_lib.collectives.operators import Group
@@ -80,7 +81,7 @@ class Zero3(LayerwiseModule["Unit"]):
     Between passes, the module's own parameters hold NaN. How units must be called: `LayerwiseModule`.
 
     Args:
-        module: takes the parameters' and buffers' values of the group's first rank.
+        module: takes the parameters' and buffers' values of the group's first rank. Freeze before wrapping.
         group: the ranks that share the module; None for all.
         replicas: for hybrid sharding, the ranks that hold the same shards, each in another group; None if there are no
             others.
@@ -177,6 +178,7 @@ class Zero3(LayerwiseModule["Unit"]):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients, also those that wait for `synchronize` or that a broken backward pass has left."""
         super().zero_grad(set_to_none)
+        self._is_backward = False
         self._finish_reduction()
         for unit in self.units:
             unit.is_open = False
@@ -249,6 +251,8 @@ class Zero3(LayerwiseModule["Unit"]):
                 "step() after a backward pass whose gradients were not averaged over the ranks, so the shards do not "
                 "have them: call the wrapper's synchronize() first, or its zero_grad() to drop them"
             )
+        for bucket in self.buckets if any(id(shard) in given for shard in self._shards) else ():
+            increment_version(bucket.parameters)  # autograd then refuses a backward pass through older weights
 
     def _before_backward(self, unit: Unit, call: int, _gradient: Tensor) -> None:
         self._is_dirty = True

@@ -137,7 +137,7 @@ class Pipeline:
     def _version_of(self, stage: nn.Module) -> dict[str, Tensor]:
         """The present version of the weights, on the parameters' own memory; empty with a synchronous schedule."""
         named = stage.named_parameters() if self.schedule.is_asynchronous else ()
-        return {name: weight.data.requires_grad_() for name, weight in named}  # .data: with a version of its own
+        return {name: weight.data.requires_grad_(weight.requires_grad) for name, weight in named}  # .data: own versions
 
     def _count_loss(self, loss: Tensor, share: float) -> Tensor:
         """Add a micro-batch's share to the step's loss, and return the tensor from which its backward pass begins."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -354,10 +355,49 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="second backward pass"):
         model(*BATCHES[0]).backward()
     other = GPTConfig(layers=2, width=16, heads=2, vocab_size=256, context=16)
-    with pytest.raises(ValueError, match="units with"):
+    with pytest.raises(ValueError, match="has another model"):
         DiskOffloadedModel(GPT(other), Disk(tmp_path), **ADAMW)
     with pytest.raises(ValueError, match="no parameter to train"):
         DiskOffloadedModel(nn.Linear(1, 1).requires_grad_(False), Disk(tmp_path / "other"))
     mixed = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1, dtype=torch.float64))
     with pytest.raises(ValueError, match="dtypes"):
         DiskOffloadedModel(mixed, Disk(tmp_path / "mixed"))
+
+
+def _kinds(module: nn.Module) -> str:
+    return f"{module[0].weight.dtype} {tuple(module[0].weight.shape)} in unit 0"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("other", [nn.Linear(4, 6), nn.Linear(6, 4, dtype=torch.bfloat16), nn.Linear(8, 4)])
+def test_another_models_disk_is_refused_with_the_parameter_that_differs(tmp_path: Path, other: nn.Linear) -> None:
+    first, second = nn.Sequential(nn.Linear(6, 4)), nn.Sequential(other)
+    DiskOffloadedModel(first, Disk(tmp_path), **ADAMW)
+    with pytest.raises(ValueError) as refused:
+        DiskOffloadedModel(second, Disk(tmp_path), **ADAMW)
+    assert f"{tmp_path} has another model" in str(refused.value)
+    assert f"differ: found {_kinds(first)}, needed {_kinds(second)}" in str(refused.value)
+    DiskOffloadedModel(nn.Sequential(nn.Linear(6, 4)), Disk(tmp_path), **ADAMW)
+
+
+def test_a_folder_without_kinds_goes_on(tmp_path: Path) -> None:
+    """As the version before wrote it."""
+    take(DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path), **ADAMW), BATCHES[:1])
+    manifest = tmp_path / "manifest.json"
+    stored = json.loads(manifest.read_text())
+    del stored["facts"]["_kinds"]
+    manifest.write_text(json.dumps(stored))
+    assert DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path), **ADAMW).steps == 1
+
+
+def test_messages_tell_facts_without_the_long_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(tmp_path)
+    disk.commit(steps=3, _kinds=["float32 (4, 6)"] * 100)
+
+    def no_room(path: Path, vector: Tensor) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(disk_module, "_write_file", no_room)
+    disk.start_write("new", torch.zeros(1))
+    with pytest.raises(OSError, match=r'still has the step before, with \{"steps": 3\}. Writing'):
+        disk.commit(steps=4)
+    assert Disk(tmp_path).facts == {"steps": 3, "_kinds": ["float32 (4, 6)"] * 100}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from types import SimpleNamespace
@@ -267,4 +268,18 @@ def test_on_a_gpu_steps_stay_the_same() -> None:
         with torch.no_grad():
             for weight, master in zip(theirs.parameters(), masters, strict=True):
                 weight.copy_(master)
+        assert same(ours, theirs)
+
+
+def test_zero_grad_forgets_what_has_left() -> None:
+    """A model's `zero_grad` does not: its gradients lie in main memory."""
+    ours, theirs = GPT(CONFIG), GPT(CONFIG)
+    optimizer = OffloadedAdamW(ours, CopyStream(), CopyStream(), **ADAMW)
+    oracle = torch.optim.AdamW(theirs.parameters(), fused=True, **ADAMW)
+    for forgotten, batch in itertools.pairwise(BATCHES):
+        ours(*forgotten).backward()
+        optimizer.zero_grad()
+        ours(*batch).backward()
+        optimizer.step()
+        train_step(theirs, oracle, batch)
         assert same(ours, theirs)

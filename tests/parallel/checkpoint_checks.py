@@ -27,7 +27,7 @@ from course_lib.parallel.zero3 import Zero3
 from course_lib.train.precision import LossScaler
 
 Make = Callable[..., Checkpoints]
-Kind = Literal["zero1", "zero2", "zero3", "plain", "momentum", "bf16", "zero3 bf16"]
+Kind = Literal["zero1", "zero2", "zero3", "plain", "momentum", "bf16", "zero3 bf16", "plain bf16"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
@@ -60,7 +60,7 @@ class Training:
         module = Noisy(seed, width).to(self.dtype)
         self.model = Zero3(module, bucket_bytes=64, units=[module.first, module.last]) if "zero3" in kind else module
         parameters = [{"params": list(self.model.parameters()), "betas": (0.8, 0.99)}]
-        if kind == "plain" or "zero3" in kind:
+        if "plain" in kind or "zero3" in kind:
             self.optimizer = torch.optim.AdamW(parameters, lr=0.01)
         elif kind == "momentum":
             self.optimizer = ZeroOptimizer(self.model.parameters(), torch.optim.SGD, lr=0.05, momentum=0.9)
@@ -144,12 +144,14 @@ def save_one(make: Make, kind: Kind, folder: Path) -> tuple[dict[str, Any], list
     return training.weights(), pieces(training)
 
 
-def load_one(make: Make, kind: Kind, folder: Path) -> tuple[dict[str, Any], list[Any]]:
-    """Load into another model, on however many ranks. Returns what `save_one` does."""
+def load_one(make: Make, kind: Kind, folder: Path, steps: int = 0) -> tuple[dict[str, Any], list[Any]]:
+    """Load into another model, on however many ranks. Returns what `save_one` does; then goes on."""
     training = Training(kind, seed=1)
     training.go(0, 1)  # a state of its own, which must go
     training.checkpoints(make, folder).load()
-    return training.weights(), pieces(training)
+    loaded = training.weights(), pieces(training)
+    training.go(3, 3 + steps)
+    return loaded
 
 
 def pieces(training: Training) -> list[Any]:

@@ -76,6 +76,23 @@ def test_one_stage_loads_what_another_has_saved(tmp_path, saves, loads):
         checks.assert_equal(weights, saved[0][0], "the model")
 
 
+@pytest.mark.parametrize("loads", ["bf16", "zero3 bf16", "plain bf16"])
+@pytest.mark.parametrize("saves", ["bf16", "zero3 bf16", "plain bf16"])
+def test_16_bit_training_goes_on_in_another_stage(tmp_path, saves, loads):
+    """Adam's moments have the dtype of what it updates: fp32 masters, or without ZeRO the 16-bit weights themselves."""
+    saved = run(checks.save_one, Checkpoints, saves, tmp_path, world_size=2, diagnose=False)
+    steps = int(saves != "plain bf16")  # a plain weight without dims looks like Adam's step count
+    loaded = run(checks.load_one, Checkpoints, loads, tmp_path, steps, world_size=2, diagnose=False)
+    dtypes = {tensor.dtype for _, pieces in loaded for name, *_, tensor in pieces if name.startswith("exp_avg")}
+    assert dtypes == {torch.bfloat16 if loads == "plain bf16" else torch.float32}
+    whole, found = (checks.joined([pieces for _, pieces in each]) for each in (saved, loaded))
+    for tensors in (whole, found):
+        tensors.pop("step/scale", None)
+    if loads == "plain bf16":
+        whole = {name: tensor.bfloat16().to(tensor.dtype) for name, tensor in whole.items()}
+    checks.assert_equal(found, whole, f"{saves} → {loads}")
+
+
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_torch_reads_it_without_us(tmp_path):
     """A second witness: DCP alone, in this process, into whole flat tensors."""

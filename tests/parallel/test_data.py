@@ -299,3 +299,29 @@ def one_rank_never_synchronizes():
 def test_a_rank_that_forgets_to_synchronize_is_reported_and_not_waited_for():
     with pytest.raises(RankFailure, match="rank 0"):
         ranks.run(one_rank_never_synchronizes, world_size=2, timeout_s=10)
+
+
+def after_a_broken_pass(overlap, is_told):
+    """The gradients of a pass after one that broke off, over those of a replica that has not seen it."""
+    found = []
+    for breaks in (False, True):
+        torch.manual_seed(0)
+        layers = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
+        replica, x = BucketedDataParallel(layers, bucket_bytes=64, overlap=overlap), torch.ones(2, 4)
+        if breaks:
+            hook = layers[1].register_full_backward_pre_hook(lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                replica(x).sum().backward()
+            hook.remove()
+            (replica if is_told else layers).zero_grad()
+        replica(x * (1 + dist.get_rank())).sum().backward()
+        replica.synchronize()
+        found.append([parameter.grad.clone() for parameter in layers.parameters()])
+    return max(float((right - after).abs().max()) for right, after in zip(*found))
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_zero_grad_forgets_a_backward_pass_that_broke_off(overlap):
+    assert ranks.run(after_a_broken_pass, overlap, True, world_size=2) == [0, 0]
+    with pytest.raises(RankFailure, match="a new pass begins, but"):
+        ranks.run(after_a_broken_pass, overlap, False, world_size=2)

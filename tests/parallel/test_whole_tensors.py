@@ -149,3 +149,12 @@ def test_weights_of_16_bits_are_refused():
             WholeTensorOptimizer(weights, SGD, lr=0.1)
 
     ranks.run(refused, world_size=1)
+
+
+def test_nothing_to_train_is_refused():
+    def refused():
+        for parameters in ([], torch.nn.Linear(2, 2).requires_grad_(False).parameters()):
+            with pytest.raises(ValueError, match="no parameter to train: all are frozen, or none was given"):
+                WholeTensorOptimizer(parameters, SGD, lr=0.1)
+
+    ranks.run(refused, world_size=1)

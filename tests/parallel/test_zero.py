@@ -235,3 +235,26 @@ def test_gradients_that_would_be_lost_are_refused():
     for stage in (1, 2):
         with pytest.raises(RankFailure, match="the gradients are reduced already"):
             ranks.run(_passes_after_the_norm, stage, world_size=2, timeout_s=60)
+
+
+def _assigned(stage):
+    """The weights of a step on gradients that `torch.autograd.grad` has returned, and of the usual step."""
+    found = []
+    for assigns in (False, True):
+        torch.manual_seed(0)
+        layer, optimizer = _stage(stage, torch.nn.Linear(4, 4))
+        loss = layer(torch.ones(2, 4) * (1 + dist.get_rank())).square().sum()
+        if assigns:
+            for parameter, gradient in zip(layer.parameters(), torch.autograd.grad(loss, list(layer.parameters()))):
+                parameter.grad = gradient
+        else:
+            loss.backward()
+        optimizer.step()
+        found.append([parameter.detach().clone() for parameter in layer.parameters()])
+    assert all(torch.equal(*pair) for pair in zip(*found))
+
+
+def test_assigned_gradients_count_in_stage_1_and_are_refused_in_stage_2():
+    ranks.run(_assigned, 1, world_size=2)
+    with pytest.raises(RankFailure, match="a gradient was assigned, and stage 2 takes those of backward"):
+        ranks.run(_assigned, 2, world_size=2, timeout_s=60)

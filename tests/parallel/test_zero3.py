@@ -169,3 +169,66 @@ def test_a_shard_does_not_tell_its_norm():
 
     with pytest.raises(RankFailure, match="one rank's shard.*clip with clip_grad_norm_"):
         on_ranks(clips, world_size=2)
+
+
+def _small(optimizer=torch.optim.SGD):
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4))
+    model = Zero3(module, units=[module[0], module[2]])
+    return model, optimizer(model.parameters(), lr=0.5)
+
+
+def test_a_backward_pass_through_older_weights_is_refused():
+    """As torch's own in-place steps and ZeRO-1 are; the same two losses before the step are fine."""
+
+    def too_late():
+        model, optimizer = _small()
+        x = torch.ones(2, 4)
+        first, second = model(x).sum(), model(x).square().sum()
+        first.backward()
+        model.synchronize()
+        optimizer.step()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            second.backward()
+        model.zero_grad()
+        model(x).sum().backward()
+        model.synchronize()
+        optimizer.step()
+
+    on_ranks(too_late, world_size=2)
+
+
+def test_another_optimizers_step_changes_nothing():
+    def meanwhile():
+        model, _ = _small()
+        other = torch.nn.Linear(2, 2)
+        loss = model(torch.ones(2, 4)).sum()
+        other(torch.ones(1, 2)).sum().backward()
+        torch.optim.SGD(other.parameters(), lr=0.1).step()
+        loss.backward()
+        model.synchronize()
+        assert all(shard.grad is not None for shard in model.parameters())
+
+    on_ranks(meanwhile, world_size=2)
+
+
+def test_zero_grad_ends_a_backward_pass_that_broke_off():
+    """The next pass frees each unit as it goes: a forward pass that took itself for a backward pass would not."""
+
+    def broken():
+        model, optimizer = _small()
+        hook = model.module[0].register_full_backward_hook(lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            model(torch.ones(2, 4, requires_grad=True)).sum().backward()
+        hook.remove()
+        model.zero_grad()
+        assert not model._is_backward
+        model(torch.ones(2, 4)).sum().backward()
+        model.synchronize()
+        found = model.gathered_gradients()
+        whole, _ = _small()
+        whole(torch.ones(2, 4)).sum().backward()
+        whole.synchronize()
+        assert all(torch.equal(found[name], due) for name, due in whole.gathered_gradients().items())
+
+    on_ranks(broken, world_size=2)

@@ -217,3 +217,21 @@ def refused(what):
 def test_mistakes_are_refused(what, message):
     with pytest.raises(RankFailure, match=message):
         ranks.run(refused, what, world_size=2, timeout_s=30)
+
+
+def frozen_in_pipedream():
+    schedule = pipedream(dist.get_world_size(), 4)
+    stages = checks.stages_for(schedule, checks.SMALL)
+    for stage in stages.values():
+        for name, parameter in stage.named_parameters():
+            parameter.requires_grad_("mlp" not in name and "head" not in name)
+    frozen = {p: p.detach().clone() for p in checks.parameters_of(stages) if not p.requires_grad}
+    trained = {p: p.detach().clone() for p in checks.parameters_of(stages) if p.requires_grad}
+    optimizer = torch.optim.SGD(checks.parameters_of(stages), lr=0.1)
+    Pipeline(schedule, stages, optimizer=optimizer).forward_backward(checks.pieces(checks.batch_of(0, 4)))
+    assert frozen and all(torch.equal(p, before) for p, before in frozen.items()), "a frozen weight has moved"
+    assert all(not torch.equal(p, before) for p, before in trained.items()), "a weight has not moved"
+
+
+def test_pipedream_leaves_frozen_weights_alone():
+    ranks.run(frozen_in_pipedream, world_size=2, diagnose=False)
