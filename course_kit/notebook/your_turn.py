@@ -63,11 +63,11 @@ class Turn:
             ValueError: the solution itself does not pass the check.
         """
         if self.verdict.state == "right":
-            _show(Verdict("right", "Yours is used below."))
+            _show(Verdict("right", "Yours counts from here on."))
             return self.function
         if (verdict := self._judge(function)).state != "right":
             raise ValueError(f"the solution of {function.__name__} does not pass its own check: {verdict.message}")
-        _show(Verdict("open", "This one is used below, until yours passes its check."))
+        _show(Verdict("open", "This one stands in until yours passes its check."))
         return function
 
     def _judge(self, function: Callable[..., Any]) -> Verdict:

@@ -28,20 +28,9 @@ def check_decode(function: Function) -> None:
 def check_round(function: Function) -> None:
     """Ties, both signs, subnormal numbers and zero, as PyTorch's casts round them."""
     tried = (
-        0.1,
-        -0.1,
-        0.0,
-        257.0,
-        258.0,
-        259.0,
-        -257.0,
-        1e-7,
-        5e-8,
-        3 * 2.0**-25,
-        1 + 2.0**-8,
-        1 + 3 * 2.0**-8,
+        0.1, -0.1, 0.0, 257.0, 258.0, 259.0, -257.0, 1e-7, 5e-8, 3 * 2.0**-25, 1 + 2.0**-8, 1 + 3 * 2.0**-8,
         1 + 2.0**-11,
-    )
+    )  # fmt: skip
     for dtype, E, F in FORMATS:
         for x in tried:
             due, value = torch.tensor(x).to(dtype).item(), function(x, E, F)

@@ -81,11 +81,9 @@ def all_reduces_of_many_ranks(n_bytes: int, link: Link, worlds: Sequence[int], *
     }
     ends = "; ".join(f"{name} from {row[worlds[0]]:.2g} to {row[worlds[-1]]:.2g}" for name, row in seconds.items())
     return by_world_size(
-        {"seconds": seconds},
-        caption=caption,
-        alt=f"Predicted seconds against {worlds[0]} to {worlds[-1]} ranks: {ends}.",
-        logarithmic=True,
-    )
+        {"seconds": seconds}, caption=caption,
+        alt=f"Predicted seconds against {worlds[0]} to {worlds[-1]} ranks: {ends}.", logarithmic=True,
+    )  # fmt: skip
 
 
 def _predicted(link: Link, world_size: int, sizes: Sequence[int], name: str) -> dict[int, float]:

@@ -111,12 +111,10 @@ def gradient_of_x(function: Callable[..., Tensor], along: int | None = None) -> 
 
 
 def apart(
-    split: Split,
-    config: GPTConfig = SMALL,
-    batch: Callable[[int], Any] = batch,
+    split: Split, config: GPTConfig = SMALL, batch: Callable[[int], Any] = batch,
     joined: Callable[[Any], dict[str, Tensor]] = whole_state_dict,
     after_backward: Callable[[Any], None] = lambda _: None,
-) -> float:
+) -> float:  # fmt: skip
     """The largest difference of any weight from a single process, after each of three steps of SGD in float64."""
     single, largest = GPT(config, dtype=torch.float64), 0.0
     ours = split(single)

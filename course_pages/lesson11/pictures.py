@@ -168,15 +168,8 @@ def step_timeline(*, caption: str) -> Picture:
             axes.broken_barh([(bar.start, bar.end - bar.start)], (ROWS[bar.work] - 0.4, 0.8), **look)
         for step, left, right, row in _spans(bars):
             ink = "white" if row in (1, 3) else INK
-            axes.text(
-                (left + right) / 2,
-                row,
-                f"step {step}" if row == 0 else str(step),
-                ha="center",
-                va="center",
-                size=9,
-                color=ink,
-            )
+            middle, words = (left + right) / 2, f"step {step}" if row == 0 else str(step)
+            axes.text(middle, row, words, ha="center", va="center", size=9, color=ink)
         axes.set(xlim=(0, 1.005 * end), ylim=(3.55, -0.55))
         axes.set_yticks(range(4), ["card", "copy out", "processor", "copy back"])
         axes.tick_params(axis="y", length=0)
@@ -213,7 +206,7 @@ def losses_by_step_and_second(
     highest seed.
 
     Args:
-        runs: name → for each seed the loss of each step, smoothed.
+        runs: name → for each seed the mean loss of every 20 steps in a row.
         seconds: name → what a step takes.
         level: the entropy of letters, a dotted line.
     """
@@ -221,7 +214,7 @@ def losses_by_step_and_second(
     told = []
     for index, (name, losses) in enumerate(runs.items()):
         values = np.asarray(losses)
-        steps, look = np.arange(values.shape[1]), line_look(index)
+        steps, look = np.arange(19, 19 + values.shape[1]), line_look(index)  # a mean stands where its last step is
         for axes, times in ((left, steps), (right, steps * seconds[name])):
             axes.plot(times, values.mean(0), lw=1.8, label=name, **look)
             axes.fill_between(times, values.min(0), values.max(0), color=look["color"], alpha=0.18, lw=0)

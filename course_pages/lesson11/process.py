@@ -1,15 +1,44 @@
-"""What the operating system says of a process that trains: its highest resident set."""
+"""What a process that trains holds: by tensors, on both sides of the link, and as the operating system says."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
+from typing import Any
 
+import torch
 from torch import nn
 
 from course_kit import measure
 from course_kit.units import Bytes
 from course_lib.model import text
+from course_lib.model.gpt import GPT, GPTConfig
+from course_lib.offload.copy_stream import CopyStream
+
+
+def ledger(
+    kind: Callable[[nn.Module, CopyStream, CopyStream], Any], config: GPTConfig, busy: bool = False
+) -> list[Bytes]:
+    """Bytes in 16 bits and in 32 behind the second backward pass of `kind(model, out, back)`; the last step runs, too.
+
+    If `busy`, another copy of a second keeps `out` busy from before that pass.
+    """
+    model, out = GPT(config, dtype=torch.bfloat16), CopyStream(1e6 if busy else None)
+    o, stories = kind(model, out, CopyStream()), text.stories(seed=0)
+    with measure.memory(model, o.adamw) as record:
+        for number in range(2):
+            if busy and number:
+                out.send(torch.ones(250_000), torch.ones(250_000))
+            model(*stories.batch(seed=0, step=number, rank=0, batch_size=4, context=config.context)).backward()
+            if not (busy and number):
+                [arrives.result() for arrives in o.coming]
+                time.sleep(0.1)  # the copy stream's thread lets go of the last one a moment later
+            alive = record.largest(10_000, at="now")
+            o.step()
+    return [
+        Bytes(sum(each.bytes for each in alive if each.dtype == dtype)) for dtype in (torch.bfloat16, torch.float32)
+    ]
 
 
 def highest_rss() -> int:

@@ -121,7 +121,9 @@ class CubeExplorer(Explorer):
         rank: whose groups are shown, 0 to 7.
     """
 
-    caption = "Which group leaves its machine? Count the ranks in another order: talk may outlast the computing."
+    caption = (
+        "Which group leaves its machine? Count the ranks in another order: talk may last nearly as long as products."
+    )
     model = Control("Model", list(MODELS), "GPT-3 13B", kind="choice")
     order = Control("Slowest … fastest axis", list(ORDERS), "pipe, data, tensor", kind="choice")
     machine = Control("Ranks in a machine", MACHINES, 4, kind="choice")

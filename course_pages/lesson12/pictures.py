@@ -50,16 +50,9 @@ def groups_along(mesh: Mesh, *, caption: str, ranks_per_node: int | None = None)
 
 
 def in_machines(
-    mesh: Mesh,
-    ranks_per_node: int,
-    rank: int,
-    colors: Mapping[str, str],
-    title: str = "",
-    words: Mapping[str, str] | None = None,
-    *,
-    caption: str,
-    alt: str,
-) -> Picture:
+    mesh: Mesh, ranks_per_node: int, rank: int, colors: Mapping[str, str], title: str = "",
+    words: Mapping[str, str] | None = None, *, caption: str, alt: str,
+) -> Picture:  # fmt: skip
     """A box for each machine, in it its ranks; one of them, and whom it meets along each axis.
 
     Args:
@@ -103,11 +96,8 @@ def _plate(axes: Axes, corners: list[tuple[float, float]], edge: float = 0.27) -
     """A plate behind the ranks of one machine."""
     (left, right), (low, high) = ((min(c), max(c)) for c in zip(*corners))
     box = [
-        (left - edge, low - edge),
-        (right + edge, low - edge),
-        (right + edge, high + edge),
-        (left - edge, high + edge),
-    ]
+        (left - edge, low - edge), (right + edge, low - edge), (right + edge, high + edge), (left - edge, high + edge),
+    ]  # fmt: skip
     axes.add_patch(Polygon(box, closed=True, facecolor=GRID, alpha=0.55, edgecolor="none", zorder=0))
 
 

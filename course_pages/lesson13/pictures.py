@@ -96,12 +96,9 @@ def _experts_of(rank: int, own: int) -> str:
 
 
 def by_seed(
-    panels: Mapping[str, Mapping[str, Sequence[Sequence[float]]]],
-    *,
-    caption: str,
-    levels: Mapping[str, Mapping[str, float]] | None = None,
-    every: int = 1,
-) -> Picture:
+    panels: Mapping[str, Mapping[str, Sequence[Sequence[float]]]], *, caption: str,
+    levels: Mapping[str, Mapping[str, float]] | None = None, every: int = 1,
+) -> Picture:  # fmt: skip
     """A panel for each quantity: a colour for each kind of model, a thin line for each seed.
 
     Args:

@@ -61,6 +61,17 @@ class OwnExperts(nn.Module):
         self.router = nn.Parameter(whole.router.weight.detach().clone())
         self.up, self.down = (nn.Parameter(own_part(each.detach(), 0)) for each in (whole.up_EDF, whole.down_EFD))
 
+    def numbers(self, counts: Tensor) -> Tensor:
+        """The expert, counted on this rank, of each row that arrives: rank by rank, and of each rank by expert.
+
+        If rank 0 sends 2 and 1 for this rank's two experts, and rank 1 sends 0 and 3, they are 0 0 1 1 1 1.
+
+        Args:
+            counts: (ranks, experts of all ranks): rows that each rank sends to each expert.
+        """
+        mine = counts.chunk(len(counts), 1)[dist.get_rank()]
+        return torch.arange(len(self.up)).repeat(len(mine)).repeat_interleave(mine.flatten())
+
 
 def sent_in_a_step(kind: Callable[[ExpertMLP], Any]) -> tuple[Tensor, TrafficAccount]:
     """Counts and traffic of a step of 256 tokens a rank; everybody's favourite lives on rank 0. On ranks."""
@@ -81,11 +92,8 @@ def farthest(kind: Callable[[ExpertMLP], Any]) -> float:
     """
     torch.manual_seed(0)
     whole, rank, p, most = (
-        ExpertMLP(ExpertConfig(32, 64, 8), dtype=torch.float64),
-        dist.get_rank(),
-        dist.get_world_size(),
-        0.0,
-    )
+        ExpertMLP(ExpertConfig(32, 64, 8), dtype=torch.float64), dist.get_rank(), dist.get_world_size(), 0.0,
+    )  # fmt: skip
     ours = kind(whole)
     both = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in (whole, ours)]
     for _ in range(3):

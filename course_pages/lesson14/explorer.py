@@ -79,7 +79,10 @@ class BowlExplorer(Explorer):
         times: the budget, one of `TIMES`.
     """
 
-    caption = "Too small at the left, too little text at the right. How far does the bottom move when the fit changes?"
+    caption = (
+        "Too small at the left, too little text at the right. How far does the bottom move when the fit changes? "
+        "The band: fits without the largest budgets."
+    )
     fit = Control("Fitted on", FITS, kind="choice")
     times = Control("Budget, in the smallest one's", TIMES, 16, lambda times: f"{times:,} ×")
     _table = staticmethod(bowls_table)

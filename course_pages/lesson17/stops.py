@@ -7,13 +7,9 @@ from scipy.special import ndtri
 
 
 def simulate(
-    interval_s: float,
-    checkpoint_s: float,
-    between_stops_s: float,
-    restart_s: float = 0.0,
-    stops: int = 10_000,
+    interval_s: float, checkpoint_s: float, between_stops_s: float, restart_s: float = 0.0, stops: int = 10_000,
     seed: int = 0,
-) -> float:
+) -> float:  # fmt: skip
     """The share of the time that was no progress, over `stops` failures.
 
     The run works `interval_s`, saves for `checkpoint_s`, and so on; a stop throws away what has come since the last

@@ -133,14 +133,11 @@ def held(run: Run, layout: Layout) -> Held:
     kept = np.where(each.recompute, 2 * run.width * tokens / each.tensor, whole)
     logits = 4 * tokens * run.vocab / each.tensor
     return Held(
-        shared=(shared, shared),
-        experts=blocks * mlps * state_bytes(each, each.data * each.context),
-        kept=blocks * kept,
-        flight=(np.minimum(micro_batches(run, each), each.pipeline), 1),
-        again=np.where(each.recompute, whole, 0),
-        gathered=np.where(each.zero == 3, 2 * (block + mlps), 0),
+        shared=(shared, shared), experts=blocks * mlps * state_bytes(each, each.data * each.context),
+        kept=blocks * kept, flight=(np.minimum(micro_batches(run, each), each.pipeline), 1),
+        again=np.where(each.recompute, whole, 0), gathered=np.where(each.zero == 3, 2 * (block + mlps), 0),
         logits=(logits * one, logits),
-    )
+    )  # fmt: skip
 
 
 def state_bytes(layout: Layout, copies: Amount) -> Amount:
@@ -170,13 +167,11 @@ def taken(run: Run, layout: Layout) -> Taken:
     each_byte = np.choose(each.zero, [8 + 0 * m, 6 + 0 * m, 4 * m + 2, 8 * m])
     shares = [(group - 1) / group for group in (each.copies, each.data * c)]
     return Taken(
-        flops=(2 + forwards) * forward,
-        head=6 * tokens * h * run.vocab / t,
-        tensor=2 * (1 + forwards) * 2 * (t - 1) / t * stream,
-        context=(2 + forwards) * (c - 1) * 2 * stream / t,
+        flops=(2 + forwards) * forward, head=6 * tokens * h * run.vocab / t,
+        tensor=2 * (1 + forwards) * 2 * (t - 1) / t * stream, context=(2 + forwards) * (c - 1) * 2 * stream / t,
         expert=2 * (1 + forwards) * run.top_k * (e - 1) / e * stream / t,
         data=each_byte * (held_shared * shares[0] + run.layers / each.pipeline * mlps * shares[1]),
-    )
+    )  # fmt: skip
 
 
 def seconds(run: Run, layout: Layout, cluster: Cluster, machine: Machine, work: Taken | None = None) -> Amount:

@@ -65,7 +65,7 @@ def check_lost(lost: Function) -> None:
             f"{told}: {came:.3f} came, too {'much' if came > due else 'little'}; progress is work that a whole "
             "checkpoint has saved, over all of the time"
         )
-    draws = _stops(1000.0)
+    draws = np.random.default_rng(0).exponential(1000.0, 10_000).tolist()  # those of `stops.simulate`
     assert abs(float(lost(draws, 100.0, 5.0)) - simulate(100.0, 5.0, 1000.0)) < 1e-9, (
         "10,000 random stops: another share than their simulation's came"
     )
@@ -82,8 +82,3 @@ def check_contradictions(contradictions: Function) -> None:
     for row, due in cases:
         came = list(contradictions(dict(row)))
         assert sorted(came) == due, f"{row}: {came} came; multiply the axes, and turn the MFU into PFLOP/s of all GPUs"
-
-
-def _stops(between_stops_s: float) -> list[float]:
-    """The draws of `stops.simulate`."""
-    return np.random.default_rng(0).exponential(between_stops_s, 10_000).tolist()

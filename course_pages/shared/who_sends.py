@@ -62,12 +62,9 @@ def between_nodes(sent: list[list[Bytes]], ranks_per_node: int) -> Bytes:
 
 
 def who_sends_whom(
-    measured: Mapping[str, Sequence[TrafficAccount]],
-    ranks_per_node: int | None = None,
-    observed: bool = False,
-    *,
+    measured: Mapping[str, Sequence[TrafficAccount]], ranks_per_node: int | None = None, observed: bool = False, *,
     caption: str,
-) -> Picture:
+) -> Picture:  # fmt: skip
     """A matrix for each name → accounts of all ranks: rows send, columns receive, numbers are kB, darker is more.
 
     Args:

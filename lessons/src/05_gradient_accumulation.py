@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 30; less than a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 35; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | is not used; on one the seconds of section 10 would be others, and its peaks a little, too (section 11) |
 # | Opens | `train/accumulate.py`, `train/optim.py`, `model/materialize.py` |
 #
@@ -46,14 +46,14 @@ from course_pages.shared.memory import memory_timeline
 # overwrite `.grad` in a backward pass, it *adds* to it.
 #
 # (This is true of a GPT. Batch-norm mixes the rows that it sees together, and a contrastive loss compares the items of a
-# batch with each other. There nothing on this page helps.)
+# batch with each other. There pieces give other gradients.)
 #
 # With $m$ pieces of equal size and $\ell_i$ the mean loss of piece $i$,
 #
 # $$\nabla\,\ell = \nabla\,\frac{1}{m}\sum_{i=1}^{m} \ell_i = \sum_{i=1}^{m} \nabla\,\frac{\ell_i}{m}.$$
 #
 # This is **gradient accumulation**, and a piece a *micro-batch*. Is it the same gradient? Not to the bit:
-# a sum in another order rounds differently. For $n$ = 2,048 tokens the check allows $(n - 1) \cdot \text{eps}$ of the
+# a sum in another order rounds differently. For $n$ tokens the check allows $(n - 1) \cdot \text{eps}$ of the
 # gradient's length, which is stricter than the bound for sums (Higham 2002, §4.2).
 #
 # **Your turn.** Write the loop. `model(*piece)` is the mean loss of a piece.
@@ -141,8 +141,7 @@ compare(
 # $$\text{peak} \approx \underbrace{4\Psi}_{\text{weights}} + \underbrace{4\Psi}_{\text{gradients}} +
 # \underbrace{8\Psi}_{\text{Adam}} + \text{activations}(b).$$
 #
-# Only the last term knows the size $b$ of a piece. Whatever you cut, the first three stay. (We allowed a thousandth:
-# this Adam keeps its step counters as Python numbers, the formula has PyTorch's 4 bytes for each parameter tensor.)
+# Only the last term knows the size $b$ of a piece. Whatever you cut, the first three stay.
 #
 # ## 3 · Cut a real one
 #
@@ -167,11 +166,10 @@ AccumulationExplorer(global_batch=64, micro_batch=4).show(
 # <details><summary>Answers</summary>
 #
 # 1. It does. The bars that you had stay as they were, and three come on the right. (Only that of 64, which was a single
-#    piece, gains the green, above the edge of the picture.) *How much fits* is a question about the piece; *how large is
-#    the batch* has become a question about time alone.
+#    piece, gains the green.) *How much fits* is a question about the piece; *how large is the batch* has become a
+#    question about time alone.
 # 2. A piece of 4. A piece of 8 wants 15.5 GiB. The box's "16 GB" are GiB, but a program finds 14.56.
-# 3. At 1, a quarter of the bar goes away; at 8, a sixteenth. What is left there, 14.59 GiB, misses the line by a hair. (On
-#    drivers that show 14.75 GiB it passes on paper, with nothing left for CUDA.)
+# 3. At 1, a quarter of the bar goes away; at 8, a sixteenth. What is left there, 14.59 GiB, misses the line by a hair.
 #
 # </details>
 #
@@ -281,8 +279,7 @@ display(show(accumulated_step, docstring=False))
 show(accumulate, docstring=False)
 
 # %% [markdown]
-# In `accumulate` your weight is the factor `count / sum(tokens)`, and `continue` passes over a piece that is all
-# padding. After that loop, each line of `accumulated_step` runs once. The loss scaler of lesson 04 is no exception: if
+# After that loop, each line of `accumulated_step` runs once. The loss scaler of lesson 04 is no exception: if
 # *one* piece overflows it throws away *all*, because a step without that piece would be a step on another batch. (None
 # does here; your lab provokes it.) Weights, scaler and clipping together, against one big batch, for five steps of SGD:
 
@@ -291,19 +288,18 @@ def one_big_batch(model, optimizer, batch, max_norm):
     optimizer.zero_grad()
     loss = model(*batch)
     loss.backward()
-    length, start = clip_gradients(optimizer, max_norm), nn.utils.parameters_to_vector(model.parameters())
+    length = clip_gradients(optimizer, max_norm)
     optimizer.step()
-    moved = nn.utils.parameters_to_vector(model.parameters()) - start
-    return loss.item(), length, moved.norm().item() / optimizer.param_groups[0]["lr"]
+    return loss.item(), length
 
 
 big, small = GPT(SMALL, dtype=torch.float64), GPT(SMALL, dtype=torch.float64)
 for_big, for_small = (optim.SGD(model.parameters(), lr=0.5) for model in (big, small))
 scaler = LossScaler(2.0**12)
 for step in range(5):
-    loss, length, stepped = one_big_batch(big, for_big, ragged, max_norm=1.0)
+    loss, length = one_big_batch(big, for_big, ragged, max_norm=1.0)
     in_eight = accumulated_step(small, for_small, pieces, max_norm=1.0, scaler=scaler).item()
-    print(f"step {step}: length {length:.2f}, stepped with {stepped:.2f}; loss {loss:.4f} and {in_eight:.4f}")
+    print(f"step {step}: gradient {length:.2f} long before the cut; loss {loss:.4f} and {in_eight:.4f}")
 same = [torch.allclose(a, b, rtol=1e-10, atol=1e-12) for a, b in zip(big.parameters(), small.parameters())]
 compare(predicted=Count(len(list(big.parameters()))), measured=Count(sum(same)), name="parameters equal to one big batch")
 
@@ -339,7 +335,7 @@ def times_louder(lengths):
 
 
 # %% [markdown]
-# Now with real gradients: eight equal pieces of section 1's batch, and a limit that is the length of the first. They do
+# Now with real gradients: eight equal pieces of section 2's batch, and a limit that is the length of the first. They do
 # not quite point the same way. Is the last one then louder than in your guess, or less loud? The sum is made of eight
 # gradients that we know, so we solve for the eight weights (least squares).
 
@@ -364,6 +360,16 @@ compare(guess=louder_last_guess, predicted=Ratio(times_louder(lengths)), measure
 # With lengths of exactly 1 and one direction it is $2^{m-2}$, 64. Seven cuts hit the first piece, and the last piece was
 # spared six of those; the seventh hit it, too. Ours do not quite point the same way, so it is less. The harder the limit
 # bites, the less the first sequences count, and no number in the log says so.
+#
+# That is the story: a step of any size fits the memory of a piece, if you weigh by tokens and do once what belongs to the
+# step.
+
+# %% [markdown]
+# ## Second sitting
+#
+# What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below:
+# a schedule that counts pieces, what 16 bits do to a long sum, optimizers that keep less, a model that is born in the
+# right place, and all of it as one ladder.
 #
 # ## 6 · The schedule that counts pieces
 #
@@ -424,17 +430,8 @@ compare(guess=zero_guess, predicted=Count(60 // 4), measured=Count(first_zero), 
 # It does not stop at 0. A cosine goes on, so the learning rate climbs back to its maximum at step 30 and falls again. The
 # run ends near full speed, where a schedule is meant to let it settle, and the last steps undo some of its work. No line
 # of the log says so. (Sixty steps are few: both models know hardly more than the letters' frequencies.) If a loss curve of yours goes flat, or turns up, count how often its schedule moves.
-#
-# That is the story: a step of any size fits the memory of a piece, if you weigh by tokens and do once what belongs to the
-# step.
 
 # %% [markdown]
-# ## Second sitting
-#
-# What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below:
-# what 16 bits do to a long sum, optimizers that keep less, a model that is born in the right place, and all of it as
-# one ladder.
-#
 # ## 7 · A sum in sixteen bits
 #
 # With bf16 weights, `.grad` is bf16, too, and every piece is *added in bf16*. Its eight binary digits cannot take a
@@ -545,7 +542,7 @@ for name, each in runs.items():
     print(f"{name:<18} ends at", *(f"{sum(losses[-10:]) / 10:.2f}" for losses in each))
 
 # %% [markdown]
-# Adafactor ends lowest from each of the three initial weights, and its ends hardly differ. The gap to the next, Adam, is
+# Adafactor ends lowest from each of the three initial weights, and its ends hardly differ. The gap to both Adams is
 # larger than the spread of either, so it is no chance. 8-bit Adam's band lies on Adam's: the rounding of its state costs
 # nothing that three runs could show. Both end below plain SGD from every initial weight.
 #

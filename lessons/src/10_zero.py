@@ -93,8 +93,7 @@ print(f"in step: {peak_0 / psi:.1f} bytes a parameter (you said {guess_peak.said
 # (It is not quite 1, behind the four digits: Adam counts its steps, in 4 bytes for each tensor.) Inside `step` a rank is
 # fuller: before a bf16 gradient goes, its fp32 copy is made, 4 bytes more. So 16 is the bill *at the moment when we read
 # it*, and a peak is a maximum over time (lesson 02). Megatron-LM's documentation counts these 20 for 16-bit gradients,
-# and 18 where gradients are fp32 from the start, 2 + 4 + 12; MT-NLG's authors plan with 20. The paper counts 16, and so
-# do we from here on.
+# and 18 where gradients are fp32 from the start, 2 + 4 + 12. The paper counts 16, and so do we from here on.
 #
 # Three quarters of 27.6 MB are copies. The largest kind is master and moments, 12 of 16.
 #
@@ -131,7 +130,7 @@ def my_part(tensor):
 
 # %% [markdown]
 # Second: the step. Its first half is written: the mean gradient of each tensor, and of that my part. The second half,
-# `update_and_tell`, will be yours. What will the bill be?
+# `update_and_tell`, will be yours.
 
 
 # %%
@@ -179,16 +178,14 @@ guess_1 = ask("Stage 1, 4 ranks: how many MB does a rank hold?", unit="MB")
 
 # %%
 Zero1.update_and_tell = update_and_tell
-held_1, sent_1, peak_1 = ranks.run(ledger, Zero1, world_size=4)[0]
+held_1, sent_1, _ = ranks.run(ledger, Zero1, world_size=4)[0]
 display(compare(guess={"a rank": guess_1}, predicted=formula(psi, 2, 2, 12 / 4), measured=held_1, tolerance=0.001, unit="MB"))
 reduced, gathered = predict.all_reduce(2 * psi, 4).bytes, predict.all_gather(2 * psi, 4).bytes
-display(compare(predicted=reduced + gathered, measured=sent_1, tolerance=0.05, unit="MB", name="sent"))
-print(f"in step: {peak_1 / psi:.0f} bytes a parameter")
+compare(predicted=reduced + gathered, measured=sent_1, tolerance=0.05, unit="MB", name="sent")
 
 # %% [markdown]
 # Less than half is held. But more is sent. A replicated step all-reduces the gradients, $2\frac{N-1}{N}$ times their
-# bytes, 1.29 MB; this one sends half as much again. (On top come headers, of many small messages.) In `step` the copy of
-# the gradients is cut, too: $4\Psi + 16\Psi/N$ is 8, Megatron's count for its distributed optimizer. The rest passes through.
+# bytes, 1.29 MB; this one sends half as much again. (On top come headers, of many small messages.)
 #
 # ## 3 · Half an all-reduce
 #
@@ -196,11 +193,11 @@ print(f"in step: {peak_1 / psi:.0f} bytes a parameter")
 # finished sum of one part. The second hands the parts around. And what do we do with the three quarters that arrive?
 # `my_part` throws them away.
 #
-# So leave out the second pass. How many bytes does a rank send then? (We take lesson 06's reduce-scatter, since gloo's
+# So leave out the second pass. How many bytes does a rank send in a step then? (We take lesson 06's reduce-scatter, since gloo's
 # own is a whole all-reduce, as lesson 08 found. It adds in bf16; lesson 05 told what long sums lose by that.)
 
 # %%
-guess_half = ask("Leave out the half of the all-reduce that nobody reads: how many MB then?", unit="MB")
+guess_half = ask("Leave out the half of the all-reduce that nobody reads: how many MB does the whole step send then?", unit="MB")
 
 
 # %%
@@ -213,9 +210,9 @@ class Scattering(Zero1):
 is_like_one_process(Scattering)
 sent_half = ranks.run(ledger, Scattering, world_size=4)[0].sent
 scattered = predict.reduce_scatter(2 * psi, 4).bytes
-due = {"replicated": reduced, "all-reduce": reduced + gathered, "reduce-scatter": scattered + gathered}
-sent = {"replicated": sent_0, "all-reduce": sent_1, "reduce-scatter": sent_half}
-display(compare(guess={"reduce-scatter": guess_half}, predicted=due, measured=sent, tolerance=0.05, unit="MB"))
+due = {"replicated": reduced, "with all-reduce": reduced + gathered, "with reduce-scatter": scattered + gathered}
+sent = {"replicated": sent_0, "with all-reduce": sent_1, "with reduce-scatter": sent_half}
+display(compare(guess={"with reduce-scatter": guess_half}, predicted=due, measured=sent, tolerance=0.05, unit="MB"))
 pictures.where_the_step_stands(caption="The same two passes, the same bytes. In the gap between them a third of the step fits.").show()
 
 # %% [markdown]
@@ -323,7 +320,7 @@ guess_kept = ask("If we forget: MB of weights, parts and whole, alive after the 
 ways = {"forgets": unit, "frees": functools.partial(recompute, unit, preserve_rng=False)}
 due, measured, once = {}, {}, predict.all_gather(blocks, 4).bytes
 for name, run in ways.items():
-    most, after, sent = ranks.run(tower, run, my_part, world_size=4)[0]
+    most, after, sent = ranks.run(tower, run, my_part, world_size=4)[0]  # at most and after the forward pass; sent in both
     measured |= {f"{name}, after": after, f"{name}, sent": sent}
 measured["frees, at most"] = most
 due = {"forgets, after": blocks / 4 + blocks, "forgets, sent": 2 * once, "frees, after": blocks / 4, "frees, sent": 3 * once}
@@ -343,46 +340,40 @@ compare(guess={"forgets, after": guess_kept}, predicted=due, measured=measured, 
 #
 # ## 6 · All of it
 #
-# The library's `ZeroOptimizer` and `Zero3` are the same ideas grown up. Tensors travel in buckets; `Zero3` has the next
-# unit on its way while one is at work; and no unit computes twice: the library empties the weights' memory under
-# autograd's hands, and fills it again in time. Their bills, with the whole GPT, are below, and above them four functions,
-# two of each. Where does stage 2 let go of its gradients, where does stage 3 free, and where is your `update_and_tell`?
+# The library's `ZeroOptimizer` and `Zero3` are the same ideas grown up. Tensors travel in buckets; and no unit computes
+# twice: the library empties the weights' memory under autograd's hands, and fills it again in time. Their bills, with the
+# whole GPT, are below, and above them three functions. Where does stage 2 let go of its gradients, where does stage 3 free, and where is your `update_and_tell`?
 
 # %%
 pictures.who_holds_what(4, caption="Each stage leaves more white, and the weights go last.").show()
 
 # %%
 display(show(ZeroOptimizer._reduce_next, docstring=False), show(ZeroOptimizer.step, docstring=False))
-display(show(UnshardableFlatParameter.start_unshard, docstring=False), show(UnshardableFlatParameter._empty))
-held, sent, peaks = {"replicated": held_0["a rank"]}, {"replicated": sent_0}, {"replicated": peak_0}
+display(show(UnshardableFlatParameter._empty))
+held, sent = {"replicated": held_0["a rank"]}, {"replicated": sent_0}
 for stage in (1, 2, 3):
     kind, name = functools.partial(Library, stage), f"stage {stage}"  # Library: both optimizers behind one face
     is_like_one_process(kind)
-    bills, sent[name], peaks[name] = ranks.run(ledger, kind, world_size=4)[0]
+    bills, sent[name], _ = ranks.run(ledger, kind, world_size=4)[0]
     held[name] = bills["a rank"]
 on_paper = {"replicated": 16, "stage 1": 4 + 12 / 4, "stage 2": 2 + 14 / 4, "stage 3": 16 / 4}
 held_due, sent_due = ({name: Bytes(round(psi * n)) for name, n in on_paper.items()}, dict.fromkeys(held, scattered + gathered))
 sent_due["stage 3"] += gathered
 display(compare(predicted=held_due, measured=held, tolerance=0.02, unit="MB"))
-display(compare(predicted=sent_due, measured=sent, tolerance=0.05, unit="MB"))
-
-# %% tags=["varies"]
-print("in step, bytes a parameter:", *(f"{name} {peak / psi:.1f}" for name, peak in peaks.items()), sep="  ")
+compare(predicted=sent_due, measured=sent, tolerance=0.05, unit="MB")
 
 # %% [markdown]
 # `parameter.grad = None` lets go, as soon as the bucket is on its way; the one before it arrives meanwhile. Stage 3 shrinks
 # a storage to 0 bytes. And `update_and_tell` is the middle of `step`: `optimizer.step()` on this rank's pieces, then
-# everybody's weights. (Buckets fill `step` a little. `Zero3` has fp32 gradients, no bf16 part: $16\Psi/N$ again.)
+# everybody's weights. (`Zero3` has fp32 gradients, no bf16 part: $16\Psi/N$ again.)
 #
 # Stage 1 saves most, for nothing. Stage 2 saves a little, and has to reduce in each backward pass. Stage 3 saves the rest,
-# for half as much traffic again, and has no floor: with enough ranks the states of *any* model fit, as long as that fits
-# which must be whole.
+# for half as much traffic again, and with enough ranks the states of *any* model fit, if what must be whole fits.
 #
 # ## 7 · At scale
 #
 # The paper's first figure is a model of 7.5 billion parameters on 64 ranks. Its numbers, 120, 31.4, 16.6 and
-# 1.9 GB, come from the same formulas as ours, so agreement would prove nothing, and we only print. (Its Table 1 goes on to
-# 10¹² parameters: 16 TB, on 1,024 ranks of stage 3 a mere 16 GB each.) What the authors *measured* is in their Table 2: on
+# 1.9 GB, come from the same formulas as ours, so agreement would prove nothing, and we only print. What the authors *measured* is in their Table 2: on
 # 64 V100s of 32 GB the largest model had 1.3 billion parameters without ZeRO, and 6.2 billion with stage 1.
 
 # %%
@@ -407,16 +398,15 @@ ZeroExplorer().show()
 # 2. Move the ranks up, to 4,096. Which bars stop getting shorter, and at what length?
 # 3. GPT-3 175B on the same cards. Why does it say "never" three times?
 # 4. Llama 3 405B on H100s with stage 3. On how many ranks is a rank's part small enough to fit alone, and how many does
-# the explorer want? Give each rank 1 sequence, then 2.
+# the explorer want?
 #
 # <details><summary>Answers</summary>
 #
-# 1. On 8 stage 1; on 4 only stage 2.
+# 1. On 8 stage 1; on 4 stage 2.
 # 2. Stage 1 stops at $4\Psi$, stage 2 at $2\Psi$: what is not cut stays. Stage 3 goes on.
 # 3. Its 16-bit weights alone are 350 GB, and up to stage 2 every rank has all of them.
 # 4. Parts alone would fit on 77 ranks, and 102 are needed: the ends of the model and two blocks must be there whole, 21
-# GB on any number of ranks. With 1 sequence it is 262, and with 2 it is never: checkpoints are not cut, and with the block
-# that is computed again they leave less than nothing for the states.
+# GB on any number of ranks.
 #
 # </details>
 #

@@ -14,8 +14,8 @@
 #
 # But open the machine. Around the card stand 256 GB of ordinary memory, and a disk of 4 TB. There is room. What is
 # missing is a road: the card reads its own memory at 1,555 GB/s, the processor reads the machine's at a hundred, the
-# link between the two carries 32 in each direction, and the disk 7. So the question is never whether something *fits*
-# out there. It is how often a step asks for it.
+# link between the two carries 32 in each direction, and the disk 7. So the question is less whether something *fits*
+# out there than how often a step asks for it.
 
 # %%
 import functools
@@ -35,6 +35,7 @@ from course_lib.offload.copy_stream import CopyStream
 from course_lib.offload.zero_offload import OffloadedAdamW
 from course_pages.lesson11 import pictures, turns
 from course_pages.lesson11.explorer import TiersExplorer
+from course_pages.lesson11.process import ledger
 
 torch.set_num_threads(1)  # one core computes, the other one carries
 
@@ -98,7 +99,7 @@ pictures.the_cut(FLOW, HELD, caption="A cut through the circle. What is orange g
 # Every other placement is worse than one of the three printed lines in one number, and no better in the other. (Table 1
 # of Ren et al. 2021, ZeRO-Offload, counts the same bytes.) So there *is* an order. **First go the states, the update
 # and the gradients**, together: 2 of 16 bytes stay, and 4 cross, 2 each way. **Last go the weights**: then nothing
-# stays, and 6 cross, since both passes come and ask. Nothing between these two is worth having.
+# stays, and 6 cross, since both passes come and ask.
 #
 # ## 2 · ZeRO-Offload
 #
@@ -143,9 +144,6 @@ def leave(weight, master, out):
 # %% [markdown]
 # Now the other half. All gradients have to be there; then `adamw` steps on the fp32 weights, the **masters**; then the
 # new weights go back. While one travels, the next may already be sent.
-#
-# **Your turn.** `o.coming` are the futures of this pass, `o.weights` and `o.masters` run side by side, `o.adamw` steps
-# on the masters, `o.back` is the copy stream home.
 
 
 # %%
@@ -163,6 +161,11 @@ class Offload:
     def step(self):
         update(self)
         self.coming.clear()
+
+
+# %% [markdown]
+# **Your turn.** `o.coming` are the futures of this pass, `o.weights` and `o.masters` run side by side, `o.adamw` steps
+# on the masters, `o.back` is the copy stream home.
 
 
 # %%
@@ -185,33 +188,15 @@ def update(o):
 
 # %% [markdown]
 # The check has shown that the weights are those of plain mixed precision after each of three steps, bit for bit: nothing
-# is computed otherwise, only elsewhere. Now the ledger, read when a plain step is at its fullest, after the second
-# backward pass. And once more, while another copy keeps the stream busy. The model has 430 thousand parameters.
+# is computed otherwise, only elsewhere. Now the ledger, read after the second backward
+# pass: bytes in 16 bits and in 32. And once more, while another copy keeps the stream busy. The model has 430 thousand parameters.
 
 # %%
 guess_card = ask("MB on the card, activations not counted?", unit="MB")
 
-
 # %%
-def ledger(busy=False):
-    model, out = GPT(SMALL, dtype=torch.bfloat16), CopyStream(1e6 if busy else None)
-    o = Offload(model, out, CopyStream())
-    with measure.memory(model, o.adamw) as record:
-        for number in range(2):
-            if busy and number:
-                out.send(torch.ones(250_000), torch.ones(250_000))  # for a second
-            model(*batch_of(number)).backward()
-            if not (busy and number):
-                [arrives.result() for arrives in o.coming]
-                time.sleep(0.1)  # the copy stream's thread lets go of the last one a moment later
-            alive = record.largest(10_000, at="now")
-            o.step()
-    return [Bytes(sum(each.bytes for each in alive if each.dtype == dtype)) for dtype in (torch.bfloat16, torch.float32)]
-
-
-# %%
-card, dram = ledger()
-card_busy, _ = ledger(busy=True)
+card, dram = ledger(Offload, SMALL)
+card_busy, _ = ledger(Offload, SMALL, busy=True)
 compare(
     guess={"card": guess_card},
     predicted={"card": Bytes(2 * psi), "main memory": Bytes((12 + 4) * psi), "card, stream busy": Bytes((2 + 2) * psi)},
@@ -240,8 +225,8 @@ compare(
 #
 # $\Psi$ cancels: a model of any size has the same. The third term holds only if the processor's Adam does nothing but
 # read and write. Does it? Our yardstick is the plainest loop there is, one that turns the sign of numbers in place: 4
-# bytes read, 4 written. **Guess:** how much longer does Adam take than $28\Psi$ bytes at that speed, when PyTorch runs
-# it fused?
+# bytes read, 4 written. **Guess:** how many times as long as those $16 + 12$ bytes at that speed does PyTorch's
+# fused Adam take?
 
 # %%
 guess_fused = ask("Fused Adam: how many times the yardstick's time?")
@@ -265,7 +250,7 @@ for name, fused in {"fused": True, "operation by operation": False}.items():
     master.grad, adamw = torch.ones(n), torch.optim.AdamW([master], fused=fused, foreach=False)
     adamw.step()
     adams[name] = best(adamw.step)
-print(f"the yardstick: {M_here / 1e9:.1f} GB/s; you said {guess_fused.said} times")
+print(f"the yardstick: {M_here / 1e9:.1f} GB/s; you said {guess_fused.said}")
 compare(predicted=dict.fromkeys(adams, Seconds(28 * n / M_here)), measured=adams, tolerance=None)
 
 # %% [markdown]
@@ -305,8 +290,7 @@ for each in (4, 16, 64):
 compare(predicted=due, measured=found, tolerance=None)
 
 # %% [markdown]
-# (Not checked. Gradients leave behind the backward pass, which helps; every small tensor costs a moment of its own,
-# which hurts; and $R$ is not the same at every $D$.) Look at what is in the formula: $R$, $W$ and $M$ belong to the
+# (Not checked: gradients leave behind the backward pass, and $R$ varies with $D$.) Look at what is in the formula: $R$, $W$ and $M$ belong to the
 # machine, and $D$ is yours. **Give the card more tokens for each step**, and the same roads are fast enough. An A100
 # that reaches 125 of its 312 TFLOP/s stands behind PCI Express 4 (31.5 GB/s), in a machine with four channels of memory
 # (102 GB/s): **how many tokens** for 90 %?
@@ -326,16 +310,12 @@ TiersExplorer(gradients="main memory").show()
 #
 # 1. Which takes longer, the link or the processor? Give the machine 256 GiB, then 2 TiB. What has changed, and why?
 # 2. Let the processor *not* run Adam. Why do the seconds of the link grow sevenfold?
-# 3. The processor runs Adam again. Put the checkpoints in main memory, then take one sequence instead of four. Which
-#    seconds fall in the same proportion as the card's, and which do not?
 #
 # <details><summary>Answers</summary>
 #
 # 1. The processor; with 2 TiB, the link. 256 GiB stand on four channels instead of eight, and 2 TiB on twelve faster ones: its 32 bytes a
 # parameter go over main memory, so its seconds follow the channels, and the link's do not.
 # 2. Now the states cross the link, up and down, and the gradients must come back: 28 bytes instead of 4, as in section 1.
-# 3. A part of the link's: for fewer tokens there are fewer checkpoints, while gradients and weights stay as many. The
-# processor's do not fall at all.
 #
 # </details>
 #
@@ -399,8 +379,10 @@ todo = [(name, seed) for name in RUNS for seed in range(3)]
 first, second = ranks.run(every_second, todo, world_size=2, diagnose=False)  # both cores train
 curves = {name: [(first | second)[name, seed] for seed in range(3)] for name in RUNS}
 above = {name: sum(late[-1] - usual[-1] for late, usual in zip(curves[name], curves["no delay"])) / 3 for name in RUNS}
-print({name: f"{gap:+.2f} nats at the end" for name, gap in above.items()}, "you said", guess_late.said)
-print("2 nats after step", {name: [next((i for i, x in enumerate(run) if x < 2), None) for run in runs] for name, runs in curves.items()})
+for name, gap in above.items():
+    below_2 = [next((step for step, x in enumerate(run, 19) if x < 2), None) for run in curves[name]]
+    print(f"{name:<24} {gap:+.2f} nats at the end; below 2 nats after steps", *below_2)
+print("you said", guess_late.said)
 pictures.losses_by_step_and_second(
     curves, {name: seconds["no delay" if when is None else "one step late"] for name, when in RUNS.items()}, 2.985,
     caption="Left: late runs need more steps. Right: the same curves over seconds, where a late step is shorter. Bands run from the lowest to the highest of three seeds.",
@@ -417,7 +399,7 @@ pictures.losses_by_step_and_second(
 #
 # ## 5 · At scale
 #
-# V100s had 32 GB. DeepSpeed says that with ZeRO-Offload *one* of them trains 13 billion parameters. **Guess** what our
+# Some V100s had 32 GB. DeepSpeed says that with ZeRO-Offload *one* of them trains 13 billion parameters. **Guess** what our
 # formula allows at most, if nothing else needed room.
 
 # %%

@@ -107,8 +107,8 @@ def groups(places, axis):
 # %% [markdown]
 # ## 3 · One step through the cube
 #
-# The library's `Mesh.groups`, printed first below, is your function with names for the axes. `HybridParallel` puts
-# lessons 07 to 10 on these groups. Its step has four parts:
+# The library's `Mesh.groups` is your function with names for the axes. `HybridParallel` puts lessons 07 to 10 on these
+# groups. Its step has four parts:
 #
 # 1. Each replica takes its share of the batch (`own_part`) and cuts it into micro-batches.
 # 2. Each micro-batch runs through the two stages by 1F1B (`self.pipeline`, lesson 09). Inside a stage each tensor rank
@@ -118,7 +118,6 @@ def groups(places, axis):
 # 4. Each rank steps on what it holds; with ZeRO along the data axis, on its slice of that (lesson 10).
 
 # %%
-display(show(Mesh.groups, docstring=False))
 display(show(HybridParallel.forward_backward, docstring=False))
 CONFIG = GPTConfig(layers=8, width=64, heads=8, vocab_size=256, context=32)
 STORIES = text.stories(seed=0)
@@ -170,7 +169,7 @@ compare(guess=guess_stops, predicted=Count(4 * 4 * (2 + 2) + 4), measured=Count(
 # one rank, and two ranks that talk share one axis only, so the kernel's bytes tell us their axis.
 #
 # The formulas are those of lessons 07 to 10. Along **tensor**, each block adds up the stream of every micro-batch four
-# times. Along **pipe**, the stream crosses each border twice, and the tied embedding's gradient goes once from end to
+# times, and the ends join embedding and logits. Along **pipe**, the stream crosses each border twice, and the tied embedding's gradient goes once from end to
 # end. Along **data**, all gradients of the rank are reduced once. A rank **holds** 16 bytes for each of its parameters
 # (here 4 + 4 + 8, in fp32). With $m$ micro-batches and $p$ stages, the first stage also holds activations of $\min(m, p)$
 # micro-batches, and $\frac{p-1}{m+p-1}$ of all time is idle; we take $m = 2$, so that a long pipe hurts.
@@ -220,16 +219,7 @@ shapes.ShapesTable(formula, measured, off)
 # %% [markdown]
 # All ten shapes learn what one device learns: the loss differs in the seventh digit, which is fp32's rounding. Along
 # tensor the kernel sees a little more than the formula. The surplus follows the number of messages: it is
-# their headers (lesson 00). The next table has the worst row of each column.
-
-# %% tags=["varies"]
-worst = shapes.furthest_off(formula, measured)
-print(", ".join(f"{kind}: {shapes.name_of(shape)}" for kind, shape in worst.items()))
-idle = worst.pop("idle")
-due = {kind: formula[shape].kinds[kind] for kind, shape in worst.items()}
-came = {kind: measured[shape].kinds[kind] for kind, shape in worst.items()}
-display(compare(predicted=due, measured=came, tolerance=0.05, columns=("formula", "kernel, meter")))
-compare(predicted=formula[idle].bubble, measured=measured[idle].bubble, tolerance=0.35, name="idle", columns=("formula", "chart"))
+# their headers (lesson 00).
 
 # %% tags=["varies"]
 print("you said that", guess_fewest.said, "sends the fewest")
@@ -249,7 +239,7 @@ trade(
 #
 # Bytes are not seconds. Two machines of four GPUs: inside, NVLink; between them, a network that is ten times slower.
 # Ranks 0 to 3 stand in the first machine, so whichever axis is counted *slowest* crosses the network, and the two
-# others stay inside. There are six orders; the table names the slowest axis first. **Guess** what share of all bytes
+# others stay inside. There are six orders; the table names the slowest axis. **Guess** what share of all bytes
 # crosses if tensor is the slowest. (Look at 2·2·2 above.)
 
 # %%
@@ -274,8 +264,8 @@ runs, share_due, share = {}, {}, {}
 for order in itertools.permutations(AXES):
     runs[order] = ranks.run(in_order, order, world_size=8)
     sent = matrix([of_rank[0] for of_rank in runs[order]], observed=True)
-    share_due[", ".join(order)] = Ratio(along[order[0]] / sum(along.values()))
-    share[", ".join(order)] = Ratio(between_nodes(sent, 4) / sum(sum(row, Bytes(0)) for row in sent))
+    share_due[order[0]] = Ratio(along[order[0]] / sum(along.values()))
+    share[order[0]] = Ratio(between_nodes(sent, 4) / sum(sum(row, Bytes(0)) for row in sent))
 losses = [losses for run in runs.values() for _, losses in run]
 print("all ranks in all six orders have the same losses, to the last bit:", all(each == losses[0] for each in losses))
 print(f"you said {guess_bad.said} % with tensor slowest")
@@ -320,10 +310,9 @@ def torn(mesh, axis, per_machine):
 # - **Pipe: until a rank's part fits,** and no more, since every stage lengthens the bubble.
 # - **Data: the rest,** as far as the batch can be cut.
 #
-# What must fit? MT-NLG's states take 20 bytes a parameter (§2.1), of an eighth of every matrix in $105/p$ blocks and
-# of the embedding on the first stage. Blocks are recomputed, so each keeps its input only, 2 bytes for each of 2,048
-# · 20,480 numbers. The first stage has $p$ micro-batches in flight. **Guess** $p$, if it must divide the 105 blocks
-# and the 560 servers.
+# What must fit? MT-NLG's states take 20 bytes a parameter (§2.1): cut in eight, 1,324 GB on one stage, a little over
+# $1324/p$ on the first of $p$. Blocks are recomputed: each of its $105/p$ keeps its input only, 2 bytes for each of
+# 2,048 · 20,480 numbers, of $p$ micro-batches. **Guess** $p$, if it must divide the 105 blocks and the 560 servers.
 
 # %%
 guess_stages = ask("Stages for 530 billion parameters, 8 tensor ranks?")
@@ -364,10 +353,10 @@ CubeExplorer(model="GPT-3 13B").show()
 #
 # ## 7 · Where do 60.1 seconds go?
 #
-# MT-NLG's step took 60.1 s on 280 servers: 8 · 35 · 8 ranks, 240 micro-batches for each pipe (§2.4). Products: with
-# recompute 8 FLOPs for each parameter and token, and attention's scores (lesson 03), at the A100's peak of 312 TFLOP/s.
-# Bubble: 34 of 274 slots. Messages: `rank_traffic` of a middle stage, over 300 GB/s inside a machine and 25 GB/s to
-# another, as if nothing were hidden. **Guess:** how much of the 60.1 s is left over?
+# MT-NLG's step took 60.1 s on 280 servers: 35 · 8 · 8 ranks, 240 micro-batches for each pipe (§2.4). Products: with
+# recompute 8 FLOPs for each parameter and token, and attention's scores (lesson 03), at the A100's peak of 312 TFLOP/s:
+# 24 s. Bubble: 34 of 274 slots, 7.5 s. Messages: `rank_traffic` of a middle stage, over 300 GB/s inside a machine and
+# 25 GB/s to another, none hidden. **Guess:** how much is left over?
 
 # %%
 guess_rest = ask("Seconds that products at peak, bubble and messages leave over?", unit="s")
@@ -404,7 +393,19 @@ budget(parts, caption="Of a step of 60.1 s, products at the peak explain 40 %, t
 #
 # ## 8 · The real thing: the same grid in other words
 #
-# PyTorch calls the grid a `DeviceMesh`. Are its groups ours?
+# First, what section 4 left out: the worst row of each of its columns.
+
+# %% tags=["varies"]
+worst = shapes.furthest_off(formula, measured)
+print(", ".join(f"{kind}: {shapes.name_of(shape)}" for kind, shape in worst.items()))
+idle = worst.pop("idle")
+due = {kind: formula[shape].kinds[kind] for kind, shape in worst.items()}
+came = {kind: measured[shape].kinds[kind] for kind, shape in worst.items()}
+display(compare(predicted=due, measured=came, tolerance=0.05, columns=("formula", "kernel, meter")))
+compare(predicted=formula[idle].bubble, measured=measured[idle].bubble, tolerance=0.35, name="idle", columns=("formula", "chart"))
+
+# %% [markdown]
+# PyTorch calls the grid a `DeviceMesh`. Are its groups ours, which `Mesh.groups` makes?
 
 # %%
 import importlib.util
@@ -417,6 +418,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from course_lib.parallel.checkpoint import Checkpoints
+
+show(Mesh.groups, docstring=False)
 
 
 # %%

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 30; about a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 35; about a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in counts, bytes and losses |
 # | Opens | `parallel/experts.py`, `predict/experts.py` |
 #
@@ -43,8 +43,8 @@ from course_pages.lesson13.explorer import ExpertsExplorer
 # more, their probabilities are divided by the sum of these.
 #
 # Why multiply at all? "The largest" has no gradient: nudge a score a little, and the same expert wins. Through the gate
-# alone does the router learn whether what the chosen expert said has helped. (Hence a single choice is not divided: $p/p$ is 1,
-# and 1 has no gradient.) What another expert would have said the router never learns.
+# alone does the router learn whether what the chosen expert said has helped. (Hence a single choice is not divided: divided by itself
+# it is 1, and 1 has no gradient.) What another expert would have said the router never learns.
 #
 # **Your turn.** From probabilities to choices and gates, for any number of choices.
 
@@ -195,10 +195,7 @@ class Experts(trials.OwnExperts):  # a copy of the router, and this rank's part 
         tokens = order // self.top_k  # choice number 7 of two each is token 3's
         self.counts = all_gather(chosen.flatten().bincount(minlength=len(self.router))[None], 0)
         sends, receives = my_rows(self.counts, dist.get_rank())
-        # Rows arrive rank by rank, and of each rank by expert. If rank 0 sends 2 and 1 for my two experts, and rank 1
-        # sends 0 and 3, they are for experts 0 0 1 1 1 1: each expert's number, as often as the count says.
-        mine = self.counts.chunk(len(self.counts), 1)[dist.get_rank()]
-        number = torch.arange(len(self.up)).repeat(len(mine)).repeat_interleave(mine.flatten())
+        number = self.numbers(self.counts)  # whose each row will be: they arrive rank by rank, and of each rank by expert
         said = trials.computed(self.travel(x[tokens], sends, receives), number, self.up, self.down)
         home = self.travel(said, receives, sends) * gates.flatten()[order, None]
         return torch.zeros_like(x).index_add(0, tokens, home)  # a token's choices add up where it stands
@@ -315,23 +312,13 @@ stories["loss of balance"] = ranks.run(trials.read_stories, "experts", balance, 
 for name in ("experts", "loss of balance"):
     print(f"{name}: shares of tokens that 300 steps drop:", [f"{sum(run.dropped) / 300:.0%}" for run in stories[name]])
 
-# %% [markdown]
-# DeepSeek-V3 balances (almost) without a loss. Each expert has a *bias*, which is added where experts are chosen and nowhere else.
-# After each step it goes up a little if too few tokens wanted the expert, and else down. No gradient knows of it:
-
-# %% tags=["varies"]
-display(show(BiasedRouter.choose, docstring=False), show(BiasedRouter.nudge, docstring=False))
-stories["bias"] = ranks.run(trials.read_stories, "biased", world_size=3, timeout_s=300)
-pictures.crowds({name: stories[name] for name in ("experts", "loss of balance", "bias")}, letters, caption="Right: the loss of balance parts the crowd first, and at last the bias is as even. (Shares are means of ten steps; a bias moves by 0.003.)").show()
-
 # %% tags=["varies"]
 stories["one MLP"] = ranks.run(trials.read_stories, "one MLP", world_size=3, timeout_s=300)
 for name, runs in stories.items():
     print(f"{name:16} loss of the last ten steps, by seed:", [f"{sum(run.losses[-10:]) / 10:.2f}" for run in runs])
 
 # %% [markdown]
-# While tokens look alike, a bias can only drive the crowd from one expert to the next; once they differ, it is as even as
-# the loss. But look at the printed lines: what eight experts gain over *one MLP*, no larger than a single expert, is no more than
+# Look at the printed lines: what eight experts gain over *one MLP*, no larger than a single expert, is no more than
 # what seeds differ by. Is the promise empty, then?
 #
 # ## 6 · Can it know more?
@@ -355,8 +342,7 @@ def corners_known(name):
 known = {"one MLP": corners_known("one MLP")}
 
 # %% [markdown]
-# **Guess:** how many do 8 experts know, so narrow (16) that with the router a token's FLOPs are those of 20 features? (The
-# MLP's other 64 are its router's.) The third model is one MLP with as many weights as all eight, which thinks six times as long.
+# **Guess:** how many do 8 experts know, so narrow (16) that a token, with the router, costs no more? The third model is one MLP with as many weights as all eight, which thinks six times as long.
 
 # %%
 guess_known = ask("8 experts, one choice: how many of 100 corners?")
@@ -377,36 +363,31 @@ pictures.by_seed({"corners that the model knows (%)": known}, every=20, caption=
 ExpertsExplorer().show()
 
 # %% [markdown]
-# 1. Skew *none*, capacity factor 1. Is everybody served? From which factor on?
-# 2. Skew 2. Which factor serves everybody? How many places are empty at a factor of 2?
-# 3. Still skew 2, and *no limit*. How busy is the busiest rank on 4 ranks, against the mean? On 8? Why?
+# 1. Skew 2. Which factor serves everybody? How many places are empty at a factor of 2?
+# 2. Still skew 2, and *no limit*. How busy is the busiest rank on 4 ranks, against the mean? On 8? Why?
 #
 # <details><summary>Answers</summary>
 #
-# 1. No: even without favourites, dice do not fall evenly. 5 choices are dropped while 5 places are empty. From 1.5 on.
-# 2. Only *no limit*. At 2 there are 79 empty places, and 15 choices are dropped. Places do not cure a crowd; balance does.
-# 3. 2.2 times the mean, then 3.9 times. The favourite expert stays in one piece, and a rank with fewer experts has less
+# 1. Only *no limit*. At 2 there are 79 empty places, and 15 choices are dropped. Places do not cure a crowd; balance does.
+# 2. 2.2 times the mean, then 3.9 times. The favourite expert stays in one piece, and a rank with fewer experts has less
 #    to even it out with.
 #
 # </details>
 #
 # ## 7 · At scale
 #
-# Mixtral 8x7B has 8 experts in each of its 32 layers and two choices (Jiang et al. 2024). DeepSeek-V3 has 256 and
-# chooses 8, and one more that all tokens meet (DeepSeek-AI 2024). **Guess:** how many parameters has Mixtral?
+# Mixtral 8x7B has 8 experts in each of its 32 layers and two choices (Jiang et al. 2024). **Guess:** how many parameters has Mixtral?
 
 # %%
 guess_total = ask("Mixtral 8x7B, 8 experts in each layer, two choices: billions of parameters?", unit="billion")
 
 # %%
-mixtral, deepseek = map(predict.expert_parameters, (zoo.MIXTRAL_8X7B, zoo.DEEPSEEK_V3))
-# measured: counted in released weights (Mixtral's by keras-hub, a token's 13 in its abstract; DeepSeek-V3's in its README_WEIGHTS.md; with one of its two embeddings our count is 36.6)
+mixtral = predict.expert_parameters(zoo.MIXTRAL_8X7B)
+# measured: counted in released weights (by keras-hub; a token's 13 in its abstract)
 compare(
     guess={"Mixtral": guess_total},
-    predicted={"Mixtral": mixtral.total, "Mixtral, a token": mixtral.active,
-               "DeepSeek-V3": deepseek.total, "DeepSeek-V3, a token": deepseek.active},
-    measured={"Mixtral": Count(46_702_792_704), "Mixtral, a token": Count(13_000_000_000),
-              "DeepSeek-V3": Count(671_000_000_000), "DeepSeek-V3, a token": Count(36_700_000_000)},
+    predicted={"Mixtral": mixtral.total, "Mixtral, a token": mixtral.active},
+    measured={"Mixtral": Count(46_702_792_704), "Mixtral, a token": Count(13_000_000_000)},
     tolerance=0.03,
     unit="billion",
     columns=("from the shape", "published"),
@@ -425,7 +406,7 @@ compare(
 #
 # The story ends here, and the lab needs no more. On another day, run all cells above before you go on. Below: experts
 # together with data and tensor parallelism, a function for you (who finds a place?), a gradient that is averaged once too
-# often, PyTorch's own pieces, a second loss for the router, what DeepSeek-V3 needs in seconds and in bytes, and the papers' tables.
+# often, PyTorch's own pieces, a bias and a second loss for the router, what DeepSeek-V3 needs in seconds and in bytes, and the papers' tables.
 #
 # ## 8 · Who holds which weights, which tokens?
 #
@@ -612,9 +593,21 @@ print("values of a product for each:", same)
 compare(predicted=Flops(2 * 512 * 256 * 512), measured=counted, unit="MFLOP", name="512 rows, 4 matrices")
 
 # %% [markdown]
-# ## 11 · A second loss for the router
+# ## 11 · A bias, and a second loss for the router
 #
-# Large models compute in bf16. A softmax does not change when all logits of a token rise together. But their rounding
+# DeepSeek-V3 balances (almost) without a loss. Each expert has a *bias*, which is added where experts are chosen and nowhere else.
+# After each step it goes up a little if too few tokens wanted the expert, and else down. No gradient knows of it:
+
+# %% tags=["varies"]
+display(show(BiasedRouter.choose, docstring=False), show(BiasedRouter.nudge, docstring=False))
+stories["bias"] = ranks.run(trials.read_stories, "biased", world_size=3, timeout_s=300)
+pictures.crowds({name: stories[name] for name in ("experts", "loss of balance", "bias")}, letters, caption="Right: the loss of balance parts the crowd first, and at last the bias is as even. (Shares are means of ten steps; a bias moves by 0.003.)").show()
+
+# %% [markdown]
+# While tokens look alike, a bias can only drive the crowd from one expert to the next; once they differ, it is as even as
+# the loss.
+#
+# Another danger lies in the logits themselves. Large models compute in bf16. A softmax does not change when all logits of a token rise together. But their rounding
 # does: from $2^m$ to $2^{m+1}$, bf16's numbers stand $2^{m-7}$ apart (lesson 01), so the error is up to half of that.
 # Here are logits of 8 experts, moved up by a number. **Guess:** around 384, how many of 100 tokens go to another expert?
 
@@ -638,10 +631,23 @@ compare(predicted={"around 24": Ratio(2**-4), "around 96": Ratio(2**-2), "around
 # %% [markdown]
 # So the **z-loss** (Zoph et al. 2022, eq. 5, with a factor of 0.001) pulls the *level* down, on which no choice depends.
 # It is one repair. Switch has the other: the router, and only the router, computes in fp32 (§2.4), which costs nothing,
-# as section 2 has shown. ST-MoE does both; the papers of section 7's two models mention no z-loss.
+# as section 2 has shown. ST-MoE does both; the papers of Mixtral and DeepSeek-V3 mention no z-loss.
 #
 # ## 12 · Seconds and bytes of DeepSeek-V3
 #
+# DeepSeek-V3 has 256 experts in a layer and chooses 8, and one more that all tokens meet (DeepSeek-AI 2024). Its shape
+# has as many parameters as its released weights:
+
+# %%
+deepseek = predict.expert_parameters(zoo.DEEPSEEK_V3)
+# measured: counted in released weights (its README_WEIGHTS.md; with one of its two embeddings our count of a token is 36.6)
+compare(
+    predicted={"DeepSeek-V3": deepseek.total, "DeepSeek-V3, a token": deepseek.active},
+    measured={"DeepSeek-V3": Count(671_000_000_000), "DeepSeek-V3, a token": Count(36_700_000_000)},
+    tolerance=0.03, unit="billion", columns=("from the shape", "published"),
+)  # fmt: skip
+
+# %% [markdown]
 # What share of a step do the journeys take? A layer's computing is three passes over $k$ experts of three matrices each,
 # $3 \cdot k \cdot 6dF$ FLOPs for a token; its journeys carry $4 \cdot \frac{p-1}{p} \cdot k \cdot 2d$ bytes. Their ratio is left with
 # $F$ and $p$ alone: the narrower the experts, the more travel for the same thought. Say that a link carries 50 GB/s one way and

@@ -231,7 +231,7 @@ print(f"you said: {guess_served.said}; it is {N_after / N_before:.2f} times as l
 # %% [markdown]
 # ## 2 · A fit that some runs cannot fool (30 points)
 #
-# Lesson 14 gives Huber's loss a corner of 0.001 because Chinchilla's authors did. But a corner should lie where noise
+# Lesson 14's library gives Huber's loss a corner of 0.001 because Chinchilla's authors did. But a corner should lie where noise
 # ends and failure begins, and that depends on the runs. Yours come from anywhere: their losses scatter by a part in
 # ten thousand or by two percent, and some of them have failed. A failed run looks like any other and has a loss that
 # is 3 to 40 percent too high. There may be none of them or one in ten.

@@ -28,7 +28,7 @@ def test_a_stub_is_open_and_the_solution_is_used(capsys):
         return 2 * x
 
     assert solved(4) == 8
-    assert capsys.readouterr().out == "○ This one is used below, until yours passes its check.\n"
+    assert capsys.readouterr().out == "○ This one stands in until yours passes its check.\n"
 
 
 def test_a_wrong_one_is_told_what_came_and_where_to_look():

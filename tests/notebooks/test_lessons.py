@@ -32,7 +32,7 @@ def test_every_turn_is_open_in_the_stored_notebook_and_its_solution_passed() -> 
         for cell in turns:
             assert "Not written yet" in str(cell.outputs), f"{lesson.name}: {cell.source}"
         for cell in solutions:
-            assert "This one is used below" in str(cell.outputs), f"{lesson.name}: {cell.source}"
+            assert "This one stands in until yours" in str(cell.outputs), f"{lesson.name}: {cell.source}"
             assert "<details" in str(cell.outputs) and "def " not in cell.source, f"{lesson.name}: {cell.source}"
             assert cell.metadata["jupyter"]["source_hidden"] and cell.metadata["cellView"] == "form"
 
