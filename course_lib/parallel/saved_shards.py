@@ -131,14 +131,14 @@ def shards_of(saved: list[SavedShard], rule: torch.optim.Optimizer) -> dict[str,
 def make_room(saved: list[SavedShard], rule: torch.optim.Optimizer, metadata: Metadata) -> None:
     """Give the optimizer the states that were saved, still empty, so that a load finds them in `shards_of`."""
     rule.state.clear()  # states of parameters that have none in the checkpoint must go, too
-    owners = {shard.name: shard.owner for shard in saved}
-    for path, stored in metadata.state_dict_metadata.items():
+    owners, known = {shard.name: shard.owner for shard in saved}, dict[str, Any](metadata.state_dict_metadata)
+    for path, stored in known.items():
         key, _, name = path.partition("/")
         if name in owners and key not in ("weights", "others", "random"):
             states = rule.state[owners[name]]  # makes an entry, also for a parameter that has no tensor state
             if isinstance(stored, TensorStorageMetadata):
-                dtype, of_weights = stored.properties.dtype, metadata.state_dict_metadata[f"weights/{name}"].properties
-                wanted = owners[name].dtype if dtype == of_weights.dtype else dtype  # masters here or there: as wide
+                dtype, of_weights = stored.properties.dtype, known[f"weights/{name}"].properties.dtype
+                wanted = owners[name].dtype if dtype == of_weights else dtype  # masters here or there: as wide
                 states[key] = torch.zeros_like(owners[name], dtype=wanted, requires_grad=False)
 
 
@@ -218,8 +218,11 @@ class LoadPlanner(DefaultLoadPlanner):
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         """Load an object that is no shard; its tensors on another rank's GPU come to this rank's."""
-        stored = torch.load(value, lambda part, at: part if at == "cpu" else part.cuda(), weights_only=False)
-        self.state_dict[read_item.dest_index.fqn] = stored
+
+        def here(stored: Any, device: str) -> Any:
+            return stored if device == "cpu" else stored.cuda()
+
+        self.state_dict[read_item.dest_index.fqn] = torch.load(value, here, weights_only=False)
 
     def lookup_tensor(self, index: MetadataIndex) -> Tensor:
         """The memory to fill."""

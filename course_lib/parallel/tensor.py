@@ -200,9 +200,8 @@ def add_up_gradients(module: nn.Module, group: Group) -> None:
     """
     summed_in = [-1]  # the last of autograd's passes in which copies had gradients
 
-    def add_up(grad: Tensor | None) -> Tensor | None:
-        is_sum = grad is None or summed_in[0] == torch._C._current_graph_task_id()
-        return grad if is_sum else all_reduce(grad, group)  # from a recomputed part, whose pass is one of its own
+    def add_up(grad: Tensor | None) -> Tensor | None:  # None leaves a gradient as it is: a sum, of this very pass
+        return all_reduce(grad, group) if grad is not None and summed_in[0] != torch._C._current_graph_task_id() else None
 
     def stand_in(module: nn.Module, _args: Any) -> None:
         places = _uncut(module)
@@ -242,9 +241,8 @@ class _CopyAll(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.summed_in[0] = torch._C._current_graph_task_id()
-        if not (came := [grad for grad in grads if grad is not None]):
-            return None, None, *grads
-        summed = all_reduce(torch.cat([grad.flatten() for grad in came]), ctx.group)  # one message for all
+        came = [grad for grad in grads if grad is not None]  # one message for all
+        summed = all_reduce(torch.cat([grad.flatten() for grad in came]), ctx.group) if came else torch.empty(0)
         parts = iter(summed.split([grad.numel() for grad in came]))
         return None, None, *(None if grad is None else next(parts).view(grad.shape) for grad in grads)
 

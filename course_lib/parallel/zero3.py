@@ -178,7 +178,6 @@ class Zero3(LayerwiseModule["Unit"]):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients, also those that wait for `synchronize` or that a broken backward pass has left."""
         super().zero_grad(set_to_none)
-        self._is_backward = False
         self._finish_reduction()
         for unit in self.units:
             unit.is_open = False
@@ -281,7 +280,7 @@ class Zero3(LayerwiseModule["Unit"]):
 
     def _forget(self) -> None:
         self._used.zero_()
-        self._is_dirty = False
+        self._is_dirty = self._is_backward = False
 
 
 class Unit:

@@ -56,19 +56,20 @@ def check_16_bits(order, autocast):
     """Output and gradients in bf16 lie within roundings of full attention in float64 on the same 16-bit arguments."""
     torch.manual_seed(0)
     whole = [torch.randn(2, 3, 256, 8, dtype=torch.bfloat16) for _ in range(3)]
-    exact = [tensor.double().requires_grad_() for tensor in whole]
+    q, k, v = exact = [tensor.double().requires_grad_() for tensor in whole]
     mine = [own_tokens(tensor, 2, order).requires_grad_() for tensor in whole]
-    expected = torch.nn.functional.scaled_dot_product_attention(*exact, is_causal=True)
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     upstream = torch.randn_like(whole[0])
     expected.backward(upstream.double())
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        out = ring_attention(*mine, order)
+        out = ring_attention(mine[0], mine[1], mine[2], order)
         out.backward(own_tokens(upstream, 2, order))
     one, c = torch.finfo(torch.bfloat16).eps / 2, dist.get_world_size()
     assert out.dtype == torch.bfloat16
     off = (out - own_tokens(expected, 2, order)).abs()
     assert (off <= 1.01 * one * own_tokens(expected, 2, order).abs() + 1e-6).all(), "rounded more than once"
     for name, part, tensor in zip(("queries", "keys", "values"), mine, exact):
+        assert part.grad is not None and tensor.grad is not None
         due = own_tokens(tensor.grad, 2, order)
         off = (part.grad - due).norm() / due.norm()
         assert off < (1 if name == "queries" else c + 1) * one, f"the gradient of the {name} is off by {off:.1e}"

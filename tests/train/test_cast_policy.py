@@ -128,7 +128,8 @@ def test_a_router_chooses_in_32_bits_under_a_policy(context, router):
     y.float().sum().backward()
     assert torch.equal(layer.routing.choice.logits_TE, due.logits_TE)
     assert torch.equal(layer.routing.choice.experts_Tk, due.experts_Tk)
-    assert layer.router.weight.grad.isfinite().all() and layer.router.weight.grad.any()
+    gradient = layer.router.weight.grad
+    assert gradient is not None and gradient.isfinite().all() and gradient.any()
 
 
 def test_other_dtypes_are_refused():

@@ -81,6 +81,15 @@ class KeepsGradients(ZeroOptimizer):
         for parameter, grad in zip(bucket.parameters, kept):
             parameter.grad = grad
 
+    def reduce_gradients(self) -> None:
+        """Out of the sight of the check for gradients that were assigned."""
+        kept = [parameter.grad for parameter in self.parameters]
+        for parameter in self.parameters:
+            parameter.grad = None
+        super().reduce_gradients()
+        for parameter, grad in zip(self.parameters, kept):
+            parameter.grad = grad
+
 
 class KeepsItsOwnPart(ZeroOptimizer):
     """Steps, and does not tell the others."""
