@@ -198,14 +198,14 @@ def add_up_gradients(module: nn.Module, group: Group) -> None:
     module that runs again in the backward pass finds no copies: its gradients are summed one by one.) Bytes sent by
     each rank: one all-reduce of these parameters' bytes, in each backward pass.
     """
-    summed_in = [-1]  # the last of autograd's passes in which copies had gradients
+    newest = [-1]  # of autograd's passes in which copies had gradients
 
     def add_up(grad: Tensor | None) -> Tensor | None:  # None leaves a gradient as it is: a sum, of this very pass
-        return all_reduce(grad, group) if grad is not None and summed_in[0] != torch._C._current_graph_task_id() else None
+        return all_reduce(grad, group) if grad is not None and newest[0] != torch._C._current_graph_task_id() else None
 
     def stand_in(module: nn.Module, _args: Any) -> None:
         places = _uncut(module)
-        copies = _CopyAll.apply(group, summed_in, *(getattr(layer, name) for layer, name, _ in places))
+        copies = _CopyAll.apply(group, newest, *(getattr(layer, name) for layer, name, _ in places))
         for (layer, name, parameter), copy in zip(places, copies):
             if add_up not in (parameter._backward_hooks or {}).values():  # a deep copy of a parameter has no hooks
                 parameter.register_hook(add_up)
@@ -233,14 +233,14 @@ class _CopyAll(Function):
     """`f`, of several tensors at once."""
 
     @staticmethod
-    def forward(ctx: Any, group: Group, summed_in: list[int], *whole: Tensor) -> tuple[Tensor, ...]:
-        ctx.group, ctx.summed_in = group, summed_in
+    def forward(ctx: Any, group: Group, newest: list[int], *whole: Tensor) -> tuple[Tensor, ...]:
+        ctx.group, ctx.newest = group, newest
         ctx.set_materialize_grads(False)  # a recomputed part's copies get no gradient, and need not be sent
         return tuple(tensor.view_as(tensor) for tensor in whole)  # views, so that autograd sees a step here
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx.summed_in[0] = torch._C._current_graph_task_id()
+        ctx.newest[0] = torch._C._current_graph_task_id()
         came = [grad for grad in grads if grad is not None]  # one message for all
         summed = all_reduce(torch.cat([grad.flatten() for grad in came]), ctx.group) if came else torch.empty(0)
         parts = iter(summed.split([grad.numel() for grad in came]))
