@@ -242,8 +242,8 @@ def in_bf16(policy, schedule, sequence_parallel):
     oracle, (stage,), off = dict(single.named_parameters()), grid.stages.values(), {}
     for name, p in stage.named_parameters():
         cut, whole = shardings(stage).get(name), oracle[name].grad
+        assert whole is not None and p.grad is not None and p.grad.dtype == torch.float32
         part = own_part(whole, cut.dim, grid.groups["tensor"], cut.blocks) if cut else whole
-        assert p.grad.dtype == torch.float32
         off[name] = float((p.grad - part).norm() / part.norm())
     return max(off.values())
 

@@ -83,8 +83,8 @@ def in_bf16(policy, sequence_parallel):
     known, theirs = shardings(ours), dict(gpt.named_parameters())
     for name, p in ours.named_parameters():
         cut, whole = known.get(name), theirs[name].grad
+        assert whole is not None and p.grad is not None and p.grad.dtype == torch.float32
         part = own_part(whole, cut.dim, None, cut.blocks) if cut else whole
-        assert p.grad.dtype == torch.float32
         off.append(float((p.grad - part).norm() / part.norm()))
     return max(off)
 

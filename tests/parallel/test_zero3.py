@@ -217,7 +217,7 @@ def test_zero_grad_ends_a_backward_pass_that_broke_off():
 
     def broken():
         model, optimizer = _small()
-        hook = model.module[0].register_full_backward_hook(lambda *_: 1 / 0)
+        hook = model.module[0].register_full_backward_hook(lambda *_: 1 / 0)  # type: ignore[index]
         with pytest.raises(ZeroDivisionError):
             model(torch.ones(2, 4, requires_grad=True)).sum().backward()
         hook.remove()
