@@ -166,7 +166,7 @@ class BiasedRouter(Router):
 
     Attributes:
         bias_E: what is added to each expert's probability; 0 at first. It is saved with the weights, and has no
-            gradient. It stays in 32 bits when the layer gets 16.
+            gradient. It stays in 32 bits when `.to` or `dtype` gives the layer 16 (not when `materialize` does).
     """
 
     bias_E: Tensor

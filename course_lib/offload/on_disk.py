@@ -243,7 +243,7 @@ class DiskOffloadedModel(LayerwiseModule[DiskOffloadUnit]):
         self.disk.commit(steps=steps, counts=[unit.counts for unit in self.units], _kinds=self._kinds)
 
     def _check_kinds(self) -> None:
-        pairs = itertools.zip_longest(self.disk.facts.get("_kinds", self._kinds), self._kinds)  # old folders: none
+        pairs = itertools.zip_longest(self.disk.facts.get("_kinds", ()), self._kinds)
         if differ := [f"found {found}, needed {needed}" for found, needed in pairs if found != needed]:
             raise ValueError(f"{self.disk.folder} has another model, {len(differ)} parameters differ: {differ[0]}")
 

@@ -89,7 +89,7 @@ class OffloadedAdamW:
             self._bring_home(before.result())
         self.steps += 1
 
-    def zero_grad(self) -> None:
+    def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients that no `step` has taken; they are in main memory, where the model's does not reach."""
         for away in self._away:
             away.wait()

@@ -89,7 +89,8 @@ def ring_attention(
 
     Bytes sent by each rank, with n those of its keys (values have as many) and c ranks: 2n(c-1) forward; backward
     2n(c-1) again, and 2nc for the gradients of keys and values, which travel with them until they are home. Sums are at
-    least fp32, under `autocast` too (not under a `CastPolicy`); gradients travel in the dtype of the keys.
+    least fp32, under `autocast` too (not under a `CastPolicy`); gradients of keys and values travel, and are added
+    up, in the dtype of the keys.
 
     Args:
         q_BHsK, k_BHsK, v_BHsK: queries, keys and values of this rank's tokens, as `own_tokens` orders them.

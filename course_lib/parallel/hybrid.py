@@ -31,7 +31,7 @@ from course_lib.parallel.zero3 import Zero3
 from course_lib.pipeline.executor import Pipeline
 from course_lib.pipeline.schedule import ORDERS
 from course_lib.pipeline.stages import GPTStage, partition_layers
-from course_lib.train.accumulate import Batch, count_tokens
+from course_lib.train.accumulate import IGNORE, Batch, count_tokens
 
 AXES = ("pipe", "data", "tensor")
 """The slowest first: tensor ranks are neighbours, and talk most. Another order computes the same, over other links."""
@@ -141,9 +141,9 @@ class HybridParallel(nn.Module):
     def _tokens_of_a_replica(self, targets: Tensor) -> float:
         # a divisor for the losses: the same on all replicas, also ragged ones, so that the mean of the replicas is the
         # mean over all tokens
-        pieces = targets.chunk(self.mesh.axes["data"] * self.pipeline.schedule.micro_batches)
-        if not all(map(count_tokens, pieces)):  # here, as each replica sees its own alone, and the others would wait
-            raise ValueError(f"one of the {len(pieces)} micro-batches has no target: mix the rows, or take fewer")
+        pieces = self.mesh.axes["data"] * self.pipeline.schedule.micro_batches
+        if not (targets.reshape(pieces, -1) != IGNORE).any(1).all():  # here, as each replica sees its own alone
+            raise ValueError(f"one of the {pieces} micro-batches has no target: mix the rows, or take fewer")
         return count_tokens(targets) / self.mesh.axes["data"]
 
     def _average_replicas(self) -> None:

@@ -195,8 +195,9 @@ def add_up_gradients(module: nn.Module, group: Group) -> None:
 
     `f`, for parameters: while the module's forward pass runs, copies stand in for them. The gradients leave the
     backward pass in one message, since each message waits for the slowest rank, whatever its size. (A part of the
-    module that runs again in the backward pass finds no copies: its gradients are summed one by one.) Bytes sent by
-    each rank: one all-reduce of these parameters' bytes, in each backward pass.
+    module that runs again in the backward pass finds no copies: its gradients are summed one by one.) In a pass all
+    ranks must use the same of these parameters. Bytes sent by each rank: one all-reduce of their bytes, in each
+    backward pass.
     """
     newest = [-1]  # of autograd's passes in which copies had gradients
 

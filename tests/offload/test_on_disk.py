@@ -379,14 +379,14 @@ def test_another_models_disk_is_refused_with_the_parameter_that_differs(tmp_path
     DiskOffloadedModel(nn.Sequential(nn.Linear(6, 4)), Disk(tmp_path), **ADAMW)
 
 
-def test_a_folder_without_kinds_goes_on(tmp_path: Path) -> None:
-    """As the version before wrote it."""
+def test_a_folder_that_does_not_name_its_model_is_refused(tmp_path: Path) -> None:
     take(DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path), **ADAMW), BATCHES[:1])
     manifest = tmp_path / "manifest.json"
     stored = json.loads(manifest.read_text())
     del stored["facts"]["_kinds"]
     manifest.write_text(json.dumps(stored))
-    assert DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path), **ADAMW).steps == 1
+    with pytest.raises(ValueError, match="has another model"):
+        DiskOffloadedModel(GPT(CONFIG), Disk(tmp_path), **ADAMW)
 
 
 def test_messages_tell_facts_without_the_long_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,8 +86,8 @@ def test_losses_stand_over_steps_and_over_seconds() -> None:
     runs = {"usual": [[3.0, 2.0], [3.0, 1.0]], "late": [[3.0, 2.5], [3.0, 2.5]]}
     picture = offload.losses_by_step_and_second(runs, {"usual": 2.0, "late": 1.0}, 2.985, caption="c")
     left, right = picture.figure.axes
-    assert [points(line)[-1].tolist() for line in left.lines[:2]] == [[1.0, 1.5], [1.0, 2.5]]
-    assert [points(line)[-1].tolist() for line in right.lines[:2]] == [[2.0, 1.5], [1.0, 2.5]]
+    assert [points(line)[-1].tolist() for line in left.lines[:2]] == [[20.0, 1.5], [20.0, 2.5]]
+    assert [points(line)[-1].tolist() for line in right.lines[:2]] == [[40.0, 1.5], [20.0, 2.5]]
     assert "of 2 seeds: usual: 1.50 (from 1.00 to 2.00); late: 2.50" in picture.alt
 
 
