@@ -351,7 +351,7 @@ BucketExplorer().show()
 # 1. Make the bucket **1 KiB**, then **8 GiB**. In both cases all wait; for which reason in the one, for which in the
 # other?
 # 2. Set **1,024 ranks**. A ring's bytes hardly grow (1.75 becomes 2). What does, and where does the best size go?
-# 3. Choose **GPT-2 small** and look at the last bucket. Most of it is one tensor that arrives at the very end, and no
+# 3. Choose **GPT-2 small** at 32 MiB. Most of the last bucket is one tensor that arrives at the very end, and no
 # bucket size can hide it. Which tensor is that?
 #
 # <details><summary>Answers</summary>
@@ -917,7 +917,7 @@ self_check(answer_3, turns.exercise_3(), tolerance=0.01, hint="Section 13: one e
 # <details><summary>Answers</summary>
 #
 # 1. $2 \cdot \frac{63}{64} \cdot 2 \cdot 1.5576 = 6.13$ GB.
-# 2. $\frac{156 \cdot 10^{12}}{8 \cdot 12.5 \cdot 10^9} \cdot \frac{15}{16} = 1{,}462$.
+# 2. $\frac{156 \cdot 10^{12}}{8 \cdot 12.5 \cdot 10^9} \cdot \frac{15}{16} = 1{,}462.5$.
 # 3. $|G|^2 + \mathrm{tr}\,\Sigma/4 = 5$ and $|G|^2 + \mathrm{tr}\,\Sigma/64 = 2$, so $\mathrm{tr}\,\Sigma = 12.8$ and
 # $|G|^2 = 1.8$: 7.1 sequences. These 64 are nine times as many, so the run sees ten times the fewest examples.
 #

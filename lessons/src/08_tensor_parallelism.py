@@ -342,7 +342,7 @@ print(f"with the stream cut, {upper / lower:.1f} times fewer bytes than without"
 # The stream was half of what the ranks kept, and now it is cut. Is it for nothing? Not quite. A rank that keeps only its
 # own tokens has to gather the others' *again* in the backward pass, for the gradient of the column cut's weight.
 #
-# **Your turn.** So count. How many bytes does each rank send for one block in one step, if the stream is cut? Each
+# **Your turn.** How many bytes does each of $t$ ranks send for a block in a step, if the stream is cut? Each
 # gather and each reduce-scatter of a tensor of $n$ bytes sends $\frac{t-1}{t} n$. (Leave out the gradients of what is
 # whole. They are few bytes, and section 7 shows what they are worth.)
 
@@ -363,7 +363,7 @@ def block_bytes(stream_bytes, t):
 
 # %% [markdown]
 # Ten instead of eight: a quarter more to send than tensor parallelism alone, and the two gathers more can hide behind
-# products. In return the stream falls to a quarter, and a block keeps as little as the last cell printed. (For GPT-3 on 8 ranks,
+# products. In return the stream falls to a quarter, and a block keeps as little as the last table shows. (For GPT-3 on 8 ranks,
 # in 16 bits and with dropout, Korthikanti et al. 2022 count 23 and 14.25 bytes a token and feature: 1.6 times, too.)
 #
 # That is the story.
@@ -424,7 +424,7 @@ for name, after in {"without": lambda model: None, "with yours": lambda model: a
 # ## 8 · The same dice
 #
 # Attention drops some of its weights in training. Those of head 0 are on rank 0, those of head 2 on rank 1, and so on.
-# Lesson 07 taught us to seed all ranks alike. Do that here, and let each rank draw a mask for the heads that it has.
+# Suppose that all ranks are seeded alike, and that each draws a mask for the heads that it has.
 # How many of the 28 pairs of heads lose the same weights?
 
 
@@ -810,7 +810,7 @@ compare(
 #
 # **Llama 3, 128k tokens.** The last stage of its training had sequences of 131,072 tokens. The machine's eight GPUs cut
 # heads and width already, and its 8 pairs of keys and values, so the sequence is cut, over 16 ranks (Grattafiori et al.
-# 2024, Table 4). Both rows of that table: 16,384 GPUs, 16 sequences a replica, a batch of 16 million tokens. For the
+# 2024, Table 4). Two rows of that table: 16,384 GPUs, 16 sequences a replica, a batch of 16 million tokens. For the
 # long one it prints 4 replicas. Can that be?
 
 # %%
@@ -855,7 +855,7 @@ print(f"over 50 GB/s it hides from {2 * reached / 50e9 * llama.kv_heads / llama.
 # | In which order? | columns, then rows: nothing is sent between them |
 # | What does a block send? | 4 all-reduces of the stream a step; they grow with the tokens, and two of them can hide |
 # | What are $f$ and $\bar f$? | nothing forth and a sum back; a sum forth and nothing back |
-# | What stays whole? | the stream between, until it is cut along the sequence: $g$ and $\bar g$, the same bytes (and a quarter more) |
+# | What stays whole? | the stream between, until it is cut along the sequence: $g$ and $\bar g$, a quarter more bytes |
 # | How many ranks? | as many as share a machine: where nothing hides, sending takes $\frac{2}{9}\frac{(t-1)R}{hW}$ of the products' time |
 # | Fewer keys than ranks? | copies, and their gradients are added up |
 # | A sequence too long? | a ring of keys and values, online softmax, zig-zag order |

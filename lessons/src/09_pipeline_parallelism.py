@@ -417,8 +417,8 @@ explorer.show()
 # 1. In 1F1B, take rank 0's first green action, `BW0`, and move it earlier, twice. What does the first move cost? What
 # is said to the second one?
 # 2. Start from GPipe, 4 ranks and 4 micro-batches. Turn it into 1F1B by moving. With which rank must you begin?
-# 3. In zero-bubble, move rank 0's orange `W0` three places later. What gets worse, and what does not? Undo it, and
-# move rank 3's `W0` one place later.
+# 3. Zero-bubble, 8 micro-batches: move rank 0's orange `W0` three places later. What gets worse, what does not? Undo it,
+# and move rank 3's `W0` one later.
 # 4. Interleaved, and 6 micro-batches?
 #
 # <details><summary>Answers</summary>
@@ -754,7 +754,7 @@ compare(
 # %% [markdown]
 # `partition_layers` is a small dynamic programme over measured seconds. On a machine that does other things besides, the
 # seconds jump, the cut with them, and with the cut which of the two rows is the quicker one: run both cells twice. The layers are timed alone, each with its inputs at
-# hand; what a stage of several takes beyond their sum, this page does not take apart. Where embedding and head are large,
+# hand; how a stage of several differs from their sum, this page does not take apart. Where embedding and head are large,
 # real runs give the first and the last stage fewer blocks. (Llama 3 takes one block from each of them; §3.3.2.)
 #
 # **Micro-batches that become small.** With 16 sequences in a step, more micro-batches are smaller ones: 16 of one

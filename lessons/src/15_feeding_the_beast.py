@@ -121,7 +121,7 @@ compare(guess={"list, copied": guess_copied}, predicted=due, measured={name: fou
 # %% [markdown]
 # Every number above 256 is an object of 28 bytes, in a place of 32, and the list has a pointer of 8 to each. To look at
 # an object is to write: its reference count goes up and down. So reading copies every page that has an object on it, in every worker.
-# An array is *one* object. Its tokens have no counts, they take a twentieth, and nothing is copied.
+# An array is *one* object. Its tokens have no counts, they take a twentieth, and hardly any are copied.
 #
 # ## 2 · A queue
 #
@@ -183,8 +183,8 @@ found = {f"w = {w}": step_seconds(w) for w in (1, 2, 4, 8)}
 compare(guess={"w = 8": guess_eight}, predicted=due, measured=found, tolerance=None, unit="ms")
 
 # %% [markdown]
-# Four workers are enough, and eight are no faster: then the model is the one to wait for. (The rest above the formula is the
-# first batch, for which all must wait.)
+# Four workers are enough, and eight are no faster: then the model is the one to wait for. (The rest: with one or two
+# workers the last steps, otherwise the first batch.)
 #
 # Threads were good here since they slept. Our encoder computes, in Python, and only one thread of a process may do that at a
 # time (unless Python was built without its lock). So two threads need as long as one, and workers that compute are *processes*, as PyTorch's are. On two
@@ -255,8 +255,8 @@ compare(
 # shuffled, and a buffer that is lost in a crash.
 #
 # What we want is a **function**: from a place in the order to the sample that stands there, each sample once. Ciphers have solved that. A **Feistel
-# network** halves a number into left and right. Each round turns $(l, r)$ into $(r,\, l \oplus f(r))$. Whatever $f$ is, who has
-# $r$ can take $f(r)$ off again, so no two numbers become one. Four rounds shuffle long numbers well (Luby and Rackoff 1988); with few bits
+# network** halves a number into left and right. Each round turns $(l, r)$ into $(r,\, l \oplus f(r))$. Whatever $f$ is, xor
+# ($\oplus$) with $f(r)$ undoes it, so no two numbers become one. Four rounds shuffle long numbers well (Luby and Rackoff 1988); with few bits
 # some orders are then more frequent than others, so we make eight. (Our $f$: `mix` makes one number of several, and `scramble` one that looks like chance.)
 
 # %%
@@ -737,7 +737,7 @@ else:
     print(f"{cluster.STORED} near copies (not run here: extras 'cluster' and 'data'; stored, datasketch {elsewhere.STORED_WITH['datasketch']}, November 2026)")
 
 # %% [markdown]
-# The same in Spark's words (not run here: Spark needs Java). Near copies would be found by `MinHashLSH` of `pyspark.ml.feature` and its `approxSimilarityJoin`:
+# The same in Spark (not run: it needs Java; `F` is `pyspark.sql.functions`). Near copies would be found by `MinHashLSH` of `pyspark.ml.feature` and its `approxSimilarityJoin`:
 #
 # ```python
 # (spark.createDataFrame([(d,) for d in documents], ["text"])
@@ -753,7 +753,7 @@ else:
 #
 # | library | keeps | at a restart |
 # |---|---|---|
-# | torchdata, `StatefulDataLoader` 0.11 | each rank's workers' positions | exact for the same ranks; others: 16 of 40 lost, silently (run above) |
+# | torchdata, `StatefulDataLoader` 0.11 | each rank's workers' positions | exact for the same ranks; doubled: 16 of 40 lost, silently (run above) |
 # | Hugging Face Datasets 5.2 | each rank's position in its shards | the same (run above) |
 # | MosaicML Streaming | epoch, samples seen, seed, "canonical nodes" ([documentation](https://docs.mosaicml.com/projects/streaming)) | made for other numbers of ranks, "elastic determinism"; [issue 869](https://github.com/mosaicml/streaming/issues/869), an error in a resume beyond epoch 1, is open |
 # | WebDataset | nothing | its author advises to draw shards with replacement, so that there is no place to go back to (issues [177](https://github.com/webdataset/webdataset/issues/177), [234](https://github.com/webdataset/webdataset/issues/234)) |
@@ -803,7 +803,7 @@ self_check(answer_3, turns.EXERCISES[2], hint="Each of 8 ranks skips 6 of its 6.
 # <details><summary>Answers</summary>
 #
 # 1. 1.5 / 0.2 = 7.5, so 8.
-# 2. 342 million samples, 2.7 GB.
+# 2. 342 million samples, 2.73 GB.
 # 3. Each of the 8 ranks has 6 samples and skips 6: all that were not read before, 24.
 #
 # </details>

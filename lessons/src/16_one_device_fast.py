@@ -103,7 +103,7 @@ print(f"a V100's ridge: {predict.ridge(125e12, 900e9):.0f} FLOPs a byte")
 # On a V100, Ivanov et al. report for a layer of BERT: contractions 99.80 % of the FLOPs and 61 % of the time, normalizations 0.17 % and
 # 25.5 %, element-wise 0.03 % and 13.5 %. (Their Table 1, second-hand: as lecture 3 of Stanford's CS336 prints it.) One story on two machines:
 # **what costs next to no FLOPs takes a good part of the time**. The roof says what faster cards do to that part: a V100's ridge is
-# much further to the right. Products became faster, bytes did not. Those bytes cannot be computed away. But must they be moved?
+# much further to the right. Products became faster than bytes did. Those bytes cannot be computed away. But must they be moved?
 #
 # ## 3 · The third regime
 #
@@ -198,7 +198,7 @@ print(f"operations read and write {meters.touched(gated, x, y)['element-wise'].b
 #
 # ## 5 · A softmax that never sees its row
 #
-# Attention is the place where bytes hurt most: $S \times S$ scores are written, read, written as weights and read again, for an output of $S \times K$.
+# In attention bytes hurt most: of $S$ tokens, $S \times S$ scores are written, read, written as weights and read again, for outputs of $K$ numbers a token.
 # Can it be fused? There is an obstacle. A softmax divides by a sum over the *whole* row, and subtracts the largest
 # score of the *whole* row, or $e^{1000}$ overflows. How could a tile know?
 #
@@ -668,7 +668,7 @@ for ahead in (1, 2, 4, 8):
     print(f"{ahead} ahead: {passes:3} passes, {199 / passes:.2f} tokens a pass; independent drafts would give {due:.2f}; same text: {torch.equal(written, text)}")
 
 # %% [markdown]
-# The same text, by fewer passes. (With sampling in the place of the most probable token, a draft is accepted with probability $\min(1, p/q)$ and else drawn anew from what $p$ has more than $q$; the distribution is exactly the large model's.) Agreement is not thrown with independent dice,
+# The same text, by fewer passes. (With sampling, a token of probability $p$ (large model) and $q$ (draft) is accepted with $\min(1, p/q)$ and else drawn anew from what $p$ has more than $q$; the distribution is exactly the large model's.) Agreement is not thrown with independent dice,
 # one place at a time, and so the two columns differ.
 #
 # ### 15 · Reading a profile
@@ -730,8 +730,8 @@ self_check(answer_3, predict.tokens_a_pass(0.8, 4) / (1 + 4 * 0.1), tolerance=0.
 # %% [markdown]
 # <details><summary>Answers</summary>
 #
-# 1. 5/4 FLOPs a byte times 3,350 GB/s are 4.2 TFLOP/s: 0.4 %.
-# 2. 2,080 of 4,096: 50.8 %.
+# 1. 5/4 FLOPs a byte times 3,350 GB/s are 4.2 TFLOP/s: 0.42 %.
+# 2. 2,080 of 4,096: 0.508.
 # 3. A round brings 1 + 0.8 + 0.64 + 0.512 + 0.41 = 3.36 tokens and costs 1.4 passes: 2.4 times.
 #
 # </details>

@@ -113,7 +113,7 @@ compare(
 )
 
 # %% [markdown]
-# (Published is what rank 0 held, of the first stage.) Counting alone comes close, and up to a fifth too low with tensor ranks: a process also has a CUDA context, fp32 copies of logits, gradients in 16 bits that wait to be summed, and copies of the stream that tensor ranks
+# (Published is what rank 0 held, of the first stage.) Counting alone comes close, and up to a sixth too low with tensor ranks: a process also has a CUDA context, fp32 copies of logits, gradients in 16 bits that wait to be summed, and copies of the stream that tensor ranks
 # gather. Six fitted constants carry that; `cost.py` names them.
 #
 # ## 3 · What it takes
@@ -186,7 +186,7 @@ display(show(cost.seconds), show(cost.memory))
 # %% [markdown]
 # ## 4 · The list
 #
-# `predict.plan` makes every plan, prices it and sorts. Llama 3 70B, 1,024 H100s, 1,024 sequences a step:
+# `predict.plan` tries all, prices the legal, and sorts. Llama 3 70B, 1,024 H100s, 1,024 sequences a step:
 
 # %%
 plans = predict.plan(zoo.LLAMA3_70B, Cluster(hardware.H100_80GB, 1024), batch=1024)
@@ -207,7 +207,7 @@ print("\n" + plans.best[0].torchrun())
 # A planner that was fitted on the runs that it explains proves little. So take all published runs with shape, layout and batch in print, cut them
 # into three parts, fit the constants on two and predict the third, three times over. Beside it stands the rule of thumb: 6ND FLOPs at one utilization, the best for that machine.
 #
-# **Guess:** the rule's median error on the H100 runs of section 1?
+# **Guess:** the rule's median error on all `H100 nanotron` runs?
 
 # %%
 guess_thumb = ask("6ND at the best utilization: median error on the H100 runs, in percent")
@@ -234,7 +234,7 @@ print("you said", guess_thumb.said)
 # - **Megatron's 175B with ZeRO-3 on 1,536 GPUs**, above it. Each block waits for a ring of 1,536 places: too long, in a fit that has not seen this row.
 #
 # Other rows fitted once we read the programs that made them: NVLink joins 72 GPUs of a GB200; the head keeps its 16 bits; torchtitan saves every second `mm`, but none in float8, so those run again.
-# One number we chose looking at the rows: how often what lies *between* products crosses memory in 4 bits.
+# Two things we chose looking at rows in 4 bits: crossings of memory *between* products, and messages that hide.
 #
 # The hardest question to such a table is: what is *not* in it? Of the H100 runs we left out those with tensor ranks beyond one machine, with more than 256 GPUs, or with a pipeline
 # over several machines. That rule (`clean`) looks at layouts, not at errors. How many does it take away, and how does the planner do there?
@@ -250,8 +250,8 @@ print("80B, tp 8, pp 4, micro-batch 2, ZeRO-1:", {f"{gpus} GPUs": f"{each:.1f} s
 
 # %% [markdown]
 # Four fifths are outside, and there the planner fails. The last line speaks for the runs: twice the GPUs cannot make a layout five times as fast, and twice as many again cannot slow it down.
-# We take it for the fabric, and cannot prove it. So the table vouches for one machine, and for replicas over many. For pipelines over many machines only the A100
-# rows of BigScience, Megatron-LM and MegaScale speak.
+# We take it for the fabric, and cannot prove it. So the table vouches for one machine, and for replicas over many. For pipelines over many machines, A100 rows
+# speak, and a few of H100s (torchtitan, megatron-bridge).
 #
 # And some rows are not in the file at all, most of them because no shape is in print:
 
@@ -293,7 +293,7 @@ for key, due in sheet.items():
 print({where: f"{each['constants']['nic_bytes_per_s'] / 1e9:.0f} GB/s" for where, each in fitted().items() if "nic_bytes_per_s" in each["fitted"]})
 
 # %% [markdown]
-# Cards are felt at half to three quarters of what is sold, once the formula knows that eight data ranks of a machine do not share a card: NCCL lays eight rings, and each leaves by another one. The 40 % carry all that grows with products, and section 3's launches whatever else tensor ranks wait for. (The link ended at its bound: published rows cannot tell a fast one from one that sends behind the products.)
+# H100s' cards reach two thirds and three quarters of what is sold, once the formula knows that eight data ranks of a machine do not share a card: NCCL lays eight rings, and each leaves by another one. The 40 % carry all that grows with products, and section 3's launches whatever else tensor ranks wait for. (The link ended at its bound: published rows cannot tell a fast one from one that sends behind the products.)
 #
 # ## 6 · The map
 #
@@ -604,7 +604,7 @@ self_check(answer_3, 4.4 / (6 / 2), tolerance=0.01, hint="What decides before, a
 # ## Further reading
 #
 # - Narayanan et al. 2021, [Efficient Large-Scale Language Model Training on GPU Clusters](https://arxiv.org/abs/2104.04473): the first table of such runs.
-# - Hugging Face 2025, [The Ultra-Scale Playbook](https://huggingface.co/spaces/nanotron/ultrascale-playbook): the rows of sections 1 to 6.
+# - Hugging Face 2025, [The Ultra-Scale Playbook](https://huggingface.co/spaces/nanotron/ultrascale-playbook): the rows of sections 2 to 6.
 # - Isaev et al. 2023, [Calculon](https://doi.org/10.1145/3581784.3607102): an exhaustive search by formulas.
 # - Grattafiori et al. 2024, [The Llama 3 Herd of Models](https://arxiv.org/abs/2407.21783), §3.3; Jiang et al. 2024, [MegaScale](https://arxiv.org/abs/2402.15627).
 # - Young 1974, [A first order approximation to the optimum checkpoint interval](https://doi.org/10.1145/361147.361115); Daly 2006, [A higher order estimate](https://doi.org/10.1016/j.future.2004.11.016).
