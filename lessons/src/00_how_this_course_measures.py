@@ -112,7 +112,7 @@ at_first = Ratio(loss.item())
 compare(guess=guess_loss, predicted=Ratio(math.log(256)), measured=at_first, tolerance=0.03, name="first loss")
 
 # %% [markdown]
-# A model that knows nothing finds all 256 bytes equally likely: $-\ln \frac{1}{256} = 5.545$. Ours comes out a little lower, since its output shares the input's weights: it leans towards the byte just read, and one byte in six is followed by itself. What is counted must be equal. Where
+# A model that knows nothing finds all 256 bytes equally likely: $-\ln \frac{1}{256} = 5.545$. Ours comes out a little lower, since its output shares the input's weights: it leans towards the byte just read, and here one in six is followed by itself. What is counted must be equal. Where
 # rounding or chance has a part, a tolerance is stated beforehand.
 #
 # ## 3 · Bytes that a device holds
@@ -517,8 +517,7 @@ compare(guess=guess_reader, predicted=floor, measured=last, tolerance=None, colu
 # the operating system. (NCCL, the backend of GPUs, goes past its counter, and macOS and Windows do not tell. There a table
 # says *modelled*: a formula's bytes, which prove nothing.)
 #
-# The count of operations is not ours: `measure.flops` asks PyTorch's own counter, and adds the one attention kernel that
-# it leaves out on a CPU. Beside it stands `MatrixProducts`, which judged your turn. It is ours, it shares no line with
+# The count of operations is not ours: `measure.flops` asks PyTorch's own counter, and adds the products that it leaves out. Beside it stands `MatrixProducts`, which judged your turn. It is ours, it shares no line with
 # PyTorch's, and it is short enough to read. (Each operation that PyTorch executes passes through `__torch_dispatch__`,
 # with its name and its tensors.) For the account of memory it is the other way round. That one is ours, and its witness
 # comes with PyTorch: a tracker that its engineers use to plan runs. All four shall watch the same step.
@@ -581,7 +580,7 @@ print(f"training: {exact:.0PF-day}; weights in 16 bits: {in_16_bits:.0GB}, or {i
 
 # %% [markdown]
 # So the paper printed the rule, and the exact count finds 2.7 % more, if each layer looks at all tokens. (In GPT-3 every
-# other one looks at a band of them, section 2.1, so the truth lies between.) There is no table here: the paper's number is the
+# other one looks at a band of them, section 2.1, so the truth lies between.) No table compares them: the paper's number is the
 # rule's own result, and a formula beside itself proves nothing. (Brown et al. 2020, Tables 2.1 and D.1.)
 #
 # A PF-day is a day at $10^{15}$ operations a second. An H100's data sheet promises about that in 16 bits, and no training

@@ -213,7 +213,7 @@ def round_nearest(x, E, F):
 # spacings in $x$, plus $2^F$ for each time that the spacing has doubled. (0.1 in fp16 has 1,638 spacings of $2^{-14}$, ten
 # doublings above the smallest, $2^{-24}$: it is pattern 11,878.)
 #
-# Printed last is how the library finds the power of two below each number of a tensor. Which bits does its `&` keep?
+# Printed below, the library's `binade` finds the power of two under each number of a tensor. Which bits does its `&` keep?
 
 
 # %%
@@ -369,7 +369,7 @@ compare(
 # from $|w| = 2^{-13+7} = 2^{-6}$ upwards. Beyond that lies the share $\operatorname{erfc}(2^{-6} / (\sigma \sqrt 2))$ of a
 # normal distribution.
 #
-# One rescue is to pay: keep an fp32 copy of each weight, 4 bytes more. Two others store 16 bits.
+# One rescue is to pay: keep an fp32 copy of each weight, 4 bytes more. Two others keep 16-bit numbers.
 #
 # **Stochastic rounding.** If $x$ lies a quarter of the way between two neighbours, round it up with probability one
 # quarter. Each result is worse than the nearest. But the *expected* result is $x$ itself (Gupta et al. 2015, §3.1).
@@ -687,7 +687,7 @@ print(f"Gopher, at 10 bytes a parameter: {Bytes(280_000_000_000 * (2 + 8)):.2TiB
 # Each of the updates that plain bf16 lost was small. Together they raised the loss, from each of the three seeds. For the
 # gains, at 1, half a spacing is $2^{-8}$ upwards and $2^{-9}$ downwards, more than any update here, so they never moved.
 #
-# The last line is Gopher itself: 10 bytes for each of 280 billion parameters (§3), where a core had 16 GiB. Its team
+# The last printed line is Gopher: 10 bytes for each of 280 billion parameters (§3), where a core had 16 GiB. Its team
 # found later that random rounding did not quite reach fp32, and that the recipe of 14 bytes could not be told from it
 # (appendix C). From three seeds at our size you see no difference. The copy is cheap if it is *sharded*: each of
 # many devices keeps only its part. Lesson 10 does that.

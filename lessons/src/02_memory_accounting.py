@@ -420,7 +420,7 @@ MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
 # 2. Gradients have a colour, yet this bar has none of it. Where is the peak? With all of question 1, go down to a batch
 #    of 4: why do they come now, and what has gone?
 # 3. Does it fit on a T4, then, with a single sequence? What is left to shrink?
-# 4. Press **GPT-3 175B**. How many H200s does a single sequence need at least? Which colour would you attack first?
+# 4. Mixed again, press **GPT-3 175B**. How many H200s are needed at least? Which colour would you attack first?
 #
 # <details><summary>Answers</summary>
 #

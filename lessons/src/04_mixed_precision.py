@@ -13,8 +13,7 @@
 # a single word, and every weight has 16 bits. The first step prints a loss that looks right. The second step prints
 # `nan`.
 #
-# The model is not to blame: in fp32 the same script trains. In three places a number needs
-# more than 16 bits, and each place has its own repair. All else may have 16 bits, and that is nearly
+# The model is not to blame: in fp32 the same script trains. In three places plain fp16 fails, and each place has its own repair. All else may have 16 bits, and that is nearly
 # everything that costs time.
 
 # %%
@@ -456,7 +455,7 @@ compare(guess=guess_skipped, predicted=Count(32 - highest), measured=first, name
 # (`hunt` yields the scale with which a step *begins*: a smaller one than the last tells of a skipped step.)
 #
 # Each skipped step halves the scale, until the first gradient fits. The library's form is `LossScaler`,
-# which takes care of clipping, too (section 9).
+# which can unscale before clipping, too (section 9).
 #
 # That is the story: fp32 for what is kept and for long sums, 16 bits for the products, and a scale for what flows back.
 
