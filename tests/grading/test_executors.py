@@ -34,7 +34,9 @@ def cluster() -> Iterator[Any]:
     import dask.config as settings
     from distributed import LocalCluster
 
-    with settings.set({"distributed.scheduler.allowed-failures": 1}):
+    # A lost worker's place is given up if no other stands there in time, 15 s: too few where starting one takes longer.
+    patient = {"distributed.deploy.lost-worker-timeout": "10 minutes"}
+    with settings.set({"distributed.scheduler.allowed-failures": 1, **patient}):
         options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
         with LocalCluster(host="127.0.0.1", **options) as made:
             yield made
@@ -42,6 +44,10 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture
 def dask_executor(cluster: Any) -> Iterator[DaskExecutor]:
+    from distributed import Client
+
+    with Client(cluster, set_as_default=False) as client:  # the test before may have cost workers: others start
+        client.wait_for_workers(2, timeout=200)
     with open_executor(_name(cluster), 1) as executor:
         assert isinstance(executor, DaskExecutor)
         yield executor
