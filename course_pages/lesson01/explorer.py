@@ -28,15 +28,19 @@ DEFAULT_FORMATS = tuple(sorted(FORMATS[1:], key=lambda each: (-each.exponent_bit
 
 PRESETS = (
     ("0.1", "0.1", "has no finite binary expansion: no format here holds it exactly"),
-    ("1/3", "1/3", "the repeating fraction shows where each format cuts off"), ("π", "π", "fp4 calls it 3"),
-    ("257", "257", "bf16 cannot count past 256 by ones"), ("2049", "2049", "fp16 cannot count past 2048 by ones"),
-    ("448", "448", "the largest number of fp8 e4m3fn"), ("65504", "65504", "the largest number of fp16"),
+    ("1/3", "1/3", "the repeating fraction shows where each format cuts off"),
+    ("π", "π", "fp4 calls it 3"),
+    ("257", "257", "bf16 cannot count past 256 by ones"),
+    ("2049", "2049", "fp16 cannot count past 2048 by ones"),
+    ("448", "448", "the largest number of fp8 e4m3fn"),
+    ("65504", "65504", "the largest number of fp16"),
     ("65520", "65520", "the smallest number that fp16 rounds to infinity"),
     ("1e-8", "1e-8", "a small gradient: gone in fp16, alive in bf16"),
-    ("2⁻²⁴", "2^-24", "the smallest subnormal number of fp16"), ("−0", "-0", "zero keeps its sign bit"),
+    ("2⁻²⁴", "2^-24", "the smallest subnormal number of fp16"),
+    ("−0", "-0", "zero keeps its sign bit"),
     ("∞", "∞", "formats without an infinity must make something else of it"),
     ("nan", "nan", "not a number: where all exponent bits are 1, a fraction that is not 0 says so"),
-)  # fmt: skip
+)
 """Interesting numbers: name on the page, text to type, reason."""
 
 
@@ -77,10 +81,15 @@ def _bit_row(value: float, form: FloatFormat) -> BitRow:
     below, above = (float(each) for each in form.neighbours(stored)) if storable else (math.nan, math.nan)
     error = 0.0 if stored == value else abs(stored - value)
     return BitRow(
-        name=form.name, bits="" if pattern is None else f"{pattern:0{form.bits}b}", stored=stored, below=below,
-        above=above, error=error, relative=error / abs(value) if error and math.isfinite(value) else error,
+        name=form.name,
+        bits="" if pattern is None else f"{pattern:0{form.bits}b}",
+        stored=stored,
+        below=below,
+        above=above,
+        error=error,
+        relative=error / abs(value) if error and math.isfinite(value) else error,
         note=_in_words(value, stored, form),
-    )  # fmt: skip
+    )
 
 
 def _in_words(value: float, stored: float, form: FloatFormat) -> str:

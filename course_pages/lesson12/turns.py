@@ -45,9 +45,13 @@ def check_groups(groups: Function) -> None:
 def check_torn(torn: Function) -> None:
     """Whole groups, torn ones, both along one axis, a group that begins in the middle of a machine, one over three."""
     cases = [
-        (CUBE, 4), (Mesh({"tensor": 2, "data": 2, "pipe": 2}), 4), (Mesh({"pipe": 2, "data": 2, "tensor": 8}), 8),
-        (CUBE, 2), (UNEVEN, 4), (Mesh({"pipe": 3, "data": 1, "tensor": 4}), 4),
-    ]  # fmt: skip
+        (CUBE, 4),
+        (Mesh({"tensor": 2, "data": 2, "pipe": 2}), 4),
+        (Mesh({"pipe": 2, "data": 2, "tensor": 8}), 8),
+        (CUBE, 2),
+        (UNEVEN, 4),
+        (Mesh({"pipe": 3, "data": 1, "tensor": 4}), 4),
+    ]
     for mesh, per_machine in cases:
         for axis in mesh.axes:
             came = torn(mesh, axis, per_machine)
@@ -62,11 +66,14 @@ def check_torn(torn: Function) -> None:
 def check_whole(whole: Function) -> None:
     """Replicas that a dead machine leaves, with the data axis slowest, in the middle and fastest; in one case none."""
     cases = [
-        (CUBE, 4, 0), (Mesh({"data": 2, "pipe": 2, "tensor": 2}), 4, 0),
-        (Mesh({"data": 2, "pipe": 2, "tensor": 2}), 4, 1), (Mesh({"data": 4, "pipe": 2, "tensor": 2}), 4, 2),
-        (Mesh({"pipe": 2, "data": 4, "tensor": 2}), 4, 3), (Mesh({"pipe": 2, "tensor": 2, "data": 2}), 2, 0),
+        (CUBE, 4, 0),
+        (Mesh({"data": 2, "pipe": 2, "tensor": 2}), 4, 0),
+        (Mesh({"data": 2, "pipe": 2, "tensor": 2}), 4, 1),
+        (Mesh({"data": 4, "pipe": 2, "tensor": 2}), 4, 2),
+        (Mesh({"pipe": 2, "data": 4, "tensor": 2}), 4, 3),
+        (Mesh({"pipe": 2, "tensor": 2, "data": 2}), 2, 0),
         (Mesh({"pipe": 2, "tensor": 2, "data": 4}), 4, 1),
-    ]  # fmt: skip
+    ]
     for mesh, per_machine, dead in cases:
         came = whole(mesh, per_machine, dead)
         lost = {mesh.coordinates(rank)["data"] for rank in range(mesh.size) if rank // per_machine == dead}

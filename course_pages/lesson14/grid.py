@@ -29,9 +29,12 @@ CONTEXT, HELD_OUT, JUDGED = 32, 10**6, 4096
 """Bytes of a window; the seed of the windows that judge a model; how many of them there are."""
 
 WIDTHS = {
-    3e10: (8, 12, 16, 20), 6e10: (8, 12, 16, 20, 24, 32), 1.2e11: (12, 16, 20, 24, 32, 40),
-    2.4e11: (12, 16, 20, 24, 32, 40, 48), 4.8e11: (16, 20, 24, 32, 40, 48, 64),
-}  # fmt: skip
+    3e10: (8, 12, 16, 20),
+    6e10: (8, 12, 16, 20, 24, 32),
+    1.2e11: (12, 16, 20, 24, 32, 40),
+    2.4e11: (12, 16, 20, 24, 32, 40, 48),
+    4.8e11: (16, 20, 24, 32, 40, 48, 64),
+}
 """Budget in FLOPs → the widths that share it out in their own ways between parameters and tokens."""
 
 

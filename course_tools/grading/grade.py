@@ -148,7 +148,7 @@ def grade_batch(
 
 def digest_of(key_text: str, submission: Submission) -> str:
     """SHA-256 of the lab and of what was handed in."""
-    parts = (key_text.encode(), submission.data, submission.problem.encode("utf-8", "backslashreplace"))
+    parts = (key_text.encode(), submission.data, submission.problem.encode())
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
