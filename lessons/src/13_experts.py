@@ -151,7 +151,7 @@ pictures.journey(wanted, 8, caption="A colour for each expert, two on each rank;
 
 
 # %%
-@your_turn(turns.check_traffic, look="`counts.unflatten(1, (ranks, -1))` puts the experts of a rank together. Which axis says who sends?")
+@your_turn(turns.check_traffic, look="`counts.unflatten(1, (p, -1))`, for p ranks, puts the experts of a rank together. Which axis says who sends?")
 def my_rows(counts, rank):
     """counts[r, e]: rows of rank r for expert e; each rank has the next E/ranks experts → two lists, by rank: sends, receives."""
     ...
@@ -259,7 +259,7 @@ guess_lost = ask("All go to one of 8 experts with a capacity factor of 1.25: of 
 # %% tags=["varies"]
 stories = {name: ranks.run(trials.read_stories, name, world_size=3, timeout_s=300) for name in ("nothing", "experts")}
 letters = text.ngram_entropy(bytes(text.stories(seed=0).batch(0, 0, 0, 256, 256)[0].flatten().tolist()), 1)
-pictures.crowds(stories, letters, caption="A line for each seed. While one expert has nearly all, the loss rests on the letters' entropy (all that their frequencies tell), with experts or without.").show()
+pictures.crowds(stories, letters, caption="A line for each seed. While one expert has nearly all, the loss comes to rest on the letters' entropy (all that their frequencies tell), with experts or without.").show()
 early = Ratio(100 * sum(sum(run.dropped[:100]) / 100 for run in stories["experts"]) / 3)
 print("at last the favourite has, of 100 tokens:", [f"{100 * run.largest[-1]:.0f}" for run in stories["experts"]])
 compare(guess=guess_lost, predicted=Ratio(100 * (1 - 1.25 / 8)), measured=early, tolerance=0.1, name="of 100 tokens, steps 0 to 100")
@@ -268,23 +268,16 @@ compare(guess=guess_lost, predicted=Ratio(100 * (1 - 1.25 / 8)), measured=early,
 # You hold eight experts and use one at a time. It is full, so most tokens pass by the layer.
 # Meanwhile the model knows how frequent each letter is and no more, as one without any MLP does.
 #
-# Why? The crowd is there after a few steps, before any expert has learnt a thing. How alike do two tokens look to the
-# router? (A cosine of 1 is the same direction.)
-
-# %% tags=["varies"]
-for step in (0, 5, 50, 299):
-    print(f"step {step}: mean cosine of two inputs", [f"{run.alike[step]:.2f}" for run in stories["experts"]])
-
-# %% [markdown]
-# While frequencies are all that it learns, the model gives every token the same answer, and all streams become one. Then a
-# push that moves one moves all. Later the crowd parts, without any help: tokens differ again.
+# Why? The crowd is there after a few steps, before any expert has learnt a thing. While frequencies are all that it learns,
+# the model gives every token the same answer, and all streams become one: a push that moves one moves all (section 11
+# measures it). Later the crowd parts, without any help: tokens differ again.
 #
 # Switch does not wait: it lets the router pay. Over a batch, let $f_e$ be the share of tokens whose first choice is
 # expert $e$, and $P_e$ the mean of its probability. The **load-balancing loss** is
 #
 # $$E \sum_e f_e P_e$$
 #
-# (Fedus et al. 2021, eq. 4, without their factor: here we take 0.1, they 0.01.) In balance it is 1; if all go to one for sure, $E$.
+# (Fedus et al. 2021, eq. 4, without their factor of 0.01: the stories take 0.1, section 6 takes 0.01.) In balance it is 1; if all go to one for sure, $E$.
 # Counts have no gradient, probabilities have: each expert's probability is pulled down
 # as hard as it is in demand.
 #
@@ -363,16 +356,27 @@ pictures.by_seed({"corners that the model knows (%)": known}, every=20, caption=
 ExpertsExplorer().show()
 
 # %% [markdown]
-# 1. Skew 2. Which factor serves everybody? How many places are empty at a factor of 2?
+# 1. Skew 2. Which factor drops no choice? How many places are empty at a factor of 2?
 # 2. Still skew 2, and *no limit*. How busy is the busiest rank on 4 ranks, against the mean? On 8? Why?
 #
 # <details><summary>Answers</summary>
 #
 # 1. Only *no limit*. At 2 there are 79 empty places, and 15 choices are dropped. Places do not cure a crowd; balance does.
-# 2. 2.2 times the mean, then 3.9 times. The favourite expert stays in one piece, and a rank with fewer experts has less
+# 2. 36 rows against 16, 2.25 times the mean; then 3.9 times. The favourite expert stays in one piece, and a rank with fewer experts has less
 #    to even it out with.
 #
 # </details>
+#
+# A layer may hold more than a token pays for, if a router chooses. What it chooses has to fit: into places,
+# onto links, and into a balance.
+#
+# ---
+#
+# ## Second sitting
+#
+# The story ends here, and the lab needs no more. On another day, run all cells above before you go on. Below: how large
+# Mixtral is, experts together with data and tensor parallelism, a function for you (who finds a place?), a gradient that is averaged once too
+# often, PyTorch's own pieces, a bias and a second loss for the router, what DeepSeek-V3 needs in seconds and in bytes, and the papers' tables.
 #
 # ## 7 · At scale
 #
@@ -396,17 +400,6 @@ compare(
 # %% [markdown]
 # Not 56: only the MLPs are there eight times, attention once. For a token Mixtral computes like a model of 13 billion. Yet
 # memory must hold all 47, on many ranks, and then tokens travel in every layer.
-#
-# A layer may hold more than a token pays for, if a router chooses. What it chooses has to fit: into places,
-# onto links, and into a balance.
-#
-# ---
-#
-# ## Second sitting
-#
-# The story ends here, and the lab needs no more. On another day, run all cells above before you go on. Below: experts
-# together with data and tensor parallelism, a function for you (who finds a place?), a gradient that is averaged once too
-# often, PyTorch's own pieces, a bias and a second loss for the router, what DeepSeek-V3 needs in seconds and in bytes, and the papers' tables.
 #
 # ## 8 · Who holds which weights, which tokens?
 #
@@ -604,6 +597,13 @@ stories["bias"] = ranks.run(trials.read_stories, "biased", world_size=3, timeout
 pictures.crowds({name: stories[name] for name in ("experts", "loss of balance", "bias")}, letters, caption="Right: the loss of balance parts the crowd first, and at last the bias is as even. (Shares are means of ten steps; a bias moves by 0.003.)").show()
 
 # %% [markdown]
+# How alike do two tokens look to a router that nobody balances? (A cosine of 1 is the same direction.)
+
+# %% tags=["varies"]
+for step in (0, 5, 50, 299):
+    print(f"step {step}: mean cosine of two inputs", [f"{run.alike[step]:.2f}" for run in stories["experts"]])
+
+# %% [markdown]
 # While tokens look alike, a bias can only drive the crowd from one expert to the next; once they differ, it is as even as
 # the loss.
 #
@@ -720,7 +720,7 @@ compare(
 # %% [markdown]
 # Both papers' tables have a slip in them. Switch's Table 9 says that XXL has 64 experts; the released weights have 128, and
 # only they give the 395 billion. GShard's Table 1 prints 36,684 experts where 18 layers of 2,048 are 36,864, and its
-# weights are 3 to 7 percent below what its own shapes give. A formula that you have tried on your own machine
+# weights are 3 to 6 percent below what its own shapes give. A formula that you have tried on your own machine
 # is good enough to find a misprint.
 #
 # And the price for a token? Table 9 gives Switch-Base and T5-Base, the same model with one MLP, 124 GFLOP for a sequence *each*.
