@@ -2,8 +2,8 @@
 
 Until classes have been timed: 200 words a minute, 4 seconds for a line of code, 6 minutes for a function that the
 reader writes, 5 for an explorer with its questions, 3/4 for a guess, 5 seconds for a row of a table, 1/2 for a figure.
-What is collapsed costs no minutes; the limits of a first sitting count it all the same. Rows and figures are counted
-in stored outputs: a page that was not run has none.
+What is collapsed costs no minutes; the limits of a first sitting count it all the same. Rows, figures and the code
+that `show` prints are counted in stored outputs: a page that was not run has none.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ WORD_MIN, LINE_MIN, ROW_MIN = 1 / 200, 4 / 60, 5 / 60
 TURN_MIN, EXPLORER_MIN, GUESS_MIN, FIGURE_MIN = 6.0, 5.0, 0.75, 0.5
 _SECOND = re.compile(r"^## Second sitting", re.M)
 _COLLAPSED = re.compile(r"<details>.*?</details>", re.S)
+_PRINTED = re.compile(r"```python\n(.*?)\n```", re.S)  # as `show` prints it
 _ROW = re.compile(r"<tr\b(?:(?!</tr>).)*<td", re.S)  # the row of headings has none
 _STATED = re.compile(r"^\| Time \| (?:first sitting )?(\d+) minutes(?:, second sitting (\d+))?", re.M)
 
@@ -32,13 +33,14 @@ class Sitting:
 
     Attributes:
         words: of prose, formulas included, collapsed answers not.
-        lines: of code that are shown and not empty; collapsed solutions are not.
+        lines: of the page's code that are shown and not empty; collapsed solutions are not.
         all_words: with what is collapsed.
         tables: how often a guess, a formula and a measurement are compared.
         explorers: widgets to play with.
         turns: functions that the reader writes.
         guesses: boxes to fill.
         rows, figures: of tables and pictures in the stored outputs.
+        printed: lines of the library's code in the stored outputs that are not empty.
     """
 
     words: int
@@ -50,11 +52,13 @@ class Sitting:
     guesses: int
     rows: int
     figures: int
+    printed: int
 
     @property
     def minutes(self) -> float:
         """By the rule of this module."""
-        read = WORD_MIN * self.words + LINE_MIN * self.lines + ROW_MIN * self.rows + FIGURE_MIN * self.figures
+        code = LINE_MIN * (self.lines + self.printed)
+        read = WORD_MIN * self.words + code + ROW_MIN * self.rows + FIGURE_MIN * self.figures
         return read + TURN_MIN * self.turns + EXPLORER_MIN * self.explorers + GUESS_MIN * self.guesses
 
 
@@ -81,7 +85,7 @@ def _counted(cells: list[NotebookNode]) -> Sitting:
 
     return Sitting(
         words=sum(len(_COLLAPSED.sub("", text).split()) for text in texts),
-        lines=sum(1 for cell in shown for line in cell.source.splitlines() if line.strip()),
+        lines=sum(_full_lines(cell.source) for cell in shown),
         all_words=sum(len(text.split()) for text in texts),
         tables=count(r"\bcompare\("),
         explorers=count(r"\b\w+Explorer\("),
@@ -89,7 +93,12 @@ def _counted(cells: list[NotebookNode]) -> Sitting:
         guesses=count(r"\bask\("),
         rows=sum(len(_ROW.findall(data.get("text/html", ""))) for data in outputs),
         figures=sum("image/png" in data for data in outputs),
+        printed=sum(_full_lines(code) for data in outputs for code in _PRINTED.findall(data.get("text/markdown", ""))),
     )
+
+
+def _full_lines(code: str) -> int:
+    return sum(1 for line in code.splitlines() if line.strip())
 
 
 def stated(cells: Iterable[NotebookNode]) -> list[int]:

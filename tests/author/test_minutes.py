@@ -6,6 +6,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
+from course_kit.notebook import show
 from course_tools.author.minutes import sittings, stated, time_complaints
 
 ROOT = Path(__file__).parents[2]
@@ -17,12 +18,14 @@ def page(header: str):
     """Ten minutes of prose and fifteen of doing; behind the line another ten of prose."""
     table = new_output("display_data", {"text/html": TABLE, "text/plain": "1 2"})
     figure = new_output("display_data", {"image/png": "…", "text/plain": "a picture"})
+    source = new_output("display_data", {"text/markdown": show(stated, docstring=False)._repr_markdown_()})
     return [
         new_markdown_cell(f"# A page\n\n| Time | {header} |"),
         new_code_cell("import sys\nif 'google.colab' in sys.modules: ..."),
         new_markdown_cell("word " * 1990 + "<details><summary>Answers</summary> many, many words </details>"),
         new_code_cell('guess = ask("how many", unit="MiB")\n\nother = ask("how much", unit="s")'),
         new_code_cell("compare(guess=guess, predicted=f(), measured=g())", outputs=[table, figure]),
+        new_code_cell("show(stated, docstring=False)", outputs=[source]),
         new_code_cell("SplitExplorer()"),
         new_code_cell("@your_turn(looks)\ndef f(x): ..."),
         new_code_cell("@f.solution\ndef solved(x): return x", metadata={"tags": ["solution"]}),
@@ -32,10 +35,10 @@ def page(header: str):
 
 def test_a_page_is_counted_by_the_rule() -> None:
     first, second = sittings(page("25 minutes"))
-    assert (first.words, first.all_words, first.lines) == (2003, 2008, 6)
+    assert (first.words, first.all_words, first.lines) == (2003, 2008, 7)
     assert (first.tables, first.explorers, first.turns, first.guesses) == (1, 1, 1, 2)
-    assert (first.rows, first.figures) == (2, 1)
-    read = 2003 / 200 + 6 * 4 / 60 + 2 * 5 / 60 + 0.5
+    assert (first.rows, first.figures, first.printed) == (2, 1, 4)
+    read = 2003 / 200 + (7 + 4) * 4 / 60 + 2 * 5 / 60 + 0.5
     assert first.minutes == pytest.approx(read + 6 + 5 + 2 * 0.75)
     assert (second.words, second.minutes) == (2000, 10)
 
