@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 35; less than a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 40; less than a minute of both together is computing on 2 CPU cores (about two on CPUs that emulate 16 bits) |
 # | A GPU | is not used; on one the seconds of section 10 would be others, and its peaks a little, too (section 11) |
 # | Opens | `train/accumulate.py`, `train/optim.py`, `model/materialize.py` |
 #
@@ -32,7 +32,6 @@ from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.train import optim
 from course_lib.train.accumulate import accumulate, accumulated_step, count_tokens, micro_batches, ragged_batch
 from course_lib.train.gradients import clip_gradients
-from course_lib.train.precision import LossScaler
 from course_lib.train.step import train_step
 from course_pages.lesson05 import turns
 from course_pages.lesson05.explorer import AccumulationExplorer
@@ -109,7 +108,7 @@ one_piece = recorded(lambda *run: train_step(*run, whole), *prepare())
 memory_timeline(one_piece)
 
 # %% [markdown]
-# The states are the thin layers at the bottom: weights, and twice as much for Adam. The rest is the hill of
+# The states are the thin layers at the bottom: weights, and twice as much for Adam. On them stands the hill of
 # activations.
 #
 # Now cut the batch into 8 pieces of 4, and the activations become an eighth. Estimate the new peak: 14 MiB of weights and
@@ -121,8 +120,8 @@ pieces_guess = ask("How many MiB at the peak, with 8 pieces of 4 sequences?", un
 # %%
 setup = predict.Setup(CONFIG, batch_size=32, seq=64)
 eight = recorded(lambda *run: accumulated_step(*run, micro_batches(whole, 4)), *prepare())
-memory_timeline(eight, caption="Eight teeth; a dashed line stands where a forward or a backward pass begins. The first "
-                "tooth stands lower: no green gradients lie under it yet.").show()
+memory_timeline(eight, caption="Eight teeth; a dashed line stands where a forward pass, a backward pass or the optimizer's step "
+                "begins. The first tooth stands lower: no green gradients lie under it yet.").show()
 compare(
     guess={"8 pieces of 4": pieces_guess},
     predicted={"1 piece of 32": predict.peak(setup).total,
@@ -134,9 +133,9 @@ compare(
 # %% [markdown]
 # A quarter of the peak. And yet 5 MiB more than the naive estimate of 28. Where are they?
 #
-# Look at the green layer. In a plain step the gradients grow while the activations melt away, so the two hardly ever
-# meet. Here, from the second piece on, the sum of the earlier gradients *lies there* while the next hill grows. So
-# accumulation has a price in bytes. With $\Psi$ parameters in fp32,
+# Look at the green layer. In a plain step the gradients grow while the activations melt away, so the two are never
+# full at once. Here, from the second piece on, the sum of the earlier gradients *lies there* while the next hill grows.
+# So accumulation has a price in bytes. With $\Psi$ parameters in fp32,
 #
 # $$\text{peak} \approx \underbrace{4\Psi}_{\text{weights}} + \underbrace{4\Psi}_{\text{gradients}} +
 # \underbrace{8\Psi}_{\text{Adam}} + \text{activations}(b).$$
@@ -153,15 +152,14 @@ compare(
 # %%
 AccumulationExplorer(global_batch=64, micro_batch=4).show(
     caption="Each halving of the piece halves the pink and the grey, and nothing else (the last bar, one piece, has no green). "
-    "To the left the bars gain less and less: three layers stay. What stands above twice the card's memory is cut off."
+    "To the left the bars gain less and less: three layers stay. Bars that reach the top are cut off there."
 )
 
 # %% [markdown]
 # Say beforehand what will happen. (If nothing reacts, run the cell once.)
 #
 # 1. Move **Sequences in a step** to 512 and keep the piece. Does it still fit?
-# 2. The T4 is sold with 16 GB. What is the largest piece that fits?
-# 3. Set the piece to 1 and change the **optimizer** to SGD. Then do the same with the piece at 8. Where does it matter?
+# 2. The T4 is sold with 16 GB. Which of the pieces drawn is the largest that fits?
 #
 # <details><summary>Answers</summary>
 #
@@ -169,7 +167,6 @@ AccumulationExplorer(global_batch=64, micro_batch=4).show(
 #    piece, gains the green.) *How much fits* is a question about the piece; *how large is the batch* has become a
 #    question about time alone.
 # 2. A piece of 4. A piece of 8 wants 15.5 GiB. The box's "16 GB" are GiB, but a program finds 14.56.
-# 3. At 1, a quarter of the bar goes away; at 8, a sixteenth. What is left there, 14.59 GiB, misses the line by a hair.
 #
 # </details>
 #
@@ -261,18 +258,24 @@ print(f"and it points {math.degrees(math.acos(angle)):.0f} degrees aside")
 print("weighted, within rounding:", off(fixed_gradient, true_gradient) < (N - 1) * torch.finfo(torch.float32).eps)
 
 # %% [markdown]
+# The price of these weights: you must know $N$ before the first backward pass. So draw all pieces first, and count. (The
+# lab does without.)
+#
+# <details><summary>Why they are exact</summary>
+#
 # With $n_i/N$ the means become sums of token losses $\ell_t$ again, and together that of the whole batch:
 #
 # $$\sum_i \frac{n_i}{N} \ell_i = \frac{1}{N} \sum_i n_i \cdot \frac{1}{n_i} \sum_{t \in i} \ell_t = \frac{1}{N}
 # \sum_t \ell_t .$$
 #
-# Their price: you must know $N$ before the first backward pass. So draw all pieces first, and count. (The lab does without.)
+# </details>
 #
 # ## 5 · Once a step
 #
 # The whole batch takes one step. So all that happens once a step must happen once here, after the last piece:
-# unscaling, clipping, the optimizer, the learning-rate schedule. The library's form shows the order. It calls
-# `accumulate`, which is printed below it: find your loop there, and your weights.
+# unscaling, clipping, the optimizer, the learning-rate schedule. `accumulated_step`, the library's form, shows
+# the order, and leaves the schedule to its caller. It calls `accumulate`, which is printed below it: find your loop
+# there, and your weights.
 
 # %%
 display(show(accumulated_step, docstring=False))
@@ -280,34 +283,10 @@ show(accumulate, docstring=False)
 
 # %% [markdown]
 # After that loop, each line of `accumulated_step` runs once. The loss scaler of lesson 04 is no exception: if
-# *one* piece overflows it throws away *all*, because a step without that piece would be a step on another batch. (None
-# does here; your lab provokes it.) Weights, scaler and clipping together, against one big batch, for five steps of SGD:
-
-# %%
-def one_big_batch(model, optimizer, batch, max_norm):
-    optimizer.zero_grad()
-    loss = model(*batch)
-    loss.backward()
-    length = clip_gradients(optimizer, max_norm)
-    optimizer.step()
-    return loss.item(), length
-
-
-big, small = GPT(SMALL, dtype=torch.float64), GPT(SMALL, dtype=torch.float64)
-for_big, for_small = (optim.SGD(model.parameters(), lr=0.5) for model in (big, small))
-scaler = LossScaler(2.0**12)
-for step in range(5):
-    loss, length = one_big_batch(big, for_big, ragged, max_norm=1.0)
-    in_eight = accumulated_step(small, for_small, pieces, max_norm=1.0, scaler=scaler).item()
-    print(f"step {step}: gradient {length:.2f} long before the cut; loss {loss:.4f} and {in_eight:.4f}")
-same = [torch.allclose(a, b, rtol=1e-10, atol=1e-12) for a, b in zip(big.parameters(), small.parameters())]
-compare(predicted=Count(len(list(big.parameters()))), measured=Count(sum(same)), name="parameters equal to one big batch")
-
-# %% [markdown]
-# (All of that is float64, where rounding leaves room for ten equal digits. PyTorch has no accumulator to compare with:
-# the loop *is* the practice, and one big batch its only judge.)
+# *one* piece overflows it throws away *all*, because a step without that piece would be a step on another batch. (Your
+# lab provokes it. The second sitting begins by holding weights, scaler and clipping together against one big batch.)
 #
-# What if something slips into the inner loop? Clipping does so easily: it moves up by one line and stands behind each
+# What if something slips into the inner loop? Clipping does so easily: it moves into the loop and stands behind each
 # `backward()`. Now it cuts the sum *so far* to a length of 1, and cuts it again with every piece that comes. At the end
 # the gradient is 1 long, as it should be, and the log looks fine. But which pieces is it made of?
 #
@@ -368,8 +347,38 @@ compare(guess=louder_last_guess, predicted=Ratio(times_louder(lengths)), measure
 # ## Second sitting
 #
 # What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below:
-# a schedule that counts pieces, what 16 bits do to a long sum, optimizers that keep less, a model that is born in the
-# right place, and all of it as one ladder.
+# the accumulator beside one big batch, a schedule that counts pieces, what 16 bits do to a long sum, optimizers that
+# keep less, a model that is born in the right place, and all of it as one ladder.
+#
+# First what section 5 owes you: weights, scaler and clipping together, against one big batch, for five steps of SGD.
+
+# %%
+from course_lib.train.precision import LossScaler
+
+
+def one_big_batch(model, optimizer, batch, max_norm):
+    optimizer.zero_grad()
+    loss = model(*batch)
+    loss.backward()
+    length = clip_gradients(optimizer, max_norm)
+    optimizer.step()
+    return loss.item(), length
+
+
+# %%
+big, small = GPT(SMALL, dtype=torch.float64), GPT(SMALL, dtype=torch.float64)
+for_big, for_small = (optim.SGD(model.parameters(), lr=0.5) for model in (big, small))
+scaler = LossScaler(2.0**12)
+for step in range(5):
+    loss, length = one_big_batch(big, for_big, ragged, max_norm=1.0)
+    in_eight = accumulated_step(small, for_small, pieces, max_norm=1.0, scaler=scaler).item()
+    print(f"step {step}: gradient {length:.2f} long before the cut; loss {loss:.4f} and {in_eight:.4f}")
+same = [torch.allclose(a, b, rtol=1e-10, atol=1e-12) for a, b in zip(big.parameters(), small.parameters())]
+compare(predicted=Count(len(list(big.parameters()))), measured=Count(sum(same)), name="parameters equal to one big batch")
+
+# %% [markdown]
+# (All of that is float64, where rounding leaves room for ten equal digits, and no piece overflows. PyTorch has no
+# accumulator to compare with: the loop *is* the practice, and one big batch its only judge.)
 #
 # ## 6 · The schedule that counts pieces
 #
@@ -429,7 +438,9 @@ compare(guess=zero_guess, predicted=Count(60 // 4), measured=Count(first_zero), 
 # %% [markdown]
 # It does not stop at 0. A cosine goes on, so the learning rate climbs back to its maximum at step 30 and falls again. The
 # run ends near full speed, where a schedule is meant to let it settle, and the last steps undo some of its work. No line
-# of the log says so. (Sixty steps are few: both models know hardly more than the letters' frequencies.) If a loss curve of yours goes flat, or turns up, count how often its schedule moves.
+# of the log says so. (Sixty steps are few. In the mean of its last ten, neither run is below the loss of a reader who
+# knows how frequent each letter is and nothing else.) If a loss curve of yours goes flat, or turns up, count how often
+# its schedule moves.
 
 # %% [markdown]
 # ## 7 · A sum in sixteen bits
@@ -473,7 +484,16 @@ for n_pieces in (1, 4, 16, 64, 256):
 # | Adam in 8 bits | both in a byte each, and an fp32 scale for each block of 256 | $2RC + 8RC/256$ |
 # | Adafactor | of the squares, only row means and column means | $4(R + C)$ |
 #
-# The last one is the surprising one. The squares of a gradient are a table of $R \times C$ numbers, of which Adafactor
+# Where do Adam's bytes matter? Go back to section 3's explorer, set the piece to 1 and change the **optimizer** to SGD. Then do
+# the same with the piece at 8.
+#
+# <details><summary>Answer</summary>
+#
+# At 1, a quarter of the bar goes away; at 8, a seventeenth. What is left there, 14.59 GiB, misses the line by a hair.
+#
+# </details>
+#
+# Adafactor is the surprising one. The squares of a gradient are a table of $R \times C$ numbers, of which Adafactor
 # remembers the margins alone: the mean $r_i$ of each row and the mean $c_j$ of each column. In each step it pretends that
 # the table was their product, up to one factor for all (Shazeer and Stern 2018, §3). A vector has no margins, so of it
 # Adafactor keeps all.
@@ -716,7 +736,7 @@ ladder
 # - **Accumulation** gives you the calm step back, for the green layer.
 # - **The optimizer** takes the orange layer away.
 # - **Precision** halves all that is left, in the hands of stochastic rounding (lesson 04). If your processor multiplies
-# bf16 in hardware, this rung may *gain* time; if it does not, it may lose some.
+# bf16 in hardware, this rung may *gain* time; if it does not, it may take many times as long.
 # - **Recompute** trades the pink for a second forward pass (lesson 03), by operations about a third more; your clock may say
 # more than that.
 # - **Offload** takes what recompute had kept, the inputs of the blocks, and writes them to files. It saves little here,

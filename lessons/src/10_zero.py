@@ -30,10 +30,8 @@ from course_kit.units import Bytes, Ratio
 from course_lib import predict
 from course_lib.collectives import algorithms as collectives
 from course_lib.collectives.operators import all_gather
-from course_lib.model import hardware
 from course_lib.model.gpt import GPT
 from course_lib.parallel.zero import ZeroOptimizer
-from course_lib.parallel.zero3 import UnshardableFlatParameter
 from course_lib.train.recompute import recompute
 from course_pages.lesson10 import pictures, turns
 from course_pages.lesson10.ledgers import DEEP, FUSED, SMALL, Library, formula, is_like_one_process, ledger, tower, wide
@@ -92,8 +90,7 @@ print(f"in step: {peak_0 / psi:.1f} bytes a parameter (you said {guess_peak.said
 # %% [markdown]
 # (It is not quite 1, behind the four digits: Adam counts its steps, in 4 bytes for each tensor.) Inside `step` a rank is
 # fuller: before a bf16 gradient goes, its fp32 copy is made, 4 bytes more. So 16 is the bill *at the moment when we read
-# it*, and a peak is a maximum over time (lesson 02). Megatron-LM's documentation counts these 20 for 16-bit gradients,
-# and 18 where gradients are fp32 from the start, 2 + 4 + 12. The paper counts 16, and so do we from here on.
+# it*, and a peak is a maximum over time (lesson 02). The paper counts 16, and so do we from here on.
 #
 # Three quarters of 27.6 MB are copies. The largest kind is master and moments, 12 of 16.
 #
@@ -174,12 +171,9 @@ def update_and_tell(zero):
 
 
 # %%
-guess_1 = ask("Stage 1, 4 ranks: how many MB does a rank hold?", unit="MB")
-
-# %%
 Zero1.update_and_tell = update_and_tell
 held_1, sent_1, _ = ranks.run(ledger, Zero1, world_size=4)[0]
-display(compare(guess={"a rank": guess_1}, predicted=formula(psi, 2, 2, 12 / 4), measured=held_1, tolerance=0.001, unit="MB"))
+display(compare(predicted=formula(psi, 2, 2, 12 / 4), measured=held_1, tolerance=0.001, unit="MB"))
 reduced, gathered = predict.all_reduce(2 * psi, 4).bytes, predict.all_gather(2 * psi, 4).bytes
 compare(predicted=reduced + gathered, measured=sent_1, tolerance=0.05, unit="MB", name="sent")
 
@@ -220,7 +214,7 @@ pictures.where_the_step_stands(caption="The same two passes, the same bytes. In 
 # in plain data parallelism (§7). We have cut an all-reduce in the middle and put the step between its halves: gradients
 # go out, *weights* come back.
 #
-# So stage 1 costs nothing. Remember that. It is rare.
+# So stage 1 costs no extra traffic. Remember that. It is rare.
 #
 # ## 4 · Stage 2: whose gradients?
 #
@@ -228,10 +222,6 @@ pictures.where_the_step_stands(caption="The same two passes, the same bytes. In 
 # dropped after the backward pass, all were there together first, and the ledger was as full as before. Lesson 07 knows
 # a better moment: as soon as the backward pass has left a layer, that layer's gradients are complete, and a hook is
 # called.
-
-# %%
-guess_2 = ask("Stage 2 cuts the gradients, too. How many MB does a rank hold?", unit="MB")
-
 
 # %%
 class Zero2(Scattering):
@@ -251,7 +241,7 @@ class Zero2(Scattering):
 
 is_like_one_process(Zero2)
 held_2 = ranks.run(ledger, Zero2, world_size=4)[0].held
-compare(guess={"a rank": guess_2}, predicted=formula(psi, 2, 2 / 4, 12 / 4), measured=held_2, tolerance=0.001, unit="MB")
+compare(predicted=formula(psi, 2, 2 / 4, 12 / 4), measured=held_2, tolerance=0.001, unit="MB")
 
 # %% [markdown]
 # $2\Psi + \frac{14\Psi}{N}$. With many ranks an eighth of the bill remains, and it is all weights. The messages are the
@@ -264,7 +254,8 @@ compare(guess={"a rank": guess_2}, predicted=formula(psi, 2, 2 / 4, 12 / 4), mea
 #
 # The last $2\Psi$. They are different: a rank *uses* all weights. But not all at once. While block 7 computes, block 1
 # lies there and waits for the backward pass. So keep only parts, and let each **unit**, a block, say, come and go:
-# gather it, use it, free it. On the way back gather it again, compute, and send its gradient to the rank that owns it.
+# gather it, use it, free it. On the way back gather it again, compute, and send each part of its gradient to the rank
+# that owns that part.
 #
 # What is the way back of an all-gather? Lesson 08 had that pair: a reduce-scatter. There it was for tokens, here it is
 # for weights, and a mean, since each rank has its own share of the batch.
@@ -342,14 +333,14 @@ compare(guess={"forgets, after": guess_kept}, predicted=due, measured=measured, 
 #
 # The library's `ZeroOptimizer` and `Zero3` are the same ideas grown up. Tensors travel in buckets; and no unit computes
 # twice: the library empties the weights' memory under autograd's hands, and fills it again in time. Their bills, with the
-# whole GPT, are below, and above them three functions. Where does stage 2 let go of its gradients, where does stage 3 free, and where is your `update_and_tell`?
+# whole GPT, are below, and above them two functions. Where does stage 2 let go of its gradients, and where is your
+# `update_and_tell`?
 
 # %%
 pictures.who_holds_what(4, caption="Each stage leaves more white, and the weights go last.").show()
 
 # %%
 display(show(ZeroOptimizer._reduce_next, docstring=False), show(ZeroOptimizer.step, docstring=False))
-display(show(UnshardableFlatParameter._empty))
 held, sent = {"replicated": held_0["a rank"]}, {"replicated": sent_0}
 for stage in (1, 2, 3):
     kind, name = functools.partial(Library, stage), f"stage {stage}"  # Library: both optimizers behind one face
@@ -364,49 +355,35 @@ compare(predicted=sent_due, measured=sent, tolerance=0.05, unit="MB")
 
 # %% [markdown]
 # `parameter.grad = None` lets go, as soon as the bucket is on its way; the one before it arrives meanwhile. Stage 3 shrinks
-# a storage to 0 bytes. And `update_and_tell` is the middle of `step`: `optimizer.step()` on this rank's pieces, then
-# everybody's weights. (`Zero3` has fp32 gradients, no bf16 part: $16\Psi/N$ again.)
+# a storage to 0 bytes (section 10 prints the line). And `update_and_tell` is the middle of `step`: `optimizer.step()` on
+# this rank's pieces, then everybody's weights. (`Zero3` has fp32 gradients, no bf16 part: $16\Psi/N$ again.)
 #
-# Stage 1 saves most, for nothing. Stage 2 saves a little, and has to reduce in each backward pass. Stage 3 saves the rest,
-# for half as much traffic again, and with enough ranks the states of *any* model fit, if what must be whole fits.
+# Stage 1 saves most, and sends no more. Stage 2 saves a little, and has to reduce in each backward pass. Stage 3 saves
+# the rest, for half as much traffic again, and with enough ranks the states of *any* model fit, if what must be whole
+# fits.
 #
-# ## 7 · At scale
+# ## 7 · Which stage?
 #
-# The paper's first figure is a model of 7.5 billion parameters on 64 ranks. Its numbers, 120, 31.4, 16.6 and
-# 1.9 GB, come from the same formulas as ours, so agreement would prove nothing, and we only print. What the authors *measured* is in their Table 2: on
-# 64 V100s of 32 GB the largest model had 1.3 billion parameters without ZeRO, and 6.2 billion with stage 1.
+# Which one does a model need? Here are the same formulas, on real cards.
 
 # %%
 from course_pages.lesson10.explorer import ZeroExplorer
 
-billion = {"replicated": 16, "stage 1": 4 + 12 / 64, "stage 2": 2 + 14 / 64, "stage 3": 16 / 64}
-print("7.5 billion:", *(f"{name} {7.5 * n_bytes:.1f} GB" for name, n_bytes in billion.items()), sep="  ")
-card = hardware.V100_32GB.memory
-for name, largest in {"replicated": 1.3e9, "stage 1": 6.2e9}.items():
-    states = Bytes(round(largest * billion[name]))
-    print(f"{name}, largest model that ran: {states:.1GB} of states; {card - states:.1GB} of the card for all the rest")
-print(f"stage 1 with 7.5 billion leaves {card - round(7.5e9 * billion['stage 1']):.2GB}")
 ZeroExplorer().show()
 
 # %% [markdown]
 # (If nothing reacts to your clicks, run the cell once.)
 #
-# Stage 1 would leave 7.5 billion parameters about 3 GB of the card. (Its "32 GB" are GiB, 34.4 GB: lesson 01.) The models
-# that ran kept about 14 and 8 GB for all the rest, activations first.
-#
 # 1. GPT-3 6.7B on A100s with 40 GB. Which stage is the first that fits on 8 ranks? And on 4?
 # 2. Move the ranks up, to 4,096. Which bars stop getting shorter, and at what length?
 # 3. GPT-3 175B on the same cards. Why does it say "never" three times?
-# 4. Llama 3 405B on H100s with stage 3. On how many ranks is a rank's part small enough to fit alone, and how many does
-# the explorer want?
 #
 # <details><summary>Answers</summary>
 #
 # 1. On 8 stage 1; on 4 stage 2.
-# 2. Stage 1 stops at $4\Psi$, stage 2 at $2\Psi$: what is not cut stays. Stage 3 goes on.
+# 2. Stage 1 stops at $4\Psi$, stage 2 at $2\Psi$: what is not cut stays. Of stage 3 the grey stays, 1.1 GiB: what
+# must be whole at the time. Only its parts go on shrinking.
 # 3. Its 16-bit weights alone are 350 GB, and up to stage 2 every rank has all of them.
-# 4. Parts alone would fit on 77 ranks, and 102 are needed: the ends of the model and two blocks must be there whole, 21
-# GB on any number of ranks.
 #
 # </details>
 #
@@ -417,8 +394,8 @@ ZeroExplorer().show()
 # ## Second sitting
 #
 # What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below:
-# two norms that are wrong, PyTorch's own ZeRO, when stage 3 pays, what else the paper saves, and how to save a model
-# that no rank has.
+# two norms that are wrong, PyTorch's own ZeRO, when stage 3 pays, what else the paper saves, how to save a model that
+# no rank has, and what ran on real cards.
 
 # %%
 import statistics
@@ -431,12 +408,12 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from course_kit.notebook import self_check
-from course_lib.model import text
+from course_lib.model import hardware, text
 from course_lib.model.gpt import GPTConfig
 from course_lib.parallel.mesh import Mesh, process_groups
 from course_lib.parallel.whole_tensors import WholeTensorOptimizer
 from course_lib.parallel.zero import start_all_gather, start_reduce_scatter
-from course_lib.parallel.zero3 import Zero3
+from course_lib.parallel.zero3 import UnshardableFlatParameter, Zero3
 from course_lib.parallel.zero_r import CheckpointMemory, recompute_part
 from course_lib.train.muon import Muon
 from course_pages.lesson10 import ledgers
@@ -518,7 +495,9 @@ compare(
 # gathered once, and the blocks twice.
 #
 # **Mixed precision** is a policy there. Shards stay fp32; `param_dtype` is what is gathered and computed with,
-# `reduce_dtype` what gradients are summed in. No bf16 weight is kept, and no gradients are summed in bf16.
+# `reduce_dtype` what gradients are summed in. No bf16 weight is kept, and no gradients are summed in bf16. (Section 1
+# counted 20 bytes where a bf16 gradient gets its fp32 copy inside `step`. Megatron-LM's documentation has these 20, too,
+# and 18 where gradients are fp32 from the start, 2 + 4 + 12.)
 
 # %%
 class TheirStage1:
@@ -594,6 +573,13 @@ def with_muon(wrap):
 
 for wrap in (ZeroOptimizer, WholeTensorOptimizer):
     print(f"{wrap.__name__}: {ranks.run(with_muon, wrap, world_size=4)[0]}")
+
+# %% [markdown]
+# And how does a stage 3 free what autograd still holds (section 5)? The tensor stays, and its storage shrinks to 0
+# bytes. `fully_shard` does so as well, in its `free_storage`.
+
+# %%
+show(UnshardableFlatParameter._empty)
 
 # %% [markdown]
 # ## 11 · When stage 3 pays
@@ -807,7 +793,7 @@ for layers in (2, 8):
 compare(predicted=due, measured=held, unit="kB")
 
 # %% [markdown]
-# **Fragments.** They are lesson 02's third thief. Checkpoints live long, and what a block computes between them is soon
+# **Fragments.** They are lesson 02's last thief. Checkpoints live long, and what a block computes between them is soon
 # gone. So memory becomes a comb: its teeth are checkpoints, and between them is nothing that is large. The repair is to take one
 # piece for all checkpoints *before* the step, and to copy them there (`CheckpointMemory`). On lesson 02's model of the
 # allocator, a card of 96 MiB, with 12 checkpoints of 2 MiB:
@@ -865,6 +851,36 @@ print(f"one of four held at most {never_stopped.peak:.1MB} while it saved {Bytes
 # %% [markdown]
 # No rank held the whole to write it.
 #
+# ## 14 · At scale
+#
+# The paper's first figure is a model of 7.5 billion parameters on 64 ranks. Its numbers, 120, 31.4, 16.6 and 1.9 GB,
+# come from the same formulas as ours, so agreement would prove nothing, and we only print. What the authors *measured*
+# is in their Table 2: on 64 V100s of 32 GB the largest model had 1.3 billion parameters without ZeRO, and 6.2 billion
+# with stage 1.
+
+# %%
+billion = {"replicated": 16, "stage 1": 4 + 12 / 64, "stage 2": 2 + 14 / 64, "stage 3": 16 / 64}
+print("7.5 billion:", *(f"{name} {7.5 * n_bytes:.1f} GB" for name, n_bytes in billion.items()), sep="  ")
+card = hardware.V100_32GB.memory
+for name, largest in {"replicated": 1.3e9, "stage 1": 6.2e9}.items():
+    states = Bytes(round(largest * billion[name]))
+    print(f"{name}, largest model that ran: {states:.1GB} of states; {card - states:.1GB} of the card for all the rest")
+print(f"stage 1 with 7.5 billion leaves {card - round(7.5e9 * billion['stage 1']):.2GB}")
+
+# %% [markdown]
+# Stage 1 would leave 7.5 billion parameters about 3 GB of the card. (Its "32 GB" are GiB, 34.4 GB: lesson 01.) The models
+# that ran kept about 14 and 8 GB for all the rest, activations first.
+#
+# Back to section 7's explorer: Llama 3 405B on H100s with stage 3. On how many ranks is a rank's part small enough to
+# fit alone, and how many does the explorer want?
+#
+# <details><summary>Answer</summary>
+#
+# Parts alone would fit on 77 ranks, since the 79.1 GiB of the dashed line are 84.9 GB. And 102 are needed: the ends of
+# the model and two blocks must be there whole, 21 GB on any number of ranks.
+#
+# </details>
+#
 # ## What to keep
 #
 # | question | answer |
@@ -872,7 +888,7 @@ print(f"one of four held at most {never_stopped.peak:.1MB} while it saved {Bytes
 # | What does each stage cut? | 1: masters and moments; 2: gradients as well; 3: weights as well |
 # | What does a rank hold? | $4\Psi + \frac{12\Psi}{N}$; $2\Psi + \frac{14\Psi}{N}$; $\frac{16\Psi}{N}$ and a unit |
 # | How many numbers does it send? | $2\Psi$, $2\Psi$, $3\Psi$; with $m$ passes for a step $2\Psi$, $(m+1)\Psi$, $3m\Psi$ |
-# | Why is stage 1 for nothing? | an all-reduce is two halves, and the step fits between them |
+# | Why does stage 1 send no more? | an all-reduce is two halves, and the step fits between them |
 # | When does stage 3 hide? | from $R/W$ tokens per rank on, like data parallelism, if the next unit is on its way |
 # | Which optimizers? | cut anywhere: element-wise ones; others (Muon, LAMB) by whole tensors |
 # | What breaks it silently? | a local norm; padding in the norm; autograd, which keeps what you meant to free |
