@@ -16,6 +16,7 @@ from course_kit import measure, ranks
 from course_lib.model.gpt import GPT
 from course_lib.pipeline.schedule import (
     Schedule,
+    checked,
     gpipe,
     naive,
     one_f_one_b,
@@ -191,3 +192,14 @@ def exercise_1() -> int:
 def exercise_2() -> float:
     """Micro-batches in flight on stage 5 of 16, in 1F1B."""
     return peak_in_flight(one_f_one_b(16, 64).actions[5])
+
+
+def units_of_two(text: str | None) -> float | None:
+    """Units of time of a schedule for two ranks and two micro-batches, None for None; ValueError for another one."""
+    if text is None:
+        return None
+    schedule = checked(parse(text))
+    rows, count = schedule.ranks, schedule.micro_batches
+    if (rows, count) != (2, 2):
+        raise ValueError(f"{rows} ranks, {count} micro-batches: write two lines, each with micro-batches 0 and 1")
+    return simulate(schedule).makespan

@@ -76,8 +76,8 @@ print("largest difference of a weight after each step:", *(f"{far:.4f}" for far 
 # They began with the same weights, and after one step they are four models: each moved by its own gradient.
 #
 # Which gradient *should* all have used? If rank $r$ computes the mean loss over its sequences, and all have equally
-# many, then the loss of all sequences is the mean of the $p$ losses. The gradient of a mean is the mean of the
-# gradients:
+# many, then the loss of all sequences is the mean of the losses of all $p$ ranks. The gradient of a mean is the mean
+# of the gradients:
 #
 # $$g = \frac1p \sum_{r=0}^{p-1} g_r$$
 #
@@ -154,13 +154,12 @@ n_parameters = predict.parameters(SMALL)
 tensors = list(GPT(SMALL, device="meta").parameters())
 print(f"{n_parameters:,d} parameters in {len(tensors)} tensors")
 guess_bytes = ask("Gradients of 4 bytes, 4 ranks. How many kB does each send in one step?", unit="kB")
-guess_calls = ask("And how many all-reduces is that?")
 
 # %%
 total, naive = Bytes(4 * n_parameters), ranks.run(runs.traffic_of_a_step, Naive, world_size=4)[0]
 due = predict.all_reduce(total, world_size=4).bytes
 display(compare(guess=guess_bytes, predicted=due, measured=naive["bytes"], tolerance=0.1, unit="kB", name="each rank"))
-compare(guess=guess_calls, predicted=Count(len(tensors)), measured=naive["calls"], name="calls")
+compare(predicted=Count(len(tensors)), measured=naive["calls"], name="calls")
 
 # %% [markdown]
 # The bytes are what a ring must send. (Papers say $2\Psi$, the limit for many ranks. What the operating system counted
@@ -196,8 +195,7 @@ def glued_mean(parameters):
 # %% [markdown]
 # In which order should they be glued? The backward pass begins with the last layer, so the gradients of the last
 # layer are ready first. `plan_buckets` goes through the parameters from the end, and closes a bucket *after* the
-# tensor that fills it. (In section 4 the order becomes important.) Read it below the cell: what comes first, the tensor
-# or the question whether the bucket is full?
+# tensor that fills it. (In section 4 the order becomes important.)
 
 
 # %%
@@ -217,7 +215,6 @@ def with_buckets(bucket_bytes):
     return lambda model: Bucketed(model, bucket_bytes)
 
 
-display(show(plan_buckets, docstring=False))
 print("like one process:", runs.judged(train, Bucketed)[1] < 1e-12)
 print("KiB of each tensor, from the end:", *(f"{4 * tensor.numel() / 1024:g}" for tensor in reversed(tensors)))
 
@@ -235,8 +232,8 @@ compare(
 )
 
 # %% [markdown]
-# The tensor: `append` stands before the `if`. Tensors are not cut, so buckets come out larger than asked for, and there
-# are fewer of them than a division tells. One bucket for all: one call. So why does PyTorch stop at 25 MiB by default?
+# Tensors are not cut, so buckets come out larger than asked for, and there are fewer of them than a division tells. One
+# bucket for all: one call. So why does PyTorch stop at 25 MiB by default?
 #
 # ## 4 · Overlap
 #
@@ -434,20 +431,15 @@ for make_optimizer, lr in ((torch.optim.SGD, 0.1), (torch.optim.Adam, 1e-3)):
 # %% [markdown]
 # It is. What they differ in is the number of calls, and when (section 11 looks into PyTorch's buckets).
 #
-# PyTorch has a second wrapper with almost the same name, `torch.nn.DataParallel`, and it came first. *One* process
-# drives all GPUs of a machine, with a thread for each. In every forward pass it copies the whole model from GPU 0 to
-# the others and gathers the outputs there, and in the backward pass the gradients. So weights travel as well as
-# gradients; GPU 0 is lesson 06's manager, full first and waited for; the threads share one Python interpreter; and it
-# ends at the edge of the machine. It takes one line, and that is why you still find it.
-#
 # That is the story: one mean over the ranks, in few messages, behind the backward pass.
 
 # %% [markdown]
 # ## Second sitting
 #
 # What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below:
-# ranks that are not alike, who deals out the data, PyTorch's buckets, when the network is fast enough, how large a
-# batch may be, and how such a script is started. First, what happens when a division is forgotten.
+# ranks that are not alike, who deals out the data, PyTorch's older wrapper, its buckets and how they are planned, when
+# the network is fast enough, how large a batch may be, and how such a script is started. First, what happens when a
+# division is forgotten.
 #
 # ## 8 · Forget the 1/p
 #
@@ -624,12 +616,18 @@ def logged_losses():
 print("each rank's own loss, and the joined one:", ranks.run(logged_losses, world_size=2))
 
 # %% [markdown]
-# ## 11 · PyTorch's buckets, and what travels in them
+# ## 11 · PyTorch's two wrappers, and what travels in buckets
 #
-# `DistributedDataParallel` lets you replace the all-reduce of a bucket by a **communication hook**, a function that
-# gets the bucket and returns a future, a promise of the sum. So a hook can also tell us how large the buckets are. The
-# model of section 4 has 19.3 MB of gradients, and the default is 25 MiB: how many buckets is that? And if the hook casts
-# each bucket to fp16 before it travels, how much does a rank send?
+# PyTorch has a second wrapper with almost the same name, `torch.nn.DataParallel`, and it came first. *One* process
+# drives all GPUs of a machine, with a thread for each. In every forward pass it copies the whole model from GPU 0 to
+# the others and gathers the outputs there, and in the backward pass the gradients. So weights travel as well as
+# gradients; GPU 0 is lesson 06's manager, full first and waited for; the threads share one Python interpreter; and it
+# ends at the edge of the machine. It takes one line, and that is why you still find it.
+#
+# The other one, `DistributedDataParallel`, lets you replace the all-reduce of a bucket by a **communication hook**, a
+# function that gets the bucket and returns a future, a promise of the sum. So a hook can also tell us how large the
+# buckets are. The model of section 4 has 19.3 MB of gradients, and the default is 25 MiB: how many buckets is that? And
+# if the hook casts each bucket to fp16 before it travels, how much does a rank send?
 
 # %%
 guess_fp16 = ask("A hook that casts to fp16: how many MB does a rank of 2 send?", unit="MB")
@@ -665,6 +663,16 @@ compare(guess={"fp16": guess_fp16}, predicted={"as it is": whole, "fp16": whole 
 # bucket, while PyTorch watches in which order gradients arrive; then it packs anew.) The fp16 hook casts, sends and casts back: half the
 # bytes, and lesson 04's dangers. What such a hook forgets in one step, it should carry over to the next; the lab builds
 # that.
+#
+# The library's wrapper packs anew after its first step, too, each time by section 3's `plan_buckets`, printed here. Where
+# does the order that was watched come in? And why is a bucket closed only *after* the tensor that fills it?
+
+# %%
+show(plan_buckets, docstring=False)
+
+# %% [markdown]
+# As `order`; without one the loop goes through the parameters from the end. And it appends a tensor first, then asks
+# whether the bucket is full.
 #
 # ## 12 · When it hides
 #

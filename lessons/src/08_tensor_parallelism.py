@@ -10,7 +10,7 @@
 # | Opens | `collectives/operators.py`, `parallel/tensor.py` |
 #
 # Data parallelism gave every rank the whole model. That was its strength, and here is its end. 175 billion parameters
-# take 350 GB in 16 bits, before anyone has trained them for a step. The largest card in lesson 02's table holds 141.
+# take 350 GB in 16 bits, before anyone has trained them for a step. The largest card in lesson 02's explorer holds 141.
 # A thousand such cards do not help as long as each must hold all of it. Lesson 10 stores the parts apart and joins each
 # layer just before its use. This lesson cuts the *computing* itself, *through* the layer, through the matrix, and the
 # question is where to put the knife.
@@ -148,7 +148,7 @@ MatmulExplorer().show()
 #
 # - Look at rank 2. Which columns of $H$ does it compute, and which rows of $B$ wait for them?
 # - Cut both by rows. Which message stands behind the first $H$, and why does it cost half of the one for rows, columns?
-# - Set 8 ranks. Which share of $A$ has rank 5, and what happens to the bytes?
+# - Columns, rows again, with 8 ranks. How large is rank 5's share of $A$, and what happens to the bytes?
 #
 # <details><summary>Answers</summary>
 #
@@ -252,20 +252,20 @@ def f_backward(grad):
 print("one model after each of three steps:", max(ranks.run(runs.apart, ParallelGPT, world_size=4)) < 1e-12)
 
 # %% [markdown]
-# The same model. It is made of two layers, whose forward passes are printed below. Where do $f$ and $\bar f$ stand?
+# The same model. It is made of two kinds of layers, whose forward passes are printed below. Where do $f$ and $\bar f$
+# stand?
 #
 # And the bill? Of each matrix a rank holds a quarter; of two norms and two biases behind sums it holds all, six times
-# the width in each layer, and twice the width in the last norm. It sends in a step: four all-reduces of the stream in
-# each layer; one of the logits; and the stream gathered twice, behind the embedding and, on the way back, in front of
+# the width in each block, and twice the width in the last norm. It sends in a step: four all-reduces of the stream in
+# each block; one of the logits; and the stream gathered twice, behind the embedding and, on the way back, in front of
 # the head.
 
 # %%
 display(show(ColumnParallelLinear.forward, docstring=False))
 display(show(RowParallelLinear.forward, docstring=False))
 n_parameters = predict.parameters(SMALL)
-print(f"unsplit: {n_parameters:,d} parameters; the stream of this batch: {STREAM:kB}")
+print(f"unsplit: {n_parameters:,d} parameters, {SMALL.layers} blocks of width {SMALL.width}; a batch's stream: {STREAM:kB}")
 guess_held = ask("How many parameters has each of 4 ranks?")
-guess_sent = ask("How many kB does each send in a step?", unit="kB")
 
 
 # %%
@@ -276,7 +276,7 @@ messages += 2 * predict.all_gather(STREAM, 4).bytes
 held, calls, sent = ranks.run(runs.bill, world_size=4)[0]
 counts = {"parameters": Count(whole + (n_parameters - whole) // 4), "all-reduces": Count(4 * SMALL.layers + 1)}
 display(compare(guess={"parameters": guess_held}, predicted=counts, measured={"parameters": held, "all-reduces": calls}))
-compare(guess=guess_sent, predicted=messages, measured=sent, tolerance=0.05, unit="kB", name="each rank sends")
+compare(predicted=messages, measured=sent, tolerance=0.05, unit="kB", name="each rank sends")
 
 # %% [markdown]
 # `f` stands in front of the product that is cut by columns, `f_bar` behind the one that is cut by rows: the plug and the
@@ -343,7 +343,7 @@ print(f"with the stream cut, {upper / lower:.1f} times fewer bytes than without"
 # own tokens has to gather the others' *again* in the backward pass, for the gradient of the column cut's weight.
 #
 # **Your turn.** How many bytes does each of $t$ ranks send for a block in a step, if the stream is cut? Each
-# gather and each reduce-scatter of a tensor of $n$ bytes sends $\frac{t-1}{t} n$. (Leave out the gradients of what is
+# gather and each reduce-scatter of a tensor of $b$ bytes sends $\frac{t-1}{t} b$. (Leave out the gradients of what is
 # whole. They are few bytes, and section 7 shows what they are worth.)
 
 
