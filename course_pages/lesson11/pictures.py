@@ -147,7 +147,7 @@ def step_bars(way: Way, seconds: Mapping[Work, float], steps: int = 2) -> list[B
         out = [made[-1]] * BLOCKS if way == "one after the other" else made
         arrived = max(do("gradients", step, BLOCKS - 1 - place, time) for place, time in enumerate(out))
         if way == "one step late":
-            home = all_blocks("weights", step - 1, max(updated, made[-1])) if step else max(made[-1], arrived)
+            home = all_blocks("weights", step - 1, max(updated, arrived)) if step else max(made[-1], arrived)
             updated = all_blocks("update", step, max(updated, arrived))
         elif way == "sent as soon as made":
             home = max([do("weights", step, b, do("update", step, b, arrived)) for b in range(BLOCKS)])
@@ -200,14 +200,16 @@ def _spans(bars: list[Bar]) -> Iterator[tuple[int, float, float, int]]:
 
 
 def losses_by_step_and_second(
-    runs: Mapping[str, Sequence[Sequence[float]]], seconds: Mapping[str, float], level: float, *, caption: str
-) -> Picture:
+    runs: Mapping[str, Sequence[Sequence[float]]], late_from: Mapping[str, int], seconds: Sequence[float], level: float,
+    *, caption: str,
+) -> Picture:  # fmt: skip
     """Losses of several seeds, over steps and over seconds: a line for the mean, and a band from the lowest to the
     highest seed.
 
     Args:
         runs: name → for each seed the mean loss of every 20 steps in a row.
-        seconds: name → what a step takes.
+        late_from: name → the number of the first late step.
+        seconds: that an ordinary step takes, and a late one.
         level: the entropy of letters, a dotted line.
     """
     figure, (left, right) = new_figure(columns=2, height=3.3)
@@ -215,7 +217,8 @@ def losses_by_step_and_second(
     for index, (name, losses) in enumerate(runs.items()):
         values = np.asarray(losses)
         steps, look = np.arange(19, 19 + values.shape[1]), line_look(index)  # a mean stands where its last step is
-        for axes, times in ((left, steps), (right, steps * seconds[name])):
+        took = np.where(np.arange(steps[-1]) < late_from[name], *seconds)
+        for axes, times in ((left, steps), (right, np.append(0, np.cumsum(took))[steps])):
             axes.plot(times, values.mean(0), lw=1.8, label=name, **look)
             axes.fill_between(times, values.min(0), values.max(0), color=look["color"], alpha=0.18, lw=0)
         told.append(f"{name}: {values[:, -1].mean():.2f} (from {values[:, -1].min():.2f} to {values[:, -1].max():.2f})")

@@ -1,16 +1,16 @@
-"""What a process that trains holds: by tensors, on both sides of the link, and as the operating system says."""
+"""Runs on both cores; and what a process that trains holds, by tensors and as the operating system says."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-from course_kit import measure
+from course_kit import measure, ranks
 from course_kit.units import Bytes
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
@@ -39,6 +39,17 @@ def ledger(
     return [
         Bytes(sum(each.bytes for each in alive if each.dtype == dtype)) for dtype in (torch.bfloat16, torch.float32)
     ]
+
+
+def trained(losses: Callable[[Any, int], list[float]], runs: Mapping[str, Any]) -> dict[str, list[list[float]]]:
+    """Name → what `losses(run, seed)` returns for each of three seeds; two ranks share the work."""
+    first, second = ranks.run(_share, losses, runs, world_size=2, diagnose=False)
+    return {name: [(first | second)[name, seed] for seed in range(3)] for name in runs}
+
+
+def _share(losses: Callable[[Any, int], list[float]], runs: Mapping[str, Any]) -> dict[tuple[str, int], list[float]]:
+    todo = [(name, seed) for name in runs for seed in range(3)]
+    return {(name, seed): losses(runs[name], seed) for name, seed in todo[torch.distributed.get_rank() :: 2]}
 
 
 def highest_rss() -> int:

@@ -64,14 +64,14 @@ def check_leave(function: Function) -> None:
         weight, master = nn.Parameter(torch.ones(shape, dtype=torch.bfloat16)), nn.Parameter(torch.ones(shape))
         weight.grad = torch.arange(weight.numel()).view(shape).bfloat16()
         due, stream = weight.grad.float(), Listening(bytes_per_s=2 * weight.numel() / 0.1)
-        box = torch.empty_like(weight.grad)
+        box, master.grad = torch.empty_like(weight.grad), (old := torch.full_like(master, 7.0))
         CopyStream.send(stream, box, box.clone())  # 0.1 s: the gradient queues behind it
         arrives = function(weight, master, stream)
         assert arrives is not None, "the future of the copy should come back, but nothing did"
         assert not arrives.done(), "the future should come back while the copy is under way, but the copy is over"
         assert weight.grad is None, "the card should have let go of weight.grad, but holds it"
         arrives.result()
-        assert master.grad is not None, "master.grad should be there once the copy is, but is None"
+        assert master.grad is not None and master.grad is not old, "master.grad should hold a new tensor by now"
         assert master.grad.dtype == torch.float32, f"master.grad should be wide, but is {master.grad.dtype}"
         assert torch.equal(master.grad, due), "master.grad should hold the gradient, but has other values"
         assert torch.equal(master, torch.ones(shape)), "the master itself should be as it was, but was changed"

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 30; about a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 35; about a minute of both together is computing on 2 CPU cores |
 # | A GPU | not needed: both memories of this page are DRAM, and we slow the link between them down. One cell of the second sitting measures a real link where there is one |
 # | Opens | `offload/copy_stream.py`, `offload/zero_offload.py`, `offload/on_disk.py` |
 #
@@ -35,7 +35,7 @@ from course_lib.offload.copy_stream import CopyStream
 from course_lib.offload.zero_offload import OffloadedAdamW
 from course_pages.lesson11 import pictures, turns
 from course_pages.lesson11.explorer import TiersExplorer
-from course_pages.lesson11.process import ledger
+from course_pages.lesson11.process import ledger, trained
 
 torch.set_num_threads(1)  # one core computes, the other one carries
 
@@ -93,7 +93,7 @@ for away, (held, crossing) in sorted(placements.items(), key=lambda item: item[1
     if not any(h <= held and c <= crossing and (h, c) != (held, crossing) for h, c in placements.values()):
         print(f"{held:2} held, {crossing} cross: {', '.join(away) or 'nothing'} away")
 print("you said", guess_least.said)
-pictures.the_cut(FLOW, HELD, caption="A cut through the circle. What is orange goes over the link, in every step.").show()
+pictures.the_cut(FLOW, HELD, caption="A cut through the circle. The two arrows across the line go over the link, in every step.").show()
 
 # %% [markdown]
 # Every other placement is worse than one of the three printed lines in one number, and no better in the other. (Table 1
@@ -107,7 +107,7 @@ pictures.the_cut(FLOW, HELD, caption="A cut through the circle. What is orange g
 # into)` begins a copy, returns a *future* at once, and `future.result()` waits until the copy is there. It counts the
 # bytes, in `stream.carried`. Ours is a thread with a queue; a GPU has copy engines beside its kernels (section 11).
 #
-# What is the card here? Both ends are DRAM, so until the end of section 5 precision tells them apart. **Tensors in 16 bits
+# What is the card here? Both ends are DRAM, so in this section precision tells them apart. **Tensors in 16 bits
 # play the card's, tensors in 32 bits play main memory's.** The bytes are measured; the side of the link is a role.
 
 # %%
@@ -223,13 +223,11 @@ compare(
 #
 # $$\frac{6\Psi D/R}{6\Psi D/R + 4\Psi/W + 32\Psi/M} = \frac{6D/R}{6D/R + 4/W + 32/M}.$$
 #
-# $\Psi$ cancels: a model of any size has the same. The third term holds only if the processor's Adam does nothing but
-# read and write. Does it? Our yardstick is the plainest loop there is, one that turns the sign of numbers in place: 4
-# bytes read, 4 written. **Guess:** how many times as long as those $16 + 12$ bytes at that speed does PyTorch's
-# fused Adam take?
-
-# %%
-guess_fused = ask("Fused Adam: how many times the yardstick's time?")
+# $\Psi$ cancels: a model of any size has the same. The third term holds if the processor's Adam does nothing but read and
+# write; section 7 puts that to the test.
+#
+# Now hold all three terms against a machine. We measure $R$ once, at 512 tokens. We *set* the other two: the copy streams
+# get a bandwidth, and so does the memory of `OffloadedAdamW`, the library's `Offload`. Then only $D$ varies.
 
 # %%
 def best(work, times=5):
@@ -241,27 +239,6 @@ def best(work, times=5):
     return Seconds(min(taken))
 
 
-# %% tags=["varies"]
-n = 2**24  # 64 MiB for each of four arrays: more than any cache holds
-M_here = 8 * n / best(torch.ones(n).neg_)
-adams = {}
-for name, fused in {"fused": True, "operation by operation": False}.items():
-    master = nn.Parameter(torch.ones(n))
-    master.grad, adamw = torch.ones(n), torch.optim.AdamW([master], fused=fused, foreach=False)
-    adamw.step()
-    adams[name] = best(adamw.step)
-print(f"the yardstick: {M_here / 1e9:.1f} GB/s; you said {guess_fused.said}")
-compare(predicted=dict.fromkeys(adams, Seconds(28 * n / M_here)), measured=adams, tolerance=None)
-
-# %% [markdown]
-# (Not checked: seconds are this machine's own.) Fused, Adam is within a factor of two of what memory allows. Operation by operation
-# each line goes over its arrays anew, with temporaries. So ZeRO-Offload came with a CPU Adam of its own, vectorized,
-# threaded and tiled: one tile's weights go home while the next is computed (Ren et al. 2021, §5).
-#
-# Now hold all three terms against a machine. We measure $R$ once, at 512 tokens. We *set* the other two: the copy streams
-# get a bandwidth, and so does the memory of `OffloadedAdamW`, the library's `Offload`. Then only $D$ varies.
-
-# %%
 def seconds_of_a_step(config, batch_size, W=None, M=None, delay_from=None):
     model, batch = GPT(config, dtype=torch.bfloat16), batch_of(0, batch_size)
     o = OffloadedAdamW(model, CopyStream(W), CopyStream(W), delay_from, M)
@@ -270,7 +247,7 @@ def seconds_of_a_step(config, batch_size, W=None, M=None, delay_from=None):
         model(*batch).backward()
         o.step()
 
-    step()  # the first late one has nothing to wait for
+    step()  # not timed: with late updates (section 4) the first has nothing to wait for
     return best(step, times=8)
 
 
@@ -323,17 +300,14 @@ TiersExplorer(gradients="main memory").show()
 #
 # While the processor updates, the card waits. ZeRO-Offload's last idea is to not wait: the card goes on with the old
 # weights, while the processor applies the gradients of step $t$, which count from step $t + 2$ on. This is the **delayed
-# parameter update**. Below the picture is the library's `step`. Which line does not wait, and which makes up for it?
+# parameter update**. The next step hands its own gradients over, then waits for the update before, which has had a
+# whole pass of time, and brings its weights home.
 
 # %%
 caption = "Two steps, three ways; the numbers name the step whose work it is, and the durations are invented. At the bottom the update of step 0 hides below the passes of step 1, which have old weights."
 pictures.step_timeline(caption=caption).show()
-display(show(OffloadedAdamW.step, docstring=False))
 
 # %% [markdown]
-# `submit` hands the update to the processor, and the card goes on. The *next* step hands over its own, and then waits for
-# `before`, the one that has had a whole pass of time, and brings its weights home.
-#
 # What is there to gain? With $c$ seconds on the card, $l$ on the link and $u$ on the processor, a step takes $c + l + u$; one
 # step late it takes the longer of $c + l$ and $u$. The ratio is at most 2 (but for the clock's noise), when both are
 # equal. We build that case: a memory so slow that the update takes as long as a whole step.
@@ -356,7 +330,7 @@ guess_late = ask("500 steps, all of them delayed: how much higher is the loss at
 
 
 # %%
-RUNS = {"no delay": None, "late from step 40": 40, "late from the first step": 0}
+RUNS = {"no delay": 500, "late from step 40": 40, "late from the first step": 0}  # of 500 steps, the first late one
 
 
 def losses(delay_from, seed, lr=1e-3, steps=500):
@@ -369,22 +343,15 @@ def losses(delay_from, seed, lr=1e-3, steps=500):
     return torch.tensor(found).unfold(0, 20, 1).mean(1).tolist()  # smoothed
 
 
-def every_second(todo):
-    torch.set_num_threads(1)
-    return {each: losses(RUNS[each[0]], each[1]) for each in todo[torch.distributed.get_rank() :: 2]}
-
-
 # %% tags=["varies"]
-todo = [(name, seed) for name in RUNS for seed in range(3)]
-first, second = ranks.run(every_second, todo, world_size=2, diagnose=False)  # both cores train
-curves = {name: [(first | second)[name, seed] for seed in range(3)] for name in RUNS}
+curves = trained(losses, RUNS)  # three seeds each; both cores train
 above = {name: sum(late[-1] - usual[-1] for late, usual in zip(curves[name], curves["no delay"])) / 3 for name in RUNS}
 for name, gap in above.items():
     below_2 = [next((step for step, x in enumerate(run, 19) if x < 2), None) for run in curves[name]]
     print(f"{name:<24} {gap:+.2f} nats at the end; below 2 nats after steps", *below_2)
 print("you said", guess_late.said)
 pictures.losses_by_step_and_second(
-    curves, {name: seconds["no delay" if when is None else "one step late"] for name, when in RUNS.items()}, 2.985,
+    curves, RUNS, [*seconds.values()], 2.985,
     caption="Left: late runs need more steps. Right: the same curves over seconds, where a late step is shorter. Bands run from the lowest to the highest of three seeds.",
 )  # fmt: skip
 
@@ -394,8 +361,8 @@ pictures.losses_by_step_and_second(
 # steps that it adds cost all of that, or nearly all. Where the update is a tenth of the step, the gain is a tenth at most, and the
 # price is the same.
 #
-# That is one small model, at one learning rate, over its first 500 steps. The paper reports curves that coincide; the
-# lab uses plain momentum and a rate that falls to zero, and its curves meet as well. So measure it on yours, in seconds.
+# That is one small model, over its first 500 steps; the paper reports curves that coincide. So measure it on yours, in
+# seconds.
 #
 # ## 5 · At scale
 #
@@ -422,8 +389,19 @@ compare(guess=guess_most, predicted=most, measured=ran, tolerance=None, unit="bi
 #
 # ## Second sitting
 #
-# The story ends here, and the lab needs no more. On another day, run all cells above before you go on. Below: the
-# weights leave, too, down to a disk that you have; many cards share one host; a disk is full; and a link is a real one.
+# The story ends here; of what follows, the lab takes up the first cell only. On another day, run all cells above before you
+# go on. Below: the code of section 4's late step; the weights leave, too, down to a disk that you have; many cards share one
+# host, whose Adam meets a yardstick; a disk is full; and a link is a real one.
+#
+# First the late step. The library's `step` does what section 4 said, and the lab has you build one like it. Which line does
+# not wait, and which makes up for it?
+
+# %%
+show(OffloadedAdamW.step, docstring=False)
+
+# %% [markdown]
+# `submit` hands the update to the processor, and the card goes on. The *next* step hands over its own, and then waits for
+# `before`, the one that has had a whole pass of time, and brings its weights home.
 #
 # ## 6 · One floor down
 #
@@ -483,6 +461,30 @@ for gpus in (1, 8):
 # %% [markdown]
 # (The messages among the GPUs come on top.) The paper's 128 GPUs were 8 machines with 8 memories. ZeRO-Infinity does the
 # same with disks: each rank updates its slice of the states, from a disk of its own machine.
+#
+# So the processor's clock is the one that many cards share. Section 3 gave Adam 28 bytes to read and write, and no other
+# work. Is that so? Our yardstick is the plainest loop there is, one that turns the sign of numbers in place: 4 bytes
+# read, 4 written. **Guess:** how many times as long as those $16 + 12$ bytes at that speed does PyTorch's fused Adam take?
+
+# %%
+guess_fused = ask("Fused Adam: how many times the yardstick's time?")
+
+# %% tags=["varies"]
+n = 2**24  # 64 MiB for each of four arrays: more than any cache holds
+M_here = 8 * n / best(torch.ones(n).neg_)
+adams = {}
+for name, fused in {"fused": True, "operation by operation": False}.items():
+    master = nn.Parameter(torch.ones(n))
+    master.grad, adamw = torch.ones(n), torch.optim.AdamW([master], fused=fused, foreach=False)
+    adamw.step()
+    adams[name] = best(adamw.step)
+print(f"the yardstick: {M_here / 1e9:.1f} GB/s; you said {guess_fused.said}")
+compare(predicted=dict.fromkeys(adams, Seconds(28 * n / M_here)), measured=adams, tolerance=None)
+
+# %% [markdown]
+# (Not checked: seconds are this machine's own.) Fused, Adam is within a factor of two of what memory allows. Operation by operation
+# each line goes over its arrays anew, with temporaries. So ZeRO-Offload came with a CPU Adam of its own, vectorized,
+# threaded and tiled: one tile's weights go home while the next is computed (Ren et al. 2021, §5).
 #
 # The second way is **more work for each journey**. With gradient accumulation (lesson 05) a step has $m$ micro-batches of $D$
 # tokens. If each of them goes through the whole model before the next begins, the weights travel $m$ times. **L2L**, "layer

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 25; about a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 30; about a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in groups, bytes and weights; seconds at the end are formulas either way |
 # | Opens | `parallel/mesh.py`, `parallel/hybrid.py` |
 #
@@ -13,8 +13,8 @@
 # talks in every one of them. Lesson 09 cuts between layers, and leaves ranks idle. Lessons 07 and 10 give each rank
 # sequences of its own, and there may not be so many: MT-NLG's 2,240 GPUs shared a batch of 1,920.
 #
-# So multiply: 16 stages, times 8 replicas, times 8 ranks that cut each layer, makes 1,024. But which rank is which, and
-# why 16 · 8 · 8 and not 4 · 128 · 2? We lay 8 ranks out in every possible way, and measure each one.
+# So multiply: 32 stages, times 4 replicas, times 8 ranks that cut each layer, makes 1,024. But which rank is which, and
+# why 32 · 4 · 8 and not 4 · 128 · 2? We lay 8 ranks out in every possible way, and measure each one.
 
 # %%
 import itertools
@@ -82,7 +82,8 @@ groups_along(CUBE, ranks_per_node=4, caption="Each rank is in three groups, one 
 
 # %% [markdown]
 # With whom does rank 5 average gradients? Rank 7 holds the same half of the same stage, and sees other sequences.
-# Rank 4 has the other half and rank 1 the other stage: their gradients belong to other weights.
+# Rank 4 has the other half and rank 1 the other stage: their gradients belong to other weights (but for a few that
+# section 11 names).
 #
 # **Your turn.** Find the groups along an axis from addresses alone.
 
@@ -110,15 +111,14 @@ def groups(places, axis):
 # The library's `Mesh.groups` is your function with names for the axes. `HybridParallel` puts lessons 07 to 10 on these
 # groups. Its step has four parts:
 #
-# 1. Each replica takes its share of the batch (`own_part`) and cuts it into micro-batches.
-# 2. Each micro-batch runs through the two stages by 1F1B (`self.pipeline`, lesson 09). Inside a stage each tensor rank
+# 1. Each replica takes its share of the batch and cuts it into micro-batches.
+# 2. Each micro-batch runs through the two stages by 1F1B (lesson 09). Inside a stage each tensor rank
 #    has half of every matrix, and in every block the two halves add up four times: twice forward, twice backward.
-# 3. When the last micro-batch is back, replicas average the gradients of what they share (`_average_replicas`, lesson
-#    07). The loss lies on the last stage; a sum over pipe and data tells it to everyone (`_everyones_loss`).
+# 3. When the last micro-batch is back, replicas average the gradients of what they share (lesson 07). The loss lies on
+#    the last stage; a sum over pipe and data tells it to everyone.
 # 4. Each rank steps on what it holds; with ZeRO along the data axis, on its slice of that (lesson 10).
 
 # %%
-display(show(HybridParallel.forward_backward, docstring=False))
 CONFIG = GPTConfig(layers=8, width=64, heads=8, vocab_size=256, context=32)
 STORIES = text.stories(seed=0)
 
@@ -174,22 +174,22 @@ compare(guess=guess_stops, predicted=Count(4 * 4 * (2 + 2) + 4), measured=Count(
 # (here 4 + 4 + 8, in fp32). With $m$ micro-batches and $p$ stages, the first stage also holds activations of $\min(m, p)$
 # micro-batches, and $\frac{p-1}{m+p-1}$ of all time is idle; we take $m = 2$, so that a long pipe hurts.
 #
-# The table is about rank 0. Each cell has what was measured, then what the formula says. **Guess:** in which shape does
-# rank 0 send the fewest bytes?
+# Bytes in the table are rank 0's. Each cell has what was measured, then what the formula says. **Guess:** in which shape
+# does rank 0 send the fewest bytes?
 
 # %%
 guess_fewest = ask("Shape that sends the fewest bytes, as three digits (pipe, data, tensor)?")
 
 
 # %%
-def three_meters(shape):
+def three_meters(mesh, dtype=torch.float32, unit_s=0.08):
     """On each rank, in two steps: bytes held, then bytes sent; when passes ran; both losses."""
-    grid = HybridParallel(CONFIG, shapes.mesh_of(shape), micro_batches=2)
+    grid = HybridParallel(CONFIG, mesh, micro_batches=2, dtype=dtype)
     optimizer = grid.optimizer(torch.optim.AdamW, lr=1e-3)
     with measure.memory(grid, optimizer) as memory:
         first = grid.train_step(optimizer, batch_of(0))
-    if shape[0] > 1:
-        slow_down(grid, unit_s=0.08)
+    if mesh.axes["pipe"] > 1:
+        slow_down(grid, unit_s)
     with measure.traffic() as sent:
         second = grid.train_step(optimizer, batch_of(1))
     states = memory.after.parameters + memory.after.gradients + memory.after.optimizer
@@ -211,7 +211,7 @@ on_one_device = [train_step(model, alone, batch_of(step)).item() for step in ran
 
 formula, measured, off = {}, {}, {}
 for shape in shapes.SHAPES:
-    met = ranks.run(three_meters, shape, world_size=8)
+    met = ranks.run(three_meters, shapes.mesh_of(shape), world_size=8)
     formula[shape], measured[shape] = by_formula(shape), shapes.numbers_of(shape, met)
     off[shape] = shapes.furthest(met, on_one_device)
 shapes.ShapesTable(formula, measured, off)
@@ -239,22 +239,12 @@ trade(
 #
 # Bytes are not seconds. Two machines of four GPUs: inside, NVLink; between them, a network that is ten times slower.
 # Ranks 0 to 3 stand in the first machine, so whichever axis is counted *slowest* crosses the network, and the two
-# others stay inside. There are six orders; the table names the slowest axis. **Guess** what share of all bytes
-# crosses if tensor is the slowest. (Look at 2·2·2 above.)
+# others stay inside. There are six orders, two for each slowest axis; the table has the second of the two. `three_meters`
+# runs in each, in float64, and no pass sleeps. **Guess** what share of all bytes crosses if tensor is the slowest. (Look
+# at 2·2·2 above.)
 
 # %%
 guess_bad = ask("Tensor slowest: % of all bytes that cross between the machines?", unit="")
-
-
-# %%
-def in_order(order):
-    """Two steps of the cube with its ranks counted in this order, in float64: losses, and bytes of the second step."""
-    grid = HybridParallel(CONFIG, Mesh(dict.fromkeys(order, 2)), micro_batches=2, dtype=torch.float64)
-    optimizer = grid.optimizer(torch.optim.AdamW, lr=1e-3)
-    first = grid.train_step(optimizer, batch_of(0))
-    with measure.traffic() as sent:
-        second = grid.train_step(optimizer, batch_of(1))
-    return sent, [first.item(), second.item()]
 
 
 # %%
@@ -262,26 +252,18 @@ both = [predict.rank_traffic(Setup(CONFIG, 16, micro_batch=4, pipeline=2, data=2
 along = {axis: sum(stage[axis].total_bytes for stage in both) for axis in AXES}
 runs, share_due, share = {}, {}, {}
 for order in itertools.permutations(AXES):
-    runs[order] = ranks.run(in_order, order, world_size=8)
-    sent = matrix([of_rank[0] for of_rank in runs[order]], observed=True)
+    runs[order] = ranks.run(three_meters, Mesh(dict.fromkeys(order, 2)), torch.float64, unit_s=0, world_size=8)
+    sent = matrix([met.sent for met in runs[order]], observed=True)
     share_due[order[0]] = Ratio(along[order[0]] / sum(along.values()))
     share[order[0]] = Ratio(between_nodes(sent, 4) / sum(sum(row, Bytes(0)) for row in sent))
-losses = [losses for run in runs.values() for _, losses in run]
+losses = [met.losses for run in runs.values() for met in run]
 print("all ranks in all six orders have the same losses, to the last bit:", all(each == losses[0] for each in losses))
 print(f"you said {guess_bad.said} % with tensor slowest")
 compare(predicted=share_due, measured=share, tolerance=0.05, columns=("formula", "seen by the kernel"))
 
-# %%
-who_sends_whom(
-    {", ".join(order): [of_rank[0] for of_rank in runs[order]] for order in (AXES, AXES[::-1])}, ranks_per_node=4, observed=True,
-    caption="The same step, the same weights, in two orders. Framed in orange is what the network carries.",
-)  # fmt: skip
-
 # %% [markdown]
 # Six orders, one loss: no test of values will ever tell you that a run is numbered badly. So tensor
-# comes last, as the fastest. And of the other two? Here the pipe sends less than data does, so it should be slowest.
-# Large models can hide the data axis behind the backward pass (lesson 07). Llama 3's order is tensor, context (lesson
-# 08), pipe, data, the fastest first, since data tolerates a slow network best (Grattafiori et al. 2024, §3.3.2).
+# comes last, as the fastest. Here the pipe sends less than data does, so it should be slowest.
 #
 # **Your turn.** Write the check that the loss cannot be: how many groups along an axis are torn?
 
@@ -320,7 +302,7 @@ guess_stages = ask("Stages for 530 billion parameters, 8 tensor ranks?")
 # %%
 NLG, A100 = zoo.MT_NLG_530B.config, hardware.A100_80GB
 needs = {}
-for stages in (1, 3, 5, 7, 15, 21, 35, 105):
+for stages in (1, 7, 15, 21, 35):
     setup = Setup(NLG, 1920, precision="mixed", micro_batch=1, tensor=8, pipeline=stages)
     states = Bytes(20 * max(predict.rank_parameters(setup, stage) for stage in {0, stages - 1}))
     kept = Bytes(predict.in_flight(setup) * (105 // stages) * 2 * 2048 * 20480)
@@ -373,23 +355,21 @@ parts = {
     "data": Seconds(talk["data"] / 25e9),
 }
 parts["products below peak, and all else"] = Seconds(STEP - sum(parts.values()))
-print(f"you said {guess_rest.said} s")
+print("you said", guess_rest.said)
 budget(parts, caption="Of a step of 60.1 s, products at the peak explain 40 %, the bubble 12 %, all messages together 7 %.")
 
 # %% [markdown]
 # Messages are *not* where the time goes: that is what the order of the axes bought. Over the network, tensor's would
 # take twelve times as long. The bubble costs nearly twice as much as all talk. The largest part has no formula yet, but
-# a name: products below the peak, and whatever is no product (norms, GELU, softmax, Adam). The paper does not split it
-# up. A model of 1.7 billion without pipe and tensor ranks reached 137 of 312 TFLOP/s (Narayanan et al. 2021, Table 1),
-# a loss of much the same size. Lesson 16 goes after it.
+# a name: products below the peak, and whatever is no product (norms, GELU, softmax, Adam). Lesson 16 goes after it.
 #
 # ---
 #
 # ## Second sitting
 #
 # The story ends here; of what follows, the lab takes up section 11 only. On another day, run all cells above before you
-# go on. Below: the same grid in PyTorch's and in JAX's words, a machine of the cube that dies, two mistakes that raise
-# nothing, and two runs that break a rule.
+# go on. Below: section 5's bytes from rank to rank, the same grid in PyTorch's and in JAX's words, a machine of the cube that
+# dies, the library's step with two mistakes that raise nothing, two runs that break a rule, and Llama 3's order.
 #
 # ## 8 · The real thing: the same grid in other words
 #
@@ -403,6 +383,15 @@ due = {kind: formula[shape].kinds[kind] for kind, shape in worst.items()}
 came = {kind: measured[shape].kinds[kind] for kind, shape in worst.items()}
 display(compare(predicted=due, measured=came, tolerance=0.05, columns=("formula", "kernel, meter")))
 compare(predicted=formula[idle].bubble, measured=measured[idle].bubble, tolerance=0.35, name="idle", columns=("formula", "chart"))
+
+# %% [markdown]
+# And section 5's bytes from rank to rank, once with pipe slowest and once with tensor slowest:
+
+# %%
+who_sends_whom(
+    {", ".join(order): [met.sent for met in runs[order]] for order in (AXES, AXES[::-1])}, ranks_per_node=4, observed=True,
+    caption="The same step, the same weights, in two orders. Framed in orange is what the network carries.",
+)  # fmt: skip
 
 # %% [markdown]
 # PyTorch calls the grid a `DeviceMesh`. Are its groups ours, which `Mesh.groups` makes?
@@ -575,8 +564,14 @@ for order in (("pipe", "data", "tensor"), ("data", "pipe", "tensor")):
 #
 # ## 10 · A group that holds different weights
 #
-# A worse mistake: average along the wrong axis. The two halves of a matrix have the same shape, so no collective
-# complains. **Guess:** at which step does the loss first differ from one device's, if steps count from 0?
+# A worse mistake: average along the wrong axis. This is section 3's step, and `_average_replicas` trusts its groups:
+
+# %%
+show(HybridParallel.forward_backward, docstring=False)
+
+# %% [markdown]
+# Suppose that they are tensor's. The two halves of a matrix have the same shape, so no collective complains.
+# **Guess:** at which step does the loss first differ from one device's, if steps count from 0?
 
 # %%
 guess_step = ask("First step with a wrong loss?")
@@ -664,7 +659,14 @@ HybridParallel(CONFIG, CUBE, micro_batches=2, zero=2)
 
 # %% [markdown]
 # Stage 2 is not wrong there, but it would reduce after every micro-batch, while the pipe still adds to the same
-# gradient. It costs messages, and Llama 3 paid: 16 stages, with gradients sharded too (§3.3.2).
+# gradient. It costs messages, and Llama 3 paid: 16 stages, with gradients sharded too (Grattafiori et al. 2024, §3.3.2).
+#
+# Nor is pipe Llama 3's slowest axis, as it was section 5's. Large models can hide the data axis behind the backward pass
+# (lesson 07). So Llama 3's order is tensor, context (lesson 08), pipe, data, the fastest first, since data tolerates a
+# slow network best (§3.3.2).
+#
+# And section 7's largest part? MT-NLG's paper does not split it up. A model of 1.7 billion without pipe and tensor
+# ranks reached 137 of 312 TFLOP/s (Narayanan et al. 2021, Table 1), a loss of much the same size.
 #
 # ## What to keep
 #
@@ -672,7 +674,7 @@ HybridParallel(CONFIG, CUBE, micro_batches=2, zero=2)
 # |---|---|
 # | Who is in my group along an axis? | those who differ from me on that axis and on no other |
 # | What travels along each axis? | tensor: streams, in every block; pipe: streams, at the borders; data: gradients, once |
-# | What does each axis cost besides? | tensor: nothing; pipe: idle time; data: everything is held by all, and a larger batch |
+# | What does each axis cost besides? | tensor: each rank keeps the whole stream, and products get small; pipe: idle time; data: everything is held by all, and a larger batch |
 # | In which order do ranks count? | tensor fastest, so that its groups stay in a machine; context (lesson 08) next; data or pipe slowest |
 # | How many along each? | tensor at most the machine, pipe until it fits, data for the rest |
 # | Are there others? | context cuts the sequence (lesson 08), expert a layer's experts (lesson 13) |

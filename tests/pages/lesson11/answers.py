@@ -88,6 +88,18 @@ def onto_the_master(weight, master, out):
     return out.send(gradient, master.grad)
 
 
+def into_the_step_before(weight, master, out):
+    gradient, weight.grad = weight.grad, None
+    return out.send(gradient, master.grad)
+
+
+def makes_only_the_first(weight, master, out):
+    gradient, weight.grad = weight.grad, None
+    if master.grad is None:
+        master.grad = torch.empty_like(master)
+    return out.send(gradient, master.grad)
+
+
 def waits_for_the_last(o):
     o.coming[-1].result()
     o.adamw.step()
@@ -190,6 +202,8 @@ ANSWERS = {
             copies_by_itself: "elsewhere",
             clears_before_it_left: "other values",
             onto_the_master: "the master itself",
+            into_the_step_before: "a new tensor",
+            makes_only_the_first: "a new tensor",
         },
     ),
     turns.check_update: Answers(

@@ -58,6 +58,8 @@ def test_nothing_begins_before_what_it_needs(way):
     for step in range(needed, 3):
         assert span("forward", step)[0] >= span("weights", step - needed)[1]
     if needed == 2:
+        for step in range(2):  # a step waits for its own gradients before it brings weights home
+            assert span("weights", step)[0] >= span("gradients", step + 1)[1]
         assert span("update", 0)[1] > span("forward", 1)[0], "step 1 runs while step 0 is being applied"
 
 
@@ -84,10 +86,10 @@ def test_late_weights_travel_while_the_next_update_runs() -> None:
 
 def test_losses_stand_over_steps_and_over_seconds() -> None:
     runs = {"usual": [[3.0, 2.0], [3.0, 1.0]], "late": [[3.0, 2.5], [3.0, 2.5]]}
-    picture = offload.losses_by_step_and_second(runs, {"usual": 2.0, "late": 1.0}, 2.985, caption="c")
+    picture = offload.losses_by_step_and_second(runs, {"usual": 500, "late": 5}, (2.0, 1.0), 2.985, caption="c")
     left, right = picture.figure.axes
     assert [points(line)[-1].tolist() for line in left.lines[:2]] == [[20.0, 1.5], [20.0, 2.5]]
-    assert [points(line)[-1].tolist() for line in right.lines[:2]] == [[40.0, 1.5], [20.0, 2.5]]
+    assert [points(line)[-1].tolist() for line in right.lines[:2]] == [[40.0, 1.5], [5 * 2.0 + 15, 2.5]]
     assert "of 2 seeds: usual: 1.50 (from 1.00 to 2.00); late: 2.50" in picture.alt
 
 
