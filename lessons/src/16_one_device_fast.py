@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 25; about half a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 30; about half a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes every second and no byte, FLOP or token; all but one cell stay on the CPU |
 # | Opens | `model/tiled_attention.py`, `model/decode.py`, `predict/roofline.py` |
 #
@@ -34,7 +34,7 @@ from course_pages.lesson16.explorer import TilesExplorer
 # %% [markdown]
 # ## 1 · Two speeds
 #
-# Two measurements describe this machine. A product of two square matrices does $2n^3$ FLOPs on $3n^2$ numbers, so it has to do
+# Two measurements describe this machine. A product of two square matrices does $2m^3$ FLOPs on $3m^2$ numbers, so it has to do
 # with multiplying alone. A copy does no FLOP at all. Take the best of a few runs of each.
 #
 # Now take any operation, with $F$ FLOPs and $n$ bytes. It needs at least $F/\text{peak}$ seconds to multiply and
@@ -99,7 +99,7 @@ print(f"you said {guess_time.said}; here contractions take {100 * took['contract
 print(f"a V100's ridge: {predict.ridge(125e12, 900e9):.0f} FLOPs a byte")
 
 # %% [markdown]
-# (The FLOPs of normalizations, five for each number, and of the rest, one, are a convention; ten times as many would change nothing.)
+# (The FLOPs of normalizations, five for each number, and of the rest, one, are a convention; ten times as many would leave contractions 93 % of the FLOPs.)
 # On a V100, Ivanov et al. report for a layer of BERT: contractions 99.80 % of the FLOPs and 61 % of the time, normalizations 0.17 % and
 # 25.5 %, element-wise 0.03 % and 13.5 %. (Their Table 1, second-hand: as lecture 3 of Stanford's CS336 prints it.) One story on two machines:
 # **what costs next to no FLOPs takes a good part of the time**. The roof says what faster cards do to that part: a V100's ridge is
@@ -107,7 +107,7 @@ print(f"a V100's ridge: {predict.ridge(125e12, 900e9):.0f} FLOPs a byte")
 #
 # ## 3 · The third regime
 #
-# First, the thing that costs the same for one number as for a thousand. Add 1 to vectors of growing length:
+# First, the thing that costs the same for one number as for a thousand. Add 1 to one number, and to a thousand:
 
 # %% tags=["varies"]
 def microseconds_of_adding(length):
@@ -115,14 +115,12 @@ def microseconds_of_adding(length):
     return 1e6 * meters.cpu_seconds(lambda: [x.add_(1) for _ in range(many)]) / many
 
 
-for length in (1, 1000, 10**5, 10**7):
+for length in (1, 1000):
     print(f"{length:10,} numbers: {microseconds_of_adding(length):9.1f} µs a call, {8e6 * length / bandwidth:9.3f} µs to move them")
 
 # %% [markdown]
-# Below some thousands of numbers a call has one price: Python, the dispatcher, the allocator. That is **overhead**, and no roofline
+# Below some thousands of numbers a call has one price: Python, the dispatcher, the allocator. (Section 9 goes on to ten million.) That is **overhead**, and no roofline
 # shows it. On a GPU a launch costs microseconds, too, and the card finishes small work sooner than Python can ask for more.
-# (The two longest may beat the roof that our copy drew: one fits into the cache, the other is written where it was read.
-# `torch.add(x, 1, out=y)` takes about as long as a copy, and `x + 1` also pays for new pages.)
 #
 # Here is how that looks at scale. Hugging Face trained Llama-like models on 8 H100s each, with tensor parallelism over all 8 and one
 # sequence of 4,096 tokens at a time. From their tokens a second follows what one layer takes, forward and backward.
@@ -241,13 +239,13 @@ def add_tile(top, total, mixed, scores, values):
 TilesExplorer().show()
 
 # %% [markdown]
-# Step through it. (a) Find a tile after which a query's `total` has *fallen*. What happened? (b) Go to the end and compare the bytes read, for tiles of 2 × 2,
-# 16 × 2 and 2 × 16. Which side of a tile makes reading cheap? (c) Which tiles does the causal switch save?
+# Step through it. (a) Find a tile after which a query's `total` has *fallen*. What happened? (b) Switch causal off, go to the end and compare the bytes read, for tiles of 2 × 2,
+# 16 × 2 and 2 × 16. Which side of a tile makes reading cheap?
 #
 # <details><summary>Answers</summary>
 #
 # (a) A larger score came, so the old sum shrank by more than the new weights brought. (b) Many queries in a tile: K and V are read once for each row
-# of tiles, and Q once in all. (c) Those that lie wholly above the diagonal; a tile that the diagonal crosses is computed, and masked.
+# of tiles, and Q once in all.
 #
 # </details>
 #
@@ -256,11 +254,11 @@ TilesExplorer().show()
 # The forward pass is done: that loop *is* FlashAttention's (Dao et al. 2022). But autograd would keep every tile's weights for the backward pass, and we would
 # hold $S \times S$ again. So we must write the backward pass ourselves, without them.
 #
-# One number a row is enough to have any weight again: $L = \text{top} + \log \text{total}$, the logarithm of the row's sum. Then $P = e^{s - L}$, tile by tile. It is
+# One number a row is enough to have any weight again: $L = \text{top} + \log \text{total}$, the logarithm of the row's sum of $e^s$. Then $P = e^{s - L}$, tile by tile. It is
 # recompute (lesson 03), in the smallest of places.
 #
 # For the gradient of the scores we need softmax's rule. Write $dX$ for the gradient of $X$. The output's, $dO$, comes in, and $dP = dO\,V^\top$. Score $k$ raises its
-# own weight at the rate $P_k$, and lowers each weight $P_j$ at the rate $P_j P_k$. So, element by element, $dS = P \circ (dP - D)$, where $D$ is the sum of
+# own weight at the rate $P_k$, and lowers each weight $P_j$, its own too, at the rate $P_j P_k$. So, element by element, $dS = P \circ (dP - D)$, where $D$ is the sum of
 # $P \circ dP$ over the *whole* row. Again the whole row! But look at what that sum is:
 #
 # $$D_i = \sum_j P_{ij} \sum_c dO_{ic} V_{jc} = \sum_c dO_{ic} \sum_j P_{ij} V_{jc} = \sum_c dO_{ic}\, O_{ic}$$
@@ -286,7 +284,7 @@ def d_scores(weights, values, output, d_output):
 
 
 # %% [markdown]
-# All of it, for one head, causal. A tile that lies wholly behind its queries is not visited.
+# All of it, for one head, causal. A tile that lies wholly behind its queries is not visited; one that the diagonal crosses is computed, and masked.
 
 
 # %%
@@ -382,27 +380,11 @@ due = {name: Bytes(4 * (129 if both else 33) * (b - a)) for name, a, b, both in 
 compare(predicted=due, measured={name: ours[b, both] - ours[a, both] for name, a, b, both in rows}, tolerance=0, unit="KiB")
 
 # %% [markdown]
-# To the byte. And FLOPs? Of $t \times t$ tiles a causal pass visits $t(t+1)/2$. Each has two products forward, and five backward: the scores again, $dV$, $dP$, $dQ$, $dK$.
-
-# %%
-given, gradient = drawn(1024)
-counted = {}
-for name, attention in (("explicit", explicit), ("in tiles", flash)):
-    with measure.flops() as record:
-        torch.autograd.grad(attention(*given), given, gradient)
-    counted[name] = record.total
-product = 2 * 64 * 64 * 32  # one product of a tile of 64
-compare(predicted={"explicit": Flops(6 * 16 * 16 * product), "in tiles": Flops(7 * 136 * product)}, measured=counted, unit="MFLOP", tolerance=0)
-
-# %% [markdown]
-# Seven products where autograd does six, and still fewer FLOPs, for half of the tiles are never visited.
+# To the byte.
 #
 # ## 8 · The real thing
 #
-# The library's version takes batches, heads, any dtype, and queries that see no key at all. Where do these get their zeros from?
-
-# %%
-display(show(tiled.attend_rows), show(tiled.attention_backward, docstring=False))
+# The library's version takes batches, heads, any dtype, and queries that see no key at all (section 9 shows it).
 
 # %% tags=["varies"]
 q, k, v, gradient = torch.randn(4, 1, 8, 1024, 64, generator=torch.Generator().manual_seed(0))
@@ -426,6 +408,51 @@ for seq in (64, 1024):
 
 # %%
 print("ours is torch's:", torch.allclose(ways["ours, in Python"](q, k, v), ways["torch's fused kernel"](q, k, v), atol=1e-5))
+
+# %% [markdown]
+# With 1,024 tokens a loop in Python beats the explicit code of PyTorch's own operations! It makes more calls, but it skips nearly half of the
+# tiles (section 9 counts them). With 64 there is one tile, and the loop's calls cost more than they save. PyTorch's kernel, without calls between, wins everywhere.
+#
+# This is the end of the story: two speeds, one price for each call, and one trick: *do not write down what you can use at once, or compute again*.
+#
+# ## Second sitting
+#
+# You may stop here. On another day, run all cells above before you go on. Below: longer vectors, the FLOPs of tiles, the library's own and rows that see no key;
+# the size of a tile; a compiler and a kernel; fewer bits a number; how a model writes text; and how to read a profile.
+#
+# ### 9 · Behind sections 3, 7 and 8
+#
+# Section 3 stopped at a thousand numbers, where a call still had one price. Here the bytes take over:
+
+# %% tags=["varies"]
+for length in (10**5, 10**7):
+    print(f"{length:10,} numbers: {microseconds_of_adding(length):9.1f} µs a call, {8e6 * length / bandwidth:9.3f} µs to move them")
+
+# %% [markdown]
+# (Both may beat the roof that our copy drew: one fits into the cache, the other is written where it was read.
+# `torch.add(x, 1, out=y)` takes about as long as a copy, and `x + 1` also pays for new pages.)
+#
+# Section 7 counted bytes. And FLOPs? Of $t \times t$ tiles a causal pass visits $t(t+1)/2$. Each has two products forward, and five backward: the scores again, $dV$, $dP$, $dQ$, $dK$.
+
+# %%
+given, gradient = drawn(1024)
+counted = {}
+for name, attention in (("explicit", explicit), ("in tiles", flash)):
+    with measure.flops() as record:
+        torch.autograd.grad(attention(*given), given, gradient)
+    counted[name] = record.total
+product = 2 * 64 * 64 * 32  # one product of a tile of 64
+compare(predicted={"explicit": Flops(6 * 16 * 16 * product), "in tiles": Flops(7 * 136 * product)}, measured=counted, unit="MFLOP", tolerance=0)
+
+# %% [markdown]
+# Seven products where autograd does six, and still fewer FLOPs, for nearly half of the tiles are never visited.
+#
+# Here is the library's version, with batches and heads. Where do queries that see no key get their zeros from?
+
+# %%
+display(show(tiled.attend_rows), show(tiled.attention_backward, docstring=False))
+
+# %%
 empty = torch.full((1, 4), -torch.inf).softmax(-1)
 none = tiled.tiled_attention(torch.ones(1, 3, 4), torch.ones(1, 2, 4), torch.ones(1, 2, 4), causal=True)[0, 0]
 print("a query that sees no key: torch's softmax", empty.tolist()[0], "ours", none.tolist())
@@ -434,17 +461,11 @@ losses = [each(tokens[:, :128], tokens[:, 1:129]) for each in models]
 print("our GPT, explicit and tiled, has one loss:", torch.allclose(*losses))
 
 # %% [markdown]
-# With 1,024 tokens a loop in Python beats the explicit code of PyTorch's own operations! It does more operations, on tensors that stay in the
-# cache. With 64 there is one tile, and the loop's calls cost more than they save. PyTorch's kernel, without calls between, wins everywhere. And a padded row, all of whose
-# keys are masked, gives NaN in a plain softmax. (Ours divides an empty sum by 1.) One such row is enough to turn a loss into NaN.
+# A padded row, all of whose keys are masked, gives NaN in a plain softmax; ours divides an empty sum by 1. One such row is enough to turn a loss into NaN.
 #
-# This is the end of the story: two speeds, one price for each call, and a trick that we used twice: *do not write down what you can compute again*.
+# ### 10 · How large is a tile?
 #
-# ## Second sitting
-#
-# ### 9 · How large is a tile?
-#
-# A tile of $n$ queries reads K and V once: $S/n$ times in all. So for $S$ tokens attention reads $2S^2K/n$ numbers, and a taller tile reads less, until it drops out of the cache.
+# A tile of $n$ queries reads K and V once: $S/n$ times in all. So for $S$ tokens attention reads $2S^2K/n$ numbers, of which a causal mask saves up to half. A taller tile reads less, until it drops out of the cache.
 # FlashAttention's paper says the same with the size $M$ of the fast memory, which limits the tile to about $M/K$ rows: $O(S^2K^2/M)$ bytes where the explicit way has $O(SK + S^2)$ (Dao et al. 2022, theorem 2; second-hand).
 # Saha and Ye (2024) prove that, but for a constant factor, no exact way reads less, if $M$ is at least $K^2$.
 
@@ -464,14 +485,14 @@ from course_pages.lesson16 import kernel, slow_steps
 with torch.no_grad():
     for rows, columns in ((8, 8), (32, 32), (128, 128), (512, 512), (1024, 1024)):
         seconds = meters.cpu_seconds(tiled.tiled_attention, q, k, v, True, rows, columns, repeats=2)
-        print(f"{rows:4} × {columns:4}: {1000 * seconds:6.1f} ms; K and V are read {1024 // rows} times, a tile of 8 heads is {8 * 4 * rows * columns / 2**10:6,.0f} KiB")
+        print(f"{rows:4} × {columns:4}: {1000 * seconds:6.1f} ms; K and V are read {(1024 // rows + 1) / 2:4.1f} times, a tile of 8 heads is {8 * 4 * rows * columns / 2**10:6,.0f} KiB")
 
 # %% [markdown]
-# Overhead on one side, the cache on the other: section 4's valley once more. On a GPU the tile lives in 228 KiB of shared memory for each of an H100's multiprocessors, and finding
+# Overhead on one side; on the other, tiles so large that a causal pass skips few of them, and at last none. On a GPU the tile lives in 228 KiB of shared memory for each of an H100's multiprocessors, and finding
 # its shape is most of a kernel writer's day. Which loop is outside matters, too. FlashAttention-2 (Dao 2023) turned the first paper's forward loops around: with queries outside, a row's
 # three numbers never leave the chip, and different rows need nothing of each other.
 #
-# ### 10 · A compiler does it for you
+# ### 11 · A compiler does it for you
 #
 # `torch.compile` traces a function, fuses what it can and writes C++ for it, on a GPU Triton. Here it needs a C++ compiler; where there is none,
 # the cell prints what it printed on our machine.
@@ -521,7 +542,7 @@ else:
 # keeps the last tile inside the tensor. (Triton itself has no tanh, hence $2\sigma(2y) - 1$.) You choose the tile; its compiler chooses the threads. Section 6 in this language is Triton's tutorial 06.
 # (We ran the kernel in Triton 3.9's interpreter and compiled it for an H100, both on a CPU. A GPU has not run it yet.)
 #
-# ### 11 · Fewer bits a number
+# ### 12 · Fewer bits a number
 #
 # If bytes are the bill, use shorter numbers. Tensor cores multiply 8-bit floats twice as fast as 16-bit ones. But fp8 e4m3 ends at 448 and has 3 bits behind the point (lesson 01), so
 # every block of numbers gets a scale of its own, which takes its largest to 448. DeepSeek-V3 has one for each 128 features of a token, and for each 128 × 128 weights. With one scale
@@ -545,13 +566,13 @@ for outlier in (1, 1e3, 1e6):
     print(f"one number of {outlier:9,.0f}: other tokens' relative error {errors[0]:.1%} with one scale, {errors[1]:.1%} with blocks")
 
 # %% [markdown]
-# A float has the same *relative* error over many sizes, so fp8 bears an outlier of a thousand. At a million the other tokens sink below its smallest number and are gone.
+# A float has the same *relative* error over many sizes, so fp8 bears an outlier of a thousand. At a million, nearly all of the other tokens' numbers sink below its smallest one and are gone.
 # A block keeps the damage at home.
 #
-# ### 12 · One token at a time
+# ### 13 · One token at a time
 #
 # To write text, a model reads its prompt in one pass, the **prefill**, and then **decodes** one token after the other. Keys and values of old tokens do not change, so they are kept in
-# a **KV cache**: $2 \cdot \text{layers} \cdot d$ numbers a token. Every new token then reads *all* weights and *all* its cache for one multiply-add each. That is two FLOPs for every number of two bytes:
+# a **KV cache**: $2 \cdot \text{layers} \cdot \text{width}$ numbers a token. Every new token then reads *all* weights and *all* its cache for one multiply-add each. That is two FLOPs for every number of two bytes:
 #
 # $$I = \frac{2B(N + c)}{2(N + Bc)} \qquad (N \text{ weights}, c \text{ cached numbers of a sequence}, B \text{ sequences})$$
 #
@@ -600,7 +621,7 @@ compare(predicted=predict.kv_cache(lively.config, 2, 80, bytes_per_element=8), m
 # %% [markdown]
 # Prefill multiplies matrices, and decoding one sequence multiplies a matrix with a vector. They are two machines in one, and large services run them on different cards.
 #
-# ### 13 · Pages
+# ### 14 · Pages
 #
 # Batches make decoding cheap, so you want many sequences, and each wants room. Nobody knows how long an answer will be. If you reserve the longest for each, most of it stays empty. So
 # do what operating systems do: cut memory into **pages** of a few tokens, give a sequence a page when it needs one, and keep a table of its pages (Kwon et al. 2023).
@@ -625,7 +646,7 @@ print("two sequences on", first.table, "and", second.table, "write the same toke
 # %% [markdown]
 # Half a page, less half a token. In the services that Kwon et al. measured, reservations were 20 to 38 % full. (Ours gathers a sequence's pages before each product, a copy; a paged *kernel* looks each page up where it reads it.)
 #
-# ### 14 · Guess ahead
+# ### 15 · Guess ahead
 #
 # If a pass over one token costs as much as a pass over five, let it check five. A quick **draft** model writes $g$ tokens; the large model reads all of them in *one* pass, and says at each place what it would have said. Up to the first
 # disagreement the draft was right; there the large model's own word stands, and behind it nothing counts.
@@ -671,7 +692,7 @@ for ahead in (1, 2, 4, 8):
 # The same text, by fewer passes. (With sampling, a token of probability $p$ (large model) and $q$ (draft) is accepted with $\min(1, p/q)$ and else drawn anew from what $p$ has more than $q$; the distribution is exactly the large model's.) Agreement is not thrown with independent dice,
 # one place at a time, and so the two columns differ.
 #
-# ### 15 · Reading a profile
+# ### 16 · Reading a profile
 #
 # Five functions compute the same mean square of three layers, and each is slower than `slow_steps.quick`, by one sin. Here are their profiles: calls of each operation, most time first. **Before you open the source**, name the sin of each.
 
@@ -702,7 +723,7 @@ for sinner in (slow_steps.quick, *slow_steps.SLOW):
 # | What does fusion save? | bytes between operations; no FLOP |
 # | What does a row keep in an online softmax? | top, total, mixed; scaled by $e^{\text{old}-\text{new}}$ |
 # | What does FlashAttention save for the backward pass? | O and L; $D = \sum dO \circ O$ |
-# | Bytes and FLOPs | $K+1$ numbers a token; seven products where autograd has six, on half of the tiles |
+# | Bytes and FLOPs | $K+1$ numbers a token; seven products where autograd has six, on little more than half of the tiles |
 # | Why is decoding slow? | one FLOP a byte; batches share weights and never caches |
 # | What does a draft gain? | $1 + a + \dots + a^g$ tokens a pass, and the same text |
 #

@@ -55,6 +55,18 @@ def one_row_at_a_time(step, x, y, rows):
     return out
 
 
+def one_tile_too_many(step, x, y, rows):
+    out = torch.empty_like(x)
+    for number in range(len(x) // rows + 1):
+        here = slice(number * rows, (number + 1) * rows)
+        out[here] = step(x[here], y[here])
+    return out
+
+
+def tiles_without_step(step, x, y, rows):
+    return torch.empty_like(x)
+
+
 def tiles_into_x(step, x, y, rows):
     for start in range(0, len(x), rows):
         x[start : start + rows] = step(x[start : start + rows], y[start : start + rows])
@@ -182,7 +194,9 @@ ANSWERS = {
             tiles_in_a_list: "held twice",
             without_the_last_tile: "rows in all",
             tiles_of_x_alone: "other values",
-            one_row_at_a_time: "tiles are too small",
+            one_row_at_a_time: "tiles are due",
+            one_tile_too_many: "5 times, and 4 tiles are due",
+            tiles_without_step: "step saw 0 rows",
             tiles_into_x: "stay as they are",
             tiles_in_float32: "torch.float32 came",
         },
