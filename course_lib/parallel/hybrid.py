@@ -29,6 +29,7 @@ from course_lib.parallel.tensor_gpt import ParallelStage
 from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.parallel.zero3 import Zero3
 from course_lib.pipeline.executor import Pipeline
+from course_lib.pipeline.messages import one_queue_for_a_pair
 from course_lib.pipeline.schedule import ORDERS
 from course_lib.pipeline.stages import GPTStage, partition_layers
 from course_lib.train.accumulate import IGNORE, Batch, count_tokens
@@ -84,7 +85,9 @@ class HybridParallel(nn.Module):
                 part = Zero3(part, self.groups["data"], bucket_bytes, units=part.blocks.values())
             self.stages[str(number)] = part
         stages = {int(number): stage for number, stage in self.stages.items()}
-        self.pipeline = Pipeline(order, stages, group=self.groups["pipe"])
+        pipe = self.groups["pipe"]
+        back = process_groups(mesh)["pipe"] if one_queue_for_a_pair(pipe) else None
+        self.pipeline = Pipeline(order, stages, group=pipe, group_back=back)
         parameters = list(self.parameters())
         plan = plan_buckets(parameters, bucket_bytes) if mesh.axes["data"] > 1 and not zero else []  # ZeRO has its own
         self._buckets = [Bucket([parameters[number] for number in numbers]) for numbers in plan]

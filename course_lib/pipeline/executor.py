@@ -23,7 +23,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call
 
 from course_lib.collectives.operators import Group
-from course_lib.pipeline.messages import PipelineMessages
+from course_lib.pipeline.messages import PipelineMessages, one_queue_for_a_pair
 from course_lib.pipeline.schedule import Action, Costs, Message, Schedule, Span, checked
 from course_lib.pipeline.weight_gradients import DeferredWeightGradients, DeferredWork
 from course_lib.train.accumulate import Batch, count_tokens
@@ -55,7 +55,8 @@ class Pipeline:
             the output of the stage before. The last takes the targets, too, and returns the mean loss over them.
             `recv_buffer(inputs)` allocates the tensor for a message from a neighbour.
         optimizer: over this rank's parameters; for an asynchronous schedule only, which steps after each backward pass.
-        group: the ranks of the pipeline.
+        group: the ranks of the pipeline; None for all.
+        group_back: the same ranks, for messages to lower ranks, where `one_queue_for_a_pair`; None makes one of all.
         check: False carries out a schedule that `problems` rejects.
         blocking_sends: as for `PipelineMessages`; to see a deadlock.
 
@@ -65,15 +66,19 @@ class Pipeline:
             are only queued, spans mean little.
 
     Raises:
-        ValueError: the schedule is not valid, does not fit the ranks or the stages, or the optimizer is missing.
+        ValueError: the schedule is not valid or does not fit the ranks or stages; no optimizer, or no `group_back`.
     """
 
     def __init__(
         self, schedule: Schedule, stages: Mapping[int, nn.Module], *, optimizer: torch.optim.Optimizer | None = None,
-        group: Group = None, check: bool = True, blocking_sends: bool = False,
+        group: Group = None, group_back: Group = None, check: bool = True, blocking_sends: bool = False,
     ) -> None:  # fmt: skip
+        if group_back is None and one_queue_for_a_pair(group):
+            if group is not None:
+                raise ValueError("on NCCL the messages to lower ranks need a group of their own: give group_back")
+            group_back = dist.new_group()
         self.schedule = checked(schedule) if check else schedule
-        self.stages, self.optimizer, self.group = stages, optimizer, group
+        self.stages, self.optimizer, self.group, self.group_back = stages, optimizer, group, group_back or group
         self.rank = dist.get_rank(group)
         self.spans: list[Span] = []
         self._blocking_sends = blocking_sends
@@ -196,7 +201,8 @@ class Pipeline:
         self.spans = []
         self._in_flight.clear()  # a step that broke off may have left some
         self._split = {a._replace(kind="F") for a in self.schedule.actions[self.rank] if a.kind == "W"}  # F of B and W
-        return PipelineMessages(self.schedule, self.rank, self._empty, self.group, self._blocking_sends)
+        groups = self.group, self.group_back
+        return PipelineMessages(self.schedule, self.rank, self._empty, groups, self._blocking_sends)
 
     def _empty(self, message: Message) -> Tensor:
         stage = self.stages[message.stage]

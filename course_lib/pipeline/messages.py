@@ -31,6 +31,14 @@ from course_lib.pipeline.schedule import Message, Schedule
 from course_lib.pipeline.schedule.validate import steps
 
 
+def one_queue_for_a_pair(group: Group) -> bool:
+    """Whether what two ranks of a group send each other is carried out in one order, as in NCCL.
+
+    Were gradients in it with activations, 1F1B would wait in a circle. In gloo each message is on its own.
+    """
+    return "nccl" in str(dist.get_backend_config(group))
+
+
 @dataclass
 class PeerQueue:
     """Messages between this rank and a peer in one step of training, each with its place in the peer's list.
@@ -62,15 +70,15 @@ class PipelineMessages:
         schedule: of all ranks.
         rank: this rank's number in the group.
         empty: makes the buffer for a message.
-        group: the ranks of the pipeline.
+        groups: the ranks of the pipeline, for messages to higher and to lower ranks.
         blocking_sends: wait in each send for its receive, and post no receive ahead: to see a deadlock.
     """
 
     def __init__(
-        self, schedule: Schedule, rank: int, empty: Callable[[Message], Tensor], group: Group = None,
-        blocking_sends: bool = False,
+        self, schedule: Schedule, rank: int, empty: Callable[[Message], Tensor],
+        groups: tuple[Group, Group] = (None, None), blocking_sends: bool = False,
     ) -> None:  # fmt: skip
-        self._owner, self._rank, self._empty, self._group = schedule.owner, rank, empty, group
+        self._owner, self._rank, self._empty, self._groups = schedule.owner, rank, empty, groups
         self._blocking = blocking_sends
         self._arrived: dict[Message, Tensor] = {}
         self._peers: dict[int, PeerQueue] = {}
@@ -104,11 +112,12 @@ class PipelineMessages:
         if to == self._rank:
             self._arrived[message] = tensor
         elif self._blocking:
-            dist.send(tensor, group=self._group, group_dst=to)
+            dist.send(tensor, group=self._groups[to < self._rank], group_dst=to)
         else:
             peer = self._peers[to]
-            place, work = peer.unsent.pop(message), dist.isend(tensor, group=self._group, group_dst=to)
+            work = dist.isend(tensor, group=self._groups[to < self._rank], group_dst=to)
             assert work is not None
+            place = peer.unsent.pop(message)
             peer.outgoing.append((place, tensor, work))
             self._post_ahead(peer)  # the peer can go on now, up to the next message that it needs
 
@@ -127,7 +136,7 @@ class PipelineMessages:
     def _post(self, peer: PeerQueue) -> None:
         place, message = peer.expected.popleft()
         buffer = self._empty(message)
-        work = dist.irecv(buffer, group=self._group, group_src=peer.rank)
+        work = dist.irecv(buffer, group=self._groups[self._rank < peer.rank], group_src=peer.rank)
         assert work is not None
         peer.posted.append((message, place, buffer, work))
 
@@ -135,7 +144,7 @@ class PipelineMessages:
         if self._blocking:
             _, message = peer.expected.popleft()
             self._arrived[message] = buffer = self._empty(message)
-            dist.recv(buffer, group=self._group, group_src=peer.rank)
+            dist.recv(buffer, group=self._groups[self._rank < peer.rank], group_src=peer.rank)
             return
         if not peer.posted:  # an invalid schedule: wait for a message that cannot come
             self._post(peer)

@@ -35,7 +35,7 @@ class NamedPipeline(PacedPipeline):
 def slow_down(grid: HybridParallel, unit_s: float) -> NamedPipeline:
     """Give a grid a pipeline in which a forward pass takes `unit_s` seconds or longer, a backward pass twice that."""
     before = grid.pipeline
-    slow = NamedPipeline(before.schedule, before.stages, group=before.group)
+    slow = NamedPipeline(before.schedule, before.stages, group=before.group, group_back=before.group_back)
     slow.unit_s, grid.pipeline = unit_s, slow
     return slow
 
