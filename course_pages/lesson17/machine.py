@@ -10,7 +10,8 @@ the machine does is not in it. A message is measured by both clocks: the wall's,
 core, and the processor's, since copies and system calls are work as well. With a core for each rank a step takes its
 critical path. On fewer, m cores, it takes no less than that, nor than the work of all ranks over m; and, as long as no
 core is idle while a rank could use it, no more than work/m + (1 - 1/m)·path (Graham 1969, "Bounds on Multiprocessing
-Timing Anomalies"). So a pipeline's bubble costs less there: a rank that waits leaves its core to another.
+Timing Anomalies"). So a pipeline's bubble costs less there: a rank that waits leaves its core to another. While a
+message is on its way and no core is busy with it, none can shorten the path: that part of it counts whole.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -75,11 +77,21 @@ class Predicted(NamedTuple):
 def calibrate(training: Training, world_sizes: Sequence[int] = (1, 2, 4)) -> Machine:
     """Measure what this machine does on so many ranks at once, each with the whole GPT: about three seconds each."""
     paces = {n: ranks.run(measure_pace, training, world_size=n, diagnose=False)[0] for n in world_sizes}
-    return Machine(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, paces)
+    return Machine(count_cores(), paces)
+
+
+def count_cores(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Cores that this process may use: in a container, whose time is limited, as many as that time is worth."""
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = map(int, limit.read_text("ascii").split())
+    except (OSError, ValueError):  # no such file, or "max"
+        return here
+    return max(1, min(here, round(quota / period)))
 
 
 def measure_pace(training: Training, seconds: float = 1.5) -> Pace:
-    """The pace of the slowest rank, while all work. All ranks must call."""
+    """A rank's pace, while all work. All ranks must call."""
     torch.set_num_threads(1)
     config, model = training.config, GPT(training.config)
     optimizer, (inputs, targets) = torch.optim.Adam(model.parameters()), training.batch(0)
@@ -89,42 +101,52 @@ def measure_pace(training: Training, seconds: float = 1.5) -> Pace:
         model(inputs[:rows], targets[:rows]).backward()
 
     calls = {"few": lambda: both_ways(sizes[0]), "many": lambda: both_ways(sizes[1]), "update": optimizer.step}
-    took = time_in_turn(calls, seconds, time.process_time)
+    took = {name: of_processor for name, (_, of_processor) in time_in_turn(calls, seconds).items()}
     flops = [int(step_flops(Setup(config, rows))) for rows in sizes]
     per_flop = (took["many"] - took["few"]) / (flops[1] - flops[0])
     launch = max(0.0, took["few"] - flops[0] * per_flop) / (config.layers + 1)
     parameters = sum(each.numel() for each in model.parameters())
-    links = (measure_link(seconds / 2, clock) for clock in (time.perf_counter, time.process_time))
-    return Pace(launch, 1 / per_flop, took["update"] / parameters, *links)
+    return Pace(launch, 1 / per_flop, took["update"] / parameters, *measure_links(seconds))
 
 
-def measure_link(seconds: float, clock: Callable[[], float]) -> Link:
-    """α and β between all ranks by this clock, from all-reduces of two sizes. All ranks must call."""
+def measure_links(seconds: float) -> tuple[Link, Link]:
+    """α and β between all ranks, by the wall's clock and by the processor's, from all-reduces of two sizes.
+
+    All ranks must call.
+    """
     if (world_size := dist.get_world_size()) == 1:
-        return FREE
+        return FREE, FREE
     sent = {n: torch.zeros(n) for n in SIZES}
-    took = time_in_turn({str(n): partial(dist.all_reduce, x) for n, x in sent.items()}, seconds, clock)
+    took = time_in_turn({str(n): partial(dist.all_reduce, x) for n, x in sent.items()}, seconds)
     paths = {n: all_reduce(4 * n, world_size).path for n in SIZES}
-    return fit_link([(path.messages, path.n_bytes, took[str(n)]) for n, path in paths.items()])
+    wall, processor = (
+        fit_link([(path.messages, path.n_bytes, took[str(n)][clock]) for n, path in paths.items()]) for clock in (0, 1)
+    )
+    return wall, processor
 
 
-def time_in_turn(
-    calls: dict[str, Callable[[], object]], seconds: float, clock: Callable[[], float]
-) -> dict[str, float]:
-    """Seconds of each call, which all ranks begin together, on the slowest rank: the median. All ranks must call."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
+def time_in_turn(calls: dict[str, Callable[[], object]], seconds: float) -> dict[str, tuple[float, float]]:
+    """Seconds of each call, which all ranks begin together: medians of two clocks. All ranks must call.
+
+    Returns:
+        The wall's seconds of the slowest rank, and the processor's of a rank, a mean over the ranks.
+    """
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
     end, left = time.perf_counter() + seconds, torch.ones(1)
     while left > 0:  # on every rank alike
         for name, call in calls.items():
             dist.barrier()
-            start = clock()
+            wall, processor = time.perf_counter(), time.process_time()
             call()
-            times[name].append(clock() - start)
+            times[name].append((time.perf_counter() - wall, time.process_time() - processor))
         left.fill_(end - time.perf_counter())
         dist.all_reduce(left, dist.ReduceOp.MIN)
-    slowest = torch.tensor([each[1:] or each for each in times.values()], dtype=torch.float64)  # the first warms up
-    dist.all_reduce(slowest, dist.ReduceOp.MAX)
-    return dict(zip(times, slowest.quantile(0.5, dim=1).tolist()))
+    seen = torch.tensor([each[1:] or each for each in times.values()], dtype=torch.float64)  # the first warms up
+    walls, processors = (clock.contiguous() for clock in seen.unbind(-1))
+    dist.all_reduce(walls, dist.ReduceOp.MAX)
+    dist.all_reduce(processors)
+    medians = [walls.quantile(0.5, dim=1), processors.quantile(0.5, dim=1) / dist.get_world_size()]
+    return dict(zip(times, zip(*(each.tolist() for each in medians))))
 
 
 def layouts(training: Training, world_size: int, zero: Sequence[int] = (0, 1, 3), **how: object) -> list[Layout]:
@@ -141,6 +163,8 @@ def layouts(training: Training, world_size: int, zero: Sequence[int] = (0, 1, 3)
 def is_legal(training: Training, layout: Layout) -> bool:
     """Whether the sizes divide, and ZeRO has ranks to cut over and no pipeline that adds to what stage 2 reduces."""
     if (layout.zero and layout.data == 1) or (layout.zero > 1 and layout.pipe > 1):
+        return False
+    if training.config.layers % layout.pipe:  # the formulas below know equal stages
         return False
     try:
         training.setup(layout)
@@ -166,19 +190,21 @@ def predict_seconds(setup: Setup, machine: Machine) -> Seconds:
     Raises:
         ValueError: the machine was not measured on so many ranks.
     """
-    n, last = int(setup.world_size), setup.pipeline - 1
+    n = int(setup.world_size)
     if n not in machine.paces:
         raise ValueError(f"{n} ranks, but the machine was measured on {list(machine.paces)}: calibrate with {n}, too")
     pace = machine.paces[n]
     computes = [busy(setup, stage, pace) for stage in range(setup.pipeline)]
     sent = [messages(setup, stage) for stage in range(setup.pipeline)]
-    talks = max(float(pace.link.seconds(sent[stage])) for stage in (0, last))
-    handled = sum(float(pace.handling.seconds(each)) for each in sent)
-    path = max(computes) * (1 + float(bubble(setup).over_ideal)) + talks
-    work = (sum(computes) + handled) / setup.pipeline * n / machine.cores
+    talks = max(float(pace.link.seconds(each)) for each in sent)
+    handled = [float(pace.handling.seconds(each)) for each in sent]
+    chain = max(computes) * (1 + float(bubble(setup).over_ideal))
     if machine.cores >= n:
-        return Seconds(path)
-    least, most = max(path, work), work + (1 - 1 / machine.cores) * path
+        return Seconds(chain + talks)
+    chain += max(handled)  # by the processor's clock: the wall's contains the wait for a core, which is in `work`
+    idle = max(0.0, talks - max(handled) * n / machine.cores)  # the message is on its way, and no core can help
+    work = (sum(computes) + sum(handled)) / setup.pipeline * n / machine.cores
+    least, most = max(chain + idle, work), work + (1 - 1 / machine.cores) * chain + idle
     return Seconds((least + max(least, most)) / 2)
 
 
@@ -202,8 +228,10 @@ def messages(setup: Setup, stage: int) -> tuple[int, int]:
     waits += m * ((not is_first) + (not is_last))  # the stream from one neighbour, its gradient from the other
     if d > 1:
         units = blocks + 1 if setup.zero == 3 else 1
-        waits += sum(int(each.messages) for each in data_traffic(setup, stage, units).values()) + 2 * (d - 1)
+        waits += sum(int(each.messages) for each in data_traffic(setup, stage, units).values())
+        waits += 2 * (d - 1) * (2 if setup.zero else 1)  # the loss; with ZeRO also which weights had gradients
     waits += 2 * (setup.pipeline - 1)  # the loss, to everyone
+    waits += setup.gpt.tied and is_first != is_last  # the tied table's gradient, from the other end
     return waits, sum(int(each.total_bytes) for each in rank_traffic(setup, stage).values())
 
 

@@ -176,6 +176,36 @@ def test_messages_are_as_many_as_the_ranks_make() -> None:
     assert machine.messages(setup, 0)[0] == 4 * (4 * 4 * 2 + 1 + 1 + 2)  # micro-batches · (sums in blocks, three ends)
 
 
+def test_small_messages_are_counted() -> None:
+    """Who had gradients, with ZeRO; the loss; the tied table's gradient, which goes from one end to the other."""
+    zero, stages = (Training().setup(each) for each in (Layout(data=4, zero=1), Layout(pipe=2, data=2)))
+    assert machine.messages(zero, 0)[0] == 6 + 2 * 6
+    assert machine.messages(stages, 0)[0] == 2 + 2 + 2 + 2 + 1  # the stream of two micro-batches, three sums, the table
+
+
+def test_a_wait_for_a_core_counts_once_and_a_message_on_its_way_counts() -> None:
+    setup, handling = Training().setup(Layout(tensor=4)), Link(Seconds(5e-4), 0.0)  # 432 messages
+
+    def predicted(alpha: float) -> float:
+        pace = PACE._replace(handling=handling, link=Link(Seconds(alpha), 0.0))
+        return float(machine.predict_seconds(setup, machine.Machine(2, {4: pace})))
+
+    assert math.isclose(predicted(5e-4), predicted(1e-3))  # 4 ranks on 2 cores take turns: twice the processor's time
+    assert math.isclose(predicted(1.5e-3) - predicted(1e-3), 432 * 5e-4 / 2)  # whole in the upper bound alone
+
+
+def test_a_container_has_the_cores_that_its_time_is_worth(tmp_path: Path) -> None:
+    limit, here = tmp_path / "cpu.max", machine.count_cores(tmp_path / "none")
+    assert here >= 1
+    for text, cores in (("max 100000", here), ("100000 100000", 1), ("50000 100000", 1), ("99900000 100000", here)):
+        limit.write_text(text, "ascii")
+        assert machine.count_cores(limit) == cores, text
+
+
+def test_stages_of_different_length_are_not_offered() -> None:
+    assert not machine.is_legal(replace(Training(), config=replace(Training().config, layers=5)), Layout(pipe=2))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_first_of_the_list_is_quicker_than_the_last() -> None:
