@@ -239,6 +239,7 @@ def best(work, times=5):
     return Seconds(min(taken))
 
 
+# %%
 def seconds_of_a_step(config, batch_size, W=None, M=None, delay_from=None):
     model, batch = GPT(config, dtype=torch.bfloat16), batch_of(0, batch_size)
     o = OffloadedAdamW(model, CopyStream(W), CopyStream(W), delay_from, M)
