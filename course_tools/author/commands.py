@@ -85,7 +85,7 @@ def release(
     With a term, some numbers of the labs are others than the published ones, and answers of another term lose points.
     `course grade` then judges by the term of the last release (so far labs 01, 02 and 06 have such numbers).
 
-    Fails, and writes nothing, if a line of a solution or of a hidden test would go along.
+    Fails, and writes nothing, if a line of a lab's solution or hidden tests stands in it, or three in a row elsewhere.
     """
     from course_tools.author.release import release_course
 

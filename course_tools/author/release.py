@@ -33,6 +33,7 @@ FILES = (
     "LICENSE",
     "LICENSE-CONTENT",
     "start.py",
+    ".gitignore",
     "pyproject.toml",
     "constraints.txt",
     "Dockerfile",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-PACKAGES = ("numerics", "model", "collectives", "train", "pipeline", "parallel", "offload", "predict")
+PACKAGES = ("numerics", "model", "data", "collectives", "train", "pipeline", "parallel", "offload", "predict")
 """Where a lesson's library module may live: the rooms of `course_lib`."""
 LONGEST = 30
 """Letters in a topic: longer ones would not leave the templates' lines within 120 columns."""

@@ -417,7 +417,7 @@ print({where: f"{each['constants']['nic_bytes_per_s'] / 1e9:.0f} GB/s" for where
 # Two of the numbers are for messages: what one takes by the clock, and what it takes of the processor, which four ranks may have to share.
 #
 # With a core for each rank, a step takes its longest chain of work and messages. On fewer cores it lies between two bounds, as in any workshop with too few
-# benches (Graham 1969): no less than all work over the cores, no more than that and half the chain on two cores. The list takes the middle.
+# benches (Graham 1969): no less than all work over the cores, no more than that and half the chain on two cores, and the time in which a message is on its way and no core can help. The list takes the middle.
 
 # %% tags=["varies"]
 training = capstone.Training()  # the GPT of lesson 12, 16 sequences a step, 20 steps
