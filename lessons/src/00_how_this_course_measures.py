@@ -52,7 +52,9 @@ from course_pages.shared.memory import memory_timeline
 SMALL = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=128)
 model = GPT(SMALL, seed=0)
 
-display(show(Block))
+show(Block)
+
+# %%
 guess_parameters = ask("How many parameters does the model have?")
 
 # %% [markdown]
@@ -91,14 +93,16 @@ compare(predicted=wrong, measured=Count(sum(p.numel() for p in model.parameters(
 # bytes, 1,024 tokens in a step. `targets` are `inputs` moved by one byte, since at each position the model should name
 # the next one.
 #
-# Below is a training step, all of it. Whatever clever way of training you build in this course, it must end with the
-# weights that *this* function produces: the **oracle**.
+# Below is a training step, all of it. Whatever clever way of training you build, it must end with the weights that *this*
+# function produces: the **oracle**.
 #
 # The loss is the model's surprise about the right byte, the negative logarithm of the probability that it gave it, in
 # *nats*. What loss should a model have that has learned nothing?
 
 # %%
-display(show(train_step, docstring=False))
+show(train_step, docstring=False)
+
+# %%
 guess_loss = ask("What is the loss before any training, in nats?")
 
 # %% tags=["varies"]
@@ -112,8 +116,10 @@ at_first = Ratio(loss.item())
 compare(guess=guess_loss, predicted=Ratio(math.log(256)), measured=at_first, tolerance=0.03, name="first loss")
 
 # %% [markdown]
-# A model that knows nothing finds all 256 bytes equally likely: $-\ln \frac{1}{256} = 5.545$. Ours comes out a little lower, since its output shares the input's weights: it leans towards the byte just read, and here one in six is followed by itself. What is counted must be equal. Where
-# rounding or chance has a part, a tolerance is stated beforehand.
+# A model that knows nothing finds all 256 bytes equally likely: $-\ln \frac{1}{256} = 5.545$. Ours is a little lower,
+# since its output shares the input's weights: it leans towards the byte just read, and here one in six is followed by
+# itself. What is counted must be equal. Where rounding, chance, a message's header or a rule of thumb has a part, a
+# tolerance is stated beforehand.
 #
 # ## 3 · Bytes that a device holds
 #
@@ -129,6 +135,7 @@ compare(guess=guess_loss, predicted=Ratio(math.log(256)), measured=at_first, tol
 weights = Bytes(4 * predict.parameters(SMALL))
 print(f"weights: {weights:MiB}, or {weights:MB}")
 
+# %%
 guess_peak = ask("How many MiB are alive at the peak of one training step?", unit="MiB")
 
 # %%
@@ -187,7 +194,7 @@ rule = predict.training_flops(predict.parameters(SMALL), tokens=inputs.numel())
 compare(guess=guess_flops, predicted=rule, measured=counted.total, tolerance=0.15, name="6 × parameters × tokens", unit="GFLOP")
 
 # %% [markdown]
-# The step computes an eighth more than the rule says. What has the rule forgotten? Look at attention's two `@`. (H heads, K numbers in each; dropout is off.)
+# The step computes an eighth more than the rule says. What has it forgotten? Look at attention's two `@`. (H heads, K numbers in each; dropout is off.)
 
 # %%
 show(Attention.explicit)
@@ -261,7 +268,9 @@ def add_up():
     return mine.tolist()
 
 
-print(ranks.run(add_up, world_size=4))
+ranks.run(add_up, world_size=4)
+
+# %%
 guess_traffic = ask("How many MB does each of 4 ranks send to all-reduce a tensor of 4 MB?", unit="MB")
 
 # %% [markdown]
@@ -477,6 +486,7 @@ for line in sample[:2].tolist():
     print(bytes(line).decode())
 print(f"entropy: {stories.entropy_per_byte:.3f} nats a byte")
 
+# %%
 guess_reader = ask("What will the loss be after 200 steps, in nats a byte?")
 
 # %%

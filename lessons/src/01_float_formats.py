@@ -23,9 +23,9 @@ import math
 import torch
 
 from course_kit.compare import compare
-from course_kit.notebook import ask, show, your_turn
+from course_kit.notebook import ask, your_turn
 from course_kit.units import Bytes, Ratio
-from course_lib.numerics import BF16, FP8_E4M3FN, FP8_E5M2, FP16, TORCH_DTYPES, rounding
+from course_lib.numerics import BF16, FP8_E4M3FN, FP8_E5M2, FP16, TORCH_DTYPES
 from course_pages.lesson01 import pictures as figures
 from course_pages.lesson01 import turns
 from course_pages.lesson01.explorer import BitExplorer
@@ -73,8 +73,8 @@ BitExplorer(value=0.1).show(
 # \pm\, 2^{\,1 - b}\, \frac{f}{2^F} \;\text{ if } e = 0.$$
 #
 # Numbers of the second kind do without the leading 1, so that they can fade out to zero. They are called
-# **subnormal**. And where all bits of $e$ are 1, the pattern means infinity ($f = 0$) or nan, "not a number" (IEEE
-# 754-2019, §3.4).
+# **subnormal**. And where all bits of $e$ are 1, the upper five formats mean infinity ($f = 0$) or nan, "not a number"
+# (IEEE 754-2019, §3.4). To the lower four these are numbers, too (e4m3fn has one nan).
 #
 # **Your turn.** All 65,536 patterns of two formats are tried, and PyTorch is the judge. (A solution lies folded below.)
 
@@ -82,7 +82,7 @@ BitExplorer(value=0.1).show(
 # %%
 @your_turn(turns.check_decode, look="`pattern % 2**F` is f, and `pattern // 2**F % 2**E` is e. What is left is the sign. An e of 0, and one of all ones, have rules of their own.")
 def decode(pattern, E, F):
-    """The value of a pattern (sign, E exponent bits, F fraction bits), given as a whole number; math.inf and math.nan, too."""
+    """The value of a pattern (a whole number: sign, E exponent bits, F fraction bits); -0.0, math.inf and math.nan, too."""
     ...
 
 
@@ -212,8 +212,6 @@ def round_nearest(x, E, F):
 # number, even across a power of two, where the fraction overflows into the exponent. So a pattern is a count: the
 # spacings in $x$, plus $2^F$ for each time that the spacing has doubled. (0.1 in fp16 has 1,638 spacings of $2^{-14}$, ten
 # doublings above the smallest, $2^{-24}$: it is pattern 11,878.)
-#
-# Printed below, the library's `binade` finds the power of two under each number of a tensor. Which bits does its `&` keep?
 
 
 # %%
@@ -228,8 +226,6 @@ print({x: round_nearest(x, E=8, F=7) for x in (257.0, 258.0, 259.0)})
 for x in (0.1, 65_504.0, 65_519.9, 65_520.0):
     pattern = encode(x, E=5, F=10)
     print(f"{x:>9} → {pattern:016b} → {decode(pattern, E=5, F=10)}")
-display(show(rounding.binade, docstring=False))
-show(rounding.round_nearest, docstring=False)
 
 # %% [markdown]
 # 257 lies exactly between 256 and 258, that is, between 128 and 129 spacings. Even wins: 256. So the addition at the top of
@@ -237,8 +233,6 @@ show(rounding.round_nearest, docstring=False)
 #
 # Now 65,520. `encode` knows nothing of infinity. But 65,520 lies half a spacing above the largest number, the tie goes to
 # the even count, and the pattern after the largest number *is* infinity. Overflow is rounding.
-#
-# And the `&` keeps the blue bits. Sign and fraction become 0, so $2^{e-b}$ remains. `round_nearest` is yours, in one line.
 #
 # ## 4 · Too large, too small
 #
@@ -433,24 +427,24 @@ figures.running_values(
 compare(predicted=Ratio(2.0), measured=Ratio(kahan[-1]), tolerance=0.02, name="Kahan, all in bf16")
 
 # %% [markdown]
-# **Change one thing.** In a new cell, copy `add_kahan`, yours or the folded one, under another name, let the debt be
-# `update - new_weight + weight`, and print `turns.ten_thousand(…)[-1]` of it. On paper that is the same. Which of the four lines
-# do you get, and which operation is to blame? Decide first.
-#
-# <details><summary>Answer</summary>
-#
-# The flat one. `update - new_weight` comes first, and there the weight swamps the update. So the debt is always 0.
-#
-# </details>
-#
 # That is the story. A format is a range and a spacing; what is smaller than half the spacing is lost; and what is lost
 # can be paid for, diced for, or remembered.
 
 # %% [markdown]
 # ## Second sitting
 #
-# You may stop here. On another day, run all cells above before you go on. Below: formats without an exponent, PyTorch's
-# own casts, a printed mistake, and a training run in four recipes.
+# You may stop here. On another day, run all cells above before you go on. Below: a change to Kahan's trick, formats
+# without an exponent, the library's rounding against PyTorch's casts, a printed mistake, and a training run in four recipes.
+#
+# **Change one thing** above, in section 6. In a new cell, copy `add_kahan`, yours or the folded one, under another name, let
+# the debt be `update - new_weight + weight`, and print `turns.ten_thousand(…)[-1]` of it. On paper that is the same. Which of
+# the four lines in the last picture do you get, and which operation is to blame? Decide first.
+#
+# <details><summary>Answer</summary>
+#
+# The flat one. `update - new_weight` comes first, and there the weight swamps the update. So the debt is always 0.
+#
+# </details>
 #
 # ## 7 · Without an exponent: int8, int4, 1 bit
 #
@@ -460,10 +454,10 @@ compare(predicted=Ratio(2.0), measured=Ratio(kahan[-1]), tolerance=0.02, name="K
 # mean square of such an error is $s / \sqrt{12}$.
 
 # %%
-from course_kit.notebook import self_check
+from course_kit.notebook import self_check, show
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.numerics import FORMATS, quantize
+from course_lib.numerics import FORMATS, quantize, rounding
 from course_pages.shared.losses import losses_and_distances
 
 normal = torch.randn(256, 1024, generator=torch.Generator().manual_seed(1))
@@ -541,6 +535,13 @@ compare(predicted=Ratio(math.sqrt(1 - 2 / math.pi)), measured=loss, tolerance=0.
 # PyTorch casts to four of these formats. Does the library's `FloatFormat` agree? Of *patterns* there are so few
 # that we try them all: do both read the same value, and does that lead back to the same pattern? For *roundings*, cast
 # what fits of a million random fp32 numbers.
+#
+# `FloatFormat` rounds as you did. Printed below, `binade` finds the power of two under each number of a tensor: its `&` keeps
+# the blue bits, so $2^{e-b}$ remains. And `round_nearest` is your line.
+
+# %%
+display(show(rounding.binade, docstring=False))
+show(rounding.round_nearest, docstring=False)
 
 
 # %%
@@ -663,7 +664,7 @@ losses_and_distances(
     losses,
     distances,
     caption="Left: two recipes stay on the line of fp32. Plain bf16 rises above it twice. The early rise is absent where "
-    "only matrices are rounded. So it comes from the rest, the norms' gains above all, which start at 1. The late one comes "
+    "only matrices are rounded. So it comes from the rest, the biases and the norms' gains. The late one comes "
     "with the falling learning rate: updates sink below half a spacing, and (right) both rounded models travel less far.",
 )
 

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 30; less than a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 35; less than a minute of both together is computing on 2 CPU cores |
 # | A GPU | is not needed. Its kernels keep a few other tensors than a CPU's (`predict/saved.py` says which), and section 10 asks its allocator |
 # | Opens | `predict/lifetimes/ledger.py`, `predict/lifetimes/step.py`, `predict/allocator.py` |
 #
@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_kit import measure
 from course_kit.compare import compare
-from course_kit.notebook import ask, show, your_turn
+from course_kit.notebook import ask, your_turn
 from course_kit.units import Bytes
 from course_lib import predict
 from course_lib.model import hardware, text, zoo
@@ -76,7 +76,7 @@ class Ledger(TorchDispatchMode):
 # %%
 @your_turn(turns.check_peak, look="After the first two changes of the first list, how much is alive? And after the third?")
 def peak_of(changes):
-    """The most bytes alive at one moment; changes are births (+) and deaths (-) in bytes, in their order."""
+    """The most bytes alive at one moment, 0 if there are no changes: births (+) and deaths (-), in their order."""
     ...
 
 
@@ -280,8 +280,6 @@ def mlp_peak(t, d, f):
 # On paper, four words are enough: `save`, for what autograd keeps; `make`, for a result on its way; `grad`, for a
 # weight's gradient, which stays; and `free`, for what will not be read again. (The caller keeps `x`, `y` and the
 # gradient of `y`, which is there from the beginning.)
-#
-# Printed last is the library's way back through a block, MLP first. Where are three wide tensors (`BSF`) alive?
 
 
 # %%
@@ -303,22 +301,11 @@ shapes = {"512 tokens, 64 to 256": (512, 64, 256), "1,024, 128 to 512": (1024, 1
 papers = {name: Paper(parameters=2 * 4 * d * f, temporaries=4 * t * d) for name, (t, d, f) in shapes.items()}
 predicted = {name: mlp_on(papers[name], 4 * t * d, 4 * t * f, 4 * d * f) for name, (t, d, f) in shapes.items()}
 measured = {name: mlp_peak(*shape) for name, shape in shapes.items()}
-display(compare(guess={"1,024, 128 to 512": mlp_guess}, predicted=predicted, measured=measured, unit="MiB"))
-show(predict.lifetimes.step.StepLifetimes.block_backward, docstring=False)
+compare(guess={"1,024, 128 to 512": mlp_guess}, predicted=predicted, measured=measured, unit="MiB")
 
 # %% [markdown]
-# Three wide tensors at once, where two were kept: no sum of sizes knows such moments. The library has three when
-# `d_bent` is made (`linear_backward` does it, then frees), and again at `make(d_up=…)`: `up` and `d_bent` go one line
-# later. `predict.peak` writes down a whole step in this way, embedding to optimizer, and runs nothing.
-#
-# **Change one thing.** In `mlp_on`, free `bent` one line later, behind `d_up`. Which of the three peaks change? Decide
-# first: the table will complain, and show which.
-#
-# <details><summary>Answer</summary>
-#
-# The first two, by a wide tensor each. In the third shape the peak comes later, with `d_x` and both gradients.
-#
-# </details>
+# Three wide tensors at once, where two were kept: no sum of sizes knows such moments. `predict.peak` writes down a whole
+# step in this way, embedding to optimizer, and runs nothing.
 #
 # Later lessons build two switches: mixed precision (lesson 04), and *recompute*, which throws the insides of each block
 # away and makes them again, one block at a time (lesson 03). The plain fp32 step has its peak at 53.8 MiB. Where is it
@@ -417,10 +404,9 @@ MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
 # (If nothing reacts, run the cell once.)
 #
 # 1. For how large a batch of GPT-2 XL is an A100 80GB large enough? With fused attention? And with recompute?
-# 2. Gradients have a colour, yet this bar has none of it. Where is the peak? With all of question 1, go down to a batch
-#    of 4: why do they come now, and what has gone?
+# 2. This bar has no gradients. Where is the peak? With all of question 1, go down to a batch of 4: why do they come now,
+#    and what has gone?
 # 3. Does it fit on a T4, then, with a single sequence? What is left to shrink?
-# 4. Mixed again, press **GPT-3 175B**. How many H200s are needed at least? Which colour would you attack first?
 #
 # <details><summary>Answers</summary>
 #
@@ -429,7 +415,6 @@ MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
 # little waits for the way back that the worst moment is the optimizer's: all gradients are there, and no activation.
 # 3. No. Fewer sequences change nothing any more: states and gradients alone have 23.2 GiB. All in bf16, without an fp32
 # copy, it fits, with 11.9.
-# 4. 19. The optimizer's colour, 1.9 of 2.5 TiB.
 #
 # </details>
 #
@@ -439,9 +424,18 @@ MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
 # %% [markdown]
 # ## Second sitting
 #
-# What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below: the
-# literature's formula, the account of a convolution and of inference, bytes that no tensor owns, two more witnesses, and
-# published numbers.
+# What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below: a
+# line of section 4 that moves, the literature's formula, the account of a convolution and of inference, bytes that no tensor
+# owns, two more witnesses, the library's own way back through a block, and published numbers.
+#
+# **Change one thing** above, in section 4. In `mlp_on`, free `bent` one line later, behind `d_up`. Which of the three peaks
+# change? Decide first: the table will complain, and show which. Set it back afterwards.
+#
+# <details><summary>Answer</summary>
+#
+# The first two, by a wide tensor each. In the third shape the peak comes later, with `d_x` and both gradients.
+#
+# </details>
 #
 # ### The formula that papers quote
 #
@@ -466,12 +460,14 @@ MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
 # %%
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from course_kit.notebook import self_check
+from course_kit.notebook import self_check, show
 from course_kit.units import Count
 from course_pages.lesson02 import pictures as allocator
 
+# %%
 maps_guess = ask("How many maps does a layer (convolution, ReLU) keep?")
 
+# %%
 net = torch.nn.Sequential(
     *(torch.nn.Conv2d(3, 16, 3, padding=1), torch.nn.ReLU()),
     *(torch.nn.Conv2d(16, 32, 3, stride=2, padding=1), torch.nn.ReLU()),
@@ -507,6 +503,7 @@ compare(
 inference_guess = ask("32 layers in inference: how many MiB of results?", unit="MiB")
 
 
+# %%
 def results_alive(depth, training):
     layers = torch.nn.ModuleList(torch.nn.Linear(512, 512) for _ in range(depth))
     with torch.set_grad_enabled(training), measure.memory(layers) as record:
@@ -680,6 +677,16 @@ theirs = Bytes(tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"
 compare(predicted=predict.peak(setup).total, measured=theirs, name="MemTracker", unit="MiB")
 
 # %% [markdown]
+# What did the formula write down? Printed below is its way back through a block, MLP first. Where are three wide tensors
+# (`BSF`) alive, as in section 4?
+
+# %%
+show(predict.lifetimes.step.StepLifetimes.block_backward, docstring=False)
+
+# %% [markdown]
+# When `d_bent` is made (`linear_backward` does it, then frees), and again at `make(d_up=…)`: `up` and `d_bent` go one line
+# later.
+#
 # On a GPU the allocator itself keeps count. `torch.cuda.max_memory_allocated()` is the peak of all blocks (each rounded
 # up to 512 bytes), `max_memory_reserved()` that of all allocator segments. Workspaces for matrix products come on top of our
 # account. And a *snapshot* writes down every block with the line of code that asked for it; drop the file on
@@ -757,7 +764,7 @@ compare(predicted=counted, measured=published, tolerance=0.006, columns=("our fo
 
 # %% [markdown]
 # So GPT-3's largest has 350 GB in 16 bits, and with Adam 16Ψ are 2.8 TB of model states: thirty-three cards of 80 GiB,
-# and not an activation among them.
+# and not an activation among them. Three quarters are the optimizer's, and lesson 10 attacks those first.
 #
 # ## What to keep
 #

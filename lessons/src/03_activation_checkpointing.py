@@ -28,12 +28,12 @@ from torch import nn
 
 from course_kit import measure
 from course_kit.compare import compare
-from course_kit.notebook import ask, show, your_turn
+from course_kit.notebook import ask, your_turn
 from course_kit.units import Bytes, Count, Ratio
 from course_lib import predict
 from course_lib.model import text
 from course_lib.model.gpt import GPT, Attention, GPTConfig
-from course_lib.train.recompute import Recompute, RecomputedLayers, recompute, recompute_only
+from course_lib.train.recompute import RecomputedLayers, recompute, recompute_only
 from course_pages.lesson03 import pictures as figures
 from course_pages.lesson03 import turns
 from course_pages.lesson03.explorer import FilmExplorer
@@ -67,6 +67,7 @@ torch.manual_seed(0)
 layers = nn.ModuleList(Layer(WIDTH) for _ in range(N))
 x = torch.randn(ROWS, WIDTH, requires_grad=True)
 
+# %%
 kept_guess = ask("How many MiB of activations does the chain hold at the peak?", unit="MiB")
 
 
@@ -286,15 +287,8 @@ compare(guess={"K = 16": price_guess}, predicted=dict.fromkeys(times, Ratio(4 / 
 
 # %% [markdown]
 # It does not depend on $K$ at all. Every layer runs forward exactly twice, however you bundle. So *if* you recompute,
-# take the $K$ with the lowest peak. In seconds, the third is a promise that a machine keeps more or less well:
-
-# %% tags=["varies"]
-seconds = {K: measure.seconds(lambda K=K: every(K)(layers, x).sum().backward()) for K in (4, N)}
-kept = measure.seconds(lambda: plain(layers, x).sum().backward())
-measured = {f"K = {K}": Ratio(value / kept) for K, value in seconds.items()}
-compare(predicted=dict.fromkeys(measured, Ratio(4 / 3)), measured=measured, tolerance=None)
-
-# %% [markdown]
+# take the $K$ with the lowest peak.
+#
 # ## 5 · The film
 #
 # You have seen the peak. Here is the whole film: time runs to the right, and each row is a layer. Pink means that its
@@ -314,35 +308,27 @@ FilmExplorer(layers=16, every=4).show(
 # 2. Move **K** to 1, then to 16. Which colour is the hill made of in each case?
 # 3. Set **A layer saves** to 20 × its input, like a block of a GPT. Where does the lowest of the
 # bars *Peak for each K* go?
-# 4. Press **Play**. At which moment is the peak? At the end of the forward pass?
 #
 # <details><summary>Answers</summary>
 #
 # 1. They vanish: nothing runs again. The film ends at 48 instead of 64, three quarters of the time.
 # 2. At 1 of blue, inputs; at 16 of pink, insides. Each time there are 17.
 # 3. To $K = 1$. The root of $16/20$ is less than one.
-# 4. No: when the *last* segment has run again, and all inputs of the others still wait.
 #
 # </details>
 #
 # ## 6 · A real model
 #
 # The library's `recompute(piece, x)` is `Forget`, grown up: several tensors in and out, 16 bits, and no trap (section
-# 7, in the second sitting, springs it). A GPT's loop says `for block in self.blocks`, so it is enough to exchange the
-# list of blocks for one that hands out recomputed segments: `model.blocks = RecomputedLayers(model.blocks, every=K)`.
-#
-# Both are printed by the next cell. Look for your `redo` in the first: `restored` puts the dice back, `run` is the
-# second run, and `torch.autograd.backward` goes backward through it. (The `raise` refuses ways of asking for gradients
-# that would pass the weights by.) The second is all that the loop notices: it asks for blocks, and gets
-# segments that `recompute` runs.
+# 7, in the second sitting, springs it and prints the function). A GPT's loop says `for block in self.blocks`, so it is
+# enough to exchange the list of blocks for one that hands out recomputed segments:
+# `model.blocks = RecomputedLayers(model.blocks, every=K)`.
 #
 # But which $K$? That depends on $A / X$: how much does a block save, compared with its input? (Lesson 02 has the list.)
 
 # %%
 CONFIG = GPTConfig(layers=4, width=128, heads=4, vocab_size=256, context=128)
 setup = predict.Setup(CONFIG, batch_size=8, seq=128)
-display(show(Recompute.backward, docstring=False))
-display(show(RecomputedLayers.__iter__, docstring=False))
 
 # %%
 block_guess = ask("How many times its input does a block save?")
@@ -373,8 +359,7 @@ compare(guess=block_guess, predicted=Ratio(block / stream), measured=Ratio(saved
 # %% [markdown]
 # Twenty times. The best segment would have $\sqrt{4 / 20}$ layers, less than one. In GPT-3, with 96 layers, $A / X$
 # is 57 (114 bytes for each token and number of the width, and the input 2: Korthikanti et al. 2022), and $\sqrt{96 / 57}$ is 1.3.
-# So where scores are kept, each block is a segment of its own, the usual choice. (Fused attention keeps none. There
-# $A / X$ is 16, and of 96 layers segments of *two* are better: a peak of 79 $X$, not 111.)
+# So where scores are kept, each block is a segment of its own, the usual choice.
 #
 # (One $X$ must be subtracted from the formula. A block saves its input itself, so the input that we keep is a part of its $A$.)
 
@@ -442,8 +427,8 @@ compare(
 # ## Second sitting
 #
 # What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below:
-# what happens when the second run is *not* the same, how far down it goes, the other way to make room, what PyTorch
-# brings, and published numbers.
+# what happens when the second run is *not* the same, the library's own function, how far down it goes, the other way to
+# make room, what PyTorch brings, and published numbers, seconds among them.
 #
 # ## 7 · Three ways to be wrong without an error
 #
@@ -460,14 +445,17 @@ import warnings
 
 from torch.utils import checkpoint as torchs
 
-from course_kit.notebook import self_check
+from course_kit.notebook import self_check, show
 from course_kit.units import Flops
 from course_lib.model import hardware, zoo
+from course_lib.train.recompute import Recompute
 
+# %%
 wrong_guess = ask("Dropout of 10 %, other dice: how many per cent of the gradients are wrong?")
 mean_guess = ask("The running mean after a recomputed step?")
 
 
+# %%
 def running_mean(call):
     norm = nn.BatchNorm1d(1)
     data = torch.full((8, 1), 10.0, requires_grad=True)
@@ -504,6 +492,7 @@ compare(
 vanish_guess = ask("How many of the 16 layers get a gradient?")
 
 
+# %%
 def layers_with_gradient(forget):
     layers.zero_grad()
     trunk = every(4, forget)(layers[:12], x.detach())
@@ -539,6 +528,16 @@ compare(guess={"Forget": vanish_guess}, predicted=due, measured=measured)
 # The repair is the *ticket*: an argument that requires a gradient and holds nothing. It keeps the function in the
 # graph.
 #
+# The library's two are printed below. Look for your `redo` in the first: `restored` puts the dice back, `run` is the second
+# run, and `torch.autograd.backward` goes backward through it. (The `raise` refuses ways of asking for gradients that would
+# pass the weights by.) The second is all that the loop over a model's blocks notices: it asks for blocks, and gets segments
+# that `recompute` runs.
+
+# %%
+display(show(Recompute.backward, docstring=False))
+show(RecomputedLayers.__iter__, docstring=False)
+
+# %% [markdown]
 # ## 8 · Deeper
 #
 # And if $2\sqrt{N}$ is still too much? Recompute inside what is recomputed. Make the first half of the chain one piece,
@@ -608,6 +607,7 @@ class Attic(torch.autograd.graph.saved_tensors_hooks):
         return torch.frombuffer(bytearray(packed), dtype=torch.float32).reshape(ROWS, WIDTH)
 
 
+# %%
 moved_guess = ask("How many MiB cross the link in one step of the chain?", unit="MiB")
 
 
@@ -780,7 +780,19 @@ print(*(f"{name}: by our count {ours:.3}, the paper prints {theirs[name]}" for n
 # That is what the two products around the scores take in a whole step, forward and backward. But only their forward part runs again, $4\,s^2bh$, and
 # section 6 has counted it to the last operation.
 #
-# In seconds full recompute costs *more* than the third: 39 % on their 22B layer (Table 4). There a backward pass
+# Fused attention keeps no scores. There the $A / X$ of section 6 is 16, and of 96 layers segments of *two* are better: a
+# peak of 79 $X$, not 111.
+#
+# In seconds, the third of section 4 is a promise that a machine keeps more or less well. Here is our chain on your machine:
+
+# %% tags=["varies"]
+seconds = {K: measure.seconds(lambda K=K: every(K)(layers, x).sum().backward()) for K in (4, N)}
+kept = measure.seconds(lambda: plain(layers, x).sum().backward())
+measured = {f"K = {K}": Ratio(value / kept) for K, value in seconds.items()}
+compare(predicted=dict.fromkeys(measured, Ratio(4 / 3)), measured=measured, tolerance=None)
+
+# %% [markdown]
+# In the paper full recompute costs *more* than the third: 39 % on a 22B layer (Table 4). There a backward pass
 # takes only one and a half times as long as a forward pass, 11.9 ms and 7.7 ms, so that a forward pass more weighs
 # more.
 #
