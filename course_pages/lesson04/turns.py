@@ -15,6 +15,11 @@ from course_kit.notebook.your_turn import Function
 from course_lib.model.hardware import H100_80GB
 
 READY_MADE = {"softmax", "log_softmax", "logsumexp", "softmin", "cross_entropy", "scaled_dot_product_attention"}
+EXERCISES = (
+    100 * 495e12 / H100_80GB.peak("bf16"),
+    max(power for power in range(40) if torch.tensor(0.02 * 2.0**power).half().isfinite()),
+)
+"""Answers to exercises 1 and 2: per cent of the dense peak; the power by which 0.02 stays finite in fp16."""
 
 
 def check_copies(function: Function) -> None:
@@ -32,19 +37,14 @@ def check_copies(function: Function) -> None:
                 each.grad = parameter.grad.float()  # type: ignore[union-attr]
             theirs.step()
             function(ours, copies, parameters)
-        _stepped(kind.__name__, begin, due, copies, parameters)
-
-
-def _stepped(name: str, begin: list[Tensor], due: list[Tensor], copies: list[Tensor], parameters: list[Any]) -> None:
-    moved = torch.cat([(a != b).flatten() for a, b in zip(copies, begin)]).double().mean().item()
-    assert moved > 0.9, f"{name}: the fp32 copies should move, and {moved:.0%} of their numbers did"
-    assert all(torch.allclose(a, b, rtol=1e-6, atol=0) for a, b in zip(copies, due)), (
-        f"{name}, after three steps: the copies should be where the optimizer alone takes them in fp32"
-    )
-    assert all(parameter.dtype == torch.float16 for parameter in parameters), "the model should stay in fp16"
-    assert all((p == c.half()).all() for p, c in zip(parameters, copies)), (
-        f"{name}: the model should hold the copies, rounded"
-    )
+            assert all(parameter.dtype == torch.float16 for parameter in parameters), "the model should stay in fp16"
+        name, moved = kind.__name__, torch.cat([(a != b).flatten() for a, b in zip(copies, begin)]).double().mean()
+        assert moved > 0.9, f"{name}: the fp32 copies should move, and {moved:.0%} of their numbers did"
+        assert all(torch.allclose(a, b, rtol=1e-6, atol=0) for a, b in zip(copies, due)), (
+            f"{name}, after three steps: the copies should be where the optimizer alone takes them in fp32"
+        )
+        same = all((p == c.half()).all() for p, c in zip(parameters, copies))
+        assert same, f"{name}: the model should hold the copies, rounded"
 
 
 class _Watch(TorchFunctionMode):
@@ -73,9 +73,8 @@ def check_softmax(function: Function) -> None:
             assert not watch.called, (
                 f"it should be written with exp and a sum, and {', '.join(watch.called)} was called"
             )
-            assert found.dtype == dtype and watch.dtypes <= {dtype}, (
-                f"scores in {name}: all of it should stay in {name}, and {_names(watch.dtypes | {found.dtype})} came up"
-            )
+            came = " and ".join(sorted({str(each)[6:] for each in (*watch.dtypes, found.dtype)}))
+            assert came == name, f"scores in {name}: all of it should stay in {name}, and {came} came up"
             due = torch.tensor(scores).softmax(-1)
             assert found.shape == due.shape, (
                 f"{len(scores)} rows: there should be as many, and the shape is {found.shape}"
@@ -84,10 +83,6 @@ def check_softmax(function: Function) -> None:
                 (i for i in range(len(scores)) if not torch.allclose(found[i].float(), due[i], atol=close)), None
             )
             assert row is None, f"row {row} of the scores {scores} in {name} became {found[row].tolist()}"
-
-
-def _names(dtypes: set[torch.dtype]) -> str:
-    return " and ".join(sorted(str(dtype)[6:] for dtype in dtypes))
 
 
 def check_scale(function: Function) -> None:
@@ -125,16 +120,6 @@ def check_delayed(function: Function) -> None:
 
 def _short(numbers: Sequence[float]) -> str:
     return ", ".join(f"{number:g}" for number in numbers) or "none"
-
-
-def exercise_1() -> float:
-    """Per cent of an H100's dense bf16 peak that 495 TFLOP/s are."""
-    return 100 * 495e12 / H100_80GB.peak("bf16")
-
-
-def exercise_2() -> int:
-    """The highest power of two by which 0.02 may be multiplied in fp16."""
-    return max(power for power in range(40) if torch.tensor(0.02 * 2.0**power).half().isfinite())
 
 
 def exercise_3(steps: Sequence[bool], scale: float, growth_interval: int) -> list[float]:

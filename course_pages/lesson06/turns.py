@@ -13,6 +13,11 @@ from course_lib import predict
 
 N = 840_000
 """Bytes of the page's tensor: 2 to 8 divide them."""
+EXERCISES = (
+    predict.all_reduce(3 * 10**9, world_size=64).bytes.to("GB"),
+    predict.crossover_bytes(16, predict.Link(Seconds(20e-6), 1 / 10e9)).to("kB"),
+)
+"""Answers to exercises 1 and 2: GB that each of 64 ranks sends; kB up to which the tree of 16 is faster."""
 
 
 def all_reduced(all_reduce: Function, n_bytes: int) -> tuple[Tensor, Bytes, int]:
@@ -117,13 +122,3 @@ def check_two_levels(function: Function) -> None:
             assert across == 16, (
                 f"with two nodes of {size}, a tensor of 16 bytes should leave node {node} once, but {across} bytes do"
             )
-
-
-def exercise_1() -> float:
-    """GB that each of 64 ranks sends."""
-    return predict.all_reduce(3 * 10**9, world_size=64).bytes.to("GB")
-
-
-def exercise_2() -> float:
-    """KB up to which the tree of 16 ranks is faster."""
-    return predict.crossover_bytes(16, predict.Link(Seconds(20e-6), 1 / 10e9)).to("kB")

@@ -15,28 +15,18 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 SAMPLES = 40
-
-
-class Outcome(NamedTuple):
-    """What a restart did to an epoch of 40 samples: how many nobody read, how many were read twice, or what it said."""
-
-    lost: int
-    twice: int
-    said: str = ""
-
-
 STORED = {
-    ("torchdata", 2): Outcome(0, 0), ("torchdata", 4): Outcome(16, 0), ("torchdata", 1): Outcome(0, 8),
-    ("datasets", 2): Outcome(0, 0), ("datasets", 4): Outcome(16, 0),
-    ("datasets", 1): Outcome(24, 0, "KeyError: 'examples_iterable'"),
+    ("torchdata", 2): (0, 0, ""), ("torchdata", 4): (16, 0, ""), ("torchdata", 1): (0, 8, ""),
+    ("datasets", 2): (0, 0, ""), ("datasets", 4): (16, 0, ""),
+    ("datasets", 1): (24, 0, "KeyError: 'examples_iterable'"),
 }  # fmt: skip
-"""(library, ranks after the restart) → outcome, with the versions of `STORED_WITH`."""
+"""(library, ranks after it) → what `restart` returns, with the versions of `STORED_WITH`."""
 FORMATS_STORED = {"Arrow": 932_850 / 466_195, "Parquet": 394_533 / 466_195}
 """Bytes a token of Python 3.11's manual, as `write_formats` writes it."""
 ALLOCATED_STORED = {"Arrow": 0, "Parquet": 932_390}
@@ -89,10 +79,11 @@ def _source(library: str, rank: int, world_size: int) -> Any:
     return split_dataset_by_node(whole, rank, world_size)
 
 
-def restart(library: str, after: int, before: int = 2, steps: int = 8) -> Outcome:
+def restart(library: str, after: int, before: int = 2, steps: int = 8) -> tuple[int, int, str]:
     """Read `steps` samples on each rank, save each rank's state, and finish the epoch on `after` ranks.
 
-    A rank that had no state takes one of those that there are, rank modulo `before`.
+    A rank that had no state takes one of those that there are, rank modulo `before`. Returns how many of the 40 samples
+    nobody read, how many were read twice, and what the library said.
     """
     done, states, said = [], [], ""
     with _quiet():
@@ -107,7 +98,7 @@ def restart(library: str, after: int, before: int = 2, steps: int = 8) -> Outcom
                 done += [_sample(each) for each in source]
         except Exception as problem:  # noqa: BLE001  (whatever the library says is the outcome)
             said = f"{type(problem).__name__}: {problem}"
-    return Outcome(SAMPLES - len(set(done)), len(done) - len(set(done)), said)
+    return SAMPLES - len(set(done)), len(done) - len(set(done)), said
 
 
 def _sample(each: Any) -> int:

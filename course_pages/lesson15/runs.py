@@ -1,8 +1,10 @@
-"""Clocks for lesson 15's cells, of the processor and of a thread alone; a save that happens or does not."""
+"""Clocks for lesson 15's cells, of the processor and of a thread alone; a save, and runs that are killed and go on."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 
 import torch
 
+from course_kit import ranks
+from course_kit.units import Count
 from course_pages.shared.cpu_time import cpu_seconds as cpu_seconds  # the page's clock
 
 
@@ -33,3 +37,27 @@ def save(file: Path, state: Any) -> None:
     """Write beside the file, and put what was written in its place by a rename, which happens wholly or not at all."""
     torch.save(state, f"{file}.new")
     os.replace(f"{file}.new", file)
+
+
+def restarts(train: Callable[..., Any], folder: Path, whole: torch.Tensor) -> dict[str, Count]:
+    """Kill a run on 2 ranks in each of its steps; go on with 1, 2, 3, 4 and 8 ranks, and with 1 or 3 workers.
+
+    Returns:
+        Samples lost and read twice, and diaries in another order than `whole`, the one of a run that nobody killed.
+    """
+    seen = dict.fromkeys(("lost", "twice", "another order"), 0)
+    for step in range(len(whole)):
+        try:
+            ranks.run(train, folder / f"killed {step}", 2, step, world_size=2)
+        except ranks.RankFailure as failure:
+            assert failure.reports[1].exit_code == -signal.SIGKILL
+        for world_size in (1, 2, 3, 4, 8):
+            file = folder / f"{step} on {world_size}"
+            if (folder / f"killed {step}").exists():
+                shutil.copy(folder / f"killed {step}", file)
+            diary = ranks.run(train, file, 1 + 2 * (step % 2), world_size=world_size, diagnose=False)[0]
+            times = diary.flatten().bincount(minlength=whole.numel())
+            seen["lost"] += int((times == 0).sum())
+            seen["twice"] += int((times > 1).sum())
+            seen["another order"] += int(not torch.equal(diary, whole))
+    return {name: Count(n) for name, n in seen.items()}

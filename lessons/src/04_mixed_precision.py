@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 30; about half a minute of both together is computing on 2 CPU cores (a minute on CPUs that emulate 16 bits) |
+# | Time | first sitting 50 minutes, second sitting 35; about half a minute of both together is computing on 2 CPU cores (a minute on CPUs that emulate 16 bits) |
 # | A GPU | runs section 11 alone, whose seconds are only worth having with one |
 # | Opens | `train/precision.py`, `train/gradients.py` |
 #
@@ -156,7 +156,7 @@ for step in range(3):
 guess_bytes = ask("Of 16 bytes a parameter, how many belong to the optimizer?", unit="B")
 
 # %% [markdown]
-# The library's form is `MasterWeights(Adam(...))`. Here is its step for one weight, and then the bytes.
+# The library's form of that step is `MasterWeights(Adam(...))`. Here are its bytes.
 
 
 # %%
@@ -166,18 +166,14 @@ def after_a_step(model, optimizer):
     return record
 
 
-display(show(MasterWeights.update_parameter, docstring=False))
 model = GPT(CONFIG)
 parameters = sum(parameter.numel() for parameter in model.parameters())
 mixed = after_a_step(model, MasterWeights(Adam(model.parameters()), torch.float16))
-
-states = predict.model_states(predict.Setup(parameters, precision="mixed"))
-display(compare(predicted=states, measured=mixed.after, tolerance=0))
 compare(guess=guess_bytes, predicted=Bytes(4 + 4 + 4), measured=Bytes(mixed.after.optimizer // parameters), name="optimizer, a parameter")
 
 # %% [markdown]
-# The optimizer has twelve: 4 for the copy, 4 for $m$, 4 for $v$. Another 2 are in the weight and 2 in the gradient. Mixed
-# precision does not make the model states smaller, it moves them to the optimizer.
+# The optimizer has twelve: 4 for the copy, 4 for $m$, 4 for $v$. Another 2 are in the weight and 2 in the gradient
+# (section 8 measures all 16). Mixed precision does not make the model states smaller, it moves them to the optimizer.
 #
 # So what is it good for? For speed, for traffic, and for activations: most of them are now half as large (section 8).
 #
@@ -200,14 +196,13 @@ scores = torch.tensor([12.0, 11.0, 10.0])
 for name, x in {"fp32": scores, "fp16": scores.half(), "bf16": scores.bfloat16()}.items():
     print(f"{name}: softmax {[round(p, 3) for p in (x.exp() / x.exp().sum()).tolist()]}")
 
-print("fp16: sum of 70,000 ones  ", torch.ones(70_000).half().sum().item())
 forties = torch.full((64,), 40.0)
 print("fp16: 64 products of 40·40", (forties.half() @ forties.half()).item(), "; bf16:", (forties.bfloat16() @ forties.bfloat16()).item())
 
 # %% [markdown]
 # Eleven! (65,520 is the middle between the largest number and the next one; what lies below it is rounded down.) So a
-# softmax written as its formula dies of a score of 12: `inf / inf` is `nan`. Below it are two more ways to die. The
-# last is a matrix product in small. This machine adds its 64 products up in fp32 and gets 102,400 right; then the
+# softmax written as its formula dies of a score of 12: `inf / inf` is `nan`. Below it is another way to die: a
+# matrix product in small. This machine adds its 64 products up in fp32 and gets 102,400 right; then the
 # *output* has to be fp16, and is `inf`. bf16 has the range, but look at the digits of its softmax.
 #
 # **Your turn.** Softmax does not change when the same number is taken from all scores. Which number makes fp16 safe? In
@@ -241,8 +236,7 @@ def softmax(scores):
 #
 # The first class has nearly all FLOPs, and its long sums are safe, since a GPU's tensor cores add in fp32 (but see
 # section 11). The second has nearly all dangers. In PyTorch we can step in front of every function call and look at its
-# name (`CONTRACTIONS` and `WIDE` are lists of names), so this **cast policy** is a few lines. Here they are, and what
-# each function returns.
+# name, so this **cast policy** is a few lines (section 10 shows them). Here is what each function returns.
 
 # %%
 class Noting(CastPolicy):
@@ -252,7 +246,6 @@ class Noting(CastPolicy):
         return result
 
 
-display(show(CastPolicy.__torch_function__, docstring=False))
 model, returned = GPT(CONFIG), {}
 with Noting(torch.bfloat16):
     model(*batch(0))
@@ -260,9 +253,10 @@ for dtype in ("bfloat16", "float32"):
     print(f"{dtype:>8}:", ", ".join(name for name, of in returned.items() if of == dtype))
 
 # %% [markdown]
-# Everything that multiplies matrices gave bf16, and what followed it stayed there. Norms, softmax and loss gave fp32. The
-# *weights* are fp32, all of them: instead of section 2's copy they are their own master copy, and each product gets a
-# 16-bit copy, which lives until the backward pass has used it.
+# Everything that multiplies matrices gave bf16, and what followed it stayed there until it was added to the stream between
+# the layers, which is fp32 (the wider input wins). Norms, softmax and loss gave fp32. The *weights* are fp32, all of them:
+# instead of section 2's copy they are their own master copy, and each product gets a 16-bit copy, which lives until the
+# backward pass has used it.
 #
 # ## 4 · The third place: on the way back
 #
@@ -304,8 +298,8 @@ compare(guess={"layers": guess_flushed}, predicted=shares, measured=cast)
 # (In per cent.) Of the gradients that flow nearly half are gone; of the others hardly one keeps all digits.
 #
 # A real fp16 backward pass is worse than a cast at the end, for a gradient that became 0 in layer 2 is missing in
-# all that layer 1 computes from it. How many of the weights' gradients become 0 when everything runs in
-# fp16? And how far is the whole gradient from the right one?
+# all that layer 1 computes from it. How many of the weights' gradients become 0 when everything but the
+# loss runs in fp16? And how far is the whole gradient from the right one?
 
 
 # %%
@@ -344,14 +338,12 @@ ScaleExplorer(gradients).show(
 # 1. Choose **layers**, and move the scale up until no gradient is lost. How far is it from there to the first `inf`?
 # 2. Go back to **weights**. Which of the two groups sets the limit at the top?
 # 3. Choose **bf16** as the format. What is left for the slider to do?
-# 4. Choose **fp8_e5m2**, and look at the strip below. Is there a scale at which no flowing gradient is lost?
 #
 # <details><summary>Answers</summary>
 #
 # 1. None is lost from $2^{24}$ on, and the first `inf` comes at $2^{31}$: seven doublings.
 # 2. The weights: their first `inf` comes at $2^{27}$.
 # 3. Nothing. bf16 loses none of them, at any scale.
-# 4. No. The last one is saved at $2^{32}$, and the first `inf` comes at $2^{31}$. (Section 12 has a remedy.)
 #
 # And the small hill far to the left, among the weights? 128 gradients: those of the 128 biases of *keys*. Add a constant
 # to all keys, and every score of a row changes by the same amount: the softmax does not notice. So they should be 0, and
@@ -370,12 +362,6 @@ for power in (0, 4, 8, 12, 16, 24):
     print(f"scale 2^{power}: the error is {error:.0e} of the gradient's length")
 highest = max(power for power in range(20, 32) if fp16_gradient(2.0**power).isfinite().all())
 
-figures.gradient_histograms(
-    {f"gradients between the layers, times 2^{power}": (sizes["layers"], 2.0**power) for power in (0, 16, highest)},
-    FP16,
-    caption="At 2^16 the orange is all but gone; at the highest scale that works, nearly all yellow, too (the axis is "
-    "logarithmic: the last bars are few). The shape never changes.",
-).show()
 by_hand = math.floor(math.log2(65_520 / sizes["weights"].sorted[-1].item()))
 compare(predicted=Count(by_hand), measured=Count(highest), name="highest power")
 
@@ -390,7 +376,7 @@ compare(predicted=Count(by_hand), measured=Count(highest), name="highest power")
 # step, which costs the work of one batch, and halve the scale. After so many good steps in a row, double it. A
 # **dynamic** scale lives just below the cliff, and a step over the edge does no harm.
 #
-# **Your turn.** Move the scale. `scaler.good` begins at 0.
+# **Your turn.** Move the scale. `scaler.good` begins at 0; `scaler.growth_interval` is given.
 
 # %%
 @your_turn(turns.check_scale, look="`good` counts good steps in a row. When does it begin again at 0, and at which count does the scale double?")
@@ -463,7 +449,7 @@ compare(guess=guess_skipped, predicted=Count(32 - highest), measured=first, name
 # ## Second sitting
 #
 # What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below:
-# the recipes race, two orders of clipping, PyTorch's own, eight bits, and what the data sheets say.
+# the recipes race, two orders of clipping, our cast policy and PyTorch's own, eight bits, and what the data sheets say.
 #
 # ## 8 · The recipes race
 #
@@ -655,7 +641,14 @@ compare(guess={"clip, unscale": guess_clipped}, predicted=expected, measured=one
 #
 # ## 10 · PyTorch's own
 #
-# `torch.autocast` is the policy, `torch.amp.GradScaler` the scaler. The loop is the one of section 8,
+# Our policy first. PyTorch calls this method in place of each of its functions; `CONTRACTIONS` and `WIDE` are lists of
+# names.
+
+# %%
+show(CastPolicy.__torch_function__, docstring=False)
+
+# %% [markdown]
+# PyTorch's own policy is `torch.autocast`, its scaler `torch.amp.GradScaler`. The loop is the one of section 8,
 # and `scaler.unscale_(optimizer)` would stand before a clip. We let PyTorch's scaler hunt on our policy, so that both
 # meet the same gradients. Ours must have halved and doubled at exactly the same steps.
 
@@ -722,9 +715,18 @@ for dtype, time in seconds.items():
 # ## 12 · Eight bits
 #
 # Newer tensor cores multiply fp8, at twice the speed of bf16. The usual recipe takes **e4m3** for weights and activations
-# and **e5m2** for gradients (Micikevicius et al. 2022). Neither has the range for all tensors of a network at once. So
-# one loss scale is not enough: each *tensor* gets a scale of its own, which takes its largest number, the *amax*, to the
-# largest number of the format.
+# and **e5m2** for gradients (Micikevicius et al. 2022). Neither has the range for all tensors of a network at once. See
+# it in section 5's explorer: choose **layers** and **fp8_e5m2**, and look at the strip below. Is there a scale at which no
+# flowing gradient is lost?
+#
+# <details><summary>Answer</summary>
+#
+# No. The last one is saved at $2^{32}$, and the first `inf` comes at $2^{31}$.
+#
+# </details>
+#
+# So one loss scale is not enough: each *tensor* gets a scale of its own, which takes its largest number, the *amax*, to
+# the largest number of the format.
 #
 # To know amax one must read the whole tensor, and then read it once more to cast it. **Delayed scaling** saves the first
 # reading: it takes the largest amax of the last steps, and hopes. What grew in the meantime *saturates* at the format's
@@ -879,12 +881,12 @@ print(f"with gradients in fp32: {wide:.0GB}, {wide / 7_500_000_000:.0f} bytes a 
 # %%
 answer_1 = None  # per cent
 
-self_check(answer_1, turns.exercise_1(), tolerance=0.01, hint="Which peak belongs to a training run?")
+self_check(answer_1, turns.EXERCISES[0], tolerance=0.01, hint="Which peak belongs to a training run?")
 
 # %%
 answer_2 = None  # a whole number: the power
 
-self_check(answer_2, turns.exercise_2(), hint="Section 6: which product must stay below 65,520?")
+self_check(answer_2, turns.EXERCISES[1], hint="Section 6: which product must stay below 65,520?")
 
 
 # %%

@@ -62,11 +62,8 @@ ranks.run(everyone, torch.ones(3), world_size=4, timeout_s=10)
 # take it, rank 1 waits for rank 0, and neither comes to its `recv`. That is a **deadlock**, and the report names the
 # circle: who waits for whom, in which line.
 #
-# Other libraries than ours, which is called gloo, keep a copy of a small tensor and let `send` return early. There the
-# same program runs, until one day the tensors grow beyond what is copied, and it hangs. So never rely on that copy.
-#
-# The repair is one letter and two lines. `isend` only *posts* the message and returns at once, with a handle whose
-# `wait()` ends when the message is gone.
+# The repair is small. `isend` only *posts* the message and returns at once, with a handle whose `wait()` ends when the
+# message is gone.
 #
 # And who pays? `busiest_and_total` runs an all-reduce on a tensor of $n$ = 840 kB (a number that 2 to 8 divide), checks the
 # sum, and counts the bytes as they pass. Keep its two questions for the rest of the page. What does the **busiest** rank
@@ -76,7 +73,7 @@ ranks.run(everyone, torch.ones(3), world_size=4, timeout_s=10)
 guess_direct = ask("4 ranks, 840 kB each: how many kB does one rank send?", unit="kB")
 
 # %% [markdown]
-# **Your turn.** Repair it.
+# **Your turn.** Copy the body of the first `everyone` from above, and repair it.
 
 # %%
 @your_turn(turns.check_everyone, look="Keep every handle, and change nothing that is on its way. Where may you wait?")
@@ -153,12 +150,12 @@ def manager(tensor):
         dist.recv(tensor, 0)
 
 
+# %%
 guess_busiest = ask("A manager and 3 workers: how many kB does the busiest rank send?", unit="kB")
-guess_total = ask("And all 4 together?", unit="kB")
 
 # %%
 compare(
-    guess={"busiest rank": guess_busiest, "all together": guess_total},
+    guess={"busiest rank": guess_busiest},
     predicted={"busiest rank": Bytes(3 * N), "all together": Bytes(2 * 3 * N)},
     measured=busiest_and_total(manager, world_size=4),
     unit="kB",
@@ -204,9 +201,7 @@ RingExplorer(world_size=4).show(
 # The two halves have names. In the first pass, parts travel and grow: a **reduce-scatter**, after which each rank
 # owns one finished part. In the second the finished parts travel unchanged: an **all-gather**.
 #
-# Take four ranks and follow rank 3 through the first pass. In step 0 it sends part 2 to the right, and adds to its part 1
-# the part 1 that arrives from the left. In step 1 it sends that part 1, and adds to its part 0. In step 2 it sends part 0,
-# and adds to part 3, which is then finished.
+# Take four ranks and follow rank 3 through the first pass; it sends to the right, and what it adds comes from the left.
 #
 # | step | rank 3 sends | and adds to |
 # |---|---|---|
@@ -349,8 +344,8 @@ compare(
 # %% [markdown]
 # Of 8 ranks, rank 0 is busy again: on the way back it has three children, ranks 4, 2 and 1, so it sends $3n$, or $\lceil
 # \log_2 p \rceil\, n$ (the brackets round up). Rank 4 sends as much, once up to rank 0 and down to ranks 6 and 5. That is
-# more than the ring's $2n$. But the tree is done after $2 \lceil \log_2 p \rceil$ rounds: 6 for 8 ranks, 20 for 1,000. Few
-# messages or few bytes? Section 7 puts a price on both.
+# more than the ring's $1.75\,n$. But the tree is done after $2 \lceil \log_2 p \rceil$ rounds: 6 for 8 ranks, 20 for
+# 1,000. Few messages or few bytes? Section 7 puts a price on both.
 #
 # ## 5 · The rest of the family
 #
@@ -365,20 +360,7 @@ figures.before_and_after(
 # You have built most of these already. The second half of the tree is a **broadcast**, the first half a **reduce**;
 # the ring's passes are a **reduce-scatter** and an **all-gather**. One is missing. In an **all-to-all** every rank
 # has a different part for every other one, a letter for each. It is the transpose of a matrix whose rows live on
-# different machines, and experts (lesson 13) will need it. The library has it in `collectives`, with all the others. Each
-# rank writes ten times its own number plus the receiver's. What does rank 1 find in its box?
-
-
-# %%
-def letters():
-    me, p = dist.get_rank(), dist.get_world_size()
-    return collectives.all_to_all(torch.tensor([10 * me + to for to in range(p)])).tolist()
-
-
-ranks.run(letters, world_size=4)
-
-# %% [markdown]
-# Row 1 is what each of the others had written to rank 1 (and the letter to itself, which no cable carries).
+# different machines, and experts (lesson 13) will need it. The library has it in `collectives`, with all the others.
 #
 # What do they cost? Let $n$ be the whole: what each rank holds before a reduce-scatter or an all-to-all, and what it holds
 # after an all-gather. Which one is the most expensive for its busiest rank?
@@ -390,20 +372,16 @@ guess_share = ask("8 ranks, n = 840 kB: how many kB does a rank send in a reduce
 FAMILY = "broadcast", "reduce_scatter", "all_gather", "all_to_all"
 
 
-def the_family(n_bytes):
-    whole, sent = torch.ones(n_bytes // 4), {}
-    part = whole.tensor_split(dist.get_world_size())[0].clone()
-    for name in FAMILY:
-        with measure.traffic() as account:
-            getattr(collectives, name)(part if name == "all_gather" else whole)
-        sent[name] = account.total_bytes
-    return sent
+def sent_in(name):
+    whole = torch.ones(N // 4)
+    mine = whole.tensor_split(8)[0].clone() if name == "all_gather" else whole
+    with measure.traffic() as sent:
+        getattr(collectives, name)(mine)
+    return sent.total_bytes
 
 
-predicted = dict(zip(FAMILY, (predict.broadcast(N, 8).bytes, predict.reduce_scatter(N, 8).bytes,
-                              predict.all_gather(N, 8).bytes, predict.all_to_all(N, 8).bytes)))  # fmt: skip
-on_8 = ranks.run(the_family, N, world_size=8)
-measured = {name: max(mine[name] for mine in on_8) for name in FAMILY}
+predicted = {name: getattr(predict, name)(N, 8).bytes for name in FAMILY}
+measured = {name: max(ranks.run(sent_in, name, world_size=8)) for name in FAMILY}
 compare(guess={"reduce_scatter": guess_share}, predicted=predicted, measured=measured, unit="kB")
 
 # %% [markdown]
@@ -411,14 +389,14 @@ compare(guess={"reduce_scatter": guess_share}, predicted=predicted, measured=mea
 # The broadcast costs its root $3n$, although nothing needs to be added: the root of a tree sends the whole tensor again and
 # again.
 #
-# That is the story. Do not count the total, find the busiest link; a ring sends the fewest bytes, a tree needs the
-# fewest rounds.
+# That is the story. Do not count the total, find the busiest link. A ring sends the fewest bytes; a tree, among many
+# ranks, needs the fewest messages in a row.
 
 # %% [markdown]
 # ## Second sitting
 #
 # What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below:
-# how the library writes an algorithm down, what a message costs in seconds, how ranks miss each other, PyTorch's own,
+# how the library writes an algorithm down, an all-to-all's letters, what a message costs in seconds, how ranks miss each other, PyTorch's own,
 # and what is done where links differ: two levels and two trees.
 #
 # ## 6 · A schedule is data
@@ -433,7 +411,6 @@ for number, each in enumerate(schedules.all_reduce_ring(world_size=3, rank=0), s
     verb = "add it up" if receive.add else "keep it"
     print(f"round {number}: part {send.part} to rank {send.to}; part {receive.part} from rank {receive.source}, {verb}")
 display(show(collectives.execute, docstring=False))
-guess_messages = ask("8 ranks: how many messages does the tree's busiest rank send?")
 
 # %% [markdown]
 # Because a schedule is data, one can check it on paper: `schedules.hold` refuses a message that no rank receives,
@@ -447,6 +424,9 @@ guess_messages = ask("8 ranks: how many messages does the tree's busiest rank se
 #
 # Now the count, for all four algorithms and each number of ranks from 2 to 8: the bytes of the busiest rank, as you
 # know them, and the messages.
+
+# %%
+guess_messages = ask("8 ranks: how many messages does the tree's busiest rank send?")
 
 
 # %%
@@ -482,6 +462,21 @@ compare(guess={"tree": guess_messages}, predicted=predicted, measured=on_8)
 # The `assert`s before the figure are the stronger statement: not only the busiest rank but *each* of 35 ranks sent,
 # for each of four algorithms, exactly the bytes and the messages of its formula. A ring that secretly sends whole
 # tensors gives the same sums. It would not survive this cell.
+#
+# One function carries out every schedule, that of section 5's all-to-all, too. There each rank writes ten times its own
+# number plus the receiver's. What does rank 1 find in its box?
+
+
+# %%
+def letters():
+    me, p = dist.get_rank(), dist.get_world_size()
+    return collectives.all_to_all(torch.tensor([10 * me + to for to in range(p)])).tolist()
+
+
+ranks.run(letters, world_size=4)
+
+# %% [markdown]
+# Row 1 is what each of the others had written to rank 1 (and the letter to itself, which no cable carries).
 #
 # ## 7 · What a message costs
 #
@@ -718,6 +713,9 @@ compare(
 # %% [markdown]
 # It sends what a ring sends, within 1 %; the rest is headers and the barrier. And the sums are equal to ours.
 #
+# Other libraries than gloo keep a copy of a small tensor and let `send` return early. There section 1's first program runs,
+# until one day the tensors grow beyond what is copied, and it hangs. So never rely on that copy.
+#
 # Names that turn up in every discussion are not of a kind. **MPI** is a *standard*, of 1994, from the world of
 # supercomputers; it named most of what you saw here. **gloo** is a *library* of collectives for CPUs and ordinary
 # networks, **NCCL** NVIDIA's for GPUs: there the GPUs themselves add up and pass on. **Horovod** (Sergeev and Del Balso
@@ -924,12 +922,12 @@ print(f"a part on 8192 ranks: {Bytes(gradients // 8192):.1MB}; α/β: {cluster.b
 # %%
 answer_1 = None  # GB sent by each of 64 ranks
 
-self_check(answer_1, turns.exercise_1(), tolerance=0.002, hint="Section 3 has the formula. However many ranks there are, it stays below which multiple of n?")
+self_check(answer_1, turns.EXERCISES[0], tolerance=0.002, hint="Section 3 has the formula. However many ranks there are, it stays below which multiple of n?")
 
 # %%
 answer_2 = None  # kB up to which the tree is faster
 
-self_check(answer_2, turns.exercise_2(), tolerance=0.01, hint="Section 7 has the tree's messages and bytes in a row. Set both times equal.")
+self_check(answer_2, turns.EXERCISES[1], tolerance=0.01, hint="Section 7 has the tree's messages and bytes in a row. Set both times equal.")
 
 
 # %%

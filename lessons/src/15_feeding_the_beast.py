@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 30; about a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 35; about a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing: all of this happens before a batch reaches it |
 # | Opens | `data/order.py`, `data/tokens.py`, `data/mixture.py` |
 #
@@ -18,7 +18,6 @@
 # order of samples that is a function.
 
 # %%
-import itertools
 import os
 import queue
 import shutil
@@ -89,10 +88,8 @@ compare(predicted={"map over memory": Ratio(1)}, measured={"map over memory": Ra
 # A page that was read once *is* main memory, so a map is copied as fast as memory is. And 21 kB a second is nothing. The
 # first reading of a page comes from the disk, but no disk is so slow either. **Text does not starve a GPU.**
 #
-# Work on text does. Suppose that the loader tokenises, here with a byte-pair encoder in plain Python (Sennrich et al. 2016):
-
-# %%
-show(encoder.encode)
+# Work on text does. Suppose that the loader tokenises, here with a byte-pair encoder in plain Python (Sennrich et al. 2016;
+# `course_pages/lesson15/encoder.py`):
 
 # %% tags=["varies"]
 manual = text.python_manual().data.decode()
@@ -104,24 +101,6 @@ print("eight GPUs eat, of what this core delivers:", {gpu: f"{8 * eats / rate:.0
 # %% [markdown]
 # So the loader of the large model has time to spare. Eight GPUs with the small one eat more than
 # it delivers, or nearly all of it. Tokenising, decompressing and decoding images are done once, before the run, or by many workers.
-#
-# Main memory has one trap more. Read the same tokens into a Python list, as many a `Dataset.__init__` does, and let four
-# workers fork from it. Forked processes share pages until one of them *writes*. **Guess:** a worker only reads a list of a
-# million tokens. How many MB does it copy?
-
-# %%
-guess_copied = ask("A forked worker reads a list of a million numbers: MB that it copies?", unit="MB")
-
-# %% tags=["varies"]
-due = {"list, held": Bytes(40_000_000), "list, copied": Bytes(32_000_000), "array, held": Bytes(2_000_000)}
-found = memory.held_and_copied()
-print(f"copied of the array, all told: {found['array, copied'].to('MB'):.1f} MB ({memory.TOLD})")
-compare(guess={"list, copied": guess_copied}, predicted=due, measured={name: found[name] for name in due}, tolerance=0.1, unit="MB")
-
-# %% [markdown]
-# Every number above 256 is an object of 28 bytes, in a place of 32, and the list has a pointer of 8 to each. To look at
-# an object is to write: its reference count goes up and down. So reading copies every page that has an object on it, in every worker.
-# An array is *one* object. Its tokens have no counts, they take a twentieth, and hardly any are copied.
 #
 # ## 2 · A queue
 #
@@ -186,21 +165,9 @@ compare(guess={"w = 8": guess_eight}, predicted=due, measured=found, tolerance=N
 # Four workers are enough, and eight are no faster: then the model is the one to wait for. (The rest: with one or two
 # workers the last steps, otherwise the first batch.)
 #
-# Threads were good here since they slept. Our encoder computes, in Python, and only one thread of a process may do that at a
-# time (unless Python was built without its lock). So two threads need as long as one, and workers that compute are *processes*, as PyTorch's are. On two
-# free cores two of them need half as long:
-
-# %% tags=["varies"]
-def encode_half(half):  # its seconds, without those in which other programs had the cores
-    return runs.own_seconds(encoder.encode, manual[half * 50_000 : (half + 1) * 50_000], merges)
-
-
-one = encode_half(0) + encode_half(1)
-threads = max(prefetch(encode_half, range(2), workers=2))
-processes = max(ranks.run(lambda: encode_half(dist.get_rank()), world_size=2))
-print(f"2 threads: {one / threads:.1f} times as fast as one; 2 processes: {one / processes:.1f} times")
-
-# %% [markdown]
+# Threads were good here since they slept. Workers that compute, as our encoder does, are *processes*: only one thread of a
+# Python process computes at a time (section 6 measures it).
+#
 # ## 3 · Who waits?
 #
 # Back to Monday. Two ranks, the same model, but rank 1's store is slow: 60 ms where rank 0 needs 2. Each has one worker.
@@ -256,8 +223,7 @@ compare(
 #
 # What we want is a **function**: from a place in the order to the sample that stands there, each sample once. Ciphers have solved that. A **Feistel
 # network** halves a number into left and right. Each round turns $(l, r)$ into $(r,\, l \oplus f(r))$. Whatever $f$ is, xor
-# ($\oplus$) with $f(r)$ undoes it, so no two numbers become one. Four rounds shuffle long numbers well (Luby and Rackoff 1988); with few bits
-# some orders are then more frequent than others, so we make eight. (Our $f$: `mix` makes one number of several, and `scramble` one that looks like chance.)
+# ($\oplus$) with $f(r)$ undoes it, so no two numbers become one. We make eight rounds. (Our $f$: `mix` makes one number of several, and `scramble` one that looks like chance.)
 
 # %%
 def feistel(number, half, seed, epoch):
@@ -269,12 +235,13 @@ def feistel(number, half, seed, epoch):
     return left << half | right
 
 
-print([feistel(number, half=2, seed=0, epoch=0) for number in range(16)])
+print([feistel(number, half=2, seed=7, epoch=0) for number in range(16)])
 
 # %% [markdown]
-# All numbers from 0 to 15, each once. But our samples are seldom a power of 4. Say there are 10, and some place is sent to 13, which is no
-# sample. Then send 13 on. It may not land inside either, but all numbers lie on circles of this shuffle. The circle leads back to our place
-# at the latest, so the walk meets a number inside. And no two places end at the same one: their circles are walked in one direction only.
+# All numbers from 0 to 15, each once. But our samples are seldom a power of 4. Say there are 10. Place 9 is sent to 13, which is no
+# sample. Then send 13 on. It may not land inside either: 13 goes to 11, which is no sample, and 11 to 5. But all numbers lie on circles of this
+# shuffle. The circle leads back to our place at the latest, so the walk meets a number inside. And no two places end at the same one:
+# their circles are walked in one direction only.
 #
 # **Your turn.** Walk. (Black and Rogaway 2002, §4, call it cycle walking.)
 
@@ -301,10 +268,9 @@ ours = [permuted(place, n, lambda number: feistel(number, 5, 7, 0)) for place in
 print("each sample once:", sorted(ours) == list(range(n)), "| the library's order:", ours == order.permuted(range(n), n, 7, 0).tolist())
 print("the next epoch has", sum(a == b for a, b in zip(ours, order.permuted(range(n), n, 7, 1))), "of 1,000 at the same place")
 print(f"at place 100,000,000 of 146 million stands sample {order.permuted(10**8, 146_000_000, 7, 0)[0]:,d}")
-display(show(order.permuted, docstring=False))
 
 # %% [markdown]
-# The library's does a whole batch at once. All that it keeps is eight secrets.
+# The library's, `order.permuted`, does a whole batch at once. All that it keeps is eight numbers, one of `mix` for each round.
 #
 # ## 5 · The state is one number
 #
@@ -367,22 +333,8 @@ guess_other = ask("Of 200 restarts: how many read anything else than the run tha
 
 # %%
 whole = ranks.run(train, folder / "whole", 2, world_size=4)[0]
-for step in range(STEPS):
-    try:
-        ranks.run(train, folder / f"killed {step}", 2, step, world_size=2)
-    except ranks.RankFailure as failure:
-        assert failure.reports[1].exit_code == -signal.SIGKILL
-seen = {"lost": 0, "twice": 0, "another order": 0}
-for step, world_size in itertools.product(range(STEPS), (1, 2, 3, 4, 8)):
-    file = folder / f"{step} on {world_size}"
-    if (folder / f"killed {step}").exists():
-        shutil.copy(folder / f"killed {step}", file)
-    diary = ranks.run(train, file, 1 + 2 * (step % 2), world_size=world_size, diagnose=False)[0]
-    times = diary.flatten().bincount(minlength=N)
-    seen["lost"] += int((times == 0).sum())
-    seen["twice"] += int((times > 1).sum())
-    seen["another order"] += int(not torch.equal(diary, whole))
-compare(guess={"another order": guess_other}, predicted=dict.fromkeys(seen, Count(0)), measured={name: Count(n) for name, n in seen.items()})
+seen = runs.restarts(train, folder, whole)
+compare(guess={"another order": guess_other}, predicted=dict.fromkeys(seen, Count(0)), measured=seen)
 
 # %% [markdown]
 # Nothing lost, nothing twice, the same order to the last row. (Prefetched batches died 40 times in their queues. Nobody missed them:
@@ -430,8 +382,8 @@ RestartExplorer().show()
 # ---
 # ## Second sitting
 #
-# Formats of files, rows made of documents, mixtures, three ways to lose text, and a corpus that is too large for one machine. You can
-# skip it and go on with lesson 16. Some cells use pyarrow and datasketch (`pip install "bigger-than-one-gpu[data]"`, which brings
+# Workers that compute and what they copy, formats of files, rows made of documents, mixtures, three ways to lose text, and a corpus
+# that is too large for one machine. You can skip it and go on with lesson 16. Some cells use pyarrow and datasketch (`pip install "bigger-than-one-gpu[data]"`, which brings
 # torchdata, too) and Dask (`[cluster]`). Without them they show what was stored, and say so.
 
 # %%
@@ -447,7 +399,43 @@ from course_pages.lesson15 import cluster
 from course_pages.lesson15.corpora import GPT3, MASSIVE_TEXT, MT_NLG
 
 # %% [markdown]
-# ## 6 · Four kinds of file
+# ## 6 · Workers that compute
+#
+# Our encoder computes, in Python, and only one thread of a process may do that at a time (unless Python was built without its lock).
+# So two threads need as long as one, and workers that compute are *processes*, as PyTorch's are. On two free cores two of them need
+# half as long:
+
+
+# %% tags=["varies"]
+def encode_half(half):  # its seconds, without those in which other programs had the cores
+    return runs.own_seconds(encoder.encode, manual[half * 50_000 : (half + 1) * 50_000], merges)
+
+
+one = encode_half(0) + encode_half(1)
+threads = max(prefetch(encode_half, range(2), workers=2))
+processes = max(ranks.run(lambda: encode_half(dist.get_rank()), world_size=2))
+print(f"2 threads: {one / threads:.1f} times as fast as one; 2 processes: {one / processes:.1f} times")
+
+# %% [markdown]
+# Processes have a trap of their own, in main memory. Read a million tokens of a large vocabulary, all above 256, into a Python list,
+# as many a `Dataset.__init__` does, and let four workers fork from it. Forked processes share pages until one of them *writes*.
+# **Guess:** a worker only reads that list. How many MB does it copy?
+
+# %%
+guess_copied = ask("A forked worker reads a list of a million numbers: MB that it copies?", unit="MB")
+
+# %% tags=["varies"]
+due = {"list, held": Bytes(40_000_000), "list, copied": Bytes(32_000_000), "array, held": Bytes(2_000_000)}
+found = memory.held_and_copied()
+print(f"copied of the array, all told: {found['array, copied'].to('MB'):.1f} MB ({memory.TOLD})")
+compare(guess={"list, copied": guess_copied}, predicted=due, measured={name: found[name] for name in due}, tolerance=0.1, unit="MB")
+
+# %% [markdown]
+# Every number above 256 is an object of 28 bytes, in a place of 32, and the list has a pointer of 8 to each. To look at
+# an object is to write: its reference count goes up and down. So reading copies every page that has an object on it, in every worker.
+# An array is *one* object. Its tokens have no counts, they take a twentieth, and hardly any are copied.
+#
+# ## 7 · Four kinds of file
 #
 # Raw tokens have no header, so a note beside them must say how long they are and what they mean. NumPy's `.npy` has 128 bytes in front that say it. **Arrow** is main
 # memory's own layout, written to a file with a description: it is mapped, too. **Parquet** is made for storing. It writes each distinct token
@@ -492,7 +480,7 @@ for name in sorted(elsewhere.ALLOCATED_STORED.keys() - files):
 # many times as long, and its tokens lie in memory of the process. So corpora travel and rest in Parquet, and a training run reads a map. Hugging Face's
 # Datasets keeps its tables in Arrow files and maps them; that is how it opens a table larger than main memory.
 #
-# ## 7 · Rows of documents
+# ## 8 · Rows of documents
 #
 # Documents are short and long, a row has one length. Padding computes zeros in vain. So documents are put end to end and cut every
 # $S$ tokens: **packing**. But then a token may attend to the document before its own, which has nothing to do with it. A mask
@@ -540,7 +528,7 @@ compare(guess=guess_gradient, predicted=Ratio(0), measured=Ratio(through), name=
 # Zero, exactly: a masked score is $-\infty$, and its weight is 0. (The positions here are rotary, where only distances count. A table of learned
 # positions must begin anew with each document: that is `position_S`.)
 #
-# ## 8 · A mixture
+# ## 9 · A mixture
 #
 # A corpus has sources, and each has a share of the samples. Draw at random, and after $t$ samples a source of share $q$ is off by a standard deviation of
 # $\sqrt{t q (1 - q)}$; the mean distance is $\sqrt{2/\pi}$ of that, as for every number that is nearly normal. Or round $q t$ for each $t$, with the largest remainders up? Look what that does:
@@ -617,7 +605,7 @@ print("MassiveText, bytes a token:", {name: round(1000 * terabytes / tokens_e9, 
 # rows fit. The 339 billion that are often quoted are the corpus. And Wikipedia's 0.001 TB cannot hold 4 billion tokens, unless one is a quarter of a byte. (All three
 # tables are read here in lectures that quote the papers.)
 #
-# ## 9 · Three ways to lose it
+# ## 10 · Three ways to lose it
 #
 # **The workers of a rank.** PyTorch copies an `IterableDataset` into each worker. One that knows ranks but no workers is read by all of
 # them. How many samples come out of 40, with 2 workers?
@@ -658,7 +646,7 @@ starts_at = sum(lengths[:6])  # documents 0 to 5 are skipped
 print(f"6 rows ended at token {6 * 64}, in document {int(read.document_S[-1])}; the restart begins at token {starts_at}: {6 * 64 - starts_at} tokens are read twice")
 
 # %% [markdown]
-# ## 10 · When one machine is not enough
+# ## 11 · When one machine is not enough
 #
 # Before any of this, a corpus is made: text is tokenised, copies are thrown out, what is left is shuffled and cut into shards. For terabytes
 # that is a job for a cluster. **Dask** gives one to Python: a scheduler, workers, and collections that are cut into partitions. We
@@ -749,7 +737,7 @@ else:
 #     .select("tokens").write.parquet("shards"))
 # ```
 #
-# ## 11 · What people use
+# ## 12 · What people use
 #
 # | library | keeps | at a restart |
 # |---|---|---|
@@ -763,7 +751,7 @@ else:
 #
 # (The first two were run. Of the others we read what is linked, in November 2026, and ran nothing.)
 #
-# ## 12 · How much text is there?
+# ## 13 · How much text is there?
 #
 # Common Crawl has more than 100 billion pages, and each of its archives is about 75 TB ([arXiv 2404.09770](https://arxiv.org/abs/2404.09770), 2024). GPT-3's table above starts from it,
 # and keeps 410 billion tokens. MassiveText, Gopher's, is 10.5 TB, or 2,350 billion tokens, of which 300 billion were read. JFT-300M, for images, has 300 million of them with more than 375 million labels (Sun et al. 2017). A run of 1.4
@@ -813,7 +801,8 @@ self_check(answer_3, turns.EXERCISES[2], hint="Each of 8 ranks skips 6 of its 6.
 #
 # ## Further reading
 #
-# - Luby and Rackoff 1988, "How to Construct Pseudorandom Permutations from Pseudorandom Functions": why four rounds are enough.
+# - Luby and Rackoff 1988, "How to Construct Pseudorandom Permutations from Pseudorandom Functions": why four rounds are enough where
+#   numbers are long. With few bits some orders are then more frequent than others, so we make eight.
 # - Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains": walking back inside is §4.
 # - Balinski and Young 1975, "The Quota Method of Apportionment".
 # - Broder 1997, "On the Resemblance and Containment of Documents": MinHash.

@@ -51,6 +51,14 @@ def forgot_the_gradients(adam, copies, parameters):
         parameter.data.copy_(each)
 
 
+def the_model_becomes_the_copies(adam, copies, parameters):
+    for each, parameter in zip(copies, parameters):
+        each.grad = parameter.grad.float()
+    adam.step()
+    for each, parameter in zip(copies, parameters):
+        parameter.data = each
+
+
 def softmax_in_place(scores):
     scores -= scores.max(dim=-1, keepdim=True).values
     scores.exp_()
@@ -154,6 +162,7 @@ ANSWERS = {
             told_before_the_step: "Adam: the model should hold the copies, rounded",
             from_the_model: "after three steps: the copies should be where the optimizer alone takes them",
             gradients_in_fp16: "assign",
+            the_model_becomes_the_copies: "the model should stay in fp16",
             forgot_the_gradients: "the fp32 copies should move, and 0% of their numbers did",
         },
     ),

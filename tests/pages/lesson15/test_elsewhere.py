@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import textwrap
@@ -12,7 +13,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
+from course_kit import ranks
 from course_pages.lesson15 import cluster, elsewhere, encoder, memory, runs, turns
 
 ROOT = Path(__file__).parents[3]
@@ -93,6 +96,30 @@ def test_a_threads_own_time_is_not_what_others_took(monkeypatch: pytest.MonkeyPa
     clock = iter((7.0, 7.05))
     monkeypatch.setattr(runs, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     assert runs.own_seconds(int) == pytest.approx(0.01)
+
+
+def test_restarts_are_counted_by_what_they_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step is killed once and goes on five times; one diary has a sample twice, another one two that swapped."""
+    whole, calls, copied = torch.arange(6).view(3, 2), [], []
+    twice, swapped = torch.tensor([[0, 0], [2, 3], [4, 5]]), torch.tensor([[1, 0], [2, 3], [4, 5]])
+
+    def run(train: object, file: Path, workers: int, kill_at: int | None = None, *, world_size: int, **_: object):
+        calls.append((kill_at, workers, world_size))
+        if kill_at is None:
+            copied.append(file.exists())
+            return [{(1, 2): twice, (2, 8): swapped}.get((int(file.name[0]), world_size), whole)]
+        if kill_at > 0:
+            file.write_bytes(b"saved")
+        raise ranks.RankFailure("killed", [SimpleNamespace(), SimpleNamespace(exit_code=-signal.SIGKILL)])  # type: ignore
+
+    monkeypatch.setattr(runs.ranks, "run", run)
+    seen = runs.restarts(run, tmp_path, whole)
+    assert {name: int(n) for name, n in seen.items()} == {"lost": 1, "twice": 1, "another order": 2}
+    assert [call[0] for call in calls if call[0] is not None] == [0, 1, 2], "each step is killed"
+    assert [call[1:] for call in calls if call[0] is None] == [
+        (1 + 2 * (step % 2), p) for step in range(3) for p in (1, 2, 3, 4, 8)
+    ]
+    assert copied == [False] * 5 + [True] * 10, "what was saved goes on, and each restart has a copy of its own"
 
 
 def test_a_queue_that_waits_for_the_wrong_shelf_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
