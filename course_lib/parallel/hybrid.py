@@ -80,7 +80,7 @@ class HybridParallel(nn.Module):
         self.stages = nn.ModuleDict()
         for number in order.stages_of(place):
             stage = GPTStage(config, layers[number], seed, dtype).to(device)
-            part = ParallelStage(stage, self.groups["tensor"], sequence_parallel)
+            part = ParallelStage(stage, self.groups["tensor"], sequence_parallel) if mesh.axes["tensor"] > 1 else stage
             if zero == 3:
                 part = Zero3(part, self.groups["data"], bucket_bytes, units=part.blocks.values())
             self.stages[str(number)] = part
@@ -165,7 +165,8 @@ class HybridParallel(nn.Module):
         if own is not None:  # on the last stage
             loss += own / self.mesh.axes["data"]  # the mean over replicas
         for axis in ("pipe", "data"):
-            dist.all_reduce(loss, group=self.groups[axis])
+            if self.mesh.axes[axis] > 1:  # alone, a sum would still go through a thread of gloo's
+                dist.all_reduce(loss, group=self.groups[axis])
         return loss
 
 
