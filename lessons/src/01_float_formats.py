@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 25; less than a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 25; about a minute of both together is computing on 2 CPU cores (three on CPUs that emulate 16 bits) |
 # | A GPU | changes nothing here: a number has the same bits everywhere |
 # | Opens | `numerics/formats.py`, `numerics/rounding.py`, `numerics/quantize.py` |
 #

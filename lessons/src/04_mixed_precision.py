@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 35; about half a minute of both together is computing on 2 CPU cores (a minute on CPUs that emulate 16 bits) |
+# | Time | first sitting 50 minutes, second sitting 35; about half a minute of both together is computing on 2 CPU cores (two minutes on CPUs that emulate 16 bits) |
 # | A GPU | runs section 11 alone, whose seconds are only worth having with one |
 # | Opens | `train/precision.py`, `train/gradients.py` |
 #

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 40; less than a minute of both together is computing on 2 CPU cores (about two on CPUs that emulate 16 bits) |
+# | Time | first sitting 50 minutes, second sitting 40; less than a minute of both together is computing on 2 CPU cores (two and a half on CPUs that emulate 16 bits) |
 # | A GPU | is not used; on one the seconds of section 10 would be others, and its peaks a little, too (section 11) |
 # | Opens | `train/accumulate.py`, `train/optim.py`, `model/materialize.py` |
 #

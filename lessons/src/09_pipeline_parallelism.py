@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 45; about a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 45; about a minute and a half of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing: all stages of this page live on the processor, and most of its seconds are slept on purpose |
 # | Opens | `pipeline/schedule/orders.py`, `pipeline/schedule/gaps.py`, `pipeline/executor.py` |
 #

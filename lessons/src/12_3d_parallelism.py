@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 30; about a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 30; less than two minutes of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in groups, bytes and weights; seconds at the end are formulas either way |
 # | Opens | `parallel/mesh.py`, `parallel/hybrid.py` |
 #

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 35; about a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 40; about a minute and a half of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing in counts, bytes and losses |
 # | Opens | `parallel/experts.py`, `predict/experts.py` |
 #

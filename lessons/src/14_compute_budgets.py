@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 45 minutes, second sitting 25; about half a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 45 minutes, second sitting 25; about a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing |
 # | Opens | `predict/laws.py`, `model/lexicon.py` |
 #

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 30; about half a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 30; about a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes every second and no byte, FLOP or token; all but one cell stay on the CPU |
 # | Opens | `model/tiled_attention.py`, `model/decode.py`, `predict/roofline.py` |
 #

@@ -18,7 +18,7 @@ from tests.pages.explorers import EXPLORERS
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 
 LESSONS = sorted(path.stem for path in REPOSITORY.glob("lessons/src/*.py"))
-WHOLE = ["01_float_formats", "06_collectives"]
+WHOLE = ["03_activation_checkpointing", "06_collectives"]
 ARGUMENTS = {"ScaleExplorer": "{'all': [torch.full((9,), 2.0**-20)]}"}
 """Of those that show nothing without."""
 WIDE = """() => [...document.querySelectorAll('.jp-OutputArea-output')].filter(

@@ -38,6 +38,17 @@ def sends_the_running_sum(tensor):
         each.wait()
 
 
+def sends_no_copy(tensor):
+    theirs, me = torch.empty_like(tensor), dist.get_rank()
+    others = [rank for rank in range(dist.get_world_size()) if rank != me]
+    posted = [dist.isend(tensor, other) for other in others]
+    for other in others:
+        dist.recv(theirs, other)
+        tensor += theirs
+    for each in posted:
+        each.wait()
+
+
 def twice(tensor):
     other = torch.zeros_like(tensor)
     posted_both_ways(other)
@@ -166,6 +177,7 @@ ANSWERS = {
         wrong={
             the_backend: "should send its 1200 bytes",
             sends_the_running_sum: "end with the sum",
+            sends_no_copy: "end with the sum",
             twice: "should send its 1200 bytes",
             sends_and_waits: "rank 0 waits in send",
         },
