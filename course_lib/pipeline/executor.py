@@ -76,7 +76,7 @@ class Pipeline:
         if group_back is None and one_queue_for_a_pair(group):
             if group is not None:
                 raise ValueError("on NCCL the messages to lower ranks need a group of their own: give group_back")
-            group_back = dist.new_group()
+            group_back = dist.new_group()  # type: ignore[assignment]
         self.schedule = checked(schedule) if check else schedule
         self.stages, self.optimizer, self.group, self.group_back = stages, optimizer, group, group_back or group
         self.rank = dist.get_rank(group)
