@@ -792,7 +792,7 @@ measured = {f"K = {K}": Ratio(value / kept) for K, value in seconds.items()}
 compare(predicted=dict.fromkeys(measured, Ratio(4 / 3)), measured=measured, tolerance=None)
 
 # %% [markdown]
-# In the paper full recompute costs *more* than the third: 39 % on a 22B layer (Table 4). There a backward pass
+# In the paper full recompute costs *more* than the third: 39 % on their 22B layer (Table 4). There a backward pass
 # takes only one and a half times as long as a forward pass, 11.9 ms and 7.7 ms, so that a forward pass more weighs
 # more.
 #
