@@ -44,7 +44,8 @@ def ledger(
 def trained(losses: Callable[[Any, int], list[float]], runs: Mapping[str, Any]) -> dict[str, list[list[float]]]:
     """Name → what `losses(run, seed)` returns for each of three seeds; two ranks share the work."""
     first, second = ranks.run(_share, losses, runs, world_size=2, diagnose=False)
-    return {name: [(first | second)[name, seed] for seed in range(3)] for name in runs}
+    found = first | second
+    return {name: [found[name, seed] for seed in range(3)] for name in runs}
 
 
 def _share(losses: Callable[[Any, int], list[float]], runs: Mapping[str, Any]) -> dict[tuple[str, int], list[float]]:

@@ -47,14 +47,15 @@ def restarts(train: Callable[..., Any], folder: Path, whole: torch.Tensor) -> di
     """
     seen = dict.fromkeys(("lost", "twice", "another order"), 0)
     for step in range(len(whole)):
+        killed = folder / f"killed {step}"
         try:
-            ranks.run(train, folder / f"killed {step}", 2, step, world_size=2)
+            ranks.run(train, killed, 2, step, world_size=2)
         except ranks.RankFailure as failure:
             assert failure.reports[1].exit_code == -signal.SIGKILL
         for world_size in (1, 2, 3, 4, 8):
             file = folder / f"{step} on {world_size}"
-            if (folder / f"killed {step}").exists():
-                shutil.copy(folder / f"killed {step}", file)
+            if killed.exists():
+                shutil.copy(killed, file)
             diary = ranks.run(train, file, 1 + 2 * (step % 2), world_size=world_size, diagnose=False)[0]
             times = diary.flatten().bincount(minlength=whole.numel())
             seen["lost"] += int((times == 0).sum())

@@ -2,8 +2,8 @@
 
 Until classes have been timed: 200 words a minute, 4 seconds for a line of code, 6 minutes for a function that the
 reader writes, 5 for an explorer with its questions, 3/4 for a guess, 5 seconds for a row of a table, 1/2 for a figure.
-What is collapsed costs no minutes; the limits of a first sitting count it all the same. Rows, figures and the code
-that `show` prints are counted in stored outputs: a page that was not run has none.
+What is collapsed costs no minutes and is in `all_words` alone. Rows, figures and the code that `show` prints are
+counted in stored outputs: a page that was not run has none.
 """
 
 from __future__ import annotations

@@ -11,9 +11,12 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from course_kit import ranks
+from course_lib.parallel.hybrid import HybridParallel
+from course_lib.parallel.mesh import Mesh
 from course_lib.pipeline.executor import Pipeline
 from course_lib.pipeline.schedule import ORDERS
 from tests.pipeline import pipeline_checks as checks
@@ -104,3 +107,21 @@ def test_with_one_group_1f1b_would_wait_in_a_circle_and_gpipe_would_not() -> Non
         n_groups, calls = zip(*steps)
         assert set(n_groups) == {1}
         assert stuck(list(calls)) == waiting
+
+
+def grid_with_one_queue_for_a_pair() -> tuple[bool, str]:
+    """Whether a grid's pipeline has two groups of the same ranks, and what a pipeline says that is given one."""
+    with mock.patch.object(dist, "get_backend_config", return_value="cpu:gloo,cuda:nccl"):
+        grid = HybridParallel(checks.UNTIED, Mesh({"pipe": 2, "data": 2, "tensor": 1}), micro_batches=2)
+        with pytest.raises(ValueError) as caught:
+            Pipeline(grid.pipeline.schedule, grid.pipeline.stages, group=grid.groups["pipe"])
+    there, back = grid.pipeline.group, grid.pipeline.group_back
+    grid.train_step(grid.optimizer(torch.optim.SGD, lr=0.1), checks.batch_of(0, 4))
+    return there is not back and dist.get_process_group_ranks(there) == dist.get_process_group_ranks(back), str(
+        caught.value
+    )
+
+
+def test_a_grid_has_both_groups_and_a_pipeline_of_some_ranks_asks_for_them() -> None:
+    for both, said in ranks.run(grid_with_one_queue_for_a_pair, world_size=4):
+        assert both and "give group_back" in said
