@@ -2,7 +2,7 @@
 
     grid = HybridParallel(config, Mesh({"pipe": 2, "data": 2, "tensor": 2}), micro_batches=4, zero=1)  # 8 ranks
     optimizer = grid.optimizer(torch.optim.AdamW, lr=1e-3)
-    loss = grid.train_step(optimizer, batch)        # the whole batch on every rank, the same loss on every rank
+    loss = grid.train_step(optimizer, batch, max_norm=1.0)  # the whole batch on every rank, the same loss on every rank
 
     tensor ranks    share every layer, and talk in each
     pipe ranks      pass the stream along, from stage to stage
@@ -14,6 +14,7 @@ After each step loss and weights are those of `train_step`. `parallel.train` is 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
@@ -25,8 +26,8 @@ from course_lib.collectives.operators import own_part
 from course_lib.model.gpt import GPTConfig
 from course_lib.parallel.data import Bucket, plan_buckets
 from course_lib.parallel.mesh import Mesh, process_groups
-from course_lib.parallel.tensor_gpt import ParallelStage
-from course_lib.parallel.zero import ZeroOptimizer
+from course_lib.parallel.tensor_gpt import ParallelStage, shardings
+from course_lib.parallel.zero import ZeroOptimizer, clip_parts_
 from course_lib.parallel.zero3 import Zero3
 from course_lib.pipeline.executor import Pipeline
 from course_lib.pipeline.messages import one_queue_for_a_pair
@@ -95,20 +96,20 @@ class HybridParallel(nn.Module):
     def optimizer(self, optimizer_cls: type[torch.optim.Optimizer], **arguments: Any) -> AnyOptimizer:
         """An optimizer of this rank's parameters, or, with ZeRO, of its part of them. All ranks must call.
 
-        `optimizer_cls` updates each element by itself, so each rank's steps are the whole model's. A gradient's norm
-        is not: to clip, `clip_grad_norm_` of a `ZeroOptimizer` knows this pipe and tensor rank's part alone.
+        `optimizer_cls` updates each element by itself, so each rank's steps are the whole model's.
         """
         if self.zero in (0, 3):
             return optimizer_cls([p for stage in self.stages.values() for p in stage.parameters()], **arguments)
         group, bucket_bytes = self.groups["data"], self.bucket_bytes
         return ZeroOptimizer(self.parameters(), optimizer_cls, self.zero, group, bucket_bytes, **arguments)
 
-    def train_step(self, optimizer: AnyOptimizer, batch: Batch) -> Float[Tensor, ""]:
+    def train_step(self, optimizer: AnyOptimizer, batch: Batch, max_norm: float | None = None) -> Float[Tensor, ""]:
         """Forward, backward, step, as `train.step.train_step` does it on one device. All ranks must call.
 
         Args:
             optimizer: the one that `optimizer` has made.
             batch: inputs and targets of all replicas together, the same on every rank.
+            max_norm: clip the gradient to this norm before the step; None for not.
 
         Returns:
             The mean loss over all tokens before the step, detached, on every rank.
@@ -120,6 +121,8 @@ class HybridParallel(nn.Module):
         for stage in self.stages.values():
             stage.zero_grad()  # in a Zero3 also what a step that broke off has left
         loss = self.forward_backward(batch)
+        if max_norm is not None:
+            self.clip_grad_norm_(optimizer, max_norm)
         optimizer.step()
         return loss
 
@@ -140,6 +143,31 @@ class HybridParallel(nn.Module):
         own = self.pipeline.forward_backward(micro_batches, self._tokens_of_a_replica(batch[1]))
         self._average_replicas()
         return self._everyones_loss(own)
+
+    def clip_grad_norm_(self, optimizer: AnyOptimizer, max_norm: float) -> Tensor:
+        """Scale the whole model's gradient down to a norm of at most `max_norm`; return the norm before.
+
+        Between `forward_backward` and `optimizer.step`; all ranks must call. The square of each element counts once,
+        on however many ranks it lies. Bytes sent by each rank: an all-reduce of 8.
+        """
+        pairs = [pair for stage in self.stages.values() for pair in self._where_to_count(stage)]
+        if isinstance(optimizer, ZeroOptimizer):
+            optimizer.reduce_gradients()
+            counts = [here for parameter, here in pairs if parameter.requires_grad]  # in the optimizer's order
+            found = [(piece.value.grad, counts[piece.number]) for piece in optimizer.pieces]
+        else:
+            found = [(parameter.grad, here) for parameter, here in pairs]
+        own, copies = ([g for g, counted in found if g is not None and counted is here] for here in (True, False))
+        return clip_parts_(own, max_norm, None, next(self.parameters()).device, copies)
+
+    def _where_to_count(self, stage: nn.Module) -> Iterator[tuple[nn.Parameter, bool]]:
+        """Each parameter of a stage, and whether its gradient counts on this rank: on one of those that have it."""
+        inner: Any = stage.module if isinstance(stage, Zero3) else stage  # a `GPTStage`
+        place, cut, tied = self.mesh.coordinates(dist.get_rank()), shardings(inner), inner.tied_weight
+        is_first_replica = self.zero > 0 or place["data"] == 0  # with ZeRO each data rank has elements of its own
+        for name, parameter in stage.named_parameters():
+            is_first_end = parameter is not tied or inner.is_first  # of the tied table, whose gradient is at both ends
+            yield parameter, is_first_replica and is_first_end and (name in cut or place["tensor"] == 0)
 
     def _tokens_of_a_replica(self, targets: Tensor) -> float:
         # a divisor for the losses: the same on all replicas, also ragged ones, so that the mean of the replicas is the

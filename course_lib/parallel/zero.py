@@ -430,18 +430,24 @@ def ask_everyone(
 
 
 @torch.no_grad()
-def clip_parts_(parts: Iterable[Tensor], max_norm: float, group: Group, device: torch.device) -> Tensor:
+def clip_parts_(
+    parts: Sequence[Tensor], max_norm: float, group: Group, device: torch.device, copies: Sequence[Tensor] = ()
+) -> Tensor:
     """Scale gradients of which each rank has a part down to a norm of at most `max_norm`. All ranks must call.
 
+    Args:
+        parts: this rank's. Parts do not overlap, and padding is in none of them, so the squares of all ranks add up to
+            the square of the whole.
+        max_norm, group, device: the limit; the ranks; where they talk.
+        copies: gradients that are another rank's parts as well: scaled, and not counted again.
+
     Returns:
-        The norm before, the same on every rank. Parts do not overlap, and padding is in none of them, so the squares
-        of all ranks add up to the square of the whole.
+        The norm before, the same on every rank.
     """
-    parts = list(parts)
     squares = torch.zeros((), dtype=torch.float64, device=device)
     for part in parts:
         squares += part.double().square().sum()
     norm = all_reduce(squares, group).sqrt()
-    for part in parts:
-        part.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+    for gradient in (*parts, *copies):
+        gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
     return norm

@@ -76,6 +76,44 @@ def check_state(grid, optimizer, parts):
     assert kept <= due + parts * len(list(grid.parameters())), f"keeps the state of {kept} elements, not {due}"
 
 
+def check_clipping(make, sizes, zero, **how):
+    """The norm is the whole gradient's, and a clipped step the oracle's: once with room, twice cut."""
+    single = GPT(TIED, dtype=torch.float64)
+    how |= {"micro_batches": MICRO_BATCHES, "dtype": torch.float64, "zero": zero}
+    grid = make(TIED, Mesh(dict(zip(AXES, sizes))), **how)
+    ours, theirs = grid.optimizer(torch.optim.SGD, lr=0.5), torch.optim.SGD(single.parameters(), lr=0.5)
+    for step, max_norm in enumerate((1e9, 0.5, 0.01)):
+        theirs.zero_grad()
+        loss = single(*batch_of(step))
+        loss.backward()
+        due = torch.nn.utils.clip_grad_norm_(single.parameters(), max_norm)
+        theirs.step()
+        if step == 1:  # as a step of its own, whose norm nobody asks for
+            found = grid.train_step(ours, batch_of(step), max_norm)
+        else:
+            ours.zero_grad()
+            found = grid.forward_backward(batch_of(step))
+            norm = grid.clip_grad_norm_(ours, max_norm)
+            assert abs(norm - due) <= LIMIT, f"step {step}: the gradient's norm is {norm}, the oracle's {due}"
+            ours.step()
+        assert abs(found - loss) <= LIMIT, f"step {step}: the loss is {found}, the oracle's {loss}"
+
+
+def every_clipping(sizes):
+    for zero in (0, 1, 2, 3) if sizes[0] == 1 else (0, 1):
+        check_clipping(HybridParallel, sizes, zero)
+    if sizes[2] > 1:
+        check_clipping(HybridParallel, sizes, 0, sequence_parallel=True)
+    if sizes[0] == 2:  # zb-v: both ends of the tied table on one rank
+        for schedule in ("interleaved", "zb-v"):
+            check_clipping(HybridParallel, sizes, 1, schedule=schedule)
+
+
+@pytest.mark.parametrize("sizes", [(1, 4, 1), (1, 2, 2), (2, 1, 2), (2, 2, 1)], ids=lambda s: "x".join(map(str, s)))
+def test_the_norm_of_a_gradient_counts_each_element_once(sizes):
+    ranks.run(every_clipping, sizes, world_size=4, diagnose=False)
+
+
 def deep_enough(config, sizes):
     """Two layers where nothing is cut into stages: a first and a last; deeper models only send the same again."""
     return dataclasses.replace(config, layers=2) if sizes[0] == 1 else config
@@ -144,6 +182,8 @@ def test_known_wrong_grids_are_rejected(mutant, says):
     with pytest.raises(RankFailure, match=f"AssertionError: {says}"):
         if says.startswith(("holds", "sends")):
             ranks.run(check_bytes, mutant, (1, 2, 2), False, world_size=4, timeout_s=30, diagnose=False)
+        elif "norm" in says:
+            ranks.run(check_clipping, mutant, (2, 1, 2), 0, world_size=4, timeout_s=30, diagnose=False)
         else:
             args = mutant, (1, 2, 2), TIED, "sgd", 1, int(mutant in wrong.OF_ZERO)
             ranks.run(check_parity, *args, world_size=4, timeout_s=30, diagnose=False)

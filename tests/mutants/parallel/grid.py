@@ -87,6 +87,27 @@ class ZeroAcrossTensor(HybridParallel):
         return super().optimizer(optimizer_cls, **arguments)
 
 
+class NormOfThisRank(HybridParallel):
+    """Each rank clips to the norm of what it holds."""
+
+    def clip_grad_norm_(self, optimizer: AnyOptimizer, max_norm: float) -> Tensor:
+        return torch.nn.utils.clip_grad_norm_(self.parameters(), max_norm)
+
+
+class CopiesCount(HybridParallel):
+    """What each tensor rank holds whole counts on all of them."""
+
+    def _where_to_count(self, stage: Any) -> Any:
+        return ((p, here or p is not stage.tied_weight) for p, here in super()._where_to_count(stage))
+
+
+class TiedTableTwice(HybridParallel):
+    """The tied table's gradient counts at both ends."""
+
+    def _where_to_count(self, stage: Any) -> Any:
+        return ((p, here or p is stage.tied_weight) for p, here in super()._where_to_count(stage))
+
+
 WRONG = {
     ReplicasApart: "step 0: the gradient of",
     EqualReplicas: "step 0: the loss is",
@@ -97,6 +118,9 @@ WRONG = {
     SendsTwice: "sends",
     StateOfEveryReplica: "keeps the state of",
     ZeroAcrossTensor: "step 0: the loss is",
+    NormOfThisRank: "step 0: the gradient's norm is",
+    CopiesCount: "step 0: the gradient's norm is",
+    TiedTableTwice: "step 0: the gradient's norm is",
 }
 """Which sentence rejects each."""
 OF_ZERO = StateOfEveryReplica, ZeroAcrossTensor
