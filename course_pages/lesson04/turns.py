@@ -14,7 +14,8 @@ from torch.overrides import TorchFunctionMode
 from course_kit.notebook.your_turn import Function
 from course_lib.model.hardware import H100_80GB
 
-READY_MADE = {"softmax", "log_softmax", "logsumexp", "softmin", "cross_entropy", "scaled_dot_product_attention"}
+READY_MADE = ("softmax", "logsumexp", "softmin", "cross_entropy", "scaled_dot_product_attention")
+"""Parts of names: a softmax is also `special_softmax`, `_softmax`, `softmax.int`."""
 EXERCISES = (
     100 * 495e12 / H100_80GB.peak("bf16"),
     max(power for power in range(40) if torch.tensor(0.02 * 2.0**power).half().isfinite()),
@@ -56,7 +57,7 @@ class _Watch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, result = getattr(func, "__name__", ""), func(*args, **(kwargs or {}))
-        self.called |= {name} & READY_MADE
+        self.called |= {name for each in READY_MADE if each in name}
         if isinstance(result, Tensor) and result.is_floating_point():
             self.dtypes.add(result.dtype)
         return result

@@ -587,9 +587,9 @@ print("the trap:", BF16.round(trap).item(), "torch:", trap.bfloat16().item(), "t
 #
 # ## 9 · What a bit costs: find the mistake
 #
-# GPT-3 has 175 billion parameters, and in fp16 each takes 2 bytes. A lecture (CS 329S, lecture 5, "Scaling Up
-# Training") prints that 1 billion parameters in fp16 are **1.86 GB**, and 175 billion are **316.2 GB**. At least one
-# of these is wrong. (PyTorch knows the size of a tensor without making it, on the device called `meta`.)
+# GPT-3 has 175 billion parameters, and in fp16 each takes 2 bytes. A lecture (CS 329S, lecture 5, here at second hand)
+# prints that 1 billion parameters in fp16 are **1.86 GB**, and 175 billion are **316.2 GB**. At least one of these is
+# wrong. (PyTorch knows the size of a tensor without making it, on the device called `meta`.)
 
 # %%
 guess_size = ask("How many GB are 175 billion parameters in fp16?", unit="GB")

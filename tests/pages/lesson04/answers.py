@@ -78,6 +78,10 @@ def called_it_by_the_function(scores):
     return torch.nn.functional.softmax(scores, dim=-1)
 
 
+def called_it_by_another_name(scores):
+    return torch.special.softmax(scores, -1)
+
+
 def in_fp32(scores):
     powers = scores.float().exp()
     return (powers / powers.sum(-1, keepdim=True)).to(scores.dtype)
@@ -172,6 +176,7 @@ ANSWERS = {
             as_the_formula: "in float16 became [nan",
             called_it: "softmax was called",
             called_it_by_the_function: "softmax was called",
+            called_it_by_another_name: "special_softmax was called",
             in_fp32: "all of it should stay in float16, and float16 and float32 came up",
             one_maximum_for_all: "row 1 of the scores [[1000.0",
             over_the_columns: "row 0 of the scores [[12.0",
