@@ -114,9 +114,10 @@ def plan_(
     node: Annotated[int, typer.Option(help="GPUs of a node.")] = 8,
     like: Annotated[str, typer.Option(help="Constants of this machine with its software, such as h100-fsdp.")] = "",
     most: Annotated[int, typer.Option(min=1, max=100, help="How many plans to show, 100 at most.")] = 10,
+    with_map: Annotated[bool, typer.Option("--map", help="Also the fastest of each tensor and pipeline size.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Plan a run: every legal layout with its seconds and its memory, the fastest that fits first."""
+    """Plan a run: the legal layouts with their seconds and their memory, the fastest that fits first."""
     from course_tools.planning import planned, show
 
     try:
@@ -126,7 +127,7 @@ def plan_(
     if as_json:
         typer.echo(plans.json())
     else:
-        show(plans, console, most)
+        show(plans, console, most, with_map)
 
 
 for _package in ("author", "grading", "site"):

@@ -61,14 +61,27 @@ def _named(kind: str, given: str, known: dict[str, Any]) -> Any:
     raise ValueError(f"{'no' if not found else 'more than one'} {kind} {given!r}: say one of {', '.join(near)}")
 
 
-def show(plans: Plans, console: Console, most: int = 10) -> None:
-    """The best plans as a table, the command of the first, and why others are none."""
+def show(plans: Plans, console: Console, most: int = 10, with_map: bool = False) -> None:
+    """The best plans as a table, the map if it is wanted, the command of the first, and why others are none."""
     wide = Console(file=console.file, width=max(console.width, 120))  # a narrow table would cut digits
-    wide.print(as_table(plans, most))
+    wide.print(as_table(plans, most), *([as_map(plans)] if with_map else []))
     console.print(plans.best[0].torchrun(), markup=False, soft_wrap=True)
     console.print(f"\n{plans.looked_at:,} layouts looked at. No plans, for this reason:")
     for reason, count in list(plans.refused.items())[:8]:
         console.print(f"{count:>8,}  {reason}", markup=False)
+
+
+def as_map(plans: Plans) -> Table:
+    """The seconds of the fastest plan that fits, for each number of tensor ranks and of stages."""
+    steps = {(each.tensor, each.pipeline): each.step_s for each in plans.map}
+    tensors, pipelines = (sorted(set(sizes)) for sizes in zip(*steps))
+    shown = Table(box=SIMPLE_HEAD, title="step, s: tp down, pp across", title_justify="left")
+    for name in ("tp", *map(str, pipelines)):
+        shown.add_column(name, justify="right")
+    for t in tensors:
+        cells = (f"{steps[t, p]:.3g}" if (t, p) in steps else "-" for p in pipelines)
+        shown.add_row(str(t), *(f"[bold]{each}[/]" if each == f"{min(steps.values()):.3g}" else each for each in cells))
+    return shown
 
 
 def as_table(plans: Plans, most: int) -> Table:

@@ -146,7 +146,7 @@ def exercise_2() -> float:
 
 
 def share_of_products(t: int, width: int, flops_per_s: float, bytes_per_s: float, waited_for: int = 4) -> float:
-    """Section 12's formula: products over products and the all-reduces of a layer that are waited for."""
+    """Section 14's formula: products over products and the all-reduces of a layer that are waited for."""
     return 1 / (1 + waited_for / 18 * (t - 1) * flops_per_s / (width * bytes_per_s))
 
 

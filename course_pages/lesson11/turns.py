@@ -107,6 +107,8 @@ def check_update(function: Function) -> None:
         assert same, f"after step {number} the weights should be those of one device, bit for bit, but are others"
         home = all(map(torch.equal, at_once, oracle.parameters()))
         assert home, f"when update returns from step {number}, some weights are still on their way"
+        straight = {weight.data_ptr() for weight in ours.parameters()} <= o.back.into
+        assert straight, f"in step {number} some weights come home by another way than o.back"
         assert crossed == 2 * psi, f"step {number} sends {crossed / psi:.3g} bytes home for each parameter of 16 bits"
 
 
@@ -118,7 +120,7 @@ def _offloaded(model: nn.Module) -> SimpleNamespace:
     """What the page's `Offload` holds, with hooks that send gradients over a slow stream, the last one late."""
     masters = _masters(model)
     adamw = torch.optim.AdamW(masters, lr=1e-2, fused=True)
-    out, back = CopyStream(bytes_per_s=1e6), CopyStream(bytes_per_s=1e6)
+    out, back = CopyStream(bytes_per_s=1e6), Listening(bytes_per_s=1e6)
     o = SimpleNamespace(weights=list(model.parameters()), masters=masters, coming=[], adamw=adamw, out=out, back=back)
 
     def leave(master: nn.Parameter, weight: nn.Parameter) -> None:

@@ -503,8 +503,9 @@ for operation in ("reduce_scatter", "all_reduce"):
     print(f"{operation}: {ranks.run(second.sent_by_gloo, operation, world_size=4)[0] / due:.2f} times what a reduce-scatter has to send")
 
 # %% [markdown]
-# More than twice as much as it has to, and more than an all-reduce of the same tensor: gloo forms the whole sum, so on
-# this page's laptop sequence parallelism saves memory and costs traffic. NCCL has a reduce-scatter of its own.
+# More than twice as much as it has to, and more than an all-reduce of the same tensor. The bytes are those of four
+# all-reduces, one for each rank's part; what is above 2 are their headers. So on this page's laptop sequence parallelism
+# saves memory and costs traffic. NCCL has a reduce-scatter of its own.
 #
 # `DTensor` is section 2's idea made into a type: a tensor that carries its layout, and works out in each operation what
 # has to be sent. `parallelize_module(block, mesh, plan)` takes a plan that says which layer is cut how, one entry for

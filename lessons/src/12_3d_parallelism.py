@@ -564,7 +564,8 @@ for order in (("pipe", "data", "tensor"), ("data", "pipe", "tensor")):
 #
 # ## 10 · A group that holds different weights
 #
-# A worse mistake: average along the wrong axis. This is section 3's step, and `_average_replicas` trusts its groups:
+# A worse mistake: average along the wrong axis. This is section 3's step; `_tokens_of_a_replica` is what its losses are
+# divided by, and `_everyones_loss` is section 3's last sum. `_average_replicas` trusts its groups:
 
 # %%
 show(HybridParallel.forward_backward, docstring=False)

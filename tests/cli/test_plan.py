@@ -29,6 +29,14 @@ def test_no_digit_is_lost_where_the_output_is_narrow() -> None:
     assert said.count(" GB") >= 6 and "…" not in said
 
 
+def test_the_map_has_a_number_for_each_mesh_that_fits() -> None:
+    code, said = run(*QUICK, "--map")
+    assert code == 0 and "tp down, pp across" in said
+    seconds = {f"{each.step_s:.3g}" for each in planned("llama3-8b", 16, "H100").map}
+    assert len(seconds) > 5 and all(each in said for each in seconds)
+    assert "pp across" not in run(*QUICK)[1]
+
+
 def test_json_is_for_programs() -> None:
     code, said = run(*QUICK, "--json")
     assert code == 0

@@ -232,6 +232,20 @@ def test_plans_are_sorted_and_fit() -> None:
     assert all(max(each.first_gb, each.middle_gb, each.last_gb) <= room for each in plans.best)
 
 
+def test_the_map_has_the_fastest_of_each_mesh_also_of_those_that_are_not_among_the_best() -> None:
+    few, all_ = (plan(zoo.LLAMA3_8B, Cluster(H100, 64), batch=128, keep=keep) for keep in (1, 10**6))
+    assert few.best == all_.best[:1] and few.map == all_.map
+    fastest = {}
+    for each in all_.best:
+        fastest.setdefault((each.tensor, each.pipeline), each)
+    assert {(each.tensor, each.pipeline): each for each in few.map} == fastest and len(few.map) == len(fastest) > 5
+
+
+def test_micro_batches_need_not_be_powers_of_two() -> None:
+    sizes = {each.micro_batch for each in plan(zoo.LLAMA3_8B, Cluster(H100, 8), batch=24, keep=10**6).best}
+    assert sizes >= {1, 2, 3, 4, 6}
+
+
 def test_refusals_say_why() -> None:
     plans = plan(zoo.LLAMA3_70B, Cluster(H100, 64), batch=64)
     reasons = "\n".join(plans.refused)

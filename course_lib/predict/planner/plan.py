@@ -1,4 +1,4 @@
-"""Every legal way to train a model on a cluster, with its seconds and its bytes, the fastest that fits first.
+"""The legal ways to train a model on a cluster, with their seconds and their bytes, the fastest that fits first.
 
 The best of them, the line that starts it, and why others are none:
 
@@ -12,7 +12,6 @@ import json
 from collections import Counter
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from course_lib.predict.planner.cost import Cluster, memory, seconds
 from course_lib.predict.planner.work import Layouts, work
 from course_lib.predict.setup import Config, Setup, Shape, config_of, positive
 
-ZERO, MICRO_BATCHES, CHUNKS = (0, 1, 2, 3), (1, 2, 4, 8, 16, 32), (1, 2, 3, 4, 6, 8)
+ZERO, MICRO_BATCHES, CHUNKS = range(4), range(1, 33), range(1, 9)
 
 _FILLED = "that can be filled"
 _PRICES = {"step": "step", "bubble": "bubble", "exposed": "data"}
@@ -68,10 +67,12 @@ class Plan:
 class Plans:
     """What `plan` found: the best plans that fit, how many were looked at, and why others are none.
 
-    `refused` says for each reason how many meshes or plans it excludes.
+    `map` has the fastest that fits of each (tensor, pipeline); `refused` says for each reason how many meshes or plans
+    it excludes.
     """
 
     best: list[Plan]
+    map: list[Plan]
     looked_at: int
     refused: dict[str, int]
 
@@ -83,7 +84,8 @@ class Plans:
     def of(text: str) -> Plans:
         """What `json` wrote."""
         read = json.loads(text)
-        return Plans([Plan(**each) for each in read["best"]], read["looked_at"], read["refused"])
+        best, fastest = ([Plan(**each) for each in read[name]] for name in ("best", "map"))
+        return Plans(best, fastest, read["looked_at"], read["refused"])
 
 
 def plan(
@@ -91,8 +93,9 @@ def plan(
 ) -> Plans:
     """The fastest plans for a batch of `batch` sequences of `seq` tokens (the model's context) on this cluster.
 
-    Training is in bf16 with fp32 sums and Adam, 18 bytes a parameter before ZeRO. Tensor ranks stay in a node. Context
-    ranks are tried where a sequence has more than 16,384 tokens, or as `contexts` says.
+    Training is in bf16 with fp32 sums and Adam, 18 bytes a parameter before ZeRO. Tensor ranks stay in a node. Tried
+    are micro-batches of up to 32 sequences, up to 8 chunks, and whole blocks recomputed or none. Context ranks, by
+    powers of two, are tried where a sequence has more than 16,384 tokens, or as `contexts` says.
 
     Raises:
         ValueError: no plan fits, with the reasons and how often each; a batch or a sequence that is not positive; a
@@ -103,12 +106,10 @@ def plan(
     seq = Setup(config, 1, seq).seq  # type: ignore[arg-type]  # refused here is what no plan can have
     cut_context = seq > 16_384 if contexts is None else contexts
     layouts, refused = legal(config, cluster, batch, seq, cut_context)
-    best: list[Plan] = []
-    if len(layouts.batch):
-        best = _priced(config, cluster, seq, layouts, refused, keep)
+    best, fastest = _priced(config, cluster, seq, layouts, refused, keep) if len(layouts.batch) else ([], [])
     if not best:
         raise ValueError(_no_plan(cluster, batch, seq, refused))
-    return Plans(best, len(layouts.batch), dict(refused.most_common()))
+    return Plans(best, fastest, len(layouts.batch), dict(refused.most_common()))
 
 
 def _no_plan(cluster: Cluster, batch: int, seq: int, refused: Counter[str]) -> str:
@@ -172,7 +173,8 @@ def _stands(config: Config, batch: int, seq: int, mesh: tuple[int, ...], refused
 
 def _priced(
     config: Config, cluster: Cluster, seq: int, layouts: Layouts, refused: Counter[str], keep: int
-) -> list[Plan]:
+) -> tuple[list[Plan], list[Plan]]:
+    # the best, and the fastest of each (tensor, pipeline)
     constants, peak = cluster.constants, cluster.gpu.peak("bf16")
     assert constants is not None
     amounts = work(config, seq, layouts)
@@ -184,20 +186,21 @@ def _priced(
         refused[reason + least] = int((~fits).sum())
     price = seconds(amounts, constants, peak, cluster.node)
     order = np.flatnonzero(fits)
-    order = order[np.argsort(price["step"][order], kind="stable")][:keep]
+    order = order[np.argsort(price["step"][order], kind="stable")]
+    first_of_each = np.unique(np.stack([layouts.tensor, layouts.pipeline])[:, order], axis=1, return_index=True)[1]
     flops = amounts.layers * (amounts.products + amounts.scores) * 3 / amounts.passes + amounts.head
     done = flops * layouts.micro_batches / layouts.pipeline / peak / price["step"]
 
-    def one(n: int) -> dict[str, Any]:
+    def one(n: int) -> Plan:
         sizes = {name: int(getattr(layouts, name)[n]) for name in Layouts._fields if name not in ("full", "batch")}
-        return {
-            **sizes, "recompute": bool(layouts.full[n]), "micro_batches": int(layouts.micro_batches[n]),
-            **{f"{new}_s": float(price[old][n]) for new, old in _PRICES.items()}, "mfu": float(done[n]),
+        return Plan(
+            **sizes, recompute=bool(layouts.full[n]), micro_batches=int(layouts.micro_batches[n]), mfu=float(done[n]),
+            **{f"{new}_s": float(price[old][n]) for new, old in _PRICES.items()},
             **dict(zip(("first_gb", "middle_gb", "last_gb"), (held[n] / 1e9).tolist())),
-        }  # fmt: skip
+            nodes=max(1, cluster.gpus // cluster.node), node=min(cluster.gpus, cluster.node),
+        )  # fmt: skip
 
-    nodes = max(1, cluster.gpus // cluster.node)
-    return [Plan(**one(n), nodes=nodes, node=min(cluster.gpus, cluster.node)) for n in order]
+    return [one(n) for n in order[:keep]], [one(n) for n in order[first_of_each]]
 
 
 def _divisors(number: int) -> list[int]:

@@ -150,6 +150,15 @@ def copies_home_itself(o):
     o.adamw.step()
 
 
+def sends_into_a_dummy(o):
+    [arrives.result() for arrives in o.coming]
+    o.adamw.step()
+    for weight, master in zip(o.weights, o.masters):
+        new = master.to(weight.dtype)
+        weight.copy_(new)
+        o.back.send(new, torch.empty_like(new)).result()
+
+
 def through_a_function(fetch, count, micro_batches):
     def through(unit, parts):
         return [unit(x) for x in parts]
@@ -214,6 +223,7 @@ ANSWERS = {
             waits_for_all_but_the_last: "after step 0 the weights should be those of one device",
             wide_on_the_way_home: "bytes home",
             copies_home_itself: "those of one device",
+            sends_into_a_dummy: "come home by another way than o.back",
         },
     ),
     turns.check_layer_by_layer: Answers(
