@@ -24,7 +24,7 @@ def build(lesson: Lesson, *, fresh: bool = False, on_cell: Callable[[int], None]
 
     Args:
         lesson: which.
-        fresh: take new outputs of cells tagged `varies` too; by default those of an unchanged cell are kept.
+        fresh: take new outputs of cells tagged `varies` too; by default they are kept, unless one of them is new.
         on_cell: called with a code cell's index in the notebook when it begins to run.
 
     Raises:
@@ -63,14 +63,17 @@ def check(lesson: Lesson) -> list[str]:
 
 
 def keep_varying(notebook: NotebookNode, stored: NotebookNode | None) -> None:
-    """Give each cell tagged `varies` the outputs that it has in `stored`, if it is still the same cell."""
+    """Give the cells tagged `varies` the outputs that they have in `stored`, if all of them are still the same cells.
+
+    All or none: a table and a figure of the same seconds must be of the same run.
+    """
     kept = {cell.id: cell.outputs for cell in stored.cells if "varies" in tags_of(cell)} if stored else {}
-    for cell in notebook.cells:
-        if cell.id in kept and "varies" in tags_of(cell):
-            cell.outputs = kept[cell.id]
-            for output in cell.outputs:
-                if output.output_type == "execute_result":
-                    output.execution_count = cell.execution_count
+    own = [cell for cell in notebook.cells if "varies" in tags_of(cell)]
+    for cell in own if all(cell.id in kept for cell in own) else ():
+        cell.outputs = kept[cell.id]
+        for output in cell.outputs:
+            if output.output_type == "execute_result":
+                output.execution_count = cell.execution_count
 
 
 def other_outputs(before: NotebookNode | None, after: NotebookNode | None) -> str:

@@ -85,6 +85,19 @@ def test_an_edited_cell_of_what_varies_gets_new_output_and_one_new_id(lesson: Le
     assert old[3].outputs != new[3].outputs
 
 
+def test_a_new_cell_of_what_varies_gives_new_outputs_to_the_others_too(lesson: Lesson) -> None:
+    """A table and a figure of the same seconds are of one run."""
+    old = code_cells(lesson)
+    edit(
+        lesson,
+        '# %% tags=["raises-exception"]',
+        '# %% tags=["varies"]\nprint(time.time())\n\n# %% tags=["raises-exception"]',
+    )
+    build(lesson)
+    new = code_cells(lesson)
+    assert old[3].id == new[3].id and old[3].outputs != new[3].outputs
+
+
 def test_the_lesson_in_the_guide_builds_and_its_claim_holds(tmp_path: Path) -> None:
     (source,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.M | re.S)
     lesson = make_course(tmp_path, source)
