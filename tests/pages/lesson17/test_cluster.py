@@ -78,6 +78,13 @@ def test_linters_have_nothing_to_say_about_the_slurm_file() -> None:
 # ---- Kubernetes ------------------------------------------------------------------------------------------------------
 
 
+def test_a_linter_has_nothing_to_say_about_the_kubernetes_file() -> None:
+    rules = "{extends: default, rules: {line-length: {max: 120}, document-start: disable}}"
+    command = [sys.executable, "-m", "yamllint", "--strict", "-d", rules, str(KUBERNETES)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 def documents() -> tuple[dict[str, Any], dict[str, Any]]:
     service, job = yaml.safe_load_all(KUBERNETES.read_text("utf-8"))
     return service, job
