@@ -17,6 +17,7 @@ message is on its way and no core is busy with it, none can shorten the path: th
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -26,10 +27,15 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from course_kit import ranks
 from course_kit.units import Bytes, Seconds
 from course_lib.model.gpt import GPT
+from course_lib.parallel.mesh import Mesh, process_groups
+from course_lib.parallel.tensor_gpt import ParallelGPT
+from course_lib.parallel.zero import ZeroOptimizer
+from course_lib.parallel.zero3 import Zero3
 from course_lib.predict.flops import step_flops
 from course_lib.predict.memory import block_activations, block_input, model_states, rank_activations
 from course_lib.predict.pipeline import bubble, in_flight
@@ -48,12 +54,15 @@ SIZES = (256, 2**18)
 class Pace(NamedTuple):
     """What a rank does in how many seconds, while others do the same: constants of this machine.
 
-    The first three are seconds of the processor.
+    All but `link` are seconds of the processor.
     """
 
     launch_s: float  # of a block (or the head), forward and backward, whatever its size: Python, small operations
+    cut_launch_s: float  # the same, of layers that are cut over tensor ranks
+    unit_launch_s: float  # what ZeRO-3 adds to it: gathering, freeing and reducing a unit, but for its messages
     flops_per_s: float  # of products and all that grows with them
     update_s: float  # of Adam, for a parameter
+    zero_update_s: float  # the same in ZeRO-1 and 2, with all that they do to gradients and weights but for messages
     link: Link  # between the ranks
     handling: Link  # of the same messages, in seconds of the processor
 
@@ -75,7 +84,7 @@ class Predicted(NamedTuple):
 
 
 def calibrate(training: Training, world_sizes: Sequence[int] = (1, 2, 4)) -> Machine:
-    """Measure what this machine does on so many ranks at once, each with the whole GPT: about three seconds each."""
+    """Measure what this machine does on so many ranks at once, each with the whole GPT: about five seconds each."""
     paces = {n: ranks.run(measure_pace, training, world_size=n, diagnose=False)[0] for n in world_sizes}
     return Machine(count_cores(), paces)
 
@@ -90,23 +99,42 @@ def count_cores(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
     return max(1, min(here, round(quota / period)))
 
 
-def measure_pace(training: Training, seconds: float = 1.5) -> Pace:
+def measure_pace(training: Training, seconds: float = 2.0) -> Pace:
     """A rank's pace, while all work. All ranks must call."""
     torch.set_num_threads(1)
-    config, model = training.config, GPT(training.config)
-    optimizer, (inputs, targets) = torch.optim.Adam(model.parameters()), training.batch(0)
-    sizes = (1, min(8, training.batch_size))
+    config, n, rows = training.config, dist.get_world_size(), min(8, training.batch_size)
+    (inputs, targets), (link, handling) = training.batch(0), measure_links(seconds)
+    t = math.gcd(config.heads, n)
+    group = process_groups(Mesh({"data": n // t, "tensor": t}))["tensor"]
+    model, cut, sharded, replica = GPT(config), ParallelGPT(GPT(config), group), Zero3(GPT(config)), GPT(config)
+    optimizer, zero = torch.optim.Adam(model.parameters()), ZeroOptimizer(replica.parameters(), torch.optim.Adam)
 
-    def both_ways(rows: int) -> None:
+    def both_ways(model: nn.Module, rows: int = 1) -> None:
         model(inputs[:rows], targets[:rows]).backward()
 
-    calls = {"few": lambda: both_ways(sizes[0]), "many": lambda: both_ways(sizes[1]), "update": optimizer.step}
+    both_ways(replica)
+    calls = {
+        "few": lambda: both_ways(model),
+        "many": lambda: both_ways(model, rows),
+        "update": optimizer.step,
+        "zero": zero.step,
+        "cut": lambda: both_ways(cut),
+        "sharded": lambda: (both_ways(sharded), sharded.synchronize(), sharded.zero_grad()),
+    }
     took = {name: of_processor for name, (_, of_processor) in time_in_turn(calls, seconds).items()}
-    flops = [int(step_flops(Setup(config, rows))) for rows in sizes]
-    per_flop = (took["many"] - took["few"]) / (flops[1] - flops[0])
-    launch = max(0.0, took["few"] - flops[0] * per_flop) / (config.layers + 1)
-    parameters = sum(each.numel() for each in model.parameters())
-    return Pace(launch, 1 / per_flop, took["update"] / parameters, *measure_links(seconds))
+    setups = {"few": Setup(config, 1), "many": Setup(config, rows), "cut": Setup(config, 1, tensor=t)}
+    setups["sharded"] = Setup(config, n, micro_batch=1, data=n, zero=3)
+    flops = {name: float(step_flops(each)) / each.tensor / each.data for name, each in setups.items()}
+    per_flop = (took["many"] - took["few"]) / (flops["many"] - flops["few"])
+    launches = {
+        name: (took[name] - flops[name] * per_flop - float(handling.seconds(messages(setup, 0)))) / (config.layers + 1)
+        for name, setup in setups.items()
+    }
+    launch, of_cut, of_unit = launches["few"], launches["cut"], launches["sharded"] - launches["few"]
+    replicated = messages(Setup(config, n, data=n, zero=1), 0)
+    updates = took["update"], took["zero"] - float(handling.seconds(replicated))
+    update, of_zero = (max(0.0, each) / sum(p.numel() for p in model.parameters()) for each in updates)
+    return Pace(max(0.0, launch), max(0.0, of_cut), max(0.0, of_unit), 1 / per_flop, update, of_zero, link, handling)
 
 
 def measure_links(seconds: float) -> tuple[Link, Link]:
@@ -215,8 +243,10 @@ def busy(setup: Setup, stage: int, pace: Pace) -> float:
     flops = (step_flops(setup) - head) / setup.pipeline / replicas + has_head * head / replicas
     again = {"none": 1, "selective": 1, "full": 4 / 3}[setup.recompute]
     launches = setup.micro_batches * (again * setup.gpt.layers / setup.pipeline + has_head)
-    updated = rank_parameters(setup, stage) / (setup.data if setup.zero else 1)
-    return launches * pace.launch_s + flops / pace.flops_per_s + updated * pace.update_s
+    launch = (pace.cut_launch_s if setup.tensor > 1 else pace.launch_s) + (setup.zero == 3) * pace.unit_launch_s
+    updated = rank_parameters(setup, stage) / (setup.data if setup.zero == 3 else 1)
+    update = pace.zero_update_s if setup.zero in (1, 2) else pace.update_s
+    return launches * launch + flops / pace.flops_per_s + updated * update
 
 
 def messages(setup: Setup, stage: int) -> tuple[int, int]:

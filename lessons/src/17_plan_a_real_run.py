@@ -412,8 +412,9 @@ print({where: f"{each['constants']['nic_bytes_per_s'] / 1e9:.0f} GB/s" for where
 #
 # ### 9 · The capstone: plan, run, die, go on
 #
-# Now you plan a run on the only cluster that is surely yours: four ranks of this machine. First, three probes tell what *it* can do: launches and products of
-# a block, Adam's update, and the link (lesson 06's $\alpha$ and $\beta$), measured while four ranks work at once. No data sheet has these numbers.
+# Now you plan a run on the only cluster that is surely yours: four ranks of this machine. First, probes tell what *it* can do: launches and products of
+# a block, what launches take if the block is cut over tensor ranks or gathered by ZeRO-3, Adam's update, alone and in ZeRO-1, and the link (lesson 06's
+# $\alpha$ and $\beta$). All is measured while four ranks work at once. No data sheet has these numbers.
 # Two of the numbers are for messages: what one takes by the clock, and what it takes of the processor, which four ranks may have to share.
 #
 # With a core for each rank, a step takes its longest chain of work and messages. On fewer cores it lies between two bounds, as in any workshop with too few
@@ -423,7 +424,7 @@ print({where: f"{each['constants']['nic_bytes_per_s'] / 1e9:.0f} GB/s" for where
 training = capstone.Training()  # the GPT of lesson 12, 16 sequences a step, 20 steps
 here = machine.calibrate(training, (4,))
 pace = here.paces[4]
-print(f"{here.cores} cores; each of 4 ranks: {1e3 * pace.launch_s:.2f} ms to launch a block, {pace.flops_per_s / 1e9:.1f} GFLOP/s, a message costs {1e6 * float(pace.link.alpha):.0f} µs and {1e9 * pace.link.seconds_per_byte:.2f} ns a byte")
+print(f"{here.cores} cores; each of 4 ranks: {1e3 * pace.launch_s:.2f} ms to launch a block, {1e3 * pace.cut_launch_s:.2f} a cut one, {pace.flops_per_s / 1e9:.1f} GFLOP/s, a message costs {1e6 * float(pace.link.alpha):.0f} µs and {1e9 * pace.link.seconds_per_byte:.2f} ns a byte")
 ranked = machine.rank_layouts(training, machine.layouts(training, 4), here)
 for each in ranked:
     print(f"{each.layout!s:16} {1e3 * float(each.seconds):5.0f} ms a step, {int(each.peak) / 1e6:4.1f} MB at the peak, {int(each.sent) / 1e6:4.1f} MB sent")

@@ -139,7 +139,7 @@ def test_checkpoints_are_not_overwritten_by_a_new_run_nor_read_by_other_tensor_r
     assert ranks.run(again, Layout(pipe=2), True, world_size=2)[0] == "[]"
 
 
-PACE = machine.Pace(1e-4, 1e10, 1e-9, Link(Seconds(1e-4), 1e-9), Link(Seconds(5e-5), 5e-10))
+PACE = machine.Pace(1e-4, 2e-4, 5e-5, 1e10, 1e-9, 2e-9, Link(Seconds(1e-4), 1e-9), Link(Seconds(5e-5), 5e-10))
 
 
 def made_up(cores: int) -> machine.Machine:
@@ -159,7 +159,7 @@ def test_there_are_at_most_twelve_legal_layouts_and_the_quickest_is_first() -> N
 
 def test_cores_are_shared_by_what_works_and_not_by_what_waits() -> None:
     """With a core for each rank replicas beat a pipeline, whose ranks wait; on one core all have the same work."""
-    still = PACE._replace(launch_s=0.0, link=machine.FREE, handling=machine.FREE, update_s=0.0)
+    still = PACE._replace(launch_s=0.0, link=machine.FREE, handling=machine.FREE, update_s=0.0, zero_update_s=0.0)
     replicas, pipe = (Training().setup(layout) for layout in (Layout(data=4), Layout(pipe=4)))
     for cores, slower in ((4, 1 + 3 / 4), (1, 1.0)):
         there = machine.Machine(cores, {4: still})
@@ -192,6 +192,19 @@ def test_a_wait_for_a_core_counts_once_and_a_message_on_its_way_counts() -> None
 
     assert math.isclose(predicted(5e-4), predicted(1e-3))  # 4 ranks on 2 cores take turns: twice the processor's time
     assert math.isclose(predicted(1.5e-3) - predicted(1e-3), 432 * 5e-4 / 2)  # whole in the upper bound alone
+
+
+def test_what_is_cut_has_prices_of_its_own() -> None:
+    """More operations in a block for tensor ranks, a unit to gather and free for ZeRO-3, buckets for ZeRO-1."""
+    layouts = {"replicas": Layout(data=2), "tensor": Layout(tensor=2)}
+    layouts |= {f"zero {stage}": Layout(data=2, zero=stage) for stage in (1, 3)}  # type: ignore[arg-type]
+    who = {"launch_s": {"replicas", "zero 1", "zero 3"}, "cut_launch_s": {"tensor"}, "unit_launch_s": {"zero 3"}}
+    who |= {"update_s": {"replicas", "tensor", "zero 3"}, "zero_update_s": {"zero 1"}}
+    setups = {name: Training().setup(layout) for name, layout in layouts.items()}
+    for price, due in who.items():
+        dear = PACE._replace(**{price: 10 * getattr(PACE, price)})
+        pays = {name for name, each in setups.items() if machine.busy(each, 0, dear) > machine.busy(each, 0, PACE)}
+        assert pays == due, price
 
 
 def test_a_container_has_the_cores_that_its_time_is_worth(tmp_path: Path) -> None:
