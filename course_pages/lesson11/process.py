@@ -1,9 +1,10 @@
-"""Runs on both cores; and what a process that trains holds, by tensors and as the operating system says."""
+"""The quickest of several runs; runs on both cores; what a process that trains holds, by tensors and by the system."""
 
 from __future__ import annotations
 
 import sys
 import time
+import timeit
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from course_kit import measure, ranks
-from course_kit.units import Bytes
+from course_kit.units import Bytes, Seconds
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.offload.copy_stream import CopyStream
@@ -41,11 +42,24 @@ def ledger(
     ]
 
 
+def best(work: Callable[[], object], times: int = 5) -> Seconds:
+    """Seconds of the quickest of several runs."""
+    return Seconds(min(timeit.repeat(work, number=1, repeat=times)))
+
+
 def trained(losses: Callable[[Any, int], list[float]], runs: Mapping[str, Any]) -> dict[str, list[list[float]]]:
     """Name → what `losses(run, seed)` returns for each of three seeds; two ranks share the work."""
     first, second = ranks.run(_share, losses, runs, world_size=2, diagnose=False)
     found = first | second
     return {name: [found[name, seed] for seed in range(3)] for name in runs}
+
+
+def report(curves: Mapping[str, list[list[float]]], below: float = 2.0) -> None:
+    """Print how far the runs of each name end above "no delay", and when each mean of 20 steps is `below` so much."""
+    for name, runs in curves.items():
+        gap = sum(run[-1] - usual[-1] for run, usual in zip(runs, curves["no delay"])) / len(runs)
+        steps = [next((step for step, x in enumerate(run, 19) if x < below), None) for run in runs]
+        print(f"{name:<24} {gap:+.2f} nats at the end; below {below:g} nats after steps", *steps)
 
 
 def _share(losses: Callable[[Any, int], list[float]], runs: Mapping[str, Any]) -> dict[tuple[str, int], list[float]]:

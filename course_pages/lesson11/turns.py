@@ -46,15 +46,15 @@ def check_cost(function: Function) -> None:
 
 
 class Listening(CopyStream):
-    """A copy stream that remembers where its bytes went."""
+    """A copy stream that remembers where its bytes went, and what was there before."""
 
     def __init__(self, bytes_per_s: float) -> None:
         super().__init__(bytes_per_s)
-        self.into: set[int] = set()
+        self.into: dict[int, Tensor] = {}
 
     def send(self, source: Tensor, into: Tensor, add: bool = False) -> Any:
         """Send, and remember."""
-        self.into.add(into.data_ptr())
+        self.into[into.data_ptr()] = into.detach().clone()
         return super().send(source, into, add)
 
 
@@ -62,7 +62,7 @@ def check_leave(function: Function) -> None:
     """A vector and a matrix: what stays, what crosses, in which precision it arrives, and who waits."""
     for shape in ((1000,), (20, 30)):
         weight, master = nn.Parameter(torch.ones(shape, dtype=torch.bfloat16)), nn.Parameter(torch.ones(shape))
-        weight.grad = torch.arange(weight.numel()).view(shape).bfloat16()
+        weight.grad = torch.randn(shape).bfloat16()  # new values: re-used memory may hold the last ones
         due, stream = weight.grad.float(), Listening(bytes_per_s=2 * weight.numel() / 0.1)
         box, master.grad = torch.empty_like(weight.grad), (old := torch.full_like(master, 7.0))
         CopyStream.send(stream, box, box.clone())  # 0.1 s: the gradient queues behind it
@@ -78,6 +78,7 @@ def check_leave(function: Function) -> None:
         carried = stream.carried - box.nbytes
         assert carried == 2 * weight.numel(), f"{weight.numel():,} numbers in 16 bits crossed as {int(carried):,} bytes"
         assert master.grad.data_ptr() in stream.into, "what crosses should land in master.grad, but went elsewhere"
+        assert not torch.equal(stream.into[master.grad.data_ptr()], due), "the gradient was there before it was sent"
 
 
 def check_update(function: Function) -> None:
@@ -107,7 +108,7 @@ def check_update(function: Function) -> None:
         assert same, f"after step {number} the weights should be those of one device, bit for bit, but are others"
         home = all(map(torch.equal, at_once, oracle.parameters()))
         assert home, f"when update returns from step {number}, some weights are still on their way"
-        straight = {weight.data_ptr() for weight in ours.parameters()} <= o.back.into
+        straight = {weight.data_ptr() for weight in ours.parameters()} <= o.back.into.keys()
         assert straight, f"in step {number} some weights come home by another way than o.back"
         assert crossed == 2 * psi, f"step {number} sends {crossed / psi:.3g} bytes home for each parameter of 16 bits"
 

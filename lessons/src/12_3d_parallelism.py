@@ -165,8 +165,7 @@ compare(guess=guess_stops, predicted=Count(4 * 4 * (2 + 2) + 4), measured=Count(
 # ## 4 · Ten shapes
 #
 # Now lay 8 ranks out in all ten ways: from 8 stages (8·1·1) over 8 replicas (1·8·1) to 8 pieces of every layer (1·1·8).
-# Three meters run beside each: the kernel's count of bytes, the account of memory, and the clock. A connection leads to
-# one rank, and two ranks that talk share one axis only, so the kernel's bytes tell us their axis.
+# Three meters run beside each: the kernel's count of bytes, the account of memory, and the clock.
 #
 # The formulas are those of lessons 07 to 10. Along **tensor**, each block adds up the stream of every micro-batch four
 # times, and the ends join embedding and logits. Along **pipe**, the stream crosses each border twice, and the tied embedding's gradient goes once from end to
@@ -217,9 +216,8 @@ for shape in shapes.SHAPES:
 shapes.ShapesTable(formula, measured, off)
 
 # %% [markdown]
-# All ten shapes learn what one device learns: the loss differs in the seventh digit, which is fp32's rounding. Along
-# tensor the kernel sees a little more than the formula. The surplus follows the number of messages: it is
-# their headers (lesson 00).
+# All ten shapes learn what one device learns: the loss differs in the seventh decimal, which is fp32's rounding.
+# (Section 8 has what tensor sends beyond its formula.)
 
 # %% tags=["varies"]
 print("you said that", guess_fewest.said, "sends the fewest")
@@ -368,12 +366,15 @@ budget(parts, caption="Of a step of 60.1 s, products at the peak explain 40 %, t
 # ## Second sitting
 #
 # The story ends here; of what follows, the lab takes up section 11 only. On another day, run all cells above before you
-# go on. Below: section 5's bytes from rank to rank, the same grid in PyTorch's and in JAX's words, a machine of the cube that
-# dies, the library's step with two mistakes that raise nothing, two runs that break a rule, and Llama 3's order.
+# go on. Below: section 4's axes, headers and worst rows, section 5's bytes from rank to rank, the same grid in PyTorch's and
+# in JAX's words, a machine of the cube that dies, the library's step with two mistakes that raise nothing, two runs that
+# break a rule, and Llama 3's order.
 #
 # ## 8 · The real thing: the same grid in other words
 #
-# First, what section 4 left out: the worst row of each of its columns.
+# First, what section 4 left out. A connection leads to one rank, and two ranks that talk share one axis only, so the
+# kernel's bytes tell us their axis. Along tensor the kernel sees a little more than the formula. The surplus follows the
+# number of messages: it is their headers (lesson 00). And the worst row of each column that has a formula:
 
 # %% tags=["varies"]
 worst = shapes.furthest_off(formula, measured)
@@ -564,8 +565,9 @@ for order in (("pipe", "data", "tensor"), ("data", "pipe", "tensor")):
 #
 # ## 10 · A group that holds different weights
 #
-# A worse mistake: average along the wrong axis. This is section 3's step; `_tokens_of_a_replica` is what its losses are
-# divided by, and `_everyones_loss` is section 3's last sum. `_average_replicas` trusts its groups:
+# A worse mistake than section 5's numbering: average along the wrong axis. This is section 3's step;
+# `_tokens_of_a_replica` is what its losses are divided by, and `_everyones_loss` is section 3's last sum.
+# `_average_replicas` trusts its groups:
 
 # %%
 show(HybridParallel.forward_backward, docstring=False)
@@ -608,15 +610,15 @@ print("you said step", guess_step.said)
 # still falls, since each rank follows some gradient. The sum of the weights tells: ranks of a data group must agree on
 # it, at every step and to the last bit. It costs one number a rank, so run it now and then.
 #
-# (Dropout is a third mistake of that kind. Ranks that share a stream must draw the same mask, halves of a matrix must take
+# (Dropout is another such mistake. Ranks that share a stream must draw the same mask, halves of a matrix must take
 # parts of one, and replicas and stages need masks of their own, as in lesson 08. Our grid refuses dropout.)
 #
 # ## 11 · A norm over three axes
 #
 # Clipping needs the norm of the whole gradient (lessons 05 and 10). In a cube no rank has it. Two easy ways are
 # wrong: a rank's own norm misses what others hold, and a sum over all ranks counts many numbers more than once. Which
-# ones? A cut matrix is on one rank of each replica. A norm's gain is on every tensor rank. The tied embedding is at
-# both ends of the pipe. And all of it is once in each replica.
+# ones? A number of a cut matrix is on one rank of each replica. A norm's gain is on every tensor rank. The tied embedding
+# is at both ends of the pipe. And all of it is once in each replica.
 
 
 # %%

@@ -70,6 +70,13 @@ def copies_by_itself(weight, master, out):
     return out.send(gradient, torch.empty_like(master))
 
 
+def casts_here_and_sends_for_show(weight, master, out):
+    master.grad = weight.grad.float()
+    arrives = out.send(weight.grad, master.grad)
+    weight.grad = None
+    return arrives
+
+
 def clears_before_it_left(weight, master, out):
     arrives = copies_into(master, weight.grad, out)
     weight.grad.zero_()
@@ -209,6 +216,7 @@ ANSWERS = {
             holds_on: "let go",
             narrow_over_there: "bfloat16",
             copies_by_itself: "elsewhere",
+            casts_here_and_sends_for_show: "before it was sent",
             clears_before_it_left: "other values",
             onto_the_master: "the master itself",
             into_the_step_before: "a new tensor",

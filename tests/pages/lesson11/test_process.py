@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -28,3 +29,18 @@ def test_two_ranks_share_the_runs_and_each_curve_is_in_its_place(monkeypatch: py
     monkeypatch.setattr(process.ranks, "run", in_turn)
     assert process.trained(losses, {"usual": 5, "late": 0}) == {"usual": [[50], [51], [52]], "late": [[0], [1], [2]]}
     assert len(done) == 6
+
+
+def test_the_gap_at_the_end_is_a_mean_of_seeds_and_a_run_that_never_falls_so_far_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    process.report({"no delay": [[3.0, 1.0], [3.0, 2.0]], "late": [[1.5, 1.5], [3.0, 2.5]]})
+    usual, late = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
+    assert usual == "no delay +0.00 nats at the end; below 2 nats after steps 20 None"
+    assert late == "late +0.50 nats at the end; below 2 nats after steps 19 None"
+
+
+def test_the_quickest_of_several_runs_counts() -> None:
+    lasts = iter([0.05, 0.0, 0.05])
+    assert process.best(lambda: time.sleep(next(lasts)), times=3) < 0.04
+    assert next(lasts, None) is None
