@@ -56,21 +56,21 @@ def computed(
 class OwnExperts(nn.Module):
     """A copy of a layer's `router`, and this rank's experts, `up` and `down`. All ranks have built the layer alike."""
 
+    counts: Tensor  # (ranks, experts of all ranks): rows that each rank sends to each expert in this step
+
     def __init__(self, whole: ExpertMLP) -> None:
         super().__init__()
         self.router = nn.Parameter(whole.router.weight.detach().clone())
         self.up, self.down = (nn.Parameter(own_part(each.detach(), 0)) for each in (whole.up_EDF, whole.down_EFD))
 
-    def numbers(self, counts: Tensor) -> Tensor:
-        """The expert, counted on this rank, of each row that arrives: rank by rank, and of each rank by expert.
+    def say(self, rows: Float[Tensor, "rows width"]) -> Float[Tensor, "rows width"]:
+        """What this rank's experts say to the rows that came for them: rank by rank, and of each rank by expert.
 
-        If rank 0 sends 2 and 1 for this rank's two experts, and rank 1 sends 0 and 3, they are 0 0 1 1 1 1.
-
-        Args:
-            counts: (ranks, experts of all ranks): rows that each rank sends to each expert.
+        If rank 0 sends 2 and 1 for this rank's two experts, and rank 1 sends 0 and 3, they are for 0 0 1 1 1 1.
         """
-        mine = counts.chunk(len(counts), 1)[dist.get_rank()]
-        return torch.arange(len(self.up)).repeat(len(mine)).repeat_interleave(mine.flatten())
+        mine = self.counts.chunk(len(self.counts), 1)[dist.get_rank()]
+        number = torch.arange(len(self.up)).repeat(len(mine)).repeat_interleave(mine.flatten())
+        return computed(rows, number, self.up, self.down)
 
 
 def sent_in_a_step(kind: Callable[[ExpertMLP], Any]) -> tuple[Tensor, TrafficAccount]:

@@ -51,7 +51,9 @@ def check_traffic(my_rows: Function) -> None:
                    [[2, 7], [1, 4]], [[1, 0, 2, 5, 3, 8], [4, 4, 0, 1, 6, 2]]):  # fmt: skip
         own = len(counts[0]) // len(counts)
         for rank in range(len(counts)):
-            sends, receives = (list(map(int, rows)) for rows in my_rows(torch.tensor(counts), rank))
+            both = my_rows(torch.tensor(counts), rank)
+            assert not any(isinstance(rows, torch.Tensor) for rows in both), "a tensor came; an all-to-all takes lists"
+            sends, receives = (list(map(int, rows)) for rows in both)
             to = [sum(counts[rank][owner * own : owner * own + own]) for owner in range(len(counts))]
             back = [sum(row[rank * own : rank * own + own]) for row in counts]
             told = f"counts {counts}, {own} experts on each rank: rank {rank}"

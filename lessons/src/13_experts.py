@@ -27,9 +27,8 @@ from course_kit.notebook import ask, show, your_turn
 from course_kit.units import Bytes, Count, Ratio
 from course_lib import predict
 from course_lib.collectives.operators import all_gather
-from course_lib.model import text, zoo
-from course_lib.model.experts import BiasedRouter, ExpertConfig, ExpertMLP, find_places
-from course_lib.parallel.experts import ParallelExperts, plan_dispatch
+from course_lib.model import text
+from course_lib.model.experts import ExpertConfig, ExpertMLP, find_places
 from course_lib.parallel.mesh import Mesh
 from course_pages.lesson13 import pictures, trials, turns
 from course_pages.lesson13.explorer import ExpertsExplorer
@@ -168,7 +167,7 @@ def my_rows(counts, rank):
 # %% [markdown]
 # A journey moves rows and changes none. So its gradient is the journey home, with sends and receives swapped. The way there
 # is called **dispatch**, the way home **combine**, and each is the other's backward pass. This is all of it, without drops
-# (`trials.computed` lets each of a rank's experts compute the rows that came for it):
+# (`say` lets each of a rank's experts compute the rows that came for it):
 
 
 # %%
@@ -195,8 +194,7 @@ class Experts(trials.OwnExperts):  # a copy of the router, and this rank's part 
         tokens = order // self.top_k  # choice number 7 of two each is token 3's
         self.counts = all_gather(chosen.flatten().bincount(minlength=len(self.router))[None], 0)
         sends, receives = my_rows(self.counts, dist.get_rank())
-        number = self.numbers(self.counts)  # whose each row will be: they arrive rank by rank, and of each rank by expert
-        said = trials.computed(self.travel(x[tokens], sends, receives), number, self.up, self.down)
+        said = self.say(self.travel(x[tokens], sends, receives))
         home = self.travel(said, receives, sends) * gates.flatten()[order, None]
         return torch.zeros_like(x).index_add(0, tokens, home)  # a token's choices add up where it stands
 
@@ -217,7 +215,7 @@ for p in (1, 2, 4):
 # $$4 \cdot \frac{p-1}{p} \cdot ktn$$
 #
 # **Guess:** 4 ranks with 256 tokens each, two choices, 64 features of 4 bytes. How many kB does a rank send, on average?
-# And does the rank with the favourite expert send more than the others, or less?
+# (Everybody's favourite lives on rank 0. Does that rank send more than the others, or less?)
 
 # %%
 guess_sent = ask("4 ranks, 256 tokens each: how many kB does a rank send in a step, on average?", unit="kB")
@@ -225,10 +223,12 @@ guess_sent = ask("4 ranks, 256 tokens each: how many kB does a rank send in a st
 
 # %%
 counts, sent = zip(*ranks.run(trials.sent_in_a_step, Experts, world_size=4))
-plan = plan_dispatch(counts[0][:, None], capacity=None)
-print("rows from rank (line) to rank (column):", *plan.rows_PPL.sum(-1).tolist(), sep="\n")
+print("rows from rank (line) to rank (column):", *(my_rows(counts[0], r)[0] for r in range(4)), sep="\n")
 even = predict.expert_traffic(ExpertConfig(64, 128, 8), Mesh({"expert": 4}), 4 * 256, element_bytes=4)["expert"]
-due = {f"rank {r}": 2 * (plan.sent_bytes(r, 4 * 64) + plan.returned_bytes(r, 4 * 64)) for r in range(4)}
+due = {}
+for r in range(4):
+    sends, receives = my_rows(counts[0], r)
+    due[f"rank {r}"] = Bytes(2 * 256 * (sum(sends) + sum(receives) - 2 * sends[r]))  # out and back, forward and backward
 seen = {f"rank {r}": sent[r].sent_bytes for r in range(4)}
 compare(
     guess={"on average": guess_sent},
@@ -240,9 +240,9 @@ compare(
 )
 
 # %% [markdown]
-# The ranks' numbers come from the counts, the last one from the formula alone. Half of rank 0's own choices stay at home,
-# and still it sends *more* than the others: in a combine it sends back what it received. A combine ends with its busiest
-# rank. The library's `ParallelExperts` is this layer with a capacity.
+# The ranks' numbers come from the counts, the last one from the formula alone. Nearly half of rank 0's own choices stay at
+# home, and still it sends *more* than the others: in a combine it sends back what it received. A combine ends with its
+# busiest rank.
 #
 # ## 5 · Break it: a router collapses
 #
@@ -343,12 +343,11 @@ guess_known = ask("8 experts, one choice: how many of 100 corners?")
 # %% tags=["varies"]
 known |= {name: corners_known(name) for name in list(towns)[1:]}
 print(f"you said {guess_known.said} for the experts")
-pictures.by_seed({"corners that the model knows (%)": known}, every=20, caption="A line for each of three towns. At the price of one MLP, eight experts come close to the MLP that costs six times as much.")
+pictures.by_seed({"corners that the model knows (%)": known}, every=20, caption="A line for each of three towns.")
 
 # %% [markdown]
 # So yes. For no more FLOPs a token, eight experts know more than twice as many corners as one MLP, in each
-# of three towns. They come close to the MLP with as many weights, for a sixth of its FLOPs. The stories showed no
-# such gain: in 300 steps one MLP may not have filled its room.
+# of three towns. They come close to the MLP with as many weights, for a sixth of its FLOPs.
 #
 # Now you decide.
 
@@ -357,13 +356,12 @@ ExpertsExplorer().show()
 
 # %% [markdown]
 # 1. Skew 2. Which factor drops no choice? How many places are empty at a factor of 2?
-# 2. Still skew 2, and *no limit*. How busy is the busiest rank on 4 ranks, against the mean? On 8? Why?
+# 2. Still skew 2, and *no limit*. How busy is the busiest rank on 4 ranks, against the mean? Why?
 #
 # <details><summary>Answers</summary>
 #
 # 1. Only *no limit*. At 2 there are 79 empty places, and 15 choices are dropped. Places do not cure a crowd; balance does.
-# 2. 36 rows against 16, 2.25 times the mean; then 3.9 times. The favourite expert stays in one piece, and a rank with fewer experts has less
-#    to even it out with.
+# 2. 36 rows against 16, 2.25 times the mean: the favourite expert stays in one piece.
 #
 # </details>
 #
@@ -386,6 +384,8 @@ ExpertsExplorer().show()
 guess_total = ask("Mixtral 8x7B, 8 experts in each layer, two choices: billions of parameters?", unit="billion")
 
 # %%
+from course_lib.model import zoo
+
 mixtral = predict.expert_parameters(zoo.MIXTRAL_8X7B)
 # measured: counted in released weights (by keras-hub; a token's 13 in its abstract)
 compare(
@@ -412,8 +412,8 @@ from torch.distributed._functional_collectives import all_to_all_single_autograd
 
 from course_kit.notebook import self_check
 from course_kit.units import Flops
-from course_lib.model.experts import Routing
-from course_lib.parallel.experts import grouped_product, has_grouped_product, holdings
+from course_lib.model.experts import BiasedRouter, Routing
+from course_lib.parallel.experts import ParallelExperts, grouped_product, has_grouped_product, holdings
 from course_lib.parallel.mesh import process_groups
 from course_pages.shared.who_sends import matrix
 
@@ -421,6 +421,8 @@ CUBE, LAYER = Mesh({"data": 2, "expert": 2, "tensor": 2}), ExpertConfig(width=64
 pictures.who_holds(CUBE, LAYER, 1024, caption="Blue: what a rank holds of each expert, half the features of four. Orange: its quarter of 1,024 tokens. Neighbours 0 and 1 share theirs.").show()
 
 # %% [markdown]
+# (`ParallelExperts` is section 4's layer, with a capacity and more axes.)
+#
 # A quarter of the tokens and a quarter of the experts' weights on each rank. What does each axis send? Along expert four
 # journeys, and the router's gradient; along data the gradients of this rank's experts and of the router; along tensor an
 # all-reduce of the rows in each direction, since half of an expert makes a term of a sum. (In an all-reduce of two, each
@@ -565,7 +567,7 @@ print("with torch's all-to-all, outputs and weights of one device after each ste
 show(grouped_product, docstring=False)
 
 # %% [markdown]
-# And the loop over experts, in `trials.computed`? PyTorch's newer `grouped_mm` multiplies each group of rows with its own
+# And the loop over experts (`trials.computed`, which `say` calls)? PyTorch's newer `grouped_mm` multiplies each group of rows with its own
 # matrix in *one* call, where it has a kernel for the device and the type. For a GPU a hundred small products are a hundred
 # launches, each with little to do (Gale et al. 2022, below, built theirs for that). The library uses PyTorch's through the
 # function above. It has the values of the loop, and the FLOPs of the rows that came:
@@ -630,8 +632,8 @@ compare(predicted={"around 24": Ratio(2**-4), "around 96": Ratio(2**-2), "around
 
 # %% [markdown]
 # So the **z-loss** (Zoph et al. 2022, eq. 5, with a factor of 0.001) pulls the *level* down, on which no choice depends.
-# It is one repair. Switch has the other: the router, and only the router, computes in fp32 (§2.4), which costs nothing,
-# as section 2 has shown. ST-MoE does both; the papers of Mixtral and DeepSeek-V3 mention no z-loss.
+# It is one repair. Switch has the other: the router, and only the router, computes in fp32 (§2.4), which costs nearly
+# nothing. Zoph et al. do both; the papers of Mixtral and DeepSeek-V3 mention no z-loss.
 #
 # ## 12 · Seconds and bytes of DeepSeek-V3
 #
@@ -648,7 +650,7 @@ compare(
 )  # fmt: skip
 
 # %% [markdown]
-# What share of a step do the journeys take? A layer's computing is three passes over $k$ experts of three matrices each,
+# How long do the journeys take beside the computing? A layer's computing is three passes over $k$ experts of three matrices each,
 # $3 \cdot k \cdot 6dF$ FLOPs for a token; its journeys carry $4 \cdot \frac{p-1}{p} \cdot k \cdot 2d$ bytes. Their ratio is left with
 # $F$ and $p$ alone: the narrower the experts, the more travel for the same thought. Say that a link carries 50 GB/s one way and
 # a GPU reaches 400 TFLOP/s.

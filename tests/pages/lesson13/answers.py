@@ -73,25 +73,30 @@ def rows_in_tensors(counts, rank):
     return rows[rank], rows.T[rank]
 
 
-def rows_swapped(counts, rank):
+def rows_as_lists(counts, rank):
     sends, receives = rows_in_tensors(counts, rank)
+    return sends.tolist(), receives.tolist()
+
+
+def rows_swapped(counts, rank):
+    sends, receives = rows_as_lists(counts, rank)
     return receives, sends
 
 
 def rows_sent_twice(counts, rank):
-    sends, _ = rows_in_tensors(counts, rank)
+    sends, _ = rows_as_lists(counts, rank)
     return sends, sends
 
 
 def rows_of_strided_experts(counts, rank):
     rows = counts.view(len(counts), -1, len(counts)).sum(1)
-    return rows[rank], rows[:, rank]
+    return rows[rank].tolist(), rows[:, rank].tolist()
 
 
 def rows_without_itself(counts, rank):
     rows = counts.view(len(counts), len(counts), -1).sum(2)
     rows = rows * (1 - torch.eye(len(counts), dtype=rows.dtype))
-    return rows[rank], rows[:, rank]
+    return rows[rank].tolist(), rows[:, rank].tolist()
 
 
 def balance_by_one_hot(probabilities, chosen):
@@ -181,8 +186,9 @@ ANSWERS = {
         },
     ),
     turns.check_traffic: Answers(
-        right=[rows_in_a_double_loop, rows_in_tensors],
+        right=[rows_in_a_double_loop, rows_as_lists],
         wrong={
+            rows_in_tensors: "takes lists",
             rows_swapped: "cannot send",
             rows_sent_twice: "cannot receive",
             rows_of_strided_experts: "cannot send",
