@@ -153,6 +153,21 @@ def predicted(runs: Runs, constants: Constants, measured_on: Runs) -> dict[str, 
     }  # fmt: skip
 
 
+def on_one_machine(runs: Runs) -> tuple[np.ndarray, dict[int, str], int]:
+    """Of the 8B model's timed runs on eight GPUs: numbers, the fastest first; names; the one with eight stages."""
+    each = runs.work.layouts
+    found = np.flatnonzero((runs.model == "llama-like-8B") & (runs.gpus == 8) & np.isfinite(runs.seconds))
+    columns = zip(*(field[found] for field in (each.tensor, each.pipeline, each.data, each.zero, each.micro_batch)))
+    names = {int(n): "tp {}, pp {}, dp {}, ZeRO-{}, mbs {}".format(*sizes) for n, sizes in zip(found, columns)}
+    return found[np.argsort(runs.seconds[found])], names, found[each.pipeline[found] == 8][0]
+
+
+def stages_of(runs: Runs, number: int) -> list[float]:
+    """Blocks of each stage of a run; those between the first and the last have their average."""
+    (first, _, last), p, layers = runs.work.blocks[number], runs.work.layouts.pipeline[number], runs.work.layers[number]
+    return [layers] if p == 1 else [first, *[(layers - first - last) / max(1, p - 2)] * (p - 2), last]
+
+
 def verdict(runs: Runs, predicted: np.ndarray, measured: np.ndarray) -> list[Verdict]:
     """The errors by source, over the runs where both are numbers."""
     found = []

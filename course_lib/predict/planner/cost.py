@@ -105,7 +105,7 @@ class Cluster:
 
 @cache
 def fitted() -> dict[str, Any]:
-    """`constants.json`: name of a machine → its constants, with date, rows, sources and data-sheet values."""
+    """`constants.json`: name of a machine → its constants, with rows and sources."""
     return json.loads(Path(__file__).with_name("constants.json").read_text("utf-8"))["machines"]
 
 
