@@ -435,14 +435,8 @@ def clip_parts_(
 ) -> Tensor:
     """Scale gradients of which each rank has a part down to a norm of at most `max_norm`. All ranks must call.
 
-    Args:
-        parts: this rank's. Parts do not overlap, and padding is in none of them, so the squares of all ranks add up to
-            the square of the whole.
-        max_norm, group, device: the limit; the ranks; where they talk.
-        copies: gradients that are another rank's parts as well: scaled, and not counted again.
-
-    Returns:
-        The norm before, the same on every rank.
+    `copies` are other ranks' parts that are here, too: scaled, and not counted again. Returns the norm before, the same
+    on every rank. Parts do not overlap, and padding is in none: all squares add up to the whole's.
     """
     squares = torch.zeros((), dtype=torch.float64, device=device)
     for part in parts:
