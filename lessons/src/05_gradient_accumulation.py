@@ -30,7 +30,7 @@ from course_lib import predict
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
 from course_lib.train import optim
-from course_lib.train.accumulate import accumulate, accumulated_step, count_tokens, micro_batches, ragged_batch
+from course_lib.train.accumulate import accumulated_step, count_tokens, micro_batches, ragged_batch
 from course_lib.train.gradients import clip_gradients
 from course_lib.train.step import train_step
 from course_pages.lesson05 import turns
@@ -43,9 +43,6 @@ from course_pages.shared.memory import memory_timeline
 # The loss of a batch is a mean over its tokens. A mean is a sum, and so is its gradient: a sum over tokens, in which
 # no token knows of any other sequence. So it does not matter when the summands are computed. PyTorch, moreover, does not
 # overwrite `.grad` in a backward pass, it *adds* to it.
-#
-# (This is true of a GPT. Batch-norm mixes the rows that it sees together, and a contrastive loss compares the items of a
-# batch with each other. There pieces give other gradients.)
 #
 # With $m$ pieces of equal size and $\ell_i$ the mean loss of piece $i$,
 #
@@ -74,7 +71,7 @@ def backward_in_pieces(model, pieces):
 
 # %% [markdown]
 # If you forgot $1/m$, the check told you that the gradient is $m$ times too long. With Adam you would never have noticed,
-# because there the factor cancels, as in section 9 of lesson 04. So this page, too, checks its tricks with SGD.
+# because there the factor cancels, as in lesson 04's second sitting. So this page, too, checks its tricks with SGD.
 #
 # ## 2 · What it saves, and what it does not
 #
@@ -145,14 +142,15 @@ compare(
 # ## 3 · Cut a real one
 #
 # Take GPT-2 small on sequences of 1,024 tokens, in fp32, with a step of 64 sequences, and a card that you can rent for
-# nothing, a T4. On the left stands the peak for every way to cut, on the right one step of the chosen cut (it
-# appears when the cell runs). All of it comes from the formula that section 2's table tested, and nothing was measured on
-# a GPU. The dashed line is what PyTorch finds on such a card, less than the maker sells, and CUDA itself takes some of that.
+# nothing, a T4. On the left stands the peak for pieces of 1, 2, 4, … sequences, on the right one step of the chosen
+# cut (it appears when the cell runs). All of it comes from the formula that section 2's table tested, and nothing was
+# measured on a GPU. The dashed line is what PyTorch finds on such a card, less than the maker sells, and CUDA itself
+# takes some of that.
 
 # %%
 AccumulationExplorer(global_batch=64, micro_batch=4).show(
     caption="Each halving of the piece halves the pink and the grey, and nothing else (the last bar, one piece, has no green). "
-    "To the left the bars gain less and less: three layers stay. Bars that reach the top are cut off there."
+    "To the left each halving saves less: three layers stay. Bars that reach the top are cut off there."
 )
 
 # %% [markdown]
@@ -274,15 +272,14 @@ print("weighted, within rounding:", off(fixed_gradient, true_gradient) < (N - 1)
 #
 # The whole batch takes one step. So all that happens once a step must happen once here, after the last piece:
 # unscaling, clipping, the optimizer, the learning-rate schedule. `accumulated_step`, the library's form, shows
-# the order, and leaves the schedule to its caller. It calls `accumulate`, which is printed below it: find your loop
-# there, and your weights.
+# the order, and leaves the schedule to its caller. It calls `accumulate`, which is your loop with your weights; the
+# second sitting prints it.
 
 # %%
-display(show(accumulated_step, docstring=False))
-show(accumulate, docstring=False)
+show(accumulated_step, docstring=False)
 
 # %% [markdown]
-# After that loop, each line of `accumulated_step` runs once. The loss scaler of lesson 04 is no exception: if
+# After your loop, each line of `accumulated_step` runs once. The loss scaler of lesson 04 is no exception: if
 # *one* piece overflows it throws away *all*, because a step without that piece would be a step on another batch. (Your
 # lab provokes it. The second sitting begins by holding weights, scaler and clipping together against one big batch.)
 #
@@ -315,7 +312,7 @@ def times_louder(lengths):
 
 # %% [markdown]
 # Now with real gradients: eight equal pieces of section 2's batch, and a limit that is the length of the first. They do
-# not quite point the same way. Is the last one then louder than in your guess, or less loud? The sum is made of eight
+# not quite point the same way. Is the last one then louder than if they did, or less loud? The sum is made of eight
 # gradients that we know, so we solve for the eight weights (least squares).
 
 # %% tags=["varies"]
@@ -347,10 +344,16 @@ compare(guess=louder_last_guess, predicted=Ratio(times_louder(lengths)), measure
 # ## Second sitting
 #
 # What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below:
-# the accumulator beside one big batch, a schedule that counts pieces, what 16 bits do to a long sum, optimizers that
-# keep less, a model that is born in the right place, and all of it as one ladder.
+# the accumulator, printed and beside one big batch, a schedule that counts pieces, what 16 bits do to a long sum,
+# optimizers that keep less, a model that is born in the right place, and all of it as one ladder.
 #
 # First what section 5 owes you: weights, scaler and clipping together, against one big batch, for five steps of SGD.
+# Printed first is `accumulate`: find your loop there, and your weights.
+
+# %%
+from course_lib.train.accumulate import accumulate
+
+show(accumulate, docstring=False)
 
 # %%
 from course_lib.train.precision import LossScaler
@@ -379,6 +382,9 @@ compare(predicted=Count(len(list(big.parameters()))), measured=Count(sum(same)),
 # %% [markdown]
 # (All of that is float64, where rounding leaves room for ten equal digits, and no piece overflows. PyTorch has no
 # accumulator to compare with: the loop *is* the practice, and one big batch its only judge.)
+#
+# (All this is true of a GPT. Batch-norm mixes the rows that it sees together, and a contrastive loss compares the items
+# of a batch with each other. There pieces give other gradients.)
 #
 # ## 6 · The schedule that counts pieces
 #
@@ -439,8 +445,8 @@ compare(guess=zero_guess, predicted=Count(60 // 4), measured=Count(first_zero), 
 # It does not stop at 0. A cosine goes on, so the learning rate climbs back to its maximum at step 30 and falls again. The
 # run ends near full speed, where a schedule is meant to let it settle, and the last steps undo some of its work. No line
 # of the log says so. (Sixty steps are few. In the mean of its last ten, neither run is below the loss of a reader who
-# knows how frequent each letter is and nothing else.) If a loss curve of yours goes flat, or turns up, count how often
-# its schedule moves.
+# knows how frequent each letter is and nothing else, 2.99 nats: section 8 computes it.) If a loss curve of yours goes
+# flat, or turns up, count how often its schedule moves.
 
 # %% [markdown]
 # ## 7 · A sum in sixteen bits
@@ -515,8 +521,8 @@ def from_margins(rows, columns):
 
 
 # %% [markdown]
-# Your formula is $v_{ij} \approx r_i\, c_j / \text{mean}(r)$. How much does it cost in bytes? (For your guess: most
-# matrices of `SMALL` are 64 wide and 64 to 256 long.)
+# For the squares $v_{ij}$ your formula is $v_{ij} \approx r_i\, c_j / \text{mean}(r)$. How much does it cost in
+# bytes? (For your guess: most matrices of `SMALL` are 64 wide and 64 to 256 long.)
 
 # %%
 adafactor_guess = ask("Adam keeps 942 KiB for this model. How many KiB does Adafactor keep?", unit="KiB")

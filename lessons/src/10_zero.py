@@ -88,9 +88,9 @@ display(compare(predicted=due_0, measured=held_0, tolerance=0.001, unit="MB"))
 print(f"in step: {peak_0 / psi:.1f} bytes a parameter (you said {guess_peak.said})")
 
 # %% [markdown]
-# (It is not quite 1, behind the four digits: Adam counts its steps, in 4 bytes for each tensor.) Inside `step` a rank is
-# fuller: before a bf16 gradient goes, its fp32 copy is made, 4 bytes more. So 16 is the bill *at the moment when we read
-# it*, and a peak is a maximum over time (lesson 02). The paper counts 16, and so do we from here on.
+# Inside `step` a rank is fuller: before a bf16 gradient goes, its fp32 copy is made, 4 bytes more. So 16 is the bill
+# *at the moment when we read it*, and a peak is a maximum over time (lesson 02). The paper counts 16, and so do we from
+# here on.
 #
 # Three quarters of 27.6 MB are copies. The largest kind is master and moments, 12 of 16.
 #
@@ -173,13 +173,13 @@ def update_and_tell(zero):
 # %%
 Zero1.update_and_tell = update_and_tell
 held_1, sent_1, _ = ranks.run(ledger, Zero1, world_size=4)[0]
-display(compare(predicted=formula(psi, 2, 2, 12 / 4), measured=held_1, tolerance=0.001, unit="MB"))
 reduced, gathered = predict.all_reduce(2 * psi, 4).bytes, predict.all_gather(2 * psi, 4).bytes
-compare(predicted=reduced + gathered, measured=sent_1, tolerance=0.05, unit="MB", name="sent")
+compare(predicted=formula(psi, 2, 2, 12 / 4), measured=held_1, tolerance=0.001, unit="MB")
 
 # %% [markdown]
 # Less than half is held. But more is sent. A replicated step all-reduces the gradients, $2\frac{N-1}{N}$ times their
-# bytes, 1.29 MB; this one sends half as much again. (On top come headers, of many small messages.)
+# bytes, 1.29 MB; this one sends half as much again, 1.94 MB. (The next table has both. On top come headers, of many
+# small messages.)
 #
 # ## 3 · Half an all-reduce
 #
@@ -187,8 +187,8 @@ compare(predicted=reduced + gathered, measured=sent_1, tolerance=0.05, unit="MB"
 # finished sum of one part. The second hands the parts around. And what do we do with the three quarters that arrive?
 # `my_part` throws them away.
 #
-# So leave out the second pass. How many bytes does a rank send in a step then? (We take lesson 06's reduce-scatter, since gloo's
-# own is a whole all-reduce, as lesson 08 found. It adds in bf16; lesson 05 told what long sums lose by that.)
+# So leave out the second pass. How many bytes does a rank send in a step then? (We take lesson
+# 06's reduce-scatter.)
 
 # %%
 guess_half = ask("Leave out the half of the all-reduce that nobody reads: how many MB does the whole step send then?", unit="MB")
@@ -311,11 +311,11 @@ guess_kept = ask("If we forget: MB of weights, parts and whole, alive after the 
 ways = {"forgets": unit, "frees": functools.partial(recompute, unit, preserve_rng=False)}
 due, measured, once = {}, {}, predict.all_gather(blocks, 4).bytes
 for name, run in ways.items():
-    most, after, sent = ranks.run(tower, run, my_part, world_size=4)[0]  # at most and after the forward pass; sent in both
+    most, after, sent = ranks.run(tower, run, my_part, world_size=4)[0]  # most, after: forward pass; sent: both
     measured |= {f"{name}, after": after, f"{name}, sent": sent}
-measured["frees, at most"] = most
+measured["frees, at most, forward"] = most
 due = {"forgets, after": blocks / 4 + blocks, "forgets, sent": 2 * once, "frees, after": blocks / 4, "frees, sent": 3 * once}
-due["frees, at most"] = blocks / 4 + blocks / 4  # all parts, and one of the four blocks whole
+due["frees, at most, forward"] = blocks / 4 + blocks / 4  # all parts, and one of the four blocks whole
 compare(guess={"forgets, after": guess_kept}, predicted=due, measured=measured, tolerance=0.05, unit="MB")
 
 # %% [markdown]
@@ -333,14 +333,13 @@ compare(guess={"forgets, after": guess_kept}, predicted=due, measured=measured, 
 #
 # The library's `ZeroOptimizer` and `Zero3` are the same ideas grown up. Tensors travel in buckets; and no unit computes
 # twice: the library empties the weights' memory under autograd's hands, and fills it again in time. Their bills, with the
-# whole GPT, are below, and above them two functions. Where does stage 2 let go of its gradients, and where is your
-# `update_and_tell`?
+# whole GPT, are below, and above them one function. Where in it is your `update_and_tell`?
 
 # %%
 pictures.who_holds_what(4, caption="Each stage leaves more white, and the weights go last.").show()
 
 # %%
-display(show(ZeroOptimizer._reduce_next, docstring=False), show(ZeroOptimizer.step, docstring=False))
+display(show(ZeroOptimizer.step, docstring=False))
 held, sent = {"replicated": held_0["a rank"]}, {"replicated": sent_0}
 for stage in (1, 2, 3):
     kind, name = functools.partial(Library, stage), f"stage {stage}"  # Library: both optimizers behind one face
@@ -354,9 +353,8 @@ display(compare(predicted=held_due, measured=held, tolerance=0.02, unit="MB"))
 compare(predicted=sent_due, measured=sent, tolerance=0.05, unit="MB")
 
 # %% [markdown]
-# `parameter.grad = None` lets go, as soon as the bucket is on its way; the one before it arrives meanwhile. Stage 3 shrinks
-# a storage to 0 bytes (section 10 prints the line). And `update_and_tell` is the middle of `step`: `optimizer.step()` on
-# this rank's pieces, then everybody's weights. (`Zero3` has fp32 gradients, no bf16 part: $16\Psi/N$ again.)
+# `update_and_tell` is the middle of `step`: `optimizer.step()` on this rank's pieces, then everybody's weights.
+# (`Zero3` has fp32 gradients, no bf16 part: $16\Psi/N$ again. How stages 2 and 3 let go, section 10 prints.)
 #
 # Stage 1 saves most, and sends no more. Stage 2 saves a little, and has to reduce in each backward pass. Stage 3 saves
 # the rest, for half as much traffic again, and with enough ranks the states of *any* model fit, if what must be whole
@@ -376,14 +374,12 @@ ZeroExplorer().show()
 #
 # 1. GPT-3 6.7B on A100s with 40 GB. Which stage is the first that fits on 8 ranks? And on 4?
 # 2. Move the ranks up, to 4,096. Which bars stop getting shorter, and at what length?
-# 3. GPT-3 175B on the same cards. Why does it say "never" three times?
 #
 # <details><summary>Answers</summary>
 #
 # 1. On 8 stage 1; on 4 stage 2.
 # 2. Stage 1 stops at $4\Psi$, stage 2 at $2\Psi$: what is not cut stays. Of stage 3 the grey stays, 1.1 GiB: what
 # must be whole at the time. Only its parts go on shrinking.
-# 3. Its 16-bit weights alone are 350 GB, and up to stage 2 every rank has all of them.
 #
 # </details>
 #
@@ -394,8 +390,8 @@ ZeroExplorer().show()
 # ## Second sitting
 #
 # What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below:
-# two norms that are wrong, PyTorch's own ZeRO, when stage 3 pays, what else the paper saves, how to save a model that
-# no rank has, and what ran on real cards.
+# two norms that are wrong, PyTorch's own ZeRO, how stages 2 and 3 let go, when stage 3 pays, what else the paper saves,
+# how to save a model that no rank has, what ran on real cards, and the explorer once more.
 
 # %%
 import statistics
@@ -472,8 +468,7 @@ def norm(fresh):
 
 
 compare(
-    guess={"used again": guess_buffer},
-    predicted={"fresh zeros": Ratio(15**0.5), "used again": Ratio(18**0.5)},
+    guess={"used again": guess_buffer}, predicted={"fresh zeros": Ratio(15**0.5), "used again": Ratio(18**0.5)},
     measured={"fresh zeros": ranks.run(norm, True, world_size=4)[0], "used again": ranks.run(norm, False, world_size=4)[0]},
     tolerance=1e-6,
 )
@@ -495,9 +490,12 @@ compare(
 # gathered once, and the blocks twice.
 #
 # **Mixed precision** is a policy there. Shards stay fp32; `param_dtype` is what is gathered and computed with,
-# `reduce_dtype` what gradients are summed in. No bf16 weight is kept, and no gradients are summed in bf16. (Section 1
-# counted 20 bytes where a bf16 gradient gets its fp32 copy inside `step`. Megatron-LM's documentation has these 20, too,
-# and 18 where gradients are fp32 from the start, 2 + 4 + 12.)
+# `reduce_dtype` what gradients are summed in. No bf16 weight is kept, and no gradients are summed in bf16, as they are
+# on section 3's ring (lesson 05, section 7, says what long sums lose by that).
+#
+# (Section 1 counted 20 bytes where a bf16 gradient gets its fp32 copy inside `step`. Megatron-LM's documentation has
+# these 20, too, and 18 where gradients are fp32 from the start, 2 + 4 + 12. Section 1's ratio is not quite 1, behind the
+# four digits: Adam counts its steps, in 4 bytes for each tensor.)
 
 # %%
 class TheirStage1:
@@ -575,11 +573,12 @@ for wrap in (ZeroOptimizer, WholeTensorOptimizer):
     print(f"{wrap.__name__}: {ranks.run(with_muon, wrap, world_size=4)[0]}")
 
 # %% [markdown]
-# And how does a stage 3 free what autograd still holds (section 5)? The tensor stays, and its storage shrinks to 0
-# bytes. `fully_shard` does so as well, in its `free_storage`.
+# In the library stage 2's `parameter.grad = None` lets go of a gradient as soon as its bucket is on its way; the bucket
+# before it arrives meanwhile. And how does a stage 3 free what autograd still holds (section 5), without computing twice
+# (section 6)? The tensor stays, and its storage shrinks to 0 bytes. `fully_shard` does so, too, in its `free_storage`.
 
 # %%
-show(UnshardableFlatParameter._empty)
+display(show(ZeroOptimizer._reduce_next, docstring=False), show(UnshardableFlatParameter._empty))
 
 # %% [markdown]
 # ## 11 · When stage 3 pays
@@ -594,7 +593,8 @@ show(UnshardableFlatParameter._empty)
 #
 # That is lesson 07's number! Data parallelism sends $4\Psi$ bytes behind the backward pass, and while it goes forward
 # the network sleeps. Stage 3 wakes it up. It sends half as much again, and can hide it behind half as much time again, if
-# the next unit is on its way in time. This is a drawing and not a run. We let a gather last 0.8 of a unit's forward pass:
+# the next unit is on its way in time. The next picture is a drawing and not a run. We let a gather last 0.8 of a
+# unit's forward pass:
 
 # %%
 pictures.zero3_timeline(
@@ -688,12 +688,8 @@ print(*(f"{name} {1e3 * each:.1f} ms" for name, each in alone.items()), sep=", "
 # %%
 m = 4
 measured = {f"stage {stage}": ranks.run(ledgers.sent_in_a_step, stage, m, world_size=4)[0] for stage in (1, 2, 3)}
-compare(
-    predicted={"stage 1": 2 * gather(psi), "stage 2": (m + 1) * gather(psi), "stage 3": 3 * m * gather(psi)},
-    measured=measured,
-    tolerance=0.05,
-    unit="MB",
-)
+compare(predicted={"stage 1": 2 * gather(psi), "stage 2": (m + 1) * gather(psi), "stage 3": 3 * m * gather(psi)},
+        measured=measured, tolerance=0.05, unit="MB")
 
 # %% [markdown]
 # 2, 5 and 12. So with many passes for each step stage 1, which waits, is the cheapest by far, and where its states fit,
@@ -720,12 +716,9 @@ seen = matrix(accounts["hybrid"], observed=True)
 crosses = {name: between_nodes(matrix(each, observed=True), 2) for name, each in accounts.items()}
 ring = 3 * 2 * predict.all_gather(4 * psi, 4).bytes  # three passes, and two of a ring's four links cross
 print(f"over all four {crosses['over all four'] / crosses['hybrid']:.2f} times as much crosses; on a ring {ring / crosses['hybrid']:.2f}")
-compare(
-    predicted={"to the neighbour": inside, "across": across, "all that crosses": 4 * across},
-    measured={"to the neighbour": seen[0][1], "across": seen[0][2], "all that crosses": crosses["hybrid"]},
-    tolerance=0.1,
-    unit="MB",
-)
+compare(predicted={"to the neighbour": inside, "across": across, "all that crosses": 4 * across},
+        measured={"to the neighbour": seen[0][1], "across": seen[0][2], "all that crosses": crosses["hybrid"]},
+        tolerance=0.1, unit="MB")
 
 # %% [markdown]
 # (Our scatter hands each part to its owner directly, so more crosses than a ring would need.)
@@ -871,10 +864,12 @@ print(f"stage 1 with 7.5 billion leaves {card - round(7.5e9 * billion['stage 1']
 # Stage 1 would leave 7.5 billion parameters about 3 GB of the card. (Its "32 GB" are GiB, 34.4 GB: lesson 01.) The models
 # that ran kept about 14 and 8 GB for all the rest, activations first.
 #
-# Back to section 7's explorer: Llama 3 405B on H100s with stage 3. On how many ranks is a rank's part small enough to
-# fit alone, and how many does the explorer want?
+# Back to section 7's explorer. GPT-3 175B on A100s with 40 GB: why does it say "never" three times? Then Llama 3 405B on
+# H100s with stage 3: on how many ranks is a rank's part small enough to fit alone, and how many does the explorer want?
 #
-# <details><summary>Answer</summary>
+# <details><summary>Answers</summary>
+#
+# GPT-3's 16-bit weights alone are 350 GB, and up to stage 2 every rank has all of them.
 #
 # Parts alone would fit on 77 ranks, since the 79.1 GiB of the dashed line are 84.9 GB. And 102 are needed: the ends of
 # the model and two blocks must be there whole, 21 GB on any number of ranks.

@@ -37,6 +37,10 @@ def not_padded(tensor):
     return tensor.flatten().tensor_split(dist.get_world_size())[dist.get_rank()].clone()
 
 
+def chunks_not_padded(tensor):
+    return tensor.flatten().chunk(dist.get_world_size())[dist.get_rank()].clone()  # of 2 elements there are 2 chunks
+
+
 def padded_by_p_when_even(tensor):
     p, flat = dist.get_world_size(), tensor.flatten()
     return nn.functional.pad(flat, (0, p - len(flat) % p)).chunk(p)[dist.get_rank()].clone()
@@ -252,6 +256,7 @@ ANSWERS = {
         wrong={
             a_view: "its own bytes alive",
             not_padded: "equally long",
+            chunks_not_padded: "10 elements on 4 ranks: parts should be equally long",
             padded_by_p_when_even: "zeros are more than even lengths need",
             padded_by_the_remainder: "10 elements on 3 ranks: parts should be equally long",
             a_row: "should be flat",
