@@ -111,12 +111,6 @@ def exercise_1(lengths: Sequence[int]) -> float:
     return sum(lengths) / (2 * sum(short))
 
 
-def exercise_2() -> int:
-    """Forward passes of a step of 512 sequences in pieces of at most 6."""
-    return len(range(0, 512, 6))
-
-
-def exercise_3() -> float:
-    """The sixth of ten equal gradients against the first; each is as long as the limit, and a cut follows each."""
-    shares = loudness([1.0] + [2.0] * 9)  # what was cut is 1 long, and the next piece brings another 1
-    return shares[5] / shares[0]
+_SHARES = loudness([1.0] + [2.0] * 9)  # what was cut is 1 long, and the next piece brings another 1
+EXERCISES = len(range(0, 512, 6)), _SHARES[5] / _SHARES[0]
+"""Answers to exercises 2 and 3: pieces; the sixth of ten equal gradients against the first, if a cut follows each."""

@@ -135,22 +135,14 @@ def check_whole(function: Function) -> None:
             assert messages == 1, f"all sums should travel in one message, but there were {messages}"
 
 
-def exercise_1() -> float:
-    """MB that each of 8 ranks sends for a layer of GPT-3 in a step."""
-    return 4 * predict.all_reduce(2 * 2048 * 12_288, world_size=8).bytes.to("MB")
-
-
-def exercise_2() -> float:
-    """Share of the time that 8 H100s spend on products, at width 8,192."""
-    return share_of_products(8, 8192, 0.4 * hardware.H100_80GB.peak("bf16"), hardware.H100_80GB.link_bytes_per_s)
-
-
 def share_of_products(t: int, width: int, flops_per_s: float, bytes_per_s: float, waited_for: int = 4) -> float:
     """Section 14's formula: products over products and the all-reduces of a layer that are waited for."""
     return 1 / (1 + waited_for / 18 * (t - 1) * flops_per_s / (width * bytes_per_s))
 
 
-def exercise_3() -> float:
-    """MB that each of 16 ranks sends for a layer of keys and values of 128 features on a ring, in both passes."""
-    keys_and_values = Bytes(2 * 2 * 8192 * 128)
-    return (15 + 15 + 16) * keys_and_values.to("MB")
+EXERCISES = (
+    4 * predict.all_reduce(2 * 2048 * 12_288, world_size=8).bytes.to("MB"),
+    share_of_products(8, 8192, 0.4 * hardware.H100_80GB.peak("bf16"), hardware.H100_80GB.link_bytes_per_s),
+    (15 + 15 + 16) * Bytes(2 * 2 * 8192 * 128).to("MB"),
+)
+"""Answers to the exercises: MB for a layer of GPT-3; a share of the time; MB for keys and values on a ring."""

@@ -184,14 +184,11 @@ def check_ends(function: Function) -> None:
             )
 
 
-def exercise_1() -> int:
-    """Micro-batches from which on 8 stages idle for at most a tenth of all time."""
-    return next(m for m in range(1, 100) if simulate(gpipe(8, m)).bubble <= 0.1)
-
-
-def exercise_2() -> float:
-    """Micro-batches in flight on stage 5 of 16, in 1F1B."""
-    return peak_in_flight(one_f_one_b(16, 64).actions[5])
+EXERCISES = (
+    next(m for m in range(1, 100) if simulate(gpipe(8, m)).bubble <= 0.1),
+    peak_in_flight(one_f_one_b(16, 64).actions[5]),
+)
+"""Answers to exercises 1 and 2: micro-batches, for a tenth of idle time; in flight on stage 5 of 16."""
 
 
 def units_of_two(text: str | None) -> float | None:

@@ -239,6 +239,11 @@ def said(folder: Path) -> list[Line]:
     return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
 
+def kept_promise() -> dict[str, Any]:
+    """The stored run of `benchmarks/promise.py`: what lesson 14's law promised, and where four ranks, then two, ended."""
+    return json.loads(Path(__file__).with_name("promise.json").read_text("utf-8"))
+
+
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

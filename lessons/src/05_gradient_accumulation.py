@@ -818,12 +818,12 @@ self_check(answer_1, turns.exercise_1(LENGTHS), tolerance=0.01, hint="How many p
 # %%
 answer_2 = None  # forward passes
 
-self_check(answer_2, turns.exercise_2(), hint="The last piece may be smaller; token weights take care of it.")
+self_check(answer_2, turns.EXERCISES[0], hint="The last piece may be smaller; token weights take care of it.")
 
 # %%
 answer_3 = None  # a factor
 
-self_check(answer_3, turns.exercise_3(), hint="The cuts behind the sixth hit both alike.")
+self_check(answer_3, turns.EXERCISES[1], hint="The cuts behind the sixth hit both alike.")
 
 # %% [markdown]
 # <details><summary>Answers</summary>

@@ -877,15 +877,15 @@ print(f"over 50 GB/s it hides from {2 * reached / 50e9 * llama.kv_heads / llama.
 from course_kit.notebook import self_check
 
 answer_1 = None  # MB sent by each of 8 ranks, for one layer
-self_check(answer_1, turns.exercise_1(), tolerance=0.01, hint="Section 4 has the messages. How large is the stream of one sequence?")
+self_check(answer_1, turns.EXERCISES[0], tolerance=0.01, hint="Section 4 has the messages. How large is the stream of one sequence?")
 
 # %%
 answer_2 = None  # between 0 and 1
-self_check(answer_2, turns.exercise_2(), tolerance=0.01, hint="Section 14 has the function, and all four numbers.")
+self_check(answer_2, turns.EXERCISES[1], tolerance=0.01, hint="Section 14 has the function, and all four numbers.")
 
 # %%
 answer_3 = None  # MB sent by each of 16 ranks, for one layer
-self_check(answer_3, turns.exercise_3(), tolerance=0.01, hint="Section 12 counts hops. How many are there in all, on 16 ranks?")
+self_check(answer_3, turns.EXERCISES[2], tolerance=0.01, hint="Section 12 counts hops. How many are there in all, on 16 ranks?")
 
 # %% [markdown]
 # <details><summary>Answers</summary>

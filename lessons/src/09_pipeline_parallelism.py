@@ -904,12 +904,12 @@ compare(
 # %%
 answer_1 = None  # micro-batches
 
-self_check(answer_1, turns.exercise_1(), hint="Section 3 has the share of all time. What is P?")
+self_check(answer_1, turns.EXERCISES[0], hint="Section 3 has the share of all time. What is P?")
 
 # %%
 answer_2 = None  # micro-batches
 
-self_check(answer_2, turns.exercise_2(), hint="Stages count from 0.")
+self_check(answer_2, turns.EXERCISES[1], hint="Stages count from 0.")
 
 # %%
 answer_3 = None  # a line for each rank, such as "F0 F1 BW0 BW1\nF0 BW0 F1 BW1"

@@ -36,7 +36,7 @@ def test_the_share_of_products_follows_the_formula() -> None:
     assert turns.share_of_products(*inside) == pytest.approx(0.900, abs=5e-4)
     assert turns.share_of_products(*inside, waited_for=2) == pytest.approx(0.947, abs=5e-4)
     assert 8 * turns.share_of_products(8, 1536, 39e12, 150e9) == pytest.approx(6.33, abs=5e-3)
-    assert turns.exercise_2() == pytest.approx(0.857, abs=1e-3) and turns.exercise_3() == pytest.approx(192.9, abs=0.1)
+    assert turns.EXERCISES[1] == pytest.approx(0.857, abs=1e-3) and turns.EXERCISES[2] == pytest.approx(192.9, abs=0.1)
 
 
 def test_gradients_of_keys_come_home_in_one_hop_more() -> None:
