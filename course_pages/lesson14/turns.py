@@ -7,6 +7,9 @@ import numpy as np
 from course_kit.notebook.your_turn import Function
 from course_lib.predict.laws import CHINCHILLA, EPOCH, ScalingLaw
 
+EXERCISES = (1e24 / 120) ** 0.5 / 1e9, 16 ** (0.25 / 0.75), 0.05 * 1.4e12 / 10e9
+"""Answers to the exercises: billions of parameters, how many times as many, epochs."""
+
 
 def check_log_loss(log_loss: Function) -> None:
     """Values for numbers and for arrays; terms so far apart, or so large, that a plain exp gives 0 or infinity."""

@@ -186,9 +186,7 @@ def verdict(runs: Runs, predicted: np.ndarray, measured: np.ndarray) -> list[Ver
 def describe(runs: Runs, number: int) -> str:
     """A run in words: model, GPUs and layout."""
     each = runs.work.layouts
-    words = [
-        f"{name} {getattr(each, field)[number]}" for name, field in _SHORT.items() if getattr(each, field)[number] > 1
-    ]
+    words = [f"{name} {n}" for name, field in _SHORT.items() if (n := getattr(each, field)[number]) > 1]
     return ", ".join([f"{runs.model[number]} on {runs.gpus[number]}", *words, f"mbs {each.micro_batch[number]}"])
 
 

@@ -575,15 +575,15 @@ show(Lexicon.ideal_nats, docstring=False)
 # %%
 answer_1 = None  # billion parameters
 
-display(self_check(answer_1, (1e24 / 120) ** 0.5 / 1e9, tolerance=0.01, hint="C = 6·N·20·N."))
+display(self_check(answer_1, turns.EXERCISES[0], tolerance=0.01, hint="C = 6·N·20·N."))
 
 answer_2 = None
 
-display(self_check(answer_2, 16 ** (0.25 / 0.75), tolerance=0.01, hint="What is a?"))
+display(self_check(answer_2, turns.EXERCISES[1], tolerance=0.01, hint="What is a?"))
 
 answer_3 = None
 
-self_check(answer_3, 0.05 * 1.4e12 / 10e9, tolerance=0.01, hint="Tokens that are read from this set, over those that it has.")
+self_check(answer_3, turns.EXERCISES[2], tolerance=0.01, hint="Tokens that are read from this set, over those that it has.")
 
 # %% [markdown]
 # <details><summary>Answers</summary>

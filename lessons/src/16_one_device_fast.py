@@ -198,7 +198,7 @@ print(f"operations read and write {meters.touched(gated, x, y)['element-wise'].b
 #
 # In attention bytes hurt most: of $S$ tokens, $S \times S$ scores are written, read, written as weights and read again, for outputs of $K$ numbers a token.
 # Can it be fused? There is an obstacle. A softmax divides by a sum over the *whole* row, and subtracts the largest
-# score of the *whole* row, or $e^{1000}$ overflows. How could a tile know?
+# score of the *whole* row, or $e^{1000}$ overflows (in fp16 already $e^{12}$ does). How could a tile know?
 #
 # It guesses, and mends. Keep three things for a row: the largest score so far, `top`; the sum of $e^{s - \text{top}}$ so far, `total`; and the sum of
 # $e^{s-\text{top}}$ times its value so far, `mixed`. When a larger score turns up, everything added so far was measured from the wrong top. But all of it is
@@ -738,15 +738,15 @@ for sinner in (slow_steps.quick, *slow_steps.SLOW):
 # %%
 answer_1 = None  # percent
 
-display(self_check(answer_1, 100 * predict.attainable(5 / 4, *h100) / h100[0], tolerance=0.02, hint="Four bytes for five FLOPs: left of the ridge."))
+display(self_check(answer_1, turns.EXERCISES[0], tolerance=0.02, hint="Four bytes for five FLOPs: left of the ridge."))
 
 answer_2 = None
 
-display(self_check(answer_2, 64 * 65 / 2 / 64**2, tolerance=0.002, hint="t(t + 1)/2 of t², with t = 64."))
+display(self_check(answer_2, turns.EXERCISES[1], tolerance=0.002, hint="t(t + 1)/2 of t², with t = 64."))
 
 answer_3 = None
 
-self_check(answer_3, predict.tokens_a_pass(0.8, 4) / (1 + 4 * 0.1), tolerance=0.01, hint="Tokens of a round, over what a round costs.")
+self_check(answer_3, turns.EXERCISES[2], tolerance=0.01, hint="Tokens of a round, over what a round costs.")
 
 # %% [markdown]
 # <details><summary>Answers</summary>

@@ -3,13 +3,29 @@
 import math
 import time
 
+import numpy as np
 import pytest
 from scipy.optimize import brentq
 
 from course_lib.predict import daly, mean_time_between_stops, waste, young
-from course_pages.lesson17.stops import simulate, slowest_of
+from course_pages.lesson17.stops import slowest_of
 
 DAY, YEAR = 86_400, 365.25 * 86_400
+
+
+def simulate(
+    interval_s: float, checkpoint_s: float, between_stops_s: float, restart_s: float = 0.0, stops: int = 10_000,
+    seed: int = 0,
+) -> float:  # fmt: skip
+    """The share of the time that was no progress, over `stops` failures.
+
+    The run works `interval_s`, saves for `checkpoint_s`, and so on; a stop throws away what has come since the last
+    whole checkpoint, and the run is back `restart_s` later. A stop while it restarts begins the restart anew.
+    """
+    draws = np.random.default_rng(seed).exponential(between_stops_s, stops)
+    running = np.maximum(0.0, draws - restart_s)  # a stop within the restart: nothing was reached
+    saved = np.floor(running / (interval_s + checkpoint_s)) * interval_s
+    return float(1 - saved.sum() / draws.sum())
 
 
 def test_llama_3_stopped_every_three_hours() -> None:
