@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 25; about a minute and a half of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 30; about a minute and a half of both together is computing on 2 CPU cores |
 # | A GPU | changes nothing here; the capstone runs on GPUs, too, where there is one for each rank |
 # | Opens | `predict/planner/cost.py`, `predict/planner/plan.py`, `predict/failures.py` |
 #
