@@ -240,7 +240,7 @@ def said(folder: Path) -> list[Line]:
 
 
 def kept_promise() -> dict[str, Any]:
-    """The stored run of `benchmarks/promise.py`: what lesson 14's law promised, and where four ranks, then two, ended."""
+    """The stored run of `benchmarks/promise.py`: lesson 14's promise, and where four ranks, then two, ended."""
     return json.loads(Path(__file__).with_name("promise.json").read_text("utf-8"))
 
 
