@@ -49,7 +49,7 @@ def best(work: Callable[[], object], times: int = 5) -> Seconds:
 
 def trained(losses: Callable[[Any, int], list[float]], runs: Mapping[str, Any]) -> dict[str, list[list[float]]]:
     """Name → what `losses(run, seed)` returns for each of three seeds; two ranks share the work."""
-    first, second = ranks.run(_share, losses, runs, world_size=2, diagnose=False, timeout_s=300)  # a busy machine trains on
+    first, second = ranks.run(_share, losses, runs, world_size=2, diagnose=False, timeout_s=300)
     found = first | second
     return {name: [found[name, seed] for seed in range(3)] for name in runs}
 

@@ -14,7 +14,7 @@ from course_pages.lesson11 import process
 def test_two_ranks_share_the_runs_and_each_curve_is_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[tuple[int, int]] = []
 
-    def in_turn(fn: Any, *args: Any, world_size: int, diagnose: bool) -> list[Any]:
+    def in_turn(fn: Any, *args: Any, world_size: int, diagnose: bool, timeout_s: float) -> list[Any]:
         shares = []
         for rank in range(world_size):
             monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
