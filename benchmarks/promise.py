@@ -33,8 +33,6 @@ from course_pages.lesson14 import grid
 from course_pages.lesson17 import capstone, machine
 from course_pages.lesson17.capstone import Layout, Training
 
-TO = Path(capstone.__file__).with_name("promise.json")
-
 
 def promise(parameters: int, tokens: int) -> dict[str, float]:
     """The law of lesson 14's grid at this size: the loss, and the half-width of its interval, a share of the excess."""
@@ -101,7 +99,7 @@ def main() -> None:
     about |= {"device": f"{os.cpu_count()} cores, {platform.machine()}", "made_by": "python benchmarks/promise.py"}
     kept = {"about": about, "training": asdict(training), "first": asdict(first), "second": asdict(second)} | found
     print(json.dumps(kept, indent=1))
-    TO.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
+    capstone.PROMISE.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

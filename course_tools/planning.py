@@ -78,9 +78,11 @@ def as_map(plans: Plans) -> Table:
     shown = Table(box=SIMPLE_HEAD, title="step, s: tp down, pp across", title_justify="left")
     for name in ("tp", *map(str, pipelines)):
         shown.add_column(name, justify="right")
+    cells = {mesh: f"{step:.3g}" for mesh, step in steps.items()}
+    fastest = min(steps, key=lambda mesh: steps[mesh])
+    cells[fastest] = f"[bold]{cells[fastest]}[/]"
     for t in tensors:
-        cells = (f"{steps[t, p]:.3g}" if (t, p) in steps else "-" for p in pipelines)
-        shown.add_row(str(t), *(f"[bold]{each}[/]" if each == f"{min(steps.values()):.3g}" else each for each in cells))
+        shown.add_row(str(t), *(cells.get((t, p), "-") for p in pipelines))
     return shown
 
 

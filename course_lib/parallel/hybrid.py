@@ -153,8 +153,8 @@ class HybridParallel(nn.Module):
         pairs = [pair for stage in self.stages.values() for pair in self._where_to_count(stage)]
         if isinstance(optimizer, ZeroOptimizer):
             optimizer.reduce_gradients()
-            counts = [here for parameter, here in pairs if parameter.requires_grad]  # in the optimizer's order
-            found = [(piece.value.grad, counts[piece.number]) for piece in optimizer.pieces]
+            counts = dict(pairs)
+            found = [(piece.value.grad, counts[optimizer.parameters[piece.number]]) for piece in optimizer.pieces]
         else:
             found = [(parameter.grad, here) for parameter, here in pairs]
         own, copies = ([g for g, counted in found if g is not None and counted is here] for here in (True, False))

@@ -48,6 +48,7 @@ from course_lib.train.step import train_step
 
 Line = dict[str, Any]
 """What a step has to say: a line of JSON."""
+PROMISE = Path(__file__).with_name("promise.json")
 
 
 @dataclass(frozen=True)
@@ -241,7 +242,7 @@ def said(folder: Path) -> list[Line]:
 
 def kept_promise() -> dict[str, Any]:
     """The stored run of `benchmarks/promise.py`: lesson 14's promise, and where four ranks, then two, ended."""
-    return json.loads(Path(__file__).with_name("promise.json").read_text("utf-8"))
+    return json.loads(PROMISE.read_text("utf-8"))
 
 
 def arguments() -> argparse.ArgumentParser:
