@@ -124,17 +124,17 @@ def measure_pace(training: Training, seconds: float = 2.0) -> Pace:
     took = {name: of_processor for name, (_, of_processor) in time_in_turn(calls, seconds).items()}
     setups = {"few": Setup(config, 1), "many": Setup(config, rows), "cut": Setup(config, 1, tensor=t)}
     setups["sharded"] = Setup(config, n, micro_batch=1, data=n, zero=3)
+    setups["zero"] = Setup(config, n, data=n, zero=1)
     flops = {name: float(step_flops(each)) / each.tensor / each.data for name, each in setups.items()}
     per_flop = (took["many"] - took["few"]) / (flops["many"] - flops["few"])
-    launches = {
-        name: (took[name] - flops[name] * per_flop - float(handling.seconds(messages(setup, 0)))) / (config.layers + 1)
-        for name, setup in setups.items()
-    }
-    launch, of_cut, of_unit = launches["few"], launches["cut"], launches["sharded"] - launches["few"]
-    replicated = messages(Setup(config, n, data=n, zero=1), 0)
-    updates = took["update"], took["zero"] - float(handling.seconds(replicated))
+    sent = {name: float(handling.seconds(messages(each, 0))) for name, each in setups.items()}
+    launch, of_cut, of_sharded = (
+        (took[name] - flops[name] * per_flop - sent[name]) / (config.layers + 1) for name in ("few", "cut", "sharded")
+    )
+    updates = took["update"], took["zero"] - sent["zero"]
     update, of_zero = (max(0.0, each) / sum(p.numel() for p in model.parameters()) for each in updates)
-    return Pace(max(0.0, launch), max(0.0, of_cut), max(0.0, of_unit), 1 / per_flop, update, of_zero, link, handling)
+    launch, of_cut, of_unit = (max(0.0, each) for each in (launch, of_cut, of_sharded - launch))
+    return Pace(launch, of_cut, of_unit, 1 / per_flop, update, of_zero, link, handling)
 
 
 def measure_links(seconds: float) -> tuple[Link, Link]:

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 40; about a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 45; about a minute of both together is computing on 2 CPU cores |
 # | A GPU | is not used; there a reduce-scatter costs PyTorch half of what it costs here (section 10), and more of it can hide, since links have engines of their own |
 # | Opens | `parallel/zero.py`, `predict/zero.py` |
 #
@@ -468,7 +468,8 @@ def norm(fresh):
 
 
 compare(
-    guess={"used again": guess_buffer}, predicted={"fresh zeros": Ratio(15**0.5), "used again": Ratio(18**0.5)},
+    guess={"used again": guess_buffer},
+    predicted={"fresh zeros": Ratio(15**0.5), "used again": Ratio(18**0.5)},
     measured={"fresh zeros": ranks.run(norm, True, world_size=4)[0], "used again": ranks.run(norm, False, world_size=4)[0]},
     tolerance=1e-6,
 )
@@ -688,8 +689,12 @@ print(*(f"{name} {1e3 * each:.1f} ms" for name, each in alone.items()), sep=", "
 # %%
 m = 4
 measured = {f"stage {stage}": ranks.run(ledgers.sent_in_a_step, stage, m, world_size=4)[0] for stage in (1, 2, 3)}
-compare(predicted={"stage 1": 2 * gather(psi), "stage 2": (m + 1) * gather(psi), "stage 3": 3 * m * gather(psi)},
-        measured=measured, tolerance=0.05, unit="MB")
+compare(
+    predicted={"stage 1": 2 * gather(psi), "stage 2": (m + 1) * gather(psi), "stage 3": 3 * m * gather(psi)},
+    measured=measured,
+    tolerance=0.05,
+    unit="MB",
+)
 
 # %% [markdown]
 # 2, 5 and 12. So with many passes for each step stage 1, which waits, is the cheapest by far, and where its states fit,
@@ -716,9 +721,12 @@ seen = matrix(accounts["hybrid"], observed=True)
 crosses = {name: between_nodes(matrix(each, observed=True), 2) for name, each in accounts.items()}
 ring = 3 * 2 * predict.all_gather(4 * psi, 4).bytes  # three passes, and two of a ring's four links cross
 print(f"over all four {crosses['over all four'] / crosses['hybrid']:.2f} times as much crosses; on a ring {ring / crosses['hybrid']:.2f}")
-compare(predicted={"to the neighbour": inside, "across": across, "all that crosses": 4 * across},
-        measured={"to the neighbour": seen[0][1], "across": seen[0][2], "all that crosses": crosses["hybrid"]},
-        tolerance=0.1, unit="MB")
+compare(
+    predicted={"to the neighbour": inside, "across": across, "all that crosses": 4 * across},
+    measured={"to the neighbour": seen[0][1], "across": seen[0][2], "all that crosses": crosses["hybrid"]},
+    tolerance=0.1,
+    unit="MB",
+)
 
 # %% [markdown]
 # (Our scatter hands each part to its owner directly, so more crosses than a ring would need.)
