@@ -20,7 +20,7 @@ export function lookOf(query, key, { tile, at, of }, { rows, columns, causal }) 
 export function told({ at, of, tile, skipped }, { rows, columns }) {
   if (!tile) return `Start: ${plural(of, "tile")} to do, nothing read.`;
   const place = `Tile ${at} of ${of}, queries ${tile[0]} to ${tile[0] + rows - 1}, keys ${tile[1]} to ${tile[1] + columns - 1}: `;
-  return place + (skipped ? "every key is behind every query, so it is skipped: nothing is read or computed." :
+  return place + (skipped ? "every key comes after every query, so it is skipped: nothing is read or computed." :
     "its scores are added to these queries' three numbers, and forgotten.");
 }
 

@@ -73,7 +73,8 @@ compare(predicted=by_formula, measured=counted, columns=("every product", "count
 #
 # Our stories will not do. A small grammar can be learnt to the end, and what has been learnt has no law of scale.
 # Real text has rare words, and ever rarer ones. So take just that: a **lexicon** of 32,768 words of random
-# letters, where the word of rank $r$ comes with a probability in proportion to $r^{-1.2}$. Words are independent.
+# letters, where the word of rank $r$ comes with a probability in proportion to $r^{-1.2}$. Words are independent. The **ideal reader** knows all words and how often each comes,
+# and loses for every byte what cannot be known.
 
 # %%
 words = Lexicon()
@@ -88,8 +89,7 @@ compare(
 )
 
 # %% [markdown]
-# The **ideal reader** knows all words and how often each comes, and loses for every byte what cannot be known. No model
-# beats it. It reads the very windows that judge our models: 32 bytes from the first letter of a word, which is the hardest,
+# No model beats the ideal reader. Later it reads the very windows that judge our models: 32 bytes from the first letter of a word, which is the hardest,
 # so they cost a little more than endless text. A model's loss minus the reader's is the model's own fault, without any luck of the draw. Call this difference the **excess**. For text from the web you never
 # know it; here the law's constant term has a truth beside it.
 #
@@ -288,7 +288,8 @@ pictures.ahead(law, seen, spread, (large.budget, promised + E, result["loss"]), 
 #
 # ## 7 · The bowl, by hand
 #
-# **Explore.** Chinchilla's 240 runs at 96,000 times, Gopher's budget: how many tokens a parameter? And with the five runs that failed?
+# **Explore.** Hoffmann et al. trained Chinchilla. 245 of their small runs were read off a figure, and five of these had failed. With the other 240,
+# at 96,000 times (Gopher's budget, by that paper): how many tokens a parameter? And with all 245?
 
 # %%
 BowlExplorer().show()

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | Time | first sitting 50 minutes, second sitting 30; about a minute of both together is computing on 2 CPU cores |
+# | Time | first sitting 50 minutes, second sitting 35; about a minute of both together is computing on 2 CPU cores |
 # | A GPU | changes every second and no byte, FLOP or token; all but one cell stay on the CPU |
 # | Opens | `model/tiled_attention.py`, `model/decode.py`, `predict/roofline.py` |
 #
@@ -99,7 +99,6 @@ print(f"you said {guess_time.said}; here contractions take {100 * took['contract
 print(f"a V100's ridge: {predict.ridge(125e12, 900e9):.0f} FLOPs a byte")
 
 # %% [markdown]
-# (The FLOPs of normalizations, five for each number, and of the rest, one, are a convention; ten times as many would leave contractions 93 % of the FLOPs.)
 # On a V100, Ivanov et al. report for a layer of BERT: contractions 99.80 % of the FLOPs and 61 % of the time, normalizations 0.17 % and
 # 25.5 %, element-wise 0.03 % and 13.5 %. (Their Table 1, second-hand: as lecture 3 of Stanford's CS336 prints it.) One story on two machines:
 # **what costs next to no FLOPs takes a good part of the time**. The roof says what faster cards do to that part: a V100's ridge is
@@ -122,23 +121,8 @@ for length in (1, 1000):
 # Below some thousands of numbers a call has one price: Python, the dispatcher, the allocator. (Section 9 goes on to ten million.) That is **overhead**, and no roofline
 # shows it. On a GPU a launch costs microseconds, too, and the card finishes small work sooner than Python can ask for more.
 #
-# Here is how that looks at scale. Hugging Face trained Llama-like models on 8 H100s each, with tensor parallelism over all 8 and one
-# sequence of 4,096 tokens at a time. From their tokens a second follows what one layer takes, forward and backward.
-# **Guess:** a layer of 8B has 3.6 times the weights of 1B's. How many times as long does one take?
-
-# %%
-guess_layer = ask("A layer of 8B takes how many times as long as a layer of 1B?")
-
-# %%
-# tokens a second on each GPU: Ultra-Scale Playbook's published runs, tp 8, dp 1, micro-batch 1
-for name, layers, width, hidden, speed in (("1B", 16, 2048, 8192, 6907), ("3B", 28, 3072, 8192, 4144), ("8B", 32, 4096, 14_336, 3616)):
-    a_layer = 1000 * 4096 / (8 * speed) / layers
-    products = 1000 * 6 * 4096 * (4 * width**2 + 3 * width * hidden) / 8 / h100[0]  # 6 FLOPs a weight and token
-    print(f"{name}: {a_layer:.1f} ms a layer, of which the products need {products:.2f} at an H100's peak")
-print("you said", guess_layer.said)
-
-# %% [markdown]
-# The same time, whatever the layer holds! What does not grow with the work is overhead: here most likely launches. (Messages do grow, from 17 to 34 MB.) Before you make any kernel faster, double the micro-batch: if the step takes as long as before, you were paying for calls.
+# So before you make any kernel faster, double the micro-batch: if the step takes as long as before, you were paying for calls. (Section 9
+# looks for them in published runs on H100s.)
 #
 # ## 4 · Fusion, without a compiler
 #
@@ -200,7 +184,7 @@ print(f"operations read and write {meters.touched(gated, x, y)['element-wise'].b
 # Can it be fused? There is an obstacle. A softmax divides by a sum over the *whole* row, and subtracts the largest
 # score of the *whole* row, or $e^{1000}$ overflows (in fp16 already $e^{12}$ does). How could a tile know?
 #
-# It guesses, and mends. Keep three things for a row: the largest score so far, `top`; the sum of $e^{s - \text{top}}$ so far, `total`; and the sum of
+# It guesses, and mends. Keep three things for a row of scores $s$: the largest so far, `top`; the sum of $e^{s - \text{top}}$ so far, `total`; and the sum of
 # $e^{s-\text{top}}$ times its value so far, `mixed`. When a larger score turns up, everything added so far was measured from the wrong top. But all of it is
 # wrong by *one* factor:
 #
@@ -233,19 +217,19 @@ def add_tile(top, total, mixed, scores, values):
 
 # %% [markdown]
 # **Break it.** Leave the factor out and run the cell again. The message has two rows: rising scores with a wrong total, the same scores falling with the
-# right one. If the largest score stands in the first tile, nothing has to be mended. A test with one tile, or with a lucky row, would let that mistake live. Orange scores are alive, blue ones are forgotten.
+# right one. If the largest score stands in the first tile, nothing has to be mended. A test with one tile, or with a lucky row, would let that mistake live. In the explorer below, orange scores are alive, blue ones are forgotten.
 
 # %%
 TilesExplorer().show()
 
 # %% [markdown]
 # Step through it. (a) Find a tile after which a query's `total` has *fallen*. What happened? (b) Switch causal off, go to the end and compare the bytes read, for tiles of 2 × 2,
-# 16 × 2 and 2 × 16. Which side of a tile makes reading cheap?
+# 16 × 2 (queries × keys) and 2 × 16. Which side of a tile makes reading cheap?
 #
 # <details><summary>Answers</summary>
 #
-# (a) A larger score came, so the old sum shrank by more than the new weights brought. (b) Many queries in a tile: K and V are read once for each row
-# of tiles, and Q once in all.
+# (a) A larger score came, so the old sum shrank by more than the new weights brought. (b) Many queries in a tile: keys and values are read once for each row
+# of tiles, and queries once in all.
 #
 # </details>
 #
@@ -258,7 +242,7 @@ TilesExplorer().show()
 # recompute (lesson 03), in the smallest of places.
 #
 # For the gradient of the scores we need softmax's rule. Write $dX$ for the gradient of $X$. The output's, $dO$, comes in, and $dP = dO\,V^\top$. Score $k$ raises its
-# own weight at the rate $P_k$, and lowers each weight $P_j$, its own too, at the rate $P_j P_k$. So, element by element, $dS = P \circ (dP - D)$, where $D$ is the sum of
+# own weight at the rate $P_k$, and lowers each weight $P_j$, its own too, at the rate $P_j P_k$. So, element by element, $ds = P \circ (dP - D)$, where $D$ is the sum of
 # $P \circ dP$ over the *whole* row. Again the whole row! But look at what that sum is:
 #
 # $$D_i = \sum_j P_{ij} \sum_c dO_{ic} V_{jc} = \sum_c dO_{ic} \sum_j P_{ij} V_{jc} = \sum_c dO_{ic}\, O_{ic}$$
@@ -284,11 +268,11 @@ def d_scores(weights, values, output, d_output):
 
 
 # %% [markdown]
-# All of it, for one head, causal. A tile that lies wholly behind its queries is not visited; one that the diagonal crosses is computed, and masked.
+# All of it, for one head, causal. A tile whose keys all come after its queries is not visited; one that the diagonal crosses is computed, and masked.
 
 
 # %%
-def hide(scores, i, j):  # -inf where a key is behind its query; the tile begins at query i, key j
+def hide(scores, i, j):  # -inf where a key comes after its query; the tile begins at query i, key j
     return scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(i - j + 1), -math.inf)
 
 
@@ -420,7 +404,7 @@ print("ours is torch's:", torch.allclose(ways["ours, in Python"](q, k, v), ways[
 # You may stop here. On another day, run all cells above before you go on. Below: longer vectors, the FLOPs of tiles, the library's own and rows that see no key;
 # the size of a tile; a compiler and a kernel; fewer bits a number; how a model writes text; and how to read a profile.
 #
-# ### 9 · Behind sections 3, 7 and 8
+# ### 9 · Behind sections 2, 3, 7 and 8
 #
 # Section 3 stopped at a thousand numbers, where a call still had one price. Here the bytes take over:
 
@@ -430,7 +414,26 @@ for length in (10**5, 10**7):
 
 # %% [markdown]
 # (Both may beat the roof that our copy drew: one fits into the cache, the other is written where it was read.
-# `torch.add(x, 1, out=y)` takes about as long as a copy, and `x + 1` also pays for new pages.)
+# `torch.add(x, 1, out=y)` takes about as long as a copy, and `x + 1` also pays for new pages.) In section 2 the FLOPs of normalizations, five for
+# each number, and of the rest, one, are a convention; ten times as many would leave contractions 93 % of the FLOPs.
+#
+# Now look for such a price at scale. Hugging Face trained Llama-like models on 8 H100s each, with tensor parallelism over all 8 and one
+# sequence of 4,096 tokens at a time. From their tokens a second follows what a step takes; we share all of it out over the layers.
+# **Guess:** a layer of 8B has 3.6 times the weights of 1B's. How many times as long does one take?
+
+# %%
+guess_layer = ask("A layer of 8B takes how many times as long as a layer of 1B?")
+
+# %%
+# tokens a second on each GPU: Ultra-Scale Playbook's published runs, tp 8, dp 1, micro-batch 1
+for name, layers, width, hidden, speed in (("1B", 16, 2048, 8192, 6907), ("3B", 28, 3072, 8192, 4144), ("8B", 32, 4096, 14_336, 3616)):
+    a_layer = 1000 * 4096 / (8 * speed) / layers
+    products = 1000 * 6 * 4096 * (4 * width**2 + 3 * width * hidden) / 8 / h100[0]  # 6 FLOPs a weight and token
+    print(f"{name}: {a_layer:.1f} ms a layer, of which the products need {products:.2f} at an H100's peak")
+print("you said", guess_layer.said)
+
+# %% [markdown]
+# The same time, whatever the layer holds! What does not grow with the work is overhead: here most likely launches. (Messages do grow, from 17 to 34 MB.)
 #
 # Section 7 counted bytes. And FLOPs? Of $t \times t$ tiles a causal pass visits $t(t+1)/2$. Each has two products forward, and five backward: the scores again, $dV$, $dP$, $dQ$, $dK$.
 
@@ -465,7 +468,7 @@ print("our GPT, explicit and tiled, has one loss:", torch.allclose(*losses))
 #
 # ### 10 · How large is a tile?
 #
-# A tile of $n$ queries reads K and V once: $S/n$ times in all. So for $S$ tokens attention reads $2S^2K/n$ numbers, of which a causal mask saves up to half. A taller tile reads less, until it drops out of the cache.
+# A tile of $n$ queries reads keys and values once: $S/n$ times in all. So for $S$ tokens attention reads $2S^2K/n$ numbers, of which a causal mask saves up to half. A taller tile reads less, until it drops out of the cache.
 # FlashAttention's paper says the same with the size $M$ of the fast memory, which limits the tile to about $M/K$ rows: $O(S^2K^2/M)$ bytes where the explicit way has $O(SK + S^2)$ (Dao et al. 2022, theorem 2; second-hand).
 # Saha and Ye (2024) prove that, but for a constant factor, no exact way reads less, if $M$ is at least $K^2$.
 
@@ -485,7 +488,7 @@ from course_pages.lesson16 import kernel, slow_steps
 with torch.no_grad():
     for rows, columns in ((8, 8), (32, 32), (128, 128), (512, 512), (1024, 1024)):
         seconds = meters.cpu_seconds(tiled.tiled_attention, q, k, v, True, rows, columns, repeats=2)
-        print(f"{rows:4} × {columns:4}: {1000 * seconds:6.1f} ms; K and V are read {(1024 // rows + 1) / 2:4.1f} times, a tile of 8 heads is {8 * 4 * rows * columns / 2**10:6,.0f} KiB")
+        print(f"{rows:4} × {columns:4}: {1000 * seconds:6.1f} ms; keys are read {(1024 // rows + 1) / 2:4.1f} times, a tile of 8 heads is {8 * 4 * rows * columns / 2**10:6,.0f} KiB")
 
 # %% [markdown]
 # Overhead on one side; on the other, tiles so large that a causal pass skips few of them, and at last none. On a GPU the tile lives in 228 KiB of shared memory for each of an H100's multiprocessors, and finding
