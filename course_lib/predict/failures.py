@@ -38,8 +38,8 @@ def waste(interval_s: float, checkpoint_s: float, between_stops_s: float, restar
     """The share of a run's time that is no progress: checkpoints, work done twice, restarts.
 
     With stops at random times, M apart in the mean, a stretch of τ + δ is tried until it passes, and each failure costs
-    the restart R besides: M·e^(R/M)·(e^((τ+δ)/M) - 1) for τ seconds of progress (Daly 2006, eq. 13). For τ and δ far
-    below M that is about δ/τ + (τ/2 + R)/M.
+    the restart R besides: M·e^(R/M)·(e^((τ+δ)/M) - 1) for τ seconds of progress (Daly 2006, eq. 13). For δ far
+    below τ, and τ far below M, that is about δ/τ + (τ/2 + R)/M.
     """
     positive(interval_s=interval_s, between_stops_s=between_stops_s)
     not_negative(checkpoint_s=checkpoint_s, restart_s=restart_s)

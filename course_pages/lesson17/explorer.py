@@ -181,5 +181,5 @@ class MapExplorer(Explorer):
         if not fit:
             return f"{words}, none of which fits."
         (t, p), best = min(fit.items(), key=lambda item: item[1].step)
-        fastest = f"tensor {t}, {p} stages with {best.step:.1f} s and {best.gb:.0f} GB"
+        fastest = f"tensor {t}, {p} stage{'s' * (p > 1)} with {best.step:.1f} s and {best.gb:.0f} GB"
         return f"{words}, {len(fit)} fit; the fastest is {fastest}."

@@ -41,6 +41,7 @@ def check_step_seconds(step_seconds: Function) -> None:
         "four even stages": ([2, 2, 2, 2], 0.02, 0.001, 0.0, 8, 0.0),
         "a head on the last stage": ([2, 2], 0.02, 0.001, 0.03, 4, 0.0),
         "a last stage with fewer blocks": ([5, 5, 2], 0.02, 0.001, 0.01, 6, 0.0),
+        "a middle stage with more blocks": ([4, 6, 2], 0.02, 0.001, 0.01, 6, 0.0),
         "launches that take longer than the products": ([2, 2], 0.002, 0.005, 0.001, 4, 0.0),
         "a data axis that sends": ([2, 2], 0.02, 0.001, 0.03, 4, 0.5),
     }
@@ -81,6 +82,8 @@ def check_contradictions(contradictions: Function) -> None:
     cases = [(right, []), (right | wrong_axes, ["axes"]), (right | wrong_rate, ["rate"]), (right | low_rate, ["rate"])]
     cases += [(right | wrong_axes | wrong_rate, ["axes", "rate"]), (right | {"petaflops": 6553.6}, [])]
     cases += [({"axes": (8, 8, 4), "gpus": 256, "mfu": 50.0, "peak": 312.0, "petaflops": 39.9}, [])]
+    cases += [(right | {"axes": (8, 1, 16, 64)}, ["axes"])]
+    cases += [({"axes": (8, 8, 4), "gpus": 256, "mfu": 50.0, "peak": 312.0, "petaflops": 44.0}, ["rate"])]
     for row, due in cases:
         came = list(contradictions(dict(row)))
         assert sorted(came) == due, f"{row}: {came} came; multiply the axes, and turn the MFU into PFLOP/s of all GPUs"

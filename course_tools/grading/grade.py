@@ -108,7 +108,8 @@ def grade_batch(
         on_result: called with each result, old or new, in this thread.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C; kernels on this machine are ended, and finished results are on disk.
+        KeyboardInterrupt: Ctrl-C; kernels on this machine are ended, and finished results are on disk. With an
+            `executor`, whose workers may still run, this process starts no kernel before its next batch.
     """
     results = _finished(folder, key_text, submissions) if resume else {}
     for old in results.values():
@@ -143,6 +144,7 @@ def grade_batch(
     finally:
         if own:
             own.shutdown(cancel_futures=True)
+            sandbox.allow()  # all threads of this batch have ended: others may grade in this process
     return [results[submission.student] for submission in submissions]
 
 

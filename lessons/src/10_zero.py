@@ -218,7 +218,8 @@ pictures.where_the_step_stands(caption="The same two passes, the same bytes. In 
 #
 # ## 4 · Stage 2: whose gradients?
 #
-# A rank reads only its part of each mean gradient. The rest may go, and $2\Psi$ becomes $2\Psi/N$. But when? If all are
+# A rank reads only its part of each mean gradient. The rest may go, and the $2\Psi$ bytes of gradients that a rank
+# holds become $2\Psi/N$. But when? If all are
 # dropped after the backward pass, all were there together first, and the ledger was as full as before. Lesson 07 knows
 # a better moment: as soon as the backward pass has left a layer, that layer's gradients are complete, and a hook is
 # called.
@@ -296,8 +297,8 @@ def unit(shape, parts, x):
 
 # %% [markdown]
 # Four such blocks on top of each other, and one single token, so that activations weigh nothing. Is what we gather
-# freed? `unit` returns, its dict goes away. And yet: who else holds $W$? The backward pass of $xW$ wants $W$, so
-# autograd has kept it. **We forgot to free.**
+# freed? `unit` returns, its dict goes away. And yet: who else holds a weight? The backward pass of a
+# product $x \cdot w$ wants $w$, so autograd has kept it. **We forgot to free.**
 #
 # The repair is lesson 03's. `recompute` keeps a unit's input and parts and nothing else, and on the way back runs the
 # unit once more, the gather included.
@@ -327,7 +328,8 @@ compare(guess={"forgets, after": guess_kept}, predicted=due, measured=measured, 
 # $$\frac{16\Psi}{N}.$$
 #
 # On top of it stands what is whole at the time, here one unit: the last row counts it. The library has the next unit on
-# its way meanwhile, and keeps what is in no block, so there it is *the rest and two blocks*.
+# its way meanwhile, and keeps what is in no block (embeddings, the last norm) whole all the time, so there it is *these and
+# two blocks*.
 #
 # ## 6 · All of it
 #
@@ -342,7 +344,7 @@ pictures.who_holds_what(4, caption="Each stage leaves more white, and the weight
 display(show(ZeroOptimizer.step, docstring=False))
 held, sent = {"replicated": held_0["a rank"]}, {"replicated": sent_0}
 for stage in (1, 2, 3):
-    kind, name = functools.partial(Library, stage), f"stage {stage}"  # Library: both optimizers behind one face
+    kind, name = functools.partial(Library, stage), f"stage {stage}"  # Library: ZeroOptimizer and Zero3 behind one face
     is_like_one_process(kind)
     bills, sent[name], _ = ranks.run(ledger, kind, world_size=4)[0]
     held[name] = bills["a rank"]
@@ -354,7 +356,8 @@ compare(predicted=sent_due, measured=sent, tolerance=0.05, unit="MB")
 
 # %% [markdown]
 # `update_and_tell` is the middle of `step`: `optimizer.step()` on this rank's pieces, then everybody's weights.
-# (`Zero3` has fp32 gradients, no bf16 part: $16\Psi/N$ again. How stages 2 and 3 let go, section 10 prints.)
+# (`Zero3` keeps no bf16 copy of its part, and its part of the gradients in fp32: 12 + 4 instead of the picture's 12 + 2 + 2,
+# so $16\Psi/N$ again. How stages 2 and 3 let go, section 10 prints.)
 #
 # Stage 1 saves most, and sends no more. Stage 2 saves a little, and has to reduce in each backward pass. Stage 3 saves
 # the rest, for half as much traffic again, and with enough ranks the states of *any* model fit, if what must be whole
@@ -378,13 +381,13 @@ ZeroExplorer().show()
 # <details><summary>Answers</summary>
 #
 # 1. On 8 stage 1; on 4 stage 2.
-# 2. Stage 1 stops at $4\Psi$, stage 2 at $2\Psi$: what is not cut stays. Of stage 3 the grey stays, 1.1 GiB: what
-# must be whole at the time. Only its parts go on shrinking.
+# 2. Stage 1 stops at $4\Psi$, 24.8 GiB, stage 2 at $2\Psi$, 12.4 GiB: what is not cut stays. Stage 3 comes down to 1.2 GiB, and nearly
+# all of that is the grey, what must be whole at the time. Only its parts go on shrinking.
 #
 # </details>
 #
 # An all-reduce, cut open, has room for a step; what only one rank reads, only one rank keeps; and
-# what all read, but one after the other, can come and go.
+# what all ranks read, but only a unit at a time, can come and go.
 
 # %% [markdown]
 # ## Second sitting
@@ -557,8 +560,8 @@ compare(predicted=due, measured=mean, tolerance=0.05, unit="MB")
 # that owns more tells more.) With the policy the weights are other ones, since it computes in bf16; what is kept is fp32
 # all the same, and only the gathers are half as long.
 #
-# Why whole tensors? **A slice cannot tell a tensor's norm.** LAMB needs that norm, and Muon all singular values of a
-# matrix. Cut through a matrix, and each rank would compute those of its slice. So each tensor gets one owner:
+# Why whole tensors? **A slice cannot tell a tensor's norm.** LAMB (You et al. 2019) makes a tensor's step as long as
+# the norm of its weights says, and Muon (Jordan et al. 2024) replaces the step of a matrix by the nearest orthogonal matrix, for which it needs all of it. Cut through a matrix, and each rank would compute those of its slice. So each tensor gets one owner:
 
 
 # %%
@@ -606,7 +609,7 @@ pictures.zero3_timeline(
 # And by the clock? Two ranks, one on each of your cores, take whole steps with DDP, with our three stages and with
 # `fully_shard`. If messages were all that takes time, each would take as long as its bytes say. If they cost nothing, each
 # would be as quick as DDP. **Guess:** stage 3 sends one and a half times DDP's bytes. With 64 tokens on a rank, how many times as
-# long as DDP's is its step? And with 256?
+# long as DDP's is its step? (The table has 256 as well: nearer to DDP, or farther?)
 #
 # The five take turns, and of four steps each the lower quartile counts.
 
@@ -676,14 +679,15 @@ alone = ranks.run(seconds_of_messages, 2 * (predict.parameters(TIMED) // 2), wor
 print(*(f"{name} {1e3 * each:.1f} ms" for name, each in alone.items()), sep=", ")
 
 # %% [markdown]
-# Each half sends half of the bytes and takes about as long as the whole. gloo's all-reduce cuts what it sends into
-# segments, and adds one while the next is under way; its other collectives have no such care. NCCL's have.
+# Each half sends half of the bytes, and is hardly quicker than the whole, or slower. (The library makes its reduce-scatter of an all-to-all and a sum, since
+# gloo's own would send a whole all-reduce: section 10.) gloo's all-reduce cuts what it sends into segments, and adds one while the next is under way; its
+# other collectives have no such care. NCCL's have. Stage 3 waits for three such halves, so its time may lie above its one and a half times the bytes.
 #
 # Do not read a network's speed from this, either. These ranks share one memory, and a message is a copy made by the very
 # cores that should compute. It cannot hide as it does behind a GPU.
 #
 # Stage 3 does not pay where a rank has few tokens: an H100 at 40 % of its peak, eight in a node, needs about 770 (lesson
-# 07). And if you *accumulate* to get there, count again: by default every pass gathers every weight. (FSDP's
+# 07: in a node of eight it is $\frac78$ of $R/W$, which is 879). And if you *accumulate* to get there, count again: by default every pass gathers every weight. (FSDP's
 # `set_reshard_after_backward(False)` keeps them, for memory.) How many $\Psi$ does each stage send with 4 passes a step?
 
 # %%
@@ -713,7 +717,7 @@ def hybrid(model):
 
 
 accounts = {name: ranks.run(ledgers.sent_to_whom, wrap, world_size=4) for name, wrap in (("over all four", Zero3), ("hybrid", hybrid))}
-who_sends_whom(accounts, ranks_per_node=2, observed=True, caption="A step of stage 3, both times. Framed in orange is what crosses between the machines.").show()
+who_sends_whom(accounts, ranks_per_node=2, observed=True, caption="A step of stage 3, both times. Compare the orange frames, what crosses between machines: hybrid sharding keeps the gathers out of them.").show()
 
 # %%
 inside, across = 3 * predict.all_gather(4 * psi, 2).bytes, predict.all_reduce(4 * psi / 2, 2).bytes
@@ -936,6 +940,7 @@ self_check(answer_3, turns.operations_of_a_rank(), tolerance=0.001, hint="Weight
 # - Zhao et al. 2023, [PyTorch FSDP](https://arxiv.org/abs/2304.11277), and
 #   [torch.distributed.fsdp.fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
 # - [ZeRO++](https://deepspeed.ai/tutorials/zeropp): gathers of 8 bits, and a second copy of the weights in each machine.
+# - You et al. 2019, [LAMB](https://arxiv.org/abs/1904.00962), and Jordan et al. 2024, [Muon](https://kellerjordan.github.io/posts/muon/).
 # - [ZeroRedundancyOptimizer](https://docs.pytorch.org/docs/stable/distributed.optim.html), and
 #   [DeepSpeed's own tutorial](https://www.deepspeed.ai/tutorials/zero/).
 #

@@ -96,7 +96,7 @@ compare(
 #
 # ## 3 · A budget
 #
-# The first one is space. On TPUs, where GShard and Switch ran, shapes are fixed before the run, and how many tokens will want
+# The first one is space. On TPUs (Google's accelerators), where GShard and Switch ran, shapes are fixed before the run, and how many tokens will want
 # an expert is not known. So they give each expert a **capacity**: its fair share of the $T$ tokens' choices,
 # times a **capacity factor** $c$.
 #
@@ -130,7 +130,7 @@ print(f"dropped tokens: {int((~kept).all(-1).sum())}; rows of zeros: {int((said 
 # A **dropped token** is one that has lost all its choices: the layer says 0 to it, exactly. The block adds that to the
 # stream, so the token goes on as it was.
 #
-# And an answer depends on who *else* is in the batch. Batch-norm has that vice as well (lesson 07), but there the others
+# And an answer depends on the *others* in the batch, on those who stand before you. Batch-norm has that vice as well (lesson 07), but there the others
 # move your answer a little. Here they delete it.
 #
 # ## 4 · Tokens travel
@@ -228,7 +228,7 @@ even = predict.expert_traffic(ExpertConfig(64, 128, 8), Mesh({"expert": 4}), 4 *
 due = {}
 for r in range(4):
     sends, receives = my_rows(counts[0], r)
-    due[f"rank {r}"] = Bytes(2 * 256 * (sum(sends) + sum(receives) - 2 * sends[r]))  # out and back, forward and backward
+    due[f"rank {r}"] = Bytes(2 * (64 * 4) * (sum(sends) + sum(receives) - 2 * sends[r]))  # out and back, forward and backward
 seen = {f"rank {r}": sent[r].sent_bytes for r in range(4)}
 compare(
     guess={"on average": guess_sent},
@@ -240,9 +240,9 @@ compare(
 )
 
 # %% [markdown]
-# The ranks' numbers come from the counts, the last one from the formula alone. Nearly half of rank 0's own choices stay at
-# home, and still it sends *more* than the others: in a combine it sends back what it received. A combine ends with its
-# busiest rank.
+# The ranks' numbers come from the counts, the last one from the formula alone. (On top come the counts themselves, and headers.) Nearly half of rank 0's own choices stay at
+# home, and still it sends *more* than the others: in a combine it sends back what it received. A combine is over only
+# when its busiest rank is done.
 #
 # ## 5 · Break it: a router collapses
 #
@@ -269,8 +269,8 @@ compare(guess=guess_lost, predicted=Ratio(100 * (1 - 1.25 / 8)), measured=early,
 # Meanwhile the model knows how frequent each letter is and no more, as one without any MLP does.
 #
 # Why? The crowd is there after a few steps, before any expert has learnt a thing. While frequencies are all that it learns,
-# the model gives every token the same answer, and all streams become one: a push that moves one moves all (section 11
-# measures it). Later the crowd parts, without any help: tokens differ again.
+# the model gives every token the same answer, and all tokens' streams point the same way, so a change of the router that wins one token
+# for an expert wins all of them (section 11 measures it). Later the crowd parts, without any help: tokens differ again.
 #
 # Switch does not wait: it lets the router pay. Over a batch, let $f_e$ be the share of tokens whose first choice is
 # expert $e$, and $P_e$ the mean of its probability. The **load-balancing loss** is
@@ -311,8 +311,9 @@ for name, runs in stories.items():
     print(f"{name:16} loss of the last ten steps, by seed:", [f"{sum(run.losses[-10:]) / 10:.2f}" for run in runs])
 
 # %% [markdown]
-# Look at the printed lines: what eight experts gain over *one MLP*, no larger than a single expert, is no more than
-# what seeds differ by. Is the promise empty, then?
+# The loss of balance has worked: fewer tokens are dropped, and the text's loss is lower for each seed. But look at *one MLP*, no
+# larger than a single expert. What eight balanced experts gain over it is less than what its own seeds differ by, and without
+# balance they gain nothing. Is the promise empty, then?
 #
 # ## 6 · Can it know more?
 #
@@ -461,7 +462,8 @@ compare(
 )
 
 # %% [markdown]
-# (The formula knows of no favourites, so it is a few percent off.) Ranks along expert bring their own tokens, as replicas
+# (The formula knows of no favourites. Along tensor rank 0 sends less than it says, for this rank's experts got fewer rows than
+# their share. Data's surplus has nothing to do with favourites: it is headers, as in lesson 00.) Ranks along expert bring their own tokens, as replicas
 # do. So expert parallelism usually does not stand beside the data axis but on it: the ranks that copy all other layers
 # hold different experts.
 #
@@ -488,7 +490,7 @@ def places(chosen, experts, capacity):
 
 # %% [markdown]
 # `ParallelExperts` gives places over the tokens of *all* ranks, so it must drop the choices that one device drops with
-# the same capacity. That is what the counts of all ranks are for. (GShard and Switch give them out group by group, or device by
+# the same capacity. The counts, which all ranks have anyway, tell each rank how many are ahead of its own choices. (GShard and Switch give them out group by group, or device by
 # device, and need no counts from others. GShard also throws dice for a second choice: it is sent with a probability of twice its
 # gate.)
 
@@ -509,7 +511,7 @@ def with_drops(c):
 due, lost, furthest = {}, {}, 0.0
 for p, c in ((2, 1.0), (4, 1.0), (4, 0.75)):
     mine, chosen, wrong = zip(*ranks.run(with_drops, c, world_size=p))
-    kept = places(chosen[0], 8, ExpertConfig(32, 64, 8, 2, c).capacity(64))
+    kept = torch.as_tensor(places(chosen[0], 8, ExpertConfig(32, 64, 8, 2, c).capacity(64))).bool()
     due[f"{p} ranks, c = {c}"], lost[f"{p} ranks, c = {c}"] = Count(int((~kept).sum())), Count(sum(mine))
     furthest = max(furthest, *wrong)
 print("outputs and gradients of one device with the same capacity:", furthest < 1e-12)
@@ -547,9 +549,10 @@ compare(guess=guess_long, predicted=Ratio(4), measured=left[0], tolerance=1e-6, 
 
 # %% [markdown]
 # Each rank has divided by its own 64 tokens and not by all 256, so the sum of the rows is 4 times too long. It has to be
-# divided by the number of ranks, and must not be added up again. A wrapper for replicas does just that: it takes rank 0's
+# divided by the number of ranks, and must not be added up again. A wrapper for replicas does add it up again: it takes rank 0's
 # experts for copies of rank 1's, and the mean of different experts' gradients is no expert's. Adam hides a constant factor
-# (lesson 07), so the first mistake shows only when norms are clipped.
+# (lesson 07). Clipping hides it too where *all* gradients have it. But here only the experts' do: they dominate the common norm, and
+# clipping shortens all other gradients too much.
 #
 # ## 10 · The real thing
 #
@@ -577,7 +580,7 @@ show(grouped_product, docstring=False)
 def grouped(loads, width=256, hidden=512):
     rows, weights = torch.randn(sum(loads), width), torch.randn(len(loads), width, hidden)
     one_by_one = torch.cat([part @ weight for part, weight in zip(rows.split(loads), weights)])
-    has_grouped_product("cpu", rows.dtype)
+    has_grouped_product("cpu", rows.dtype)  # its one trial run must not be counted
     with measure.flops() as counted:
         together = grouped_product(rows, weights, loads)
     return torch.allclose(together, one_by_one, rtol=1e-4, atol=1e-3), counted.total
@@ -606,8 +609,8 @@ for step in (0, 5, 50, 299):
     print(f"step {step}: mean cosine of two inputs", [f"{run.alike[step]:.2f}" for run in stories["experts"]])
 
 # %% [markdown]
-# While tokens look alike, a bias can only drive the crowd from one expert to the next; once they differ, it is as even as
-# the loss.
+# While tokens look alike, whatever a bias does, it does to nearly all of them: the green lines stay high for most of the first 80
+# steps. Once they differ, it is as even as the loss.
 #
 # Another danger lies in the logits themselves. Large models compute in bf16. A softmax does not change when all logits of a token rise together. But their rounding
 # does: from $2^m$ to $2^{m+1}$, bf16's numbers stand $2^{m-7}$ apart (lesson 01), so the error is up to half of that.
@@ -722,7 +725,8 @@ compare(
 # %% [markdown]
 # Both papers' tables have a slip in them. Switch's Table 9 says that XXL has 64 experts; the released weights have 128, and
 # only they give the 395 billion. GShard's Table 1 prints 36,684 experts where 18 layers of 2,048 are 36,864, and its
-# weights are 3 to 6 percent below what its own shapes give. A formula that you have tried on your own machine
+# weights are 3 to 6 percent below what its own shapes give. (Switch-Base and Switch-Large are 6 and 4 percent below theirs, too;
+# rounding to whole billions cannot explain the second.) A formula that you have tried on your own machine
 # is good enough to find a misprint.
 #
 # And the price for a token? Table 9 gives Switch-Base and T5-Base, the same model with one MLP, 124 GFLOP for a sequence *each*.

@@ -9,11 +9,11 @@
 # | A GPU | changes every second and no byte, FLOP or token; all but one cell stay on the CPU |
 # | Opens | `model/tiled_attention.py`, `model/decode.py`, `predict/roofline.py` |
 #
-# You have counted every FLOP of a step (lesson 02) and you know what your device can do in a second. You divide, and the step
+# You have counted every FLOP of a step (lesson 00) and you know what your device can do in a second. You divide, and the step
 # should take half of what it takes. Nothing is broken, no message was sent, no rank was late. So where is the other half?
 #
 # A device has *two* speeds. One says how fast it multiplies, the other how fast it brings the numbers. And behind both stands
-# a third thing, which costs the same whether you have one number or a thousand.
+# a third thing, which costs the same whether you have one number or a thousand. So a step has three regimes: it multiplies, it moves, or it waits for calls.
 
 # %%
 import math
@@ -54,7 +54,7 @@ guess_ridge = ask("FLOPs for each byte, where multiplying and moving take equall
 peak, bandwidth = meters.rates()  # in CPU seconds, which a busy machine does not lengthen
 print(f"multiplies {peak / 1e9:.0f} GFLOP a second, copies {bandwidth / 1e9:.0f} GB a second")
 print(f"ridge: {predict.ridge(peak, bandwidth):.1f} FLOPs a byte; you said {guess_ridge.said}")
-h100 = 989.4e12, 3350e9  # dense bf16 and memory, from the data sheet: lesson 02's table
+h100 = 989.4e12, 3350e9  # dense bf16 (lesson 04) and memory, from the data sheet: model/hardware.py
 print(f"an H100: {predict.ridge(*h100):.0f} FLOPs a byte")
 
 # %% [markdown]
@@ -66,7 +66,7 @@ print(f"an H100: {predict.ridge(*h100):.0f} FLOPs a byte")
 # Ivanov et al. (2021) divide the operations of a transformer into three classes. **Contractions** are products of
 # matrices. **Normalizations** reduce a row and apply what came out: softmax, LayerNorm. **Element-wise** is all the rest: biases, GELU, masks, residuals, copies.
 #
-# Let us do that to a step of our GPT, forward and backward. A meter stands at PyTorch's dispatcher and notes what each operation reads,
+# Let us do that to a step of our GPT, forward and backward. A meter stands at PyTorch's dispatcher, through which every operation goes, and notes what each reads,
 # writes and computes. `torch.profiler` says how long each took. **Guess:** of 100 FLOPs, 99 are contractions'. And of 100 ms?
 
 # %%
@@ -90,11 +90,11 @@ compare(predicted=due, measured=Flops(work["contraction"].flops), tolerance=0, n
 # %% tags=["varies"]
 took, seconds = meters.time_shares(step), meters.cpu_seconds(step)
 points = {kind: (each.intensity, each.flops / (took[kind] * seconds)) for kind, each in work.items()}
-pictures.roofline(peak, bandwidth, points, caption="Contractions stand right of the ridge. The others lie on the slope, and could not be fast if they tried.").show()
+pictures.roofline(peak, bandwidth, points, caption="Contractions stand right of the ridge, close to the roof. The others stand left of it: even on the slope they would be slow.").show()
 flops = sum(each.flops for each in work.values())
 ivanov = {"contraction": 0.61, "normalization": 0.255, "element-wise": 0.135}
 bars = {"our FLOPs": {kind: each.flops / flops for kind, each in work.items()}, "our time": took, "Ivanov's time": ivanov}
-pictures.shares(bars, caption="Nearly all of the FLOPs, and not nearly all of the time.").show()
+pictures.shares(bars, caption="Contractions, the left part of each bar: nearly all of the FLOPs, and not nearly all of the time.").show()
 print(f"you said {guess_time.said}; here contractions take {100 * took['contraction']:.0f} of 100 ms")
 print(f"a V100's ridge: {predict.ridge(125e12, 900e9):.0f} FLOPs a byte")
 
@@ -119,7 +119,7 @@ for length in (1, 1000):
 
 # %% [markdown]
 # Below some thousands of numbers a call has one price: Python, the dispatcher, the allocator. (Section 9 goes on to ten million.) That is **overhead**, and no roofline
-# shows it. On a GPU a launch costs microseconds, too, and the card finishes small work sooner than Python can ask for more.
+# shows it. On a GPU each operation starts a program on the card, a **kernel** (not the operating system's, which lesson 15 asked). Such a launch costs microseconds, too, and the card finishes small work sooner than Python can ask for more.
 #
 # So before you make any kernel faster, double the micro-batch: if the step takes as long as before, you were paying for calls. (Section 9
 # looks for them in published runs on H100s.)
@@ -216,8 +216,9 @@ def add_tile(top, total, mixed, scores, values):
 
 
 # %% [markdown]
-# **Break it.** Leave the factor out and run the cell again. The message has two rows: rising scores with a wrong total, the same scores falling with the
-# right one. If the largest score stands in the first tile, nothing has to be mended. A test with one tile, or with a lucky row, would let that mistake live. In the explorer below, orange scores are alive, blue ones are forgotten.
+# **Break it.** Leave the factor out and run your cell again. The message lists two totals, one a row: in the first row scores rise, and it is wrong; the second
+# has them in reverse, and its total is right. If the largest score stands in the first tile, nothing has to be mended. A test with one tile, or with a lucky row, would let that mistake live. Then put the factor back and run your cell
+# and the folded one again: the next sections use it. In the explorer below, orange scores are alive, blue ones are forgotten.
 
 # %%
 TilesExplorer().show()
@@ -235,7 +236,7 @@ TilesExplorer().show()
 #
 # ## 6 · And back
 #
-# The forward pass is done: that loop *is* FlashAttention's (Dao et al. 2022). But autograd would keep every tile's weights for the backward pass, and we would
+# Call `add_tile` for one tile after the other, and the forward pass is done: that *is* FlashAttention (Dao et al. 2022; our order of the loops is that of its second version, section 10). But autograd would keep every tile's weights for the backward pass, and we would
 # hold $S \times S$ again. So we must write the backward pass ourselves, without them.
 #
 # One number a row is enough to have any weight again: $L = \text{top} + \log \text{total}$, the logarithm of the row's sum of $e^s$. Then $P = e^{s - L}$, tile by tile. It is
@@ -394,19 +395,21 @@ for seq in (64, 1024):
 print("ours is torch's:", torch.allclose(ways["ours, in Python"](q, k, v), ways["torch's fused kernel"](q, k, v), atol=1e-5))
 
 # %% [markdown]
-# With 1,024 tokens a loop in Python beats the explicit code of PyTorch's own operations! It makes more calls, but it skips nearly half of the
-# tiles (section 9 counts them). With 64 there is one tile, and the loop's calls cost more than they save. PyTorch's kernel, without calls between, wins everywhere.
+# With 1,024 tokens a loop in Python beats the explicit code of PyTorch's own operations! It makes more calls. But it skips nearly half of the
+# tiles, which saves about a third of the FLOPs (section 9 counts such tiles), and it never writes all scores to memory. With 64 there is one tile, and
+# the loop's calls cost more than they save. PyTorch's kernel, without calls between, is behind in neither.
 #
 # This is the end of the story: two speeds, one price for each call, and one trick: *do not write down what you can use at once, or compute again*.
 #
 # ## Second sitting
 #
-# You may stop here. On another day, run all cells above before you go on. Below: longer vectors, the FLOPs of tiles, the library's own and rows that see no key;
+# You may stop here. On another day, run all cells above before you go on. Below: longer vectors, published runs that wait for calls, the FLOPs of tiles, the library's own attention and rows that see no key;
 # the size of a tile; a compiler and a kernel; fewer bits a number; how a model writes text; and how to read a profile.
 #
 # ### 9 · Behind sections 2, 3, 7 and 8
 #
-# Section 3 stopped at a thousand numbers, where a call still had one price. Here the bytes take over:
+# In section 2 the FLOPs of normalizations (five for each number) and of element-wise work (one) are a convention; ten times as many would
+# leave contractions 93 % of the FLOPs. Section 3 stopped at a thousand numbers, where a call still had one price. Here the bytes take over:
 
 # %% tags=["varies"]
 for length in (10**5, 10**7):
@@ -414,11 +417,11 @@ for length in (10**5, 10**7):
 
 # %% [markdown]
 # (Both may beat the roof that our copy drew: one fits into the cache, the other is written where it was read.
-# `torch.add(x, 1, out=y)` takes about as long as a copy, and `x + 1` also pays for new pages.) In section 2 the FLOPs of normalizations, five for
-# each number, and of the rest, one, are a convention; ten times as many would leave contractions 93 % of the FLOPs.
+# `torch.add(x, 1, out=y)` takes about as long as a copy, and `x + 1` also pays for new pages.)
 #
-# Now look for such a price at scale. Hugging Face trained Llama-like models on 8 H100s each, with tensor parallelism over all 8 and one
-# sequence of 4,096 tokens at a time. From their tokens a second follows what a step takes; we share all of it out over the layers.
+# Now look for the price of a *call* in published runs. Hugging Face trained Llama-like models on 8 H100s each, with tensor parallelism over all 8 and one
+# sequence of 4,096 tokens at a time; 256 such micro-batches make a step. From their tokens a second follows what *one micro-batch* takes, and we share
+# all of that out over the layers.
 # **Guess:** a layer of 8B has 3.6 times the weights of 1B's. How many times as long does one take?
 
 # %%
@@ -429,11 +432,11 @@ guess_layer = ask("A layer of 8B takes how many times as long as a layer of 1B?"
 for name, layers, width, hidden, speed in (("1B", 16, 2048, 8192, 6907), ("3B", 28, 3072, 8192, 4144), ("8B", 32, 4096, 14_336, 3616)):
     a_layer = 1000 * 4096 / (8 * speed) / layers
     products = 1000 * 6 * 4096 * (4 * width**2 + 3 * width * hidden) / 8 / h100[0]  # 6 FLOPs a weight and token
-    print(f"{name}: {a_layer:.1f} ms a layer, of which the products need {products:.2f} at an H100's peak")
+    print(f"{name}: {a_layer:.1f} ms a layer, of which the products with weights need {products:.2f} at an H100's peak")
 print("you said", guess_layer.said)
 
 # %% [markdown]
-# The same time, whatever the layer holds! What does not grow with the work is overhead: here most likely launches. (Messages do grow, from 17 to 34 MB.)
+# The same time, whatever the layer holds! What does not grow with the work is overhead: here most likely launches. (It is not tensor parallelism's messages: these grow, from 17 to 34 MB.)
 #
 # Section 7 counted bytes. And FLOPs? Of $t \times t$ tiles a causal pass visits $t(t+1)/2$. Each has two products forward, and five backward: the scores again, $dV$, $dP$, $dQ$, $dK$.
 
@@ -491,7 +494,7 @@ with torch.no_grad():
         print(f"{rows:4} × {columns:4}: {1000 * seconds:6.1f} ms; keys are read {(1024 // rows + 1) / 2:4.1f} times, a tile of 8 heads is {8 * 4 * rows * columns / 2**10:6,.0f} KiB")
 
 # %% [markdown]
-# Overhead on one side; on the other, tiles so large that a causal pass skips few of them, and at last none. On a GPU the tile lives in 228 KiB of shared memory for each of an H100's multiprocessors, and finding
+# Overhead on one side; on the other, a causal pass skips fewer tiles and at last none. That is 1.8 times the FLOPs from 128 to 1,024, and what is more than that is a tile of 32 MiB, which has left the cache. On a GPU the tile lives in 228 KiB of shared memory for each of an H100's multiprocessors, and finding
 # its shape is most of a kernel writer's day. Which loop is outside matters, too. FlashAttention-2 (Dao 2023) turned the first paper's forward loops around: with queries outside, a row's
 # three numbers never leave the chip, and different rows need nothing of each other.
 #
@@ -527,7 +530,7 @@ with warnings.catch_warnings(), torch.no_grad():
 
 # %% [markdown]
 # On a GPU the compiler writes Triton, and so can you. A Triton kernel is a program for *one* tile. The card starts it once for every tile, thousands of times, and each asks for its
-# number. Here is `gated`, written by hand. **Before you look:** how many numbers does it read from memory for each number of its output?
+# number. Here is `gated`, written by hand. **Before you look:** which of its lines touch memory?
 
 # %%
 show(kernel.gated_tile)
@@ -541,7 +544,7 @@ else:
     print("This kernel needs a GPU that Triton knows. The page goes on without it.")
 
 # %% [markdown]
-# Two, and it writes one: the three that section 4 promised to a fused `gated`. What stands between `load` and `store` never leaves the registers. `here` is your slice, and `here < length`
+# Two loads in one line, and a store: the three numbers that section 4 promised to a fused `gated`. What stands between `load` and `store` never leaves the registers. `here` is your slice, and `here < length`
 # keeps the last tile inside the tensor. (Triton itself has no tanh, hence $2\sigma(2y) - 1$.) You choose the tile; its compiler chooses the threads. Section 6 in this language is Triton's tutorial 06.
 # (We ran the kernel in Triton 3.9's interpreter and compiled it for an H100, both on a CPU. A GPU has not run it yet.)
 #
@@ -549,7 +552,7 @@ else:
 #
 # If bytes are the bill, use shorter numbers. Tensor cores multiply 8-bit floats twice as fast as 16-bit ones. But fp8 e4m3 ends at 448 and has 3 bits behind the point (lesson 01), so
 # every block of numbers gets a scale of its own, which takes its largest to 448. DeepSeek-V3 has one for each 128 features of a token, and for each 128 × 128 weights. With one scale
-# for the whole tensor, one outlier takes the small numbers' bits.
+# for the whole tensor, does one outlier take the small numbers' bits?
 
 
 # %%
@@ -622,7 +625,8 @@ print("with a cache, the same tokens:", torch.equal(generate(lively, prompt, 64,
 compare(predicted=predict.kv_cache(lively.config, 2, 80, bytes_per_element=8), measured=cache.held_bytes, tolerance=0, name="bytes of the cache", unit="KiB")
 
 # %% [markdown]
-# Prefill multiplies matrices, and decoding one sequence multiplies a matrix with a vector. They are two machines in one, and large services run them on different cards.
+# Why not 64 times? The weights are shared and the caches are not, so the intensity grows to 18 times what it was; and the nearer to the ridge, the more
+# multiplying takes, too. Prefill multiplies matrices, and decoding one sequence multiplies a matrix with a vector. They are two machines in one, and large services run them on different cards.
 #
 # ### 14 · Pages
 #
@@ -734,7 +738,7 @@ for sinner in (slow_steps.quick, *slow_steps.SLOW):
 #
 # **1.** A LayerNorm reads and writes 16-bit numbers once and does 5 FLOPs for each. Which share of an H100's 989 TFLOP/s can it reach at best, in percent?
 #
-# **2.** 8,192 tokens, causal, tiles of 128 × 128. Of all tiles, which share is visited?
+# **2.** 8,192 tokens, causal, tiles of 128 × 128. Of all tiles, which share is visited, as a fraction with three digits?
 #
 # **3.** A draft agrees in 80 % of places and looks 4 ahead; a pass of it costs a tenth of the large model's. How many times as fast is it, at best?
 
@@ -745,7 +749,7 @@ display(self_check(answer_1, turns.EXERCISES[0], tolerance=0.02, hint="Four byte
 
 answer_2 = None
 
-display(self_check(answer_2, turns.EXERCISES[1], tolerance=0.002, hint="t(t + 1)/2 of t², with t = 64."))
+display(self_check(answer_2, turns.EXERCISES[1], tolerance=0.002, hint="How many tiles has a side? Section 9 counts those that a causal pass visits."))
 
 answer_3 = None
 

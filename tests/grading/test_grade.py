@@ -39,6 +39,7 @@ from course_tools.grading.report.results import (
     load_all,
     save,
 )
+from course_tools.grading.sandbox import processes as sandbox
 from tests.grading.conftest import (
     MEAN_OF_RANKS,
     MOVING_AVERAGE,
@@ -179,6 +180,18 @@ def test_who_stops_a_batch_keeps_what_is_finished_and_every_kernel_ends(
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in kernels)
 
 
+def test_after_a_stopped_batch_this_process_grades_again(
+    key: NotebookNode, key_text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(result: Result) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(grading, "grade_one", instant)
+        grade_batch(key_text, [submission(b"", "ada")], QUICK, tmp_path, on_result=stop)
+    assert grade_one(key_text, submission(notebook(key)), QUICK).status == GRADED
+
+
 @pytest.mark.usefixtures("terminal")
 def test_ctrl_c_is_heard_though_another_thread_gets_it(key_text: str, tmp_path: Path) -> None:
     never: concurrent.futures.Future[Result] = concurrent.futures.Future()
@@ -193,6 +206,7 @@ def test_ctrl_c_is_heard_though_another_thread_gets_it(key_text: str, tmp_path: 
             grade_batch(key_text, [submission(b"", "ada")], QUICK, tmp_path, executor=elsewhere)
     finally:
         give_up.cancel()
+        sandbox.allow()  # as the next batch would: a foreign executor's workers may still run
     assert time.monotonic() - start < 10
 
 

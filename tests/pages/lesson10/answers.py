@@ -95,6 +95,13 @@ def in_one_message(zero):
         write(zero, index, columns.reshape(-1))
 
 
+def by_lesson_06(zero):
+    zero.optimizer.step()
+    for weight, master in zip(zero.weights, zero.masters):
+        whole = algorithms.all_gather(master.to(weight.dtype))
+        weight.copy_(whole[: weight.numel()].view_as(weight))
+
+
 def rounds_masters_before(zero):
     zero.optimizer.step()
     for index, (weight, master) in enumerate(zip(zero.weights, zero.masters)):
@@ -190,6 +197,15 @@ def by_places(buffer, tensor):
         tensor[start : start + len(buffer)] = part
 
 
+def keeps_the_old_mean(buffer, tensor):
+    for piece in tensor.split(len(buffer)):
+        part = buffer[: len(piece)]
+        part.copy_(piece)
+        dist.all_reduce(part)
+        mean = part / dist.get_world_size()
+        piece.copy_(mean)
+
+
 def divides_first(buffer, tensor):
     for piece in tensor.split(len(buffer)):
         part = buffer[: len(piece)]
@@ -266,7 +282,7 @@ ANSWERS = {
         },
     ),
     turns.check_step: Answers(
-        right=[by_a_list, in_one_message],
+        right=[by_a_list, in_one_message, by_lesson_06],
         wrong={
             rounds_masters_before: "a master is not what the optimizer's step makes of it",
             rounds_masters_after: "a master is not what the optimizer's step makes of it",
@@ -286,7 +302,7 @@ ANSWERS = {
         },
     ),
     turns.check_average: Answers(
-        right=[by_places, divides_first],
+        right=[by_places, divides_first, keeps_the_old_mean],
         wrong={
             all_at_once: "new bytes are alive at once",
             in_bf16: "rounded once",

@@ -25,6 +25,11 @@ def gates_over_a_detached_sum(probabilities, top_k):
     return chosen, best if top_k == 1 else best / best.sum(-1, keepdim=True).detach()
 
 
+def gates_whose_own_probability_is_detached(probabilities, top_k):
+    best, chosen = probabilities.topk(top_k)
+    return chosen, best if top_k == 1 else best.detach() / best.sum(-1, keepdim=True)
+
+
 def gates_over_the_sum_of_token_0(probabilities, top_k):
     best, chosen = probabilities.topk(top_k)
     return chosen, best if top_k == 1 else best / best[0].sum()
@@ -177,6 +182,7 @@ ANSWERS = {
         wrong={
             gates_that_are_detached: "no gradient leads",
             gates_over_a_detached_sum: "wrong gradient",
+            gates_whose_own_probability_is_detached: "wrong gradient",
             gates_over_the_sum_of_token_0: "over the sum of these",
             gates_with_the_second_row_turned: "the best first",
             one_gate_over_itself: "should be its probability",

@@ -136,6 +136,10 @@ def gradient_key_by_key(weights, values, output, d_output):
     return weights * torch.stack([(d_output * (value - output)).sum(1) for value in values], 1)
 
 
+def gradient_in_the_weights_place(weights, values, output, d_output):
+    return weights.mul_((d_output @ values.T).sub_((d_output * output).sum(-1, keepdim=True)))
+
+
 def gradient_with_d_added(weights, values, output, d_output):
     return weights * (d_output @ values.T + (d_output * output).sum(-1, keepdim=True))
 
@@ -220,6 +224,7 @@ ANSWERS = {
             gradient_without_d: "has all of the row",
             gradient_of_the_weights: "has all of the row",
             gradient_with_d_added: "has all of the row",
+            gradient_in_the_weights_place: "dV needs them",
         },
     ),
     turns.check_kept: Answers(

@@ -75,6 +75,12 @@ def step_of_products_alone(blocks, products_s, launches_s, head_s, micro_batches
     return step_by_numpy(blocks, products_s, 0, head_s, micro_batches, data_s)
 
 
+def step_of_the_slower_end(blocks, products_s, launches_s, head_s, micro_batches, data_s):
+    stages = [each * max(products_s, launches_s) for each in blocks]
+    stages[-1] += head_s
+    return (micro_batches - 1) * max(stages[0], stages[-1]) + sum(stages) + data_s
+
+
 def step_that_sends_with_every_micro_batch(blocks, products_s, launches_s, head_s, micro_batches, data_s):
     return step_by_numpy(blocks, products_s, launches_s, head_s, micro_batches, data_s * micro_batches)
 
@@ -123,6 +129,16 @@ def to_the_last_digit(row):
     return found + ["rate"] * (row["mfu"] / 100 * row["peak"] * row["gpus"] / 1000 != row["petaflops"])
 
 
+def only_axes_that_are_too_many(row):
+    rate = [each for each in contradictions_by_numpy(row) if each == "rate"]
+    return (["axes"] if np.prod(row["axes"]) > row["gpus"] else []) + rate
+
+
+def rates_within_200(row):
+    due = row["mfu"] / 100 * row["peak"] * row["gpus"] / 1000
+    return only_the_axes(row) + ["rate"] * bool(abs(row["petaflops"] - due) > 200)
+
+
 def only_rates_that_are_too_high(row):
     due = row["mfu"] / 100 * row["peak"] * row["gpus"] / 1000
     return only_the_axes(row) + ["rate"] * (row["petaflops"] > 1.02 * due)
@@ -146,6 +162,7 @@ ANSWERS = {
         wrong={
             step_of_even_stages: "too long",
             step_without_bubble: "too short",
+            step_of_the_slower_end: "a middle stage",
             step_with_launches_added: "slower of products and launches",
             step_of_products_alone: "slower of products and launches",
             step_that_sends_with_every_micro_batch: "a data axis",
@@ -164,6 +181,8 @@ ANSWERS = {
         right=[contradictions_by_numpy],
         wrong={
             only_the_axes: "turn the MFU into PFLOP/s",
+            only_axes_that_are_too_many: "multiply the axes",
+            rates_within_200: "turn the MFU",
             to_the_last_digit: "multiply the axes",
             only_rates_that_are_too_high: "turn the MFU",
         },

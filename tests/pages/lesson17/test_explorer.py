@@ -73,7 +73,7 @@ def test_illegal_cells_are_left_out() -> None:
 
 def test_what_is_shown_is_said_and_the_table_is_small() -> None:
     explorer = MapExplorer()
-    assert "10 legal cells, 6 fit; the fastest is tensor 2, 2 stages with 20.0 s" in explorer._told()
+    assert "10 legal cells, 6 fit; the fastest is tensor 4, 1 stage with 20.2 s" in explorer._told()
     assert explorer._picture(caption="A map.", alt="A map.").png
     explorer.run, explorer.micro = "80B on 64", 8
     assert "none of which fits" in explorer._told()
