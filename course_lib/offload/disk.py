@@ -17,7 +17,7 @@ import os
 import tempfile
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -82,7 +82,8 @@ class Disk:
         return self._threads.submit(self._read, file, size, into, time.perf_counter())
 
     def start_write(self, name: str, vector: Tensor) -> None:
-        """Start to write a vector, which must not change until `commit`."""
+        """Start to write a vector, which must not change until `commit`; wait for all writes but the latest."""
+        wait(self._writes[:-1])  # what waits for the disk is in memory: with a slow one it would be the whole model
         file = f"{name}.{self._generation + 1}"  # beside the committed file, which has an older number
         self._new[name] = (file, vector.nbytes)
         self._writes.append(self._threads.submit(self._write, file, vector, time.perf_counter()))

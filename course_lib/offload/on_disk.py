@@ -15,7 +15,7 @@ the largest unit in its dtype and R those of the root unit (all parameters outsi
 
     weights     R + W, with `prefetch` R + 2W
     gradients   R + W
-    states      6W or 6R of the unit that is updated, and of units that are still being written
+    states      6W or 6R of the unit that is updated, and of the one that is still being written
 
 whatever the number of blocks. The disk holds 14 bytes a parameter, and twice that while a step is written.
 """

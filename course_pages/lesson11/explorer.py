@@ -114,7 +114,7 @@ class TiersExplorer(Explorer):
             to the GPU.
     """
 
-    caption = "The optimizer state has left the GPU. Which takes longer, the card, the link or the processor?"
+    caption = "What left the GPU costs time on other clocks: compare the bars of link and processor with the card's."
     model = Control("Model", list(MODELS), "GPT-3 6.7B", kind="choice")
     gpu = Control("GPU", list(GPUS), "A100 40GB", kind="choice")
     sequences = Control("Sequences", SEQUENCES, 4)

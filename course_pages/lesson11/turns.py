@@ -91,6 +91,7 @@ def check_update(function: Function) -> None:
         batch = STORIES.batch(seed=0, step=number, rank=0, batch_size=4, context=16)
         ours(*batch).backward()
         before = o.back.carried
+        o.back.into.clear()
         o.back.send(box, box.clone())  # 0.1 s: the new weights queue behind it
         with torch.no_grad():
             function(o)
@@ -110,6 +111,8 @@ def check_update(function: Function) -> None:
         assert home, f"when update returns from step {number}, some weights are still on their way"
         straight = {weight.data_ptr() for weight in ours.parameters()} <= o.back.into.keys()
         assert straight, f"in step {number} some weights come home by another way than o.back"
+        early = any(torch.equal(o.back.into[weight.data_ptr()], weight) for weight in ours.parameters())
+        assert not early, f"in step {number} some weights were there before they were sent"
         assert crossed == 2 * psi, f"step {number} sends {crossed / psi:.3g} bytes home for each parameter of 16 bits"
 
 
@@ -148,17 +151,17 @@ class Shelf:
     def __init__(self, units: int, width: int, dtype: torch.dtype = torch.float32) -> None:
         self.kept = [torch.randn(width, width, dtype=dtype) / width**0.5 for _ in range(units)]
         self.fetched: list[int] = []
-        self.read_bytes, self._alive = Bytes(0), list[weakref.ref[nn.Linear]]()
+        self.read_bytes, self._alive = Bytes(0), list[weakref.ref[Tensor]]()
 
     def fetch(self, number: int) -> nn.Linear:
         """Read a unit; refuse while the one before is in memory."""
         others = sum(each() is not None for each in self._alive)
         assert not others, f"unit {number} is fetched, and still in memory: {others} before it; a name holds on"
-        unit = nn.Linear(len(self.kept[0]), len(self.kept[0]), bias=False, dtype=self.kept[0].dtype)
-        unit.weight.data.copy_(self.kept[number])
+        unit = nn.Linear(*self.kept[number].shape, bias=False, device="meta")
+        unit.weight = nn.Parameter(self.kept[number].clone(), requires_grad=False)  # else a graph would keep it
         self.fetched.append(number)
         self.read_bytes += unit.weight.nbytes
-        self._alive.append(weakref.ref(unit))
+        self._alive.append(weakref.ref(unit.weight))
         return unit
 
 
@@ -171,11 +174,9 @@ def check_layer_by_layer(function: Function) -> None:
         whole = isinstance(came, list | tuple) and len(came) == parts
         assert whole, f"{parts} micro-batches should come back, but {came!r} came"
         assert all(map(torch.equal, given, before)), "the list of inputs should be as it was, but was changed"
-        for x, y in zip(before, came):
-            for weight in shelf.kept:
-                x = x @ weight.T
-            same = torch.allclose(x, y, atol=1e-5)
-            assert same, f"with {count} units the outputs should be those of the whole tower, but are others"
+        tower = torch.linalg.multi_dot([weight.T for weight in shelf.kept])
+        same = all(torch.allclose(x @ tower, y, atol=1e-5) for x, y in zip(before, came))
+        assert same, f"with {count} units the outputs should be those of the whole tower, but are others"
         assert len(shelf.fetched) == count, (
             f"for {parts} micro-batches {count} units were fetched {len(shelf.fetched)} times: who waits for whom"
         )

@@ -101,7 +101,6 @@ for _gpu, _source, _half, _formats, _link, _nic, _node in (  # TFLOP/s dense and
                 "attention_efficiency": 0.6 * _half / _peak, "head_efficiency": 0.7 * _half / _peak * _bridge,
             },
         }  # fmt: skip
-STARTS = 16  # "the slower of two" makes valleys nearly as deep as the deepest: from one start a last bit would choose
 BOUNDS = {
     "gemm_efficiency": (0.1, 1), "attention_efficiency": (0.1, 1.2), "half_width": (1, 2000),
     "launch_s": (1e-5, 4e-3), "launch_tensor_s": (1e-4, 2e-2), "link_bytes_per_s": (2e10, 4.5e11),
@@ -132,7 +131,7 @@ def _solve(
 
     low, high = np.log([BOUNDS[name] for name in names]).T
     errors = lambda logs: counts * np.log(predict(made(logs)) / measured)  # noqa: E731
-    spread = np.random.default_rng(0).normal(0, 0.5, (STARTS, len(names)))
+    spread = np.random.default_rng(0).normal(0, 0.5, (16, len(names)))  # from one start a last bit chooses the valley
     firsts = np.clip(np.log([getattr(start, name) for name in names]) + spread, low + 1e-3, high - 1e-3)
     options: dict[str, Any] = {"bounds": (low, high), "loss": "soft_l1", "f_scale": scale, "x_scale": "jac"}
     ends = [least_squares(errors, first, diff_step=1e-4, **options) for first in firsts]

@@ -92,7 +92,7 @@ for away, (held, crossing) in sorted(placements.items(), key=lambda item: item[1
     if not any(h <= held and c <= crossing and (h, c) != (held, crossing) for h, c in placements.values()):
         print(f"{held:2} held, {crossing} cross: {', '.join(away) or 'nothing'} away")
 print("you said", guess_least.said)
-pictures.the_cut(FLOW, HELD, caption="A cut through the circle. The two arrows across the line go over the link, in every step.").show()
+pictures.the_cut(FLOW, HELD, caption="The second printed line. Only the two orange arrows cross: a gradient goes down and a new weight comes up, 2Ψ each, in every step.").show()
 
 # %% [markdown]
 # Every other placement is worse than one of the three printed lines in one number, and no better in the other. (Table 1
@@ -192,7 +192,7 @@ def update(o):
 # pass: bytes in 16 bits and in 32. And once more, while another copy keeps the stream busy. The model has 430 thousand parameters.
 
 # %%
-guess_card = ask("MB on the card, activations not counted?", unit="MB")
+guess_card = ask("Stream free: MB on the card, activations not counted?", unit="MB")
 
 # %%
 card, dram = ledger(Offload, SMALL)
@@ -260,7 +260,7 @@ for each in (4, 16, 64):
 compare(predicted=due, measured=found, tolerance=None)
 
 # %% [markdown]
-# (Not checked: gradients leave behind the backward pass, and $R$ varies with $D$.) Look at what is in the formula: $R$, $W$ and $M$ belong to the
+# (Not checked: the gradients already travel during the backward pass, and $R$ varies with $D$.) Look at what is in the formula: $R$, $W$ and $M$ belong to the
 # machine, and $D$ is yours. **Give the card more tokens for each step**, and the same roads are fast enough. An A100
 # that reaches 125 of its 312 TFLOP/s stands behind PCI Express 4 (31.5 GB/s), in a machine with four channels of memory
 # (102 GB/s): **how many tokens** for 90 %?
@@ -276,7 +276,8 @@ TiersExplorer(gradients="main memory").show()
 
 # %% [markdown]
 # (If nothing reacts to your clicks, run the cell once.) With half of its memory channels empty, a machine needs half
-# again as many tokens. The explorer has the same three clocks and the disk's, for models that recompute ($8\Psi D$).
+# again as many tokens. The explorer has the same three clocks and the disk's, for models that recompute ($8\Psi D$). Its *checkpoints* are
+# what recompute keeps: the inputs of the blocks (lesson 03).
 #
 # Which takes longer, the link or the processor? Give the machine 256 GiB, then 2 TiB. What has changed, and why?
 #
@@ -299,8 +300,8 @@ caption = "Two steps, three ways; the numbers name the step whose work it is, an
 pictures.step_timeline(caption=caption).show()
 
 # %% [markdown]
-# What is there to gain? With $c$ seconds on the card, $l$ on the link and $u$ on the processor, a step takes $c + l + u$; one
-# step late it takes the longer of $c + l$ and $u$. The ratio is at most 2 (but for the clock's noise), when both are
+# What is there to gain? Hide nothing but the update. With $c$ seconds on the card, $l$ on the link and $u$ on the processor, a step then takes
+# $c + l + u$; one step late it takes the longer of $c + l$ and $u$. (The lower two charts hide a part of $l$ as well.) The ratio is at most 2 (but for the clock's noise), when both are
 # equal. We build that case: a memory so slow that the update takes as long as a whole step.
 
 # %% tags=["varies"]
@@ -370,8 +371,8 @@ compare(guess=guess_most, predicted=most, measured=ran, tolerance=None, unit="bi
 # Three quarters of the card are weights; the rest is for activations, which have not moved. And main memory, at the 16
 # bytes that section 2 measured, is the next wall: 13 billion fill most of the machine of the opening.
 #
-# That is the story. What is asked for once a step, and needs few operations, may leave first. What is asked for with
-# every token stays. And more tokens make every road faster.
+# That is the story. What a step asks for once, and what needs few operations, may leave first; the two passes, whose work
+# grows with the tokens, stay. And the more tokens a step has, the slower the roads may be.
 #
 # ---
 #
@@ -429,7 +430,7 @@ print(f"written at {here.write / 1e6:,.0f} MB/s, read at {here.read / 1e6:,.0f} 
 # operations for each byte that travels. In a step with recompute there are $8\Psi$ operations for each token. Weights
 # travel three times, for the forward pass, for recompute and for the backward pass, and a gradient once: $8\Psi$ bytes,
 # so $i = D$. The optimizer's 16 bytes (with a gradient in fp32) travel twice, $32\Psi$: $i = D/4$. With a
-# width of $d$, a checkpoint has $2d$ bytes for a token, written and read, with $12d^2$ parameters between it and the next:
+# width of $d$, a checkpoint, the input that recompute keeps of a block, has $2d$ bytes for a token, written and read, with $12d^2$ parameters between it and the next:
 # $8 \cdot 12d^2 / 4d = 24d$. On a V100 that reaches 70 TFLOP/s, with 2,048 tokens and $d = 4096$, and with each state alone on its road: the
 # efficiency of section 3 with a single term, $iW/(iW + R)$.
 
@@ -457,15 +458,15 @@ for gpus in (1, 8):
     print(f"10 billion, 8,192 tokens a GPU, {gpus} GPUs: card {card:.2s}, link {link:.2s}, processor {processor:.2s}")
 
 # %% [markdown]
-# (The messages among the GPUs come on top.) The paper's 128 GPUs were 8 machines with 8 memories. ZeRO-Infinity does the
+# (The messages among the GPUs come on top.) The ZeRO-Offload paper goes up to 128 GPUs: 8 machines, and so 8 memories. ZeRO-Infinity does the
 # same with disks: each rank updates its slice of the states, from a disk of its own machine.
 #
 # So the processor's clock is the one that many cards share. Section 3 gave Adam 28 bytes to read and write, and no other
 # work. Is that so? Our yardstick is the plainest loop there is, one that turns the sign of numbers in place: 4 bytes
-# read, 4 written. **Guess:** how many times as long as those $16 + 12$ bytes at that speed does PyTorch's fused Adam take?
+# read, 4 written. **Guess:** Adam's $16 + 12$ bytes, carried at that speed, take a certain time. How many times as long does PyTorch's fused Adam take?
 
 # %%
-guess_fused = ask("Fused Adam: how many times the yardstick's time?")
+guess_fused = ask("Fused Adam: how many times the time of 28 bytes at the yardstick's speed?")
 
 # %% tags=["varies"]
 n = 2**24  # 64 MiB for each of four arrays: more than any cache holds
@@ -496,7 +497,7 @@ compare(predicted=dict.fromkeys(adams, Seconds(28 * n / M_here)), measured=adams
 # %%
 @your_turn(turns.check_layer_by_layer, look="A unit leaves memory when no name refers to it any more, and fetch runs before its result gets one.")
 def layer_by_layer(fetch, count, micro_batches):
-    """The outputs of `count` units, one after the other, for all micro-batches; fetch(number) brings a unit in."""
+    """The outputs of `count` units, one after the other, for all micro-batches, in a new list; fetch(number) brings a unit in."""
     ...
 
 
@@ -529,7 +530,8 @@ compare(predicted={f"{m} × 32 tokens": Ratio(m * 32) for m in (1, 4, 16)}, meas
 #
 # ## 8 · A model in files
 #
-# The disk buys something else: a model that fits in no memory you have. `DiskOffloadedModel` keeps weights, masters
+# The disk buys something else: room for states that fit in no memory you have. (When the files are first written, ours still has the whole
+# model's weights in memory, once.) `DiskOffloadedModel` keeps weights, masters
 # and moments in files. A unit (a block) is read before its pass and dropped after it, and updated as soon as its
 # gradients are complete. (From here on, memory is memory and the disk is far; precision plays no roles any more.)
 # Everything hangs on one function:
@@ -591,7 +593,7 @@ compare(predicted=due, measured={"read": read, "written": written}, tolerance=0.
 # leaves nothing but its input, and even that may go.
 #
 # The tracker counts tensors. Does the *process* agree? The operating system knows what it has handed out: the
-# **resident set**, RSS. How far does it rise in two steps of 12 blocks, each time in a process of its own?
+# **resident set**, RSS. How far does it rise while a model of 12 blocks is built and takes two steps, each time in a process of its own?
 
 
 # %%
@@ -622,7 +624,7 @@ for name, kind in {"in memory": from_memory, "in files": from_files}.items():
 # ## 9 · No space left
 #
 # A step overwrites all states. What if the disk is full in the middle? Half of the blocks would be new, half old, and
-# no checkpoint anywhere: files *are* the model. So a step never overwrites. It writes new files beside the old ones,
+# no copy anywhere: the files *are* the model. So a step never overwrites. It writes new files beside the old ones,
 # and one rename at the end makes them count. We fill the disk: the file that block 2 will want to write leads to
 # `/dev/full`, a device on which nothing has room.
 
@@ -670,7 +672,7 @@ except ValueError as problem:
 # ## 10 · Activations on the road
 #
 # Lesson 03 carried activations to the attic and back, and waited for each copy. Two copy streams need not wait: what is
-# saved leaves behind the forward pass, and in the backward pass the hook that takes a tensor asks for the one before it
+# saved travels while the forward pass goes on, and in the backward pass the hook that takes a tensor asks for the one before it
 # as well.
 
 
@@ -813,8 +815,8 @@ print("a GPU:", torch.cuda.is_available())
 # %% [markdown]
 # ## 12 · What they built of it
 #
-# ZeRO-Infinity keeps the states on disks. On a V100 that reaches 70 TFLOP/s, with two sequences, what bandwidth does the
-# optimizer need for 90 %? And how many tokens does ZeRO-Offload take for what its paper measured, on a DGX-2 with PCIe 3
+# ZeRO-Infinity keeps the states on disks. On a V100 that reaches 70 TFLOP/s, with two sequences of 1,024 tokens, what bandwidth does the
+# optimizer need for 90 %? And how many tokens does ZeRO-Offload need for the 40 TFLOP/s that its paper measured on one V100 of a DGX-2, with PCIe 3
 # and twelve channels of DDR4-2666 (256 GB/s)?
 
 # %%

@@ -401,3 +401,12 @@ def test_messages_tell_facts_without_the_long_ones(tmp_path: Path, monkeypatch: 
     with pytest.raises(OSError, match=r'still has the step before, with \{"steps": 3\}. Writing'):
         disk.commit(steps=4)
     assert Disk(tmp_path).facts == {"steps": 3, "_kinds": ["float32 (4, 6)"] * 100}
+
+
+def test_a_slow_disk_holds_up_its_writer_and_not_the_whole_model(tmp_path: Path) -> None:
+    disk = Disk(tmp_path, bytes_per_s=1e7)
+    with measure.memory() as record:
+        for number in range(12):
+            disk.start_write(f"v{number}", torch.zeros(25_000))  # 0.01 s
+        disk.commit()
+    assert record.peak.total <= 4 * 100_000, "two are written, one waits for its turn, one is made"

@@ -157,6 +157,15 @@ def copies_home_itself(o):
     o.adamw.step()
 
 
+def copies_past_the_link_and_sends_for_show(o):
+    for arrives in o.coming:
+        arrives.result()
+    o.adamw.step()
+    for weight, master in zip(o.weights, o.masters):
+        weight.copy_(master)
+        o.back.send(weight.detach(), weight.detach()).result()
+
+
 def sends_into_a_dummy(o):
     [arrives.result() for arrives in o.coming]
     o.adamw.step()
@@ -188,6 +197,12 @@ def all_at_once(fetch, count, micro_batches):
     units = [fetch(number) for number in range(count)]
     for unit in units:
         micro_batches = [unit(x) for x in micro_batches]
+    return micro_batches
+
+
+def all_weights_without_their_units(fetch, count, micro_batches):
+    for weight in [fetch(number).weight for number in range(count)]:
+        micro_batches = [x @ weight.T for x in micro_batches]
     return micro_batches
 
 
@@ -232,6 +247,7 @@ ANSWERS = {
             wide_on_the_way_home: "bytes home",
             copies_home_itself: "those of one device",
             sends_into_a_dummy: "come home by another way than o.back",
+            copies_past_the_link_and_sends_for_show: "before they were sent",
         },
     ),
     turns.check_layer_by_layer: Answers(
@@ -239,6 +255,7 @@ ANSWERS = {
         wrong={
             a_batch_at_a_time: "fetched",
             all_at_once: "a name holds on",
+            all_weights_without_their_units: "a name holds on",
             a_name_holds_on: "a name holds on",
             from_the_top: "the whole tower",
         },
