@@ -90,10 +90,10 @@ def spelled_out(words):
 def become(options):
     """Go on as the Python of .venv. Windows cannot do that: there, wait for it."""
     os.chdir(ROOT)
+    os.environ["VIRTUAL_ENV"] = VENV  # IPython puts the packages of the environment that is named here in front of ours
     sys.stdout.flush()
-    if os.name == "nt":
-        return subprocess.call([PYTHON] + options)
-    return os.execv(PYTHON, [PYTHON] + options)
+    command = [PYTHON] + options
+    return subprocess.call(command) if os.name == "nt" else os.execv(PYTHON, command)
 
 
 def check_python():

@@ -42,7 +42,10 @@ def build_editable(folder, config_settings=None, metadata_directory=None):
         wheel.writestr(f"{name}.dist-info/RECORD", "")
     return f"{name}-py3-none-any.whl"
 '''
-SAY = "import os, sys, json\nprint(json.dumps([sys.prefix, os.environ.get('HOME'), sys.argv[1:]]))\n"
+SAY = """\
+import os, sys, json
+print(json.dumps([sys.prefix, os.environ.get("HOME"), sys.argv[1:], os.environ.get("VIRTUAL_ENV")]))
+"""
 
 
 def fake_wheel(folder: Path, name: str, version: str = "1.0") -> None:
@@ -236,7 +239,7 @@ class TestComplete:
             result = complete.call("open", "1", "--no-browser")
             seconds.append(time.perf_counter() - start)
         assert min(seconds) < 3
-        prefix, home, arguments = json.loads(result.stdout)
+        prefix, home, arguments, _ = json.loads(result.stdout)
         assert (Path(prefix).resolve(), home) == (complete.venv.resolve(), str(complete.home))
         assert arguments == ["open", "1", "--no-browser"]
 
@@ -260,8 +263,13 @@ class TestComplete:
     @POSIX
     @pytest.mark.parametrize("home", ["", "/nowhere/at/all"])
     def test_an_empty_or_missing_home_does_not_matter(self, complete: Checkout, home: str) -> None:
-        _, used, _ = json.loads(complete.call("open", HOME=home).stdout)
+        _, used, *_ = json.loads(complete.call("open", HOME=home).stdout)
         assert os.access(used, os.W_OK) and Path(used).parent == complete.root
+
+    def test_the_packages_of_an_activated_environment_do_not_come_in_front(self, complete: Checkout) -> None:
+        """Kernels inherit the variable, and IPython takes its `site-packages` before those of .venv, with a warning."""
+        *_, named = json.loads(complete.call("open", VIRTUAL_ENV="/another/.venv").stdout)
+        assert Path(named) == complete.venv
 
     def test_changed_pins_are_installed_and_a_failure_before_that_breaks_nothing(self, complete: Checkout) -> None:
         (complete.root / "constraints.txt").write_text("jupyterstuff==2.0\n")
