@@ -12,6 +12,13 @@ from course_lib.numerics import FP16, FloatFormat
 FORMATS = ((torch.bfloat16, 8, 7), (torch.float16, 5, 10))
 """Of PyTorch's dtypes: bits of exponent and of fraction."""
 
+EXERCISES = (
+    next(n for n in range(1, 1000) if f"{1.86 * n:.1f}" == "316.2"),
+    next(n for n in range(1, 70_000) if FP16.round(float(n)).item() != n),
+    next(E for E in range(2, 7) if FloatFormat(E, 7 - E).round(1e-6).item() > 0),
+)
+"""Answers to the exercises: billions of parameters; a whole number that fp16 does not have; exponent bits of 8."""
+
 
 def check_decode(function: Function) -> None:
     """Every pattern of two formats, as PyTorch reads it; the sign of zero counts."""
@@ -84,18 +91,3 @@ def check_rows(function: Function) -> None:
             assert (mine - given).abs().max() <= scale / 2 * 1.001, (
                 f"with {bits} bits, a number of row {row} is more than half a step from where it was: {mine.tolist()}"
             )
-
-
-def exercise_1() -> int:
-    """Billions of parameters behind a printed number of GB."""
-    return next(n for n in range(1, 1000) if f"{1.86 * n:.1f}" == "316.2")
-
-
-def exercise_2() -> int:
-    """The first whole number that fp16 does not have."""
-    return next(n for n in range(1, 70_000) if FP16.round(float(n)).item() != n)
-
-
-def exercise_3() -> int:
-    """Exponent bits of 8 that keep 1e-6."""
-    return next(E for E in range(2, 7) if FloatFormat(E, 7 - E).round(1e-6).item() > 0)

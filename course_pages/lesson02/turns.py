@@ -26,6 +26,12 @@ WAYS = [("fp32", 0), ("fp32", 1), ("fp32", 2), ("mixed", 0), ("mixed", 1), ("mix
 WAYS += [("bf16", 0), ("bf16", 1), ("bf16", 2)]
 """Precisions and moments of the states that real steps hold."""
 
+_LEAN = predict.Setup(
+    replace(zoo.GPT2_XL.config, attention="fused"), batch_size=8, seq=1024, precision="mixed", recompute="full"
+)
+EXERCISES = 2 + 2 + 4 + 4, predict.largest(_LEAN, "batch_size", hardware.A100_40GB.usable).value
+"""Answers to the exercises: bytes a parameter of a copy and one moment; sequences of GPT-2 XL, by the peak."""
+
 
 def batch_of(batch_size: int, seq: int) -> tuple[Tensor, Tensor]:
     """Inputs and targets."""
@@ -114,8 +120,8 @@ def check_block(function: Function) -> None:
             f"as wide as the stream {4 * b * s * d:,d}, scores {4 * b * heads * s * s:,d}, a norm's mean {4 * b * s:,d}"
         )
         assert said == due, (
-            f"{b} × {s} tokens, {d} wide, {heads} heads: {due:,d} bytes are kept, but it says {said:,d}, "
-            f"{abs(due - said):,d} too {'few' if said < due else 'many'} (a bar has: {bars})"
+            f"{b} × {s} tokens, {d} wide, {heads} heads: {due:,d} bytes are kept, but it says {said:,}, "
+            f"{abs(due - said):,} too {'few' if said < due else 'many'} (a bar has: {bars})"
         )
 
 
@@ -126,13 +132,11 @@ def check_cache(function: Function) -> None:
         due, said = _cached(GPT(config), b, s), function(config.layers, config.heads, head_width, s, b, 4)
         assert said == due, (
             f"{config.layers} layers, {config.heads} heads of {head_width}, {b} × {s} tokens of 4 bytes a "
-            f"number: {due:,d} bytes are made, but it says {said:,d}"
+            f"number: {due:,d} bytes are made, but it says {said:,}"
         )
     llama = zoo.LLAMA3_8B
     due, said = predict.kv_cache(llama, 4, 100), function(32, 8, 128, 100, 4, 2)
-    assert said == due, (
-        f"Llama 3 8B caches {due:,d} bytes for 4 × 100 tokens of 2 bytes a number, but it says {said:,d}"
-    )
+    assert said == due, f"Llama 3 8B caches {due:,d} bytes for 4 × 100 tokens of 2 bytes a number, but it says {said:,}"
 
 
 def _cached(model: Any, batch_size: int, seq: int) -> int:
@@ -149,15 +153,3 @@ def _cached(model: Any, batch_size: int, seq: int) -> int:
     for hook in hooks:
         hook.remove()
     return sum(tensor.nbytes for tensor in cache)
-
-
-def exercise_1() -> int:
-    """Bytes a parameter of a copy and one moment."""
-    return 2 + 2 + 4 + 4
-
-
-def exercise_2() -> int:
-    """Sequences of GPT-2 XL on an A100 40GB, by the peak."""
-    config = replace(zoo.GPT2_XL.config, attention="fused")
-    lean = predict.Setup(config, batch_size=8, seq=1024, precision="mixed", recompute="full")
-    return predict.largest(lean, "batch_size", hardware.A100_40GB.usable).value

@@ -16,6 +16,9 @@ ROWS, WIDTH = 64, 8
 INSIDE = (8, 24, 8), (24, 8, 24)
 """Widths of layers: one saves three times its input, the other a third."""
 
+EXERCISES = (min(range(1, 65), key=lambda k: (-(-64 // k) + 4 * k, k)),)
+"""Answer to exercise 1: the smallest K with the lowest peak, of 64 layers with A = 4 X."""
+
 
 def chain_of(n: int) -> list[nn.Module]:
     """Layers that differ in their weights."""
@@ -61,7 +64,7 @@ def check_redo(function: Function) -> None:
     torch.randn(3)  # others have thrown dice meanwhile
     after, made_of_x = torch.get_rng_state(), x.clone()
     with torch.no_grad():
-        said = function(piece, made_of_x, dice, gradient)
+        said = function(piece.forward, made_of_x, dice, gradient)  # the page's pieces have no .parameters()
     assert torch.is_tensor(said), f"it should return the gradient of x, but returns {said}"
     assert torch.equal(said, due), "the gradient of x is another one than without forgetting"
     same = weight.grad is not None and torch.equal(weight.grad, due_weight)
@@ -85,7 +88,9 @@ def check_segments(function: Function) -> None:
         assert torch.equal(result, through(layers, x)), f"{case}: the result is not that of the plain chain"
         due = -(-n // k)  # rounded up
         assert len(pieces) == due, f"{case}: there should be {due} segments, but there are {len(pieces)}"
-        for piece, given in reversed(pieces):
+        for start, (piece, given) in reversed([*zip(range(0, n, k), pieces, strict=True)]):
+            full = torch.equal(given, through(layers[:start], x))
+            assert full, f"{case}: all segments but the last should have {k} layers"
             assert torch.equal(piece(given), result), f"{case}: a segment that runs again computes something else"
             result = given
 
@@ -127,13 +132,9 @@ def check_in_halves(function: Function) -> None:
         piece, given = pieces[0]
         first = torch.equal(given, x)
         assert first, f"{n} layers: the half that is forgotten is the one that the backward pass needs at once"
-        due = through(layers[: sizes[0]], x)
-        assert torch.equal(piece(given), due), f"{n} layers: the piece that runs again computes something else"
-
-
-def exercise_1() -> int:
-    """The smallest K with the lowest peak: 64 layers, A = 4 X."""
-    return min(range(1, 65), key=lambda k: (-(-64 // k) + 4 * k, k))
+        other = torch.randn(4, WIDTH)  # a piece that looks at the x outside computes from another one
+        due = through(layers[: sizes[0]], other)
+        assert torch.equal(piece(other), due), f"{n} layers: the piece that runs again computes something else"
 
 
 def mean_after_two_moves(momentum: float) -> float:

@@ -12,6 +12,13 @@ from course_kit import measure, ranks
 from course_kit.notebook.your_turn import Function
 from course_lib import predict
 
+EXERCISES = (
+    predict.all_reduce(2 * 1_557_611_200, world_size=64).bytes.to("GB"),
+    predict.tokens_to_hide(156e12, 12.5e9, 128, ranks_per_node=8),
+    predict.noise_scale((4, 5.0), (64, 2.0)).batch_size,
+)
+"""Answers to the exercises: GB that each of 64 ranks sends; tokens a rank; sequences of a log's noise scale."""
+
 
 def check_start(function: Function) -> None:
     """Rank 0's numbers on all ranks, parameters and buffers, with the parameters still the same objects."""
@@ -65,8 +72,14 @@ def check_arrived(function: Function) -> None:
         for order, due in orders.items():
             names = "abc"[: len(sizes)]
             begun: list[str] = []
-            replica = SimpleNamespace(buckets=[*names], missing=[*sizes], started=[])
-            replica.start = lambda bucket, begun=begun: begun.append(bucket) or f"the sum of {bucket}"
+
+            def start(bucket: str, begun: list[str] = begun) -> str:
+                if bucket in begun:  # else a loop that forgets to append would never end
+                    raise RuntimeError(f"bucket {bucket} was started before")
+                begun.append(bucket)
+                return f"the sum of {bucket}"
+
+            replica = SimpleNamespace(buckets=[*names], missing=[*sizes], started=[], start=start)
             for count, number in enumerate(order):
                 misses = ", ".join(f"{name} misses {size}" for name, size in zip(names, sizes))
                 case = f"bucket {misses} gradients; they come for buckets {order[: count + 1]}"
@@ -82,32 +95,19 @@ def check_arrived(function: Function) -> None:
 
 
 def check_logged(function: Function) -> None:
-    """The loss of the joined batch on all ranks, from shares of unequal size, and the gradients untouched."""
+    """The loss of the joined batch on all ranks, from shares of unequal size, without a graph; their own ones stay."""
+    means = (3.0, 6.0, 1.5)
 
-    def on_each_rank() -> tuple[float, bool]:
+    def on_each_rank() -> tuple[float, bool, float]:
         rank = dist.get_rank()
-        loss = torch.tensor([3.0, 6.0, 1.5][rank], requires_grad=True)
-        found = function(loss * 1.0, (2, 1, 5)[rank])
-        return torch.as_tensor(found).item(), bool(getattr(found, "requires_grad", False))
+        loss = torch.tensor(means[rank], requires_grad=True) * 1.0
+        found = function(loss, (2, 1, 5)[rank])
+        return torch.as_tensor(found).item(), bool(getattr(found, "requires_grad", False)), loss.item()
 
     due = (3.0 * 2 + 6.0 * 1 + 1.5 * 5) / 8
-    for rank, (found, graph) in enumerate(ranks.run(on_each_rank, world_size=3)):
+    for rank, (found, graph, own) in enumerate(ranks.run(on_each_rank, world_size=3)):
         assert abs(found - due) < 1e-6, (
             f"means of 3.0, 6.0, 1.5 over 2, 1, 5 rows: rank {rank} returns {found:.4g}, which is not that of all 8"
         )
         assert not graph, f"rank {rank} returns a loss with its graph, which would keep the activations"
-
-
-def exercise_1() -> float:
-    """GB that each of 64 ranks sends."""
-    return predict.all_reduce(2 * 1_557_611_200, world_size=64).bytes.to("GB")
-
-
-def exercise_2() -> int:
-    """Tokens a rank from which on the backward pass hides a two-level all-reduce."""
-    return predict.tokens_to_hide(156e12, 12.5e9, 128, ranks_per_node=8)
-
-
-def exercise_3() -> float:
-    """Sequences of the noise scale of a log: mean squared lengths of the gradients of 4 and of 64 sequences."""
-    return predict.noise_scale((4, 5.0), (64, 2.0)).batch_size
+        assert own == means[rank], f"rank {rank}'s own loss was {means[rank]}, but is {own:.4g} after the call"

@@ -624,12 +624,12 @@ print(f"training: {exact:.0PF-day}; weights in 16 bits: {in_16_bits:.0GB}, or {i
 # %%
 answer_1 = None  # a number of parameters
 
-self_check(answer_1, turns.exercise_1(), hint="Section 1 has the formula: four terms.")
+self_check(answer_1, turns.EXERCISES[0], hint="Section 1 has the formula: four terms.")
 
 # %%
 answer_2 = None  # GB sent by each of 16 ranks
 
-self_check(answer_2, turns.exercise_2(), tolerance=0.001, hint="Section 6 has the formula. Does it come out below 2?")
+self_check(answer_2, turns.EXERCISES[1], tolerance=0.001, hint="Section 6 has the formula. Does it come out below 2?")
 
 
 # %%

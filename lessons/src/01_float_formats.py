@@ -718,17 +718,17 @@ print(f"Gopher, at 10 bytes a parameter: {Bytes(280_000_000_000 * (2 + 8)):.2TiB
 # %%
 answer_1 = None  # billions
 
-self_check(answer_1, turns.exercise_1(), hint="In billions: how often does the one printed number go into the other?")
+self_check(answer_1, turns.EXERCISES[0], hint="In billions: how often does the one printed number go into the other?")
 
 # %%
 answer_2 = None  # a whole number
 
-self_check(answer_2, turns.exercise_2(), hint="From which power of two on is the spacing 2?")
+self_check(answer_2, turns.EXERCISES[1], hint="From which power of two on is the spacing 2?")
 
 # %%
 answer_3 = None  # exponent bits
 
-self_check(answer_3, turns.exercise_3(), hint="A number survives if it exceeds half the smallest subnormal, 2^(1 - b - F).")
+self_check(answer_3, turns.EXERCISES[2], hint="A number survives if it exceeds half the smallest subnormal, 2^(1 - b - F).")
 
 # %% [markdown]
 # <details><summary>Answers</summary>

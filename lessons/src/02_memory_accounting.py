@@ -213,7 +213,7 @@ memory.kept_tensors(
 
 # %% [markdown]
 # Scores are numbers for each *pair* of tokens of a sequence, in every head. So is the mask that hides the future, but
-# it is one for all heads, of booleans, 1 byte each. A norm's mean and spread are one number a token. All others are as
+# it is one for all heads and sequences, of booleans, 1 byte each. A norm's mean and spread are one number a token. All others are as
 # wide as the stream, or as the MLP, which is four times as wide.
 #
 # **Your turn.** Count the bars, and write the account of a block.
@@ -234,7 +234,7 @@ def block_bytes(b, s, d, heads):
 
 # %% [markdown]
 # The library's `predict.activations` is that for each layer, and what stands before and behind the blocks (embedding,
-# last norm, logits). It says that 8 sequences of 128 leave 42 MiB in the whole model. What do 2 sequences of 512
+# last norm, loss). It says that 8 sequences of 128 leave 42 MiB in the whole model. What do 2 sequences of 512
 # leave?
 
 # %%
@@ -413,7 +413,7 @@ MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
 # 1. 8, 16 and 64, of the powers of two that the slider offers. (`predict.largest` says 11, 20 and 80.)
 # 2. At the beginning of the way back: all activations are there, and no gradient yet. With 4 sequences and recompute so
 # little waits for the way back that the worst moment is the optimizer's: all gradients are there, and no activation.
-# 3. No. Fewer sequences change nothing any more: states and gradients alone have 23.2 GiB. All in bf16, without an fp32
+# 3. No. Fewer sequences change nothing any more: the model states alone have 23.2 GiB. All in bf16, without an fp32
 # copy, it fits, with 11.9.
 #
 # </details>
@@ -425,7 +425,7 @@ MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
 # ## Second sitting
 #
 # What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below: a
-# line of section 4 that moves, the literature's formula, the account of a convolution and of inference, bytes that no tensor
+# line of section 4 that moves, the literature's formula, the account of a convolution and of inference, bytes that no layer
 # owns, two more witnesses, the library's own way back through a block, and published numbers.
 #
 # **Change one thing** above, in section 4. In `mlp_on`, free `bent` one line later, behind `d_up`. Which of the three peaks
@@ -446,13 +446,13 @@ MemoryBarExplorer(layers=48, width=1600, batch=8, seq=1024).show(
 #
 # Where do 34 and 5 come from? Take our count with 2 bytes a number: $8 \cdot 2 + 2 \cdot 4 \cdot 2 = 32$, and 2 for
 # the scores. The paper's network has dropout, and a dropout mask has one byte for each element. There are two on the
-# stream: $32 + 2 = 34$. And one on the scores, whose dropped version is kept as well: $2 + 1 + 2 = 5$. (Without
-# norms' numbers and mask, a hundredth.)
+# stream: $32 + 2 = 34$. And one on the scores, whose dropped version is kept as well: $2 + 1 + 2 = 5$. (Left out
+# are the norms' numbers and the mask, which are small.)
 #
 # ## 7 · A convolution's account
 #
 # An image has no pairs of tokens. A feature map is batch × channels × height × width, and that is the whole formula:
-# $bs \cdot c \cdot h \cdot w$ for each. `predict.convolution_activations` adds up those that a stack of layers keeps.
+# $bs \cdot c \cdot h \cdot w$ numbers for each ($bs$ is the batch, and $h$ here a height). `predict.convolution_activations` adds up those that a stack of layers keeps.
 #
 # But how often is it kept? A convolution makes a map, ReLU makes another one of it, and the next convolution reads
 # that. Two maps for each layer, or one? (Think of what each *backward* pass asks for.)
@@ -491,10 +491,10 @@ compare(
 # made, and double the bill: `predict.Convolution(16, norm=True)`.) Maps shrink with each stride; a transformer keeps its
 # many vectors in every layer alike.
 #
-# ## 8 · Inference needs two buffers
+# ## 8 · Inference lets go
 #
 # A network that is only *used* asks for no gradients. Then each result is needed until the next operation has
-# read it. One buffer to read from, one to write to, and then they change places.
+# read it.
 #
 # A chain of equal layers shows it best: 256 rows of 512 numbers, half a MiB for each result. With 32 layers, what is
 # the peak in inference? (The weights are not counted.)
@@ -535,7 +535,8 @@ compare(
 )
 
 # %% [markdown]
-# $O(1)$ against $O(L)$ for $L$ layers. (Where results differ in size, it is the largest two neighbours, and
+# $O(1)$ against $O(L)$ for $L$ layers. Inference needs two buffers: one to read from, one to write to, and then they change
+# places. (Where results differ in size, it is the largest two neighbours, and
 # `predict.inference_buffers` looks for them.) So `torch.no_grad()` belongs around every evaluation. (That a model which took a
 # rack to train answers on a laptop has another reason, too: 2 bytes a parameter instead of 16.)
 #
@@ -587,7 +588,7 @@ for row in (zoo.GPT3_175B, zoo.LLAMA2_7B, zoo.LLAMA3_8B):
 # Llama 2 and Llama 3 are of nearly one size, and the second's cache is a quarter of the first's. In Llama 3 groups of
 # four query heads share their keys and values (*grouped-query attention*). The lab takes its bytes apart.
 #
-# ## 9 · Bytes that no tensor owns
+# ## 9 · Bytes that no layer owns
 #
 # **Buffers.** When several GPUs add up their gradients (lesson 07), one message for each tensor would be slow. So
 # frameworks *fuse*: they copy all gradients into one flat buffer, send that, and copy back.
@@ -732,7 +733,7 @@ memory.memory_growth(
 )  # fmt: skip
 
 # %% [markdown]
-# **GPT-2, 1.5 billion.** The paper that introduced ZeRO prints the numbers of our first paragraph (Rajbhandari et al.
+# **GPT-2, 1.5 billion.** The paper that introduced ZeRO prints numbers for the model of our first paragraph (Rajbhandari et al.
 # 2020, §3.1 and §3.2): 3 GB of weights, 24 GB of states, and for a batch of 32 sequences of 1,024 tokens 60 GB of
 # activations, by a rule of its own: 12 numbers of 2 bytes for each token, feature and layer. Is 60 GB right? First the
 # states, then an account that agreed with tensors to the byte.
@@ -753,7 +754,7 @@ print(f"sbh (34 + 5as/h): {predict.activations_paper(xl):.0GB}")
 # the paper, the 60 GB are *without*; with it, 8.)
 #
 # **GPT-3.** The parameters of all eight models, from the shapes in the paper's table 2.1, against the counts in its
-# table D.1. (Two shapes are misprinted there; the library's rows say which, and why.)
+# table D.1. (Table 2.1 misprints two shapes; the library's rows say which, and why.)
 
 # %%
 family = {row.name: row for row in zoo.ALL if row.name.startswith("GPT-3")}
@@ -773,7 +774,7 @@ compare(predicted=counted, measured=published, tolerance=0.006, columns=("our fo
 # | What is the peak? | the largest account over *time*; never a sum of maxima |
 # | What do states cost? | 16Ψ with Adam in fp32 or mixed, 8Ψ all in bf16; the moments arrive with the first `step()` |
 # | What does a layer keep? | $sbh\,(32 + 2\,as/h)$ in 16 bits, 34 and 5 with dropout; the scores are the term to fear |
-# | And a convolution? | $bs \cdot c \cdot h \cdot w$, once for each layer |
+# | And a convolution? | batch × channels × height × width numbers, once for each layer |
 # | And inference? | two buffers, and the KV cache |
 # | What leaks? | a loss with its graph; gradients of zeros; a name that lives too long |
 # | What is missing? | buffers, fragmentation, the driver's share: leave room |
@@ -793,13 +794,13 @@ compare(predicted=counted, measured=published, tolerance=0.006, columns=("our fo
 # %%
 answer_1 = None  # bytes
 
-self_check(answer_1, turns.exercise_1(), hint="Four numbers a parameter: which have 2 bytes, which 4?")
+self_check(answer_1, turns.EXERCISES[0], hint="Four numbers a parameter: which have 2 bytes, which 4?")
 
 # %%
 lean = predict.Setup(replace(XL, attention="fused"), batch_size=8, seq=1024, precision="mixed", recompute="full")
 answer_2 = None  # sequences
 
-self_check(answer_2, turns.exercise_2(), hint="Print predict.peak(lean.with_(batch_size=8)).total, and try others.")
+self_check(answer_2, turns.EXERCISES[1], hint="Print predict.peak(lean.with_(batch_size=8)).total, and try others.")
 
 
 # %%

@@ -306,7 +306,7 @@ FilmExplorer(layers=16, every=4).show(
 #
 # 1. Move **K** to 0, *keep everything*. What becomes of the orange marks, and where does the film end?
 # 2. Move **K** to 1, then to 16. Which colour is the hill made of in each case?
-# 3. Set **A layer saves** to 20 × its input, like a block of a GPT. Where does the lowest of the
+# 3. Set **A layer saves** to 20 × its input, the most it offers. Where does the lowest of the
 # bars *Peak for each K* go?
 #
 # <details><summary>Answers</summary>
@@ -528,7 +528,7 @@ compare(guess={"Forget": vanish_guess}, predicted=due, measured=measured)
 # The repair is the *ticket*: an argument that requires a gradient and holds nothing. It keeps the function in the
 # graph.
 #
-# The library's two are printed below. Look for your `redo` in the first: `restored` puts the dice back, `run` is the second
+# Two of the library's functions are printed below. Look for your `redo` in the first: `restored` puts the dice back, `run` is the second
 # run, and `torch.autograd.backward` goes backward through it. (The `raise` refuses ways of asking for gradients that would
 # pass the weights by.) The second is all that the loop over a model's blocks notices: it asks for blocks, and gets segments
 # that `recompute` runs.
@@ -745,7 +745,7 @@ compare(predicted=Flops(8 * (a_step + again)), measured=counted, name="selective
 # %% [markdown]
 # ## 11 · At scale
 #
-# **GPT-3 and MT-NLG.** Korthikanti et al. 2022 (Table 2) give the bytes that one transformer layer keeps on one GPU,
+# **GPT-3 (175B) and MT-NLG (530B).** Korthikanti et al. 2022 (Table 2) give the bytes that one transformer layer keeps on one GPU,
 # in 16 bits, with $t$ GPUs sharing each layer: *tensor parallelism* (TP), which lesson 08 builds. It leaves $10\,sbh$
 # whole on every GPU; *sequence parallelism* (SP) splits those, too. The paper also prints what selective recompute
 # saves and adds.
@@ -780,7 +780,7 @@ print(*(f"{name}: by our count {ours:.3}, the paper prints {theirs[name]}" for n
 # That is what the two products around the scores take in a whole step, forward and backward. But only their forward part runs again, $4\,s^2bh$, and
 # section 6 has counted it to the last operation.
 #
-# Fused attention keeps no scores. There the $A / X$ of section 6 is 16, and of 96 layers segments of *two* are better: a
+# Fused attention keeps no scores. There the 20 of section 6 are 16, and of 96 such layers segments of *two* are better: a
 # peak of 79 $X$, not 111.
 #
 # In seconds, the third of section 4 is a promise that a machine keeps more or less well. Here is our chain on your machine:
@@ -823,7 +823,7 @@ compare(
 # | What does recompute keep? | the input of each segment: $\frac{N}{K} X$ between the passes |
 # | What is the peak? | $\frac{N}{K} X + K A$, least at $K = \sqrt{N X / A}$ |
 # | What does it cost? | one forward pass, $\frac43$ of a step, whatever $K$ is |
-# | And a transformer? | with its scores $A$ is 20 $X$ and more: every block is a segment; fused, 16 $X$: two blocks |
+# | And a transformer? | with scores, $A$ is 20 $X$ (4 layers), 57 $X$ (96): every block is a segment; fused, 16 $X$ (96): two blocks |
 # | Can it be cheaper? | selective: the scores alone. Large bytes, few FLOPs |
 # | When is swap better? | when a byte stands for more than $2R/W$ FLOPs: segment inputs, not insides |
 # | What goes wrong silently? | other dice, side effects, inputs without a gradient |
@@ -843,7 +843,7 @@ compare(
 # %%
 answer_1 = None  # K
 
-self_check(answer_1, turns.exercise_1(), hint="Section 3 has the root. Which of X and A stands above the line?")
+self_check(answer_1, turns.EXERCISES[0], hint="Section 3 has the root. Which of X and A stands above the line?")
 
 # %%
 answer_2 = None  # a momentum

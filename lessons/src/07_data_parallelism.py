@@ -293,7 +293,7 @@ def arrived(replica, number):
 
 # %% [markdown]
 # And does it leave early? `measure.timeline` writes down what each rank does when; it notices communication by
-# itself, and the two passes we name. Two ranks, a model of 5 million parameters, the library's wrapper (the same
+# itself; the two passes we name. Two ranks, a model of 5 million parameters, the library's wrapper (the same
 # idea, and safe: it knows which rank used which parameter, and refuses a second backward pass without `synchronize`).
 # Of four steps we keep the quickest, in which other programs disturbed least. Printed first is the wrapper's hook: find
 # your loop in it.
@@ -437,9 +437,9 @@ for make_optimizer, lr in ((torch.optim.SGD, 0.1), (torch.optim.Adam, 1e-3)):
 # ## Second sitting
 #
 # What stands above is the story, and you may stop here. On another day, run all cells above before you go on. Below:
-# ranks that are not alike, who deals out the data, PyTorch's older wrapper, its buckets and how they are planned, when
-# the network is fast enough, how large a batch may be, and how such a script is started. First, what happens when a
-# division is forgotten.
+# ranks that are not alike, who deals out the data, PyTorch's older wrapper, how buckets are planned, when the network is
+# fast enough, how large a batch may be and which learning rate it needs, and how such a script is started. First, what
+# happens when a division is forgotten.
 #
 # ## 8 · Forget the 1/p
 #
@@ -665,7 +665,7 @@ compare(guess={"fp16": guess_fp16}, predicted={"as it is": whole, "fp16": whole 
 # that.
 #
 # The library's wrapper packs anew after its first step, too, each time by section 3's `plan_buckets`, printed here. Where
-# does the order that was watched come in? And why is a bucket closed only *after* the tensor that fills it?
+# does the order that was watched come in? And which two lines close a bucket only *after* the tensor that fills it?
 
 # %%
 show(plan_buckets, docstring=False)
@@ -682,7 +682,7 @@ show(plan_buckets, docstring=False)
 #
 # $$\frac{4 \Psi D}{R} \ge \frac{4 \Psi}{W} \qquad\text{or}\qquad D \ge \frac{R}{W}.$$
 #
-# $\Psi$ has vanished! It does not depend on the size of the model, only on the tokens per rank and on the machine.
+# $\Psi$ has vanished! Whether the sending hides does not depend on the size of the model, only on the tokens per rank and on the machine.
 # (Austin et al. 2025, "How to Scale Your Model", derive the same.)
 #
 # Now the machine: nodes of 8 H100s, each with 450 GB/s (NVLink) to the other seven and a card of 50 GB/s to the outside.
@@ -759,7 +759,7 @@ for steps in (0, 60):
 # What does a larger batch buy? In their model a run to a given loss takes $1 + B_{\text{crit}}/B$ times the fewest
 # steps and $1 + B/B_{\text{crit}}$ times the fewest examples; $B_{\text{crit}}$, the **critical batch size**, is close
 # to the noise scale. For language models Kaplan et al. (2020, eq. 1.4 and Table 5) fitted $B_{\text{crit}} = 2.1 \cdot
-# 10^8 \, L^{-1/0.21}$ tokens at a loss of $L$: an order of magnitude.
+# 10^8 \, L^{-1/0.21}$ tokens at a loss of $L$; take it for an order of magnitude.
 
 # %%
 critical = predict.critical_batch_tokens(2.0)
@@ -908,18 +908,18 @@ print(f"one process: the weights add up to {sum(p.sum().item() for p in model.pa
 # %%
 answer_1 = None  # GB sent by each of 64 ranks
 
-self_check(answer_1, turns.exercise_1(), tolerance=0.001, hint="2 bytes each, and nearly twice around the ring.")
+self_check(answer_1, turns.EXERCISES[0], tolerance=0.001, hint="2 bytes each, and nearly twice around the ring.")
 
 # %%
 answer_2 = None  # tokens per rank
 
-self_check(answer_2, turns.exercise_2(), tolerance=0.001, hint="At what speed does a node leave, with all its cards? And what do 16 nodes need of each other?")
+self_check(answer_2, turns.EXERCISES[1], tolerance=0.001, hint="At what speed does a node leave, with all its cards? And what do 16 nodes need of each other?")
 
 
 # %%
 answer_3 = None  # sequences
 
-self_check(answer_3, turns.exercise_3(), tolerance=0.01, hint="Section 13: one equation for each of the two batches, two unknowns.")
+self_check(answer_3, turns.EXERCISES[2], tolerance=0.01, hint="Section 13: one equation for each of the two batches, two unknowns.")
 
 # %% [markdown]
 # <details><summary>Answers</summary>

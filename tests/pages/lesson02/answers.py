@@ -64,6 +64,10 @@ def mask_for_each_head(b, s, d, heads):
     return by_bars(b, s, d, heads) + (heads - 1) * s * s
 
 
+def mask_in_bits(b, s, d, heads):
+    return by_bars(b, s, d, heads) - s * s + s * s / 8
+
+
 def without_norms(b, s, d, heads):
     return by_bars(b, s, d, heads) - 16 * b * s
 
@@ -79,6 +83,10 @@ def in_steps(layers, heads, head_width, tokens, sequences, element_bytes):
 
 def keys_alone(layers, heads, head_width, tokens, sequences, element_bytes):
     return layers * heads * head_width * tokens * sequences * element_bytes
+
+
+def an_eighth(layers, heads, head_width, tokens, sequences, element_bytes):
+    return 2 * layers * heads * head_width * tokens * sequences * element_bytes / 8
 
 
 def one_layer(layers, heads, head_width, tokens, sequences, element_bytes):
@@ -109,9 +117,16 @@ ANSWERS = {
         },
     ),
     turns.check_block: Answers(
-        right=[by_bars], wrong={mask_for_each_head: "too many", without_norms: "too few", scores_of_one_head: "too few"}
+        right=[by_bars],
+        wrong={
+            mask_for_each_head: "too many",
+            mask_in_bits: "too few",
+            without_norms: "too few",
+            scores_of_one_head: "too few",
+        },
     ),
     turns.check_cache: Answers(
-        right=[in_steps], wrong={keys_alone: "are made", one_layer: "are made", always_fp32: "Llama 3"}
+        right=[in_steps],
+        wrong={keys_alone: "are made", an_eighth: "are made", one_layer: "are made", always_fp32: "Llama 3"},
     ),
 }

@@ -26,6 +26,18 @@ def keeps_the_dice(piece, x, dice, gradient):
     return x.grad
 
 
+def asks_for_weights(piece, x, dice, gradient):
+    x = x.detach().requires_grad_()
+    with torch.enable_grad(), torch.random.fork_rng([]):
+        torch.set_rng_state(dice)
+        result = piece(x)
+    weights = list(piece.parameters())
+    of_x, *of_weights = torch.autograd.grad(result, [x, *weights], gradient)
+    for weight, one in zip(weights, of_weights, strict=True):
+        weight.grad = one if weight.grad is None else weight.grad + one
+    return of_x
+
+
 def other_dice(piece, x, dice, gradient):
     x = x.detach().requires_grad_()
     with torch.enable_grad(), torch.random.fork_rng([]):
@@ -62,6 +74,11 @@ def by_pieces(layers, x, k, forget):
         part, layers = layers[:k], layers[k:]
         x = forget(torch.nn.Sequential(*part), x)
     return x
+
+
+def evenly(layers, x, k, forget):
+    pieces = -(-len(layers) // k)
+    return by_pieces(layers, x, -(-len(layers) // pieces), forget)
 
 
 def late_lambda(layers, x, k, forget):
@@ -104,6 +121,11 @@ def by_a_lambda(layers, x, run, forget):
     return run(second, forget(lambda given: run(first, given), x))
 
 
+def looks_outside(layers, x, run, forget):
+    half = len(layers) // 2
+    return run(layers[half:], forget(lambda given: run(layers[:half], x), x))
+
+
 def second_half(layers, x, run, forget):
     half = len(layers) // 2
     return forget(lambda given: run(layers[half:], given), run(layers[:half], x))
@@ -125,6 +147,7 @@ ANSWERS = {
         right=[by_autograd_backward],
         wrong={
             keeps_the_dice: "next dice",
+            asks_for_weights: "raises",
             other_dice: "gradient of x",
             weights_get_nothing: "weight's .grad",
             saving_off: "raises",
@@ -133,7 +156,7 @@ ANSWERS = {
     ),
     turns.check_segments: Answers(
         right=[by_pieces],
-        wrong={late_lambda: "runs again", without_the_rest: "K = 5", rest_in_plain: "K = 5"},
+        wrong={evenly: "should have 5", late_lambda: "runs again", without_the_rest: "K = 5", rest_in_plain: "K = 5"},
     ),
     turns.check_peak: Answers(
         right=[by_the_library],
@@ -141,6 +164,11 @@ ANSWERS = {
     ),
     turns.check_in_halves: Answers(
         right=[by_a_lambda],
-        wrong={second_half: "at once", both_halves: "2 pieces", nothing_forgotten: "0 pieces"},
+        wrong={
+            looks_outside: "runs again",
+            second_half: "at once",
+            both_halves: "2 pieces",
+            nothing_forgotten: "0 pieces",
+        },
     ),
 }

@@ -118,6 +118,12 @@ def never_starts(replica, number):
         replica.started.append(replica.buckets[len(replica.started)])
 
 
+def never_appends(replica, number):
+    replica.missing[number] -= 1
+    while len(replica.started) < len(replica.buckets) and not replica.missing[len(replica.started)]:
+        replica.start(replica.buckets[len(replica.started)])
+
+
 def two_calls(loss, rows):
     total, count = loss.detach().double() * rows, torch.tensor(rows)
     dist.all_reduce(total)
@@ -142,6 +148,14 @@ def with_its_graph(loss, rows):
     dist.all_reduce(total)
     dist.all_reduce(count)
     return total / count + 0 * loss
+
+
+def over_its_own(loss, rows):
+    total, count = loss.detach(), torch.tensor(float(rows))
+    total *= rows
+    dist.all_reduce(total)
+    dist.all_reduce(count)
+    return total / count
 
 
 ANSWERS = {
@@ -171,6 +185,7 @@ ANSWERS = {
             beyond_the_last: "IndexError",
             keeps_the_bucket: "what start returned",
             never_starts: "should have left",
+            never_appends: "was started before",
         },
     ),
     turns.check_logged: Answers(
@@ -179,6 +194,7 @@ ANSWERS = {
             mean_of_means: "not that of all 8",
             sum_over_ranks: "not that of all 8",
             with_its_graph: "with its graph",
+            over_its_own: "after the call",
         },
     ),
 }
