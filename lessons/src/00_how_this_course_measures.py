@@ -62,7 +62,7 @@ guess_parameters = ask("How many parameters does the model have?")
 # its two norms have a gain and a bias each, $4d$: together $13d$. With $L$ layers, vocabulary $V$ and context $S$:
 #
 # $$N = \underbrace{12\,L\,d^2}_{\text{matrices}} + \underbrace{13\,L\,d}_{\text{biases and norms}}
-# + \underbrace{(V + S)\,d}_{\text{embeddings}} + \underbrace{2\,d}_{\text{last norm}}$$
+# + \underbrace{(V + S)\,d}_{\text{embeddings: tokens, positions}} + \underbrace{2\,d}_{\text{last norm}}$$
 #
 # (Radford et al. 2019, Table 2. The output uses the tokens' embeddings again, they are *tied*.) The measurement is no
 # formula: it walks over the tensors.
@@ -96,7 +96,7 @@ compare(predicted=wrong, measured=Count(sum(p.numel() for p in model.parameters(
 # Below is a training step, all of it. Whatever clever way of training you build, it must end with the weights that *this*
 # function produces: the **oracle**.
 #
-# The loss is the model's surprise about the right byte, the negative logarithm of the probability that it gave it, in
+# The loss is the model's surprise about the right byte, the negative natural logarithm of the probability that it gave it, in
 # *nats*. What loss should a model have that has learned nothing?
 
 # %%
@@ -117,8 +117,8 @@ compare(guess=guess_loss, predicted=Ratio(math.log(256)), measured=at_first, tol
 
 # %% [markdown]
 # A model that knows nothing finds all 256 bytes equally likely: $-\ln \frac{1}{256} = 5.545$. Ours is a little lower,
-# since its output shares the input's weights: it leans towards the byte just read, and here one in six is followed by
-# itself. What is counted must be equal. Where rounding, chance, a message's header or a rule of thumb has a part, a
+# since its output shares the input's weights: it leans towards the byte just read, and spaces, for one, come in
+# runs. What is counted must be equal. Where rounding, chance, a message's header or a rule of thumb has a part, a
 # tolerance is stated beforehand.
 #
 # ## 3 · Bytes that a device holds
@@ -148,8 +148,8 @@ memory_timeline(record)
 # If you said 13 MiB, you counted weights, gradients and two numbers for Adam: four times 3.2. But the hill is
 # activations. The forward pass piles them up, block upon block, and the backward pass eats the pile from the top.
 #
-# Can we predict the hill? The backward pass of a product needs both factors; that of a norm needs the norm's input, and
-# so does that of a GELU, the bend inside the MLP. Walk through a block and write down what is read again. B = 8 sequences,
+# Can we predict the hill? The backward pass of a product needs both factors; that of a norm needs the norm's input,
+# and that of a GELU, the bend inside the MLP, the GELU's. Walk through a block and write down what is read again. B = 8 sequences,
 # S = 128 tokens, D = 128 numbers for each, H = 4 heads, F = 512 inside the MLP:
 #
 # | what a block keeps | numbers |
@@ -361,9 +361,9 @@ predicted = predict.all_reduce(weights, world_size=4).bytes
 compare(guess=guess_step, predicted=predicted, measured=max(sent), tolerance=0.05, name="sent by a rank", unit="MB")
 
 # %% [markdown]
-# The `assert` passed: not one of 842,496 weights on any rank is off by a millionth. To the last bit they cannot agree, since
-# the ranks' sums are rounded in another order. The traffic is further above the formula, because each of 52
-# parameter tensors has headers of its own. (Lesson 07 packs them into buckets.)
+# The `assert` passed: not one of 842,496 weights on any rank is off by a millionth. To the last bit they need not agree, since
+# the ranks' sums are rounded in another order. The traffic is further above the formula if each of 52
+# parameter tensors goes alone, with headers of its own. (Lesson 07 packs them into buckets.)
 #
 # ## 8 · The deadlock
 #
@@ -509,7 +509,7 @@ loss_curves(
     unit="nats per byte",
     caption="The loss rests on the middle line, where the model knows letters and no words, then falls on.",
     alt="The loss falls within 10 steps from 5.5 to 3 nats, the entropy of single letters, stays there for some "
-    "20 steps and then falls on, to about 1.4 nats at step 200. The floor is at 0.22 nats.",
+    "20 steps and then falls on until step 200. The floor, at 0.22 nats, is still far below.",
 ).show()
 assert last > floor, "below the floor: look for the bug"
 compare(guess=guess_reader, predicted=floor, measured=last, tolerance=None, columns=("floor", "measured"), name="loss")
@@ -604,7 +604,7 @@ print(f"training: {exact:.0PF-day}; weights in 16 bits: {in_16_bits:.0GB}, or {i
 # | Question | Formula | Instrument |
 # |---|---|---|
 # | How many parameters? | $12Ld^2 + 13Ld + (V+S)d + 2d$ | count the tensors |
-# | What does a device hold? | weights + Adam's two numbers each + activations, at the peak | `measure.memory` |
+# | What does a device hold? | weights + Adam's two numbers each + activations + temporaries, at this peak | `measure.memory` |
 # | What does it compute? | about 6 × parameters × tokens; exactly, all matrix products | `measure.flops` |
 # | What does a rank send? | $2\frac{p-1}{p}n$ for an all-reduce of $n$ bytes | `measure.traffic` |
 # | Is it right? | the oracle: `train_step` on one device | the largest difference |

@@ -38,6 +38,13 @@ def glued(model):
         parameter.grad = part.view_as(parameter)
 
 
+def gathered(model):
+    for parameter in model.parameters():
+        each = [torch.empty_like(parameter.grad) for _ in range(dist.get_world_size())]
+        dist.all_gather(each, parameter.grad)
+        parameter.grad = sum(each) / dist.get_world_size()
+
+
 def the_sum(model):
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad)
@@ -84,6 +91,12 @@ def counted(data):
     return sum(n / len(data) * math.log(len(data) / n) for n in Counter(data).values())
 
 
+def in_32_bits(data):
+    shares = torch.bincount(torch.tensor(list(data))) / len(data)
+    shares = shares[shares > 0]
+    return -(shares * shares.log()).sum().item()
+
+
 def in_bits(data):
     return sum(n / len(data) * math.log2(len(data) / n) for n in Counter(data).values())
 
@@ -107,13 +120,19 @@ ANSWERS = {
     ),
     turns.check_average: Answers(
         right=[glued],
-        wrong={the_sum: "in weight and bias", the_weights: "in weight and bias", a_quarter: "2 ranks bring"},
+        wrong={
+            the_sum: "in weight and bias",
+            the_weights: "in weight and bias",
+            a_quarter: "2 ranks bring",
+            gathered: "rank 0 sends 96",
+        },
     ),
     turns.check_mean: Answers(
         right=[divided_first],
         wrong={everywhere: "should return None", a_tensor: "a float", one_alone: "rank 0 waits in all_reduce"},
     ),
     turns.check_letters: Answers(
-        right=[counted], wrong={in_bits: "mean surprise", unweighted: "b'aaab'", as_if_equally_likely: "b'aaab'"}
+        right=[counted, in_32_bits],
+        wrong={in_bits: "mean surprise", unweighted: "b'aaab'", as_if_equally_likely: "b'aaab'"},
     ),
 }
