@@ -31,7 +31,6 @@ PRESETS = (
     ("1/3", "1/3", "the repeating fraction shows where each format cuts off"),
     ("π", "π", "fp4 calls it 3"),
     ("257", "257", "bf16 cannot count past 256 by ones"),
-    ("2049", "2049", "fp16 cannot count past 2048 by ones"),
     ("448", "448", "the largest number of fp8 e4m3fn"),
     ("65504", "65504", "the largest number of fp16"),
     ("65520", "65520", "the smallest number that fp16 rounds to infinity"),

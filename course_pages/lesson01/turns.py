@@ -49,7 +49,7 @@ def ten_thousand(function: Function, update: float = 1e-4, start: float = 1.0) -
     step, walk = torch.tensor(update, dtype=torch.bfloat16), [start]
     weight, owed = torch.tensor([start, 0.0], dtype=torch.bfloat16)
     for _ in range(10_000):
-        weight, owed = function(weight, owed, step)
+        weight, owed = function(weight, owed, step.clone())
         walk.append(weight.item())
     assert weight.dtype == owed.dtype == torch.bfloat16, (
         f"both should stay in bf16, but are {weight.dtype} and {owed.dtype}"

@@ -361,9 +361,9 @@ predicted = predict.all_reduce(weights, world_size=4).bytes
 compare(guess=guess_step, predicted=predicted, measured=max(sent), tolerance=0.05, name="sent by a rank", unit="MB")
 
 # %% [markdown]
-# The `assert` passed: not one of 842,496 weights on any rank is off by a millionth. To the last bit they need not agree, since
-# the ranks' sums are rounded in another order. The traffic is further above the formula if each of 52
-# parameter tensors goes alone, with headers of its own. (Lesson 07 packs them into buckets.)
+# The `assert` passed: not one of 842,496 weights on any rank is off by a millionth. To the last bit they need not agree:
+# ranks' sums are rounded in another order. The traffic is further above the formula if each of 52
+# parameter tensors goes alone, with headers of its own. (Lesson 07 has buckets.)
 #
 # ## 8 · The deadlock
 #

@@ -54,7 +54,7 @@ BitExplorer(value=0.1).show(
 # Say beforehand what will happen. (If nothing reacts to your clicks, run the cell once.)
 #
 # 1. In the bf16 line, click the rightmost **blue** bit. By what factor does the value change?
-# 2. Type **256**, then **257**. Which lines notice the difference?
+# 2. Type **256**, then **257**. Which lines store another number?
 # 3. Type **65504**, then **65520**. What happens to fp16, and why not to bf16?
 #
 # <details><summary>Answers</summary>
@@ -160,7 +160,7 @@ compare(guess={"fp8_e5m2 largest": guess_reach}, predicted=ours, measured=theirs
 # %%
 figures.range_and_precision(
     caption="Exponent bits buy width: bf16 reaches as far as fp32. Fraction bits buy precision (eps, on the right): "
-    "fp16 has eight times bf16's. The pale end of a bar is where the subnormals are, and precision fades."
+    "bf16's eps is eight times fp16's. The pale end of a bar is where the subnormals are, and precision fades."
 ).show()
 figures.number_lines(
     caption="Each tick is a number. Between any two powers of two (grey) a format has equally many, so the distance "
@@ -181,7 +181,7 @@ figures.number_lines(
 # (The brackets round down.) To round, count the spacings in $x$ and make the count whole. On a tie take the **even**
 # count, so that ties do not all drift the same way (IEEE 754-2019, §4.3.1; Python's `round` does it too).
 #
-# In bf16 ($F = 7$) the spacing between 256 and 512 is $2^{8-7} = 2$. What, then, are 257 and 259?
+# In bf16 ($F = 7$) the spacing between 256 and 512 is $2^{8-7} = 2$. 257 became 256. What, then, is 259?
 
 
 # %%
@@ -208,8 +208,8 @@ def round_nearest(x, E, F):
 
 
 # %% [markdown]
-# Their *patterns* need one more idea. Read as whole numbers, the patterns are *in order*: the next pattern is the next
-# number, even across a power of two, where the fraction overflows into the exponent. So a pattern is a count: the
+# Their *patterns* need one more idea. Read as whole numbers, the patterns of positive numbers are *in order*: the next pattern is the
+# next number, even across a power of two, where the fraction overflows into the exponent. So a pattern is a count: the
 # spacings in $x$, plus $2^F$ for each time that the spacing has doubled. (0.1 in fp16 has 1,638 spacings of $2^{-14}$, ten
 # doublings above the smallest, $2^{-24}$: it is pattern 11,878.)
 
@@ -312,8 +312,8 @@ stop = next(2.0**k for k in range(-20, 1) if spacing(2.0**k, E=8, F=7) / 2 > 1e-
 figures.running_values(
     sums,
     first=400,
-    caption="Each 16-bit sum hits a ceiling, where its spacing has outgrown the addend. On the right the way there: "
-    "bf16 bends at powers of two (dotted), because between two of them every addition is rounded alike.",
+    caption="Each 16-bit sum hits a ceiling, where half its spacing has outgrown the addend. On the right the way there: "
+    "bf16 bends only at powers of two (dotted; not at each), because between two of them every addition is rounded alike.",
 ).show()
 compare(guess=guess_stop, predicted=Ratio(stop), measured=Ratio(sums["bf16"][-1]), name="bf16 stops at")
 
@@ -665,7 +665,7 @@ losses_and_distances(
     distances,
     caption="Left: two recipes stay on the line of fp32. Plain bf16 rises above it twice. The early rise is absent where "
     "only matrices are rounded. So it comes from the rest, the biases and the norms' gains. The late one comes "
-    "with the falling learning rate: updates sink below half a spacing, and (right) both rounded models travel less far.",
+    "with the falling learning rate: updates sink below half a spacing, and (right) both models rounded to nearest travel less far.",
 )
 
 # %% tags=["varies"]
@@ -697,7 +697,7 @@ print(f"Gopher, at 10 bytes a parameter: {Bytes(280_000_000_000 * (2 + 8)):.2TiB
 #
 # | question | answer |
 # |---|---|
-# | What is in the bits? | $\pm\,2^{e-b}(1 + f/2^F)$; the patterns are in the order of their numbers |
+# | What is in the bits? | $\pm\,2^{e-b}(1 + f/2^F)$; patterns of positive numbers are in the numbers' order |
 # | How far does it reach? | $(2 - 2^{-F})\,2^b$: fp16 ends at 65,504, bf16 where fp32 ends |
 # | How fine is it? | the spacing; relative error at most $2^{-F-1}$ for normal numbers |
 # | When is an update lost? | when it is less than half the spacing of the weight |
@@ -718,7 +718,7 @@ print(f"Gopher, at 10 bytes a parameter: {Bytes(280_000_000_000 * (2 + 8)):.2TiB
 # %%
 answer_1 = None  # billions
 
-self_check(answer_1, turns.EXERCISES[0], hint="In billions: how often does the one printed number go into the other?")
+self_check(answer_1, turns.EXERCISES[0], tolerance=0.001, hint="In billions: how often does the one printed number go into the other?")
 
 # %%
 answer_2 = None  # a whole number
@@ -747,6 +747,8 @@ self_check(answer_3, turns.EXERCISES[2], hint="A number survives if it exceeds h
 # - Goldberg 1991, [What every computer scientist should know about floating-point arithmetic](https://doi.org/10.1145/103162.103163).
 # - Micikevicius et al. 2022, [FP8 formats for deep learning](https://arxiv.org/abs/2209.05433).
 # - Gupta et al. 2015, [Deep learning with limited numerical precision](https://arxiv.org/abs/1502.02551): stochastic rounding.
+# - Jacob et al. 2018, [Quantization and training of neural networks for efficient integer-arithmetic-only inference](https://arxiv.org/abs/1712.05877).
+# - Rastegari et al. 2016, [XNOR-Net](https://arxiv.org/abs/1603.05279): one bit a weight.
 # - Kahan 1965, [Further remarks on reducing truncation errors](https://doi.org/10.1145/363707.363723): a page.
 # - Rae et al. 2021, [Scaling language models](https://arxiv.org/abs/2112.11446): Gopher; appendix C has the four recipes.
 #

@@ -66,6 +66,12 @@ def kahan_in_one_line(weight, owed, update):
     return (new := weight + (update + owed)), (update + owed) - (new - weight)
 
 
+def kahan_in_place(weight, owed, update):
+    update += owed
+    new = weight + update
+    return new, update - (new - weight)
+
+
 def forgets_the_old_debt(weight, owed, update):
     new = weight + update
     return new, update - (new - weight)
@@ -126,7 +132,7 @@ ANSWERS = {
         },
     ),
     turns.check_kahan: Answers(
-        right=[kahan_in_one_line],
+        right=[kahan_in_one_line, kahan_in_place],
         wrong={
             forgets_the_old_debt: "ends at 1.0",
             owes_all: "should carry 1",
