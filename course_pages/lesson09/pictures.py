@@ -83,7 +83,8 @@ def _has(chart: Gantt, kind: Kind) -> bool:
 
 def _told(charts: Mapping[str, Gantt], unit: str, units_of_time: float) -> str:
     told = [
-        f"{title}: {len(chart.spans)} ranks as rows, done after {chart.makespan * units_of_time:.0f} {unit}; idle are "
+        f"{title}: {len(chart.spans)} ranks as rows, "
+        f"done after {round(chart.makespan * units_of_time, 1):g} {unit}; idle are "
         + ", ".join(f"{chart.idle(rank) / chart.makespan:.0%}" for rank in range(len(chart.spans)))
         + " of the time, from rank 0 on"
         for title, chart in charts.items()

@@ -38,16 +38,17 @@ def from_orders(order: Function, stages: int, micro_batches: int) -> Schedule:
 def check_backward(function: Function) -> None:
     """The whole model's gradients on every rank, in both precisions; one gradient sent by all ranks but the first."""
 
-    def on_each_rank(dtype: torch.dtype) -> tuple[float, int, int]:
+    def on_each_rank(dtype: torch.dtype) -> tuple[float, int, int, list[str]]:
         (stage,) = my_stages(naive(dist.get_world_size(), 1), dtype=dtype).values()
         (batch,), whole = micro_batches(0, 1), GPT(SMALL, dtype=dtype)
         x, y = forward(stage, *batch)
-        with measure.traffic() as sent:
+        with measure.traffic() as sent, watched_isends() as posted:
             function(x, y)
         whole(*batch).backward()
         right = {name: p.grad for name, p in whole.named_parameters()}
         off = [float("inf") if p.grad is None else _off(p.grad, right[name]) for name, p in stage.named_parameters()]
-        return max(off), sent.total_messages, int(sent.total_bytes)
+        states = [each.state for each in posted if each.state]
+        return max(off), sent.total_messages, int(sent.total_bytes), states
 
     for world_size, dtype in ((4, torch.float64), (2, torch.float32)):
         found = ranks.run(on_each_rank, dtype, world_size=world_size)
@@ -56,7 +57,8 @@ def check_backward(function: Function) -> None:
         wrong = [rank for rank, (off, *_) in enumerate(found) if not off < limit]
         assert not wrong, f"{case}: gradients should be the whole model's, but those of ranks {wrong} are not"
         one = 2 * SMALL.context * SMALL.width * dtype.itemsize
-        for rank, (_, count, sent_bytes) in enumerate(found):
+        for rank, (_, count, sent_bytes, states) in enumerate(found):
+            assert not states, f"{case}: on rank {rank} a tensor that was sent {states[0]}"
             assert (count, sent_bytes) == ((1, one) if rank else (0, 0)), (
                 f"{case}: each rank but the first should send its x.grad once, and nothing else, but rank {rank} sends "
                 f"{sent_bytes} bytes in {count} messages"
@@ -72,6 +74,8 @@ def check_order(function: Function) -> None:
     """1F1B: can be run, in 1F1B's time and places."""
     for stages, count in ((2, 3), (4, 8), (4, 2), (1, 3)):
         schedule, case = _checked(function, stages, count)
+        odd = sorted({f"{action}" for row in schedule.actions for action in row if action.kind not in ("F", "BW")})
+        assert not odd, f"{case}: each action should be an F or a whole BW, but there are {', '.join(odd)}"
         due = [min(count, stages - s) for s in range(stages)]
         _compare(schedule, case, due, 3 * (count + stages - 1))
 

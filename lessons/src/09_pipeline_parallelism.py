@@ -102,7 +102,7 @@ compare(guess=guess_sent, predicted=Bytes(2 * 2 * 64 * 64 * 8), measured=measure
 # takes about twice as long (lesson 00), so let F take one unit of time and BW two. A schedule is data. It can be
 # drawn, checked and played on paper.
 #
-# The library's `Pipeline` carries it out on ranks. In its loop `_begin` posts receives, `_do` runs an F or a BW as you did
+# The library's `Pipeline` carries it out on ranks. `_begin` posts receives, `_do` in the loop runs an F or a BW as you did
 # above, and the method for tied gradients comes in section 6.
 
 # %%
@@ -117,7 +117,7 @@ guess_idle = ask("Which percentage of the time is a rank idle?")
 #
 # $$\text{GPipe: } \frac{\text{idle}}{\text{all time}} \qquad\qquad \text{Megatron-LM: } \frac{\text{idle}}{\text{working time}}$$
 #
-# Here a rank works 3 units of 12 and is idle for 9. That is 75 % in the one, and 300 % in the other.
+# Here a rank works 3 units of 12 and is idle for 9. That is 75 % of all time, or 300 % *over the ideal*, which is work alone.
 #
 # Now on ranks. Four ranks share your two cores, and would take turns. So `for_real` runs them in slow motion: each
 # action computes what it should, then sleeps until its time is over, 20 ms for F and 40 for BW, as if the rank had a
@@ -555,7 +555,7 @@ compare(predicted=dict(zip(each_rank, eight)), measured=dict(zip(each_rank, more
 #
 # Now split. A stage passes its gradient on after B, so rank 0 waits for $(P-1)\,T_B$ only. The ranks
 # behind it put W off, so its last gradients come every $T_F + T_B$, without $T_W$. Its own B and W fit
-# in, and $T_F - T_W$ of each gap is left. Add up. For other costs, too, while a W is shortest. Let the chart count:
+# in, and $T_F - T_W$ of each gap is left. Add up. The sum holds for other costs, too, while a W is shortest. Let the chart count:
 
 # %%
 cases = {"F, B, W = 1, 1, 1": (1, 1, 1), "F, B, W = 3, 4, 2": (3, 4, 2), "F, B, W = 4, 3, 1": (4, 3, 1)}
@@ -568,7 +568,7 @@ compare(
 
 # %% [markdown]
 # Can it be none? The library's `fill_gaps` has one rule: keep the order of F and B, and put a W wherever the next of
-# them cannot begin. Three schedules are then an order and a number of places.
+# them cannot begin. ZB-H1 and two more are then an order and the `most` that a rank may hold.
 
 # %%
 show(gaps.fill_gaps, docstring=False)
@@ -871,8 +871,8 @@ compare(
 # %% [markdown]
 # More than half of what is lost between 8 and 12 replicas is the bubble. For the rest the paper gives no account. It is
 # as if some seconds were shared by no replica: a time $a$ for each of $M + 34$ micro-batches and a constant, both drawn
-# through 8 and 12 replicas, also meet 10 within 1 % (the last line that is printed). The all-reduce at the end is not that
-# constant's growth: a ring sends $2 \cdot 7/8$ of the gradients with 8 replicas and $2 \cdot 11/12$ with 12, 5 % more of
+# through 8 and 12 replicas, also meet 10 within 1 % (the last line that is printed). The all-reduce at the end hardly
+# grows with the replicas: a ring sends $2 \cdot 7/8$ of the gradients with 8 replicas and $2 \cdot 11/12$ with 12, 5 % more of
 # little (lesson 06).
 #
 # So a pipeline wants many micro-batches, data parallelism divides them among replicas, and lesson 07's critical batch size
@@ -894,7 +894,7 @@ compare(
 #
 # ## Three exercises
 #
-# **1.** 8 stages. From how many micro-batches on is at most 10 % of all time idle?
+# **1.** 8 stages, 1F1B. From how many micro-batches on is at most 10 % of all time idle?
 #
 # **2.** 16 stages, 64 micro-batches, 1F1B. How many micro-batches are in flight on the stage with number 5?
 #

@@ -53,6 +53,15 @@ def back_the_last_waits_too(x, y):
         dist.send(x.grad, dst=rank - 1)
 
 
+def back_throws_the_handle_away(x, y):
+    rank, last, gradient = dist.get_rank(), dist.get_world_size() - 1, None
+    if rank < last:
+        dist.recv(gradient := torch.empty_like(y), src=rank + 1)
+    y.backward(gradient)
+    if rank > 0:
+        dist.isend(x.grad, dst=rank - 1)
+
+
 def back_sent_twice(x, y):
     back_with_posted_messages(x, y)
     rank, last = dist.get_rank(), dist.get_world_size() - 1
@@ -83,6 +92,14 @@ def order_one_fewer_ahead(stage, stages, micro_batches):
 
 def order_one_more_ahead(stage, stages, micro_batches):
     return list(order_in_three_phases(stage - 1, stages, micro_batches))
+
+
+def order_with_updates(stage, stages, micro_batches):
+    return [
+        each
+        for word in order_in_three_phases(stage, stages, micro_batches)
+        for each in ([word] if word[0] == "F" else [word, word.replace("BW", "U")])
+    ]
 
 
 def order_that_needs_many(stage, stages, micro_batches):
@@ -212,6 +229,7 @@ ANSWERS = {
             back_in_double_only: "float32",
             back_the_last_waits_too: "rank 3",
             back_sent_twice: "messages",
+            back_throws_the_handle_away: "keep its handle",
         },
     ),
     turns.check_order: Answers(
@@ -221,6 +239,8 @@ ANSWERS = {
             order_one_fewer_ahead: "units more",
             order_one_more_ahead: "too far ahead",
             order_that_needs_many: "stages",
+            order_with_updates: "whole BW",
+            zero_w_at_once: "whole BW",
         },
     ),
     turns.check_zero_bubble: Answers(

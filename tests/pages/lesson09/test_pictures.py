@@ -43,6 +43,7 @@ def test_charts_share_their_scale_and_say_how_idle_they_are():
     assert picture.caption == "c"
     assert "ideal: 2 ranks as rows, done after 12 ms; idle are 25%, 25%" in picture.alt
     assert "measured: 2 ranks as rows, done after 18 ms" in picture.alt
+    assert "done after 25.5 units" in pipeline_charts({"V": simulate(zb_v(4, 8))}, "units", 1, caption="c").alt
 
 
 def legend_of(schedule):
