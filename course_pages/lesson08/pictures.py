@@ -162,7 +162,7 @@ def ring_in_time(orders: Mapping[str, Sequence[Sequence[float]]], *, caption: st
         axes.set_title(f"{name}: all are done after {ends[name][-1]:g}", size=9.5, loc="left")
         axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
         axes.grid(False, axis="y")
-    panels[-1].set_xlabel("scores computed, in squares of one rank's tokens")
+    panels[-1].set_xlabel("useful scores, in squares of one rank's tokens")
     return Picture(
         figure, caption=caption, alt=" ".join(_ring_told(*each, ends[each[0]][-1]) for each in orders.items())
     )
@@ -171,4 +171,4 @@ def ring_in_time(orders: Mapping[str, Sequence[Sequence[float]]], *, caption: st
 def _ring_told(name: str, steps: Sequence[Sequence[float]], end: float) -> str:
     busy = [sum(row[rank] for row in steps) for rank in range(len(steps[0]))]
     each = ", ".join(f"{work:g}" for work in busy)
-    return f"{name}: {len(steps)} steps, ended after {end:g} squares; the ranks compute {each} of them."
+    return f"{name}: {len(steps)} steps, ended after {end:g} squares; the ranks compute {each} useful ones."

@@ -71,7 +71,7 @@ def check_f(function: Function) -> None:
         return gradient_of_x(lambda x, a, b: cut_mlp(x, a, b, enter))
 
     for p in (2, 4):
-        far = ranks.run(off, world_size=p)[0][1]
+        far = max(each[1] for each in ranks.run(off, world_size=p))
         assert far < 1e-12, f"on {p} ranks the gradient of X should be whole, but is still off by {far:.0%}"
     lent = ranks.run(lambda: (function(grad := torch.ones(2)), grad)[1].tolist(), world_size=2)[0]
     assert lent == [1, 1], f"the gradient that was lent should stay as it was, but became {lent}"

@@ -283,7 +283,7 @@ compare(predicted=messages, measured=sent, tolerance=0.05, unit="kB", name="each
 # socket of section 1.
 #
 # A quarter of the parameters, and a bit. But look at what is sent. Data parallelism sends less than twice its gradients,
-# whatever the batch. Here the bytes grow with the *tokens*. And a third of them are logits, for a vocabulary of 256.
+# whatever the batch. Here the bytes grow with the *tokens*. And nearly a third are logits, for a vocabulary of 256.
 # (The lab gets rid of them.)
 #
 # ## 6 · What did not shrink
@@ -316,7 +316,7 @@ off = ranks.run(runs.gradient_of_x, mlp_of_tokens, 0, world_size=4)[0]
 print("each rank's tokens of Y, and of the gradient of X, as one process has them:", max(off) < 1e-12)
 
 # %% [markdown]
-# What does a block keep for the backward pass? Let $n$ be a tensor of tokens times width. Between: the input and the
+# What does a block keep for the backward pass? Let $n$ count the stream's numbers: tokens times width. Between: the input and the
 # output of two norms, $4n$, with a mean and a spread for each token. Inside: queries, keys, values and their mix, $4n$;
 # hidden features before and after the GELU, $8n$; the weights of attention. And a mask of one byte for each pair of
 # positions, which is never cut.
@@ -399,7 +399,7 @@ print(f"after 20 steps the ranks' norms are apart by up to {apart_by:.1g}")
 # %%
 @your_turn(turns.check_whole, look="Lesson 07's glued_mean. But do the ranks hold means here, or terms?")
 def add_up_whole(model, cut):
-    """Make the gradients of all parameters that are not cut whole, in place or anew. All ranks call."""
+    """Make whole, in place or anew, the gradients of all parameters that are not cut. All ranks call."""
     ...
 
 
@@ -494,8 +494,8 @@ rank_timeline(
 #
 # ## 10 · PyTorch's own
 #
-# First a word about the backend. Your formula was checked against the calls that were made, each with its price. What
-# does gloo really send for a reduce-scatter? And for an all-reduce of the same tensor?
+# First a word about the backend. Section 6 checked your formula against the calls that were made, each with its price, and
+# section 2's reduce-scatter was lesson 06's own. What does gloo really send for one? And for an all-reduce of the same tensor?
 
 # %%
 due = predict.reduce_scatter(STREAM, 4).bytes
@@ -576,7 +576,7 @@ for t in (2, 4, 8, 16):
 # %%
 for rank, (held, off_y, alone, added) in enumerate(ranks.run(second.grouped, pairs_of, world_size=4)):
     print(f"rank {rank}, pair {held[0]}: the result is right: {off_y < 1e-12}; its keys' gradient is off by {alone:.0%}, "
-          f"added up over those who hold it right: {added < 1e-12}")  # fmt: skip
+          f"added up over those who hold it, it is right: {added < 1e-12}")  # fmt: skip
 
 # %% [markdown]
 # Each copy was asked by half of its heads. So copies are section 7 once more, over a smaller group. And beyond 8 ranks
@@ -746,8 +746,8 @@ print(ranks.run(second.context_parallel_here, world_size=2)[0])
 # $$\frac{\text{sending}}{\text{computing}} = \frac{16h\frac{t-1}{t} / W}{72h^2 / (tR)} = \frac{2}{9}\,\frac{(t-1)\,R}{h\,W}.$$
 #
 # Tokens have vanished: no batch is large enough to make it better. (In lesson 07 it was the size of the model.) What
-# helps is a wide model, and a fast link. GPT-3 has $h = 12{,}288$; an H100 that reaches 40 % of its peak sends 450 GB/s
-# to another one in the same machine and, with a card of its own, 50 GB/s to another machine.
+# helps is a wide model, and a fast link. GPT-3 has $h = 12{,}288$; an H100 that reaches 40 % of its 989 TFLOP/s sends 450
+# GB/s to another one in the same machine and, with a network card of its own, 50 GB/s to another machine.
 
 # %%
 reached, link = 0.4 * hardware.H100_80GB.peak("bf16"), hardware.H100_80GB.link_bytes_per_s
@@ -811,8 +811,8 @@ compare(
 #
 # **Llama 3, 128k tokens.** The last stage of its training had sequences of 131,072 tokens. The machine's eight GPUs cut
 # heads and width already, and its 8 pairs of keys and values, so the sequence is cut, over 16 ranks (Grattafiori et al.
-# 2024, Table 4). Two rows of that table: 16,384 GPUs, 16 sequences a replica, a batch of 16 million tokens. For the
-# long one it prints 4 replicas. Can that be?
+# 2024, Table 4). Two rows of that table: 16,384 GPUs, 16 stages of layers (lesson 09), 16 sequences a replica, a batch
+# of 16 million tokens. For the long one it prints 4 replicas. Can that be?
 
 # %%
 for name, seq, context_ranks, replicas in (("8k", 8192, 1, 128), ("128k", 131_072, 16, 4), ("128k", 131_072, 16, 8)):
@@ -864,11 +864,11 @@ print(f"over 50 GB/s it hides from {2 * reached / 50e9 * llama.kv_heads / llama.
 #
 # ## Three exercises
 #
-# **1.** GPT-3 175B, $t = 8$, a micro-batch of one sequence of 2,048 tokens, 16 bits. How many MB does each rank send in
-# a step, for *one* layer?
+# **1.** GPT-3 175B, $t = 8$, the stream whole, a micro-batch of one sequence of 2,048 tokens, 16 bits. How many MB does
+# each rank send in a step, for *one* layer?
 #
-# **2.** A model of width 8,192, on our H100s in one machine of eight. What is the share of the time, as a number
-# between 0 and 1, that is spent on products?
+# **2.** A model of width 8,192, on our H100s in one machine of eight; nothing hides. What is the share of the time, as a
+# number between 0 and 1, that is spent on products?
 #
 # **3.** Section 14's Llama 3, with its keys on a ring. Each of 16 ranks has 8,192 tokens and one pair of keys and values,
 # 128 features each, in 16 bits. How many MB does a rank send for one layer, forward and backward?

@@ -50,6 +50,12 @@ def in_place(grad):
     return grad
 
 
+def on_rank_0_alone(grad):
+    whole = grad.clone()
+    dist.reduce(whole, 0)
+    return whole
+
+
 def mean_of_all(grad):
     return all_reduce(grad) / dist.get_world_size()
 
@@ -145,7 +151,12 @@ ANSWERS = {
     ),
     turns.check_f: Answers(
         right=[by_gathering],
-        wrong={in_place: "stay as it was", mean_of_all: "still off", identity: "still off"},
+        wrong={
+            in_place: "stay as it was",
+            on_rank_0_alone: "still off",
+            mean_of_all: "still off",
+            identity: "still off",
+        },
     ),
     turns.check_bytes: Answers(
         right=[in_fractions],
