@@ -107,15 +107,15 @@ def _told(outcomes: str) -> str:
 
 
 def check_delayed(function: Function) -> None:
-    """Histories that grow, that fall, that are short, and one of zeros."""
-    for history in ([1.0], [8.0, 4.0, 2.0, 1.0, 0.5], [0.5, 1.0, 2.0, 4.0, 8.0, 16.0], [9.0, 1.0, 3.0, 1.0, 2.0]):
+    """Histories that grow, that fall, that are short, that end in a zero or in four, and one of zeros alone."""
+    for history in ([1.0], [8.0, 4.0, 2.0, 1.0, 0.5], [0.5, 1.0, 2.0, 4.0, 8.0, 16.0], [9.0, 1.0, 3.0, 1.0, 0.0]):
         for largest in (448.0, 57_344.0):
             taken = float(function(list(history), largest)) * max(history[-4:])
             assert abs(taken - largest) < 1e-6 * largest, (
                 f"amax so far {_short(history)}: your scale takes the largest of the last four steps to {taken:g}, and "
                 f"the format ends at {largest:g}"
             )
-    for history in ([0.0, 0.0], []):
+    for history in ([0.0, 0.0], [], [8.0, 0.0, 0.0, 0.0, 0.0]):
         assert function(list(history), 448.0) == 1, f"amax so far {_short(history)}: there is nothing to scale by"
 
 

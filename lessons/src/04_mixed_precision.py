@@ -9,7 +9,7 @@
 # | A GPU | runs section 11 alone, whose seconds are only worth having with one |
 # | Opens | `train/precision.py`, `train/gradients.py` |
 #
-# In bf16 and fp16 your GPU computes two to sixteen times as fast as in fp32 (section 11). So you write `model.half()`,
+# For 16 bits, GPUs' data sheets promise two to sixteen times the speed of fp32 (section 11). So you write `model.half()`,
 # a single word, and every weight has 16 bits. The first step prints a loss that looks right. The second step prints
 # `nan`.
 #
@@ -150,7 +150,7 @@ for step in range(3):
 
 # %% [markdown]
 # No `nan` any more. What does it cost? `copy.grad` need not outlive the step. Without it a parameter takes 16 bytes, as many as in fp32 (lesson 02). In fp32 the
-# optimizer has 8 of them, $m$ and $v$. How many will it have here?
+# optimizer has 8 of them, $m$ and $v$. From memory: how many has it here?
 
 # %%
 guess_bytes = ask("Of 16 bytes a parameter, how many belong to the optimizer?", unit="B")
@@ -230,7 +230,7 @@ def softmax(scores):
 #
 # | class | examples | danger | so it gets |
 # |---|---|---|---|
-# | contractions | matrix products, convolutions | an fp16 *output* above 65,504 is `inf` | 16 bits |
+# | contractions | matrix products, convolutions | an fp16 *output* from 65,520 on is `inf` | 16 bits |
 # | wide | norms, softmax, losses, sums, powers | long sums, large results | fp32 |
 # | element-wise | add, GELU, dropout | none of its own | what its inputs have |
 #
@@ -440,7 +440,7 @@ compare(guess=guess_skipped, predicted=Count(32 - highest), measured=first, name
 # %% [markdown]
 # (`hunt` yields the scale with which a step *begins*: a smaller one than the last tells of a skipped step.)
 #
-# Each skipped step halves the scale, until the first gradient fits. The library's form is `LossScaler`,
+# Each skipped step halves the scale, until all gradients fit. The library's form is `LossScaler`,
 # which can unscale before clipping, too (section 9).
 #
 # That is the story: fp32 for what is kept and for long sums, 16 bits for the products, and a scale for what flows back.
@@ -717,7 +717,7 @@ for dtype, time in seconds.items():
 # Newer tensor cores multiply fp8, at twice the speed of bf16. The usual recipe takes **e4m3** for weights and activations
 # and **e5m2** for gradients (Micikevicius et al. 2022). Neither has the range for all tensors of a network at once. See
 # it in section 5's explorer: choose **layers** and **fp8_e5m2**, and look at the strip below. Is there a scale at which no
-# flowing gradient is lost?
+# flowing gradient becomes 0 or `inf`?
 #
 # <details><summary>Answer</summary>
 #
@@ -750,7 +750,8 @@ def delayed_scale(amax, largest):
 
 
 # %% [markdown]
-# We follow one tensor, the gradient that reaches the head, over 30 steps of training, and cast it to e5m2 in three ways.
+# We follow one tensor, the gradient that the head hands back, over 30 steps of training, and cast it to e5m2 in three
+# ways: with no scale, with that of its *current* amax, and with the delayed one.
 
 # %%
 from course_lib.numerics import FP8_E5M2
@@ -856,7 +857,7 @@ print(f"with gradients in fp32: {wide:.0GB}, {wide / 7_500_000_000:.0f} bytes a 
 #
 # | question | answer |
 # |---|---|
-# | Which tensors afford 16 bits? | factors of matrix products, and what flows between layers |
+# | Which tensors afford 16 bits? | what goes into a matrix product, and what comes out |
 # | Which do not? | optimizer state, the weights that are stepped on, norms, softmax, losses, long sums |
 # | How many bytes a parameter? | 16, as in fp32: 2 + 2 + 12. Without a copy, rounded at random, 12 |
 # | What is saved, then? | activations, traffic, and time |
@@ -864,7 +865,7 @@ print(f"with gradients in fp32: {wide:.0GB}, {wide / 7_500_000_000:.0f} bytes a 
 # | The repair? | loss × $S$, gradients / $S$; largest $S$: $65{,}520 / \max \lvert g \rvert$ |
 # | And an `inf`? | skip the step, halve $S$; double it after many good ones |
 # | In which order? | backward, **unscale, clip**, step, update |
-# | And bf16? | no scale: fp32's range, three digits |
+# | And bf16? | no scale: fp32's range, two or three digits |
 #
 # ## Three exercises
 #
@@ -884,7 +885,7 @@ answer_1 = None  # per cent
 self_check(answer_1, turns.EXERCISES[0], tolerance=0.01, hint="Which peak belongs to a training run?")
 
 # %%
-answer_2 = None  # a whole number: the power
+answer_2 = None  # a whole number: k, where the scale is 2^k
 
 self_check(answer_2, turns.EXERCISES[1], hint="Section 6: which product must stay below 65,520?")
 

@@ -158,6 +158,19 @@ def no_care_for_zeros(history, largest):
     return largest / max(history[-4:], default=1.0)
 
 
+def known_if_ever(history, largest):
+    return largest / max(history[-4:]) if any(history) else 1.0
+
+
+def known_if_the_last_is(history, largest):
+    return largest / max(history[-4:]) if history and history[-1] else 1.0
+
+
+def zeros_are_passed_over(history, largest):
+    known = [each for each in history if each][-4:]
+    return largest / max(known) if known else 1.0
+
+
 ANSWERS = {
     turns.check_copies: Answers(
         right=[copies_all_at_once],
@@ -199,6 +212,9 @@ ANSWERS = {
             the_first_four: "takes the largest of the last four steps to",
             upside_down: "and the format ends at",
             no_care_for_zeros: "ZeroDivisionError",
+            known_if_ever: "ZeroDivisionError",
+            known_if_the_last_is: "amax so far 9, 1, 3, 1, 0",
+            zeros_are_passed_over: "amax so far 9, 1, 3, 1, 0",
         },
     ),
 }
