@@ -83,7 +83,7 @@ class Disk:
 
     def start_write(self, name: str, vector: Tensor) -> None:
         """Start to write a vector, which must not change until `commit`; wait for all writes but the latest."""
-        wait(self._writes[:-1])  # what waits for the disk is in memory: with a slow one it would be the whole model
+        wait(self._writes[-2:-1])  # older ones are done; else all states would wait in memory for a slow disk
         file = f"{name}.{self._generation + 1}"  # beside the committed file, which has an older number
         self._new[name] = (file, vector.nbytes)
         self._writes.append(self._threads.submit(self._write, file, vector, time.perf_counter()))

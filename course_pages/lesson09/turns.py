@@ -74,7 +74,7 @@ def check_order(function: Function) -> None:
     """1F1B: can be run, in 1F1B's time and places."""
     for stages, count in ((2, 3), (4, 8), (4, 2), (1, 3)):
         schedule, case = _checked(function, stages, count)
-        odd = sorted({f"{action}" for row in schedule.actions for action in row if action.kind not in ("F", "BW")})
+        odd = sorted({str(action) for row in schedule.actions for action in row if action.kind not in ("F", "BW")})
         assert not odd, f"{case}: each action should be an F or a whole BW, but there are {', '.join(odd)}"
         due = [min(count, stages - s) for s in range(stages)]
         _compare(schedule, case, due, 3 * (count + stages - 1))
