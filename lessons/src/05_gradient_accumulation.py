@@ -271,9 +271,9 @@ print("weighted, within rounding:", off(fixed_gradient, true_gradient) < (N - 1)
 # ## 5 · Once a step
 #
 # The whole batch takes one step. So all that happens once a step must happen once here, after the last piece:
-# unscaling, clipping, the optimizer, the learning-rate schedule. `accumulated_step`, the library's form, shows
-# the order, and leaves the schedule to its caller. It calls `accumulate`, which is your loop with your weights; the
-# second sitting prints it.
+# unscaling, clipping (a gradient that is too long is shortened, often to 1), the optimizer, the learning-rate
+# schedule. `accumulated_step`, the library's form, shows the order, and leaves the schedule to its caller. It calls
+# `accumulate`, which is your loop with your weights; the second sitting prints it.
 
 # %%
 show(accumulated_step, docstring=False)
@@ -329,8 +329,8 @@ summed = torch.cat([parameter.grad.flatten() for parameter in model.parameters()
 share = torch.linalg.lstsq(alone.T, summed[:, None]).solution.flatten().tolist()
 print("length before each cut:", *(f"{length:.2f}" for length in lengths))
 print("weight of each piece:  ", *(f"{weight:.3f}" for weight in share))
-compare(guess=louder_last_guess, predicted=Ratio(times_louder(lengths)), measured=Ratio(share[-1] / share[0]),
-        tolerance=0.001, name="times louder")
+print(f"eight that are alike: {times_louder([1] + [2] * 7):.0f} times louder (you said {louder_last_guess.said})")
+compare(predicted=Ratio(times_louder(lengths)), measured=Ratio(share[-1] / share[0]), tolerance=0.001, name="these eight")
 
 # %% [markdown]
 # With lengths of exactly 1 and one direction it is $2^{m-2}$, 64. Seven cuts hit the first piece, and the last piece was
@@ -490,7 +490,7 @@ for n_pieces in (1, 4, 16, 64, 256):
 # | Adam in 8 bits | both in a byte each, and an fp32 scale for each block of 256 | $2RC + 8RC/256$ |
 # | Adafactor | of the squares, only row means and column means | $4(R + C)$ |
 #
-# Where do Adam's bytes matter? Go back to section 3's explorer, set the piece to 1 and change the **optimizer** to SGD. Then do
+# Where do Adam's bytes matter? Go back to section 3's explorer, set the step to 64, the piece to 1, and change the **optimizer** to SGD. Then do
 # the same with the piece at 8.
 #
 # <details><summary>Answer</summary>
@@ -551,7 +551,7 @@ compare(guess={"Adafactor": adafactor_guess}, predicted=dict(zip(KINDS, map(Byte
 # %% [markdown]
 # From two numbers a weight to almost nothing! But bytes are easy to save if the model need not learn. So
 # all five train, 150 steps each, with section 6's schedule, and each from three initial weights: one run alone says
-# nothing about which method is better. The dotted line is the entropy of the letters, the loss of a reader who knows
+# nothing about which method is better. The black line is the entropy of the letters, the loss of a reader who knows
 # how frequent each letter is and nothing else. Below it, a model has learned what follows what.
 
 # %% tags=["varies"]
@@ -561,7 +561,7 @@ runs = {name: [[loss for loss, _ in train(make, steps=150, n_pieces=1, seed=seed
         for name, make in KINDS.items()}
 loss_bands(
     runs, levels={"knows the letters' frequencies": letters},
-    caption="Means of ten steps; a band reaches from the best of three runs to the worst. All end below the dotted line. "
+    caption="Means of ten steps; a band reaches from the best of three runs to the worst. All end below the black line. "
     "Adafactor ends lowest, in a band too thin to see.",
 ).show()
 for name, each in runs.items():
@@ -574,7 +574,7 @@ for name, each in runs.items():
 #
 # So the margins of the squares are enough to learn with. Why Adafactor does even better than Adam, these runs do not say,
 # for the two differ in more than their bytes: Adafactor keeps no mean of the gradient, caps the length of a step, and takes
-# its learning rate as a *share* of each weight's own size. (Its 0.1 is not Adam's 0.002.) Nor is this a ranking for other
+# its learning rate as a *share* of each matrix's root mean square. (Its 0.1 is not Adam's 0.002.) Nor is this a ranking for other
 # models. Each setting is the best that we tried for this one, of more than thirty for Adam and ten for Adafactor.
 #
 # ## 9 · Born in the right place
@@ -688,7 +688,7 @@ def to_disk(model, optimizer):
 
 # %% [markdown]
 # Predict the rungs before you climb down. The formulas of lessons 02 and 03, with the gradients of section 2, give
-# all but the last. One rung goes *up*. Which one, and by how much?
+# all but the last. One rung goes *up*, and you know by how much. Where does the sixth arrive, with every block recomputed?
 
 # %%
 LADDER = {
@@ -702,7 +702,7 @@ LADDER = {
 }
 
 # %%
-up_guess = ask("One rung costs memory. How many MiB?", unit="MiB")
+sixth_guess = ask("How many of the 130 MiB are left when every block is recomputed?", unit="MiB")
 
 # %%
 records, seconds = {}, {}
@@ -720,9 +720,9 @@ formulas = [setup, setup.with_(batch_size=SIZE), in_pieces, sgd, sgd.with_(preci
 predicted = {name: predict.peak(formula).total + margins_of_all * (formula.optimizer == "sgd")
              for name, formula in zip(LADDER, formulas)}
 up = measured["accumulation: 1 step of 4 × 8"] - measured["batch size: 4 steps of 8"]
-display(compare(guess=up_guess, predicted=Bytes(4 * predict.parameters(CONFIG)), measured=up, tolerance=0.02,
-                name="accumulation, more", unit="MiB"))
-compare(predicted=predicted, measured={name: measured[name] for name in predicted}, tolerance=0.01, unit="MiB")
+display(compare(predicted=Bytes(4 * predict.parameters(CONFIG)), measured=up, tolerance=0.02, name="accumulation, more", unit="MiB"))
+compare(guess={"recompute: every block": sixth_guess}, predicted=predicted, measured={name: measured[name] for name in predicted},
+        tolerance=0.01, unit="MiB")
 
 # %% [markdown]
 # And what does each rung cost in time? These seconds are your machine's.
@@ -741,7 +741,7 @@ ladder
 # - **Batch size** takes most of the pink away. But it is another training: four noisy steps for one calm one.
 # - **Accumulation** gives you the calm step back, for the green layer.
 # - **The optimizer** takes the orange layer away.
-# - **Precision** halves all that is left, in the hands of stochastic rounding (lesson 04). If your processor multiplies
+# - **Precision** halves all that is left but the grey, in the hands of stochastic rounding (lesson 04). If your processor multiplies
 # bf16 in hardware, this rung may *gain* time; if it does not, it may take many times as long.
 # - **Recompute** trades the pink for a second forward pass (lesson 03), by operations about a third more; your clock may say
 # more than that.

@@ -937,7 +937,7 @@ self_check(answer_3, turns.EXERCISES[2], tolerance=0.01, hint="Section 13: one e
 #
 # ## Further reading
 #
-# - Li et al. 2020, [PyTorch Distributed](https://arxiv.org/abs/2006.15704): buckets, overlap, and why the first bucket is small.
+# - Li et al. 2020, [PyTorch Distributed](https://arxiv.org/abs/2006.15704): buckets and their size, overlap, `no_sync`.
 # - Goyal et al. 2017, [Accurate, Large Minibatch SGD](https://arxiv.org/abs/1706.02677); Malladi et al. 2022,
 #   [On the SDEs and Scaling Rules for Adaptive Gradient Algorithms](https://arxiv.org/abs/2205.10287).
 # - McCandlish et al. 2018, [An Empirical Model of Large-Batch Training](https://arxiv.org/abs/1812.06162); Kaplan et al.

@@ -29,6 +29,23 @@ def into_zeros_and_divided_at_the_end(model, pieces):
         parameter.grad /= len(pieces)
 
 
+def in_sums_of_its_own(model, pieces):
+    parameters = list(model.parameters())
+    sums = [torch.zeros_like(parameter) for parameter in parameters]
+    for piece in pieces:
+        for each, gradient in zip(sums, torch.autograd.grad(model(*piece) / len(pieces), parameters)):
+            each += gradient
+    for parameter, each in zip(parameters, sums):
+        parameter.grad = each
+
+
+def keeps_every_graph(model, pieces):
+    losses = []
+    for piece in pieces:
+        losses.append(model(*piece) / len(pieces))
+        losses[-1].backward(retain_graph=True)
+
+
 def forgot_to_divide(model, pieces):
     for piece in pieces:
         model(*piece).backward()
@@ -130,10 +147,11 @@ def added(rows, columns):
 
 ANSWERS = {
     turns.check_pieces: Answers(
-        right=[pieces_by_autograd, into_zeros_and_divided_at_the_end],
+        right=[pieces_by_autograd, into_zeros_and_divided_at_the_end, in_sums_of_its_own],
         wrong={
             forgot_to_divide: "the gradient should be as long as that of one, but is 2 times",
-            one_backward_at_the_end: "the next piece should begin when the one before has gone backward",
+            one_backward_at_the_end: "the one before should have gone backward",
+            keeps_every_graph: "and left no activations",
             only_the_last: "2 pieces: the gradient",
             an_eighth_always: "but is 0.25 times",
         },
