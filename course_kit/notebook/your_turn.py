@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import ast
 import base64
+import contextlib
 import functools
 import html
 import inspect
 import math
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from course_kit.cells import add_magic, remember, running_shell
@@ -72,7 +73,8 @@ class Turn:
 
     def _judge(self, function: Callable[..., Any]) -> Verdict:
         try:
-            self._check(function)
+            with _named(function):
+                self._check(function)
         except AssertionError as problem:
             return Verdict("wrong", f"Not yet: {problem}. {self._look}".strip())
         except Exception as problem:  # whatever the reader's code may raise
@@ -82,6 +84,19 @@ class Turn:
             said = getattr(problem, "verdict", None) or f"it raises {type(problem).__name__}: {problem}"
             return Verdict("wrong", f"Not yet: {said.rstrip('.')}. {self._look}".strip())  # many bring a full stop
         return Verdict("right", "Right.")
+
+
+@contextlib.contextmanager
+def _named(function: Callable[..., Any]) -> Iterator[None]:
+    """Let a function's name mean itself while it is judged, and not the stub of before: it may call itself."""
+    names, name = getattr(function, "__globals__", {}), getattr(function, "__name__", "")
+    before = {name: names[name]} if name in names else {}
+    names[name] = function
+    try:
+        yield
+    finally:
+        del names[name]
+        names.update(before)
 
 
 def your_turn(check: Check, look: str = "") -> Callable[[Callable[..., Any]], Turn]:

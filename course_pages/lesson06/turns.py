@@ -14,22 +14,22 @@ from course_lib import predict
 N = 840_000
 """Bytes of the page's tensor: 2 to 8 divide them."""
 EXERCISES = (
-    predict.all_reduce(3 * 10**9, world_size=64).bytes.to("GB"),
+    64 * predict.all_reduce(3 * 10**9, world_size=64).bytes.to("GB"),
     predict.crossover_bytes(16, predict.Link(Seconds(20e-6), 1 / 10e9)).to("kB"),
 )
-"""Answers to exercises 1 and 2: GB that each of 64 ranks sends; kB up to which the tree of 16 is faster."""
+"""Answers to exercises 1 and 2: GB that 64 ranks send together; kB up to which the tree of 16 is faster."""
 
 
-def all_reduced(all_reduce: Function, n_bytes: int) -> tuple[Tensor, Bytes, int]:
-    """What an all-reduce makes of this rank's tensor, and the bytes and messages that the rank sends for it."""
+def all_reduced(all_reduce: Function, n_bytes: int) -> tuple[Tensor, Bytes, dict[int, int]]:
+    """What an all-reduce makes of this rank's tensor, and the bytes, and the messages to each rank, that it sends."""
     tensor = torch.arange(n_bytes // 4) % 100 + float(dist.get_rank())
     with measure.traffic() as sent:
         all_reduce(tensor)
-    return tensor, sent.total_bytes, sent.total_messages
+    return tensor, sent.total_bytes, dict(sent.messages_to)
 
 
-def sent_by_each(all_reduce: Function, world_size: int, n_bytes: int) -> list[tuple[Bytes, int]]:
-    """Bytes and messages of each rank.
+def sent_by_each(all_reduce: Function, world_size: int, n_bytes: int) -> list[tuple[Bytes, dict[int, int]]]:
+    """Bytes of each rank, and its messages to each other one.
 
     Raises:
         AssertionError: a rank does not end with the sum.
@@ -51,9 +51,10 @@ def check_everyone(function: Function) -> None:
     """The sum, and one whole tensor from each rank to each other one, in messages of the ranks' own."""
     for p, n in ((2, 1200), (3, 1200), (4, 1200), (4, 4_000_000)):  # what is added to on its way shows when it is large
         for rank, (sent_bytes, messages) in enumerate(sent_by_each(function, p, n)):
-            assert (sent_bytes, messages) == (n * (p - 1), p - 1), (
+            others = dict.fromkeys((other for other in range(p) if other != rank), 1)
+            assert (sent_bytes, messages) == (n * (p - 1), others), (
                 f"each of {p} ranks should send its {n} bytes to each other one, but rank {rank} sends "
-                f"{int(sent_bytes)} bytes in {messages} messages"
+                f"{int(sent_bytes)} bytes in {sum(messages.values())} messages, to {sorted(messages)}"
             )
 
 
@@ -80,25 +81,32 @@ def check_gather(function: Function) -> None:
 
 
 def check_down(function: Function) -> None:
-    """Rank 0's tensor on all ranks: each edge once, and no rank busier than a tree of so many ranks allows."""
+    """Rank 0's tensor on all ranks: each edge once, no rank busier and no more rounds than such a tree needs."""
 
-    def on_each_rank() -> tuple[list[float], int]:
+    def on_each_rank() -> tuple[list[float], int, list[int]]:
         tensor = torch.full((3,), 7.0 if dist.get_rank() == 0 else -1.0)
         with measure.traffic() as sent:
             function(tensor)
-        return tensor.tolist(), sent.total_messages
+        return tensor.tolist(), sent.total_messages, list(sent.messages_to)
 
     for p in (3, 6, 8):
         found = ranks.run(on_each_rank, world_size=p, timeout_s=10)
-        wrong = [rank for rank, (tensor, _) in enumerate(found) if tensor != [7.0] * 3]
+        wrong = [rank for rank, (tensor, *_) in enumerate(found) if tensor != [7.0] * 3]
         assert not wrong, f"all of {p} ranks should end with rank 0's tensor, but ranks {wrong} do not"
-        sent, rounds = [int(messages) for _, messages in found], (p - 1).bit_length()
+        sent, rounds = [int(messages) for _, messages, _ in found], (p - 1).bit_length()
         assert sum(sent) == p - 1, (
             f"{p} ranks should send {p - 1} messages together, one to each rank but 0, not {sum(sent)}"
         )
         assert max(sent) <= rounds, (
             f"of {p} ranks none should send more than {rounds} messages, but one sends {max(sent)}"
         )
+        last = _last_round([to for _, _, to in found])
+        assert last <= rounds, f"{p} ranks should be done after {rounds} rounds, but the last one is after {last}"
+
+
+def _last_round(to: list[list[int]], rank: int = 0, round_: int = 0) -> int:
+    """When the last rank below `rank` has what `rank` has after `round_`, if each sends to to[rank], one in a round."""
+    return max([round_, *(_last_round(to, child, later) for later, child in enumerate(to[rank], round_ + 1))])
 
 
 def check_two_levels(function: Function) -> None:

@@ -14,9 +14,9 @@ export function look(table, offers, { model, gpu, ranks, sequences }) {
   });
 }
 
-export function verdict(stages, { model, gpu, ranks }) {
+export function verdict(stages, { model, gpu, ranks, sequences }) {
   const first = stages.findIndex(({ fits }) => fits);
-  const where = `${model} on ${inFull(ranks)} × ${gpu}`;
+  const where = `${model} on ${inFull(ranks)} × ${gpu}${sequences ? "" : ", states alone"}`;
   if (first === 0) return `${where}: fits without ZeRO.`;
   if (first > 0) return `${where}: fits from stage ${first} on.`;
   const { fewest } = stages[3];
@@ -57,7 +57,7 @@ function build({ table, state, controls, offers }) {
 
   const note = "Weights and gradients in 16 bits, AdamW with an fp32 copy. A step sends once, over the link between two "
     + "GPUs of one machine; between machines it takes longer. Passing through: in stage 3 whole weights (the ends of the "
-    + "model and two blocks), and with sequences the block that is computed again, or the logits.";
+    + "model and two blocks), and with sequences the block that is computed again, or three blocks as large as the logits.";
   const nodes = [
     make("div", "ex-controls zx-controls", {}, Object.values(controls).map(({ node }) => node)), status, board,
     make("div", "ex-legend", { ariaHidden: "true" }, keys), make("p", "ex-note", { textContent: note }),

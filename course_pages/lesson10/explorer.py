@@ -119,4 +119,5 @@ class ZeroExplorer(Explorer):
                 f"Stage {name}: {account.total:.1GiB}, {fits}, {f'{fewest:,} ranks are enough' if fewest else 'never'}"
                 f"; sends {n_bytes:.1GB} in {seconds:.1}."
             )
-        return f"{self.model} on {self.ranks:,} ranks, {self.gpu}. {' '.join(rows)}"
+        where = f"{self.model} on {self.ranks:,} ranks, {self.gpu}{'' if self.sequences else ', states alone'}"
+        return f"{where}. {' '.join(rows)}"

@@ -2,7 +2,7 @@
 
 const STATES = ["weights", "gradients", "optimizer", "checkpoints"];
 const ROADS = ["card", "link", "processor", "disk"];
-const WORDS = ["weights", "gradients", "optimizer state", "checkpoints"];
+const WORDS = ["weights", "gradients", "optimizer state", "checkpoints", "passing through"];
 const PRESETS = {
   "All on the GPU": ["GPU", "GPU", "GPU", "GPU"],
   "ZeRO-Offload": ["GPU", "main memory", "main memory", "GPU"],
@@ -15,7 +15,8 @@ export function look(table, offers, state) {
   const [gpu, memory, disk] = [table.gpus[state.gpu], table.memories[state.memory], table.disks[state.disk]];
   const sizes = [...table.states[state.model], table.checkpoints[state.model][s]];
   const tiers = table.places.map((place, i) => {
-    const held = STATES.map((name, j) => (state[name] === place ? sizes[j] : 0));
+    const passing = i ? 0 : table.passing[state.model][s][+(state.weights !== place)];
+    const held = [...STATES.map((name, j) => (state[name] === place ? sizes[j] : 0)), passing];
     const [capacity, speed] = [gpu, memory, disk][i];
     return { place, held, total: sum(held), capacity, speed, fits: sum(held) <= capacity };
   });
@@ -90,7 +91,8 @@ function build({ table, state, change, controls, offers }) {
 
   const note = "Seconds of a step, if nothing is hidden behind anything. The GPU reaches 56 % of its peak, and every block is recomputed. "
     + "Bandwidths at best, one direction's on the link. The processor's update moves 32 bytes a parameter over main memory. "
-    + "The block at work comes on top of the bytes that are held.";
+    + "Passing through the GPU: the block that is computed again, or three blocks as large as the logits; and of weights that are "
+    + "away the ends of the model and two blocks.";
   const fields = Object.values(controls).map(({ node }) => node);
   const nodes = [
     make("div", "ex-controls tx-machine", {}, fields.slice(0, 6)), make("div", "ex-controls tx-places", {}, fields.slice(6, 10)),

@@ -19,7 +19,7 @@ from course_kit.units import Bytes, FlopsPerSecond, Ratio, Seconds
 from course_lib.model import hardware
 from course_lib.predict.offload import UPDATE_BYTES
 from course_pages.lesson11.pictures import fill_of_tiers
-from course_pages.shared.models_on_gpus import GPUS, MODELS, held, kept
+from course_pages.shared.models_on_gpus import GPUS, MODELS, held, kept, passing
 
 PLACES = ("GPU", "main memory", "disk")
 STATES = ("weights", "gradients", "optimizer", "checkpoints")
@@ -66,19 +66,26 @@ def flops_of(model: str, sequences: int) -> float:
     return 8.0 * held(model, 1, 0, 0).parameters / 2 * sequences * MODELS[model].config.context
 
 
+def passed(model: str, sequences: int, away: bool) -> int:
+    """Bytes that the GPU holds for a moment: the work on a block or the logits, and units of weights that are away."""
+    return int(passing(model, 3 if away else 0, sequences).total)
+
+
 @cache
 def tiers_table() -> dict[str, Any]:
     """Bytes, FLOPs and speeds, for the page to add up and divide.
 
     Returns:
         "states": model → bytes of weights, gradients and optimizer state. "checkpoints": model → bytes for each number
-        of sequences. "flops": model → FLOPs of a step for each number of sequences. "gpus": name → [usable bytes, bytes
-        a second, FLOPs a second]. "memories", "disks": name → [bytes, bytes a second]. "links": name → bytes a second.
-        "update": bytes a parameter that the processor's update moves. "places"; "colors" of the states.
+        of sequences. "passing": model → the same, of what the GPU holds for a moment: [weights there, weights away].
+        "flops": model → FLOPs of a step for each number of sequences. "gpus": name → [usable bytes, bytes a second,
+        FLOPs a second]. "memories", "disks": name → [bytes, bytes a second]. "links": name → bytes a second.
+        "update": bytes a parameter that the processor's update moves. "places"; "colors", the last of what passes.
     """
     return {
         "states": {model: [int(n) for n in list(held(model, 1, 0, 0).values())[:3]] for model in MODELS},
         "checkpoints": {model: [int(kept(model, sequences)) for sequences in SEQUENCES] for model in MODELS},
+        "passing": {model: [[passed(model, n, away) for away in (False, True)] for n in SEQUENCES] for model in MODELS},
         "flops": {model: [flops_of(model, sequences) for sequences in SEQUENCES] for model in MODELS},
         "gpus": {name: [int(gpu.usable), gpu.memory_bytes_per_s, float(speed_of(name))] for name, gpu in GPUS.items()},
         "memories": {name: [int(each.size), each.bytes_per_s] for name, each in MEMORIES.items()},
@@ -86,7 +93,7 @@ def tiers_table() -> dict[str, Any]:
         "disks": {name: [int(each.size), each.bytes_per_s] for name, each in DISKS.items()},
         "places": PLACES,
         "update": UPDATE_BYTES,
-        "colors": [PALETTE[category] for category in CATEGORIES[:4]],
+        "colors": [PALETTE[category] for category in CATEGORIES],
     }
 
 
@@ -138,9 +145,13 @@ class TiersExplorer(Explorer):
 
     @property
     def tiers(self) -> dict[str, MemoryAccount]:
-        """Place → bytes that lie there; activations are checkpoints. Bytes that pass through come on top."""
-        states = held(self.model, 1, 0, 0) + MemoryAccount(activations=kept(self.model, self.sequences))
+        """Place → bytes that lie there; activations are checkpoints, and temporaries what passes through the GPU."""
+        states = held(self.model, 1, 0, 0) + MemoryAccount(
+            activations=kept(self.model, self.sequences),
+            temporaries=passed(self.model, self.sequences, self.weights != PLACES[0]),
+        )
         places = {category: getattr(self, state) for category, state in zip(CATEGORIES, STATES)}
+        places["temporaries"] = PLACES[0]
         return {
             place: MemoryAccount(**{category: states[category] for category, its in places.items() if its == place})
             for place in PLACES

@@ -270,7 +270,7 @@ def fill_of_tiers(
     for axes in (left, right):
         axes.grid(False, axis="y")
         axes.grid(True, axis="x", color=GRID)
-    for name, category in zip(("weights", "gradients", "optimizer", "checkpoints"), CATEGORIES):
+    for name, category in zip(("weights", "gradients", "optimizer", "checkpoints", "passing through"), CATEGORIES):
         left.barh([0], [0], color=PALETTE[category], label=name)
-    legend(figure, "lower center", 4)
+    legend(figure, "lower center", 5)
     return Picture(figure, caption=caption, alt=alt)

@@ -37,7 +37,9 @@ def check_bottom(bottom: Function) -> None:
     for center, span, count in ((2e4, 4.0, 5), (7e10, 30.0, 9), (3e7, 2.0, 3)):
         n = center * 1.3 * np.geomspace(1 / span, span, count)
         losses = 2.0 + 0.05 * np.log(n / center) ** 2
-        came = float(bottom(n, losses))
+        came = bottom(n, losses)
+        assert np.ndim(came) == 0, f"an array of shape {np.shape(came)} came; take the number out of it"
+        came = float(came)
         assert np.isclose(came, center, rtol=1e-4), (
             f"{count} runs of {n[0]:.3g} to {n[-1]:.3g} parameters: {came:.4g} came, and such a model has a loss of "
             f"{2 + 0.05 * np.log(abs(came) / center) ** 2:.7f}; another one has less"
@@ -56,7 +58,9 @@ def check_best(best: Function) -> None:
     for law in (CHINCHILLA, EPOCH, ScalingLaw(1.4, 10.0, 50.0, 0.42, 0.36)):
         for flops in (1e12, 5.76e23):
             n, d = best(law, flops)
-            assert np.isclose(6 * n * d, flops, rtol=1e-6), f"{flops:.6g} FLOPs: 6·N·D of what came is {6 * n * d:.9g}"
+            shapes = np.shape(n), np.shape(d)
+            assert shapes == ((), ()), f"arrays of shapes {shapes} came; take the numbers out of them"
+            assert np.isclose(6 * n * d, flops, rtol=1e-4), f"{flops:.6g} FLOPs: 6·N·D of what came is {6 * n * d:.9g}"
             least = law.loss(n, d)
             for step in (0.999, 1.001):
                 assert law.loss(n * step, d / step) >= least, (

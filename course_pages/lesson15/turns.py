@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from operator import index
 
 from course_kit.notebook.your_turn import Function
 
@@ -108,7 +109,7 @@ def check_places(places_of: Function) -> None:
         for world_size in (1, 2, 3, 4):
             told = f"step {step}, batches of {batch} out of {n} samples, {world_size} ranks"
             ranks = range(world_size)
-            came = [[tuple(map(int, it)) for it in places_of(step, rank, world_size, batch, n)] for rank in ranks]
+            came = [[tuple(map(index, it)) for it in places_of(step, rank, world_size, batch, n)] for rank in ranks]
             together = sorted(sum(came, []))
             assert together == sorted(whole), f"{told}: all ranks together read {together}, not this step's batch once"
             for rank, rows in enumerate(came):

@@ -42,12 +42,13 @@ def passing(model: str, zero: int, sequences: int) -> MemoryAccount:
     """Bytes that a rank holds for a moment, whatever the number of ranks, on top of `held`.
 
     In stage 3 whole weights in 16 bits: what is in no block, the block at work and the next one, on its way. With
-    sequences, the larger of what one block keeps when it is computed again (attention's scores are not stored), and the
-    logits in fp32. Gradients on their way and buckets are left out, so it is a lower bound.
+    sequences, the larger of what one block keeps when it is computed again (attention's scores are not stored), and
+    three blocks in fp32 as large as the logits: when the loss goes backward, the logarithms of the probabilities, their
+    gradient and that of the logits. Gradients on their way and buckets are left out, so it is a lower bound.
     """
     whole = unit_buffers(Setup(MODELS[model], 2, precision="mixed", data=2, zero=3)).parameters if zero == 3 else 0
     if not sequences:
         return MemoryAccount(temporaries=Bytes(whole))
     setup = Setup(MODELS[model], sequences, precision="mixed", recompute="selective")
     logits = 4 * sequences * setup.seq * setup.shape.vocab_size
-    return MemoryAccount(temporaries=Bytes(whole + max(activations_paper(setup, layers=1), logits)))
+    return MemoryAccount(temporaries=Bytes(whole + max(activations_paper(setup, layers=1), 3 * logits)))

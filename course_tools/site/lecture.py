@@ -21,7 +21,7 @@ from course_tools.site.slides import Deck, Slide
 _HERE = Path(__file__).parent
 _SECOND = re.compile(r"^## Second sitting", re.MULTILINE)
 _STATE = "application/vnd.jupyter.widget-state+json"
-_FIGURE = re.compile(r'src="_figures/([^"]+)"')
+_FIGURE = re.compile(r'<a [^>]+>(<img [^>]*)src="_figures/([^"]+)"([^>]*>)</a>')
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -97,7 +97,8 @@ def _first_sitting(cells: list[dict]) -> list[dict]:
 
 def _whole(slides: list[Slide], page: notebook.Page) -> str:
     def inside(found: re.Match[str]) -> str:
-        return f'src="data:image/png;base64,{base64.b64encode(page.figures[found[1]]).decode()}"'
+        png = base64.b64encode(page.figures[found[2]]).decode()
+        return f'{found[1]}src="data:image/png;base64,{png}"{found[3]}'
 
     deck = _HERE / "deck"
     colours = HtmlFormatter(style="a11y-high-contrast-light").get_style_defs(".code")

@@ -116,7 +116,10 @@ def _data(output: dict[str, Any], page: Page, address: str, shown: list[str]) ->
 
 
 def _picture(output: dict[str, Any], page: Page, address: str) -> str:
-    """An `<img>` with the figure's words; the figure itself goes to a file that is named after its content."""
+    """An `<img>` with the figure's words; the figure itself goes to a file that is named after its content.
+
+    A click opens the file: in a narrow window its letters are small.
+    """
     png = base64.b64decode("".join(output["data"]["image/png"]))
     about = output.get("metadata", {}).get("image/png", {})
     words = about.get("alt") or "".join(output["data"].get("text/plain", ""))
@@ -124,4 +127,5 @@ def _picture(output: dict[str, Any], page: Page, address: str) -> str:
     page.figures[address.rpartition("/")[2] + file] = png
     width, height = (int.from_bytes(png[at : at + 4]) // 2 for at in (16, 20))  # drawn at two pixels for one
     size = f'width="{width}" height="{height}" loading="lazy"'
-    return f'<img class="course-figure" src="{address}{file}" alt="{html.escape(words)}" {size}>'
+    img = f'<img class="course-figure" src="{address}{file}" alt="{html.escape(words)}" {size}>'
+    return f'<a href="{address}{file}" title="Open the figure alone">{img}</a>'

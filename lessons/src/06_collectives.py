@@ -124,8 +124,8 @@ print(*(f"rank {rank}: {(mine != sums[0]).sum()}" for rank, mine in enumerate(su
 # %% [markdown]
 # They did not. The list shows, for each rank, how many of its 1,000 sums differ from those of rank 0. Each rank begins
 # with its own tensor and so adds in another order, and a floating-point sum depends on the order (lesson 01). Rank 1 only
-# swaps the first two terms, and $a + b$ is $b + a$. These are the gradients of what should be *one* model, and copies that
-# differ in the last bit drift apart for the rest of the run.
+# swaps the first two terms, and $a + b$ is $b + a$. (All zeros? Then your loop adds in rank order: a cure.) These are the
+# gradients of what should be *one* model, and copies that differ in the last bit drift apart for the rest of the run.
 #
 # So a good all-reduce promises more than the sum. The third question is: do all ranks end with **the same bits**?
 #
@@ -151,11 +151,11 @@ def manager(tensor):
 
 
 # %%
-guess_busiest = ask("A manager and 3 workers: how many kB does the busiest rank send?", unit="kB")
+guess_manager = ask("A manager and 3 workers: how many kB do they send together?", unit="kB")
 
 # %%
 compare(
-    guess={"busiest rank": guess_busiest},
+    guess={"all together": guess_manager},
     predicted={"busiest rank": Bytes(3 * N), "all together": Bytes(2 * 3 * N)},
     measured=busiest_and_total(manager, world_size=4),
     unit="kB",
@@ -166,21 +166,23 @@ compare(
 #
 # Now look at the other row. The busiest rank sends as much as ever, and it receives just as much before it sends
 # anything. Meanwhile all others wait. Think of the one cable that ties each rank to the others, its *link*. Every rank
-# that joins puts more on the manager's link, and no rank is done before that link is. The lesson of the table: **do not
+# that joins puts more on the manager's link, and the last rank is done when that link is. The lesson of the table: **do not
 # count the total, find the busiest link.**
 #
 # ## 3 · A ring
 #
-# Cut the tensor into $p$ parts. Seat the ranks in a circle, in which each rank sends only to its right neighbour. Guess
-# what becomes of the manager's 3 × 840 kB. Then, before you read how, play it: press **step** and watch one column.
+# Cut the tensor into $p$ parts. Seat the ranks in a circle, in which each rank sends only to its right neighbour. Lesson
+# 00 counted what each then sends. Guess what they send together; the manager's way took 6 × 840 kB. Then, before you read
+# how, play it: press **step** and watch one column.
 
 # %%
-guess_ring = ask("A ring of 4: how many kB does the busiest rank send?", unit="kB")
+guess_ring = ask("A ring of 4: how many kB do all ranks send together?", unit="kB")
 
 # %%
 RingExplorer(world_size=4).show(
-    caption="Rows are ranks, columns parts, colours the ranks whose numbers are in the sum. A thick frame is a sum, a "
-    "white dot what has just arrived. After three steps each row has one full cell; after three more, all are full."
+    caption="Rows are ranks, columns parts, colours the ranks whose numbers are in the sum. What has just "
+    "arrived has a thick frame in the explorer, a white dot in a picture. After three steps each row has one full "
+    "cell; after three more, all are full."
 )
 
 # %% [markdown]
@@ -253,7 +255,7 @@ def ring(tensor):
 
 predicted = {"busiest rank": predict.all_reduce(N, world_size=4).bytes, "all together": Bytes(2 * 3 * N)}
 compare(
-    guess={"busiest rank": guess_ring}, predicted=predicted, measured=busiest_and_total(ring, world_size=4), unit="kB"
+    guess={"all together": guess_ring}, predicted=predicted, measured=busiest_and_total(ring, world_size=4), unit="kB"
 )
 
 # %% [markdown]
@@ -425,9 +427,6 @@ display(show(collectives.execute, docstring=False))
 # Now the count, for all four algorithms and each number of ranks from 2 to 8: the bytes of the busiest rank, as you
 # know them, and the messages.
 
-# %%
-guess_messages = ask("8 ranks: how many messages does the tree's busiest rank send?")
-
 
 # %%
 def count_all(n_bytes):
@@ -456,7 +455,7 @@ costs.busiest_ranks(
 ).show()
 on_8 = {name: Count(max(mine[name][1] for mine in counted[8])) for name in schedules.ALL_REDUCE}
 predicted = {name: max(predict.all_reduce(N, 8, name, rank).messages for rank in range(8)) for name in on_8}
-compare(guess={"tree": guess_messages}, predicted=predicted, measured=on_8)
+compare(predicted=predicted, measured=on_8)
 
 # %% [markdown]
 # The `assert`s before the figure are the stronger statement: not only the busiest rank but *each* of 35 ranks sent,
@@ -504,6 +503,8 @@ from course_kit.units import Seconds
 from course_lib.model import hardware
 
 SIZES = [4**k for k in range(1, 13)]
+
+# %%
 guess_latency = ask("How many µs does a message of 4 bytes take here?", unit="µs")
 
 
@@ -683,11 +684,9 @@ _ = ranks.run(loss_and_tokens, world_size=4, timeout_s=10)
 #
 # ## 9 · The real thing
 #
-# `torch.distributed` has collectives of its own, and behind them is a **backend** that moves the bytes; here, gloo. Does
-# it do better than our ring? We cannot see its messages, but the operating system counts the bytes that leave.
-
-# %%
-guess_backend = ask("8 ranks, 840 kB: how many kB does each rank of gloo's all-reduce send?", unit="kB")
+# `torch.distributed` has collectives of its own, and behind them is a **backend** that moves the bytes; here, gloo. Lesson
+# 00 counted what it sends, for up to four ranks. Now hold it against our ring, bytes and sums, on up to eight. (We cannot
+# see its messages, but the operating system counts the bytes that leave.)
 
 
 # %%
@@ -703,7 +702,6 @@ def backend_traffic(n_bytes):
 
 
 compare(
-    guess={"8 ranks": guess_backend},
     predicted={f"{p} ranks": predict.all_reduce(N, world_size=p).bytes for p in (2, 4, 8)},
     measured={f"{p} ranks": max(ranks.run(backend_traffic, N, world_size=p)) for p in (2, 4, 8)},
     tolerance=0.01,
@@ -734,7 +732,8 @@ compare(
 # A group, `dist.new_group`, is a collective's "all" for some of the ranks. The library's `collectives.reduce`, `all_reduce`
 # and `broadcast` take `group=`, and the first rank of a group is the one that collects and spreads.
 #
-# **Your turn.** `node` is the group of this rank's node, `leaders` that of the nodes' first ranks.
+# **Your turn.** `node` is the group of this rank's node, `leaders` that of the nodes' first ranks; `dist.get_rank(node)` is
+# this rank's number within `node`.
 
 # %%
 @your_turn(turns.check_two_levels, look="Three calls of `collectives`. Which ranks may call the one in the middle?")
@@ -754,7 +753,6 @@ def two_levels(tensor, node, leaders):
 
 # %%
 guess_ring_cable = ask("A ring of 8, 840 kB: how many kB cross the cable in each direction?", unit="kB")
-guess_leaders = ask("And with two leaders?", unit="kB")
 
 
 # %%
@@ -775,7 +773,7 @@ def over_the_cable(all_reduce):
 # %%
 crossed = {name: ranks.run(over_the_cable, each, world_size=8) for name, each in {"ring": ring, "two levels": with_leaders}.items()}
 measured = {name: sum((n_bytes for n_bytes, _ in mine[:4]), Bytes(0)) for name, mine in crossed.items()}
-guess = {"ring": guess_ring_cable, "two levels": guess_leaders}
+guess = {"ring": guess_ring_cable}
 due = {"ring": predict.all_reduce(N, 8).bytes, "two levels": Bytes(N)}
 display(compare(guess=guess, predicted=due, measured=measured, unit="kB"))
 across = predict.two_level_all_reduce(N, nodes=2, ranks_per_node=4).across.bytes
@@ -785,9 +783,9 @@ print(f"if all four ranks of a node cross, each of them sends {across:kB} to the
 # $n$ instead of $1.75\,n$. (Is an `if` on the rank not forbidden? The meeting inside it is one of leaders, and all of
 # *those* come.)
 #
-# One flaw: the leader is a small manager, and only *its* card carries. A node of today has a card for each GPU. If all
-# ranks of a node cross with a part each (the last line, a formula), a node leaves at the speed of all its cards together.
-# That is a quarter for each. How, the lab asks; lesson 07 lives by it.
+# One flaw: the leader is a small manager, and only *its* network card carries. A node of today has one for each GPU. If
+# all ranks of a node cross with a part each (the last line, a formula), the sum leaves at the speed of all four together,
+# a quarter through each. How, the lab asks; lesson 07 lives by it.
 
 # %% [markdown]
 # ## 11 · Two trees
@@ -827,12 +825,13 @@ print("on 1,024:", len(schedules.all_reduce_double_tree(1024, 0)), "and", len(sc
 # that really leave a rank, per second. *That* can be held against the speed of a wire.
 #
 # A published measurement: 8 H200 GPUs in one machine, PyTorch 2.9.1, NCCL 2.27.7, 4 August 2026
-# (stas00/ml-engineering, `network/benchmarks/results/all-reduce-8xH200.md`). NVLink, their wire, has 900 GB/s for each
-# H200, say the slides, which add up both directions. So what is the largest bus bandwidth that a ring could reach?
+# (stas00/ml-engineering, `network/benchmarks/results/all-reduce-8xH200.md`). NVLink, the wire from each H200 to a *switch* in
+# their middle, has 900 GB/s, say NVIDIA's slides, which add up both directions. So what is the largest bus bandwidth that a ring could reach?
 
 # %%
 guess_bandwidth = ask("What is the largest bus bandwidth of a ring over these links, in GB/s?")
 
+# %%
 KIB, GIB = 2**10, 2**30
 algorithm_gb_per_s = {32 * KIB: 0.82, 512 * KIB: 13.68, 4 * 1024 * KIB: 61.23, 64 * 1024 * KIB: 198.01}
 algorithm_gb_per_s |= {GIB // 4: 249.23, GIB: 264.90, 4 * GIB: 270.34, 16 * GIB: 275.58}
@@ -910,7 +909,7 @@ print(f"a part on 8192 ranks: {Bytes(gradients // 8192):.1MB}; α/β: {cluster.b
 #
 # ## Three exercises
 #
-# **1.** Gradients of 3 GB, 64 ranks, a ring. How many GB does each rank send?
+# **1.** Gradients of 3 GB, 64 ranks, a ring. How many GB do all ranks send together?
 #
 # **2.** A slower network: α = 20 µs and 10 GB/s. 16 ranks. Up to which size, in kB, should they use the tree? (The
 # ring has 30 messages and $1.875\,n$ bytes in a row. And the tree?)
@@ -920,9 +919,9 @@ print(f"a part on 8192 ranks: {Bytes(gradients // 8192):.1MB}; α/β: {cluster.b
 # lines must change places?
 
 # %%
-answer_1 = None  # GB sent by each of 64 ranks
+answer_1 = None  # GB sent by all 64 ranks together
 
-self_check(answer_1, turns.EXERCISES[0], tolerance=0.002, hint="Section 3 has the formula. However many ranks there are, it stays below which multiple of n?")
+self_check(answer_1, turns.EXERCISES[0], tolerance=0.002, hint="Section 3 has the formula for one rank.")
 
 # %%
 answer_2 = None  # kB up to which the tree is faster
@@ -948,7 +947,7 @@ self_check(answer_3, [7.0] * 4, hint="What does rank 1 have to give away before 
 # %% [markdown]
 # <details><summary>Answers</summary>
 #
-# 1. $2 \cdot \frac{63}{64} \cdot 3 = 5.9$ GB.
+# 1. $64 \cdot 2 \cdot \frac{63}{64} \cdot 3 = 378$ GB.
 # 2. The tree has $8\alpha + 8\,n\beta$, the ring $30\alpha + 1.875\,n\beta$. They meet at $n = 22\,\alpha / (6.125\,\beta)$,
 # 718 kB.
 # 3. 7, 7, 0, 0: rank 1 gives its own 0 away before the 7 has come. The two `if`s change places.

@@ -153,6 +153,8 @@ for wrap, seeds in ((Naive, (0, 0, 0, 0)), (Naive, (0, 1, 2, 3)), (Averaged, (0,
 n_parameters = predict.parameters(SMALL)
 tensors = list(GPT(SMALL, device="meta").parameters())
 print(f"{n_parameters:,d} parameters in {len(tensors)} tensors")
+
+# %%
 guess_bytes = ask("Gradients of 4 bytes, 4 ranks. How many kB does each send in one step?", unit="kB")
 
 # %%
@@ -695,6 +697,8 @@ show(plan_buckets, docstring=False)
 
 # %%
 reached = 0.4 * hardware.H100_80GB.peak("bf16")
+
+# %%
 guess_levels = ask("1,024 GPUs, two levels: how many tokens per rank?")
 
 # %%

@@ -265,6 +265,8 @@ display(show(ColumnParallelLinear.forward, docstring=False))
 display(show(RowParallelLinear.forward, docstring=False))
 n_parameters = predict.parameters(SMALL)
 print(f"unsplit: {n_parameters:,d} parameters, {SMALL.layers} blocks of width {SMALL.width}; a batch's stream: {STREAM:kB}")
+
+# %%
 guess_held = ask("How many parameters has each of 4 ranks?")
 
 
@@ -537,6 +539,8 @@ class Separate(Attention):
 # %%
 plan = {f"attention.{name}": ColwiseParallel() for name in ("q", "k", "v")} | {"attention.out": RowwiseParallel()}
 plan |= {"mlp.up": ColwiseParallel(), "mlp.down": RowwiseParallel()}
+
+# %%
 guess_entries = ask("With four entries for attention: how many all-reduces a step?")
 
 # %%
@@ -751,6 +755,8 @@ print(ranks.run(second.context_parallel_here, world_size=2)[0])
 
 # %%
 reached, link = 0.4 * hardware.H100_80GB.peak("bf16"), hardware.H100_80GB.link_bytes_per_s
+
+# %%
 guess_inside = ask("8 ranks in one machine: percent of the time spent on products?")
 
 

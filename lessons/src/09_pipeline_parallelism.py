@@ -175,8 +175,8 @@ compare(
 
 # %% [markdown]
 # Eight times the work in less than three times the time, as long as the micro-batches stay as large. With the batch
-# given, more of them are smaller ones, and section 12 weighs that. (The measured bubble is larger than the ideal one:
-# messages take time, and two cores serve four ranks.)
+# given, more of them are smaller ones, and section 12 weighs that. (The measured bubble is larger than the ideal one; this
+# page has not tried why.)
 #
 # ## 4 · The price
 #
@@ -488,7 +488,8 @@ compare(
 inter_real = runs.for_real(inter)
 pipeline_charts(inter_real, caption="Hatched is a rank's second stage. In the upper chart all gaps together are half as long as 1F1B's.").show()
 predicted_s, measured_s = Seconds(0.02 * (24 + 9 / 2)), Seconds(inter_real["measured"].makespan)
-compare(guess=guess_inter, predicted=predicted_s, measured=measured_s, tolerance=0.5, unit="ms", name="interleaved")
+display(compare(guess=guess_inter, predicted=predicted_s, measured=measured_s, tolerance=0.5, unit="ms", name="interleaved"))
+print("interleaved was done before 1F1B:", measured_s < took["1f1b"])
 
 # %% [markdown]
 # More than twice the messages, since a micro-batch crosses 7 borders instead of 3 (and one of them leads from the

@@ -306,6 +306,8 @@ def unit(shape, parts, x):
 # %%
 blocks = Bytes(2 * sum(weight.numel() for weight in GPT(DEEP, device="meta").blocks.parameters()))
 print(f"four blocks: {blocks:MB} of weights")
+
+# %%
 guess_kept = ask("If we forget: MB of weights, parts and whole, alive after the forward pass?", unit="MB")
 
 # %%
@@ -352,12 +354,13 @@ on_paper = {"replicated": 16, "stage 1": 4 + 12 / 4, "stage 2": 2 + 14 / 4, "sta
 held_due, sent_due = ({name: Bytes(round(psi * n)) for name, n in on_paper.items()}, dict.fromkeys(held, scattered + gathered))
 sent_due["stage 3"] += gathered
 display(compare(predicted=held_due, measured=held, tolerance=0.02, unit="MB"))
+display(compare(predicted=formula(psi, 4 / 4, 4 / 4, 8 / 4), measured=bills, tolerance=0.02, unit="MB"))  # stage 3's
 compare(predicted=sent_due, measured=sent, tolerance=0.05, unit="MB")
 
 # %% [markdown]
 # `update_and_tell` is the middle of `step`: `optimizer.step()` on this rank's pieces, then everybody's weights.
-# (`Zero3` keeps no bf16 copy of its part, and its part of the gradients in fp32: 12 + 4 instead of the picture's 12 + 2 + 2,
-# so $16\Psi/N$ again. How stages 2 and 3 let go, section 10 prints.)
+# (The second table is stage 3 by category. `Zero3` keeps no bf16 copy of its part, and its part of the gradients in fp32: 12 + 4 instead of
+# the picture's 12 + 2 + 2, so $16\Psi/N$ again; its fp32 weights are the masters, too. How stages 2 and 3 let go, section 10 prints.)
 #
 # Stage 1 saves most, and sends no more. Stage 2 saves a little, and has to reduce in each backward pass. Stage 3 saves
 # the rest, for half as much traffic again, and with enough ranks the states of *any* model fit, if what must be whole
@@ -615,6 +618,8 @@ pictures.zero3_timeline(
 
 # %%
 guess_slower = ask("64 tokens on each of two ranks: how many times as long as DDP's is a step of stage 3?")
+
+# %%
 TIMED = GPTConfig(layers=2, width=256, heads=4, vocab_size=256, context=64, norm="rmsnorm", bias=False)
 
 

@@ -110,6 +110,8 @@ compare(
 
 # %%
 CONFIG = ExpertConfig(width=32, hidden=64, experts=6, top_k=2, capacity_factor=1.0)
+
+# %%
 guess_dropped = ask("Of 48 choices, how many are dropped?")
 
 # %%
@@ -309,6 +311,8 @@ for name in ("experts", "loss of balance"):
 stories["one MLP"] = ranks.run(trials.read_stories, "one MLP", world_size=3, timeout_s=300)
 for name, runs in stories.items():
     print(f"{name:16} loss of the last ten steps, by seed:", [f"{sum(run.losses[-10:]) / 10:.2f}" for run in runs])
+tens = {name: [torch.tensor(run.losses).reshape(-1, 10).mean(1).tolist() for run in stories[name]] for name in ("loss of balance", "one MLP")}
+pictures.by_seed({"loss (nats per token)": tens}, every=10, caption="Means of ten steps, a line for each seed. The best MLP ends among the experts.")
 
 # %% [markdown]
 # The loss of balance has worked: fewer tokens are dropped, and the text's loss is lower for each seed. But look at *one MLP*, no

@@ -12,7 +12,7 @@
 # On Monday your run on 64 GPUs is half as fast as planned. The profile says that `all_reduce` takes 60 % of a step, so
 # you ask for a faster network. On Thursday the network comes, and nothing changes: one rank's loader had been slow, and 63
 # GPUs were waiting for it, inside `all_reduce`. On Friday the job dies. It goes on with twice as many ranks, the loss goes
-# on falling, and no line of any log says that two fifths of the epoch will never be read.
+# on falling, and no line of any log says that a part of the epoch will never be read.
 #
 # Both stories are played on this page, with clocks and counters. You will also build what prevents them: a queue, and an
 # order of samples that is a function.
@@ -51,7 +51,7 @@ folder = Path(tempfile.mkdtemp(prefix="lesson15-"))
 #
 # A vocabulary below 65,536 fits into 16 bits, so text that waits for training is a file of 2 bytes a token (nanoGPT keeps
 # it so). We do not read that file. We **map** it: the system gives us addresses, and brings a page of 4 KiB when we touch
-# one. As tokens we take the bytes of the manual that Python carries, again and again, 16 million of them.
+# one. As tokens we take the bytes of the manual that Python carries, again and again, $2^{24}$ of them.
 
 # %% tags=["varies"]
 path = folder / "tokens.bin"
@@ -68,12 +68,14 @@ compare(predicted=due, measured=seen, tolerance=0 if memory.COUNTS else None)
 # costs nothing, and all processes that map the file share its pages. When memory runs short the system drops them without
 # asking, since the file still has them.
 #
-# Now the appetite. MosaicML's tables (llm-foundry, `scripts/train/benchmarking`) have an H100 that eats 10,643 tokens a second of a model
-# of 6.7 billion parameters, and an A100 that eats 165,681 of one of 125 million. **Guess:** one CPU core copies tokens out of
+# Now the appetite. MosaicML's tables (llm-foundry, `scripts/train/benchmarking`) have an H100 that eats 10,643 tokens a second as it trains
+# 6.7 billion parameters, and an A100 that eats 165,681 with 125 million. **Guess:** one CPU core copies tokens out of
 # the map. How many such H100s could it feed?
 
 # %%
 EATS = {"H100, 6.7 billion parameters": 10_643, "A100, 125 million parameters": 165_681}  # tokens/s a GPU, MosaicML
+
+# %%
 guess_fed = ask("H100s that one core can feed from the map?")
 
 # %% tags=["varies"]
@@ -87,8 +89,8 @@ for gpu, eats in EATS.items():
 # 21 kB a second is nothing. The
 # first reading of a page comes from the disk, but no disk is so slow either. **Text does not starve a GPU.**
 #
-# Work on text does. Suppose that the loader tokenises, here with a byte-pair encoder in plain Python (Sennrich et al. 2016;
-# `course_pages/lesson15/encoder.py`):
+# Work on text does. Suppose that the loader tokenises, here with a byte-pair encoder in plain Python. It starts from bytes, and merges
+# neighbours that are frequent into one token (Sennrich et al. 2016; `course_pages/lesson15/encoder.py`):
 
 # %% tags=["varies"]
 manual = text.python_manual().data.decode()
@@ -146,14 +148,14 @@ def prefetch(work, jobs, workers, depth=2):
 guess_eight = ask("8 workers: ms a step?", unit="ms")
 
 # %% tags=["varies"]
-L, M, STEPS = 0.060, 0.015, 24
+L, M = 0.060, 0.015
 
 
-def step_seconds(workers):
+def step_seconds(workers, steps=24):
     start = time.perf_counter()
-    for _ in prefetch(lambda step: time.sleep(L), range(STEPS), workers):
+    for _ in prefetch(lambda step: time.sleep(L), range(steps), workers):
         time.sleep(M)
-    return Seconds((time.perf_counter() - start) / STEPS)
+    return Seconds((time.perf_counter() - start) / steps)
 
 
 due = {f"w = {w}": Seconds(max(M, L / w)) for w in (1, 2, 4, 8)}
@@ -237,10 +239,10 @@ def feistel(number, half, seed, epoch):
 print([feistel(number, half=2, seed=7, epoch=0) for number in range(16)])
 
 # %% [markdown]
-# All numbers from 0 to 15, each once. But our samples are seldom a power of 4. Say there are 10. Place 9 is sent to 13, which is no
-# sample. Then send 13 on. It may not land inside either: 13 goes to 11, which is no sample, and 11 to 5. But all numbers lie on circles of this
-# shuffle. The circle leads back to our place at the latest, so the walk meets a number inside. And no two places end at the same one:
-# their circles are walked in one direction only.
+# All numbers from 0 to 15, each once. But the number of samples is seldom a power of 4. Say there are 10. Place 9 is sent to 13, which is no
+# sample. Then send 13 on. It may not land inside either: 13 goes to 11, which is no sample, and 11 to 5. Sent on and on, each number comes back
+# to itself, on a circle. So the walk meets a number inside, our own place at the latest. And no two places end at the same one: the walk from
+# farther back would meet the other place first, and stop there.
 #
 # **Your turn.** Walk. (Black and Rogaway 2002, §4, call it cycle walking.)
 
@@ -309,7 +311,7 @@ def train(file, workers, kill_at=None):
     start, diary = torch.load(file) if Path(file).exists() else (0, torch.zeros(STEPS, BATCH, dtype=torch.int64))
 
     def load(step):
-        places = places_of(step, rank, world_size, BATCH, N)
+        places = [map(int, each) for each in places_of(step, rank, world_size, BATCH, N)]  # NumPy's would overflow
         return [permuted(place, N, lambda number, epoch=epoch: feistel(number, 5, 7, epoch)) for epoch, place in places]
 
     for step, samples in zip(range(start, STEPS), prefetch(load, range(start, STEPS), workers)):
@@ -356,9 +358,10 @@ for library, after in elsewhere.STORED:
 # %% [markdown]
 # With as many ranks as before, both are exact, and neither promises more (torchdata's documentation: it handles states of
 # workers, "but not across ranks"). But neither compares. A state here is "rank 0 has read 8 of
-# its samples", and with four ranks rank 0's samples are others: 16 of 40 fall between, and nobody is told.
+# its samples", and with four ranks rank 0's samples are others: 16 of 40 fall between, and nobody is told. (One rank goes better: torchdata
+# reads 8 twice, and Datasets at least stops, with an error, before it reads any of the last 24.)
 #
-# Play with it. By shard, by stride, by function:
+# Play with it. A rank gets a stretch of the epoch (by shard), every $p$-th sample (by stride), or its rows of our order (by function):
 
 # %%
 RestartExplorer().show()
@@ -375,7 +378,7 @@ RestartExplorer().show()
 #
 # </details>
 #
-# **The short of it.** A map gives text as fast as memory does. Work on text is done before, or by enough workers:
+# **The short of it.** A map gives text far faster than a GPU eats it. Work on text is done before, or by enough workers:
 # $\max(M, L/w)$. An order that is a function has a state of one number, and no crash and no change of ranks can lose a token.
 #
 # ---
@@ -459,6 +462,8 @@ compare(
 )
 
 # %% [markdown]
+# Parquet stays below its 7 bits since it writes a run of one token, of blanks say, as a number and a count. (Shuffle the bytes, and the gain is gone.)
+#
 # And what does reading cost? A page that was read once *is* main memory, so section 1's map should be copied as fast as an array:
 
 # %% tags=["varies"]
@@ -496,7 +501,7 @@ for name in sorted(elsewhere.ALLOCATED_STORED.keys() - files):
 display(show(packed_row, docstring=False), show(document_mask, docstring=False))
 
 # %% [markdown]
-# Is document 0 really gone for document 1? Ask the gradient. Take the loss of document 1 alone, and look at what reaches the
+# Is document 0 really gone for document 1? Ask the gradient. Take a sum over document 1's logits alone, and look at what reaches the
 # vectors of document 0. **Guess:** a small number, or zero?
 
 # %%
@@ -590,7 +595,8 @@ expected = (2 * T * 0.22 * 0.78 / np.pi) ** 0.5
 compare(predicted={"by dice, share 0.22": Ratio(expected)}, measured={"by dice, share 0.22": Ratio(sum(abs(n - 0.22 * T) for n in draws) / 300)}, tolerance=0.15)
 
 # %% [markdown]
-# GPT-3's printed weights make 101 %. Which brings us to reading such tables. A source of $n$ tokens with share $q$ of $D$ trained ones is
+# GPT-3's printed weights make 101 %. Lesson 14 met rows of such tables that do not fit. Is rounding to blame?
+# A source of $n$ tokens with share $q$ of $D$ trained ones is
 # read $qD/n$ times.
 
 # %%
@@ -608,7 +614,8 @@ print("MassiveText, bytes a token:", {name: round(1000 * terabytes / tokens_e9, 
 # %% [markdown]
 # WebText2's 22 % are 3.5 epochs, not 2.9, so one of the two numbers is a misprint or more rounded than it looks. MT-NLG was trained on 270 billion tokens, says the paper.
 # Two of its fifteen sources, OpenWebText2 and Stack Exchange, were then read less often than their rows print, by more than rounding explains; with 275 billion all
-# rows fit. The 339 billion that are often quoted are the corpus. And Wikipedia's 0.001 TB cannot hold 4 billion tokens, unless one is a quarter of a byte. (All three
+# rows fit. The 339 billion that are often quoted are the corpus. And MassiveText's Wikipedia, 0.001 TB, cannot hold
+# 4 billion tokens, unless one is a quarter of a byte. (All three
 # tables are read here in lectures that quote the papers.)
 #
 # ## 10 · Three ways to lose it
@@ -693,10 +700,10 @@ def write_shard(shard, gone):
 # runs. Two sets have the same smallest element with probability equal to their Jaccard index, so 64 numbers estimate it. And those numbers, in bands,
 # can be keys of a hash table again: alike documents fall into one bucket. The workers compute the signatures, which is the work; the table is small.
 #
-# **Guess:** the manual has about 2,600 paragraphs. How many percent are exact copies?
+# **Guess:** the manual has about 2,600 paragraphs. How many percent are thrown out as exact copies, if one of each stays?
 
 # %%
-guess_copies = ask("Percent of the manual's paragraphs that are exact copies of another?")
+guess_copies = ask("Percent of the manual's paragraphs thrown out as exact copies?")
 
 # %% tags=["varies"]
 documents, pairs, signed = cluster.documents(), [], []
@@ -748,7 +755,7 @@ else:
 # | library | keeps | at a restart |
 # |---|---|---|
 # | torchdata, `StatefulDataLoader` 0.11 | each rank's workers' positions | exact for the same ranks; doubled: 16 of 40 lost, silently (run above) |
-# | Hugging Face Datasets 5.2 | each rank's position in its shards | the same (run above) |
+# | Hugging Face Datasets 5.2 | each rank's position in its shards | the same, but to fewer ranks an error (run above) |
 # | MosaicML Streaming | epoch, samples seen, seed, "canonical nodes" ([documentation](https://docs.mosaicml.com/projects/streaming)) | made for other numbers of ranks, "elastic determinism"; [issue 869](https://github.com/mosaicml/streaming/issues/869), an error in a resume beyond epoch 1, is open |
 # | WebDataset | nothing | its author advises to draw shards with replacement, so that there is no place to go back to (issues [177](https://github.com/webdataset/webdataset/issues/177), [234](https://github.com/webdataset/webdataset/issues/234)) |
 # | TensorFlow Datasets | files in fixed shards, an order that is fixed [if you ask for it](https://www.tensorflow.org/datasets/determinism); position is `tf.data`'s | an iterator can be saved with its shuffle buffer, and [that may be large](https://www.tensorflow.org/api_docs/python/tf/data/experimental/CheckpointInputPipelineHook) |

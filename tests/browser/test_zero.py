@@ -41,13 +41,15 @@ def test_the_browser_adds_up_what_python_predicts(explorer) -> None:
 def test_moves_are_told_drawn_and_reach_python(explorer) -> None:
     page = explorer(model="GPT-3 6.7B", ranks=4, gpu="A100 40GB")
     status = page.get_by_role("status")
-    expect(status).to_have_text("GPT-3 6.7B on 4 × A100 40GB: fits from stage 2 on.")
+    expect(status).to_have_text("GPT-3 6.7B on 4 × A100 40GB, states alone: fits from stage 2 on.")
     page.get_by_role("slider", name="Ranks").focus()
     page.keyboard.press("ArrowRight")
-    expect(status).to_have_text("GPT-3 6.7B on 8 × A100 40GB: fits from stage 1 on.")
+    expect(status).to_have_text("GPT-3 6.7B on 8 × A100 40GB, states alone: fits from stage 1 on.")
     assert page.evaluate("[model.get('ranks'), model.saved]") == [8, 1]
     page.get_by_label("Model").select_option("GPT-3 175B")
-    expect(status).to_have_text("GPT-3 175B on 8 × A100 40GB: does not fit. Stage 3 does, from 83 ranks on.")
+    expect(status).to_have_text(
+        "GPT-3 175B on 8 × A100 40GB, states alone: does not fit. Stage 3 does, from 83 ranks on."
+    )
     page.evaluate("model.set('sequences', 16)")
     expect(status).to_have_text("GPT-3 175B on 8 × A100 40GB: does not fit, however many ranks there are.")
     expect(page.locator(".zx-facts").nth(3)).to_contain_text("never fits")

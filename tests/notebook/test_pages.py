@@ -1,4 +1,7 @@
-"""What `show`, `compare` and `self_check` return must be seen: Jupyter displays a cell's last expression only."""
+"""What `show`, `compare` and `self_check` return must be seen: Jupyter displays a cell's last expression only.
+
+And a question stands alone: a reader guesses before the cell that answers runs, and before a listing distracts.
+"""
 
 import ast
 from pathlib import Path
@@ -27,3 +30,14 @@ def test_no_page_loses_what_it_shows(source: Path) -> None:
 def test_a_lost_call_is_found() -> None:
     assert lost("show(len)\nx = 1") == ["show(len)"]
     assert lost("display(show(len))\nx = show(len)\ncompare(predicted=1, measured=1)") == []
+
+
+def is_question(line: ast.stmt) -> bool:
+    return isinstance(line, ast.Assign) and ast.unparse(line.value).startswith("ask(")
+
+
+@pytest.mark.parametrize("source", sorted(ROOT.glob("lessons/src/*.py")), ids=lambda source: source.stem)
+def test_a_question_has_a_cell_of_its_own(source: Path) -> None:
+    cells = [ast.parse(cell.source).body for cell in read_cells(source) if cell.cell_type == "code"]
+    asking = [cell for cell in cells if any(map(is_question, cell))]
+    assert asking and [ast.unparse(line) for cell in asking for line in cell if not is_question(line)] == []

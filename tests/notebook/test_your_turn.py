@@ -5,6 +5,7 @@ import torch
 import torch.distributed as dist
 
 from course_kit import ranks
+from course_kit.cells import remember
 from course_kit.notebook import your_turn
 from course_kit.notebook.your_turn import Turn, is_stub
 
@@ -81,6 +82,18 @@ def test_a_right_one_is_used():
 
     used = double.solution(lambda x: 2 * x)
     assert double.verdict.state == "right" and used is double.function and double(5) == 10
+
+
+def test_one_that_calls_itself_is_judged_by_itself():
+    """While a cell runs, its name still means the stub of before, or nothing at all."""
+    source = "def double(x):\n    return 0 if x == 0 else 2 + double(x - 1)"
+    for names in ({}, {"double": lambda x: None}):
+        before = dict(names)
+        remember("<calls itself>", source)
+        exec(compile(source, "<calls itself>", "exec"), names, found := {})
+        turn = Turn(found["double"], doubles, "")
+        assert turn.verdict.state == "right", turn.verdict
+        assert names.get("double") is before.get("double")  # the cell itself binds it, later
 
 
 def test_a_solution_that_does_not_pass_stops_the_page():

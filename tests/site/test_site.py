@@ -62,6 +62,9 @@ def test_each_figure_says_in_words_what_it_shows() -> None:
         words = re.findall(r'<img [^>]*?alt=\\"(.*?)\\"', text)
         assert words and len(words) == text.count("<img "), lesson.name
         assert not [each for each in words if len(each) <= 20 or " " not in each], lesson.name
+        assert len(re.findall(r'<a href=\\"(\S+)\\" title=[^>]+><img [^>]*?src=\\"\1\\"', text)) == len(words), (
+            lesson.name
+        )
 
 
 def test_a_page_carries_its_widgets_once_and_nothing_for_jupyter(stored: dict[str, Any]) -> None:

@@ -49,6 +49,17 @@ def sends_no_copy(tensor):
         each.wait()
 
 
+def around_a_ring(tensor):
+    rank, p, going = dist.get_rank(), dist.get_world_size(), tensor.clone()
+    for _ in range(p - 1):
+        coming = torch.empty_like(tensor)
+        posted = dist.isend(going, (rank + 1) % p)
+        dist.recv(coming, (rank - 1) % p)
+        posted.wait()
+        tensor += coming
+        going = coming
+
+
 def twice(tensor):
     other = torch.zeros_like(tensor)
     posted_both_ways(other)
@@ -128,6 +139,34 @@ def from_the_root_to_all(tensor):
         dist.recv(tensor, 0)
 
 
+def along_a_chain(tensor):
+    rank, p = dist.get_rank(), dist.get_world_size()
+    if rank > 0:
+        dist.recv(tensor, rank - 1)
+    if rank < p - 1:
+        dist.send(tensor, rank + 1)
+
+
+def smallest_step_first(tensor):
+    rank, p = dist.get_rank(), dist.get_world_size()
+    level, step = (rank & -rank) if rank else p, 1
+    if rank:
+        dist.recv(tensor, rank - level)
+    while step < level and rank + step < p:
+        dist.send(tensor, rank + step)
+        step *= 2
+
+
+def by_doubling(tensor):
+    rank, p, step = dist.get_rank(), dist.get_world_size(), 1
+    while step < p:
+        if rank < step and rank + step < p:
+            dist.send(tensor, rank + step)
+        elif step <= rank < 2 * step:
+            dist.recv(tensor, rank - step)
+        step *= 2
+
+
 def by_the_backend(tensor):
     dist.broadcast(tensor, 0)
 
@@ -179,6 +218,7 @@ ANSWERS = {
             sends_the_running_sum: "end with the sum",
             sends_no_copy: "end with the sum",
             twice: "should send its 1200 bytes",
+            around_a_ring: "to each other one",
             sends_and_waits: "rank 0 waits in send",
         },
     ),
@@ -192,9 +232,11 @@ ANSWERS = {
         },
     ),
     turns.check_down: Answers(
-        right=[by_lowest_bit],
+        right=[by_lowest_bit, by_doubling],
         wrong={
             from_the_root_to_all: "none should send more",
+            along_a_chain: "rounds",
+            smallest_step_first: "rounds",
             by_the_backend: "messages",
             only_for_powers_of_two: "rank",
         },

@@ -12,6 +12,7 @@ from course_lib import predict
 from course_lib.model import zoo
 from course_lib.predict import Setup
 from course_pages.lesson11.explorer import PLACES, STATES, TiersExplorer, speed_of, tiers_table
+from course_pages.shared.models_on_gpus import passing
 
 
 def test_bytes_are_what_the_library_predicts() -> None:
@@ -20,10 +21,21 @@ def test_bytes_are_what_the_library_predicts() -> None:
     setup = Setup(zoo.GPT3_175B, 2, precision="mixed", recompute="full")
     psi = int(predict.parameters(zoo.GPT3_175B))
     tiers = explorer.tiers
-    assert tiers["GPU"].total == tiers["GPU"].parameters + tiers["GPU"].gradients == 4 * psi
+    assert tiers["GPU"].parameters + tiers["GPU"].gradients == 4 * psi
+    assert tiers["GPU"].total == 4 * psi + tiers["GPU"].temporaries
     assert tiers["main memory"].total == tiers["main memory"].optimizer == 12 * psi
     assert tiers["disk"].total == tiers["disk"].activations == predict.activations_paper(setup)
     assert tiers_table()["states"]["GPT-3 175B"] == [2 * psi, 2 * psi, 12 * psi]
+
+
+def test_what_passes_counts_before_a_tier_fits() -> None:
+    """What lesson 10 holds for a moment; of weights that are away, whole units come to the card."""
+    for weights, zero in (("GPU", 0), ("disk", 3)):
+        tiers = TiersExplorer(model="GPT-3 6.7B", sequences=32, weights=weights, gradients="disk").tiers
+        assert tiers["GPU"].temporaries == passing("GPT-3 6.7B", zero, 32).total
+        assert not tiers["main memory"].temporaries and not tiers["disk"].temporaries
+    told = TiersExplorer(model="GPT-3 6.7B", sequences=32, gradients="main memory")._told()
+    assert "In GPU 65.2 GiB of 39.5 GiB, too much" in told, "28.4 GiB without what passes"
 
 
 PSI = int(predict.parameters(zoo.GPT3_6_7B))
@@ -75,7 +87,9 @@ def test_what_is_not_offered_is_refused(wrong: dict[str, Any]) -> None:
 
 def test_a_card_holds_what_a_program_sees_of_it() -> None:
     """31.9 GiB, on a card that is sold with 32."""
-    told = TiersExplorer(model="Llama 3 8B", gpu="V100 32GB", sequences=1)._told()
+    told = TiersExplorer(
+        model="GPT-2 XL", gpu="V100 32GB", sequences=16, gradients="main memory", optimizer="GPU"
+    )._told()
     assert "In GPU 31.9 GiB of 31.7 GiB, too much" in told
 
 
@@ -86,6 +100,6 @@ def test_show_sends_the_widget_with_its_picture(monkeypatch: pytest.MonkeyPatch)
     explorer.show()
     assert sent[0].data["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
     told = sent[0].metadata["image/png"]["alt"]
-    assert "In GPU 42.4 GiB of 39.5 GiB, too much; main memory 268.0 GiB of 512.0 GiB; disk 0.0 GiB" in told
+    assert "In GPU 47.0 GiB of 39.5 GiB, too much; main memory 268.0 GiB of 512.0 GiB; disk 0.0 GiB" in told
     assert "A step: card 7.71 s, link 2.57 s, processor 3.21 s, disk 0.00 s; the card computes 57% of the time." in told
     assert list(explorer.capacities) == list(PLACES)

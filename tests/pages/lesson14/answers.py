@@ -86,6 +86,10 @@ def through_the_lowest_three(parameters, losses):
     return vertex_by_hand(parameters[middle - 1 : middle + 2], losses[middle - 1 : middle + 2])
 
 
+def in_an_array(parameters, losses):
+    return np.exp(np.polynomial.Polynomial.fit(np.log(parameters), losses, 2).deriv().roots())
+
+
 def by_bisection(law, flops):
     low, high = 1.0, flops
     for _ in range(200):
@@ -94,6 +98,16 @@ def by_bisection(law, flops):
         more = law.alpha * law.A * n**-law.alpha > law.beta * law.B * d**-law.beta
         low, high = (n, high) if more else (low, n)
     return n, d
+
+
+def whole_numbers(law, flops):
+    n, d = by_bisection(law, flops)
+    return round(n), round(d)
+
+
+def numbers_in_arrays(law, flops):
+    n, d = by_bisection(law, flops)
+    return np.array([n]), np.array([d])
 
 
 def twenty_tokens(law, flops):
@@ -157,11 +171,13 @@ ANSWERS = {
             best_run: "has less",
             log_of_it: "has less",
             through_the_lowest_three: "all of them",
+            in_an_array: "take the number out",
         },
     ),
     turns.check_best: Answers(
-        right=[by_bisection],
+        right=[by_bisection, whole_numbers],
         wrong={
+            numbers_in_arrays: "take the numbers out",
             twenty_tokens: "lose less",
             forgot_the_six: "6·N·D of what came",
             exponent_of_tokens: "lose less",

@@ -7,6 +7,8 @@ import queue
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
+
 from course_pages.lesson15 import turns
 from tests.pages.answers import Answers
 
@@ -16,6 +18,11 @@ def walk_forever_until_inside(place, n, feistel):
         place = feistel(place)
         if place < n:
             return place
+
+
+def walk_that_calls_itself(place, n, feistel):
+    number = feistel(place)
+    return number if number < n else walk_that_calls_itself(number, n, feistel)
 
 
 def walk_by_remainder(place, n, feistel):
@@ -168,6 +175,15 @@ def places_in_a_loop(step, rank, world_size, batch, n):
     return found
 
 
+def places_of_an_array(step, rank, world_size, batch, n):
+    places = np.arange(step * batch + rank, (step + 1) * batch, world_size)
+    return list(zip(places // n, places % n))
+
+
+def places_with_a_fraction_of_an_epoch(step, rank, world_size, batch, n):
+    return [(place / n, place % n) for place in range(step * batch + rank, (step + 1) * batch, world_size)]
+
+
 def places_in_blocks(step, rank, world_size, batch, n):
     each = batch // world_size
     return [divmod(step * batch + rank * each + row, n) for row in range(each)]
@@ -221,7 +237,7 @@ def quota_in_turn(weights, given):
 
 ANSWERS = {
     turns.check_walk: Answers(
-        right=[walk_forever_until_inside],
+        right=[walk_forever_until_inside, walk_that_calls_itself],
         wrong={
             walk_by_remainder: "not the last number that came out",
             walk_that_starts_with_the_place: "the place itself goes through feistel first",
@@ -242,8 +258,9 @@ ANSWERS = {
         },
     ),
     turns.check_places: Answers(
-        right=[places_in_a_loop],
+        right=[places_in_a_loop, places_of_an_array],
         wrong={
+            places_with_a_fraction_of_an_epoch: "cannot be interpreted as an integer",
             places_in_blocks: "not its rows of the batch",
             places_without_epochs: "not this step's batch once",
             places_of_a_batch_for_each_rank: "not this step's batch once",
