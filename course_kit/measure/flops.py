@@ -114,25 +114,14 @@ class _WithoutModules:
     def __exit__(self, *_error: object) -> None: ...
 
 
-def _attention(query: Any, key: Any, value: Any, *_args: Any, **_kwargs: Any) -> int:
-    return sdpa_flop_count(query, key, value)
-
-
-def _attention_backward(grad: Any, query: Any, key: Any, value: Any, *_args: Any, **_kwargs: Any) -> int:
-    return sdpa_backward_flop_count(grad, query, key, value)
-
-
-def _grouped(left: Any, right: Any, *_args: Any, **_kwargs: Any) -> int:
-    return 2 * math.prod(left) * right[-1]  # the groups share the rows, or in the weights' gradient what is summed over
-
-
+aten = torch.ops.aten
 _LEFT_OUT: dict[Any, Any] = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+    aten._scaled_dot_product_flash_attention_for_cpu: lambda *given, **_: sdpa_flop_count(*given[:3]),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *given, **_: sdpa_backward_flop_count(*given[:4]),
 }
 """The kernels of `scaled_dot_product_attention` on a CPU, and of `grouped_mm`; FlopCounterMode passes shapes."""
-if hasattr(torch.ops.aten, "_grouped_mm"):
-    _LEFT_OUT[torch.ops.aten._grouped_mm] = _grouped
+if hasattr(aten, "_grouped_mm"):  # the groups share the rows, or in the weights' gradient what is summed over
+    _LEFT_OUT[aten._grouped_mm] = lambda left, right, *_, **__: 2 * math.prod(left) * right[-1]
 
 
 class MatrixProducts(InAllThreads):
