@@ -91,17 +91,12 @@ class RankTimeline:
 
     def seconds(self, rank: int, kind: Kind) -> Seconds:
         """The time in which the rank computed, waited or had a communication under way; never counted twice."""
-        return Seconds(sum(end - start for start, end in _union(self.of(rank, kind))))
+        return Seconds(_covered_s(self.of(rank, kind)))
 
     def hidden(self, rank: int) -> Seconds:
         """The time in which a communication was under way and the rank did not wait: hidden behind computation."""
-        waits = _union(self.of(rank, "wait"))
-        both = sum(
-            max(0.0, min(end, stop) - max(start, begin))
-            for start, end in _union(self.of(rank, "send"))
-            for begin, stop in waits
-        )
-        return Seconds(max(0.0, self.seconds(rank, "send") - both))
+        sends, waits = self.of(rank, "send"), self.of(rank, "wait")
+        return Seconds(max(0.0, _covered_s(sends + waits) - _covered_s(waits)))
 
     def save(self, path: str | Path) -> None:
         """Write the events to a file that Perfetto (ui.perfetto.dev) and chrome://tracing open."""
@@ -292,15 +287,13 @@ def _shifted(events: list[Event], by_s: float) -> list[Event]:
     return [replace(event, start_s=event.start_s + by_s, end_s=event.end_s + by_s) for event in events]
 
 
-def _union(events: list[Event]) -> list[tuple[float, float]]:
-    """The stretches in which at least one of the events is going on; no two touch."""
-    stretches: list[tuple[float, float]] = []
+def _covered_s(events: list[Event]) -> float:
+    """The seconds in which at least one of the events is going on."""
+    total_s, until_s = 0.0, float("-inf")
     for event in sorted(events, key=lambda event: event.start_s):
-        if stretches and event.start_s <= stretches[-1][1]:
-            stretches[-1] = stretches[-1][0], max(stretches[-1][1], event.end_s)
-        else:
-            stretches.append((event.start_s, event.end_s))
-    return stretches
+        total_s += max(0.0, event.end_s - max(event.start_s, until_s))
+        until_s = max(until_s, event.end_s)
+    return total_s
 
 
 def chrome_trace(events: Iterable[Event]) -> dict[str, Any]:
