@@ -256,13 +256,10 @@ def clock_offset_s(group: dist.ProcessGroup | None = None) -> float:
     the error is at most half a round trip; an offset below that is 0. First rank: 9 messages of 8 bytes to each other
     one; they: 8.
     """
-    world_size, rank = dist.get_world_size(group), dist.get_rank(group)
-    chosen = group or dist.group.WORLD
-    assert chosen is not None
     device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
-    members = [dist.get_global_rank(chosen, r) for r in range(world_size)]
+    members = dist.get_process_group_ranks(group)
     value = torch.zeros((), dtype=torch.float64, device=device)
-    if rank > 0:
+    if dist.get_rank(group) > 0:
         for _ in range(_PINGS):
             dist.recv(value, members[0], group)
             dist.send(value.fill_(_clock()), members[0], group)
