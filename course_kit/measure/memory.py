@@ -104,10 +104,6 @@ class Timeline:
         """The bytes alive in one row; -1 is the last."""
         return MemoryAccount(*(Bytes(n) for n in self.bytes[row]))
 
-    def phase_at(self, row: int) -> str:
-        """The phase that a row belongs to, or ""."""
-        return next((p.name for p in self.phases if p.start <= row < p.stop), "")
-
     def __len__(self) -> int:
         return len(self.bytes)
 
@@ -171,7 +167,8 @@ class MemoryRecord(Tabular):
     def peak_phase(self) -> str:
         """The phase in which the peak occurred: "forward", "backward", "optimizer step" or ""."""
         timeline = self.timeline
-        return timeline.phase_at(timeline.peak_row)
+        row = timeline.peak_row
+        return next((p.name for p in timeline.phases if p.start <= row < p.stop), "")
 
     @property
     def now(self) -> MemoryAccount:
