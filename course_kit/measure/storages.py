@@ -36,11 +36,6 @@ class TrackedStorage(weakref.ref):
         shape, dtype: of the first tensor seen on it.
     """
 
-    __slots__ = (
-        "address", "born", "died", "dtype", "holders", "line", "made_by", "name", "owner", "place", "saved", "shape",
-        "sizes"
-    )  # fmt: skip
-
     address: int
     born: int
     died: int | None
@@ -120,14 +115,9 @@ def tensors_in(values: Any) -> list[Tensor]:
     """All tensors among an operation's arguments or results: one, or those in lists and tuples."""
     if isinstance(values, Tensor):
         return [values]
-    found: list[Tensor] = []
-    if isinstance(values, (list, tuple)):
-        for value in values:
-            if isinstance(value, Tensor):
-                found.append(value)
-            elif isinstance(value, (list, tuple)):
-                found.extend(tensors_in(value))
-    return found
+    if not isinstance(values, (list, tuple)):
+        return []
+    return [tensor for value in values for tensor in tensors_in(value)]
 
 
 def plain_tensors(tensor: Tensor) -> Iterable[Tensor]:
