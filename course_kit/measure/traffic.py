@@ -235,8 +235,8 @@ def _sent_and_queued() -> dict[Connection, tuple[int, int]] | None:
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 continue
             with socket.socket(fileno=os.dup(int(name))) as connection:
-                if not _is_tcp(connection):
-                    continue
+                if connection.type != socket.SOCK_STREAM or connection.family not in (socket.AF_INET, socket.AF_INET6):
+                    continue  # not TCP
                 (host, port, *_), (other_host, other_port, *_) = connection.getsockname(), connection.getpeername()
                 if store_port in (port, other_port):
                     continue
@@ -247,10 +247,6 @@ def _sent_and_queued() -> dict[Connection, tuple[int, int]] | None:
                 (queued,) = struct.unpack_from("=I", info, _NOT_SENT_AT)
                 counted[f"{host}:{port}", f"{other_host}:{other_port}"] = sent - again, queued
     return counted
-
-
-def _is_tcp(connection: socket.socket) -> bool:
-    return connection.type == socket.SOCK_STREAM and connection.family in (socket.AF_INET, socket.AF_INET6)
 
 
 def _store_port() -> int | None:
