@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import IO
+from typing import IO, Any
 
 from course_kit.ranks._processes.zygote import EXIT, REQUEST
 
@@ -27,13 +27,10 @@ IN_RANK = "COURSE_LIB_RANKS_CHILD"
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
-def _child_environment() -> dict[str, str]:
-    return {**os.environ, **_ONE_THREAD, IN_RANK: "1"}
-
-
-def _child_command(body: str) -> list[str]:
-    """A Python that sees the same packages as this one and runs `body`."""
-    return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {body}"]
+def _start_python(body: str, **files: Any) -> subprocess.Popen[Any]:
+    """Start a Python that sees the same packages as this one, computes on one thread and runs `body`."""
+    command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {body}"]
+    return subprocess.Popen(command, env={**os.environ, **_ONE_THREAD, IN_RANK: "1"}, **files)
 
 
 class ForkLauncher:
@@ -43,11 +40,9 @@ class ForkLauncher:
         self._owner = os.getpid()
         self._control, theirs = socket.socketpair()
         body = f"from course_kit.ranks._processes.zygote import main; main({theirs.fileno()}, {os.getpid()})"
+        nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         with theirs:
-            self._zygote = subprocess.Popen(
-                _child_command(body), env=_child_environment(), pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+            self._zygote = _start_python(body, pass_fds=[theirs.fileno()], **nothing)
         self._exits: dict[tuple[int, int], int] = {}
         atexit.register(self.close)
 
@@ -124,13 +119,11 @@ class SpawnLauncher:
             server.settimeout(60)
             port = server.getsockname()[1]
             body = f"from course_kit.ranks._processes.launch import connect; connect({port})"
-            self._processes[group, rank] = subprocess.Popen(
-                _child_command(body), env=_child_environment(), stdin=subprocess.PIPE, stdout=log, stderr=log
-            )
-            stdin = self._processes[group, rank].stdin
-            assert stdin is not None
-            with stdin:
-                stdin.write(token.encode())  # not on the command line, which every user of the machine can read
+            process = _start_python(body, stdin=subprocess.PIPE, stdout=log, stderr=log)
+            self._processes[group, rank] = process
+            assert process.stdin is not None
+            with process.stdin:  # not on the command line, which every user of the machine can read
+                process.stdin.write(token.encode())
             return self._accept(server, token)
 
     def _accept(self, server: socket.socket, token: str) -> socket.socket:
