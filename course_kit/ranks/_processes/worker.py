@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import datetime
 import faulthandler
-import gc
 import os
 import queue
 import random
@@ -43,19 +42,16 @@ class Rank:
         self.channel = channel
         self.jobs: queue.SimpleQueue[Job | Settings | None] = queue.SimpleQueue()
         self.main_thread = threading.get_ident()
-        self._interceptor: CommunicationInterceptor | None = None
+        self._interceptor: CommunicationInterceptor  # made by `work`; nobody asks before "ready"
         self._out = LabelledStream(lambda text: channel.send(("out", "stdout", text)), 1)
         self._err = LabelledStream(lambda text: channel.send(("out", "stderr", text)), 2)
 
     def listen(self) -> None:
         """The second thread: hand jobs to the main thread, answer questions, notice that the notebook is gone."""
         parent = os.getppid()
-        poll = select.poll() if hasattr(select, "poll") else None
-        if poll is not None:
-            poll.register(self.channel.fileno(), select.POLLIN)
         try:
             while True:
-                while poll is not None and not poll.poll(1000):
+                while not select.select([self.channel], [], [], 1.0)[0]:
                     if os.getppid() != parent:  # the zygote was killed: nobody would reap us
                         os._exit(0)
                 for message in self.channel.receive():
@@ -65,19 +61,15 @@ class Rank:
 
     def _take(self, message: tuple[Any, ...]) -> None:
         if message[0] == "where":
-            self._tell_lost()
+            self._interceptor.tell_lost()
             self.channel.send(("here", self._position()))
         else:  # ("run", job), ("start", settings) or ("over",)
             self.jobs.put(message[1] if message[0] != "over" else None)
 
-    def _tell_lost(self) -> None:
-        if self._interceptor is not None:
-            self._interceptor.tell_lost()
-
     def _position(self) -> Position:
         """Where the main thread is; of its waiting, else of any thread's (autograd has its own for GPUs)."""
         frame = sys._current_frames().get(self.main_thread)
-        waits = dict(self._interceptor.waiting) if self._interceptor else {}
+        waits = dict(self._interceptor.waiting)
         waiting = waits.get(self.main_thread) or next(iter(waits.values()), None)
         return Position(stacks.call_site(frame), stacks.stack_text(frame), waiting, collective_in(frame))
 
@@ -98,7 +90,7 @@ class Rank:
             self._out.end_line()
             self._err.end_line()
             _flush_c_output()
-            self._tell_lost()
+            self._interceptor.tell_lost()
             self.channel.send(answer)
             del job, answer
 
@@ -130,7 +122,6 @@ class Rank:
 
     def _settle(self, job: Job) -> None:
         """Look like the notebook, and like a new process, so that no earlier call shows through."""
-        assert self._interceptor is not None
         if job.diagnose:
             self._interceptor.put_on()
         else:
@@ -194,7 +185,6 @@ def _prepare_process() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform.startswith("linux") else "lo0")
     random.seed()
-    gc.enable()
 
 
 def serve(connection: socket.socket) -> None:
