@@ -44,7 +44,7 @@ class WorkerGroup:
         self.channels: list[Channel] = []
         self.pids: list[int] = [0] * world_size
         self._selector = selectors.DefaultSelector()
-        self._ready = False
+        self._missing = set(range(world_size))
         for rank, log in enumerate(self.logs):
             channel = Channel(self.launcher.start(self.number, rank, log.file))
             self.channels.append(channel)
@@ -61,21 +61,17 @@ class WorkerGroup:
         """
         if self._ended:  # an interrupt came between its end and the start of the next group
             raise RuntimeError("these ranks were ended")
-        missing = set() if self._ready else set(range(self.world_size))
         end = time.monotonic() + _START_S
-        while missing:
+        while self._missing:
             if time.monotonic() > end:
-                raise RuntimeError(f"ranks {sorted(missing)} were not ready after {_START_S:.0f} s")
+                raise RuntimeError(f"ranks {sorted(self._missing)} were not ready after {_START_S:.0f} s")
             for rank, message in self.messages(1.0):
                 if message[0] == "gone":
                     raise RuntimeError(f"rank {rank} could not start:\n{self.logs[rank].news()}")
                 if message[0] == "ready":
                     self.pids[rank] = message[1]
-                    missing.discard(rank)
-        if not self._ready:
-            for log in self.logs:
-                log.skip()
-        self._ready = True
+                    self.logs[rank].skip()
+                    self._missing.discard(rank)
 
     def is_whole(self) -> bool:
         """Whether every process is still there, as far as the system has told us; call it between two calls."""
