@@ -172,9 +172,7 @@ class CommunicationInterceptor:
 
     def _describe(self, name: str, given: dict[str, Any], frame: FrameType) -> list[Call]:
         if name == "batch_isend_irecv":
-            ops = given["p2p_op_list"]
-            inner = [{"tensor": op.tensor, "group": op.group, "tag": op.tag} for op in ops]
-            return [self._point_to_point(op.op.__name__, own, op.peer, frame) for op, own in zip(ops, inner)]
+            return [self._point_to_point(op.op.__name__, vars(op), op.peer, frame) for op in given["p2p_op_list"]]
         if _COVERED[name].kind != "collective":
             group = given["group"] or c10d._get_default_group()
             side = "dst" if "send" in name else "src"
