@@ -155,11 +155,8 @@ def name_ranks(ranks: list[int]) -> str:
 
 def _agree(fate: str, count: int) -> str:
     """Put the verb of a clause into the plural for several ranks."""
-    if count > 1:
-        for one, many in (("waits ", "wait "), ("was still", "were still")):
-            if fate.startswith(one):
-                return many + fate[len(one) :]
-    return fate
+    verb, *rest = fate.split(" ")
+    return fate if count == 1 else " ".join([{"waits": "wait", "was": "were"}.get(verb, verb), *rest])
 
 
 # --- from evidence to a verdict ---------------------------------------------------------------------------------------
