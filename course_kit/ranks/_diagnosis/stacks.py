@@ -29,7 +29,7 @@ from course_kit.cells import remember
 CELLS: dict[str, str] = {}
 """File name of a notebook cell → the words for it ("cell [5]")."""
 _OURS = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, os.path.abspath(communications.__file__))
-_LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _FILE_LINE = re.compile(r'File "([^"]*)", line (\d+)')
 _FAULT_FRAME = re.compile(r'^  File "([^"]*)", line (\d+) in (.*)$')
 _FAULT_HEADERS = ("Stack (most recent", "Current thread 0x", "Thread 0x", "Extension modules: ")
@@ -57,7 +57,7 @@ def is_library(filename: str) -> bool:
     """Whether code is somebody else's: torch, Python's own, an installed package, or this package."""
     if filename in CELLS:
         return False
-    return filename.startswith(("<", *_OURS, *_LIBRARIES))
+    return filename.startswith(("<", *_OURS, *LIBRARIES))
 
 
 @lru_cache(maxsize=4096)

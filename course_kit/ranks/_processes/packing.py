@@ -19,7 +19,6 @@ import linecache
 import os
 import re
 import sys
-import sysconfig
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -30,7 +29,6 @@ import cloudpickle
 from course_kit.cells import cell_label, is_cell
 from course_kit.ranks._diagnosis import stacks
 
-_INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -171,7 +169,7 @@ def _reader_modules() -> Iterator[tuple[str, str]]:
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or not os.path.isabs(file) or name in ("__main__", "__mp_main__"):
             continue
-        if not file.startswith((*_INSTALLED, _OURS)):
+        if not file.startswith((*stacks.LIBRARIES, _OURS)):
             yield name, file
 
 
