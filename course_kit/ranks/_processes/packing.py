@@ -155,13 +155,10 @@ class NotebookStateTracker:
             self._module_count = len(sys.modules)
             for name, file in _reader_modules():
                 self._modules.setdefault(name, _modified(file))
-        edited = False
-        for name, seen in self._modules.items():
-            module = sys.modules.get(name)
-            time = _modified(getattr(module, "__file__", None)) if module else seen
-            edited |= time != seen
-            self._modules[name] = time
-        return list(self._modules) if edited else []
+        before = self._modules
+        loaded = {name: sys.modules[name] for name in before if sys.modules.get(name)}
+        self._modules = before | {name: _modified(getattr(each, "__file__", None)) for name, each in loaded.items()}
+        return list(before) if self._modules != before else []
 
 
 def _reader_modules() -> Iterator[tuple[str, str]]:
