@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from operator import itemgetter
 from typing import IO
 
 _HELD_CHARACTERS = 8 << 20
@@ -54,7 +55,7 @@ class Printer:
     """The notebook's side: shows the lines of one call."""
 
     def __init__(self, world_size: int) -> None:
-        self._held: list[list[tuple[str, str]]] = [[] for _ in range(world_size)]
+        self._held: list[tuple[int, str, str]] = []
         self._room = [_HELD_CHARACTERS] * world_size
 
     def take(self, rank: int, stream: str, text: str) -> None:
@@ -65,14 +66,12 @@ class Printer:
             self._room[rank] -= len(text)
             if self._room[rank] <= 0:
                 text += f"… rank {rank} printed more than {_HELD_CHARACTERS >> 20} MiB; the rest is not kept\n"
-            self._held[rank].append((stream, text))
+            self._held.append((rank, stream, text))
 
     def finish(self) -> None:
         """Show what was kept, in rank order."""
-        for rank, held in enumerate(self._held):
-            for stream, text in held:
-                self._show(rank, stream, text)
-            held.clear()
+        for printed in sorted(self._held, key=itemgetter(0)):
+            self._show(*printed)
 
     @staticmethod
     def _show(rank: int, stream: str, text: str) -> None:
