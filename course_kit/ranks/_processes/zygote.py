@@ -20,7 +20,7 @@ import struct
 import sys
 
 REQUEST = struct.Struct("<4sqq")
-"""A request of the notebook: verb (`fork`, `kill`, `sgnl`), group, rank (or -1 for the whole group)."""
+"""A request of the notebook: verb (`fork`, `kill`, `sgnl`), group, rank (-1 where the whole group is killed)."""
 EXIT = struct.Struct("<qqq")
 """The zygote's answer when a rank ended: group, rank, exit code (minus the signal's number if killed)."""
 NEEDED = "course_kit.ranks._processes.worker"
@@ -75,14 +75,10 @@ class Zygote:
         verb, group, rank = REQUEST.unpack(request)
         if verb == b"fork":
             self._fork(group, rank, *fds)
-            return True
-        chosen = [
-            pid for pid, child in self._children.items() if child == (group, rank) or (child[0], -1) == (group, rank)
-        ]
-        if verb == b"kill":
-            self._kill_all(chosen)
+        elif verb == b"kill":
+            self._kill_all([pid for pid, child in self._children.items() if child[0] == group])
         elif verb == b"sgnl":
-            for pid in chosen:
+            for pid in [pid for pid, child in self._children.items() if child == (group, rank)]:
                 os.kill(pid, signal.SIGUSR1)
         return True
 
