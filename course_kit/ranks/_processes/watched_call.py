@@ -92,11 +92,10 @@ class WatchedCall:
 
     def _hear(self, wait_s: float) -> bool:
         """Take what arrives within `wait_s`; whether that was anything."""
-        heard = False
-        for rank, message in self._workers.messages(wait_s):
+        heard = list(self._workers.messages(wait_s))
+        for rank, message in heard:
             getattr(self, f"_on_{message[0]}")(rank, *message[1:])
-            heard = True
-        return heard
+        return bool(heard)
 
     def _on_out(self, rank: int, stream: str, text: str) -> None:
         self._printer.take(rank, stream, text)
