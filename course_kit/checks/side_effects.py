@@ -179,13 +179,9 @@ class _Entries:
         self._identities: dict[str, Any] = {path: values.get(path) or id(part) for path, part in parts.items()}
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Entries):
-            return NotImplemented
-        if self._ordered:
+        if isinstance(other, _Entries) and self._ordered:
             return list(self._identities.items()) == list(other._identities.items())
-        return self._members == other._members
-
-    __hash__ = None  # type: ignore[assignment]
+        return isinstance(other, _Entries) and self._members == other._members
 
     def __len__(self) -> int:
         return len(self._identities)
