@@ -34,7 +34,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-_QUANTITIES = (Bytes, Flops, *Quantity.__subclasses__())  # of now: later ones are an answer's own
+_QUANTITIES = tuple(Quantity.__subclasses__())  # of now: later ones are an answer's own
 _TYPE = "the type of what is returned, before its value"
 _BEHIND = "what {} was given, and the state around it, after the call"
 
@@ -303,12 +303,11 @@ def _kind(value: object) -> str:
 
 
 def _tensors_alike(got: Tensor, expected: Tensor, what: str, look: str) -> None:
-    for name in ("dtype", "shape"):
-        here, there = getattr(got, name), getattr(expected, name)
-        if here != there:
-            here, there = (tuple(v) if name == "shape" else v for v in (here, there))
-            look = look if name == "shape" else "the dtype of what it is made of, and of what is made anew"
-            fail(f"{what}: the {name}", expected=str(there), came=str(here), look=look)
+    if got.dtype != expected.dtype:
+        look = "the dtype of what it is made of, and of what is made anew"
+        fail(f"{what}: the dtype", expected=str(expected.dtype), came=str(got.dtype), look=look)
+    if got.shape != expected.shape:
+        fail(f"{what}: the shape", expected=str(tuple(expected.shape)), came=str(tuple(got.shape)), look=look)
 
 
 def _fail_at(got: Tensor, expected: Tensor, wrong: Tensor, what: str, look: str) -> None:
