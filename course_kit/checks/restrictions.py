@@ -165,14 +165,13 @@ def written_with(fn: Callable, *, forbidden: Sequence[str] = (), look: str = "")
             if part is not fn and inspect.unwrap(part) is not inspect.unwrap(fn):  # a lambda among others
                 continue
             wanted, magic = "a function or class written in the cell above", "a magic such as %%time: take it away"
-            return fail(f"the text of {describe(part)} cannot be read", expected=wanted, look=look or magic)
+            fail(f"the text of {describe(part)} cannot be read", expected=wanted, look=look or magic)
         if forbidden and (name := text.made_up):
             fail(f"what {fn.__name__} may use", expected="names as they are written", came=name, look=look)
         for name in forbidden:
             if text.mentions(name):
                 fail(f"what {fn.__name__} may use", expected=f"no {name}, under any name", look=look)
     print(f"✓ {fn.__name__} uses what it may")
-    return None
 
 
 @contextmanager
