@@ -14,8 +14,6 @@ from course_kit.units import Bytes
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "temporaries")
 """The categories of memory. Each tensor that is alive in a training step belongs to exactly one, in this order."""
 
-_NONE = Bytes(0)
-
 
 @dataclass(frozen=True)
 class MemoryAccount(Mapping[str, Bytes]):
@@ -29,11 +27,11 @@ class MemoryAccount(Mapping[str, Bytes]):
         temporaries: all others: results on their way from one operation to the next, inputs, buffers.
     """
 
-    parameters: Bytes = _NONE
-    gradients: Bytes = _NONE
-    optimizer: Bytes = _NONE
-    activations: Bytes = _NONE
-    temporaries: Bytes = _NONE
+    parameters: Bytes = Bytes(0)
+    gradients: Bytes = Bytes(0)
+    optimizer: Bytes = Bytes(0)
+    activations: Bytes = Bytes(0)
+    temporaries: Bytes = Bytes(0)
 
     def __post_init__(self) -> None:
         for category in CATEGORIES:
