@@ -213,11 +213,8 @@ def _same_kind(key: str, predicted: Number, measured: Number) -> tuple[Quantity,
     kinds = {Bytes if isinstance(v, Bytes) else type(v) for v in (predicted, measured) if isinstance(v, Quantity)}
     if len(kinds) > 1:
         raise ValueError(f"row {key!r} compares {' with '.join(sorted(k.__name__ for k in kinds))}")
-    if kinds:
-        kind = kinds.pop()
-        return kind(predicted), kind(measured)
     whole = all(float(v).is_integer() for v in (predicted, measured))
-    kind = Count if whole else Ratio
+    kind = kinds.pop() if kinds else Count if whole else Ratio
     return kind(predicted), kind(measured)
 
 
