@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 _BINARY = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
 _DECIMAL_BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}
+_FLOP = {"FLOP": 1, "kFLOP": 10**3, "MFLOP": 10**6, "GFLOP": 10**9, "TFLOP": 10**12, "PFLOP": 10**15, "EFLOP": 10**18}
 _SPEC = re.compile(r"^(?:\.(?P<digits>\d+))?(?P<unit>[A-Za-zµ][A-Za-zµ/\-]*)?$")
 
 
@@ -103,20 +104,14 @@ class Bytes(Quantity, int):
 class Flops(Quantity, int):
     """A whole number of floating-point operations (never operations per second); a multiply-add counts as two."""
 
-    units: ClassVar[dict[str, float]] = {
-        "FLOP": 1, "kFLOP": 10**3, "MFLOP": 10**6, "GFLOP": 10**9, "TFLOP": 10**12, "PFLOP": 10**15,
-        "EFLOP": 10**18, "ZFLOP": 10**21, "PF-day": 86_400 * 10**15,
-    }  # fmt: skip
+    units: ClassVar[dict[str, float]] = {**_FLOP, "ZFLOP": 10**21, "PF-day": 86_400 * 10**15}
     auto_units = tuple(units)[:-1]
 
 
 class FlopsPerSecond(Quantity, float):
     """A speed: floating-point operations a second, reached or at best."""
 
-    units: ClassVar[dict[str, float]] = {
-        "FLOP/s": 1, "kFLOP/s": 10**3, "MFLOP/s": 10**6, "GFLOP/s": 10**9, "TFLOP/s": 10**12, "PFLOP/s": 10**15,
-        "EFLOP/s": 10**18,
-    }  # fmt: skip
+    units: ClassVar[dict[str, float]] = {f"{unit}/s": size for unit, size in _FLOP.items()}
     auto_units = tuple(units)
 
 
