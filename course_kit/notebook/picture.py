@@ -103,8 +103,7 @@ def new_figure(rows: int = 1, columns: int = 1, height: float = 3.0) -> tuple[Fi
         )
     figure = Figure(figsize=(WIDTH_PX / _CSS_DPI, height), dpi=_CSS_DPI, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    grid = figure.subplots(rows, columns, squeeze=False)
-    axes = [each for row in grid for each in row]
+    axes = [*figure.subplots(rows, columns, squeeze=False).flat]
     for each in axes:
         _style(each)
     return figure, axes

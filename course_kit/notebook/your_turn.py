@@ -219,7 +219,7 @@ def self_check(answer: object, expected: object, *, tolerance: float = 0.0, hint
     if answer is None or answer is ...:
         return Verdict("open", "Not answered yet. Replace None by your answer and run the cell again.")
     if isinstance(expected, int | float) and not isinstance(expected, bool):
-        return _check_number(answer, float(expected), expected, tolerance, hint)
+        return _check_number(answer, expected, tolerance, hint)
     if type(answer) is type(expected) and (answer == expected or _all_close(answer, expected, tolerance)):
         return Verdict("right", "Right.")
     return Verdict("wrong", f"Not yet. {hint}".strip())
@@ -232,12 +232,12 @@ def _all_close(answer: object, expected: object, tolerance: float) -> bool:
     return all(self_check(mine, right, tolerance=tolerance).state == "right" for mine, right in zip(answer, expected))
 
 
-def _check_number(answer: object, target: float, expected: object, tolerance: float, hint: str) -> Verdict:
+def _check_number(answer: object, expected: float, tolerance: float, hint: str) -> Verdict:
     if isinstance(answer, bool) or not isinstance(answer, int | float):
         return Verdict("wrong", f"The answer should be a number, not a {type(answer).__name__}.")
     if isinstance(answer, Quantity) and isinstance(expected, Quantity) and type(answer) is not type(expected):
         return Verdict("wrong", f"The answer should be {type(expected).__name__}, not {type(answer).__name__}.")
-    given = float(answer)
+    given, target = float(answer), float(expected)
     if given == target or math.isclose(given, target, rel_tol=tolerance, abs_tol=0.0):
         return Verdict("right", "Right.")
     if math.isnan(given):
