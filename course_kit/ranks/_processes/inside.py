@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+import torch
+import torch.distributed as dist
 
 
 def init(backend: str | None = None) -> None:
@@ -20,9 +19,6 @@ def init(backend: str | None = None) -> None:
     Raises:
         ValueError: the process was not started by torchrun, or NCCL is wanted and there are too few GPUs.
     """
-    import torch
-    import torch.distributed as dist
-
     if dist.is_initialized():
         return
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
@@ -40,9 +36,6 @@ def backend_for(ranks_here: int, wanted: str | None = None) -> str:
     Raises:
         ValueError: NCCL is wanted, and there are fewer GPUs than ranks.
     """
-    import torch
-    import torch.distributed as dist
-
     gpus = torch.cuda.device_count() if dist.is_nccl_available() else 0
     if wanted is None:
         return "cpu:gloo,cuda:nccl" if gpus >= ranks_here else "gloo"
@@ -56,9 +49,6 @@ def backend_for(ranks_here: int, wanted: str | None = None) -> str:
 
 def device() -> torch.device:
     """The device that belongs to this rank: its own GPU where the group uses NCCL, else the CPU."""
-    import torch
-    import torch.distributed as dist
-
     if dist.is_initialized() and "nccl" in dist.get_backend_config():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")

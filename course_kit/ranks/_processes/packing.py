@@ -25,9 +25,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
+import torch
 
 from course_kit.cells import cell_label, is_cell
 from course_kit.ranks._diagnosis import stacks
+from course_kit.ranks._processes.inside import device
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -189,8 +191,7 @@ loads = cloudpickle.loads
 
 class _Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(obj, torch.Tensor) and _is_on_accelerator(obj):
+        if isinstance(obj, torch.Tensor) and _is_on_accelerator(obj):
             kind = torch.nn.Parameter if isinstance(obj, torch.nn.Parameter) else torch.Tensor
             return _on_own_device, (obj.detach().cpu(), obj.requires_grad, kind)
         if (
@@ -202,13 +203,11 @@ class _Pickler(cloudpickle.Pickler):
         return super().reducer_override(obj)
 
 
-def _is_on_accelerator(tensor: Any) -> bool:
+def _is_on_accelerator(tensor: torch.Tensor) -> bool:
     return tensor.device.type not in ("cpu", "meta")
 
 
 def _on_own_device(tensor: Any, requires_grad: bool, kind: type) -> Any:
     """In the receiving process: the tensor on the device that belongs to it."""
-    from course_kit.ranks._processes.inside import device  # later: it needs torch
-
     here = tensor.to(device())
     return here.requires_grad_(requires_grad) if kind is type(here) else kind(here, requires_grad=requires_grad)

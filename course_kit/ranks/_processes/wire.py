@@ -13,11 +13,10 @@ import socket
 import struct
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from course_kit.ranks._diagnosis.matching import Waiting
-    from course_kit.ranks._processes.packing import NotebookState
+from course_kit.ranks._diagnosis.matching import Waiting
+from course_kit.ranks._processes.packing import NotebookState
 
 _HEADER = struct.Struct("<Q")
 _CHUNK = 1 << 16

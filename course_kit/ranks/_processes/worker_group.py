@@ -15,15 +15,14 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch._C._distributed_c10d import TCPStore
 
 from course_kit.ranks._processes.launch import launcher
 from course_kit.ranks._processes.packing import NotebookStateTracker
 from course_kit.ranks._processes.prints import Log
 from course_kit.ranks._processes.wire import Channel, Settings, encode
-
-if TYPE_CHECKING:
-    from torch._C._distributed_c10d import TCPStore
 
 _START_S = 60.0
 _numbers = itertools.count(1)
@@ -119,8 +118,6 @@ def _store_port() -> int:
     """
     global _store
     if _store is None or _store[0] != os.getpid():
-        from torch._C._distributed_c10d import TCPStore
-
         if os.name == "nt":
             _store = os.getpid(), TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         else:
