@@ -98,8 +98,7 @@ class Zygote:
                 os.close(fd)
             for fd in (1, 2):
                 os.dup2(log_fd, fd)
-            worker = importlib.import_module("course_kit.ranks._processes.worker")
-            worker.serve(socket.socket(fileno=channel_fd))
+            importlib.import_module(NEEDED).serve(socket.socket(fileno=channel_fd))
         finally:
             os._exit(1)
 
