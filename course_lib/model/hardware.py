@@ -16,9 +16,6 @@ from dataclasses import dataclass
 
 from course_kit.units import Bytes, FlopsPerSecond
 
-_TFLOP = 10**12
-_GB = 10**9
-
 
 @dataclass(frozen=True)
 class GPU:
@@ -65,10 +62,10 @@ def _gpu(
     name: str, memory_gib: int, usable_gib: float, tflops: dict[str, float], memory_gb_per_s: float,
     link_gb_per_s: float, source: str, has_sparsity: bool = True,
 ) -> GPU:  # fmt: skip
-    peaks = {number_format: value * _TFLOP for number_format, value in tflops.items()}
+    peaks = {number_format: value * 10**12 for number_format, value in tflops.items()}
     memory = Bytes(memory_gib * 2**30)  # not 10^9: the third convention above
     usable = Bytes(round(usable_gib * 2**30))
-    return GPU(name, memory, usable, peaks, has_sparsity, memory_gb_per_s * _GB, link_gb_per_s * _GB, source)
+    return GPU(name, memory, usable, peaks, has_sparsity, memory_gb_per_s * 10**9, link_gb_per_s * 10**9, source)
 
 
 _STAS = "stas00/ml-engineering, accelerators and network chapters"
