@@ -24,12 +24,10 @@ class Quantized:
     Attributes:
         values: int8 tensor of x's shape; int4 values too, one in a byte.
         scale: float32, a scalar or of x's rank with size 1 outside of the channel dim.
-        bits: 8 or 4.
     """
 
     values: Int[Tensor, "..."]
     scale: Float[Tensor, "..."]
-    bits: int
 
     def dequantize(self) -> Float[Tensor, "..."]:
         """The numbers that the grid points stand for, float32."""
@@ -57,7 +55,7 @@ def quantize(x: Float[Tensor, "..."], bits: int = 8, *, channel_dim: int | None 
     scale = magnitude / end
     scale = torch.where(scale == 0, 1.0, scale)  # any scale fits zeros, but 0 / 0 is nan
     values = (x.float() / scale).round().clamp(-end, end)  # beyond the end where the scale is subnormal, so coarse
-    return Quantized(values.to(torch.int8), scale, bits)
+    return Quantized(values.to(torch.int8), scale)
 
 
 @dataclass(frozen=True)
