@@ -37,7 +37,7 @@ def multiply_gradients(optimizer: torch.optim.Optimizer, factor: float) -> None:
     if isinstance(optimizer, Optimizer):
         optimizer.pending_grad_scale = optimizer.pending_grad_scale.times(factor, gradients_of(optimizer))
         return
-    gradients = list(gradients_of(optimizer))
+    gradients = gradients_of(optimizer)
     if factor < 1 and any(gradient.dtype == torch.float16 for gradient in gradients):
         raise ValueError(
             f"fp16 gradients times {factor:.3g} would lose their small numbers; keep the weights in fp32 "
