@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, ClassVar
 
@@ -104,14 +104,10 @@ class InAllThreads(TorchDispatchMode):
         self._threads.__exit__(*error)
 
 
-class _WithoutModules:
+class _WithoutModules(nullcontext[None]):
     """In place of the counter's tracker of modules, whose hooks fail where a backward calls `torch.autograd.grad`."""
 
     parents = frozenset({"Global"})
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_error: object) -> None: ...
 
 
 aten = torch.ops.aten
