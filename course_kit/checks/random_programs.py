@@ -101,9 +101,8 @@ def _as_before(names: Names) -> Iterator[Names]:
     try:
         yield names
     finally:
-        for name in [*names]:
-            if name not in before:
-                del names[name]
+        for name in names.keys() - before.keys():
+            del names[name]
         names.update(before)
 
 
