@@ -72,8 +72,7 @@ def ask(question: str, unit: str = "") -> Ask:
     Raises:
         ValueError: the unit is unknown.
     """
-    if unit not in UNITS:
-        raise ValueError(f"unknown unit {unit!r}; known are {', '.join(u for u in UNITS if u)}")
+    quantity(0, unit)  # refuses an unknown unit
     box = Ask(question, unit)
     display(box)
     return box
