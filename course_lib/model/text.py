@@ -75,7 +75,7 @@ class Stories(TextSource):
     @property
     def entropy_per_byte(self) -> float:
         """Entropy rate in nats per byte: the limit of a perfect reader's loss. Divide by ln 2 for bits."""
-        return self.grammar.entropy / self.grammar.expected_bytes
+        return self.grammar.entropy / self.grammar.expected_bytes()
 
     def window(self, draws: Iterator[int], length: int) -> bytes:
         """Write `length` bytes of a new stream."""
@@ -93,7 +93,7 @@ class Stories(TextSource):
         """
         while True:
             story = self.grammar.story(draws).encode()
-            start = next(draws) * self.grammar.longest >> 64  # a 64-bit draw, scaled down to 0 … longest - 1
+            start = next(draws) * self.grammar.longest() >> 64  # a 64-bit draw, scaled down to 0 … longest - 1
             if start < len(story):
                 return story[start:]
 
@@ -202,15 +202,20 @@ class Grammar:
         draws = self._expected_draws().items()
         return -sum(times * p * math.log(p) for symbol, times in draws for p in self.probabilities(symbol))
 
-    @property
-    def expected_bytes(self) -> float:
-        """Mean length of a story in bytes."""
-        return self._expected_bytes("story")
+    def expected_bytes(self, symbol: str = "story") -> float:
+        """Mean length of a symbol's text in bytes."""
+        lengths = (
+            sum(self.expected_bytes(part) if i % 2 else len(part.encode()) for i, part in enumerate(parts))
+            for parts in self._parts[symbol]
+        )
+        return sum(p * length for p, length in zip(self.probabilities(symbol), lengths, strict=True))
 
-    @property
-    def longest(self) -> int:
-        """Length of the longest story in bytes."""
-        return self._longest("story")
+    def longest(self, symbol: str = "story") -> int:
+        """Length of a symbol's longest text in bytes."""
+        return max(
+            sum(self.longest(part) if i % 2 else len(part.encode()) for i, part in enumerate(parts))
+            for parts in self._parts[symbol]
+        )
 
     def probabilities(self, symbol: str) -> list[float]:
         """Probability of each alternative of `symbol`."""
@@ -238,19 +243,6 @@ class Grammar:
         """The symbols that every text of `symbol` draws or repeats."""
         options = ([{slot} | self._surely(slot) for slot in parts[1::2]] for parts in self._parts[symbol])
         return set.intersection(*(set().union(*slots) for slots in options))  # in all alternatives: any slot of one
-
-    def _expected_bytes(self, symbol: str) -> float:
-        lengths = (
-            sum(self._expected_bytes(part) if i % 2 else len(part.encode()) for i, part in enumerate(parts))
-            for parts in self._parts[symbol]
-        )
-        return sum(p * length for p, length in zip(self.probabilities(symbol), lengths, strict=True))
-
-    def _longest(self, symbol: str) -> int:
-        return max(
-            sum(self._longest(part) if i % 2 else len(part.encode()) for i, part in enumerate(parts))
-            for parts in self._parts[symbol]
-        )
 
 
 def _pick(weights: Sequence[int], draw: int) -> int:
