@@ -275,8 +275,7 @@ class HeldBytes(Bytes):
     def __add__(self, other: object) -> Self:
         total = super().__add__(other)
         if isinstance(other, HeldBytes) and isinstance(total, HeldBytes):
-            both = Counter(self.lines)
-            both.update(other.lines)
+            both = Counter(self.lines) + Counter(other.lines)
             total.lines = {line: Bytes(n) for line, n in both.most_common()}
         return total
 
