@@ -106,20 +106,15 @@ class Channel:
         if not chunk:
             raise EOFError
         self._buffer += chunk
-        return [] if len(self._buffer) < self._wanted else self._complete_messages()
-
-    def _complete_messages(self) -> list[tuple[Any, ...]]:
-        messages, start = [], 0
-        self._wanted = _HEADER.size
-        with memoryview(self._buffer) as view:
-            while len(view) - start >= _HEADER.size:
-                end = start + _HEADER.size + _HEADER.unpack_from(view, start)[0]
-                if end > len(view):
-                    self._wanted = end - start
-                    break
-                messages.append(pickle.loads(view[start + _HEADER.size : end]))
-                start = end
-        del self._buffer[:start]
+        messages = []
+        while len(self._buffer) >= self._wanted:
+            end = _HEADER.size + _HEADER.unpack_from(self._buffer)[0]
+            if len(self._buffer) < end:
+                self._wanted = end
+                break
+            messages.append(pickle.loads(memoryview(self._buffer)[_HEADER.size : end]))
+            del self._buffer[:end]
+            self._wanted = _HEADER.size
         return messages
 
     def close(self) -> None:
