@@ -194,11 +194,8 @@ class _Pickler(cloudpickle.Pickler):
         if isinstance(obj, torch.Tensor) and _is_on_accelerator(obj):
             kind = torch.nn.Parameter if isinstance(obj, torch.nn.Parameter) else torch.Tensor
             return _on_own_device, (obj.detach().cpu(), obj.requires_grad, kind)
-        if (
-            isinstance(obj, types.ModuleType)
-            and type(obj) is not types.ModuleType
-            and sys.modules.get(obj.__name__) is obj
-        ):
+        is_odd_module = isinstance(obj, types.ModuleType) and type(obj) is not types.ModuleType
+        if is_odd_module and sys.modules.get(obj.__name__) is obj:
             return importlib.import_module, (obj.__name__,)
         return super().reducer_override(obj)
 
