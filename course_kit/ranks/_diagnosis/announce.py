@@ -253,8 +253,7 @@ def collective_in(frame: FrameType | None) -> str:
 def _recorded_call() -> str:
     """The collective that the backend is in the middle of. No backend keeps a record of send and recv."""
     try:
-        entries = json.loads(torch._C._distributed_c10d._dump_fr_trace_json())["entries"]  # type: ignore[attr-defined]
-        last = entries[-1]
+        last = json.loads(torch._C._distributed_c10d._dump_fr_trace_json())["entries"][-1]  # type: ignore[attr-defined]
         return "" if last["retired"] else last["profiling_name"].rpartition(":")[2]
     except (AttributeError, IndexError, KeyError, RuntimeError, ValueError):
         return ""
