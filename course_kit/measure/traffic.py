@@ -59,7 +59,7 @@ def traffic() -> Iterator[TrafficAccount]:
         The account, which fills as the block runs; `observed_bytes` is set at its end and stays None where the system
         does not count (macOS, Windows) or does not see it (NCCL).
     """
-    account = TrafficAccount(None, {}, {}, {}, {}, {})
+    account = TrafficAccount()
     before = bytes_by_connection()
     try:
         with _Counter(account):
