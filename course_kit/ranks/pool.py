@@ -174,11 +174,7 @@ def run(
 
 
 def _check_world_size(world_size: Any) -> int:
-    """`world_size`, if that many ranks can be started.
-
-    Raises:
-        ValueError: it is not a whole number between 1 and `MAX_WORLD_SIZE`, or we already are inside a rank.
-    """
+    """`world_size`; ValueError inside a rank, and unless it is a whole number from 1 to `MAX_WORLD_SIZE`."""
     if IN_RANK in os.environ:
         raise ValueError("this function already runs in a rank: use torch.distributed here, and ranks.run outside")
     if isinstance(world_size, bool) or not isinstance(world_size, int):
@@ -197,11 +193,7 @@ def _check_world_size(world_size: Any) -> int:
 
 
 def _check_timeout(timeout_s: Any) -> float:
-    """`timeout_s` as a float.
-
-    Raises:
-        ValueError: it is not a positive number of seconds.
-    """
+    """`timeout_s` as a float; ValueError unless it is a positive number of seconds."""
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < math.inf:
         raise ValueError(f"timeout_s={timeout_s!r}: give the seconds that a call may take, a number above 0 (60)")
     return float(timeout_s)
