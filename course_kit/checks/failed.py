@@ -12,7 +12,6 @@ from torch import Tensor
 
 from course_kit.cells import is_cell
 from course_kit.checks.held_bytes import HeldBytes
-from course_kit.units import Quantity
 
 LONGEST = 300
 """Characters of a value that a message quotes."""
@@ -54,8 +53,6 @@ def describe(value: object) -> str:
         return f"a {type(value).__name__}"  # a class of the student's own may answer anything
     if type(value) is HeldBytes:
         return value.words
-    if isinstance(value, Quantity):
-        return str(value)
     if isinstance(value, float | int | bool | type(None) | torch.dtype):
         return repr(value)
     if callable(value):
