@@ -20,6 +20,7 @@ A rank announces a call before it makes the call. So the notebook knows who wait
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -104,14 +105,12 @@ class Ranks:
             raise RuntimeError("these ranks belong to the process that made this one by os.fork(); make new ones here")
         if self._workers is None:
             raise ValueError("these ranks are closed: make a new ranks.Ranks(...), or use ranks.run(...)")
-        try:
+        with contextlib.suppress(RuntimeError):
             self._workers.wait_until_ready()
-            whole = self._workers.is_whole()
-        except RuntimeError:
-            whole = False
-        if not whole:  # somebody killed a rank, or the process that ranks are forked from
-            self._replace(self._workers)
-            self._workers.wait_until_ready()
+            if self._workers.is_whole():
+                return self._workers
+        self._replace(self._workers)  # somebody killed a rank, or the process that ranks are forked from
+        self._workers.wait_until_ready()
         return self._workers
 
     def _replace(self, workers: WorkerGroup) -> None:

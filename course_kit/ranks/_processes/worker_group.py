@@ -74,7 +74,7 @@ class WorkerGroup:
 
     def is_whole(self) -> bool:
         """Whether every process is still there, as far as the system has told us; call it between two calls."""
-        return not self._ended and all(message[0] != "gone" for _, message in self.messages(0))
+        return all(message[0] != "gone" for _, message in self.messages(0))
 
     def send_to_all(self, message: tuple[Any, ...]) -> None:
         """Send one message to every rank."""
