@@ -175,10 +175,8 @@ class MemoryRecord(Tabular):
         """The bytes alive now; after the `with` block, at its end."""
         return self.timeline.account(-1)
 
-    @property
-    def after(self) -> MemoryAccount:
-        """The bytes alive at exit: the same as `now`."""
-        return self.now
+    after = now
+    """The bytes alive at exit: `now`, of a closed record."""
 
     def end_of(self, phase: str, occurrence: int = 0) -> MemoryAccount:
         """The bytes alive when a phase ended, all temporaries of its last operation gone.
