@@ -26,10 +26,8 @@ class GroupedAttention:
         """Numbers in a token's keys and values, of all heads together."""
         return 2 * self.kv_heads * self.head_width
 
-    @property
-    def cached_features(self) -> int:
-        """Numbers that a cache keeps of a token: its keys and values."""
-        return self.kv_features
+    cached_features = kv_features
+    """Numbers that a cache keeps of a token: its keys and values."""
 
 
 @dataclass(frozen=True)
