@@ -54,7 +54,6 @@ class Tracker(TorchDispatchMode):
     """Keeps the lifetimes of all storages that operations return while it is active.
 
     The timeline has one row per operation, taken when its results exist, plus one wherever a phase begins or ends.
-    Memory that a kernel allocates and frees inside one operation is not seen.
 
     Args:
         lines: note for each storage which line made it.
