@@ -1,8 +1,4 @@
-"""Gradients between `backward` and `step`: measured, scaled and clipped.
-
-Loss scaling and clipping both multiply all gradients by one number. For an optimizer of this course (`optim.py`) this
-number is pending until the step (`grad_scale.py`), and `.grad` stays as it is; for any other optimizer, gradients are
-multiplied in place.
+"""Gradients between `backward` and `step`: measured, scaled and clipped. A factor waits for the step: `grad_scale.py`.
 
 `GradientSizes` and `record_flowing_gradients` show how large gradients are, and how many 16 bits would lose.
 """
