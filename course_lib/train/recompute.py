@@ -18,9 +18,6 @@ With N equal layers, each with an input of X bytes and A saved bytes (the input 
 
 A segment also keeps the state of the random numbers, so that dropout drops the same elements again: 5,056 bytes on the
 CPU and 16 more on each GPU in use.
-
-Selective recompute (Korthikanti et al. 2022, §5) runs only large and cheap parts again: in attention, the S x S scores,
-softmax and dropout, by `recompute_only(model, Attention, "explicit")`.
 """
 
 from __future__ import annotations
@@ -264,10 +261,10 @@ class RecomputedLayers(nn.ModuleList):
 
 
 def recompute_only(model: nn.Module, kind: type[nn.Module], method: str = "forward") -> nn.Module:
-    """Recompute one method of every module of one kind, in place (*selective* recompute).
+    """Recompute one method of every module of one kind, in place (*selective* recompute, of large and cheap parts).
 
-    `recompute_only(gpt, Attention, "explicit")` runs scores, softmax and dropout again (Korthikanti et al. 2022);
-    `recompute_only(gpt, Attention)` the projections as well; `recompute_only(gpt, Block)` everything.
+    `recompute_only(gpt, Attention, "explicit")` runs the S x S scores, softmax and dropout again (Korthikanti et al.
+    2022, §5); `recompute_only(gpt, Attention)` the projections as well; `recompute_only(gpt, Block)` everything.
 
     Returns:
         The same model.
