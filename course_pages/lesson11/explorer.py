@@ -66,9 +66,9 @@ def flops_of(model: str, sequences: int) -> float:
     return 8.0 * held(model, 1, 0, 0).parameters / 2 * sequences * MODELS[model].config.context
 
 
-def passed(model: str, sequences: int, away: bool) -> int:
+def passed(model: str, sequences: int, away: bool) -> Bytes:
     """Bytes that the GPU holds for a moment: the work on a block or the logits, and units of weights that are away."""
-    return int(passing(model, 3 if away else 0, sequences).total)
+    return passing(model, 3 if away else 0, sequences).total
 
 
 @cache
@@ -85,7 +85,9 @@ def tiers_table() -> dict[str, Any]:
     return {
         "states": {model: [int(n) for n in list(held(model, 1, 0, 0).values())[:3]] for model in MODELS},
         "checkpoints": {model: [int(kept(model, sequences)) for sequences in SEQUENCES] for model in MODELS},
-        "passing": {model: [[passed(model, n, away) for away in (False, True)] for n in SEQUENCES] for model in MODELS},
+        "passing": {
+            model: [[int(passed(model, n, away)) for away in (False, True)] for n in SEQUENCES] for model in MODELS
+        },
         "flops": {model: [flops_of(model, sequences) for sequences in SEQUENCES] for model in MODELS},
         "gpus": {name: [int(gpu.usable), gpu.memory_bytes_per_s, float(speed_of(name))] for name, gpu in GPUS.items()},
         "memories": {name: [int(each.size), each.bytes_per_s] for name, each in MEMORIES.items()},

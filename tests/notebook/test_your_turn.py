@@ -1,5 +1,7 @@
 """A function that the reader writes: open, wrong, right, and what the page uses afterwards."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -88,9 +90,9 @@ def test_one_that_calls_itself_is_judged_by_itself():
     """While a cell runs, its name still means the stub of before, or nothing at all."""
     source = "def double(x):\n    return 0 if x == 0 else 2 + double(x - 1)"
     for names in ({}, {"double": lambda x: None}):
-        before = dict(names)
+        before, found = dict(names), dict[str, Any]()
         remember("<calls itself>", source)
-        exec(compile(source, "<calls itself>", "exec"), names, found := {})
+        exec(compile(source, "<calls itself>", "exec"), names, found)
         turn = Turn(found["double"], doubles, "")
         assert turn.verdict.state == "right", turn.verdict
         assert names.get("double") is before.get("double")  # the cell itself binds it, later
