@@ -118,7 +118,7 @@ def plan_(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Plan a run: the legal layouts with their seconds and their memory, the fastest that fits first."""
-    from course_tools.planning import planned, show
+    from course_tools.planning import has_experts, planned, show
 
     try:
         plans = planned(model, gpus, of, batch, seq, node, like)
@@ -128,6 +128,8 @@ def plan_(
         typer.echo(plans.json())
     else:
         show(plans, console, most, with_map)
+        if has_experts(model):
+            console.print("Experts are untested: no published run here has them (lesson 17, section 5).")
 
 
 for _package in ("author", "grading", "site"):

@@ -42,6 +42,11 @@ def planned(
     return plan(shape, cluster, max(1, _TOKENS // tokens) if batch is None else batch, seq)
 
 
+def has_experts(model: str) -> bool:
+    """Whether the model of this name has experts."""
+    return isinstance(_named("model", model, _MODELS), zoo.ExpertModel)
+
+
 def _named(kind: str, given: str, known: dict[str, Any]) -> Any:
     """The one whose name, without blanks and hyphens, is or begins like what was given."""
 

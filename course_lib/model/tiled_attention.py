@@ -49,10 +49,12 @@ def tiled_attention(
         rows, columns: queries and keys of a tile; sizes need not be multiples.
 
     Raises:
-        ValueError: shapes do not fit, or a tile is empty.
+        ValueError: shapes or dtypes do not fit, or a tile is empty.
 
     Source: Dao 2023 (FlashAttention-2), algorithms 1 and 2.
     """
+    if q.dim() < 2 or not q.is_floating_point() or not q.dtype == k.dtype == v.dtype:
+        raise ValueError(f"q, k, v of {q.dtype}, {k.dtype}, {v.dtype}: one floating-point dtype, and two dims or more")
     if not (q.shape[:-2] == k.shape[:-2] and q.shape[-1] == k.shape[-1] and k.shape == v.shape):
         given = ", ".join(str(tuple(each.shape)) for each in (q, k, v))
         raise ValueError(f"q, k, v of shapes {given}: all but the number of queries must be the same")

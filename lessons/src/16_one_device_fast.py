@@ -369,7 +369,7 @@ compare(predicted=due, measured={name: ours[b, both] - ours[a, both] for name, a
 #
 # ## 8 · The real thing
 #
-# The library's version takes batches, heads, any dtype, and queries that see no key at all (section 9 shows it).
+# The library's version takes batches, heads, any floating-point dtype, and queries that see no key at all (section 9 shows it).
 
 # %% tags=["varies"]
 q, k, v, gradient = torch.randn(4, 1, 8, 1024, 64, generator=torch.Generator().manual_seed(0))

@@ -639,7 +639,7 @@ class InAllThreads:
 def watched(fn, *args, tensors=()):
     """(what fn returns, what was seen, its record of memory), all of one call."""
     seen = Seen()
-    with seen, InAllThreads(seen), measure.memory(inputs=list(tensors), lines=True) as record:
+    with torch.enable_grad(), seen, InAllThreads(seen), measure.memory(inputs=list(tensors), lines=True) as record:
         came = check.call(fn, *args)
     return came, seen, record
 
@@ -872,6 +872,7 @@ def check_long(tokens=2048, window=64, tile=64, **more):
 for tokens in (96, 192, 384):
     _ = check_attend([tokens], 4, 2, 48, window=tokens, tile=32, count=True)
 _ = check_attend([256, 251], 8, 2, 48, window=48, tile=16, count=True)
+_ = check_attend([400], 2, 1, 8, window=400, tile=64, count=True)  # a tile that is larger than the width
 check.written_with(attend, forbidden=FINISHED)
 check_long()
 
@@ -1075,14 +1076,14 @@ def backward_slips(q, k, v, g, starts, window):
         (p * (dp - D), "the scale 1 / sqrt(width): scores have it, so it stands in the gradients of q and k, too"),
         (p * (dp - D) * scale**2, "the scale 1 / sqrt(width), once"),
         ((dp - D) * scale, "the shares p before the bracket"),
+        (p * (D - dp) * scale, "the sign of the bracket: g · vᵀ less D"),
     ):
         yield 0, ds @ keys, look
         yield 1, (ds.mT @ rows).unflatten(0, (groups, -1)).sum(1), look
     for place, each in ((1, (p * (dp - D) * scale).mT @ rows), (2, p.mT @ g)):
         yield place, each.unflatten(0, (-1, groups)).sum(0), "which heads share a group"
         yield place, each.unflatten(0, (groups, -1)).mean(1), shared
-        yield place, each.unflatten(0, (groups, -1))[:, 0], shared
-        yield place, each.unflatten(0, (groups, -1))[:, -1], shared
+        yield from ((place, each.unflatten(0, (groups, -1))[:, head], shared) for head in (0, -1))
 
 
 # %%
@@ -1237,6 +1238,7 @@ def check_twice():
 for tokens in (96, 192, 384):
     check_backward([tokens], 4, 2, 48, window=tokens, tile=32, count=True)
 check_backward([256, 251], 8, 2, 48, window=48, tile=16, count=True)
+check_backward([400], 2, 1, 8, window=400, tile=64, count=True)
 check_long_back()
 check_twice()
 for each in (TiledAttention.forward, TiledAttention.backward):

@@ -344,7 +344,16 @@ def around_sizes(run, layout, parts):
     groups, less = (layout.copies, layout.data * layout.context), 0
     for bytes_held, copies in zip((parts.shared[0], parts.experts), groups):
         less += bytes_held * 2 / (copies if layout.zero >= 2 else 1) / simulated.state_bytes(layout, copies)
+    block, mlps, table = simulated.parameters(run, layout)
+    blocks, gathered, m = run.layers / layout.pipeline, 2 * (layout.zero == 3), simulated.micro_batches(run, layout)
+    whole = float(parts.kept) / blocks if layout.recompute else 0
     return {
+        "ZeRO-3 gathers one block at a time": tuple(stage + gathered * (blocks - 1) * (block + mlps) for stage in parts.stages),
+        "ZeRO-3 gathers the weights of a block; embedding and head are none": tuple(stage + gathered * table for stage in parts.stages),
+        "ZeRO-3 gathers all of a rank's MLPs in the block": tuple(stage + gathered * mlps * (layout.expert / run.experts - 1) for stage in parts.stages),
+        "logits take 4 bytes for each token and word": tuple(stage - logits / 2 for stage, logits in zip(parts.stages, parts.logits)),
+        "logits are there for one micro-batch at a time": tuple(stage + (m - 1) * logits for stage, logits in zip(parts.stages, parts.logits)),
+        "the block that runs again has its input kept, too": tuple(stage - flight * whole for stage, flight in zip(parts.stages, parts.flight)),
         "each token meets `top_k` MLPs": busy.stages,
         "gradients are summed in 32 bits: 4 bytes": tuple(stage - less for stage in parts.stages),
     }
@@ -379,7 +388,7 @@ def check_held(run, layout):
 # %% check="q2-states" points=7
 check_text(held)
 for zero in range(4):
-    check_held(SMALL, Layout(2, 1, 8, 1, 1, zero, 1, 0))
+    check_held(SMALL._replace(batch=24), Layout(2, 1, 8, 1, 1, zero, 1, 0))
     check_held(EXPERTS, Layout(2, 2, 2, 1, 2, zero, 1, 0))
 check_held(SMALL, Layout(1, 4, 2, 2, 1, 1, 1, 0))
 check_held(SMALL._replace(vocab=400_000), Layout(4, 2, 1, 2, 1, 3, 1, 0))
@@ -573,12 +582,13 @@ def other_waiting(run, layout, cluster, machine):
     rest = float(simulated.seconds(run, layout, cluster, machine, silent._replace(data=work.data)))
     head = m * float(work.head) / (machine.efficiency * cluster.sparse_peak / 2)
     blocks = (whole - rest - head) * m / (m + p - 1)  # of all micro-batches on one stage
-    m_less = m / layout.context
     return {
         "waiting: the first micro-batch passes through all stages": rest + head + blocks,
+        "the head works on each micro-batch": rest + head / m + blocks * (m + p - 1) / m,
+        "tensor ranks cut the head, too": rest + head * layout.tensor + blocks * (m + p - 1) / m,
         "the bubble comes on top of the work: (p − 1)/m of it, no share of the whole": rest + (head + blocks) * (1 + (p - 1) / (m + p - 1)),
         "only the last stage has a head: the others do not pass through one": rest + (head + blocks) * (m + p - 1) / m,
-        "`context` ranks share a sequence: the batch is divided by data · expert alone": rest + head / layout.context + blocks * (m_less + p - 1) / m,
+        "`context` ranks share a sequence: the batch is divided by data · expert alone": rest + head / layout.context + blocks * (m / layout.context + p - 1) / m,
         "each step has `fixed` seconds": whole - machine.fixed,
         "data sheets print the peak with sparsity; dense products reach half of it": float(
             simulated.seconds(run, layout, cluster._replace(sparse_peak=2 * cluster.sparse_peak), machine)
@@ -593,10 +603,16 @@ def other_sizes(work, run, layout, m):
     more = mlps * (1 / (layout.data * layout.context) - 1 / copies)
     by_zero, once = (8, 6, 4 * m + 2, 8 * m)[layout.zero], (4 * m + 4) / (8 * m) if layout.zero == 3 else 1
     each = layout.rows * run.seq / layout.context * (3 + layout.recompute) / layout.tensor * run.width
-    all_mlps = 4 * (run.experts - run.top_k) * run.hidden
+    table = run.vocab * run.width / layout.tensor * (copies - 1) / copies * by_zero
     return {
+        "the first stage has the embedding, and the head where it is the last, too": work._replace(data=work.data + table * (-1 if layout.pipeline == 1 else 1)),
+        "the first stage sends its embedding's gradients, too": work._replace(data=work.data - table),
+        "`seq` is the whole sequence in attention: each context rank meets the keys of all": work._replace(flops=work.flops - each * 2 * run.seq * (1 - 1 / layout.context)),
+        "backward, keys and values go round again, with their gradients": work._replace(context=work.context * (2 + layout.recompute) / (3 + layout.recompute)),
+        "tensor ranks cut the rows that go to experts": work._replace(expert=work.expert * layout.tensor),
+        "ZeRO-2 gathers new weights once a step": work._replace(data=work.data * (6 * m / (4 * m + 2) if layout.zero == 2 else 1)),
         "half of all pairs of tokens are masked": work._replace(flops=work.flops + each * 2 * run.seq),
-        "each token meets `top_k` MLPs": work._replace(flops=work.flops + each * all_mlps),
+        "each token meets `top_k` MLPs": work._replace(flops=work.flops + each * 4 * (run.experts - run.top_k) * run.hidden),
         "keys *and* values go round": work._replace(context=work.context / 2),
         "gradients of MLPs are summed over data · context ranks: expert ranks have other MLPs": work._replace(data=work.data + by_zero * more),
         "ZeRO-3 lets go of weights after each block, and gathers them for each micro-batch": work._replace(data=work.data * once),

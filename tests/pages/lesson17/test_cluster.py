@@ -60,6 +60,7 @@ def test_the_slurm_file_starts_one_agent_on_each_machine(tmp_path: Path) -> None
         (tmp_path / name).write_text(f"#!/bin/bash\nset -e\n{script}\n")
         (tmp_path / name).chmod(0o755)
     job = {"SLURM_JOB_NODELIST": "node[7-8]", "SLURM_JOB_ID": "4711", "SLURM_JOB_NUM_NODES": asked["nodes"]}
+    job["SLURM_CPUS_PER_TASK"] = asked["cpus-per-task"]
     environment = job | {"SLURM_SUBMIT_DIR": "/shared", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     subprocess.run(["bash", str(SLURM)], env=environment, check=True)
     *options, torchrun, rest = (tmp_path / "srun.txt").read_text().partition("torchrun\0")
