@@ -10,9 +10,7 @@ dtype, and a mean divides the finished sum: 16-bit sums of many ranks lose digit
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -23,6 +21,8 @@ from course_lib.collectives import schedules
 from course_lib.collectives.operators import Group
 from course_lib.collectives.schedules import Receive, Round, Schedule
 
+Parts = Sequence[Tensor]
+"""Contiguous views of one tensor, such as `tensor.tensor_split(p)`."""
 OPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"sum": torch.add, "mean": torch.add, "max": torch.maximum}
 """op → the function that combines two contributions; a mean is a sum that is divided at the end."""
 
@@ -39,7 +39,7 @@ def broadcast(tensor: Num[Tensor, "*shape"], root: int = 0, group: Group = None)
     world_size, rank = _place(group)
     _check_root(root, world_size)
     flat = _flat(tensor)
-    execute(schedules.broadcast(world_size, rank, root), Parts(flat, [flat.numel()]), group=group)
+    execute(schedules.broadcast(world_size, rank, root), [flat], group=group)
     return _write_back(tensor, flat)
 
 
@@ -55,7 +55,7 @@ def reduce(tensor: Num[Tensor, "*shape"], root: int = 0, op: str = "sum", group:
     _check_root(root, world_size)
     _check_op(op, tensor)
     flat = _flat(tensor) if rank == root else _flat(tensor).clone()  # inner nodes of the tree add up in a copy
-    execute(schedules.reduce(world_size, rank, root), Parts(flat, [flat.numel()]), op=op, group=group)
+    execute(schedules.reduce(world_size, rank, root), [flat], op=op, group=group)
     return _write_back(tensor, _finish(flat, op, world_size)) if rank == root else tensor
 
 
@@ -80,8 +80,8 @@ def all_reduce(
     _check_op(op, tensor)
     world_size, rank = _place(group)
     flat = _flat(tensor)
-    sizes = [flat.numel()] if algorithm in schedules.WHOLE else split_sizes(flat.numel(), world_size)
-    execute(schedules.ALL_REDUCE[algorithm](world_size, rank), Parts(flat, sizes), op=op, group=group)
+    parts = [flat] if algorithm in schedules.WHOLE else flat.tensor_split(world_size)
+    execute(schedules.ALL_REDUCE[algorithm](world_size, rank), parts, op=op, group=group)
     return _write_back(tensor, _finish(flat, op, world_size))
 
 
@@ -98,11 +98,10 @@ def reduce_scatter(
     world_size, rank = _place(group)
     _check_rows(tensor)
     _check_op(op, tensor)
-    flat = tensor.detach().clone(memory_format=torch.contiguous_format).view(-1)  # the ring adds up in place
-    lengths = split_sizes(len(tensor), world_size)
-    parts = Parts(flat, _row_sizes(tensor, lengths))
+    summand = tensor.detach().clone(memory_format=torch.contiguous_format)  # the ring adds up in place
+    parts = summand.tensor_split(world_size)
     execute(schedules.reduce_scatter(world_size, rank), parts, op=op, group=group)
-    return _finish(parts[rank, 1].clone(), op, world_size).view(lengths[rank], *tensor.shape[1:])
+    return _finish(parts[rank].clone(), op, world_size)
 
 
 def all_gather(
@@ -130,10 +129,11 @@ def all_gather(
             f"rank {rank} brings {len(tensor)} rows, but its part of rows={rows} is {lengths[rank]}: pass what "
             f"reduce_scatter left here, and as rows the number of rows before it"
         )
-    parts = Parts(tensor.new_empty(sum(_row_sizes(tensor, lengths))), _row_sizes(tensor, lengths))
-    parts[rank, 1].copy_(_flat(tensor))  # the ring brings the other parts
+    gathered = tensor.new_empty(sum(lengths), *tensor.shape[1:])
+    parts = gathered.split(lengths)
+    parts[rank].copy_(tensor.detach())  # the ring brings the other parts
     execute(schedules.all_gather(world_size, rank), parts, group=group)
-    return parts.flat.view(sum(lengths), *tensor.shape[1:])
+    return gathered
 
 
 def all_to_all(tensor: Num[Tensor, "rows *rest"], group: Group = None) -> Num[Tensor, "received *rest"]:
@@ -146,26 +146,11 @@ def all_to_all(tensor: Num[Tensor, "rows *rest"], group: Group = None) -> Num[Te
     """
     world_size, rank = _place(group)
     _check_rows(tensor)
-    lengths = split_sizes(len(tensor), world_size)
-    outgoing = Parts(_flat(tensor), _row_sizes(tensor, lengths))
-    received_sizes = _row_sizes(tensor, [lengths[rank]] * world_size)  # from each rank, its part number `rank`
-    incoming = Parts(tensor.new_empty(sum(received_sizes)), received_sizes)
-    incoming[rank, 1].copy_(outgoing[rank, 1])  # what a rank has for itself is not sent
-    execute(schedules.all_to_all(world_size, rank), outgoing, incoming, group=group)
-    return incoming.flat.view(lengths[rank] * world_size, *tensor.shape[1:])
-
-
-@dataclass(frozen=True)
-class Parts:
-    """A flat tensor cut into parts of `sizes` elements; `parts[first, count]` is a view of `count` parts in a row."""
-
-    flat: Num[Tensor, " elements"]
-    sizes: list[int]
-
-    def __getitem__(self, which: tuple[int, int]) -> Num[Tensor, " part"]:
-        first, count = which
-        ends = [0, *accumulate(self.sizes)]  # where each part begins, and the last one ends
-        return self.flat[ends[first] : ends[first + count]]
+    outgoing = tensor.detach().contiguous().tensor_split(world_size)
+    incoming = tensor.new_empty(world_size, *outgoing[rank].shape)  # from each rank, its part number `rank`
+    incoming[rank].copy_(outgoing[rank])  # what a rank has for itself is not sent
+    execute(schedules.all_to_all(world_size, rank), outgoing, incoming.unbind(), group=group)
+    return incoming.flatten(0, 1)
 
 
 def execute(
@@ -178,7 +163,7 @@ def execute(
     incoming = outgoing if incoming is None else incoming
     for each in schedule:
         arrived = [torch.empty_like(t) if r.add else t for r, t in _targets(each, incoming)]  # a summand needs room
-        posts = [(dist.isend, outgoing[send.part, send.count], send.to) for send in each.sends]
+        posts = [(dist.isend, outgoing[send.part], send.to) for send in each.sends]
         posts += [(dist.irecv, buffer, receive.source) for receive, buffer in zip(each.receives, arrived)]
         _exchange([post for post in posts if post[1].numel()], group)  # both ends know the size, and skip it alike
         _add_up(each, incoming, arrived, op, _place(group)[1])
@@ -190,7 +175,7 @@ def split_sizes(length: int, world_size: int) -> list[int]:
 
 
 def _targets(each: Round, incoming: Parts) -> list[tuple[Receive, Tensor]]:
-    return [(receive, incoming[receive.part, receive.count]) for receive in each.receives]
+    return [(receive, incoming[receive.part]) for receive in each.receives]
 
 
 def _exchange(posts: list[tuple[Callable, Tensor, int]], group: Group) -> None:
@@ -206,12 +191,12 @@ def _exchange(posts: list[tuple[Callable, Tensor, int]], group: Group) -> None:
 def _add_up(each: Round, incoming: Parts, arrived: list[Tensor], op: str, rank: int) -> None:
     """Combine the shares that arrived and this rank's own, in rank order: floating-point sums depend on the order, and
     ranks that add up the same shares must end with the same bits."""
-    shares: dict[tuple[int, int], dict[int, Tensor]] = {}
+    shares: dict[int, dict[int, Tensor]] = {}
     for receive, buffer in zip(each.receives, arrived):
         if receive.add:
-            shares.setdefault((receive.part, receive.count), {})[receive.source] = buffer
-    for which, others in shares.items():
-        own = incoming[which]
+            shares.setdefault(receive.part, {})[receive.source] = buffer
+    for part, others in shares.items():
+        own = incoming[part]
         in_order = [share for _, share in sorted({**others, rank: own}.items())]
         own.copy_(functools.reduce(OPS[op], in_order))  # ((0 + 1) + 2) + 3, whichever came first
 
@@ -229,11 +214,6 @@ def _write_back(tensor: Tensor, flat: Tensor) -> Tensor:
     if tensor.data_ptr() != flat.data_ptr() or not tensor.is_contiguous():  # `flat` is a copy
         tensor.detach().copy_(flat.view(tensor.shape))
     return tensor
-
-
-def _row_sizes(tensor: Tensor, lengths: list[int]) -> list[int]:
-    """The number of elements in parts of `lengths` rows."""
-    return [length * tensor.shape[1:].numel() for length in lengths]
 
 
 def _place(group: Group) -> tuple[int, int]:

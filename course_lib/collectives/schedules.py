@@ -20,20 +20,18 @@ Holding = list[list[Counter[int]]]
 
 @dataclass(frozen=True)
 class Send:
-    """One message: parts `part` to `part + count - 1` of the sender's tensor go to rank `to`."""
+    """One message: a part of the sender's tensor goes to rank `to`."""
 
     to: int
     part: int = 0
-    count: int = 1
 
 
 @dataclass(frozen=True)
 class Receive:
-    """The other end of a `Send` by rank `source`. `add`: add the parts to those in place, else replace them."""
+    """The other end of a `Send` by rank `source`. `add`: add the part to the one in place, else replace it."""
 
     source: int
     part: int = 0
-    count: int = 1
     add: bool = False
 
 
@@ -206,10 +204,9 @@ def hold(schedules: list[Schedule], start: Holding) -> list[Holding]:
     for number, rounds in enumerate(zip(*schedules)):
         before, after = frames[-1], [[Counter(part) for part in parts] for parts in frames[-1]]
         for source, send, rank, receive in messages(number, rounds):
-            for offset in range(send.count):
-                arrived = before[source][send.part + offset]  # not `after`: a round's sends leave before it changes
-                kept = after[rank][receive.part + offset] if receive.add else Counter()
-                after[rank][receive.part + offset] = kept + arrived
+            arrived = before[source][send.part]  # not `after`: a round's sends leave before it changes
+            kept = after[rank][receive.part] if receive.add else Counter()
+            after[rank][receive.part] = kept + arrived
         frames.append(after)
     return frames
 
@@ -228,10 +225,10 @@ def messages(number: int, rounds: tuple[Round, ...]) -> list[tuple[int, Send, in
     for rank, each in enumerate(rounds):
         for receive in each.receives:
             waiting = sent.get((receive.source, rank))
-            if not waiting or waiting[0].count != receive.count:
+            if not waiting:
                 raise ValueError(
-                    f"round {number}: rank {rank} waits for {receive.count} part(s) from rank {receive.source}, which "
-                    f"sends {waiting[0].count if waiting else 'nothing'}; put the matching Send into this round"
+                    f"round {number}: rank {rank} waits for 1 part from rank {receive.source}, which sends nothing; "
+                    "put the matching Send into this round"
                 )
             matched.append((receive.source, waiting.pop(0), rank, receive))
     for (source, rank), waiting in sent.items():

@@ -802,8 +802,7 @@ guess_double = ask("Two trees, 8 ranks, 840 kB: how many kB does the busiest ran
 # %%
 def double_tree(tensor):
     schedule = schedules.all_reduce_double_tree(dist.get_world_size(), dist.get_rank())
-    halves = collectives.split_sizes(len(tensor), 2)
-    collectives.execute(schedule, collectives.Parts(tensor, halves))
+    collectives.execute(schedule, tensor.tensor_split(2))
 
 
 trees = {"tree": tree, "double tree": double_tree, "ring": ring}

@@ -249,7 +249,7 @@ def in_two_trees(elements):
     tensor = torch.arange(float(elements)) + dist.get_rank()
     schedule = schedules.all_reduce_double_tree(dist.get_world_size(), dist.get_rank())
     with measure.traffic() as sent:
-        collectives.execute(schedule, collectives.Parts(tensor, collectives.split_sizes(elements, 2)))
+        collectives.execute(schedule, tensor.tensor_split(2))
     return tensor, sent.total_bytes, sent.total_messages
 
 

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.collectives import algorithms as collectives
-from course_lib.collectives.algorithms import Parts, execute
+from course_lib.collectives.algorithms import execute
 from course_lib.collectives.schedules import Receive, Round, Send
 
 
@@ -18,8 +18,7 @@ def whole_tensors_round_the_ring(x: Tensor, op: str) -> None:
     travelling, total = x.clone(), x.clone()
     for _ in range(world_size - 1):
         arrived = torch.empty_like(x)
-        sizes = [x.numel()]
-        execute([Round((Send(right),), (Receive(left),))], Parts(travelling, sizes), Parts(arrived, sizes))
+        execute([Round((Send(right),), (Receive(left),))], [travelling], [arrived])
         total += arrived
         travelling = arrived
     x.copy_(total / world_size if op == "mean" else total)
@@ -41,7 +40,7 @@ def without_the_last_round(x: Tensor, op: str) -> None:
     """Stops one round early: one part stays unfinished on each rank."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     schedule = collectives.schedules.all_reduce_ring(world_size, rank)[:-1]
-    execute(schedule, Parts(x, collectives.split_sizes(x.numel(), world_size)), op=op)
+    execute(schedule, x.tensor_split(world_size), op=op)
     if op == "mean":
         x /= world_size
 
