@@ -19,7 +19,7 @@ from torch import Tensor
 
 from course_lib.collectives import schedules
 from course_lib.collectives.operators import Group
-from course_lib.collectives.schedules import Receive, Round, Schedule
+from course_lib.collectives.schedules import Round, Schedule
 
 Parts = Sequence[Tensor]
 """Contiguous views of one tensor, such as `tensor.tensor_split(p)`."""
@@ -162,7 +162,8 @@ def execute(
     """
     incoming = outgoing if incoming is None else incoming
     for each in schedule:
-        arrived = [torch.empty_like(t) if r.add else t for r, t in _targets(each, incoming)]  # a summand needs room
+        targets = [incoming[receive.part] for receive in each.receives]
+        arrived = [torch.empty_like(t) if r.add else t for r, t in zip(each.receives, targets)]  # a summand needs room
         posts = [(dist.isend, outgoing[send.part], send.to) for send in each.sends]
         posts += [(dist.irecv, buffer, receive.source) for receive, buffer in zip(each.receives, arrived)]
         _exchange([post for post in posts if post[1].numel()], group)  # both ends know the size, and skip it alike
@@ -174,16 +175,9 @@ def split_sizes(length: int, world_size: int) -> list[int]:
     return [length // world_size + (rank < length % world_size) for rank in range(world_size)]
 
 
-def _targets(each: Round, incoming: Parts) -> list[tuple[Receive, Tensor]]:
-    return [(receive, incoming[receive.part]) for receive in each.receives]
-
-
 def _exchange(posts: list[tuple[Callable, Tensor, int]], group: Group) -> None:
     """Post all sends and receives, then wait for all: so the order inside a round cannot matter."""
-    chosen = group or dist.group.WORLD
-    assert chosen is not None
-    # P2POp counts peers in the whole world
-    ops = [dist.P2POp(verb, tensor, dist.get_global_rank(chosen, peer), group) for verb, tensor, peer in posts]
+    ops = [dist.P2POp(verb, tensor, group=group, group_peer=peer) for verb, tensor, peer in posts]
     for work in dist.batch_isend_irecv(ops) if ops else []:  # which refuses an empty list
         work.wait()
 

@@ -421,8 +421,8 @@ display(show(collectives.execute, docstring=False))
 # Carrying one out is then a single function, the second one printed above, for every collective. It posts all messages
 # of a round before it waits for any, so the deadlock of section 1 cannot happen. And what arrives is added up in rank
 # order, so that even *direct* ends with the same bits on all ranks. (Of the helpers, `_neighbours` names the ranks to the
-# left and to the right, `_targets` finds the place of each part that comes, `_exchange` posts and then waits, and
-# `_add_up` adds; `_place` is a group's size and this rank's number in it.)
+# left and to the right, `_exchange` posts and then waits, and `_add_up` adds; `_place` is a group's size and this rank's
+# number in it.)
 #
 # Now the count, for all four algorithms and each number of ranks from 2 to 8: the bytes of the busiest rank, as you
 # know them, and the messages.
