@@ -31,7 +31,7 @@ from torch.autograd import Function
 
 Group = dist.ProcessGroup | None
 """The ranks that talk to each other; None for all."""
-Operation = Callable[[Tensor], Tensor]
+Operation = Callable[..., Tensor]
 
 # PyTorch 2.13 renamed both, and warns of the old names.
 all_gather_single: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -40,36 +40,32 @@ reduce_scatter_single: Callable[..., Any] = getattr(dist, "reduce_scatter_single
 
 def f(whole: Tensor, group: Group = None) -> Tensor:
     """The tensor as it is; each rank's gradient of it is a part of a sum, which the backward pass forms."""
-    return pair(whole, forward=_same, backward=partial(all_reduce, group=group))
+    return pair(whole, forward=_same, backward=all_reduce, group=group)
 
 
 def f_bar(summand: Tensor, group: Group = None) -> Tensor:
     """The sum of all ranks' tensors; the gradient goes back as it came."""
-    return pair(summand, forward=partial(all_reduce, group=group), backward=_same)
+    return pair(summand, forward=all_reduce, backward=_same, group=group)
 
 
 def g(part: Tensor, dim: int, group: Group = None) -> Tensor:
     """The ranks' parts, side by side along `dim`; each rank's gradient of the whole is a part of a sum."""
-    along = {"dim": dim, "group": group}
-    return pair(part, forward=partial(all_gather, **along), backward=partial(reduce_scatter, **along))
+    return pair(part, forward=all_gather, backward=reduce_scatter, dim=dim, group=group)
 
 
 def g_bar(summand: Tensor, dim: int, group: Group = None) -> Tensor:
     """This rank's part along `dim` of the sum of all ranks' tensors."""
-    along = {"dim": dim, "group": group}
-    return pair(summand, forward=partial(reduce_scatter, **along), backward=partial(all_gather, **along))
+    return pair(summand, forward=reduce_scatter, backward=all_gather, dim=dim, group=group)
 
 
 def scatter_to_group(whole: Tensor, dim: int, group: Group = None) -> Tensor:
     """This rank's part along `dim` of a tensor that every rank holds."""
-    along = {"dim": dim, "group": group}
-    return pair(whole, forward=partial(own_part, **along), backward=partial(all_gather, **along))
+    return pair(whole, forward=own_part, backward=all_gather, dim=dim, group=group)
 
 
 def gather_from_group(part: Tensor, dim: int, group: Group = None) -> Tensor:
     """The ranks' parts, side by side along `dim`, for use that is the same on every rank."""
-    along = {"dim": dim, "group": group}
-    return pair(part, forward=partial(all_gather, **along), backward=partial(own_part, **along))
+    return pair(part, forward=all_gather, backward=own_part, dim=dim, group=group)
 
 
 def all_to_all_dims(part: Tensor, cut: int, joined: int, group: Group = None) -> Tensor:
@@ -78,9 +74,9 @@ def all_to_all_dims(part: Tensor, cut: int, joined: int, group: Group = None) ->
     return pair(part, forward=there, backward=partial(all_to_all, cut=joined, joined=cut, group=group))
 
 
-def pair(x: Tensor, forward: Operation, backward: Operation) -> Tensor:
-    """`forward(x)`, through which a gradient goes back by `backward`: one line of the table above."""
-    return _Pair.apply(x, forward, backward)
+def pair(x: Tensor, forward: Operation, backward: Operation, **where: Any) -> Tensor:
+    """`forward(x, **where)`, through which a gradient goes back by `backward`: one line of the table above."""
+    return _Pair.apply(x, partial(forward, **where), partial(backward, **where))
 
 
 class _Pair(Function):
@@ -94,7 +90,7 @@ class _Pair(Function):
         return ctx.operation(grad), None, None
 
 
-def _same(x: Tensor) -> Tensor:
+def _same(x: Tensor, group: Group) -> Tensor:
     return x.view_as(x)  # a view: autograd does not see a pass through a tensor that comes out as it went in
 
 
