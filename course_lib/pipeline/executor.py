@@ -24,7 +24,7 @@ from torch.func import functional_call
 
 from course_lib.collectives.operators import Group
 from course_lib.pipeline.messages import PipelineMessages, one_queue_for_a_pair
-from course_lib.pipeline.schedule import Action, Costs, Message, Schedule, Span, checked
+from course_lib.pipeline.schedule import Action, Message, Schedule, Span, checked, unit_costs
 from course_lib.pipeline.weight_gradients import DeferredWeightGradients, DeferredWork
 from course_lib.train.accumulate import Batch, count_tokens
 
@@ -239,23 +239,13 @@ class Pipeline:
         return sum(nbytes for pointer, nbytes in held.items() if pointer not in newest)
 
 
-UNIT_S = 0.02
-"""Seconds of an F, a B or a W, for all the stages of a rank together; a BW takes twice as long."""
-
-
-def paced_costs(schedule: Schedule, unit_s: float = UNIT_S) -> Costs:
-    """Seconds of each action of a `PacedPipeline`: `unit_costs` times `unit_s`."""
-    part = unit_s * schedule.ranks / schedule.stages
-    return Costs(part, part, part)
-
-
 class PacedPipeline(Pipeline):
-    """A `Pipeline` in which each action takes `paced_costs`, or longer if its computation does."""
+    """A `Pipeline` in which each action takes `unit_costs(schedule, unit_s)`, or longer if its computation does."""
 
-    unit_s = UNIT_S
+    unit_s = 0.02  # seconds of an F, a B or a W, for all the stages of a rank together; a BW takes twice as long
 
     def _do(self, action: Action, received: Tensor | None) -> Tensor | None:
-        end = time.perf_counter() + paced_costs(self.schedule, self.unit_s).of(action.kind, action.stage)
+        end = time.perf_counter() + unit_costs(self.schedule, self.unit_s).of(action.kind, action.stage)
         made = super()._do(action, received)
         time.sleep(max(0.0, end - time.perf_counter()))  # asleep, so that ranks which share a core overlap
         return made

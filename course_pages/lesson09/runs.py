@@ -12,8 +12,8 @@ from course_kit import measure, ranks
 from course_kit.units import Bytes, Count
 from course_lib.model import text
 from course_lib.model.gpt import GPT, GPTConfig
-from course_lib.pipeline.executor import PacedPipeline, Pipeline, paced_costs
-from course_lib.pipeline.schedule import Gantt, Schedule, Span, gantt_of, simulate
+from course_lib.pipeline.executor import PacedPipeline, Pipeline
+from course_lib.pipeline.schedule import Gantt, Schedule, Span, gantt_of, simulate, unit_costs
 from course_lib.pipeline.stages import GPTStage, layer_seconds, partition_layers
 from course_lib.train.accumulate import Batch
 from course_lib.train.step import train_step
@@ -50,7 +50,8 @@ def forward(stage: GPTStage, inputs: Tensor, targets: Tensor) -> tuple[Tensor, T
 def for_real(schedule: Schedule, steps: int = 5) -> dict[str, Gantt]:
     """The schedule in slow motion: the chart that is due, and that of the quickest of some steps on real ranks."""
     charts = [gantt_of(schedule.name, spans) for spans in zip(*_on_ranks(_paced_steps, schedule, steps))]
-    return {"ideal": simulate(schedule, paced_costs(schedule)), "measured": min(charts, key=lambda each: each.makespan)}
+    ideal = simulate(schedule, unit_costs(schedule, PacedPipeline.unit_s))
+    return {"ideal": ideal, "measured": min(charts, key=lambda each: each.makespan)}
 
 
 def _paced_steps(schedule: Schedule, steps: int) -> list[list[Span]]:

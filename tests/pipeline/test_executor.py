@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 from course_kit import ranks
 from course_kit.ranks import RankFailure
-from course_lib.pipeline.executor import PacedPipeline, Pipeline, paced_costs
+from course_lib.pipeline.executor import PacedPipeline, Pipeline
 from course_lib.pipeline.schedule import (
     ORDERS,
     checked,
@@ -18,6 +18,7 @@ from course_lib.pipeline.schedule import (
     pipedream,
     problems,
     simulate,
+    unit_costs,
 )
 from tests.mutants.parallel import pipeline as wrong
 from tests.pipeline import pipeline_checks as checks
@@ -127,7 +128,7 @@ def run_paced(schedule):
 def test_the_measured_chart_is_the_simulated_one(name):
     """The best of up to ten: other processes may take the cores for longer than an action sleeps."""
     schedule = ORDERS[name](4, 4)
-    ideal = simulate(schedule, paced_costs(schedule))
+    ideal = simulate(schedule, unit_costs(schedule, PacedPipeline.unit_s))
     charts = []
     while not charts or len(charts) < 10 and charts[-1].makespan > 1.1 * ideal.makespan:
         charts.append(gantt_of(schedule.name, ranks.run(run_paced, schedule, world_size=4, diagnose=False)))

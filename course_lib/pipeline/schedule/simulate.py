@@ -46,9 +46,9 @@ class Costs:
         return _at(costs[kind], stage)
 
 
-def unit_costs(schedule: Schedule) -> Costs:
-    """Costs of 1 for F, B and W of a rank's stages together: with two stages a rank, 1/2 for each stage."""
-    part = schedule.ranks / schedule.stages  # 1 where each rank has one stage
+def unit_costs(schedule: Schedule, unit: float = 1.0) -> Costs:
+    """Costs of a unit for F, B and W of a rank's stages together: with two stages a rank, half of it for each stage."""
+    part = unit * schedule.ranks / schedule.stages  # a unit where each rank has one stage
     return Costs(part, part, part)
 
 
