@@ -21,7 +21,6 @@ from course_lib.pipeline.schedule import (
     naive,
     one_f_one_b,
     parse,
-    peak_in_flight,
     pipedream,
     problems,
     simulate,
@@ -73,7 +72,6 @@ def test_the_figures_of_four_stages_and_eight_micro_batches():
     zero = simulate(zero_bubble(4, 8))
     assert (zero.makespan, [zero.idle(rank) for rank in range(4)]) == (27, [3] * 4)  # table 2: (p-1)(TF+TB-TW) = 3
     assert max(peaks(zero_bubble(4, 8))) == 4  # table 2: p M_B, as 1F1B
-    assert peak_in_flight(zero_bubble(4, 8).actions[3], 1, 0) == 1
     assert simulate(interleaved(4, 8)).bubble_over_ideal == 3 / 16  # Narayanan et al. 2021, §2.2.2: (p-1)/(m v)
     assert simulate(interleaved(4, 8)).makespan == 24 + 9 / 2
     assert peaks(interleaved(4, 8))[0] / 2 == 4 * (1 + 3 / 8)  # Korthikanti et al. 2022, §4.2.3: p(1 + (p-1)/(pv))

@@ -14,8 +14,9 @@ micro-batch, a B or BW the gradient of its input to the stage before.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -159,21 +160,9 @@ def check_sizes(**sizes: int) -> None:
             raise ValueError(f"{name}={size!r}: it must be a positive integer")
 
 
-def peak_in_flight(
-    actions: Sequence[Action], after_forward: float = 1, after_input_gradient: float | None = None
-) -> float:
-    """The most that a rank holds for backward passes still to come: by default (stage, micro-batch) pairs, from F until
-    all their gradients are made.
-
-    Args:
-        actions: of one rank.
-        after_forward: what to count for a micro-batch on a stage between F and BW (or B), such as its bytes.
-        after_input_gradient: the same between B and W; None for `after_forward`.
+def peak_in_flight(actions: Iterable[Action]) -> int:
+    """The most (stage, micro-batch) pairs that a rank holds for backward passes still to come: each from F until all
+    its gradients are made.
     """
-    waiting = after_forward if after_input_gradient is None else after_input_gradient
-    change = {"F": after_forward, "BW": -after_forward, "B": waiting - after_forward, "W": -waiting, "U": 0}
-    held = peak = 0.0
-    for action in actions:
-        held += change[action.kind]
-        peak = max(peak, held)
-    return int(peak) if peak == int(peak) else peak
+    change = {"F": 1, "BW": -1, "B": 0, "W": -1, "U": 0}
+    return max(itertools.accumulate((change[action.kind] for action in actions), initial=0))

@@ -104,9 +104,9 @@ class Gantt:
         return max((spans[-1].end - spans[0].start) / self.busy(rank) - 1 for rank, spans in enumerate(self.spans))
 
     @property
-    def peak_in_flight(self) -> list[float]:
+    def peak_in_flight(self) -> list[int]:
         """Each rank's largest number of (stage, micro-batch) pairs between forward and last backward pass."""
-        return [peak_in_flight([span.action for span in spans]) for spans in self.spans]
+        return [peak_in_flight(span.action for span in spans) for spans in self.spans]
 
     @property
     def _total_idle(self) -> float:
