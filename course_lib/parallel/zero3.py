@@ -335,7 +335,6 @@ class UnshardableFlatParameter(FlatShard):
         self._nothing = [first.new_full((), torch.nan).expand(p.shape) for p in self.parameters]  # one NaN each
         self._gathering: dist.Work | None = None
         self._gradient: Tensor | None = None  # of the whole bucket, as the backward pass fills it
-        self._arrived: set[int] = set()  # numbers of the parameters whose gradient is in it
         self._empty()
 
     @property
@@ -368,34 +367,23 @@ class UnshardableFlatParameter(FlatShard):
     def take_gradient(self, number: int) -> None:
         """Add a parameter's gradient to the bucket's."""
         if self._gradient is None:
-            self._gradient = self.new_vector()
-            self._gradient_places = self.places(self._gradient)
+            self._gradient = self.new_vector().zero_()  # and 0 it stays where this rank uses nothing; others may
         index = self.numbers.index(number)
-        parameter, place = self.parameters[index], self._gradient_places[index]
+        parameter, begin = self.parameters[index], sum(self.sizes[:index])
         assert parameter.grad is not None
-        (place.add_ if number in self._arrived else place.copy_)(parameter.grad)  # recomputed units may share it
-        self._arrived.add(number)
+        place = self._gradient[begin : begin + parameter.numel()].view_as(parameter)
+        place += parameter.grad  # add: several recomputed units may have the parameter
         parameter.grad = None  # its values are in the bucket now
 
     def start_reduce(self) -> None:
         """Send the other ranks their parts of the gradient. All ranks must call. Bytes as in `start_unshard`."""
-        if not self.trains:
-            return
-        if self._gradient is None:
-            self._gradient = self.new_vector().zero_()  # no rank may stay away from the reduction
-        else:
-            for number, place in zip(self.numbers, self._gradient_places):
-                if number not in self._arrived:
-                    place.zero_()  # this rank did not use it; others may have
-            del self._gradient_places
-        self.send_gradient(self._gradient)
-        self._gradient = None
-        self._arrived.clear()
+        if self.trains:  # no rank may stay away from the reduction
+            self.send_gradient(self.new_vector().zero_() if self._gradient is None else self._gradient)
+            self._gradient = None
 
     def forget_gradient(self) -> None:
         """Drop this pass's gradient, whole or in part, and the mean of earlier ones."""
         self._gradient = self.mean = None
-        self._arrived.clear()
 
     def _empty(self) -> None:
         for parameter, nothing in zip(self.parameters, self._nothing):
