@@ -25,7 +25,6 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from course_lib.collectives.algorithms import split_sizes
 from course_lib.collectives.operators import Group
 from course_lib.model.seeds import mix
 
@@ -404,9 +403,6 @@ class ShardedSampler:
     def epoch(self, number: int) -> list[list[int]]:
         """This rank's items, step by step; fits `DataLoader(batch_sampler=...)` as long as no share is empty."""
         generator = torch.Generator().manual_seed(mix(self.seed, number))  # the same order on every rank
-        order = torch.randperm(self.n_items, generator=generator).tolist() if self.shuffle else range(self.n_items)
-        return [self._share(order[step * self.batch_size :][: self.batch_size]) for step in range(len(self))]
-
-    def _share(self, batch: Sequence[int]) -> list[int]:
-        sizes = split_sizes(len(batch), self.world_size)
-        return list(batch[sum(sizes[: self.rank]) :][: sizes[self.rank]])
+        order = torch.randperm(self.n_items, generator=generator) if self.shuffle else torch.arange(self.n_items)
+        batches = [order[step * self.batch_size :][: self.batch_size] for step in range(len(self))]
+        return [batch.tensor_split(self.world_size)[self.rank].tolist() for batch in batches]
