@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 
@@ -92,12 +93,9 @@ class Mesh:
             For each panel: the position along the slower axes, and the ranks, row by row.
         """
         *slow, rows, columns = ("", *self.axes) if len(self.axes) == 1 else self.axes  # a single axis is one row
-        n_rows, n_columns = self.axes.get(rows, 1), self.axes[columns]
-        panels = []
-        for number, place in enumerate(itertools.product(*(range(self.axes[name]) for name in slow))):
-            starts = (number * n_rows * n_columns + row * n_columns for row in range(n_rows))
-            panels.append((dict(zip(slow, place)), [list(range(start, start + n_columns)) for start in starts]))
-        return panels
+        panels = torch.arange(self.size).view(-1, self.axes.get(rows, 1), self.axes[columns]).tolist()
+        places = itertools.product(*(range(self.axes[name]) for name in slow))
+        return [(dict(zip(slow, place)), panel) for place, panel in zip(places, panels, strict=True)]
 
     def __str__(self) -> str:
         *_, down, right = (None, *self.axes)
