@@ -33,7 +33,6 @@ class Disk:
 
     Args:
         folder: created if missing; files that were not committed are removed.
-        threads: the number of files that are read and written at once.
         bytes_per_s: the bandwidth, of reading and writing together; None for the disk's own.
 
     Attributes:
@@ -44,12 +43,12 @@ class Disk:
         ValueError: a file is missing or has another size than when it was committed, or a bandwidth is not positive.
     """
 
-    def __init__(self, folder: str | Path, threads: int = 2, bytes_per_s: float | None = None) -> None:
+    def __init__(self, folder: str | Path, bytes_per_s: float | None = None) -> None:
         self.folder, self._pace = Path(folder), BandwidthLimit(bytes_per_s)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.facts: Mapping[str, Any] = {}
         self.read_bytes = self.written_bytes = Bytes(0)
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="disk")
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="disk")  # so many files are read and written at once
         self._generation, self._files = 0, dict[str, tuple[str, int]]()
         self._new: dict[str, tuple[str, int]] = {}
         self._writes: list[Future[None]] = []
@@ -61,15 +60,8 @@ class Disk:
                 self._check(file, size)  # a copy of the folder may have been cut
         self._sweep()
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._files
-
     def start_read(self, name: str, into: Tensor) -> Future[None]:
-        """Start to read a committed vector; `result()` waits for it.
-
-        Args:
-            name: the vector's.
-            into: contiguous, with as many bytes.
+        """Start to read a committed vector into a contiguous one of as many bytes; `result()` waits for it.
 
         Raises:
             ValueError: no such vector, or another size (also from `result()`, for a file that was cut).
