@@ -36,14 +36,10 @@ from course_lib.parallel.layerwise import LayerwiseModule, plan_units, units_of
 
 
 class DiskOffloadUnit:
-    """Parameters that are loaded together, and their states (fp32 weights and moments).
+    """Parameters that are loaded together, and their states (fp32 weights and moments): a `LoadableUnit`.
 
-    Between passes a parameter has its shape, and NaN for values.
-
-    Attributes:
-        place: the unit's number in the order of the forward pass.
-        is_open: the unit's backward pass has begun, and is not over.
-        is_updated: the unit's new weights and states are being written in this step.
+    Between passes a parameter has its shape, and NaN for values. `is_updated`: new weights and states are being written
+    in this step.
     """
 
     def __init__(self, place: int, parameters: Sequence[nn.Parameter], disk: Disk, adamw: dict[str, Any]) -> None:
@@ -63,8 +59,7 @@ class DiskOffloadUnit:
         self._adamw = torch.optim.AdamW(self._masters or [torch.empty(0)], fused=True, **adamw)
         self._counts = [torch.zeros(()) for _ in parameters]
         self._coming: Future[None] | None = None
-        self._states: Tensor | None = None
-        self._states_coming: Future[None] | None = None
+        self._states: tuple[Tensor, Future[None]] | None = None  # and the read that fills them
 
     def write_first(self) -> None:
         """Write the present weights, and moments of zero."""
@@ -80,7 +75,7 @@ class DiskOffloadUnit:
             self._arrived()
         self._empty()
         self.is_open = self.is_updated = False
-        self._states = self._states_coming = None
+        self._states = None
         for parameter in self.parameters:
             parameter.grad = None
         for count, stored in zip(self._counts, self.disk.facts["counts"][self.place], strict=True):
@@ -112,8 +107,8 @@ class DiskOffloadUnit:
     def start_states(self) -> None:
         """Start to read the states, unless they are being read."""
         if self._states is None:
-            self._states = torch.empty(3, self._size)
-            self._states_coming = self.disk.start_read(f"unit{self.place}.states", self._states)
+            states = torch.empty(3, self._size)
+            self._states = states, self.disk.start_read(f"unit{self.place}.states", states)
 
     def update(self) -> None:
         """Apply and free the parameters' gradients, and start to write new weights and states."""
@@ -139,8 +134,8 @@ class DiskOffloadUnit:
     def _take_states(self) -> Tensor:
         """Wait for the states and hand them over."""
         self.start_states()
-        assert self._states is not None and self._states_coming is not None
-        states, coming, self._states, self._states_coming = self._states, self._states_coming, None, None
+        assert self._states is not None
+        (states, coming), self._states = self._states, None
         coming.result()
         return states
 
