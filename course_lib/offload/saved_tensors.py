@@ -97,13 +97,9 @@ class _File:
 
 
 def _write(folder: _Folder, min_bytes: int, tensor: Tensor) -> _Kept | _File:
-    if _stays(tensor, min_bytes):
+    """Keep what is sparse, small or empty, or (a view of) a parameter, frozen or not."""
+    base = tensor if tensor._base is None else tensor._base
+    if tensor.layout != torch.strided or tensor.nbytes < max(min_bytes, 1) or isinstance(base, nn.Parameter):
         return _Kept(tensor)
     folder.written += tensor.nbytes
     return _File(folder, tensor)
-
-
-def _stays(tensor: Tensor, min_bytes: int) -> bool:
-    """Whether a tensor is sparse, small or empty, or (a view of) a parameter, frozen or not."""
-    base = tensor if tensor._base is None else tensor._base
-    return tensor.layout != torch.strided or tensor.nbytes < max(min_bytes, 1) or isinstance(base, nn.Parameter)
